@@ -1,0 +1,27 @@
+//! The words both sides speak. A **sample** is what the sources said once; a **snapshot** is a sample
+//! joined with the snapshot before. Everything here is pure: text and values in, values out.
+
+pub mod gap;
+pub mod gpu;
+pub mod identity;
+pub mod memory;
+pub mod place;
+pub mod process;
+pub mod redact;
+pub mod sample;
+pub mod snapshot;
+pub mod source;
+pub mod stat;
+pub mod utilization;
+pub mod wire;
+
+pub use gap::{Gap, Gaps};
+pub use gpu::{About, ComputeMode, Entry, GpuId, GpuSample, Kinds, MigIds, Telemetry};
+pub use identity::{BootId, Moment, PidNamespace, ProcessId, ProcessKey};
+pub use memory::{Memory, Parts};
+pub use place::Place;
+pub use process::{Facts, Io, Seen, State};
+pub use sample::{Driver, Opener, Openers, Sample};
+pub use snapshot::{Gpu, Holder, Process, Snapshot, UserTotals};
+pub use source::{Fault, Source, SourceState};
+pub use utilization::{Answer, DeviceSampler, Engines, Reading, UtilSample, Utilization, Why};

@@ -1,0 +1,146 @@
+//! What `/proc` says of one process.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Place, ProcessKey};
+
+/// What a process is doing, as one look can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// `R`.
+    Running,
+    /// `S`.
+    Sleeping,
+    /// `D`: in an uninterruptible wait, where no signal reaches it.
+    DiskSleep,
+    /// `T`.
+    Stopped,
+    /// `t`.
+    Traced,
+    /// `I`: an idle kernel thread.
+    Idle,
+    /// `Z` with nothing left: it holds no VRAM, and its parent has not reaped it.
+    Zombie,
+    /// `Z`, but other threads of it live on, and with them its contexts. SIGKILL works.
+    ZombieLeader,
+    /// `X`: ending at this moment.
+    Dead,
+    /// The driver lists the pid and no such process exists.
+    Gone,
+    /// The process exists and `/proc` does not show it to us (`hidepid`).
+    Hidden,
+    /// A letter that this program does not know, or that could not be read.
+    Unknown,
+}
+
+impl State {
+    /// Understands field 3 of `/proc/PID/stat`; `Z` is a true zombie until live threads are found.
+    #[must_use]
+    pub fn of_letter(letter: &str) -> Self {
+        match letter {
+            "R" => Self::Running,
+            "S" => Self::Sleeping,
+            "D" => Self::DiskSleep,
+            "T" => Self::Stopped,
+            "t" => Self::Traced,
+            "I" => Self::Idle,
+            "Z" => Self::Zombie,
+            "X" | "x" => Self::Dead,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// Its label value.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Sleeping => "sleeping",
+            Self::DiskSleep => "disk_sleep",
+            Self::Stopped => "stopped",
+            Self::Traced => "traced",
+            Self::Idle => "idle",
+            Self::Zombie => "zombie",
+            Self::ZombieLeader => "zombie_leader",
+            Self::Dead => "dead",
+            Self::Gone => "gone",
+            Self::Hidden => "hidden",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Bytes to and from storage (`/proc/PID/io`, `read_bytes` and `write_bytes`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Io {
+    /// Read from storage.
+    pub read_bytes: u64,
+    /// Written to storage.
+    pub write_bytes: u64,
+}
+
+impl Io {
+    /// Understands `/proc/PID/io`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let value = |name: &str| {
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.trim().parse().ok())
+        };
+        Some(Self { read_bytes: value("read_bytes")?, write_bytes: value("write_bytes")? })
+    }
+}
+
+/// One process that `/proc` shows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Who it is.
+    pub key: ProcessKey,
+    /// What it is doing.
+    pub state: State,
+    /// Its parent's pid.
+    pub ppid: u32,
+    /// Its name, at most 15 bytes of anything the process likes.
+    pub comm: String,
+    /// Its owner.
+    pub uid: Option<u32>,
+    /// Its owner's name; `None` until the name service has answered.
+    pub user: Option<String>,
+    /// Where it runs.
+    pub place: Place,
+    /// Its command line, redacted, where asked for.
+    pub command: Option<String>,
+    /// When it started, seconds since the Unix epoch.
+    pub started: f64,
+    /// CPU time used, all threads, seconds.
+    pub cpu_seconds: f64,
+    /// Bytes to and from storage; `None` without the right to read it.
+    pub io: Option<Io>,
+    /// Its session, job or container has ended and left it behind; `None` where that cannot be told.
+    pub orphaned: Option<bool>,
+}
+
+/// What a look at one listed pid gave.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Seen {
+    /// It is there.
+    Found(Box<Facts>),
+    /// There is no such process.
+    Gone,
+    /// There is one, and we may not see it.
+    Hidden,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn io_needs_both_figures() {
+        let text = "rchar: 1\nwchar: 2\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 0\n";
+        assert_eq!(Io::parse(text), Some(Io { read_bytes: 4096, write_bytes: 8192 }));
+        assert_eq!(Io::parse("read_bytes: 4096\nwrite_by"), None);
+        assert_eq!(Io::parse(""), None);
+    }
+}

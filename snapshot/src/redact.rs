@@ -1,0 +1,101 @@
+//! A command line fit to be shown: secrets taken out, length bounded.
+
+/// What an argument's name must hold for its value to be hidden.
+const SECRET: [&str; 9] =
+    ["password", "passwd", "secret", "token", "api-key", "apikey", "api_key", "credential", "private-key"];
+
+/// At most this many bytes of a command line are kept.
+pub const MOST: usize = 256;
+
+/// Joins arguments with spaces and hides the values of those whose name speaks of a secret: `--api-key=…`,
+/// `--token …`, `HF_TOKEN=…`, and the password in `scheme://user:password@host`.
+#[must_use]
+pub fn command(arguments: &[u8]) -> String {
+    let mut line = String::new();
+    let mut hide_next = false;
+    for argument in arguments.split(|byte| *byte == 0).filter(|argument| !argument.is_empty()) {
+        if line.len() >= MOST {
+            break;
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        let argument = String::from_utf8_lossy(argument);
+        let is_flag = argument.starts_with('-');
+        line.push_str(&if hide_next && !is_flag { "…".to_owned() } else { shown(&argument) });
+        hide_next = is_flag && !argument.contains('=') && is_secret(&argument);
+    }
+    cut(line)
+}
+
+fn shown(argument: &str) -> String {
+    match argument.split_once('=') {
+        Some((name, _)) if is_secret(name) => format!("{name}=…"),
+        _ => without_password(argument),
+    }
+}
+
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRET.iter().any(|word| name.contains(word))
+}
+
+fn without_password(argument: &str) -> String {
+    let Some((scheme, rest)) = argument.split_once("://") else { return argument.to_owned() };
+    let authority = rest.split('/').next().unwrap_or_default();
+    match authority.rsplit_once('@').and_then(|(user, _)| user.split_once(':')) {
+        Some((user, password)) => {
+            let after = &rest[user.len() + 1 + password.len()..];
+            format!("{scheme}://{user}:…{after}")
+        }
+        None => argument.to_owned(),
+    }
+}
+
+fn cut(mut line: String) -> String {
+    if line.len() > MOST {
+        let end = (0..=MOST).rev().find(|end| line.is_char_boundary(*end)).unwrap_or_default();
+        line.truncate(end);
+        line.push('…');
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn secrets_are_hidden_and_the_rest_is_not() {
+        let cases: [(&[u8], &str); 8] = [
+            (b"python\0train.py\0--lr\x000.1\0", "python train.py --lr 0.1"),
+            (b"x\0--api-key=abc\0y", "x --api-key=… y"),
+            (b"x\0--token\0abc\0y", "x --token … y"),
+            (b"x\0--token\0--verbose", "x --token --verbose"),
+            (
+                b"env\0HF_TOKEN=hf_1\0AWS_SECRET_ACCESS_KEY=k\0run",
+                "env HF_TOKEN=… AWS_SECRET_ACCESS_KEY=… run",
+            ),
+            (b"x\0redis://bob:hunter2@host/0", "x redis://bob:…@host/0"),
+            (b"x\0http://host/a@b:c", "x http://host/a@b:c"),
+            (b"", ""),
+        ];
+        for (arguments, expected) in cases {
+            assert_eq!(command(arguments), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn bounded_and_calm(arguments: Vec<u8>) {
+            prop_assert!(command(&arguments).len() <= MOST + '…'.len_utf8());
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_cut_at_a_character() {
+        let long = "é".repeat(10_000);
+        assert!(command(long.as_bytes()).len() <= MOST + '…'.len_utf8());
+    }
+}

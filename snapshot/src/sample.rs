@@ -1,0 +1,74 @@
+//! What the sources said once.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{BootId, Gaps, GpuSample, Moment, PidNamespace, Seen, Source, SourceState};
+
+/// Versions that the driver tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Driver {
+    /// Driver release.
+    pub version: Option<String>,
+    /// NVML release.
+    pub nvml: Option<String>,
+    /// The newest CUDA that the driver serves, major and minor.
+    pub cuda: Option<(i32, i32)>,
+}
+
+/// A process that has a device file of a GPU open, whether the driver lists it or not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opener {
+    /// Its pid.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Its owner.
+    pub uid: Option<u32>,
+    /// Minor numbers: N of each `/dev/nvidiaN`.
+    pub minors: Vec<u32>,
+}
+
+/// Who had device files open at some moment: costly to find, so looked for seldom.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Openers {
+    /// When it was looked for.
+    pub at: Moment,
+    /// Who.
+    pub who: Vec<Opener>,
+    /// Processes whose descriptors we may not read: the list is complete only where this is 0.
+    pub unreadable: u64,
+}
+
+/// Everything that was read in one beat.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Counts up by one a beat.
+    pub seq: u64,
+    /// When the beat began.
+    pub at: Moment,
+    /// How long it took.
+    pub took: Duration,
+    /// The beat's period.
+    pub interval: Duration,
+    /// Which boot; `None` where it could not be read.
+    pub boot_id: Option<BootId>,
+    /// Whether pids can be attributed.
+    pub namespace: PidNamespace,
+    /// How each source did.
+    pub sources: BTreeMap<Source, SourceState>,
+    /// Versions.
+    pub driver: Driver,
+    /// GPUs and MIG instances, in the driver's order.
+    pub gpus: Vec<GpuSample>,
+    /// What `/proc` says of each listed pid.
+    pub processes: BTreeMap<u32, Seen>,
+    /// Who has device files open, where it was looked for lately.
+    pub openers: Option<Openers>,
+    /// What could not be read.
+    pub gaps: Gaps,
+    /// Sampling workers that hung and could not be ended.
+    pub workers_left_behind: u32,
+}

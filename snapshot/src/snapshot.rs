@@ -1,0 +1,348 @@
+//! A snapshot: a sample joined with the snapshot before it. What is computed from two looks is computed here
+//! and nowhere else; it neither fails nor waits.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::memory::Held;
+use crate::utilization::{Question, Window};
+use crate::{
+    About, BootId, Driver, Entry, Facts, Fault, Gaps, GpuSample, Kinds, Memory, Moment, Openers, Parts,
+    PidNamespace, ProcessId, Reading, Sample, Seen, Source, SourceState, State, Telemetry, Utilization,
+};
+
+/// The state of a node at one beat.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Snapshot {
+    /// The sample's number.
+    pub seq: u64,
+    /// When it was taken.
+    pub at: Moment,
+    /// How long the look took.
+    pub took: Duration,
+    /// The beat's period.
+    pub interval: Duration,
+    /// Which boot.
+    pub boot_id: Option<BootId>,
+    /// Whether pids can be attributed.
+    pub namespace: PidNamespace,
+    /// How each source did.
+    pub sources: BTreeMap<Source, SourceState>,
+    /// Versions.
+    pub driver: Driver,
+    /// GPUs and MIG instances.
+    pub gpus: Vec<Gpu>,
+    /// Every process that holds a part of a GPU.
+    pub processes: BTreeMap<ProcessId, Process>,
+    /// What each user has held so far, by label: name, or uid where there is none.
+    pub users: BTreeMap<String, UserTotals>,
+    /// Who has device files open.
+    pub openers: Option<Openers>,
+    /// All gaps so far.
+    pub gaps: Gaps,
+    /// Sampling workers that hung and could not be ended.
+    pub workers_left_behind: u32,
+}
+
+/// One GPU or MIG instance in a snapshot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gpu {
+    /// Its names.
+    pub about: About,
+    /// Why nothing is known of it.
+    pub fault: Option<Fault>,
+    /// Memory.
+    pub memory: Option<Memory>,
+    /// The sum of its memory; `None` where a part is unknown.
+    pub parts: Option<Parts>,
+    /// Power, clocks and the like.
+    pub telemetry: Telemetry,
+    /// How many entries the driver listed; `None` where it gave no list.
+    pub listed: Option<u64>,
+    /// Who holds it.
+    pub holders: Vec<Holder>,
+    /// Xid errors so far, by number.
+    pub xids: BTreeMap<u64, u64>,
+    /// The evidence, for the next window.
+    pub reading: Reading,
+}
+
+/// One process on one GPU.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Holder {
+    /// Who.
+    pub process: ProcessId,
+    /// Kinds of context.
+    pub kinds: Kinds,
+    /// Bytes held; `None` where the driver does not say.
+    pub memory: Option<u64>,
+    /// The most it ever held, where accounting is on.
+    pub peak: Option<u64>,
+    /// Use of the GPU in the last window.
+    pub utilization: Utilization,
+    /// Observed idle since it was last observed busy: the sum of the windows seen idle, so time that was not
+    /// observed adds nothing.
+    pub idle: Duration,
+    /// Integral of the observed utilization over time: seconds of a fully busy GPU.
+    pub busy_seconds: f64,
+    /// Integral of the memory held over time.
+    pub byte_seconds: f64,
+}
+
+/// A process that holds GPU memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Process {
+    /// Its state.
+    pub state: State,
+    /// What `/proc` says; `None` where it shows nothing.
+    pub facts: Option<Facts>,
+}
+
+/// What one user has held so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct UserTotals {
+    /// GPU-seconds with at least one process on the GPU.
+    pub held_seconds: f64,
+    /// Those of them in which all of the user's processes on that GPU were observed idle.
+    pub idle_seconds: f64,
+}
+
+/// The label of a user: the name where it is known.
+#[must_use]
+pub fn user_label(facts: &Facts) -> Option<String> {
+    facts.user.clone().or_else(|| facts.uid.map(|uid| uid.to_string()))
+}
+
+impl Snapshot {
+    /// Joins a sample with the snapshot before it.
+    #[must_use]
+    pub fn between(previous: Option<&Self>, sample: Sample) -> Self {
+        let previous = previous.filter(|previous| previous.boot_id == sample.boot_id);
+        let mut gaps = previous.map(|previous| previous.gaps.clone()).unwrap_or_default();
+        gaps.add(&sample.gaps);
+        let mut join = Join {
+            seq: sample.seq,
+            at: sample.at,
+            attributes: sample.namespace.attributes(),
+            previous,
+            seen: sample.processes,
+            ids: HashMap::new(),
+            processes: BTreeMap::new(),
+            gaps,
+        };
+        let gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
+        let users = join.users(&gpus);
+        Self {
+            seq: sample.seq,
+            at: sample.at,
+            took: sample.took,
+            interval: sample.interval,
+            boot_id: sample.boot_id,
+            namespace: sample.namespace,
+            sources: sample.sources,
+            driver: sample.driver,
+            gpus,
+            processes: join.processes,
+            users,
+            openers: sample.openers.or_else(|| previous.and_then(|previous| previous.openers.clone())),
+            gaps: join.gaps,
+            workers_left_behind: sample.workers_left_behind,
+        }
+    }
+
+    /// The GPU of the same UUID, or of the same index where it has none.
+    #[must_use]
+    pub fn gpu(&self, about: &About) -> Option<&Gpu> {
+        self.gpus.iter().find(|gpu| match (&gpu.about.id, &about.id) {
+            (Some(ours), Some(theirs)) => ours == theirs,
+            _ => gpu.about.index == about.index,
+        })
+    }
+}
+
+impl Gpu {
+    /// MIG mode is on, or it is an instance.
+    #[must_use]
+    pub fn mig(&self) -> bool {
+        self.about.mig.is_some() || self.telemetry.mig_enabled == Some(true)
+    }
+}
+
+/// The work of one `between`.
+struct Join<'a> {
+    seq: u64,
+    at: Moment,
+    attributes: bool,
+    previous: Option<&'a Snapshot>,
+    seen: BTreeMap<u32, Seen>,
+    ids: HashMap<u32, ProcessId>,
+    processes: BTreeMap<ProcessId, Process>,
+    gaps: Gaps,
+}
+
+/// A GPU's holders at the start of the window, by pid, and the window's length.
+struct Past<'a> {
+    holders: HashMap<u32, &'a Holder>,
+    window: Duration,
+}
+
+impl Join<'_> {
+    fn gpu(&mut self, sample: GpuSample) -> Gpu {
+        let last = self.previous.and_then(|previous| previous.gpu(&sample.about));
+        let healthy = last.filter(|gpu| gpu.fault.is_none());
+        let holders = healthy.map(|gpu| gpu.holders.as_slice()).unwrap_or_default();
+        let past = Past {
+            holders: holders.iter().map(|holder| (holder.process.pid(), holder)).collect(),
+            window: self.window(),
+        };
+        let entries = sample.entries.as_deref().unwrap_or_default();
+        let pids: BTreeSet<u32> = entries.iter().map(|entry| entry.pid).collect();
+        let reading = sample.reading.cleaned(|pid| pids.contains(&pid), &mut self.gaps);
+        let mig = sample.about.mig.is_some() || sample.telemetry.mig_enabled == Some(true);
+        let window = Window { before: healthy.map(|gpu| &gpu.reading), now: &reading, mig };
+        let (nobody, somebody): (Vec<&Entry>, Vec<&Entry>) =
+            entries.iter().partition(|entry| entry.pid == 0 || !self.attributes);
+        let holders: Vec<Holder> =
+            somebody.into_iter().map(|entry| self.holder(entry, &window, &past)).collect();
+        let held = sample.entries.is_some().then(|| self.held(&nobody, &holders)).flatten();
+        let mut xids = last.map(|gpu| gpu.xids.clone()).unwrap_or_default();
+        for xid in sample.xids {
+            *xids.entry(xid).or_default() += 1;
+        }
+        Gpu {
+            parts: Parts::of(sample.memory, held).filter(|_| !mig || sample.about.mig.is_some()),
+            listed: sample.entries.as_ref().map(|entries| entries.len() as u64),
+            about: sample.about,
+            fault: sample.fault,
+            memory: sample.memory,
+            telemetry: sample.telemetry,
+            holders,
+            xids,
+            reading,
+        }
+    }
+
+    /// The time since the snapshot before.
+    fn window(&self) -> Duration {
+        self.previous.map_or(Duration::ZERO, |previous| self.at.boot.saturating_sub(previous.at.boot))
+    }
+
+    fn holder(&mut self, entry: &Entry, window: &Window<'_>, past: &Past<'_>) -> Holder {
+        let process = self.identify(entry.pid, past);
+        let same_pid = past.holders.get(&entry.pid).copied();
+        let before = same_pid.filter(|holder| holder.process == process);
+        let utilization = window.judge(Question {
+            pid: entry.pid,
+            kinds: entry.kinds,
+            listed_before: before.is_some(),
+            was_another: before.is_none() && same_pid.is_some(),
+        });
+        let mut holder = Holder {
+            process,
+            kinds: entry.kinds,
+            memory: entry.memory,
+            peak: entry.peak,
+            utilization,
+            idle: Duration::ZERO,
+            busy_seconds: 0.0,
+            byte_seconds: 0.0,
+        };
+        if let Some(before) = before {
+            holder.carry_on(before, past.window);
+        }
+        holder
+    }
+
+    /// Names a listed pid; one pid has one name in a snapshot, on however many GPUs it is listed.
+    fn identify(&mut self, pid: u32, past: &Past<'_>) -> ProcessId {
+        if let Some(id) = self.ids.get(&pid) {
+            return *id;
+        }
+        let unconfirmed = match past.holders.get(&pid).map(|holder| holder.process) {
+            Some(id @ ProcessId::Unconfirmed { .. }) => id,
+            _ => ProcessId::Unconfirmed { pid, first_seq: self.seq },
+        };
+        let (id, process) = match self.seen.remove(&pid) {
+            Some(Seen::Found(facts)) => {
+                (ProcessId::Live(facts.key), Process { state: facts.state, facts: Some(*facts) })
+            }
+            Some(Seen::Gone) => (unconfirmed, Process { state: State::Gone, facts: None }),
+            Some(Seen::Hidden) => (unconfirmed, Process { state: State::Hidden, facts: None }),
+            // `/proc` was not asked, or failed: that is neither gone nor alive.
+            None => (unconfirmed, Process { state: State::Unknown, facts: None }),
+        };
+        self.ids.insert(pid, id);
+        self.processes.insert(id, process);
+        id
+    }
+
+    /// What is held, and by what kind of holder; `None` where one's memory is not available.
+    fn held(&self, nobody: &[&Entry], holders: &[Holder]) -> Option<Held> {
+        let mut held = Held::default();
+        for entry in nobody {
+            held.other_namespaces = held.other_namespaces.checked_add(entry.memory?)?;
+        }
+        for holder in holders {
+            let gone =
+                self.processes.get(&holder.process).is_some_and(|process| process.state == State::Gone);
+            let part = if gone { &mut held.dead_pids } else { &mut held.holders };
+            *part = part.checked_add(holder.memory?)?;
+        }
+        Some(held)
+    }
+
+    /// Adds the window to what each user has held: only what was held at both of its ends.
+    fn users(&self, gpus: &[Gpu]) -> BTreeMap<String, UserTotals> {
+        let Some(previous) = self.previous else { return BTreeMap::new() };
+        let seconds = self.window().as_secs_f64();
+        let mut totals = previous.users.clone();
+        for gpu in gpus {
+            let Some(before) = previous.gpu(&gpu.about) else { continue };
+            for (user, idle) in self.users_of(gpu, before) {
+                let total = totals.entry(user).or_default();
+                total.held_seconds += seconds;
+                total.idle_seconds += if idle { seconds } else { 0.0 };
+            }
+        }
+        totals
+    }
+
+    /// The users that held a GPU at both ends of the window, and whether all they have on it was idle.
+    fn users_of(&self, gpu: &Gpu, before: &Gpu) -> BTreeMap<String, bool> {
+        let earlier: BTreeSet<ProcessId> = before.holders.iter().map(|holder| holder.process).collect();
+        let mut users = BTreeMap::new();
+        for holder in gpu.holders.iter().filter(|holder| earlier.contains(&holder.process)) {
+            let facts = self.processes.get(&holder.process).and_then(|process| process.facts.as_ref());
+            let Some(user) = facts.and_then(user_label) else { continue };
+            let idle = holder.utilization.idle() == Some(true);
+            users.entry(user).and_modify(|all| *all &= idle).or_insert(idle);
+        }
+        users
+    }
+}
+
+impl Holder {
+    fn carry_on(&mut self, before: &Self, window: Duration) {
+        let seconds = window.as_secs_f64();
+        self.busy_seconds = before.busy_seconds;
+        if let Some(percent) = self.utilization.percent() {
+            self.busy_seconds += f64::from(percent) / 100.0 * seconds;
+        }
+        self.byte_seconds = before.byte_seconds;
+        if let (Some(then), Some(now)) = (before.memory, self.memory) {
+            self.byte_seconds += mean(then, now) * seconds;
+        }
+        self.idle = match self.utilization.idle() {
+            Some(true) => before.idle + window,
+            Some(false) => Duration::ZERO,
+            None => before.idle,
+        };
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "bytes of VRAM are far below 2^53")]
+fn mean(then: u64, now: u64) -> f64 {
+    f64::midpoint(then as f64, now as f64)
+}

@@ -1,0 +1,96 @@
+//! `/proc/PID/stat`, understood. Text in, facts out; nothing is opened here.
+
+use crate::{ProcessKey, State};
+
+/// What one line of `/proc/PID/stat` says (proc(5); field numbers are the manual's).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// Fields 1 and 22.
+    pub key: ProcessKey,
+    /// Field 2, without its brackets; any byte may be in it.
+    pub comm: String,
+    /// Field 3.
+    pub state: State,
+    /// Field 4.
+    pub ppid: u32,
+    /// Field 6: the pid of the session's leader, which may have ended.
+    pub session: u32,
+    /// Fields 14 and 15, user and system time, in clock ticks.
+    pub cpu_ticks: u64,
+    /// Field 20.
+    pub threads: u32,
+    /// Field 9, `PF_KTHREAD` (`include/linux/sched.h`).
+    pub kernel_thread: bool,
+}
+
+const PF_KTHREAD: u32 = 0x0020_0000;
+
+/// Understands one line; `None` where it is cut short or is not one.
+#[must_use]
+pub fn parse(line: &[u8]) -> Option<Stat> {
+    let open = line.iter().position(|byte| *byte == b'(')?;
+    let close = line.iter().rposition(|byte| *byte == b')')?;
+    let pid = number(line.get(..open)?)?;
+    let comm = String::from_utf8_lossy(line.get(open + 1..close)?).into_owned();
+    let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3).copied();
+    let value = |number: usize| field(number)?.parse::<u64>().ok();
+    let small = |number: usize| u32::try_from(value(number)?).ok();
+    Some(Stat {
+        key: ProcessKey { pid, start_ticks: value(22)? },
+        comm,
+        state: State::of_letter(field(3)?),
+        ppid: small(4)?,
+        // A process outside the namespace of the reader has session 0, a kernel thread too.
+        session: small(6).unwrap_or_default(),
+        cpu_ticks: value(14)?.checked_add(value(15)?)?,
+        threads: small(20)?,
+        kernel_thread: small(9)? & PF_KTHREAD != 0,
+    })
+}
+
+fn number(bytes: &[u8]) -> Option<u32> {
+    std::str::from_utf8(bytes).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn line(comm: &[u8]) -> Vec<u8> {
+        let tail =
+            b" S 11 41 40 34816 41 4194304 1 2 3 4 250 50 5 6 20 0 3 0 987654 1 2 18446744073709551615\n";
+        [b"41 (", comm, b")", tail.as_slice()].concat()
+    }
+
+    #[test]
+    fn an_ordinary_line() {
+        let stat = parse(&line(b"python3")).unwrap();
+        assert_eq!(stat.key, ProcessKey { pid: 41, start_ticks: 987_654 });
+        assert_eq!((stat.comm.as_str(), stat.state, stat.ppid), ("python3", State::Sleeping, 11));
+        assert_eq!((stat.session, stat.cpu_ticks, stat.threads, stat.kernel_thread), (40, 300, 3, false));
+    }
+
+    #[test]
+    fn hostile_names_stay_names() {
+        for comm in [b"a) R 1 (".as_slice(), b"new\nline", b"\xff\xfe", b"", b") (", b"\"\\"] {
+            let stat = parse(&line(comm)).unwrap();
+            assert_eq!((stat.key.pid, stat.ppid), (41, 11), "{comm:?}");
+            assert_eq!(stat.comm, String::from_utf8_lossy(comm));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_cut_line_is_no_line_and_nothing_panics(cut in 0usize..90, noise: Vec<u8>) {
+            let whole = line(b"x");
+            let end = whole.len().min(cut);
+            if let Some(stat) = parse(&whole[..end]) {
+                prop_assert_eq!(stat.key.pid, 41);
+            }
+            let _ = parse(&noise);
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! When is 0 % really 0? NVML tells idleness by absence, so an idle GPU and a broken reading look alike.
+//! One table answers, row by row, and whatever no row makes certain is unknown.
+//!
+//! | # | observation | utilization of (process, GPU) |
+//! |---|---|---|
+//! | 1 | MIG on | unknown |
+//! | 2 | the call failed, is not supported, timed out | unknown |
+//! | 3 | a sample of this pid in the look-back that was not seen before | the largest of its engines |
+//! | 4 | MPS client: the device's maximum in the window is at most 1 % | 0, else unknown |
+//! | 5 | answered, none of this pid in the look-back; device sampler alive; pid listed at both ends | 0, observed |
+//! | 6 | nothing sampled at all; sampler alive, its maximum at most 1 %; listed at both ends | 0, observed |
+//! | 7 | nothing sampled at all, and the device was busy | unknown |
+//! | 8 | the driver's clock stepped back, or the window is longer than its buffer | unknown |
+//!
+//! The window is the time since the snapshot before. Stamps are the driver's own and are compared with
+//! nothing else. Not confirmed on hardware yet.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Gap, Gaps, Kinds};
+
+/// At most this many percent is idle: of the whole device in rows 4 and 6, and of a process when idle time
+/// is counted.
+pub const IDLE_AT_MOST_PERCENT: u32 = 1;
+
+/// Percent busy of each engine of a GPU, by one process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Engines {
+    /// Streaming multiprocessors.
+    pub sm: u32,
+    /// Memory bandwidth.
+    pub memory: u32,
+    /// Video encoder.
+    pub encoder: u32,
+    /// Video decoder.
+    pub decoder: u32,
+    /// JPEG decoder; only from newer drivers, else 0.
+    pub jpeg: u32,
+    /// Optical flow accelerator; only from newer drivers, else 0.
+    pub ofa: u32,
+}
+
+impl Engines {
+    /// The busiest engine. Memory bandwidth is no engine of work and does not count.
+    #[must_use]
+    pub fn busiest(&self) -> u32 {
+        [self.sm, self.encoder, self.decoder, self.jpeg, self.ofa].into_iter().fold(0, u32::max)
+    }
+
+    fn each(&self) -> [u32; 6] {
+        [self.sm, self.memory, self.encoder, self.decoder, self.jpeg, self.ofa]
+    }
+
+    fn or_busier(self, other: Self) -> Self {
+        Self {
+            sm: self.sm.max(other.sm),
+            memory: self.memory.max(other.memory),
+            encoder: self.encoder.max(other.encoder),
+            decoder: self.decoder.max(other.decoder),
+            jpeg: self.jpeg.max(other.jpeg),
+            ofa: self.ofa.max(other.ofa),
+        }
+    }
+}
+
+/// One sample of one pid, as the driver keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UtilSample {
+    /// The driver's pid.
+    pub pid: u32,
+    /// The driver's time stamp, microseconds of a clock of its own.
+    pub stamp: u64,
+    /// Percent, unchecked.
+    pub engines: Engines,
+}
+
+/// What the driver answered when asked for samples newer than `since`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// It was not asked, or failed.
+    #[default]
+    Failed,
+    /// This kind of device does not tell.
+    NotSupported,
+    /// `NVML_ERROR_NOT_FOUND`: no sample of any process.
+    Nothing,
+    /// Samples of some processes.
+    Samples(Vec<UtilSample>),
+}
+
+/// What the device's own sampler said of the window (`nvmlDeviceGetSamples`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceSampler {
+    /// Nothing, so nobody can be called idle.
+    #[default]
+    Silent,
+    /// It answered.
+    Stamped {
+        /// Its newest stamp.
+        newest: u64,
+        /// The largest utilization since the sample before, percent.
+        maximum: u32,
+        /// The answer was as long as the driver's buffer: older samples may be lost.
+        filled: bool,
+    },
+    /// It is not supported, but the device's current utilization was read.
+    CurrentOnly {
+        /// Percent.
+        utilization: u32,
+    },
+}
+
+/// One GPU's evidence about its processes' utilization.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reading {
+    /// Only samples newer than this driver's stamp were asked for: the start of the look-back.
+    pub since: u64,
+    /// What came.
+    pub answer: Answer,
+    /// The device's own sampler.
+    pub sampler: DeviceSampler,
+}
+
+/// Why a utilization is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// MIG is on: figures do not belong to one process.
+    Mig,
+    /// The driver does not offer it for this device.
+    NotSupported,
+    /// The call failed.
+    Failed,
+    /// No snapshot before this one has the GPU: there is no window.
+    FirstLook,
+    /// The pid was not listed, or was another process, at the start of the window.
+    NotListedBefore,
+    /// An MPS client on a device that somebody used.
+    SharedByMps,
+    /// The device was busy and the driver names nobody.
+    Unattributed,
+    /// The device's own sampler gave nothing new.
+    SamplerSilent,
+    /// Its newest sample is of an earlier window and still within the look-back.
+    SampledEarlier,
+    /// The driver's clock stepped back.
+    ClockStepped,
+    /// The window is longer than the driver's buffer.
+    WindowTooLong,
+}
+
+/// The utilization of one process on one GPU in one window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Utilization {
+    /// Seen, also where it is 0.
+    Observed(Engines),
+    /// Not seen: neither idle nor busy.
+    Unknown(Why),
+}
+
+impl Utilization {
+    /// The busiest engine in percent, where observed.
+    #[must_use]
+    pub fn percent(&self) -> Option<u32> {
+        match self {
+            Self::Observed(engines) => Some(engines.busiest()),
+            Self::Unknown(_) => None,
+        }
+    }
+
+    /// Observed, and at most [`IDLE_AT_MOST_PERCENT`]; `None` where unknown.
+    #[must_use]
+    pub fn idle(&self) -> Option<bool> {
+        self.percent().map(|percent| percent <= IDLE_AT_MOST_PERCENT)
+    }
+}
+
+/// The evidence of one GPU over one window.
+#[derive(Debug, Clone, Copy)]
+pub struct Window<'a> {
+    /// The evidence of the snapshot before; `None` where it has no such GPU.
+    pub before: Option<&'a Reading>,
+    /// The evidence now.
+    pub now: &'a Reading,
+    /// MIG is on, or this is an instance.
+    pub mig: bool,
+}
+
+/// What is asked of a window about one holder.
+#[derive(Debug, Clone, Copy)]
+pub struct Question {
+    /// The driver's pid.
+    pub pid: u32,
+    /// The lists it is in.
+    pub kinds: Kinds,
+    /// The same process was listed at the start of the window.
+    pub listed_before: bool,
+    /// Another process of this pid was listed at the start of the window, so a sample may be that one's.
+    pub was_another: bool,
+}
+
+impl Window<'_> {
+    /// The utilization of one holder, by the table of this module.
+    #[must_use]
+    pub fn judge(&self, question: Question) -> Utilization {
+        if self.mig {
+            return Utilization::Unknown(Why::Mig);
+        }
+        let nothing = match &self.now.answer {
+            Answer::Failed => return Utilization::Unknown(Why::Failed),
+            Answer::NotSupported => return Utilization::Unknown(Why::NotSupported),
+            Answer::Nothing => true,
+            Answer::Samples(_) => false,
+        };
+        let Some(before) = self.before else { return Utilization::Unknown(Why::FirstLook) };
+        if question.was_another {
+            return Utilization::Unknown(Why::NotListedBefore);
+        }
+        if let Some(engines) = self.unseen(before, question.pid) {
+            return Utilization::Observed(engines);
+        }
+        match self.calm(before) {
+            Err(why) => Utilization::Unknown(why),
+            Ok(calm) if question.kinds.mps => zero_if(calm, Why::SharedByMps),
+            Ok(_) if !question.listed_before => Utilization::Unknown(Why::NotListedBefore),
+            Ok(calm) if nothing => zero_if(calm, Why::Unattributed),
+            Ok(_) if !self.now.samples_of(question.pid).is_empty() => {
+                Utilization::Unknown(Why::SampledEarlier)
+            }
+            Ok(_) => Utilization::Observed(Engines::default()),
+        }
+    }
+
+    /// Row 3: the samples of this pid that the snapshot before did not have, joined.
+    fn unseen(&self, before: &Reading, pid: u32) -> Option<Engines> {
+        let seen = before.samples_of(pid);
+        let unseen = self.now.samples_of(pid).iter().filter(|sample| !seen.contains(sample));
+        unseen.map(|sample| sample.engines).reduce(Engines::or_busier)
+    }
+
+    /// Whether the device as a whole was idle in the window; an error where its sampler cannot tell.
+    fn calm(&self, before: &Reading) -> Result<bool, Why> {
+        match (before.sampler, self.now.sampler) {
+            (_, DeviceSampler::CurrentOnly { utilization }) => Ok(utilization <= IDLE_AT_MOST_PERCENT),
+            (
+                DeviceSampler::Stamped { newest: then, .. },
+                DeviceSampler::Stamped { newest, maximum, filled },
+            ) => match newest.cmp(&then) {
+                std::cmp::Ordering::Less => Err(Why::ClockStepped),
+                std::cmp::Ordering::Equal => Err(Why::SamplerSilent),
+                std::cmp::Ordering::Greater if filled => Err(Why::WindowTooLong),
+                std::cmp::Ordering::Greater => Ok(maximum <= IDLE_AT_MOST_PERCENT),
+            },
+            _ => Err(Why::SamplerSilent),
+        }
+    }
+}
+
+fn zero_if(calm: bool, otherwise: Why) -> Utilization {
+    if calm { Utilization::Observed(Engines::default()) } else { Utilization::Unknown(otherwise) }
+}
+
+impl Reading {
+    /// The samples of one pid; the answer is in the order of pids once it is [`Self::cleaned`].
+    fn samples_of(&self, pid: u32) -> &[UtilSample] {
+        let samples = self.samples();
+        let start = samples.partition_point(|sample| sample.pid < pid);
+        let end = samples.partition_point(|sample| sample.pid <= pid);
+        &samples[start..end]
+    }
+
+    /// The samples of the answer.
+    fn samples(&self) -> &[UtilSample] {
+        match &self.answer {
+            Answer::Samples(samples) => samples,
+            Answer::Failed | Answer::NotSupported | Answer::Nothing => &[],
+        }
+    }
+
+    /// The evidence without what cannot be true: above 100 %, older than the look-back, of pids that are not
+    /// listed. Each is counted, and the rest put in the order of pids.
+    #[must_use]
+    pub fn cleaned(mut self, listed: impl Fn(u32) -> bool, gaps: &mut Gaps) -> Self {
+        let since = self.since;
+        if let Answer::Samples(samples) = &mut self.answer {
+            samples.retain(|sample| {
+                let gap = if sample.engines.each().iter().any(|percent| *percent > 100) {
+                    Gap::UtilizationAbove100
+                } else if sample.pid == 0 || !listed(sample.pid) {
+                    Gap::UtilizationUnlisted
+                } else {
+                    return sample.stamp > since;
+                };
+                gaps.count(gap);
+                false
+            });
+            samples.sort_unstable_by_key(|sample| (sample.pid, sample.stamp));
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PID: u32 = 7;
+
+    fn sample(pid: u32, stamp: u64, sm: u32) -> UtilSample {
+        UtilSample { pid, stamp, engines: Engines { sm, ..Engines::default() } }
+    }
+
+    fn stamped(newest: u64, maximum: u32) -> DeviceSampler {
+        DeviceSampler::Stamped { newest, maximum, filled: false }
+    }
+
+    fn reading(answer: Answer, sampler: DeviceSampler) -> Reading {
+        Reading { since: 0, answer, sampler }
+    }
+
+    fn ask(before: Option<&Reading>, now: &Reading) -> Utilization {
+        let question = Question {
+            pid: PID,
+            kinds: Kinds { compute: true, ..Kinds::default() },
+            listed_before: true,
+            was_another: false,
+        };
+        Window { before, now, mig: false }.judge(question)
+    }
+
+    const ZERO: Utilization =
+        Utilization::Observed(Engines { sm: 0, memory: 0, encoder: 0, decoder: 0, jpeg: 0, ofa: 0 });
+
+    #[test]
+    fn each_row_of_the_table_in_its_order() {
+        let before = reading(Answer::Nothing, stamped(100, 0));
+        let others = || Answer::Samples(vec![sample(8, 150, 90)]);
+        let mine = || Answer::Samples(vec![sample(PID, 150, 40)]);
+        let filled = DeviceSampler::Stamped { newest: 200, maximum: 0, filled: true };
+        let busy = Utilization::Observed(Engines { sm: 40, ..Engines::default() });
+        let cases = [
+            ("2: failed", reading(Answer::Failed, stamped(200, 0)), Utilization::Unknown(Why::Failed)),
+            (
+                "2: not supported",
+                reading(Answer::NotSupported, stamped(200, 0)),
+                Utilization::Unknown(Why::NotSupported),
+            ),
+            ("3: a new sample", reading(mine(), stamped(200, 90)), busy),
+            ("3: also when the clock stepped", reading(mine(), stamped(50, 90)), busy),
+            ("5: others only", reading(others(), stamped(200, 90)), ZERO),
+            (
+                "5: sampler dead",
+                reading(others(), stamped(100, 90)),
+                Utilization::Unknown(Why::SamplerSilent),
+            ),
+            (
+                "5: sampler silent",
+                reading(others(), DeviceSampler::Silent),
+                Utilization::Unknown(Why::SamplerSilent),
+            ),
+            ("6: nothing, calm", reading(Answer::Nothing, stamped(200, 1)), ZERO),
+            (
+                "6: no sampler, calm",
+                reading(Answer::Nothing, DeviceSampler::CurrentOnly { utilization: 0 }),
+                ZERO,
+            ),
+            (
+                "7: nothing, busy",
+                reading(Answer::Nothing, stamped(200, 2)),
+                Utilization::Unknown(Why::Unattributed),
+            ),
+            ("8: stepped back", reading(others(), stamped(50, 0)), Utilization::Unknown(Why::ClockStepped)),
+            ("8: too long", reading(others(), filled), Utilization::Unknown(Why::WindowTooLong)),
+        ];
+        for (name, now, expected) in cases {
+            assert_eq!(ask(Some(&before), &now), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn mig_and_first_looks_are_unknown() {
+        let now = reading(Answer::Samples(vec![sample(PID, 150, 40)]), stamped(200, 40));
+        assert_eq!(ask(None, &now), Utilization::Unknown(Why::FirstLook));
+        let question =
+            Question { pid: PID, kinds: Kinds::default(), listed_before: true, was_another: false };
+        let window = Window { before: Some(&now), now: &now, mig: true };
+        assert_eq!(window.judge(question), Utilization::Unknown(Why::Mig));
+    }
+
+    #[test]
+    fn a_sample_counts_once_and_keeps_its_process_from_being_idle_while_it_lasts() {
+        let before = reading(Answer::Samples(vec![sample(PID, 90, 40)]), stamped(100, 40));
+        let again = reading(Answer::Samples(vec![sample(PID, 90, 40)]), stamped(200, 0));
+        assert_eq!(
+            ask(Some(&before), &again),
+            Utilization::Unknown(Why::SampledEarlier),
+            "not busy, not yet idle"
+        );
+        let gone = reading(Answer::Nothing, stamped(300, 0));
+        assert_eq!(ask(Some(&again), &gone), ZERO);
+    }
+
+    #[test]
+    fn an_mps_client_is_idle_only_on_a_calm_device_and_never_by_absence() {
+        let before = reading(Answer::Nothing, stamped(100, 0));
+        let others = |maximum| reading(Answer::Samples(vec![sample(8, 150, 90)]), stamped(200, maximum));
+        let question = Question {
+            pid: PID,
+            kinds: Kinds { mps: true, ..Kinds::default() },
+            listed_before: true,
+            was_another: false,
+        };
+        let judge = |now: &Reading| Window { before: Some(&before), now, mig: false }.judge(question);
+        assert_eq!(judge(&others(90)), Utilization::Unknown(Why::SharedByMps));
+        assert_eq!(judge(&others(1)), ZERO);
+    }
+
+    #[test]
+    fn a_new_process_is_not_idle_and_a_reused_pid_has_no_past() {
+        let before = reading(Answer::Nothing, stamped(100, 0));
+        let calm = reading(Answer::Nothing, stamped(200, 0));
+        let busy = reading(Answer::Samples(vec![sample(PID, 150, 40)]), stamped(200, 40));
+        let question =
+            |was_another| Question { pid: PID, kinds: Kinds::default(), listed_before: false, was_another };
+        let window = |now| Window { before: Some(&before), now, mig: false };
+        assert_eq!(window(&calm).judge(question(false)), Utilization::Unknown(Why::NotListedBefore));
+        assert_eq!(window(&busy).judge(question(false)).percent(), Some(40));
+        assert_eq!(window(&busy).judge(question(true)), Utilization::Unknown(Why::NotListedBefore));
+    }
+
+    #[test]
+    fn what_cannot_be_true_is_dropped_and_counted() {
+        let samples = vec![
+            sample(PID, 150, 101),
+            sample(PID, 150, 40),
+            sample(0, 150, 5),
+            sample(9, 150, 5),
+            sample(PID, 10, 3),
+        ];
+        let mut gaps = Gaps::default();
+        let reading = Reading { since: 20, answer: Answer::Samples(samples), sampler: DeviceSampler::Silent };
+        let cleaned = reading.cleaned(|pid| pid == PID, &mut gaps);
+        assert_eq!(cleaned.samples(), [sample(PID, 150, 40)]);
+        assert_eq!((gaps.of(Gap::UtilizationAbove100), gaps.of(Gap::UtilizationUnlisted)), (1, 2));
+    }
+}

@@ -1,0 +1,327 @@
+//! The stream's form, version 1: one JSON object a line. Its types are its own, so that what this program
+//! holds inside may change without a reader noticing. Fields may be added within a version; a reader
+//! ignores what it does not know, and refuses another version.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Place, ProcessId};
+
+/// The version that is written, and the only one that is read.
+pub const VERSION: u32 = 1;
+
+/// Why a line is no snapshot.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// It is not JSON of this shape.
+    #[error("not a snapshot: {0}")]
+    Shape(#[from] serde_json::Error),
+    /// It is of another version.
+    #[error(
+        "a snapshot of version {found}, and this program reads version {VERSION}; update the older of the two"
+    )]
+    Version {
+        /// What the line says.
+        found: u32,
+    },
+}
+
+/// One line of the stream.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Counts up by one a beat; a jump is a missed line.
+    pub seq: u64,
+    /// Which boot; none where it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
+    /// Milliseconds since the Unix epoch.
+    pub wall_ms: u64,
+    /// Milliseconds since boot, suspend included.
+    pub boot_ms: u64,
+    /// The beat's period in milliseconds.
+    pub interval_ms: u64,
+    /// `host`, `other` or `unknown`; nothing is attributed but in `host`.
+    pub pid_namespace: String,
+    /// By name: `nvml`, `proc`.
+    pub sources: BTreeMap<String, Source>,
+    /// GPUs and MIG instances.
+    pub gpus: Vec<Gpu>,
+    /// Every process that holds a part of a GPU; a pid stands here once.
+    pub processes: Vec<Process>,
+    /// Who has device files open, where that was looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub openers: Option<Openers>,
+}
+
+/// The state of a source.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// It answered.
+    pub up: bool,
+    /// Why not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+}
+
+/// A GPU or MIG instance.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// `0`, or `0:1` for a MIG instance.
+    pub index: String,
+    /// UUID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// Product name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// UUID of the GPU that this is an instance of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_uuid: Option<String>,
+    /// N of `/dev/nvidiaN`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minor: Option<u32>,
+    /// Why nothing is known of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+    /// MIG is on.
+    pub mig: bool,
+    /// Bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
+    /// Device utilization, percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilization: Option<u32>,
+    /// Who may open a context.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_mode: Option<String>,
+    /// Entries of the driver's lists; none where it gave no list, and then `holders` says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listed: Option<u64>,
+    /// Who holds it.
+    pub holders: Vec<Holder>,
+}
+
+/// Memory of a GPU in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// All.
+    pub total: u64,
+    /// Free.
+    pub free: u64,
+    /// Used.
+    pub used: u64,
+    /// Of no listed process; none where a part of the sum is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unaccounted: Option<i64>,
+}
+
+/// One process on one GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Of a process in `processes`.
+    pub pid: u32,
+    /// `C`, `G`, `M+C`, `C+G`.
+    pub kinds: String,
+    /// Bytes held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Percent of the busiest engine in the last window; none where it was not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilization: Option<u32>,
+    /// Why not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<crate::Why>,
+    /// Milliseconds observed idle since last observed busy.
+    pub idle_ms: u64,
+}
+
+/// A process that holds GPU memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Process {
+    /// Pid in the host's namespace.
+    pub pid: u32,
+    /// Start time in clock ticks since boot: with the pid and the boot id, who it is. None where `/proc` does not show the process: then it is never to be signalled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_ticks: Option<u64>,
+    /// For a process without start time: the first snapshot that listed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_seq: Option<u64>,
+    /// `sleeping`, `zombie_leader`, `gone` and so on.
+    pub state: String,
+    /// What `/proc` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub facts: Option<Facts>,
+}
+
+/// What `/proc` says of a process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Name.
+    pub comm: String,
+    /// Parent.
+    pub ppid: u32,
+    /// Owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Owner's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Container, pod, job, unit.
+    pub place: Place,
+    /// Command line, redacted, where asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// CPU time used, seconds.
+    pub cpu_seconds: f64,
+    /// Bytes to and from storage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_bytes: Option<u64>,
+    /// Left behind by its session, job or container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub orphaned: Option<bool>,
+}
+
+/// Who has device files open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Openers {
+    /// When it was looked for, milliseconds since boot.
+    pub boot_ms: u64,
+    /// Who.
+    pub who: Vec<crate::Opener>,
+    /// Processes that we may not look into: complete only where 0.
+    pub unreadable: u64,
+}
+
+/// Understands one line.
+///
+/// # Errors
+/// Where the line is not a snapshot of this version.
+pub fn parse(line: &[u8]) -> Result<Snapshot, WireError> {
+    #[derive(Deserialize)]
+    struct Head {
+        version: u32,
+    }
+    let Head { version } = serde_json::from_slice(line)?;
+    if version != VERSION {
+        return Err(WireError::Version { found: version });
+    }
+    Ok(serde_json::from_slice(line)?)
+}
+
+/// Writes one line, its newline included.
+///
+/// # Errors
+/// Never in practice: every type here has a JSON form.
+pub fn write(snapshot: &crate::Snapshot) -> Result<Vec<u8>, WireError> {
+    let mut line = serde_json::to_vec(&Snapshot::from(snapshot))?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+impl From<&crate::Snapshot> for Snapshot {
+    fn from(snapshot: &crate::Snapshot) -> Self {
+        let source = |(source, state): (&crate::Source, &crate::SourceState)| {
+            let fault = state.fault.map(|fault| fault.name().to_owned());
+            (source.name().to_owned(), Source { up: fault.is_none(), fault })
+        };
+        Self {
+            version: VERSION,
+            seq: snapshot.seq,
+            boot_id: snapshot.boot_id.as_ref().map(|id| id.0.clone()),
+            wall_ms: millis(snapshot.at.wall),
+            boot_ms: millis(snapshot.at.boot),
+            interval_ms: millis(snapshot.interval),
+            pid_namespace: snapshot.namespace.name().to_owned(),
+            sources: snapshot.sources.iter().map(source).collect(),
+            gpus: snapshot.gpus.iter().map(Gpu::from).collect(),
+            processes: snapshot.processes.iter().map(|(id, process)| Process::of(*id, process)).collect(),
+            openers: snapshot.openers.as_ref().map(|openers| Openers {
+                boot_ms: millis(openers.at.boot),
+                who: openers.who.clone(),
+                unreadable: openers.unreadable,
+            }),
+        }
+    }
+}
+
+impl From<&crate::Gpu> for Gpu {
+    fn from(gpu: &crate::Gpu) -> Self {
+        let about = &gpu.about;
+        let parent = about.mig.as_ref().and_then(|mig| mig.parent.as_ref());
+        Self {
+            index: about.index.clone(),
+            uuid: about.id.as_ref().map(|id| id.0.clone()),
+            name: about.name.clone(),
+            parent_uuid: parent.map(|id| id.0.clone()),
+            minor: about.minor,
+            fault: gpu.fault.map(|fault| fault.name().to_owned()),
+            mig: gpu.mig(),
+            memory: gpu.memory.map(|memory| Memory {
+                total: memory.total,
+                free: memory.free,
+                used: memory.used,
+                unaccounted: gpu.parts.map(|parts| parts.unaccounted),
+            }),
+            utilization: gpu.telemetry.utilization,
+            compute_mode: gpu.telemetry.compute_mode.map(|mode| mode.name().to_owned()),
+            listed: gpu.listed,
+            holders: gpu.holders.iter().map(Holder::from).collect(),
+        }
+    }
+}
+
+impl From<&crate::Holder> for Holder {
+    fn from(holder: &crate::Holder) -> Self {
+        Self {
+            pid: holder.process.pid(),
+            kinds: holder.kinds.letters().to_owned(),
+            memory: holder.memory,
+            utilization: holder.utilization.percent(),
+            unknown: match holder.utilization {
+                crate::Utilization::Unknown(why) => Some(why),
+                crate::Utilization::Observed(_) => None,
+            },
+            idle_ms: millis(holder.idle),
+        }
+    }
+}
+
+impl Process {
+    fn of(id: ProcessId, process: &crate::Process) -> Self {
+        let (start_ticks, first_seq) = match id {
+            ProcessId::Live(key) => (Some(key.start_ticks), None),
+            ProcessId::Unconfirmed { first_seq, .. } => (None, Some(first_seq)),
+        };
+        Self {
+            pid: id.pid(),
+            start_ticks,
+            first_seq,
+            state: process.state.name().to_owned(),
+            facts: process.facts.as_ref().map(Facts::from),
+        }
+    }
+}
+
+impl From<&crate::Facts> for Facts {
+    fn from(facts: &crate::Facts) -> Self {
+        Self {
+            comm: facts.comm.clone(),
+            ppid: facts.ppid,
+            uid: facts.uid,
+            user: facts.user.clone(),
+            place: facts.place.clone(),
+            command: facts.command.clone(),
+            cpu_seconds: facts.cpu_seconds,
+            io_bytes: facts.io.map(|io| io.read_bytes.saturating_add(io.write_bytes)),
+            orphaned: facts.orphaned,
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,227 @@
+//! Cases of joining two samples: what carries over, what starts anew, what is never made up.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bailiff_snapshot::{
+    About, Answer, BootId, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gaps, GpuId, GpuSample,
+    Kinds, Memory, Moment, PidNamespace, Place, ProcessId, ProcessKey, Reading, Sample, Seen, Snapshot,
+    State, UtilSample, wire,
+};
+
+const GIB: u64 = 1 << 30;
+const PID: u32 = 41;
+
+fn facts(pid: u32, start_ticks: u64) -> Facts {
+    Facts {
+        key: ProcessKey { pid, start_ticks },
+        state: State::Sleeping,
+        ppid: 1,
+        comm: "python3".into(),
+        uid: Some(1000),
+        user: Some("alice".into()),
+        place: Place::default(),
+        command: None,
+        started: 0.0,
+        cpu_seconds: 1.5,
+        io: None,
+        orphaned: Some(false),
+    }
+}
+
+fn found(pid: u32, start_ticks: u64) -> (u32, Seen) {
+    (pid, Seen::Found(Box::new(facts(pid, start_ticks))))
+}
+
+fn entry(pid: u32, memory: Option<u64>) -> Entry {
+    Entry { pid, memory, kinds: Kinds { compute: true, ..Kinds::default() }, peak: None }
+}
+
+/// A GPU of 100 GiB at beat `n`, idle, with these entries.
+fn gpu(n: u64, entries: Vec<Entry>) -> GpuSample {
+    GpuSample {
+        memory: Some(Memory { total: 100 * GIB, free: 60 * GIB, used: 39 * GIB, reserved: Some(GIB) }),
+        entries: Some(entries),
+        fault: None,
+        reading: Reading {
+            since: 0,
+            answer: Answer::Nothing,
+            sampler: DeviceSampler::Stamped { newest: n, maximum: 0, filled: false },
+        },
+        ..GpuSample::faulty(About { id: Some(GpuId("GPU-1".into())), ..About::unnamed(0) }, Fault::Error)
+    }
+}
+
+fn busy(n: u64, sm: u32) -> GpuSample {
+    let sample = UtilSample { pid: PID, stamp: n, engines: Engines { sm, ..Engines::default() } };
+    let mut gpu = gpu(n, vec![entry(PID, Some(GIB))]);
+    gpu.reading.answer = Answer::Samples(vec![sample]);
+    gpu
+}
+
+/// Beat `n`, ten seconds after the one before.
+fn sample(n: u64, gpus: Vec<GpuSample>, processes: impl IntoIterator<Item = (u32, Seen)>) -> Sample {
+    Sample {
+        seq: n,
+        at: Moment { wall: Duration::from_secs(1_000 + n), boot: Duration::from_secs(10 * n) },
+        took: Duration::ZERO,
+        interval: Duration::from_secs(10),
+        boot_id: Some(BootId("boot".into())),
+        namespace: PidNamespace::Host,
+        sources: BTreeMap::new(),
+        driver: Driver::default(),
+        gpus,
+        processes: processes.into_iter().collect(),
+        openers: None,
+        gaps: Gaps::default(),
+        workers_left_behind: 0,
+    }
+}
+
+fn walk(samples: impl IntoIterator<Item = Sample>) -> Snapshot {
+    let mut last = None;
+    for sample in samples {
+        last = Some(Snapshot::between(last.as_ref(), sample));
+    }
+    last.expect("at least one sample")
+}
+
+fn idle_beat(n: u64) -> Sample {
+    sample(n, vec![gpu(n, vec![entry(PID, Some(GIB))])], [found(PID, 7)])
+}
+
+#[test]
+fn idle_time_grows_by_what_was_seen_idle() {
+    let snapshot = walk((1..=4).map(idle_beat));
+    let holder = &snapshot.gpus[0].holders[0];
+    assert_eq!(holder.utilization.percent(), Some(0));
+    assert_eq!(holder.idle, Duration::from_secs(30), "three windows between four looks");
+    assert_eq!(holder.byte_seconds, 30.0 * GIB as f64);
+    assert_eq!((snapshot.users["alice"].held_seconds, snapshot.users["alice"].idle_seconds), (30.0, 30.0));
+}
+
+#[test]
+fn the_first_look_knows_nothing_of_use() {
+    let snapshot = walk([idle_beat(1)]);
+    assert_eq!(snapshot.gpus[0].holders[0].utilization.percent(), None);
+    assert!(snapshot.users.is_empty());
+}
+
+#[test]
+fn being_busy_ends_idleness_and_is_counted_once() {
+    let beats = vec![
+        idle_beat(1),
+        idle_beat(2),
+        sample(3, vec![busy(3, 50)], [found(PID, 7)]),
+        // The same stamp again: the driver has nothing newer.
+        sample(
+            4,
+            vec![GpuSample {
+                reading: Reading {
+                    sampler: DeviceSampler::Stamped { newest: 4, maximum: 0, filled: false },
+                    ..busy(3, 50).reading
+                },
+                ..busy(3, 50)
+            }],
+            [found(PID, 7)],
+        ),
+        idle_beat(5),
+    ];
+    let snapshot = walk(beats);
+    let holder = &snapshot.gpus[0].holders[0];
+    assert_eq!(holder.busy_seconds, 5.0, "half of one ten-second window");
+    assert_eq!(holder.idle, Duration::from_secs(10), "the window of the repeated stamp is neither");
+    assert_eq!(snapshot.users["alice"].held_seconds, 40.0);
+    assert_eq!(snapshot.users["alice"].idle_seconds, 20.0);
+}
+
+#[test]
+fn a_reused_pid_is_another_process_without_a_past() {
+    let snapshot = walk([idle_beat(1), idle_beat(2), sample(3, vec![busy(3, 50)], [found(PID, 8)])]);
+    let holder = &snapshot.gpus[0].holders[0];
+    assert_eq!(holder.process, ProcessId::Live(ProcessKey { pid: PID, start_ticks: 8 }));
+    assert_eq!((holder.idle, holder.busy_seconds), (Duration::ZERO, 0.0));
+    assert_eq!(holder.utilization.percent(), None, "the sample may be the old process's");
+}
+
+#[test]
+fn a_pid_that_is_gone_keeps_its_name_while_it_is_listed() {
+    let gone = |n| sample(n, vec![gpu(n, vec![entry(PID, Some(GIB))])], [(PID, Seen::Gone)]);
+    let snapshot = walk([idle_beat(1), gone(2), gone(3)]);
+    let holder = &snapshot.gpus[0].holders[0];
+    assert_eq!(holder.process, ProcessId::Unconfirmed { pid: PID, first_seq: 2 });
+    assert_eq!(snapshot.processes[&holder.process].state, State::Gone);
+    let parts = snapshot.gpus[0].parts.expect("all parts are known");
+    assert_eq!((parts.holders, parts.dead_pids, parts.unaccounted), (0, GIB, 38 * GIB as i64));
+}
+
+#[test]
+fn one_pid_has_one_name_on_all_gpus() {
+    let second = GpuSample {
+        about: About { id: Some(GpuId("GPU-2".into())), ..About::unnamed(1) },
+        ..gpu(1, vec![entry(PID, Some(GIB))])
+    };
+    let snapshot = walk([sample(1, vec![gpu(1, vec![entry(PID, Some(GIB))]), second], [found(PID, 7)])]);
+    assert_eq!(snapshot.processes.len(), 1);
+    assert_eq!(snapshot.gpus[0].holders[0].process, snapshot.gpus[1].holders[0].process);
+}
+
+#[test]
+fn in_another_pid_namespace_nothing_is_attributed() {
+    let mut beat = idle_beat(1);
+    beat.namespace = PidNamespace::Other;
+    let snapshot = walk([beat]);
+    assert!(snapshot.gpus[0].holders.is_empty() && snapshot.processes.is_empty());
+    assert_eq!(snapshot.gpus[0].listed, Some(1));
+    assert_eq!(snapshot.gpus[0].parts.map(|parts| parts.other_namespaces), Some(GIB));
+}
+
+#[test]
+fn memory_that_is_not_available_leaves_no_sum() {
+    let beat =
+        sample(1, vec![gpu(1, vec![entry(PID, None), entry(42, Some(GIB))])], [found(PID, 7), found(42, 7)]);
+    let snapshot = walk([beat]);
+    assert_eq!(snapshot.gpus[0].parts, None);
+    assert_eq!(snapshot.gpus[0].memory.map(|memory| memory.total), Some(100 * GIB));
+}
+
+#[test]
+fn a_gpu_that_was_lost_for_a_beat_starts_a_new_window() {
+    let lost = || GpuSample::faulty(gpu(2, vec![]).about, Fault::Lost);
+    let snapshot = walk([idle_beat(1), idle_beat(2), sample(3, vec![lost()], []), idle_beat(4)]);
+    let holder = &snapshot.gpus[0].holders[0];
+    assert_eq!(holder.utilization.percent(), None);
+    assert_eq!(holder.idle, Duration::ZERO);
+    assert_eq!(snapshot.users["alice"].held_seconds, 10.0, "nobody was seen to hold it meanwhile");
+}
+
+#[test]
+fn another_boot_has_no_past() {
+    let mut beat = idle_beat(2);
+    beat.boot_id = Some(BootId("another".into()));
+    let snapshot = walk([idle_beat(1), beat]);
+    assert_eq!(snapshot.gpus[0].holders[0].utilization.percent(), None);
+    assert!(snapshot.users.is_empty());
+}
+
+#[test]
+fn xid_errors_are_counted_by_number_and_outlive_a_lost_gpu() {
+    let with = |n, xids| sample(n, vec![GpuSample { xids, ..gpu(n, vec![]) }], []);
+    let lost = sample(3, vec![GpuSample::faulty(gpu(3, vec![]).about, Fault::Lost)], []);
+    let snapshot = walk([with(1, vec![79]), with(2, vec![79, 13]), lost, with(4, vec![])]);
+    assert_eq!(snapshot.gpus[0].xids, BTreeMap::from([(13, 1), (79, 2)]));
+}
+
+#[test]
+fn the_wire_reads_what_it_wrote() {
+    let snapshot = walk([idle_beat(1), sample(2, vec![busy(2, 50)], [found(PID, 7)])]);
+    let line = wire::write(&snapshot).expect("a snapshot has a JSON form");
+    assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+    let read = wire::parse(&line).expect("it is of our version");
+    assert_eq!(read, wire::Snapshot::from(&snapshot));
+    assert_eq!((read.gpus[0].holders[0].utilization, read.processes[0].start_ticks), (Some(50), Some(7)));
+    let newer =
+        String::from_utf8(line).expect("JSON is text").replace("\"version\":1", "\"version\":2,\"more\":[]");
+    assert!(matches!(wire::parse(newer.as_bytes()), Err(wire::WireError::Version { found: 2 })));
+    assert!(matches!(wire::parse(b"{}"), Err(wire::WireError::Shape(_))));
+}
