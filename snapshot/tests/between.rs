@@ -1,5 +1,13 @@
 //! Cases of joining two samples: what carries over, what starts anew, what is never made up.
 
+#![expect(
+    clippy::float_cmp,
+    clippy::cast_precision_loss,
+    clippy::cast_possible_wrap,
+    clippy::expect_used,
+    reason = "the figures are whole numbers, and a test may fail loudly"
+)]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -216,7 +224,7 @@ fn xid_errors_are_counted_by_number_and_outlive_a_lost_gpu() {
 fn the_wire_reads_what_it_wrote() {
     let snapshot = walk([idle_beat(1), sample(2, vec![busy(2, 50)], [found(PID, 7)])]);
     let line = wire::write(&snapshot).expect("a snapshot has a JSON form");
-    assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+    assert_eq!(line.iter().position(|byte| *byte == b'\n'), Some(line.len() - 1), "one line");
     let read = wire::parse(&line).expect("it is of our version");
     assert_eq!(read, wire::Snapshot::from(&snapshot));
     assert_eq!((read.gpus[0].holders[0].utilization, read.processes[0].start_ticks), (Some(50), Some(7)));

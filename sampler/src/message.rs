@@ -1,0 +1,53 @@
+//! What supervisor and worker say to each other: JSON, one message a line. Both are the same program, so
+//! this form has no version.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bailiff_snapshot::{Driver, Fault, Gaps, GpuSample, Openers, Seen};
+
+/// To the worker; its first line is the settings.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    /// GPUs to leave alone, by index: hung ones, and those that another worker has read in this beat.
+    pub(crate) skip: Vec<u32>,
+    /// Pids that another worker found in this beat.
+    pub(crate) also: Vec<u32>,
+}
+
+/// From the worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// The driver is open.
+    Opened(Driver),
+    /// The driver cannot be opened; the worker ends. With the driver's own words, for the log.
+    Failed(Fault, String),
+    /// So many GPUs are there, and the reading of this one begins.
+    Reading {
+        /// Its index.
+        index: u32,
+        /// How many there are.
+        count: u32,
+    },
+    /// What one GPU and its MIG instances gave.
+    Read(Vec<GpuSample>),
+    /// The reading of `/proc` begins.
+    Looking {
+        /// How many GPUs there are.
+        count: u32,
+    },
+    /// The look is done.
+    Done(Box<Rest>),
+}
+
+/// All that is not about GPUs.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Rest {
+    pub(crate) processes: BTreeMap<u32, Seen>,
+    pub(crate) openers: Option<Openers>,
+    pub(crate) gaps: Gaps,
+    pub(crate) nvml_took: Duration,
+    pub(crate) proc_took: Duration,
+    pub(crate) proc_fault: Option<Fault>,
+}

@@ -1,0 +1,148 @@
+//! One device, GPU or MIG instance, read once.
+
+use std::collections::BTreeMap;
+
+use bailiff_snapshot::{
+    About, ComputeMode, Entry, Gap, Gaps, GpuId, GpuSample, Memory, MigIds, Reading, Telemetry,
+};
+use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode as Mode, TemperatureSensor};
+use nvml_wrapper::error::NvmlError;
+
+use super::{Context, evidence, lists, not_offered, raw};
+
+/// What does not change.
+pub(super) fn about(device: &Device<'_>, index: &str) -> About {
+    let is_mig = device.mig_is_mig_device_handle().unwrap_or_default();
+    let capability = device.cuda_compute_capability().ok();
+    About {
+        index: index.to_owned(),
+        id: device.uuid().ok().map(GpuId),
+        name: device.name().ok(),
+        pci_bus_id: device.pci_info().ok().map(|pci| pci.bus_id),
+        minor: device.minor_number().ok(),
+        compute_capability: capability.map(|capability| (capability.major, capability.minor)),
+        mig: is_mig.then(|| mig_ids(device)),
+    }
+}
+
+fn mig_ids(device: &Device<'_>) -> MigIds {
+    let (gpu_instance, compute_instance) = raw::instance_ids(device);
+    let parent = device.mig_parent_device().and_then(|parent| parent.uuid()).ok();
+    MigIds { parent: parent.map(GpuId), gpu_instance, compute_instance }
+}
+
+/// Reads all that changes; an error only where the whole device is lost.
+pub(super) fn read(
+    device: &Device<'_>,
+    past: &mut super::Device,
+    context: &mut Context<'_>,
+) -> Result<GpuSample, NvmlError> {
+    let mig = past.about.as_ref().is_some_and(|about| about.mig.is_some());
+    let telemetry = telemetry(device, context.gaps)?;
+    let memory = memory(device, context.gaps)?;
+    let entries = if telemetry.mig_enabled == Some(true) && !mig {
+        // With MIG on, processes belong to the instances; the GPU's own list may need rights, and repeats them.
+        Some(Vec::new())
+    } else {
+        lists::entries(device, &mut past.room, context.gaps)?
+    };
+    let entries = entries.map(|entries| with_peaks(device, entries, &telemetry));
+    let reading = if mig || telemetry.mig_enabled == Some(true) {
+        Reading::default()
+    } else {
+        evidence::read(device, &mut past.stamps, context.interval, context.gaps)
+    };
+    Ok(GpuSample {
+        about: About::default(),
+        fault: None,
+        memory,
+        telemetry,
+        entries,
+        reading,
+        xids: Vec::new(),
+    })
+}
+
+/// Adds the most that each process ever held, where accounting is on.
+fn with_peaks(device: &Device<'_>, mut entries: Vec<Entry>, telemetry: &Telemetry) -> Vec<Entry> {
+    if telemetry.accounting == Some(true) {
+        for entry in &mut entries {
+            let stats = device.accounting_stats_for(entry.pid).ok();
+            entry.peak = stats.and_then(|stats| stats.max_memory_usage);
+        }
+    }
+    entries
+}
+
+fn memory(device: &Device<'_>, gaps: &mut Gaps) -> Result<Option<Memory>, NvmlError> {
+    let newer = device.memory_info().map(|memory| Memory {
+        total: memory.total,
+        free: memory.free,
+        used: memory.used,
+        reserved: Some(memory.reserved),
+    });
+    let memory = match newer {
+        Err(error) if not_offered(&error) => raw::memory_version_1(device)
+            .map(|(total, free, used)| Memory { total, free, used, reserved: None }),
+        memory => memory,
+    };
+    gap(memory, Gap::Memory, gaps)
+}
+
+fn telemetry(device: &Device<'_>, gaps: &mut Gaps) -> Result<Telemetry, NvmlError> {
+    let mut told = Told { gaps };
+    let rates = told.of(device.utilization_rates())?;
+    let clocks = [
+        ("sm", Clock::SM),
+        ("memory", Clock::Memory),
+        ("graphics", Clock::Graphics),
+        ("video", Clock::Video),
+    ];
+    let mut megahertz = BTreeMap::new();
+    for (name, clock) in clocks {
+        if let Some(value) = told.of(device.clock_info(clock))? {
+            megahertz.insert(name.to_owned(), value);
+        }
+    }
+    Ok(Telemetry {
+        utilization: rates.as_ref().map(|rates| rates.gpu),
+        memory_utilization: rates.map(|rates| rates.memory),
+        power: told.of(device.power_usage())?,
+        energy: told.of(device.total_energy_consumption())?,
+        temperature: told.of(device.temperature(TemperatureSensor::Gpu))?,
+        clocks: megahertz,
+        compute_mode: told.of(device.compute_mode())?.map(|mode| match mode {
+            Mode::Default => ComputeMode::Default,
+            Mode::ExclusiveThread => ComputeMode::ExclusiveThread,
+            Mode::Prohibited => ComputeMode::Prohibited,
+            Mode::ExclusiveProcess => ComputeMode::ExclusiveProcess,
+        }),
+        mig_enabled: told.of(device.mig_mode())?.map(|mode| mode.current != 0),
+        accounting: told.of(device.is_accounting_enabled())?,
+    })
+}
+
+/// Sorts answers: a value, a gap, or the end of the device.
+struct Told<'a> {
+    gaps: &'a mut Gaps,
+}
+
+impl Told<'_> {
+    fn of<T>(&mut self, answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
+        gap(answer, Gap::Telemetry, self.gaps)
+    }
+}
+
+fn gap<T>(answer: Result<T, NvmlError>, kind: Gap, gaps: &mut Gaps) -> Result<Option<T>, NvmlError> {
+    match answer {
+        Ok(value) => Ok(Some(value)),
+        Err(NvmlError::GpuLost) => Err(NvmlError::GpuLost),
+        Err(error) => {
+            if !not_offered(&error) && !matches!(error, NvmlError::InvalidArg) {
+                gaps.count(kind);
+            }
+            Ok(None)
+        }
+    }
+}

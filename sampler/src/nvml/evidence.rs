@@ -1,0 +1,98 @@
+//! The evidence about utilization: what is asked for, with which look-back, and what came. What it means is
+//! decided by the table in `bailiff_snapshot::utilization`, not here.
+
+use std::time::Duration;
+
+use bailiff_snapshot::{Answer, DeviceSampler, Gap, Gaps, Reading};
+use nvml_wrapper::Device;
+use nvml_wrapper::error::NvmlError;
+
+use super::{not_offered, raw};
+
+/// The driver's newest stamps at the last two looks. The look-back begins at the older one, so it covers two
+/// beats by the driver's own clock; ours is never compared with it.
+#[derive(Default)]
+pub(super) struct Stamps {
+    last: Option<u64>,
+    before_last: Option<u64>,
+}
+
+impl Stamps {
+    fn see(&mut self, newest: u64) {
+        self.before_last = self.last;
+        self.last = Some(newest);
+    }
+
+    /// Where the look-back begins, when the driver's clock says `newest`.
+    fn since(&self, newest: u64, interval: Duration) -> u64 {
+        let two_beats = u64::try_from(interval.as_micros()).unwrap_or(u64::MAX).saturating_mul(2);
+        let by_interval = newest.saturating_sub(two_beats);
+        // A beat that came late makes the look-back longer, never shorter.
+        self.before_last.or(self.last).map_or(by_interval, |seen| seen.min(by_interval))
+    }
+}
+
+/// Asks the device for its own samples, then for those of its processes.
+pub(super) fn read(device: &Device<'_>, stamps: &mut Stamps, interval: Duration, gaps: &mut Gaps) -> Reading {
+    let sampler = sampler(device, stamps.last.unwrap_or_default());
+    let since = match sampler {
+        DeviceSampler::Stamped { newest, .. } => stamps.since(newest, interval),
+        DeviceSampler::CurrentOnly { .. } | DeviceSampler::Silent => stamps.before_last.unwrap_or_default(),
+    };
+    let answer = match raw::utilization(device, since) {
+        Ok(samples) if samples.is_empty() => Answer::Nothing,
+        Ok(samples) => Answer::Samples(samples),
+        Err(NvmlError::NotFound) => Answer::Nothing,
+        Err(error) if not_offered(&error) => Answer::NotSupported,
+        Err(_) => {
+            gaps.count(Gap::Utilization);
+            Answer::Failed
+        }
+    };
+    match (sampler, &answer) {
+        (DeviceSampler::Stamped { newest, .. }, _) => stamps.see(newest),
+        // Without the device's sampler the processes' own stamps are the only clock of the driver's.
+        (_, Answer::Samples(samples)) => {
+            stamps.see(samples.iter().map(|sample| sample.stamp).max().unwrap_or_default());
+        }
+        _ => {}
+    }
+    Reading { since, answer, sampler }
+}
+
+fn sampler(device: &Device<'_>, last: u64) -> DeviceSampler {
+    match raw::device_samples(device, last) {
+        Ok((samples, filled)) => {
+            let newest = samples.iter().map(|(stamp, _)| *stamp).max();
+            let maximum = samples.iter().map(|(_, percent)| *percent).max();
+            match (newest, maximum) {
+                (Some(newest), Some(maximum)) => DeviceSampler::Stamped { newest, maximum, filled },
+                _ => DeviceSampler::Silent,
+            }
+        }
+        Err(error) if not_offered(&error) => device
+            .utilization_rates()
+            .map_or(DeviceSampler::Silent, |rates| DeviceSampler::CurrentOnly { utilization: rates.gpu }),
+        // NOT_FOUND is no sample since the last one: the sampler stands still.
+        Err(_) => DeviceSampler::Silent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_look_back_is_two_beats_of_the_drivers_clock() {
+        let mut stamps = Stamps::default();
+        assert_eq!(stamps.since(10_000_000, SECOND), 8_000_000, "at first by the interval");
+        stamps.see(10_000_000);
+        assert_eq!(stamps.since(11_000_000, SECOND), 9_000_000);
+        stamps.see(11_000_000);
+        assert_eq!(stamps.since(12_000_000, SECOND), 10_000_000);
+        stamps.see(12_000_000);
+        assert_eq!(stamps.since(30_000_000, SECOND), 11_000_000, "a late beat looks further back");
+    }
+}

@@ -1,0 +1,278 @@
+#![expect(unsafe_code, reason = "calls of NVML that the wrapper does not offer, or offers unsafely")]
+//! The thin edge to NVML's C functions: process lists, utilization samples, memory version 1, MIG ids.
+//!
+//! Process lists are not read as the wrapper does. Drivers 535.43 to 535.86 wrote entries of 32 bytes where
+//! the header says 24, without a new version, and the wrapper then reads garbage pids or has its buffer
+//! overrun. Here the buffer has room for the largest entry known, is filled with a pattern, and the size of
+//! an entry is measured by how far the driver wrote.
+
+use std::ffi::c_uint;
+
+use nvml_wrapper::Device;
+use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
+use nvml_wrapper_sys::bindings::{
+    nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessUtilizationInfo_v1_t, nvmlProcessUtilizationSample_t,
+    nvmlProcessesUtilizationInfo_v1_t, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE, nvmlReturn_t,
+    nvmlSample_t, nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES,
+};
+
+use bailiff_snapshot::{Engines, UtilSample};
+
+/// One entry of a process list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub(super) pid: u32,
+    /// `None`: not available.
+    pub(super) memory: Option<u64>,
+}
+
+/// The three lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum List {
+    Compute,
+    Graphics,
+    Mps,
+}
+
+/// What asking for a list came to.
+pub(super) enum Asked {
+    Entries(Vec<Listed>),
+    /// There are more than the room given.
+    More(usize),
+    /// The driver wrote entries of no known size.
+    Strange,
+}
+
+type ListCall = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t;
+
+/// Room for the largest entry ever, doubled against the next surprise.
+const ROOM: usize = 64;
+const PATTERN: u64 = 0xAAAA_AAAA_AAAA_AAAA;
+
+/// Asks for a list once, with room for so many entries.
+pub(super) fn list(device: &Device<'_>, list: List, room: usize) -> Result<Asked, NvmlError> {
+    let call = list_call(device, list)?;
+    let mut buffer = vec![PATTERN; room * ROOM / size_of::<u64>()];
+    let mut count = c_uint::try_from(room).map_err(|_| NvmlError::InvalidArg)?;
+    // SAFETY: the buffer holds `room` entries of any size up to ROOM, and is aligned for them.
+    let code = unsafe { call(device.handle(), &raw mut count, buffer.as_mut_ptr().cast()) };
+    let count = count as usize;
+    if code == nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE || count > room {
+        return Ok(Asked::More(count));
+    }
+    nvml_try(code)?;
+    Ok(entries(&buffer, count).map_or(Asked::Strange, Asked::Entries))
+}
+
+fn list_call(device: &Device<'_>, list: List) -> Result<ListCall, NvmlError> {
+    let library = device.nvml().lib();
+    let newest = match list {
+        List::Compute => library.nvmlDeviceGetComputeRunningProcesses_v3.as_ref(),
+        List::Graphics => library.nvmlDeviceGetGraphicsRunningProcesses_v3.as_ref(),
+        List::Mps => library.nvmlDeviceGetMPSComputeRunningProcesses_v3.as_ref(),
+    };
+    match (nvml_sym(newest), list) {
+        (Ok(call), _) => Ok(*call),
+        (Err(error), List::Mps) => Err(error),
+        // Version 2 (drivers from 450) has the entries of version 3 without its promise of their size.
+        (Err(_), List::Compute | List::Graphics) => {
+            let older = match list {
+                List::Graphics => library.nvmlDeviceGetGraphicsRunningProcesses_v2.as_ref(),
+                List::Compute | List::Mps => library.nvmlDeviceGetComputeRunningProcesses_v2.as_ref(),
+            };
+            Ok(*nvml_sym(older)?)
+        }
+    }
+}
+
+/// Understands what the driver wrote; `None` where the entries are of no known size.
+fn entries(buffer: &[u64], count: usize) -> Option<Vec<Listed>> {
+    let bytes: Vec<u8> = buffer.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    if count == 0 {
+        return Some(Vec::new());
+    }
+    let pattern = PATTERN.to_ne_bytes()[0];
+    let written = bytes.iter().rposition(|byte| *byte != pattern).map_or(0, |last| last + 1);
+    // The last entry may end in up to seven bytes of padding that the driver did not write.
+    let stride = [16, 24, 32, 40].into_iter().find(|stride| {
+        let whole = stride * count;
+        written <= whole && whole < written + size_of::<u64>()
+    })?;
+    bytes.chunks_exact(stride).take(count).map(listed).collect()
+}
+
+fn listed(entry: &[u8]) -> Option<Listed> {
+    let pid = u32::from_ne_bytes(entry.get(..4)?.try_into().ok()?);
+    let memory = u64::from_ne_bytes(entry.get(8..16)?.try_into().ok()?);
+    Some(Listed { pid, memory: (memory != u64::MAX).then_some(memory) })
+}
+
+/// As many samples as any process ring was seen to hold, and then some.
+const SAMPLES: usize = 4096;
+
+/// The utilization samples newer than `since`: by the newer call, which knows two more engines, or by the older.
+pub(super) fn utilization(device: &Device<'_>, since: u64) -> Result<Vec<UtilSample>, NvmlError> {
+    match newer_utilization(device, since) {
+        Err(error) if super::not_offered(&error) => older_utilization(device, since),
+        answer => answer,
+    }
+}
+
+fn newer_utilization(device: &Device<'_>, since: u64) -> Result<Vec<UtilSample>, NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetProcessesUtilizationInfo.as_ref())?;
+    // SAFETY: all-zero is a value of this plain struct.
+    let mut buffer: Vec<nvmlProcessUtilizationInfo_v1_t> = vec![unsafe { std::mem::zeroed() }; SAMPLES];
+    let mut request = nvmlProcessesUtilizationInfo_v1_t {
+        version: version_of::<nvmlProcessesUtilizationInfo_v1_t>(1),
+        processSamplesCount: room(&buffer),
+        lastSeenTimeStamp: since,
+        procUtilArray: buffer.as_mut_ptr(),
+    };
+    // SAFETY: the request points to a buffer of as many samples as it says.
+    nvml_try(unsafe { call(device.handle(), &raw mut request) })?;
+    let samples = buffer.iter().take(request.processSamplesCount as usize);
+    Ok(samples
+        .map(|sample| UtilSample {
+            pid: sample.pid,
+            stamp: sample.timeStamp,
+            engines: Engines {
+                sm: sample.smUtil,
+                memory: sample.memUtil,
+                encoder: sample.encUtil,
+                decoder: sample.decUtil,
+                jpeg: sample.jpgUtil,
+                ofa: sample.ofaUtil,
+            },
+        })
+        .collect())
+}
+
+fn older_utilization(device: &Device<'_>, since: u64) -> Result<Vec<UtilSample>, NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetProcessUtilization.as_ref())?;
+    // SAFETY: all-zero is a value of this plain struct.
+    let mut buffer: Vec<nvmlProcessUtilizationSample_t> = vec![unsafe { std::mem::zeroed() }; SAMPLES];
+    let mut count = room(&buffer);
+    // SAFETY: the buffer holds as many samples as `count` says.
+    nvml_try(unsafe { call(device.handle(), buffer.as_mut_ptr(), &raw mut count, since) })?;
+    Ok(buffer
+        .iter()
+        .take(count as usize)
+        .map(|sample| UtilSample {
+            pid: sample.pid,
+            stamp: sample.timeStamp,
+            engines: Engines {
+                sm: sample.smUtil,
+                memory: sample.memUtil,
+                encoder: sample.encUtil,
+                decoder: sample.decUtil,
+                jpeg: 0,
+                ofa: 0,
+            },
+        })
+        .collect())
+}
+
+/// Stamp and percent of each sample of the whole device newer than `since`, and whether they fill the
+/// driver's buffer.
+pub(super) fn device_samples(device: &Device<'_>, since: u64) -> Result<(Vec<(u64, u32)>, bool), NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetSamples.as_ref())?;
+    let kind = nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES;
+    let (mut value_type, mut ring) = (0, 0);
+    // SAFETY: without a buffer the call gives the size of the driver's own.
+    let code =
+        unsafe { call(device.handle(), kind, 0, &raw mut value_type, &raw mut ring, std::ptr::null_mut()) };
+    if code != nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE {
+        nvml_try(code)?;
+    }
+    let room = ring.min(65_536);
+    // SAFETY: all-zero is a value of this plain struct and of every member of its union.
+    let mut buffer: Vec<nvmlSample_t> = vec![unsafe { std::mem::zeroed() }; room as usize];
+    let mut count = room;
+    // SAFETY: the buffer holds as many samples as `count` says.
+    nvml_try(unsafe {
+        call(device.handle(), kind, since, &raw mut value_type, &raw mut count, buffer.as_mut_ptr())
+    })?;
+    let samples = buffer.iter().take(count as usize);
+    // SAFETY: utilization is given as an unsigned int (nvml.h), the union's first four bytes.
+    let samples = samples.map(|sample| (sample.timeStamp, unsafe { sample.sampleValue.uiVal }));
+    Ok((samples.collect(), count >= room))
+}
+
+/// Memory by version 1, for drivers that have no other: total, free, used with the reserved part in it.
+pub(super) fn memory_version_1(device: &Device<'_>) -> Result<(u64, u64, u64), NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetMemoryInfo.as_ref())?;
+    // SAFETY: all-zero is a value of this plain struct.
+    let mut memory = unsafe { std::mem::zeroed::<nvml_wrapper_sys::bindings::nvmlMemory_t>() };
+    // SAFETY: `memory` is what the call fills in.
+    nvml_try(unsafe { call(device.handle(), &raw mut memory) })?;
+    Ok((memory.total, memory.free, memory.used))
+}
+
+/// GPU instance and compute instance of a MIG device.
+pub(super) fn instance_ids(device: &Device<'_>) -> (Option<u32>, Option<u32>) {
+    let library = device.nvml().lib();
+    let id = |call: Result<&unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t, _>| {
+        let mut id = 0;
+        // SAFETY: the call writes one unsigned int.
+        nvml_try(unsafe { nvml_sym(call).ok()?(device.handle(), &raw mut id) }).ok()?;
+        Some(id)
+    };
+    (id(library.nvmlDeviceGetGpuInstanceId.as_ref()), id(library.nvmlDeviceGetComputeInstanceId.as_ref()))
+}
+
+/// NVML's `NVML_STRUCT_VERSION`: the size, and the version in the top byte.
+fn version_of<T>(version: c_uint) -> c_uint {
+    c_uint::try_from(size_of::<T>()).unwrap_or_default() | version << 24
+}
+
+fn room<T>(buffer: &[T]) -> c_uint {
+    c_uint::try_from(buffer.len()).unwrap_or(c_uint::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a driver with entries of `stride` bytes writes into our buffer.
+    fn written(stride: usize, entries: &[(u32, u64)]) -> Vec<u64> {
+        let mut bytes = vec![0xAA; entries.len().max(1) * ROOM];
+        for (at, (pid, memory)) in entries.iter().enumerate() {
+            let entry = &mut bytes[at * stride..(at + 1) * stride];
+            entry.fill(0);
+            entry[..4].copy_from_slice(&pid.to_ne_bytes());
+            // The four bytes between pid and memory are padding, which drivers leave alone.
+            entry[4..8].fill(0xAA);
+            entry[8..16].copy_from_slice(&memory.to_ne_bytes());
+        }
+        bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect()
+    }
+
+    #[test]
+    fn each_size_of_entry_is_measured() {
+        let wanted: Vec<(u32, u64)> = (1..=40).map(|n| (n, u64::from(n) << 30)).collect();
+        for stride in [16, 24, 32, 40] {
+            for count in [1, 2, 3, 40] {
+                let read = entries(&written(stride, &wanted[..count]), count).unwrap();
+                let read: Vec<(u32, u64)> =
+                    read.iter().map(|entry| (entry.pid, entry.memory.unwrap())).collect();
+                assert_eq!(read, wanted[..count], "{count} entries of {stride} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_size_that_is_not_known_gives_nothing_rather_than_garbage() {
+        for (stride, count) in [(20, 4), (28, 3), (48, 2), (56, 5)] {
+            let wanted: Vec<(u32, u64)> = (1..=count).map(|n| (n, 1 << 30)).collect();
+            let buffer = written(stride, &wanted);
+            assert_eq!(entries(&buffer, wanted.len()), None, "{count} entries of {stride} bytes");
+        }
+    }
+
+    #[test]
+    fn memory_that_is_not_available_is_none() {
+        let read = entries(&written(24, &[(7, u64::MAX)]), 1).unwrap();
+        assert_eq!(read, [Listed { pid: 7, memory: None }]);
+        assert_eq!(entries(&written(24, &[]), 0), Some(Vec::new()));
+    }
+}

@@ -1,0 +1,21 @@
+//! Rights given up. A process that faces the network keeps none.
+
+use caps::{CapSet, Capability};
+
+/// Drops every capability of this thread, and those that a program it starts could regain. Call it before
+/// any other thread is started: capabilities belong to threads.
+///
+/// # Errors
+/// Where the kernel refuses; the process then still has rights that it should not have.
+pub fn drop_all() -> Result<(), caps::errors::CapsError> {
+    rustix::thread::set_no_new_privs(true).map_err(|error| error.to_string())?;
+    let may_bound = caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)?;
+    if may_bound {
+        caps::clear(None, CapSet::Bounding)?;
+    }
+    caps::clear(None, CapSet::Ambient)?;
+    for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable] {
+        caps::clear(None, set)?;
+    }
+    Ok(())
+}

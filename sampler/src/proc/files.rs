@@ -1,0 +1,111 @@
+//! Small files below `/proc`, read whole and bounded; the one place that opens them.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, readlinkat, statat};
+use rustix::io::Errno;
+
+/// More of a file than this is not read: what we understand is far shorter.
+const MOST: usize = 1 << 20;
+
+/// A folder of `/proc`, held open: a held `/proc/PID` stays that process's, also when the pid is used again.
+pub(crate) struct Folder(OwnedFd);
+
+/// Why a file gave nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// The process is gone (ENOENT, ESRCH).
+    Gone,
+    /// We may not (EACCES, EPERM).
+    Denied,
+    /// Anything else.
+    Failed,
+}
+
+impl From<Errno> for Missing {
+    fn from(error: Errno) -> Self {
+        match error {
+            Errno::NOENT | Errno::SRCH => Self::Gone,
+            Errno::ACCESS | Errno::PERM => Self::Denied,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl Folder {
+    pub(crate) fn open(path: &Path) -> Result<Self, Missing> {
+        Ok(Self(openat(CWD, path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    pub(crate) fn folder(&self, name: &str) -> Result<Self, Missing> {
+        Ok(Self(openat(&self.0, name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    /// Reads a file into `buffer`, whatever was in it.
+    pub(crate) fn read<'a>(&self, name: &str, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], Missing> {
+        // Not blocking: a made-up /proc may hold a FIFO.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = openat(&self.0, name, flags, Mode::empty())?;
+        read_bounded(file.as_fd(), buffer)?;
+        Ok(buffer)
+    }
+
+    /// The owner of an entry.
+    pub(crate) fn owner(&self) -> Result<u32, Missing> {
+        Ok(rustix::fs::fstat(&self.0)?.st_uid)
+    }
+
+    pub(crate) fn exists(&self, name: &str) -> Result<(), Missing> {
+        statat(&self.0, name, AtFlags::empty())?;
+        Ok(())
+    }
+
+    /// What a link says.
+    pub(crate) fn link(&self, name: &str) -> Result<String, Missing> {
+        let target = readlinkat(&self.0, name, Vec::new())?;
+        Ok(target.to_string_lossy().into_owned())
+    }
+
+    /// The names in it that are numbers.
+    pub(crate) fn numbers(&self) -> Result<Vec<u32>, Missing> {
+        let names = self.names()?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    /// The names in it.
+    pub(crate) fn names(&self) -> Result<Vec<String>, Missing> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.0)? {
+            let entry = entry?;
+            names.extend(entry.file_name().to_str().ok().map(str::to_owned));
+        }
+        Ok(names)
+    }
+}
+
+fn read_bounded(file: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<(), Missing> {
+    const CHUNK: usize = 4096;
+    buffer.clear();
+    while buffer.len() < MOST {
+        let start = buffer.len();
+        buffer.resize(start + CHUNK, 0);
+        let read = rustix::io::retry_on_intr(|| rustix::io::read(file, &mut buffer[start..]));
+        buffer.truncate(start + read.unwrap_or_default());
+        if read.map_err(io_missing)? == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn io_missing(error: Errno) -> Missing {
+    Missing::from(error)
+}
+
+impl From<io::Error> for Missing {
+    fn from(error: io::Error) -> Self {
+        Errno::from_io_error(&error).map_or(Self::Failed, Self::from)
+    }
+}

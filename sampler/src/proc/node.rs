@@ -1,0 +1,30 @@
+//! Facts of the node that do not change while this program runs.
+
+use bailiff_snapshot::{BootId, PidNamespace};
+
+use super::files::Folder;
+use crate::settings::{Namespace, Settings};
+
+/// Which boot, and whether the driver's pids mean something here.
+pub(crate) struct Node {
+    pub(crate) boot_id: Option<BootId>,
+    pub(crate) namespace: PidNamespace,
+}
+
+impl Node {
+    pub(crate) fn read(settings: &Settings) -> Self {
+        let root = Folder::open(&settings.procfs);
+        let mut buffer = Vec::new();
+        let boot_id = root.as_ref().ok().and_then(|root| {
+            let text = root.read("sys/kernel/random/boot_id", &mut buffer).ok()?;
+            Some(BootId(std::str::from_utf8(text).ok()?.trim().to_owned()))
+        });
+        let namespace = match settings.namespace {
+            Namespace::Trusted => PidNamespace::Host,
+            Namespace::Checked => root
+                .and_then(|root| root.link("self/ns/pid"))
+                .map_or(PidNamespace::Unknown, |target| PidNamespace::of_link(&target)),
+        };
+        Self { boot_id, namespace }
+    }
+}

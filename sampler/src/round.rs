@@ -1,0 +1,87 @@
+//! One look in the making: what came so far, from one worker or, when it hung, from two.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bailiff_snapshot::{About, Driver, Fault, GpuSample, Moment, Sample, Source, SourceState};
+
+use crate::message::Rest;
+use crate::proc::Node;
+
+/// What came so far.
+#[derive(Default)]
+pub(crate) struct Round {
+    pub(crate) driver: Option<Driver>,
+    /// Samples of a GPU and its MIG instances, by the GPU's index.
+    pub(crate) read: BTreeMap<u32, Vec<GpuSample>>,
+    /// How many GPUs there are, once a worker has told.
+    pub(crate) count: Option<u32>,
+    /// Why the driver gave nothing, or not all.
+    pub(crate) fault: Option<Fault>,
+    pub(crate) rest: Option<Rest>,
+}
+
+/// What the sample needs that no worker tells.
+pub(crate) struct Frame<'a> {
+    pub(crate) node: &'a Node,
+    pub(crate) seq: u64,
+    pub(crate) at: Moment,
+    pub(crate) took: Duration,
+    pub(crate) interval: Duration,
+    pub(crate) workers_left_behind: u32,
+}
+
+impl Round {
+    /// Pids listed so far, for another worker to look up.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        let entries = self.read.values().flatten().filter_map(|gpu| gpu.entries.as_ref()).flatten();
+        entries.map(|entry| entry.pid).collect()
+    }
+
+    /// The sample; GPUs of `known` that were not read stand in it with a fault.
+    pub(crate) fn finish(mut self, frame: &Frame<'_>, known: &BTreeMap<u32, About>) -> Sample {
+        let count = self.count.unwrap_or_else(|| known.keys().next_back().map_or(0, |last| last + 1));
+        for index in 0..count {
+            self.read.entry(index).or_insert_with(|| {
+                let about = known.get(&index).cloned().unwrap_or_else(|| About::unnamed(index));
+                vec![GpuSample::faulty(about, self.fault.unwrap_or(Fault::Timeout))]
+            });
+        }
+        let sources = self.sources(count);
+        let rest = self.rest.unwrap_or_default();
+        Sample {
+            seq: frame.seq,
+            at: frame.at,
+            took: frame.took,
+            interval: frame.interval,
+            boot_id: frame.node.boot_id.clone(),
+            namespace: frame.node.namespace,
+            sources,
+            driver: self.driver.unwrap_or_default(),
+            gpus: self.read.into_values().flatten().collect(),
+            processes: rest.processes,
+            openers: rest.openers,
+            gaps: rest.gaps,
+            workers_left_behind: frame.workers_left_behind,
+        }
+    }
+
+    fn sources(&self, count: u32) -> BTreeMap<Source, SourceState> {
+        let gpus = || self.read.values().flatten();
+        let all_faulty = || gpus().all(|gpu| gpu.fault.is_some());
+        let nvml = match self.fault {
+            Some(fault) => SourceState::down(fault),
+            None if count == 0 => SourceState::down(Fault::NoDevices),
+            None if all_faulty() => {
+                SourceState::down(gpus().find_map(|gpu| gpu.fault).unwrap_or(Fault::Error))
+            }
+            None => SourceState { fault: None, took: self.rest.as_ref().map(|rest| rest.nvml_took) },
+        };
+        let proc = match &self.rest {
+            Some(Rest { proc_fault: None, proc_took, .. }) => SourceState::up(*proc_took),
+            Some(Rest { proc_fault: Some(fault), .. }) => SourceState::down(*fault),
+            None => SourceState::down(self.fault.unwrap_or(Fault::Timeout)),
+        };
+        BTreeMap::from([(Source::Nvml, nvml), (Source::Proc, proc)])
+    }
+}

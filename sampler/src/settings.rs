@@ -1,0 +1,60 @@
+//! What a sampler needs to be told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Where to look, how often, and how long to wait.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// NVML's library; `None` is the loader's `libnvidia-ml.so.1`.
+    pub nvml_library: Option<PathBuf>,
+    /// `/proc`, or a made-up one.
+    pub procfs: PathBuf,
+    /// Where pods have their log folders, which are named after them.
+    pub pods: PathBuf,
+    /// The beat's period.
+    pub interval: Duration,
+    /// A look that something hangs in is done by then; a GPU that takes two fifths of it hangs.
+    pub deadline: Duration,
+    /// Opening the driver may take this long (seconds, without persistence mode) before it counts as hung.
+    pub open_deadline: Duration,
+    /// Read command lines.
+    pub commands: Commands,
+    /// What to think of a PID namespace that is not the host's.
+    pub namespace: Namespace,
+}
+
+/// Whether command lines are read: they may hold secrets, and reading one can wait on the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Commands {
+    /// Not at all.
+    Left,
+    /// And redacted.
+    Read,
+}
+
+/// What to think of a PID namespace that is not the host's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Namespace {
+    /// The driver's pids mean nothing there.
+    Checked,
+    /// Somebody who knows says that they do.
+    Trusted,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            nvml_library: None,
+            procfs: "/proc".into(),
+            pods: "/var/log/pods".into(),
+            interval: Duration::from_secs(5),
+            deadline: Duration::from_secs(2),
+            open_deadline: Duration::from_secs(30),
+            commands: Commands::Left,
+            namespace: Namespace::Checked,
+        }
+    }
+}
