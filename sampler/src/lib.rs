@@ -17,5 +17,5 @@ mod supervisor;
 pub mod worker;
 
 pub use launcher::Launcher;
-pub use settings::Settings;
+pub use settings::{Commands, Namespace, Settings};
 pub use supervisor::Supervisor;

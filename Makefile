@@ -1,0 +1,33 @@
+# `make demo`, `make test`, `make check`, `make bench`: each sets up what it needs and says what it does.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench
+
+export PATH := $(CURDIR)/target/tools/bin:$(PATH)
+SETUP := tests/setup
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
+
+demo: ## the whole story in a minute, with a GPU or without
+	@$(SETUP) compiler
+	@cargo build --quiet --package bailiff-exporter --package fake-nvml --package end-to-end
+	@target/debug/demo
+
+test: check ## every check and every test
+	@$(SETUP) compiler nextest prometheus python
+	cargo build --workspace
+	cargo nextest run --workspace
+
+check: ## format, lints, documentation, licences and sources of dependencies
+	@$(SETUP) compiler deny
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+	cargo deny --log-level error check bans licenses sources
+
+bench: ## speed and size, beside nvitop-exporter and all-smi
+	@$(SETUP) compiler python peers
+	cargo build --release --package bailiff-exporter --package fake-nvml --package end-to-end
+	@target/release/bench

@@ -1,0 +1,81 @@
+//! The command line, as it is written. What it means is decided in `settings`.
+
+use std::path::PathBuf;
+
+use bailiff_lifecycle::logs;
+use clap::{Parser, ValueEnum};
+
+/// Shows Prometheus who holds which GPU memory on this node, and whether they use it.
+///
+/// It looks at the GPUs (through NVML) and at /proc on a steady beat, and serves what it saw last: a page of
+/// metrics for Prometheus, a status page for people at /, and for programs a stream of snapshots on a Unix
+/// socket. It only looks: it changes nothing and signals nobody.
+#[derive(Debug, Parser)]
+#[command(name = "bailiff-exporter", version, after_help = EXAMPLES)]
+pub struct Flags {
+    /// Address to serve on, HOST:PORT; may be given several times. An empty host means every address of
+    /// this machine. The page names users and their programs, so it is for loopback unless told.
+    #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = "127.0.0.1:9836")]
+    pub listen: Vec<String>,
+    /// Path of the page of metrics.
+    #[arg(long = "web.telemetry-path", value_name = "PATH", default_value = "/metrics")]
+    pub telemetry: String,
+    /// Connections served at one time; more are answered with 503.
+    #[arg(long = "web.max-connections", value_name = "N", default_value = "64")]
+    pub max_connections: usize,
+    /// Time between two looks, such as 5s or 200ms. Scrapes read the latest look and cause none.
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    pub interval: String,
+    /// How long a look may wait for the driver before it is shown as down.
+    #[arg(long, value_name = "DURATION", default_value = "2s")]
+    pub deadline: String,
+    /// Processes with series of their own: those that hold the most memory. The rest is summed up per GPU.
+    #[arg(long, value_name = "N", default_value = "1024")]
+    pub max_processes: usize,
+    /// Adds the command line of each process, at most 256 bytes, with values that look secret taken out.
+    #[arg(long = "process.command")]
+    pub command: bool,
+    /// The driver's library; by default the system is searched for libnvidia-ml.so.1.
+    #[arg(long, value_name = "PATH")]
+    pub nvml_library: Option<PathBuf>,
+    /// Where the host's /proc is mounted.
+    #[arg(long, value_name = "PATH", default_value = "/proc")]
+    pub procfs: PathBuf,
+    /// Where pods have their log folders: names of pods and namespaces are read off those.
+    #[arg(long, value_name = "PATH", default_value = "/var/log/pods")]
+    pub pods: PathBuf,
+    /// Takes the PID namespace of --procfs for the host's. Without this, processes are named only where
+    /// this program itself runs in the host's PID namespace.
+    #[arg(long)]
+    pub trust_pid_namespace: bool,
+    /// Unix socket on which to stream snapshots, a line of JSON each; owner and group may read.
+    #[arg(long, value_name = "PATH")]
+    pub stream: Option<PathBuf>,
+    /// File to append every snapshot to, a line of JSON each.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Looks twice, one interval apart, prints the page and ends.
+    #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
+    pub once: Option<Once>,
+    /// What to log, and how.
+    #[command(flatten)]
+    pub logs: logs::LogFlags,
+}
+
+/// The format of a page that is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Once {
+    /// Prometheus' text format 0.0.4.
+    Text,
+    /// `OpenMetrics` 1.0.
+    #[value(help = "OpenMetrics 1.0")]
+    Openmetrics,
+}
+
+const EXAMPLES: &str = "Examples:
+  bailiff-exporter                                  serve on http://127.0.0.1:9836/
+  bailiff-exporter --web.listen-address=:9836       to everybody who can reach this machine
+  bailiff-exporter --once --interval=1s             one page, without a server
+  bailiff-exporter --stream=/run/bailiff/stream.sock
+
+Exit codes: 0 done, 1 failed, 64 flags that make no sense.";

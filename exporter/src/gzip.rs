@@ -1,0 +1,133 @@
+//! A gzip member (RFC 1952) of two parts: a long one, packed once, and a short one that differs from answer
+//! to answer. Only the short one costs anything per answer, and it is stored as it is.
+
+use std::io::{self, Write};
+use std::mem;
+
+use bailiff_lifecycle::Bytes;
+use flate2::{Compression, Crc, write::DeflateEncoder};
+
+/// Deflate, no flags, no time, fastest, unknown system.
+const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255];
+/// What a stored block of deflate can hold.
+const STORED_MOST: usize = 0xffff;
+
+/// Packs what is written to it.
+#[derive(Debug)]
+pub struct Packer {
+    encoder: DeflateEncoder<Vec<u8>>,
+    crc: Crc,
+}
+
+/// The long part, packed and open at its end.
+#[derive(Debug)]
+pub struct Packed {
+    bytes: Bytes,
+    crc: Crc,
+}
+
+impl Packer {
+    /// Begins a member. The room is a guess at its length.
+    #[must_use]
+    pub fn new(room: usize) -> Self {
+        let mut bytes = Vec::with_capacity(room);
+        bytes.extend_from_slice(&HEADER);
+        Self { encoder: DeflateEncoder::new(bytes, Compression::fast()), crc: Crc::new() }
+    }
+
+    /// Ends the long part at a whole byte, so that another block can follow.
+    ///
+    /// # Errors
+    /// Where the packing fails.
+    pub fn finish(mut self) -> io::Result<Packed> {
+        self.encoder.flush()?;
+        let bytes = mem::take(self.encoder.get_mut());
+        Ok(Packed { bytes: bytes.into(), crc: self.crc })
+    }
+}
+
+impl Write for Packer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.encoder.write_all(bytes)?;
+        self.crc.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Packed {
+    /// The length of the long part.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Nothing is in it: never, as a member has a header.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The pieces of the whole member.
+    #[must_use]
+    pub fn with_tail(&self, tail: &[u8]) -> [Bytes; 2] {
+        let mut end = Vec::with_capacity(tail.len() + 16);
+        store(tail, &mut end);
+        let mut last = Crc::new();
+        last.update(tail);
+        let mut crc = Crc::new();
+        crc.combine(&self.crc);
+        crc.combine(&last);
+        end.extend_from_slice(&crc.sum().to_le_bytes());
+        end.extend_from_slice(&crc.amount().to_le_bytes());
+        [self.bytes.clone(), end.into()]
+    }
+}
+
+/// Stored blocks, the last of them marked so (RFC 1951, 3.2.4).
+fn store(bytes: &[u8], into: &mut Vec<u8>) {
+    let mut rest = bytes;
+    loop {
+        let (block, after) = rest.split_at(rest.len().min(STORED_MOST));
+        // At most STORED_MOST, so nothing is lost.
+        let [low, high, ..] = block.len().to_le_bytes();
+        into.extend_from_slice(&[u8::from(after.is_empty()), low, high, !low, !high]);
+        into.extend_from_slice(block);
+        if after.is_empty() {
+            return;
+        }
+        rest = after;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use flate2::read::GzDecoder;
+
+    use super::*;
+
+    fn read_back(long: &[u8], tail: &[u8]) -> Vec<u8> {
+        let mut packer = Packer::new(0);
+        packer.write_all(long).expect("memory takes everything");
+        let packed = packer.finish().expect("memory takes everything");
+        let member = packed.with_tail(tail).concat();
+        let mut rest = member.as_slice();
+        let mut text = Vec::new();
+        GzDecoder::new(&mut rest).read_to_end(&mut text).expect("checksum and length agree");
+        text
+    }
+
+    #[test]
+    fn one_member_of_both_parts() {
+        let long = b"bailiff_gpu_up{gpu=\"0\"} 1\n".repeat(10_000);
+        for tail in [&b""[..], b"# EOF\n", &long[..STORED_MOST], &long] {
+            assert_eq!(read_back(&long, tail), [&long, tail].concat());
+        }
+        assert_eq!(read_back(b"", b"x"), b"x");
+    }
+}

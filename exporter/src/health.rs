@@ -1,0 +1,65 @@
+//! Whether the exporter does its work: pure, ages in, verdict out.
+
+use std::time::Duration;
+
+/// What health is judged by.
+#[derive(Debug, Clone, Copy)]
+pub struct Vitals {
+    /// Age of the newest snapshot; before the first, the time since the start.
+    pub age: Duration,
+    /// There was a snapshot.
+    pub seen: bool,
+    /// The beat's period.
+    pub interval: Duration,
+    /// How long a look may wait for the driver.
+    pub deadline: Duration,
+}
+
+impl Vitals {
+    /// Nothing, or why the beat is taken for dead: three beats and one deadline without a snapshot.
+    ///
+    /// # Errors
+    /// Where it is.
+    pub fn healthy(&self) -> Result<(), String> {
+        let most = self.interval * 3 + self.deadline;
+        if self.age <= most {
+            return Ok(());
+        }
+        let age = self.age.as_secs_f64();
+        let since = if self.seen { "no new snapshot" } else { "no snapshot at all" };
+        Err(format!(
+            "{since} for {age:.1} s, with one due every {:?}; the sampling thread hangs",
+            self.interval
+        ))
+    }
+
+    /// Nothing, or why there is nothing to show yet.
+    ///
+    /// # Errors
+    /// Before the first snapshot.
+    pub fn ready(&self) -> Result<(), String> {
+        if self.seen { Ok(()) } else { Err("no snapshot yet".to_owned()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn healthy_for_three_beats_and_a_deadline() {
+        let vitals = |age, seen| Vitals {
+            age: Duration::from_secs(age),
+            seen,
+            interval: Duration::from_secs(5),
+            deadline: Duration::from_secs(2),
+        };
+        for (age, seen, healthy) in [(0, true, true), (17, true, true), (18, true, false), (17, false, true)]
+        {
+            assert_eq!(vitals(age, seen).healthy().is_ok(), healthy, "{age} s");
+        }
+        let why = vitals(18, false).healthy().expect_err("it is too old");
+        assert!(why.starts_with("no snapshot at all for 18.0 s"), "{why}");
+        assert!(vitals(0, false).ready().is_err() && vitals(99, true).ready().is_ok());
+    }
+}

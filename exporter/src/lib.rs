@@ -1,0 +1,143 @@
+//! The exporter: looks on a beat, and shows what was seen as a page, a status page, a stream and a record.
+//! What looking means is the sampler's business.
+
+pub mod beat;
+mod clock;
+pub mod flags;
+pub mod gzip;
+pub mod health;
+pub mod landing;
+pub mod metrics;
+pub mod once;
+pub mod own;
+pub mod page;
+pub mod published;
+pub mod record;
+pub mod requests;
+pub mod routes;
+pub mod selection;
+pub mod settings;
+pub mod socket;
+pub mod stream;
+
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bailiff_lifecycle::listen;
+use bailiff_lifecycle::server::{self, Limits};
+use bailiff_snapshot::Sample;
+use tokio::task::JoinSet;
+
+use crate::beat::Latest;
+use crate::record::Record;
+use crate::requests::Requests;
+use crate::routes::Routes;
+use crate::settings::Settings;
+use crate::socket::Socket;
+use crate::stream::Clients;
+
+/// Something that looks once and says what it saw; may take as long as its own deadlines allow.
+pub trait Look: Send {
+    /// Looks for the `seq`th time.
+    fn look(&mut self, seq: u64) -> Sample;
+}
+
+/// Runs until told to end: serves, or prints one page where that is asked for.
+///
+/// # Errors
+/// Where an address, socket or file cannot be opened, or the looking ends by itself.
+pub async fn run(settings: Settings, look: Box<dyn Look>, shutdown: impl Future<Output = ()>) -> Result<()> {
+    if let Some(format) = settings.once {
+        return once::run(settings.rhythm, format, look, shutdown).await;
+    }
+    Exporter::open(settings)?.serve(look, shutdown).await
+}
+
+/// An exporter whose sockets and files are open.
+#[derive(Debug)]
+pub struct Exporter {
+    settings: Settings,
+    listeners: Vec<TcpListener>,
+    socket: Option<Socket>,
+    record: Option<Record>,
+}
+
+impl Exporter {
+    /// Opens all that may fail to be opened.
+    ///
+    /// # Errors
+    /// At the first that does.
+    pub fn open(settings: Settings) -> Result<Self> {
+        Ok(Self {
+            listeners: listen::open(&settings.web.listen)?,
+            socket: settings.outlets.stream.as_deref().map(Socket::open).transpose()?,
+            record: settings.outlets.record.as_deref().map(Record::open).transpose()?,
+            settings,
+        })
+    }
+
+    /// The addresses that it listens on.
+    ///
+    /// # Errors
+    /// Where the system does not say.
+    pub fn addresses(&self) -> Result<Vec<SocketAddr>> {
+        self.listeners.iter().map(|listener| Ok(listener.local_addr()?)).collect()
+    }
+
+    /// Looks and serves until `shutdown` comes true, then lets what is under way finish.
+    ///
+    /// # Errors
+    /// Where the looking ends by itself.
+    pub async fn serve(self, look: Box<dyn Look>, shutdown: impl Future<Output = ()>) -> Result<()> {
+        let (beat, latest) = beat::start(look, self.settings.rhythm).context("cannot start looking")?;
+        let routes = Arc::new(self.routes(&latest));
+        for address in self.addresses()? {
+            tracing::info!(%address, path = routes.telemetry, "serving");
+        }
+        let limits = self.limits();
+        let mut outlets = JoinSet::new();
+        if let (Some(socket), Some(clients)) = (self.socket, &routes.clients) {
+            outlets.spawn(stream::serve(socket, latest.clone(), clients.clone()));
+        }
+        if let Some(record) = self.record {
+            outlets.spawn(record.run(latest.clone()));
+        }
+        let died = server::serve(self.listeners, routes, limits, until(shutdown, latest)).await?;
+        drop(beat);
+        outlets.shutdown().await;
+        ensure!(!died, "the sampling thread ended; its last words are above");
+        Ok(())
+    }
+
+    fn routes(&self, latest: &Latest) -> Routes {
+        Routes {
+            latest: latest.clone(),
+            telemetry: self.settings.web.telemetry.clone(),
+            patience: (self.settings.rhythm.interval, self.settings.sources.deadline),
+            started: clock::now(),
+            clients: self.socket.as_ref().map(|_| Clients::default()),
+            failures: self.record.as_ref().map(Record::failures),
+            requests: Requests::default(),
+        }
+    }
+
+    const fn limits(&self) -> Limits {
+        Limits {
+            connections: self.settings.web.max_connections,
+            header: Duration::from_secs(10),
+            write: Duration::from_secs(30),
+            drain: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Waits until one of them ends; true where it was the beat.
+async fn until(shutdown: impl Future<Output = ()>, mut latest: Latest) -> bool {
+    tokio::select! {
+        () = shutdown => false,
+        _ = latest.wait_for(|_| false) => true,
+    }
+}

@@ -1,0 +1,51 @@
+//! The program: its roles, flags, settings, run, exit code.
+#![expect(clippy::disallowed_methods, reason = "the first argument may name a role of the sampler")]
+
+use std::ffi::OsStr;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use bailiff_exporter::flags::Flags;
+use bailiff_exporter::settings::Settings;
+use bailiff_exporter::{Look, run};
+use bailiff_lifecycle::exit::{self, Stop};
+use bailiff_lifecycle::{logs, signals};
+use bailiff_sampler::{Launcher, Supervisor, launcher, privileges, worker};
+use bailiff_snapshot::Sample;
+use clap::Parser;
+
+const PROGRAM: &str = env!("CARGO_PKG_NAME");
+
+fn main() -> ExitCode {
+    match std::env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
+        Some(launcher::LAUNCHER_ROLE) => launcher::serve(),
+        Some(launcher::WORKER_ROLE) => worker::serve(),
+        _ => exit::tell(PROGRAM, start()).into(),
+    }
+}
+
+fn start() -> Result<(), Stop> {
+    let settings = Settings::try_from(Flags::try_parse()?).map_err(Stop::Usage)?;
+    logs::start(settings.logs);
+    exit::end_on_panic();
+    // The launcher keeps the rights that this process gives up before it faces the network.
+    let launcher = Launcher::start().context("cannot start the launcher of sampling workers")?;
+    privileges::drop_all().context("cannot give up capabilities")?;
+    let look = Box::new(Eyes(Supervisor::new(launcher, settings.sampler())));
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    let outcome = runtime.block_on(signals::until_told(|told| run(settings, look, told)));
+    // A disk or a client that hangs must not hold up the end.
+    runtime.shutdown_background();
+    let outcome = outcome.context("cannot listen to signals")?;
+    Ok(outcome.unwrap_or_else(|| Err(anyhow::anyhow!("ended before it was finished")))?)
+}
+
+/// The supervisor, as the exporter wants to see it.
+struct Eyes(Supervisor);
+
+impl Look for Eyes {
+    fn look(&mut self, seq: u64) -> Sample {
+        self.0.look(seq)
+    }
+}

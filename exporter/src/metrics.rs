@@ -1,0 +1,283 @@
+//! The table of metrics, and the only file that spells a metric's name. README's table is made from it.
+
+/// What a family's numbers are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Goes up and down.
+    Gauge,
+    /// Only goes up, until its process or this one starts anew.
+    Counter,
+    /// Always 1: its labels are what it tells.
+    Info,
+}
+
+/// What a family's numbers are counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Things, or yes and no.
+    One,
+    /// Bytes.
+    Bytes,
+    /// Seconds.
+    Seconds,
+    /// Bytes held for so many seconds.
+    ByteSeconds,
+    /// 0 to 1.
+    Ratio,
+    /// Watts.
+    Watts,
+    /// Joules.
+    Joules,
+    /// Degrees Celsius.
+    Celsius,
+    /// Hertz.
+    Hertz,
+}
+
+impl Unit {
+    /// What a name ends with, before `_total`; empty for things.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::One => "",
+            Self::Bytes => "bytes",
+            Self::Seconds => "seconds",
+            Self::ByteSeconds => "byte_seconds",
+            Self::Ratio => "ratio",
+            Self::Watts => "watts",
+            Self::Joules => "joules",
+            Self::Celsius => "celsius",
+            Self::Hertz => "hertz",
+        }
+    }
+}
+
+/// One family: a name and all the series that bear it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Family {
+    /// As its samples are called.
+    pub name: &'static str,
+    /// What its numbers are.
+    pub kind: Kind,
+    /// What they are counted in.
+    pub unit: Unit,
+    /// The labels that its series may have, separated by spaces; one whose value is not known is left out.
+    pub labels: &'static str,
+    /// What it means, and what its absence means.
+    pub help: &'static str,
+}
+
+macro_rules! families {
+    ($($list:ident { $($id:ident $kind:ident $unit:ident $name:literal [$labels:literal] $help:literal;)* })*) => {
+        $($(
+            #[doc = concat!("`", $name, "`")]
+            pub static $id: Family =
+                Family { name: $name, kind: Kind::$kind, unit: Unit::$unit, labels: $labels, help: $help };
+        )*)*
+        $(
+            /// Families in the order of the page.
+            pub static $list: &[&Family] = &[$(&$id),*];
+        )*
+    };
+}
+
+families! {
+FAMILIES {
+GPU_INFO Info One "bailiff_gpu_info" ["gpu gpu_uuid name pci_bus_id minor compute_capability parent_uuid gpu_instance compute_instance"]
+    "A GPU or MIG instance, also one that does not answer. parent_uuid, gpu_instance and compute_instance are those of a MIG instance.";
+GPU_UP Gauge One "bailiff_gpu_up" ["gpu gpu_uuid"]
+    "1 where the GPU answered in the last snapshot, else 0: then bailiff_gpu_fault_info says why, and nothing else is told of it.";
+GPU_FAULT_INFO Info One "bailiff_gpu_fault_info" ["gpu gpu_uuid reason"]
+    "Why a GPU did not answer; absent where it did.";
+GPU_MEMORY_TOTAL Gauge Bytes "bailiff_gpu_memory_total_bytes" ["gpu gpu_uuid"]
+    "Memory of the GPU in bytes; absent where the driver did not say.";
+GPU_MEMORY_USED Gauge Bytes "bailiff_gpu_memory_used_bytes" ["gpu gpu_uuid"]
+    "Memory in use in bytes, as the driver says; drivers before 510 count the reserved part in it.";
+GPU_MEMORY_FREE Gauge Bytes "bailiff_gpu_memory_free_bytes" ["gpu gpu_uuid"]
+    "Memory free to allocate in bytes; absent where the driver did not say.";
+GPU_MEMORY_RESERVED Gauge Bytes "bailiff_gpu_memory_reserved_bytes" ["gpu gpu_uuid"]
+    "Memory that driver and firmware keep in bytes; absent where the driver does not tell it apart.";
+GPU_MEMORY_UNACCOUNTED Gauge Bytes "bailiff_gpu_memory_unaccounted_bytes" ["gpu gpu_uuid"]
+    "Memory in bytes that is neither free nor reserved nor held by any listed process; slightly negative where the driver's figures were read at different moments. Absent where a part of the sum is not known.";
+GPU_MEMORY_PARTS Gauge Bytes "bailiff_gpu_memory_parts_bytes" ["gpu gpu_uuid part"]
+    "Memory of the GPU in bytes by what it is: free, reserved, holders, dead_pids (listed by the driver, gone from /proc), other_namespaces, unaccounted. The parts sum up to the total exactly; absent where one is not known.";
+GPU_UTILIZATION Gauge Ratio "bailiff_gpu_utilization_ratio" ["gpu gpu_uuid"]
+    "Share of the driver's last sampling period in which a kernel ran, 0 to 1; absent where the driver does not say.";
+GPU_MEMORY_BANDWIDTH Gauge Ratio "bailiff_gpu_memory_bandwidth_utilization_ratio" ["gpu gpu_uuid"]
+    "Share of the driver's last sampling period in which memory was read or written, 0 to 1; absent where the driver does not say.";
+GPU_POWER Gauge Watts "bailiff_gpu_power_watts" ["gpu gpu_uuid"]
+    "Power drawn in watts; absent where the driver does not say.";
+GPU_ENERGY Counter Joules "bailiff_gpu_energy_joules_total" ["gpu gpu_uuid"]
+    "Energy used since the driver was loaded, in joules; absent where the driver does not say.";
+GPU_TEMPERATURE Gauge Celsius "bailiff_gpu_temperature_celsius" ["gpu gpu_uuid"]
+    "Temperature in degrees Celsius; absent where the driver does not say.";
+GPU_CLOCK Gauge Hertz "bailiff_gpu_clock_hertz" ["gpu gpu_uuid clock"]
+    "Frequency of a clock (sm, memory, graphics, video) in hertz; absent where the driver does not say.";
+GPU_COMPUTE_MODE Gauge One "bailiff_gpu_compute_mode" ["gpu gpu_uuid mode"]
+    "1 for the compute mode that is set: default, exclusive_thread, prohibited, exclusive_process; absent where the driver does not say.";
+GPU_MIG_ENABLED Gauge One "bailiff_gpu_mig_enabled" ["gpu gpu_uuid"]
+    "1 where MIG is on, 0 where it is off; absent where the GPU has no MIG.";
+GPU_PROCESSES Gauge One "bailiff_gpu_processes" ["gpu gpu_uuid"]
+    "Processes in the driver's lists of this GPU; absent where it gave no list.";
+GPU_XID_ERRORS Counter One "bailiff_gpu_xid_errors_total" ["gpu gpu_uuid xid"]
+    "Xid errors seen since the exporter started, by number; absent where none of that number was seen.";
+GPU_UNLISTED_OPENERS Gauge One "bailiff_gpu_unlisted_openers" ["gpu gpu_uuid"]
+    "Processes that have the GPU's device file open and that the driver does not list, nvidia-persistenced and monitoring among them; absent where nobody looked, or pids cannot be compared.";
+OPENERS_UNREADABLE Gauge One "bailiff_openers_unreadable" [""]
+    "Processes whose open files may not be read: bailiff_gpu_unlisted_openers is complete only where this is 0. Absent where nobody looked.";
+PROCESS_INFO Info One "bailiff_process_info" ["pid uid user comm command container runtime pod pod_uid namespace slurm_job unit"]
+    "A process that holds GPU memory: who and where it is. Labels that are not known are left out; command only with --process.command.";
+PROCESS_STATE Gauge One "bailiff_process_state" ["pid state"]
+    "1 for the state of the process; gone: the driver lists it and /proc does not; hidden: /proc does not show it to us; zombie_leader: its first thread has ended, others hold the memory.";
+PROCESS_START_TIME Gauge Seconds "bailiff_process_start_time_seconds" ["pid"]
+    "When the process started, in seconds since the Unix epoch; absent where /proc does not show it.";
+PROCESS_CPU Counter Seconds "bailiff_process_cpu_seconds_total" ["pid"]
+    "CPU time that the process used, all threads, in seconds; absent where /proc does not show it.";
+PROCESS_IO Counter Bytes "bailiff_process_io_bytes_total" ["pid direction"]
+    "Bytes that the process read from and wrote to storage; absent without the right to read /proc/PID/io.";
+PROCESS_ORPHANED Gauge One "bailiff_process_orphaned" ["pid"]
+    "1 where the session, job or container that the process was started in has ended, else 0; absent where that cannot be told.";
+CONTEXT_INFO Info One "bailiff_process_gpu_context_info" ["gpu gpu_uuid pid context"]
+    "Kinds of context that the process has on the GPU, as nvidia-smi writes them: C compute, G graphics, C+G; M+C is a client of MPS.";
+PROCESS_MEMORY Gauge Bytes "bailiff_process_gpu_memory_bytes" ["gpu gpu_uuid pid"]
+    "GPU memory that the process holds in bytes; absent where the driver does not say.";
+PROCESS_MEMORY_PEAK Gauge Bytes "bailiff_process_gpu_memory_peak_bytes" ["gpu gpu_uuid pid"]
+    "The most GPU memory that the process ever held in bytes; absent where accounting mode is off.";
+PROCESS_UTILIZATION Gauge Ratio "bailiff_process_gpu_utilization_ratio" ["gpu gpu_uuid pid engine"]
+    "Share of an engine (sm, memory, encoder, decoder) that the process used since the snapshot before, 0 to 1. A 0 was observed; absent where it was not, and bailiff_process_gpu_utilization_unknown_info says why. jpeg and ofa are shown above 0 only, since older drivers do not tell them.";
+PROCESS_UTILIZATION_UNKNOWN Info One "bailiff_process_gpu_utilization_unknown_info" ["gpu gpu_uuid pid reason"]
+    "Why the utilization of the process was not observed since the snapshot before: it is neither idle nor busy then. Absent where it was.";
+PROCESS_IDLE Gauge Seconds "bailiff_process_gpu_idle_seconds" ["gpu gpu_uuid pid"]
+    "Seconds observed idle since last observed busy; time that was not observed adds nothing. Absent where the last utilization was not observed.";
+PROCESS_BUSY Counter Seconds "bailiff_process_gpu_busy_seconds_total" ["gpu gpu_uuid pid"]
+    "Seconds of a fully busy GPU that the process used while it was observed; absent where it never was.";
+PROCESS_BYTE_SECONDS Counter ByteSeconds "bailiff_process_gpu_memory_byte_seconds_total" ["gpu gpu_uuid pid"]
+    "GPU memory held, summed up over time, in bytes times seconds; absent where the driver never said how much.";
+OTHER_PROCESSES Gauge One "bailiff_gpu_other_processes" ["gpu gpu_uuid"]
+    "Processes on the GPU beyond --max-processes, which have no series of their own.";
+OTHER_PROCESSES_MEMORY Gauge Bytes "bailiff_gpu_other_processes_memory_bytes" ["gpu gpu_uuid"]
+    "GPU memory that the processes beyond --max-processes hold in bytes, exactly; absent where one's is not known.";
+PROCESSES_DROPPED Counter One "bailiff_processes_dropped_total" [""]
+    "Processes left without series of their own because of --max-processes, added up over all snapshots.";
+IDLE_MEMORY Gauge Bytes "bailiff_idle_memory_bytes" ["gpu gpu_uuid user"]
+    "GPU memory in bytes that processes of the user hold while observed idle; absent where one of the user's processes on the GPU was not observed.";
+HELD_GPU_SECONDS Counter Seconds "bailiff_held_gpu_seconds_total" ["user"]
+    "GPU-seconds in which the user had at least one process on a GPU.";
+IDLE_GPU_SECONDS Counter Seconds "bailiff_idle_gpu_seconds_total" ["user"]
+    "GPU-seconds in which the user had processes on a GPU and all of them were observed idle.";
+USER_MEMORY Gauge Bytes "bailiff_user_gpu_memory_bytes" ["gpu gpu_uuid user"]
+    "GPU memory that the processes of the user hold in bytes; absent where one's is not known.";
+USER_PROCESSES Gauge One "bailiff_user_gpu_processes" ["gpu gpu_uuid user"]
+    "Processes of the user on the GPU.";
+CONTAINER_MEMORY Gauge Bytes "bailiff_container_gpu_memory_bytes" ["gpu gpu_uuid container pod namespace"]
+    "GPU memory that the processes of the container hold in bytes; absent where one's is not known.";
+SOURCE_UP Gauge One "bailiff_source_up" ["source"]
+    "1 where the source (nvml, proc) answered in the last snapshot, else 0.";
+SOURCE_FAULT_INFO Info One "bailiff_source_fault_info" ["source reason"]
+    "Why a source did not answer; absent where it did.";
+SOURCE_DURATION Gauge Seconds "bailiff_source_duration_seconds" ["source"]
+    "How long the source took to answer, in seconds; absent where it did not, or was not asked.";
+SNAPSHOT_DURATION Gauge Seconds "bailiff_snapshot_duration_seconds" [""]
+    "How long it took to look at everything, in seconds.";
+SNAPSHOT_TIMESTAMP Gauge Seconds "bailiff_snapshot_timestamp_seconds" [""]
+    "When the snapshot was taken, in seconds since the Unix epoch.";
+SNAPSHOTS Counter One "bailiff_snapshots_total" [""]
+    "Snapshots so far: the number of the one that this page shows, the seq of the stream.";
+PID_NAMESPACE_INFO Info One "bailiff_pid_namespace_info" ["pid_namespace"]
+    "Whether the driver's pids are those of our /proc: host; other or unknown, and then no process is named.";
+GAPS Counter One "bailiff_gaps_total" ["gap"]
+    "What a source should have told and did not, by kind. A gap is never filled in.";
+WORKERS_LEFT_BEHIND Gauge One "bailiff_sampling_workers_left_behind" [""]
+    "Sampling workers that hang in the driver and cannot be ended.";
+DRIVER_INFO Info One "bailiff_driver_info" ["version nvml cuda"]
+    "Versions of the driver, of NVML, and the newest CUDA that the driver serves; absent where the driver did not say.";
+BUILD_INFO Info One "bailiff_build_info" ["version"]
+    "The version of this exporter.";
+SNAPSHOT_AGE Gauge Seconds "bailiff_snapshot_age_seconds" [""]
+    "Time since the look that this page shows was begun, in seconds, at the moment of the request.";
+HTTP_REQUESTS Counter One "bailiff_http_requests_total" ["path code"]
+    "Requests answered; path is other for all that there is no page for.";
+HTTP_REFUSED Counter One "bailiff_http_connections_refused_total" [""]
+    "Connections refused because of --web.max-connections.";
+STREAM_CLIENTS Gauge One "bailiff_stream_clients" [""]
+    "Clients that read the stream; absent without --stream.";
+RECORD_FAILURES Counter One "bailiff_record_write_failures_total" [""]
+    "Snapshots that could not be written to the file of --record; absent without it.";
+}
+OWN_PROCESS {
+OWN_CPU Counter Seconds "process_cpu_seconds_total" [""]
+    "Total user and system CPU time spent in seconds.";
+OWN_RESIDENT Gauge Bytes "process_resident_memory_bytes" [""]
+    "Resident memory size in bytes.";
+OWN_VIRTUAL Gauge Bytes "process_virtual_memory_bytes" [""]
+    "Virtual memory size in bytes.";
+OWN_OPEN_FDS Gauge One "process_open_fds" [""]
+    "Number of open file descriptors.";
+OWN_MAX_FDS Gauge One "process_max_fds" [""]
+    "Maximum number of open file descriptors.";
+OWN_START_TIME Gauge Seconds "process_start_time_seconds" [""]
+    "Start time of the process since unix epoch in seconds.";
+}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Prometheus asks exporters to leave these to the scrape configuration (`writing_exporters`).
+    const TARGET_LABELS: [&str; 9] =
+        ["type", "owner", "service", "env", "cluster", "region", "zone", "customer", "stage"];
+
+    fn all() -> impl Iterator<Item = &'static Family> {
+        FAMILIES.iter().chain(OWN_PROCESS).copied()
+    }
+
+    /// What `OpenMetrics` calls the family.
+    fn stem(family: &Family) -> &str {
+        let ending = match family.kind {
+            Kind::Gauge => "",
+            Kind::Counter => "_total",
+            Kind::Info => "_info",
+        };
+        family.name.strip_suffix(ending).expect("its name ends as its kind does")
+    }
+
+    #[test]
+    fn names_tell_kind_and_unit() {
+        for family in all() {
+            let name = family.name;
+            assert_eq!(name.ends_with("_total"), family.kind == Kind::Counter, "{name}");
+            assert_eq!(name.ends_with("_info"), family.kind == Kind::Info, "{name}");
+            assert!(stem(family).ends_with(family.unit.name()), "{name}");
+            assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_are_ours_and_no_two_alike() {
+        assert!(FAMILIES.iter().all(|family| family.name.starts_with("bailiff_")));
+        assert!(OWN_PROCESS.iter().all(|family| family.name.starts_with("process_")));
+        let names: BTreeSet<&str> = all().map(|family| family.name).collect();
+        let stems: BTreeSet<&str> = all().map(stem).collect();
+        assert_eq!((names.len(), stems.len()), (all().count(), all().count()));
+    }
+
+    #[test]
+    fn every_family_is_explained_in_characters_that_need_no_escape() {
+        for family in all() {
+            assert!(family.help.ends_with('.') && family.help.len() > 20, "{}", family.name);
+            assert!(!family.help.contains(['\\', '"', '\n']), "{}", family.name);
+        }
+    }
+
+    #[test]
+    fn labels_are_none_of_the_targets() {
+        for family in all() {
+            let labels: Vec<&str> = family.labels.split_ascii_whitespace().collect();
+            assert!(!labels.iter().any(|label| TARGET_LABELS.contains(label)), "{}", family.name);
+            assert_eq!(labels.iter().collect::<BTreeSet<_>>().len(), labels.len(), "{}", family.name);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What the page says of GPUs.
+
+use std::collections::BTreeSet;
+
+use bailiff_snapshot::{Gpu, PidNamespace, Snapshot};
+
+use super::labels::Labels;
+use super::writer::{Number, PRESENT, Writer};
+use crate::metrics::{self, Family};
+
+/// The labels that name a GPU.
+pub(super) fn labels(gpu: &Gpu) -> Labels {
+    let labels = Labels::default().with("gpu", &gpu.about.index);
+    labels.maybe("gpu_uuid", gpu.about.id.as_ref().map(|id| id.0.as_str()))
+}
+
+/// One number a GPU.
+type Column = (&'static Family, fn(&Gpu) -> Option<Number>);
+
+const MEMORY: [Column; 5] = [
+    (&metrics::GPU_MEMORY_TOTAL, |gpu| Some(gpu.memory?.total.into())),
+    (&metrics::GPU_MEMORY_USED, |gpu| Some(gpu.memory?.used.into())),
+    (&metrics::GPU_MEMORY_FREE, |gpu| Some(gpu.memory?.free.into())),
+    (&metrics::GPU_MEMORY_RESERVED, |gpu| Some(gpu.memory?.reserved?.into())),
+    (&metrics::GPU_MEMORY_UNACCOUNTED, |gpu| Some(gpu.parts?.unaccounted.into())),
+];
+
+const TELEMETRY: [Column; 7] = [
+    (&metrics::GPU_UTILIZATION, |gpu| gpu.telemetry.utilization.map(ratio)),
+    (&metrics::GPU_MEMORY_BANDWIDTH, |gpu| gpu.telemetry.memory_utilization.map(ratio)),
+    (&metrics::GPU_POWER, |gpu| Some((f64::from(gpu.telemetry.power?) / 1e3).into())),
+    (&metrics::GPU_ENERGY, |gpu| gpu.telemetry.energy.map(joules)),
+    (&metrics::GPU_TEMPERATURE, |gpu| Some(gpu.telemetry.temperature?.into())),
+    (&metrics::GPU_MIG_ENABLED, |gpu| Some(gpu.telemetry.mig_enabled?.into())),
+    (&metrics::GPU_PROCESSES, |gpu| Some(gpu.listed?.into())),
+];
+
+/// Percent as a ratio.
+pub(super) fn ratio(percent: u32) -> Number {
+    (f64::from(percent) / 100.0).into()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "joules need no more digits than a double has")]
+fn joules(millijoules: u64) -> Number {
+    (millijoules as f64 / 1e3).into()
+}
+
+/// Writes all families of GPUs.
+pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
+    let all: Vec<(Labels, &Gpu)> = snapshot.gpus.iter().map(|gpu| (labels(gpu), gpu)).collect();
+    let up: Vec<(Labels, &Gpu)> = all.iter().filter(|(_, gpu)| gpu.fault.is_none()).cloned().collect();
+    for (labels, gpu) in &all {
+        page.put(&metrics::GPU_INFO, &about(labels.clone(), gpu), PRESENT);
+    }
+    for (labels, gpu) in &all {
+        page.put(&metrics::GPU_UP, labels, gpu.fault.is_none());
+    }
+    for (labels, gpu) in &all {
+        if let Some(fault) = gpu.fault {
+            page.put_as((&metrics::GPU_FAULT_INFO, "reason", fault.name()), labels, PRESENT);
+        }
+    }
+    columns(&MEMORY, &up, page);
+    parts(&up, page);
+    columns(&TELEMETRY, &up, page);
+    clocks(&up, page);
+    modes(&up, page);
+    xids(&up, page);
+    openers(snapshot, &up, page);
+}
+
+fn about(labels: Labels, gpu: &Gpu) -> Labels {
+    let about = &gpu.about;
+    let mig = about.mig.as_ref();
+    let capability = about.compute_capability.map(|(major, minor)| format!("{major}.{minor}"));
+    let number = |number: Option<u32>| number.map(|number| number.to_string());
+    labels
+        .maybe("name", about.name.as_deref())
+        .maybe("pci_bus_id", about.pci_bus_id.as_deref())
+        .maybe("minor", number(about.minor).as_deref())
+        .maybe("compute_capability", capability.as_deref())
+        .maybe("parent_uuid", mig.and_then(|mig| mig.parent.as_ref()).map(|id| id.0.as_str()))
+        .maybe("gpu_instance", number(mig.and_then(|mig| mig.gpu_instance)).as_deref())
+        .maybe("compute_instance", number(mig.and_then(|mig| mig.compute_instance)).as_deref())
+}
+
+fn columns(columns: &[Column], gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
+    for (family, number) in columns {
+        for (labels, gpu) in gpus {
+            if let Some(number) = number(gpu) {
+                page.put(family, labels, number);
+            }
+        }
+    }
+}
+
+fn parts(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
+    for (labels, gpu) in gpus {
+        let Some(parts) = gpu.parts else { continue };
+        let named: [(&str, Number); 6] = [
+            ("free", parts.free.into()),
+            ("reserved", parts.reserved.into()),
+            ("holders", parts.holders.into()),
+            ("dead_pids", parts.dead_pids.into()),
+            ("other_namespaces", parts.other_namespaces.into()),
+            ("unaccounted", parts.unaccounted.into()),
+        ];
+        for (part, bytes) in named {
+            page.put_as((&metrics::GPU_MEMORY_PARTS, "part", part), labels, bytes);
+        }
+    }
+}
+
+fn clocks(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
+    for (labels, gpu) in gpus {
+        for (clock, megahertz) in &gpu.telemetry.clocks {
+            let labels = labels.clone().with("clock", clock);
+            page.put(&metrics::GPU_CLOCK, &labels, u64::from(*megahertz) * 1_000_000);
+        }
+    }
+}
+
+fn modes(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
+    for (labels, gpu) in gpus {
+        if let Some(mode) = gpu.telemetry.compute_mode {
+            page.put_as((&metrics::GPU_COMPUTE_MODE, "mode", mode.name()), labels, PRESENT);
+        }
+    }
+}
+
+fn xids(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
+    for (labels, gpu) in gpus {
+        for (xid, count) in &gpu.xids {
+            page.put_as((&metrics::GPU_XID_ERRORS, "xid", &xid.to_string()), labels, *count);
+        }
+    }
+}
+
+fn openers(snapshot: &Snapshot, gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
+    let Some(openers) = &snapshot.openers else { return };
+    for (labels, gpu) in gpus {
+        if let Some(unlisted) = unlisted(snapshot, gpu) {
+            page.put(&metrics::GPU_UNLISTED_OPENERS, labels, unlisted);
+        }
+    }
+    page.put(&metrics::OPENERS_UNREADABLE, &Labels::default(), openers.unreadable);
+}
+
+/// How many processes have the GPU's device file open and stand in no list of it; `None` where that cannot
+/// be told. A GPU in MIG mode lists its processes in its instances, whose device file is its own.
+fn unlisted(snapshot: &Snapshot, gpu: &Gpu) -> Option<u64> {
+    if snapshot.namespace != PidNamespace::Host || gpu.about.mig.is_some() {
+        return None;
+    }
+    let minor = gpu.about.minor?;
+    let is_part = |part: &Gpu| {
+        let parent = part.about.mig.as_ref().and_then(|mig| mig.parent.as_ref());
+        parent.is_some() && parent == gpu.about.id.as_ref()
+    };
+    let instances: Vec<&Gpu> = snapshot.gpus.iter().filter(|other| is_part(other)).collect();
+    let lists = if instances.is_empty() { vec![gpu] } else { instances };
+    if lists.iter().any(|list| list.listed.is_none()) {
+        return None;
+    }
+    let holders = lists.iter().flat_map(|list| &list.holders).chain(&gpu.holders);
+    let listed: BTreeSet<u32> = holders.map(|holder| holder.process.pid()).collect();
+    let openers = snapshot.openers.iter().flat_map(|openers| &openers.who);
+    let unlisted = openers.filter(|who| who.minors.contains(&minor) && !listed.contains(&who.pid));
+    Some(unlisted.count() as u64)
+}

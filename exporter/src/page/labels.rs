@@ -1,0 +1,98 @@
+//! Label blocks, rendered once and put on many lines. Values come from processes that call themselves
+//! whatever they like, so they are escaped and bounded here.
+
+use std::borrow::Cow;
+
+/// A label value has at most this many bytes; container ids have 64.
+const MOST_BYTES: usize = 128;
+/// What stands for a character that would not print, or would print elsewhere than it is.
+const UNPRINTABLE: char = '\u{fffd}';
+
+/// `{gpu="0",pid="41"` without its closing brace, so that a last label can be added per line.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Labels(String);
+
+impl Labels {
+    /// These labels and one more; one without value is left out, as Prometheus takes the two for the same.
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        if !value.is_empty() {
+            self.0.push(if self.0.is_empty() { '{' } else { ',' });
+            self.0.push_str(name);
+            self.0.push_str("=\"");
+            escape(&bounded(value), &mut self.0);
+            self.0.push('"');
+        }
+        self
+    }
+
+    /// As [`Self::with`], where there is a value.
+    pub(crate) fn maybe(self, name: &str, value: Option<&str>) -> Self {
+        self.with(name, value.unwrap_or_default())
+    }
+
+    /// The block without its closing brace; empty where there are no labels.
+    pub(crate) fn open(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Text that is safe to show to a person: bounded, and no character that moves the others about.
+pub(crate) fn bounded(value: &str) -> Cow<'_, str> {
+    let plain = |byte: u8| (b' '..0x7f).contains(&byte);
+    if value.len() <= MOST_BYTES && value.bytes().all(plain) {
+        return Cow::Borrowed(value);
+    }
+    let mut short = String::with_capacity(value.len().min(MOST_BYTES) + 4);
+    for character in value.chars() {
+        if short.len() + character.len_utf8() > MOST_BYTES {
+            short.push('…');
+            break;
+        }
+        short.push(if moves_others(character) { UNPRINTABLE } else { character });
+    }
+    Cow::Owned(short)
+}
+
+/// Control characters, line and paragraph separators, and the marks that turn the direction of writing.
+/// The newline is kept: it has an escape.
+fn moves_others(character: char) -> bool {
+    (character.is_control() && character != '\n')
+        || matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn escape(value: &str, into: &mut String) {
+    for character in value.chars() {
+        match character {
+            '\\' => into.push_str("\\\\"),
+            '"' => into.push_str("\\\""),
+            '\n' => into.push_str("\\n"),
+            other => into.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_escaped_and_bounded() {
+        let long = "é".repeat(100);
+        let cases = [
+            ("python3", "{a=\"python3\""),
+            ("", ""),
+            ("a\"} 1\nb\\", "{a=\"a\\\"} 1\\nb\\\\\""),
+            ("\u{1b}[2J\r\u{202e}x", "{a=\"\u{fffd}[2J\u{fffd}\u{fffd}x\""),
+            (&long, &format!("{{a=\"{}…\"", "é".repeat(64))),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(Labels::default().with("a", value).open(), expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn labels_follow_each_other() {
+        let labels = Labels::default().with("gpu", "0").maybe("gpu_uuid", None).maybe("pid", Some("41"));
+        assert_eq!(labels.open(), "{gpu=\"0\",pid=\"41\"");
+    }
+}

@@ -1,0 +1,180 @@
+//! What the page says of single processes, and of those that there were too many of.
+
+use bailiff_snapshot::{Engines, Facts, Gpu, Holder, Process, ProcessId, Snapshot, Utilization, Why};
+
+use super::gpus;
+use super::labels::Labels;
+use super::writer::{Number, PRESENT, Writer};
+use crate::metrics::{self, Family};
+use crate::selection::{Selection, Sum};
+
+/// One number of what `/proc` says of a process.
+type FactColumn = (&'static Family, fn(&Facts) -> Option<Number>);
+/// One number of a process on a GPU.
+type HolderColumn = (&'static Family, fn(&Holder) -> Option<Number>);
+
+const FACTS: [FactColumn; 2] = [
+    (&metrics::PROCESS_START_TIME, |facts| Some(facts.started.into())),
+    (&metrics::PROCESS_CPU, |facts| Some(facts.cpu_seconds.into())),
+];
+
+const MEMORY: [HolderColumn; 2] = [
+    (&metrics::PROCESS_MEMORY, |holder| Some(holder.memory?.into())),
+    (&metrics::PROCESS_MEMORY_PEAK, |holder| Some(holder.peak?.into())),
+];
+
+const USE: [HolderColumn; 3] = [
+    (&metrics::PROCESS_IDLE, |holder| holder.utilization.percent().map(|_| holder.idle.as_secs_f64().into())),
+    // A sum that is still nothing was observed only where its last part was.
+    (&metrics::PROCESS_BUSY, |holder| {
+        let observed = holder.busy_seconds > 0.0 || holder.utilization.percent().is_some();
+        observed.then(|| holder.busy_seconds.into())
+    }),
+    (&metrics::PROCESS_BYTE_SECONDS, |holder| {
+        let observed = holder.byte_seconds > 0.0 || holder.memory.is_some();
+        observed.then(|| holder.byte_seconds.into())
+    }),
+];
+
+/// Writes all families of single processes.
+pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Writer<'_>) {
+    let shown = snapshot.processes.iter().filter(|(id, _)| selection.shows(**id));
+    let processes: Vec<(Labels, ProcessId, &Process)> = shown
+        .map(|(id, process)| (Labels::default().with("pid", &id.pid().to_string()), *id, process))
+        .collect();
+    write_processes(&processes, page);
+    drop(processes);
+    let mut holders: Vec<(Labels, &Holder)> = Vec::new();
+    for gpu in &snapshot.gpus {
+        let labels = gpus::labels(gpu);
+        let shown = gpu.holders.iter().filter(|holder| selection.shows(holder.process));
+        holders.extend(
+            shown.map(|holder| (labels.clone().with("pid", &holder.process.pid().to_string()), holder)),
+        );
+    }
+    write_holders(&holders, page);
+    drop(holders);
+    write_others(snapshot, selection, page);
+}
+
+fn write_processes(processes: &[(Labels, ProcessId, &Process)], page: &mut Writer<'_>) {
+    for (labels, _, process) in processes {
+        page.put(&metrics::PROCESS_INFO, &info(labels.clone(), process.facts.as_ref()), PRESENT);
+    }
+    for (labels, _, process) in processes {
+        page.put_as((&metrics::PROCESS_STATE, "state", process.state.name()), labels, PRESENT);
+    }
+    let known =
+        || processes.iter().filter_map(|(labels, _, process)| Some((labels, process.facts.as_ref()?)));
+    for (family, number) in FACTS {
+        for (labels, facts) in known() {
+            if let Some(number) = number(facts) {
+                page.put(family, labels, number);
+            }
+        }
+    }
+    for (labels, facts) in known() {
+        let Some(io) = facts.io else { continue };
+        page.put_as((&metrics::PROCESS_IO, "direction", "read"), labels, io.read_bytes);
+        page.put_as((&metrics::PROCESS_IO, "direction", "write"), labels, io.write_bytes);
+    }
+    for (labels, facts) in known() {
+        if let Some(orphaned) = facts.orphaned {
+            page.put(&metrics::PROCESS_ORPHANED, labels, orphaned);
+        }
+    }
+}
+
+fn info(labels: Labels, facts: Option<&Facts>) -> Labels {
+    let Some(facts) = facts else { return labels };
+    let place = &facts.place;
+    labels
+        .maybe("uid", facts.uid.map(|uid| uid.to_string()).as_deref())
+        .maybe("user", facts.user.as_deref())
+        .with("comm", &facts.comm)
+        .maybe("command", facts.command.as_deref())
+        .maybe("container", place.container.as_deref())
+        .maybe("runtime", place.runtime.as_deref())
+        .maybe("pod", place.pod.as_deref())
+        .maybe("pod_uid", place.pod_uid.as_deref())
+        .maybe("namespace", place.namespace.as_deref())
+        .maybe("slurm_job", place.slurm_job.as_deref())
+        .maybe("unit", place.unit.as_deref())
+}
+
+fn write_holders(holders: &[(Labels, &Holder)], page: &mut Writer<'_>) {
+    for (labels, holder) in holders {
+        let letters = holder.kinds.letters();
+        if !letters.is_empty() {
+            page.put_as((&metrics::CONTEXT_INFO, "context", letters), labels, PRESENT);
+        }
+    }
+    columns(&MEMORY, holders, page);
+    for (labels, holder) in holders {
+        let Utilization::Observed(engines) = holder.utilization else { continue };
+        for (engine, percent) in told(engines) {
+            page.put_as((&metrics::PROCESS_UTILIZATION, "engine", engine), labels, gpus::ratio(percent));
+        }
+    }
+    for (labels, holder) in holders {
+        if let Utilization::Unknown(why) = holder.utilization {
+            page.put_as((&metrics::PROCESS_UTILIZATION_UNKNOWN, "reason", reason(why)), labels, PRESENT);
+        }
+    }
+    columns(&USE, holders, page);
+}
+
+fn columns(columns: &[HolderColumn], holders: &[(Labels, &Holder)], page: &mut Writer<'_>) {
+    for (family, number) in columns {
+        for (labels, holder) in holders {
+            if let Some(number) = number(holder) {
+                page.put(family, labels, number);
+            }
+        }
+    }
+}
+
+/// The engines that were observed: of the last two, 0 is also what a driver says that does not know them.
+fn told(engines: Engines) -> impl Iterator<Item = (&'static str, u32)> {
+    let always = [
+        ("sm", engines.sm),
+        ("memory", engines.memory),
+        ("encoder", engines.encoder),
+        ("decoder", engines.decoder),
+    ];
+    let newer = [("jpeg", engines.jpeg), ("ofa", engines.ofa)];
+    always.into_iter().chain(newer.into_iter().filter(|(_, percent)| *percent > 0))
+}
+
+const fn reason(why: Why) -> &'static str {
+    match why {
+        Why::Mig => "mig",
+        Why::NotSupported => "not_supported",
+        Why::Failed => "failed",
+        Why::FirstLook => "first_look",
+        Why::NotListedBefore => "not_listed_before",
+        Why::SharedByMps => "shared_by_mps",
+        Why::Unattributed => "unattributed",
+        Why::SamplerSilent => "sampler_silent",
+        Why::SampledEarlier => "sampled_earlier",
+        Why::ClockStepped => "clock_stepped",
+        Why::WindowTooLong => "window_too_long",
+    }
+}
+
+fn write_others(snapshot: &Snapshot, selection: &Selection, page: &mut Writer<'_>) {
+    let listed: Vec<(Labels, &Gpu)> =
+        snapshot.gpus.iter().filter(|gpu| gpu.listed.is_some()).map(|gpu| (gpus::labels(gpu), gpu)).collect();
+    let others = |gpu: &'_ Gpu| -> (u64, Sum) {
+        let left_out = gpu.holders.iter().filter(|holder| !selection.shows(holder.process));
+        left_out.fold((0, Sum::ZERO), |(count, sum), holder| (count + 1, sum.plus(holder.memory)))
+    };
+    for (labels, gpu) in &listed {
+        page.put(&metrics::OTHER_PROCESSES, labels, others(gpu).0);
+    }
+    for (labels, gpu) in &listed {
+        if let Some(bytes) = others(gpu).1.known() {
+            page.put(&metrics::OTHER_PROCESSES_MEMORY, labels, bytes);
+        }
+    }
+}

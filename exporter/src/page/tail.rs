@@ -1,0 +1,69 @@
+//! The end of a page: what changes from one request to the next.
+
+use std::time::Duration;
+
+use super::labels::Labels;
+use super::writer::Writer;
+use crate::metrics;
+use crate::own::Own;
+use crate::requests::Count;
+
+/// What is true at the moment of a request.
+#[derive(Debug, Default)]
+pub struct Moment {
+    /// Since the look of this page was begun; `None` before the first.
+    pub age: Option<Duration>,
+    /// Requests answered so far; `None` where nothing is served.
+    pub requests: Option<Vec<Count>>,
+    /// Connections refused so far.
+    pub refused: u64,
+    /// Clients of the stream; `None` where there is none.
+    pub stream_clients: Option<u64>,
+    /// Snapshots that could not be recorded; `None` where none is to be.
+    pub record_failures: Option<u64>,
+    /// What the system says of this process.
+    pub own: Own,
+}
+
+/// Writes the tail.
+pub(super) fn write(moment: &Moment, page: &mut Writer<'_>) {
+    let none = Labels::default();
+    if let Some(age) = moment.age {
+        page.put(&metrics::SNAPSHOT_AGE, &none, age.as_secs_f64());
+    }
+    if let Some(requests) = &moment.requests {
+        for count in requests {
+            let labels = none.clone().with("path", &count.path).with("code", &count.code.to_string());
+            page.put(&metrics::HTTP_REQUESTS, &labels, count.requests);
+        }
+        page.put(&metrics::HTTP_REFUSED, &none, moment.refused);
+    }
+    if let Some(clients) = moment.stream_clients {
+        page.put(&metrics::STREAM_CLIENTS, &none, clients);
+    }
+    if let Some(failures) = moment.record_failures {
+        page.put(&metrics::RECORD_FAILURES, &none, failures);
+    }
+    own(&moment.own, page);
+}
+
+fn own(own: &Own, page: &mut Writer<'_>) {
+    let none = Labels::default();
+    if let Some(seconds) = own.cpu_seconds {
+        page.put(&metrics::OWN_CPU, &none, seconds);
+    }
+    let whole = [
+        (&metrics::OWN_RESIDENT, own.resident_bytes),
+        (&metrics::OWN_VIRTUAL, own.virtual_bytes),
+        (&metrics::OWN_OPEN_FDS, own.open_fds),
+        (&metrics::OWN_MAX_FDS, own.max_fds),
+    ];
+    for (family, number) in whole {
+        if let Some(number) = number {
+            page.put(family, &none, number);
+        }
+    }
+    if let Some(seconds) = own.started {
+        page.put(&metrics::OWN_START_TIME, &none, seconds);
+    }
+}

@@ -1,0 +1,151 @@
+//! A snapshot and everything that is rendered from it: each form once, when it is first asked for.
+
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use bailiff_lifecycle::negotiate::Encoding;
+use bailiff_lifecycle::{Body, Bytes};
+use bailiff_snapshot::{Snapshot, wire};
+
+use crate::gzip::{Packed, Packer};
+use crate::page::{self, Content, Format, Moment};
+use crate::selection::Selection;
+
+/// One form of the page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Form {
+    /// What it is written in.
+    pub format: Format,
+    /// How it is packed.
+    pub encoding: Encoding,
+}
+
+impl Form {
+    const ALL: [Self; 4] = [
+        Self { format: Format::Text, encoding: Encoding::Identity },
+        Self { format: Format::Text, encoding: Encoding::Gzip },
+        Self { format: Format::OpenMetrics, encoding: Encoding::Identity },
+        Self { format: Format::OpenMetrics, encoding: Encoding::Gzip },
+    ];
+
+    fn index(self) -> usize {
+        usize::from(self.encoding == Encoding::Gzip) + 2 * usize::from(self.format == Format::OpenMetrics)
+    }
+}
+
+/// The static part of a page in one form.
+#[derive(Debug)]
+enum Rendered {
+    Plain(Bytes),
+    Packed(Packed),
+}
+
+impl Rendered {
+    fn len(&self) -> usize {
+        match self {
+            Self::Plain(bytes) => bytes.len(),
+            Self::Packed(packed) => packed.len(),
+        }
+    }
+}
+
+/// A snapshot as it is shown.
+#[derive(Debug)]
+pub struct Published {
+    /// What was seen.
+    pub snapshot: Snapshot,
+    /// The processes that are shown one by one.
+    pub selection: Selection,
+    /// How many were not shown so far, over all snapshots.
+    dropped: u64,
+    began: Instant,
+    forms: [OnceLock<io::Result<Rendered>>; Form::ALL.len()],
+    /// A bit for each form that somebody asked for.
+    asked: AtomicU8,
+    line: OnceLock<Bytes>,
+}
+
+impl Published {
+    /// Prepares a snapshot for being shown; its look was begun at `began`.
+    #[must_use]
+    pub fn new(snapshot: Snapshot, began: Instant, most: usize, previous: Option<&Self>) -> Self {
+        let selection = Selection::of(&snapshot, most);
+        let left_out = selection.left_out_of(snapshot.processes.len());
+        let published = Self {
+            dropped: previous.map_or(0, |previous| previous.dropped) + left_out,
+            snapshot,
+            selection,
+            began,
+            forms: [const { OnceLock::new() }; Form::ALL.len()],
+            asked: AtomicU8::new(0),
+            line: OnceLock::new(),
+        };
+        if let Some(previous) = previous {
+            published.prepare(previous);
+        }
+        published
+    }
+
+    /// How long ago its look was begun.
+    #[must_use]
+    pub fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.began)
+    }
+
+    /// The page in this form, with this tail.
+    ///
+    /// # Errors
+    /// Where it cannot be packed.
+    pub fn page(&self, form: Form, moment: &Moment) -> io::Result<Body> {
+        self.asked.fetch_or(1 << form.index(), Relaxed);
+        let mut tail = Vec::new();
+        page::write_tail(moment, form.format, &mut tail)?;
+        let rendered = self.forms[form.index()].get_or_init(|| self.render(form, 0));
+        match rendered {
+            Ok(Rendered::Plain(bytes)) => Ok(Body::from_iter([bytes.clone(), tail.into()])),
+            Ok(Rendered::Packed(packed)) => Ok(Body::from_iter(packed.with_tail(&tail))),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+        }
+    }
+
+    /// What the static part is made of.
+    #[must_use]
+    pub fn content(&self) -> Content<'_> {
+        Content { snapshot: &self.snapshot, selection: &self.selection, dropped: self.dropped }
+    }
+
+    /// The line of the stream.
+    #[must_use]
+    pub fn line(&self) -> Bytes {
+        let line = || wire::write(&self.snapshot).inspect_err(|error| tracing::error!(%error, "no line"));
+        self.line.get_or_init(|| line().unwrap_or_default().into()).clone()
+    }
+
+    /// Renders the forms that the snapshot before was asked for: whoever asked will ask again.
+    fn prepare(&self, previous: &Self) {
+        let asked = previous.asked.load(Relaxed);
+        for form in Form::ALL.into_iter().filter(|form| asked & (1 << form.index()) != 0) {
+            let before = previous.forms[form.index()].get().and_then(|form| form.as_ref().ok());
+            // A little more than last time seldom has to grow.
+            let room = before.map_or(0, |before| before.len() + before.len() / 32);
+            let _ = self.forms[form.index()].set(self.render(form, room));
+        }
+    }
+
+    fn render(&self, form: Form, room: usize) -> io::Result<Rendered> {
+        match form.encoding {
+            Encoding::Identity => {
+                let mut plain = Vec::with_capacity(room);
+                page::write(Some(self.content()), form.format, &mut plain)?;
+                Ok(Rendered::Plain(plain.into()))
+            }
+            Encoding::Gzip => {
+                let mut packer = Packer::new(room);
+                page::write(Some(self.content()), form.format, &mut packer)?;
+                packer.finish().map(Rendered::Packed)
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The record: the lines of the stream, appended to a file. A disk that is full or slow loses lines and
+//! nothing else.
+
+#![expect(clippy::disallowed_methods, reason = "the one file that opens the record")]
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use anyhow::{Result, anyhow};
+use bailiff_lifecycle::exit::plain;
+use tokio::task::spawn_blocking;
+
+use crate::beat::Latest;
+use crate::published::Published;
+
+/// How many lines could not be written.
+#[derive(Debug, Clone, Default)]
+pub struct Failures(Arc<AtomicU64>);
+
+impl Failures {
+    /// The number.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// The file, open at its end.
+#[derive(Debug)]
+pub struct Record {
+    file: File,
+    failures: Failures,
+}
+
+impl Record {
+    /// Opens it; it is made where there is none.
+    ///
+    /// # Errors
+    /// Where it cannot be opened.
+    pub fn open(path: &Path) -> Result<Self> {
+        let opened = OpenOptions::new().create(true).append(true).open(path);
+        let cannot =
+            |error: io::Error| anyhow!("cannot open the record {}: {}", path.display(), plain(&error));
+        Ok(Self { file: opened.map_err(cannot)?, failures: Failures::default() })
+    }
+
+    /// Its failures, to be told while it is at work.
+    #[must_use]
+    pub fn failures(&self) -> Failures {
+        self.failures.clone()
+    }
+
+    /// Writes every snapshot until the beat ends. Writing may wait for a disk, so it has a thread of its own
+    /// while it lasts.
+    pub async fn run(mut self, mut latest: Latest) {
+        while latest.changed().await.is_ok() {
+            let Some(published) = latest.borrow_and_update().clone() else { continue };
+            match spawn_blocking(move || self.append(&published)).await {
+                Ok(record) => self = record,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// One write a line, so that lines of two writers do not mix.
+    fn append(mut self, published: &Published) -> Self {
+        if let Err(error) = self.file.write_all(&published.line())
+            && self.failures.0.fetch_add(1, Relaxed) == 0
+        {
+            tracing::error!(%error, "a snapshot could not be recorded; further failures are only counted");
+        }
+        self
+    }
+}

@@ -1,0 +1,130 @@
+//! Counts answers by path and code: closed sets both, since whoever asks chooses the path.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use bailiff_lifecycle::StatusCode;
+
+/// The pages there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Page {
+    /// The page of metrics, whatever its path is set to.
+    Telemetry,
+    /// `/`
+    Landing,
+    /// `/-/healthy`
+    Healthy,
+    /// `/-/ready`
+    Ready,
+    /// None of them.
+    Other,
+}
+
+impl Page {
+    const ALL: [Self; 5] = [Self::Telemetry, Self::Landing, Self::Healthy, Self::Ready, Self::Other];
+
+    /// The page of a path.
+    #[must_use]
+    pub fn of(path: &str, telemetry: &str) -> Self {
+        match path {
+            _ if path == telemetry => Self::Telemetry,
+            "/" => Self::Landing,
+            "/-/healthy" => Self::Healthy,
+            "/-/ready" => Self::Ready,
+            _ => Self::Other,
+        }
+    }
+
+    fn path(self, telemetry: &str) -> &str {
+        match self {
+            Self::Telemetry => telemetry,
+            Self::Landing => "/",
+            Self::Healthy => "/-/healthy",
+            Self::Ready => "/-/ready",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// The codes that are answered with.
+const CODES: [StatusCode; 5] = [
+    StatusCode::OK,
+    StatusCode::NOT_FOUND,
+    StatusCode::METHOD_NOT_ALLOWED,
+    StatusCode::INTERNAL_SERVER_ERROR,
+    StatusCode::SERVICE_UNAVAILABLE,
+];
+
+/// How often one page was answered with one code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Count {
+    /// Of the page.
+    pub path: String,
+    /// Of the answers.
+    pub code: u16,
+    /// How many.
+    pub requests: u64,
+}
+
+/// Counts of all pages.
+#[derive(Debug, Default)]
+pub struct Requests {
+    answered: [[AtomicU64; CODES.len()]; Page::ALL.len()],
+    refused: AtomicU64,
+}
+
+impl Requests {
+    /// Counts one answer.
+    pub fn count(&self, page: Page, code: StatusCode) {
+        if let Some(code) = CODES.iter().position(|known| *known == code) {
+            self.answered[page as usize][code].fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Counts one connection that was refused.
+    pub fn refuse(&self) {
+        self.refused.fetch_add(1, Relaxed);
+    }
+
+    /// Connections refused so far.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+
+    /// All that happened at least once.
+    #[must_use]
+    pub fn counts(&self, telemetry: &str) -> Vec<Count> {
+        let mut counts = Vec::new();
+        for page in Page::ALL {
+            for (code, answered) in CODES.iter().zip(&self.answered[page as usize]) {
+                let requests = answered.load(Relaxed);
+                if requests > 0 {
+                    counts.push(Count {
+                        path: page.path(telemetry).to_owned(),
+                        code: code.as_u16(),
+                        requests,
+                    });
+                }
+            }
+        }
+        counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_asked_for_the_paths_are_few() {
+        let requests = Requests::default();
+        for path in ["/metrics", "/a", "/b", "/"] {
+            let page = Page::of(path, "/metrics");
+            requests.count(page, if page == Page::Other { StatusCode::NOT_FOUND } else { StatusCode::OK });
+        }
+        let counts = requests.counts("/metrics");
+        let told: Vec<_> =
+            counts.iter().map(|count| (count.path.as_str(), count.code, count.requests)).collect();
+        assert_eq!(told, [("/metrics", 200, 1), ("/", 200, 1), ("other", 404, 2)]);
+    }
+}

@@ -1,0 +1,74 @@
+//! Which processes get series of their own where there are too many: those that hold the most.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+
+use bailiff_snapshot::{ProcessId, Snapshot};
+
+/// A sum of bytes that is unknown as soon as one part is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sum(Option<u64>);
+
+impl Sum {
+    /// Nothing yet.
+    pub const ZERO: Self = Self(Some(0));
+
+    /// With one part more.
+    #[must_use]
+    pub fn plus(self, part: Option<u64>) -> Self {
+        let sum = self.0.zip(part).and_then(|(sum, part)| sum.checked_add(part));
+        Self(sum)
+    }
+
+    /// The sum, where every part is known.
+    #[must_use]
+    pub const fn known(self) -> Option<u64> {
+        self.0
+    }
+}
+
+impl Default for Sum {
+    fn default() -> Self {
+        Self::ZERO
+    }
+}
+
+/// The processes that are shown one by one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selection {
+    /// `None` shows all.
+    shown: Option<HashSet<ProcessId>>,
+}
+
+impl Selection {
+    /// At most so many of a snapshot's processes: those that hold the most memory over all GPUs. One whose
+    /// memory is unknown may hold any amount, and comes first; a tie goes to the lower pid.
+    #[must_use]
+    pub fn of(snapshot: &Snapshot, most: usize) -> Self {
+        if snapshot.processes.len() <= most {
+            return Self { shown: None };
+        }
+        let mut sums: HashMap<ProcessId, Sum> = HashMap::with_capacity(snapshot.processes.len());
+        for holder in snapshot.gpus.iter().flat_map(|gpu| &gpu.holders) {
+            let sum = sums.entry(holder.process).or_default();
+            *sum = sum.plus(holder.memory);
+        }
+        let held = |id: ProcessId| sums.get(&id).copied().unwrap_or_default().known().unwrap_or(u64::MAX);
+        let mut ids: Vec<ProcessId> = snapshot.processes.keys().copied().collect();
+        ids.sort_unstable_by_key(|id| (Reverse(held(*id)), id.pid()));
+        ids.truncate(most);
+        Self { shown: Some(ids.into_iter().collect()) }
+    }
+
+    /// Whether this process is shown.
+    #[must_use]
+    pub fn shows(&self, id: ProcessId) -> bool {
+        self.shown.as_ref().is_none_or(|shown| shown.contains(&id))
+    }
+
+    /// How many of so many processes are not shown.
+    #[must_use]
+    pub fn left_out_of(&self, processes: usize) -> u64 {
+        self.shown.as_ref().map_or(0, |shown| (processes - shown.len().min(processes)) as u64)
+    }
+}

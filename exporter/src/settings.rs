@@ -1,0 +1,205 @@
+//! What the command line means: the second stage, past which nothing meets a setting that makes no sense.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bailiff_lifecycle::{listen, logs};
+
+use crate::beat::Rhythm;
+use crate::flags::{Flags, Once};
+use crate::page::Format;
+
+/// The shortest beat: below it the driver would hardly do anything but answer.
+const SHORTEST: Duration = Duration::from_millis(10);
+
+/// How the exporter runs.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What is served over HTTP.
+    pub web: Web,
+    /// The beat.
+    pub rhythm: Rhythm,
+    /// What a look reads.
+    pub sources: Sources,
+    /// Where snapshots go besides.
+    pub outlets: Outlets,
+    /// Prints one page and ends.
+    pub once: Option<Format>,
+    /// The log.
+    pub logs: logs::LogFlags,
+}
+
+/// What is served over HTTP.
+#[derive(Debug, Clone)]
+pub struct Web {
+    /// `HOST:PORT` of each listener.
+    pub listen: Vec<String>,
+    /// The path of the page of metrics.
+    pub telemetry: String,
+    /// Connections at one time.
+    pub max_connections: usize,
+}
+
+/// What a look reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sources {
+    /// The driver's library; `None` lets the system search.
+    pub nvml_library: Option<PathBuf>,
+    /// `/proc`.
+    pub procfs: PathBuf,
+    /// `/var/log/pods`.
+    pub pods: PathBuf,
+    /// The PID namespace is the host's, whatever its link says.
+    pub trust_pid_namespace: bool,
+    /// Command lines are wanted.
+    pub command: bool,
+    /// How long the driver may take.
+    pub deadline: Duration,
+}
+
+/// Where snapshots go besides the page.
+#[derive(Debug, Clone, Default)]
+pub struct Outlets {
+    /// The stream's socket.
+    pub stream: Option<PathBuf>,
+    /// The record's file.
+    pub record: Option<PathBuf>,
+}
+
+impl Settings {
+    /// The part that the sampler is told.
+    #[must_use]
+    pub fn sampler(&self) -> bailiff_sampler::Settings {
+        use bailiff_sampler::{Commands, Namespace};
+        let sources = &self.sources;
+        bailiff_sampler::Settings {
+            nvml_library: sources.nvml_library.clone(),
+            procfs: sources.procfs.clone(),
+            pods: sources.pods.clone(),
+            interval: self.rhythm.interval,
+            deadline: sources.deadline,
+            commands: if sources.command { Commands::Read } else { Commands::Left },
+            namespace: if sources.trust_pid_namespace { Namespace::Trusted } else { Namespace::Checked },
+            ..bailiff_sampler::Settings::default()
+        }
+    }
+}
+
+impl TryFrom<Flags> for Settings {
+    type Error = String;
+
+    fn try_from(flags: Flags) -> Result<Self, String> {
+        let interval = duration("--interval", &flags.interval)?;
+        let deadline = duration("--deadline", &flags.deadline)?;
+        if flags.max_connections == 0 {
+            return Err("--web.max-connections=0 would serve nobody".to_owned());
+        }
+        Ok(Self {
+            web: Web {
+                listen: flags.listen.into_iter().map(address).collect::<Result<_, _>>()?,
+                telemetry: telemetry(flags.telemetry)?,
+                max_connections: flags.max_connections,
+            },
+            rhythm: Rhythm { interval, max_processes: flags.max_processes },
+            sources: Sources {
+                nvml_library: flags.nvml_library,
+                procfs: flags.procfs,
+                pods: flags.pods,
+                trust_pid_namespace: flags.trust_pid_namespace,
+                command: flags.command,
+                deadline,
+            },
+            outlets: Outlets { stream: flags.stream, record: flags.record },
+            once: flags.once.map(|once| if once == Once::Text { Format::Text } else { Format::OpenMetrics }),
+            logs: flags.logs,
+        })
+    }
+}
+
+fn duration(flag: &str, text: &str) -> Result<Duration, String> {
+    let duration = humantime::parse_duration(text)
+        .map_err(|error| format!("{flag}={text} is no duration such as 5s or 200ms: {error}"))?;
+    if duration < SHORTEST {
+        return Err(format!("{flag}={text} is too short: at least {SHORTEST:?}"));
+    }
+    Ok(duration)
+}
+
+fn address(text: String) -> Result<String, String> {
+    if listen::is_address(&text) {
+        return Ok(text);
+    }
+    Err(format!("--web.listen-address={text} is no HOST:PORT, such as 127.0.0.1:9836 or :9836"))
+}
+
+fn telemetry(path: String) -> Result<String, String> {
+    let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#' | b'"' | b'<' | b'>');
+    if !path.starts_with('/') || !path.bytes().all(plain) {
+        return Err(format!("--web.telemetry-path={path} is no path such as /metrics"));
+    }
+    if path == "/" || path.starts_with("/-/") {
+        return Err(format!("--web.telemetry-path={path} is taken by another page"));
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn settings(flags: &[&str]) -> Result<Settings, String> {
+        let flags = [&["bailiff-exporter"], flags].concat();
+        Settings::try_from(Flags::try_parse_from(flags).map_err(|error| error.to_string())?)
+    }
+
+    #[test]
+    fn the_defaults_make_sense() {
+        let settings = settings(&[]).expect("no flag is needed");
+        assert_eq!(settings.web.listen, ["127.0.0.1:9836"]);
+        assert_eq!((settings.rhythm.interval, settings.rhythm.max_processes), (Duration::from_secs(5), 1024));
+        assert_eq!(settings.sources.deadline, Duration::from_secs(2));
+        assert_eq!(settings.once, None);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let cases = [
+            ("--interval=soon", "--interval=soon is no duration"),
+            ("--interval=0s", "--interval=0s is too short"),
+            ("--deadline=5", "--deadline=5 is no duration"),
+            ("--web.listen-address=9836", "--web.listen-address=9836 is no HOST:PORT"),
+            ("--web.telemetry-path=metrics", "--web.telemetry-path=metrics is no path"),
+            ("--web.telemetry-path=/", "--web.telemetry-path=/ is taken"),
+            ("--web.telemetry-path=/-/ready", "--web.telemetry-path=/-/ready is taken"),
+            ("--web.max-connections=0", "--web.max-connections=0 would serve nobody"),
+        ];
+        for (flag, why) in cases {
+            let told = settings(&[flag]).expect_err(flag);
+            assert!(told.starts_with(why), "{told}");
+        }
+    }
+
+    #[test]
+    fn once_has_a_format_of_its_own() {
+        for (flag, format) in [
+            ("--once", Format::Text),
+            ("--once=text", Format::Text),
+            ("--once=openmetrics", Format::OpenMetrics),
+        ] {
+            assert_eq!(settings(&[flag]).expect(flag).once, Some(format), "{flag}");
+        }
+    }
+
+    #[test]
+    fn flags_may_be_given_as_often_as_they_make_sense() {
+        let two =
+            settings(&["--web.listen-address=:1", "--web.listen-address=[::1]:2"]).expect("two addresses");
+        assert_eq!(two.web.listen, [":1", "[::1]:2"]);
+        assert_eq!(
+            settings(&["--interval=200ms"]).expect("it is one").rhythm.interval,
+            Duration::from_millis(200)
+        );
+    }
+}

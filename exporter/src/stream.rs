@@ -1,0 +1,106 @@
+//! The stream: every snapshot as a line of JSON, over a Unix socket. A client that is slow misses lines and
+//! gets the newest; it never holds up anybody.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use bailiff_lifecycle::Bytes;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::OwnedReadHalf;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{sleep, timeout};
+
+use crate::beat::Latest;
+use crate::socket::Socket;
+
+/// Clients at one time; more are turned away.
+const MOST_CLIENTS: u64 = 64;
+/// A client that takes longer to read one line is cut: it would keep an old line in memory.
+const WRITE_LIMIT: Duration = Duration::from_secs(30);
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// How many clients there are.
+#[derive(Debug, Clone, Default)]
+pub struct Clients(Arc<AtomicU64>);
+
+impl Clients {
+    /// The number.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    fn enter(&self) -> Option<Present> {
+        let enter = |count| (count < MOST_CLIENTS).then_some(count + 1);
+        self.0.fetch_update(Relaxed, Relaxed, enter).ok().map(|_| Present(self.clone()))
+    }
+}
+
+/// One client, counted while this lives.
+struct Present(Clients);
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Serves the stream until it is dropped; the socket's file goes with it.
+pub async fn serve(socket: Socket, latest: Latest, clients: Clients) {
+    let Socket { listener, file: _file } = socket;
+    let listener = match UnixListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "no stream"),
+    };
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => welcome(stream, &latest, &clients),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept clients of the stream");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn welcome(stream: UnixStream, latest: &Latest, clients: &Clients) {
+    let Some(present) = clients.enter() else {
+        tracing::warn!(most = MOST_CLIENTS, "a client of the stream was turned away: there are too many");
+        return;
+    };
+    let latest = latest.clone();
+    tokio::spawn(async move {
+        let _present = present;
+        if let Err(error) = feed(stream, latest).await {
+            tracing::debug!(%error, "a client of the stream has gone");
+        }
+    });
+}
+
+/// The latest line at once, then each new one.
+async fn feed(stream: UnixStream, mut latest: Latest) -> io::Result<()> {
+    let (mut from, mut to) = stream.into_split();
+    latest.mark_changed();
+    loop {
+        tokio::select! {
+            changed = latest.changed() => if changed.is_err() { return Ok(()) },
+            gone = until_gone(&mut from) => return gone,
+        }
+        if let Some(line) = newest_line(&mut latest) {
+            timeout(WRITE_LIMIT, to.write_all(&line)).await??;
+        }
+    }
+}
+
+fn newest_line(latest: &mut Latest) -> Option<Bytes> {
+    latest.borrow_and_update().clone().map(|published| published.line())
+}
+
+/// What a client says is not listened to, only that it hangs up.
+async fn until_gone(from: &mut OwnedReadHalf) -> io::Result<()> {
+    let mut said = [0; 256];
+    while from.read(&mut said).await? > 0 {}
+    Ok(())
+}

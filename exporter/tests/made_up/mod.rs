@@ -1,0 +1,227 @@
+//! Made-up nodes: samples as the sampler would give them, without a GPU.
+
+#![allow(dead_code, reason = "no test uses all of it")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bailiff_snapshot::{
+    About, Answer, BootId, ComputeMode, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gap, Gaps,
+    GpuId, GpuSample, Io, Kinds, Memory, MigIds, Moment, Opener, Openers, PidNamespace, Place, ProcessKey,
+    Reading, Sample, Seen, Snapshot, Source, SourceState, State, Telemetry, UtilSample,
+};
+
+pub const GIB: u64 = 1 << 30;
+pub const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Beat `seq` of a node that has these GPUs and processes.
+pub fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Seen>) -> Sample {
+    Sample {
+        seq,
+        at: Moment { wall: Duration::from_secs(1_700_000_000 + 5 * seq), boot: INTERVAL * seq as u32 },
+        took: Duration::from_millis(12),
+        interval: INTERVAL,
+        boot_id: Some(BootId("boot".into())),
+        namespace: PidNamespace::Host,
+        sources: Source::ALL.map(|source| (source, SourceState::up(Duration::from_millis(3)))).into(),
+        driver: Driver {
+            version: Some("580.95.05".into()),
+            nvml: Some("13.580.95.05".into()),
+            cuda: Some((13, 0)),
+        },
+        gpus,
+        processes,
+        openers: None,
+        gaps: Gaps::default(),
+        workers_left_behind: 0,
+    }
+}
+
+pub fn walk(samples: impl IntoIterator<Item = Sample>) -> Snapshot {
+    let joined =
+        samples.into_iter().fold(None, |last, sample| Some(Snapshot::between(last.as_ref(), sample)));
+    joined.expect("at least one sample")
+}
+
+/// An idle GPU with these entries at beat `seq`; everything is told of it.
+pub fn gpu(seq: u64, index: u32, entries: Vec<Entry>) -> GpuSample {
+    let held: u64 = entries.iter().filter_map(|entry| entry.memory).sum();
+    let clocks = [("sm", 1980), ("memory", 2619)].map(|(clock, megahertz)| (clock.to_owned(), megahertz));
+    GpuSample {
+        about: About {
+            id: Some(GpuId(format!("GPU-{index:08x}-0000-4000-8000-000000000000"))),
+            name: Some("NVIDIA H200".into()),
+            pci_bus_id: Some(format!("00000000:{:02X}:00.0", 16 + index)),
+            minor: Some(index),
+            compute_capability: Some((9, 0)),
+            ..About::unnamed(index)
+        },
+        fault: None,
+        memory: Some(Memory {
+            total: 141 * GIB,
+            free: (140 * GIB).saturating_sub(held),
+            used: held,
+            reserved: Some(GIB / 2),
+        }),
+        telemetry: Telemetry {
+            utilization: Some(37),
+            memory_utilization: Some(4),
+            power: Some(312_456),
+            energy: Some(1_234_567_891),
+            temperature: Some(41),
+            clocks: clocks.into(),
+            compute_mode: Some(ComputeMode::Default),
+            mig_enabled: Some(false),
+            accounting: Some(true),
+        },
+        entries: Some(entries),
+        reading: Reading {
+            since: 0,
+            answer: Answer::Nothing,
+            sampler: DeviceSampler::Stamped { newest: seq, maximum: 0, filled: false },
+        },
+        xids: Vec::new(),
+    }
+}
+
+pub fn entry(pid: u32, memory: Option<u64>) -> Entry {
+    Entry { pid, memory, kinds: Kinds { compute: true, ..Kinds::default() }, peak: None }
+}
+
+pub fn facts(pid: u32, user: &str, comm: &str) -> Facts {
+    Facts {
+        key: ProcessKey { pid, start_ticks: 7 },
+        state: State::Sleeping,
+        ppid: 1,
+        comm: comm.to_owned(),
+        uid: Some(1000),
+        user: Some(user.to_owned()),
+        place: Place::default(),
+        command: None,
+        started: 1_699_999_000.25,
+        cpu_seconds: 12.5,
+        io: Some(Io { read_bytes: 4096, write_bytes: 0 }),
+        orphaned: Some(false),
+    }
+}
+
+pub fn found(facts: Facts) -> (u32, Seen) {
+    (facts.key.pid, Seen::Found(Box::new(facts)))
+}
+
+/// One GPU, one idle process of alice's.
+pub fn small(seq: u64) -> Sample {
+    let gpus = vec![gpu(seq, 0, vec![entry(41, Some(GIB))])];
+    sample(seq, gpus, [found(facts(41, "alice", "python3"))].into())
+}
+
+/// A node of so many GPUs and processes on each, in pods, half of them busy.
+pub fn large(seq: u64, gpus: u32, each: u32) -> Sample {
+    let pid = |gpu: u32, n: u32| 1_000_000 + gpu * each + n;
+    let one = |index: u32| {
+        let entries = (0..each).map(|n| entry(pid(index, n), Some(GIB / 4 + u64::from(n)))).collect();
+        let mut gpu = gpu(seq, index, entries);
+        let busy = |n: u32| UtilSample {
+            pid: pid(index, n),
+            stamp: seq * 1000 + u64::from(n),
+            engines: Engines { sm: n % 101, memory: n % 50, ..Engines::default() },
+        };
+        gpu.reading.answer = Answer::Samples((0..each).step_by(2).map(busy).collect());
+        gpu
+    };
+    let all = (0..gpus).flat_map(|gpu| (0..each).map(move |n| pid(gpu, n)));
+    let processes = all.map(|pid| {
+        let mut facts = facts(pid, &format!("user{}", pid % 40), "python3");
+        facts.place = pod(pid);
+        found(facts)
+    });
+    sample(seq, (0..gpus).map(one).collect(), processes.collect())
+}
+
+pub fn pod(n: u32) -> Place {
+    Place {
+        cgroup: "/kubepods.slice".into(),
+        container: Some(format!("{n:064x}")),
+        runtime: Some("containerd".into()),
+        pod_uid: Some(format!("9c5b4a5e-7d1f-4f0e-9a3b-{n:012x}")),
+        pod: Some(format!("trainer-{n}")),
+        namespace: Some("research".into()),
+        ..Place::default()
+    }
+}
+
+/// Everything that there can be at once, at beat `seq`: of two, for the use between them.
+pub fn motley(seq: u64) -> Sample {
+    let mut busy = gpu(seq, 0, motley_entries());
+    let engines = Engines { sm: 50, memory: 20, encoder: 1, decoder: 2, jpeg: 3, ofa: 0 };
+    busy.reading.answer = Answer::Samples(vec![UtilSample { pid: 41, stamp: seq, engines }]);
+    busy.xids = vec![13, 79];
+    let unknown = GpuSample {
+        memory: None,
+        telemetry: Telemetry::default(),
+        entries: None,
+        reading: Reading::default(),
+        ..gpu(seq, 1, vec![])
+    };
+    let lost = GpuSample::faulty(About::unnamed(3), Fault::Lost);
+    let [parent, instance] = mig(seq);
+    let mut sample = sample(seq, vec![busy, unknown, parent, instance, lost], motley_processes());
+    sample.openers = Some(Openers { at: sample.at, who: openers(), unreadable: 2 });
+    sample.sources.insert(Source::Proc, SourceState::down(Fault::NotPermitted));
+    sample.gaps.count(Gap::Telemetry);
+    sample
+}
+
+fn motley_entries() -> Vec<Entry> {
+    let kinds = |compute, graphics, mps| Kinds { compute, graphics, mps };
+    vec![
+        Entry { peak: Some(3 * GIB), ..entry(41, Some(2 * GIB)) },
+        Entry { kinds: kinds(true, true, false), ..entry(42, Some(GIB)) },
+        Entry { kinds: kinds(false, false, true), ..entry(43, Some(GIB)) },
+        entry(44, Some(GIB)),
+        entry(45, Some(GIB)),
+        entry(46, None),
+        entry(0, Some(GIB)),
+    ]
+}
+
+fn motley_processes() -> BTreeMap<u32, Seen> {
+    let mut in_pod = facts(42, "bob", "train");
+    in_pod.place = pod(1);
+    in_pod.orphaned = None;
+    in_pod.io = None;
+    let mut in_job = facts(43, "carol", "a \"quoted\\\nname");
+    in_job.place.slurm_job = Some("4711".into());
+    in_job.command = Some("python train.py --token …".into());
+    let mut nameless = facts(46, "", "nameless");
+    (nameless.user, nameless.uid) = (None, Some(1234));
+    let found =
+        [facts(41, "alice", "python3"), in_pod, in_job, nameless, facts(51, "alice", "mig")].map(found);
+    found.into_iter().chain([(44, Seen::Gone), (45, Seen::Hidden)]).collect()
+}
+
+/// A GPU in MIG mode and its one instance.
+fn mig(seq: u64) -> [GpuSample; 2] {
+    let mut parent = gpu(seq, 2, vec![]);
+    parent.telemetry.mig_enabled = Some(true);
+    parent.entries = None;
+    let mut instance = gpu(seq, 2, vec![entry(51, Some(GIB))]);
+    instance.about = About {
+        index: "2:0".into(),
+        id: Some(GpuId("MIG-1".into())),
+        mig: Some(MigIds {
+            parent: parent.about.id.clone(),
+            gpu_instance: Some(7),
+            compute_instance: Some(0),
+        }),
+        ..instance.about
+    };
+    instance.telemetry = Telemetry::default();
+    [parent, instance]
+}
+
+fn openers() -> Vec<Opener> {
+    let opener =
+        |pid, minors: &[u32]| Opener { pid, comm: "x".into(), uid: Some(0), minors: minors.to_vec() };
+    vec![opener(41, &[0]), opener(77, &[0, 2]), opener(78, &[0]), opener(51, &[2])]
+}

@@ -1,0 +1,132 @@
+//! A strict reader of pages, in either format. It knows the grammar and nothing of our table.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub type Labels = BTreeMap<String, String>;
+
+/// One sample, its value as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sample {
+    pub name: String,
+    pub labels: Labels,
+    pub value: String,
+}
+
+/// A page that was found to be in order.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// Types by family.
+    pub families: BTreeMap<String, String>,
+    pub samples: Vec<Sample>,
+}
+
+impl Page {
+    pub fn values(&self, name: &str) -> Vec<(&Labels, f64)> {
+        let of_name = self.samples.iter().filter(|sample| sample.name == name);
+        of_name.map(|sample| (&sample.labels, sample.value.parse().expect("it was checked"))).collect()
+    }
+
+    /// The one value whose labels hold these.
+    pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let holds =
+            |all: &Labels| labels.iter().all(|(name, value)| all.get(*name).is_some_and(|v| v == value));
+        let found: Vec<f64> =
+            self.values(name).into_iter().filter(|(all, _)| holds(all)).map(|(_, value)| value).collect();
+        assert!(found.len() < 2, "{name} {labels:?} has {} values", found.len());
+        found.first().copied()
+    }
+}
+
+/// Reads a page and checks: heads before samples, one block a family, samples that belong to the family
+/// above them, no series twice, and in `OpenMetrics` the end.
+pub fn parse(text: &str) -> Page {
+    let body = text.strip_suffix("# EOF\n").unwrap_or(text);
+    assert!(
+        body.ends_with('\n') && !body.contains("# EOF"),
+        "the last line is whole, and the end is the end"
+    );
+    let mut page = Page::default();
+    let mut series = BTreeSet::new();
+    let mut family = String::new();
+    for line in body.split_terminator('\n') {
+        if let Some(comment) = line.strip_prefix("# ") {
+            family = head(&mut page, comment, &family);
+            continue;
+        }
+        let sample = sample(line);
+        let kind = page.families.get(&family).unwrap_or_else(|| panic!("no TYPE before {line}"));
+        let ending = match (kind.as_str(), body.len() < text.len()) {
+            ("counter", true) => "_total",
+            ("info", true) => "_info",
+            _ => "",
+        };
+        assert_eq!(sample.name, format!("{family}{ending}"), "a sample under another family's head");
+        assert!(series.insert((sample.name.clone(), sample.labels.clone())), "twice: {line}");
+        page.samples.push(sample);
+    }
+    page
+}
+
+fn head(page: &mut Page, comment: &str, last: &str) -> String {
+    let mut words = comment.splitn(3, ' ');
+    let (keyword, name, rest) = (words.next(), words.next(), words.next());
+    let name = name.expect("a head names a family").to_owned();
+    let rest = rest.expect("a head says something");
+    match keyword {
+        Some("HELP") => assert!(!page.families.contains_key(&name), "{name} has two blocks"),
+        Some("TYPE") => {
+            assert!(["gauge", "counter", "info"].contains(&rest), "{comment}");
+            assert_eq!(page.families.insert(name.clone(), rest.to_owned()), None, "{name} has two types");
+        }
+        Some("UNIT") => assert!(name == last && name.ends_with(rest), "{comment}"),
+        _ => panic!("no head: {comment}"),
+    }
+    name
+}
+
+fn sample(line: &str) -> Sample {
+    let end =
+        line.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').expect("a name ends");
+    let (name, rest) = line.split_at(end);
+    assert!(!name.is_empty() && !name.starts_with(|first: char| first.is_ascii_digit()), "{line}");
+    let (labels, rest) = match rest.strip_prefix('{') {
+        Some(rest) => labels(rest),
+        None => (Labels::new(), rest),
+    };
+    let value = rest.strip_prefix(' ').expect("one space before the value");
+    let number: f64 = value.parse().unwrap_or_else(|_| panic!("no number: {line}"));
+    assert!(number.is_finite() && value.trim() == value, "{line}");
+    Sample { name: name.to_owned(), labels, value: value.to_owned() }
+}
+
+/// What follows `{`, and what follows its `}`.
+fn labels(mut rest: &str) -> (Labels, &str) {
+    let mut labels = Labels::new();
+    loop {
+        let (name, after) = rest.split_once("=\"").expect("a label has a value");
+        assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
+        let (value, after) = quoted(after);
+        assert_eq!(labels.insert(name.to_owned(), value), None, "{name} stands twice");
+        match after.strip_prefix(',') {
+            Some(more) => rest = more,
+            None => return (labels, after.strip_prefix('}').expect("a block has an end")),
+        }
+    }
+}
+
+fn quoted(text: &str) -> (String, &str) {
+    let mut value = String::new();
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '"' => return (value, &text[at + 1..]),
+            '\\' => value.push(match letters.next() {
+                Some((_, 'n')) => '\n',
+                Some((_, escaped @ ('\\' | '"'))) => escaped,
+                other => panic!("no escape: {other:?}"),
+            }),
+            other => value.push(other),
+        }
+    }
+    panic!("a value has an end: {text}")
+}

@@ -1,0 +1,136 @@
+//! How a program ends: its exit code, and the one line that says why.
+
+#![expect(clippy::disallowed_methods, reason = "a panic ends the program here, whatever thread it is on")]
+
+use std::io;
+use std::process::ExitCode;
+
+/// The exit codes of every program of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// It did what it was asked.
+    Done = 0,
+    /// It could not.
+    Failed = 1,
+    /// The flags or a file of settings make no sense (`EX_USAGE` of sysexits.h).
+    Usage = 64,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a program ends early.
+#[derive(Debug)]
+pub enum Stop {
+    /// Help or the version was asked for, and is printed as it is.
+    Shown(String),
+    /// The flags make no sense.
+    Usage(String),
+    /// It failed.
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Stop {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<clap::Error> for Stop {
+    fn from(error: clap::Error) -> Self {
+        if error.use_stderr() {
+            Self::Usage(one_line(&error.to_string()))
+        } else {
+            Self::Shown(error.to_string())
+        }
+    }
+}
+
+/// Prints why a program ended, in one line, and gives its exit code.
+#[must_use = "it is the exit code"]
+pub fn tell(program: &str, outcome: Result<(), Stop>) -> Exit {
+    match outcome {
+        Ok(()) => Exit::Done,
+        Err(Stop::Shown(text)) => {
+            print(io::stdout(), text.trim_end());
+            Exit::Done
+        }
+        Err(Stop::Usage(why)) => {
+            print(io::stderr(), &format!("{program}: {why}; {program} --help tells more"));
+            Exit::Usage
+        }
+        Err(Stop::Failed(error)) => {
+            print(io::stderr(), &format!("{program}: {error:#}"));
+            Exit::Failed
+        }
+    }
+}
+
+/// From now on a panic of any thread ends the program with [`Exit::Failed`], so that its supervisor starts
+/// it anew. Without this a daemon would live on with a part of it dead.
+pub fn end_on_panic() {
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        told(info);
+        std::process::exit(Exit::Failed as i32);
+    }));
+}
+
+/// An error of the operating system in the manner of our own: small first letter, no number.
+#[must_use]
+pub fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// A reader that has gone (`--help | head`) is no reason to fail.
+fn print(mut to: impl io::Write, text: &str) {
+    let _ = writeln!(to, "{text}");
+}
+
+/// clap tells in paragraphs; a line is what journals and terminals show best.
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim);
+    let told = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let told: Vec<&str> = told.filter(|line| !line.is_empty()).collect();
+    told.join("; ").trim_start_matches("error: ").replace(":;", ":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Flags {
+        #[arg(long)]
+        number: Option<u8>,
+    }
+
+    #[test]
+    fn bad_flags_are_told_in_one_line() {
+        for (flag, told) in
+            [("--nubmer=1", "unexpected argument '--nubmer'"), ("--number=x", "invalid value 'x'")]
+        {
+            let Err(error) = Flags::try_parse_from(["program", flag]) else { panic!("{flag} was taken") };
+            let Stop::Usage(line) = Stop::from(error) else { panic!("{flag} is no request for help") };
+            assert!(line.starts_with(told) && !line.contains('\n'), "{line}");
+        }
+    }
+
+    #[test]
+    fn help_is_no_failure() {
+        let error = Flags::try_parse_from(["program", "--help"]).expect_err("help ends the parsing");
+        assert!(matches!(Stop::from(error), Stop::Shown(_)));
+    }
+
+    #[test]
+    fn the_systems_errors_read_like_ours() {
+        assert_eq!(plain(&io::Error::from_raw_os_error(98)), "address already in use");
+    }
+}

@@ -1,0 +1,75 @@
+//! Opening the sockets that a server listens on, with errors that say what to do.
+
+use std::io;
+use std::net::{TcpListener, ToSocketAddrs};
+
+use crate::exit::plain;
+
+/// Why an address cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Somebody else does.
+    #[error(
+        "cannot listen on {0}: address already in use; is another one running? --web.listen-address takes another address"
+    )]
+    InUse(String),
+    /// It names no host of ours, or the right is missing, or another error.
+    #[error("cannot listen on {0}: {why}", why = plain(.1))]
+    Other(String, #[source] io::Error),
+}
+
+/// Whether it looks like `HOST:PORT`; a host may be empty, and then every address of this machine is meant.
+#[must_use]
+pub fn is_address(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| {
+        port.parse::<u16>().is_ok() && (!host.contains(':') || host.starts_with('[') && host.ends_with(']'))
+    })
+}
+
+/// Opens a socket on each address.
+///
+/// # Errors
+/// At the first that cannot be opened.
+pub fn open(addresses: &[String]) -> Result<Vec<TcpListener>, ListenError> {
+    addresses.iter().map(|address| open_one(address)).collect()
+}
+
+fn open_one(address: &str) -> Result<TcpListener, ListenError> {
+    let every = format!("[::]{address}");
+    let wanted = if address.starts_with(':') { every.as_str() } else { address };
+    let opened = wanted.to_socket_addrs().and_then(|found| {
+        let found: Vec<_> = found.collect();
+        let listener = TcpListener::bind(found.as_slice())?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    opened.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => ListenError::InUse(address.to_owned()),
+        _ => ListenError::Other(address.to_owned(), error),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for good in ["127.0.0.1:9836", ":9836", "localhost:0", "[::1]:9836"] {
+            assert!(is_address(good), "{good}");
+        }
+        for bad in ["9836", "localhost", "::1:9836", "localhost:http", "localhost:70000", ""] {
+            assert!(!is_address(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_port_in_use_is_told_by_its_address() {
+        let first = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let address = first.local_addr().expect("it is bound").to_string();
+        let error = open(std::slice::from_ref(&address)).expect_err("it is taken");
+        assert!(
+            error.to_string().starts_with(&format!("cannot listen on {address}: address already in use"))
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! The log: events on stderr, one line each, for journald and for people.
+
+use std::io;
+
+use clap::ValueEnum;
+use tracing::Subscriber;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+
+/// The form of a line.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// `level=info message=…`
+    #[default]
+    Logfmt,
+    /// One JSON object.
+    Json,
+}
+
+/// From which level on events are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Level {
+    /// What failed.
+    Error,
+    /// And what is odd.
+    Warn,
+    /// And what an admin likes to know.
+    #[default]
+    Info,
+    /// And what a developer likes to know.
+    Debug,
+    /// Everything, other people's libraries included.
+    Trace,
+}
+
+/// The flags of the log.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub struct LogFlags {
+    /// From which level on events are logged.
+    #[arg(long = "log.level", value_name = "LEVEL", value_enum, default_value_t)]
+    pub level: Level,
+    /// The form of a log line; lines go to stderr.
+    #[arg(long = "log.format", value_name = "FORMAT", value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// Begins to log. A second call changes nothing.
+pub fn start(flags: LogFlags) {
+    let subscriber =
+        tracing_subscriber::registry().with(lines(flags.format).with_filter(filter(flags.level)));
+    // Refused where a log is running already; that one stays.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+}
+
+fn lines<S>(format: Format) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    match format {
+        Format::Json => layer.json().flatten_event(true).with_target(false).boxed(),
+        Format::Logfmt => {
+            tracing_logfmt::builder().with_target(false).layer().with_writer(io::stderr).boxed()
+        }
+    }
+}
+
+fn filter(level: Level) -> LevelFilter {
+    match level {
+        Level::Error => LevelFilter::ERROR,
+        Level::Warn => LevelFilter::WARN,
+        Level::Info => LevelFilter::INFO,
+        Level::Debug => LevelFilter::DEBUG,
+        Level::Trace => LevelFilter::TRACE,
+    }
+}

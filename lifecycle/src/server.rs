@@ -1,0 +1,173 @@
+//! An HTTP/1 server that gives answers from memory. Every connection has limits: on the time to ask, on the
+//! time to read the answer, and on how many there are.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::TcpListener as Opened;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::Body;
+use crate::write_deadline::WriteDeadline;
+
+/// What a request may be at most: its line and headers.
+const HEADER_BYTES: usize = 16 * 1024;
+const HEADERS: usize = 64;
+/// How long a refused client may take to read that it was.
+const REFUSAL: Duration = Duration::from_secs(1);
+/// After an error of `accept` that is not one client's, such as no descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// What answers requests. An answer is in memory already; nothing may wait here.
+pub trait Handler: Send + Sync + 'static {
+    /// Answers one request; its body, if it had any, is not looked at.
+    fn answer(&self, request: &Request<()>) -> Response<Body>;
+
+    /// Told of each connection that was refused because there were too many.
+    fn refused(&self) {}
+}
+
+/// What a client may take of us.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Connections at one time, over all addresses.
+    pub connections: usize,
+    /// To send a request's headers; an idle connection is closed after it as well.
+    pub header: Duration,
+    /// To read an answer.
+    pub write: Duration,
+    /// For all that is under way when the server is asked to end.
+    pub drain: Duration,
+}
+
+/// Serves until `shutdown` comes true, lets what is under way finish, and hands back what `shutdown` said.
+///
+/// # Errors
+/// Where a listener cannot be used.
+pub async fn serve<T>(
+    listeners: Vec<Opened>,
+    handler: Arc<impl Handler>,
+    limits: Limits,
+    shutdown: impl Future<Output = T>,
+) -> io::Result<T> {
+    let door = Door {
+        handler,
+        limits,
+        room: Arc::new(Semaphore::new(limits.connections)),
+        refusals: Arc::new(Semaphore::new(limits.connections)),
+    };
+    let (bring, mut brought) = mpsc::channel(1);
+    let mut accepting = JoinSet::new();
+    for listener in listeners {
+        accepting.spawn(accept(TcpListener::from_std(listener)?, bring.clone()));
+    }
+    let connections = GracefulShutdown::new();
+    let mut shutdown = pin!(shutdown);
+    let said = loop {
+        tokio::select! {
+            said = &mut shutdown => break said,
+            Some(stream) = brought.recv() => door.admit(stream, connections.watcher()),
+        }
+    };
+    drop(brought);
+    accepting.shutdown().await;
+    if timeout(limits.drain, connections.shutdown()).await.is_err() {
+        tracing::warn!(after = ?limits.drain, "connections cut: their clients did not finish in time");
+    }
+    Ok(said)
+}
+
+struct Door<H> {
+    handler: Arc<H>,
+    limits: Limits,
+    room: Arc<Semaphore>,
+    refusals: Arc<Semaphore>,
+}
+
+async fn accept(listener: TcpListener, bring: mpsc::Sender<TcpStream>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                if bring.send(stream).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) if is_the_clients(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept connections");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn is_the_clients(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+    )
+}
+
+impl<H: Handler> Door<H> {
+    fn admit(&self, stream: TcpStream, watcher: Watcher) {
+        if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
+            tokio::spawn(converse(stream, Arc::clone(&self.handler), self.limits, (permit, watcher)));
+            return;
+        }
+        self.handler.refused();
+        // Whoever is refused beyond these is dropped without a word: words cost memory too.
+        if let Ok(permit) = Arc::clone(&self.refusals).try_acquire_owned() {
+            tokio::spawn(async move {
+                let _permit = permit;
+                let _ = timeout(REFUSAL, refuse(stream)).await;
+            });
+        }
+    }
+}
+
+async fn converse<H: Handler>(
+    stream: TcpStream,
+    handler: Arc<H>,
+    limits: Limits,
+    (_permit, watcher): (OwnedSemaphorePermit, Watcher),
+) {
+    let io = TokioIo::new(WriteDeadline::new(stream, limits.write));
+    let service = service_fn(move |request: Request<_>| {
+        let response = handler.answer(&request.map(drop));
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header)
+        .max_header_size(HEADER_BYTES)
+        .max_headers(HEADERS)
+        .serve_connection(io, service);
+    if let Err(error) = watcher.watch(connection).await {
+        tracing::debug!(%error, "connection ended early");
+    }
+}
+
+/// Says so, then reads what the client was saying: a socket that is closed with bytes unread resets the
+/// connection, and the client might never see why.
+async fn refuse(mut stream: TcpStream) -> io::Result<()> {
+    const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n\
+        Content-Length: 21\r\nRetry-After: 1\r\nConnection: close\r\n\r\ntoo many connections\n";
+    stream.write_all(ANSWER).await?;
+    stream.shutdown().await?;
+    let mut unread = [0; 1024];
+    while stream.read(&mut unread).await? > 0 {}
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! What clients may take of the server: on real sockets, with short limits.
+
+#![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use bailiff_lifecycle::server::{self, Handler, Limits};
+use bailiff_lifecycle::{Body, Bytes, Request, Response};
+use tokio::sync::oneshot;
+
+/// Far more than the buffers of two sockets hold.
+const LARGE: usize = 64 << 20;
+const SHORT: Duration = Duration::from_millis(50);
+const LONG: Duration = Duration::from_secs(600);
+const PATIENT: Limits = Limits { connections: 8, header: LONG, write: LONG, drain: LONG };
+
+#[derive(Default)]
+struct Pages {
+    refused: AtomicUsize,
+}
+
+impl Handler for Pages {
+    fn answer(&self, request: &Request<()>) -> Response<Body> {
+        let piece = Bytes::from(vec![b'x'; 1 << 20]);
+        let body = match request.uri().path() {
+            "/large" => Body::from_iter(vec![piece; LARGE >> 20]),
+            path => Body::from(path.to_owned()),
+        };
+        Response::new(body)
+    }
+
+    fn refused(&self) {
+        self.refused.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+struct Running {
+    address: SocketAddr,
+    pages: Arc<Pages>,
+    tell: oneshot::Sender<()>,
+    server: JoinHandle<io::Result<()>>,
+}
+
+fn start(limits: Limits) -> Running {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    listener.set_nonblocking(true).expect("it is a socket");
+    let address = listener.local_addr().expect("it is bound");
+    let pages = Arc::new(Pages::default());
+    let (tell, told) = oneshot::channel();
+    let handler = Arc::clone(&pages);
+    let server = thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let shutdown = async { drop(told.await) };
+        runtime.block_on(server::serve(vec![listener], handler, limits, shutdown))
+    });
+    Running { address, pages, tell, server }
+}
+
+impl Running {
+    fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).expect("it listens")
+    }
+
+    fn ask(&self, path: &str) -> TcpStream {
+        let mut stream = self.connect();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it is open");
+        stream
+    }
+
+    fn get(&self, path: &str) -> String {
+        read(self.ask(path))
+    }
+}
+
+/// All until the other side closes; a reset counts as the end.
+fn read(mut stream: TcpStream) -> String {
+    let mut text = Vec::new();
+    let _ = stream.read_to_end(&mut text);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[test]
+fn one_connection_too_many_is_told_so() {
+    let running = start(Limits { connections: 1, ..PATIENT });
+    let mut first = running.connect();
+    first.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is open");
+    let mut begun = [0; 12];
+    first.read_exact(&mut begun).expect("it is served");
+    assert_eq!(&begun, b"HTTP/1.1 200");
+    let refused = running.get("/b");
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.ends_with("too many connections\n"), "{refused}");
+    assert_eq!(running.pages.refused.load(Ordering::SeqCst), 1);
+    drop(first);
+    while running.get("/c").starts_with("HTTP/1.1 503") {}
+}
+
+#[test]
+fn whoever_does_not_ask_in_time_is_cut() {
+    let running = start(Limits { header: SHORT, ..PATIENT });
+    for beginning in ["", "GET / HTTP/1.1\r\nHost:"] {
+        let mut stream = running.connect();
+        stream.write_all(beginning.as_bytes()).expect("it is open");
+        assert!(!read(stream).contains(" 200 "), "{beginning:?}");
+    }
+    let mut kept_alive = running.connect();
+    kept_alive.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is open");
+    assert!(read(kept_alive).ends_with("\r\n\r\n/a"), "answered, and cut when idle");
+}
+
+#[test]
+fn whoever_does_not_read_in_time_is_cut() {
+    let running = start(Limits { write: SHORT, connections: 1, ..PATIENT });
+    let stuck = running.ask("/large");
+    while running.get("/b").starts_with("HTTP/1.1 503") {}
+    assert!(read(stuck).len() < LARGE);
+}
+
+#[test]
+fn too_much_of_a_header_is_refused() {
+    let running = start(PATIENT);
+    let mut stream = running.connect();
+    // The server may hang up before it has read all.
+    let _ = write!(stream, "GET / HTTP/1.1\r\nHost: {}\r\n\r\n", "x".repeat(20 * 1024));
+    let _ = stream.shutdown(Shutdown::Write);
+    assert!(read(stream).starts_with("HTTP/1.1 431 "));
+}
+
+#[test]
+fn head_has_the_length_and_no_body() {
+    let running = start(PATIENT);
+    let mut stream = running.connect();
+    stream.write_all(b"HEAD /four HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it is open");
+    let answer = read(stream).to_lowercase();
+    assert!(answer.contains("content-length: 5\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
+}
+
+#[test]
+fn what_was_begun_is_finished_before_the_end() {
+    let running = start(PATIENT);
+    let mut slow = running.ask("/large");
+    slow.read_exact(&mut [0; 12]).expect("the answer has begun");
+    running.tell.send(()).expect("it runs");
+    while TcpStream::connect(running.address).is_ok() {}
+    assert!(read(slow).len() > LARGE, "headers and all of the body");
+    running.server.join().expect("it does not panic").expect("it ends in order");
+}
+
+#[test]
+fn the_end_does_not_wait_for_ever() {
+    let running = start(Limits { drain: SHORT, ..PATIENT });
+    let mut stuck = running.ask("/large");
+    stuck.read_exact(&mut [0; 12]).expect("the answer has begun");
+    running.tell.send(()).expect("it runs");
+    running.server.join().expect("it does not panic").expect("it ends in order");
+}

@@ -1,0 +1,128 @@
+//! Clients that are not ours, NVIDIA's Python binding and nvitop, see through the fake driver what the
+//! exporter says, process by process.
+#![expect(clippy::disallowed_methods, reason = "a test runs other programs")]
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use end_to_end::exporter::Exporter;
+use end_to_end::fake::Scenario;
+use end_to_end::page::Page;
+use end_to_end::programs;
+use serde_json::Value;
+
+/// What the clients say, as JSON; they have compared themselves with each other.
+fn clients(scenario: &Scenario) -> Value {
+    let libraries = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(programs::fake_nvml(), libraries.path().join("libnvidia-ml.so.1")).unwrap();
+    let output = Command::new(programs::python())
+        .arg(programs::root().join("tests/fake-nvml/clients/agree.py"))
+        .env("LD_LIBRARY_PATH", libraries.path())
+        .env("FAKE_NVML_SCENARIO", scenario.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Bytes by pid, from the lists that the driver gave; none where one was refused.
+fn listed(unit: &Value) -> Option<BTreeMap<String, Option<f64>>> {
+    let mut holders = BTreeMap::new();
+    for list in ["compute", "graphics", "mps"] {
+        for process in unit[list].as_array()? {
+            holders.insert(process["pid"].to_string(), process["used"].as_f64());
+        }
+    }
+    Some(holders)
+}
+
+fn units(gpu: &Value) -> Vec<&Value> {
+    let instances = gpu["mig"].as_array().map(Vec::as_slice).unwrap_or_default();
+    // A GPU in MIG mode has its processes in its instances.
+    if instances.is_empty() { vec![gpu] } else { instances.iter().collect() }
+}
+
+fn compare_memory(page: &Page, unit: &Value) {
+    let uuid = unit["uuid"].as_str().unwrap();
+    for (family, key) in [
+        ("bailiff_gpu_memory_total_bytes", "total"),
+        ("bailiff_gpu_memory_used_bytes", "used"),
+        ("bailiff_gpu_memory_free_bytes", "free"),
+        ("bailiff_gpu_memory_reserved_bytes", "reserved"),
+    ] {
+        let ours = page.value(family, &[("gpu_uuid", uuid)]);
+        assert_eq!(ours, unit["memory_v2"][key].as_f64(), "{uuid} {key}");
+        if let Some(theirs) = unit["nvitop"]["memory"][key].as_f64() {
+            assert_eq!(ours, Some(theirs), "nvitop: {uuid} {key}");
+        }
+    }
+}
+
+fn compare_processes(page: &Page, unit: &Value) -> usize {
+    let uuid = unit["uuid"].as_str().unwrap();
+    let Some(theirs) = listed(unit) else { return 0 };
+    let of_gpu = [("gpu_uuid", uuid)];
+    let held = page.all("bailiff_process_gpu_memory_bytes", &of_gpu);
+    let ours: BTreeMap<String, Option<f64>> = held.map(|(labels, bytes)| (labels["pid"].clone(), Some(bytes))).collect();
+    let known: BTreeMap<String, Option<f64>> = theirs.into_iter().filter(|(_, bytes)| bytes.is_some()).collect();
+    assert_eq!(ours, known, "{uuid}");
+    ours.len()
+}
+
+fn compare_utilization(page: &Page, gpu: &Value) -> usize {
+    let uuid = gpu["uuid"].as_str().unwrap();
+    let samples = gpu["samples"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for sample in samples {
+        let pid = sample["pid"].to_string();
+        for engine in ["sm", "memory", "encoder", "decoder"] {
+            let labels = [("gpu_uuid", uuid), ("pid", pid.as_str()), ("engine", engine)];
+            let ours = page.value("bailiff_process_gpu_utilization_ratio", &labels);
+            let ours = ours.map(|ratio| (ratio * 100.0).round());
+            assert_eq!(ours, sample[engine].as_f64(), "{uuid} {pid} {engine}");
+        }
+    }
+    samples.len()
+}
+
+fn agree(scenario_name: &str) -> (usize, usize) {
+    let scenario = Scenario::named(scenario_name);
+    let theirs = clients(&scenario);
+    assert_eq!(theirs["disagreements"].as_array().map(Vec::len), Some(0));
+    // A beat must hold at least one sampling period of the fake driver.
+    let exporter = Exporter::start(&scenario, &["--interval", "500ms"]);
+    let page = exporter.next();
+    let (mut processes, mut samples) = (0, 0);
+    for gpu in theirs["gpus"].as_array().unwrap().iter().filter(|gpu| gpu["uuid"].is_string()) {
+        if !gpu["memory_v2"]["error"].is_null() {
+            continue;
+        }
+        compare_memory(&page, gpu);
+        processes += units(gpu).into_iter().map(|unit| compare_processes(&page, unit)).sum::<usize>();
+        samples += compare_utilization(&page, gpu);
+    }
+    (processes, samples)
+}
+
+#[test]
+fn idle_and_busy() {
+    assert_eq!(agree("idle"), (4, 0));
+    assert_eq!(agree("busy"), (5, 5));
+}
+
+#[test]
+fn mig_and_mps() {
+    assert_eq!(agree("mig").0, 4);
+    assert_eq!(agree("mps").0, 5);
+}
+
+#[test]
+fn lost_graphics_and_none() {
+    assert_eq!(agree("lost").0, 2);
+    assert_eq!(agree("graphics").0, 4);
+    assert_eq!(agree("none"), (0, 0));
+}
+
+#[test]
+fn eight_gpus_of_a_hundred() {
+    assert_eq!(agree("8x100"), (800, 200));
+}

@@ -1,0 +1,200 @@
+//! A driver that hangs, is lost, is slow, is not there: the page always answers, says what is down, and heals.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use end_to_end::exporter::{Exporter, command};
+use end_to_end::fake::Scenario;
+use end_to_end::page::Page;
+use end_to_end::wait::until;
+use end_to_end::{exporter, programs};
+
+fn nvml_up(page: &Page) -> Option<f64> {
+    page.value("bailiff_source_up", &[("source", "nvml")])
+}
+
+fn reason(page: &Page) -> Option<String> {
+    page.label("bailiff_source_fault_info", &[("source", "nvml")], "reason")
+}
+
+fn gpu_up(page: &Page, gpu: &str) -> Option<f64> {
+    page.value("bailiff_gpu_up", &[("gpu", gpu)])
+}
+
+/// Three GPUs, with this at the second.
+fn three(fault: &str) -> String {
+    let gpu = |pid: u32, fault: &str| format!("  - processes: [{{pid: {pid}, used: 1GiB}}]\n{fault}");
+    format!("sampling_period: 20ms\ngpus:\n{}{}{}", gpu(4100, ""), gpu(4101, fault), gpu(4102, ""))
+}
+
+#[test]
+fn a_driver_that_hangs_as_a_whole_is_marked_down_and_heals_without_a_restart() {
+    let scenario = Scenario::new(&three(""));
+    let exporter = Exporter::start(&scenario, &[]);
+    exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
+    scenario.set(&format!("faults: {{hang: true}}\n{}", three("")));
+    let began = exporter.beat();
+    exporter.until("it is down", |page| (nvml_up(page)? == 0.0).then_some(()));
+    assert!(exporter.beat() <= began + 3.0, "the beat that hung, or the one after, says so");
+    let page = exporter.page();
+    assert_eq!(reason(&page).as_deref(), Some("timeout"));
+    assert_eq!(page.all("bailiff_process_gpu_memory_bytes", &[]).count(), 0, "nothing frozen is shown");
+    assert_eq!(page.all("bailiff_gpu_memory_used_bytes", &[]).count(), 0);
+    scenario.set(&three(""));
+    exporter.until("it has healed", |page| {
+        let all = page.all("bailiff_gpu_up", &[]).map(|(_, up)| up).sum::<f64>();
+        (nvml_up(page)? == 1.0 && all == 3.0).then_some(())
+    });
+}
+
+#[test]
+fn one_hung_gpu_takes_no_other_along() {
+    let scenario = Scenario::new(&three(""));
+    let exporter = Exporter::start(&scenario, &[]);
+    exporter.until("all are up", |page| (gpu_up(page, "2")? == 1.0).then_some(()));
+    scenario.set(&three("    faults: {hang: true}\n"));
+    exporter.until("the second is down", |page| (gpu_up(page, "1")? == 0.0).then_some(()));
+    for _ in 0..5 {
+        let page = exporter.next();
+        assert_eq!((gpu_up(&page, "0"), gpu_up(&page, "1"), gpu_up(&page, "2")), (Some(1.0), Some(0.0), Some(1.0)));
+        assert_eq!(nvml_up(&page), Some(1.0));
+        assert_eq!(page.all("bailiff_process_gpu_memory_bytes", &[]).count(), 2);
+        let uuid = page.label("bailiff_gpu_up", &[("gpu", "1")], "gpu_uuid").expect("it is shown");
+        assert!(uuid.starts_with("GPU-"), "its name is remembered: {uuid:?}");
+    }
+    scenario.set(&three(""));
+    exporter.until("it has healed", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
+}
+
+#[test]
+fn one_lost_gpu_takes_no_other_along() {
+    for fault in ["    faults: {lost: true}\n", "    faults: {lost: late}\n"] {
+        let scenario = Scenario::new(&three(""));
+        let exporter = Exporter::start(&scenario, &[]);
+        exporter.until("all are up", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
+        scenario.set(&three(fault));
+        let page = exporter.until("it is lost", |page| (gpu_up(page, "1")? == 0.0).then(|| exporter.page()));
+        assert_eq!((gpu_up(&page, "0"), gpu_up(&page, "2"), nvml_up(&page)), (Some(1.0), Some(1.0), Some(1.0)));
+        let reason = page.label("bailiff_gpu_fault_info", &[("gpu", "1")], "reason");
+        assert_eq!(reason.as_deref(), Some("lost"));
+        assert_eq!(page.all("bailiff_process_gpu_memory_bytes", &[]).count(), 2);
+    }
+}
+
+#[test]
+fn a_slow_driver_is_waited_for_within_its_deadline() {
+    let scenario = Scenario::new(&three("    faults: {slow: {nvmlDeviceGetMemoryInfo_v2: 100ms}}\n"));
+    let exporter = Exporter::start(&scenario, &[]);
+    exporter.until("all are up", |page| (gpu_up(page, "1")? == 1.0 && nvml_up(page)? == 1.0).then_some(()));
+}
+
+#[test]
+fn a_library_that_appears_is_opened_without_a_restart() {
+    let scenario = Scenario::named("idle");
+    let library = scenario.folder().join("libnvidia-ml.so.1");
+    let mut command = command(&scenario);
+    command.args(exporter::BEATS).arg("--nvml-library").arg(&library);
+    let exporter = Exporter::spawn(command);
+    let page = exporter.next();
+    assert_eq!((nvml_up(&page), reason(&page).as_deref()), (Some(0.0), Some("library_not_found")));
+    std::os::unix::fs::symlink(programs::fake_nvml(), library).unwrap();
+    exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
+}
+
+#[test]
+fn a_driver_that_cannot_be_opened_says_why() {
+    for (init, expected) in [
+        ("driver_not_loaded", "driver_not_loaded"),
+        ("lib_rm_version_mismatch", "version_mismatch"),
+        ("no_permission", "not_permitted"),
+        ("unknown", "error"),
+    ] {
+        let scenario = Scenario::new(&format!("init: {init}\n{}", three("")));
+        let exporter = Exporter::start(&scenario, &[]);
+        exporter.until(expected, |page| (reason(page)? == expected).then_some(()));
+        scenario.set(&three(""));
+        exporter.until("it has healed", |page| (nvml_up(page)? == 1.0).then_some(()));
+    }
+}
+
+#[test]
+fn no_gpu_is_a_reason_and_not_a_crash() {
+    let exporter = Exporter::start(&Scenario::named("none"), &[]);
+    exporter.until("no devices", |page| (reason(page)? == "no_devices").then_some(()));
+}
+
+#[test]
+fn a_worker_that_dies_is_replaced() {
+    let exporter = Exporter::start(&Scenario::new(&three("")), &[]);
+    exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
+    let workers = exporter.children("sampling-worker");
+    assert_eq!(workers.len(), 1);
+    let pid = i32::try_from(workers[0]).ok().and_then(rustix::process::Pid::from_raw).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    until("another worker", || {
+        let now = exporter.children("sampling-worker");
+        (now.len() == 1 && now != workers).then_some(())
+    });
+    exporter.until("it is up again", |page| (nvml_up(page)? == 1.0).then_some(()));
+}
+
+#[test]
+fn descriptors_do_not_grow_with_time_or_hangs() {
+    let scenario = Scenario::new(&three(""));
+    let exporter = Exporter::start(&scenario, &[]);
+    let open = |pid: u32| fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
+    let all = |exporter: &Exporter| {
+        let roles = ["sampling-launcher", "sampling-worker"];
+        let pids = roles.iter().flat_map(|role| exporter.children(role)).chain([exporter.pid()]);
+        pids.map(open).sum::<usize>()
+    };
+    exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
+    let before = all(&exporter);
+    for _ in 0..3 {
+        scenario.set(&three("    faults: {hang: true}\n"));
+        exporter.until("it hangs", |page| (gpu_up(page, "1")? == 0.0).then_some(()));
+        scenario.set(&three(""));
+        exporter.until("it heals", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
+    }
+    until("the descriptors are as many as before", || (all(&exporter) <= before).then_some(()));
+}
+
+#[test]
+fn the_process_that_faces_the_network_has_no_rights_and_the_worker_keeps_its_own() {
+    let exporter = Exporter::start(&Scenario::new(&three("")), &[]);
+    exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
+    let capabilities = |pid: u32, set: &str| {
+        let status = fs::read(format!("/proc/{pid}/status")).unwrap();
+        let status = String::from_utf8(status).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':')).unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    };
+    for set in ["CapEff", "CapPrm", "CapInh", "CapAmb", "CapBnd"] {
+        let ours = capabilities(std::process::id(), set);
+        assert!(capabilities(exporter.pid(), set) == 0 || (set == "CapBnd" && ours & 1 << 8 == 0), "{set}");
+        assert_eq!(capabilities(exporter.children("sampling-worker")[0], set), ours, "{set}");
+    }
+}
+
+#[test]
+fn pages_answer_while_the_driver_hangs() {
+    let scenario = Scenario::new(&format!("faults: {{hang: true}}\n{}", three("")));
+    let exporter = Exporter::start(&scenario, &[]);
+    let began = Instant::now();
+    let pages = std::iter::repeat_with(|| exporter.page()).take(50).count();
+    // Not a measurement: a page that waited for the driver would wait for its deadline each time.
+    assert!(began.elapsed() < Duration::from_millis(500) * 25, "{pages} pages");
+}
+
+#[test]
+fn it_drains_and_ends_when_asked() {
+    let mut exporter = Exporter::start(&Scenario::new(&three("")), &[]);
+    exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
+    let below: Vec<u32> =
+        ["sampling-launcher", "sampling-worker"].iter().flat_map(|role| exporter.children(role)).collect();
+    assert_eq!(below.len(), 2);
+    assert_eq!(exporter.stop(), Some(0));
+    until("launcher and worker have ended too", || {
+        below.iter().all(|pid| !fs::exists(format!("/proc/{pid}/fd/0")).unwrap_or_default()).then_some(())
+    });
+}

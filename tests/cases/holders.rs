@@ -1,0 +1,191 @@
+//! Who holds which VRAM: real processes in the real `/proc`, over the fake driver.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use end_to_end::exporter::Exporter;
+use end_to_end::fake::Scenario;
+use end_to_end::holder::Holder;
+use end_to_end::page::Page;
+use end_to_end::procfs::{Process, Procfs};
+
+/// One GPU with these processes, one a line of the scenario's form.
+fn scenario(processes: &[String]) -> String {
+    let lines: String = processes.iter().map(|process| format!("      - {{{process}}}\n")).collect();
+    format!("sampling_period: 20ms\ngpus:\n  - processes:\n{lines}")
+}
+
+fn held(pid: u32) -> String {
+    format!("pid: {pid}, used: 1GiB")
+}
+
+fn state(page: &Page, pid: u32) -> Option<String> {
+    page.label("bailiff_process_state", &[("pid", &pid.to_string())], "state")
+}
+
+#[test]
+fn a_holder_is_shown_with_its_owner_and_vanishes_at_the_beat_after_it_ended() {
+    let mut holder = Holder::sleeping();
+    let pid = holder.pid().to_string();
+    let scenario_file = Scenario::new(&scenario(&[held(holder.pid())]));
+    let exporter = Exporter::start(&scenario_file, &[]);
+    let page = exporter.next();
+    assert_eq!(page.value("bailiff_process_gpu_memory_bytes", &[("pid", &pid)]), Some(f64::from(1 << 30)));
+    let info = |label| page.label("bailiff_process_info", &[("pid", &pid)], label);
+    assert_eq!(info("comm").as_deref(), Some("sleep"));
+    assert_eq!(info("uid"), Some(rustix::process::getuid().as_raw().to_string()));
+    holder.end();
+    scenario_file.set(&scenario(&[]));
+    let page = exporter.next();
+    for family in ["bailiff_process_gpu_memory_bytes", "bailiff_process_info", "bailiff_process_state"] {
+        assert_eq!(page.all(family, &[("pid", &pid)]).count(), 0, "{family}");
+    }
+    assert_eq!(page.value("bailiff_gpu_processes", &[]), Some(0.0));
+}
+
+#[test]
+fn a_process_that_the_driver_still_lists_is_gone_and_its_memory_is_a_dead_pids() {
+    let mut holder = Holder::sleeping();
+    let pid = holder.pid();
+    let scenario = Scenario::new(&scenario(&[held(pid)]));
+    let exporter = Exporter::start(&scenario, &[]);
+    exporter.until("it lives", |page| (state(page, pid)? == "sleeping").then_some(()));
+    holder.end();
+    let page = exporter.next();
+    assert_eq!(state(&page, pid).as_deref(), Some("gone"));
+    let parts = |part| page.value("bailiff_gpu_memory_parts_bytes", &[("part", part)]);
+    assert_eq!((parts("dead_pids"), parts("holders")), (Some(f64::from(1 << 30)), Some(0.0)));
+}
+
+#[test]
+fn idle_time_is_seen_to_begin_when_work_ends() {
+    let holder = Holder::sleeping();
+    let pid = holder.pid().to_string();
+    let busy = scenario(&[format!("{}, sm: 80", held(holder.pid()))]);
+    let idle = scenario(&[held(holder.pid())]);
+    let scenario = Scenario::new(&busy);
+    let exporter = Exporter::start(&scenario, &[]);
+    let of = |page: &Page, name: &str| page.value(name, &[("pid", &pid)]);
+    let utilization = |page: &Page| {
+        page.value("bailiff_process_gpu_utilization_ratio", &[("pid", &pid), ("engine", "sm")])
+    };
+    exporter.until("it is busy", |page| (utilization(page)? > 0.7).then_some(()));
+    assert_eq!(of(&exporter.page(), "bailiff_process_gpu_idle_seconds"), Some(0.0));
+    let busy_seconds = exporter.until("busy time", |page| {
+        of(page, "bailiff_process_gpu_busy_seconds_total").filter(|seconds| *seconds > 0.0)
+    });
+    scenario.set(&idle);
+    exporter.until("it is idle for a while", |page| {
+        (utilization(page)? == 0.0 && of(page, "bailiff_process_gpu_idle_seconds")? > 0.5).then_some(())
+    });
+    let page = exporter.page();
+    assert!(of(&page, "bailiff_process_gpu_busy_seconds_total").expect("still counted") >= busy_seconds);
+    assert_eq!(page.all("bailiff_idle_memory_bytes", &[]).map(|(_, bytes)| bytes).sum::<f64>(), f64::from(1 << 30));
+    scenario.set(&busy);
+    exporter.until("it is busy again", |page| (of(page, "bailiff_process_gpu_idle_seconds")? == 0.0).then_some(()));
+}
+
+#[test]
+fn a_leader_that_exited_is_told_from_a_true_zombie() {
+    let leader = Holder::python(
+        "import ctypes, threading\n\
+         threading.Thread(target=lambda: threading.Event().wait()).start()\n\
+         print('ready')\n\
+         ctypes.CDLL(None).pthread_exit(None)",
+    );
+    let parent = Holder::python("import os, signal\npid = os.fork() or os._exit(0)\nprint(pid)\nsignal.pause()");
+    let zombie = child_of(parent.pid());
+    let scenario = Scenario::new(&scenario(&[held(leader.pid()), held(zombie)]));
+    let exporter = Exporter::start(&scenario, &[]);
+    exporter.until("both are what they are", |page| {
+        let found = (state(page, leader.pid())?, state(page, zombie)?);
+        (found == ("zombie_leader".into(), "zombie".into())).then_some(())
+    });
+}
+
+fn child_of(parent: u32) -> u32 {
+    end_to_end::wait::until("the child", || {
+        let path = format!("/proc/{parent}/task/{parent}/children");
+        #[expect(clippy::disallowed_methods, reason = "a test reads the real /proc")]
+        let children = std::fs::read_to_string(path).ok()?;
+        children.split_whitespace().next()?.parse().ok()
+    })
+}
+
+#[test]
+fn a_process_whose_session_ended_is_an_orphan() {
+    // A session of its own, whose leader starts a process and ends.
+    let leader = "import subprocess\nprint(subprocess.Popen(['sleep', 'infinity'], stdout=subprocess.DEVNULL).pid)";
+    let mut command = Command::new(end_to_end::programs::python());
+    command.args(["-c", leader]).stdout(Stdio::piped());
+    #[expect(unsafe_code, reason = "a new session can only be made between fork and exec")]
+    // SAFETY: setsid is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?));
+    }
+    let output = command.output().unwrap();
+    let orphan: u32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+    let child = Holder::sleeping();
+    let scenario = Scenario::new(&scenario(&[held(orphan), held(child.pid())]));
+    let exporter = Exporter::start(&scenario, &[]);
+    let orphaned = |page: &Page, pid: u32| page.value("bailiff_process_orphaned", &[("pid", &pid.to_string())]);
+    let seen = exporter.until("the orphan", |page| orphaned(page, orphan));
+    let other = orphaned(&exporter.page(), child.pid());
+    let pid = i32::try_from(orphan).ok().and_then(rustix::process::Pid::from_raw).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    assert_eq!(seen, 1.0);
+    assert_eq!(other, Some(0.0));
+}
+
+#[test]
+fn a_reused_pid_begins_anew() {
+    let procfs = Procfs::new().with(&Process::new(4100));
+    let scenario = Scenario::new(&scenario(&["pid: 4100, used: 1GiB".into()]));
+    let path = procfs.path().to_str().unwrap().to_owned();
+    let exporter = Exporter::start(&scenario, &["--procfs", &path]);
+    let idle = |page: &Page| page.value("bailiff_process_gpu_idle_seconds", &[("pid", "4100")]);
+    exporter.until("idle for a while", |page| (idle(page)? > 0.5).then_some(()));
+    let stat = "4100 (another) S 1 4100 4100 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 200000 0 0\n";
+    procfs.write("4100/stat", stat);
+    exporter.until("another process", |page| {
+        (page.label("bailiff_process_info", &[("pid", "4100")], "comm")? == "another").then_some(())
+    });
+    let since = idle(&exporter.page()).unwrap_or_default();
+    assert!(since < 0.5, "the new process has been idle for {since} s?");
+}
+
+#[test]
+fn the_largest_are_shown_and_the_rest_is_exact() {
+    let scenario = Scenario::named("8x100");
+    let exporter = Exporter::start(&scenario, &["--max-processes", "10"]);
+    let page = exporter.next();
+    let shown = page.all("bailiff_process_state", &[]).count();
+    assert_eq!(shown, 10);
+    let sum = |page: &Page, name: &str| page.all(name, &[]).map(|(_, value)| value).sum::<f64>();
+    let parts: f64 = page
+        .all("bailiff_gpu_memory_parts_bytes", &[])
+        .filter(|(labels, _)| matches!(labels["part"].as_str(), "holders" | "dead_pids"))
+        .map(|(_, value)| value)
+        .sum();
+    let all = sum(&page, "bailiff_process_gpu_memory_bytes") + sum(&page, "bailiff_gpu_other_processes_memory_bytes");
+    assert_eq!(all, parts);
+    assert_eq!(sum(&page, "bailiff_gpu_processes"), 800.0);
+    assert!(sum(&page, "bailiff_processes_dropped_total") > 0.0);
+}
+
+#[test]
+fn memory_adds_up_on_every_gpu() {
+    for name in ["busy", "idle", "8x4", "mps", "dead-pid", "graphics"] {
+        let exporter = Exporter::start(&Scenario::named(name), &[]);
+        let page = exporter.next();
+        for (labels, total) in page.all("bailiff_gpu_memory_total_bytes", &[]) {
+            let uuid = labels["gpu_uuid"].as_str();
+            let of_gpu = [("gpu_uuid", uuid)];
+            let parts: Vec<f64> =
+                page.all("bailiff_gpu_memory_parts_bytes", &of_gpu).map(|(_, bytes)| bytes).collect();
+            if !parts.is_empty() {
+                assert_eq!(parts.iter().sum::<f64>(), total, "{name} {uuid}");
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Bad input: names that try to break the page, files that are cut, figures that cannot be, flags that are
+//! wrong. A clear error or a counted gap; never a panic, never a wrong number.
+#![expect(clippy::disallowed_methods, reason = "a test writes files and holds ports")]
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+
+use end_to_end::exporter::{Exporter, run};
+use end_to_end::fake::Scenario;
+use end_to_end::holder::Holder;
+use end_to_end::page::Page;
+use end_to_end::procfs::{Process, Procfs};
+
+fn gaps(page: &Page, gap: &str) -> f64 {
+    page.value("bailiff_gaps_total", &[("gap", gap)]).unwrap_or_default()
+}
+
+fn one_gpu(processes: &str) -> Scenario {
+    Scenario::new(&format!("sampling_period: 20ms\ngpus:\n  - processes: [{processes}]\n"))
+}
+
+#[test]
+fn a_hostile_name_of_a_real_process_stays_a_label() {
+    let name = "a\\\"}\\n) 1\\xff\\\\";
+    let holder = Holder::python(&format!(
+        "open('/proc/self/comm', 'wb').write(b'{name}')\nprint('ready')\nimport signal\nsignal.pause()"
+    ));
+    let scenario = one_gpu(&format!("{{pid: {}, used: 1GiB}}", holder.pid()));
+    let exporter = Exporter::start(&scenario, &[]);
+    let page = exporter.next();
+    let pid = holder.pid().to_string();
+    let comm = page.label("bailiff_process_info", &[("pid", &pid)], "comm").expect("it is described");
+    assert!(comm.starts_with("a\"}"), "{comm:?}");
+    assert_eq!(page.value("bailiff_process_gpu_memory_bytes", &[("pid", &pid)]), Some(f64::from(1 << 30)));
+}
+
+#[test]
+fn hostile_and_huge_files_of_proc() {
+    let procfs = Procfs::new();
+    for pid in 4100..4110 {
+        procfs.add(&Process::new(pid));
+    }
+    procfs.write("4100/stat", "4100 (cut");
+    procfs.write("4101/stat", "");
+    procfs.write("4102/stat", "9999 (another pid) S 1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 7 0 0\n");
+    procfs.write("4103/cgroup", &format!("0::/{}\n", "x".repeat(10 << 20)));
+    procfs.write("4104/cmdline", &"y\0".repeat(5 << 20));
+    procfs.write("4105/cgroup", "0::/\"}\n{\\\n0::/kubepods/pod../..\n:::\n\u{0}");
+    procfs.write("4106/io", "read_bytes: many\n");
+    procfs.remove(4107);
+    let path = procfs.path().to_str().unwrap().to_owned();
+    let scenario = one_gpu("{pid: 4100, count: 10, used: 1GiB}");
+    let exporter = Exporter::start(&scenario, &["--procfs", &path, "--process.command"]);
+    let page = exporter.next();
+    let state = |pid: &str| page.label("bailiff_process_state", &[("pid", pid)], "state");
+    for pid in ["4100", "4101", "4102"] {
+        assert_eq!(state(pid).as_deref(), Some("unknown"), "{pid}");
+        assert_eq!(page.all("bailiff_process_cpu_seconds_total", &[("pid", pid)]).count(), 0);
+    }
+    assert_eq!(state("4107").as_deref(), Some("gone"));
+    for pid in ["4103", "4104", "4105", "4106", "4108"] {
+        assert_eq!(state(pid).as_deref(), Some("sleeping"), "{pid}");
+    }
+    assert_eq!(page.all("bailiff_process_io_bytes_total", &[("pid", "4106")]).count(), 0);
+    assert!(gaps(&page, "malformed") >= 3.0);
+    assert_eq!(page.all("bailiff_process_gpu_memory_bytes", &[]).count(), 10);
+}
+
+#[test]
+fn figures_that_cannot_be_are_dropped_and_counted() {
+    let scenario = Scenario::new(
+        "sampling_period: 20ms\n\
+         gpus:\n  - processes: [{pid: 4100, used: 1GiB, sm: 40}]\n    \
+         faults: {garbage: {utilization_above_100: true, pid_zero: true}}\n",
+    );
+    let exporter = Exporter::start(&scenario, &[]);
+    exporter.until("they are counted", |page| (gaps(page, "utilization_above_100") > 0.0).then_some(()));
+    let page = exporter.page();
+    for (labels, ratio) in page.all("bailiff_process_gpu_utilization_ratio", &[]) {
+        assert!((0.0..=1.0).contains(&ratio), "{labels:?} {ratio}");
+    }
+    assert_eq!(page.all("bailiff_process_state", &[("pid", "0")]).count(), 0);
+}
+
+#[test]
+fn every_size_of_entry_gives_the_same_page_and_a_growing_list_is_read() {
+    for (entry_bytes, faults) in [(16, ""), (24, ""), (32, ""), (40, ""), (24, "    faults: {grow: 7}\n")] {
+        let scenario = Scenario::new(&format!(
+            "entry_bytes: {entry_bytes}\ngpus:\n  - processes: [{{pid: 4100, count: 100, used: 1GiB}}]\n{faults}"
+        ));
+        let exporter = Exporter::start(&scenario, &[]);
+        let page = exporter.next();
+        let bytes: f64 = page.all("bailiff_process_gpu_memory_bytes", &[("pid", "4100")]).map(|(_, b)| b).sum();
+        assert_eq!(bytes, f64::from(1 << 30), "entries of {entry_bytes} bytes {faults}");
+        assert!(page.value("bailiff_gpu_processes", &[]) >= Some(100.0), "entries of {entry_bytes} bytes {faults}");
+    }
+}
+
+#[test]
+fn an_old_driver_is_read_as_far_as_it_goes() {
+    let scenario = Scenario::new(
+        "missing: [nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetProcessesUtilizationInfo, nvmlDeviceGetSamples, \
+         nvmlDeviceGetMPSComputeRunningProcesses_v3]\n\
+         sampling_period: 20ms\ngpus:\n  - processes: [{pid: 4100, used: 1GiB, sm: 40}, {pid: 4101, used: 2GiB}]\n",
+    );
+    let exporter = Exporter::start(&scenario, &[]);
+    let labels = [("pid", "4100"), ("engine", "sm")];
+    exporter.until("utilization by the older call", |page| {
+        (page.value("bailiff_process_gpu_utilization_ratio", &labels)? > 0.3).then_some(())
+    });
+    let page = exporter.page();
+    assert_eq!(page.all("bailiff_gpu_memory_reserved_bytes", &[]).count(), 0, "version 1 does not tell it");
+    assert_eq!(page.all("bailiff_gpu_memory_parts_bytes", &[]).count(), 0, "so nothing can add up");
+    assert!(page.value("bailiff_gpu_memory_used_bytes", &[]) > Some(3.0 * f64::from(1 << 30)));
+}
+
+#[test]
+fn a_driver_clock_that_steps_back_makes_nobody_idle() {
+    let text = |clock: &str| {
+        format!("clock: {clock}\nsampling_period: 20ms\ngpus:\n  - processes: [{{pid: 4100, used: 1GiB}}, {{pid: 4101, used: 1GiB, sm: 9}}]\n")
+    };
+    let scenario = Scenario::new(&text("wall"));
+    let exporter = Exporter::start(&scenario, &[]);
+    let reason =
+        |page: &Page| page.label("bailiff_process_gpu_utilization_unknown_info", &[("pid", "4100")], "reason");
+    exporter.until("it is idle", |page| page.value("bailiff_process_gpu_idle_seconds", &[("pid", "4100")]));
+    scenario.set(&text("boot"));
+    exporter.until("it is unknown", |page| (reason(page)? == "clock_stepped").then_some(()));
+    exporter.until("a new window", |page| page.value("bailiff_process_gpu_idle_seconds", &[("pid", "4100")]));
+}
+
+#[test]
+fn wrong_flags_and_places_end_with_a_clear_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let closed = tempfile::tempdir().unwrap();
+    let nowhere = closed.path().join("no/such/folder/stream.sock");
+    fs::set_permissions(closed.path(), fs::Permissions::from_mode(0o500)).unwrap();
+    let nowhere = nowhere.to_str().unwrap();
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["--no-such-flag"], 64, "--no-such-flag"),
+        (&["--interval", "soon"], 64, "soon"),
+        (&["--interval", "0s"], 64, "interval"),
+        (&["--web.listen-address", "nowhere"], 64, "nowhere"),
+        (&["--web.listen-address", &address], 1, "in use"),
+        (&["--web.listen-address", "127.0.0.1:0", "--stream", nowhere], 1, "stream.sock"),
+    ];
+    for (arguments, code, words) in cases {
+        let output = run(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
+        assert!(errors.contains(words) && !errors.contains("panicked"), "{arguments:?}: {errors}");
+    }
+}

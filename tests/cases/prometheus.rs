@@ -1,0 +1,154 @@
+//! A real Prometheus server, promtool and the parsers of Python's client read the pages.
+#![expect(clippy::disallowed_methods, reason = "a test runs other programs")]
+
+use std::fs;
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+
+use end_to_end::exporter::Exporter;
+use end_to_end::fake::Scenario;
+use end_to_end::wait::until;
+use end_to_end::{http, programs};
+use serde_json::Value;
+
+struct Prometheus {
+    child: Child,
+    address: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+impl Prometheus {
+    fn scraping(target: SocketAddr) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = format!(
+            "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n\
+             scrape_configs:\n  - job_name: bailiff\n    static_configs: [{{targets: ['{target}']}}]\n"
+        );
+        let file = folder.path().join("prometheus.yml");
+        fs::write(&file, config).unwrap();
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let child = Command::new(programs::tool("prometheus"))
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("prometheus is there: run `tests/setup prometheus`");
+        Self { child, address, _folder: folder }
+    }
+
+    /// The values of an instant query.
+    fn query(&self, query: &str) -> Option<Vec<Value>> {
+        let encoded: String = query
+            .bytes()
+            .map(|byte| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+            .collect();
+        let answer = http::get(self.address, &format!("/api/v1/query?query={encoded}"), &[]).ok()?;
+        let body = String::from_utf8(answer.body).ok()?;
+        let json = body.get(body.find('{')?..=body.rfind('}')?)?;
+        let value: Value = serde_json::from_str(json).ok()?;
+        Some(value["data"]["result"].as_array()?.clone())
+    }
+
+    fn number(&self, query: &str) -> Option<f64> {
+        self.query(query)?.first()?["value"][1].as_str()?.parse().ok()
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_real_server_scrapes_it_without_an_error() {
+    let exporter = Exporter::start(&Scenario::named("busy"), &["--interval", "500ms"]);
+    let prometheus = Prometheus::scraping(exporter.address());
+    let count = "count_over_time(up[5m])";
+    until("five scrapes", || (prometheus.number(count)? >= 5.0).then_some(()));
+    assert_eq!(prometheus.number("min_over_time(up[5m])"), Some(1.0));
+    let stored = prometheus.number("min_over_time(scrape_samples_post_metric_relabeling[5m])");
+    assert!(stored > Some(100.0), "{stored:?}");
+    let busy = "max by (pid) (bailiff_process_gpu_utilization_ratio{engine=\"sm\", pid=\"4100\"})";
+    assert_eq!(prometheus.number(busy), Some(0.92));
+    let used = "sum(bailiff_gpu_memory_parts_bytes{gpu=\"0\"}) == sum(bailiff_gpu_memory_total_bytes{gpu=\"0\"})";
+    assert_eq!(prometheus.query(used).map(|result| result.len()), Some(1), "memory adds up in PromQL too");
+}
+
+#[test]
+fn a_killed_holder_is_stale_at_the_next_scrape() {
+    let mut holder = end_to_end::holder::Holder::sleeping();
+    let text = |process: &str| format!("gpus:\n  - processes: [{process}]\n");
+    let scenario = Scenario::new(&text(&format!("{{pid: {}, used: 1GiB}}", holder.pid())));
+    let exporter = Exporter::start(&scenario, &[]);
+    let prometheus = Prometheus::scraping(exporter.address());
+    let query = "bailiff_process_gpu_memory_bytes";
+    until("it is stored", || (prometheus.query(query)?.len() == 1).then_some(()));
+    holder.end();
+    scenario.set(&text(""));
+    until("it is stale", || prometheus.query(query)?.is_empty().then_some(()));
+}
+
+fn promtool(page: &[u8]) {
+    let mut child = Command::new(programs::tool("promtool"))
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool is there: run `tests/setup prometheus`");
+    child.stdin.take().unwrap().write_all(page).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+}
+
+/// Reads the page with Python's parsers; prints how many samples there are.
+const PARSERS: &str = "
+import sys
+from prometheus_client.parser import text_string_to_metric_families as text
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+page = sys.stdin.buffer.read().decode()
+seen = set()
+for family in (openmetrics if '# EOF' in page else text)(page):
+    for sample in family.samples:
+        key = (sample.name, tuple(sorted(sample.labels.items())))
+        assert key not in seen, key
+        seen.add(key)
+print(len(seen))
+";
+
+fn python_samples(page: &[u8]) -> usize {
+    let mut child = Command::new(programs::python())
+        .args(["-c", PARSERS])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(page).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+}
+
+const OPENMETRICS: &str = "Accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
+
+#[test]
+fn every_reader_accepts_pages_of_0_1_2_and_8_gpus() {
+    for name in ["none", "dead-pid", "busy", "mig", "mps", "lost", "8x4"] {
+        let exporter = Exporter::start(&Scenario::named(name), &["--interval", "500ms"]);
+        let _ = exporter.next();
+        let plain = http::get(exporter.address(), "/metrics", &[]).unwrap();
+        promtool(&plain.body);
+        let text = python_samples(&plain.body);
+        let openmetrics = http::get(exporter.address(), "/metrics", &[OPENMETRICS]).unwrap();
+        assert!(openmetrics.head.to_ascii_lowercase().contains("application/openmetrics-text"), "{}", openmetrics.head);
+        assert!(openmetrics.text().ends_with("# EOF\n"));
+        let other = python_samples(&openmetrics.body);
+        assert!(text > 20 && text.abs_diff(other) <= 5, "{name}: {text} and {other} samples");
+    }
+}

@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""What two clients that are not ours see through the fake driver, as one JSON document.
+
+NVIDIA's own Python binding is asked directly, and nvitop through its API. The caller makes the environment
+(`pip install -r requirements.txt`) and sets LD_LIBRARY_PATH and FAKE_NVML_SCENARIO; README.md has an example.
+
+Whatever a driver refuses is in the document as {"error": NUMBER}. "disagreements" lists where the two clients
+differ; the exit status is 1 if there are any, and 2 if the driver did not answer in time.
+"""
+
+import argparse
+import json
+import os
+import sys
+import threading
+
+import pynvml
+
+NO_INSTANCE = 0xFFFFFFFF
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--last-seen", type=int, default=0, help="ask for samples newer than this, in microseconds")
+    arguments.add_argument("--timeout", type=float, default=20.0, help="give up on a driver that hangs, in seconds")
+    settings = arguments.parse_args()
+    give_up_after(settings.timeout)
+    document = describe(settings.last_seen)
+    json.dump(document, sys.stdout, indent=1, sort_keys=True)
+    print()
+    return 1 if document.get("disagreements") else 0
+
+
+def give_up_after(seconds):
+    """A call that hangs never comes back to Python, so that no exception could end it."""
+
+    def give_up():
+        print(json.dumps({"error": "the driver did not answer in time"}), flush=True)
+        os._exit(2)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+
+
+def describe(last_seen):
+    opened = answer(pynvml.nvmlInit)
+    if opened is not None:
+        return {"init": opened}
+    gpus = [with_nvitop(index, binding_gpu(index, last_seen)) for index in range(pynvml.nvmlDeviceGetCount())]
+    return {
+        "init": "ok",
+        "driver": answer(pynvml.nvmlSystemGetDriverVersion),
+        "gpus": gpus,
+        "disagreements": [text for gpu in gpus for text in disagreements(gpu)],
+    }
+
+
+def answer(function, *arguments):
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        return {"error": error.value}
+
+
+def refused(value):
+    return isinstance(value, dict) and "error" in value
+
+
+# What NVIDIA's binding says.
+
+
+def binding_gpu(index, last_seen):
+    handle = answer(pynvml.nvmlDeviceGetHandleByIndex, index)
+    if refused(handle):
+        return {"index": index, **handle}
+    mode = answer(pynvml.nvmlDeviceGetMigMode, handle)
+    gpu = {
+        "index": index,
+        **unit(handle),
+        "compute_mode": answer(pynvml.nvmlDeviceGetComputeMode, handle),
+        "mig_mode": mode if refused(mode) else mode[0],
+        "rates": rates(handle),
+        "samples": samples(handle, last_seen),
+        "samples_v1": samples_v1(handle, last_seen),
+        "mig": [],
+    }
+    most = answer(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)
+    for position in range(0 if refused(most) else most):
+        instance = answer(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, position)
+        if not refused(instance):
+            gpu["mig"].append(binding_instance(position, instance))
+    return gpu
+
+
+def binding_instance(position, handle):
+    return {
+        "index": position,
+        **unit(handle),
+        "gi": answer(pynvml.nvmlDeviceGetGpuInstanceId, handle),
+        "ci": answer(pynvml.nvmlDeviceGetComputeInstanceId, handle),
+        "slices": answer(lambda: pynvml.nvmlDeviceGetAttributes_v2(handle).gpuInstanceSliceCount),
+        "samples": samples(handle, 0),
+    }
+
+
+def unit(handle):
+    return {
+        "uuid": answer(pynvml.nvmlDeviceGetUUID, handle),
+        "name": answer(pynvml.nvmlDeviceGetName, handle),
+        "memory_v1": memory(handle, None),
+        "memory_v2": memory(handle, pynvml.nvmlMemory_v2),
+        "compute": processes(pynvml.nvmlDeviceGetComputeRunningProcesses, handle),
+        "graphics": processes(pynvml.nvmlDeviceGetGraphicsRunningProcesses, handle),
+        "mps": processes(pynvml.nvmlDeviceGetMPSComputeRunningProcesses, handle),
+    }
+
+
+def memory(handle, version):
+    info = answer(pynvml.nvmlDeviceGetMemoryInfo, handle, version)
+    if refused(info):
+        return info
+    fields = ["total", "free", "used"] + (["reserved"] if version else [])
+    return {field: getattr(info, field) for field in fields}
+
+
+def processes(function, handle):
+    found = answer(function, handle)
+    if refused(found):
+        return found
+    return [
+        {"pid": one.pid, "used": one.usedGpuMemory, "gi": known(one.gpuInstanceId), "ci": known(one.computeInstanceId)}
+        for one in found
+    ]
+
+
+def known(instance):
+    return None if instance == NO_INSTANCE else instance
+
+
+def rates(handle):
+    found = answer(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    return found if refused(found) else {"gpu": found.gpu, "memory": found.memory}
+
+
+def samples(handle, last_seen):
+    found = answer(pynvml.nvmlDeviceGetProcessUtilization, handle, last_seen)
+    if refused(found):
+        return found
+    return [
+        {"pid": one.pid, "sm": one.smUtil, "memory": one.memUtil, "encoder": one.encUtil, "decoder": one.decUtil,
+         "stamp": one.timeStamp}
+        for one in found
+    ]
+
+
+def samples_v1(handle, last_seen):
+    found = answer(pynvml.nvmlDeviceGetProcessesUtilizationInfo, handle, last_seen)
+    if refused(found):
+        return found
+    return [
+        {"pid": one.pid, "sm": one.smUtil, "memory": one.memUtil, "encoder": one.encUtil, "decoder": one.decUtil,
+         "jpg": one.jpgUtil, "ofa": one.ofaUtil, "stamp": one.timeStamp}
+        for one in found
+    ]
+
+
+# What nvitop says.
+
+
+def with_nvitop(index, gpu):
+    # It initializes the library when it is imported, so not before the driver has been seen to answer.
+    from nvitop import MigDevice, PhysicalDevice
+
+    gpu["nvitop"] = nvitop_unit(PhysicalDevice(index))
+    for instance in gpu.get("mig", []):
+        # Device.mig_devices() ends at the first gap, so each is asked for by its index.
+        instance["nvitop"] = nvitop_unit(MigDevice((index, instance["index"])))
+    return gpu
+
+
+def nvitop_unit(device):
+    info = device.memory_info()
+    return {
+        "uuid": plain(device.uuid()),
+        "name": plain(device.name()),
+        "memory": {field: plain(getattr(info, field)) for field in ("total", "free", "used")},
+        "utilization": {"gpu": plain(device.gpu_utilization()), "memory": plain(device.memory_utilization())},
+        "processes": [nvitop_process(one) for one in device.processes().values()],
+    }
+
+
+def nvitop_process(one):
+    return {
+        "pid": one.pid,
+        "kind": str(one.type),
+        "used": plain(one.gpu_memory()),
+        "gi": known_to_nvitop(one.gpu_instance_id()),
+        "ci": known_to_nvitop(one.compute_instance_id()),
+        "sm": plain(one.gpu_sm_utilization()),
+        "memory": plain(one.gpu_memory_utilization()),
+        "encoder": plain(one.gpu_encoder_utilization()),
+        "decoder": plain(one.gpu_decoder_utilization()),
+    }
+
+
+def known_to_nvitop(instance):
+    value = plain(instance)
+    return None if value == NO_INSTANCE else value
+
+
+def plain(value):
+    """nvitop says "N/A" with a string of a class of its own."""
+    return None if str(value) == "N/A" else value
+
+
+# Where they differ.
+
+
+def disagreements(gpu):
+    if refused(gpu):
+        return
+    for one in [gpu, *gpu["mig"]]:
+        theirs = one["nvitop"]
+        if theirs["uuid"] != one["uuid"]:
+            yield f"{one['uuid']}: nvitop names it {theirs['uuid']}"
+        if not refused(one["memory_v2"]) and any(theirs["memory"][key] != one["memory_v2"][key] for key in theirs["memory"]):
+            yield f"{one['uuid']}: memory is {one['memory_v2']} and to nvitop {theirs['memory']}"
+        ours, nvitops = holders(one), {row["pid"]: row["used"] for row in theirs["processes"]}
+        if ours is not None and ours != nvitops:
+            yield f"{one['uuid']}: processes are {ours} and to nvitop {nvitops}"
+
+
+def holders(one):
+    """By pid, from the two lists that nvitop reads; it does not ask for the clients of MPS."""
+    if refused(one["compute"]) or refused(one["graphics"]):
+        return None
+    return {row["pid"]: row["used"] for row in one["compute"] + one["graphics"]}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+//! What the driver remembers of processes after they have ended.
+
+use std::ffi::c_uint;
+
+use crate::abi::AccountingStats;
+use crate::code::{Answer, Code};
+use crate::edge::{InOut, Out, Room, device_calls, put};
+use crate::gate::Call;
+use crate::scenario::Accounted;
+
+/// How many processes a driver remembers.
+const REMEMBERED: c_uint = 4000;
+
+device_calls! {
+    nvmlDeviceGetAccountingMode(call, mode: Out<c_uint>) { put(mode, c_uint::from(call.whole.written.accounting.enabled)) }
+    nvmlDeviceSetAccountingMode(_call, _mode: c_uint) { Err(Code::NO_PERMISSION) }
+    nvmlDeviceClearAccountingPids(_call) { Err(Code::NO_PERMISSION) }
+    nvmlDeviceGetAccountingBufferSize(_call, size: Out<c_uint>) { put(size, REMEMBERED) }
+    nvmlDeviceGetAccountingPids(call, count: InOut<c_uint>, pids: Room<c_uint>) {
+        give_pids(call, count.ok_or(Code::INVALID_ARGUMENT)?, pids)
+    }
+    nvmlDeviceGetAccountingStats(call, pid: c_uint, stats: Out<AccountingStats>) {
+        let one = remembered(call)?.iter().find(|one| one.pid == pid).ok_or(Code::NOT_FOUND)?;
+        put(stats, self::stats(one, call.machine.clock.now()))
+    }
+}
+
+fn remembered<'machine>(call: &Call<'machine>) -> Result<&'machine [Accounted], Code> {
+    let accounting = &call.whole.written.accounting;
+    if accounting.enabled { Ok(&accounting.processes) } else { Err(Code::NOT_SUPPORTED) }
+}
+
+fn give_pids(call: &Call<'_>, count: &mut c_uint, pids: Room<c_uint>) -> Answer {
+    let all = remembered(call)?;
+    let needed = c_uint::try_from(all.len()).unwrap_or(c_uint::MAX);
+    if needed > 0 && (pids.is_none() || *count < needed) {
+        *count = needed.saturating_add(call.whole.written.faults.shrink);
+        return Err(Code::INSUFFICIENT_SIZE);
+    }
+    *count = needed;
+    pids.fill(needed, all.iter().map(|one| one.pid));
+    Ok(())
+}
+
+fn stats(one: &Accounted, now: u64) -> AccountingStats {
+    AccountingStats {
+        gpu: one.gpu,
+        memory: one.memory,
+        max_memory: one.max_memory.0,
+        time: if one.running { 0 } else { one.time.0 / 1_000 },
+        start: now.saturating_sub(one.time.0),
+        running: c_uint::from(one.running),
+        reserved: [0; 5],
+    }
+}

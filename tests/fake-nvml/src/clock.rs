@@ -1,0 +1,52 @@
+//! The clocks that the fake driver stamps its samples with, and its waiting: the one file that asks for the time.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a driver has a clock of its own and takes its time when a scenario says so"
+)]
+
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::Deserialize;
+
+/// The domain of the driver's time stamps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Clock {
+    /// Since 1970, as most drivers count.
+    #[default]
+    Wall,
+    /// Since the machine was started.
+    Boot,
+}
+
+impl Clock {
+    /// Now, in microseconds.
+    pub(crate) fn now(self) -> u64 {
+        let since = match self {
+            Self::Wall => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+            Self::Boot => Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default(),
+        };
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A moment to measure from; it does not step with the wall clock.
+pub(crate) fn moment() -> Instant {
+    Instant::now()
+}
+
+/// How often a call that waits looks at the scenario again.
+const PATIENCE: Duration = Duration::from_millis(5);
+
+/// Waits a little before the scenario is looked at again, and no longer than until `end`.
+pub(crate) fn pause(end: Option<Instant>) {
+    let left = end.map_or(PATIENCE, |end| end.saturating_duration_since(Instant::now()));
+    thread::sleep(left.min(PATIENCE));
+}
+
+/// Waits as long as a slow call takes.
+pub(crate) fn dawdle(long: Duration) {
+    thread::sleep(long);
+}

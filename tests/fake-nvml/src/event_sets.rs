@@ -1,0 +1,101 @@
+//! Event sets: what happens on the devices registered with them, each thing told once to each set.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_uint, c_ulonglong};
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::abi::{EventData, NO_INSTANCE};
+use crate::clock;
+use crate::code::{Answer, Code};
+use crate::edge::{Handle, Out, put, system_calls};
+use crate::gate::{Place, Target};
+use crate::machine::{Gpu, Machine};
+use crate::scenario::Lost;
+use crate::state;
+
+/// `nvmlEventTypeXidCriticalError`
+pub(crate) const XID: c_ulonglong = 8;
+
+system_calls! {
+    nvmlEventSetCreate(_machine, set: Out<Handle>) { put(set, create()?) }
+    nvmlEventSetFree(_machine, set: Handle) { with_slot(set, |slot| *slot = None) }
+    nvmlEventSetWait(_machine, set: Handle, event: Out<EventData>, timeout: c_uint) { put(event, wait(set, timeout)?) }
+    nvmlEventSetWait_v2(_machine, set: Handle, event: Out<EventData>, timeout: c_uint) {
+        put(event, wait(set, timeout)?)
+    }
+}
+
+/// More sets than anybody needs at once.
+const MOST_SETS: usize = 64;
+static PLACES: [Place; MOST_SETS] = [const { Place::NEW }; MOST_SETS];
+static SETS: Mutex<[Option<Set>; MOST_SETS]> = Mutex::new([const { None }; MOST_SETS]);
+
+/// The devices that a set is registered for, and how much of each one's list of errors it was told.
+#[derive(Default)]
+struct Set {
+    told: BTreeMap<u32, usize>,
+}
+
+fn create() -> Result<Handle, Code> {
+    let mut sets = SETS.lock().unwrap_or_else(PoisonError::into_inner);
+    let free = sets.iter_mut().zip(&PLACES).find(|(slot, _)| slot.is_none());
+    let (slot, place) = free.ok_or(Code::INSUFFICIENT_RESOURCES)?;
+    *slot = Some(Set::default());
+    Ok(place.handle())
+}
+
+/// Registers a device with a set; what a scenario lists already is still to be told.
+pub(crate) fn register(handle: Handle, gpu: u32, kinds: c_ulonglong) -> Answer {
+    with_slot(handle, |slot| {
+        if kinds & XID != 0 {
+            slot.get_or_insert_default().told.entry(gpu).or_insert(0);
+        }
+    })
+}
+
+fn with_slot<T>(handle: Handle, act: impl FnOnce(&mut Option<Set>) -> T) -> Result<T, Code> {
+    let mut sets = SETS.lock().unwrap_or_else(PoisonError::into_inner);
+    let slot = sets.iter_mut().zip(&PLACES).find(|(_, place)| ptr::eq(place.handle(), handle));
+    let (slot, _) = slot.filter(|(slot, _)| slot.is_some()).ok_or(Code::INVALID_ARGUMENT)?;
+    Ok(act(slot))
+}
+
+fn wait(set: Handle, timeout: c_uint) -> Result<EventData, Code> {
+    let end = clock::moment() + Duration::from_millis(u64::from(timeout));
+    loop {
+        let machine = state::machine().ok_or(Code::UNKNOWN)?;
+        let untold = with_slot(set, |slot| slot.as_mut().map(|set| set.untold(&machine)))?;
+        if let Some(outcome) = untold.flatten() {
+            return outcome;
+        }
+        if clock::moment() >= end {
+            return Err(Code::TIMEOUT);
+        }
+        clock::pause(Some(end));
+    }
+}
+
+impl Set {
+    /// The next error that was not told, or that a device is lost when there is no more to tell of any.
+    fn untold(&mut self, machine: &Machine) -> Option<Result<EventData, Code>> {
+        let mut lost = false;
+        for (index, told) in &mut self.told {
+            let Some(gpu) = machine.gpus.get(*index as usize) else { continue };
+            let errors = &gpu.written.xid;
+            *told = errors.len().min(*told);
+            if let Some(xid) = errors.get(*told) {
+                *told += 1;
+                return Some(Ok(event(gpu, *xid)));
+            }
+            lost |= gpu.lost != Lost::Now(false);
+        }
+        lost.then_some(Err(Code::GPU_IS_LOST))
+    }
+}
+
+fn event(gpu: &Gpu, xid: u64) -> EventData {
+    let device = Target { gpu: gpu.index, instance: None }.handle();
+    EventData { device, kind: XID, data: xid, gi: NO_INSTANCE, ci: NO_INSTANCE }
+}

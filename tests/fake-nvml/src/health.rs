@@ -1,0 +1,167 @@
+//! How a device fares: power, heat, clocks, errors of its memory.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_uint, c_ulonglong};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::abi::{self, FieldValue, Temperature};
+use crate::clock;
+use crate::code::{Answer, Code};
+use crate::edge::{InOut, Out, Room, device_calls, put};
+use crate::gate::Call;
+use crate::machine::Gpu;
+use crate::scenario::Clocks;
+
+/// `NVML_VALUE_TYPE_UNSIGNED_INT`
+const UNSIGNED_INT: c_uint = 1;
+/// `NVML_VALUE_TYPE_UNSIGNED_LONG_LONG`
+const UNSIGNED_LONG_LONG: c_uint = 3;
+/// The least power that a device can be limited to, in milliwatts.
+const LEAST_LIMIT: c_uint = 200_000;
+
+device_calls! {
+    nvmlDeviceGetPowerUsage(call, power: Out<c_uint>) { put(power, milliwatts(call.gpu()?.written.power.0)) }
+    nvmlDeviceGetEnforcedPowerLimit(call, limit: Out<c_uint>) { put(limit, power_limit(call)?) }
+    nvmlDeviceGetPowerManagementLimit(call, limit: Out<c_uint>) { put(limit, power_limit(call)?) }
+    nvmlDeviceGetPowerManagementDefaultLimit(call, limit: Out<c_uint>) { put(limit, power_limit(call)?) }
+    nvmlDeviceGetPowerManagementLimitConstraints(call, least: Out<c_uint>, most: Out<c_uint>) {
+        put(least, LEAST_LIMIT)?;
+        put(most, power_limit(call)?)
+    }
+    nvmlDeviceGetTotalEnergyConsumption(call, energy: Out<c_ulonglong>) { put(energy, self::energy(call.gpu()?)) }
+    nvmlDeviceGetTemperature(call, _sensor: c_uint, celsius: Out<c_uint>) {
+        put(celsius, call.gpu()?.written.temperature)
+    }
+    nvmlDeviceGetTemperatureV(call, asked: InOut<Temperature>) {
+        let asked = asked.ok_or(Code::INVALID_ARGUMENT)?;
+        if asked.version != abi::version::<Temperature>(1) {
+            return Err(Code::ARGUMENT_VERSION_MISMATCH);
+        }
+        asked.celsius = call.gpu()?.written.temperature.cast_signed();
+        Ok(())
+    }
+    nvmlDeviceGetFanSpeed(call, percent: Out<c_uint>) {
+        put(percent, call.gpu()?.written.fan.ok_or(Code::NOT_SUPPORTED)?)
+    }
+    nvmlDeviceGetPerformanceState(call, state: Out<c_uint>) { put(state, call.gpu()?.written.performance_state) }
+    nvmlDeviceGetPowerState(call, state: Out<c_uint>) { put(state, call.gpu()?.written.performance_state) }
+    nvmlDeviceGetClockInfo(call, domain: c_uint, mhz: Out<c_uint>) {
+        let Clocks { sm, memory, .. } = call.gpu()?.written.clocks;
+        put(mhz, of_domain(domain, sm, memory)?)
+    }
+    nvmlDeviceGetMaxClockInfo(call, domain: c_uint, mhz: Out<c_uint>) {
+        let Clocks { sm_max, memory_max, .. } = call.gpu()?.written.clocks;
+        put(mhz, of_domain(domain, sm_max, memory_max)?)
+    }
+    nvmlDeviceGetCurrentClocksEventReasons(call, reasons: Out<c_ulonglong>) {
+        put(reasons, call.gpu()?.written.throttle_reasons)
+    }
+    nvmlDeviceGetCurrentClocksThrottleReasons(call, reasons: Out<c_ulonglong>) {
+        put(reasons, call.gpu()?.written.throttle_reasons)
+    }
+    nvmlDeviceGetEccMode(call, current: Out<c_uint>, pending: Out<c_uint>) {
+        put(current, call.gpu().map(|_| 1)?)?;
+        put(pending, 1)
+    }
+    nvmlDeviceGetTotalEccErrors(call, kind: c_uint, _counter: c_uint, errors: Out<c_ulonglong>) {
+        put(errors, ecc_errors(call, kind)?)
+    }
+    nvmlDeviceGetMemoryErrorCounter(
+        call, kind: c_uint, _counter: c_uint, _location: c_uint, errors: Out<c_ulonglong>
+    ) {
+        put(errors, ecc_errors(call, kind)?)
+    }
+    nvmlDeviceGetRemappedRows(
+        call, corrected: Out<c_uint>, uncorrected: Out<c_uint>, pending: Out<c_uint>, failed: Out<c_uint>
+    ) {
+        call.gpu()?;
+        [corrected, uncorrected, pending, failed].into_iter().try_for_each(|out| put(out, 0))
+    }
+    nvmlDeviceGetRetiredPages(call, _cause: c_uint, count: InOut<c_uint>, _pages: Room<c_ulonglong>) {
+        no_page(call, count)
+    }
+    nvmlDeviceGetRetiredPages_v2(
+        call, _cause: c_uint, count: InOut<c_uint>, _pages: Room<c_ulonglong>, _stamps: Room<c_ulonglong>
+    ) {
+        no_page(call, count)
+    }
+    nvmlDeviceGetRetiredPagesPendingStatus(call, pending: Out<c_uint>) { put(pending, call.gpu().map(|_| 0)?) }
+    nvmlDeviceGetPcieThroughput(call, _counter: c_uint, kib: Out<c_uint>) { put(kib, call.gpu().map(|_| 0)?) }
+    nvmlDeviceGetCurrPcieLinkGeneration(call, generation: Out<c_uint>) { put(generation, call.gpu().map(|_| 5)?) }
+    nvmlDeviceGetMaxPcieLinkGeneration(call, generation: Out<c_uint>) { put(generation, call.gpu().map(|_| 5)?) }
+    nvmlDeviceGetCurrPcieLinkWidth(call, width: Out<c_uint>) { put(width, call.gpu().map(|_| 16)?) }
+    nvmlDeviceGetMaxPcieLinkWidth(call, width: Out<c_uint>) { put(width, call.gpu().map(|_| 16)?) }
+    nvmlDeviceGetFieldValues(call, count: c_uint, values: Room<FieldValue>) {
+        let gpu = call.gpu()?;
+        let now = call.machine.clock.now().cast_signed();
+        values.update(count, |value| answer_field(gpu, value, now))
+    }
+}
+
+fn milliwatts(power: u64) -> c_uint {
+    c_uint::try_from(power).unwrap_or(c_uint::MAX)
+}
+
+fn power_limit(call: &Call<'_>) -> Result<c_uint, Code> {
+    Ok(milliwatts(call.gpu()?.written.power_limit.0))
+}
+
+/// Graphics, SM, memory and video, in this order.
+fn of_domain(domain: c_uint, sm: u32, memory: u32) -> Result<c_uint, Code> {
+    match domain {
+        0 | 1 | 3 => Ok(sm),
+        2 => Ok(memory),
+        _ => Err(Code::INVALID_ARGUMENT),
+    }
+}
+
+fn ecc_errors(call: &Call<'_>, kind: c_uint) -> Result<c_ulonglong, Code> {
+    let ecc = &call.gpu()?.written.ecc;
+    match kind {
+        0 => Ok(ecc.corrected),
+        1 => Ok(ecc.uncorrected),
+        _ => Err(Code::INVALID_ARGUMENT),
+    }
+}
+
+fn no_page(call: &Call<'_>, count: InOut<c_uint>) -> Answer {
+    call.gpu()?;
+    *count.ok_or(Code::INVALID_ARGUMENT)? = 0;
+    Ok(())
+}
+
+/// What each device has used since it was first asked, in millijoules, and when it was last asked.
+static GROWN: Mutex<BTreeMap<u32, (f64, Instant)>> = Mutex::new(BTreeMap::new());
+
+/// The counter, grown by the power of now for the time since it was last read, so that it never goes back.
+#[expect(clippy::cast_precision_loss, reason = "no device draws so much power that it would matter")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a sum of products of positive numbers"
+)]
+fn energy(gpu: &Gpu) -> c_ulonglong {
+    let start = gpu.written.energy.0;
+    if !gpu.written.energy_grows {
+        return start;
+    }
+    let now = clock::moment();
+    let mut all = GROWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (grown, last) = all.entry(gpu.index).or_insert((0.0, now));
+    *grown += gpu.written.power.0 as f64 * now.duration_since(*last).as_secs_f64();
+    *last = now;
+    start.saturating_add(*grown as u64)
+}
+
+/// Each field has a code of its own; the call as a whole succeeds.
+fn answer_field(gpu: &Gpu, value: &mut FieldValue, now: i64) {
+    let answer = match value.field {
+        83 => Ok((UNSIGNED_LONG_LONG, energy(gpu))),
+        185 | 186 => Ok((UNSIGNED_INT, gpu.written.power.0)),
+        _ => Err(Code::NOT_SUPPORTED),
+    };
+    (value.stamp, value.latency) = (now, 0);
+    value.code = answer.err().unwrap_or(Code::SUCCESS);
+    (value.value_type, value.value) = answer.unwrap_or_default();
+}

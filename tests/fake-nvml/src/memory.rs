@@ -1,0 +1,27 @@
+//! How much memory a device or an instance has, in both versions of the question.
+
+use crate::abi::{self, Memory2};
+use crate::code::Code;
+use crate::edge::{InOut, Out, device_calls, put};
+
+/// Of the window that the processor sees the memory through.
+const BAR1: abi::Memory = abi::Memory { total: 256 << 30, free: (256 << 30) - (1 << 20), used: 1 << 20 };
+
+device_calls! {
+    nvmlDeviceGetMemoryInfo(call, info: Out<abi::Memory>) {
+        // The first version knows no reserve and counts it as used.
+        let memory = call.unit().memory;
+        put(info, abi::Memory { total: memory.total, free: memory.free, used: memory.used + memory.reserved })
+    }
+    nvmlDeviceGetMemoryInfo_v2(call, info: InOut<Memory2>) {
+        let info = info.ok_or(Code::INVALID_ARGUMENT)?;
+        if info.version != abi::version::<Memory2>(2) {
+            return Err(Code::ARGUMENT_VERSION_MISMATCH);
+        }
+        let memory = call.unit().memory;
+        (info.total, info.reserved) = (memory.total, memory.reserved);
+        (info.free, info.used) = (memory.free, memory.used);
+        Ok(())
+    }
+    nvmlDeviceGetBAR1MemoryInfo(_call, info: Out<abi::Memory>) { put(info, BAR1) }
+}

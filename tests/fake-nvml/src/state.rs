@@ -1,0 +1,100 @@
+//! What outlasts a call: how often the library was initialized, and the machine that the scenario file describes now.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the one file that reads the scenario and the variable that names it"
+)]
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write as _;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use std::{env, fs, io};
+
+use crate::clock;
+use crate::machine::Machine;
+
+/// The variable that names the scenario file.
+const VARIABLE: &str = "FAKE_NVML_SCENARIO";
+/// The file, asked for once: the program that we are loaded into may set variables while we read them.
+static FILE: LazyLock<Option<OsString>> = LazyLock::new(|| env::var_os(VARIABLE));
+
+static INITIALIZED: AtomicU32 = AtomicU32::new(0);
+static SCENARIO: Mutex<Scenario> = Mutex::new(Scenario { looked: None, seen: None, machine: None });
+
+/// The file and what was last made of it.
+struct Scenario {
+    looked: Option<Instant>,
+    seen: Option<Seen>,
+    machine: Option<Arc<Machine>>,
+}
+
+/// What a look at the file found; as long as it finds the same, the file is not read again.
+#[derive(PartialEq)]
+enum Seen {
+    Missing,
+    File { modified: (i64, i64), bytes: u64, inode: u64 },
+}
+
+/// The machine as the file describes it, or as it last described one; None where it never has.
+pub(crate) fn machine() -> Option<Arc<Machine>> {
+    let mut scenario = SCENARIO.lock().unwrap_or_else(PoisonError::into_inner);
+    scenario.look();
+    scenario.machine.clone()
+}
+
+/// Counts an initialization; as many shutdowns are needed to undo them.
+pub(crate) fn initialize() {
+    INITIALIZED.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Undoes one initialization, if there is one to undo.
+pub(crate) fn shut_down() -> bool {
+    INITIALIZED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1)).is_ok()
+}
+
+/// Whether calls may be answered.
+pub(crate) fn is_initialized() -> bool {
+    INITIALIZED.load(Ordering::SeqCst) > 0
+}
+
+impl Scenario {
+    fn look(&mut self) {
+        let now = clock::moment();
+        let patience = self.machine.as_ref().map_or(Duration::ZERO, |machine| machine.recheck);
+        if self.looked.is_some_and(|looked| now.duration_since(looked) < patience) {
+            return;
+        }
+        self.looked = Some(now);
+        let Some(path) = FILE.as_ref() else {
+            if self.seen.replace(Seen::Missing).is_none() {
+                complain(&format!("{VARIABLE} names no file"));
+            }
+            return;
+        };
+        let seen = fs::metadata(path).map_or(Seen::Missing, |file| Seen::File {
+            modified: (file.mtime(), file.mtime_nsec()),
+            bytes: file.len(),
+            inode: file.ino(),
+        });
+        if self.seen.as_ref() == Some(&seen) {
+            return;
+        }
+        self.seen = Some(seen);
+        match read(path) {
+            Ok(machine) => self.machine = Some(Arc::new(machine)),
+            Err(error) => complain(&format!("{}: {error}", path.display())),
+        }
+    }
+}
+
+fn read(path: &OsStr) -> Result<Machine, String> {
+    let text = fs::read_to_string(path).map_err(|error: io::Error| error.to_string())?;
+    Machine::read(&text, crate::exports).map_err(|nonsense| nonsense.to_string())
+}
+
+/// Whoever loads a library by path cannot be told in another way; a closed stderr is no reason to end it.
+fn complain(text: &str) {
+    let _ = writeln!(io::stderr(), "fake-nvml: {text}");
+}

@@ -1,0 +1,83 @@
+//! Functions that clients ask for and that no test needs an answer from: each says that the device has no such thing.
+
+use crate::code::Code;
+use crate::edge::device_calls;
+
+/// The further arguments are not named: nothing is read from them or put into them, and the C calling convention
+/// lets a function take fewer than it is given.
+macro_rules! unsupported {
+    ($($name:ident)*) => {
+        device_calls! { $($name(_call) { Err(Code::NOT_SUPPORTED) })* }
+    };
+}
+
+unsupported! {
+    nvmlDeviceGetActiveVgpus
+    nvmlDeviceGetApplicationsClock
+    nvmlDeviceGetAutoBoostedClocksEnabled
+    nvmlDeviceGetBoardId
+    nvmlDeviceGetBoardPartNumber
+    nvmlDeviceGetBridgeChipInfo
+    nvmlDeviceGetClock
+    nvmlDeviceGetConfComputeMemSizeInfo
+    nvmlDeviceGetCpuAffinity
+    nvmlDeviceGetCurrentDriverModel
+    nvmlDeviceGetDefaultApplicationsClock
+    nvmlDeviceGetDetailedEccErrors
+    nvmlDeviceGetDriverModel
+    nvmlDeviceGetDriverModel_v2
+    nvmlDeviceGetEncoderCapacity
+    nvmlDeviceGetEncoderSessions
+    nvmlDeviceGetEncoderStats
+    nvmlDeviceGetFBCSessions
+    nvmlDeviceGetFBCStats
+    nvmlDeviceGetFanSpeed_v2
+    nvmlDeviceGetGpuFabricInfo
+    nvmlDeviceGetGpuFabricInfoV
+    nvmlDeviceGetGpuOperationMode
+    nvmlDeviceGetGspFirmwareMode
+    nvmlDeviceGetGspFirmwareVersion
+    nvmlDeviceGetInforomConfigurationChecksum
+    nvmlDeviceGetInforomImageVersion
+    nvmlDeviceGetInforomVersion
+    nvmlDeviceGetIrqNum
+    nvmlDeviceGetMarginTemperature
+    nvmlDeviceGetMaxCustomerBoostClock
+    nvmlDeviceGetMemoryAffinity
+    nvmlDeviceGetMemoryBusWidth
+    nvmlDeviceGetModuleId
+    nvmlDeviceGetMultiGpuBoard
+    nvmlDeviceGetNumFans
+    nvmlDeviceGetNumGpuCores
+    nvmlDeviceGetNumaNodeId
+    nvmlDeviceGetNvLinkCapability
+    nvmlDeviceGetNvLinkErrorCounter
+    nvmlDeviceGetNvLinkRemoteDeviceType
+    nvmlDeviceGetNvLinkRemotePciInfo_v2
+    nvmlDeviceGetNvLinkState
+    nvmlDeviceGetNvLinkVersion
+    nvmlDeviceGetP2PStatus
+    nvmlDeviceGetPcieReplayCounter
+    nvmlDeviceGetPcieSpeed
+    nvmlDeviceGetPendingDriverModel
+    nvmlDeviceGetPlatformInfo
+    nvmlDeviceGetPowerManagementMode
+    nvmlDeviceGetPowerSource
+    nvmlDeviceGetRowRemapperHistogram
+    nvmlDeviceGetSramEccErrorStatus
+    nvmlDeviceGetSupportedClocksEventReasons
+    nvmlDeviceGetSupportedClocksThrottleReasons
+    nvmlDeviceGetSupportedGraphicsClocks
+    nvmlDeviceGetSupportedMemoryClocks
+    nvmlDeviceGetTargetFanSpeed
+    nvmlDeviceGetTemperatureThreshold
+    nvmlDeviceGetTopologyCommonAncestor
+    nvmlDeviceGetTopologyNearestGpus
+    nvmlDeviceGetVbiosVersion
+    nvmlDeviceGetVgpuSchedulerState
+    nvmlDeviceGetViolationStatus
+    nvmlDeviceGetVirtualizationMode
+    nvmlDeviceGetHostVgpuMode
+    nvmlDeviceOnSameBoard
+    nvmlGpmQueryDeviceSupport
+}

@@ -1,0 +1,83 @@
+//! A fake driver of one's own for each test, and its scenario, which can be rewritten while it runs.
+
+use std::env;
+use std::ffi::c_uint;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper_sys::bindings::nvmlProcessInfo_t;
+use tempfile::TempDir;
+
+/// A loaded library and the folder that it and its scenario are in.
+pub(crate) struct Driver {
+    pub(crate) nvml: Nvml,
+    folder: TempDir,
+}
+
+/// The library reads the variable when it is initialized for the first time; nobody else may set it meanwhile.
+static VARIABLE: Mutex<()> = Mutex::new(());
+
+impl Driver {
+    /// A driver that has been initialized; it looks at its scenario at every call.
+    pub(crate) fn start(scenario: &str) -> Self {
+        let folder = folder(scenario);
+        let nvml = initialize(folder.path()).expect("the driver starts");
+        Self { nvml, folder }
+    }
+
+    /// Swaps the scenario for another as a whole.
+    pub(crate) fn rewrite(&self, scenario: &str) {
+        rewrite(self.folder.path(), scenario);
+    }
+
+    pub(crate) fn gpu(&self, index: u32) -> Device<'_> {
+        self.nvml.device_by_index(index).expect("the device is there")
+    }
+}
+
+/// A folder with a library of its own, since one that is loaded already would not be loaded again.
+pub(crate) fn folder(scenario: &str) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::copy(built(), folder.path().join("libnvidia-ml.so.1")).expect("the library was built");
+    rewrite(folder.path(), scenario);
+    folder
+}
+
+/// Loads and initializes the library of this folder.
+pub(crate) fn initialize(folder: &Path) -> Result<Nvml, NvmlError> {
+    let _guard = VARIABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: the only other thread that reads the variable would be in this function, and holds the lock.
+    unsafe { env::set_var("FAKE_NVML_SCENARIO", folder.join("scenario.yaml")) };
+    Nvml::builder().lib_path(folder.join("libnvidia-ml.so.1").as_os_str()).init()
+}
+
+/// Writes a scenario beside the one that is there, and puts it in its place.
+pub(crate) fn rewrite(folder: &Path, scenario: &str) {
+    let new = folder.join("scenario.new");
+    fs::write(&new, format!("recheck: 0us\n{scenario}")).expect("the scenario is written");
+    fs::rename(new, folder.join("scenario.yaml")).expect("the scenario is swapped");
+}
+
+/// The library that cargo built for this test; it lies where the test itself does.
+fn built() -> PathBuf {
+    let test = env::current_exe().expect("a test is a file");
+    test.parent().expect("in a folder").join("libfake_nvml.so")
+}
+
+/// One call for the compute list, with room for so many entries of the usual size.
+pub(crate) fn compute_list(device: &Device<'_>, room: usize) -> (c_uint, c_uint, Vec<nvmlProcessInfo_t>) {
+    // SAFETY: a process entry is numbers only.
+    let mut entries = vec![unsafe { std::mem::zeroed::<nvmlProcessInfo_t>() }; room];
+    let mut count = c_uint::try_from(room).expect("few");
+    let start = if room == 0 { std::ptr::null_mut() } else { entries.as_mut_ptr() };
+    let list = device.nvml().lib().nvmlDeviceGetComputeRunningProcesses_v3.as_ref().expect("exported");
+    // SAFETY: there is room for `count` entries of the size that the driver has unless its scenario says otherwise.
+    let code = unsafe { list(device.handle(), &raw mut count, start) };
+    if code == 0 {
+        entries.truncate(count as usize);
+    }
+    (code, count, entries)
+}

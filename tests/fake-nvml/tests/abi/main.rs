@@ -1,0 +1,16 @@
+//! The built library, loaded by path and walked through `nvml-wrapper`: what a scenario says is what a client sees.
+#![allow(unsafe_code, reason = "the library is called as C calls it, and is told its scenario by a variable")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a test writes scenarios and sets the variable that names them"
+)]
+
+mod driver;
+mod events;
+mod faults;
+mod lifetime;
+mod lists;
+mod mig;
+mod sampling;
+mod scenarios;

@@ -1,0 +1,160 @@
+//! The programs that are measured: ours, and those that do the nearest thing.
+
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::bench::load::Load;
+use crate::bench::usage::Usage;
+use crate::page::Page;
+use crate::wait::until;
+use crate::{exporter, http, programs};
+
+/// A running program that serves metrics.
+pub struct Program {
+    name: &'static str,
+    child: Child,
+    address: SocketAddr,
+    _library: TempDir,
+}
+
+/// Our exporter, with these arguments besides.
+#[must_use]
+pub fn bailiff(load: &Load, arguments: &[&str]) -> Program {
+    let mut command = exporter::command(load.scenario());
+    let address = free_address();
+    command.args(["--trust-pid-namespace", "--web.listen-address", &address.to_string()]).args(arguments);
+    Program::start("bailiff", command, address)
+}
+
+/// The peers that are installed: `tests/setup peers` installs both.
+#[must_use]
+pub fn others(load: &Load) -> Vec<Program> {
+    let nvitop = programs::root().join("target/venv/bin/nvitop-exporter");
+    let all_smi = programs::root().join("target/tools/bin/all-smi");
+    let mut peers = Vec::new();
+    if nvitop.exists() {
+        let address = free_address();
+        let mut command = Command::new(nvitop);
+        command.args(["--hostname", "127.0.0.1", "--port", &address.port().to_string()]);
+        peers.push(Program::start("nvitop-exporter", over(command, load), address));
+    }
+    if all_smi.exists() {
+        let address = free_address();
+        let mut command = Command::new(all_smi);
+        command.args(["api", "--processes", "--interval", "5", "--port", &address.port().to_string()]);
+        peers.push(Program::start("all-smi", over(command, load), address));
+    }
+    peers
+}
+
+fn over(mut command: Command, load: &Load) -> Command {
+    command.env("FAKE_NVML_SCENARIO", load.scenario().path());
+    command
+}
+
+fn free_address() -> SocketAddr {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    free.expect("loopback has a free port")
+}
+
+impl Program {
+    fn start(name: &'static str, mut command: Command, address: SocketAddr) -> Self {
+        let library = tempfile::tempdir().expect("a temporary folder");
+        for link in ["libnvidia-ml.so.1", "libnvidia-ml.so"] {
+            std::os::unix::fs::symlink(programs::fake_nvml(), library.path().join(link)).expect("a link");
+        }
+        command.env("LD_LIBRARY_PATH", library.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().unwrap_or_else(|error| panic!("{name} does not start: {error}"));
+        Self { name, child, address, _library: library }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Waits for the first page.
+    pub fn until_page(&self) -> String {
+        until(self.name, || {
+            let answer = http::get(self.address, "/metrics", &[]).ok()?;
+            (answer.status == 200 && !answer.body.is_empty()).then(|| answer.text())
+        })
+    }
+
+    /// Waits until it serves processes, scrapes some more, and gives a page's size.
+    pub fn warm_up(&self) -> usize {
+        self.until_page();
+        until("figures of processes", || {
+            let text = http::get(self.address, "/metrics", &[]).ok()?.text();
+            (text.contains("pid=\"") || text.contains("process")).then_some(())
+        });
+        (0..20).map(|_| self.scrape()).count();
+        self.until_page().len()
+    }
+
+    /// One scrape, as Prometheus asks for it but for the gzip.
+    ///
+    /// # Panics
+    /// Where it does not answer.
+    #[must_use]
+    pub fn scrape(&self) -> Duration {
+        let began = Instant::now();
+        let answer = http::get(self.address, "/metrics", &[]).expect("it answers");
+        assert_eq!(answer.status, 200, "{}", self.name);
+        began.elapsed()
+    }
+
+    /// What it and all processes below it use.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage::of(&family(self.child.id()))
+    }
+
+    /// CPU time in a span without scrapes.
+    #[must_use]
+    pub fn idle_cpu(&self, span: Duration) -> Duration {
+        let before = self.usage().cpu;
+        std::thread::park_timeout(span);
+        self.usage().cpu.saturating_sub(before)
+    }
+
+    /// The number of our exporter's newest snapshot.
+    #[must_use]
+    pub fn beat(&self) -> f64 {
+        Page::read(&self.until_page()).value("bailiff_snapshots_total", &[]).unwrap_or_default()
+    }
+
+    /// Waits, without scraping more than now and then, for a later snapshot.
+    pub fn wait_for_beat(&self, number: f64) {
+        while self.beat() < number {
+            std::thread::park_timeout(Duration::from_millis(500));
+        }
+    }
+}
+
+/// A process and all below it.
+fn family(root: u32) -> Vec<u32> {
+    let mut family = vec![root];
+    let mut at = 0;
+    while let Some(pid) = family.get(at) {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let children: Vec<u32> = threads
+            .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
+            .flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>())
+            .collect();
+        family.extend(children);
+        at += 1;
+    }
+    family
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

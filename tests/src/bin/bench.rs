@@ -1,0 +1,117 @@
+//! `make bench`: speed and size of the exporter, beside `nvitop-exporter` and `all-smi` over the same fake
+//! driver and the same real processes, in one run. Absolute figures are this machine's; ratios travel.
+#![expect(clippy::disallowed_methods, reason = "a bench reads the clock")]
+
+use std::time::{Duration, Instant};
+
+use end_to_end::bench::load::Load;
+use end_to_end::bench::peers::{self, Program};
+
+/// Scrapes that are timed, after some that are not.
+const SCRAPES: usize = 300;
+
+fn main() {
+    println!("{:<28} {:>10} {:>10} {:>9} {:>9} {:>6} {:>10}", "", "CPU/scrape", "p99", "RSS", "bytes", "fds", "idle CPU");
+    for load in [Load::new(8, 4), Load::new(8, 100)] {
+        let name = load.name();
+        let ours = measure(&format!("bailiff {name}"), peers::bailiff(&load, &["--interval", "5s"]));
+        for peer in peers::others(&load) {
+            let title = format!("{} {name}", peer.name());
+            let theirs = measure(&title, peer);
+            println!(
+                "{:<28} {:>9.1}x {:>9.1}x {:>8.1}x",
+                "  of bailiff's",
+                theirs.cpu.as_secs_f64() / ours.cpu.as_secs_f64(),
+                theirs.p99.as_secs_f64() / ours.p99.as_secs_f64(),
+                theirs.rss / ours.rss,
+            );
+        }
+        beat(&load);
+    }
+    start();
+    hung();
+    descriptors();
+}
+
+struct Figures {
+    cpu: Duration,
+    p99: Duration,
+    rss: f64,
+}
+
+/// Scrapes a program as Prometheus would, and counts what that cost it.
+fn measure(title: &str, program: Program) -> Figures {
+    let bytes = program.warm_up();
+    let before = program.usage();
+    let mut took: Vec<Duration> = (0..SCRAPES).map(|_| program.scrape()).collect();
+    let after = program.usage();
+    took.sort_unstable();
+    let p99 = took[SCRAPES * 99 / 100];
+    let idle = program.idle_cpu(Duration::from_secs(10));
+    let spent: Duration = took.iter().sum();
+    // What it does anyway, scraped or not, is no cost of scraping.
+    let background = idle.mul_f64(spent.as_secs_f64() / 10.0);
+    let cpu = (after.cpu - before.cpu).saturating_sub(background) / u32::try_from(SCRAPES).unwrap_or(1);
+    let rss = after.rss_mib();
+    println!(
+        "{title:<28} {:>7.2} ms {:>7.2} ms {rss:>5.1} MiB {bytes:>9} {:>6} {:>8.2} %",
+        millis(cpu),
+        millis(p99),
+        after.descriptors,
+        idle.as_secs_f64() * 10.0,
+    );
+    Figures { cpu, p99, rss }
+}
+
+/// What a beat costs when nobody scrapes: both processes, the reading, the joining, the page.
+fn beat(load: &Load) {
+    let program = peers::bailiff(load, &["--interval", "500ms"]);
+    program.warm_up();
+    let (began, before) = (program.beat(), program.usage());
+    program.wait_for_beat(began + 20.0);
+    let (ended, after) = (program.beat(), program.usage());
+    let each = (after.cpu - before.cpu).as_secs_f64() / (ended - began);
+    println!(
+        "{:<28} {:>7.2} ms CPU a beat, {:.2} % of a core at 5 s",
+        format!("bailiff {} beat", load.name()),
+        each * 1e3,
+        each / 5.0 * 100.0
+    );
+}
+
+fn start() {
+    let load = Load::new(8, 4);
+    let mut took: Vec<Duration> = (0..20)
+        .map(|_| {
+            let began = Instant::now();
+            let program = peers::bailiff(&load, &[]);
+            program.until_page();
+            began.elapsed()
+        })
+        .collect();
+    took.sort_unstable();
+    println!("{:<28} {:>7.2} ms median, {:.2} ms worst of {}", "bailiff start to page", millis(took[10]), millis(took[19]), took.len());
+}
+
+fn hung() {
+    let load = Load::new(8, 4);
+    let program = peers::bailiff(&load, &["--interval", "500ms"]);
+    program.warm_up();
+    load.hang();
+    program.wait_for_beat(program.beat() + 2.0);
+    let worst = (0..SCRAPES).map(|_| program.scrape()).max().unwrap_or_default();
+    println!("{:<28} {:>7.2} ms worst of {SCRAPES}", "bailiff, driver hung", millis(worst));
+}
+
+fn descriptors() {
+    let load = Load::new(8, 100);
+    let program = peers::bailiff(&load, &["--interval", "100ms"]);
+    program.warm_up();
+    let before = program.usage().descriptors;
+    program.wait_for_beat(program.beat() + 100.0);
+    println!("{:<28} {before} at first, {} after 100 beats", "bailiff descriptors", program.usage().descriptors);
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}

@@ -1,0 +1,58 @@
+//! The fake driver's scenario: a file that it re-reads when it changes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::programs;
+
+/// A scenario of a test's own, which may change while the driver runs.
+pub struct Scenario {
+    folder: TempDir,
+}
+
+impl Scenario {
+    /// A scenario that says this.
+    ///
+    /// # Panics
+    /// Where no file can be written.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        let scenario = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        scenario.set(text);
+        scenario
+    }
+
+    /// One of `tests/fake-nvml/scenarios`.
+    ///
+    /// # Panics
+    /// Where there is none of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        let path = programs::root().join("tests/fake-nvml/scenarios").join(format!("{name}.yaml"));
+        Self::new(&fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+    }
+
+    /// Says something else from now on.
+    ///
+    /// # Panics
+    /// Where no file can be written.
+    pub fn set(&self, text: &str) {
+        let next = self.folder.path().join("next");
+        fs::write(&next, text).expect("a scenario can be written");
+        fs::rename(next, self.path()).expect("a scenario can be replaced");
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("scenario.yaml")
+    }
+
+    /// A folder that lives as long.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}

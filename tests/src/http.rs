@@ -1,0 +1,41 @@
+//! A plain HTTP client: one request, one answer.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// An answer.
+#[derive(Debug)]
+pub struct Answer {
+    /// Status code.
+    pub status: u16,
+    /// Header lines, as they came.
+    pub head: String,
+    /// Body.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// The body as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// Asks for a path, with header lines to add.
+///
+/// # Errors
+/// Where the server does not answer, or not in HTTP.
+pub fn get(address: SocketAddr, path: &str, headers: &[&str]) -> io::Result<Answer> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(10))?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{headers}\r\n")?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
+    let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(Answer { status, head, body: answer.split_off(end + 4) })
+}

@@ -1,0 +1,18 @@
+//! What the end-to-end cases share: the real programs, a made-up `/proc`, a strict reader of pages, and
+//! waiting for conditions. Everything here may fail loudly, since only tests and the demo use it.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests start programs, read files and fail loudly"
+)]
+
+pub mod bench;
+pub mod exporter;
+pub mod fake;
+pub mod holder;
+pub mod http;
+pub mod page;
+pub mod procfs;
+pub mod programs;
+pub mod wait;

@@ -1,0 +1,118 @@
+//! A strict reader of the text exposition format, written from its description and not from our writer.
+
+use std::collections::BTreeMap;
+
+/// The labels of a series, sorted.
+pub type Labels = BTreeMap<String, String>;
+
+/// A page, read.
+#[derive(Debug, Default)]
+pub struct Page {
+    series: BTreeMap<(String, Labels), f64>,
+    kinds: BTreeMap<String, String>,
+}
+
+impl Page {
+    /// Reads a page.
+    ///
+    /// # Panics
+    /// At a line that is not one, a series that stands twice, or a sample without its family before it.
+    #[must_use]
+    pub fn read(text: &str) -> Self {
+        let mut page = Self::default();
+        let mut family = String::new();
+        for line in text.lines().filter(|line| !line.is_empty()) {
+            if let Some(comment) = line.strip_prefix("# ") {
+                if let Some((name, kind)) = comment.strip_prefix("TYPE ").and_then(|rest| rest.split_once(' ')) {
+                    name.clone_into(&mut family);
+                    let twice = page.kinds.insert(name.to_owned(), kind.to_owned());
+                    assert!(twice.is_none(), "family {name} stands twice");
+                }
+                continue;
+            }
+            let (name, labels, value) = sample(line).unwrap_or_else(|| panic!("not a sample: {line:?}"));
+            assert!(name.starts_with(&family), "{line:?} stands in family {family}");
+            let twice = page.series.insert((name, labels), value);
+            assert!(twice.is_none(), "series stands twice: {line}");
+        }
+        page
+    }
+
+    /// The value of the one series of this name whose labels include these; none where there is no such series.
+    ///
+    /// # Panics
+    /// Where there are several.
+    #[must_use]
+    pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let mut found = self.all(name, labels);
+        let first = found.next().map(|(_, value)| value);
+        assert!(found.next().is_none(), "several series {name}{labels:?}");
+        first
+    }
+
+    /// All series of this name whose labels include these.
+    pub fn all<'a>(
+        &'a self,
+        name: &'a str,
+        labels: &'a [(&'a str, &'a str)],
+    ) -> impl Iterator<Item = (&'a Labels, f64)> {
+        self.series.iter().filter_map(move |((series, has), value)| {
+            let matches = labels.iter().all(|(key, wanted)| has.get(*key).is_some_and(|value| value == wanted));
+            (series == name && matches).then_some((has, *value))
+        })
+    }
+
+    /// A label of the first series of this name whose labels include these.
+    #[must_use]
+    pub fn label(&self, name: &str, labels: &[(&str, &str)], wanted: &str) -> Option<String> {
+        self.all(name, labels).next()?.0.get(wanted).cloned()
+    }
+
+    /// How many series there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.series.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.series.is_empty()
+    }
+}
+
+fn sample(line: &str) -> Option<(String, Labels, f64)> {
+    let name_end = line.find(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_' || letter == ':'))?;
+    let (name, mut rest) = line.split_at(name_end);
+    let mut labels = Labels::new();
+    if let Some(inner) = rest.strip_prefix('{') {
+        rest = inner;
+        while !rest.starts_with('}') {
+            let (key, after) = rest.split_once("=\"")?;
+            let (value, after) = quoted(after)?;
+            labels.insert(key.to_owned(), value).is_none().then_some(())?;
+            rest = after.strip_prefix(',').unwrap_or(after);
+        }
+        rest = &rest[1..];
+    }
+    let value = rest.strip_prefix(' ')?.parse().ok()?;
+    (!name.is_empty()).then_some((name.to_owned(), labels, value))
+}
+
+/// The text up to the closing quote, with its escapes undone, and what follows.
+fn quoted(text: &str) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '"' => return Some((value, &text[at + 1..])),
+            '\\' => value.push(match letters.next()?.1 {
+                'n' => '\n',
+                other @ ('\\' | '"') => other,
+                _ => return None,
+            }),
+            other => value.push(other),
+        }
+    }
+    None
+}

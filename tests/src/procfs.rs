@@ -1,0 +1,126 @@
+//! A made-up `/proc`, for pages that must be the same on every machine.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+/// The owner of made-up processes: a number that no machine has a name for.
+pub const OWNER: u32 = 4_242_424;
+
+/// A folder that looks like `/proc`.
+pub struct Procfs {
+    folder: TempDir,
+}
+
+/// One made-up process.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// Its pid.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Its state letter.
+    pub state: char,
+    /// Its cgroup file.
+    pub cgroup: String,
+    /// State letters of its threads other than the leader.
+    pub threads: Vec<char>,
+}
+
+impl Process {
+    /// A sleeping Python in a user's session.
+    #[must_use]
+    pub fn new(pid: u32) -> Self {
+        Self {
+            pid,
+            comm: "python3".into(),
+            state: 'S',
+            cgroup: "0::/user.slice/user-1000.slice/session-3.scope\n".into(),
+            threads: Vec::new(),
+        }
+    }
+}
+
+impl Procfs {
+    /// One of the initial PID namespace, with no processes.
+    ///
+    /// # Panics
+    /// Where nothing can be written.
+    #[must_use]
+    pub fn new() -> Self {
+        let procfs = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        procfs.write("sys/kernel/random/boot_id", "11111111-2222-3333-4444-555555555555\n");
+        procfs.write("stat", "cpu 0 0 0 0\nbtime 1700000000\n");
+        procfs.write("self/ns/.keep", "");
+        symlink("pid:[4026531836]", procfs.path().join("self/ns/pid")).expect("a link");
+        procfs.write("1/stat", &stat(&Process { comm: "systemd".into(), ..Process::new(1) }, 1, 'S'));
+        procfs
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Adds a process.
+    ///
+    /// # Panics
+    /// Where nothing can be written.
+    #[must_use]
+    pub fn with(self, process: &Process) -> Self {
+        self.add(process);
+        self
+    }
+
+    /// Adds a process, or replaces it.
+    ///
+    /// # Panics
+    /// Where nothing can be written.
+    pub fn add(&self, process: &Process) {
+        let pid = process.pid;
+        self.write(&format!("{pid}/stat"), &stat(process, pid, process.state));
+        self.write(&format!("{pid}/cgroup"), &process.cgroup);
+        self.write(&format!("{pid}/cmdline"), "python3\0train.py\0--api-key=sesame\0");
+        self.write(&format!("{pid}/io"), "read_bytes: 4096\nwrite_bytes: 8192\n");
+        self.write(&format!("{pid}/task/{pid}/stat"), &stat(process, pid, process.state));
+        for (thread, state) in (pid + 1..).zip(&process.threads) {
+            self.write(&format!("{pid}/task/{thread}/stat"), &stat(process, thread, *state));
+        }
+        let folder = self.path().join(pid.to_string());
+        let owner = rustix::fs::Uid::from_raw(OWNER);
+        // Without the right, the page shows who runs the tests: golden pages need root.
+        let _ = rustix::fs::chown(&folder, Some(owner), None);
+    }
+
+    /// Removes a process.
+    ///
+    /// # Panics
+    /// Where it cannot be removed.
+    pub fn remove(&self, pid: u32) {
+        fs::remove_dir_all(self.path().join(pid.to_string())).expect("a made-up process can end");
+    }
+
+    /// Writes any file of it.
+    ///
+    /// # Panics
+    /// Where it cannot be written.
+    pub fn write(&self, name: &str, text: &str) {
+        let path: PathBuf = self.path().join(name);
+        fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
+        fs::write(path, text).expect("a file");
+    }
+}
+
+impl Default for Procfs {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn stat(process: &Process, id: u32, state: char) -> String {
+    let threads = process.threads.len() + 1;
+    format!("{id} ({}) {state} 1 {id} {id} 0 -1 4194304 0 0 0 0 1500 500 0 0 20 0 {threads} 0 100000 0 0\n", process.comm)
+}

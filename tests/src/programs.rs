@@ -1,0 +1,50 @@
+//! Where the programs under test are.
+
+use std::path::{Path, PathBuf};
+
+/// The workspace's root.
+#[must_use]
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ is in the workspace").to_owned()
+}
+
+/// A program or library of this build, next to the running test.
+///
+/// # Panics
+/// Where it has not been built.
+#[must_use]
+pub fn built(name: &str) -> PathBuf {
+    let ours = std::env::current_exe().expect("a running program has a file");
+    let folder = ours.ancestors().skip(1).find(|folder| folder.join(name).exists());
+    folder.unwrap_or_else(|| panic!("{name} is not built: run `cargo build --workspace`")).join(name)
+}
+
+/// The exporter.
+#[must_use]
+pub fn exporter() -> PathBuf {
+    built("bailiff-exporter")
+}
+
+/// The fake driver.
+#[must_use]
+pub fn fake_nvml() -> PathBuf {
+    built("libfake_nvml.so")
+}
+
+/// Python with the packages of `tests/requirements.txt`.
+///
+/// # Panics
+/// Where `tests/setup python` has not been run.
+#[must_use]
+pub fn python() -> PathBuf {
+    let python = root().join("target/venv/bin/python");
+    assert!(python.exists(), "no target/venv: run `tests/setup python`");
+    python
+}
+
+/// A program of `target/tools`, or of the system.
+#[must_use]
+pub fn tool(name: &str) -> PathBuf {
+    let ours = root().join("target/tools/bin").join(name);
+    if ours.exists() { ours } else { name.into() }
+}
