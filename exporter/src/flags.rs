@@ -11,7 +11,7 @@ use clap::{Parser, ValueEnum};
 /// metrics for Prometheus, a status page for people at /, and for programs a stream of snapshots on a Unix
 /// socket. It only looks: it changes nothing and signals nobody.
 #[derive(Debug, Parser)]
-#[command(name = "bailiff-exporter", version, after_help = EXAMPLES)]
+#[command(name = "bailiff-exporter", version, after_help = EXAMPLES, args_override_self = true)]
 pub struct Flags {
     /// Address to serve on, HOST:PORT; may be given several times. An empty host means every address of
     /// this machine. The page names users and their programs, so it is for loopback unless told.

@@ -26,15 +26,13 @@ pub struct Packed {
     crc: Crc,
 }
 
-impl Packer {
-    /// Begins a member. The room is a guess at its length.
-    #[must_use]
-    pub fn new(room: usize) -> Self {
-        let mut bytes = Vec::with_capacity(room);
-        bytes.extend_from_slice(&HEADER);
-        Self { encoder: DeflateEncoder::new(bytes, Compression::fast()), crc: Crc::new() }
+impl Default for Packer {
+    fn default() -> Self {
+        Self { encoder: DeflateEncoder::new(HEADER.to_vec(), Compression::fast()), crc: Crc::new() }
     }
+}
 
+impl Packer {
     /// Ends the long part at a whole byte, so that another block can follow.
     ///
     /// # Errors
@@ -59,18 +57,6 @@ impl Write for Packer {
 }
 
 impl Packed {
-    /// The length of the long part.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Nothing is in it: never, as a member has a header.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
     /// The pieces of the whole member.
     #[must_use]
     pub fn with_tail(&self, tail: &[u8]) -> [Bytes; 2] {
@@ -112,7 +98,7 @@ mod tests {
     use super::*;
 
     fn read_back(long: &[u8], tail: &[u8]) -> Vec<u8> {
-        let mut packer = Packer::new(0);
+        let mut packer = Packer::default();
         packer.write_all(long).expect("memory takes everything");
         let packed = packer.finish().expect("memory takes everything");
         let member = packed.with_tail(tail).concat();

@@ -1,5 +1,4 @@
 //! The program: its roles, flags, settings, run, exit code.
-#![expect(clippy::disallowed_methods, reason = "the first argument may name a role of the sampler")]
 
 use std::ffi::OsStr;
 use std::process::ExitCode;

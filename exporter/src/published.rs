@@ -1,6 +1,6 @@
 //! A snapshot and everything that is rendered from it: each form once, when it is first asked for.
 
-use std::io;
+use std::io::{self, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -38,16 +38,23 @@ impl Form {
 /// The static part of a page in one form.
 #[derive(Debug)]
 enum Rendered {
-    Plain(Bytes),
+    Plain(Pieces),
     Packed(Packed),
 }
 
-impl Rendered {
-    fn len(&self) -> usize {
-        match self {
-            Self::Plain(bytes) => bytes.len(),
-            Self::Packed(packed) => packed.len(),
-        }
+/// A page in the pieces that it was written in. As one piece it would be grown and copied as it is written,
+/// and its place could hardly be used again for the next one.
+#[derive(Debug, Default)]
+struct Pieces(Vec<Bytes>);
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.push(Bytes::copy_from_slice(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -102,9 +109,9 @@ impl Published {
         self.asked.fetch_or(1 << form.index(), Relaxed);
         let mut tail = Vec::new();
         page::write_tail(moment, form.format, &mut tail)?;
-        let rendered = self.forms[form.index()].get_or_init(|| self.render(form, 0));
+        let rendered = self.forms[form.index()].get_or_init(|| self.render(form));
         match rendered {
-            Ok(Rendered::Plain(bytes)) => Ok(Body::from_iter([bytes.clone(), tail.into()])),
+            Ok(Rendered::Plain(pieces)) => Ok(pieces.0.iter().cloned().chain([tail.into()]).collect()),
             Ok(Rendered::Packed(packed)) => Ok(Body::from_iter(packed.with_tail(&tail))),
             Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
         }
@@ -127,22 +134,19 @@ impl Published {
     fn prepare(&self, previous: &Self) {
         let asked = previous.asked.load(Relaxed);
         for form in Form::ALL.into_iter().filter(|form| asked & (1 << form.index()) != 0) {
-            let before = previous.forms[form.index()].get().and_then(|form| form.as_ref().ok());
-            // A little more than last time seldom has to grow.
-            let room = before.map_or(0, |before| before.len() + before.len() / 32);
-            let _ = self.forms[form.index()].set(self.render(form, room));
+            let _ = self.forms[form.index()].set(self.render(form));
         }
     }
 
-    fn render(&self, form: Form, room: usize) -> io::Result<Rendered> {
+    fn render(&self, form: Form) -> io::Result<Rendered> {
         match form.encoding {
             Encoding::Identity => {
-                let mut plain = Vec::with_capacity(room);
-                page::write(Some(self.content()), form.format, &mut plain)?;
-                Ok(Rendered::Plain(plain.into()))
+                let mut pieces = Pieces::default();
+                page::write(Some(self.content()), form.format, &mut pieces)?;
+                Ok(Rendered::Plain(pieces))
             }
             Encoding::Gzip => {
-                let mut packer = Packer::new(room);
+                let mut packer = Packer::default();
                 page::write(Some(self.content()), form.format, &mut packer)?;
                 packer.finish().map(Rendered::Packed)
             }

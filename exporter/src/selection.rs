@@ -20,6 +20,12 @@ impl Sum {
         Self(sum)
     }
 
+    /// Two sums as one.
+    #[must_use]
+    pub fn join(self, other: Self) -> Self {
+        self.plus(other.0)
+    }
+
     /// The sum, where every part is known.
     #[must_use]
     pub const fn known(self) -> Option<u64> {
@@ -53,11 +59,14 @@ impl Selection {
             let sum = sums.entry(holder.process).or_default();
             *sum = sum.plus(holder.memory);
         }
-        let held = |id: ProcessId| sums.get(&id).copied().unwrap_or_default().known().unwrap_or(u64::MAX);
-        let mut ids: Vec<ProcessId> = snapshot.processes.keys().copied().collect();
-        ids.sort_unstable_by_key(|id| (Reverse(held(*id)), id.pid()));
-        ids.truncate(most);
-        Self { shown: Some(ids.into_iter().collect()) }
+        let held = |sum: Sum| sum.known().unwrap_or(u64::MAX);
+        let ranked = snapshot.processes.keys().map(|id| {
+            let sum = sums.get(id).copied().unwrap_or_default();
+            (Reverse(held(sum)), id.pid(), *id)
+        });
+        let mut ranked: Vec<(Reverse<u64>, u32, ProcessId)> = ranked.collect();
+        ranked.sort_unstable();
+        Self { shown: Some(ranked.into_iter().take(most).map(|(_, _, id)| id).collect()) }
     }
 
     /// Whether this process is shown.

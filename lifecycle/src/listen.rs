@@ -15,7 +15,7 @@ pub enum ListenError {
     InUse(String),
     /// It names no host of ours, or the right is missing, or another error.
     #[error("cannot listen on {0}: {why}", why = plain(.1))]
-    Other(String, #[source] io::Error),
+    Other(String, io::Error),
 }
 
 /// Whether it looks like `HOST:PORT`; a host may be empty, and then every address of this machine is meant.

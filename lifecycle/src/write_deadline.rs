@@ -1,5 +1,5 @@
-//! A connection whose reader must keep up: what was begun to be written is gone within a limit, or the
-//! connection is cut. hyper has a limit for slow senders and none for slow readers, who would keep the
+//! A connection whose reader must keep up: what hyper has in hand (some 400 KB) is read within a limit, or
+//! the connection is cut. hyper has a limit for slow senders and none for slow readers, who would keep the
 //! pages of old snapshots in memory.
 
 use std::future::Future;

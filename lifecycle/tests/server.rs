@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 /// Far more than the buffers of two sockets hold.
 const LARGE: usize = 64 << 20;
 const SHORT: Duration = Duration::from_millis(50);
-const LONG: Duration = Duration::from_secs(600);
+const LONG: Duration = Duration::from_mins(10);
 const PATIENT: Limits = Limits { connections: 8, header: LONG, write: LONG, drain: LONG };
 
 #[derive(Default)]

@@ -78,10 +78,13 @@ impl Round {
             None => SourceState { fault: None, took: self.rest.as_ref().map(|rest| rest.nvml_took) },
         };
         let proc = match &self.rest {
-            Some(Rest { proc_fault: None, proc_took, .. }) => SourceState::up(*proc_took),
-            Some(Rest { proc_fault: Some(fault), .. }) => SourceState::down(*fault),
-            None => SourceState::down(self.fault.unwrap_or(Fault::Timeout)),
+            Some(Rest { proc_fault: None, proc_took, .. }) => Some(SourceState::up(*proc_took)),
+            Some(Rest { proc_fault: Some(fault), .. }) => Some(SourceState::down(*fault)),
+            None if self.fault.is_none() => Some(SourceState::down(Fault::Timeout)),
+            // Without a list of pids there is nothing to ask /proc.
+            None => None,
         };
-        BTreeMap::from([(Source::Nvml, nvml), (Source::Proc, proc)])
+        let both = [(Source::Nvml, Some(nvml)), (Source::Proc, proc)];
+        both.into_iter().filter_map(|(source, state)| Some((source, state?))).collect()
     }
 }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use bailiff_snapshot::{Fault, Gap, GpuSample, Moment};
+use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::message::{Report, Request, Rest};
@@ -23,7 +24,9 @@ const OPENERS_FROM: u64 = 256 << 20;
 /// The worker process itself, until standard input closes.
 #[must_use]
 pub fn serve() -> ExitCode {
-    match work() {
+    // A worker that hangs does not see its input close: it ends with the launcher, as far as it can be ended.
+    let with_launcher = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    match with_launcher.map_err(io::Error::from).and_then(|()| work()) {
         Ok(()) => ExitCode::SUCCESS,
         // Nobody is left to be told: the supervisor sees the socket close.
         Err(_) => ExitCode::FAILURE,

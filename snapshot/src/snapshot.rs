@@ -13,6 +13,10 @@ use crate::{
     PidNamespace, ProcessId, Reading, Sample, Seen, Source, SourceState, State, Telemetry, Utilization,
 };
 
+/// Who has device files open is looked for once a minute where it matters; an answer older than that, and two
+/// beats, is no longer told.
+const OPENERS_FRESH: Duration = Duration::from_mins(1);
+
 /// The state of a node at one beat.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
@@ -132,6 +136,11 @@ impl Snapshot {
             processes: BTreeMap::new(),
             gaps,
         };
+        let openers = sample.openers.or_else(|| {
+            let earlier = previous?.openers.clone()?;
+            let fresh = OPENERS_FRESH + sample.interval * 2;
+            (sample.at.boot.saturating_sub(earlier.at.boot) <= fresh).then_some(earlier)
+        });
         let gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
         let users = join.users(&gpus);
         Self {
@@ -146,7 +155,7 @@ impl Snapshot {
             gpus,
             processes: join.processes,
             users,
-            openers: sample.openers.or_else(|| previous.and_then(|previous| previous.openers.clone())),
+            openers,
             gaps: join.gaps,
             workers_left_behind: sample.workers_left_behind,
         }

@@ -151,6 +151,26 @@ pub enum Why {
     WindowTooLong,
 }
 
+impl Why {
+    /// Its label value.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mig => "mig",
+            Self::NotSupported => "not_supported",
+            Self::Failed => "failed",
+            Self::FirstLook => "first_look",
+            Self::NotListedBefore => "not_listed_before",
+            Self::SharedByMps => "shared_by_mps",
+            Self::Unattributed => "unattributed",
+            Self::SamplerSilent => "sampler_silent",
+            Self::SampledEarlier => "sampled_earlier",
+            Self::ClockStepped => "clock_stepped",
+            Self::WindowTooLong => "window_too_long",
+        }
+    }
+}
+
 /// The utilization of one process on one GPU in one window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

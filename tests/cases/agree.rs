@@ -1,6 +1,13 @@
 //! Clients that are not ours, NVIDIA's Python binding and nvitop, see through the fake driver what the
 //! exporter says, process by process.
-#![expect(clippy::disallowed_methods, reason = "a test runs other programs")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::float_cmp,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files, compares exact figures and fails loudly"
+)]
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -63,8 +70,10 @@ fn compare_processes(page: &Page, unit: &Value) -> usize {
     let Some(theirs) = listed(unit) else { return 0 };
     let of_gpu = [("gpu_uuid", uuid)];
     let held = page.all("bailiff_process_gpu_memory_bytes", &of_gpu);
-    let ours: BTreeMap<String, Option<f64>> = held.map(|(labels, bytes)| (labels["pid"].clone(), Some(bytes))).collect();
-    let known: BTreeMap<String, Option<f64>> = theirs.into_iter().filter(|(_, bytes)| bytes.is_some()).collect();
+    let ours: BTreeMap<String, Option<f64>> =
+        held.map(|(labels, bytes)| (labels["pid"].clone(), Some(bytes))).collect();
+    let known: BTreeMap<String, Option<f64>> =
+        theirs.into_iter().filter(|(_, bytes)| bytes.is_some()).collect();
     assert_eq!(ours, known, "{uuid}");
     ours.len()
 }

@@ -1,4 +1,12 @@
 //! A driver that hangs, is lost, is slow, is not there: the page always answers, says what is down, and heals.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::float_cmp,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files, compares exact figures and fails loudly"
+)]
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -56,7 +64,10 @@ fn one_hung_gpu_takes_no_other_along() {
     exporter.until("the second is down", |page| (gpu_up(page, "1")? == 0.0).then_some(()));
     for _ in 0..5 {
         let page = exporter.next();
-        assert_eq!((gpu_up(&page, "0"), gpu_up(&page, "1"), gpu_up(&page, "2")), (Some(1.0), Some(0.0), Some(1.0)));
+        assert_eq!(
+            (gpu_up(&page, "0"), gpu_up(&page, "1"), gpu_up(&page, "2")),
+            (Some(1.0), Some(0.0), Some(1.0))
+        );
         assert_eq!(nvml_up(&page), Some(1.0));
         assert_eq!(page.all("bailiff_process_gpu_memory_bytes", &[]).count(), 2);
         let uuid = page.label("bailiff_gpu_up", &[("gpu", "1")], "gpu_uuid").expect("it is shown");
@@ -74,7 +85,10 @@ fn one_lost_gpu_takes_no_other_along() {
         exporter.until("all are up", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
         scenario.set(&three(fault));
         let page = exporter.until("it is lost", |page| (gpu_up(page, "1")? == 0.0).then(|| exporter.page()));
-        assert_eq!((gpu_up(&page, "0"), gpu_up(&page, "2"), nvml_up(&page)), (Some(1.0), Some(1.0), Some(1.0)));
+        assert_eq!(
+            (gpu_up(&page, "0"), gpu_up(&page, "2"), nvml_up(&page)),
+            (Some(1.0), Some(1.0), Some(1.0))
+        );
         let reason = page.label("bailiff_gpu_fault_info", &[("gpu", "1")], "reason");
         assert_eq!(reason.as_deref(), Some("lost"));
         assert_eq!(page.all("bailiff_process_gpu_memory_bytes", &[]).count(), 2);
@@ -119,13 +133,15 @@ fn a_driver_that_cannot_be_opened_says_why() {
 
 #[test]
 fn no_gpu_is_a_reason_and_not_a_crash() {
-    let exporter = Exporter::start(&Scenario::named("none"), &[]);
+    let scenario = Scenario::named("none");
+    let exporter = Exporter::start(&scenario, &[]);
     exporter.until("no devices", |page| (reason(page)? == "no_devices").then_some(()));
 }
 
 #[test]
 fn a_worker_that_dies_is_replaced() {
-    let exporter = Exporter::start(&Scenario::new(&three("")), &[]);
+    let scenario = Scenario::new(&three(""));
+    let exporter = Exporter::start(&scenario, &[]);
     exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
     let workers = exporter.children("sampling-worker");
     assert_eq!(workers.len(), 1);
@@ -161,7 +177,8 @@ fn descriptors_do_not_grow_with_time_or_hangs() {
 
 #[test]
 fn the_process_that_faces_the_network_has_no_rights_and_the_worker_keeps_its_own() {
-    let exporter = Exporter::start(&Scenario::new(&three("")), &[]);
+    let scenario = Scenario::new(&three(""));
+    let exporter = Exporter::start(&scenario, &[]);
     exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
     let capabilities = |pid: u32, set: &str| {
         let status = fs::read(format!("/proc/{pid}/status")).unwrap();
@@ -188,7 +205,8 @@ fn pages_answer_while_the_driver_hangs() {
 
 #[test]
 fn it_drains_and_ends_when_asked() {
-    let mut exporter = Exporter::start(&Scenario::new(&three("")), &[]);
+    let scenario = Scenario::new(&three(""));
+    let mut exporter = Exporter::start(&scenario, &[]);
     exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
     let below: Vec<u32> =
         ["sampling-launcher", "sampling-worker"].iter().flat_map(|role| exporter.children(role)).collect();

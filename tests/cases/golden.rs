@@ -1,7 +1,14 @@
 //! Whole pages, compared with files: `UPDATE_GOLDEN=1` renews them; read the difference. The driver is the
 //! fake one and `/proc` is made up, so they are the same on every machine; what time makes of a figure is
 //! masked. They need root, to give made-up processes an owner.
-#![expect(clippy::disallowed_methods, reason = "golden pages are files")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::float_cmp,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files, compares exact figures and fails loudly"
+)]
 
 use std::fs;
 use std::process::Command;
@@ -150,7 +157,8 @@ fn no_driver() {
 
 #[test]
 fn no_library() {
-    let mut command = command(&Scenario::named("idle"), &procfs());
+    let (scenario, procfs) = (Scenario::named("idle"), procfs());
+    let mut command = command(&scenario, &procfs);
     command.args(["--nvml-library", "/nonexistent/libnvidia-ml.so.1"]);
     golden("no-library", &page(command));
 }
@@ -173,7 +181,8 @@ fn another_pid_namespace() {
 
 #[test]
 fn commands_when_asked_for() {
-    let mut command = command(&Scenario::named("busy"), &procfs());
+    let (scenario, procfs) = (Scenario::named("busy"), procfs());
+    let mut command = command(&scenario, &procfs);
     command.arg("--process.command");
     let page = Page::read(&page(command));
     let command = page.label("bailiff_process_info", &[("pid", "4100")], "command");
@@ -183,7 +192,8 @@ fn commands_when_asked_for() {
 /// The whole page of 800 processes is too long to read; the 16 largest and the exact rest are not.
 #[test]
 fn eight_gpus_of_a_hundred_processes() {
-    let mut command = command(&Scenario::named("8x100"), &procfs());
+    let (scenario, procfs) = (Scenario::named("8x100"), procfs());
+    let mut command = command(&scenario, &procfs);
     command.args(["--max-processes", "16"]);
     golden("8x100", &page(command));
 }

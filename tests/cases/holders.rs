@@ -1,4 +1,12 @@
 //! Who holds which VRAM: real processes in the real `/proc`, over the fake driver.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::float_cmp,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files, compares exact figures and fails loudly"
+)]
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -9,10 +17,14 @@ use end_to_end::holder::Holder;
 use end_to_end::page::Page;
 use end_to_end::procfs::{Process, Procfs};
 
-/// One GPU with these processes, one a line of the scenario's form.
+/// One GPU with these processes.
 fn scenario(processes: &[String]) -> String {
-    let lines: String = processes.iter().map(|process| format!("      - {{{process}}}\n")).collect();
-    format!("sampling_period: 20ms\ngpus:\n  - processes:\n{lines}")
+    format!("sampling_period: 20ms\ngpus:\n  - processes: [{}]\n", list(processes))
+}
+
+fn list(processes: &[String]) -> String {
+    let processes: Vec<String> = processes.iter().map(|process| format!("{{{process}}}")).collect();
+    processes.join(", ")
 }
 
 fn held(pid: u32) -> String {
@@ -66,9 +78,8 @@ fn idle_time_is_seen_to_begin_when_work_ends() {
     let scenario = Scenario::new(&busy);
     let exporter = Exporter::start(&scenario, &[]);
     let of = |page: &Page, name: &str| page.value(name, &[("pid", &pid)]);
-    let utilization = |page: &Page| {
-        page.value("bailiff_process_gpu_utilization_ratio", &[("pid", &pid), ("engine", "sm")])
-    };
+    let utilization =
+        |page: &Page| page.value("bailiff_process_gpu_utilization_ratio", &[("pid", &pid), ("engine", "sm")]);
     exporter.until("it is busy", |page| (utilization(page)? > 0.7).then_some(()));
     assert_eq!(of(&exporter.page(), "bailiff_process_gpu_idle_seconds"), Some(0.0));
     let busy_seconds = exporter.until("busy time", |page| {
@@ -80,9 +91,14 @@ fn idle_time_is_seen_to_begin_when_work_ends() {
     });
     let page = exporter.page();
     assert!(of(&page, "bailiff_process_gpu_busy_seconds_total").expect("still counted") >= busy_seconds);
-    assert_eq!(page.all("bailiff_idle_memory_bytes", &[]).map(|(_, bytes)| bytes).sum::<f64>(), f64::from(1 << 30));
+    assert_eq!(
+        page.all("bailiff_idle_memory_bytes", &[]).map(|(_, bytes)| bytes).sum::<f64>(),
+        f64::from(1 << 30)
+    );
     scenario.set(&busy);
-    exporter.until("it is busy again", |page| (of(page, "bailiff_process_gpu_idle_seconds")? == 0.0).then_some(()));
+    exporter.until("it is busy again", |page| {
+        (of(page, "bailiff_process_gpu_idle_seconds")? == 0.0).then_some(())
+    });
 }
 
 #[test]
@@ -93,7 +109,8 @@ fn a_leader_that_exited_is_told_from_a_true_zombie() {
          print('ready')\n\
          ctypes.CDLL(None).pthread_exit(None)",
     );
-    let parent = Holder::python("import os, signal\npid = os.fork() or os._exit(0)\nprint(pid)\nsignal.pause()");
+    let parent =
+        Holder::python("import os, signal\npid = os.fork() or os._exit(0)\nprint(pid)\nsignal.pause()");
     let zombie = child_of(parent.pid());
     let scenario = Scenario::new(&scenario(&[held(leader.pid()), held(zombie)]));
     let exporter = Exporter::start(&scenario, &[]);
@@ -106,7 +123,6 @@ fn a_leader_that_exited_is_told_from_a_true_zombie() {
 fn child_of(parent: u32) -> u32 {
     end_to_end::wait::until("the child", || {
         let path = format!("/proc/{parent}/task/{parent}/children");
-        #[expect(clippy::disallowed_methods, reason = "a test reads the real /proc")]
         let children = std::fs::read_to_string(path).ok()?;
         children.split_whitespace().next()?.parse().ok()
     })
@@ -115,7 +131,8 @@ fn child_of(parent: u32) -> u32 {
 #[test]
 fn a_process_whose_session_ended_is_an_orphan() {
     // A session of its own, whose leader starts a process and ends.
-    let leader = "import subprocess\nprint(subprocess.Popen(['sleep', 'infinity'], stdout=subprocess.DEVNULL).pid)";
+    let leader = "import subprocess\nnull = subprocess.DEVNULL\n\
+                  print(subprocess.Popen(['sleep', 'infinity'], stdout=null, stderr=null).pid)";
     let mut command = Command::new(end_to_end::programs::python());
     command.args(["-c", leader]).stdout(Stdio::piped());
     #[expect(unsafe_code, reason = "a new session can only be made between fork and exec")]
@@ -128,7 +145,8 @@ fn a_process_whose_session_ended_is_an_orphan() {
     let child = Holder::sleeping();
     let scenario = Scenario::new(&scenario(&[held(orphan), held(child.pid())]));
     let exporter = Exporter::start(&scenario, &[]);
-    let orphaned = |page: &Page, pid: u32| page.value("bailiff_process_orphaned", &[("pid", &pid.to_string())]);
+    let orphaned =
+        |page: &Page, pid: u32| page.value("bailiff_process_orphaned", &[("pid", &pid.to_string())]);
     let seen = exporter.until("the orphan", |page| orphaned(page, orphan));
     let other = orphaned(&exporter.page(), child.pid());
     let pid = i32::try_from(orphan).ok().and_then(rustix::process::Pid::from_raw).unwrap();
@@ -167,7 +185,8 @@ fn the_largest_are_shown_and_the_rest_is_exact() {
         .filter(|(labels, _)| matches!(labels["part"].as_str(), "holders" | "dead_pids"))
         .map(|(_, value)| value)
         .sum();
-    let all = sum(&page, "bailiff_process_gpu_memory_bytes") + sum(&page, "bailiff_gpu_other_processes_memory_bytes");
+    let all = sum(&page, "bailiff_process_gpu_memory_bytes")
+        + sum(&page, "bailiff_gpu_other_processes_memory_bytes");
     assert_eq!(all, parts);
     assert_eq!(sum(&page, "bailiff_gpu_processes"), 800.0);
     assert!(sum(&page, "bailiff_processes_dropped_total") > 0.0);
@@ -176,7 +195,8 @@ fn the_largest_are_shown_and_the_rest_is_exact() {
 #[test]
 fn memory_adds_up_on_every_gpu() {
     for name in ["busy", "idle", "8x4", "mps", "dead-pid", "graphics"] {
-        let exporter = Exporter::start(&Scenario::named(name), &[]);
+        let scenario = Scenario::named(name);
+        let exporter = Exporter::start(&scenario, &[]);
         let page = exporter.next();
         for (labels, total) in page.all("bailiff_gpu_memory_total_bytes", &[]) {
             let uuid = labels["gpu_uuid"].as_str();

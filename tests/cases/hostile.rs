@@ -1,6 +1,13 @@
 //! Bad input: names that try to break the page, files that are cut, figures that cannot be, flags that are
 //! wrong. A clear error or a counted gap; never a panic, never a wrong number.
-#![expect(clippy::disallowed_methods, reason = "a test writes files and holds ports")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::float_cmp,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files, compares exact figures and fails loudly"
+)]
 
 use std::fs;
 use std::net::TcpListener;
@@ -91,9 +98,13 @@ fn every_size_of_entry_gives_the_same_page_and_a_growing_list_is_read() {
         ));
         let exporter = Exporter::start(&scenario, &[]);
         let page = exporter.next();
-        let bytes: f64 = page.all("bailiff_process_gpu_memory_bytes", &[("pid", "4100")]).map(|(_, b)| b).sum();
+        let bytes: f64 =
+            page.all("bailiff_process_gpu_memory_bytes", &[("pid", "4100")]).map(|(_, b)| b).sum();
         assert_eq!(bytes, f64::from(1 << 30), "entries of {entry_bytes} bytes {faults}");
-        assert!(page.value("bailiff_gpu_processes", &[]) >= Some(100.0), "entries of {entry_bytes} bytes {faults}");
+        assert!(
+            page.value("bailiff_gpu_processes", &[]) >= Some(100.0),
+            "entries of {entry_bytes} bytes {faults}"
+        );
     }
 }
 
@@ -118,12 +129,15 @@ fn an_old_driver_is_read_as_far_as_it_goes() {
 #[test]
 fn a_driver_clock_that_steps_back_makes_nobody_idle() {
     let text = |clock: &str| {
-        format!("clock: {clock}\nsampling_period: 20ms\ngpus:\n  - processes: [{{pid: 4100, used: 1GiB}}, {{pid: 4101, used: 1GiB, sm: 9}}]\n")
+        format!(
+            "clock: {clock}\nsampling_period: 20ms\ngpus:\n  - processes: [{{pid: 4100, used: 1GiB}}, {{pid: 4101, used: 1GiB, sm: 9}}]\n"
+        )
     };
     let scenario = Scenario::new(&text("wall"));
     let exporter = Exporter::start(&scenario, &[]);
-    let reason =
-        |page: &Page| page.label("bailiff_process_gpu_utilization_unknown_info", &[("pid", "4100")], "reason");
+    let reason = |page: &Page| {
+        page.label("bailiff_process_gpu_utilization_unknown_info", &[("pid", "4100")], "reason")
+    };
     exporter.until("it is idle", |page| page.value("bailiff_process_gpu_idle_seconds", &[("pid", "4100")]));
     scenario.set(&text("boot"));
     exporter.until("it is unknown", |page| (reason(page)? == "clock_stepped").then_some(()));

@@ -1,5 +1,12 @@
 //! A real Prometheus server, promtool and the parsers of Python's client read the pages.
-#![expect(clippy::disallowed_methods, reason = "a test runs other programs")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::float_cmp,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files, compares exact figures and fails loudly"
+)]
 
 use std::fs;
 use std::io::Write;
@@ -43,7 +50,13 @@ impl Prometheus {
     fn query(&self, query: &str) -> Option<Vec<Value>> {
         let encoded: String = query
             .bytes()
-            .map(|byte| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+            .map(|byte| {
+                if byte.is_ascii_alphanumeric() {
+                    char::from(byte).to_string()
+                } else {
+                    format!("%{byte:02X}")
+                }
+            })
             .collect();
         let answer = http::get(self.address, &format!("/api/v1/query?query={encoded}"), &[]).ok()?;
         let body = String::from_utf8(answer.body).ok()?;
@@ -66,7 +79,8 @@ impl Drop for Prometheus {
 
 #[test]
 fn a_real_server_scrapes_it_without_an_error() {
-    let exporter = Exporter::start(&Scenario::named("busy"), &["--interval", "500ms"]);
+    let scenario = Scenario::named("busy");
+    let exporter = Exporter::start(&scenario, &["--interval", "500ms"]);
     let prometheus = Prometheus::scraping(exporter.address());
     let count = "count_over_time(up[5m])";
     until("five scrapes", || (prometheus.number(count)? >= 5.0).then_some(()));
@@ -75,7 +89,8 @@ fn a_real_server_scrapes_it_without_an_error() {
     assert!(stored > Some(100.0), "{stored:?}");
     let busy = "max by (pid) (bailiff_process_gpu_utilization_ratio{engine=\"sm\", pid=\"4100\"})";
     assert_eq!(prometheus.number(busy), Some(0.92));
-    let used = "sum(bailiff_gpu_memory_parts_bytes{gpu=\"0\"}) == sum(bailiff_gpu_memory_total_bytes{gpu=\"0\"})";
+    let used =
+        "sum(bailiff_gpu_memory_parts_bytes{gpu=\"0\"}) == sum(bailiff_gpu_memory_total_bytes{gpu=\"0\"})";
     assert_eq!(prometheus.query(used).map(|result| result.len()), Some(1), "memory adds up in PromQL too");
 }
 
@@ -140,13 +155,18 @@ const OPENMETRICS: &str = "Accept: application/openmetrics-text;version=1.0.0,te
 #[test]
 fn every_reader_accepts_pages_of_0_1_2_and_8_gpus() {
     for name in ["none", "dead-pid", "busy", "mig", "mps", "lost", "8x4"] {
-        let exporter = Exporter::start(&Scenario::named(name), &["--interval", "500ms"]);
+        let scenario = Scenario::named(name);
+        let exporter = Exporter::start(&scenario, &["--interval", "500ms"]);
         let _ = exporter.next();
         let plain = http::get(exporter.address(), "/metrics", &[]).unwrap();
         promtool(&plain.body);
         let text = python_samples(&plain.body);
         let openmetrics = http::get(exporter.address(), "/metrics", &[OPENMETRICS]).unwrap();
-        assert!(openmetrics.head.to_ascii_lowercase().contains("application/openmetrics-text"), "{}", openmetrics.head);
+        assert!(
+            openmetrics.head.to_ascii_lowercase().contains("application/openmetrics-text"),
+            "{}",
+            openmetrics.head
+        );
         assert!(openmetrics.text().ends_with("# EOF\n"));
         let other = python_samples(&openmetrics.body);
         assert!(text > 20 && text.abs_diff(other) <= 5, "{name}: {text} and {other} samples");

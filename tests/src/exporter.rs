@@ -130,8 +130,10 @@ impl Exporter {
     /// # Panics
     /// Where it does not end.
     pub fn stop(&mut self) -> Option<i32> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("our own child can be signalled");
+        let pid =
+            i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+            .expect("our own child can be signalled");
         until("the exporter ends", || self.child.try_wait().expect("our own child can be waited for")).code()
     }
 }

@@ -4,6 +4,8 @@
     clippy::disallowed_methods,
     clippy::expect_used,
     clippy::panic,
+    clippy::must_use_candidate,
+    clippy::missing_panics_doc,
     reason = "tests start programs, read files and fail loudly"
 )]
 

@@ -23,7 +23,9 @@ impl Page {
         let mut family = String::new();
         for line in text.lines().filter(|line| !line.is_empty()) {
             if let Some(comment) = line.strip_prefix("# ") {
-                if let Some((name, kind)) = comment.strip_prefix("TYPE ").and_then(|rest| rest.split_once(' ')) {
+                if let Some((name, kind)) =
+                    comment.strip_prefix("TYPE ").and_then(|rest| rest.split_once(' '))
+                {
                     name.clone_into(&mut family);
                     let twice = page.kinds.insert(name.to_owned(), kind.to_owned());
                     assert!(twice.is_none(), "family {name} stands twice");
@@ -57,7 +59,8 @@ impl Page {
         labels: &'a [(&'a str, &'a str)],
     ) -> impl Iterator<Item = (&'a Labels, f64)> {
         self.series.iter().filter_map(move |((series, has), value)| {
-            let matches = labels.iter().all(|(key, wanted)| has.get(*key).is_some_and(|value| value == wanted));
+            let matches =
+                labels.iter().all(|(key, wanted)| has.get(*key).is_some_and(|value| value == wanted));
             (series == name && matches).then_some((has, *value))
         })
     }
@@ -82,7 +85,8 @@ impl Page {
 }
 
 fn sample(line: &str) -> Option<(String, Labels, f64)> {
-    let name_end = line.find(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_' || letter == ':'))?;
+    let name_end =
+        line.find(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_' || letter == ':'))?;
     let (name, mut rest) = line.split_at(name_end);
     let mut labels = Labels::new();
     if let Some(inner) = rest.strip_prefix('{') {

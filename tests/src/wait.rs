@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// How long a condition may take on a busy machine.
-pub const LONG: Duration = Duration::from_secs(60);
+pub const LONG: Duration = Duration::from_mins(1);
 
 /// Asks until there is an answer, and gives it.
 ///

@@ -26,19 +26,14 @@ const MEMORY: [Column; 5] = [
 ];
 
 const TELEMETRY: [Column; 7] = [
-    (&metrics::GPU_UTILIZATION, |gpu| gpu.telemetry.utilization.map(ratio)),
-    (&metrics::GPU_MEMORY_BANDWIDTH, |gpu| gpu.telemetry.memory_utilization.map(ratio)),
+    (&metrics::GPU_UTILIZATION, |gpu| gpu.telemetry.utilization.map(Number::Percent)),
+    (&metrics::GPU_MEMORY_BANDWIDTH, |gpu| gpu.telemetry.memory_utilization.map(Number::Percent)),
     (&metrics::GPU_POWER, |gpu| Some((f64::from(gpu.telemetry.power?) / 1e3).into())),
     (&metrics::GPU_ENERGY, |gpu| gpu.telemetry.energy.map(joules)),
     (&metrics::GPU_TEMPERATURE, |gpu| Some(gpu.telemetry.temperature?.into())),
     (&metrics::GPU_MIG_ENABLED, |gpu| Some(gpu.telemetry.mig_enabled?.into())),
     (&metrics::GPU_PROCESSES, |gpu| Some(gpu.listed?.into())),
 ];
-
-/// Percent as a ratio.
-pub(super) fn ratio(percent: u32) -> Number {
-    (f64::from(percent) / 100.0).into()
-}
 
 #[expect(clippy::cast_precision_loss, reason = "joules need no more digits than a double has")]
 fn joules(millijoules: u64) -> Number {
@@ -65,7 +60,7 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     columns(&TELEMETRY, &up, page);
     clocks(&up, page);
     modes(&up, page);
-    xids(&up, page);
+    xids(&all, page);
     openers(snapshot, &up, page);
 }
 

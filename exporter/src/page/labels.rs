@@ -2,6 +2,7 @@
 //! whatever they like, so they are escaped and bounded here.
 
 use std::borrow::Cow;
+use std::fmt::Write;
 
 /// A label value has at most this many bytes; container ids have 64.
 const MOST_BYTES: usize = 128;
@@ -13,15 +14,35 @@ const UNPRINTABLE: char = '\u{fffd}';
 pub(crate) struct Labels(String);
 
 impl Labels {
+    /// A copy with room for so many bytes more.
+    pub(crate) fn roomy(&self, bytes: usize) -> Self {
+        let mut copy = String::with_capacity(self.0.len() + bytes);
+        copy.push_str(&self.0);
+        Self(copy)
+    }
+
+    /// These labels and one more, whose value is a pid.
+    pub(crate) fn with_pid(mut self, pid: u32) -> Self {
+        self.0.push_str(if self.0.is_empty() { "{pid=\"" } else { ",pid=\"" });
+        // Into memory, so it does not fail.
+        let _ = write!(self.0, "{pid}\"");
+        self
+    }
+
     /// These labels and one more; one without value is left out, as Prometheus takes the two for the same.
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
-        if !value.is_empty() {
-            self.0.push(if self.0.is_empty() { '{' } else { ',' });
-            self.0.push_str(name);
-            self.0.push_str("=\"");
-            escape(&bounded(value), &mut self.0);
-            self.0.push('"');
+        if value.is_empty() {
+            return self;
         }
+        self.0.push_str(if self.0.is_empty() { "{" } else { "," });
+        self.0.push_str(name);
+        self.0.push_str("=\"");
+        if is_plain(value) {
+            self.0.push_str(value);
+        } else {
+            escape(&bounded(value), &mut self.0);
+        }
+        self.0.push('"');
         self
     }
 
@@ -38,8 +59,7 @@ impl Labels {
 
 /// Text that is safe to show to a person: bounded, and no character that moves the others about.
 pub(crate) fn bounded(value: &str) -> Cow<'_, str> {
-    let plain = |byte: u8| (b' '..0x7f).contains(&byte);
-    if value.len() <= MOST_BYTES && value.bytes().all(plain) {
+    if is_plain(value) {
         return Cow::Borrowed(value);
     }
     let mut short = String::with_capacity(value.len().min(MOST_BYTES) + 4);
@@ -51,6 +71,13 @@ pub(crate) fn bounded(value: &str) -> Cow<'_, str> {
         short.push(if moves_others(character) { UNPRINTABLE } else { character });
     }
     Cow::Owned(short)
+}
+
+/// Short, printable, and without anything that has an escape: nearly every value is.
+fn is_plain(value: &str) -> bool {
+    let plain = |byte: u8| (b' '..0x7f).contains(&byte) && byte != b'"' && byte != b'\\';
+    // Without a way out in the middle, so that many bytes are looked at in one step.
+    value.len() <= MOST_BYTES && value.bytes().fold(true, |all, byte| all & plain(byte))
 }
 
 /// Control characters, line and paragraph separators, and the marks that turn the direction of writing.

@@ -1,6 +1,6 @@
 //! What the page says of single processes, and of those that there were too many of.
 
-use bailiff_snapshot::{Engines, Facts, Gpu, Holder, Process, ProcessId, Snapshot, Utilization, Why};
+use bailiff_snapshot::{Engines, Facts, Gpu, Holder, Process, ProcessId, Snapshot, Utilization};
 
 use super::gpus;
 use super::labels::Labels;
@@ -36,11 +36,16 @@ const USE: [HolderColumn; 3] = [
     }),
 ];
 
+/// What the label of a pid takes.
+const PID_BYTES: usize = 20;
+/// What the labels of an info take, more or less.
+const INFO_BYTES: usize = 400;
+
 /// Writes all families of single processes.
 pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Writer<'_>) {
     let shown = snapshot.processes.iter().filter(|(id, _)| selection.shows(**id));
     let processes: Vec<(Labels, ProcessId, &Process)> = shown
-        .map(|(id, process)| (Labels::default().with("pid", &id.pid().to_string()), *id, process))
+        .map(|(id, process)| (Labels::default().roomy(PID_BYTES).with_pid(id.pid()), *id, process))
         .collect();
     write_processes(&processes, page);
     drop(processes);
@@ -48,9 +53,7 @@ pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Write
     for gpu in &snapshot.gpus {
         let labels = gpus::labels(gpu);
         let shown = gpu.holders.iter().filter(|holder| selection.shows(holder.process));
-        holders.extend(
-            shown.map(|holder| (labels.clone().with("pid", &holder.process.pid().to_string()), holder)),
-        );
+        holders.extend(shown.map(|holder| (labels.roomy(PID_BYTES).with_pid(holder.process.pid()), holder)));
     }
     write_holders(&holders, page);
     drop(holders);
@@ -59,7 +62,7 @@ pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Write
 
 fn write_processes(processes: &[(Labels, ProcessId, &Process)], page: &mut Writer<'_>) {
     for (labels, _, process) in processes {
-        page.put(&metrics::PROCESS_INFO, &info(labels.clone(), process.facts.as_ref()), PRESENT);
+        page.put(&metrics::PROCESS_INFO, &info(labels.roomy(INFO_BYTES), process.facts.as_ref()), PRESENT);
     }
     for (labels, _, process) in processes {
         page.put_as((&metrics::PROCESS_STATE, "state", process.state.name()), labels, PRESENT);
@@ -113,12 +116,12 @@ fn write_holders(holders: &[(Labels, &Holder)], page: &mut Writer<'_>) {
     for (labels, holder) in holders {
         let Utilization::Observed(engines) = holder.utilization else { continue };
         for (engine, percent) in told(engines) {
-            page.put_as((&metrics::PROCESS_UTILIZATION, "engine", engine), labels, gpus::ratio(percent));
+            page.put_as((&metrics::PROCESS_UTILIZATION, "engine", engine), labels, Number::Percent(percent));
         }
     }
     for (labels, holder) in holders {
         if let Utilization::Unknown(why) = holder.utilization {
-            page.put_as((&metrics::PROCESS_UTILIZATION_UNKNOWN, "reason", reason(why)), labels, PRESENT);
+            page.put_as((&metrics::PROCESS_UTILIZATION_UNKNOWN, "reason", why.name()), labels, PRESENT);
         }
     }
     columns(&USE, holders, page);
@@ -144,22 +147,6 @@ fn told(engines: Engines) -> impl Iterator<Item = (&'static str, u32)> {
     ];
     let newer = [("jpeg", engines.jpeg), ("ofa", engines.ofa)];
     always.into_iter().chain(newer.into_iter().filter(|(_, percent)| *percent > 0))
-}
-
-const fn reason(why: Why) -> &'static str {
-    match why {
-        Why::Mig => "mig",
-        Why::NotSupported => "not_supported",
-        Why::Failed => "failed",
-        Why::FirstLook => "first_look",
-        Why::NotListedBefore => "not_listed_before",
-        Why::SharedByMps => "shared_by_mps",
-        Why::Unattributed => "unattributed",
-        Why::SamplerSilent => "sampler_silent",
-        Why::SampledEarlier => "sampled_earlier",
-        Why::ClockStepped => "clock_stepped",
-        Why::WindowTooLong => "window_too_long",
-    }
 }
 
 fn write_others(snapshot: &Snapshot, selection: &Selection, page: &mut Writer<'_>) {

@@ -1,14 +1,17 @@
 //! What the page says of users and containers: sums over processes, whatever their number.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use bailiff_snapshot::{Facts, Holder, Place, Snapshot, UserTotals, snapshot::user_label};
+use bailiff_snapshot::{Holder, Place, Snapshot, UserTotals, snapshot::user_label};
 
 use super::gpus;
 use super::labels::Labels;
 use super::writer::Writer;
 use crate::metrics;
 use crate::selection::Sum;
+
+/// What the labels of a container take, more or less.
+const CONTAINER_BYTES: usize = 200;
 
 /// What one user, or one container, has on one GPU.
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,6 +32,12 @@ impl Tally {
         };
         self.idle = self.idle.plus(idle);
     }
+
+    fn join(&mut self, other: Self) {
+        self.processes += other.processes;
+        self.memory = self.memory.join(other.memory);
+        self.idle = self.idle.join(other.idle);
+    }
 }
 
 /// Keyed by the labels as they are written: two names that are cut to the same are summed up, and no series
@@ -37,7 +46,7 @@ type Tallies = BTreeMap<Labels, Tally>;
 
 /// Writes all sums.
 pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
-    let users = tally(snapshot, |labels, facts| Some(labels.with("user", &user_label(facts)?)));
+    let (users, containers) = tally(snapshot);
     for (labels, tally) in &users {
         if let Some(bytes) = tally.idle.known() {
             page.put(&metrics::IDLE_MEMORY, labels, bytes);
@@ -52,31 +61,40 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     for (labels, tally) in &users {
         page.put(&metrics::USER_PROCESSES, labels, tally.processes);
     }
-    for (labels, tally) in tally(snapshot, |labels, facts| container(labels, &facts.place)) {
+    for (labels, tally) in containers {
         if let Some(bytes) = tally.memory.known() {
             page.put(&metrics::CONTAINER_MEMORY, &labels, bytes);
         }
     }
 }
 
-fn container(labels: Labels, place: &Place) -> Option<Labels> {
-    let labels = labels.with("container", place.container.as_deref()?);
-    Some(labels.maybe("pod", place.pod.as_deref()).maybe("namespace", place.namespace.as_deref()))
-}
-
-fn tally(snapshot: &Snapshot, name: impl Fn(Labels, &Facts) -> Option<Labels>) -> Tallies {
-    let mut tallies = Tallies::new();
+/// What each user and each container has on each GPU.
+fn tally(snapshot: &Snapshot) -> (Tallies, Tallies) {
+    let (mut users, mut containers) = (Tallies::new(), Tallies::new());
     for gpu in &snapshot.gpus {
         let labels = gpus::labels(gpu);
+        let mut of_gpu: HashMap<String, Tally> = HashMap::new();
         for holder in &gpu.holders {
             let process = snapshot.processes.get(&holder.process);
             let Some(facts) = process.and_then(|process| process.facts.as_ref()) else { continue };
-            if let Some(labels) = name(labels.clone(), facts) {
-                tallies.entry(labels).or_default().add(holder);
+            if let Some(user) = user_label(facts) {
+                of_gpu.entry(user).or_default().add(holder);
+            }
+            if let Some(labels) = container(&labels, &facts.place) {
+                containers.entry(labels).or_default().add(holder);
             }
         }
+        for (user, tally) in of_gpu {
+            users.entry(labels.clone().with("user", &user)).or_default().join(tally);
+        }
     }
-    tallies
+    (users, containers)
+}
+
+fn container(labels: &Labels, place: &Place) -> Option<Labels> {
+    let container = place.container.as_deref()?;
+    let labels = labels.roomy(CONTAINER_BYTES).with("container", container);
+    Some(labels.maybe("pod", place.pod.as_deref()).maybe("namespace", place.namespace.as_deref()))
 }
 
 fn totals(snapshot: &Snapshot, page: &mut Writer<'_>) {

@@ -11,14 +11,15 @@ use bailiff_snapshot::{
     Reading, Sample, Seen, Snapshot, Source, SourceState, State, Telemetry, UtilSample,
 };
 
-pub const GIB: u64 = 1 << 30;
-pub const INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const GIB: u64 = 1 << 30;
+pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Beat `seq` of a node that has these GPUs and processes.
-pub fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Seen>) -> Sample {
+pub(crate) fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Seen>) -> Sample {
+    let (since, passed) = (Duration::from_secs(1_700_000_000), Duration::from_secs(5 * seq));
     Sample {
         seq,
-        at: Moment { wall: Duration::from_secs(1_700_000_000 + 5 * seq), boot: INTERVAL * seq as u32 },
+        at: Moment { wall: since + passed, boot: passed },
         took: Duration::from_millis(12),
         interval: INTERVAL,
         boot_id: Some(BootId("boot".into())),
@@ -37,14 +38,14 @@ pub fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Seen>) ->
     }
 }
 
-pub fn walk(samples: impl IntoIterator<Item = Sample>) -> Snapshot {
+pub(crate) fn walk(samples: impl IntoIterator<Item = Sample>) -> Snapshot {
     let joined =
         samples.into_iter().fold(None, |last, sample| Some(Snapshot::between(last.as_ref(), sample)));
     joined.expect("at least one sample")
 }
 
 /// An idle GPU with these entries at beat `seq`; everything is told of it.
-pub fn gpu(seq: u64, index: u32, entries: Vec<Entry>) -> GpuSample {
+pub(crate) fn gpu(seq: u64, index: u32, entries: Vec<Entry>) -> GpuSample {
     let held: u64 = entries.iter().filter_map(|entry| entry.memory).sum();
     let clocks = [("sm", 1980), ("memory", 2619)].map(|(clock, megahertz)| (clock.to_owned(), megahertz));
     GpuSample {
@@ -84,11 +85,11 @@ pub fn gpu(seq: u64, index: u32, entries: Vec<Entry>) -> GpuSample {
     }
 }
 
-pub fn entry(pid: u32, memory: Option<u64>) -> Entry {
+pub(crate) fn entry(pid: u32, memory: Option<u64>) -> Entry {
     Entry { pid, memory, kinds: Kinds { compute: true, ..Kinds::default() }, peak: None }
 }
 
-pub fn facts(pid: u32, user: &str, comm: &str) -> Facts {
+pub(crate) fn facts(pid: u32, user: &str, comm: &str) -> Facts {
     Facts {
         key: ProcessKey { pid, start_ticks: 7 },
         state: State::Sleeping,
@@ -105,18 +106,18 @@ pub fn facts(pid: u32, user: &str, comm: &str) -> Facts {
     }
 }
 
-pub fn found(facts: Facts) -> (u32, Seen) {
+pub(crate) fn found(facts: Facts) -> (u32, Seen) {
     (facts.key.pid, Seen::Found(Box::new(facts)))
 }
 
 /// One GPU, one idle process of alice's.
-pub fn small(seq: u64) -> Sample {
+pub(crate) fn small(seq: u64) -> Sample {
     let gpus = vec![gpu(seq, 0, vec![entry(41, Some(GIB))])];
     sample(seq, gpus, [found(facts(41, "alice", "python3"))].into())
 }
 
 /// A node of so many GPUs and processes on each, in pods, half of them busy.
-pub fn large(seq: u64, gpus: u32, each: u32) -> Sample {
+pub(crate) fn large(seq: u64, gpus: u32, each: u32) -> Sample {
     let pid = |gpu: u32, n: u32| 1_000_000 + gpu * each + n;
     let one = |index: u32| {
         let entries = (0..each).map(|n| entry(pid(index, n), Some(GIB / 4 + u64::from(n)))).collect();
@@ -138,7 +139,7 @@ pub fn large(seq: u64, gpus: u32, each: u32) -> Sample {
     sample(seq, (0..gpus).map(one).collect(), processes.collect())
 }
 
-pub fn pod(n: u32) -> Place {
+pub(crate) fn pod(n: u32) -> Place {
     Place {
         cgroup: "/kubepods.slice".into(),
         container: Some(format!("{n:064x}")),
@@ -151,7 +152,7 @@ pub fn pod(n: u32) -> Place {
 }
 
 /// Everything that there can be at once, at beat `seq`: of two, for the use between them.
-pub fn motley(seq: u64) -> Sample {
+pub(crate) fn motley(seq: u64) -> Sample {
     let mut busy = gpu(seq, 0, motley_entries());
     let engines = Engines { sm: 50, memory: 20, encoder: 1, decoder: 2, jpeg: 3, ofa: 0 };
     busy.reading.answer = Answer::Samples(vec![UtilSample { pid: 41, stamp: seq, engines }]);

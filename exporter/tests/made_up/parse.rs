@@ -2,32 +2,32 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub type Labels = BTreeMap<String, String>;
+pub(crate) type Labels = BTreeMap<String, String>;
 
 /// One sample, its value as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sample {
-    pub name: String,
-    pub labels: Labels,
-    pub value: String,
+pub(crate) struct Sample {
+    pub(crate) name: String,
+    pub(crate) labels: Labels,
+    pub(crate) value: String,
 }
 
 /// A page that was found to be in order.
 #[derive(Debug, Default)]
-pub struct Page {
+pub(crate) struct Page {
     /// Types by family.
-    pub families: BTreeMap<String, String>,
-    pub samples: Vec<Sample>,
+    pub(crate) families: BTreeMap<String, String>,
+    pub(crate) samples: Vec<Sample>,
 }
 
 impl Page {
-    pub fn values(&self, name: &str) -> Vec<(&Labels, f64)> {
+    pub(crate) fn values(&self, name: &str) -> Vec<(&Labels, f64)> {
         let of_name = self.samples.iter().filter(|sample| sample.name == name);
         of_name.map(|sample| (&sample.labels, sample.value.parse().expect("it was checked"))).collect()
     }
 
     /// The one value whose labels hold these.
-    pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    pub(crate) fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let holds =
             |all: &Labels| labels.iter().all(|(name, value)| all.get(*name).is_some_and(|v| v == value));
         let found: Vec<f64> =
@@ -39,7 +39,7 @@ impl Page {
 
 /// Reads a page and checks: heads before samples, one block a family, samples that belong to the family
 /// above them, no series twice, and in `OpenMetrics` the end.
-pub fn parse(text: &str) -> Page {
+pub(crate) fn parse(text: &str) -> Page {
     let body = text.strip_suffix("# EOF\n").unwrap_or(text);
     assert!(
         body.ends_with('\n') && !body.contains("# EOF"),

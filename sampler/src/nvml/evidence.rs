@@ -61,7 +61,12 @@ pub(super) fn read(device: &Device<'_>, stamps: &mut Stamps, interval: Duration,
 }
 
 fn sampler(device: &Device<'_>, last: u64) -> DeviceSampler {
-    match raw::device_samples(device, last) {
+    let samples = match raw::device_samples(device, last) {
+        // Nothing newer: the sampler stands still, or its clock was set back, and its newest stamp tells which.
+        Err(NvmlError::NotFound) if last > 0 => raw::device_samples(device, 0),
+        samples => samples,
+    };
+    match samples {
         Ok((samples, filled)) => {
             let newest = samples.iter().map(|(stamp, _)| *stamp).max();
             let maximum = samples.iter().map(|(_, percent)| *percent).max();
@@ -73,7 +78,6 @@ fn sampler(device: &Device<'_>, last: u64) -> DeviceSampler {
         Err(error) if not_offered(&error) => device
             .utilization_rates()
             .map_or(DeviceSampler::Silent, |rates| DeviceSampler::CurrentOnly { utilization: rates.gpu }),
-        // NOT_FOUND is no sample since the last one: the sampler stands still.
         Err(_) => DeviceSampler::Silent,
     }
 }

@@ -7,8 +7,10 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, readlinkat, statat};
 use rustix::io::Errno;
 
-/// More of a file than this is not read: what we understand is far shorter.
-const MOST: usize = 1 << 20;
+/// More of a process's file than this is not read: what we understand is far shorter.
+const MOST: usize = 16 << 10;
+/// `/proc/stat` counts every interrupt of every CPU before it comes to what we want.
+const MOST_OF_STAT: usize = 1 << 20;
 
 /// A folder of `/proc`, held open: a held `/proc/PID` stays that process's, also when the pid is used again.
 pub(crate) struct Folder(OwnedFd);
@@ -48,7 +50,8 @@ impl Folder {
         // Not blocking: a made-up /proc may hold a FIFO.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.0, name, flags, Mode::empty())?;
-        read_bounded(file.as_fd(), buffer)?;
+        let most = if name == "stat" { MOST_OF_STAT } else { MOST };
+        read_bounded(file.as_fd(), buffer, most)?;
         Ok(buffer)
     }
 
@@ -85,10 +88,10 @@ impl Folder {
     }
 }
 
-fn read_bounded(file: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<(), Missing> {
+fn read_bounded(file: BorrowedFd<'_>, buffer: &mut Vec<u8>, most: usize) -> Result<(), Missing> {
     const CHUNK: usize = 4096;
     buffer.clear();
-    while buffer.len() < MOST {
+    while buffer.len() < most {
         let start = buffer.len();
         buffer.resize(start + CHUNK, 0);
         let read = rustix::io::retry_on_intr(|| rustix::io::read(file, &mut buffer[start..]));

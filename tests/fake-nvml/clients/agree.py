@@ -129,7 +129,12 @@ def processes(function, handle):
     if refused(found):
         return found
     return [
-        {"pid": one.pid, "used": one.usedGpuMemory, "gi": known(one.gpuInstanceId), "ci": known(one.computeInstanceId)}
+        {
+            "pid": one.pid,
+            "used": one.usedGpuMemory,
+            "gi": known(one.gpuInstanceId),
+            "ci": known(one.computeInstanceId),
+        }
         for one in found
     ]
 
@@ -145,24 +150,23 @@ def rates(handle):
 
 def samples(handle, last_seen):
     found = answer(pynvml.nvmlDeviceGetProcessUtilization, handle, last_seen)
-    if refused(found):
-        return found
-    return [
-        {"pid": one.pid, "sm": one.smUtil, "memory": one.memUtil, "encoder": one.encUtil, "decoder": one.decUtil,
-         "stamp": one.timeStamp}
-        for one in found
-    ]
+    return found if refused(found) else [sample(one) for one in found]
 
 
 def samples_v1(handle, last_seen):
     found = answer(pynvml.nvmlDeviceGetProcessesUtilizationInfo, handle, last_seen)
-    if refused(found):
-        return found
-    return [
-        {"pid": one.pid, "sm": one.smUtil, "memory": one.memUtil, "encoder": one.encUtil, "decoder": one.decUtil,
-         "jpg": one.jpgUtil, "ofa": one.ofaUtil, "stamp": one.timeStamp}
-        for one in found
-    ]
+    return found if refused(found) else [{**sample(one), "jpg": one.jpgUtil, "ofa": one.ofaUtil} for one in found]
+
+
+def sample(one):
+    return {
+        "pid": one.pid,
+        "sm": one.smUtil,
+        "memory": one.memUtil,
+        "encoder": one.encUtil,
+        "decoder": one.decUtil,
+        "stamp": one.timeStamp,
+    }
 
 
 # What nvitop says.
@@ -224,8 +228,9 @@ def disagreements(gpu):
         theirs = one["nvitop"]
         if theirs["uuid"] != one["uuid"]:
             yield f"{one['uuid']}: nvitop names it {theirs['uuid']}"
-        if not refused(one["memory_v2"]) and any(theirs["memory"][key] != one["memory_v2"][key] for key in theirs["memory"]):
-            yield f"{one['uuid']}: memory is {one['memory_v2']} and to nvitop {theirs['memory']}"
+        memory = one["memory_v2"]
+        if not refused(memory) and any(theirs["memory"][key] != memory[key] for key in theirs["memory"]):
+            yield f"{one['uuid']}: memory is {memory} and to nvitop {theirs['memory']}"
         ours, nvitops = holders(one), {row["pid"]: row["used"] for row in theirs["processes"]}
         if ours is not None and ours != nvitops:
             yield f"{one['uuid']}: processes are {ours} and to nvitop {nvitops}"

@@ -12,7 +12,9 @@ use crate::scenario::Accounted;
 const REMEMBERED: c_uint = 4000;
 
 device_calls! {
-    nvmlDeviceGetAccountingMode(call, mode: Out<c_uint>) { put(mode, c_uint::from(call.whole.written.accounting.enabled)) }
+    nvmlDeviceGetAccountingMode(call, mode: Out<c_uint>) {
+        put(mode, c_uint::from(call.whole.written.accounting.enabled))
+    }
     nvmlDeviceSetAccountingMode(_call, _mode: c_uint) { Err(Code::NO_PERMISSION) }
     nvmlDeviceClearAccountingPids(_call) { Err(Code::NO_PERMISSION) }
     nvmlDeviceGetAccountingBufferSize(_call, size: Out<c_uint>) { put(size, REMEMBERED) }

@@ -18,6 +18,7 @@ unsupported! {
     nvmlDeviceGetBoardId
     nvmlDeviceGetBoardPartNumber
     nvmlDeviceGetBridgeChipInfo
+    nvmlDeviceGetBusType
     nvmlDeviceGetClock
     nvmlDeviceGetConfComputeMemSizeInfo
     nvmlDeviceGetCpuAffinity
@@ -31,12 +32,15 @@ unsupported! {
     nvmlDeviceGetEncoderStats
     nvmlDeviceGetFBCSessions
     nvmlDeviceGetFBCStats
+    nvmlDeviceGetFanSpeedRPM
     nvmlDeviceGetFanSpeed_v2
     nvmlDeviceGetGpuFabricInfo
     nvmlDeviceGetGpuFabricInfoV
+    nvmlDeviceGetGpuInstanceProfileInfo
     nvmlDeviceGetGpuOperationMode
     nvmlDeviceGetGspFirmwareMode
     nvmlDeviceGetGspFirmwareVersion
+    nvmlDeviceGetHostVgpuMode
     nvmlDeviceGetInforomConfigurationChecksum
     nvmlDeviceGetInforomImageVersion
     nvmlDeviceGetInforomVersion
@@ -57,9 +61,11 @@ unsupported! {
     nvmlDeviceGetNvLinkState
     nvmlDeviceGetNvLinkVersion
     nvmlDeviceGetP2PStatus
+    nvmlDeviceGetPcieLinkMaxSpeed
     nvmlDeviceGetPcieReplayCounter
     nvmlDeviceGetPcieSpeed
     nvmlDeviceGetPendingDriverModel
+    nvmlDeviceGetPerformanceModes
     nvmlDeviceGetPlatformInfo
     nvmlDeviceGetPowerManagementMode
     nvmlDeviceGetPowerSource
@@ -69,15 +75,16 @@ unsupported! {
     nvmlDeviceGetSupportedClocksThrottleReasons
     nvmlDeviceGetSupportedGraphicsClocks
     nvmlDeviceGetSupportedMemoryClocks
+    nvmlDeviceGetSupportedPerformanceStates
     nvmlDeviceGetTargetFanSpeed
     nvmlDeviceGetTemperatureThreshold
     nvmlDeviceGetTopologyCommonAncestor
     nvmlDeviceGetTopologyNearestGpus
     nvmlDeviceGetVbiosVersion
+    nvmlDeviceGetVgpuSchedulerCapabilities
     nvmlDeviceGetVgpuSchedulerState
     nvmlDeviceGetViolationStatus
     nvmlDeviceGetVirtualizationMode
-    nvmlDeviceGetHostVgpuMode
     nvmlDeviceOnSameBoard
     nvmlGpmQueryDeviceSupport
 }

@@ -92,7 +92,8 @@ impl Program {
             let text = http::get(self.address, "/metrics", &[]).ok()?.text();
             (text.contains("pid=\"") || text.contains("process")).then_some(())
         });
-        (0..20).map(|_| self.scrape()).count();
+        let scraped: Duration = (0..20).map(|_| self.scrape()).sum();
+        assert!(!scraped.is_zero());
         self.until_page().len()
     }
 

@@ -11,13 +11,16 @@ use end_to_end::bench::peers::{self, Program};
 const SCRAPES: usize = 300;
 
 fn main() {
-    println!("{:<28} {:>10} {:>10} {:>9} {:>9} {:>6} {:>10}", "", "CPU/scrape", "p99", "RSS", "bytes", "fds", "idle CPU");
+    println!(
+        "{:<28} {:>10} {:>10} {:>9} {:>9} {:>6} {:>10}",
+        "", "CPU/scrape", "p99", "RSS", "bytes", "fds", "idle CPU"
+    );
     for load in [Load::new(8, 4), Load::new(8, 100)] {
         let name = load.name();
-        let ours = measure(&format!("bailiff {name}"), peers::bailiff(&load, &["--interval", "5s"]));
+        let ours = measure(&format!("bailiff {name}"), &peers::bailiff(&load, &["--interval", "5s"]));
         for peer in peers::others(&load) {
             let title = format!("{} {name}", peer.name());
-            let theirs = measure(&title, peer);
+            let theirs = measure(&title, &peer);
             println!(
                 "{:<28} {:>9.1}x {:>9.1}x {:>8.1}x",
                 "  of bailiff's",
@@ -40,7 +43,7 @@ struct Figures {
 }
 
 /// Scrapes a program as Prometheus would, and counts what that cost it.
-fn measure(title: &str, program: Program) -> Figures {
+fn measure(title: &str, program: &Program) -> Figures {
     let bytes = program.warm_up();
     let before = program.usage();
     let mut took: Vec<Duration> = (0..SCRAPES).map(|_| program.scrape()).collect();
@@ -51,7 +54,8 @@ fn measure(title: &str, program: Program) -> Figures {
     let spent: Duration = took.iter().sum();
     // What it does anyway, scraped or not, is no cost of scraping.
     let background = idle.mul_f64(spent.as_secs_f64() / 10.0);
-    let cpu = (after.cpu - before.cpu).saturating_sub(background) / u32::try_from(SCRAPES).unwrap_or(1);
+    let cpu =
+        after.cpu.saturating_sub(before.cpu).saturating_sub(background) / u32::try_from(SCRAPES).unwrap_or(1);
     let rss = after.rss_mib();
     println!(
         "{title:<28} {:>7.2} ms {:>7.2} ms {rss:>5.1} MiB {bytes:>9} {:>6} {:>8.2} %",
@@ -70,7 +74,7 @@ fn beat(load: &Load) {
     let (began, before) = (program.beat(), program.usage());
     program.wait_for_beat(began + 20.0);
     let (ended, after) = (program.beat(), program.usage());
-    let each = (after.cpu - before.cpu).as_secs_f64() / (ended - began);
+    let each = after.cpu.saturating_sub(before.cpu).as_secs_f64() / (ended - began);
     println!(
         "{:<28} {:>7.2} ms CPU a beat, {:.2} % of a core at 5 s",
         format!("bailiff {} beat", load.name()),
@@ -90,7 +94,13 @@ fn start() {
         })
         .collect();
     took.sort_unstable();
-    println!("{:<28} {:>7.2} ms median, {:.2} ms worst of {}", "bailiff start to page", millis(took[10]), millis(took[19]), took.len());
+    println!(
+        "{:<28} {:>7.2} ms median, {:.2} ms worst of {}",
+        "bailiff start to page",
+        millis(took[10]),
+        millis(took[19]),
+        took.len()
+    );
 }
 
 fn hung() {
@@ -109,7 +119,11 @@ fn descriptors() {
     program.warm_up();
     let before = program.usage().descriptors;
     program.wait_for_beat(program.beat() + 100.0);
-    println!("{:<28} {before} at first, {} after 100 beats", "bailiff descriptors", program.usage().descriptors);
+    println!(
+        "{:<28} {before} at first, {} after 100 beats",
+        "bailiff descriptors",
+        program.usage().descriptors
+    );
 }
 
 fn millis(duration: Duration) -> f64 {

@@ -1,6 +1,10 @@
 //! `make demo`: the whole story in a minute. With an NVIDIA driver it watches the real GPUs; without one, the
 //! fake driver says which of this demo's own processes, real ones, hold and use GPUs.
-#![expect(clippy::disallowed_methods, reason = "a demo starts programs and reads its own arguments")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    reason = "a demo starts programs, reads its own arguments, and may fail loudly"
+)]
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
@@ -80,7 +84,9 @@ fn tell_the_story(stream: &Path) {
     show(&beats.find(|snapshot| utilization(snapshot, pid) == Some(71)));
 
     scenario.set(&computing(""));
-    println!("The notebook's owner goes home. It keeps its 40 GiB and computes nothing; the driver now says\nnothing of it, and that alone is no proof. It is, once the GPU's own sampler was seen alive:\n");
+    println!(
+        "The notebook's owner goes home. It keeps its 40 GiB and computes nothing; the driver now says\nnothing of it, and that alone is no proof. It is, once the GPU's own sampler was seen alive:\n"
+    );
     show(&beats.find(|snapshot| idle_ms(snapshot, pid) >= 5_000));
 
     notebook.end();
@@ -103,7 +109,11 @@ fn start(command: &mut Command, stream: &Path) -> Exporter {
 fn print_numbers(exporter: &Exporter) {
     println!("What Prometheus sees of that:\n");
     let answer = http::get(exporter.address(), "/metrics", &[]).expect("the exporter answers");
-    let wanted = ["bailiff_user_gpu_memory_bytes{", "bailiff_held_gpu_seconds_total{", "bailiff_idle_gpu_seconds_total{"];
+    let wanted = [
+        "bailiff_user_gpu_memory_bytes{",
+        "bailiff_held_gpu_seconds_total{",
+        "bailiff_idle_gpu_seconds_total{",
+    ];
     for line in answer.text().lines().filter(|line| wanted.iter().any(|name| line.starts_with(name))) {
         println!("  {line}");
     }
@@ -115,7 +125,8 @@ struct Holder(Child);
 impl Holder {
     fn start(name: &str) -> Self {
         let ours: PathBuf = std::env::current_exe().expect("a running program has a file");
-        let child = Command::new(ours).args(["holder", name]).stdin(Stdio::piped()).spawn().expect("it starts");
+        let child =
+            Command::new(ours).args(["holder", name]).stdin(Stdio::piped()).spawn().expect("it starts");
         let comm = format!("/proc/{}/comm", child.id());
         until("its name", || (std::fs::read_to_string(&comm).ok()?.trim() == name).then_some(()));
         Self(child)
@@ -178,10 +189,14 @@ fn show(snapshot: &Snapshot) {
         snapshot.processes.iter().map(|process| (process.pid, process)).collect();
     for gpu in &snapshot.gpus {
         let memory = gpu.memory.as_ref();
-        let memory = memory.map_or("?".into(), |memory| format!("{} of {}", gib(memory.used), gib(memory.total)));
+        let memory =
+            memory.map_or("?".into(), |memory| format!("{} of {}", gib(memory.used), gib(memory.total)));
         println!("  {bold}GPU {}  {}  {memory} used{plain}", gpu.index, gpu.name.as_deref().unwrap_or("?"));
         if !gpu.holders.is_empty() {
-            println!("  {:>9} {:<12} {:<16} {:>9} {:>6} {:>7}  STATE", "PID", "USER", "NAME", "MEMORY", "USE", "IDLE");
+            println!(
+                "  {:>9} {:<12} {:<16} {:>9} {:>6} {:>7}  STATE",
+                "PID", "USER", "NAME", "MEMORY", "USE", "IDLE"
+            );
         }
         for holder in &gpu.holders {
             show_holder(holder, names.get(&holder.pid).copied());

@@ -7,8 +7,8 @@ use super::{MOST_GPUS, MOST_INSTANCES, Nonsense, Wrong, ensure};
 use crate::abi::NO_INSTANCE;
 use crate::scenario::{self, Garbage, Grow, Lost, Process};
 
-/// The first of the pids that faults make up; beyond what Linux gives to a process by default.
-pub(crate) const MADE_UP_PID: u32 = 4_200_000;
+/// The first of the pids that faults make up; near the largest that Linux can give (`PID_MAX_LIMIT`, 2^22).
+pub(crate) const MADE_UP_PID: u32 = 4_190_000;
 
 /// A device.
 #[derive(Debug)]

@@ -12,7 +12,12 @@ const SPLIT: &str = "gpus:
 - memory: {total: 100GiB, reserved: 0MiB}
   mig:
   - {gi: 1, profile: 3g.71gb, memory: {total: 40GiB}, processes: [{pid: 100, used: 1GiB, sm: 50}]}
-  - {index: 2, gi: 5, ci: 1, profile: 1c.2g.35gb, memory: {total: 20GiB, reserved: 1GiB}, processes: [{pid: 101, used: 2GiB}]}
+  - index: 2
+    gi: 5
+    ci: 1
+    profile: 1c.2g.35gb
+    memory: {total: 20GiB, reserved: 1GiB}
+    processes: [{pid: 101, used: 2GiB}]
 - {}
 ";
 

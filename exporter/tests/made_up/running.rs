@@ -1,0 +1,116 @@
+//! A running exporter whose looks a test hands in one by one, and what is needed to talk with it.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use bailiff_exporter::flags::Flags;
+use bailiff_exporter::settings::Settings;
+use bailiff_exporter::{Exporter, Look};
+use bailiff_snapshot::Sample;
+use clap::Parser;
+use tokio::sync::oneshot;
+
+/// Looks only when a test says what is to be seen; panics when it is told so.
+struct Handed(Receiver<Option<Sample>>);
+
+impl Look for Handed {
+    fn look(&mut self, _: u64) -> Sample {
+        loop {
+            match self.0.recv() {
+                Ok(seen) => return seen.expect("the test wants a panic"),
+                Err(_) => thread::park(),
+            }
+        }
+    }
+}
+
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) show: Sender<Option<Sample>>,
+    tell: oneshot::Sender<()>,
+    exporter: JoinHandle<anyhow::Result<()>>,
+}
+
+/// What a client got: status line and headers in small letters, and the body.
+pub(crate) struct Answer {
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+pub(crate) fn settings(flags: &[&str]) -> Settings {
+    let fixed = ["bailiff-exporter", "--web.listen-address=127.0.0.1:0", "--interval=10ms"];
+    let flags = Flags::try_parse_from([fixed.as_slice(), flags].concat()).expect("the flags are good");
+    Settings::try_from(flags).expect("the flags make sense")
+}
+
+pub(crate) fn start(flags: &[&str]) -> Running {
+    let exporter = Exporter::open(settings(flags)).expect("all can be opened");
+    let address = exporter.addresses().expect("it is bound")[0];
+    let (show, shown) = channel();
+    let (tell, told) = oneshot::channel();
+    let exporter = thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let served = runtime.block_on(exporter.serve(Box::new(Handed(shown)), async { drop(told.await) }));
+        runtime.shutdown_background();
+        served
+    });
+    Running { address, show, tell, exporter }
+}
+
+impl Running {
+    /// Shows a sample and waits until the page has it.
+    pub(crate) fn show(&self, sample: Sample) {
+        let line = format!("bailiff_snapshots_total {}\n", sample.seq);
+        self.show.send(Some(sample)).expect("it looks");
+        while !self.get("/metrics", "").text().contains(&line) {}
+    }
+
+    /// Asks once, on a connection of its own; `headers` end with a line break each.
+    pub(crate) fn ask(&self, request: &str, headers: &str) -> Answer {
+        let mut stream = TcpStream::connect(self.address).expect("it listens");
+        let end = "Host: x\r\nConnection: close\r\n\r\n";
+        write!(stream, "{request} HTTP/1.1\r\n{headers}{end}").expect("it is open");
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).expect("it answers");
+        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("headers end");
+        let head = String::from_utf8_lossy(&bytes[..end + 4]).to_lowercase();
+        Answer { head, body: bytes.split_off(end + 4) }
+    }
+
+    pub(crate) fn get(&self, path: &str, headers: &str) -> Answer {
+        self.ask(&format!("GET {path}"), headers)
+    }
+
+    /// Asks it to end, and waits for that.
+    pub(crate) fn end(self) -> anyhow::Result<()> {
+        let _ = self.tell.send(());
+        self.exporter.join().expect("it does not panic")
+    }
+
+    /// Waits until it ends by itself.
+    pub(crate) fn ended(self) -> anyhow::Result<()> {
+        self.exporter.join().expect("it does not panic")
+    }
+}
+
+impl Answer {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).expect("it is text")
+    }
+
+    pub(crate) fn code(&self) -> &str {
+        self.head.split(' ').nth(1).expect("a status line has a code")
+    }
+
+    pub(crate) fn has(&self, header: &str) -> bool {
+        self.head.contains(&format!("\r\n{header}\r\n"))
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "reads what the exporter recorded")]
+pub(crate) fn recorded(path: &Path) -> String {
+    std::fs::read_to_string(path).expect("it is there")
+}
