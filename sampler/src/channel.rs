@@ -1,5 +1,5 @@
 #![expect(clippy::disallowed_methods, reason = "a deadline is compared with the clock here, and only here")]
-//! Lines over a socket, with a deadline on each.
+//! Messages over a socket, with a deadline on each: four bytes of length, then the message as postcard has it.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -10,14 +10,34 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A line longer than this is not one of ours.
+/// A message longer than this is not one of ours.
 const LONGEST: usize = 64 << 20;
+const HEAD: usize = size_of::<u32>();
+
+/// A message as it is sent.
+pub(crate) fn frame<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
+    let mut bytes = postcard::to_extend(message, vec![0; HEAD]).map_err(io::Error::other)?;
+    let length = u32::try_from(bytes.len() - HEAD).map_err(io::Error::other)?;
+    bytes[..HEAD].copy_from_slice(&length.to_ne_bytes());
+    Ok(bytes)
+}
+
+/// Reads one message, however long that takes; none at the end.
+pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T>> {
+    let mut head = [0; HEAD];
+    match from.read_exact(&mut head) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    }
+    let mut bytes = vec![0; (u32::from_ne_bytes(head) as usize).min(LONGEST)];
+    from.read_exact(&mut bytes)?;
+    postcard::from_bytes(&bytes).map(Some).map_err(io::Error::other)
+}
 
 /// One end of the talk between supervisor and worker.
 pub(crate) struct Channel {
     stream: UnixStream,
     buffer: Vec<u8>,
-    searched: usize,
 }
 
 /// What waiting for a message came to.
@@ -33,21 +53,21 @@ pub(crate) enum Heard<T> {
 impl Channel {
     pub(crate) fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, buffer: Vec::new(), searched: 0 })
+        Ok(Self { stream, buffer: Vec::new() })
     }
 
     /// Sends one message. It fits into the socket's buffer, or the other side is not reading.
     pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> io::Result<()> {
-        let mut line = serde_json::to_vec(message)?;
-        line.push(b'\n');
-        self.stream.write_all(&line)
+        self.stream.write_all(&frame(message)?)
     }
 
     /// Waits for one message.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self, deadline: Instant) -> Heard<T> {
         loop {
-            if let Some(line) = self.line() {
-                return serde_json::from_slice(&line).map_or(Heard::Ended, Heard::Message);
+            if let Some(end) = self.whole() {
+                let message = postcard::from_bytes(&self.buffer[HEAD..end]);
+                self.buffer.drain(..end);
+                return message.map_or(Heard::Ended, Heard::Message);
             }
             match self.wait(deadline) {
                 Ok(true) => {}
@@ -91,14 +111,10 @@ impl Channel {
         }
     }
 
-    fn line(&mut self) -> Option<Vec<u8>> {
-        let found = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n');
-        let Some(end) = found.map(|at| self.searched + at) else {
-            self.searched = self.buffer.len();
-            return None;
-        };
-        self.searched = 0;
-        let rest = self.buffer.split_off(end + 1);
-        Some(std::mem::replace(&mut self.buffer, rest))
+    /// Where the first message in the buffer ends, once it is there as a whole.
+    fn whole(&self) -> Option<usize> {
+        let head = self.buffer.first_chunk::<HEAD>()?;
+        let end = HEAD + u32::from_ne_bytes(*head) as usize;
+        (self.buffer.len() >= end).then_some(end)
     }
 }

@@ -1,5 +1,4 @@
-//! What supervisor and worker say to each other: JSON, one message a line. Both are the same program, so
-//! this form has no version.
+//! What supervisor and worker say to each other. Both are the same program, so this form has no version.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 //! input. It tells what it begins before it begins it, so that the supervisor knows where it hung.
 
 use std::collections::BTreeSet;
-use std::io::{self, BufRead, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,6 +11,7 @@ use bailiff_snapshot::{Fault, Gap, GpuSample, Moment};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::channel;
 use crate::message::{Report, Request, Rest};
 use crate::nvml::{Context, Gpus};
 use crate::proc::Processes;
@@ -34,9 +35,8 @@ pub fn serve() -> ExitCode {
 }
 
 fn work() -> io::Result<()> {
-    let mut lines = io::stdin().lock().lines();
-    let Some(settings) = lines.next().transpose()? else { return Ok(()) };
-    let settings: Settings = serde_json::from_str(&settings)?;
+    let mut requests = io::stdin().lock();
+    let Some(settings) = channel::read::<Settings>(&mut requests)? else { return Ok(()) };
     let (gpus, driver) = match Gpus::open(settings.nvml_library.as_deref()) {
         Ok(open) => open,
         Err((fault, words)) => return say(&Report::Failed(fault, words)),
@@ -44,8 +44,7 @@ fn work() -> io::Result<()> {
     say(&Report::Opened(driver))?;
     let processes = Processes::open(&settings);
     let mut worker = Worker { settings, gpus, processes, openers: None };
-    for line in lines {
-        let request: Request = serde_json::from_str(&line?)?;
+    while let Some(request) = channel::read::<Request>(&mut requests)? {
         if let Err((fault, words)) = worker.look(&request)? {
             // The driver was unloaded or replaced: only a new process can load it anew.
             return say(&Report::Failed(fault, words));
@@ -124,10 +123,8 @@ fn of_nobody(gpu: &GpuSample) -> u64 {
 }
 
 fn say(report: &Report) -> io::Result<()> {
-    let mut line = serde_json::to_vec(report)?;
-    line.push(b'\n');
     let mut out = io::stdout().lock();
-    out.write_all(&line)?;
+    out.write_all(&channel::frame(report)?)?;
     out.flush()
 }
 

@@ -96,6 +96,19 @@ fn one_lost_gpu_takes_no_other_along() {
 }
 
 #[test]
+fn xid_errors_are_counted_once_and_still_told_of_a_lost_gpu() {
+    let scenario = Scenario::new(&three(""));
+    let exporter = Exporter::start(&scenario, &[]);
+    exporter.until("all are up", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
+    let xids = |page: &Page, xid| page.value("bailiff_gpu_xid_errors_total", &[("gpu", "1"), ("xid", xid)]);
+    scenario.set(&three("    xid: [79, 13, 79]\n"));
+    exporter.until("all were heard", |page| (xids(page, "79")? == 2.0 && xids(page, "13")? == 1.0).then_some(()));
+    scenario.set(&three("    xid: [79, 13, 79]\n    faults: {lost: late}\n"));
+    exporter.until("it is lost", |page| (gpu_up(page, "1")? == 0.0).then_some(()));
+    assert_eq!(xids(&exporter.page(), "79"), Some(2.0));
+}
+
+#[test]
 fn a_slow_driver_is_waited_for_within_its_deadline() {
     let scenario = Scenario::new(&three("    faults: {slow: {nvmlDeviceGetMemoryInfo_v2: 100ms}}\n"));
     let exporter = Exporter::start(&scenario, &[]);

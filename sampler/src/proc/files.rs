@@ -9,6 +9,8 @@ use rustix::io::Errno;
 
 /// More of a process's file than this is not read: what we understand is far shorter.
 const MOST: usize = 16 << 10;
+/// More than any `PID/stat` or `PID/io` has.
+const PIECE: usize = 4096;
 /// `/proc/stat` counts every interrupt of every CPU before it comes to what we want.
 const MOST_OF_STAT: usize = 1 << 20;
 
@@ -55,6 +57,16 @@ impl Folder {
         Ok(buffer)
     }
 
+    /// Reads a file that the kernel writes in one piece, `PID/stat` or `PID/io`: one call gives all of it.
+    pub(crate) fn read_piece<'a>(&self, name: &str, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], Missing> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = openat(&self.0, name, flags, Mode::empty())?;
+        buffer.resize(PIECE, 0);
+        let read = rustix::io::retry_on_intr(|| rustix::io::read(&file, buffer.as_mut_slice()))?;
+        buffer.truncate(read);
+        Ok(buffer)
+    }
+
     /// The owner of an entry.
     pub(crate) fn owner(&self) -> Result<u32, Missing> {
         Ok(rustix::fs::fstat(&self.0)?.st_uid)
@@ -89,11 +101,10 @@ impl Folder {
 }
 
 fn read_bounded(file: BorrowedFd<'_>, buffer: &mut Vec<u8>, most: usize) -> Result<(), Missing> {
-    const CHUNK: usize = 4096;
     buffer.clear();
     while buffer.len() < most {
         let start = buffer.len();
-        buffer.resize(start + CHUNK, 0);
+        buffer.resize(start + PIECE, 0);
         let read = rustix::io::retry_on_intr(|| rustix::io::read(file, &mut buffer[start..]));
         buffer.truncate(start + read.unwrap_or_default());
         if read.map_err(io_missing)? == 0 {

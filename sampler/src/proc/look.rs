@@ -112,7 +112,7 @@ impl Processes {
 
     /// `None` where there is no such process.
     fn stat(&mut self, pid: u32) -> Result<Option<Stat>, Gap> {
-        match self.root.read(&format!("{pid}/stat"), &mut self.buffer) {
+        match self.root.read_piece(&format!("{pid}/stat"), &mut self.buffer) {
             Ok(line) => stat::parse(line).filter(|stat| stat.key.pid == pid).map(Some).ok_or(Gap::Malformed),
             Err(Missing::Gone | Missing::Denied) => Ok(None),
             Err(Missing::Failed) => Err(Gap::Unreadable),
@@ -182,7 +182,7 @@ impl Processes {
             State::Zombie if self.has_live_threads(stat.key.pid) => State::ZombieLeader,
             state => state,
         };
-        let io = self.root.read(&format!("{}/io", stat.key.pid), &mut self.buffer).ok();
+        let io = self.root.read_piece(&format!("{}/io", stat.key.pid), &mut self.buffer).ok();
         let io = io.and_then(|text| Io::parse(std::str::from_utf8(text).ok()?));
         let known = self.known.get(&stat.key.pid)?;
         Some(Facts {

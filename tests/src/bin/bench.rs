@@ -50,19 +50,15 @@ fn measure(title: &str, program: &Program) -> Figures {
     let after = program.usage();
     took.sort_unstable();
     let p99 = took[SCRAPES * 99 / 100];
-    let idle = program.idle_cpu(Duration::from_secs(10));
-    let spent: Duration = took.iter().sum();
-    // What it does anyway, scraped or not, is no cost of scraping.
-    let background = idle.mul_f64(spent.as_secs_f64() / 10.0);
-    let cpu =
-        after.cpu.saturating_sub(before.cpu).saturating_sub(background) / u32::try_from(SCRAPES).unwrap_or(1);
+    let idle = program.idle_cpu(Duration::from_secs(20));
+    let cpu = after.cpu.saturating_sub(before.cpu) / u32::try_from(SCRAPES).unwrap_or(1);
     let rss = after.rss_mib();
     println!(
         "{title:<28} {:>7.2} ms {:>7.2} ms {rss:>5.1} MiB {bytes:>9} {:>6} {:>8.2} %",
         millis(cpu),
         millis(p99),
         after.descriptors,
-        idle.as_secs_f64() * 10.0,
+        idle.as_secs_f64() * 5.0,
     );
     Figures { cpu, p99, rss }
 }
