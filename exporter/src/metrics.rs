@@ -1,4 +1,4 @@
-//! The table of metrics, and the only file that spells a metric's name. README's table is made from it.
+//! The table of metrics, and the only file that spells a metric's name. `docs/metrics.md` is made from it.
 
 /// What a family's numbers are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +86,7 @@ FAMILIES {
 GPU_INFO Info One "bailiff_gpu_info" ["gpu gpu_uuid name pci_bus_id minor compute_capability parent_uuid gpu_instance compute_instance"]
     "A GPU or MIG instance, also one that does not answer. parent_uuid, gpu_instance and compute_instance are those of a MIG instance.";
 GPU_UP Gauge One "bailiff_gpu_up" ["gpu gpu_uuid"]
-    "1 where the GPU answered in the last snapshot, else 0: then bailiff_gpu_fault_info says why, and nothing else is told of it.";
+    "1 where the GPU answered in the last snapshot, else 0: then bailiff_gpu_fault_info says why, and nothing but its Xid errors is told of it.";
 GPU_FAULT_INFO Info One "bailiff_gpu_fault_info" ["gpu gpu_uuid reason"]
     "Why a GPU did not answer; absent where it did.";
 GPU_MEMORY_TOTAL Gauge Bytes "bailiff_gpu_memory_total_bytes" ["gpu gpu_uuid"]

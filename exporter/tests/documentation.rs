@@ -1,0 +1,43 @@
+//! `docs/metrics.md` says what `metrics.rs` says: `UPDATE_GOLDEN=1` renews it.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "the page is a file")]
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use bailiff_exporter::metrics::{FAMILIES, Family, Kind, OWN_PROCESS};
+
+const HEAD: &str = "# Metrics of bailiff-exporter
+
+Made from `exporter/src/metrics.rs`. A series that is absent was not observed: no figure here is a guess, a
+last known value or a zero in place of nothing. `gpu` is the driver's index (`0`, or `0:1` for a MIG instance),
+`gpu_uuid` the name that stays. Join `bailiff_process_info` on `pid`, and dcgm-exporter's `UUID` with
+`label_replace(X, \"UUID\", \"$1\", \"gpu_uuid\", \"(.*)\")`.
+
+| metric | kind | labels | meaning |
+|---|---|---|---|
+";
+
+fn row(family: &Family, page: &mut String) {
+    let kind = match family.kind {
+        Kind::Gauge => "gauge",
+        Kind::Counter => "counter",
+        Kind::Info => "info",
+    };
+    let labels: Vec<String> = family.labels.split_whitespace().map(|label| format!("`{label}`")).collect();
+    writeln!(page, "| `{}` | {kind} | {} | {} |", family.name, labels.join(" "), family.help).unwrap();
+}
+
+#[test]
+fn every_metric_is_documented() {
+    let mut page = HEAD.to_owned();
+    for family in FAMILIES.iter().chain(OWN_PROCESS) {
+        row(family, &mut page);
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&path, &page).unwrap();
+    }
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == page, "docs/metrics.md is not what metrics.rs says: UPDATE_GOLDEN=1 renews it");
+}
