@@ -102,7 +102,8 @@ fn xid_errors_are_counted_once_and_still_told_of_a_lost_gpu() {
     exporter.until("all are up", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
     let xids = |page: &Page, xid| page.value("bailiff_gpu_xid_errors_total", &[("gpu", "1"), ("xid", xid)]);
     scenario.set(&three("    xid: [79, 13, 79]\n"));
-    exporter.until("all were heard", |page| (xids(page, "79")? == 2.0 && xids(page, "13")? == 1.0).then_some(()));
+    exporter
+        .until("all were heard", |page| (xids(page, "79")? == 2.0 && xids(page, "13")? == 1.0).then_some(()));
     scenario.set(&three("    xid: [79, 13, 79]\n    faults: {lost: late}\n"));
     exporter.until("it is lost", |page| (gpu_up(page, "1")? == 0.0).then_some(()));
     assert_eq!(xids(&exporter.page(), "79"), Some(2.0));
