@@ -6,6 +6,7 @@
 //! has dropped everything ([`privileges::drop_all`]) and may face the network.
 
 mod channel;
+mod clock;
 pub mod launcher;
 mod message;
 mod nvml;

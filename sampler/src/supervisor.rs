@@ -1,17 +1,14 @@
-#![expect(
-    clippy::disallowed_methods,
-    reason = "deadlines and the moment of a look come from the clocks here"
-)]
+#![expect(clippy::disallowed_methods, reason = "deadlines are compared with the clock here")]
 //! The supervisor: asks a sampling worker for a look and never waits past the deadline. A worker that hangs
 //! is killed and left behind, never waited for; another takes over without the GPU that it hung on.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use bailiff_snapshot::{About, Driver, Fault, Moment, Sample};
-use rustix::time::{ClockId, clock_gettime};
+use bailiff_snapshot::{About, Driver, Fault, Sample};
 
 use crate::channel::{Channel, Heard};
+use crate::clock::now;
 use crate::launcher::{Launcher, Started};
 use crate::message::{Report, Request};
 use crate::proc::Node;
@@ -296,13 +293,5 @@ impl Worker {
                 Heard::Message(Report::Opened(_)) | Heard::Ended => return Ended::Died,
             }
         }
-    }
-}
-
-fn now() -> Moment {
-    let boot = clock_gettime(ClockId::Boottime);
-    Moment {
-        wall: SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default(),
-        boot: Duration::try_from(boot).unwrap_or_default(),
     }
 }

@@ -5,13 +5,13 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use bailiff_snapshot::{Fault, Gap, GpuSample, Moment};
+use bailiff_snapshot::{Fault, Gap, GpuSample};
 use rustix::process::Signal;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::channel;
+use crate::clock::now;
 use crate::message::{Report, Request, Rest};
 use crate::nvml::{Context, Gpus};
 use crate::proc::Processes;
@@ -126,11 +126,4 @@ fn say(report: &Report) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(&channel::frame(report)?)?;
     out.flush()
-}
-
-fn now() -> Moment {
-    Moment {
-        wall: SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default(),
-        boot: Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default(),
-    }
 }

@@ -146,6 +146,12 @@ fn hung() {
 }
 
 #[test]
+fn a_driver_that_does_not_open() {
+    let (scenario, procfs) = (Scenario::new("init: hang\ngpus: [{}]\n"), procfs());
+    golden("hung-at-start", &page(command(&scenario, &procfs)));
+}
+
+#[test]
 fn no_gpus() {
     check("none");
 }

@@ -155,6 +155,32 @@ fn a_process_whose_session_ended_is_an_orphan() {
     assert_eq!(other, Some(0.0));
 }
 
+/// A forked worker that inherited the device file is listed by no driver, and holds memory all the same.
+#[test]
+fn who_has_a_device_file_open_is_found_where_memory_is_nobodys() {
+    let procfs = Procfs::new();
+    for pid in [4100, 5000, 5001] {
+        procfs.add(&Process::new(pid));
+        procfs.open_file(pid, if pid == 5001 { "/dev/null" } else { "/dev/nvidia0" });
+    }
+    let text = |unaccounted: &str| {
+        format!(
+            "gpus:\n  - memory: {{total: 80GiB, reserved: 1GiB, unaccounted: {unaccounted}}}\n    processes: [{{pid: 4100, used: 1GiB}}]\n"
+        )
+    };
+    let scenario = Scenario::new(&text("0GiB"));
+    let path = procfs.path().to_str().unwrap().to_owned();
+    let exporter = Exporter::start(&scenario, &["--procfs", &path]);
+    let openers = |page: &Page| page.value("bailiff_gpu_unlisted_openers", &[]);
+    assert_eq!(openers(&exporter.next()), None, "nobody looked, since all memory is somebody's");
+    scenario.set(&text("2GiB"));
+    exporter.until("one that is not listed", |page| (openers(page)? == 1.0).then_some(()));
+    assert_eq!(
+        exporter.page().value("bailiff_gpu_memory_unaccounted_bytes", &[]),
+        Some(2.0 * f64::from(1 << 30))
+    );
+}
+
 #[test]
 fn a_reused_pid_begins_anew() {
     let procfs = Procfs::new().with(&Process::new(4100));

@@ -95,6 +95,16 @@ impl Procfs {
         let _ = rustix::fs::chown(&folder, Some(owner), None);
     }
 
+    /// Gives a process an open file.
+    ///
+    /// # Panics
+    /// Where nothing can be written.
+    pub fn open_file(&self, pid: u32, target: &str) {
+        let descriptors = self.path().join(format!("{pid}/fd"));
+        fs::create_dir_all(&descriptors).expect("a folder");
+        symlink(target, descriptors.join("3")).expect("a link");
+    }
+
     /// Removes a process.
     ///
     /// # Panics

@@ -1,0 +1,15 @@
+#![expect(clippy::disallowed_methods, reason = "the moment of a look comes from the clocks here")]
+//! The two clocks, read.
+
+use std::time::{Duration, SystemTime};
+
+use bailiff_snapshot::Moment;
+use rustix::time::{ClockId, clock_gettime};
+
+/// Now, by both.
+pub(crate) fn now() -> Moment {
+    Moment {
+        wall: SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default(),
+        boot: Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default(),
+    }
+}
