@@ -51,7 +51,9 @@ impl Beating {
     fn run(mut self, stop: &Receiver<()>) {
         let start = now();
         for seq in 1.. {
-            self.beat(seq);
+            if self.beat(seq).is_none() {
+                return;
+            }
             let wait = until_next(now().saturating_duration_since(start), self.rhythm.interval);
             if stop.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                 return;
@@ -59,13 +61,15 @@ impl Beating {
         }
     }
 
-    fn beat(&mut self, seq: u64) {
+    /// `None` when there are no more looks.
+    fn beat(&mut self, seq: u64) -> Option<()> {
         let began = now();
-        let sample = self.look.look(seq);
+        let sample = self.look.look(seq)?;
         let previous = self.publish.borrow().clone();
         let snapshot = Snapshot::between(previous.as_ref().map(|previous| &previous.snapshot), sample);
         let next = Published::new(snapshot, began, self.rhythm.max_processes, previous.as_deref());
         self.publish.send_replace(Some(Arc::new(next)));
+        Some(())
     }
 }
 

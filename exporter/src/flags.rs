@@ -26,9 +26,13 @@ pub struct Flags {
     /// Time between two looks, such as 5s or 200ms. Scrapes read the latest look and cause none.
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     pub interval: String,
-    /// How long a look may wait for the driver before it is shown as down.
+    /// How long the driver may be silent before it is shown as down; one GPU two fifths of that.
     #[arg(long, value_name = "DURATION", default_value = "2s")]
     pub deadline: String,
+    /// How far back the driver is asked for utilization samples, and two intervals at least: a process is idle
+    /// when there is none. Samples may be seconds old, so a shorter time calls busy processes idle.
+    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    pub look_back: String,
     /// Processes with series of their own: those that hold the most memory. The rest is summed up per GPU.
     #[arg(long, value_name = "N", default_value = "1024")]
     pub max_processes: usize,

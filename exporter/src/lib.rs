@@ -41,8 +41,8 @@ use crate::stream::Clients;
 
 /// Something that looks once and says what it saw; may take as long as its own deadlines allow.
 pub trait Look: Send {
-    /// Looks for the `seq`th time.
-    fn look(&mut self, seq: u64) -> Sample;
+    /// Looks for the `seq`th time; `None` when it cannot look any more.
+    fn look(&mut self, seq: u64) -> Option<Sample>;
 }
 
 /// Runs until told to end: serves, or prints one page where that is asked for.

@@ -28,9 +28,10 @@ fn start() -> Result<(), Stop> {
     logs::start(settings.logs);
     exit::end_on_panic();
     // The launcher keeps the rights that this process gives up before it faces the network.
-    let launcher = Launcher::start().context("cannot start the launcher of sampling workers")?;
+    let sampler = settings.sampler();
+    let launcher = Launcher::start(&sampler).context("cannot start the launcher of sampling workers")?;
     privileges::drop_all().context("cannot give up capabilities")?;
-    let look = Box::new(Eyes(Supervisor::new(launcher, settings.sampler())));
+    let look = Box::new(Eyes(Supervisor::new(launcher, sampler)));
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let outcome = runtime.block_on(signals::until_told(|told| run(settings, look, told)));
@@ -44,7 +45,7 @@ fn start() -> Result<(), Stop> {
 struct Eyes(Supervisor);
 
 impl Look for Eyes {
-    fn look(&mut self, seq: u64) -> Sample {
+    fn look(&mut self, seq: u64) -> Option<Sample> {
         self.0.look(seq)
     }
 }

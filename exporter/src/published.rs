@@ -58,6 +58,10 @@ impl Write for Pieces {
     }
 }
 
+/// A form that was asked for is made ready with so many snapshots to come: a minute of them at the default beat,
+/// which is longer than between two scrapes.
+const READY_FOR: u8 = 12;
+
 /// A snapshot as it is shown.
 #[derive(Debug)]
 pub struct Published {
@@ -69,8 +73,8 @@ pub struct Published {
     dropped: u64,
     began: Instant,
     forms: [OnceLock<io::Result<Rendered>>; Form::ALL.len()],
-    /// A bit for each form that somebody asked for.
-    asked: AtomicU8,
+    /// For how many more snapshots each form is made ready.
+    wanted: [AtomicU8; Form::ALL.len()],
     line: OnceLock<Bytes>,
 }
 
@@ -86,7 +90,7 @@ impl Published {
             selection,
             began,
             forms: [const { OnceLock::new() }; Form::ALL.len()],
-            asked: AtomicU8::new(0),
+            wanted: [const { AtomicU8::new(0) }; Form::ALL.len()],
             line: OnceLock::new(),
         };
         if let Some(previous) = previous {
@@ -106,7 +110,7 @@ impl Published {
     /// # Errors
     /// Where it cannot be packed.
     pub fn page(&self, form: Form, moment: &Moment) -> io::Result<Body> {
-        self.asked.fetch_or(1 << form.index(), Relaxed);
+        self.wanted[form.index()].store(READY_FOR, Relaxed);
         let mut tail = Vec::new();
         page::write_tail(moment, form.format, &mut tail)?;
         let rendered = self.forms[form.index()].get_or_init(|| self.render(form));
@@ -130,11 +134,14 @@ impl Published {
         self.line.get_or_init(|| line().unwrap_or_default().into()).clone()
     }
 
-    /// Renders the forms that the snapshot before was asked for: whoever asked will ask again.
+    /// Renders the forms that were asked for lately: whoever asked will ask again.
     fn prepare(&self, previous: &Self) {
-        let asked = previous.asked.load(Relaxed);
-        for form in Form::ALL.into_iter().filter(|form| asked & (1 << form.index()) != 0) {
-            let _ = self.forms[form.index()].set(self.render(form));
+        for form in Form::ALL {
+            let left = previous.wanted[form.index()].load(Relaxed);
+            if left > 0 {
+                self.wanted[form.index()].store(left - 1, Relaxed);
+                let _ = self.forms[form.index()].set(self.render(form));
+            }
         }
     }
 

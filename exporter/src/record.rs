@@ -33,6 +33,8 @@ impl Failures {
 pub struct Record {
     file: File,
     failures: Failures,
+    /// The last write failed, maybe in the middle of a line.
+    torn: bool,
 }
 
 impl Record {
@@ -44,7 +46,7 @@ impl Record {
         let opened = OpenOptions::new().create(true).append(true).open(path);
         let cannot =
             |error: io::Error| anyhow!("cannot open the record {}: {}", path.display(), plain(&error));
-        Ok(Self { file: opened.map_err(cannot)?, failures: Failures::default() })
+        Ok(Self { file: opened.map_err(cannot)?, failures: Failures::default(), torn: false })
     }
 
     /// Its failures, to be told while it is at work.
@@ -65,9 +67,17 @@ impl Record {
         }
     }
 
-    /// One write a line, so that lines of two writers do not mix.
+    /// One write a line, so that lines of two writers do not mix. What is left of a write that failed becomes a
+    /// line of its own, which no reader takes for a snapshot.
     fn append(mut self, published: &Published) -> Self {
-        if let Err(error) = self.file.write_all(&published.line())
+        let line = published.line();
+        let written = if self.torn {
+            self.file.write_all(&[b"\n", line.as_ref()].concat())
+        } else {
+            self.file.write_all(&line)
+        };
+        self.torn = written.is_err();
+        if let Err(error) = written
             && self.failures.0.fetch_add(1, Relaxed) == 0
         {
             tracing::error!(%error, "a snapshot could not be recorded; further failures are only counted");

@@ -12,6 +12,9 @@ use crate::page::Format;
 /// The shortest beat: below it the driver would hardly do anything but answer.
 const SHORTEST: Duration = Duration::from_millis(10);
 
+/// The longest time that any flag may ask for.
+const LONGEST: Duration = Duration::from_hours(24);
+
 /// How the exporter runs.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -53,8 +56,10 @@ pub struct Sources {
     pub trust_pid_namespace: bool,
     /// Command lines are wanted.
     pub command: bool,
-    /// How long the driver may take.
+    /// How long the driver may be silent.
     pub deadline: Duration,
+    /// How far back utilization samples are looked for, at least.
+    pub look_back: Duration,
 }
 
 /// Where snapshots go besides the page.
@@ -78,6 +83,7 @@ impl Settings {
             pods: sources.pods.clone(),
             interval: self.rhythm.interval,
             deadline: sources.deadline,
+            look_back: sources.look_back,
             commands: if sources.command { Commands::Read } else { Commands::Left },
             namespace: if sources.trust_pid_namespace { Namespace::Trusted } else { Namespace::Checked },
             ..bailiff_sampler::Settings::default()
@@ -108,6 +114,7 @@ impl TryFrom<Flags> for Settings {
                 trust_pid_namespace: flags.trust_pid_namespace,
                 command: flags.command,
                 deadline,
+                look_back: duration("--look-back", &flags.look_back)?,
             },
             outlets: Outlets { stream: flags.stream, record: flags.record },
             once: flags.once.map(|once| if once == Once::Text { Format::Text } else { Format::OpenMetrics }),
@@ -121,6 +128,9 @@ fn duration(flag: &str, text: &str) -> Result<Duration, String> {
         .map_err(|error| format!("{flag}={text} is no duration such as 5s or 200ms: {error}"))?;
     if duration < SHORTEST {
         return Err(format!("{flag}={text} is too short: at least {SHORTEST:?}"));
+    }
+    if duration > LONGEST {
+        return Err(format!("{flag}={text} is too long: at most a day"));
     }
     Ok(duration)
 }

@@ -23,10 +23,11 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         interval: Duration::from_millis(interval),
         ..Settings::default()
     };
-    let mut supervisor = Supervisor::new(Launcher::start()?, settings.clone());
+    let mut supervisor = Supervisor::new(Launcher::start(&settings)?, settings.clone());
     let mut last = None;
     for seq in 1..=3 {
-        let snapshot = Snapshot::between(last.as_ref(), supervisor.look(seq));
+        let snapshot =
+            Snapshot::between(last.as_ref(), supervisor.look(seq).ok_or("the launcher has ended")?);
         io::stdout().write_all(&wire::write(&snapshot)?)?;
         last = Some(snapshot);
         std::thread::sleep(settings.interval);

@@ -80,13 +80,6 @@ impl Channel {
         }
     }
 
-    /// Whether the other side has ended.
-    pub(crate) fn ended(&self) -> bool {
-        let mut polled = [PollFd::new(&self.stream, PollFlags::empty())];
-        let hung_up = PollFlags::HUP | PollFlags::ERR;
-        poll(&mut polled, Some(&Timespec::default())).is_ok() && polled[0].revents().intersects(hung_up)
-    }
-
     fn wait(&self, deadline: Instant) -> io::Result<bool> {
         let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_hours(1));
         let timeout = Timespec::try_from(left).map_err(io::Error::other)?;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bailiff_snapshot::{Driver, Fault, Gaps, GpuSample, Openers, Seen};
 
-/// To the worker; its first line is the settings.
+/// To the worker. Nothing in it names a file or a right: who faces the network must not be able to have a worker,
+/// which has rights, load what it likes.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     /// GPUs to leave alone, by index: hung ones, and those that another worker has read in this beat.

@@ -16,8 +16,12 @@ pub struct Settings {
     pub pods: PathBuf,
     /// The beat's period.
     pub interval: Duration,
-    /// A look that something hangs in is done by then; a GPU that takes two fifths of it hangs.
+    /// How long the driver may be silent: a GPU that takes two fifths of it hangs, and another worker has the
+    /// rest of the time for the others.
     pub deadline: Duration,
+    /// How far back the driver is asked for utilization samples, at least: each pid's stamps may be seconds old,
+    /// whatever the beat.
+    pub look_back: Duration,
     /// Opening the driver may take this long (seconds, without persistence mode) before it counts as hung.
     pub open_deadline: Duration,
     /// Read command lines.
@@ -52,6 +56,7 @@ impl Default for Settings {
             pods: "/var/log/pods".into(),
             interval: Duration::from_secs(5),
             deadline: Duration::from_secs(2),
+            look_back: Duration::from_secs(10),
             open_deadline: Duration::from_secs(30),
             commands: Commands::Left,
             namespace: Namespace::Checked,

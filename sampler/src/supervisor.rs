@@ -1,6 +1,7 @@
 #![expect(clippy::disallowed_methods, reason = "deadlines are compared with the clock here")]
-//! The supervisor: asks a sampling worker for a look and never waits past the deadline. A worker that hangs
-//! is killed and left behind, never waited for; another takes over without the GPU that it hung on.
+//! The supervisor: asks a sampling worker for a look and never waits for one that is silent past its deadline.
+//! A worker that hangs is killed and left behind, never waited for; another takes over without the GPU that it
+//! hung on.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,11 +10,11 @@ use bailiff_snapshot::{About, Driver, Fault, Sample};
 
 use crate::channel::{Channel, Heard};
 use crate::clock::now;
-use crate::launcher::{Launcher, Started};
+use crate::launcher::{Asked, Launcher, NoWorker, Started};
 use crate::message::{Report, Request};
 use crate::proc::Node;
 use crate::round::{Frame, Round};
-use crate::settings::{Commands, Settings};
+use crate::settings::Settings;
 
 /// Workers that may hang at once, unkillable; past that no more are started until one has ended.
 const MOST_LEFT_BEHIND: usize = 3;
@@ -26,15 +27,15 @@ pub struct Supervisor {
     settings: Settings,
     node: Node,
     worker: Option<Worker>,
-    left_behind: Vec<Worker>,
+    left_behind: Vec<LeftBehind>,
     /// What is known of each GPU, by index, for the beats in which it tells nothing.
     known: BTreeMap<u32, About>,
     /// GPUs that hung.
     hung: BTreeMap<u32, Pause>,
     /// A driver that could not be opened, or a worker that died.
     down: Option<(Fault, Pause)>,
-    /// A look at `/proc` that hung: command lines are left alone from then on.
-    plain: bool,
+    /// What workers are asked to be, once a look at `/proc` has hung.
+    asked: Asked,
     said: Option<String>,
 }
 
@@ -44,6 +45,12 @@ struct Worker {
     /// `None` while it opens the driver, with the moment that it began.
     driver: Option<Driver>,
     began: Instant,
+}
+
+/// A worker that was sent SIGKILL, and the GPU that it hung on.
+struct LeftBehind {
+    process: Started,
+    gpu: Option<u32>,
 }
 
 /// When something that failed is tried again: twice as long each time.
@@ -67,7 +74,8 @@ impl Pause {
 /// What a worker was doing.
 #[derive(Clone, Copy)]
 enum Step {
-    Opening,
+    /// Opening the driver, or asking it for more than one GPU.
+    Driver,
     Gpu(u32),
     Proc,
 }
@@ -77,12 +85,16 @@ enum Ended {
     Done,
     /// It is still opening the driver, within its time.
     Opening,
+    /// Not tried, since the last try failed a short while ago.
+    Paused(Fault),
     /// Silent past its deadline.
     Hung(Step),
-    /// The driver cannot be opened.
+    /// It ended by itself: a crash in the driver's library, say.
+    Died(Step),
+    /// The driver cannot be opened or has gone; with its own words.
     Failed(Fault, String),
-    /// It died, or could not be started.
-    Died,
+    /// There is nobody to start a worker.
+    LauncherGone,
 }
 
 impl Supervisor {
@@ -98,20 +110,26 @@ impl Supervisor {
             known: BTreeMap::new(),
             hung: BTreeMap::new(),
             down: None,
-            plain: false,
+            asked: Asked::Whole,
             said: None,
         }
     }
 
-    /// Looks once; back by the deadline with whatever was read by then.
-    pub fn look(&mut self, seq: u64) -> Sample {
+    /// Looks once, with whatever was read where something was silent past its deadline. `None` when the
+    /// launcher has ended: no worker can ever be started again, and whoever started us should do so anew.
+    pub fn look(&mut self, seq: u64) -> Option<Sample> {
         let (began, at) = (Instant::now(), now());
-        self.left_behind.retain(|worker| !worker.channel.ended());
+        self.left_behind.retain(|worker| !worker.process.ended());
+        let skip = self.skipped();
         let mut round = Round::default();
-        // A second worker gets the rest of the time when the first one hung on a GPU.
+        // A second worker reads the rest when the first one was lost on a GPU.
         for _ in 0..2 {
-            let ended = self.ask(&mut round, began);
-            let again = matches!(ended, Ended::Hung(Step::Gpu(_)));
+            let ended = self.ask(&mut round, &skip, began);
+            if matches!(ended, Ended::LauncherGone) {
+                tracing::error!("{}", NoWorker::LauncherGone);
+                return None;
+            }
+            let again = matches!(ended, Ended::Hung(Step::Gpu(_)) | Ended::Died(Step::Gpu(_)));
             round.fault = self.learn(ended);
             if !again {
                 break;
@@ -126,38 +144,51 @@ impl Supervisor {
             interval: self.settings.interval,
             workers_left_behind: u32::try_from(self.left_behind.len()).unwrap_or(u32::MAX),
         };
-        round.finish(&frame, &self.known)
+        Some(round.finish(&frame, &self.known))
+    }
+
+    /// The hung GPUs that are left out of this look. At most one is tried again, never while the worker that hung
+    /// on it still hangs, which is the proof that it does, and never with the last worker that may be lost.
+    fn skipped(&self) -> Vec<u32> {
+        let may_lose_one = self.left_behind.len() + 1 < MOST_LEFT_BEHIND;
+        let proven = |index| self.left_behind.iter().any(|worker| worker.gpu == Some(index));
+        let due = self.hung.iter().filter(|(index, pause)| pause.over() && !proven(**index));
+        let tried =
+            due.min_by_key(|(_, pause)| pause.until).map(|(index, _)| *index).filter(|_| may_lose_one);
+        self.hung.keys().copied().filter(|index| Some(*index) != tried).collect()
     }
 
     /// Has one worker do its part.
-    fn ask(&mut self, round: &mut Round, began: Instant) -> Ended {
-        if let Some((fault, pause)) = &self.down
-            && !pause.over()
-        {
-            return Ended::Failed(*fault, String::new());
+    fn ask(&mut self, round: &mut Round, skip: &[u32], began: Instant) -> Ended {
+        if let Some((fault, _)) = self.down.filter(|(_, pause)| !pause.over()) {
+            return Ended::Paused(fault);
         }
-        if self.worker.is_none() {
-            if self.left_behind.len() >= MOST_LEFT_BEHIND {
-                let words =
-                    format!("{MOST_LEFT_BEHIND} sampling workers hang in the driver and cannot be ended");
-                return Ended::Failed(Fault::Timeout, words);
-            }
-            self.worker = Worker::start(&self.launcher, &self.worker_settings());
-        }
-        let skip: Vec<u32> =
-            self.hung.iter().filter(|(_, pause)| !pause.over()).map(|(index, _)| *index).collect();
-        let Some(worker) = &mut self.worker else { return Ended::Died };
-        let overall = began + self.settings.deadline;
-        match worker.open(overall, self.settings.open_deadline) {
+        let worker = match self.worker.take().map_or_else(|| self.start(), Ok) {
+            Ok(worker) => self.worker.insert(worker),
+            Err(ended) => return ended,
+        };
+        match worker.open(began + self.settings.deadline, self.settings.open_deadline) {
             Ended::Done => {}
             other => return other,
         }
         round.driver.clone_from(&worker.driver);
-        let request = Request {
-            skip: skip.into_iter().chain(round.read.keys().copied()).collect(),
-            also: round.pids(),
-        };
+        // What an earlier worker of this look read, or was lost on, is not read again.
+        let lost = self.left_behind.iter().filter_map(|worker| worker.gpu);
+        let skip = skip.iter().copied().chain(round.read.keys().copied()).chain(lost);
+        let request = Request { skip: skip.collect(), also: round.pids() };
         worker.look(&request, round, self.settings.deadline * 2 / 5)
+    }
+
+    fn start(&self) -> Result<Worker, Ended> {
+        if self.left_behind.len() >= MOST_LEFT_BEHIND {
+            let words = format!("{MOST_LEFT_BEHIND} sampling workers hang in the driver and cannot be ended");
+            return Err(Ended::Failed(Fault::Timeout, words));
+        }
+        match self.launcher.worker(self.asked) {
+            Ok(process) => Worker::new(process).map_err(|_| Ended::Died(Step::Driver)),
+            Err(NoWorker::LauncherGone) => Err(Ended::LauncherGone),
+            Err(error @ NoWorker::ThisTime(_)) => Err(Ended::Failed(Fault::WorkerFailed, error.to_string())),
+        }
     }
 
     /// Draws the consequences, and tells the fault of the driver as a whole.
@@ -165,47 +196,57 @@ impl Supervisor {
         let (fault, words) = match ended {
             Ended::Done => {
                 self.down = None;
-                self.say(None);
+                if self.hung.is_empty() {
+                    self.say(None);
+                }
                 return None;
             }
-            Ended::Opening => {
-                return Some(if self.known.is_empty() { Fault::Starting } else { Fault::Timeout });
-            }
-            Ended::Hung(Step::Gpu(index)) => {
-                let pause = Pause::after(self.hung.get(&index).copied(), self.settings.interval);
-                self.hung.insert(index, pause);
-                self.abandon();
-                self.say(Some(format!("GPU {index} did not answer; it is left out until it does")));
-                return Some(Fault::Timeout);
-            }
+            Ended::Opening if self.known.is_empty() => return Some(Fault::Starting),
+            Ended::Opening => return Some(Fault::Timeout),
+            Ended::Paused(fault) => return Some(fault),
+            Ended::Hung(Step::Gpu(index)) => return Some(self.lose(index, Fault::Timeout)),
+            Ended::Died(Step::Gpu(index)) => return Some(self.lose(index, Fault::WorkerFailed)),
             Ended::Hung(Step::Proc) => {
-                self.abandon();
-                self.plain = true;
+                self.abandon(None);
+                self.asked = Asked::Plain;
                 self.say(Some(
                     "/proc did not answer by the deadline; command lines are left alone".to_owned(),
                 ));
                 return None;
             }
-            Ended::Hung(Step::Opening) => {
-                self.abandon();
-                (Fault::Timeout, "the driver could not be opened by the deadline".to_owned())
+            Ended::Hung(Step::Driver) => {
+                (Fault::Timeout, "the driver did not answer by the deadline".to_owned())
             }
-            Ended::Failed(fault, words) if words.is_empty() => return Some(fault),
-            Ended::Failed(fault, words) => (fault, format!("NVML cannot be opened: {words}")),
-            Ended::Died => (Fault::WorkerFailed, "the sampling worker ended by itself".to_owned()),
+            Ended::Failed(fault, words) => (fault, words),
+            Ended::Died(Step::Driver | Step::Proc) => {
+                (Fault::WorkerFailed, "the sampling worker ended by itself".to_owned())
+            }
+            Ended::LauncherGone => (Fault::WorkerFailed, NoWorker::LauncherGone.to_string()),
         };
-        self.worker = None;
+        self.abandon(None);
         let earlier = self.down.map(|(_, pause)| pause);
         self.down = Some((fault, Pause::after(earlier, self.settings.interval)));
         self.say(Some(words));
         Some(fault)
     }
 
-    /// Leaves a hung worker behind.
-    fn abandon(&mut self) {
+    /// A GPU took a worker with it.
+    fn lose(&mut self, index: u32, fault: Fault) -> Fault {
+        let pause = Pause::after(self.hung.get(&index).copied(), self.settings.interval);
+        self.hung.insert(index, pause);
+        self.abandon(Some(index));
+        self.say(Some(format!(
+            "GPU {index} does not answer ({}); it is tried again now and then",
+            fault.name()
+        )));
+        fault
+    }
+
+    /// Kills the worker, and leaves it behind until it has ended.
+    fn abandon(&mut self, gpu: Option<u32>) {
         if let Some(worker) = self.worker.take() {
             worker.process.kill();
-            self.left_behind.push(worker);
+            self.left_behind.push(LeftBehind { process: worker.process, gpu });
         }
     }
 
@@ -214,10 +255,10 @@ impl Supervisor {
         if self.said == words {
             return;
         }
-        match &words {
-            Some(words) => tracing::warn!("{words}"),
-            None if self.said.is_some() => tracing::info!("the driver answers again"),
-            None => {}
+        if let Some(words) = &words {
+            tracing::warn!("{words}");
+        } else {
+            tracing::info!("the driver answers again");
         }
         self.said = words;
     }
@@ -226,6 +267,7 @@ impl Supervisor {
     fn remember(&mut self, round: &Round) {
         if let Some(count) = round.count {
             self.known.retain(|index, _| *index < count);
+            self.hung.retain(|index, _| *index < count);
         }
         for (index, samples) in &round.read {
             self.hung.remove(index);
@@ -234,19 +276,12 @@ impl Supervisor {
             }
         }
     }
-
-    fn worker_settings(&self) -> Settings {
-        let commands = if self.plain { Commands::Left } else { self.settings.commands };
-        Settings { commands, ..self.settings.clone() }
-    }
 }
 
 impl Worker {
-    fn start(launcher: &Launcher, settings: &Settings) -> Option<Self> {
-        let process = launcher.worker().inspect_err(|error| tracing::error!("{error}")).ok()?;
-        let mut channel = Channel::new(process.stream.try_clone().ok()?).ok()?;
-        channel.send(settings).ok()?;
-        Some(Self { process, channel, driver: None, began: Instant::now() })
+    fn new(process: Started) -> std::io::Result<Self> {
+        let channel = Channel::new(process.stream.try_clone()?)?;
+        Ok(Self { process, channel, driver: None, began: Instant::now() })
     }
 
     /// Waits for the driver to be open.
@@ -259,19 +294,21 @@ impl Worker {
                 self.driver = Some(driver);
                 Ended::Done
             }
-            Heard::Message(Report::Failed(fault, words)) => Ended::Failed(fault, words),
+            Heard::Message(Report::Failed(fault, words)) => {
+                Ended::Failed(fault, format!("NVML cannot be opened: {words}"))
+            }
             Heard::Silence if self.began.elapsed() < longest => Ended::Opening,
-            Heard::Silence => Ended::Hung(Step::Opening),
-            Heard::Message(_) | Heard::Ended => Ended::Died,
+            Heard::Silence => Ended::Hung(Step::Driver),
+            Heard::Message(_) | Heard::Ended => Ended::Died(Step::Driver),
         }
     }
 
     /// Has it look, with this long for each step.
     fn look(&mut self, request: &Request, round: &mut Round, step: Duration) -> Ended {
+        let mut at = Step::Driver;
         if self.channel.send(request).is_err() {
-            return Ended::Died;
+            return Ended::Died(at);
         }
-        let mut at = Step::Proc;
         loop {
             match self.channel.receive(Instant::now() + step) {
                 Heard::Message(Report::Reading { index, count }) => {
@@ -279,18 +316,21 @@ impl Worker {
                     round.count = Some(count);
                 }
                 Heard::Message(Report::Read(samples)) => {
-                    if let Step::Gpu(index) = std::mem::replace(&mut at, Step::Proc) {
+                    if let Step::Gpu(index) = std::mem::replace(&mut at, Step::Driver) {
                         round.read.insert(index, samples);
                     }
                 }
-                Heard::Message(Report::Looking { count }) => round.count = Some(count),
+                Heard::Message(Report::Looking { count }) => {
+                    at = Step::Proc;
+                    round.count = Some(count);
+                }
                 Heard::Message(Report::Done(rest)) => {
                     round.rest = Some(*rest);
                     return Ended::Done;
                 }
                 Heard::Message(Report::Failed(fault, words)) => return Ended::Failed(fault, words),
                 Heard::Silence => return Ended::Hung(at),
-                Heard::Message(Report::Opened(_)) | Heard::Ended => return Ended::Died,
+                Heard::Message(Report::Opened(_)) | Heard::Ended => return Ended::Died(at),
             }
         }
     }

@@ -2,8 +2,10 @@
 //! The sampling worker: a process that loads NVML and reads `/proc`, one look for each request on standard
 //! input. It tells what it begins before it begins it, so that the supervisor knows where it hung.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,7 @@ use rustix::process::Signal;
 
 use crate::channel;
 use crate::clock::now;
+use crate::launcher;
 use crate::message::{Report, Request, Rest};
 use crate::nvml::{Context, Gpus};
 use crate::proc::Processes;
@@ -35,19 +38,21 @@ pub fn serve() -> ExitCode {
 }
 
 fn work() -> io::Result<()> {
-    let mut requests = io::stdin().lock();
-    let Some(settings) = channel::read::<Settings>(&mut requests)? else { return Ok(()) };
+    let settings = launcher::worker_settings().ok_or(io::ErrorKind::InvalidInput)?;
+    // Requests and reports both go over the socket that is standard input.
+    let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut requests = socket.try_clone()?;
     let (gpus, driver) = match Gpus::open(settings.nvml_library.as_deref()) {
         Ok(open) => open,
-        Err((fault, words)) => return say(&Report::Failed(fault, words)),
+        Err((fault, words)) => return say(&mut socket, &Report::Failed(fault, words)),
     };
-    say(&Report::Opened(driver))?;
+    say(&mut socket, &Report::Opened(driver))?;
     let processes = Processes::open(&settings);
-    let mut worker = Worker { settings, gpus, processes, openers: None };
+    let mut worker = Worker { settings, socket, gpus, processes, openers: None };
     while let Some(request) = channel::read::<Request>(&mut requests)? {
         if let Err((fault, words)) = worker.look(&request)? {
             // The driver was unloaded or replaced: only a new process can load it anew.
-            return say(&Report::Failed(fault, words));
+            return say(&mut worker.socket, &Report::Failed(fault, words));
         }
     }
     Ok(())
@@ -55,6 +60,7 @@ fn work() -> io::Result<()> {
 
 struct Worker {
     settings: Settings,
+    socket: UnixStream,
     gpus: Gpus,
     processes: Result<Processes, Fault>,
     /// When device files were looked through.
@@ -69,39 +75,51 @@ impl Worker {
             Ok(count) => count,
             Err(error) => return Ok(Err(error)),
         };
-        let mut pids: BTreeSet<u32> = request.also.iter().copied().collect();
+        // When each pid was listed: a process that began later is not the one that was meant.
+        let mut pids: BTreeMap<u32, Duration> = request.also.iter().map(|pid| (*pid, now().boot)).collect();
         let mut nobodys = false;
         for index in (0..count).filter(|index| !request.skip.contains(index)) {
-            say(&Report::Reading { index, count })?;
-            let context = Context { interval: self.settings.interval, gaps: &mut rest.gaps };
-            let samples = self.gpus.read(index, context);
+            say(&mut self.socket, &Report::Reading { index, count })?;
+            let look_back = self.settings.look_back.max(self.settings.interval * 2);
+            let samples = self.gpus.read(index, Context { look_back, gaps: &mut rest.gaps });
+            let listed = now().boot;
             for gpu in &samples {
-                let entries = gpu.entries.iter().flatten();
-                pids.extend(entries.map(|entry| entry.pid).filter(|pid| *pid != 0));
+                for entry in gpu.entries.iter().flatten().filter(|entry| entry.pid != 0) {
+                    pids.entry(entry.pid).or_insert(listed);
+                }
                 nobodys |= of_nobody(gpu) >= OPENERS_FROM;
             }
-            say(&Report::Read(samples))?;
+            say(&mut self.socket, &Report::Read(samples))?;
         }
-        self.gpus.listen(count, &request.skip);
         rest.nvml_took = began.elapsed();
-        say(&Report::Looking { count })?;
-        self.look_at_processes(&pids.into_iter().collect::<Vec<u32>>(), nobodys, &mut rest);
-        say(&Report::Done(Box::new(rest)))?;
+        say(&mut self.socket, &Report::Looking { count })?;
+        self.look_at_processes(&pids, &mut rest);
+        if nobodys {
+            self.look_for_openers(&mut rest);
+        }
+        say(&mut self.socket, &Report::Done(Box::new(rest)))?;
         Ok(Ok(()))
     }
 
-    fn look_at_processes(&mut self, pids: &[u32], nobodys: bool, rest: &mut Rest) {
-        let began = Instant::now();
-        let at = now();
-        match &mut self.processes {
-            Ok(processes) => {
-                rest.processes = processes.look(pids, at, &mut rest.gaps);
-                let due = self.openers.is_none_or(|looked| looked.elapsed() >= OPENERS_PAUSE);
-                if nobodys && due {
-                    rest.openers = processes.openers(at);
-                    self.openers = Some(Instant::now());
-                }
+    /// Looks through all descriptors of the node, once in a while and not for long.
+    fn look_for_openers(&mut self, rest: &mut Rest) {
+        let Ok(processes) = &self.processes else { return };
+        if self.openers.is_none_or(|looked| looked.elapsed() >= OPENERS_PAUSE) {
+            let until = Instant::now() + self.settings.deadline / 5;
+            rest.openers = processes.openers(now(), until);
+            match &rest.openers {
+                None => rest.gaps.count(Gap::Openers),
+                Some(openers) if openers.unreadable > 0 => rest.gaps.count(Gap::NotPermitted),
+                Some(_) => {}
             }
+            self.openers = Some(Instant::now());
+        }
+    }
+
+    fn look_at_processes(&mut self, pids: &BTreeMap<u32, Duration>, rest: &mut Rest) {
+        let began = Instant::now();
+        match &mut self.processes {
+            Ok(processes) => rest.processes = processes.look(pids, now(), &mut rest.gaps),
             Err(fault) => {
                 rest.proc_fault = Some(*fault);
                 rest.gaps.count(Gap::Unreadable);
@@ -122,8 +140,6 @@ fn of_nobody(gpu: &GpuSample) -> u64 {
     memory.used.saturating_sub(held).saturating_sub(reserved)
 }
 
-fn say(report: &Report) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(&channel::frame(report)?)?;
-    out.flush()
+fn say(socket: &mut UnixStream, report: &Report) -> io::Result<()> {
+    socket.write_all(&channel::frame(report)?)
 }

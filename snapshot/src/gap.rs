@@ -26,13 +26,20 @@ pub enum Gap {
     Vanished,
     /// A file of `/proc` that did not parse.
     Malformed,
-    /// A file of `/proc` that we may not read, or that failed otherwise.
+    /// A file of `/proc` that failed otherwise.
     Unreadable,
+    /// A beat in which a right was missing: for bytes read and written, and for who has device files open,
+    /// `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`.
+    NotPermitted,
+    /// Xid errors of a GPU could not be listened to.
+    Xid,
+    /// Who has device files open took too long to find out.
+    Openers,
 }
 
 impl Gap {
     /// Every kind, in the order of a page.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::ProcessList,
         Self::ImpossiblePid,
         Self::Memory,
@@ -43,6 +50,9 @@ impl Gap {
         Self::Vanished,
         Self::Malformed,
         Self::Unreadable,
+        Self::NotPermitted,
+        Self::Xid,
+        Self::Openers,
     ];
 
     /// Its label value.
@@ -59,6 +69,9 @@ impl Gap {
             Self::Vanished => "vanished",
             Self::Malformed => "malformed",
             Self::Unreadable => "unreadable",
+            Self::NotPermitted => "not_permitted",
+            Self::Xid => "xid",
+            Self::Openers => "openers",
         }
     }
 }

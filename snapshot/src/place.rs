@@ -54,8 +54,14 @@ impl Place {
     fn read(&mut self, path: &str) {
         let mut under_slurm = false;
         let mut under_pods = false;
+        // Below a service or a user's slice whoever runs there makes the paths, and may call them anything.
+        let mut users_own = false;
         for part in path.split(['/', ':']).filter(|part| !part.is_empty()) {
-            if let Some(uid) = pod_uid(part, under_pods) {
+            if users_own {
+                if is_unit(part, "service") || is_unit(part, "scope") {
+                    self.unit = Some(part.to_owned());
+                }
+            } else if let Some(uid) = pod_uid(part, under_pods) {
                 self.pod_uid = Some(uid);
             } else if let Some((runtime, id)) = container(part) {
                 self.container = Some(id.to_owned());
@@ -72,6 +78,7 @@ impl Place {
             }
             under_pods |= part.starts_with("kubepods");
             under_slurm |= is_slurm_root(part);
+            users_own |= part == "user.slice" || is_unit(part, "service");
         }
     }
 
@@ -230,6 +237,15 @@ mod tests {
         assert!(Place::parse(app).in_service());
         assert!(!Place::parse("0::/user.slice/user-1000.slice/user@1000.service").in_service());
         assert_eq!(unit("0::/"), None);
+    }
+
+    #[test]
+    fn a_user_who_names_cgroups_names_no_pod_container_or_job() {
+        let faked = format!("kubepods-pod{UID}.slice/cri-containerd-{ID}.scope/slurm/job_4711");
+        for above in ["user.slice/user-1000.slice/user@1000.service/app.slice", "system.slice/mine.service"] {
+            let place = Place::parse(&format!("0::/{above}/{faked}"));
+            assert_eq!((place.pod_uid, place.container, place.slurm_job), (None, None, None), "{above}");
+        }
     }
 
     #[test]

@@ -110,8 +110,8 @@ pub struct Facts {
     pub place: Place,
     /// Its command line, redacted, where asked for.
     pub command: Option<String>,
-    /// When it started, seconds since the Unix epoch.
-    pub started: f64,
+    /// When it started, seconds since the Unix epoch; `None` where the time of boot could not be read.
+    pub started: Option<f64>,
     /// CPU time used, all threads, seconds.
     pub cpu_seconds: f64,
     /// Bytes to and from storage; `None` without the right to read it.

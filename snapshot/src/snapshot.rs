@@ -89,7 +89,8 @@ pub struct Holder {
     /// Observed idle since it was last observed busy: the sum of the windows seen idle, so time that was not
     /// observed adds nothing.
     pub idle: Duration,
-    /// Integral of the observed utilization over time: seconds of a fully busy GPU.
+    /// Integral over time of the observed utilization, the largest sample of each window: seconds of a fully
+    /// busy GPU.
     pub busy_seconds: f64,
     /// Integral of the memory held over time.
     pub byte_seconds: f64,
@@ -294,9 +295,13 @@ impl Join<'_> {
             held.other_namespaces = held.other_namespaces.checked_add(entry.memory?)?;
         }
         for holder in holders {
-            let gone =
-                self.processes.get(&holder.process).is_some_and(|process| process.state == State::Gone);
-            let part = if gone { &mut held.dead_pids } else { &mut held.holders };
+            let process = self.processes.get(&holder.process)?;
+            let part = match (process.state, &process.facts) {
+                (State::Gone, _) => &mut held.dead_pids,
+                // /proc did not say: it may be there, and it may not.
+                (State::Unknown, None) => return None,
+                _ => &mut held.holders,
+            };
             *part = part.checked_add(holder.memory?)?;
         }
         Some(held)

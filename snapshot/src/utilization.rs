@@ -4,16 +4,18 @@
 //! | # | observation | utilization of (process, GPU) |
 //! |---|---|---|
 //! | 1 | MIG on | unknown |
-//! | 2 | the call failed, is not supported, timed out | unknown |
+//! | 2 | the call failed, is not supported, timed out; or its samples of this pid cannot be true | unknown |
 //! | 3 | a sample of this pid in the look-back that was not seen before | the largest of its engines |
 //! | 4 | MPS client: the device's maximum in the window is at most 1 % | 0, else unknown |
-//! | 5 | answered, none of this pid in the look-back; device sampler alive; pid listed at both ends | 0, observed |
+//! | 5 | others were sampled, none of this pid in the look-back; device sampler alive; pid listed at both ends; no sample of a pid that is not listed, unless the device is calm | 0, observed |
 //! | 6 | nothing sampled at all; sampler alive, its maximum at most 1 %; listed at both ends | 0, observed |
 //! | 7 | nothing sampled at all, and the device was busy | unknown |
 //! | 8 | the driver's clock stepped back, or the window is longer than its buffer | unknown |
 //!
 //! The window is the time since the snapshot before. Stamps are the driver's own and are compared with
 //! nothing else. Not confirmed on hardware yet.
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -121,6 +123,12 @@ pub struct Reading {
     pub answer: Answer,
     /// The device's own sampler.
     pub sampler: DeviceSampler,
+    /// Pids with samples that cannot be true; known once it is [`Self::cleaned`].
+    #[serde(skip)]
+    pub doubted: BTreeSet<u32>,
+    /// There were samples of pids that the process list does not have: work that cannot be attributed.
+    #[serde(skip)]
+    pub strangers: bool,
 }
 
 /// Why a utilization is unknown.
@@ -133,6 +141,8 @@ pub enum Why {
     NotSupported,
     /// The call failed.
     Failed,
+    /// The driver's samples of this pid cannot be true.
+    Garbage,
     /// No snapshot before this one has the GPU: there is no window.
     FirstLook,
     /// The pid was not listed, or was another process, at the start of the window.
@@ -159,6 +169,7 @@ impl Why {
             Self::Mig => "mig",
             Self::NotSupported => "not_supported",
             Self::Failed => "failed",
+            Self::Garbage => "garbage",
             Self::FirstLook => "first_look",
             Self::NotListedBefore => "not_listed_before",
             Self::SharedByMps => "shared_by_mps",
@@ -229,15 +240,20 @@ impl Window<'_> {
         if self.mig {
             return Utilization::Unknown(Why::Mig);
         }
-        let nothing = match &self.now.answer {
+        match &self.now.answer {
             Answer::Failed => return Utilization::Unknown(Why::Failed),
             Answer::NotSupported => return Utilization::Unknown(Why::NotSupported),
-            Answer::Nothing => true,
-            Answer::Samples(_) => false,
+            Answer::Nothing | Answer::Samples(_) => {}
+        }
+        // Without an answer before, or a start of the look-back, what is old cannot be told from what is new.
+        let Some(before) = self.before.filter(|before| before.answered() && self.now.since > 0) else {
+            return Utilization::Unknown(Why::FirstLook);
         };
-        let Some(before) = self.before else { return Utilization::Unknown(Why::FirstLook) };
         if question.was_another {
             return Utilization::Unknown(Why::NotListedBefore);
+        }
+        if self.now.doubted.contains(&question.pid) {
+            return Utilization::Unknown(Why::Garbage);
         }
         if let Some(engines) = self.unseen(before, question.pid) {
             return Utilization::Observed(engines);
@@ -246,9 +262,11 @@ impl Window<'_> {
             Err(why) => Utilization::Unknown(why),
             Ok(calm) if question.kinds.mps => zero_if(calm, Why::SharedByMps),
             Ok(_) if !question.listed_before => Utilization::Unknown(Why::NotListedBefore),
-            Ok(calm) if nothing => zero_if(calm, Why::Unattributed),
             Ok(_) if !self.now.samples_of(question.pid).is_empty() => {
                 Utilization::Unknown(Why::SampledEarlier)
+            }
+            Ok(calm) if self.now.samples().is_empty() || self.now.strangers => {
+                zero_if(calm, Why::Unattributed)
             }
             Ok(_) => Utilization::Observed(Engines::default()),
         }
@@ -292,6 +310,11 @@ impl Reading {
         &samples[start..end]
     }
 
+    /// Whether the driver said anything, be it that there is nothing.
+    fn answered(&self) -> bool {
+        matches!(self.answer, Answer::Nothing | Answer::Samples(_))
+    }
+
     /// The samples of the answer.
     fn samples(&self) -> &[UtilSample] {
         match &self.answer {
@@ -304,18 +327,21 @@ impl Reading {
     /// listed. Each is counted, and the rest put in the order of pids.
     #[must_use]
     pub fn cleaned(mut self, listed: impl Fn(u32) -> bool, gaps: &mut Gaps) -> Self {
-        let since = self.since;
-        if let Answer::Samples(samples) = &mut self.answer {
+        let Self { since, answer, doubted, strangers, .. } = &mut self;
+        if let Answer::Samples(samples) = answer {
             samples.retain(|sample| {
-                let gap = if sample.engines.each().iter().any(|percent| *percent > 100) {
-                    Gap::UtilizationAbove100
-                } else if sample.pid == 0 || !listed(sample.pid) {
-                    Gap::UtilizationUnlisted
-                } else {
-                    return sample.stamp > since;
-                };
-                gaps.count(gap);
-                false
+                let current = sample.stamp > *since;
+                if sample.engines.each().iter().any(|percent| *percent > 100) {
+                    doubted.insert(sample.pid);
+                    gaps.count(Gap::UtilizationAbove100);
+                    return false;
+                }
+                if sample.pid == 0 || !listed(sample.pid) {
+                    *strangers |= current;
+                    gaps.count(Gap::UtilizationUnlisted);
+                    return false;
+                }
+                current
             });
             samples.sort_unstable_by_key(|sample| (sample.pid, sample.stamp));
         }
@@ -338,7 +364,7 @@ mod tests {
     }
 
     fn reading(answer: Answer, sampler: DeviceSampler) -> Reading {
-        Reading { since: 0, answer, sampler }
+        Reading { since: 1, answer, sampler, ..Reading::default() }
     }
 
     fn ask(before: Option<&Reading>, now: &Reading) -> Utilization {
@@ -461,9 +487,33 @@ mod tests {
             sample(PID, 10, 3),
         ];
         let mut gaps = Gaps::default();
-        let reading = Reading { since: 20, answer: Answer::Samples(samples), sampler: DeviceSampler::Silent };
+        let reading = Reading { since: 20, answer: Answer::Samples(samples), ..Reading::default() };
         let cleaned = reading.cleaned(|pid| pid == PID, &mut gaps);
         assert_eq!(cleaned.samples(), [sample(PID, 150, 40)]);
         assert_eq!((gaps.of(Gap::UtilizationAbove100), gaps.of(Gap::UtilizationUnlisted)), (1, 2));
+    }
+
+    #[test]
+    fn garbage_proves_nobody_idle() {
+        let before = reading(Answer::Nothing, stamped(100, 0));
+        let of = |samples, maximum| {
+            let now = reading(Answer::Samples(samples), stamped(200, maximum));
+            ask(Some(&before), &now.cleaned(|pid| pid == PID || pid == 8, &mut Gaps::default()))
+        };
+        assert_eq!(of(vec![sample(PID, 150, 130)], 90), Utilization::Unknown(Why::Garbage));
+        assert_eq!(of(vec![sample(8, 150, 130)], 90), Utilization::Unknown(Why::Unattributed));
+        let stranger = vec![sample(8, 150, 40), sample(99, 150, 50)];
+        assert_eq!(of(stranger, 90), Utilization::Unknown(Why::Unattributed));
+        assert_eq!(of(vec![sample(99, 150, 1)], 1), ZERO, "a calm device is calm whoever is said to use it");
+    }
+
+    #[test]
+    fn without_an_answer_before_old_samples_are_not_taken_for_new() {
+        let failed = reading(Answer::Failed, stamped(100, 0));
+        let now = reading(Answer::Samples(vec![sample(PID, 50, 40)]), stamped(200, 0));
+        assert_eq!(ask(Some(&failed), &now), Utilization::Unknown(Why::FirstLook));
+        let endless = Reading { since: 0, ..now };
+        let before = reading(Answer::Nothing, stamped(100, 0));
+        assert_eq!(ask(Some(&before), &endless), Utilization::Unknown(Why::FirstLook));
     }
 }

@@ -30,7 +30,7 @@ fn facts(pid: u32, start_ticks: u64) -> Facts {
         user: Some("alice".into()),
         place: Place::default(),
         command: None,
-        started: 0.0,
+        started: None,
         cpu_seconds: 1.5,
         io: None,
         orphaned: Some(false),
@@ -52,9 +52,11 @@ fn gpu(n: u64, entries: Vec<Entry>) -> GpuSample {
         entries: Some(entries),
         fault: None,
         reading: Reading {
-            since: 0,
+            // Stamps of these cases are numbers of beats.
+            since: 1,
             answer: Answer::Nothing,
             sampler: DeviceSampler::Stamped { newest: n, maximum: 0, filled: false },
+            ..Reading::default()
         },
         ..GpuSample::faulty(About { id: Some(GpuId("GPU-1".into())), ..About::unnamed(0) }, Fault::Error)
     }

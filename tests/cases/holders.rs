@@ -189,7 +189,7 @@ fn a_reused_pid_begins_anew() {
     let exporter = Exporter::start(&scenario, &["--procfs", &path]);
     let idle = |page: &Page| page.value("bailiff_process_gpu_idle_seconds", &[("pid", "4100")]);
     exporter.until("idle for a while", |page| (idle(page)? > 0.5).then_some(()));
-    let stat = "4100 (another) S 1 4100 4100 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 200000 0 0\n";
+    let stat = "4100 (another) S 1 4100 4100 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 200 0 0\n";
     procfs.write("4100/stat", stat);
     exporter.until("another process", |page| {
         (page.label("bailiff_process_info", &[("pid", "4100")], "comm")? == "another").then_some(())

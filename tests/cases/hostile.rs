@@ -82,12 +82,55 @@ fn figures_that_cannot_be_are_dropped_and_counted() {
          faults: {garbage: {utilization_above_100: true, pid_zero: true}}\n",
     );
     let exporter = Exporter::start(&scenario, &[]);
-    exporter.until("they are counted", |page| (gaps(page, "utilization_above_100") > 0.0).then_some(()));
+    let reason = |page: &Page| {
+        page.label("bailiff_process_gpu_utilization_unknown_info", &[("pid", "4100")], "reason")
+    };
+    exporter.until("they are told", |page| (reason(page)? == "garbage").then_some(()));
     let page = exporter.page();
-    for (labels, ratio) in page.all("bailiff_process_gpu_utilization_ratio", &[]) {
-        assert!((0.0..=1.0).contains(&ratio), "{labels:?} {ratio}");
-    }
+    assert!(gaps(&page, "utilization_above_100") > 0.0);
+    assert_eq!(
+        page.all("bailiff_process_gpu_utilization_ratio", &[]).count(),
+        0,
+        "nor is anybody called idle"
+    );
     assert_eq!(page.all("bailiff_process_state", &[("pid", "0")]).count(), 0);
+}
+
+#[test]
+fn a_device_above_100_percent_is_not_believed() {
+    let scenario = Scenario::new("gpus:\n  - utilization: {gpu: 255, memory: 200}\n");
+    let exporter = Exporter::start(&scenario, &[]);
+    let page = exporter.next();
+    for family in ["bailiff_gpu_utilization_ratio", "bailiff_gpu_memory_bandwidth_utilization_ratio"] {
+        assert_eq!(page.all(family, &[]).count(), 0, "{family}");
+    }
+    assert!(gaps(&page, "utilization_above_100") > 0.0);
+}
+
+/// With `hidepid=2` a live process looks like one that is gone; so does pid 1.
+#[test]
+fn where_proc_hides_others_nobody_is_called_gone() {
+    let procfs = Procfs::new();
+    procfs.remove(1);
+    let path = procfs.path().to_str().unwrap().to_owned();
+    let scenario = one_gpu("{pid: 4100, used: 1GiB}");
+    let exporter = Exporter::start(&scenario, &["--procfs", &path]);
+    let page = exporter.next();
+    assert_eq!(page.label("bailiff_process_state", &[("pid", "4100")], "state").as_deref(), Some("hidden"));
+    assert_eq!(page.value("bailiff_gpu_memory_parts_bytes", &[("part", "dead_pids")]), Some(0.0));
+}
+
+/// The pid was used again between the driver's list and our look.
+#[test]
+fn a_process_younger_than_the_list_is_not_the_one_that_was_listed() {
+    let procfs = Procfs::new().with(&Process::new(4100));
+    procfs.write("4100/stat", "4100 (young) S 1 4100 4100 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 99999999999 0 0\n");
+    let path = procfs.path().to_str().unwrap().to_owned();
+    let scenario = one_gpu("{pid: 4100, used: 1GiB}");
+    let exporter = Exporter::start(&scenario, &["--procfs", &path]);
+    let page = exporter.next();
+    assert_eq!(page.label("bailiff_process_state", &[("pid", "4100")], "state").as_deref(), Some("gone"));
+    assert_eq!(page.all("bailiff_process_info", &[("comm", "young")]).count(), 0);
 }
 
 #[test]

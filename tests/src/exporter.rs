@@ -11,7 +11,8 @@ use crate::wait::until;
 use crate::{http, programs};
 
 /// Short beats, so that a test counts beats instead of waiting.
-pub const BEATS: [&str; 5] = ["--interval", "100ms", "--deadline", "500ms", "--trust-pid-namespace"];
+pub const BEATS: [&str; 7] =
+    ["--interval", "100ms", "--deadline", "500ms", "--look-back", "200ms", "--trust-pid-namespace"];
 
 /// A running exporter, ended with its test.
 pub struct Exporter {
@@ -134,6 +135,14 @@ impl Exporter {
             i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)
             .expect("our own child can be signalled");
+        self.ended()
+    }
+
+    /// Waits for it to end, and gives its exit code.
+    ///
+    /// # Panics
+    /// Where it does not end.
+    pub fn ended(&mut self) -> Option<i32> {
         until("the exporter ends", || self.child.try_wait().expect("our own child can be waited for")).code()
     }
 }

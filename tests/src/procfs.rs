@@ -133,7 +133,7 @@ impl Default for Procfs {
 fn stat(process: &Process, id: u32, state: char) -> String {
     let threads = process.threads.len() + 1;
     format!(
-        "{id} ({}) {state} 1 {id} {id} 0 -1 4194304 0 0 0 0 1500 500 0 0 20 0 {threads} 0 100000 0 0\n",
+        "{id} ({}) {state} 1 {id} {id} 0 -1 4194304 0 0 0 0 1500 500 0 0 20 0 {threads} 0 100 0 0\n",
         process.comm
     )
 }

@@ -14,7 +14,7 @@ type FactColumn = (&'static Family, fn(&Facts) -> Option<Number>);
 type HolderColumn = (&'static Family, fn(&Holder) -> Option<Number>);
 
 const FACTS: [FactColumn; 2] = [
-    (&metrics::PROCESS_START_TIME, |facts| Some(facts.started.into())),
+    (&metrics::PROCESS_START_TIME, |facts| Some(facts.started?.into())),
     (&metrics::PROCESS_CPU, |facts| Some(facts.cpu_seconds.into())),
 ];
 

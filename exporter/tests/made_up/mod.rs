@@ -77,9 +77,10 @@ pub(crate) fn gpu(seq: u64, index: u32, entries: Vec<Entry>) -> GpuSample {
         },
         entries: Some(entries),
         reading: Reading {
-            since: 0,
+            since: 1,
             answer: Answer::Nothing,
             sampler: DeviceSampler::Stamped { newest: seq, maximum: 0, filled: false },
+            ..Reading::default()
         },
         xids: Vec::new(),
     }
@@ -99,7 +100,7 @@ pub(crate) fn facts(pid: u32, user: &str, comm: &str) -> Facts {
         user: Some(user.to_owned()),
         place: Place::default(),
         command: None,
-        started: 1_699_999_000.25,
+        started: Some(1_699_999_000.25),
         cpu_seconds: 12.5,
         io: Some(Io { read_bytes: 4096, write_bytes: 0 }),
         orphaned: Some(false),

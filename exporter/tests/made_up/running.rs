@@ -17,10 +17,10 @@ use tokio::sync::oneshot;
 struct Handed(Receiver<Option<Sample>>);
 
 impl Look for Handed {
-    fn look(&mut self, _: u64) -> Sample {
+    fn look(&mut self, _: u64) -> Option<Sample> {
         loop {
             match self.0.recv() {
-                Ok(seen) => return seen.expect("the test wants a panic"),
+                Ok(seen) => return Some(seen.expect("the test wants a panic")),
                 Err(_) => thread::park(),
             }
         }

@@ -26,6 +26,11 @@ pub(super) fn about(device: &Device<'_>, index: &str) -> About {
     }
 }
 
+/// Whether a device told all that it should have told: what is missing by its nature is not missing.
+pub(super) fn is_complete(about: &About) -> bool {
+    about.name.is_some() && (about.minor.is_some() || about.mig.is_some())
+}
+
 fn mig_ids(device: &Device<'_>) -> MigIds {
     let (gpu_instance, compute_instance) = raw::instance_ids(device);
     let parent = device.mig_parent_device().and_then(|parent| parent.uuid()).ok();
@@ -35,24 +40,25 @@ fn mig_ids(device: &Device<'_>) -> MigIds {
 /// Reads all that changes; an error only where the whole device is lost.
 pub(super) fn read(
     device: &Device<'_>,
-    past: &mut super::Device,
+    (about, past): (&About, &mut super::Device),
     context: &mut Context<'_>,
 ) -> Result<GpuSample, NvmlError> {
-    let mig = past.about.as_ref().is_some_and(|about| about.mig.is_some());
     let telemetry = telemetry(device, context.gaps)?;
     let memory = memory(device, context.gaps)?;
-    let entries = if telemetry.mig_enabled == Some(true) && !mig {
+    let whole = about.mig.is_none();
+    let (entries, reading) = match device.mig_mode() {
         // With MIG on, processes belong to the instances; the GPU's own list may need rights, and repeats them.
-        Some(Vec::new())
-    } else {
-        lists::entries(device, &mut past.room, context.gaps)?
+        Ok(mode) if whole && mode.current != 0 => (None, Reading::default()),
+        // Where the mode is not known, nor is it whose the processes are.
+        Err(error) if whole && !not_offered(&error) => (None, Reading::default()),
+        _ => {
+            let entries = lists::entries(device, &mut past.room, context.gaps)?;
+            let reading =
+                if whole { evidence::read(device, &mut past.stamps, context) } else { Reading::default() };
+            (entries, reading)
+        }
     };
     let entries = entries.map(|entries| with_peaks(device, entries, &telemetry));
-    let reading = if mig || telemetry.mig_enabled == Some(true) {
-        Reading::default()
-    } else {
-        evidence::read(device, &mut past.stamps, context.interval, context.gaps)
-    };
     Ok(GpuSample {
         about: About::default(),
         fault: None,
@@ -106,8 +112,8 @@ fn telemetry(device: &Device<'_>, gaps: &mut Gaps) -> Result<Telemetry, NvmlErro
         }
     }
     Ok(Telemetry {
-        utilization: rates.as_ref().map(|rates| rates.gpu),
-        memory_utilization: rates.map(|rates| rates.memory),
+        utilization: told.percent(rates.as_ref().map(|rates| rates.gpu)),
+        memory_utilization: told.percent(rates.map(|rates| rates.memory)),
         power: told.of(device.power_usage())?,
         energy: told.of(device.total_energy_consumption())?,
         temperature: told.of(device.temperature(TemperatureSensor::Gpu))?,
@@ -131,6 +137,14 @@ struct Told<'a> {
 impl Told<'_> {
     fn of<T>(&mut self, answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
         gap(answer, Gap::Telemetry, self.gaps)
+    }
+
+    fn percent(&mut self, percent: Option<u32>) -> Option<u32> {
+        let possible = percent.filter(|percent| *percent <= 100);
+        if possible != percent {
+            self.gaps.count(Gap::UtilizationAbove100);
+        }
+        possible
     }
 }
 

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use bailiff_snapshot::{Answer, DeviceSampler, Gap, Gaps, Reading};
+use bailiff_snapshot::{Answer, DeviceSampler, Gap, Reading};
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 
-use super::{not_offered, raw};
+use super::{Context, not_offered, raw};
 
-/// The driver's newest stamps at the last two looks. The look-back begins at the older one, so it covers two
-/// beats by the driver's own clock; ours is never compared with it.
+/// The driver's newest stamps at the last two looks. The look-back covers two beats, and a span at least, by the
+/// driver's own clock; ours is never compared with it.
 #[derive(Default)]
 pub(super) struct Stamps {
     last: Option<u64>,
@@ -24,19 +24,18 @@ impl Stamps {
     }
 
     /// Where the look-back begins, when the driver's clock says `newest`.
-    fn since(&self, newest: u64, interval: Duration) -> u64 {
-        let two_beats = u64::try_from(interval.as_micros()).unwrap_or(u64::MAX).saturating_mul(2);
-        let by_interval = newest.saturating_sub(two_beats);
+    fn since(&self, newest: u64, look_back: Duration) -> u64 {
+        let by_span = newest.saturating_sub(u64::try_from(look_back.as_micros()).unwrap_or(u64::MAX));
         // A beat that came late makes the look-back longer, never shorter.
-        self.before_last.or(self.last).map_or(by_interval, |seen| seen.min(by_interval))
+        self.before_last.or(self.last).map_or(by_span, |seen| seen.min(by_span))
     }
 }
 
 /// Asks the device for its own samples, then for those of its processes.
-pub(super) fn read(device: &Device<'_>, stamps: &mut Stamps, interval: Duration, gaps: &mut Gaps) -> Reading {
+pub(super) fn read(device: &Device<'_>, stamps: &mut Stamps, context: &mut Context<'_>) -> Reading {
     let sampler = sampler(device, stamps.last.unwrap_or_default());
     let since = match sampler {
-        DeviceSampler::Stamped { newest, .. } => stamps.since(newest, interval),
+        DeviceSampler::Stamped { newest, .. } => stamps.since(newest, context.look_back),
         DeviceSampler::CurrentOnly { .. } | DeviceSampler::Silent => stamps.before_last.unwrap_or_default(),
     };
     let answer = match raw::utilization(device, since) {
@@ -45,7 +44,7 @@ pub(super) fn read(device: &Device<'_>, stamps: &mut Stamps, interval: Duration,
         Err(NvmlError::NotFound) => Answer::Nothing,
         Err(error) if not_offered(&error) => Answer::NotSupported,
         Err(_) => {
-            gaps.count(Gap::Utilization);
+            context.gaps.count(Gap::Utilization);
             Answer::Failed
         }
     };
@@ -57,7 +56,7 @@ pub(super) fn read(device: &Device<'_>, stamps: &mut Stamps, interval: Duration,
         }
         _ => {}
     }
-    Reading { since, answer, sampler }
+    Reading { since, answer, sampler, ..Reading::default() }
 }
 
 fn sampler(device: &Device<'_>, last: u64) -> DeviceSampler {
@@ -86,17 +85,17 @@ fn sampler(device: &Device<'_>, last: u64) -> DeviceSampler {
 mod tests {
     use super::*;
 
-    const SECOND: Duration = Duration::from_secs(1);
+    const TWO_SECONDS: Duration = Duration::from_secs(2);
 
     #[test]
     fn the_look_back_is_two_beats_of_the_drivers_clock() {
         let mut stamps = Stamps::default();
-        assert_eq!(stamps.since(10_000_000, SECOND), 8_000_000, "at first by the interval");
+        assert_eq!(stamps.since(10_000_000, TWO_SECONDS), 8_000_000, "at first by the span");
         stamps.see(10_000_000);
-        assert_eq!(stamps.since(11_000_000, SECOND), 9_000_000);
+        assert_eq!(stamps.since(11_000_000, TWO_SECONDS), 9_000_000);
         stamps.see(11_000_000);
-        assert_eq!(stamps.since(12_000_000, SECOND), 10_000_000);
+        assert_eq!(stamps.since(12_000_000, TWO_SECONDS), 10_000_000);
         stamps.see(12_000_000);
-        assert_eq!(stamps.since(30_000_000, SECOND), 11_000_000, "a late beat looks further back");
+        assert_eq!(stamps.since(30_000_000, TWO_SECONDS), 11_000_000, "a late beat looks further back");
     }
 }

@@ -12,7 +12,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use bailiff_snapshot::{About, Driver, Fault, Gaps, GpuSample};
+use bailiff_snapshot::{About, Driver, Fault, Gap, Gaps, GpuSample};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
@@ -23,23 +23,26 @@ use evidence::Stamps;
 pub(crate) struct Gpus {
     /// Never closed: a worker that is done with it ends.
     nvml: &'static Nvml,
-    events: Option<Events>,
     /// What is remembered of each device, by UUID.
     devices: HashMap<String, Device>,
+    /// The UUID that each index had last: a lost GPU does not tell it.
+    uuids: HashMap<String, String>,
 }
 
 /// What is remembered of one device.
 #[derive(Default)]
 struct Device {
+    /// Once it has told all of it.
     about: Option<About>,
     stamps: Stamps,
     /// Room for its process lists, as they were before.
     room: usize,
+    events: Option<Events>,
 }
 
 /// What a read needs to know and to count.
 pub(crate) struct Context<'a> {
-    pub(crate) interval: Duration,
+    pub(crate) look_back: Duration,
     pub(crate) gaps: &'a mut Gaps,
 }
 
@@ -60,7 +63,7 @@ impl Gpus {
             nvml: nvml.sys_nvml_version().ok(),
             cuda: cuda.map(|version| (version / 1000, version % 1000 / 10)),
         };
-        Ok((Self { nvml, events: None, devices: HashMap::new() }, driver))
+        Ok((Self { nvml, devices: HashMap::new(), uuids: HashMap::new() }, driver))
     }
 
     /// How many GPUs the driver has.
@@ -68,30 +71,57 @@ impl Gpus {
         self.nvml.device_count().map_err(|error| (fault(&error), words(&error)))
     }
 
-    /// Begins to listen for Xid errors of all GPUs but these.
-    pub(crate) fn listen(&mut self, count: u32, skip: &[u32]) {
-        if self.events.is_none() {
-            let indexes = (0..count).filter(|index| !skip.contains(index)).collect();
-            self.events = Some(Events::start(self.nvml, indexes));
-        }
-    }
-
     /// Reads one GPU and its MIG instances; never fails, for what failed is in the samples.
     pub(crate) fn read(&mut self, index: u32, mut context: Context<'_>) -> Vec<GpuSample> {
         let device = match self.nvml.device_by_index(index) {
             Ok(device) => device,
-            Err(error) => return vec![GpuSample::faulty(About::unnamed(index), fault(&error))],
+            Err(error) => return vec![self.faulty(&index.to_string(), &error)],
         };
         let mut samples = vec![self.one(&device, &index.to_string(), &mut context)];
         if samples[0].telemetry.mig_enabled == Some(true) {
-            // Instances come and go with a re-partition, and the ids have holes.
-            for instance in 0..device.mig_device_count().unwrap_or_default() {
-                if let Ok(mig) = device.mig_device_by_index(instance) {
-                    samples.push(self.one(&mig, &format!("{index}:{instance}"), &mut context));
-                }
+            samples.extend(self.instances(&device, index, &mut context));
+        }
+        if samples[0].fault.is_none() {
+            self.listen(&samples[0], device, &mut context);
+        }
+        samples
+    }
+
+    /// MIG instances: they come and go with a re-partition, and their indexes have holes.
+    fn instances(
+        &mut self,
+        device: &nvml_wrapper::Device<'_>,
+        index: u32,
+        context: &mut Context<'_>,
+    ) -> Vec<GpuSample> {
+        let most = device.mig_device_count().unwrap_or_else(|_| {
+            context.gaps.count(Gap::ProcessList);
+            0
+        });
+        let mut samples = Vec::new();
+        for instance in 0..most {
+            match device.mig_device_by_index(instance) {
+                Ok(mig) => samples.push(self.one(&mig, &format!("{index}:{instance}"), context)),
+                Err(NvmlError::NotFound | NvmlError::InvalidArg) => {}
+                Err(_) => context.gaps.count(Gap::ProcessList),
             }
         }
         samples
+    }
+
+    /// Listens for Xid errors of a GPU that answers, and begins anew where the listening failed.
+    fn listen(
+        &mut self,
+        sample: &GpuSample,
+        device: nvml_wrapper::Device<'static>,
+        context: &mut Context<'_>,
+    ) {
+        let Some(past) = sample.about.id.as_ref().and_then(|id| self.devices.get_mut(&id.0)) else { return };
+        if past.events.as_ref().is_some_and(Events::failed) {
+            context.gaps.count(Gap::Xid);
+            past.events = None;
+        }
+        past.events.get_or_insert_with(|| Events::start(self.nvml, device));
     }
 
     fn one(
@@ -102,19 +132,34 @@ impl Gpus {
     ) -> GpuSample {
         let uuid = match device.uuid() {
             Ok(uuid) => uuid,
-            Err(error) => {
-                let about = About { index: index.to_owned(), ..About::default() };
-                return GpuSample::faulty(about, fault(&error));
-            }
+            Err(error) => return self.faulty(index, &error),
         };
-        let xids = self.events.as_ref().map(|events| events.take(&uuid)).unwrap_or_default();
+        self.uuids.insert(index.to_owned(), uuid.clone());
         let past = self.devices.entry(uuid).or_default();
-        let known = past.about.get_or_insert_with(|| device::about(device, index));
-        let about = About { index: index.to_owned(), ..known.clone() };
-        match device::read(device, past, context) {
-            Ok(sample) => GpuSample { about, xids, ..sample },
-            Err(error) => GpuSample { xids, ..GpuSample::faulty(about, fault(&error)) },
+        let told = past.about.take().unwrap_or_else(|| device::about(device, index));
+        let about = About { index: index.to_owned(), ..told };
+        // What a passing error left out is asked for again.
+        past.about = Some(about.clone()).filter(device::is_complete);
+        match device::read(device, (&about, past), context) {
+            Ok(sample) => GpuSample { about, xids: past.xids(), ..sample },
+            Err(error) => GpuSample { xids: past.xids(), ..GpuSample::faulty(about, fault(&error)) },
         }
+    }
+
+    /// A device that does not even tell its UUID, named as it was before.
+    fn faulty(&self, index: &str, error: &NvmlError) -> GpuSample {
+        let past = self.uuids.get(index).and_then(|uuid| self.devices.get(uuid));
+        let about = past.and_then(|past| past.about.clone()).unwrap_or_default();
+        let about = About { index: index.to_owned(), ..about };
+        let xids = past.map(Device::xids).unwrap_or_default();
+        GpuSample { xids, ..GpuSample::faulty(about, fault(error)) }
+    }
+}
+
+impl Device {
+    /// The Xid errors since the look before.
+    fn xids(&self) -> Vec<u64> {
+        self.events.as_ref().map(Events::take).unwrap_or_default()
     }
 }
 

@@ -3,16 +3,12 @@
 //! is held, and a reused pid is seen for what it is.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::OwnedFd;
-use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::{
     Facts, Fault, Gap, Gaps, Io, Moment, Openers, Place, ProcessKey, Seen, State, redact,
 };
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::files::{Folder, Missing};
 use super::names::Names;
@@ -27,15 +23,13 @@ const FRESH: Duration = Duration::from_mins(1);
 /// All that is known of processes.
 pub(crate) struct Processes {
     root: Folder,
-    /// A made-up `/proc` says nothing about the kernel's own processes.
-    real: bool,
     commands: Commands,
     known: HashMap<u32, Known>,
     pods: Pods,
     names: Names,
     buffer: Vec<u8>,
     ticks_per_second: f64,
-    boot_time: f64,
+    boot_time: Option<f64>,
 }
 
 /// What was read once.
@@ -56,10 +50,9 @@ impl Processes {
             Missing::Gone | Missing::Failed => Fault::Error,
         })?;
         let mut buffer = Vec::new();
-        let boot_time = root.read("stat", &mut buffer).ok().and_then(boot_time).unwrap_or_default();
+        let boot_time = root.read("stat", &mut buffer).ok().and_then(boot_time);
         Ok(Self {
             root,
-            real: settings.procfs == Path::new("/proc"),
             commands: settings.commands,
             known: HashMap::new(),
             pods: Pods::new(settings.pods.clone()),
@@ -71,28 +64,50 @@ impl Processes {
         })
     }
 
-    /// Looks at each pid. One that could not be read is left out: neither there nor gone.
-    pub(crate) fn look(&mut self, pids: &[u32], at: Moment, gaps: &mut Gaps) -> BTreeMap<u32, Seen> {
+    /// Looks at each pid, which was listed at that time since boot. One that could not be read is left out:
+    /// neither there nor gone.
+    pub(crate) fn look(
+        &mut self,
+        pids: &BTreeMap<u32, Duration>,
+        at: Moment,
+        gaps: &mut Gaps,
+    ) -> BTreeMap<u32, Seen> {
         self.names.begin();
         let mut seen = BTreeMap::new();
-        for pid in pids {
+        for (pid, listed) in pids {
             match self.one(*pid, at, gaps) {
+                Ok(Seen::Found(facts)) if self.began_after(facts.key, *listed) => {
+                    gaps.count(Gap::Vanished);
+                    seen.insert(*pid, Seen::Gone);
+                }
                 Ok(found) => drop(seen.insert(*pid, found)),
                 Err(gap) => gaps.count(gap),
             }
         }
         self.known.retain(|pid, _| seen.contains_key(pid));
+        let no_io = |seen: &Seen| matches!(seen, Seen::Found(facts) if facts.io.is_none());
+        if seen.values().any(no_io) {
+            gaps.count(Gap::NotPermitted);
+        }
         seen
     }
 
-    /// Who has device files open.
-    pub(crate) fn openers(&self, at: Moment) -> Option<Openers> {
-        openers::find(&self.root, at).ok()
+    /// Whether a process began after its pid was listed, and so is not the one that was.
+    fn began_after(&self, key: ProcessKey, listed: Duration) -> bool {
+        let slack = 2.0 / self.ticks_per_second;
+        seconds(key.start_ticks, self.ticks_per_second) > listed.as_secs_f64() + slack
+    }
+
+    /// Who has device files open, unless finding out takes too long.
+    pub(crate) fn openers(&self, at: Moment, until: Instant) -> Option<Openers> {
+        openers::find(&self.root, at, until).ok()
     }
 
     fn one(&mut self, pid: u32, at: Moment, gaps: &mut Gaps) -> Result<Seen, Gap> {
-        let Some(stat) = self.stat(pid)? else {
-            return Ok(if self.exists(pid) { Seen::Hidden } else { Seen::Gone });
+        let stat = match self.stat(pid)? {
+            Ok(stat) => stat,
+            Err(Missing::Gone) if self.shows_others() => return Ok(Seen::Gone),
+            Err(_) => return Ok(Seen::Hidden),
         };
         let fresh = self.known.get(&pid).is_some_and(|known| {
             known.key == stat.key && known.ppid == stat.ppid && at.boot.saturating_sub(known.read) < FRESH
@@ -110,23 +125,19 @@ impl Processes {
         Ok(Seen::Found(Box::new(self.facts(stat).ok_or(Gap::Unreadable)?)))
     }
 
-    /// `None` where there is no such process.
-    fn stat(&mut self, pid: u32) -> Result<Option<Stat>, Gap> {
+    /// An error inside where there is no such process, or none for us.
+    fn stat(&mut self, pid: u32) -> Result<Result<Stat, Missing>, Gap> {
         match self.root.read_piece(&format!("{pid}/stat"), &mut self.buffer) {
-            Ok(line) => stat::parse(line).filter(|stat| stat.key.pid == pid).map(Some).ok_or(Gap::Malformed),
-            Err(Missing::Gone | Missing::Denied) => Ok(None),
+            Ok(line) => stat::parse(line).filter(|stat| stat.key.pid == pid).map(Ok).ok_or(Gap::Malformed),
             Err(Missing::Failed) => Err(Gap::Unreadable),
+            Err(missing) => Ok(Err(missing)),
         }
     }
 
-    /// Whether the kernel has such a process although `/proc` does not show it (`hidepid`).
-    fn exists(&self, pid: u32) -> bool {
-        let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
-        let opened: Result<OwnedFd, Errno> = pidfd_open(pid, PidfdFlags::empty());
-        // ESRCH: none. EINVAL: a thread, which is no process of that number. Anything else says nothing.
-        self.real
-            && !matches!(opened, Err(Errno::SRCH | Errno::INVAL))
-            && self.root.exists(&pid.to_string()).is_err()
+    /// Whether this `/proc` shows other people's processes at all: with `hidepid=2` a process that lives looks
+    /// like one that is gone, and so does pid 1.
+    fn shows_others(&self) -> bool {
+        self.root.exists("1").is_ok()
     }
 
     /// Reads what does not change, all through one held folder: a pid that is used again meanwhile shows as
@@ -160,12 +171,12 @@ impl Processes {
     }
 
     fn orphaned(&mut self, stat: &Stat, place: &Place) -> Option<bool> {
-        let parent = self.stat(stat.ppid).ok().flatten();
+        let parent = self.stat(stat.ppid).ok().and_then(Result::ok);
         let parent = parent.map(|parent| Parent {
             is_init: stat.ppid == 1 || self.is_init_of_a_namespace(stat.ppid),
             comm: parent.comm,
         });
-        let leader = self.stat(stat.session).ok().flatten();
+        let leader = self.stat(stat.session).ok().and_then(Result::ok);
         orphaned(stat, place, parent.as_ref(), leader.as_ref())
     }
 
@@ -194,7 +205,7 @@ impl Processes {
             user: known.uid.and_then(|uid| self.names.of(uid)),
             place: known.place.clone(),
             command: known.command.clone(),
-            started: self.boot_time + seconds(stat.key.start_ticks, self.ticks_per_second),
+            started: self.boot_time.map(|boot| boot + seconds(stat.key.start_ticks, self.ticks_per_second)),
             cpu_seconds: seconds(stat.cpu_ticks, self.ticks_per_second),
             io,
             orphaned: known.orphaned,

@@ -1,15 +1,22 @@
+#![expect(clippy::disallowed_methods, reason = "looking has a time limit")]
 //! Who has `/dev/nvidiaN` open: also those that the driver lists nowhere, such as forked workers that
 //! inherited the file. It reads every descriptor of the node, so it is done seldom.
+
+use std::time::Instant;
 
 use bailiff_snapshot::{Moment, Opener, Openers, stat};
 
 use super::files::{Folder, Missing};
 
-/// Looks at every process that `root` shows; `at` is when.
-pub(crate) fn find(root: &Folder, at: Moment) -> Result<Openers, Missing> {
+/// Looks at every process that `root` shows; `at` is when. None where it takes longer than `until`: a part of
+/// the answer would look like the whole.
+pub(crate) fn find(root: &Folder, at: Moment, until: Instant) -> Result<Openers, Missing> {
     let mut openers = Openers { at, who: Vec::new(), unreadable: 0 };
     let ours = std::process::id();
     for pid in root.numbers()?.into_iter().filter(|pid| *pid != ours) {
+        if Instant::now() >= until {
+            return Err(Missing::Failed);
+        }
         let Ok(folder) = root.folder(&pid.to_string()) else { continue };
         match minors(&folder) {
             Ok(minors) if minors.is_empty() => {}
