@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench
+.PHONY: help demo test check golden bench
 
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
@@ -26,6 +26,11 @@ check: ## format, lints, documentation, licences and sources of dependencies
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	cargo deny --log-level error check bans licenses sources
+
+golden: ## renews the golden pages and docs/metrics.md; read the difference
+	@$(SETUP) compiler nextest prometheus python
+	cargo build --workspace
+	UPDATE_GOLDEN=1 cargo nextest run --workspace -E 'binary(golden) or binary(documentation)'
 
 bench: ## speed and size, beside nvitop-exporter and all-smi
 	@$(SETUP) compiler python peers

@@ -14,7 +14,7 @@ use clap::{Parser, ValueEnum};
 #[command(name = "bailiff-exporter", version, after_help = EXAMPLES, args_override_self = true)]
 pub struct Flags {
     /// Address to serve on, HOST:PORT; may be given several times. An empty host means every address of
-    /// this machine. The page names users and their programs, so it is for loopback unless told.
+    /// this machine. The page names users and their programs, so it is for loopback unless told otherwise.
     #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = "127.0.0.1:9836")]
     pub listen: Vec<String>,
     /// Path of the page of metrics.

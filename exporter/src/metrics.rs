@@ -172,7 +172,7 @@ USER_PROCESSES Gauge One "bailiff_user_gpu_processes" ["gpu gpu_uuid user"]
 CONTAINER_MEMORY Gauge Bytes "bailiff_container_gpu_memory_bytes" ["gpu gpu_uuid container pod namespace"]
     "GPU memory that the processes of the container hold in bytes; absent where one's is not known.";
 SOURCE_UP Gauge One "bailiff_source_up" ["source"]
-    "1 where the source (nvml, proc) answered in the last snapshot, else 0.";
+    "1 where the source (nvml, proc) answered in the last snapshot, 0 where it did not; absent where it was not asked, as /proc is not without a list of pids.";
 SOURCE_FAULT_INFO Info One "bailiff_source_fault_info" ["source reason"]
     "Why a source did not answer; absent where it did.";
 SOURCE_DURATION Gauge Seconds "bailiff_source_duration_seconds" ["source"]

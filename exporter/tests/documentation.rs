@@ -14,6 +14,10 @@ last known value or a zero in place of nothing. `gpu` is the driver's index (`0`
 `gpu_uuid` the name that stays. Join `bailiff_process_info` on `pid`, and dcgm-exporter's `UUID` with
 `label_replace(X, \"UUID\", \"$1\", \"gpu_uuid\", \"(.*)\")`.
 
+A GPU in MIG mode and its instances all have memory: to sum it up, take `gpu!~\".*:.*\"` or `gpu=~\".*:.*\"`. In
+Kubernetes scrape with `honorLabels: true`: `pod`, `namespace` and `container` are those of the process that holds
+memory, and are written empty where it has none, so that Prometheus does not fill in the exporter's own.
+
 | metric | kind | labels | meaning |
 |---|---|---|---|
 ";

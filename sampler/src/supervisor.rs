@@ -136,6 +136,7 @@ impl Supervisor {
             }
         }
         self.remember(&round);
+        self.tell(&round);
         let frame = Frame {
             node: &self.node,
             seq,
@@ -196,9 +197,6 @@ impl Supervisor {
         let (fault, words) = match ended {
             Ended::Done => {
                 self.down = None;
-                if self.hung.is_empty() {
-                    self.say(None);
-                }
                 return None;
             }
             Ended::Opening if self.known.is_empty() => return Some(Fault::Starting),
@@ -242,6 +240,17 @@ impl Supervisor {
         fault
     }
 
+    /// Logs what a look that was done says of itself.
+    fn tell(&mut self, round: &Round) {
+        let Some(rest) = &round.rest else { return };
+        if let Some(fault) = rest.proc_fault {
+            let procfs = self.settings.procfs.display();
+            self.say(Some(format!("{procfs} cannot be read ({}): no process can be named", fault.name())));
+        } else if self.hung.is_empty() {
+            self.say(None);
+        }
+    }
+
     /// Kills the worker, and leaves it behind until it has ended.
     fn abandon(&mut self, gpu: Option<u32>) {
         if let Some(worker) = self.worker.take() {
@@ -258,7 +267,7 @@ impl Supervisor {
         if let Some(words) = &words {
             tracing::warn!("{words}");
         } else {
-            tracing::info!("the driver answers again");
+            tracing::info!("all is read again");
         }
         self.said = words;
     }

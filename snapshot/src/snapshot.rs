@@ -130,7 +130,7 @@ impl Snapshot {
         let mut join = Join {
             seq: sample.seq,
             at: sample.at,
-            attributes: sample.namespace.attributes(),
+            namespace: sample.namespace,
             previous,
             seen: sample.processes,
             ids: HashMap::new(),
@@ -184,7 +184,7 @@ impl Gpu {
 struct Join<'a> {
     seq: u64,
     at: Moment,
-    attributes: bool,
+    namespace: PidNamespace,
     previous: Option<&'a Snapshot>,
     seen: BTreeMap<u32, Seen>,
     ids: HashMap<u32, ProcessId>,
@@ -213,7 +213,7 @@ impl Join<'_> {
         let mig = sample.about.mig.is_some() || sample.telemetry.mig_enabled == Some(true);
         let window = Window { before: healthy.map(|gpu| &gpu.reading), now: &reading, mig };
         let (nobody, somebody): (Vec<&Entry>, Vec<&Entry>) =
-            entries.iter().partition(|entry| entry.pid == 0 || !self.attributes);
+            entries.iter().partition(|entry| entry.pid == 0 || !self.namespace.attributes());
         let holders: Vec<Holder> =
             somebody.into_iter().map(|entry| self.holder(entry, &window, &past)).collect();
         let held = sample.entries.is_some().then(|| self.held(&nobody, &holders)).flatten();
@@ -288,8 +288,12 @@ impl Join<'_> {
         id
     }
 
-    /// What is held, and by what kind of holder; `None` where one's memory is not available.
+    /// What is held, and by what kind of holder; `None` where one's memory is not available, or nobody can say
+    /// whose namespace it is in.
     fn held(&self, nobody: &[&Entry], holders: &[Holder]) -> Option<Held> {
+        if self.namespace == PidNamespace::Unknown && !nobody.is_empty() {
+            return None;
+        }
         let mut held = Held::default();
         for entry in nobody {
             held.other_namespaces = held.other_namespaces.checked_add(entry.memory?)?;

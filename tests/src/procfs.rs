@@ -91,8 +91,8 @@ impl Procfs {
         }
         let folder = self.path().join(pid.to_string());
         let owner = rustix::fs::Uid::from_raw(OWNER);
-        // Without the right, the page shows who runs the tests: golden pages need root.
-        let _ = rustix::fs::chown(&folder, Some(owner), None);
+        rustix::fs::chown(&folder, Some(owner), None)
+            .expect("these tests need root, to give made-up processes an owner");
     }
 
     /// Gives a process an open file.

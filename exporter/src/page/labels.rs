@@ -46,6 +46,21 @@ impl Labels {
         self
     }
 
+    /// As [`Self::with`], but written also where it is empty. Prometheus fills in a label that a series lacks from
+    /// the target, which in Kubernetes has `pod`, `namespace` and `container` of its own: the exporter's. With
+    /// `honor_labels` an empty label keeps that from happening.
+    pub(crate) fn even_empty(mut self, name: &str, value: Option<&str>) -> Self {
+        match value {
+            Some(value) if !value.is_empty() => self.with(name, value),
+            _ => {
+                self.0.push_str(if self.0.is_empty() { "{" } else { "," });
+                self.0.push_str(name);
+                self.0.push_str("=\"\"");
+                self
+            }
+        }
+    }
+
     /// As [`Self::with`], where there is a value.
     pub(crate) fn maybe(self, name: &str, value: Option<&str>) -> Self {
         self.with(name, value.unwrap_or_default())

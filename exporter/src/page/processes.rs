@@ -89,18 +89,20 @@ fn write_processes(processes: &[(Labels, ProcessId, &Process)], page: &mut Write
 }
 
 fn info(labels: Labels, facts: Option<&Facts>) -> Labels {
-    let Some(facts) = facts else { return labels };
+    let Some(facts) = facts else {
+        return labels.even_empty("container", None).even_empty("pod", None).even_empty("namespace", None);
+    };
     let place = &facts.place;
     labels
         .maybe("uid", facts.uid.map(|uid| uid.to_string()).as_deref())
         .maybe("user", facts.user.as_deref())
         .with("comm", &facts.comm)
         .maybe("command", facts.command.as_deref())
-        .maybe("container", place.container.as_deref())
+        .even_empty("container", place.container.as_deref())
         .maybe("runtime", place.runtime.as_deref())
-        .maybe("pod", place.pod.as_deref())
+        .even_empty("pod", place.pod.as_deref())
         .maybe("pod_uid", place.pod_uid.as_deref())
-        .maybe("namespace", place.namespace.as_deref())
+        .even_empty("namespace", place.namespace.as_deref())
         .maybe("slurm_job", place.slurm_job.as_deref())
         .maybe("unit", place.unit.as_deref())
 }

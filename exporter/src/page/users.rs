@@ -94,7 +94,7 @@ fn tally(snapshot: &Snapshot) -> (Tallies, Tallies) {
 fn container(labels: &Labels, place: &Place) -> Option<Labels> {
     let container = place.container.as_deref()?;
     let labels = labels.roomy(CONTAINER_BYTES).with("container", container);
-    Some(labels.maybe("pod", place.pod.as_deref()).maybe("namespace", place.namespace.as_deref()))
+    Some(labels.even_empty("pod", place.pod.as_deref()).even_empty("namespace", place.namespace.as_deref()))
 }
 
 fn totals(snapshot: &Snapshot, page: &mut Writer<'_>) {
