@@ -1,5 +1,6 @@
 //! The status page for people: the newest snapshot as tables. It works without scripts.
 
+use std::cmp::Reverse;
 use std::fmt::{self, Display, Write};
 use std::time::Duration;
 
@@ -32,9 +33,14 @@ impl View<'_> {
         let mut html = Html(String::new());
         html.raw("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
         html.raw(&format!("<meta http-equiv=\"refresh\" content=\"{REFRESH}\">"));
-        html.raw("<meta name=\"viewport\" content=\"width=device-width\"><title>GPU Bailiff</title><style>");
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        html.raw("<meta name=\"viewport\" content=\"width=device-width\"><title>");
+        html.text(&host);
+        html.raw(" · GPU Bailiff</title><style>");
         html.raw(STYLE);
-        html.raw("</style></head><body><h1>GPU Bailiff exporter</h1><p class=\"dim\">version ");
+        html.raw("</style></head><body><h1>GPUs of ");
+        html.text(&host);
+        html.raw("</h1><p class=\"dim\">GPU Bailiff exporter ");
         html.raw(env!("CARGO_PKG_VERSION"));
         html.raw(" · <a href=\"");
         html.text(self.telemetry);
@@ -112,12 +118,12 @@ const GPUS: [Column; 9] = [
     ("used", "n"),
     ("of", "n"),
     ("unaccounted", "n"),
-    ("busy", "n"),
+    ("in use", "n"),
     ("°C", "n"),
     ("processes", "n"),
     ("UUID", "dim"),
 ];
-const HOLDERS: [Column; 8] = [
+const HOLDERS: [Column; 9] = [
     ("GPU", ""),
     ("pid", "n"),
     ("user", ""),
@@ -126,6 +132,7 @@ const HOLDERS: [Column; 8] = [
     ("memory", "n"),
     ("busy", "n"),
     ("idle for", "n"),
+    ("state", ""),
 ];
 
 fn sources(snapshot: &Snapshot, html: &mut Html) {
@@ -169,7 +176,10 @@ fn holders(published: &Published, html: &mut Html) {
     html.table("Who holds them", &HOLDERS);
     let mut left_out = 0_u64;
     for gpu in &snapshot.gpus {
-        for holder in &gpu.holders {
+        let mut holders: Vec<&Holder> = gpu.holders.iter().collect();
+        // The largest first, and before them those of which the driver does not say.
+        holders.sort_by_key(|holder| Reverse(holder.memory.unwrap_or(u64::MAX)));
+        for holder in holders {
             if published.selection.shows(holder.process) {
                 html.row(&HOLDERS, &holder_cells(gpu, holder, snapshot.processes.get(&holder.process)));
             } else {
@@ -183,9 +193,9 @@ fn holders(published: &Published, html: &mut Html) {
     }
 }
 
-fn holder_cells(gpu: &Gpu, holder: &Holder, process: Option<&Process>) -> [String; 8] {
+fn holder_cells(gpu: &Gpu, holder: &Holder, process: Option<&Process>) -> [String; 9] {
     let facts = process.and_then(|process| process.facts.as_ref());
-    let state = process.map(|process| format!("({})", process.state.name().replace('_', " ")));
+    let state = process.map(|process| process.state.name().replace('_', " "));
     let place = facts.map(|facts| &facts.place);
     let pod = place.and_then(|place| place.pod.clone().or_else(|| place.pod_uid.clone()));
     let job = || place?.slurm_job.as_ref().map(|job| format!("job {job}"));
@@ -195,7 +205,7 @@ fn holder_cells(gpu: &Gpu, holder: &Holder, process: Option<&Process>) -> [Strin
         gpu.about.index.clone(),
         holder.process.pid().to_string(),
         or_unknown(facts.and_then(user_label)),
-        or_unknown(facts.map(|facts| facts.comm.clone()).or(state)),
+        or_unknown(facts.map(|facts| facts.comm.clone())),
         or_unknown(pod.or_else(job).or_else(other)),
         or_unknown(holder.memory.map(|bytes| Bytes(bytes.into()))),
         match holder.utilization {
@@ -203,6 +213,7 @@ fn holder_cells(gpu: &Gpu, holder: &Holder, process: Option<&Process>) -> [Strin
             Utilization::Unknown(_) => "unknown".to_owned(),
         },
         or_unknown(idle),
+        or_unknown(state),
     ]
 }
 

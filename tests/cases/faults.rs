@@ -148,6 +148,20 @@ fn a_driver_that_cannot_be_opened_says_why() {
 }
 
 #[test]
+fn without_proc_memory_is_nobodys_guess() {
+    let scenario = Scenario::new(&three(""));
+    let mut command = command(&scenario);
+    command.args(["--interval", "100ms", "--procfs", "/nonexistent"]);
+    let exporter = Exporter::spawn(command);
+    let page = exporter.next();
+    assert_eq!(page.value("bailiff_source_up", &[("source", "proc")]), Some(0.0));
+    assert_eq!(page.label("bailiff_pid_namespace_info", &[], "pid_namespace").as_deref(), Some("unknown"));
+    assert_eq!(page.all("bailiff_gpu_memory_parts_bytes", &[]).count(), 0);
+    assert_eq!(page.all("bailiff_gpu_memory_used_bytes", &[]).count(), 3);
+    assert!(exporter.log().contains("/nonexistent"), "{}", exporter.log());
+}
+
+#[test]
 fn no_gpu_is_a_reason_and_not_a_crash() {
     let scenario = Scenario::named("none");
     let exporter = Exporter::start(&scenario, &[]);
