@@ -36,3 +36,4 @@ bench: ## speed and size, beside nvitop-exporter and all-smi
 	@$(SETUP) compiler python peers
 	cargo build --release --package bailiff-exporter --package fake-nvml --package end-to-end
 	@target/release/bench
+	@cargo run --quiet --release --package bailiff-exporter --example page_cost

@@ -40,10 +40,18 @@ pub(crate) fn moment() -> Instant {
 /// How often a call that waits looks at the scenario again.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// Waits a little before the scenario is looked at again, and no longer than until `end`.
-pub(crate) fn pause(end: Option<Instant>) {
-    let left = end.map_or(PATIENCE, |end| end.saturating_duration_since(Instant::now()));
-    thread::sleep(left.min(PATIENCE));
+/// As often as a call that waits for events: a real driver sleeps, so this must cost next to nothing.
+const PATIENCE_FOR_EVENTS: Duration = Duration::from_millis(50);
+
+/// Waits a little before the scenario is looked at again.
+pub(crate) fn pause() {
+    thread::sleep(PATIENCE);
+}
+
+/// Waits a little for events, and no longer than until `end`.
+pub(crate) fn pause_for_events(end: Instant) {
+    let left = end.saturating_duration_since(Instant::now());
+    thread::sleep(left.min(PATIENCE_FOR_EVENTS));
 }
 
 /// Waits as long as a slow call takes.

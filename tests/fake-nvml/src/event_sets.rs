@@ -73,7 +73,7 @@ fn wait(set: Handle, timeout: c_uint) -> Result<EventData, Code> {
         if clock::moment() >= end {
             return Err(Code::TIMEOUT);
         }
-        clock::pause(Some(end));
+        clock::pause_for_events(end);
     }
 }
 

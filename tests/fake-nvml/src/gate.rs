@@ -120,7 +120,7 @@ pub(crate) fn initialize(function: &str) -> Code {
         match passed(function, |_| Ok(None)) {
             Err(code) => return code,
             Ok(machine) => match machine.init {
-                Init::Hangs => clock::pause(None),
+                Init::Hangs => clock::pause(),
                 Init::Answers(Err(code)) => return code,
                 Init::Answers(Ok(())) => {
                     state::initialize();
@@ -156,7 +156,7 @@ fn passed(
         let wrongs = [Some(&machine.wrong), gpu.map(|gpu| &gpu.wrong)];
         let mut wrongs = wrongs.into_iter().flatten();
         if wrongs.clone().any(|wrong| wrong.hangs(function)) {
-            clock::pause(None);
+            clock::pause();
             continue;
         }
         if let Some(long) = wrongs.clone().find_map(|wrong| wrong.delay(function)).filter(|_| !dawdled) {
