@@ -23,6 +23,8 @@ pub struct Stat {
     pub kernel_thread: bool,
 }
 
+/// The last field that is read.
+const LAST: usize = 22;
 const PF_KTHREAD: u32 = 0x0020_0000;
 
 /// Understands one line; `None` where it is cut short or is not one.
@@ -33,7 +35,10 @@ pub fn parse(line: &[u8]) -> Option<Stat> {
     let pid = number(line.get(..open)?)?;
     let comm = String::from_utf8_lossy(line.get(open + 1..close)?).into_owned();
     let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let mut fields = [""; LAST - 2];
+    for (place, field) in fields.iter_mut().zip(rest.split_ascii_whitespace()) {
+        *place = field;
+    }
     let field = |number: usize| fields.get(number - 3).copied();
     let value = |number: usize| field(number)?.parse::<u64>().ok();
     let small = |number: usize| u32::try_from(value(number)?).ok();

@@ -61,10 +61,10 @@ impl Folder {
     pub(crate) fn read_piece<'a>(&self, name: &str, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], Missing> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.0, name, flags, Mode::empty())?;
-        buffer.resize(PIECE, 0);
-        let read = rustix::io::retry_on_intr(|| rustix::io::read(&file, buffer.as_mut_slice()))?;
-        buffer.truncate(read);
-        Ok(buffer)
+        // Never shrunk, so that it is cleared once and not at every file.
+        buffer.resize(buffer.len().max(PIECE), 0);
+        let read = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut buffer[..PIECE]))?;
+        Ok(&buffer[..read])
     }
 
     /// The owner of an entry.

@@ -15,7 +15,8 @@ fn main() {
         "{:<28} {:>10} {:>10} {:>9} {:>9} {:>6} {:>10}",
         "", "CPU/scrape", "p99", "RSS", "bytes", "fds", "idle CPU"
     );
-    for load in [Load::new(8, 4), Load::new(8, 100)] {
+    for (gpus, each) in [(8, 4), (8, 100)] {
+        let load = Load::new(gpus, each);
         let name = load.name();
         let ours = measure(&format!("bailiff {name}"), &peers::bailiff(&load, &["--interval", "5s"]));
         for peer in peers::others(&load) {
