@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, PROC_SUPER_MAGIC, openat, readlinkat, statat};
 use rustix::io::Errno;
 
 /// More of a process's file than this is not read: what we understand is far shorter.
@@ -16,6 +16,18 @@ const MOST_OF_STAT: usize = 1 << 20;
 
 /// A folder of `/proc`, held open: a held `/proc/PID` stays that process's, also when the pid is used again.
 pub(crate) struct Folder(OwnedFd);
+
+/// A file of `/proc/PID`, held open: half the cost of opening it anew, and it stays that process's.
+pub(crate) struct Kept(OwnedFd);
+
+impl Kept {
+    /// Reads it from its start; gone when its process is.
+    pub(crate) fn read<'a>(&self, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], Missing> {
+        buffer.resize(buffer.len().max(PIECE), 0);
+        let read = rustix::io::retry_on_intr(|| rustix::io::pread(&self.0, &mut buffer[..PIECE], 0))?;
+        Ok(&buffer[..read])
+    }
+}
 
 /// Why a file gave nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +77,16 @@ impl Folder {
         buffer.resize(buffer.len().max(PIECE), 0);
         let read = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut buffer[..PIECE]))?;
         Ok(&buffer[..read])
+    }
+
+    /// Opens a file that the kernel writes in one piece, to be read again and again.
+    pub(crate) fn keep(&self, name: &str) -> Option<Kept> {
+        openat(&self.0, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Kept).ok()
+    }
+
+    /// Whether it is of the kernel's own `/proc`, where a held file ends with its process.
+    pub(crate) fn is_proc(&self) -> bool {
+        rustix::fs::fstatfs(&self.0).is_ok_and(|system| system.f_type == PROC_SUPER_MAGIC)
     }
 
     /// The owner of an entry.

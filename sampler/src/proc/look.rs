@@ -1,16 +1,18 @@
 //! A look at the listed pids. What cannot change is read once per identity and again now and then; `stat`
-//! is read at every beat, since CPU time and state are in it, and with it the start time: so no descriptor
-//! is held, and a reused pid is seen for what it is.
+//! is read at every beat, since CPU time and state are in it, through a file that is held open: it ends with
+//! its process, as a pidfd would, so a reused pid is seen for what it is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::{
     Facts, Fault, Gap, Gaps, Io, Moment, Openers, Place, ProcessKey, Seen, State, redact,
 };
 
-use super::files::{Folder, Missing};
+use super::files::{Folder, Kept, Missing};
 use super::names::Names;
 use super::openers;
 use super::orphan::{Parent, orphaned};
@@ -20,9 +22,14 @@ use crate::settings::{Commands, Settings};
 /// Owner and cgroup may change in a process's life, though they seldom do.
 const FRESH: Duration = Duration::from_mins(1);
 
+/// Processes beyond this many are looked at by path.
+const MOST_HELD: usize = 8192;
+
 /// All that is known of processes.
 pub(crate) struct Processes {
     root: Folder,
+    /// For how many processes files are held open.
+    room: usize,
     commands: Commands,
     known: HashMap<u32, Known>,
     pods: Pods,
@@ -41,6 +48,9 @@ struct Known {
     place: Place,
     command: Option<String>,
     orphaned: Option<bool>,
+    /// The two files of every beat, held open where there is room for it.
+    stat: Option<Kept>,
+    io: Option<Kept>,
 }
 
 impl Processes {
@@ -52,6 +62,7 @@ impl Processes {
         let mut buffer = Vec::new();
         let boot_time = root.read("stat", &mut buffer).ok().and_then(boot_time);
         Ok(Self {
+            room: if root.is_proc() { room() } else { 0 },
             root,
             commands: settings.commands,
             known: HashMap::new(),
@@ -127,6 +138,13 @@ impl Processes {
 
     /// An error inside where there is no such process, or none for us.
     fn stat(&mut self, pid: u32) -> Result<Result<Stat, Missing>, Gap> {
+        if let Some(kept) = self.known.get(&pid).and_then(|known| known.stat.as_ref()) {
+            match kept.read(&mut self.buffer) {
+                Ok(line) => return stat::parse(line).map(Ok).ok_or(Gap::Malformed),
+                // It has ended; whether another has its pid, the path tells.
+                Err(_) => drop(self.known.remove(&pid)),
+            }
+        }
         match self.root.read_piece(&format!("{pid}/stat"), &mut self.buffer) {
             Ok(line) => stat::parse(line).filter(|stat| stat.key.pid == pid).map(Ok).ok_or(Gap::Malformed),
             Err(Missing::Failed) => Err(Gap::Unreadable),
@@ -159,7 +177,10 @@ impl Processes {
             Commands::Left => None,
             Commands::Read => folder.read("cmdline", &mut self.buffer).ok().map(redact::command),
         };
+        let keeps = self.known.len() < self.room;
         Ok(Known {
+            stat: keeps.then(|| folder.keep("stat")).flatten(),
+            io: keeps.then(|| folder.keep("io")).flatten(),
             key: stat.key,
             ppid: stat.ppid,
             read: at.boot,
@@ -193,9 +214,12 @@ impl Processes {
             State::Zombie if self.has_live_threads(stat.key.pid) => State::ZombieLeader,
             state => state,
         };
-        let io = self.root.read_piece(&format!("{}/io", stat.key.pid), &mut self.buffer).ok();
-        let io = io.and_then(|text| Io::parse(std::str::from_utf8(text).ok()?));
         let known = self.known.get(&stat.key.pid)?;
+        let io = match &known.io {
+            Some(kept) => kept.read(&mut self.buffer),
+            None => self.root.read_piece(&format!("{}/io", stat.key.pid), &mut self.buffer),
+        };
+        let io = io.ok().and_then(|text| Io::parse(std::str::from_utf8(text).ok()?));
         Some(Facts {
             key: stat.key,
             state,
@@ -222,6 +246,15 @@ impl Processes {
             state.is_some_and(|state| !matches!(state, State::Zombie | State::Dead))
         })
     }
+}
+
+/// For how many processes two files may be held open: with as many descriptors as the system lets us have, half
+/// of them.
+fn room() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let most = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
+    most.map_or(MOST_HELD, |most| usize::try_from(most).unwrap_or(MOST_HELD) / 4).min(MOST_HELD)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "2^53 ticks are three million years")]
