@@ -41,7 +41,7 @@ pub(crate) fn moment() -> Instant {
 const PATIENCE: Duration = Duration::from_millis(5);
 
 /// As often as a call that waits for events: a real driver sleeps, so this must cost next to nothing.
-const PATIENCE_FOR_EVENTS: Duration = Duration::from_millis(50);
+const PATIENCE_FOR_EVENTS: Duration = Duration::from_millis(250);
 
 /// Waits a little before the scenario is looked at again.
 pub(crate) fn pause() {

@@ -68,10 +68,9 @@ fn measure(title: &str, program: &Program) -> Figures {
 fn beat(load: &Load) {
     let program = peers::bailiff(load, &["--interval", "500ms"]);
     program.warm_up();
-    let (began, before) = (program.beat(), program.usage());
-    program.wait_for_beat(began + 20.0);
-    let (ended, after) = (program.beat(), program.usage());
-    let each = after.cpu.saturating_sub(before.cpu).as_secs_f64() / (ended - began);
+    let began = program.beat();
+    let cpu = program.idle_cpu(Duration::from_secs(15));
+    let each = cpu.as_secs_f64() / (program.beat() - began);
     println!(
         "{:<28} {:>7.2} ms CPU a beat, {:.2} % of a core at 5 s",
         format!("bailiff {} beat", load.name()),
