@@ -31,6 +31,7 @@ pub fn command(arguments: &[u8]) -> String {
 fn shown(argument: &str) -> String {
     match argument.split_once('=') {
         Some((name, _)) if is_secret(name) => format!("{name}=…"),
+        _ if argument.to_ascii_lowercase().starts_with("authorization:") => "Authorization: …".to_owned(),
         _ => without_password(argument),
     }
 }
@@ -40,16 +41,14 @@ fn is_secret(name: &str) -> bool {
     SECRET.iter().any(|word| name.contains(word))
 }
 
+/// A password may hold a slash, so it ends at the last `@`; where that hides a port and a path, so be it.
 fn without_password(argument: &str) -> String {
-    let Some((scheme, rest)) = argument.split_once("://") else { return argument.to_owned() };
-    let authority = rest.split('/').next().unwrap_or_default();
-    match authority.rsplit_once('@').and_then(|(user, _)| user.split_once(':')) {
-        Some((user, password)) => {
-            let after = &rest[user.len() + 1 + password.len()..];
-            format!("{scheme}://{user}:…{after}")
-        }
-        None => argument.to_owned(),
-    }
+    let hidden = argument.split_once("://").and_then(|(scheme, rest)| {
+        let (user, host) = rest.rsplit_once('@')?;
+        let (user, _) = user.split_once(':')?;
+        Some(format!("{scheme}://{user}:…@{host}"))
+    });
+    hidden.unwrap_or_else(|| argument.to_owned())
 }
 
 fn cut(mut line: String) -> String {
@@ -68,7 +67,7 @@ mod tests {
 
     #[test]
     fn secrets_are_hidden_and_the_rest_is_not() {
-        let cases: [(&[u8], &str); 8] = [
+        let cases: [(&[u8], &str); 10] = [
             (b"python\0train.py\0--lr\x000.1\0", "python train.py --lr 0.1"),
             (b"x\0--api-key=abc\0y", "x --api-key=… y"),
             (b"x\0--token\0abc\0y", "x --token … y"),
@@ -79,6 +78,8 @@ mod tests {
             ),
             (b"x\0redis://bob:hunter2@host/0", "x redis://bob:…@host/0"),
             (b"x\0http://host/a@b:c", "x http://host/a@b:c"),
+            (b"x\0redis://bob:hun/ter2@host", "x redis://bob:…@host"),
+            (b"curl\0-H\0authorization: Bearer abc", "curl -H Authorization: …"),
             (b"", ""),
         ];
         for (arguments, expected) in cases {
