@@ -55,6 +55,36 @@ pub struct Snapshot {
     /// Who has device files open, where that was looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub openers: Option<Openers>,
+    /// Processes that hold nothing themselves and belong to the workload of one that does; none where nobody
+    /// looked for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relatives: Option<Vec<Relative>>,
+}
+
+/// A process that holds no GPU memory and belongs to a workload that does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Relative {
+    /// Pid in the host's namespace.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Parent.
+    pub ppid: u32,
+    /// Owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Name.
+    pub comm: String,
+    /// `sleeping`, `zombie` and so on.
+    pub state: String,
+    /// The workload that it belongs to, as in [`Facts::workload`].
+    pub workload: String,
+    /// Path of its cgroup.
+    pub cgroup: String,
+    /// CPU time used, seconds.
+    pub cpu_seconds: f64,
+    /// CPU time of its children that have ended and were waited for, seconds.
+    pub reaped_cpu_seconds: f64,
 }
 
 /// The state of a source.
@@ -183,6 +213,22 @@ pub struct Facts {
     /// Left behind by its session, job or container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub orphaned: Option<bool>,
+    /// CPU time of its children that have ended and were waited for, seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reaped_cpu_seconds: Option<f64>,
+    /// The innermost workload: `container:ID`, `slurm:JOB`, `pod:UID`, `unit:CGROUP`, `tree:PID@TICKS`; none
+    /// where it cannot be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
+    /// Path of its program, where we may read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exe: Option<String>,
+    /// Names of its owner's groups, once the name service has told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<Vec<String>>,
+    /// `mps_server` or `mps_control`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
 }
 
 /// Who has device files open.
@@ -244,6 +290,7 @@ impl From<&crate::Snapshot> for Snapshot {
                 who: openers.who.clone(),
                 unreadable: openers.unreadable,
             }),
+            relatives: None,
         }
     }
 }
@@ -318,6 +365,11 @@ impl From<&crate::Facts> for Facts {
             cpu_seconds: facts.cpu_seconds,
             io_bytes: facts.io.map(|io| io.read_bytes.saturating_add(io.write_bytes)),
             orphaned: facts.orphaned,
+            reaped_cpu_seconds: None,
+            workload: None,
+            exe: None,
+            groups: None,
+            role: None,
         }
     }
 }

@@ -1,0 +1,8 @@
+//! The enforcer: judges snapshots by the admin's rules, warns, ends, verifies and records.
+
+pub mod policy;
+pub mod rules;
+pub mod truth;
+pub mod value;
+pub mod verdict;
+pub mod view;

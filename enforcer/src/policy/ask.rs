@@ -1,0 +1,139 @@
+//! What can be asked of a target: a tree of comparisons and selectors, with three truth values.
+
+use std::fmt;
+
+use globset::GlobMatcher;
+use regex::Regex;
+
+use crate::rules::Attribute;
+use crate::value::Test;
+
+/// A condition, a selection or an exception: all have one grammar.
+#[derive(Debug, Clone)]
+pub enum Ask {
+    /// An attribute is as wanted.
+    Leaf(Leaf),
+    /// One of the texts that name the target matches.
+    Select(Selector),
+    /// All hold.
+    All(Vec<Ask>),
+    /// One holds.
+    Any(Vec<Ask>),
+    /// It does not hold.
+    Not(Box<Ask>),
+}
+
+/// A comparison.
+#[derive(Debug, Clone)]
+pub struct Leaf {
+    /// Of what.
+    pub attribute: &'static Attribute,
+    /// With what.
+    pub test: Test,
+    /// The wish as the file writes it, for `explain` and the audit log: `max 5%`.
+    pub wish: String,
+}
+
+/// Texts that name a target, and patterns for them; one match is enough.
+#[derive(Debug, Clone)]
+pub struct Selector {
+    /// Which texts.
+    pub field: Field,
+    /// What they should be.
+    pub patterns: Vec<Pattern>,
+}
+
+/// What a selector looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Field {
+    /// `users`: name or number of the owner.
+    Users,
+    /// `groups`: groups of the owner.
+    Groups,
+    /// `comms`: the process's name, at most 15 bytes.
+    Comms,
+    /// `exe`: the path of the program.
+    Exe,
+    /// `cmdline`: the command line, redacted; where the exporter is told to publish it.
+    Cmdline,
+    /// `cgroups`: the path.
+    Cgroups,
+    /// `namespaces`: of Kubernetes.
+    Namespaces,
+    /// `pods`: name or UID.
+    Pods,
+    /// `containers`: id, in full.
+    Containers,
+    /// `slurm_jobs`.
+    SlurmJobs,
+    /// `gpus`: index or UUID.
+    Gpus,
+}
+
+impl Field {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Users,
+        Self::Groups,
+        Self::Comms,
+        Self::Exe,
+        Self::Cmdline,
+        Self::Cgroups,
+        Self::Namespaces,
+        Self::Pods,
+        Self::Containers,
+        Self::SlurmJobs,
+        Self::Gpus,
+    ];
+
+    /// Its key in a file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Users => "users",
+            Self::Groups => "groups",
+            Self::Comms => "comms",
+            Self::Exe => "exe",
+            Self::Cmdline => "cmdline",
+            Self::Cgroups => "cgroups",
+            Self::Namespaces => "namespaces",
+            Self::Pods => "pods",
+            Self::Containers => "containers",
+            Self::SlurmJobs => "slurm_jobs",
+            Self::Gpus => "gpus",
+        }
+    }
+}
+
+/// One pattern, as the file writes it.
+#[derive(Debug, Clone)]
+pub enum Pattern {
+    /// This text and no other.
+    Text(String),
+    /// A glob; `*` crosses slashes.
+    Glob(GlobMatcher),
+    /// After `re:`; it must match the whole text.
+    Regex(Regex),
+}
+
+impl Pattern {
+    /// Whether the text is one that is meant.
+    #[must_use]
+    pub fn matches(&self, text: &str) -> bool {
+        match self {
+            Self::Text(wanted) => wanted == text,
+            Self::Glob(glob) => glob.is_match(text),
+            Self::Regex(regex) => regex.is_match(text),
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => out.write_str(text),
+            Self::Glob(glob) => out.write_str(glob.glob().glob()),
+            Self::Regex(regex) => write!(out, "re:{regex}"),
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! What the admin wants, understood: past this module nothing meets a policy that makes no sense.
+
+pub mod ask;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use ask::{Ask, Field, Leaf, Pattern, Selector};
+
+/// A policy that can run.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// SHA-256 of the file, hexadecimal: the name of this policy.
+    pub sha256: String,
+    /// The beat that the file was written for; with another one nothing destructive is done.
+    pub interval: Option<Duration>,
+    /// How much may be done in an hour.
+    pub limits: Limits,
+    /// Whoever this holds of, or is not known not to hold of, is protected from every rule.
+    pub protect: Option<Ask>,
+    /// Root's processes outside containers are not protected.
+    pub allow_root: bool,
+    /// Channels of notices, by name.
+    pub channels: BTreeMap<String, Channel>,
+    /// The rules, in the order of the file.
+    pub rules: Vec<Rule>,
+}
+
+/// How many destructive deeds within an hour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// That free one GPU.
+    pub per_gpu_hour: u32,
+    /// Against one user.
+    pub per_user_hour: u32,
+    /// On this node.
+    pub per_node_hour: u32,
+    /// A workload of more processes is never ended as a group.
+    pub max_processes: usize,
+}
+
+/// Watching does everything but the deed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Judges and records.
+    Watch,
+    /// And acts.
+    Enforce,
+}
+
+/// What a rule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// One process that holds GPU memory, with those of its descendants that hold none.
+    Process,
+    /// The innermost of container, Slurm job, pod, systemd unit, process tree.
+    Workload,
+    /// A GPU or MIG instance.
+    Gpu,
+    /// A lease.
+    Lease,
+    /// A server of MPS.
+    MpsServer,
+}
+
+/// A number of samples, or a time that is so many samples at the beat's period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Span {
+    /// Samples.
+    Samples(u32),
+    /// A time.
+    Time(Duration),
+}
+
+impl Span {
+    /// How many samples that is: a time is rounded up.
+    #[must_use]
+    pub fn samples(self, interval: Duration) -> u32 {
+        match self {
+            Self::Samples(samples) => samples,
+            Self::Time(time) if interval.is_zero() => {
+                if time.is_zero() {
+                    0
+                } else {
+                    u32::MAX
+                }
+            }
+            Self::Time(time) => {
+                u32::try_from(time.as_nanos().div_ceil(interval.as_nanos())).unwrap_or(u32::MAX)
+            }
+        }
+    }
+}
+
+/// One rule.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    /// Unique in the file; it goes into metrics and the audit log.
+    pub name: Arc<str>,
+    /// Whether it acts.
+    pub mode: Mode,
+    /// What it is about.
+    pub of: Kind,
+    /// Only these targets.
+    pub select: Option<Ask>,
+    /// Not these.
+    pub except: Vec<Exception>,
+    /// What must be true of a target.
+    pub when: Ask,
+    /// Names `of` and `when` with all named conditions resolved, and `pick`: windows are kept by it.
+    pub condition: String,
+    /// For how long.
+    pub span: Span,
+    /// Unknown samples in a row that a streak outlives.
+    pub max_gap: u32,
+    /// Targets younger than this are left alone.
+    pub startup_grace: Duration,
+    /// Samples in a row, not true, that clear a flag.
+    pub clear_after: Span,
+    /// After a match with a destructive step, the same target's next match waits this long with its own.
+    pub cooldown: Duration,
+    /// Which of a GPU's holders the steps are about; without it a GPU's rule may only flag and notify.
+    pub pick: Option<Pick>,
+    /// What is done, in order.
+    pub then: Vec<Step>,
+}
+
+/// Whom a rule spares, why, and until when.
+#[derive(Debug, Clone)]
+pub struct Exception {
+    /// Whom.
+    pub of: Ask,
+    /// Why; for the audit log and `explain`.
+    pub reason: String,
+    /// Until then, since the Unix epoch.
+    pub until: Option<Duration>,
+}
+
+/// How one of a GPU's workloads is chosen.
+#[derive(Debug, Clone)]
+pub struct Pick {
+    /// Only those of which this is true ...
+    pub from: Ask,
+    /// ... for so long.
+    pub idle_for: Span,
+    /// The first that differs decides.
+    pub order: Vec<Order>,
+}
+
+/// An order of candidates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// The lowest priority of a lease first; 0 without one.
+    LowestPriority,
+    /// Of those that hold enough, the one that holds least; if none does, the one that holds most.
+    SmallestSufficient,
+    /// The longest idle first.
+    LongestIdle,
+    /// The one that holds most first.
+    Largest,
+    /// The youngest first.
+    Youngest,
+}
+
+/// One step of a rule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// So many true samples after the match.
+    pub after: Span,
+    /// What is done.
+    pub action: Action,
+}
+
+/// What can be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// A metric and an entry in the audit log, until it is no longer true.
+    Flag(Severity),
+    /// A notice on these channels.
+    Notify(Vec<String>),
+    /// A signal (its number) to every process of the target.
+    Signal(Signal),
+    /// TERM, a grace, KILL, and a look whether process and memory are gone.
+    Terminate {
+        /// Between TERM and KILL.
+        grace: Duration,
+    },
+    /// Compare-and-delete of a lease.
+    ReleaseLease,
+    /// Through the MPS control daemon, and only without clients.
+    ShutdownMps,
+    /// A program, without a shell.
+    Exec(Vec<String>),
+}
+
+impl Action {
+    /// It may do harm: budgets, holds and breakers are for these.
+    #[must_use]
+    pub const fn destructive(&self) -> bool {
+        !matches!(self, Self::Flag(_) | Self::Notify(_))
+    }
+
+    /// Its name in files, metrics and the audit log.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Flag(_) => "flag",
+            Self::Notify(_) => "notify",
+            Self::Signal(_) => "signal",
+            Self::Terminate { .. } => "terminate",
+            Self::ReleaseLease => "release_lease",
+            Self::ShutdownMps => "shutdown_mps",
+            Self::Exec(_) => "exec",
+        }
+    }
+}
+
+/// A signal that a rule may send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signal {
+    /// Its number on this machine.
+    pub number: i32,
+    /// `SIGUSR1`.
+    pub name: &'static str,
+}
+
+/// How bad a flag is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Good to know.
+    Info,
+    /// Should be looked at.
+    Warning,
+    /// Now.
+    Critical,
+}
+
+impl Severity {
+    /// Its label value.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
+}
+
+/// Where notices go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Channel {
+    /// The owner's terminals.
+    Tty,
+    /// An HTTP POST of JSON; the address is a secret where it is in a file.
+    Webhook(Address),
+    /// A program, with the notice as JSON on its standard input.
+    Exec(Vec<String>),
+}
+
+/// An address of a webhook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// As it stands.
+    Url(String),
+    /// In the first line of a file, read anew for each notice.
+    File(PathBuf),
+}

@@ -1,0 +1,110 @@
+//! What an attribute of a target was observed to be, and what a rule wants it to be.
+
+use crate::truth::Truth;
+
+/// An observation, in base units: bytes, seconds, a ratio, a count.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Value {
+    /// Not observed, and why.
+    Unknown(&'static str),
+    /// Observed whole.
+    Number(f64),
+    /// A sum or a maximum of which a part was not observed: it is this or more.
+    AtLeast(f64),
+    /// Yes or no.
+    Flag(bool),
+    /// Of several things, which words hold of one or another: bits, by place in the unit's list of words.
+    Words {
+        /// The words that were seen.
+        seen: u32,
+        /// Every one of the things was observed.
+        complete: bool,
+    },
+}
+
+/// What the numbers of an attribute are counted in, and how a file writes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// A ratio, written `5%`.
+    Percent,
+    /// Bytes, written `8GiB`.
+    Bytes,
+    /// Bytes a second, written `10MiB/s`.
+    BytesPerSecond,
+    /// Seconds, written `30m`.
+    Duration,
+    /// Things, written `2`.
+    Count,
+    /// `true` or `false`.
+    Flag,
+    /// One of these words, or a list of them.
+    Words(&'static [&'static str]),
+}
+
+/// What a rule wants of a number; all that are given must hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Bounds {
+    /// `max`: at most.
+    pub max: Option<f64>,
+    /// `below`: strictly less.
+    pub below: Option<f64>,
+    /// `min`: at least.
+    pub min: Option<f64>,
+    /// `above`: strictly more.
+    pub above: Option<f64>,
+}
+
+/// What a rule wants of an attribute.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Test {
+    /// A number within bounds.
+    Within(Bounds),
+    /// This flag.
+    Is(bool),
+    /// One of these words, as bits.
+    AnyOf(u32),
+}
+
+impl Test {
+    /// Whether an observation is as wanted.
+    #[must_use]
+    pub fn ask(&self, value: Value) -> Truth {
+        match (self, value) {
+            (Self::Within(bounds), Value::Number(number)) => bounds.hold(number).into(),
+            (Self::Within(bounds), Value::AtLeast(number)) => bounds.hold_from(number),
+            (Self::Is(wanted), Value::Flag(flag)) => (flag == *wanted).into(),
+            (Self::AnyOf(wanted), Value::Words { seen, complete }) => {
+                if seen & wanted != 0 {
+                    Truth::True
+                } else if complete {
+                    Truth::False
+                } else {
+                    Truth::Unknown
+                }
+            }
+            _ => Truth::Unknown,
+        }
+    }
+}
+
+impl Bounds {
+    fn hold(&self, number: f64) -> bool {
+        self.max.is_none_or(|max| number <= max)
+            && self.below.is_none_or(|below| number < below)
+            && self.min.is_none_or(|min| number >= min)
+            && self.above.is_none_or(|above| number > above)
+    }
+
+    /// Of a number that is this or more.
+    fn hold_from(&self, least: f64) -> Truth {
+        let lower = self.min.is_none_or(|min| least >= min) && self.above.is_none_or(|above| least > above);
+        let past = self.max.is_some_and(|max| least > max) || self.below.is_some_and(|below| least >= below);
+        if past {
+            Truth::False
+        } else if lower && self.max.is_none() && self.below.is_none() {
+            Truth::True
+        } else {
+            Truth::Unknown
+        }
+    }
+}
