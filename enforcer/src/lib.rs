@@ -2,7 +2,7 @@
 
 pub mod policy;
 pub mod rules;
-pub mod truth;
+pub use bailiff_snapshot::truth;
 pub mod value;
 pub mod verdict;
 pub mod view;

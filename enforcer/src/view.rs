@@ -1,14 +1,20 @@
 //! A snapshot as rules see it: targets, each with its processes and GPUs, and what two snapshots tell of them.
 
+mod between;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_snapshot::wire;
+use bailiff_snapshot::{ProcessKey, wire};
 use serde::{Deserialize, Serialize};
 
 use crate::policy::Kind;
 use crate::value::Value;
+
+/// Ticks of `start_ticks` in a second: `USER_HZ` of `include/uapi/asm-generic/param.h`, which x86-64 and aarch64
+/// use.
+const TICKS_PER_SECOND: u64 = 100;
 
 /// The name of a target, stable as long as it is the same one: `process:4100@98765` (pid and start tick),
 /// `process:4100#12` (listed by the driver alone, first in snapshot 12), `workload:slurm:77`, `gpu:GPU-…`.
@@ -35,7 +41,7 @@ pub struct Target {
     pub relatives: Option<Vec<usize>>,
     /// Those of the snapshot's `gpus` that it holds or is.
     pub gpus: Vec<usize>,
-    /// CPU time a second, of all its processes; whole cores.
+    /// CPU time a second, of all its processes; a core that is always busy is 1.
     pub cpu: Value,
     /// Bytes a second to and from storage, of those of its processes that hold memory.
     pub io: Value,
@@ -49,7 +55,16 @@ pub struct View {
     /// All targets.
     pub targets: Vec<Target>,
     /// By process of the snapshot: GPU and place among its holders.
-    pub(crate) holds: Vec<Vec<(usize, usize)>>,
+    holds: Vec<Vec<(usize, usize)>>,
+}
+
+/// Whether a source answered for a GPU, so that who is not there is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// It did.
+    Well,
+    /// It did not.
+    Ill,
 }
 
 impl View {
@@ -65,10 +80,51 @@ impl View {
         Duration::from_millis(self.snapshot.interval_ms)
     }
 
+    /// Its processes are those of this host and boot, and can be told apart.
+    #[must_use]
+    pub fn trusted(&self) -> bool {
+        self.snapshot.pid_namespace == "host" && self.snapshot.boot_id.is_some()
+    }
+
+    /// How a source did.
+    #[must_use]
+    pub fn source(&self, name: &str) -> Health {
+        match self.snapshot.sources.get(name) {
+            Some(source) if source.up => Health::Well,
+            _ => Health::Ill,
+        }
+    }
+
+    /// Whether a GPU, by its UUID, told who holds it.
+    #[must_use]
+    pub fn gpu_health(&self, uuid: &str) -> Health {
+        let told = |gpu: &&wire::Gpu| gpu.uuid.as_deref() == Some(uuid);
+        match self.snapshot.gpus.iter().find(told) {
+            Some(gpu) if gpu.fault.is_none() && gpu.listed.is_some() => Health::Well,
+            _ => Health::Ill,
+        }
+    }
+
     /// The GPU that a target is.
     #[must_use]
     pub fn gpu_of(&self, target: &Target) -> Option<&wire::Gpu> {
-        self.snapshot.gpus.get(*target.gpus.first()?)
+        self.snapshot.gpus.get(*target.gpus.first()?).filter(|_| target.kind == Kind::Gpu)
+    }
+
+    /// The processes of a target that hold memory.
+    pub fn processes<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = &'a wire::Process> {
+        target.processes.iter().filter_map(|process| self.snapshot.processes.get(*process))
+    }
+
+    /// The others.
+    pub fn relatives<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = &'a wire::Relative> {
+        let all = self.snapshot.relatives.as_deref().unwrap_or_default();
+        target.relatives.iter().flatten().filter_map(|relative| all.get(*relative))
+    }
+
+    /// The GPUs of a target.
+    pub fn gpus<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = &'a wire::Gpu> {
+        target.gpus.iter().filter_map(|gpu| self.snapshot.gpus.get(*gpu))
     }
 
     /// All that a target's processes hold.
@@ -76,8 +132,12 @@ impl View {
         &'a self,
         target: &'a Target,
     ) -> impl Iterator<Item = (&'a wire::Gpu, &'a wire::Holder)> {
-        let holds = target.processes.iter().filter_map(|process| self.holds.get(*process)).flatten();
-        holds.filter_map(|(gpu, holder)| {
+        target.processes.iter().flat_map(|process| self.holdings_of(*process))
+    }
+
+    /// What one process of the snapshot holds.
+    pub fn holdings_of(&self, process: usize) -> impl Iterator<Item = (&wire::Gpu, &wire::Holder)> {
+        self.holds.get(process).into_iter().flatten().filter_map(|(gpu, holder)| {
             let gpu = self.snapshot.gpus.get(*gpu)?;
             Some((gpu, gpu.holders.get(*holder)?))
         })
@@ -85,18 +145,52 @@ impl View {
 
     /// The largest figure of a target's holdings.
     pub fn most(&self, target: &Target, figure: impl Fn(&wire::Holder) -> Option<f64>) -> Value {
-        let mut most = None;
-        let mut complete = true;
-        for (_, holder) in self.holdings(target) {
-            match figure(holder) {
-                Some(figure) => most = Some(f64::max(most.unwrap_or(figure), figure)),
-                None => complete = false,
-            }
-        }
-        match (most, complete) {
-            (Some(most), true) => Value::Number(most),
-            (Some(most), false) => Value::AtLeast(most),
-            (None, _) => Value::Unknown("not observed"),
+        let figures = self.holdings(target).map(|(_, holder)| figure(holder));
+        self.or_more(joined(figures, f64::max))
+    }
+
+    /// The sum of a figure of a target's holdings.
+    pub fn sum(&self, target: &Target, figure: impl Fn(&wire::Holder) -> Option<f64>) -> Value {
+        let figures = self.holdings(target).map(|(_, holder)| figure(holder));
+        self.or_more(joined(figures, |sum, figure| sum + figure))
+    }
+
+    /// A GPU that did not tell who holds it may be held by anybody.
+    fn or_more(&self, value: Value) -> Value {
+        let blind = |gpu: &wire::Gpu| gpu.fault.is_some() || gpu.listed.is_none();
+        match value {
+            Value::Number(number) if self.snapshot.gpus.iter().any(blind) => Value::AtLeast(number),
+            value => value,
         }
     }
+
+    /// How long a process has lived.
+    #[must_use]
+    pub fn age(&self, process: &wire::Process) -> Option<Duration> {
+        let started = Duration::from_millis(process.start_ticks?.checked_mul(1000 / TICKS_PER_SECOND)?);
+        Some(self.boot().saturating_sub(started))
+    }
+}
+
+/// Joins figures; what was not observed makes the rest a lower bound.
+fn joined(figures: impl Iterator<Item = Option<f64>>, join: impl Fn(f64, f64) -> f64) -> Value {
+    let mut whole: Option<f64> = None;
+    let mut complete = true;
+    for figure in figures {
+        match figure {
+            Some(figure) => whole = Some(whole.map_or(figure, |whole| join(whole, figure))),
+            None => complete = false,
+        }
+    }
+    match whole {
+        Some(whole) if complete => Value::Number(whole),
+        Some(whole) => Value::AtLeast(whole),
+        None => Value::Unknown("not observed"),
+    }
+}
+
+/// Who a process of a snapshot is; none where `/proc` did not confirm it.
+#[must_use]
+pub fn key(process: &wire::Process) -> Option<ProcessKey> {
+    Some(ProcessKey { pid: process.pid, start_ticks: process.start_ticks? })
 }

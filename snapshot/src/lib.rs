@@ -12,6 +12,8 @@ pub mod sample;
 pub mod snapshot;
 pub mod source;
 pub mod stat;
+pub mod streak;
+pub mod truth;
 pub mod utilization;
 pub mod wire;
 
@@ -23,5 +25,7 @@ pub use place::Place;
 pub use process::{Facts, Io, Seen, State};
 pub use sample::{Driver, Opener, Openers, Sample};
 pub use snapshot::{Gpu, Holder, Process, Snapshot, UserTotals};
+pub use streak::Streak;
+pub use truth::Truth;
 pub use source::{Fault, Source, SourceState};
 pub use utilization::{Answer, DeviceSampler, Engines, Reading, UtilSample, Utilization, Why};

@@ -1,0 +1,89 @@
+//! How long something has been true, counted in samples. Unknown never adds, and too much of it ends a streak.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Truth;
+
+/// True samples since the last one that was false, and unknown ones in a row.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Streak {
+    /// True samples.
+    pub count: u32,
+    /// Unknown samples since the last known one.
+    pub unknown: u32,
+}
+
+impl Streak {
+    /// Takes one sample; false where that ended the streak.
+    pub fn feed(&mut self, sample: Truth, max_gap: u32) -> bool {
+        match sample {
+            Truth::True => {
+                self.count = self.count.saturating_add(1);
+                self.unknown = 0;
+                true
+            }
+            Truth::False => self.end(),
+            Truth::Unknown => self.miss(1, max_gap),
+        }
+    }
+
+    /// Takes so many unknown samples; false where that ended the streak.
+    pub fn miss(&mut self, samples: u32, max_gap: u32) -> bool {
+        self.unknown = self.unknown.saturating_add(samples);
+        if self.unknown > max_gap {
+            self.count = 0;
+        }
+        self.unknown <= max_gap
+    }
+
+    fn end(&mut self) -> bool {
+        *self = Self::default();
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On which sample, counted from 1, the streak is first as long as needed.
+    fn first(samples: &str, needed: u32, max_gap: u32) -> Option<usize> {
+        let mut streak = Streak::default();
+        samples.bytes().position(|sample| {
+            let sample = match sample {
+                b'T' => Truth::True,
+                b'F' => Truth::False,
+                _ => Truth::Unknown,
+            };
+            streak.feed(sample, max_gap);
+            sample == Truth::True && streak.count >= needed
+        })
+        .map(|place| place + 1)
+    }
+
+    #[test]
+    fn matches() {
+        let cases = [
+            ("TTUT", 3, 1, Some(4)),
+            ("TTUUTTT", 3, 1, Some(7)),
+            ("TTFTTT", 3, 1, Some(6)),
+            ("TTUUT", 3, 2, Some(5)),
+            ("TUTUT", 3, 0, None),
+            ("UUUUUUUU", 1, 9, None),
+            ("FTFTF", 2, 9, None),
+        ];
+        for (samples, needed, max_gap, expected) in cases {
+            assert_eq!(first(samples, needed, max_gap), expected, "{samples}");
+        }
+    }
+
+    #[test]
+    fn missed_samples_are_unknown_ones() {
+        let mut streak = Streak { count: 5, unknown: 0 };
+        assert!(streak.miss(2, 2));
+        assert_eq!(streak, Streak { count: 5, unknown: 2 });
+        assert!(!streak.miss(1, 2));
+        assert_eq!(streak.count, 0);
+        assert!(!streak.miss(u32::MAX, 2), "and it does not overflow");
+    }
+}
