@@ -157,11 +157,21 @@ impl View {
 
     /// A GPU that did not tell who holds it may be held by anybody.
     fn or_more(&self, value: Value) -> Value {
-        let blind = |gpu: &wire::Gpu| gpu.fault.is_some() || gpu.listed.is_none();
         match value {
-            Value::Number(number) if self.snapshot.gpus.iter().any(blind) => Value::AtLeast(number),
+            Value::Number(number) if self.blind() => Value::AtLeast(number),
             value => value,
         }
+    }
+
+    /// A GPU did not tell who holds it, so any target may hold more than is seen. One that has fallen off the bus
+    /// computes nothing for anybody; what a GPU in MIG mode tells is told by its instances.
+    #[must_use]
+    pub fn blind(&self) -> bool {
+        self.snapshot.gpus.iter().any(|gpu| {
+            let divided = gpu.mig && gpu.parent_uuid.is_none();
+            let lost = gpu.fault.as_deref() == Some("lost");
+            !divided && !lost && (gpu.fault.is_some() || gpu.listed.is_none())
+        })
     }
 
     /// How long a process has lived.
@@ -173,7 +183,7 @@ impl View {
 }
 
 /// Joins figures; what was not observed makes the rest a lower bound.
-fn joined(figures: impl Iterator<Item = Option<f64>>, join: impl Fn(f64, f64) -> f64) -> Value {
+pub(crate) fn joined(figures: impl Iterator<Item = Option<f64>>, join: impl Fn(f64, f64) -> f64) -> Value {
     let mut whole: Option<f64> = None;
     let mut complete = true;
     for figure in figures {

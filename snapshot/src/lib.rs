@@ -25,7 +25,7 @@ pub use place::Place;
 pub use process::{Facts, Io, Seen, State};
 pub use sample::{Driver, Opener, Openers, Sample};
 pub use snapshot::{Gpu, Holder, Process, Snapshot, UserTotals};
+pub use source::{Fault, Source, SourceState};
 pub use streak::Streak;
 pub use truth::Truth;
-pub use source::{Fault, Source, SourceState};
 pub use utilization::{Answer, DeviceSampler, Engines, Reading, UtilSample, Utilization, Why};

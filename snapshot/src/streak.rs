@@ -49,16 +49,18 @@ mod tests {
     /// On which sample, counted from 1, the streak is first as long as needed.
     fn first(samples: &str, needed: u32, max_gap: u32) -> Option<usize> {
         let mut streak = Streak::default();
-        samples.bytes().position(|sample| {
-            let sample = match sample {
-                b'T' => Truth::True,
-                b'F' => Truth::False,
-                _ => Truth::Unknown,
-            };
-            streak.feed(sample, max_gap);
-            sample == Truth::True && streak.count >= needed
-        })
-        .map(|place| place + 1)
+        samples
+            .bytes()
+            .position(|sample| {
+                let sample = match sample {
+                    b'T' => Truth::True,
+                    b'F' => Truth::False,
+                    _ => Truth::Unknown,
+                };
+                streak.feed(sample, max_gap);
+                sample == Truth::True && streak.count >= needed
+            })
+            .map(|place| place + 1)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::Attribute;
 use crate::policy::Kind;
 use crate::value::{Unit, Value};
-use crate::view::{Target, View};
+use crate::view::{Target, View, joined};
 
 pub(super) static AGE: Attribute = Attribute {
     name: "age",
@@ -14,6 +14,7 @@ pub(super) static AGE: Attribute = Attribute {
     read,
 };
 
-fn read(_: &Target, _: &View) -> Value {
-    Value::Unknown("not read yet")
+fn read(target: &Target, view: &View) -> Value {
+    let ages = view.processes(target).map(|process| view.age(process).map(|age| age.as_secs_f64()));
+    joined(ages, f64::max)
 }

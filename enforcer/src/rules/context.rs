@@ -17,6 +17,17 @@ pub(super) static CONTEXT: Attribute = Attribute {
     read,
 };
 
-fn read(_: &Target, _: &View) -> Value {
-    Value::Unknown("not read yet")
+fn read(target: &Target, view: &View) -> Value {
+    let mut seen = 0;
+    for (_, holder) in view.holdings(target) {
+        for kind in holder.kinds.split('+') {
+            seen |= match kind {
+                "C" => 1,
+                "G" => 2,
+                "M" => 4,
+                _ => 0,
+            };
+        }
+    }
+    Value::Words { seen, complete: !view.blind() }
 }

@@ -14,6 +14,6 @@ pub(super) static CPU_UTIL: Attribute = Attribute {
     read,
 };
 
-fn read(_: &Target, _: &View) -> Value {
-    Value::Unknown("not read yet")
+fn read(target: &Target, _: &View) -> Value {
+    target.cpu
 }

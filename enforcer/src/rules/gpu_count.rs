@@ -14,6 +14,7 @@ pub(super) static GPU_COUNT: Attribute = Attribute {
     read,
 };
 
-fn read(_: &Target, _: &View) -> Value {
-    Value::Unknown("not read yet")
+fn read(target: &Target, view: &View) -> Value {
+    let count = u32::try_from(target.gpus.len()).map_or(f64::MAX, f64::from);
+    if view.blind() { Value::AtLeast(count) } else { Value::Number(count) }
 }

@@ -14,6 +14,14 @@ pub(super) static LISTED_BUT_GONE: Attribute = Attribute {
     read,
 };
 
-fn read(_: &Target, _: &View) -> Value {
-    Value::Unknown("not read yet")
+fn read(target: &Target, view: &View) -> Value {
+    let mut known = false;
+    for process in view.processes(target) {
+        match process.state.as_str() {
+            "gone" => return Value::Flag(true),
+            "unknown" | "hidden" => return Value::Unknown("/proc does not show it"),
+            _ => known = true,
+        }
+    }
+    if known { Value::Flag(false) } else { Value::Unknown("/proc does not show it") }
 }

@@ -1,5 +1,7 @@
 //! `mps_clients`: how many clients an MPS server has.
 
+use std::collections::BTreeSet;
+
 use super::Attribute;
 use crate::policy::Kind;
 use crate::value::{Unit, Value};
@@ -9,11 +11,19 @@ pub(super) static MPS_CLIENTS: Attribute = Attribute {
     name: "mps_clients",
     of: &[Kind::MpsServer],
     unit: Unit::Count,
-    help: "Clients that the server's processes list shows. Unknown where the control daemon cannot be asked.",
-    source: "mps",
+    help: "Clients of MPS on the GPUs that the server holds, whoever's they are. Unknown where the driver gave no list.",
+    source: "nvml",
     read,
 };
 
-fn read(_: &Target, _: &View) -> Value {
-    Value::Unknown("not read yet")
+fn read(target: &Target, view: &View) -> Value {
+    let mut clients = BTreeSet::new();
+    for gpu in view.gpus(target) {
+        if gpu.fault.is_some() || gpu.listed.is_none() {
+            return Value::Unknown("the driver gave no list");
+        }
+        let of_mps = gpu.holders.iter().filter(|holder| holder.kinds.contains('M'));
+        clients.extend(of_mps.map(|holder| holder.pid));
+    }
+    Value::Number(u32::try_from(clients.len()).map_or(f64::MAX, f64::from))
 }

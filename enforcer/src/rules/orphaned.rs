@@ -14,6 +14,15 @@ pub(super) static ORPHANED: Attribute = Attribute {
     read,
 };
 
-fn read(_: &Target, _: &View) -> Value {
-    Value::Unknown("not read yet")
+fn read(target: &Target, view: &View) -> Value {
+    let each = view.processes(target).map(|process| process.facts.as_ref().and_then(|facts| facts.orphaned));
+    let mut all = true;
+    for orphaned in each {
+        match orphaned {
+            Some(false) => return Value::Flag(false),
+            Some(true) => {}
+            None => all = false,
+        }
+    }
+    if all { Value::Flag(true) } else { Value::Unknown("its parent or session could not be read") }
 }

@@ -30,6 +30,15 @@ pub(super) static STATE: Attribute = Attribute {
     read,
 };
 
-fn read(_: &Target, _: &View) -> Value {
-    Value::Unknown("not read yet")
+fn read(target: &Target, view: &View) -> Value {
+    let (mut seen, mut complete) = (0, true);
+    for process in view.processes(target) {
+        // What could not be read is no state.
+        let known = !matches!(process.state.as_str(), "unknown" | "hidden");
+        match WORDS.iter().position(|word| known && *word == process.state) {
+            Some(place) => seen |= 1 << place,
+            None => complete = false,
+        }
+    }
+    Value::Words { seen, complete }
 }

@@ -14,6 +14,7 @@ pub(super) static VRAM: Attribute = Attribute {
     read,
 };
 
-fn read(_: &Target, _: &View) -> Value {
-    Value::Unknown("not read yet")
+fn read(target: &Target, view: &View) -> Value {
+    #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
+    view.sum(target, |holder| holder.memory.map(|bytes| bytes as f64))
 }

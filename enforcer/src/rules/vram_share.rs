@@ -3,7 +3,7 @@
 use super::Attribute;
 use crate::policy::Kind;
 use crate::value::{Unit, Value};
-use crate::view::{Target, View};
+use crate::view::{Target, View, joined};
 
 pub(super) static VRAM_SHARE: Attribute = Attribute {
     name: "vram_share",
@@ -14,6 +14,11 @@ pub(super) static VRAM_SHARE: Attribute = Attribute {
     read,
 };
 
-fn read(_: &Target, _: &View) -> Value {
-    Value::Unknown("not read yet")
+fn read(target: &Target, view: &View) -> Value {
+    let shares = view.holdings(target).map(|(gpu, holder)| {
+        let total = gpu.memory.as_ref()?.total;
+        #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
+        (total > 0).then_some(holder.memory? as f64 / total as f64)
+    });
+    joined(shares, f64::max)
 }

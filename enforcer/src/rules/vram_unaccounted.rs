@@ -14,6 +14,10 @@ pub(super) static VRAM_UNACCOUNTED: Attribute = Attribute {
     read,
 };
 
-fn read(_: &Target, _: &View) -> Value {
-    Value::Unknown("not read yet")
+fn read(target: &Target, view: &View) -> Value {
+    #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
+    match view.gpu_of(target).and_then(|gpu| gpu.memory.as_ref()?.unaccounted) {
+        Some(bytes) => Value::Number(bytes as f64),
+        None => Value::Unknown("a part of the sum is not known"),
+    }
 }

@@ -202,7 +202,7 @@ impl<'a> Past<'a> {
         let (Some(_), Some(_)) = (&target.relatives, &then.relatives) else {
             return Value::Unknown("its other processes were not looked for");
         };
-        let here = keys(&now.snapshot, target);
+        let here = keys(now.snapshot, target);
         let mut spent = 0.0;
         for key in &here {
             let Some(used) = now.used.get(key) else { return Value::Unknown("CPU time was not read") };
