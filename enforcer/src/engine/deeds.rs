@@ -1,0 +1,353 @@
+//! Which destructive step is next: one at a time, decided at one snapshot and confirmed at the next, and none
+//! while anything speaks against it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::breakers::{Breakers, Share};
+use super::judge::Whose;
+use super::ledger::{Ledger, Stamp};
+use super::progress::Progress;
+use super::{Engine, Now, Tick};
+use crate::policy::{Action, Kind, Mode};
+use crate::truth::Truth;
+use crate::verdict::{Hold, Outcome, Report, Subject, Verdict, What};
+use crate::view::{TargetId, View};
+
+/// A destructive step that is due.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Candidate {
+    /// The rule's place.
+    pub(crate) rule: usize,
+    /// Whom it would be done to: a place in the view.
+    pub(crate) subject: usize,
+    /// Whose match it is; with `pick` the GPU.
+    pub(crate) owner: usize,
+    pub(crate) progress: Progress,
+}
+
+/// A step that was chosen, and waits for the next snapshot to agree.
+#[derive(Debug)]
+struct Chosen {
+    rule: usize,
+    subject: TargetId,
+    owner: TargetId,
+    step: u8,
+}
+
+/// A deed that is being carried out.
+#[derive(Debug)]
+pub(crate) struct Flying {
+    pub(crate) id: u64,
+    pub(crate) rule: usize,
+    pub(crate) owner: (Kind, TargetId),
+    pub(crate) action: Action,
+    name: Arc<str>,
+    subject: Arc<Subject>,
+    mode: Mode,
+}
+
+/// What a deed has left behind: a process that no signal ends, or memory that did not come back.
+#[derive(Debug, Clone)]
+pub(crate) struct Stuck {
+    pub(crate) rule: Arc<str>,
+    pub(crate) subject: Arc<Subject>,
+    /// Bytes that did not come back; none where the process is still there.
+    missing: Option<u64>,
+}
+
+/// What was done, is being done, and must not be done.
+#[derive(Debug, Default)]
+pub(crate) struct Deeds {
+    chosen: Option<Chosen>,
+    flying: Option<Flying>,
+    pub(crate) ledger: Ledger,
+    /// The last deed of each rule's condition against each target.
+    pub(crate) turns: BTreeMap<Turn, Stamp>,
+    pub(crate) breakers: Breakers,
+    pub(crate) stuck: Vec<Stuck>,
+    pub(crate) next_id: u64,
+}
+
+/// A condition's hash and a target.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Turn(pub(crate) String, pub(crate) TargetId);
+
+impl Chosen {
+    fn new(candidate: &Candidate, view: &View) -> Self {
+        Self {
+            rule: candidate.rule,
+            subject: view.targets[candidate.subject].id.clone(),
+            owner: view.targets[candidate.owner].id.clone(),
+            step: candidate.progress.step,
+        }
+    }
+
+    fn is(&self, candidate: &Candidate, view: &View) -> bool {
+        candidate.rule == self.rule
+            && candidate.progress.step == self.step
+            && view.targets[candidate.subject].id == self.subject
+            && view.targets[candidate.owner].id == self.owner
+    }
+}
+
+impl Deeds {
+    pub(crate) fn in_flight(&self) -> Option<u64> {
+        self.flying.as_ref().map(|flying| flying.id)
+    }
+
+    /// The deed in flight and the place of its rule.
+    pub(crate) fn flying_rule(&self) -> Option<(u64, usize)> {
+        self.flying.as_ref().map(|flying| (flying.id, flying.rule))
+    }
+
+    pub(crate) fn set_flying_rule(&mut self, place: usize) {
+        if let Some(flying) = &mut self.flying {
+            flying.rule = place;
+        }
+    }
+
+    pub(crate) fn choose_nobody(&mut self) {
+        self.chosen = None;
+    }
+
+    /// The deed in flight has ended.
+    pub(crate) fn land(&mut self, report: &Report) -> Option<Flying> {
+        let flying = self.flying.take_if(|flying| flying.id == report.id)?;
+        if flying.mode == Mode::Watch {
+            return Some(flying);
+        }
+        let undone = matches!(
+            report.outcome,
+            Outcome::Refused | Outcome::IdentityChanged | Outcome::Gone | Outcome::Watched
+        );
+        if undone {
+            self.ledger.give_back(flying.id);
+        } else if report.outcome != Outcome::Cancelled {
+            self.breakers.see_deed(report.outcome.failure());
+        }
+        if matches!(report.outcome, Outcome::GoneNotReleased | Outcome::Unkillable) {
+            let held: u64 = flying.subject.members.iter().filter_map(|member| member.vram).sum();
+            let missing = held.saturating_sub(report.released.unwrap_or_default());
+            self.stuck.push(Stuck {
+                rule: Arc::clone(&flying.name),
+                subject: Arc::clone(&flying.subject),
+                missing: (report.outcome == Outcome::GoneNotReleased).then_some(missing),
+            });
+        }
+        Some(flying)
+    }
+
+    pub(crate) fn forget_stuck(&mut self) {
+        self.stuck.clear();
+    }
+
+    /// What has ended or come back after all is stuck no longer.
+    fn forget_returned(&mut self, view: &View) {
+        self.stuck.retain(|stuck| match stuck.missing {
+            Some(missing) => unaccounted(&stuck.subject, view).is_none_or(|bytes| bytes > missing / 2),
+            None => view.snapshot.processes.iter().any(|process| {
+                stuck.subject.members.iter().any(|member| member.key == crate::view::key(process))
+            }),
+        });
+    }
+}
+
+/// Memory of nobody on the GPUs of a subject.
+fn unaccounted(subject: &Subject, view: &View) -> Option<u64> {
+    let of_it = view.snapshot.gpus.iter().filter(|gpu| {
+        let uuid = gpu.uuid.as_ref();
+        uuid.is_some_and(|uuid| subject.gpus.contains(uuid))
+    });
+    let bytes = of_it.map(|gpu| gpu.memory.as_ref().and_then(|memory| memory.unaccounted));
+    bytes.sum::<Option<i64>>().map(|bytes| u64::try_from(bytes).unwrap_or_default())
+}
+
+impl Engine {
+    /// Chooses, confirms, or says why not.
+    pub(super) fn decide(&mut self, tick: &Tick<'_>, mut candidates: Vec<Candidate>) -> Vec<Verdict> {
+        self.deeds.ledger.forget(tick.now, tick.view.snapshot.boot_id.as_deref());
+        self.deeds.forget_returned(tick.view);
+        self.end_pause(tick.now);
+        let chosen = self.deeds.chosen.take();
+        // A step that is being carried out is due for as long as it takes.
+        candidates.retain(|candidate| !candidate.progress.flying);
+        candidates.sort_by_key(|candidate| std::cmp::Reverse(self.judges[candidate.rule].mode));
+        if let Some(place) =
+            chosen.and_then(|chosen| candidates.iter().position(|candidate| chosen.is(candidate, tick.view)))
+        {
+            candidates[..=place].rotate_right(1);
+            return self.confirm(&candidates, tick);
+        }
+        let mut verdicts = Vec::new();
+        let free = self.first_free(&candidates, tick, &mut verdicts);
+        if let Some(candidate) = free.filter(|_| self.deeds.flying.is_none()) {
+            self.deeds.chosen = Some(Chosen::new(&candidate, tick.view));
+            let action = self.action(&candidate);
+            verdicts.extend(action.map(|action| self.say(&candidate, What::Due(action), tick)));
+        }
+        verdicts
+    }
+
+    /// The first candidate was chosen at the last snapshot, and is due at this one as well.
+    fn confirm(&mut self, candidates: &[Candidate], tick: &Tick<'_>) -> Vec<Verdict> {
+        let mut verdicts = Vec::new();
+        let first = self.first_free(&candidates[..1], tick, &mut verdicts);
+        match first.filter(|_| self.deeds.flying.is_none()) {
+            Some(candidate) => verdicts.extend(self.act(&candidate, tick)),
+            None => drop(self.first_free(&candidates[1..], tick, &mut verdicts)),
+        }
+        verdicts
+    }
+
+    /// The first against whom nothing speaks; of those before it is said why they wait.
+    fn first_free(
+        &mut self,
+        candidates: &[Candidate],
+        tick: &Tick<'_>,
+        verdicts: &mut Vec<Verdict>,
+    ) -> Option<Candidate> {
+        let node = self.node_holds(tick.view).into_iter().next();
+        for candidate in candidates {
+            match self.against(candidate, node, tick) {
+                None => return Some(*candidate),
+                Some(hold) => verdicts.extend(self.withhold(candidate, hold, tick)),
+            }
+        }
+        None
+    }
+
+    fn action(&self, candidate: &Candidate) -> Option<Action> {
+        let then = &self.judges.get(candidate.rule)?.rule.then;
+        then.get(usize::from(candidate.progress.step)).map(|step| step.action.clone())
+    }
+
+    fn say(&self, candidate: &Candidate, what: What, tick: &Tick<'_>) -> Verdict {
+        let owner = &tick.view.targets[candidate.owner];
+        let judge = &self.judges[candidate.rule];
+        let number = self.populations[owner.kind as usize].number(&owner.id);
+        let streak = number.and_then(|number| judge.tracks.get(number)).map_or(0, |track| track.streak.count);
+        judge.finding(Whose { owner: candidate.owner, subject: candidate.subject, streak }, what, tick)
+    }
+
+    /// The deed is let through: counted, and handed over.
+    fn act(&mut self, candidate: &Candidate, tick: &Tick<'_>) -> Option<Verdict> {
+        let action = self.action(candidate)?;
+        let id = self.deeds.next_id + 1;
+        let verdict = self.say(candidate, What::Act(id, action.clone()), tick);
+        let owner = &tick.view.targets[candidate.owner];
+        let number = self.populations[owner.kind as usize].number(&owner.id)?;
+        let judge = self.judges.get_mut(candidate.rule)?;
+        judge.progress(number)?.flying = true;
+        self.deeds.next_id = id;
+        if judge.mode == Mode::Enforce {
+            let at = Stamp::new(tick.now, tick.view.snapshot.boot_id.as_deref());
+            self.deeds.ledger.count(id, at.clone(), &verdict.subject);
+            self.deeds.turns.insert(Turn(judge.rule.condition.clone(), owner.id.clone()), at);
+        }
+        self.deeds.flying = Some(Flying {
+            id,
+            rule: candidate.rule,
+            owner: (owner.kind, owner.id.clone()),
+            action,
+            name: Arc::clone(&judge.rule.name),
+            subject: Arc::clone(&verdict.subject),
+            mode: judge.mode,
+        });
+        Some(verdict)
+    }
+
+    /// Says once why a step is not done.
+    fn withhold(&mut self, candidate: &Candidate, hold: Hold, tick: &Tick<'_>) -> Option<Verdict> {
+        if candidate.progress.told == Some(hold) {
+            return None;
+        }
+        let owner = &tick.view.targets[candidate.owner];
+        let number = self.populations[owner.kind as usize].number(&owner.id)?;
+        self.judges[candidate.rule].progress(number)?.told = Some(hold);
+        let action = self.action(candidate)?;
+        Some(self.say(candidate, What::Withheld(action, hold), tick))
+    }
+
+    /// What speaks against a step.
+    fn against(&self, candidate: &Candidate, node: Option<Hold>, tick: &Tick<'_>) -> Option<Hold> {
+        let judge = &self.judges[candidate.rule];
+        if candidate.progress.failed {
+            return Some(Hold::Failed);
+        }
+        // What only watches harms nobody, and uses up nothing.
+        if judge.mode == Mode::Watch {
+            return None;
+        }
+        if node.is_some() {
+            return node;
+        }
+        let owner = &tick.view.targets[candidate.owner];
+        let turn = Turn(judge.rule.condition.clone(), owner.id.clone());
+        let boot = tick.view.snapshot.boot_id.as_deref();
+        let again = self.deeds.turns.get(&turn).map(|at| at.ago(tick.now, boot));
+        if !candidate.progress.acted && again.is_some_and(|ago| ago < judge.rule.cooldown) {
+            return Some(Hold::Cooldown);
+        }
+        let target = &tick.view.targets[candidate.subject];
+        let gpus = tick.view.gpus(target).filter_map(|gpu| gpu.uuid.as_deref());
+        self.deeds.ledger.full(super::subject::owner(target, tick.view), gpus, &self.policy.limits)
+    }
+
+    /// What speaks against every step of this node.
+    #[must_use]
+    pub fn node_holds(&self, view: &View) -> BTreeSet<Hold> {
+        let other_beat = self.policy.interval.is_some_and(|interval| interval != view.interval());
+        let ours = [
+            (self.paused.is_some(), Hold::Paused),
+            (self.warm_up > 0, Hold::Started),
+            (self.settling > 0, Hold::Reloaded),
+            (other_beat, Hold::OtherInterval),
+            (!view.trusted(), Hold::Untrusted),
+        ];
+        let ours = ours.into_iter().filter_map(|(holds, hold)| holds.then_some(hold));
+        ours.chain(self.outside.iter().copied()).chain(self.deeds.breakers.open()).collect()
+    }
+
+    fn end_pause(&mut self, now: Now) {
+        let over = |pause: &mut super::Pause| pause.until.is_some_and(|until| now.wall >= until);
+        self.paused.take_if(over);
+    }
+
+    /// Looks whether too many match, or too much is unknown.
+    pub(super) fn see_shares(&mut self, tick: &Tick<'_>) {
+        let view = tick.view;
+        let workloads = view.targets.iter().filter(|target| target.kind == Kind::Workload).count();
+        let mut matching = BTreeSet::new();
+        let mut unknown = Share { some: 0, all: 0 };
+        for judge in self.judges.iter().filter(|judge| judge.kills()) {
+            let needed = judge.rule.span.samples(tick.interval);
+            let population = &self.populations[judge.rule.of as usize];
+            for target in view.targets.iter().filter(|target| target.kind == judge.rule.of) {
+                let Some(number) = population.number(&target.id) else { continue };
+                let Some(track) = judge.tracks.get(number) else { continue };
+                unknown.all += 1;
+                unknown.some += usize::from(track.outcome == Some(Truth::Unknown));
+                if judge.picking.is_none()
+                    && track.outcome == Some(Truth::True)
+                    && track.streak.count >= needed
+                {
+                    matching.extend(workload_of(target, view));
+                }
+            }
+        }
+        for judge in self.judges.iter().filter(|judge| judge.kills()) {
+            let unseen = self.populations[judge.rule.of as usize].absent(view, tick.number).len();
+            unknown = Share { some: unknown.some + unseen, all: unknown.all + unseen };
+        }
+        self.deeds.breakers.see_matches(Share { some: matching.len(), all: workloads });
+        self.deeds.breakers.see_unknown(unknown);
+    }
+}
+
+/// The workloads that a target belongs to.
+fn workload_of<'a>(target: &'a crate::view::Target, view: &'a View) -> impl Iterator<Item = &'a str> {
+    view.processes(target).filter_map(|process| process.facts.as_ref()?.workload.as_deref())
+}

@@ -1,0 +1,358 @@
+//! One rule at work: its gates, its streaks, its steps.
+
+use std::sync::Arc;
+
+use bailiff_snapshot::{Streak, Truth};
+
+use super::Tick;
+use super::deeds::{Candidate, Flying};
+use super::pick::Picking;
+use super::population::{Absent, Population};
+use super::program::{Node, Row, Table};
+use super::progress::{Due, Progress};
+use super::subject::{self, Leaves};
+use crate::policy::{Action, Kind, Mode, Rule};
+use crate::verdict::{Evidence, Outcome, Subject, Verdict, What};
+use crate::view::TargetId;
+
+/// A rule and the state of all its targets.
+#[derive(Debug)]
+pub(crate) struct Judge {
+    pub(crate) rule: Rule,
+    /// The rule's, capped.
+    pub(crate) mode: Mode,
+    select: Option<Node>,
+    except: Vec<Node>,
+    when: Node,
+    /// By the target's number.
+    pub(crate) tracks: Vec<Track>,
+    pub(crate) picking: Option<Picking>,
+}
+
+/// One target of one rule.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Track {
+    pub(crate) streak: Streak,
+    pub(crate) progress: Progress,
+    /// The outcome of the last tick; none where it has never been asked.
+    pub(crate) outcome: Option<Truth>,
+}
+
+/// What a rule needs to judge one tick, and where its findings go.
+pub(crate) struct Court<'a> {
+    pub(crate) tick: &'a Tick<'a>,
+    pub(crate) table: &'a Table,
+    /// By the target's place in the view: its number.
+    pub(crate) seen: &'a [usize],
+    /// By the target's place in the view: whether it is protected.
+    pub(crate) protections: &'a [Truth],
+    pub(crate) populations: &'a [Population; 5],
+    /// The rule's place.
+    pub(crate) rule: usize,
+    pub(crate) verdicts: &'a mut Vec<Verdict>,
+    pub(crate) candidates: &'a mut Vec<Candidate>,
+}
+
+/// Whose match a finding is of, whom it is about (places in the view), and how long the match has run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Whose {
+    pub(crate) owner: usize,
+    pub(crate) subject: usize,
+    pub(crate) streak: u32,
+}
+
+impl Whose {
+    fn own(place: usize, track: &Track) -> Self {
+        Self { owner: place, subject: place, streak: track.streak.count }
+    }
+}
+
+/// The gate that a target stands before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gate {
+    Protection,
+    Select,
+    Except(usize),
+    Grace,
+    When,
+}
+
+impl Judge {
+    pub(crate) fn new(rule: &Rule, cap: Mode, table: &mut Table) -> Self {
+        // Attributes that evidence is made of must be read as well.
+        let age = crate::rules::ALL.iter().find(|attribute| attribute.name == "age");
+        if let Some(age) = age {
+            table.column(age);
+        }
+        Self {
+            mode: rule.mode.min(cap),
+            select: rule.select.as_ref().map(|ask| Node::of(ask, table)),
+            except: rule.except.iter().map(|exception| Node::of(&exception.of, table)).collect(),
+            when: Node::of(&rule.when, table),
+            tracks: Vec::new(),
+            picking: rule.pick.as_ref().map(|pick| Picking::new(pick, &rule.when, table)),
+            rule: rule.clone(),
+        }
+    }
+
+    /// It may end somebody.
+    pub(crate) fn kills(&self) -> bool {
+        self.mode == Mode::Enforce && self.rule.then.iter().any(|step| step.action.destructive())
+    }
+
+    /// Judges every target of a tick, those that it does not have included.
+    pub(crate) fn judge(&mut self, court: &mut Court<'_>) {
+        let view = court.tick.view;
+        for (place, target) in view.targets.iter().enumerate() {
+            if target.kind == self.rule.of {
+                self.one(place, court);
+            }
+        }
+        let population = &court.populations[self.rule.of as usize];
+        for (number, fate) in population.absent(view, court.tick.number) {
+            self.absent((number, fate), court);
+        }
+        self.pick(court);
+    }
+
+    fn one(&mut self, place: usize, court: &mut Court<'_>) {
+        let Some(number) = court.seen.get(place).copied() else { return };
+        let Some(row) = court.table.row(court.tick.view, place) else { return };
+        let (outcome, _) = self.outcome(row, court.protections[place], court.tick);
+        if self.tracks.len() <= number {
+            self.tracks.resize(number + 1, Track::default());
+        }
+        let needed = self.rule.span.samples(court.tick.interval);
+        let mut track = self.tracks[number];
+        let ended = track.feed(outcome, court.tick.missed, self.rule.max_gap);
+        if ended && let Some(why) = track.reprieved(outcome) {
+            court.verdicts.push(self.finding(Whose::own(place, &track), What::Reprieved(why), court.tick));
+        }
+        if track.flag_down(outcome, &self.rule, court.tick) {
+            let severity = track.progress.flagged.take();
+            let cleared = severity
+                .map(|severity| self.finding(Whose::own(place, &track), What::Clear(severity), court.tick));
+            court.verdicts.extend(cleared);
+        }
+        if outcome == Truth::True && track.streak.count >= needed && self.picking.is_none() {
+            let since = track.streak.count - needed;
+            self.steps((place, since), &mut track, court);
+        }
+        self.tracks[number] = track;
+    }
+
+    /// Takes the steps that are due, up to one that is destructive.
+    fn steps(&self, (place, since): (usize, u32), track: &mut Track, court: &mut Court<'_>) {
+        let interval = court.tick.interval;
+        while let Some(due) = track.progress.due(&self.rule.then, since, |step| step.after.samples(interval))
+        {
+            match due {
+                Due::Now(action) => {
+                    track.progress.took(action);
+                    court.verdicts.push(self.finding(Whose::own(place, track), told(action), court.tick));
+                }
+                Due::Destructive => {
+                    let progress = track.progress;
+                    court.candidates.push(Candidate {
+                        rule: court.rule,
+                        subject: place,
+                        owner: place,
+                        progress,
+                    });
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What the rule says of a target, and which gate said it.
+    pub(crate) fn outcome(&self, row: Row<'_>, protected: Truth, tick: &Tick<'_>) -> (Truth, Gate) {
+        match !protected {
+            Truth::True => {}
+            stopped => return (stopped, Gate::Protection),
+        }
+        match self.select.as_ref().map_or(Truth::True, |select| select.ask(row)) {
+            Truth::True => {}
+            stopped => return (stopped, Gate::Select),
+        }
+        // With `pick` the exceptions are about those who may be picked.
+        if self.picking.is_none()
+            && let Some(stopped) = self.spared(row, tick)
+        {
+            return stopped;
+        }
+        match self.old_enough(row) {
+            Truth::True => (self.when.ask(row), Gate::When),
+            stopped => (stopped, Gate::Grace),
+        }
+    }
+
+    /// The exception that spares a target, or may.
+    pub(crate) fn spared(&self, row: Row<'_>, tick: &Tick<'_>) -> Option<(Truth, Gate)> {
+        self.except.iter().zip(&self.rule.except).enumerate().find_map(|(place, (node, exception))| {
+            let over = exception.until.is_some_and(|until| tick.now.wall > until);
+            let stopped = if over { Truth::True } else { !node.ask(row) };
+            (stopped != Truth::True).then_some((stopped, Gate::Except(place)))
+        })
+    }
+
+    /// The start-up grace is over. A GPU has no start, and a process that is gone has nothing to be spared.
+    pub(crate) fn old_enough(&self, row: Row<'_>) -> Truth {
+        let gone = || row.view.processes(row.target).all(|process| process.state == "gone");
+        if self.rule.startup_grace.is_zero() || row.target.kind == Kind::Gpu || gone() {
+            return Truth::True;
+        }
+        let youngest = row.view.processes(row.target).map(|process| row.view.age(process));
+        youngest.fold(Truth::True, |all, age| {
+            all.and(age.map_or(Truth::Unknown, |age| (age >= self.rule.startup_grace).into()))
+        })
+    }
+
+    /// Takes note of a target that this tick did not see.
+    fn absent(&mut self, (number, fate): (usize, Absent), court: &mut Court<'_>) {
+        let Some(track) = self.tracks.get_mut(number) else { return };
+        let mut after = *track;
+        match fate {
+            Absent::Gone => after = Track::default(),
+            Absent::Unknown => {
+                after.outcome = Some(Truth::Unknown);
+                after.feed(Truth::Unknown, court.tick.missed, self.rule.max_gap);
+                if after.flag_down(Truth::Unknown, &self.rule, court.tick) {
+                    after.progress.flagged = None;
+                }
+            }
+        }
+        let before = std::mem::replace(track, after);
+        let Some(slot) = court.populations[self.rule.of as usize].slot(number) else { return };
+        let subject = Arc::new(subject::absent(self.rule.of, slot));
+        let mut say = |what| court.verdicts.push(self.about(&subject, (what, &before), court.tick));
+        if fate == Absent::Unknown
+            && before.streak.count > 0
+            && after.streak.count == 0
+            && before.progress.warned
+        {
+            say(What::Reprieved("unknown for too long"));
+        }
+        if let (Some(severity), None) = (before.progress.flagged, after.progress.flagged) {
+            say(What::Clear(severity));
+        }
+    }
+
+    /// A verdict about a target of the view.
+    pub(crate) fn finding(&self, whose: Whose, what: What, tick: &Tick<'_>) -> Verdict {
+        let view = tick.view;
+        let target = &view.targets[whose.subject];
+        let mut leaves = Leaves { target: &view.targets[whose.owner], view }.of(&self.rule.when);
+        if let Some(pick) = &self.rule.pick
+            && whose.subject != whose.owner
+        {
+            leaves.extend(Leaves { target, view }.of(&pick.from));
+        }
+        Verdict {
+            rule: Arc::clone(&self.rule.name),
+            mode: self.mode,
+            subject: Arc::new(subject::of(target, view)),
+            what,
+            evidence: Evidence {
+                seq: view.snapshot.seq,
+                streak: whose.streak,
+                needed: self.rule.span.samples(tick.interval),
+                leaves,
+            },
+        }
+    }
+
+    /// A verdict about one that is not in the view.
+    fn about(&self, subject: &Arc<Subject>, (what, track): (What, &Track), tick: &Tick<'_>) -> Verdict {
+        Verdict {
+            rule: Arc::clone(&self.rule.name),
+            mode: self.mode,
+            subject: Arc::clone(subject),
+            what,
+            evidence: Evidence {
+                seq: tick.view.snapshot.seq,
+                streak: track.streak.count,
+                needed: self.rule.span.samples(tick.interval),
+                leaves: Vec::new(),
+            },
+        }
+    }
+
+    /// Takes note of how a deed of this rule ended.
+    pub(crate) fn landed(
+        &mut self,
+        flying: &Flying,
+        outcome: Outcome,
+        number: impl Fn(Kind, &TargetId) -> Option<usize>,
+    ) {
+        let Some(number) = number(flying.owner.0, &flying.owner.1) else { return };
+        // A match that has ended meanwhile takes no note.
+        let Some(progress) = self.progress(number).filter(|progress| progress.flying) else { return };
+        progress.flying = false;
+        match outcome {
+            Outcome::Cancelled => {}
+            Outcome::Refused | Outcome::IdentityChanged => progress.failed = true,
+            outcome if outcome.failure() => progress.failed = true,
+            _ => progress.took(&flying.action),
+        }
+    }
+
+    /// How far the match of a target has come, by the target's number; with `pick` that of a GPU.
+    pub(crate) fn progress(&mut self, number: usize) -> Option<&mut Progress> {
+        match &mut self.picking {
+            Some(picking) => picking.progress(number),
+            None => self.tracks.get_mut(number).map(|track| &mut track.progress),
+        }
+    }
+
+    /// How far every match has come.
+    pub(crate) fn matches_mut(&mut self) -> impl Iterator<Item = &mut Progress> {
+        self.tracks.iter_mut().map(|track| &mut track.progress)
+    }
+
+    /// Forgets all targets.
+    pub(crate) fn forget(&mut self) {
+        self.tracks.clear();
+        if let Some(picking) = &mut self.picking {
+            picking.forget();
+        }
+    }
+}
+
+/// What a harmless step is as a finding.
+pub(crate) fn told(action: &Action) -> What {
+    match action {
+        Action::Flag(severity) => What::Flag(*severity),
+        Action::Notify(channels) => What::Notify(channels.clone()),
+        destructive => What::Due(destructive.clone()),
+    }
+}
+
+impl Track {
+    /// Takes the beats that were missed and then this one; true where a streak ended.
+    pub(crate) fn feed(&mut self, outcome: Truth, missed: u32, max_gap: u32) -> bool {
+        let ran = self.streak.count > 0;
+        self.outcome = Some(outcome);
+        let held = missed == 0 || self.streak.miss(missed, max_gap);
+        let kept = self.streak.feed(outcome, max_gap);
+        ran && !(held && kept)
+    }
+
+    /// Ends a match, and says why where that is a reprieve.
+    fn reprieved(&mut self, outcome: Truth) -> Option<&'static str> {
+        let warned = self.progress.warned;
+        self.progress.end();
+        warned.then_some(match outcome {
+            Truth::False => "it was seen not to match",
+            Truth::True | Truth::Unknown => "unknown for too long",
+        })
+    }
+
+    /// Whether a flag has been down long enough. Unknown samples count once they have ended the streak.
+    fn flag_down(&mut self, outcome: Truth, rule: &Rule, tick: &Tick<'_>) -> bool {
+        let down = outcome == Truth::False || outcome == Truth::Unknown && self.streak.count == 0;
+        self.progress.off = if down { self.progress.off.saturating_add(1) } else { 0 };
+        let enough = rule.clear_after.samples(tick.interval).max(1);
+        self.progress.flagged.is_some() && u32::from(self.progress.off) >= enough
+    }
+}

@@ -1,0 +1,315 @@
+//! The engine: judges snapshots by a policy, and harms nobody. It is pure: time, snapshots and reports come in,
+//! verdicts go out, and the same history gives the same verdicts.
+
+mod breakers;
+mod deeds;
+mod judge;
+mod ledger;
+mod pick;
+mod population;
+mod program;
+mod progress;
+mod protection;
+mod saved;
+mod subject;
+mod texts;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::policy::{Kind, Mode, Policy};
+use crate::verdict::{Hold, Report, Verdict};
+use crate::view::View;
+
+use deeds::Deeds;
+use judge::Judge;
+use population::Population;
+use program::Table;
+pub use saved::Saved;
+
+/// A moment, by both clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// Since boot, suspend included.
+    pub boot: Duration,
+    /// Since the Unix epoch.
+    pub wall: Duration,
+}
+
+/// Why a snapshot is not judged. Its beat counts as missed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Skip {
+    /// It is the one before, or an older one.
+    Duplicate,
+    /// It came too late to be acted on.
+    Stale,
+    /// It says that it is of a time to come.
+    Future,
+    /// It tells no period of its beat.
+    NoInterval,
+}
+
+impl Skip {
+    /// Its label value.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Duplicate => "duplicate",
+            Self::Stale => "stale",
+            Self::Future => "future",
+            Self::NoInterval => "no_interval",
+        }
+    }
+}
+
+/// Snapshots for which nothing destructive is done after a start.
+const WARM_UP: u32 = 3;
+/// And after a reload.
+const SETTLING: u32 = 2;
+/// A snapshot older than so many beats is not judged.
+const STALE_BEATS: u32 = 2;
+
+/// The state of all that is judged.
+#[derive(Debug)]
+pub struct Engine {
+    policy: Arc<Policy>,
+    judges: Vec<Judge>,
+    table: Table,
+    populations: [Population; 5],
+    deeds: Deeds,
+    /// Holds that the world outside has told of.
+    outside: BTreeSet<Hold>,
+    paused: Option<Pause>,
+    warm_up: u32,
+    settling: u32,
+    tick: u64,
+    last: Option<Arc<View>>,
+    /// The last snapshot before a restart.
+    before: Option<(String, Duration)>,
+}
+
+/// An admin's word that nothing is to be done.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Pause {
+    /// Until then, since the Unix epoch.
+    pub until: Option<Duration>,
+    /// Why.
+    pub reason: String,
+}
+
+/// What changed from one tick to the next, and what is left to find out.
+pub(crate) struct Tick<'a> {
+    pub(crate) now: Now,
+    pub(crate) view: &'a View,
+    pub(crate) number: u64,
+    pub(crate) missed: u32,
+    pub(crate) interval: Duration,
+}
+
+impl Engine {
+    /// An engine that has seen nothing yet. No rule does more than `cap` allows.
+    #[must_use]
+    pub fn new(policy: Arc<Policy>, cap: Mode) -> Self {
+        let mut table = Table::default();
+        let judges = policy.rules.iter().map(|rule| Judge::new(rule, cap, &mut table)).collect();
+        Self {
+            judges,
+            table,
+            populations: Default::default(),
+            deeds: Deeds::default(),
+            outside: BTreeSet::new(),
+            paused: None,
+            warm_up: WARM_UP,
+            settling: 0,
+            tick: 0,
+            last: None,
+            before: None,
+            policy,
+        }
+    }
+
+    /// Judges one snapshot. Every rule is asked of every target before anything is decided.
+    ///
+    /// # Errors
+    /// Where the snapshot is not to be judged.
+    pub fn tick(&mut self, now: Now, view: Arc<View>) -> Result<Vec<Verdict>, Skip> {
+        let missed = self.admit(now, &view)?;
+        self.tick += 1;
+        let tick = Tick { now, view: &view, number: self.tick, missed, interval: view.interval() };
+        self.table.fill(&view);
+        let seen = self.enter(&tick);
+        let protections = protection::of_all(&self.policy, &view);
+        let mut verdicts = Vec::new();
+        let mut candidates = Vec::new();
+        for (place, judge) in self.judges.iter_mut().enumerate() {
+            let mut court = judge::Court {
+                tick: &tick,
+                table: &self.table,
+                seen: &seen,
+                protections: &protections,
+                populations: &self.populations,
+                rule: place,
+                verdicts: &mut verdicts,
+                candidates: &mut candidates,
+            };
+            judge.judge(&mut court);
+        }
+        self.leave(&tick);
+        self.see_shares(&tick);
+        verdicts.extend(self.decide(&tick, candidates));
+        self.warm_up = self.warm_up.saturating_sub(1);
+        self.settling = self.settling.saturating_sub(1);
+        self.last = Some(view);
+        Ok(verdicts)
+    }
+
+    /// Takes note of how a deed ended.
+    pub fn report(&mut self, report: &Report) {
+        let Some(flying) = self.deeds.land(report) else { return };
+        let Some(judge) = self.judges.get_mut(flying.rule) else { return };
+        let populations = &self.populations;
+        judge.landed(&flying, report.outcome, |kind, id| populations[kind as usize].number(id));
+    }
+
+    /// Holds destructive steps for a reason that the engine cannot see, or no longer.
+    pub fn hold(&mut self, hold: Hold, holds: Holds) {
+        match holds {
+            Holds::Yes => drop(self.outside.insert(hold)),
+            Holds::No => drop(self.outside.remove(&hold)),
+        }
+    }
+
+    /// Stops everything destructive, until then or until [`Self::resume`]; gives the deed to be cancelled.
+    pub fn pause(&mut self, pause: Pause) -> Option<u64> {
+        self.paused = Some(pause);
+        self.deeds.choose_nobody();
+        self.deeds.in_flight()
+    }
+
+    /// Lets deeds go on, and closes what breakers have opened.
+    pub fn resume(&mut self) {
+        self.paused = None;
+        self.deeds.breakers.close();
+        self.deeds.forget_stuck();
+    }
+
+    /// Whether an admin has paused it.
+    #[must_use]
+    pub fn paused(&self) -> Option<&Pause> {
+        self.paused.as_ref()
+    }
+
+    /// The deed that is being carried out.
+    #[must_use]
+    pub fn in_flight(&self) -> Option<u64> {
+        self.deeds.in_flight()
+    }
+
+    /// The policy in force.
+    #[must_use]
+    pub fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+
+    /// The last view that was judged.
+    #[must_use]
+    pub fn view(&self) -> Option<&Arc<View>> {
+        self.last.as_ref()
+    }
+
+    /// How many beats were missed before this snapshot.
+    fn admit(&mut self, now: Now, view: &View) -> Result<u32, Skip> {
+        let interval = view.interval();
+        if interval.is_zero() {
+            return Err(Skip::NoInterval);
+        }
+        if view.boot() > now.boot {
+            return Err(Skip::Future);
+        }
+        let boot = view.snapshot.boot_id.as_deref();
+        let before = match (&self.last, &self.before) {
+            (Some(last), _) => Some((last.snapshot.boot_id.as_deref(), last.boot())),
+            (None, Some((id, at))) => Some((Some(id.as_str()), *at)),
+            (None, None) => None,
+        };
+        let missed = match before {
+            Some((id, at)) if id == boot && id.is_some() => {
+                if view.boot() <= at {
+                    return Err(Skip::Duplicate);
+                }
+                missed(view.boot().saturating_sub(at), interval)
+            }
+            Some(_) => {
+                self.forget_targets();
+                0
+            }
+            None => 0,
+        };
+        if now.boot.saturating_sub(view.boot()) > interval * STALE_BEATS {
+            return Err(Skip::Stale);
+        }
+        Ok(missed)
+    }
+
+    /// Another boot: nobody that was judged is there any more.
+    fn forget_targets(&mut self) {
+        self.populations = Default::default();
+        self.judges.iter_mut().for_each(Judge::forget);
+        self.deeds.choose_nobody();
+        self.before = None;
+    }
+
+    /// The number of each target of the view.
+    fn enter(&mut self, tick: &Tick<'_>) -> Vec<usize> {
+        let populations = &mut self.populations;
+        let enter = |target: &crate::view::Target| {
+            populations[target.kind as usize].enter(target, (tick.view, tick.number))
+        };
+        tick.view.targets.iter().map(enter).collect()
+    }
+
+    /// Forgets who is gone; every rule has taken note by now.
+    fn leave(&mut self, tick: &Tick<'_>) {
+        for population in &mut self.populations {
+            for (number, fate) in population.absent(tick.view, tick.number) {
+                if fate == population::Absent::Gone {
+                    population.leave(number);
+                }
+            }
+        }
+    }
+}
+
+/// Whether something holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holds {
+    /// It does.
+    Yes,
+    /// It does not.
+    No,
+}
+
+/// How many beats a time between two snapshots has missed: as many as it is too long, rounded.
+fn missed(between: Duration, interval: Duration) -> u32 {
+    let beats = (between + interval / 2).as_nanos() / interval.as_nanos();
+    u32::try_from(beats.saturating_sub(1)).unwrap_or(u32::MAX)
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Process, Self::Workload, Self::Gpu, Self::Lease, Self::MpsServer];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missed_beats_are_rounded() {
+        let millis = Duration::from_millis;
+        for (between, expected) in [(1, 0), (5000, 0), (7499, 0), (7500, 1), (10_000, 1), (60_000, 11)] {
+            assert_eq!(missed(millis(between), millis(5000)), expected, "{between} ms");
+        }
+    }
+}

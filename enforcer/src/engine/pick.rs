@@ -1,0 +1,302 @@
+//! Which of a GPU's workloads a rule is about: one at a time, and no more than needed.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeSet, HashMap};
+
+use bailiff_snapshot::{Streak, Truth};
+
+use super::deeds::Candidate;
+use super::judge::{Court, Judge, Whose, told};
+use super::population::Absent;
+use super::program::{Node, Table};
+use super::progress::{Due, Progress};
+use crate::policy::{Ask, Kind, Order, Pick, Span};
+use crate::value::Test;
+use crate::verdict::{Verdict, What};
+use crate::view::{Target, TargetId, View};
+
+/// The state of a rule that picks.
+#[derive(Debug)]
+pub(crate) struct Picking {
+    from: Node,
+    idle_for: Span,
+    order: Vec<Order>,
+    /// So much memory should be free, where the rule says so.
+    wanted: Option<f64>,
+    /// By the workload's number.
+    streaks: Vec<Streak>,
+    /// By the GPU's number.
+    picked: HashMap<usize, Picked>,
+    /// Those against whom nothing more can be done.
+    given_up: BTreeSet<TargetId>,
+}
+
+/// The workload that was picked on a GPU.
+#[derive(Debug)]
+struct Picked {
+    target: TargetId,
+    /// True samples since it was picked.
+    since: u32,
+    progress: Progress,
+}
+
+/// One workload in one tick.
+#[derive(Clone, Copy)]
+struct Seen {
+    place: usize,
+    outcome: Truth,
+    streak: Streak,
+}
+
+impl Picking {
+    pub(crate) fn new(pick: &Pick, when: &Ask, table: &mut Table) -> Self {
+        Self {
+            from: Node::of(&pick.from, table),
+            idle_for: pick.idle_for,
+            order: pick.order.clone(),
+            wanted: wanted_free(when),
+            streaks: Vec::new(),
+            picked: HashMap::new(),
+            given_up: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn progress(&mut self, gpu: usize) -> Option<&mut Progress> {
+        self.picked.get_mut(&gpu).map(|picked| &mut picked.progress)
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.streaks.clear();
+        self.picked.clear();
+    }
+
+    fn feed(&mut self, number: usize, outcome: Truth, (missed, max_gap): (u32, u32)) -> Streak {
+        if self.streaks.len() <= number {
+            self.streaks.resize(number + 1, Streak::default());
+        }
+        let streak = &mut self.streaks[number];
+        if missed > 0 {
+            streak.miss(missed, max_gap);
+        }
+        streak.feed(outcome, max_gap);
+        *streak
+    }
+
+    /// The first of those who may be picked on a GPU, in the rule's order.
+    fn best(&self, gpu: usize, seen: &[Seen], court: &Court<'_>) -> Option<Seen> {
+        let view = court.tick.view;
+        let needed = self.idle_for.samples(court.tick.interval);
+        let place = *view.targets[gpu].gpus.first()?;
+        let eligible = seen.iter().filter(|seen| {
+            let target = &view.targets[seen.place];
+            seen.outcome == Truth::True
+                && seen.streak.count >= needed
+                && target.gpus.contains(&place)
+                && !self.given_up.contains(&target.id)
+        });
+        let shortage = self.wanted.and_then(|wanted| Some(wanted - free(view, place)?));
+        let ranked = eligible.map(|seen| Ranked {
+            seen: *seen,
+            held: held(&view.targets[seen.place], (view, place)),
+            age: youngest(&view.targets[seen.place], view),
+        });
+        ranked.min_by(|one, other| one.compare(other, (&self.order, shortage))).map(|ranked| ranked.seen)
+    }
+}
+
+impl Judge {
+    /// Judges who may be picked, and takes the steps of those who were.
+    pub(crate) fn pick(&mut self, court: &mut Court<'_>) {
+        let Some(mut picking) = self.picking.take() else { return };
+        let seen = self.candidates(&mut picking, court);
+        let view = court.tick.view;
+        for (gpu, target) in view.targets.iter().enumerate() {
+            if target.kind == Kind::Gpu {
+                self.pick_on(gpu, (&mut picking, &seen), court);
+            }
+        }
+        picking.given_up.retain(|id| view.targets.iter().any(|target| target.id == *id));
+        self.picking = Some(picking);
+    }
+
+    /// Every workload's outcome and streak.
+    fn candidates(&self, picking: &mut Picking, court: &Court<'_>) -> Vec<Seen> {
+        let gaps = (court.tick.missed, self.rule.max_gap);
+        let view = court.tick.view;
+        let population = &court.populations[Kind::Workload as usize];
+        for (number, fate) in population.absent(view, court.tick.number) {
+            match fate {
+                Absent::Unknown => drop(picking.feed(number, Truth::Unknown, gaps)),
+                Absent::Gone => drop(picking.feed(number, Truth::False, gaps)),
+            }
+        }
+        let workloads = view.targets.iter().enumerate().filter(|(_, target)| target.kind == Kind::Workload);
+        let seen = workloads.filter_map(|(place, _)| {
+            let outcome = self.may_be_picked(picking, place, court);
+            let streak = picking.feed(*court.seen.get(place)?, outcome, gaps);
+            Some(Seen { place, outcome, streak })
+        });
+        seen.collect()
+    }
+
+    fn may_be_picked(&self, picking: &Picking, place: usize, court: &Court<'_>) -> Truth {
+        let protected = court.protections[place];
+        let Some(row) = court.table.row(court.tick.view, place).filter(|_| protected == Truth::False) else {
+            return !protected;
+        };
+        if let Some((stopped, _)) = self.spared(row, court.tick) {
+            return stopped;
+        }
+        match self.old_enough(row) {
+            Truth::True => picking.from.ask(row),
+            stopped => stopped,
+        }
+    }
+
+    fn pick_on(&self, gpu: usize, (picking, seen): (&mut Picking, &[Seen]), court: &mut Court<'_>) {
+        let Some(number) = court.seen.get(gpu).copied() else { return };
+        let Some(track) = self.tracks.get(number).copied() else { return };
+        let needed = self.rule.span.samples(court.tick.interval);
+        let need = match track.outcome.unwrap_or(Truth::Unknown) {
+            Truth::True if track.streak.count >= needed => Truth::True,
+            Truth::Unknown if track.streak.count >= needed => Truth::Unknown,
+            _ => Truth::False,
+        };
+        let still = picking
+            .picked
+            .remove(&number)
+            .and_then(|picked| self.still_picked((gpu, need, picked), (&mut *picking, seen), court));
+        if need != Truth::True {
+            picking.picked.extend(still.map(|(picked, _)| (number, picked)));
+            return;
+        }
+        let chosen = still.or_else(|| {
+            let seen = picking.best(gpu, seen, court)?;
+            let target = court.tick.view.targets[seen.place].id.clone();
+            Some((Picked { target, since: 0, progress: Progress::default() }, seen))
+        });
+        if let Some((mut picked, seen)) = chosen {
+            if seen.outcome == Truth::True {
+                let whose = Whose { owner: gpu, subject: seen.place, streak: seen.streak.count };
+                self.steps_of(whose, &mut picked, court);
+                picked.since = picked.since.saturating_add(1);
+            }
+            picking.picked.insert(number, picked);
+        }
+    }
+
+    /// Keeps the pick, or lets it go and says why.
+    fn still_picked(
+        &self,
+        (gpu, need, picked): (usize, Truth, Picked),
+        (picking, seen): (&mut Picking, &[Seen]),
+        court: &mut Court<'_>,
+    ) -> Option<(Picked, Seen)> {
+        let view = court.tick.view;
+        // One that is gone needs no word; the audit log has what ended it.
+        let seen = seen.iter().find(|seen| view.targets[seen.place].id == picked.target).copied()?;
+        let needed = picking.idle_for.samples(court.tick.interval);
+        let why = if picked.progress.failed {
+            picking.given_up.insert(picked.target.clone());
+            "nothing more can be done"
+        } else if need == Truth::False {
+            "the GPU no longer needs it"
+        } else if seen.outcome == Truth::False || seen.streak.count < needed {
+            "it was seen not to match"
+        } else {
+            return Some((picked, seen));
+        };
+        let whose = Whose { owner: gpu, subject: seen.place, streak: seen.streak.count };
+        if picked.progress.warned {
+            court.verdicts.push(self.finding(whose, What::Reprieved(why), court.tick));
+        }
+        if let Some(severity) = picked.progress.flagged {
+            court.verdicts.push(self.finding(whose, What::Clear(severity), court.tick));
+        }
+        None
+    }
+
+    fn steps_of(&self, whose: Whose, picked: &mut Picked, court: &mut Court<'_>) {
+        let interval = court.tick.interval;
+        let since = picked.since;
+        while let Some(due) = picked.progress.due(&self.rule.then, since, |step| step.after.samples(interval))
+        {
+            match due {
+                Due::Now(action) => {
+                    picked.progress.took(action);
+                    let verdict: Verdict = self.finding(whose, told(action), court.tick);
+                    court.verdicts.push(verdict);
+                }
+                Due::Destructive => {
+                    court.candidates.push(Candidate {
+                        rule: court.rule,
+                        subject: whose.subject,
+                        owner: whose.owner,
+                        progress: picked.progress,
+                    });
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// One who may be picked, and what orders look at.
+struct Ranked {
+    seen: Seen,
+    /// Bytes held on this GPU.
+    held: u64,
+    /// Milliseconds since its youngest process began.
+    age: u128,
+}
+
+impl Ranked {
+    fn compare(&self, other: &Self, (order, shortage): (&[Order], Option<f64>)) -> Ordering {
+        let by = |order: &Order| match order {
+            // Leases are not in the snapshot: everybody has the priority of those without one.
+            Order::LowestPriority => Ordering::Equal,
+            Order::SmallestSufficient => self.sufficiency(shortage).cmp(&other.sufficiency(shortage)),
+            Order::LongestIdle => other.seen.streak.count.cmp(&self.seen.streak.count),
+            Order::Largest => other.held.cmp(&self.held),
+            Order::Youngest => self.age.cmp(&other.age),
+        };
+        order.iter().map(by).find(|ordering| ordering.is_ne()).unwrap_or(Ordering::Equal)
+    }
+
+    /// Those that hold enough come first, the smallest of them before all; then the rest, the largest first.
+    fn sufficiency(&self, shortage: Option<f64>) -> (bool, u64, Reverse<u64>) {
+        #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
+        let enough = shortage.is_none_or(|shortage| self.held as f64 >= shortage);
+        if enough { (false, self.held, Reverse(0)) } else { (true, 0, Reverse(self.held)) }
+    }
+}
+
+fn held(target: &Target, (view, gpu): (&View, usize)) -> u64 {
+    let on_it = |gpu_held: &&bailiff_snapshot::wire::Gpu| {
+        view.snapshot.gpus.get(gpu).is_some_and(|gpu| gpu.index == gpu_held.index)
+    };
+    let holdings = view.holdings(target).filter(|(gpu, _)| on_it(gpu));
+    holdings.filter_map(|(_, holder)| holder.memory).sum()
+}
+
+fn youngest(target: &Target, view: &View) -> u128 {
+    let ages = view.processes(target).filter_map(|process| view.age(process));
+    ages.min().map_or(0, |age| age.as_millis())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
+fn free(view: &View, gpu: usize) -> Option<f64> {
+    view.snapshot.gpus.get(gpu)?.memory.as_ref().map(|memory| memory.free as f64)
+}
+
+/// How much memory a condition wants to be free: the limit of its first comparison of `vram_free`.
+fn wanted_free(when: &Ask) -> Option<f64> {
+    match when {
+        Ask::Leaf(leaf) if leaf.attribute.name == "vram_free" => match leaf.test {
+            Test::Within(bounds) => bounds.below.or(bounds.max),
+            _ => None,
+        },
+        Ask::All(asks) | Ask::Any(asks) => asks.iter().find_map(wanted_free),
+        _ => None,
+    }
+}

@@ -1,0 +1,104 @@
+//! Conditions made ready to be asked of thousands of targets: each attribute is read once per target and tick.
+
+use crate::engine::texts;
+use crate::policy::{Ask, Selector};
+use crate::rules::Attribute;
+use crate::truth::Truth;
+use crate::value::{Test, Value};
+use crate::view::{Target, View};
+
+/// The attributes that a policy asks for, and their values for every target of a view.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    columns: Vec<&'static Attribute>,
+    cells: Vec<Value>,
+}
+
+impl Table {
+    /// The column of an attribute.
+    pub(crate) fn column(&mut self, attribute: &'static Attribute) -> usize {
+        self.columns.iter().position(|column| *column == attribute).unwrap_or_else(|| {
+            self.columns.push(attribute);
+            self.columns.len() - 1
+        })
+    }
+
+    /// Reads all values of a view.
+    pub(crate) fn fill(&mut self, view: &View) {
+        self.cells.clear();
+        for target in &view.targets {
+            self.cells.extend(self.columns.iter().map(|attribute| read(attribute, target, view)));
+        }
+    }
+
+    /// The values of one target, by its place in the view.
+    pub(crate) fn row<'a>(&'a self, view: &'a View, target: usize) -> Option<Row<'a>> {
+        let width = self.columns.len();
+        let cells = self.cells.get(target * width..(target + 1) * width)?;
+        Some(Row { view, target: view.targets.get(target)?, cells })
+    }
+}
+
+/// Reads one attribute of one target.
+pub(crate) fn read(attribute: &Attribute, target: &Target, view: &View) -> Value {
+    if attribute.of.contains(&target.kind) {
+        (attribute.read)(target, view)
+    } else {
+        Value::Unknown("this kind of target does not have it")
+    }
+}
+
+/// One target and its values.
+#[derive(Clone, Copy)]
+pub(crate) struct Row<'a> {
+    pub(crate) view: &'a View,
+    pub(crate) target: &'a Target,
+    cells: &'a [Value],
+}
+
+impl Row<'_> {
+    pub(crate) fn value(&self, column: usize) -> Value {
+        self.cells.get(column).copied().unwrap_or(Value::Unknown("not read"))
+    }
+}
+
+/// An [`Ask`] whose attributes are columns.
+#[derive(Debug)]
+pub(crate) enum Node {
+    Leaf(usize, Test),
+    Select(Selector),
+    All(Vec<Node>),
+    Any(Vec<Node>),
+    Not(Box<Node>),
+}
+
+impl Node {
+    pub(crate) fn of(ask: &Ask, table: &mut Table) -> Self {
+        match ask {
+            Ask::Leaf(leaf) => Self::Leaf(table.column(leaf.attribute), leaf.test),
+            Ask::Select(selector) => Self::Select(selector.clone()),
+            Ask::All(asks) => Self::All(asks.iter().map(|ask| Self::of(ask, table)).collect()),
+            Ask::Any(asks) => Self::Any(asks.iter().map(|ask| Self::of(ask, table)).collect()),
+            Ask::Not(ask) => Self::Not(Box::new(Self::of(ask, table))),
+        }
+    }
+
+    pub(crate) fn ask(&self, row: Row<'_>) -> Truth {
+        match self {
+            Self::Leaf(column, test) => test.ask(row.value(*column)),
+            Self::Select(selector) => texts::select(selector, row.target, row.view),
+            Self::All(nodes) => all(nodes.iter().map(|node| node.ask(row))),
+            Self::Any(nodes) => !all(nodes.iter().map(|node| !node.ask(row))),
+            Self::Not(node) => !node.ask(row),
+        }
+    }
+}
+
+/// All hold; the first that does not ends the asking.
+fn all(mut each: impl Iterator<Item = Truth>) -> Truth {
+    let joined = each.try_fold(Truth::True, |all, one| match all.and(one) {
+        Truth::False => Err(Truth::False),
+        joined => Ok(joined),
+    });
+    joined.unwrap_or_else(|is_false| is_false)
+}

@@ -1,0 +1,212 @@
+//! What survives a restart, and a reload: streaks by condition, budgets, turns, breakers, the pause. A deed that
+//! was under way does not: its step is due again, from its beginning.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bailiff_snapshot::Streak;
+use serde::{Deserialize, Serialize};
+
+use super::breakers::Breakers;
+use super::deeds::Turn;
+use super::judge::{Judge, Track};
+use super::ledger::{Ledger, Stamp};
+use super::population::Slot;
+use super::progress::Progress;
+use super::{Engine, Now, Pause, SETTLING};
+use crate::policy::{Mode, Policy};
+use crate::view::TargetId;
+
+/// The version of the form.
+const VERSION: u32 = 1;
+/// Turns older than the longest cooldown that can be of use are forgotten.
+const OLDEST_TURN: Duration = Duration::from_hours(24 * 7);
+
+/// The state of an engine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Saved {
+    version: u32,
+    /// Streaks mean nothing on another boot.
+    boot_id: Option<String>,
+    /// The last snapshot that was judged, milliseconds since boot.
+    boot_ms: u64,
+    rules: Vec<SavedRule>,
+    ledger: Ledger,
+    turns: Vec<(Turn, Stamp)>,
+    breakers: Breakers,
+    paused: Option<Pause>,
+    next_id: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct SavedRule {
+    name: String,
+    condition: String,
+    mode: Mode,
+    /// The steps, in a form that can be compared.
+    steps: String,
+    tracks: Vec<SavedTrack>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct SavedTrack {
+    target: TargetId,
+    pids: Vec<u32>,
+    gpus: Vec<String>,
+    streak: Streak,
+    progress: Progress,
+}
+
+/// What a reload does to what was under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reloaded {
+    /// The deed that is no longer wanted.
+    pub cancel: Option<u64>,
+}
+
+impl Engine {
+    /// What is to survive.
+    #[must_use]
+    pub fn saved(&self) -> Saved {
+        let last = self.last.as_deref();
+        Saved {
+            version: VERSION,
+            boot_id: last.and_then(|view| view.snapshot.boot_id.clone()),
+            boot_ms: last.map_or(0, |view| view.snapshot.boot_ms),
+            rules: self.judges.iter().map(|judge| self.saved_rule(judge)).collect(),
+            ledger: self.deeds.ledger.clone(),
+            turns: self.deeds.turns.iter().map(|(turn, at)| (turn.clone(), at.clone())).collect(),
+            breakers: self.deeds.breakers.clone(),
+            paused: self.paused.clone(),
+            next_id: self.deeds.next_id,
+        }
+    }
+
+    /// Takes up what another run has left behind.
+    pub fn restore(&mut self, saved: Saved, now: Now) {
+        if saved.version != VERSION {
+            return;
+        }
+        self.deeds.ledger = saved.ledger;
+        let fresh = |at: &Stamp| at.ago(now, saved.boot_id.as_deref()) < OLDEST_TURN;
+        self.deeds.turns = saved.turns.into_iter().filter(|(_, at)| fresh(at)).collect::<BTreeMap<_, _>>();
+        self.deeds.breakers = saved.breakers;
+        self.paused = saved.paused;
+        self.deeds.next_id = saved.next_id;
+        if let Some(boot_id) = saved.boot_id {
+            self.before = Some((boot_id, Duration::from_millis(saved.boot_ms)));
+            self.take_over(saved.rules);
+        }
+        // A deed that was under way is not: its match goes on, and its step is due from its beginning.
+        for progress in self.judges.iter_mut().flat_map(Judge::matches_mut) {
+            progress.acted |= progress.flying;
+            progress.flying = false;
+        }
+    }
+
+    /// Goes on under another policy. Conditions that have not changed keep their streaks.
+    pub fn reload(&mut self, policy: Arc<Policy>, cap: Mode) -> Reloaded {
+        let saved = self.saved();
+        let mut next = Self::new(policy, cap);
+        std::mem::swap(&mut next.deeds, &mut self.deeds);
+        next.outside = std::mem::take(&mut self.outside);
+        next.paused = self.paused.take();
+        next.tick = self.tick;
+        next.last = self.last.take();
+        next.before = self.before.take();
+        next.warm_up = self.warm_up;
+        next.settling = SETTLING;
+        next.deeds.choose_nobody();
+        next.take_over(saved.rules);
+        let cancel = next.follow_deed(&self.judges);
+        *self = next;
+        Reloaded { cancel }
+    }
+
+    /// Finds the rule of the deed in flight again; gives the deed's id where nobody wants it any more.
+    fn follow_deed(&mut self, before: &[Judge]) -> Option<u64> {
+        let (id, place) = self.deeds.flying_rule()?;
+        let old = before.get(place)?;
+        let heirs = self.judges.iter().enumerate();
+        let heir = heirs.filter(|(_, judge)| judge.rule.condition == old.rule.condition);
+        let heir = heir.max_by_key(|(_, judge)| judge.rule.name == old.rule.name);
+        let wanted = heir.filter(|(_, judge)| judge.mode >= old.mode && judge.rule.then == old.rule.then);
+        // Past the end there is no rule: the report will find nobody who takes note of it.
+        self.deeds.set_flying_rule(wanted.map_or(usize::MAX, |(place, _)| place));
+        wanted.is_none().then_some(id)
+    }
+
+    fn saved_rule(&self, judge: &Judge) -> SavedRule {
+        let population = &self.populations[judge.rule.of as usize];
+        let tracks = judge.tracks.iter().enumerate().filter_map(|(number, track)| {
+            let slot = population.slot(number)?;
+            let idle = track.streak == Streak::default() && track.progress == Progress::default();
+            (!idle).then(|| SavedTrack {
+                target: slot.id.clone(),
+                pids: slot.pids.clone(),
+                gpus: slot.gpus.iter().map(ToString::to_string).collect(),
+                streak: track.streak,
+                progress: track.progress,
+            })
+        });
+        SavedRule {
+            name: judge.rule.name.to_string(),
+            condition: judge.rule.condition.clone(),
+            mode: judge.mode,
+            steps: format!("{:?}", judge.rule.then),
+            tracks: tracks.collect(),
+        }
+    }
+
+    /// Gives streaks to the rules that have their conditions now.
+    fn take_over(&mut self, saved: Vec<SavedRule>) {
+        let mut heirs: Vec<bool> = vec![false; self.judges.len()];
+        for old in saved {
+            let same =
+                |(place, judge): &(usize, &Judge)| !heirs[*place] && judge.rule.condition == old.condition;
+            let found = self.judges.iter().enumerate().filter(same);
+            let heir = found.max_by_key(|(_, judge)| *judge.rule.name == *old.name).map(|(place, _)| place);
+            let Some(place) = heir else { continue };
+            heirs[place] = true;
+            // Nobody is ended for a time in which the rule could not end him.
+            if self.judges[place].mode > old.mode {
+                continue;
+            }
+            for track in old.tracks {
+                self.take_over_track(place, track, &old.steps);
+            }
+        }
+    }
+
+    fn take_over_track(&mut self, place: usize, saved: SavedTrack, steps: &str) {
+        let Some(judge) = self.judges.get_mut(place) else { return };
+        let population = &mut self.populations[judge.rule.of as usize];
+        let number = population.number(&saved.target).unwrap_or_else(|| {
+            let gpus = saved.gpus.iter().map(|uuid| Arc::from(uuid.as_str())).collect();
+            population.add(Slot::known(saved.target, saved.pids, gpus))
+        });
+        if judge.tracks.len() <= number {
+            judge.tracks.resize(number + 1, Track::default());
+        }
+        let mut progress = Progress { told: None, ..saved.progress };
+        let mut streak = saved.streak;
+        if format!("{:?}", judge.rule.then) != steps {
+            // Other steps are counted from now on: nobody is due for what he was never warned of.
+            progress = Progress { flagged: progress.flagged, off: progress.off, ..Progress::default() };
+            streak.count = streak.count.min(judge.rule.counted_from());
+        }
+        judge.tracks[number] = Track { streak, progress, outcome: None };
+    }
+}
+
+impl crate::policy::Rule {
+    /// The streak at which a match begins, where that is known without a beat.
+    fn counted_from(&self) -> u32 {
+        match self.span {
+            crate::policy::Span::Samples(samples) => samples,
+            // The beat is known at the next snapshot only: start well below any match.
+            crate::policy::Span::Time(_) => 0,
+        }
+    }
+}

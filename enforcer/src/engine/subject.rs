@@ -1,0 +1,157 @@
+//! Whom a verdict is about, and why, in a form that can be recorded.
+
+use crate::engine::population::Slot;
+use crate::engine::{program, texts};
+use crate::policy::{Ask, Kind};
+use crate::value::{Unit, Value};
+use crate::verdict::{Asked, Member, Subject};
+use crate::view::{Target, View, key};
+
+/// The owner of a target, where all its processes have one and the same.
+pub(crate) fn owner(target: &Target, view: &View) -> Option<u32> {
+    let holders = view.processes(target).map(|process| process.facts.as_ref().and_then(|facts| facts.uid));
+    let mut uids = holders.chain(view.relatives(target).map(|relative| relative.uid));
+    let first = uids.next()??;
+    uids.all(|uid| uid == Some(first)).then_some(first)
+}
+
+/// A target of a view.
+pub(crate) fn of(target: &Target, view: &View) -> Subject {
+    let members: Vec<Member> = holders(target, view).chain(others(target, view)).collect();
+    let uid = owner(target, view);
+    let facts = view.processes(target).filter_map(|process| process.facts.as_ref());
+    Subject {
+        id: target.id.clone(),
+        kind: target.kind,
+        uid,
+        user: facts.filter(|facts| facts.uid == uid).find_map(|facts| facts.user.clone()),
+        gpus: view.gpus(target).filter_map(|gpu| gpu.uuid.clone()).collect(),
+        members,
+    }
+}
+
+/// A target that is not in the view.
+pub(crate) fn absent(kind: Kind, slot: &Slot) -> Subject {
+    Subject {
+        id: slot.id.clone(),
+        kind,
+        uid: None,
+        user: None,
+        gpus: slot.gpus.iter().map(ToString::to_string).collect(),
+        members: Vec::new(),
+    }
+}
+
+fn holders<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Member> + 'a {
+    target.processes.iter().filter_map(|place| {
+        let process = view.snapshot.processes.get(*place)?;
+        let facts = process.facts.as_ref();
+        Some(Member {
+            key: key(process),
+            pid: process.pid,
+            uid: facts.and_then(|facts| facts.uid),
+            comm: facts.map(|facts| facts.comm.clone()).unwrap_or_default(),
+            exe: facts.and_then(|facts| facts.exe.clone()),
+            cgroup: facts.map(|facts| facts.place.cgroup.clone()).unwrap_or_default(),
+            vram: view.holdings_of(*place).map(|(_, holder)| holder.memory).sum(),
+            holds: true,
+        })
+    })
+}
+
+fn others<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Member> + 'a {
+    view.relatives(target).map(|relative| Member {
+        key: Some(bailiff_snapshot::ProcessKey { pid: relative.pid, start_ticks: relative.start_ticks }),
+        pid: relative.pid,
+        uid: relative.uid,
+        comm: relative.comm.clone(),
+        exe: None,
+        cgroup: relative.cgroup.clone(),
+        vram: Some(0),
+        holds: false,
+    })
+}
+
+/// One target and the comparisons that are made of it.
+pub(crate) struct Leaves<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) view: &'a View,
+}
+
+impl Leaves<'_> {
+    /// Every comparison of a condition, in the order of the file.
+    pub(crate) fn of(&self, ask: &Ask) -> Vec<Asked> {
+        match ask {
+            Ask::Leaf(leaf) => {
+                let value = program::read(leaf.attribute, self.target, self.view);
+                vec![Asked {
+                    name: leaf.attribute.name.to_owned(),
+                    value: shown(value, leaf.attribute.unit),
+                    wish: leaf.wish.clone(),
+                    outcome: leaf.test.ask(value),
+                    source: leaf.attribute.source.to_owned(),
+                }]
+            }
+            Ask::Select(selector) => {
+                let patterns: Vec<String> = selector.patterns.iter().map(ToString::to_string).collect();
+                vec![Asked {
+                    name: selector.field.name().to_owned(),
+                    value: texts::shown(selector.field, self.target, self.view),
+                    wish: patterns.join(", "),
+                    outcome: texts::select(selector, self.target, self.view),
+                    source: "proc".to_owned(),
+                }]
+            }
+            Ask::All(asks) | Ask::Any(asks) => asks.iter().flat_map(|ask| self.of(ask)).collect(),
+            Ask::Not(ask) => {
+                let mut asked = self.of(ask);
+                for leaf in &mut asked {
+                    leaf.wish = format!("not ({})", leaf.wish);
+                    leaf.outcome = !leaf.outcome;
+                }
+                asked
+            }
+        }
+    }
+}
+
+/// A value, for people.
+pub(crate) fn shown(value: Value, unit: Unit) -> String {
+    match value {
+        Value::Unknown(why) => format!("unknown: {why}"),
+        Value::Number(number) => number_shown(number, unit),
+        Value::AtLeast(number) => format!("at least {}", number_shown(number, unit)),
+        Value::Flag(flag) => flag.to_string(),
+        Value::Words { seen, complete } => {
+            let Unit::Words(words) = unit else { return String::new() };
+            let seen = words.iter().enumerate().filter(|(bit, _)| seen & (1 << bit) != 0);
+            let mut seen: Vec<&str> = seen.map(|(_, word)| *word).collect();
+            if !complete {
+                seen.push("unknown");
+            }
+            seen.join(", ")
+        }
+    }
+}
+
+fn number_shown(number: f64, unit: Unit) -> String {
+    const KIB: f64 = (1 << 10) as f64;
+    const MIB: f64 = (1 << 20) as f64;
+    const GIB: f64 = (1 << 30) as f64;
+    let bytes = || match number.abs() {
+        size if size >= GIB => format!("{:.1}GiB", number / GIB),
+        size if size >= MIB => format!("{:.1}MiB", number / MIB),
+        size if size >= KIB => format!("{:.1}KiB", number / KIB),
+        _ => format!("{number:.0}B"),
+    };
+    match unit {
+        Unit::Percent => format!("{:.1}%", number * 100.0).replace(".0%", "%"),
+        Unit::Bytes => bytes(),
+        Unit::BytesPerSecond => format!("{}/s", bytes()),
+        Unit::Duration => {
+            let whole = std::time::Duration::try_from_secs_f64(number.max(0.0).floor());
+            whole.map_or_else(|_| number.to_string(), |time| humantime::format_duration(time).to_string())
+        }
+        Unit::Count | Unit::Flag | Unit::Words(_) => number.to_string(),
+    }
+}

@@ -1,0 +1,118 @@
+//! The texts that name a target, and whether a selector means it.
+
+use std::borrow::Cow;
+
+use bailiff_snapshot::wire;
+
+use crate::policy::{Field, Selector};
+use crate::truth::Truth;
+use crate::view::{Target, View};
+
+/// What is known of one text.
+enum Text<'a> {
+    Known(Cow<'a, str>),
+    /// There is something that was not read.
+    Unread,
+}
+
+/// Whether one of a target's processes is meant.
+pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth {
+    if selector.field == Field::Gpus {
+        return any(view.gpus(target).map(|gpu| meant(selector, gpu_texts(gpu))));
+    }
+    any(view.processes(target).map(|process| meant(selector, texts(selector.field, process))))
+}
+
+/// Whether a process that holds nothing is meant. Only its owner, its name and its cgroup are known; what is
+/// true of its workload is asked of those that hold.
+pub(crate) fn select_relative(selector: &Selector, relative: &wire::Relative, view: &View) -> Truth {
+    let texts = match selector.field {
+        Field::Comms => vec![known(&relative.comm)],
+        Field::Cgroups => vec![known(&relative.cgroup)],
+        Field::Users => owner(relative.uid, user_named(view, relative.uid)),
+        _ => return Truth::False,
+    };
+    meant(selector, texts)
+}
+
+fn any(each: impl Iterator<Item = Truth>) -> Truth {
+    each.fold(Truth::False, Truth::or)
+}
+
+fn meant(selector: &Selector, texts: Vec<Text<'_>>) -> Truth {
+    any(texts.into_iter().map(|text| match text {
+        Text::Known(text) => selector.patterns.iter().any(|pattern| pattern.matches(&text)).into(),
+        Text::Unread => Truth::Unknown,
+    }))
+}
+
+fn known(text: &str) -> Text<'_> {
+    Text::Known(Cow::Borrowed(text))
+}
+
+fn or_unread(text: Option<&str>) -> Vec<Text<'_>> {
+    vec![text.map_or(Text::Unread, known)]
+}
+
+fn gpu_texts(gpu: &wire::Gpu) -> Vec<Text<'_>> {
+    let uuid = gpu.uuid.as_deref().map_or(Text::Unread, known);
+    let parent = gpu.parent_uuid.as_deref().map(known);
+    [known(&gpu.index), uuid].into_iter().chain(parent).collect()
+}
+
+fn owner(uid: Option<u32>, name: Option<&str>) -> Vec<Text<'_>> {
+    let Some(uid) = uid else { return vec![Text::Unread] };
+    vec![Text::Known(Cow::Owned(uid.to_string())), name.map_or(Text::Unread, known)]
+}
+
+/// The name of a user who owns one of the snapshot's holders.
+fn user_named(view: &View, uid: Option<u32>) -> Option<&str> {
+    let facts = view.snapshot.processes.iter().filter_map(|process| process.facts.as_ref());
+    facts.filter(|facts| facts.uid == uid).find_map(|facts| facts.user.as_deref())
+}
+
+fn texts(field: Field, process: &wire::Process) -> Vec<Text<'_>> {
+    let Some(facts) = &process.facts else { return vec![Text::Unread] };
+    let place = &facts.place;
+    match field {
+        Field::Users => owner(facts.uid, facts.user.as_deref()),
+        Field::Groups => match &facts.groups {
+            Some(groups) => groups.iter().map(|group| known(group)).collect(),
+            None => vec![Text::Unread],
+        },
+        Field::Comms => vec![known(&facts.comm)],
+        Field::Exe => or_unread(facts.exe.as_deref()),
+        Field::Cmdline => or_unread(facts.command.as_deref()),
+        Field::Cgroups => or_unread(Some(place.cgroup.as_str()).filter(|path| !path.is_empty())),
+        // Without a cgroup nothing is known of pods, containers and jobs either.
+        _ if place.cgroup.is_empty() => vec![Text::Unread],
+        Field::Namespaces if place.pod_uid.is_some() => or_unread(place.namespace.as_deref()),
+        Field::Pods if place.pod_uid.is_some() => {
+            let name = place.pod.as_deref().map_or(Text::Unread, known);
+            place.pod_uid.as_deref().map(known).into_iter().chain([name]).collect()
+        }
+        Field::Containers => place.container.as_deref().map(known).into_iter().collect(),
+        Field::SlurmJobs => place.slurm_job.as_deref().map(known).into_iter().collect(),
+        Field::Namespaces | Field::Pods | Field::Gpus => Vec::new(),
+    }
+}
+
+/// What a selector's field says of a target, for people.
+pub(crate) fn shown(field: Field, target: &Target, view: &View) -> String {
+    let all: Vec<Text<'_>> = if field == Field::Gpus {
+        view.gpus(target).flat_map(gpu_texts).collect()
+    } else {
+        view.processes(target).flat_map(|process| texts(field, process)).collect()
+    };
+    let mut shown: Vec<String> = Vec::new();
+    for text in all {
+        let text = match text {
+            Text::Known(text) => text.into_owned(),
+            Text::Unread => "unknown".to_owned(),
+        };
+        if !shown.contains(&text) && shown.len() < 8 {
+            shown.push(text);
+        }
+    }
+    shown.join(", ")
+}
