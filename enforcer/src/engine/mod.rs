@@ -13,6 +13,7 @@ mod protection;
 mod saved;
 mod subject;
 mod texts;
+mod told;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ use deeds::Deeds;
 use judge::Judge;
 use population::Population;
 use program::Table;
-pub use saved::Saved;
+pub use saved::{Reloaded, Saved};
+pub use told::{Counts, Explained, FlagUp, GateTold, Pending, Question};
 
 /// A moment, by both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

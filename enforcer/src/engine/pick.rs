@@ -65,6 +65,11 @@ impl Picking {
         self.picked.get_mut(&gpu).map(|picked| &mut picked.progress)
     }
 
+    /// Those who were picked and bear a flag.
+    pub(crate) fn flagged(&self) -> impl Iterator<Item = (&TargetId, crate::policy::Severity)> {
+        self.picked.values().filter_map(|picked| Some((&picked.target, picked.progress.flagged?)))
+    }
+
     pub(crate) fn forget(&mut self) {
         self.streaks.clear();
         self.picked.clear();
