@@ -171,9 +171,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut source = source(&folder);
         assert!(matches!(owner(&source), Err(Trouble::Nobody(_))));
-        std::fs::write(&source.path, "").unwrap();
-        assert!(matches!(owner(&source), Err(Trouble::Distrusted(_))), "a file is no socket");
-        std::fs::remove_file(&source.path).unwrap();
+        std::fs::create_dir(&source.path).unwrap();
+        assert!(matches!(owner(&source), Err(Trouble::Distrusted(_))), "a folder is no socket");
+        std::fs::remove_dir(&source.path).unwrap();
         let _listener = UnixListener::bind(&source.path).unwrap();
         assert!(owner(&source).is_ok());
         set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
