@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::stat::Stat;
 use crate::{Place, ProcessKey};
 
-/// A chain of ancestors longer than this is a loop.
-const MOST_ANCESTORS: usize = 1 << 15;
+/// Parents are older than their children, or began in the same clock tick; more of those in a row than this are a loop.
+const MOST_IN_A_TICK: usize = 1024;
 
 /// Shells, by `comm`, in order. One that leads its session is somebody's prompt, or the script that a session was made
 /// for: what it starts are jobs of their own.
@@ -204,11 +204,6 @@ impl Node {
         Self { key: stat.key, ppid: stat.ppid, session: stat.session, home, root: None, kind }
     }
 
-    /// Whether it can be this one's parent: a younger process has only the parent's pid, and kernel threads are nobody's.
-    fn is_above(&self, child: &Self) -> bool {
-        self.key.start_ticks <= child.key.start_ticks && self.kind != Kind::KernelThread
-    }
-
     /// Whether what it starts is no work of its own.
     fn stands_apart(&self) -> bool {
         self.kind == Kind::Keeper || (self.kind == Kind::Shell && self.key.pid == self.session)
@@ -243,30 +238,29 @@ pub enum Look {
 }
 
 /// The workload of a process; `None` where that cannot be told. `look` is asked for one ancestor after the other.
-pub fn workload(node: &Node, mut look: impl FnMut(u32) -> Look) -> Option<Workload> {
+pub fn workload(node: &Node, look: impl FnMut(u32) -> Look) -> Option<Workload> {
     match &node.home {
         Home::Named(name) => return Some(Workload::Named(Arc::clone(name))),
         Home::Tree if node.kind != Kind::KernelThread => {}
         Home::Tree | Home::Unknown => return None,
     }
+    let mut climb = Climb { look, in_a_tick: 0 };
     let mut root = node.clone();
-    for _ in 0..MOST_ANCESTORS {
+    loop {
         // Nothing is of one workload with pid 1.
-        let parent = if root.ppid <= 1 { Look::Gone } else { look(root.ppid) };
+        let parent = if root.ppid == 1 { Look::Gone } else { climb.parent(&root) };
         let parent = match parent {
-            Look::There(parent) if parent.is_above(&root) && parent.session == node.session => parent,
+            Look::There(parent) if parent.session == node.session && !parent.stands_apart() => parent,
             Look::There(_) | Look::Gone => return Some(Workload::Tree(root.key)),
             Look::Unknown => return None,
         };
         match (&parent.home, parent.root) {
             (Home::Named(_), _) => return Some(Workload::Tree(root.key)),
-            _ if parent.stands_apart() => return Some(Workload::Tree(root.key)),
             (Home::Unknown, _) => return None,
             (Home::Tree, Some(found)) => return Some(Workload::Tree(found)),
             (Home::Tree, None) => root = parent,
         }
     }
-    None
 }
 
 /// Whether one of a process's ancestors is meant, whatever their workloads. `meant` says of an ancestor yes, or no and
@@ -274,21 +268,45 @@ pub fn workload(node: &Node, mut look: impl FnMut(u32) -> Look) -> Option<Worklo
 pub fn descends(
     node: &Node,
     meant: impl Fn(ProcessKey) -> Option<bool>,
-    mut look: impl FnMut(u32) -> Look,
+    look: impl FnMut(u32) -> Look,
 ) -> Option<bool> {
+    let mut climb = Climb { look, in_a_tick: 0 };
     let mut below = node.clone();
-    for _ in 0..MOST_ANCESTORS {
-        let parent = if below.ppid == 0 { Look::Gone } else { look(below.ppid) };
-        below = match parent {
-            Look::There(parent) if parent.is_above(&below) => parent,
-            Look::There(_) | Look::Gone => return Some(false),
+    loop {
+        below = match climb.parent(&below) {
+            Look::There(parent) => parent,
+            Look::Gone => return Some(false),
             Look::Unknown => return None,
         };
         if let Some(answer) = meant(below.key) {
             return Some(answer);
         }
     }
-    None
+}
+
+/// A way up.
+struct Climb<L> {
+    look: L,
+    in_a_tick: usize,
+}
+
+impl<L: FnMut(u32) -> Look> Climb<L> {
+    /// The parent of a process. A younger process only has the parent's pid, and kernel threads are nobody's parents.
+    fn parent(&mut self, child: &Node) -> Look {
+        if child.ppid == 0 {
+            return Look::Gone;
+        }
+        let parent = match (self.look)(child.ppid) {
+            Look::There(parent) => parent,
+            other => return other,
+        };
+        if parent.kind == Kind::KernelThread || parent.key.start_ticks > child.key.start_ticks {
+            return Look::Gone;
+        }
+        let same_tick = parent.key.start_ticks == child.key.start_ticks;
+        self.in_a_tick = if same_tick { self.in_a_tick + 1 } else { 0 };
+        if self.in_a_tick > MOST_IN_A_TICK { Look::Unknown } else { Look::There(parent) }
+    }
 }
 
 #[cfg(test)]
@@ -559,7 +577,7 @@ mod tests {
                 let mut asked = 0;
                 let counted = |pid| { asked += 1; look(&machine)(pid) };
                 let found = workload(node, counted);
-                prop_assert!(asked <= MOST_ANCESTORS);
+                prop_assert!(asked <= 5 * (MOST_IN_A_TICK + 1));
                 if let Some(Workload::Tree(root)) = found {
                     prop_assert!(root.start_ticks <= node.key.start_ticks);
                     prop_assert!(machine[&root.pid].session == node.session);
