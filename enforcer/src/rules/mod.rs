@@ -5,7 +5,28 @@ use crate::policy::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 
+mod age;
+mod attached_processes;
+mod context;
+mod cpu_util;
+mod gpu_count;
 mod gpu_util;
+mod has_lease;
+mod heartbeat_age;
+mod holder_alive;
+mod io_rate;
+mod listed_but_gone;
+mod mig;
+mod mps_clients;
+mod orphaned;
+mod process_count;
+mod state;
+mod vram;
+mod vram_free;
+mod vram_quota_ratio;
+mod vram_share;
+mod vram_unaccounted;
+mod vram_used;
 
 /// Something that can be observed of a target.
 #[derive(Debug)]
@@ -31,4 +52,62 @@ impl PartialEq for Attribute {
 }
 
 /// Every attribute, in the order of the docs.
-pub static ALL: &[&Attribute] = &[&gpu_util::GPU_UTIL];
+pub static ALL: &[&Attribute] = &[
+    &gpu_util::GPU_UTIL,
+    &vram::VRAM,
+    &vram_share::VRAM_SHARE,
+    &cpu_util::CPU_UTIL,
+    &io_rate::IO_RATE,
+    &age::AGE,
+    &state::STATE,
+    &orphaned::ORPHANED,
+    &listed_but_gone::LISTED_BUT_GONE,
+    &gpu_count::GPU_COUNT,
+    &context::CONTEXT,
+    &has_lease::HAS_LEASE,
+    &vram_quota_ratio::VRAM_QUOTA_RATIO,
+    &vram_free::VRAM_FREE,
+    &vram_used::VRAM_USED,
+    &vram_unaccounted::VRAM_UNACCOUNTED,
+    &process_count::PROCESS_COUNT,
+    &mig::MIG,
+    &holder_alive::HOLDER_ALIVE,
+    &heartbeat_age::HEARTBEAT_AGE,
+    &attached_processes::ATTACHED_PROCESSES,
+    &mps_clients::MPS_CLIENTS,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Field;
+
+    #[test]
+    fn names_are_unique_and_every_attribute_says_what_it_is() {
+        let mut names: Vec<&str> = ALL.iter().map(|attribute| attribute.name).collect();
+        names.extend(Field::ALL.map(Field::name));
+        names.extend(["use", "all", "any", "not", "until", "reason"]);
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+        for attribute in ALL {
+            assert!(!attribute.of.is_empty(), "{}", attribute.name);
+            assert!(attribute.help.ends_with('.') && !attribute.source.is_empty(), "{}", attribute.name);
+            if let Unit::Words(words) = attribute.unit {
+                assert!((1..=32).contains(&words.len()), "{}: words are bits of a u32", attribute.name);
+            }
+        }
+    }
+
+    #[test]
+    fn words_of_state_are_those_of_the_snapshot() {
+        use bailiff_snapshot::State;
+        for letter in ["R", "S", "D", "T", "t", "I", "Z", "X", "?"] {
+            assert!(state::WORDS.contains(&State::of_letter(letter).name()), "{letter}");
+        }
+        for state in [State::ZombieLeader, State::Gone, State::Hidden] {
+            assert!(state::WORDS.contains(&state.name()), "{state:?}");
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! `cpu_util`: how much CPU time a target uses, its descendants included.
+
+use super::Attribute;
+use crate::policy::Kind;
+use crate::value::{Unit, Value};
+use crate::view::{Target, View};
+
+pub(super) static CPU_UTIL: Attribute = Attribute {
+    name: "cpu_util",
+    of: &[Kind::Process, Kind::Workload],
+    unit: Unit::Percent,
+    help: "CPU time of it and its descendants, those that hold no GPU memory included; 100% is one core. Unknown at the first look at a process.",
+    source: "proc",
+    read,
+};
+
+fn read(_: &Target, _: &View) -> Value {
+    Value::Unknown("not read yet")
+}

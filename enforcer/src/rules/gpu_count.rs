@@ -1,0 +1,19 @@
+//! `gpu_count`: how many GPUs a target holds a part of.
+
+use super::Attribute;
+use crate::policy::Kind;
+use crate::value::{Unit, Value};
+use crate::view::{Target, View};
+
+pub(super) static GPU_COUNT: Attribute = Attribute {
+    name: "gpu_count",
+    of: &[Kind::Process, Kind::Workload],
+    unit: Unit::Count,
+    help: "GPUs and MIG instances on which it holds memory.",
+    source: "nvml",
+    read,
+};
+
+fn read(_: &Target, _: &View) -> Value {
+    Value::Unknown("not read yet")
+}

@@ -1,0 +1,19 @@
+//! `has_lease`: whether a target's GPUs are leased to it.
+
+use super::Attribute;
+use crate::policy::Kind;
+use crate::value::{Unit, Value};
+use crate::view::{Target, View};
+
+pub(super) static HAS_LEASE: Attribute = Attribute {
+    name: "has_lease",
+    of: &[Kind::Process, Kind::Workload],
+    unit: Unit::Flag,
+    help: "It holds a lease for the GPUs that it uses. Unknown while the lease server does not answer.",
+    source: "leases",
+    read,
+};
+
+fn read(_: &Target, _: &View) -> Value {
+    Value::Unknown("leases are not in the snapshot")
+}

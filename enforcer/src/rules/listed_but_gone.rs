@@ -1,0 +1,19 @@
+//! `listed_but_gone`: whether the driver lists a process that does not exist.
+
+use super::Attribute;
+use crate::policy::Kind;
+use crate::value::{Unit, Value};
+use crate::view::{Target, View};
+
+pub(super) static LISTED_BUT_GONE: Attribute = Attribute {
+    name: "listed_but_gone",
+    of: &[Kind::Process, Kind::Workload],
+    unit: Unit::Flag,
+    help: "The driver lists it as a holder of memory and there is no such process. It can be flagged, never signalled.",
+    source: "nvml, proc",
+    read,
+};
+
+fn read(_: &Target, _: &View) -> Value {
+    Value::Unknown("not read yet")
+}
