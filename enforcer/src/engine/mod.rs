@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::policy::{Kind, Mode, Policy};
+use crate::policy::{Mode, Policy};
 use crate::verdict::{Hold, Report, Verdict};
 use crate::view::View;
 
@@ -302,11 +302,6 @@ pub enum Holds {
 fn missed(between: Duration, interval: Duration) -> u32 {
     let beats = (between + interval / 2).as_nanos() / interval.as_nanos();
     u32::try_from(beats.saturating_sub(1)).unwrap_or(u32::MAX)
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Process, Self::Workload, Self::Gpu, Self::Lease, Self::MpsServer];
 }
 
 #[cfg(test)]
