@@ -9,7 +9,6 @@ pub mod health;
 pub mod landing;
 pub mod metrics;
 pub mod once;
-pub mod own;
 pub mod page;
 pub mod published;
 pub mod record;

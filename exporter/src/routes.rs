@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bailiff_exposition::own::Own;
 use bailiff_lifecycle::header::{
     ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue,
     VARY, X_CONTENT_TYPE_OPTIONS,
@@ -15,7 +16,6 @@ use crate::beat::Latest;
 use crate::clock::now;
 use crate::health::Vitals;
 use crate::landing;
-use crate::own::Own;
 use crate::page::{self, Format, Moment};
 use crate::published::{Form, Published};
 use crate::record::Failures;
