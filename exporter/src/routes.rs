@@ -1,5 +1,6 @@
 //! Which answer a request gets.
 
+use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,7 +52,17 @@ pub struct Routes {
 }
 
 impl Handler for Routes {
-    fn answer(&self, request: &Request<()>) -> Response<Body> {
+    fn answer(&self, request: &Request<()>) -> impl Future<Output = Response<Body>> + Send {
+        ready(self.respond(request))
+    }
+
+    fn refused(&self) {
+        self.requests.refuse();
+    }
+}
+
+impl Routes {
+    fn respond(&self, request: &Request<()>) -> Response<Body> {
         let page = Page::of(request.uri().path(), &self.telemetry);
         let mut response = match (page, request.method()) {
             (Page::Other, _) => text(StatusCode::NOT_FOUND, "no such page; / has links to those there are"),
@@ -63,12 +74,6 @@ impl Handler for Routes {
         response
     }
 
-    fn refused(&self) {
-        self.requests.refuse();
-    }
-}
-
-impl Routes {
     fn page(&self, page: Page, headers: &HeaderMap) -> Response<Body> {
         match page {
             Page::Telemetry => self.telemetry(headers),
