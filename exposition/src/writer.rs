@@ -16,6 +16,17 @@ pub enum Format {
     OpenMetrics,
 }
 
+impl Format {
+    /// As a `Content-Type` header tells it.
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
 /// A sample's number. Whole numbers are written exactly.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Number {

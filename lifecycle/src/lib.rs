@@ -7,6 +7,7 @@ pub mod exit;
 pub mod listen;
 pub mod logs;
 pub mod negotiate;
+pub mod reply;
 pub mod server;
 pub mod signals;
 pub mod socket;

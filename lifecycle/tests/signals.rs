@@ -1,7 +1,5 @@
 //! Signals that are sent to this very process.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
-
 use bailiff_lifecycle::signals::Hangups;
 use rustix::process::{Signal, getpid, kill_process};
 
