@@ -1,6 +1,6 @@
 //! Status pages for people: tables that work without scripts, and text that never becomes markup.
 
-use crate::bounded;
+use crate::{bounded, bounded_prose};
 
 const STYLE: &str = include_str!("style.css");
 /// Seconds until a browser asks again.
@@ -42,9 +42,18 @@ impl Html {
         self.0.push_str(html);
     }
 
-    /// Puts text, whatever is in it.
+    /// Puts a name, whatever is in it.
     pub fn text(&mut self, text: &str) {
-        for character in bounded(text).chars() {
+        self.escaped(&bounded(text));
+    }
+
+    /// Puts a sentence, whatever is in it.
+    pub fn prose(&mut self, text: &str) {
+        self.escaped(&bounded_prose(text));
+    }
+
+    fn escaped(&mut self, text: &str) {
+        for character in text.chars() {
             match character {
                 '&' => self.raw("&amp;"),
                 '<' => self.raw("&lt;"),

@@ -6,6 +6,8 @@ use std::fmt::Write;
 
 /// A label value has at most this many bytes; container ids have 64.
 const MOST_BYTES: usize = 128;
+/// A sentence has at most this many.
+const MOST_PROSE_BYTES: usize = 2048;
 /// What stands for a character that would not print, or would print elsewhere than it is.
 const UNPRINTABLE: char = '\u{fffd}';
 
@@ -81,18 +83,25 @@ impl Labels {
 /// Text that is safe to show to a person: bounded, and no character that moves the others about.
 #[must_use]
 pub fn bounded(value: &str) -> Cow<'_, str> {
-    if is_plain(value) {
-        return Cow::Borrowed(value);
-    }
-    let mut short = String::with_capacity(value.len().min(MOST_BYTES) + 4);
+    if is_plain(value) { Cow::Borrowed(value) } else { Cow::Owned(cut(value, MOST_BYTES)) }
+}
+
+/// As [`bounded`], for sentences: they may be longer than names are.
+#[must_use]
+pub fn bounded_prose(value: &str) -> String {
+    cut(value, MOST_PROSE_BYTES)
+}
+
+fn cut(value: &str, most: usize) -> String {
+    let mut short = String::with_capacity(value.len().min(most) + 4);
     for character in value.chars() {
-        if short.len() + character.len_utf8() > MOST_BYTES {
+        if short.len() + character.len_utf8() > most {
             short.push('…');
             break;
         }
         short.push(if moves_others(character) { UNPRINTABLE } else { character });
     }
-    Cow::Owned(short)
+    short
 }
 
 /// Short, printable, and without anything that has an escape: nearly every value is.

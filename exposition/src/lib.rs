@@ -10,5 +10,5 @@ pub mod table;
 mod writer;
 
 pub use family::{Family, Kind, Unit};
-pub use labels::{Labels, bounded};
+pub use labels::{Labels, bounded, bounded_prose};
 pub use writer::{Format, Number, PRESENT, Writer};

@@ -53,6 +53,20 @@ pub enum Mode {
     Enforce,
 }
 
+impl Mode {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Watch, Self::Enforce];
+
+    /// Its name in a file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Watch => "watch",
+            Self::Enforce => "enforce",
+        }
+    }
+}
+
 /// What a rule is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -67,6 +81,23 @@ pub enum Kind {
     Lease,
     /// A server of MPS.
     MpsServer,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Process, Self::Workload, Self::Gpu, Self::Lease, Self::MpsServer];
+
+    /// Its name in a file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Workload => "workload",
+            Self::Gpu => "gpu",
+            Self::Lease => "lease",
+            Self::MpsServer => "mps_server",
+        }
+    }
 }
 
 /// A number of samples, or a time that is so many samples at the beat's period.
