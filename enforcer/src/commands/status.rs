@@ -1,5 +1,6 @@
 //! `bailiff-enforcer status`: how the daemon stands, in 80 columns.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::time::Duration;
@@ -97,7 +98,7 @@ fn policy(status: &Status, now: Now, ink: Ink, text: &mut String) {
     let name =
         policy.sha256.as_deref().map_or("none in force", |name| name.get(..SHORT_NAME).unwrap_or(name));
     let loaded = policy.loaded.map_or_else(String::new, |at| format!(", loaded {}", ago(at, now)));
-    tell("policy", &format!("{}  {name}{loaded}", policy.path), str::to_owned, text);
+    tell("policy", &format!("{}, {name}{loaded}", policy.path), str::to_owned, text);
     if policy.last == Some(Reloaded::Refused) {
         tell("", "the file on disk makes no sense; what was in force goes on:", |part| ink.bad(part), text);
         for fault in &policy.faults {
@@ -112,7 +113,7 @@ fn stream(status: &Status, now: Now, ink: Ink, text: &mut String) {
         (Some(seq), Some(age)) => format!("snapshot {seq}, {} ago", Span(age)),
         _ => "no snapshot yet".to_owned(),
     };
-    let what = format!("{}  {seen}", stream.path);
+    let what = format!("{}, {seen}", stream.path);
     if stream.connected {
         return tell("stream", &what, str::to_owned, text);
     }
@@ -168,15 +169,15 @@ fn rules(rules: &[RuleStatus], ink: Ink) -> String {
     listed(&RULES, rows, ink)
 }
 
+/// A step of a rule that watches is in brackets: it will be told, not done.
 fn pending(pending: &[Pending], ink: Ink) -> String {
     let rows = pending.iter().map(|step| {
         let due = step.due_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        let watched = if step.mode == Mode::Watch { "?" } else { "" };
         vec![
             step.target.clone(),
             or_unknown(step.user.as_ref()),
             step.rule.clone(),
-            format!("{}{watched}", step.step),
+            if step.mode == Mode::Watch { format!("({})", step.step) } else { step.step.clone() },
             format!("{}/{}", step.streak, step.needed),
             if step.hold.is_some() {
                 "held".to_owned()
@@ -189,7 +190,9 @@ fn pending(pending: &[Pending], ink: Ink) -> String {
 }
 
 fn flags_up(flags: &[Flag], now: Now, ink: Ink) -> String {
-    let rows = flags.iter().map(|flag| {
+    let mut worst_first: Vec<&Flag> = flags.iter().collect();
+    worst_first.sort_by_key(|flag| Reverse(flag.severity));
+    let rows = worst_first.iter().map(|flag| {
         vec![
             flag.severity.name().to_owned(),
             flag.rule.clone(),
