@@ -106,6 +106,36 @@ impl Hold {
         Self::Failed,
     ];
 
+    /// It withholds everything destructive, whoever it is against.
+    #[must_use]
+    pub const fn node_wide(self) -> bool {
+        !matches!(self, Self::GpuBudget | Self::UserBudget | Self::Cooldown | Self::Failed)
+    }
+
+    /// What it means, for people.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Paused => "an admin paused it",
+            Self::Started => "it has just started",
+            Self::Reloaded => "the policy was just changed",
+            Self::InvalidFile => "the file on disk is invalid; the last good policy goes on",
+            Self::OtherInterval => "the file was written for another beat",
+            Self::Audit => "the audit log cannot be written",
+            Self::Rights => "a right to act is missing",
+            Self::Untrusted => "this is not the host's PID namespace, or there is no boot id",
+            Self::Stale => "the last snapshot is too old to act on",
+            Self::GpuBudget => "the GPU's deeds of this hour are used up",
+            Self::UserBudget => "the user's deeds of this hour are used up",
+            Self::NodeBudget => "the node's deeds of this hour are used up",
+            Self::Cooldown => "the same target had its turn a short while ago",
+            Self::MassBreaker => "half of all workloads matched at once",
+            Self::FailureBreaker => "three deeds in a row failed",
+            Self::UnknownBreaker => "too much is unknown",
+            Self::Failed => "an earlier deed against this target failed",
+        }
+    }
+
     /// Its label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
