@@ -14,14 +14,16 @@ pub mod source;
 pub mod stat;
 pub mod utilization;
 pub mod wire;
+pub mod workload;
 
 pub use gap::{Gap, Gaps};
 pub use gpu::{About, ComputeMode, Entry, GpuId, GpuSample, Kinds, MigIds, Telemetry};
 pub use identity::{BootId, Moment, PidNamespace, ProcessId, ProcessKey};
 pub use memory::{Memory, Parts};
 pub use place::Place;
-pub use process::{Facts, Io, Seen, State};
+pub use process::{Facts, Io, Relative, Role, Seen, State};
 pub use sample::{Driver, Opener, Openers, Sample};
 pub use snapshot::{Gpu, Holder, Process, Snapshot, UserTotals};
 pub use source::{Fault, Source, SourceState};
 pub use utilization::{Answer, DeviceSampler, Engines, Reading, UtilSample, Utilization, Why};
+pub use workload::Workload;

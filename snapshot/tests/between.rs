@@ -34,6 +34,10 @@ fn facts(pid: u32, start_ticks: u64) -> Facts {
         cpu_seconds: 1.5,
         io: None,
         orphaned: Some(false),
+        reaped_cpu_seconds: Some(0.5),
+        workload: Some(format!("tree:{pid}@7")),
+        exe: Some("/usr/bin/python3.13".into()),
+        role: None,
     }
 }
 
@@ -82,6 +86,8 @@ fn sample(n: u64, gpus: Vec<GpuSample>, processes: impl IntoIterator<Item = (u32
         driver: Driver::default(),
         gpus,
         processes: processes.into_iter().collect(),
+        relatives: None,
+        groups: BTreeMap::new(),
         openers: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
