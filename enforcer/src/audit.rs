@@ -15,8 +15,9 @@ use crate::actions::clock;
 use crate::policy::Mode;
 use crate::verdict::{Evidence, Subject};
 
-pub use journal::{Begun, Settings};
 use journal::Journal;
+pub use journal::{Begun, Settings};
+pub(crate) use line::ascii;
 
 /// Lines that wait for the writing thread, at most.
 const QUEUE: usize = 1024;
@@ -127,7 +128,8 @@ impl Audit {
         let journal = Arc::new(Mutex::new(Journal::open(settings)));
         let (queue, lines) = sync_channel(QUEUE);
         let theirs = Arc::clone(&journal);
-        let writer = std::thread::Builder::new().name("audit".to_owned()).spawn(move || write(&lines, &theirs));
+        let writer =
+            std::thread::Builder::new().name("audit".to_owned()).spawn(move || write(&lines, &theirs));
         let open = Open { about, journal, queue: Some(queue), writer: writer.ok() };
         let audit = Self(Arc::new(open));
         for begun in audit.begun_without_result() {
@@ -148,7 +150,7 @@ impl Audit {
     /// Where it is not known to be there.
     pub fn record(&self, record: &Record<'_>) -> Result<(), Unwritten> {
         let line = self.line(record)?;
-        self.journal().write(line)?;
+        self.journal().write(&line)?;
         Ok(())
     }
 

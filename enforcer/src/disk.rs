@@ -36,7 +36,6 @@ pub(crate) fn folder_of(path: &Path) -> Result<OwnedFd, Errno> {
     open(folder, OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY, Mode::empty())
 }
 
-
 #[cfg(test)]
 mod tests {
     #![expect(clippy::disallowed_methods, reason = "a test of files")]

@@ -104,7 +104,10 @@ pub enum Root {
 
 /// What the policy protects, asked of a process that no snapshot may have shown; gives why.
 #[derive(Clone)]
-pub struct Protect(pub Arc<dyn Fn(&Person) -> Option<String> + Send + Sync>);
+pub struct Protect(pub Arc<Asked>);
+
+/// A question about a process; an answer says why it is protected.
+pub type Asked = dyn Fn(&Person) -> Option<String> + Send + Sync;
 
 impl fmt::Debug for Protect {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -226,12 +229,7 @@ fn same(member: &Member, key: ProcessKey, now: &Found) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// With the one that protects it, and why.
-pub fn permit(
-    owner: u32,
-    group: &[Found],
-    ourselves: &Ourselves,
-    limits: &Limits,
-) -> Result<(), Refusal> {
+pub fn permit(owner: u32, group: &[Found], ourselves: &Ourselves, limits: &Limits) -> Result<(), Refusal> {
     if group.len() > limits.max_processes {
         let most = limits.max_processes;
         return Err(Refusal::refused(format!("it has {} processes, more than {most}", group.len())));

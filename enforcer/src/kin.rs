@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bailiff_snapshot::ProcessKey;
+use bailiff_snapshot::workload::{self, Home, Look, Node};
 
 use crate::census::{Person, Table};
 use crate::policy::Kind;
@@ -23,32 +24,25 @@ pub(crate) struct Kin<'a> {
 impl Kin<'_> {
     /// Those that belong to it now, by pid.
     pub(crate) fn find(&self, table: &Table) -> BTreeMap<u32, ProcessKey> {
-        let mut found = BTreeMap::new();
-        let mut put = |person: &Person| found.insert(person.stat.key.pid, person.stat.key);
-        match self.subject.kind {
+        let found = match self.subject.kind {
             Kind::Workload | Kind::Gpu => {
-                let wanted = self.subject.id.0.strip_prefix("workload:");
-                for person in table.people.values() {
-                    if wanted.is_some() && workload(table, person).as_deref() == wanted {
-                        put(person);
-                    }
-                }
-                for person in self.offspring(table, |_| true) {
-                    put(person);
-                }
+                let name = self.subject.id.0.strip_prefix("workload:").unwrap_or_default();
+                let mut found = of_workload(table, name);
+                // Once the root of a tree has ended, its offspring are trees of their own.
+                let same = |parent: &Person, child: &Person| parent.stat.session == child.stat.session;
+                found.extend(self.offspring(table, same));
+                found
             }
             Kind::Process | Kind::MpsServer => {
-                for person in self.offspring(table, |child| !self.holding.contains(&child.stat.key)) {
-                    put(person);
-                }
+                self.offspring(table, |_, child| !self.holding.contains(&child.stat.key))
             }
-            Kind::Lease => {}
-        }
-        found
+            Kind::Lease => Vec::new(),
+        };
+        found.into_iter().map(|person| (person.stat.key.pid, person.stat.key)).collect()
     }
 
     /// The verified, the subject's own and whoever they started in their own cgroup.
-    fn offspring<'a>(&self, table: &'a Table, belongs: impl Fn(&Person) -> bool) -> Vec<&'a Person> {
+    fn offspring<'a>(&self, table: &'a Table, belongs: impl Fn(&Person, &Person) -> bool) -> Vec<&'a Person> {
         let roots = self.subject.members.iter().filter(|member| member.holds).filter_map(|member| member.key);
         let mut next: Vec<&Person> =
             roots.chain(self.verified.iter().copied()).filter_map(|key| table.get(key)).collect();
@@ -58,28 +52,22 @@ impl Kin<'_> {
             all.push(person);
             let children = table.children(person.stat.key.pid).iter().filter_map(|pid| table.people.get(pid));
             let of_its_place = children.filter(|child| child.place.cgroup == person.place.cgroup);
-            next.extend(of_its_place.filter(|child| belongs(child) && known.insert(child.stat.key.pid)));
+            next.extend(
+                of_its_place.filter(|child| belongs(person, child) && known.insert(child.stat.key.pid)),
+            );
         }
         all
     }
 }
 
-/// The workload that a process belongs to.
-fn workload(table: &Table, person: &Person) -> Option<String> {
-    let place = &person.place;
-    let named = [("container", &place.container), ("slurm", &place.slurm_job), ("pod", &place.pod_uid)];
-    if let Some((kind, name)) = named.into_iter().find_map(|(kind, name)| Some((kind, name.as_ref()?))) {
-        return Some(format!("{kind}:{name}"));
-    }
-    if place.unit.as_ref().is_some_and(|unit| !unit.starts_with("session-") && !unit.starts_with("user@")) {
-        return Some(format!("unit:{}", place.cgroup));
-    }
-    let mut root = person;
-    while let Some(parent) = table.people.get(&root.stat.ppid) {
-        if parent.stat.key.pid == 1 || parent.uid != person.uid || parent.place.cgroup != place.cgroup {
-            break;
-        }
-        root = parent;
-    }
-    Some(format!("tree:{}@{}", root.stat.key.pid, root.stat.key.start_ticks))
+/// Those whose workload has this name.
+fn of_workload<'a>(table: &'a Table, name: &str) -> Vec<&'a Person> {
+    let node = |person: &Person| Node::new(&person.stat, Home::of(&person.place));
+    let nodes: BTreeMap<u32, Node> = table.people.iter().map(|(pid, person)| (*pid, node(person))).collect();
+    let look = |pid: u32| nodes.get(&pid).cloned().map_or(Look::Gone, Look::There);
+    let belongs = |pid: &u32| {
+        let workload = nodes.get(pid).and_then(|node| workload::workload(node, look));
+        workload.is_some_and(|workload| workload.to_string() == name)
+    };
+    table.people.iter().filter(|(pid, _)| belongs(pid)).map(|(_, person)| person).collect()
 }

@@ -50,7 +50,7 @@ impl Activity {
     }
 
     /// What was seen so far is of before.
-    pub(super) const fn from_now(mut self) -> Self {
+    pub(super) const fn forgotten(mut self) -> Self {
         self.busy = false;
         self
     }

@@ -66,7 +66,12 @@ impl Deed {
     }
 
     /// A line of the audit log about it.
-    pub(super) fn record<'a>(&'a self, result: &'a str, detail: &'a str, after: Option<&'a After>) -> Record<'a> {
+    pub(super) fn record<'a>(
+        &'a self,
+        result: &'a str,
+        detail: &'a str,
+        after: Option<&'a After>,
+    ) -> Record<'a> {
         Record {
             id: Some(self.id),
             policy: &self.policy,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bailiff_snapshot::ProcessKey;
+use bailiff_snapshot::State::{Dead, DiskSleep, Stopped, Traced, Zombie};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -20,10 +21,8 @@ use crate::kin::Kin;
 pub(super) struct Held {
     pub(super) handle: Handle,
     pub(super) found: Found,
-    /// It was sent TERM.
-    asked: bool,
-    /// It was sent KILL: never twice.
-    killed: bool,
+    /// What it was sent: nothing twice.
+    sent: Vec<Signal>,
 }
 
 /// The processes of a subject.
@@ -108,17 +107,33 @@ impl<'a> Group<'a> {
         self.send(Signal::KILL, "SIGKILL", licence);
     }
 
-    /// Sends a signal to all that live.
+    /// Stops those that live, so that they start no others while they are looked at; they are ended, or go on
+    /// ([`Group::go_on`]), within a second.
+    pub(super) fn stop(&mut self, licence: &Licence) {
+        self.send(Signal::STOP, "SIGSTOP", licence);
+    }
+
+    /// Lets those go on that were stopped.
+    pub(super) fn go_on(&mut self, licence: &Licence) {
+        self.send(Signal::CONT, "SIGCONT", licence);
+    }
+
+    /// None of them can start another: each is stopped, out of a signal's reach, or has ended.
+    pub(super) fn stands_still(&self) -> bool {
+        self.left().all(|held| {
+            let pid = held.found.key().pid;
+            let now = self.census.person(pid).ok().flatten().map(|person| person.stat.state);
+            now.is_none_or(|state| matches!(state, Stopped | Traced | DiskSleep | Zombie | Dead))
+        })
+    }
+
+    /// Sends a signal to all that live and were not sent it before.
     pub(super) fn send(&mut self, signal: Signal, name: &'static str, licence: &Licence) {
         for held in &mut self.held {
-            let before = match signal {
-                Signal::TERM => &mut held.asked,
-                Signal::KILL => &mut held.killed,
-                _ => &mut false,
-            };
-            if std::mem::replace(before, true) || !held.handle.lives() {
+            if held.sent.contains(&signal) || !held.handle.lives() {
                 continue;
             }
+            held.sent.push(signal);
             let result = match held.handle.send(signal, licence) {
                 Ok(true) => "sent".to_owned(),
                 Ok(false) => "had ended".to_owned(),
@@ -162,6 +177,11 @@ impl<'a> Group<'a> {
     /// Everybody who was in hand, ended or not.
     pub(super) fn keys(&self) -> BTreeSet<ProcessKey> {
         self.held.iter().map(|held| held.found.key()).collect()
+    }
+
+    /// The cgroup of version 2 that this program is in.
+    pub(super) fn own_cgroup(&self) -> Option<String> {
+        self.census.person(std::process::id()).ok().flatten()?.unified
     }
 
     /// Milliseconds since it was gathered.
@@ -217,7 +237,7 @@ impl<'a> Group<'a> {
         };
         let Some(found) = found.filter(|found| found.key() == key) else { return Ok(None) };
         // What was read is of the process in hand only if that one has not ended meanwhile.
-        Ok(handle.lives().then_some(Held { handle, found, asked: false, killed: false }))
+        Ok(handle.lives().then_some(Held { handle, found, sent: Vec::new() }))
     }
 }
 

@@ -79,7 +79,7 @@ impl Hand {
     /// # Errors
     /// With the deed, where one is waiting or being done: it is one at a time.
     pub fn act(&self, deed: Deed) -> Result<(), Box<Deed>> {
-        self.inbox.act(deed).map_err(Box::new)
+        self.inbox.act(Box::new(deed))
     }
 
     /// Whether a deed would be taken.

@@ -19,7 +19,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// What has been told.
 #[derive(Debug, Default)]
 struct Told {
-    deed: Option<Deed>,
+    deed: Option<Box<Deed>>,
     /// A deed is waiting or being done.
     busy: bool,
     view: Option<Arc<View>>,
@@ -44,6 +44,8 @@ pub(super) struct News {
     pub(super) view: Option<Arc<View>>,
     /// The deed is to be given up, and why.
     pub(super) give_up: Option<&'static str>,
+    /// This program is to end.
+    pub(super) stopped: bool,
 }
 
 impl Inbox {
@@ -53,7 +55,7 @@ impl Inbox {
     }
 
     /// Takes a deed, unless there is one already.
-    pub(super) fn act(&self, deed: Deed) -> Result<(), Deed> {
+    pub(super) fn act(&self, deed: Box<Deed>) -> Result<(), Box<Deed>> {
         let mut told = self.told();
         if told.busy {
             return Err(deed);
@@ -110,7 +112,7 @@ impl Inbox {
         } else {
             None
         };
-        News { view, give_up }
+        News { view, give_up, stopped: told.stop }
     }
 
     /// Waits until there is news, one of them ends or the time is up.
@@ -124,7 +126,7 @@ impl Inbox {
     }
 
     /// Waits for a deed, or for the end; `beat` is called at each snapshot.
-    pub(super) fn next(&self, beat: impl Fn()) -> Option<Deed> {
+    pub(super) fn next(&self, beat: impl Fn()) -> Option<Box<Deed>> {
         loop {
             {
                 let mut told = self.told();
@@ -146,11 +148,11 @@ impl Inbox {
 
     fn ring(&self) {
         // A bell that rings already cannot ring more.
-        drop(rustix::io::write(&self.bell, &1_u64.to_ne_bytes()));
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
     fn hush(&self) {
-        drop(rustix::io::read(&self.bell, &mut [0_u8; 8]));
+        let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {

@@ -24,7 +24,7 @@ type Holders = BTreeMap<(u32, Option<u64>), Option<u64>>;
 
 /// Compares; `ended` are those who held.
 pub(super) fn back(before: &wire::Snapshot, after: &wire::Snapshot, ended: &BTreeSet<ProcessKey>) -> Back {
-    let mut bytes = 0_u64;
+    let mut bytes = None;
     let mut untold = None;
     for gpu in &before.gpus {
         let theirs = holders(before, gpu);
@@ -33,12 +33,16 @@ pub(super) fn back(before: &wire::Snapshot, after: &wire::Snapshot, ended: &BTre
             continue;
         }
         match on_one(gpu, (before, after), ended, &held) {
-            Back::Yes { bytes: more } => bytes = bytes.saturating_add(more),
+            Back::Yes { bytes: more } => bytes = Some(bytes.unwrap_or(0_u64).saturating_add(more)),
             Back::Untold(why) => untold = Some(why),
             no @ Back::No(_) => return no,
         }
     }
-    untold.map_or(Back::Yes { bytes }, Back::Untold)
+    match (untold, bytes) {
+        (Some(why), _) => Back::Untold(why),
+        (None, Some(bytes)) => Back::Yes { bytes },
+        (None, None) => Back::Untold("the driver listed none of them before".to_owned()),
+    }
 }
 
 fn on_one(
@@ -54,9 +58,9 @@ fn on_one(
     };
     let listed = holders(after, now);
     // The driver may list a pid that has ended, and then /proc gives it no start time.
-    let still = listed.keys().find(|who| {
-        is_of(**who, ended) || (who.1.is_none() && held.keys().any(|(pid, _)| *pid == who.0))
-    });
+    let still = listed
+        .keys()
+        .find(|who| is_of(**who, ended) || (who.1.is_none() && held.keys().any(|(pid, _)| *pid == who.0)));
     if let Some((pid, _)) = still {
         return Back::No(format!("the driver still lists {pid} on GPU {}", gpu.index));
     }

@@ -81,8 +81,8 @@ impl Journal {
     }
 
     /// Writes what waits, then the line; on disk when it returns.
-    pub(super) fn write(&mut self, line: Vec<u8>) -> io::Result<()> {
-        let written = self.write_pending().and_then(|()| self.append(&line));
+    pub(super) fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        let written = self.write_pending().and_then(|()| self.append(line));
         match &written {
             Ok(()) => self.failed = false,
             Err(error) => self.fail(error),
@@ -92,7 +92,7 @@ impl Journal {
 
     /// Writes the line, or keeps it for later.
     pub(super) fn write_sometime(&mut self, line: Vec<u8>) {
-        if self.write(line.clone()).is_err() {
+        if self.write(&line).is_err() {
             if self.pending.len() == MOST_PENDING {
                 self.pending.pop_front();
                 self.lost += 1;

@@ -20,8 +20,7 @@ struct Line<'a> {
 
 pub(super) fn write(about: &About, at: SystemTime, record: &Record<'_>) -> serde_json::Result<Vec<u8>> {
     let time = humantime::format_rfc3339_millis(at).to_string();
-    let mut line =
-        ascii(&Line { time, node: &about.node, boot_id: about.boot_id.as_deref(), record })?;
+    let mut line = ascii(&Line { time, node: &about.node, boot_id: about.boot_id.as_deref(), record })?;
     line.push(b'\n');
     Ok(line)
 }
