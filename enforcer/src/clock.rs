@@ -6,14 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A moment, by two clocks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Now {
-    /// Since the Unix epoch; it may be set back.
-    pub wall: Duration,
-    /// Since boot, time asleep included.
-    pub boot: Duration,
-}
+pub use crate::engine::Now;
 
 /// This moment.
 #[must_use]

@@ -1,6 +1,15 @@
 //! The last question before a deed: are these the processes that were judged, and may they be touched at all.
 //! Pure: who they are now is looked up elsewhere, and comes in.
 
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use bailiff_snapshot::{ProcessKey, State};
+
+use crate::census::{Devices, Person};
+use crate::verdict::{Member, Outcome, Subject};
+
 /// Names that no rule may touch, as the kernel cuts them (15 bytes), and why. A star stands for any rest.
 const PROTECTED: [(&str, &str); 44] = [
     ("systemd*", "it is a part of systemd"),
@@ -91,4 +100,171 @@ pub enum Root {
     Protected,
     /// The file says `allow_root: true`.
     Allowed,
+}
+
+/// What the policy protects, asked of a process that no snapshot may have shown; gives why.
+#[derive(Clone)]
+pub struct Protect(pub Arc<Asked>);
+
+/// A question about a process; an answer says why it is protected.
+pub type Asked = dyn Fn(&Person) -> Option<String> + Send + Sync;
+
+impl fmt::Debug for Protect {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Protect")
+    }
+}
+
+/// What of the policy holds of a deed.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Root's processes.
+    pub root: Root,
+    /// A larger group is never ended.
+    pub max_processes: usize,
+    /// The exporter's processes and whoever else must live.
+    pub spared: BTreeSet<u32>,
+    /// The file's `protect`.
+    pub protect: Option<Protect>,
+}
+
+/// This program and those that started it.
+#[derive(Debug, Clone, Default)]
+pub struct Ourselves(pub BTreeSet<u32>);
+
+/// A process as it is now, read after it was taken hold of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Who it is.
+    pub person: Person,
+    /// Whether it has a device file open; none where nobody needs to know.
+    pub devices: Option<Devices>,
+}
+
+impl Found {
+    /// Its name.
+    #[must_use]
+    pub fn key(&self) -> ProcessKey {
+        self.person.stat.key
+    }
+}
+
+/// Why a deed is not done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// [`Outcome::Refused`], [`Outcome::IdentityChanged`] or [`Outcome::Gone`].
+    pub outcome: Outcome,
+    /// For people.
+    pub why: String,
+}
+
+impl Refusal {
+    /// The guard says no.
+    #[must_use]
+    pub fn refused(why: impl Into<String>) -> Self {
+        Self { outcome: Outcome::Refused, why: why.into() }
+    }
+
+    fn changed(why: String) -> Self {
+        Self { outcome: Outcome::IdentityChanged, why }
+    }
+}
+
+/// Compares those that hold with what was judged. Those of them that live are given; what is told besides is for
+/// the audit log.
+///
+/// # Errors
+/// Where one of them is another process now, was never known well enough, or none of them is left.
+pub fn identify(subject: &Subject, found: &[Found]) -> Result<Vec<String>, Refusal> {
+    let mut notes = Vec::new();
+    let mut living = 0;
+    let holders = subject.members.iter().filter(|member| member.holds);
+    for member in holders {
+        let Some(key) = member.key else {
+            return Err(Refusal::refused(format!("pid {} is known to the driver alone", member.pid)));
+        };
+        let Some(now) = found.iter().find(|found| found.key().pid == key.pid) else { continue };
+        same(member, key, now)?;
+        living += 1;
+        match now.devices {
+            Some(Devices::Open) => {}
+            Some(Devices::Denied) => {
+                notes.push(format!("not permitted to see whether {} has a device open", key.pid));
+            }
+            Some(Devices::None) | None => {
+                return Err(Refusal::refused(format!(
+                    "{} has no device file open, though the driver lists it",
+                    key.pid
+                )));
+            }
+        }
+    }
+    if living == 0 {
+        return Err(Refusal { outcome: Outcome::Gone, why: "none of its holders is left".to_owned() });
+    }
+    Ok(notes)
+}
+
+fn same(member: &Member, key: ProcessKey, now: &Found) -> Result<(), Refusal> {
+    if now.key() != key {
+        return Err(Refusal::changed(format!("pid {} is another process now", key.pid)));
+    }
+    match member.uid {
+        None => return Err(Refusal::refused(format!("the owner of {} was not known", key.pid))),
+        Some(uid) if uid != now.person.uid => {
+            return Err(Refusal::changed(format!("{} is now of uid {}", key.pid, now.person.uid)));
+        }
+        Some(_) => {}
+    }
+    if member.cgroup.is_empty() || now.person.place.cgroup.is_empty() {
+        return Err(Refusal::refused(format!("the cgroup of {} is not known", key.pid)));
+    }
+    if member.cgroup != now.person.place.cgroup {
+        return Err(Refusal::changed(format!("{} is in another cgroup now", key.pid)));
+    }
+    Ok(())
+}
+
+/// Says whether this group may be touched; one that may not protects all.
+///
+/// # Errors
+/// With the one that protects it, and why.
+pub fn permit(owner: u32, group: &[Found], ourselves: &Ourselves, limits: &Limits) -> Result<(), Refusal> {
+    if group.len() > limits.max_processes {
+        let most = limits.max_processes;
+        return Err(Refusal::refused(format!("it has {} processes, more than {most}", group.len())));
+    }
+    let protected = group.iter().find_map(|found| {
+        let why = spared(owner, found, ourselves, limits)?;
+        Some(Refusal::refused(format!("{} is not touched: {why}", found.key().pid)))
+    });
+    protected.map_or(Ok(()), Err)
+}
+
+fn spared(owner: u32, found: &Found, ourselves: &Ourselves, limits: &Limits) -> Option<String> {
+    let person = &found.person;
+    let key = found.key();
+    if ourselves.0.contains(&key.pid) {
+        return Some("it is this program or has started it".to_owned());
+    }
+    if limits.spared.contains(&key.pid) {
+        return Some("it is the exporter's".to_owned());
+    }
+    if person.stat.kernel_thread || person.stat.state == State::Idle {
+        return Some("it is a thread of the kernel".to_owned());
+    }
+    let traits = Traits {
+        pid: key.pid,
+        comm: &person.stat.comm,
+        uid: Some(person.uid),
+        contained: person.place.container.is_some(),
+    };
+    if let Some(why) = builtin(&traits, limits.root) {
+        return Some(why.to_owned());
+    }
+    if person.uid != owner {
+        return Some(format!("it is of uid {}, and the others are of uid {owner}", person.uid));
+    }
+    let protect = limits.protect.as_ref()?;
+    (protect.0)(person)
 }

@@ -31,7 +31,7 @@ pub use saved::{Reloaded, Saved};
 pub use told::{Counts, Explained, FlagUp, GateTold, Pending, Question};
 
 /// A moment, by both clocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Now {
     /// Since boot, suspend included.
     pub boot: Duration,
