@@ -7,7 +7,7 @@ use super::Pattern;
 use super::quantity::Wrong;
 
 /// Compiled, in bytes: enough for a long list of names, and hundreds of them do no harm.
-const LARGEST: usize = 1 << 16;
+const LARGEST: usize = 1 << 17;
 
 /// Understands one pattern.
 pub(super) fn read(text: &str) -> Result<Pattern, Wrong> {
