@@ -58,10 +58,13 @@ pub struct Run {
     /// The rules. A file that makes no sense is a refusal to start.
     #[arg(value_name = "FILE", default_value = "/etc/bailiff/rules.yaml")]
     pub rules: PathBuf,
-    /// The exporter's stream: the socket of its --stream. It is believed only where root or the exporter's own user
-    /// owns it.
+    /// The exporter's stream: the socket of its --stream. It is believed only where its owner listens on it, and that is
+    /// root, the user of this program, or one that --stream.user names.
     #[arg(long, value_name = "PATH", default_value = "/run/bailiff/stream.sock")]
     pub stream: PathBuf,
+    /// The user that the exporter runs as, by name or number; may be given several times.
+    #[arg(long = "stream.user", value_name = "USER")]
+    pub stream_user: Vec<String>,
     /// Every rule watches, whatever the file says: all but the deed is done and recorded.
     #[arg(long)]
     pub watch: bool,

@@ -20,6 +20,8 @@ pub struct Settings {
     pub rules: PathBuf,
     /// The exporter's stream.
     pub stream: PathBuf,
+    /// Users whose stream is believed, besides root's and our own.
+    pub stream_owners: Vec<u32>,
     /// What any rule may do at most.
     pub most: Mode,
     /// What is served over HTTP.
@@ -84,6 +86,7 @@ impl TryFrom<flags::Run> for Settings {
         Ok(Self {
             rules: flags.rules,
             stream: flags.stream,
+            stream_owners: flags.stream_user.iter().map(|name| user(name)).collect::<Result<_, _>>()?,
             most: if flags.watch { Mode::Watch } else { Mode::Enforce },
             web: Web { listen: wanted.map(address).collect::<Result<_, _>>()?, lifecycle: flags.lifecycle },
             control: flags.control,
@@ -147,6 +150,18 @@ impl When {
 pub fn duration(flag: &str, text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
         .map_err(|error| format!("{flag}={text} is no duration such as 10s or 1h: {error}"))
+}
+
+/// A user by number or name.
+fn user(name: &str) -> Result<u32, String> {
+    if let Ok(uid) = name.parse() {
+        return Ok(uid);
+    }
+    match nix::unistd::User::from_name(name) {
+        Ok(Some(user)) => Ok(user.uid.as_raw()),
+        Ok(None) => Err(format!("--stream.user={name}: there is no such user")),
+        Err(error) => Err(format!("--stream.user={name}: the name service does not answer: {error}")),
+    }
 }
 
 fn address(text: String) -> Result<String, String> {

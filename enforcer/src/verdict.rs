@@ -60,6 +60,8 @@ pub enum Hold {
     OtherInterval,
     /// The audit log cannot be written.
     Audit,
+    /// The state cannot be written, so budgets would not outlive a restart.
+    State,
     /// A right to act is missing.
     Rights,
     /// Not the host's PID namespace, or no boot id.
@@ -86,13 +88,14 @@ pub enum Hold {
 
 impl Hold {
     /// All of them, in the order of the docs.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Paused,
         Self::Started,
         Self::Reloaded,
         Self::InvalidFile,
         Self::OtherInterval,
         Self::Audit,
+        Self::State,
         Self::Rights,
         Self::Untrusted,
         Self::Stale,
@@ -146,6 +149,7 @@ impl Hold {
             Self::InvalidFile => "invalid_file",
             Self::OtherInterval => "other_interval",
             Self::Audit => "audit",
+            Self::State => "state",
             Self::Rights => "rights",
             Self::Untrusted => "untrusted",
             Self::Stale => "stale",
