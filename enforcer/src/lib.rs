@@ -6,6 +6,7 @@ pub mod census;
 pub mod clock;
 pub mod commands;
 pub mod control;
+pub mod daemon;
 pub mod disk;
 pub mod engine;
 pub mod flags;

@@ -125,6 +125,7 @@ impl Hold {
             Self::InvalidFile => "the file on disk is invalid; the last good policy goes on",
             Self::OtherInterval => "the file was written for another beat",
             Self::Audit => "the audit log cannot be written",
+            Self::State => "the state cannot be written, and budgets would not outlive a restart",
             Self::Rights => "a right to act is missing",
             Self::Untrusted => "this is not the host's PID namespace, or there is no boot id",
             Self::Stale => "the last snapshot is too old to act on",
@@ -217,7 +218,7 @@ pub struct Evidence {
 }
 
 /// One comparison and its outcome.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
     /// The attribute or selector.
     pub name: String,

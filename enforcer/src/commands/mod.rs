@@ -1,5 +1,7 @@
 //! The commands that talk with a daemon that runs, and those that need none.
 
+pub mod check;
+pub mod explain;
 pub mod pause;
 pub mod schema;
 pub mod status;

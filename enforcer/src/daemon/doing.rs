@@ -52,7 +52,7 @@ impl Daemon {
     }
 
     fn note(&self, verdict: &Verdict, (step, result): (&str, &str), detail: &str) {
-        let target = %verdict.subject.id.0.as_ref();
+        let target = verdict.subject.id.0.as_ref();
         tracing::info!(rule = %verdict.rule, target, step, result, detail, "verdict");
         self.audit.later(&Record {
             id: None,
@@ -71,9 +71,15 @@ impl Daemon {
     /// Hands a deed over, once the disk knows that it counts.
     fn act(&mut self, verdict: &Verdict, id: u64, action: &Action) {
         let saved = verdict.mode == Mode::Watch || self.save();
-        let doing = Doing { id, verdict: verdict.clone(), action: action.clone(), since: now().wall.as_secs_f64() };
+        let doing =
+            Doing { id, verdict: verdict.clone(), action: action.clone(), since: now().wall.as_secs_f64() };
         self.deed = Some(doing);
-        let refused = |detail: &str| Report { id, outcome: Outcome::Refused, detail: detail.to_owned(), released: None };
+        let refused = |detail: &str| Report {
+            id,
+            outcome: Outcome::Refused,
+            detail: detail.to_owned(),
+            released: None,
+        };
         if !saved {
             return self.landed(&refused("the state cannot be written"));
         }

@@ -196,9 +196,10 @@ impl Daemon {
             node: node.clone(),
             ..actions::Settings::default()
         };
-        let (hand, reports) = Hand::start(tools, audit.clone()).context("cannot start the thread that acts")?;
-        let notices =
-            Notices::start(actions::notices::Settings::default()).context("cannot start the thread that tells")?;
+        let (hand, reports) =
+            Hand::start(tools, audit.clone()).context("cannot start the thread that acts")?;
+        let notices = Notices::start(actions::notices::Settings::default())
+            .context("cannot start the thread that tells")?;
         let (shown, _) = watch::channel(Arc::new(Status::default()));
         let mut engine = Engine::new(policy, settings.most);
         state::restore(&mut engine, &settings.state);

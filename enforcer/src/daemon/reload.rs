@@ -40,8 +40,13 @@ pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, File), Stop> {
                 tracing::warn!("{line}");
             }
             let at = Some(now().wall.as_secs_f64());
-            let file =
-                File { sha256: Some(content.sha256), read: at, good: at, last: Some(Reloaded::Applied), ..File::default() };
+            let file = File {
+                sha256: Some(content.sha256),
+                read: at,
+                good: at,
+                last: Some(Reloaded::Applied),
+                ..File::default()
+            };
             Ok((Arc::new(policy), file))
         }
         Err(faults) => {

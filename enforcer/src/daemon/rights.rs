@@ -27,7 +27,8 @@ pub(super) fn missing(host: &Host) -> Vec<(Hold, Holds, String)> {
         missing.push((Hold::Rights, Holds::Yes, "CAP_KILL is missing".to_owned()));
     }
     let target = fs::read_link(host.procfs.join("self/ns/pid")).ok();
-    let host_namespace = target.is_some_and(|target| PidNamespace::of_link(&target.to_string_lossy()).attributes());
+    let host_namespace =
+        target.is_some_and(|target| PidNamespace::of_link(&target.to_string_lossy()).attributes());
     if !host_namespace && !host.trust_pid_namespace {
         let why = "this is not the host's PID namespace: pids would name other processes";
         missing.push((Hold::Untrusted, Holds::Yes, why.to_owned()));

@@ -137,7 +137,11 @@ impl Daemon {
                 pid: alone.map(|member| member.pid),
                 user: flag.subject.user,
                 comm: holders.first().map(|member| member.comm.clone()),
-                since: self.flagged.get(&key).copied().unwrap_or_else(|| crate::clock::now().wall.as_secs_f64()),
+                since: self
+                    .flagged
+                    .get(&key)
+                    .copied()
+                    .unwrap_or_else(|| crate::clock::now().wall.as_secs_f64()),
             }
         });
         flags.collect()

@@ -27,7 +27,9 @@ use deeds::Deeds;
 use judge::Judge;
 use population::Population;
 use program::Table;
+pub use protection::protects;
 pub use saved::{Reloaded, Saved};
+pub use subject::number;
 pub use told::{Counts, Explained, FlagUp, GateTold, Pending, Question};
 
 /// A moment, by both clocks.

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bailiff_snapshot::Truth;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::judge::{Gate, Judge, Track};
 use super::population::Population;
@@ -44,7 +44,7 @@ pub struct FlagUp {
 }
 
 /// A match, and the step that is next.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pending {
     /// The rule.
     pub rule: String,
@@ -54,6 +54,8 @@ pub struct Pending {
     pub target: TargetId,
     /// The owner.
     pub user: Option<String>,
+    /// The name of its first process that holds memory.
+    pub comm: Option<String>,
     /// True samples so far.
     pub streak: u32,
     /// True samples that a match needs.
@@ -62,6 +64,8 @@ pub struct Pending {
     pub next: Option<String>,
     /// True samples until then.
     pub samples_left: u32,
+    /// Why a step that is due is not done.
+    pub hold: Option<Hold>,
 }
 
 /// What is asked of [`Engine::explain`].
@@ -74,7 +78,7 @@ pub struct Question {
 }
 
 /// What one rule says of one target, and why.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Explained {
     /// The rule's match.
     #[serde(flatten)]
@@ -92,7 +96,7 @@ pub struct Explained {
 }
 
 /// One gate and what it rests on.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GateTold {
     /// Its name.
     pub gate: String,
@@ -308,9 +312,13 @@ fn pending(judge: &Judge, (id, target): (&TargetId, Option<&Target>), track: &Tr
         mode: judge.mode,
         target: id.clone(),
         user: target.and_then(|target| subject::of(target, view).user),
+        comm: target.and_then(|target| {
+            view.processes(target).find_map(|process| Some(process.facts.as_ref()?.comm.clone()))
+        }),
         streak: track.streak.count,
         needed: rule.span.samples(view.interval()),
         next: next.map(|step| step.action.name().to_owned()),
         samples_left: left(judge, track, view).unwrap_or_default(),
+        hold: track.progress.told,
     }
 }

@@ -148,6 +148,11 @@ impl<K: Ord> Counted<K> {
         *self.0.entry(what).or_default() += 1;
     }
 
+    /// Takes a count that somebody else keeps.
+    pub fn set(&mut self, what: K, count: u64) {
+        self.0.insert(what, count);
+    }
+
     /// How often this happened.
     #[must_use]
     pub fn of(&self, what: &K) -> u64 {
