@@ -119,7 +119,16 @@ impl Worker {
     fn look_at_processes(&mut self, pids: &BTreeMap<u32, Duration>, rest: &mut Rest) {
         let began = Instant::now();
         match &mut self.processes {
-            Ok(processes) => rest.processes = processes.look(pids, now(), &mut rest.gaps),
+            Ok(processes) => {
+                rest.processes = processes.look(pids, now(), &mut rest.gaps);
+                rest.groups = processes.groups(&rest.processes);
+                match processes.relate(&mut rest.processes, now(), self.settings.deadline / 8) {
+                    Ok(relatives) => rest.relatives = relatives,
+                    // What denies this denies other things, too: one beat, one count.
+                    Err(gap) if rest.gaps.of(gap) > 0 => {}
+                    Err(gap) => rest.gaps.count(gap),
+                }
+            }
             Err(fault) => {
                 rest.proc_fault = Some(*fault);
                 rest.gaps.count(Gap::Unreadable);

@@ -198,6 +198,19 @@ pub enum Seen {
     Hidden,
 }
 
+impl Seen {
+    /// What `/proc` says, where it is there.
+    #[must_use]
+    pub fn found(&self) -> Option<&Facts> {
+        if let Self::Found(facts) = self { Some(facts) } else { None }
+    }
+
+    /// The same, to be added to.
+    pub fn found_mut(&mut self) -> Option<&mut Facts> {
+        if let Self::Found(facts) = self { Some(facts) } else { None }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

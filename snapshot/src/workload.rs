@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::stat::Stat;
 use crate::{Place, ProcessKey};
 
-/// A chain of ancestors longer than this is no answer: nobody nests so deep but to keep us busy.
-const MOST_ANCESTORS: usize = 1024;
+/// Parents are older than their children, or began in the same clock tick; more of those in a row than this are a loop.
+const MOST_IN_A_TICK: usize = 1024;
 
 /// Shells, by `comm`, in order. One that leads its session is somebody's prompt, or the script that a session was made
 /// for: what it starts are jobs of their own.
@@ -149,7 +149,8 @@ impl<'a> Unit<'a> {
         match self.name().rsplit_once('.') {
             Some((name, "scope")) if self.of_user => name.starts_with("run-"),
             Some((name, "scope")) => name != "init" && !name.starts_with("session-"),
-            Some((name, _)) => !name.starts_with("user@") && !(self.of_user && name.starts_with("app-")),
+            Some((name, _)) if self.of_user => !name.starts_with("app-"),
+            Some((name, _)) => !name.starts_with("user@"),
             None => false,
         }
     }
@@ -161,7 +162,7 @@ fn innermost_unit(path: &str) -> Option<Unit<'_>> {
     let mut end = 0;
     for part in path.split_inclusive('/') {
         let name = part.trim_end_matches('/');
-        if name.ends_with(".service") || name.ends_with(".scope") {
+        if matches!(name.rsplit_once('.'), Some((_, "service" | "scope"))) {
             innermost = path.get(..end + name.len()).map(|path| Unit { path, of_user });
         }
         of_user |= name.starts_with("user@");
@@ -181,6 +182,8 @@ pub struct Node {
     pub session: u32,
     /// What its cgroup says.
     pub home: Home,
+    /// The root of its tree, where that was found before: then nobody above it need be asked.
+    pub root: Option<ProcessKey>,
     kind: Kind,
 }
 
@@ -198,12 +201,7 @@ impl Node {
     #[must_use]
     pub fn new(stat: &Stat, home: Home) -> Self {
         let kind = if stat.kernel_thread { Kind::KernelThread } else { Kind::of(&stat.comm) };
-        Self { key: stat.key, ppid: stat.ppid, session: stat.session, home, kind }
-    }
-
-    /// Whether it can be this one's parent: a younger process has only the parent's pid, and kernel threads are nobody's.
-    fn is_above(&self, child: &Self) -> bool {
-        self.key.start_ticks <= child.key.start_ticks && self.kind != Kind::KernelThread
+        Self { key: stat.key, ppid: stat.ppid, session: stat.session, home, root: None, kind }
     }
 
     /// Whether what it starts is no work of its own.
@@ -240,50 +238,75 @@ pub enum Look {
 }
 
 /// The workload of a process; `None` where that cannot be told. `look` is asked for one ancestor after the other.
-pub fn workload(node: &Node, mut look: impl FnMut(u32) -> Look) -> Option<Workload> {
+pub fn workload(node: &Node, look: impl FnMut(u32) -> Look) -> Option<Workload> {
     match &node.home {
         Home::Named(name) => return Some(Workload::Named(Arc::clone(name))),
         Home::Tree if node.kind != Kind::KernelThread => {}
         Home::Tree | Home::Unknown => return None,
     }
+    let mut climb = Climb { look, in_a_tick: 0 };
     let mut root = node.clone();
-    for _ in 0..MOST_ANCESTORS {
+    loop {
         // Nothing is of one workload with pid 1.
-        let parent = if root.ppid <= 1 { Look::Gone } else { look(root.ppid) };
+        let parent = if root.ppid == 1 { Look::Gone } else { climb.parent(&root) };
         let parent = match parent {
-            Look::There(parent) if parent.is_above(&root) && parent.session == node.session => parent,
+            Look::There(parent) if parent.session == node.session && !parent.stands_apart() => parent,
             Look::There(_) | Look::Gone => return Some(Workload::Tree(root.key)),
             Look::Unknown => return None,
         };
-        match parent.home {
-            Home::Tree if !parent.stands_apart() => root = parent,
-            Home::Unknown if !parent.stands_apart() => return None,
-            Home::Tree | Home::Unknown | Home::Named(_) => return Some(Workload::Tree(root.key)),
+        match (&parent.home, parent.root) {
+            (Home::Named(_), _) => return Some(Workload::Tree(root.key)),
+            (Home::Unknown, _) => return None,
+            (Home::Tree, Some(found)) => return Some(Workload::Tree(found)),
+            (Home::Tree, None) => root = parent,
         }
     }
-    None
 }
 
-/// Whether one of a process's ancestors is meant, whatever their workloads; `None` where an ancestor could not be read
-/// before that was known.
+/// Whether one of a process's ancestors is meant, whatever their workloads. `meant` says of an ancestor yes, or no and
+/// nobody above it either, or nothing; the answer is `None` where an ancestor could not be read before that was known.
 pub fn descends(
     node: &Node,
-    meant: impl Fn(ProcessKey) -> bool,
-    mut look: impl FnMut(u32) -> Look,
+    meant: impl Fn(ProcessKey) -> Option<bool>,
+    look: impl FnMut(u32) -> Look,
 ) -> Option<bool> {
+    let mut climb = Climb { look, in_a_tick: 0 };
     let mut below = node.clone();
-    for _ in 0..MOST_ANCESTORS {
-        let parent = if below.ppid == 0 { Look::Gone } else { look(below.ppid) };
-        below = match parent {
-            Look::There(parent) if parent.is_above(&below) => parent,
-            Look::There(_) | Look::Gone => return Some(false),
+    loop {
+        below = match climb.parent(&below) {
+            Look::There(parent) => parent,
+            Look::Gone => return Some(false),
             Look::Unknown => return None,
         };
-        if meant(below.key) {
-            return Some(true);
+        if let Some(answer) = meant(below.key) {
+            return Some(answer);
         }
     }
-    None
+}
+
+/// A way up.
+struct Climb<L> {
+    look: L,
+    in_a_tick: usize,
+}
+
+impl<L: FnMut(u32) -> Look> Climb<L> {
+    /// The parent of a process. A younger process only has the parent's pid, and kernel threads are nobody's parents.
+    fn parent(&mut self, child: &Node) -> Look {
+        if child.ppid == 0 {
+            return Look::Gone;
+        }
+        let parent = match (self.look)(child.ppid) {
+            Look::There(parent) => parent,
+            other => return other,
+        };
+        if parent.kind == Kind::KernelThread || parent.key.start_ticks > child.key.start_ticks {
+            return Look::Gone;
+        }
+        let same_tick = parent.key.start_ticks == child.key.start_ticks;
+        self.in_a_tick = if same_tick { self.in_a_tick + 1 } else { 0 };
+        if self.in_a_tick > MOST_IN_A_TICK { Look::Unknown } else { Look::There(parent) }
+    }
 }
 
 #[cfg(test)]
@@ -379,6 +402,10 @@ mod tests {
         |pid| table.get(&pid).cloned().map_or(Look::Gone, Look::There)
     }
 
+    fn is(pid: u32) -> impl Fn(ProcessKey) -> Option<bool> {
+        move |key| (key.pid == pid).then_some(true)
+    }
+
     fn root(table: &HashMap<u32, Node>, pid: u32) -> Option<u32> {
         match workload(&table[&pid], look(table))? {
             Workload::Tree(root) => Some(root.pid),
@@ -443,7 +470,7 @@ mod tests {
         for (parent, expected, below) in [(same_tick, 80, true), (one_later, 70, false)] {
             let machine = table([child.clone(), parent]);
             assert_eq!(root(&machine, 70), Some(expected));
-            assert_eq!(descends(&child, |key| key.pid == 80, look(&machine)), Some(below));
+            assert_eq!(descends(&child, is(80), look(&machine)), Some(below));
         }
     }
 
@@ -472,16 +499,42 @@ mod tests {
         }
         let child = node(12, 11, 10, "python3");
         assert_eq!(workload(&child, |_| Look::Unknown), None);
-        assert_eq!(descends(&child, |_| true, |_| Look::Unknown), None);
-        assert_eq!(descends(&child, |_| true, |_| Look::Gone), Some(false));
+        assert_eq!(descends(&child, |_| Some(true), |_| Look::Unknown), None);
+        assert_eq!(descends(&child, |_| Some(true), |_| Look::Gone), Some(false));
     }
 
     #[test]
     fn descent_crosses_sessions_and_shells() {
         let nodes = [node(10, 1, 10, "train"), node(11, 10, 11, "bash"), node(12, 11, 12, "tmux: server")];
         let machine = table(nodes.into_iter().chain([node(13, 12, 13, "worker"), node(14, 1, 14, "other")]));
-        let below = |pid: u32| descends(&machine[&pid], |key| key.pid == 10, look(&machine));
+        let below = |pid: u32| descends(&machine[&pid], is(10), look(&machine));
         assert_eq!([10, 11, 12, 13, 14].map(below), [false, true, true, true, false].map(Some));
+    }
+
+    #[test]
+    fn what_was_found_before_is_not_looked_for_again() {
+        let mut machine = table([node(10, 1, 10, "train"), node(11, 10, 10, "a"), node(12, 11, 10, "b")]);
+        machine.get_mut(&11).expect("it is there").root = Some(ProcessKey { pid: 10, start_ticks: 10 });
+        machine.remove(&10);
+        assert_eq!(root(&machine, 12), Some(10));
+        assert_eq!(descends(&machine[&12], |_| Some(false), look(&machine)), Some(false));
+    }
+
+    /// Found one after the other, oldest first, it is the same as found alone.
+    #[test]
+    fn found_before_or_not_the_answer_is_the_same() {
+        let names = ["python3", "bash", "sudo", "python3", "sh"];
+        let nodes = (10u32..60)
+            .map(|pid| node(pid, pid - 1 - pid % 3, 10 + (pid / 20) * 10, names[(pid as usize * 7) % 5]));
+        let machine = table(nodes);
+        let mut settled = machine.clone();
+        for pid in 10..60 {
+            let alone = workload(&machine[&pid], look(&machine));
+            assert_eq!(workload(&settled[&pid], look(&settled)), alone, "{pid}");
+            if let Some(Workload::Tree(root)) = alone {
+                settled.get_mut(&pid).expect("it is there").root = Some(root);
+            }
+        }
     }
 
     #[test]
@@ -524,12 +577,12 @@ mod tests {
                 let mut asked = 0;
                 let counted = |pid| { asked += 1; look(&machine)(pid) };
                 let found = workload(node, counted);
-                prop_assert!(asked <= MOST_ANCESTORS);
+                prop_assert!(asked <= 5 * (MOST_IN_A_TICK + 1));
                 if let Some(Workload::Tree(root)) = found {
                     prop_assert!(root.start_ticks <= node.key.start_ticks);
                     prop_assert!(machine[&root.pid].session == node.session);
                 }
-                let _ = descends(node, |key| key.pid == 41, look(&machine));
+                let _ = descends(node, is(41), look(&machine));
             }
         }
 
