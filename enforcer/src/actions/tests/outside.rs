@@ -312,3 +312,61 @@ fn a_program_is_told_as_a_channel_too() {
     let body: Value = serde_json::from_str(&fs::read_to_string(out).unwrap()).unwrap();
     assert_eq!(body["text"], "$(touch /tmp/x) `x`");
 }
+
+/// An authority of our own, and a server's certificate that it has signed.
+const CERTIFY: &str =
+    "new() { openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \"$@\"; }
+    new -subj /CN=ours -keyout ca.key -out ca.pem &&
+    new -subj /CN=localhost -CA ca.pem -CAkey ca.key -addext basicConstraints=critical,CA:FALSE \
+        -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem";
+
+/// Answers one POST, and says where.
+const TLS_SERVER: &str = "import http.server, ssl
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers['content-length']))
+        self.send_response(200)
+        self.end_headers()
+server = http.server.HTTPServer(('127.0.0.1', 0), Answer)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain('cert.pem', 'key.pem')
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print(server.server_port, flush=True)
+while True:
+    server.handle_request()";
+
+#[test]
+fn a_certificate_is_believed_where_the_system_trusts_it_and_nowhere_else() {
+    let home = Home::new();
+    let certified =
+        Command::new("/bin/sh").args(["-c", CERTIFY]).current_dir(home.0.path()).output().unwrap();
+    assert!(certified.status.success(), "{}", String::from_utf8_lossy(&certified.stderr));
+    let mut command = Command::new("/usr/bin/python3");
+    let command = command.args(["-c", TLS_SERVER]).current_dir(home.0.path()).stderr(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut port = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut port).unwrap();
+    let server = Holder(child);
+    let url = format!("https://127.0.0.1:{}/", port.trim());
+    for (trusted, expected) in [(home.0.path().join("ca.pem"), "Ok"), (home.device(), "Failed")] {
+        let test = format!("{}::what_a_webhook_of_tls_gives", module_path!().split_once("::").unwrap().1);
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--ignored", "--nocapture", &test])
+            .env("SSL_CERT_FILE", trusted)
+            .env("BAILIFF_TEST_URL", &url)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains(&format!("it was told: {expected}")), "{said}");
+    }
+    drop(server);
+}
+
+#[test]
+#[ignore = "run with the system's trust set by another"]
+fn what_a_webhook_of_tls_gives() {
+    let url = std::env::var("BAILIFF_TEST_URL").unwrap();
+    let notices = Notices::start(notices::Settings::default()).unwrap();
+    notices.tell(&notice(None, "x"), [("ops", &webhook(&url))]);
+    println!("it was told: {:?}", told(&notices, "ops"));
+}
