@@ -258,3 +258,6 @@ impl Sent {
         u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -268,3 +268,179 @@ fn spared(owner: u32, found: &Found, ourselves: &Ourselves, limits: &Limits) -> 
     let protect = limits.protect.as_ref()?;
     (protect.0)(person)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bailiff_snapshot::Place;
+    use bailiff_snapshot::stat::Stat;
+    use proptest::prelude::*;
+
+    use crate::policy::Kind;
+    use crate::view::TargetId;
+
+    const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    type Change<T> = fn(&mut T);
+
+    fn person(pid: u32) -> Person {
+        let stat = Stat {
+            key: ProcessKey { pid, start_ticks: 7 },
+            comm: "python3".into(),
+            state: State::Sleeping,
+            ppid: 50,
+            session: pid,
+            cpu_ticks: 0,
+            reaped_ticks: None,
+            threads: 1,
+            kernel_thread: false,
+        };
+        Person { stat, uid: 1000, place: Place::parse("0::/here"), unified: Some("/here".into()) }
+    }
+
+    fn found(pid: u32) -> Found {
+        Found { person: person(pid), devices: Some(Devices::Open) }
+    }
+
+    fn limits() -> Limits {
+        Limits { root: Root::Protected, max_processes: 3, spared: BTreeSet::from([60]), protect: None }
+    }
+
+    fn subject(pids: &[u32]) -> Subject {
+        let member = |pid: &u32| Member {
+            key: Some(ProcessKey { pid: *pid, start_ticks: 7 }),
+            pid: *pid,
+            uid: Some(1000),
+            comm: "python3".into(),
+            exe: None,
+            cgroup: "/here".into(),
+            vram: Some(1),
+            holds: true,
+        };
+        let members = pids.iter().map(member).collect();
+        let id = TargetId("workload:x".into());
+        Subject { id, kind: Kind::Workload, uid: Some(1000), user: None, gpus: Vec::new(), members }
+    }
+
+    #[test]
+    fn names_are_written_as_the_kernel_cuts_them() {
+        for (name, _) in PROTECTED {
+            assert!(name.trim_end_matches('*').len() <= 15, "{name}");
+        }
+    }
+
+    #[test]
+    fn services_are_protected_by_name_and_no_others() {
+        let named = "systemd systemd-logind (sd-pam) init sshd sshd-session dbus-daemon dbus-broker-lau containerd \
+            containerd-shim-runc-v2 containerd-shim dockerd docker-proxy runc crun conmon crio kubelet slurmd \
+            slurmstepd slurmctld munged nvidia-persistenced nvidia-persiste nv-fabricmanager nv-fabricmanage \
+            nv-hostengine dcgm-exporter nvidia-dcgm Xorg X Xwayland gnome-shell kwin_wayland sway weston \
+            nvidia-cuda-mps-control nvidia-cuda-mps bailiff-enforcer bailiff-exporte";
+        let others = "python3 jupyterhub jupyterhub-singl bailiff Xbase initial swaylike crior";
+        let plain = |comm| Traits { pid: 4100, comm, uid: Some(1000), contained: true };
+        for comm in named.split_ascii_whitespace() {
+            assert!(builtin(&plain(comm), Root::Allowed).is_some(), "{comm}");
+        }
+        for comm in others.split_ascii_whitespace().chain([""]) {
+            assert_eq!(builtin(&plain(comm), Root::Protected), None, "{comm}");
+        }
+        for pid in [0, 1] {
+            assert!(builtin(&Traits { pid, ..plain("python3") }, Root::Allowed).is_some());
+        }
+    }
+
+    #[test]
+    fn root_is_protected_outside_containers() {
+        let cases = [
+            (Some(0), false, Root::Protected, true),
+            (Some(0), true, Root::Protected, false),
+            (Some(0), false, Root::Allowed, false),
+            (Some(1000), false, Root::Protected, false),
+            (None, true, Root::Allowed, true),
+        ];
+        for (uid, contained, root, protected) in cases {
+            let traits = Traits { pid: 4100, comm: "python3", uid, contained };
+            assert_eq!(builtin(&traits, root).is_some(), protected, "{uid:?} {contained} {root:?}");
+        }
+    }
+
+    #[test]
+    fn a_group_is_permitted_whole_or_not_at_all() {
+        let ourselves = Ourselves(BTreeSet::from([90, 91]));
+        let with = |change: fn(&mut Person)| {
+            let mut group = vec![found(100), found(101)];
+            change(&mut group[1].person);
+            permit(1000, &group, &ourselves, &limits()).map_err(|refusal| refusal.why)
+        };
+        assert_eq!(with(|_| {}), Ok(()));
+        let cases: [(Change<Person>, &str); 8] = [
+            (|person| person.stat.key.pid = 90, "this program"),
+            (|person| person.stat.key.pid = 91, "this program"),
+            (|person| person.stat.key.pid = 60, "exporter"),
+            (|person| person.stat.key.pid = 1, "first process"),
+            (|person| person.stat.kernel_thread = true, "kernel"),
+            (|person| person.stat.comm = "sshd".into(), "sessions"),
+            (|person| person.uid = 1001, "of uid 1001"),
+            (|person| person.uid = 0, "root's"),
+        ];
+        for (change, why) in cases {
+            assert!(with(change).unwrap_err().contains(why), "{why}");
+        }
+        let four: Vec<Found> = (100..104).map(found).collect();
+        assert!(permit(1000, &four, &ourselves, &limits()).unwrap_err().why.contains("more than 3"));
+        let mut contained = found(100);
+        contained.person.uid = 0;
+        contained.person.place = Place::parse(&format!("0::/docker/{CONTAINER}"));
+        assert_eq!(permit(0, &[contained], &ourselves, &limits()), Ok(()), "root of a container is anybody");
+    }
+
+    #[test]
+    fn holders_are_who_they_were() {
+        let both = subject(&[100, 101]);
+        assert_eq!(identify(&both, &[found(100), found(101)]), Ok(vec![]));
+        assert_eq!(identify(&both, &[found(101), found(102)]), Ok(vec![]), "one has ended, one came");
+        assert_eq!(identify(&both, &[found(102)]).unwrap_err().outcome, Outcome::Gone);
+        let cases: [(Change<Found>, Outcome); 6] = [
+            (|found| found.person.stat.key.start_ticks = 8, Outcome::IdentityChanged),
+            (|found| found.person.uid = 1001, Outcome::IdentityChanged),
+            (|found| found.person.place.cgroup = "/there".into(), Outcome::IdentityChanged),
+            (|found| found.person.place.cgroup = String::new(), Outcome::Refused),
+            (|found| found.devices = Some(Devices::None), Outcome::Refused),
+            (|found| found.devices = None, Outcome::Refused),
+        ];
+        for (change, outcome) in cases {
+            let mut now = vec![found(100), found(101)];
+            change(&mut now[1]);
+            assert_eq!(identify(&both, &now).unwrap_err().outcome, outcome);
+        }
+        let mut denied = found(100);
+        denied.devices = Some(Devices::Denied);
+        assert_eq!(identify(&subject(&[100]), &[denied]).unwrap().len(), 1, "it is told");
+    }
+
+    proptest! {
+        /// Whatever is permitted has one owner, nobody protected and nobody of ours in it.
+        #[test]
+        fn nothing_protected_is_ever_permitted(
+            people in proptest::collection::vec((0_u32..110, 0_u32..3, "[a-zX-]{0,15}|sshd|systemd|Xorg"), 0..5),
+            owner in 0_u32..3,
+        ) {
+            let group: Vec<Found> = people.iter().map(|(pid, uid, comm)| {
+                let mut one = found(*pid);
+                one.person.uid = *uid;
+                one.person.stat.comm.clone_from(comm);
+                one
+            }).collect();
+            let ourselves = Ourselves(BTreeSet::from([90, 91]));
+            if permit(owner, &group, &ourselves, &limits()).is_ok() {
+                prop_assert!(group.len() <= 3);
+                for one in &group {
+                    let pid = one.key().pid;
+                    prop_assert!(pid > 1 && ![60, 90, 91].contains(&pid));
+                    prop_assert!(one.person.uid == owner && owner != 0);
+                    prop_assert!(!["sshd", "systemd", "Xorg"].contains(&one.person.stat.comm.as_str()));
+                }
+            }
+        }
+    }
+}

@@ -71,3 +71,115 @@ fn of_workload<'a>(table: &'a Table, name: &str) -> Vec<&'a Person> {
     };
     table.people.iter().filter(|(pid, _)| belongs(pid)).map(|(_, person)| person).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bailiff_snapshot::stat::Stat;
+    use bailiff_snapshot::{Place, State};
+
+    use crate::verdict::Member;
+    use crate::view::TargetId;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    fn person(pid: u32, ppid: u32, session: u32, cgroup: &str) -> Person {
+        let stat = Stat {
+            key: key(pid),
+            comm: "python3".into(),
+            state: State::Sleeping,
+            ppid,
+            session,
+            cpu_ticks: 0,
+            reaped_ticks: None,
+            threads: 1,
+            kernel_thread: false,
+        };
+        Person { stat, uid: 1000, place: Place::parse(&format!("0::{cgroup}")), unified: None }
+    }
+
+    fn key(pid: u32) -> ProcessKey {
+        ProcessKey { pid, start_ticks: u64::from(pid) }
+    }
+
+    fn table() -> Table {
+        let container = format!("/docker/{ID}");
+        Table::of([
+            person(1, 0, 1, "/"),
+            person(10, 1, 10, "/s"),
+            person(11, 10, 10, "/s"),
+            person(12, 11, 10, "/s"),
+            person(13, 10, 13, "/s"),
+            person(14, 10, 10, "/elsewhere"),
+            person(15, 14, 10, "/elsewhere"),
+            person(20, 1, 20, "/s"),
+            person(30, 1, 30, &container),
+            person(31, 1, 31, &container),
+        ])
+    }
+
+    /// Whose kin is looked for, and who is expected.
+    struct Case<'a> {
+        kind: Kind,
+        id: &'a str,
+        holder: u32,
+        verified: &'a [u32],
+        holding: &'a [u32],
+        expected: &'a [u32],
+    }
+
+    fn check(case: &Case<'_>) {
+        let member = Member {
+            key: Some(key(case.holder)),
+            pid: case.holder,
+            uid: Some(1000),
+            comm: String::new(),
+            exe: None,
+            cgroup: "/s".into(),
+            vram: None,
+            holds: true,
+        };
+        let id = TargetId(case.id.into());
+        let members = vec![member];
+        let subject = Subject { id, kind: case.kind, uid: None, user: None, gpus: Vec::new(), members };
+        let verified: Vec<ProcessKey> = case.verified.iter().copied().map(key).collect();
+        let holding = case.holding.iter().copied().map(key).collect();
+        let kin = Kin { subject: &subject, verified: &verified, holding: &holding };
+        let found: Vec<u32> = kin.find(&table()).into_keys().collect();
+        assert_eq!(found, case.expected, "{} {:?}", case.id, case.holding);
+    }
+
+    #[test]
+    fn the_kin_of_a_process_are_its_descendants_that_hold_nothing() {
+        let case = Case {
+            kind: Kind::Process,
+            id: "process:10@10",
+            holder: 10,
+            verified: &[],
+            holding: &[10],
+            expected: &[10, 11, 12, 13],
+        };
+        check(&case);
+        check(&Case { holding: &[10, 11], expected: &[10, 13], ..case });
+        check(&Case { holding: &[10, 12], expected: &[10, 11, 13], ..case });
+        check(&Case { holder: 9, verified: &[11], expected: &[11, 12], ..case });
+    }
+
+    #[test]
+    fn the_kin_in_a_workload_are_all_of_its_name() {
+        let container = format!("workload:container:{ID}");
+        let case = Case {
+            kind: Kind::Workload,
+            id: "workload:tree:10@10",
+            holder: 10,
+            verified: &[],
+            holding: &[10],
+            expected: &[10, 11, 12, 14, 15],
+        };
+        check(&case);
+        check(&Case { id: "workload:tree:9@9", holder: 9, verified: &[11], expected: &[11, 12], ..case });
+        check(&Case { id: &container, holder: 30, expected: &[30, 31], ..case });
+        check(&Case { id: "workload:", holder: 99, expected: &[], ..case });
+        check(&Case { kind: Kind::Lease, expected: &[], ..case });
+    }
+}

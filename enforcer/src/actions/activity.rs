@@ -82,3 +82,59 @@ fn counters(snapshot: &wire::Snapshot, members: &BTreeSet<ProcessKey>) -> BTreeM
     });
     holders.chain(relatives).filter(|(key, _)| members.contains(key)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: ProcessKey = ProcessKey { pid: 10, start_ticks: 1 };
+
+    /// Utilization, CPU seconds and bytes of ours, one second after the other.
+    fn snapshot(second: u64, (utilization, cpu, io): (Option<u32>, f64, Option<u64>)) -> wire::Snapshot {
+        let facts = serde_json::json!({
+            "comm": "x", "ppid": 1, "cpu_seconds": cpu, "io_bytes": io,
+            "place": {"cgroup": "", "container": null, "runtime": null, "pod_uid": null, "pod": null,
+                "namespace": null, "slurm_job": null, "slurm_step": null, "unit": null},
+        });
+        serde_json::from_value(serde_json::json!({
+            "version": 1, "seq": second, "wall_ms": 0, "boot_ms": second * 1000, "interval_ms": 1000,
+            "pid_namespace": "host", "sources": {},
+            "gpus": [{"index": "0", "mig": false, "listed": 2, "holders": [
+                {"pid": 10, "kinds": "C", "utilization": utilization, "idle_ms": 0},
+                {"pid": 20, "kinds": "C", "utilization": 100, "idle_ms": 0},
+            ]}],
+            "processes": [
+                {"pid": 10, "start_ticks": 1, "state": "sleeping", "facts": facts},
+                {"pid": 20, "start_ticks": 1, "state": "running"},
+            ],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_what_was_seen_of_the_members_is_work() {
+        const IDLE: (Option<u32>, f64, Option<u64>) = (Some(0), 1.0, Some(0));
+        let cases = [
+            (IDLE, IDLE, false),
+            (IDLE, (Some(1), 1.0, Some(0)), false),
+            (IDLE, (Some(2), 1.0, Some(0)), true),
+            (IDLE, (None, 1.0, Some(0)), false),
+            (IDLE, (Some(0), 1.04, Some(0)), false),
+            (IDLE, (Some(0), 1.1, Some(0)), true),
+            (IDLE, (Some(0), 1.0, Some(2 << 20)), true),
+            (IDLE, (Some(0), 1.0, None), false),
+            ((Some(0), 1.0, None), (Some(0), 1.0, Some(9 << 20)), false),
+            (IDLE, (Some(0), 0.0, Some(0)), false),
+        ];
+        for (before, now, busy) in cases {
+            let mut activity = Activity::default();
+            activity.see(&snapshot(1, before), &BTreeSet::from([OURS]));
+            let mut activity = activity.forgotten();
+            assert!(!activity.busy(), "of before");
+            activity.see(&snapshot(2, now), &BTreeSet::from([OURS]));
+            assert_eq!(activity.busy(), busy, "{before:?} then {now:?}");
+            activity.see(&snapshot(3, now), &BTreeSet::from([OURS]));
+            assert_eq!(activity.busy(), now.0 > Some(1), "only growth counts");
+        }
+    }
+}

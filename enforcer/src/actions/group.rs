@@ -90,6 +90,10 @@ impl<'a> Group<'a> {
         let new = self.hold(&wanted)?;
         let living = self.held.iter().filter(|held| held.handle.lives()).map(|held| held.found.clone());
         let all: Vec<Found> = living.chain(new.iter().map(|held| held.found.clone())).collect();
+        if self.sent.is_empty() {
+            // Until the first signal they may still turn out to be others.
+            guard::identify(&self.deed.subject, &all)?;
+        }
         guard::permit(self.owner, &all, &ourselves(&table), &self.deed.limits)?;
         let came = new.len();
         self.held.extend(new);

@@ -109,3 +109,86 @@ fn is_of((pid, start): (u32, Option<u64>), ended: &BTreeSet<ProcessKey>) -> bool
 fn copied((who, held): (&(u32, Option<u64>), &Option<u64>)) -> ((u32, Option<u64>), Option<u64>) {
     (*who, *held)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: ProcessKey = ProcessKey { pid: 10, start_ticks: 1 };
+    /// Pid, start, bytes.
+    type Row = (u32, Option<u64>, Option<u64>);
+
+    fn snapshot(unaccounted: Option<i64>, rows: &[Row]) -> wire::Snapshot {
+        let gpu = serde_json::json!({
+            "index": "0", "uuid": "GPU-1", "mig": false, "listed": rows.len(),
+            "memory": {"total": 1000, "free": 0, "used": 0, "unaccounted": unaccounted},
+            "holders": rows.iter().map(|(pid, _, memory)| serde_json::json!({
+                "pid": pid, "kinds": "C", "memory": memory, "idle_ms": 0,
+            })).collect::<Vec<_>>(),
+        });
+        let processes = rows.iter().map(|(pid, start, _)| {
+            serde_json::json!({
+                "pid": pid, "start_ticks": start, "state": "sleeping",
+            })
+        });
+        serde_json::from_value(serde_json::json!({
+            "version": 1, "seq": 1, "wall_ms": 0, "boot_ms": 0, "interval_ms": 1, "pid_namespace": "host",
+            "sources": {}, "gpus": [gpu], "processes": processes.collect::<Vec<_>>(),
+        }))
+        .unwrap()
+    }
+
+    fn name(back: &Back) -> &'static str {
+        match back {
+            Back::Yes { .. } => "yes",
+            Back::No(_) => "no",
+            Back::Untold(_) => "untold",
+        }
+    }
+
+    #[test]
+    fn what_two_snapshots_tell() {
+        let ours: Row = (10, Some(1), Some(100));
+        let other: Row = (20, Some(5), Some(300));
+        let before = snapshot(Some(0), &[ours, other]);
+        let cases: [(Option<i64>, &[Row], &str, &str); 13] = [
+            (Some(0), &[other], "yes", "it left, and nothing rose"),
+            (Some(-20), &[other], "yes", "reads are not atomic"),
+            (Some(49), &[other], "yes", "a little may be anybody's"),
+            (Some(100), &[other], "no", "it is of nobody now"),
+            (Some(50), &[other], "no", "half of it is"),
+            (Some(0), &[ours, other], "no", "it is listed"),
+            (Some(0), &[(10, None, Some(100)), other], "no", "listed, and gone from /proc"),
+            (Some(0), &[(10, Some(9), Some(100)), other], "untold", "another with its pid came"),
+            (Some(0), &[], "untold", "another went"),
+            (Some(0), &[(20, Some(5), Some(400))], "untold", "another grew by as much"),
+            (Some(100), &[(20, Some(5), Some(200))], "untold", "or shrank by it"),
+            (Some(0), &[(20, Some(5), Some(310))], "yes", "another grew by little"),
+            (None, &[other], "untold", "memory of nobody is not known"),
+        ];
+        for (unaccounted, rows, expected, why) in cases {
+            let told = back(&before, &snapshot(unaccounted, rows), &BTreeSet::from([OURS]));
+            assert_eq!(name(&told), expected, "{why}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_observed_is_not_told() {
+        let all = BTreeSet::from([OURS]);
+        let ours: Row = (10, Some(1), Some(100));
+        let before = snapshot(Some(0), &[ours]);
+        assert_eq!(back(&before, &snapshot(Some(0), &[]), &all), Back::Yes { bytes: 100 });
+        let mut lost = snapshot(Some(0), &[]);
+        lost.gpus[0].fault = Some("lost".into());
+        let mut unlisted = snapshot(Some(0), &[]);
+        unlisted.gpus[0].listed = None;
+        let mut removed = snapshot(Some(0), &[]);
+        removed.gpus.clear();
+        for after in [lost, unlisted, removed] {
+            assert_eq!(name(&back(&before, &after, &all)), "untold");
+        }
+        let unknown = snapshot(Some(0), &[(10, Some(1), None)]);
+        assert_eq!(name(&back(&unknown, &snapshot(Some(0), &[]), &all)), "untold", "what it held");
+        assert_eq!(name(&back(&snapshot(Some(0), &[]), &before, &all)), "untold", "it was not listed before");
+    }
+}

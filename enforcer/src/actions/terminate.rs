@@ -108,7 +108,7 @@ impl<'a> Termination<'a> {
                 deadline = Deadline::after(self.grace);
                 self.group.notes.push("the grace was extended: it was still at work".to_owned());
             }
-            self.work.inbox.wait(&self.group.living(), deadline);
+            self.until_news(deadline);
         }
     }
 
@@ -149,7 +149,7 @@ impl<'a> Termination<'a> {
             self.group.stop(self.licence);
             let deadline = Deadline::after(SETTLE);
             while !self.group.stands_still() && !deadline.passed() {
-                self.work.inbox.wait(&self.group.living(), deadline.or(Deadline::after(BEAT)));
+                self.until_news(deadline.or(Deadline::after(BEAT)));
             }
             if self.group.renew()? == 0 {
                 break;
@@ -170,7 +170,16 @@ impl<'a> Termination<'a> {
 
     fn until_ended(&self, deadline: Deadline) {
         while !self.group.all_ended() && !deadline.passed() {
-            self.work.inbox.wait(&self.group.living(), deadline);
+            self.until_news(deadline);
+        }
+    }
+
+    /// Waits until one ends or something is told. The last may have ended since it was asked for: then there is
+    /// nobody to wait for.
+    fn until_news(&self, deadline: Deadline) {
+        let living = self.group.living();
+        if !living.is_empty() {
+            self.work.inbox.wait(&living, deadline);
         }
     }
 

@@ -22,7 +22,7 @@ const RETRIES: u32 = 2;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Why a POST did not arrive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failed {
     #[error("the file with the address cannot be read")]
     NoFile,
@@ -32,8 +32,8 @@ pub(super) enum Failed {
     Late,
     #[error("the server's name is not known")]
     NoHost,
-    #[error("TLS failed")]
-    Tls,
+    #[error("TLS failed: {0}")]
+    Tls(String),
     #[error("no connection")]
     NoConnection,
     #[error("it was answered with {0}")]
@@ -43,7 +43,7 @@ pub(super) enum Failed {
 }
 
 impl Failed {
-    const fn may_pass(self) -> bool {
+    const fn may_pass(&self) -> bool {
         matches!(self, Self::Late | Self::NoConnection | Self::Status(500..=599))
     }
 }
@@ -97,7 +97,8 @@ fn why(error: &ureq::Error) -> Failed {
         ureq::Error::HostNotFound => Failed::NoHost,
         ureq::Error::ConnectionFailed | ureq::Error::Io(_) => Failed::NoConnection,
         ureq::Error::BadUri(_) | ureq::Error::Http(_) => Failed::NoAddress,
-        ureq::Error::Tls(_) | ureq::Error::Rustls(_) => Failed::Tls,
+        ureq::Error::Tls(why) => Failed::Tls((*why).to_owned()),
+        ureq::Error::Rustls(error) => Failed::Tls(error.to_string()),
         _ => Failed::Other,
     }
 }

@@ -113,18 +113,11 @@ ctypes.CDLL(None).pthread_exit(None)";
         let person = census().person(holder.pid()).unwrap().unwrap();
         is_over(person.stat.state).then_some(())
     });
-    let mut subject = of_process(&holder);
-    subject.members[0].cgroup = census().person(holder.pid()).unwrap().unwrap().place.cgroup;
-    let mut hands = home.hand();
-    hands.see(&Machine::with(&[holder.key()]));
-    hands.hand().act(terminate(subject, LONG)).unwrap();
-    let report = until("a report", || {
-        hands.see(&Machine::default());
-        hands.reports.try_recv().ok()
-    });
+    assert!(holder.lives(), "its other thread does");
+    let mut machine = Machine::with(&[holder.key()]);
+    let report = home.hand().act(terminate(of_process(&holder), LONG), &mut machine);
     assert_eq!(report.outcome, Outcome::Released, "{}", report.detail);
-    let tasks = fs::read_dir(format!("/proc/{}/task", holder.pid())).map_or(0, Iterator::count);
-    assert!(tasks <= 1, "{tasks} threads live on");
+    assert!(!holder.lives());
 }
 
 #[test]

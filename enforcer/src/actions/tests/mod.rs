@@ -105,8 +105,10 @@ fn key(pid: u32) -> ProcessKey {
     census().person(pid).unwrap().unwrap().stat.key
 }
 
+/// One of its threads lives.
 fn lives(pid: u32) -> bool {
-    census().person(pid).unwrap().is_some_and(|person| !is_over(person.stat.state))
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    census().person(pid).unwrap().is_some_and(|person| !is_over(person.stat.state) || threads > 1)
 }
 
 /// Those of a session that have not ended.

@@ -27,7 +27,8 @@ fn sleeper(home: &Home) -> Holder {
 
 #[test]
 fn whoever_is_not_as_it_was_judged_lives() {
-    let cases: [(fn(&mut Member), &str); 6] = [
+    type Change = fn(&mut Member);
+    let cases: [(Change, &str); 6] = [
         (|member| member.key.as_mut().unwrap().start_ticks -= 1, "another process now"),
         (|member| member.uid = Some(1), "now of uid 65534"),
         (|member| member.cgroup.push_str("/x"), "another cgroup"),
