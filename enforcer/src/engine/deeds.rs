@@ -291,8 +291,12 @@ impl Engine {
             return Some(Hold::Cooldown);
         }
         let target = &tick.view.targets[candidate.subject];
+        let uid = super::subject::owner(target, tick.view);
+        if self.only.is_some_and(|only| uid != Some(only)) {
+            return Some(Hold::Rights);
+        }
         let gpus = tick.view.gpus(target).filter_map(|gpu| gpu.uuid.as_deref());
-        self.deeds.ledger.full(super::subject::owner(target, tick.view), gpus, &self.policy.limits)
+        self.deeds.ledger.full(uid, gpus, &self.policy.limits)
     }
 
     /// What speaks against every step of this node.

@@ -85,6 +85,8 @@ pub struct Engine {
     /// Holds that the world outside has told of.
     outside: BTreeSet<Hold>,
     paused: Option<Pause>,
+    /// Only processes of this user may be acted upon: for the others a right is missing.
+    only: Option<u32>,
     warm_up: u32,
     settling: u32,
     tick: u64,
@@ -124,6 +126,7 @@ impl Engine {
             deeds: Deeds::default(),
             outside: BTreeSet::new(),
             paused: None,
+            only: None,
             warm_up: WARM_UP,
             settling: 0,
             tick: 0,
@@ -190,6 +193,11 @@ impl Engine {
             Holds::Yes => drop(self.outside.insert(hold)),
             Holds::No => drop(self.outside.remove(&hold)),
         }
+    }
+
+    /// Lets it act upon this user's processes alone.
+    pub fn limit_to(&mut self, uid: u32) {
+        self.only = Some(uid);
     }
 
     /// Stops everything destructive, until then or until [`Self::resume`]; gives the deed to be cancelled.
