@@ -68,6 +68,8 @@ pub(crate) struct Deeds {
     pub(crate) turns: BTreeMap<Turn, Stamp>,
     pub(crate) breakers: Breakers,
     pub(crate) stuck: Vec<Stuck>,
+    /// Those against whom a deed was tried and did not work: no rule tries again until a human has looked.
+    pub(crate) failed: BTreeSet<TargetId>,
     pub(crate) next_id: u64,
 }
 
@@ -128,6 +130,9 @@ impl Deeds {
         } else if report.outcome != Outcome::Cancelled {
             self.breakers.see_deed(report.outcome.failure());
         }
+        if report.outcome.failure() {
+            self.failed.insert(flying.subject.id.clone());
+        }
         if matches!(report.outcome, Outcome::GoneNotReleased | Outcome::Unkillable) {
             let held: u64 = flying.subject.members.iter().filter_map(|member| member.vram).sum();
             let missing = held.saturating_sub(report.released.unwrap_or_default());
@@ -142,6 +147,7 @@ impl Deeds {
 
     pub(crate) fn forget_stuck(&mut self) {
         self.stuck.clear();
+        self.failed.clear();
     }
 
     /// What has ended or come back after all is stuck no longer.
@@ -281,6 +287,10 @@ impl Engine {
         if judge.mode == Mode::Watch {
             return None;
         }
+        let target = &tick.view.targets[candidate.subject];
+        if self.deeds.failed.contains(&target.id) {
+            return Some(Hold::Failed);
+        }
         if node.is_some() {
             return node;
         }
@@ -291,7 +301,6 @@ impl Engine {
         if !candidate.progress.acted && again.is_some_and(|ago| ago < judge.rule.cooldown) {
             return Some(Hold::Cooldown);
         }
-        let target = &tick.view.targets[candidate.subject];
         let gpus = tick.view.gpus(target).filter_map(|gpu| gpu.uuid.as_deref());
         self.deeds.ledger.full(super::subject::owner(target, tick.view), gpus, &self.policy.limits)
     }

@@ -257,6 +257,7 @@ impl Engine {
         self.populations = Default::default();
         self.judges.iter_mut().for_each(Judge::forget);
         self.deeds.choose_nobody();
+        self.deeds.failed.clear();
         self.before = None;
     }
 
@@ -274,7 +275,8 @@ impl Engine {
         for population in &mut self.populations {
             for (number, fate) in population.absent(tick.view, tick.number) {
                 if fate == population::Absent::Gone {
-                    population.leave(number);
+                    let left = population.leave(number);
+                    self.deeds.failed.retain(|id| Some(id) != left.as_ref());
                 }
             }
         }

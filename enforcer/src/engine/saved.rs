@@ -1,7 +1,7 @@
 //! What survives a restart, and a reload: streaks by condition, budgets, turns, breakers, the pause. A deed that
 //! was under way does not: its step is due again, from its beginning.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ pub struct Saved {
     ledger: Ledger,
     turns: Vec<(Turn, Stamp)>,
     breakers: Breakers,
+    #[serde(default)]
+    failed: BTreeSet<TargetId>,
     paused: Option<Pause>,
     next_id: u64,
 }
@@ -78,6 +80,7 @@ impl Engine {
             ledger: self.deeds.ledger.clone(),
             turns: self.deeds.turns.iter().map(|(turn, at)| (turn.clone(), at.clone())).collect(),
             breakers: self.deeds.breakers.clone(),
+            failed: self.deeds.failed.clone(),
             paused: self.paused.clone(),
             next_id: self.deeds.next_id,
         }
@@ -92,6 +95,7 @@ impl Engine {
         let fresh = |at: &Stamp| at.ago(now, saved.boot_id.as_deref()) < OLDEST_TURN;
         self.deeds.turns = saved.turns.into_iter().filter(|(_, at)| fresh(at)).collect::<BTreeMap<_, _>>();
         self.deeds.breakers = saved.breakers;
+        self.deeds.failed = saved.failed;
         self.paused = saved.paused;
         self.deeds.next_id = saved.next_id;
         if let Some(boot_id) = saved.boot_id {
