@@ -215,10 +215,8 @@ impl Judge {
         match fate {
             Absent::Gone => after = Track::default(),
             Absent::Unknown => {
-                after.outcome = Some(Truth::Unknown);
-                after.feed(Truth::Unknown, court.tick.missed, self.rule.max_gap);
-                if after.flag_down(Truth::Unknown, &self.rule, court.tick) {
-                    after.progress.flagged = None;
+                if after.feed(Truth::Unknown, court.tick.missed, self.rule.max_gap) {
+                    after.progress.end();
                 }
             }
         }
@@ -348,10 +346,13 @@ impl Track {
         })
     }
 
-    /// Whether a flag has been down long enough. Unknown samples count once they have ended the streak.
+    /// Whether a flag has been down long enough. Unknown samples neither count nor interrupt.
     fn flag_down(&mut self, outcome: Truth, rule: &Rule, tick: &Tick<'_>) -> bool {
-        let down = outcome == Truth::False || outcome == Truth::Unknown && self.streak.count == 0;
-        self.progress.off = if down { self.progress.off.saturating_add(1) } else { 0 };
+        self.progress.off = match outcome {
+            Truth::True => 0,
+            Truth::False => self.progress.off.saturating_add(1),
+            Truth::Unknown => self.progress.off,
+        };
         let enough = rule.clear_after.samples(tick.interval).max(1);
         self.progress.flagged.is_some() && u32::from(self.progress.off) >= enough
     }

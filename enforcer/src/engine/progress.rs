@@ -23,7 +23,7 @@ pub(crate) struct Progress {
     pub(crate) failed: bool,
     /// The hold that was told last.
     pub(crate) told: Option<Hold>,
-    /// Samples in a row that were not true, for a flag that waits to come down.
+    /// False samples since the last true one, for a flag that waits to come down.
     pub(crate) off: u16,
 }
 
