@@ -89,6 +89,7 @@ impl Chosen {
 
     fn is(&self, candidate: &Candidate, view: &View) -> bool {
         candidate.rule == self.rule
+            && candidate.progress.decided
             && candidate.progress.step == self.step
             && view.targets[candidate.subject].id == self.subject
             && view.targets[candidate.owner].id == self.owner
@@ -190,11 +191,21 @@ impl Engine {
         let mut verdicts = Vec::new();
         let free = self.first_free(&candidates, tick, &mut verdicts);
         if let Some(candidate) = free.filter(|_| self.deeds.flying.is_none()) {
-            self.deeds.chosen = Some(Chosen::new(&candidate, tick.view));
+            self.choose(&candidate, tick.view);
             let action = self.action(&candidate);
             verdicts.extend(action.map(|action| self.say(&candidate, What::Due(action), tick)));
         }
         verdicts
+    }
+
+    fn choose(&mut self, candidate: &Candidate, view: &View) {
+        let owner = &view.targets[candidate.owner];
+        let number = self.populations[owner.kind as usize].number(&owner.id);
+        let judge = self.judges.get_mut(candidate.rule);
+        if let Some(progress) = number.zip(judge).and_then(|(number, judge)| judge.progress(number)) {
+            progress.decided = true;
+            self.deeds.chosen = Some(Chosen::new(candidate, view));
+        }
     }
 
     /// The first candidate was chosen at the last snapshot, and is due at this one as well.

@@ -17,6 +17,9 @@ pub(crate) struct Progress {
     pub(crate) warned: bool,
     /// A destructive step of this match was taken.
     pub(crate) acted: bool,
+    /// One was decided: what another match decided is not confirmed by this one.
+    #[serde(skip)]
+    pub(crate) decided: bool,
     /// One is being carried out.
     pub(crate) flying: bool,
     /// A deed failed or was refused: this match does nothing destructive any more.
