@@ -40,6 +40,14 @@ struct Picked {
     progress: Progress,
 }
 
+/// A GPU in one tick.
+#[derive(Clone, Copy)]
+struct Needy {
+    place: usize,
+    need: Truth,
+    streak: u32,
+}
+
 /// One workload in one tick.
 #[derive(Clone, Copy)]
 struct Seen {
@@ -165,7 +173,10 @@ impl Judge {
         let still = picking
             .picked
             .remove(&number)
-            .and_then(|picked| self.still_picked((gpu, need, picked), (&mut *picking, seen), court));
+            .and_then(|picked| {
+                let gpu = Needy { place: gpu, need, streak: track.streak.count };
+                self.still_picked((gpu, picked), (&mut *picking, seen), court)
+            });
         if need != Truth::True {
             picking.picked.extend(still.map(|(picked, _)| (number, picked)));
             return;
@@ -188,7 +199,7 @@ impl Judge {
     /// Keeps the pick, or lets it go and says why.
     fn still_picked(
         &self,
-        (gpu, need, picked): (usize, Truth, Picked),
+        (gpu, picked): (Needy, Picked),
         (picking, seen): (&mut Picking, &[Seen]),
         court: &mut Court<'_>,
     ) -> Option<(Picked, Seen)> {
@@ -199,14 +210,17 @@ impl Judge {
         let why = if picked.progress.failed {
             picking.given_up.insert(picked.target.clone());
             "nothing more can be done"
-        } else if need == Truth::False {
+        } else if gpu.need == Truth::False {
             "the GPU no longer needs it"
+        } else if picked.since >= gpu.streak.min(seen.streak.count) && seen.outcome == Truth::True {
+            // Both are longer than what was counted since, or one has begun anew after a gap.
+            "unknown for too long"
         } else if seen.outcome == Truth::False || seen.streak.count < needed {
             "it was seen not to match"
         } else {
             return Some((picked, seen));
         };
-        let whose = Whose { owner: gpu, subject: seen.place, streak: seen.streak.count };
+        let whose = Whose { owner: gpu.place, subject: seen.place, streak: seen.streak.count };
         if picked.progress.warned {
             court.verdicts.push(self.finding(whose, What::Reprieved(why), court.tick));
         }
