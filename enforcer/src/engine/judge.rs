@@ -308,6 +308,17 @@ impl Judge {
         self.tracks.iter_mut().map(|track| &mut track.progress)
     }
 
+    /// Every streak is at its beginning; flags stay up.
+    pub(crate) fn begin_anew(&mut self) {
+        for track in &mut self.tracks {
+            track.streak = Streak::default();
+            track.progress.end();
+        }
+        if let Some(picking) = &mut self.picking {
+            picking.forget();
+        }
+    }
+
     /// Forgets all targets.
     pub(crate) fn forget(&mut self) {
         self.tracks.clear();

@@ -87,6 +87,8 @@ pub struct Engine {
     last: Option<Arc<View>>,
     /// The last snapshot before a restart.
     before: Option<(String, Duration)>,
+    /// The period that streaks were counted at.
+    beat: Option<Duration>,
 }
 
 /// An admin's word that nothing is to be done.
@@ -125,6 +127,7 @@ impl Engine {
             tick: 0,
             last: None,
             before: None,
+            beat: None,
             policy,
         }
     }
@@ -135,6 +138,7 @@ impl Engine {
     /// Where the snapshot is not to be judged.
     pub fn tick(&mut self, now: Now, view: Arc<View>) -> Result<Vec<Verdict>, Skip> {
         let missed = self.admit(now, &view)?;
+        self.keep_time(view.interval());
         self.tick += 1;
         let tick = Tick { now, view: &view, number: self.tick, missed, interval: view.interval() };
         self.table.fill(&view);
@@ -250,6 +254,14 @@ impl Engine {
             return Err(Skip::Stale);
         }
         Ok(missed)
+    }
+
+    /// Samples of another beat are of another length: what was counted so far says nothing of how long it was.
+    fn keep_time(&mut self, beat: Duration) {
+        if self.beat.replace(beat).is_some_and(|before| before != beat) {
+            self.judges.iter_mut().for_each(Judge::begin_anew);
+            self.deeds.choose_nobody();
+        }
     }
 
     /// Another boot: nobody that was judged is there any more.

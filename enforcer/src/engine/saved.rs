@@ -31,6 +31,9 @@ pub struct Saved {
     boot_id: Option<String>,
     /// The last snapshot that was judged, milliseconds since boot.
     boot_ms: u64,
+    /// The period of its beat, in milliseconds.
+    #[serde(default)]
+    interval_ms: Option<u64>,
     rules: Vec<SavedRule>,
     ledger: Ledger,
     turns: Vec<(Turn, Stamp)>,
@@ -76,6 +79,7 @@ impl Engine {
             version: VERSION,
             boot_id: last.and_then(|view| view.snapshot.boot_id.clone()),
             boot_ms: last.map_or(0, |view| view.snapshot.boot_ms),
+            interval_ms: self.beat.and_then(|beat| u64::try_from(beat.as_millis()).ok()),
             rules: self.judges.iter().map(|judge| self.saved_rule(judge)).collect(),
             ledger: self.deeds.ledger.clone(),
             turns: self.deeds.turns.iter().map(|(turn, at)| (turn.clone(), at.clone())).collect(),
@@ -97,6 +101,7 @@ impl Engine {
         self.deeds.breakers = saved.breakers;
         self.deeds.failed = saved.failed;
         self.paused = saved.paused;
+        self.beat = saved.interval_ms.map(Duration::from_millis);
         self.deeds.next_id = saved.next_id;
         if let Some(boot_id) = saved.boot_id {
             self.before = Some((boot_id, Duration::from_millis(saved.boot_ms)));
@@ -119,6 +124,7 @@ impl Engine {
         next.tick = self.tick;
         next.last = self.last.take();
         next.before = self.before.take();
+        next.beat = self.beat;
         next.warm_up = self.warm_up;
         next.settling = SETTLING;
         next.deeds.choose_nobody();
