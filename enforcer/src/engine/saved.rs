@@ -74,12 +74,15 @@ impl Engine {
     /// What is to survive.
     #[must_use]
     pub fn saved(&self) -> Saved {
-        let last = self.last.as_deref();
+        // Before the first snapshot of this run it is what the last run has left.
+        let before = self.before.as_ref().map(|(id, at)| (Some(id.clone()), millis(*at)));
+        let last = self.last.as_ref().map(|view| (view.snapshot.boot_id.clone(), view.snapshot.boot_ms));
+        let (boot_id, boot_ms) = last.or(before).unwrap_or_default();
         Saved {
             version: VERSION,
-            boot_id: last.and_then(|view| view.snapshot.boot_id.clone()),
-            boot_ms: last.map_or(0, |view| view.snapshot.boot_ms),
-            interval_ms: self.beat.and_then(|beat| u64::try_from(beat.as_millis()).ok()),
+            boot_id,
+            boot_ms,
+            interval_ms: self.beat.map(millis),
             rules: self.judges.iter().map(|judge| self.saved_rule(judge)).collect(),
             ledger: self.deeds.ledger.clone(),
             turns: self.deeds.turns.iter().map(|(turn, at)| (turn.clone(), at.clone())).collect(),
@@ -208,6 +211,10 @@ impl Engine {
         }
         judge.tracks[number] = Track { streak, progress, outcome: None };
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl crate::policy::Rule {
