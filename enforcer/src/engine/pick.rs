@@ -187,7 +187,7 @@ impl Judge {
             Some((Picked { target, since: 0, progress: Progress::default() }, seen))
         });
         if let Some((mut picked, seen)) = chosen {
-            if seen.outcome == Truth::True {
+            if seen.outcome == Truth::True && holds(seen.place, gpu, court.tick.view) == Truth::True {
                 let whose = Whose { owner: gpu, subject: seen.place, streak: seen.streak.count };
                 self.steps_of(whose, &mut picked, court);
                 picked.since = picked.since.saturating_add(1);
@@ -217,6 +217,8 @@ impl Judge {
             "unknown for too long"
         } else if seen.outcome == Truth::False || seen.streak.count < needed {
             "it was seen not to match"
+        } else if holds(seen.place, gpu.place, view) == Truth::False {
+            "it no longer holds this GPU"
         } else {
             return Some((picked, seen));
         };
@@ -283,6 +285,16 @@ impl Ranked {
         let enough = shortage.is_none_or(|shortage| self.held as f64 >= shortage);
         if enough { (false, self.held, Reverse(0)) } else { (true, 0, Reverse(self.held)) }
     }
+}
+
+/// Whether a target holds memory of a GPU; both are places in the view.
+fn holds(target: usize, gpu: usize, view: &View) -> Truth {
+    let gpu = &view.targets[gpu];
+    if view.targets[target].gpus.iter().any(|held| gpu.gpus.contains(held)) {
+        return Truth::True;
+    }
+    let told = |gpu: &bailiff_snapshot::wire::Gpu| gpu.fault.is_none() && gpu.listed.is_some();
+    if view.gpu_of(gpu).is_some_and(told) { Truth::False } else { Truth::Unknown }
 }
 
 fn held(target: &Target, (view, gpu): (&View, usize)) -> u64 {
