@@ -93,6 +93,8 @@ pub struct Engine {
     last: Option<Arc<View>>,
     /// The last snapshot before a restart.
     before: Option<(String, Duration)>,
+    /// The period that streaks were counted at.
+    beat: Option<Duration>,
 }
 
 /// An admin's word that nothing is to be done.
@@ -132,6 +134,7 @@ impl Engine {
             tick: 0,
             last: None,
             before: None,
+            beat: None,
             policy,
         }
     }
@@ -142,6 +145,7 @@ impl Engine {
     /// Where the snapshot is not to be judged.
     pub fn tick(&mut self, now: Now, view: Arc<View>) -> Result<Vec<Verdict>, Skip> {
         let missed = self.admit(now, &view)?;
+        self.keep_time(view.interval());
         self.tick += 1;
         let tick = Tick { now, view: &view, number: self.tick, missed, interval: view.interval() };
         self.table.fill(&view);
@@ -272,11 +276,20 @@ impl Engine {
         Ok(missed)
     }
 
+    /// Samples of another beat are of another length: what was counted so far says nothing of how long it was.
+    fn keep_time(&mut self, beat: Duration) {
+        if self.beat.replace(beat).is_some_and(|before| before != beat) {
+            self.judges.iter_mut().for_each(Judge::begin_anew);
+            self.deeds.choose_nobody();
+        }
+    }
+
     /// Another boot: nobody that was judged is there any more.
     fn forget_targets(&mut self) {
         self.populations = Default::default();
         self.judges.iter_mut().for_each(Judge::forget);
         self.deeds.choose_nobody();
+        self.deeds.failed.clear();
         self.before = None;
     }
 
@@ -293,7 +306,8 @@ impl Engine {
     fn leave(&mut self, absent: &[Vec<(usize, population::Absent)>; 5]) {
         for (population, absent) in self.populations.iter_mut().zip(absent) {
             for (number, _) in absent.iter().filter(|(_, fate)| *fate == population::Absent::Gone) {
-                population.leave(*number);
+                let left = population.leave(*number);
+                self.deeds.failed.retain(|id| Some(id) != left.as_ref());
             }
         }
     }
