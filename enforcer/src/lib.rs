@@ -1,5 +1,6 @@
 //! The enforcer: judges snapshots by the admin's rules, warns, ends, verifies and records.
 
+pub mod commands;
 pub mod engine;
 pub mod guard;
 pub mod policy;

@@ -11,14 +11,15 @@ mod program;
 mod progress;
 mod protection;
 mod saved;
+mod standing;
 mod subject;
-mod texts;
+pub(crate) mod texts;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::policy::{Kind, Mode, Policy};
+use crate::policy::{Mode, Policy};
 use crate::verdict::{Hold, Report, Verdict};
 use crate::view::View;
 
@@ -27,6 +28,7 @@ use judge::Judge;
 use population::Population;
 use program::Table;
 pub use saved::Saved;
+pub use standing::Standing;
 
 /// A moment, by both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -291,14 +293,9 @@ pub enum Holds {
 }
 
 /// How many beats a time between two snapshots has missed: as many as it is too long, rounded.
-fn missed(between: Duration, interval: Duration) -> u32 {
+pub(crate) fn missed(between: Duration, interval: Duration) -> u32 {
     let beats = (between + interval / 2).as_nanos() / interval.as_nanos();
     u32::try_from(beats.saturating_sub(1)).unwrap_or(u32::MAX)
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Process, Self::Workload, Self::Gpu, Self::Lease, Self::MpsServer];
 }
 
 #[cfg(test)]
