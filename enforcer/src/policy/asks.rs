@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::fault::{Fault, Faults, quoted};
-use super::fields::{self, expected, many, nothing_given, quantity, unknown};
+use super::fields::{self, expected, many, nothing_given, unknown};
 use super::tree::{DEEPEST, Data, Entry, Node};
-use super::{Ask, Field, Kind, Leaf, Selector, pattern};
+use super::{Ask, Field, Kind, Leaf, Selector, pattern, wishes};
 use crate::rules::{self, Attribute};
-use crate::value::{Bounds, Test, Unit};
 
 /// Words of an ask that are neither attributes nor selectors.
 pub(super) const WORDS: [(&str, &str); 4] = [
@@ -18,13 +17,6 @@ pub(super) const WORDS: [(&str, &str); 4] = [
     ("any", "Asks of which one must hold."),
     ("not", "An ask that must not hold."),
 ];
-
-/// The ends of a range, each with what it means.
-pub(super) const BOUNDS: [(&str, &str); 4] =
-    [("max", "At most."), ("below", "Strictly less."), ("min", "At least."), ("above", "Strictly more.")];
-
-/// Words of attributes that have a letter which everybody knows.
-pub(super) const LETTERS: [(&str, &str); 1] = [("D", "disk_sleep")];
 
 /// Asks within asks, those of named conditions included.
 const DEEPEST_ASK: usize = 2 * DEEPEST;
@@ -51,15 +43,24 @@ pub(super) struct Asks<'a> {
 
 struct Condition<'a> {
     written: &'a Entry,
-    read: Option<Option<Ask>>,
+    read: Read,
     used: bool,
+}
+
+enum Read {
+    /// Not yet.
+    No,
+    /// It has faults, which were told.
+    Broken,
+    /// This came of it.
+    As(Ask),
 }
 
 impl<'a> Asks<'a> {
     /// With the file's named conditions, not yet read.
     pub(super) fn new(faults: Faults, conditions: &'a [Entry]) -> Self {
         let named =
-            |written: &'a Entry| (written.name.as_str(), Condition { written, read: None, used: false });
+            |written: &'a Entry| (written.name.as_str(), Condition { written, read: Read::No, used: false });
         let conditions = conditions.iter().map(named).collect();
         Self { faults, conditions, reading: Vec::new(), deep: 0, copies: COPIES, patterns: PATTERNS }
     }
@@ -130,8 +131,9 @@ impl<'a> Asks<'a> {
             return None;
         }
         if let Some(attribute) = rules::ALL.iter().find(|attribute| attribute.name == name) {
-            self.fits(&entry.at, attribute, of, None)?;
-            return self.leaf(attribute, value);
+            self.fits((&entry.at, None), attribute, of)?;
+            let (test, wish) = wishes::read(attribute, value, &mut self.faults)?;
+            return Some(Ask::Leaf(Leaf { attribute, test, wish }));
         }
         if let Some(field) = Field::ALL.into_iter().find(|field| field.name() == name) {
             return self.selector(field, value);
@@ -146,6 +148,13 @@ impl<'a> Asks<'a> {
                 None
             }
         }
+    }
+
+    /// Whether a key could be meant for an ask.
+    pub(super) fn knows(name: &str) -> bool {
+        rules::ALL.iter().any(|attribute| attribute.name == name)
+            || Field::ALL.iter().any(|field| field.name() == name)
+            || WORDS.iter().any(|(word, _)| *word == name)
     }
 
     fn no_such_key(&self, entry: &Entry, of: Option<Kind>) -> Fault {
@@ -163,16 +172,15 @@ impl<'a> Asks<'a> {
     /// Whether targets of this kind have the attribute.
     fn fits(
         &mut self,
-        at: &Range<usize>,
+        (at, by): (&Range<usize>, Option<&str>),
         attribute: &Attribute,
         of: Option<Kind>,
-        by: Option<&str>,
     ) -> Option<()> {
         let Some(kind) = of.filter(|kind| !attribute.of.contains(kind)) else { return Some(()) };
         let by = by.map(|name| format!(", which `{name}` asks for")).unwrap_or_default();
         let kinds: Vec<&str> = attribute.of.iter().map(|kind| kind.name()).collect();
-        let message = format!("a {} has no `{}`{by}", kind.name(), attribute.name);
-        self.faults.push(Fault::error(at, message).help(format!("it is known of: {}", kinds.join(", "))));
+        let message = format!("a target `of: {}` has no `{}`{by}", kind.name(), attribute.name);
+        self.faults.push(Fault::error(at, message).help(format!("those of {} have it", kinds.join(", "))));
         None
     }
 
@@ -189,7 +197,7 @@ impl<'a> Asks<'a> {
             let text = fields::text(name, "the name of a condition", &mut self.faults)?;
             let ask = self.condition(text, &name.at)?;
             for leaf in leaves(&ask) {
-                self.fits(&name.at, leaf.attribute, of, Some(text))?;
+                self.fits((&name.at, Some(text)), leaf.attribute, of)?;
             }
             parts.push(ask);
         }
@@ -205,16 +213,13 @@ impl<'a> Asks<'a> {
         };
         condition.used = true;
         let written = condition.written;
-        if let Some(read) = &condition.read {
-            let copy = read.as_ref()?;
-            let size = size(copy);
-            if size > self.copies {
-                let fault = Fault::error(at, "the conditions of this file grow too large, all written out");
-                self.faults.push(fault.help("have fewer conditions that use conditions"));
-                return None;
+        match &condition.read {
+            Read::No => {}
+            Read::Broken => return None,
+            Read::As(ask) => {
+                let (ask, size) = (ask.clone(), size(ask));
+                return self.copied(ask, size, at);
             }
-            self.copies -= size;
-            return Some(copy.clone());
         }
         if self.reading.contains(&name) {
             let way: Vec<String> = self.reading.iter().map(|name| quoted(name)).collect();
@@ -225,30 +230,46 @@ impl<'a> Asks<'a> {
         self.read_condition(written)
     }
 
+    /// What `use` multiplies is bounded.
+    fn copied(&mut self, ask: Ask, size: usize, at: &Range<usize>) -> Option<Ask> {
+        if size > self.copies {
+            let fault = Fault::error(at, "the conditions of this file grow too large, all written out");
+            self.faults.push(fault.help("have fewer conditions that use conditions"));
+            return None;
+        }
+        self.copies -= size;
+        Some(ask)
+    }
+
     fn read_condition(&mut self, written: &'a Entry) -> Option<Ask> {
         self.reading.push(&written.name);
         let read = self.read(&written.value, None);
         self.reading.pop();
         if let Some(condition) = self.conditions.get_mut(written.name.as_str()) {
-            condition.read = Some(read.clone());
+            condition.read = read.clone().map_or(Read::Broken, Read::As);
         }
         read
     }
 
     /// Reads what nobody used, so that its faults are told, and says that nobody does.
     pub(super) fn finish(mut self) -> Faults {
-        let unused: Vec<&'a Entry> = self
-            .conditions
-            .values()
-            .filter(|condition| !condition.used)
-            .map(|condition| condition.written)
-            .collect();
-        for written in unused {
-            if self.conditions.get(written.name.as_str()).is_some_and(|condition| condition.read.is_none()) {
+        let unused = self.conditions.values().filter(|condition| !condition.used);
+        let unused: Vec<&'a Entry> = unused.map(|condition| condition.written).collect();
+        for written in &unused {
+            if self
+                .conditions
+                .get(written.name.as_str())
+                .is_some_and(|condition| matches!(condition.read, Read::No))
+            {
                 self.read_condition(written);
             }
-            let message = format!("no rule uses the condition {}", quoted(&written.name));
-            self.faults.push(Fault::warning(&written.at, message).help("remove it, or `use` it"));
+        }
+        // A rule with faults may have been meant to use it.
+        if self.faults.errors() == 0 {
+            for written in unused {
+                let message = format!("no rule uses the condition {}", quoted(&written.name));
+                self.faults.push(Fault::warning(&written.at, message).help("remove it, or `use` it"));
+            }
         }
         self.faults
     }
@@ -277,100 +298,6 @@ impl<'a> Asks<'a> {
             }
         }
         (patterns.len() == items.len()).then_some(Ask::Select(Selector { field, patterns }))
-    }
-
-    fn leaf(&mut self, attribute: &'static Attribute, node: &'a Node) -> Option<Ask> {
-        let (test, wish) = match attribute.unit {
-            Unit::Flag => {
-                let flag = fields::flag(node, &mut self.faults)?;
-                (Test::Is(flag), flag.to_string())
-            }
-            Unit::Words(words) => self.words(words, node)?,
-            unit => self.bounds(attribute.name, unit, node)?,
-        };
-        Some(Ask::Leaf(Leaf { attribute, test, wish }))
-    }
-
-    fn words(&mut self, words: &'static [&'static str], node: &'a Node) -> Option<(Test, String)> {
-        let mut bits = 0;
-        let mut wish = Vec::new();
-        for item in many(node, "words", &mut self.faults)? {
-            let known = words.iter().enumerate().map(|(place, word)| (*word, place));
-            let alias = LETTERS.iter().find(|(letter, _)| item.text() == Some(letter));
-            let place = match alias.and_then(|(_, meant)| words.iter().position(|word| word == meant)) {
-                Some(place) => place,
-                None => fields::word(item, known, &mut self.faults)?,
-            };
-            bits |= 1 << place;
-            wish.push(words[place]);
-        }
-        Some((Test::AnyOf(bits), wish.join(" or ")))
-    }
-
-    fn bounds(&mut self, name: &str, unit: Unit, node: &'a Node) -> Option<(Test, String)> {
-        let example = super::quantity::example(unit);
-        let Data::Map(entries) = &node.data else {
-            let wanted = format!("bounds for `{name}`, as `{{max: {example}}}`");
-            expected(node, &wanted, &mut self.faults);
-            return None;
-        };
-        let mut bounds = Bounds::default();
-        let mut wish = Vec::new();
-        let before = self.faults.errors();
-        for entry in entries {
-            let number = match entry.name.as_str() {
-                "max" => &mut bounds.max,
-                "below" => &mut bounds.below,
-                "min" => &mut bounds.min,
-                "above" => &mut bounds.above,
-                _ => {
-                    let known = BOUNDS.map(|(name, _)| name);
-                    self.faults.push(unknown(entry, &format!("the bounds of `{name}`"), &known));
-                    continue;
-                }
-            };
-            if entry.value.is_null() {
-                self.faults.push(nothing_given(entry));
-                continue;
-            }
-            let wanted = format!("a number with its unit, as `{example}`");
-            *number =
-                quantity(&entry.value, &wanted, &mut self.faults, |text| super::quantity::number(text, unit));
-            wish.push(format!("{} {}", entry.name, entry.value.text().unwrap_or_default()));
-        }
-        if self.faults.errors() == before
-            && let Some(fault) = possible(&bounds, &node.at)
-        {
-            self.faults.push(fault);
-        }
-        (self.faults.errors() == before).then_some((Test::Within(bounds), wish.join(", ")))
-    }
-}
-
-/// What keeps every number from being within bounds.
-fn possible(bounds: &Bounds, at: &Range<usize>) -> Option<Fault> {
-    let over = |low: Option<f64>, high: Option<f64>| low.zip(high).is_some_and(|(low, high)| low > high);
-    let meet = |low: Option<f64>, high: Option<f64>| low.zip(high).is_some_and(|(low, high)| low >= high);
-    let Bounds { max, below, min, above } = *bounds;
-    let fault = |message: &str, help: &str| Some(Fault::error(at, message).help(help));
-    if *bounds == Bounds::default() {
-        fault("no bounds are given", "write at least one of max, below, min, above")
-    } else if max.is_some() && below.is_some() {
-        fault(
-            "`max` and `below` both say how much at most",
-            "`max` is at most, `below` is strictly less: keep one",
-        )
-    } else if min.is_some() && above.is_some() {
-        fault(
-            "`min` and `above` both say how much at least",
-            "`min` is at least, `above` is strictly more: keep one",
-        )
-    } else if over(min, max) || meet(min, below) || meet(above, max) || meet(above, below) {
-        fault("no number is within these bounds", "the lower one must be less than the upper one")
-    } else if below == Some(0.0) {
-        fault("nothing is below 0", "`max` is at most: write that")
-    } else {
-        None
     }
 }
 

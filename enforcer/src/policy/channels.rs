@@ -90,13 +90,11 @@ pub(super) fn program(node: &Node, faults: &mut Faults) -> Option<Vec<String>> {
 
 /// It may be empty, if it is in quotes.
 fn argument(node: &Node, faults: &mut Faults) -> Option<String> {
-    match node.text().filter(|text| !node.is_null() && !text.contains('\0')) {
-        Some(text) => Some(text.to_owned()),
-        None => {
-            expected(node, "a text", faults);
-            None
-        }
+    let text = node.text().filter(|text| !node.is_null() && !text.contains('\0'));
+    if text.is_none() {
+        expected(node, "a text", faults);
     }
+    text.map(str::to_owned)
 }
 
 fn full_path<'a>(path: &'a str, node: &Node, faults: &mut Faults) -> Option<&'a str> {

@@ -41,6 +41,11 @@ fn summary(name: &str, policy: &Policy) -> String {
     for rule in &policy.rules {
         let _ = writeln!(text, "  {}", line(rule, beat));
     }
+    let acts =
+        |rule: &Rule| rule.mode == Mode::Enforce && rule.then.iter().any(|step| step.action.destructive());
+    if !policy.rules.iter().any(acts) {
+        text.push_str("  No rule of this file harms anybody.\n");
+    }
     text
 }
 
@@ -116,7 +121,7 @@ fn deed(action: &Action) -> String {
         Action::Terminate { grace } => format!("terminates ({} from TERM to KILL)", format_duration(*grace)),
         Action::ReleaseLease => "releases the lease".to_owned(),
         Action::ShutdownMps => "shuts the MPS server down".to_owned(),
-        Action::Exec(words) => format!("runs {}", words.join(" ").escape_default()),
+        Action::Exec(words) => format!("runs {words:?}"),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Span;
 use super::fault::{Fault, Faults, quoted};
-use super::keys::{Need, SAMPLES, Table};
+use super::keys::{Need, SAMPLES, Shape, Table};
 use super::quantity::{self, Wrong};
 use super::tree::{Data, Entry, Node};
 
@@ -26,16 +26,21 @@ impl<'a> Fields<'a> {
         };
         let known: Vec<&str> = table.keys.iter().map(|key| key.name).collect();
         for entry in entries {
-            if !known.contains(&entry.name.as_str()) {
-                faults.push(unknown(entry, table.what, &known));
-            } else if entry.value.is_null() {
-                faults.push(nothing_given(entry));
+            match table.keys.iter().find(|key| key.name == entry.name) {
+                None => faults.push(unknown(entry, table.what, &known)),
+                Some(key) if entry.value.is_null() => faults.push(match key.shape {
+                    Shape::Map(inner) if inner.keys.iter().all(|key| key.need == Need::May) => {
+                        nothing_given(entry).help(format!("write `{}: {{}}`", key.name))
+                    }
+                    _ => nothing_given(entry),
+                }),
+                Some(_) => {}
             }
         }
         for key in table.keys.iter().filter(|key| key.need == Need::Must) {
             if !entries.iter().any(|entry| entry.name == key.name) {
                 let fault = Fault::error(&node.at, format!("{} needs `{}`", table.what, key.name));
-                faults.push(fault.help(key.help));
+                faults.push(fault.help(key.explained()));
             }
         }
         Some(Self { at: &node.at, entries })
@@ -145,13 +150,11 @@ pub(super) fn many<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<
 
 /// A text that is not empty.
 pub(super) fn text<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Option<&'a str> {
-    match node.text().filter(|text| !text.trim().is_empty() && !node.is_null()) {
-        Some(text) => Some(text),
-        None => {
-            expected(node, what, faults);
-            None
-        }
+    let text = node.text().filter(|text| !text.trim().is_empty() && !node.is_null());
+    if text.is_none() {
+        expected(node, what, faults);
     }
+    text
 }
 
 /// `true` or `false`, without quotes.
@@ -168,13 +171,11 @@ pub(super) fn flag(node: &Node, faults: &mut Faults) -> Option<bool> {
 
 /// A whole number that is not negative.
 pub(super) fn count(node: &Node, faults: &mut Faults) -> Option<u32> {
-    match node.text().map(str::parse) {
-        Some(Ok(count)) => Some(count),
-        _ => {
-            expected(node, "a whole number without a unit, as `3`", faults);
-            None
-        }
+    let count = node.text().and_then(|text| text.parse().ok());
+    if count.is_none() {
+        expected(node, "a whole number without a unit, as `3`", faults);
     }
+    count
 }
 
 /// One of a few words, each with what it stands for.
@@ -256,4 +257,38 @@ pub(super) fn positive(node: &Node, faults: &mut Faults) -> Option<Span> {
     let fault = Fault::error(&node.at, "this must be more than nothing");
     faults.push(fault.help("a sample may be chance; a rule needs several in a row"));
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_is_the_one_that_was_meant() {
+        let known = ["when", "select", "startup_grace", "for", "gpu_util", "vram"];
+        for (word, wanted) in [
+            ("whne", Some("when")),
+            ("When", Some("when")),
+            ("selekt", Some("select")),
+            ("startupgrace", Some("startup_grace")),
+            ("gpu_utilisation", None),
+            ("gpuutil", Some("gpu_util")),
+            ("ram", Some("vram")),
+            ("xyzzy", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(word, &known), wanted, "{word}");
+        }
+        assert_eq!(nearest(&"x".repeat(100_000), &known), None);
+    }
+
+    #[test]
+    fn letters_that_changed_places_are_one_change() {
+        for (left, right, wanted) in
+            [("", "", 0), ("a", "", 1), ("ab", "ba", 1), ("kitten", "sitting", 3), ("ä", "a", 1)]
+        {
+            assert_eq!(distance(left, right), wanted, "{left} {right}");
+            assert_eq!(distance(right, left), wanted, "{right} {left}");
+        }
+    }
 }

@@ -34,6 +34,24 @@ pub(super) enum Need {
     May,
 }
 
+impl Key {
+    /// What it is for and how it is written, for messages.
+    pub(super) fn explained(&self) -> String {
+        let mut letters = self.help.trim_end_matches('.').chars();
+        let first = letters.next().map(|letter| letter.to_ascii_lowercase());
+        let help: String = first.into_iter().chain(letters).collect();
+        let example = match self.shape {
+            Shape::Version => ", `version: 1`".to_owned(),
+            Shape::Word(words) => format!(": one of {}", words().join(", ")),
+            Shape::Span => ", as `30m` or `{samples: 60}`".to_owned(),
+            Shape::Ask => ", as `{gpu_util: {max: 1%}, cpu_util: {max: 5%}}`".to_owned(),
+            Shape::List(Shape::Step) => ", as `[{flag: warning}]`".to_owned(),
+            _ => String::new(),
+        };
+        help + &example
+    }
+}
+
 /// What a key takes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Shape {
@@ -69,6 +87,8 @@ pub(super) enum Shape {
     List(&'static Shape),
     /// A list, or an item alone.
     Many(&'static Shape),
+    /// The full path of a program, and its arguments.
+    Program,
     /// An ask.
     Ask,
     /// Selectors, of which one is enough.
@@ -102,14 +122,15 @@ fn severities() -> Vec<&'static str> {
 }
 
 fn signals() -> Vec<&'static str> {
-    super::steps::SIGNALS.iter().map(|signal| signal.name).collect()
+    let names = super::steps::SIGNALS.iter().map(|signal| signal.name);
+    names.flat_map(|name| std::iter::once(name).chain(name.strip_prefix("SIG"))).collect()
 }
 
 /// The file.
 pub(super) static FILE: Table = Table {
     what: "a policy",
     keys: &[
-        key("version", Must, Shape::Version, "Version of this grammar: 1."),
+        key("version", Must, Shape::Version, "The version of this grammar."),
         key(
             "mode",
             May,
@@ -138,7 +159,7 @@ pub(super) static FILE: Table = Table {
         ),
         key("conditions", May, Shape::Named(&Shape::Ask), "Named asks, for `use`."),
         key("notify", May, Shape::Named(&Shape::OneOf(&CHANNEL)), "Named channels, for `notify` steps."),
-        key("rules", Must, Shape::List(&Shape::Map(&RULE)), "The rules, at least one."),
+        key("rules", Must, Shape::List(&Shape::Map(&RULE)), "The rules, at least one of them."),
     ],
 };
 
@@ -189,7 +210,7 @@ pub(super) static CHANNEL: Table = Table {
         key(
             "exec",
             May,
-            Shape::List(&Shape::Text),
+            Shape::Program,
             "A program by its full path, without a shell; the notice is JSON on its standard input.",
         ),
     ],
@@ -235,7 +256,7 @@ pub(super) static RULE: Table = Table {
             "After a match with a destructive step, the same target's next one waits this long.",
         ),
         key("pick", May, Shape::Map(&PICK), "For `of: gpu`: which of its holders the steps are about."),
-        key("then", Must, Shape::List(&Shape::Step), "The steps, at least one, in order."),
+        key("then", Must, Shape::List(&Shape::Step), "The steps in order, at least one."),
     ],
 };
 
@@ -243,8 +264,8 @@ pub(super) static RULE: Table = Table {
 pub(super) static PICK: Table = Table {
     what: "`pick`",
     keys: &[
-        key("from", Must, Shape::Ask, "Only those workloads of which this is true ..."),
-        key("idle_for", Must, Shape::Span, "... for so long."),
+        key("from", Must, Shape::Ask, "Only workloads of which this is true are candidates."),
+        key("idle_for", Must, Shape::Span, "How long a candidate must have been so."),
         key(
             "order",
             May,
@@ -303,7 +324,7 @@ pub(super) static STEP: Table = Table {
         key(
             "exec",
             May,
-            Shape::List(&Shape::Text),
+            Shape::Program,
             "A program by its full path, without a shell; what was found is JSON on its standard input.",
         ),
     ],

@@ -20,6 +20,7 @@ mod rule;
 mod schema;
 mod steps;
 mod tree;
+mod wishes;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -137,3 +137,97 @@ pub(super) fn end_of_day(text: &str) -> Result<Duration, Wrong> {
     let begin = begin.duration_since(std::time::UNIX_EPOCH).map_err(|_| wrong())?;
     Ok(begin + DAY)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_what_they_say() {
+        let gib = 1024.0 * 1024.0 * 1024.0;
+        for (text, unit, wanted) in [
+            ("1%", Unit::Percent, 0.01),
+            ("110%", Unit::Percent, 1.1),
+            ("0.5 %", Unit::Percent, 0.005),
+            ("512MiB", Unit::Bytes, gib / 2.0),
+            ("8 GiB", Unit::Bytes, 8.0 * gib),
+            ("1.5GiB", Unit::Bytes, 1.5 * gib),
+            ("2TiB", Unit::Bytes, 2048.0 * gib),
+            ("1KiB", Unit::Bytes, 1024.0),
+            ("0B", Unit::Bytes, 0.0),
+            ("10MiB/s", Unit::BytesPerSecond, 10_485_760.0),
+            ("30m", Unit::Duration, 1800.0),
+            ("7d", Unit::Duration, 604_800.0),
+            ("1h 30m", Unit::Duration, 5400.0),
+            ("0s", Unit::Duration, 0.0),
+            ("500ms", Unit::Duration, 0.5),
+            ("0", Unit::Count, 0.0),
+            ("4294967295", Unit::Count, 4_294_967_295.0),
+        ] {
+            let read = number(text, unit).unwrap();
+            assert!((read - wanted).abs() <= wanted * 1e-12, "{text}: {read}, not {wanted}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_quantity_has_a_way_out() {
+        for (unit, texts) in [
+            (
+                Unit::Percent,
+                &["", "0", "1", "%", "-1%", "1e3%", "inf%", "nan%", ".5%", "5.%", "1%%", "1.2.3%", "１%"][..],
+            ),
+            (
+                Unit::Bytes,
+                &[
+                    "",
+                    "0",
+                    "8GB",
+                    "8G",
+                    "8gb",
+                    "8g",
+                    "8gib",
+                    "8Gib",
+                    "GiB",
+                    "-8GiB",
+                    "8GiB/s",
+                    "99999999999999999GiB",
+                ],
+            ),
+            (Unit::BytesPerSecond, &["10", "10MiB", "10MB/s", "/s", "10MiB/h"]),
+            (
+                Unit::Duration,
+                &[
+                    "",
+                    "0",
+                    "30",
+                    "1M",
+                    "1y",
+                    "2 months",
+                    "1 year",
+                    "-5m",
+                    "soon",
+                    "5 m m",
+                    "99999999999999999999d",
+                ],
+            ),
+            (Unit::Count, &["", "-1", "1.0", "1e3", "0x10", "4294967296", "2GiB"]),
+            (Unit::Flag, &["true"]),
+        ] {
+            for text in texts {
+                let wrong = number(text, unit).unwrap_err();
+                assert!(!wrong.message.is_empty() && !wrong.help.is_empty(), "{unit:?} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_day_ends_with_the_next() {
+        assert_eq!(end_of_day("1970-01-01"), Ok(Duration::from_hours(24)));
+        assert_eq!(end_of_day("2026-12-31").unwrap().as_secs(), 1_798_761_600);
+        assert!(end_of_day("2028-02-29").is_ok());
+        for text in ["2026-02-29", "2026-13-01", "2026-1-1", "26-01-01", "2026-12-31 ", "1969-12-31", "", "x"]
+        {
+            assert!(end_of_day(text).is_err(), "{text}");
+        }
+    }
+}

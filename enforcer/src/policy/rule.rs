@@ -42,6 +42,7 @@ pub(super) struct File<'a> {
 
 /// Reads a rule; none where it has faults.
 pub(super) fn read<'a>(node: &'a Node, file: &File<'_>, asks: &mut Asks<'a>) -> Option<Rule> {
+    let before = asks.faults.errors();
     let fields = Fields::open(node, &RULE, &mut asks.faults)?;
     let defaults = &file.defaults;
     let of = fields
@@ -82,7 +83,9 @@ pub(super) fn read<'a>(node: &'a Node, file: &File<'_>, asks: &mut Asks<'a>) -> 
         pick,
         then: placed.iter().map(|placed| placed.step.clone()).collect(),
     };
-    lints::check(&rule, &lints::Places { fields, placed }, defaults.interval, faults);
+    if asks.faults.errors() == before {
+        lints::check(&rule, &lints::Places { fields, placed }, defaults.interval, &mut asks.faults);
+    }
     Some(rule)
 }
 
@@ -186,6 +189,13 @@ fn exception<'a>(
     };
     let until = get("until").filter(|entry| !entry.value.is_null());
     let until = until.map(|entry| end(&entry.value, file.now, &mut asks.faults));
+    let own: Vec<&str> = EXCEPTION.keys.iter().map(|key| key.name).collect();
+    let (odd, ask): (Vec<&Entry>, Vec<&Entry>) = ask
+        .into_iter()
+        .partition(|entry| !Asks::knows(&entry.name) && fields::nearest(&entry.name, &own).is_some());
+    for entry in &odd {
+        asks.faults.push(fields::unknown(entry, EXCEPTION.what, &own));
+    }
     let of = asks.read_map(&node.at, ask, of);
     Some(Exception {
         of: of?,

@@ -4,8 +4,9 @@
 use serde_json::{Map, Value, json};
 
 use super::Field;
-use super::asks::{BOUNDS, WORDS};
+use super::asks::WORDS;
 use super::keys::{EXCEPTION, FILE, Key, Need, STEP, Shape, Table};
+use super::wishes::{BOUNDS, LETTERS};
 use crate::rules::{self, Attribute};
 use crate::value::Unit;
 
@@ -35,20 +36,20 @@ pub fn schema() -> Value {
         "patterns": many(&json!({"type": ["string", "number"], "minLength": 1, "maxLength": 1024})),
         "ask": ask(&[]),
         "exception": exception(),
-        "selectors": closed(selectors(), &[]),
+        "selectors": closed(&selectors(), &[]),
         "step": step(),
     });
     schema
 }
 
 fn table(table: &Table) -> Value {
-    let properties = table.keys.iter().map(property).collect();
+    let properties: Map<String, Value> = table.keys.iter().map(property).collect();
     let must: Vec<&str> =
         table.keys.iter().filter(|key| key.need == Need::Must).map(|key| key.name).collect();
-    closed(properties, &must)
+    closed(&properties, &must)
 }
 
-fn closed(properties: Map<String, Value>, must: &[&str]) -> Value {
+fn closed(properties: &Map<String, Value>, must: &[&str]) -> Value {
     let mut schema = json!({"type": "object", "properties": properties, "additionalProperties": false});
     if !must.is_empty() {
         schema["required"] = json!(must);
@@ -85,6 +86,12 @@ fn shape(shape: Shape) -> Value {
         }
         Shape::List(item) => json!({"type": "array", "items": self::shape(*item), "minItems": 1}),
         Shape::Many(item) => many(&self::shape(*item)),
+        Shape::Program => json!({
+            "type": "array",
+            "prefixItems": [{"type": "string", "pattern": "^/"}],
+            "items": {"type": ["string", "number", "boolean"]},
+            "minItems": 1,
+        }),
         Shape::Ask => reference("ask"),
         Shape::Selectors => reference("selectors"),
         Shape::Exception => reference("exception"),
@@ -140,7 +147,7 @@ fn ask(besides: &[Key]) -> Value {
     }));
     properties.extend(besides.iter().map(property));
     let must: Vec<&str> = besides.iter().filter(|key| key.need == Need::Must).map(|key| key.name).collect();
-    let mut schema = closed(properties, &must);
+    let mut schema = closed(&properties, &must);
     schema["minProperties"] = json!(1 + must.len());
     schema
 }
@@ -153,7 +160,7 @@ fn wish(attribute: &Attribute) -> Value {
     let number = match attribute.unit {
         Unit::Flag => return json!({"type": "boolean"}),
         Unit::Words(words) => {
-            let letters = super::asks::LETTERS.iter().filter(|(_, word)| words.contains(word));
+            let letters = LETTERS.iter().filter(|(_, word)| words.contains(word));
             let all: Vec<&str> = words.iter().copied().chain(letters.map(|(letter, _)| *letter)).collect();
             return many(&json!({"enum": all}));
         }
@@ -164,8 +171,109 @@ fn wish(attribute: &Attribute) -> Value {
         Unit::Count => json!({"type": "integer", "minimum": 0}),
     };
     let bounds = BOUNDS.map(|(name, help)| (name.to_owned(), described(number.clone(), help)));
-    let mut schema = closed(bounds.into_iter().collect(), &[]);
+    let mut schema = closed(&bounds.into_iter().collect(), &[]);
     schema["minProperties"] = json!(1);
     schema["maxProperties"] = json!(2);
     schema
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the schema and the cases are files")]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+    use crate::policy::fault::Faults;
+    use crate::policy::tree::{self, Data, Node};
+
+    /// A file as an editor sees it; none where it is not YAML as we take it.
+    fn seen_by_an_editor(bytes: &[u8]) -> Option<Value> {
+        fn value(node: &Node) -> Value {
+            match &node.data {
+                _ if node.is_null() => Value::Null,
+                Data::Scalar { text, plain: true } => match text.as_str() {
+                    "true" => json!(true),
+                    "false" => json!(false),
+                    _ => match (text.parse::<i64>(), text.parse::<f64>()) {
+                        (Ok(number), _) => json!(number),
+                        (_, Ok(number)) if number.is_finite() => json!(number),
+                        _ => json!(text),
+                    },
+                },
+                Data::Scalar { text, .. } => json!(text),
+                Data::List(items) => items.iter().map(value).collect(),
+                Data::Map(entries) => entries
+                    .iter()
+                    .map(|entry| (entry.name.clone(), value(&entry.value)))
+                    .collect::<Map<_, _>>()
+                    .into(),
+                Data::Refused => Value::Null,
+            }
+        }
+        let text = std::str::from_utf8(bytes).ok()?;
+        let mut faults = Faults::none("", text);
+        let root = tree::parse(text, &mut faults)?;
+        (faults.errors() == 0).then(|| value(&root))
+    }
+
+    fn files(folder: &str) -> Vec<(String, Vec<u8>)> {
+        let entries = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap();
+        let paths = entries
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|end| end == "yaml"));
+        let name = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let mut files: Vec<_> = paths.map(|path| (name(&path), fs::read(path).unwrap())).collect();
+        files.sort();
+        files
+    }
+
+    #[test]
+    fn the_schema_that_is_shipped_is_this_one() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/rules.schema.json");
+        let text = serde_json::to_string_pretty(&schema()).unwrap() + "\n";
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::write(&path, &text).unwrap();
+        }
+        let found = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            found == text,
+            "config/rules.schema.json is not what the tables say: UPDATE_GOLDEN=1 renews it"
+        );
+    }
+
+    #[test]
+    fn the_schema_is_a_schema_and_takes_every_good_file() {
+        jsonschema::meta::validate(&schema()).unwrap();
+        let validator = jsonschema::validator_for(&schema()).unwrap();
+        for folder in ["../config", "../config/rules", "tests/good"] {
+            for (name, bytes) in files(folder) {
+                let file = seen_by_an_editor(&bytes).unwrap();
+                let faults: Vec<String> = validator
+                    .iter_errors(&file)
+                    .map(|error| format!("{}: {error}", error.instance_path()))
+                    .collect();
+                assert!(faults.is_empty(), "{folder}/{name}: {faults:#?}");
+            }
+        }
+    }
+
+    /// Names, kinds, windows and order are beyond a schema; all else an editor marks as the reader does.
+    #[test]
+    fn the_schema_refuses_what_a_schema_can_tell() {
+        let beyond = [
+            "24-attribute-of-another-kind",
+            "26-conditions-in-a-circle",
+            "32-steps-out-of-order",
+            "33-steps-of-another-kind",
+            "36-too-short",
+            "37-too-short-for-the-beat",
+        ];
+        let validator = jsonschema::validator_for(&schema()).unwrap();
+        for (name, bytes) in files("tests/bad") {
+            if let Some(file) = seen_by_an_editor(&bytes) {
+                assert_eq!(validator.is_valid(&file), beyond.contains(&name.as_str()), "{name}");
+            }
+        }
+    }
 }

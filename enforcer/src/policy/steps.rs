@@ -121,7 +121,7 @@ fn fits(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<()> {
         ("release_lease", _) => "it is for rules `of: lease`",
         _ => "it is for rules `of: mps_server`",
     };
-    let message = format!("`{}` cannot be done to a {}", entry.name, of.name());
+    let message = format!("`{}` cannot be done to a target `of: {}`", entry.name, of.name());
     faults.push(Fault::error(&entry.at, message).help(help));
     None
 }
@@ -181,22 +181,17 @@ fn named_signal(node: &Node, faults: &mut Faults) -> Option<Signal> {
 /// Steps stand in the order in which they run.
 fn in_order(before: Span, (after, at): (Span, &Node), interval: Option<Duration>, faults: &mut Faults) {
     let zero = |span: Span| span.samples(Duration::from_nanos(1)) == 0;
-    let earlier = match (before, after) {
+    let earlier = match (before, after, interval) {
         _ if zero(before) => false,
         _ if zero(after) => true,
-        (Span::Samples(before), Span::Samples(after)) => after < before,
-        (Span::Time(before), Span::Time(after)) => after < before,
-        _ => match interval {
-            Some(interval) => after.samples(interval) < before.samples(interval),
-            None => {
-                let fault =
-                    Fault::error(&at.at, "this `after` cannot be compared with that of the step before");
-                faults.push(
-                    fault.help("write both in samples or both as times, or give the file an `interval`"),
-                );
-                return;
-            }
-        },
+        (Span::Samples(before), Span::Samples(after), _) => after < before,
+        (Span::Time(before), Span::Time(after), _) => after < before,
+        (_, _, Some(interval)) => after.samples(interval) < before.samples(interval),
+        (_, _, None) => {
+            let fault = Fault::error(&at.at, "this `after` cannot be compared with that of the step before");
+            faults.push(fault.help("write both in samples or both as times, or give the file an `interval`"));
+            return;
+        }
     };
     if earlier {
         let fault = Fault::error(&at.at, "this step would run before the one above it");

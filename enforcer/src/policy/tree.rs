@@ -68,6 +68,7 @@ impl Node {
     pub(super) fn found(&self) -> String {
         match &self.data {
             _ if self.is_null() => "nothing".to_owned(),
+            Data::Scalar { text, plain: false } => quoted(&format!("\"{text}\"")),
             Data::Scalar { text, .. } => quoted(text),
             Data::List(_) => "a list".to_owned(),
             Data::Map(_) => "a map".to_owned(),
@@ -209,18 +210,16 @@ impl Tree<'_> {
                 Fault::error(&node.at, "merge keys are not read here")
                     .help("write the keys out, or give them a name under `conditions` and `use` it")
             }
-            Data::Scalar { text, .. } => match first.get(&text) {
-                Some(before) => {
-                    let line = self.faults.line_of(*before);
-                    Fault::error(&node.at, format!("{} is given twice; first in line {line}", quoted(&text)))
-                        .help("one of them would be ignored: remove one")
-                }
-                None => {
-                    first.insert(text.clone(), node.at.start);
-                    *key = Key::Given(text, node.at);
-                    return;
-                }
-            },
+            Data::Scalar { text, .. } if first.contains_key(&text) => {
+                let line = self.faults.line_of(first.get(&text).copied().unwrap_or_default());
+                Fault::error(&node.at, format!("{} is given twice; first in line {line}", quoted(&text)))
+                    .help("one of them would be ignored: remove one")
+            }
+            Data::Scalar { text, .. } => {
+                first.insert(text.clone(), node.at.start);
+                *key = Key::Given(text, node.at);
+                return;
+            }
             Data::List(_) | Data::Map(_) => {
                 Fault::error(&node.at, "a key must be a word").help("is there a bracket or brace too many?")
             }
@@ -250,14 +249,14 @@ fn too_deep(at: usize) -> Fault {
 
 /// The parser's words where they help, and ours where they do not.
 fn syntax(error: &ScanError, text: &str) -> Fault {
+    const OPEN: &str = "is a bracket above still open, the line indented as it should be, a text with `: ` in it without quotes?";
     let at = error.marker().byte_offset().unwrap_or(text.len()).min(text.len());
     let here = at..at + 1;
     let (message, help) = match error.kind() {
         ErrorKind::RecursionLimitExceeded => return too_deep(at),
-        ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement => (
-            "a `:` cannot stand here".to_owned(),
-            "is the line indented as it should be, a bracket above still open, or a text that has `: ` in it without quotes?",
-        ),
+        ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement => {
+            ("a `:` cannot stand here".to_owned(), OPEN)
+        }
         ErrorKind::TabInBlockIndentation | ErrorKind::TabInIndentation | ErrorKind::TabNotAllowed => {
             ("a tab cannot indent".to_owned(), "use spaces")
         }
@@ -269,6 +268,12 @@ fn syntax(error: &ScanError, text: &str) -> Fault {
         }
         ErrorKind::UnexpectedCharacter { character } => {
             (format!("a text cannot begin with `{character}`"), "put it in quotes")
+        }
+        ErrorKind::ExpectedFlowMappingSeparator | ErrorKind::ExpectedFlowSequenceSeparator => {
+            ("a comma or a closing bracket is missing before this".to_owned(), OPEN)
+        }
+        ErrorKind::MismatchedFlowCollectionEnd { open, close } => {
+            (format!("this `{open}` is closed by `{close}`"), "close first what was opened last")
         }
         ErrorKind::MisplacedFlowCollectionEnd => {
             ("a bracket is closed that was never opened".to_owned(), "remove it")
