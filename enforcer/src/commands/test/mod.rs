@@ -2,7 +2,7 @@
 //! happens is compared with what should. A file looks like this:
 //!
 //! ```yaml
-//! rules: ../rules.yaml         # relative to this file
+//! rules: ../rules.yaml         # relative to this file; a test may name others
 //! interval: 5s                 # the beat
 //! tests:
 //!   - name: an idle notebook is flagged, then ended
@@ -28,6 +28,7 @@ mod series;
 mod stage;
 mod written;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -59,8 +60,6 @@ pub struct Settings {
 pub struct Report {
     /// The file.
     pub file: String,
-    /// The rules.
-    pub rules: String,
     /// Each test, in the order of the file.
     pub tests: Vec<TestReport>,
 }
@@ -134,30 +133,52 @@ pub fn run(settings: &Settings, out: &mut dyn Write) -> Result<Exit, Failure> {
 pub fn rehearse(path: &Path) -> Result<Report, Failure> {
     let text = files::text(path)?;
     let shown = paper::foreign(&path.display().to_string());
-    let refused = |faults: &[String]| {
-        Failure::Faults(faults.iter().map(|fault| format!("{shown}: {fault}\n")).collect())
-    };
     let written: written::File =
         serde_saphyr::from_str(&text).map_err(|error| Failure::Faults(format!("{shown}: {error}\n")))?;
-    let mut faults = Faults::default();
-    let head = script::head(&written, &mut faults);
-    let rules = path.parent().unwrap_or(Path::new(".")).join(&head.rules);
-    let policy = Arc::new(files::rules(&rules, head.start)?.policy);
-    let cases = script::cases(written.tests, &head, &policy, &mut faults);
-    if !faults.0.is_empty() {
-        return Err(refused(&faults.0));
-    }
-    let tests = cases.iter().map(|case| test(case, &policy)).collect();
-    Ok(Report { file: shown, rules: rules.display().to_string(), tests })
+    let cases = cases(written, path).map_err(|failure| match failure {
+        Refused::Here(Faults(faults)) => {
+            Failure::Faults(faults.iter().map(|fault| format!("{shown}: {fault}\n")).collect())
+        }
+        Refused::Rules(failure) => failure,
+    })?;
+    Ok(Report { tests: cases.iter().map(test).collect(), file: shown })
 }
 
-fn test(case: &Case, policy: &Arc<Policy>) -> TestReport {
-    let steps = play(case, policy);
+/// Why there are no tests to be run.
+enum Refused {
+    Here(Faults),
+    Rules(Failure),
+}
+
+fn cases(written: written::File, path: &Path) -> Result<Vec<Case>, Refused> {
+    let mut faults = Faults::default();
+    let head = script::head(&written, &mut faults);
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut known: BTreeMap<PathBuf, Arc<Policy>> = BTreeMap::new();
+    let mut cases = Vec::new();
+    for test in written.tests {
+        let Some(rules) = test.rules.as_ref().or(written.rules.as_ref()) else {
+            faults.0.push(format!("test {:?}: it has no `rules`, and neither has the file", test.name));
+            continue;
+        };
+        let rules = folder.join(rules);
+        let policy = match known.get(&rules) {
+            Some(policy) => Arc::clone(policy),
+            None => Arc::new(files::rules(&rules, head.start).map_err(Refused::Rules)?.policy),
+        };
+        cases.push(script::case(test, &head, &policy, &mut faults));
+        known.insert(rules, policy);
+    }
+    if faults.0.is_empty() { Ok(cases) } else { Err(Refused::Here(faults)) }
+}
+
+fn test(case: &Case) -> TestReport {
+    let steps = play(case);
     let mut failures = Vec::new();
     for expected in &case.expect {
-        let mut then = steps.iter().filter(|step| step.sample == expected.sample);
-        if !then.clone().any(|step| expected.what.is(step)) {
-            let got: Vec<String> = then.by_ref().map(ToString::to_string).collect();
+        let then: Vec<&Happened> = steps.iter().filter(|step| step.sample == expected.sample).collect();
+        if !then.iter().any(|step| expected.what.is(step)) {
+            let got: Vec<String> = then.iter().map(ToString::to_string).collect();
             let got = if got.is_empty() { "nothing at that sample".to_owned() } else { got.join("; ") };
             let at = time_of(expected.sample, case.stage.interval);
             let expected = format!("{} at {at} (sample {})", expected.what, expected.sample);
@@ -174,8 +195,8 @@ fn test(case: &Case, policy: &Arc<Policy>) -> TestReport {
 }
 
 /// All that happens in a test.
-fn play(case: &Case, policy: &Arc<Policy>) -> Vec<Happened> {
-    let mut engine = Engine::new(Arc::clone(policy), Mode::Enforce);
+fn play(case: &Case) -> Vec<Happened> {
+    let mut engine = Engine::new(Arc::clone(&case.policy), Mode::Enforce);
     let mut playing = case.stage.play();
     let mut before: Option<Arc<View>> = None;
     let mut answers = Vec::new();

@@ -11,7 +11,7 @@ const STEPS_TOLD: usize = 40;
 /// Writes a report.
 pub(super) fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let mut paper = Paper::default();
-    paper.say(0, &format!("Testing {} by {}", foreign(&report.rules), report.file));
+    paper.say(0, &format!("Testing rules by {}", report.file));
     let failed = report.tests.iter().filter(|test| !test.failures.is_empty());
     for test in failed.clone() {
         paper.gap();

@@ -1,6 +1,6 @@
 //! A file of rule tests, understood: every fault is found, each with its line.
 
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_saphyr::Spanned;
@@ -52,6 +52,7 @@ impl Faults {
 /// One test.
 #[derive(Debug)]
 pub(super) struct Case {
+    pub(super) policy: Arc<Policy>,
     pub(super) name: String,
     pub(super) stage: Stage,
     pub(super) samples: usize,
@@ -78,7 +79,6 @@ pub(super) struct Pattern {
 /// The file's own settings.
 #[derive(Debug)]
 pub(super) struct Head {
-    pub(super) rules: PathBuf,
     pub(super) start: Duration,
     interval: Duration,
 }
@@ -87,20 +87,11 @@ pub(super) struct Head {
 pub(super) fn head(file: &written::File, faults: &mut Faults) -> Head {
     let start = file.start.as_ref().and_then(|text| faults.take(text, moment(&text.value)));
     let interval = file.interval.as_ref().and_then(|text| faults.take(text, beat(&text.value)));
-    Head { rules: file.rules.clone(), start: start.unwrap_or(START), interval: interval.unwrap_or(BEAT) }
+    Head { start: start.unwrap_or(START), interval: interval.unwrap_or(BEAT) }
 }
 
-/// Understands the tests; they are about these rules.
-pub(super) fn cases(
-    tests: Vec<written::Test>,
-    head: &Head,
-    policy: &Policy,
-    faults: &mut Faults,
-) -> Vec<Case> {
-    tests.into_iter().map(|test| case(test, head, policy, faults)).collect()
-}
-
-fn case(test: written::Test, head: &Head, policy: &Policy, faults: &mut Faults) -> Case {
+/// Understands one test of these rules.
+pub(super) fn case(test: written::Test, head: &Head, policy: &Arc<Policy>, faults: &mut Faults) -> Case {
     let interval = test.interval.as_ref().and_then(|text| faults.take(text, beat(&text.value)));
     let interval = interval.unwrap_or(head.interval);
     let devices: Vec<Device> = match &test.gpus {
@@ -133,7 +124,7 @@ fn case(test: written::Test, head: &Head, policy: &Policy, faults: &mut Faults) 
         target: never.target.as_ref().map(|target| target.value.clone()),
         hold: None,
     });
-    Case { name: test.name, stage, samples, expect, never: never.collect() }
+    Case { policy: Arc::clone(policy), name: test.name, stage, samples, expect, never: never.collect() }
 }
 
 /// As long as its longest series; without any as long as something is expected.

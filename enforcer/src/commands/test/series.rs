@@ -130,6 +130,10 @@ fn is_number(text: &str) -> bool {
 
 /// One number; a percent sign may be left out.
 pub(super) fn amount(text: &str, unit: Unit) -> Result<f64, String> {
+    // Nothing is nothing in every unit.
+    if text == "0" {
+        return Ok(0.0);
+    }
     let bare = unit == Unit::Percent && !text.ends_with('%');
     let told = if bare { format!("{text}%") } else { text.to_owned() };
     quantity::number(&told, unit).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))

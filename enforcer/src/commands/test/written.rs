@@ -14,7 +14,7 @@ pub(super) type Text = Spanned<String>;
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
     /// The rules, relative to this file.
-    pub(super) rules: PathBuf,
+    pub(super) rules: Option<PathBuf>,
     /// The beat: 5s.
     pub(super) interval: Option<Text>,
     /// When tests begin: 2026-01-01T00:00:00Z.
@@ -29,6 +29,8 @@ pub(super) struct File {
 pub(super) struct Test {
     /// What it shows.
     pub(super) name: String,
+    /// Other rules than the file's.
+    pub(super) rules: Option<PathBuf>,
     /// Another beat than the file's.
     pub(super) interval: Option<Text>,
     /// GPUs; without a word there is GPU 0 with 80GiB.
