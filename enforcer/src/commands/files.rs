@@ -26,3 +26,8 @@ pub(super) fn lines(path: &Path) -> Result<BufReader<File>, Failure> {
 pub(super) fn text(path: &Path) -> Result<String, Failure> {
     fs::read_to_string(path).map_err(|error| Failure::file(path, error))
 }
+
+/// The first line of a file that holds a secret.
+pub(super) fn secret(path: &Path) -> Result<String, Failure> {
+    Ok(text(path)?.lines().next().unwrap_or_default().trim().to_owned())
+}

@@ -1,5 +1,6 @@
 //! The commands that look at rules without doing anything to anybody.
 
+pub mod backtest;
 mod failure;
 mod files;
 mod paper;
