@@ -31,6 +31,12 @@ rules:
 ";
 const NEEDED: usize = 12;
 
+/// A driver that takes a sample of its devices many times a beat, so that every beat is observed.
+fn held_by(holder: &Holder) -> Scenario {
+    let pid = holder.pid();
+    Scenario::new(&format!("sampling_period: 20ms\ngpus:\n  - processes: [{{pid: {pid}, used: 1GiB}}]\n"))
+}
+
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
 }
@@ -75,7 +81,7 @@ fn samples(prometheus: &Prometheus, selector: &str) -> Vec<(u64, f64)> {
 #[test]
 fn an_idle_process_would_have_been_ended_and_a_gap_is_not_judged() {
     let holder = Holder::sleeping();
-    let scenario = Scenario::new(&format!("gpus:\n  - processes: [{{pid: {}, used: 1GiB}}]\n", holder.pid()));
+    let scenario = held_by(&holder);
     let rules = rules(scenario.folder());
     let from = now() - Duration::from_secs(1);
     let exporter = Exporter::start(&scenario, &[]);
@@ -126,7 +132,7 @@ fn an_idle_process_would_have_been_ended_and_a_gap_is_not_judged() {
 #[test]
 fn a_record_is_replayed_and_its_torn_end_is_counted() {
     let holder = Holder::sleeping();
-    let scenario = Scenario::new(&format!("gpus:\n  - processes: [{{pid: {}, used: 1GiB}}]\n", holder.pid()));
+    let scenario = held_by(&holder);
     let rules = rules(scenario.folder());
     let record = scenario.folder().join("record.ndjson");
     let exporter = Exporter::start(&scenario, &["--record", record.to_str().unwrap()]);
