@@ -7,6 +7,8 @@ mod print;
 pub mod report;
 mod sight;
 mod tally;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -297,3 +297,15 @@ fn time_of(sample: usize, interval: Duration) -> String {
     let time = interval.saturating_mul(u32::try_from(sample).unwrap_or(u32::MAX));
     humantime::format_duration(time).to_string()
 }
+
+/// The snapshots of a file's first test, for the tests of others.
+#[cfg(test)]
+pub(in crate::commands) fn staged(text: &str, policy: &Arc<Policy>) -> Vec<bailiff_snapshot::wire::Snapshot> {
+    let mut written: written::File = serde_saphyr::from_str(text).expect("a file of tests");
+    let mut faults = Faults::default();
+    let head = script::head(&written, &mut faults);
+    let case = script::case(written.tests.remove(0), &head, policy, &mut faults);
+    assert_eq!(faults.0, [""; 0]);
+    let mut playing = case.stage.play();
+    (0..case.samples).filter_map(|_| playing.next()).collect()
+}
