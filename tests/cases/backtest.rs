@@ -83,7 +83,7 @@ fn an_idle_process_would_have_been_ended_and_a_gap_is_not_judged() {
     let holder = Holder::sleeping();
     let scenario = held_by(&holder);
     let rules = rules(scenario.folder());
-    let from = now() - Duration::from_secs(1);
+    let from = now().saturating_sub(Duration::from_secs(1));
     let exporter = Exporter::start(&scenario, &[]);
     let address = exporter.address();
     let prometheus = Prometheus::scraping_each(address, "500ms");

@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(share(1, 8), "12.5%");
         assert_eq!(share(1, 100_000), "<0.1%");
         assert_eq!(share(0, 0), "-");
-        assert_eq!(moment(Duration::from_secs(1_767_225_600)), "2026-01-01T00:00:00Z");
+        assert_eq!(moment(Duration::from_hours(490_896)), "2026-01-01T00:00:00Z");
         assert_eq!(moment(Duration::from_secs(u64::MAX)), "9999-12-31T23:59:59Z");
     }
 }

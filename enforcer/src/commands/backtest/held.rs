@@ -109,7 +109,7 @@ impl Scraped {
     }
 }
 
-/// A text within quotes of PromQL.
+/// A text within quotes of a query.
 pub(super) fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

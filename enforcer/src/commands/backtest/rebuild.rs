@@ -308,8 +308,8 @@ fn gpu(index: &str, about: &Labels, scrape: &Scrape<'_>) -> wire::Gpu {
     };
     let fault = || {
         let reasons = scrape.of("bailiff_gpu_fault_info");
-        let reason = reasons.filter(|(labels, _)| labels.get("gpu").is_some_and(|gpu| gpu == index));
-        let reason = reason.filter_map(|(labels, _)| labels.get("reason").cloned()).next();
+        let mut reason = reasons.filter(|(labels, _)| labels.get("gpu").is_some_and(|gpu| gpu == index));
+        let reason = reason.find_map(|(labels, _)| labels.get("reason").cloned());
         reason.unwrap_or_else(|| "unknown".to_owned())
     };
     let memory = || {

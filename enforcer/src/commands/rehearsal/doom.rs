@@ -68,7 +68,8 @@ impl Doom {
         let keys: BTreeSet<ProcessKey> =
             subject.members.iter().filter(|member| member.holds).filter_map(|member| member.key).collect();
         let ends = deed.action == "terminate" && !deed.again;
-        let first = ends && !(!keys.is_empty() && keys.iter().all(|key| self.alive.contains_key(key)));
+        let known = !keys.is_empty() && keys.iter().all(|key| self.alive.contains_key(key));
+        let first = ends && !known;
         let place = self.deeds.len();
         if ends {
             self.watched.push(place);
@@ -178,7 +179,7 @@ impl Doom {
     /// What would have been free.
     pub(super) fn freed(&self, scope: &Scope) -> Freed {
         const HOUR_MS: f64 = 3_600_000.0;
-        const GIB: f64 = (1_u64 << 30) as f64;
+        const GIB: f64 = 1_073_741_824.0;
         let sum = self.freed.get(scope).copied().unwrap_or_default();
         #[expect(clippy::cast_precision_loss, reason = "hours with a few digits")]
         Freed { gpu_hours: sum.gpu_ms as f64 / HOUR_MS, gib_hours: sum.byte_ms as f64 / HOUR_MS / GIB }

@@ -121,12 +121,11 @@ impl Rehearsal {
         self.course.interval_ms = view.snapshot.interval_ms;
         let same = self.before.as_ref().filter(|before| before.snapshot.boot_id == view.snapshot.boot_id);
         let passed = same.map(|before| view.boot().saturating_sub(before.boot()));
-        match passed {
-            Some(passed) => self.course.missed_beats += u64::from(missed(passed, view.interval())),
-            None => {
-                self.course.boots += 1;
-                self.tallies.iter_mut().for_each(Tally::forget);
-            }
+        if let Some(passed) = passed {
+            self.course.missed_beats += u64::from(missed(passed, view.interval()));
+        } else {
+            self.course.boots += 1;
+            self.tallies.iter_mut().for_each(Tally::forget);
         }
         let holds = self.engine.node_holds(view);
         for hold in &holds {

@@ -223,9 +223,10 @@ fn unknown(report: &Report, paper: &mut Paper) {
     let told: Vec<String> = report
         .unknown
         .iter()
-        .map(|told| match told.throughout() {
-            true => format!("{} of a {} throughout", told.name, told.of.name()),
-            false => format!("{} of a {} {}", told.name, told.of.name(), share(told.unknown, told.asked)),
+        .map(|told| {
+            let share =
+                if told.throughout() { "throughout".to_owned() } else { share(told.unknown, told.asked) };
+            format!("{} of a {} {share}", told.name, told.of.name())
         })
         .collect();
     paper.say(0, &format!("unknown: {}", told.join(", ")));

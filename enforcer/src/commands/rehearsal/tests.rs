@@ -44,7 +44,7 @@ fn one_kill_a_match_and_what_it_would_have_freed() {
         let rule = &report.rules[0];
         assert_eq!((rule.matches, rule.flags, rule.kills, rule.regrets), (1, 1, 1, 0), "{mode}: {rule:#?}");
         let [deed] = &rule.deeds[..] else { panic!("{rule:#?}") };
-        assert_eq!(deed.at.since_epoch(), Duration::from_secs(1_767_225_600 + 300), "{mode}");
+        assert_eq!(deed.at.0, (1_767_225_600 + 300) * 1000, "{mode}");
         assert_eq!(deed.ended.map(|at| at.0 - deed.at.0), Some(3_200_000), "{mode}");
         // Seen last at 3495 s: 3195 s of two GPUs and 4 GiB.
         let hours = 3195.0 / 3600.0;
@@ -123,10 +123,8 @@ fn unknown_is_counted_and_gaps_are_missed_beats() {
 
 #[test]
 fn a_breaker_holds_until_an_admin_looks() {
-    let targets: String = (1..=4)
-        .map(|number| format!("      - {{process: 4{number}00, series: {{gpu_util: '0x199'}}}}\n"))
-        .collect();
-    let test = format!("    targets:\n{targets}");
+    let target = |number| format!("      - {{process: 4{number}00, series: {{gpu_util: '0x199'}}}}\n");
+    let test = format!("    targets:\n{}", [1, 2, 3, 4].map(target).concat());
     let report = rehearse(&idle("enforce"), &test);
     assert_eq!(report.rules[0].kills, 0);
     assert!(report.rules[0].withheld.contains_key("mass_breaker"), "{report:#?}");

@@ -137,7 +137,8 @@ pub fn rehearse(path: &Path) -> Result<Report, Failure> {
         serde_saphyr::from_str(&text).map_err(|error| Failure::Faults(format!("{shown}: {error}\n")))?;
     let cases = cases(written, path).map_err(|failure| match failure {
         Refused::Here(Faults(faults)) => {
-            Failure::Faults(faults.iter().map(|fault| format!("{shown}: {fault}\n")).collect())
+            let told: Vec<String> = faults.iter().map(|fault| format!("{shown}: {fault}")).collect();
+            Failure::Faults(told.join("\n"))
         }
         Refused::Rules(failure) => failure,
     })?;

@@ -15,7 +15,7 @@ use crate::value::Unit;
 use crate::verdict::Hold;
 
 /// Without a word tests begin then: 2026-01-01T00:00:00Z.
-const START: Duration = Duration::from_secs(1_767_225_600);
+const START: Duration = Duration::from_hours(490_896);
 const BEAT: Duration = Duration::from_secs(5);
 const GIB: u64 = 1 << 30;
 /// What can be expected of a rule.
@@ -100,8 +100,8 @@ pub(super) fn case(test: written::Test, head: &Head, policy: &Arc<Policy>, fault
     };
     let mut actors = Vec::new();
     for process in &test.targets {
-        if actors.iter().any(|actor: &Actor| actor.pid == process.process) {
-            faults.0.push(format!("test {:?}: process {} stands there twice", test.name, process.process));
+        if actors.iter().any(|actor: &Actor| actor.pid == process.pid) {
+            faults.0.push(format!("test {:?}: process {} stands there twice", test.name, process.pid));
         }
         actors.push(actor(process, (&devices, interval), faults));
     }
@@ -201,8 +201,8 @@ fn known_step(step: &Text, faults: &mut Faults) -> Option<String> {
 fn device(gpu: &written::Gpu, faults: &mut Faults) -> Device {
     let memory = gpu.memory.as_ref().and_then(|text| faults.take(text, bytes(&text.value)));
     Device {
-        index: gpu.gpu.clone(),
-        uuid: gpu.uuid.clone().unwrap_or_else(|| format!("GPU-{}", gpu.gpu)),
+        index: gpu.index.clone(),
+        uuid: gpu.uuid.clone().unwrap_or_else(|| format!("GPU-{}", gpu.index)),
         memory: memory.unwrap_or(80 * GIB),
         mig: gpu.mig,
         gpu_util: percents(gpu.series.gpu_util.as_ref(), faults),
@@ -239,11 +239,11 @@ fn actor(
     for index in process.gpus.clone().unwrap_or_else(|| vec!["0".to_owned()]) {
         match devices.iter().position(|device| device.index == index) {
             Some(place) => holds.push(place),
-            None => faults.0.push(format!("process {}: there is no GPU {index:?}", process.process)),
+            None => faults.0.push(format!("process {}: there is no GPU {index:?}", process.pid)),
         }
     }
     Actor {
-        pid: process.process,
+        pid: process.pid,
         facts: super::stage::Who::of(process, uid(process, faults)),
         holds,
         context: process.context.clone().unwrap_or_else(|| "C".to_owned()),

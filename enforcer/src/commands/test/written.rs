@@ -56,7 +56,8 @@ pub(super) struct Test {
 #[serde(deny_unknown_fields)]
 pub(super) struct Gpu {
     /// `0`.
-    pub(super) gpu: String,
+    #[serde(rename = "gpu")]
+    pub(super) index: String,
     /// `GPU-0` and so on.
     pub(super) uuid: Option<String>,
     /// All its memory: 80GiB.
@@ -88,7 +89,8 @@ pub(super) struct GpuSeries {
 #[serde(deny_unknown_fields)]
 pub(super) struct Process {
     /// Its pid.
-    pub(super) process: u32,
+    #[serde(rename = "process")]
+    pub(super) pid: u32,
     /// Its name: python3.
     pub(super) comm: Option<String>,
     /// Its owner: user.
