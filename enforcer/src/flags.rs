@@ -134,6 +134,9 @@ pub struct Test {
     /// Files of tests.
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
+    /// Prints JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Tells why a rule does, or does not, do something.
@@ -207,6 +210,9 @@ pub struct Replay {
     /// The rules.
     #[arg(long, value_name = "FILE")]
     pub rules: PathBuf,
+    /// An admin looks at a breaker that has opened, and closes it after that long; else it stays open.
+    #[arg(long, value_name = "DURATION")]
+    pub resume_after: Option<String>,
     /// Prints JSON.
     #[arg(long)]
     pub json: bool,
@@ -233,6 +239,22 @@ pub struct Backtest {
     /// The end: a time, or how long ago.
     #[arg(long, value_name = "TIME", default_value = "0s")]
     pub to: String,
+    /// Only the exporter with this label `instance`; else all, one after another.
+    #[arg(long, value_name = "INSTANCE")]
+    pub instance: Option<String>,
+    /// Takes processes that hold no GPU memory for idle. Prometheus holds nothing of them, so without this `cpu_util` is
+    /// unknown, and a rule that asks for it never matches.
+    #[arg(long)]
+    pub children_idle: bool,
+    /// The time between two scrapes, where it is not to be measured.
+    #[arg(long, value_name = "DURATION")]
+    pub interval: Option<String>,
+    /// An admin looks at a breaker that has opened, and closes it after that long; else it stays open.
+    #[arg(long, value_name = "DURATION")]
+    pub resume_after: Option<String>,
+    /// File with a bearer token, where Prometheus wants one.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
     /// Prints JSON.
     #[arg(long)]
     pub json: bool,

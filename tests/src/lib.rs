@@ -18,4 +18,5 @@ pub mod http;
 pub mod page;
 pub mod procfs;
 pub mod programs;
+pub mod prometheus;
 pub mod wait;

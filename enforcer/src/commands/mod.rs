@@ -1,11 +1,19 @@
 //! The commands that talk with a daemon that runs, and those that need none.
 
+pub mod asked;
+pub mod backtest;
 pub mod check;
 pub mod explain;
+mod failure;
+mod files;
+mod paper;
 pub mod pause;
+pub mod rehearsal;
+pub mod replay;
 pub mod schema;
 pub mod status;
 mod table;
+pub mod test;
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -14,6 +22,8 @@ use anyhow::{Context, Result, bail};
 use bailiff_exposition::bounded_prose;
 use bailiff_lifecycle::control;
 use serde_json::Value;
+
+pub use failure::Failure;
 
 use crate::control::Question;
 
@@ -75,6 +85,16 @@ fn refusal(answer: &Value) -> String {
 /// Foreign text as one line that no terminal is moved by.
 fn line(text: &str) -> String {
     bounded_prose(text).replace('\n', " ")
+}
+
+/// How a command tells what it found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Form {
+    /// For people: 80 columns, and nothing in it that a terminal would obey.
+    #[default]
+    Text,
+    /// One JSON document.
+    Json,
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ mod program;
 mod progress;
 mod protection;
 mod saved;
+mod standing;
 mod subject;
-mod texts;
+pub(crate) mod texts;
 mod told;
 
 use std::collections::BTreeSet;
@@ -29,6 +30,7 @@ use population::Population;
 use program::Table;
 pub use protection::protects;
 pub use saved::{Reloaded, Saved};
+pub use standing::Standing;
 pub use subject::number;
 pub use told::{Counts, Explained, FlagUp, GateTold, Pending, Question};
 
@@ -323,7 +325,7 @@ pub enum Holds {
 }
 
 /// How many beats a time between two snapshots has missed: as many as it is too long, rounded.
-fn missed(between: Duration, interval: Duration) -> u32 {
+pub(crate) fn missed(between: Duration, interval: Duration) -> u32 {
     let beats = (between + interval / 2).as_nanos() / interval.as_nanos();
     u32::try_from(beats.saturating_sub(1)).unwrap_or(u32::MAX)
 }

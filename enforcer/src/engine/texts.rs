@@ -30,6 +30,16 @@ pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth
     }))
 }
 
+/// Whether nothing of what a selector looks at could be read.
+pub(crate) fn unread(field: Field, target: &Target, view: &View) -> bool {
+    let all: Vec<Text<'_>> = if field == Field::Gpus {
+        view.gpus(target).flat_map(gpu_texts).collect()
+    } else {
+        view.processes(target).flat_map(|process| texts(field, process)).collect()
+    };
+    !all.is_empty() && all.iter().all(|text| matches!(text, Text::Unread))
+}
+
 /// Whether a process that holds nothing is meant. Only its owner, its name and its cgroup are known; what is
 /// true of its workload is asked of those that hold.
 pub(crate) fn select_relative(selector: &Selector, relative: &wire::Relative, view: &View) -> Truth {

@@ -15,7 +15,7 @@ mod keys;
 mod lints;
 mod load;
 mod pattern;
-mod quantity;
+pub(crate) mod quantity;
 mod rule;
 mod schema;
 mod steps;
