@@ -121,8 +121,7 @@ fn bombs_are_refused_before_they_grow() {
     assert!(refusal("{a: ".repeat(200_000).as_bytes()).contains("more than 32 deep"));
     assert!(refusal("- ".repeat(500_000).as_bytes()).contains("more than 32 deep"));
     assert!(
-        refusal(format!("version: [{}]", "1,".repeat(400_000)).as_bytes())
-            .contains("more than 100000 values")
+        refusal(format!("version: [{}]", "1,".repeat(400_000)).as_bytes()).contains("more than 50000 values")
     );
 }
 
@@ -144,10 +143,10 @@ fn billions_of_laughs_are_refused() {
 #[test]
 fn a_long_row_of_conditions_is_refused() {
     let mut text = "version: 1\nconditions:\n  a0: {orphaned: true}\n".to_owned();
-    for step in 1..10_000 {
+    for step in 1..2000 {
         writeln!(text, "  a{step}: {{use: a{}}}", step - 1).unwrap();
     }
-    text.push_str("rules:\n  - {name: a, of: process, when: {use: a9999}, for: 30m, then: [{flag: info}]}\n");
+    text.push_str("rules:\n  - {name: a, of: process, when: {use: a1999}, for: 30m, then: [{flag: info}]}\n");
     assert!(refusal(text.as_bytes()).contains("deep"));
 }
 

@@ -112,3 +112,10 @@ fn every_reader_accepts_pages_of_0_1_2_and_8_gpus() {
         assert!(text > 20 && text.abs_diff(other) <= 5, "{name}: {text} and {other} samples");
     }
 }
+
+#[test]
+fn the_enforcers_page_is_understood() {
+    let page = fs::read(programs::root().join("enforcer/tests/golden/full.prom")).unwrap();
+    promtool(&page);
+    assert!(python_samples(&page) > 20);
+}

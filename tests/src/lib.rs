@@ -9,6 +9,7 @@
     reason = "tests start programs, read files and fail loudly"
 )]
 
+pub mod beats;
 pub mod bench;
 pub mod exporter;
 pub mod fake;

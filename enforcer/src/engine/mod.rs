@@ -14,6 +14,7 @@ mod saved;
 mod standing;
 mod subject;
 pub(crate) mod texts;
+mod told;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,11 +28,14 @@ use deeds::Deeds;
 use judge::Judge;
 use population::Population;
 use program::Table;
-pub use saved::Saved;
+pub use protection::protects;
+pub use saved::{Reloaded, Saved};
 pub use standing::Standing;
+pub use subject::number;
+pub use told::{Counts, Explained, FlagUp, GateTold, Pending, Question};
 
 /// A moment, by both clocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Now {
     /// Since boot, suspend included.
     pub boot: Duration,
@@ -142,23 +146,31 @@ impl Engine {
         self.table.fill(&view);
         let seen = self.enter(&tick);
         let protections = protection::of_all(&self.policy, &view);
+        let absent = std::array::from_fn(|kind| self.populations[kind].absent(&view, self.tick));
         let mut verdicts = Vec::new();
         let mut candidates = Vec::new();
+        let mut shares = deeds::Shares::default();
         for (place, judge) in self.judges.iter_mut().enumerate() {
+            let mut census = judge::Census::default();
             let mut court = judge::Court {
                 tick: &tick,
                 table: &self.table,
                 seen: &seen,
                 protections: &protections,
                 populations: &self.populations,
+                absent: &absent,
+                census: &mut census,
                 rule: place,
                 verdicts: &mut verdicts,
                 candidates: &mut candidates,
             };
             judge.judge(&mut court);
+            if judge.kills() {
+                shares.add(&census, &view);
+            }
         }
-        self.leave(&tick);
-        self.see_shares(&tick);
+        self.leave(&absent);
+        self.deeds.see_shares(&shares, &view);
         verdicts.extend(self.decide(&tick, candidates));
         self.warm_up = self.warm_up.saturating_sub(1);
         self.settling = self.settling.saturating_sub(1);
@@ -272,12 +284,10 @@ impl Engine {
     }
 
     /// Forgets who is gone; every rule has taken note by now.
-    fn leave(&mut self, tick: &Tick<'_>) {
-        for population in &mut self.populations {
-            for (number, fate) in population.absent(tick.view, tick.number) {
-                if fate == population::Absent::Gone {
-                    population.leave(number);
-                }
+    fn leave(&mut self, absent: &[Vec<(usize, population::Absent)>; 5]) {
+        for (population, absent) in self.populations.iter_mut().zip(absent) {
+            for (number, _) in absent.iter().filter(|(_, fate)| *fate == population::Absent::Gone) {
+                population.leave(*number);
             }
         }
     }

@@ -65,6 +65,11 @@ impl Picking {
         self.picked.get_mut(&gpu).map(|picked| &mut picked.progress)
     }
 
+    /// Those who were picked and bear a flag.
+    pub(crate) fn flagged(&self) -> impl Iterator<Item = (&TargetId, crate::policy::Severity)> {
+        self.picked.values().filter_map(|picked| Some((&picked.target, picked.progress.flagged?)))
+    }
+
     pub(crate) fn forget(&mut self) {
         self.streaks.clear();
         self.picked.clear();
@@ -123,12 +128,9 @@ impl Judge {
     fn candidates(&self, picking: &mut Picking, court: &Court<'_>) -> Vec<Seen> {
         let gaps = (court.tick.missed, self.rule.max_gap);
         let view = court.tick.view;
-        let population = &court.populations[Kind::Workload as usize];
-        for (number, fate) in population.absent(view, court.tick.number) {
-            match fate {
-                Absent::Unknown => drop(picking.feed(number, Truth::Unknown, gaps)),
-                Absent::Gone => drop(picking.feed(number, Truth::False, gaps)),
-            }
+        for (number, fate) in &court.absent[Kind::Workload as usize] {
+            let outcome = if *fate == Absent::Gone { Truth::False } else { Truth::Unknown };
+            picking.feed(*number, outcome, gaps);
         }
         let workloads = view.targets.iter().enumerate().filter(|(_, target)| target.kind == Kind::Workload);
         let seen = workloads.filter_map(|(place, _)| {
@@ -147,7 +149,7 @@ impl Judge {
         if let Some((stopped, _)) = self.spared(row, court.tick) {
             return stopped;
         }
-        match self.old_enough(row) {
+        match row.age.at_least(self.rule.startup_grace) {
             Truth::True => picking.from.ask(row),
             stopped => stopped,
         }

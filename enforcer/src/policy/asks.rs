@@ -28,7 +28,7 @@ const COPIES: usize = 20_000;
 const LONGEST_PATTERN: usize = 1024;
 
 /// Globs and regular expressions of a file: each takes time and memory to compile.
-const PATTERNS: usize = 500;
+const PATTERNS: usize = 200;
 
 /// Reads the asks of a file.
 pub(super) struct Asks<'a> {

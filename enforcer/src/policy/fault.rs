@@ -139,6 +139,11 @@ impl Faults {
         self.warnings
     }
 
+    /// More would not be kept.
+    pub(super) const fn full(&self) -> bool {
+        self.errors >= KEPT
+    }
+
     /// Nothing is wrong.
     #[must_use]
     pub const fn is_empty(&self) -> bool {

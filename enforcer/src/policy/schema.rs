@@ -23,7 +23,7 @@ pub fn schema() -> Value {
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     schema["title"] = json!("Rules of GPU Bailiff");
     schema["$defs"] = json!({
-        "name": {"type": ["string", "integer"], "pattern": NAME},
+        "name": {"type": ["string", "number"], "pattern": NAME},
         "text": {"type": ["string", "number"], "minLength": 1},
         "time": {"type": "string", "pattern": TIME},
         "span": {"anyOf": [{"$ref": "#/$defs/time"}, {"$ref": "#/$defs/samples"}]},

@@ -15,7 +15,7 @@ pub(super) const LARGEST_BYTES: usize = 1 << 20;
 pub(super) const DEEPEST: usize = 32;
 
 /// Values in a file; a tree of more would take more memory than the daemon should.
-const MOST_VALUES: usize = 100_000;
+const MOST_VALUES: usize = 50_000;
 
 /// A value and its place.
 #[derive(Debug)]
@@ -170,6 +170,9 @@ impl Tree<'_> {
         self.values += 1;
         if self.open.len() > DEEPEST {
             self.faults.push(too_deep(at.start));
+            return None;
+        }
+        if self.faults.full() {
             return None;
         }
         if self.values > MOST_VALUES {

@@ -7,12 +7,12 @@
 )]
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, IsTerminal, Read};
-use std::os::unix::net::UnixStream;
+use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use bailiff_snapshot::wire::{self, Snapshot};
+use end_to_end::beats::Beats;
 use end_to_end::exporter::{Exporter, command};
 use end_to_end::fake::Scenario;
 use end_to_end::wait::until;
@@ -58,7 +58,7 @@ fn watch_real_gpus(stream: &Path) {
     let exporter = start(&mut command, stream);
     let mut beats = Beats::of(stream);
     for _ in 0..10 {
-        show(&beats.next());
+        show(&beats.beat());
     }
     print_numbers(&exporter);
 }
@@ -145,25 +145,6 @@ impl Holder {
 impl Drop for Holder {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-/// The stream, snapshot by snapshot.
-struct Beats(BufReader<UnixStream>);
-
-impl Beats {
-    fn of(path: &Path) -> Self {
-        Self(BufReader::new(until("the stream", || UnixStream::connect(path).ok())))
-    }
-
-    fn next(&mut self) -> Snapshot {
-        let mut line = Vec::new();
-        self.0.read_until(b'\n', &mut line).expect("the stream goes on");
-        wire::parse(&line).expect("a snapshot of our version")
-    }
-
-    fn find(&mut self, wanted: impl Fn(&Snapshot) -> bool) -> Snapshot {
-        until("the moment of the story", || Some(self.next()).filter(|snapshot| wanted(snapshot)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The Unix socket of the stream: who may open it, and what is done about one that was left behind.
+//! A Unix socket to listen on: who may connect, and what is done about one that was left behind.
 
 use std::fs::{Permissions, remove_file, set_permissions, symlink_metadata};
 use std::io;
@@ -7,7 +7,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
-use bailiff_lifecycle::exit::plain;
+
+use crate::exit::plain;
 
 /// Owner and group may connect.
 const MODE: u32 = 0o660;
@@ -29,22 +30,31 @@ pub struct File {
 }
 
 impl Socket {
-    /// Opens it. A socket file that nobody answers on is a dead exporter's, and is replaced.
+    /// Opens it. A socket file that nobody answers on is a dead program's, and is replaced. `what`
+    /// names it in errors: `stream`.
     ///
     /// # Errors
     /// Where somebody does answer, where the file is no socket, or where the folder cannot be used.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path, what: &str) -> Result<Self> {
         let bound = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                clear(path)?;
+                clear(path, what)?;
                 UnixListener::bind(path)
             }
             bound => bound,
         };
         bound.and_then(|listener| Self::prepare(listener, path)).map_err(|error| {
             let (name, why) = (path.display(), plain(&error));
-            anyhow!("cannot open the stream socket {name}: {why}; its folder must exist and be writable")
+            anyhow!("cannot open the {what} socket {name}: {why}; its folder must exist and be writable")
         })
+    }
+
+    /// The group whose members may connect.
+    ///
+    /// # Errors
+    /// Where its file is gone.
+    pub fn group(&self) -> io::Result<u32> {
+        symlink_metadata(&self.file.path).map(|metadata| metadata.gid())
     }
 
     fn prepare(listener: UnixListener, path: &Path) -> io::Result<Self> {
@@ -60,7 +70,7 @@ impl Drop for File {
         if inode(&self.path).is_ok_and(|inode| inode == self.inode)
             && let Err(error) = remove_file(&self.path)
         {
-            tracing::warn!(%error, socket = %self.path.display(), "the stream's socket stays behind");
+            tracing::warn!(%error, socket = %self.path.display(), "the socket stays behind");
         }
     }
 }
@@ -70,17 +80,17 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 /// Removes a socket that nobody answers on, and nothing else.
-fn clear(path: &Path) -> Result<()> {
+fn clear(path: &Path, what: &str) -> Result<()> {
     let name = path.display();
     if !symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
-        bail!("cannot open the stream socket {name}: there is a file of that name that is no socket");
+        bail!("cannot open the {what} socket {name}: there is a file of that name that is no socket");
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(remove_file(path)
-            .map_err(|error| anyhow!("cannot replace the stale stream socket {name}: {}", plain(&error)))?),
-        Err(error) => bail!("cannot open the stream socket {name}: {}", plain(&error)),
+            .map_err(|error| anyhow!("cannot replace the stale {what} socket {name}: {}", plain(&error)))?),
+        Err(error) => bail!("cannot open the {what} socket {name}: {}", plain(&error)),
         Ok(_) => {
-            bail!("cannot open the stream socket {name}: another program answers on it; is one running?")
+            bail!("cannot open the {what} socket {name}: another program answers on it; is one running?")
         }
     }
 }
@@ -94,10 +104,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder of our own");
         let path = folder.path().join("stream.sock");
         drop(UnixListener::bind(&path).expect("nothing is there"));
-        let socket = Socket::open(&path).expect("nobody answers on it");
+        let socket = Socket::open(&path, "stream").expect("nobody answers on it");
         let mode = symlink_metadata(&path).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, MODE);
-        let error = Socket::open(&path).expect_err("we answer on it");
+        let error = Socket::open(&path, "stream").expect_err("we answer on it");
         assert!(error.to_string().contains("another program answers"), "{error}");
         drop(socket);
         assert!(!path.exists(), "it goes with its server");
@@ -108,12 +118,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder of our own");
         let path = folder.path().join("notes");
         set_up_file(&path);
-        assert!(Socket::open(&path).expect_err("it is no socket").to_string().contains("no socket"));
+        assert!(
+            Socket::open(&path, "stream").expect_err("it is no socket").to_string().contains("no socket")
+        );
         assert!(path.exists());
         let nowhere = folder.path().join("missing/stream.sock");
-        let error = Socket::open(&nowhere).expect_err("there is no such folder").to_string();
+        let error = Socket::open(&nowhere, "stream").expect_err("there is no such folder").to_string();
         assert!(error.contains("no such file or directory"), "{error}");
-        let socket = Socket::open(&folder.path().join("a")).expect("it is free");
+        let socket = Socket::open(&folder.path().join("a"), "stream").expect("it is free");
         std::fs::rename(&path, folder.path().join("a")).expect("both are in one folder");
         drop(socket);
         assert!(folder.path().join("a").exists(), "another's file in its place");

@@ -6,23 +6,27 @@ use std::fmt::Write;
 
 /// A label value has at most this many bytes; container ids have 64.
 const MOST_BYTES: usize = 128;
+/// A sentence has at most this many.
+const MOST_PROSE_BYTES: usize = 2048;
 /// What stands for a character that would not print, or would print elsewhere than it is.
 const UNPRINTABLE: char = '\u{fffd}';
 
 /// `{gpu="0",pid="41"` without its closing brace, so that a last label can be added per line.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Labels(String);
+pub struct Labels(String);
 
 impl Labels {
     /// A copy with room for so many bytes more.
-    pub(crate) fn roomy(&self, bytes: usize) -> Self {
+    #[must_use]
+    pub fn roomy(&self, bytes: usize) -> Self {
         let mut copy = String::with_capacity(self.0.len() + bytes);
         copy.push_str(&self.0);
         Self(copy)
     }
 
     /// These labels and one more, whose value is a pid.
-    pub(crate) fn with_pid(mut self, pid: u32) -> Self {
+    #[must_use]
+    pub fn with_pid(mut self, pid: u32) -> Self {
         self.0.push_str(if self.0.is_empty() { "{pid=\"" } else { ",pid=\"" });
         // Into memory, so it does not fail.
         let _ = write!(self.0, "{pid}\"");
@@ -30,7 +34,8 @@ impl Labels {
     }
 
     /// These labels and one more; one without value is left out, as Prometheus takes the two for the same.
-    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
         if value.is_empty() {
             return self;
         }
@@ -49,7 +54,8 @@ impl Labels {
     /// As [`Self::with`], but written also where it is empty. Prometheus fills in a label that a series lacks from
     /// the target, which in Kubernetes has `pod`, `namespace` and `container` of its own: the exporter's. With
     /// `honor_labels` an empty label keeps that from happening.
-    pub(crate) fn even_empty(mut self, name: &str, value: Option<&str>) -> Self {
+    #[must_use]
+    pub fn even_empty(mut self, name: &str, value: Option<&str>) -> Self {
         match value {
             Some(value) if !value.is_empty() => self.with(name, value),
             _ => {
@@ -62,30 +68,40 @@ impl Labels {
     }
 
     /// As [`Self::with`], where there is a value.
-    pub(crate) fn maybe(self, name: &str, value: Option<&str>) -> Self {
+    #[must_use]
+    pub fn maybe(self, name: &str, value: Option<&str>) -> Self {
         self.with(name, value.unwrap_or_default())
     }
 
     /// The block without its closing brace; empty where there are no labels.
-    pub(crate) fn open(&self) -> &str {
+    #[must_use]
+    pub fn open(&self) -> &str {
         &self.0
     }
 }
 
 /// Text that is safe to show to a person: bounded, and no character that moves the others about.
-pub(crate) fn bounded(value: &str) -> Cow<'_, str> {
-    if is_plain(value) {
-        return Cow::Borrowed(value);
-    }
-    let mut short = String::with_capacity(value.len().min(MOST_BYTES) + 4);
+#[must_use]
+pub fn bounded(value: &str) -> Cow<'_, str> {
+    if is_plain(value) { Cow::Borrowed(value) } else { Cow::Owned(cut(value, MOST_BYTES)) }
+}
+
+/// As [`bounded`], for sentences: they may be longer than names are.
+#[must_use]
+pub fn bounded_prose(value: &str) -> String {
+    cut(value, MOST_PROSE_BYTES)
+}
+
+fn cut(value: &str, most: usize) -> String {
+    let mut short = String::with_capacity(value.len().min(most) + 4);
     for character in value.chars() {
-        if short.len() + character.len_utf8() > MOST_BYTES {
+        if short.len() + character.len_utf8() > most {
             short.push('…');
             break;
         }
         short.push(if moves_others(character) { UNPRINTABLE } else { character });
     }
-    Cow::Owned(short)
+    short
 }
 
 /// Short, printable, and without anything that has an escape: nearly every value is.

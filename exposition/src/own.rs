@@ -7,6 +7,25 @@ use std::fs;
 use bailiff_snapshot::stat;
 use rustix::param::{clock_ticks_per_second, page_size};
 
+use crate::{Labels, Writer, families};
+
+families! {
+FAMILIES {
+CPU Counter Seconds "process_cpu_seconds_total" [""]
+    "Total user and system CPU time spent in seconds.";
+RESIDENT Gauge Bytes "process_resident_memory_bytes" [""]
+    "Resident memory size in bytes.";
+VIRTUAL Gauge Bytes "process_virtual_memory_bytes" [""]
+    "Virtual memory size in bytes.";
+OPEN_FDS Gauge One "process_open_fds" [""]
+    "Number of open file descriptors.";
+MAX_FDS Gauge One "process_max_fds" [""]
+    "Maximum number of open file descriptors.";
+START_TIME Gauge Seconds "process_start_time_seconds" [""]
+    "Start time of the process since unix epoch in seconds.";
+}
+}
+
 /// Figures of this process; `None` where they could not be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Own {
@@ -42,6 +61,28 @@ impl Own {
             max_fds: fs::read_to_string("/proc/self/limits").ok().and_then(|text| max_fds(&text)),
             started: boot.zip(started).map(|(boot, since)| boot + since),
         }
+    }
+}
+
+/// Writes them.
+pub fn write(own: &Own, page: &mut Writer<'_>) {
+    let none = Labels::default();
+    if let Some(seconds) = own.cpu_seconds {
+        page.put(&CPU, &none, seconds);
+    }
+    let whole = [
+        (&RESIDENT, own.resident_bytes),
+        (&VIRTUAL, own.virtual_bytes),
+        (&OPEN_FDS, own.open_fds),
+        (&MAX_FDS, own.max_fds),
+    ];
+    for (family, number) in whole {
+        if let Some(number) = number {
+            page.put(family, &none, number);
+        }
+    }
+    if let Some(seconds) = own.started {
+        page.put(&START_TIME, &none, seconds);
     }
 }
 

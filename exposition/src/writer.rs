@@ -2,8 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::labels::Labels;
-use crate::metrics::{Family, Kind, Unit};
+use crate::{Family, Kind, Labels, Unit};
 
 /// So many bytes are gathered before they are handed on: a page is never whole in memory because of us.
 const CHUNK: usize = 32 * 1024;
@@ -17,11 +16,25 @@ pub enum Format {
     OpenMetrics,
 }
 
+impl Format {
+    /// As a `Content-Type` header tells it.
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
 /// A sample's number. Whole numbers are written exactly.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Number {
+pub enum Number {
+    /// Not below zero.
     Whole(u64),
+    /// Either.
     Signed(i64),
+    /// Any; one that is not finite is not written.
     Real(f64),
     /// Written as a ratio.
     Percent(u32),
@@ -58,10 +71,10 @@ impl From<f64> for Number {
 }
 
 /// 1, the number of every info.
-pub(crate) const PRESENT: Number = Number::Whole(1);
+pub const PRESENT: Number = Number::Whole(1);
 
 /// What a page is written with. An error is kept until the end: half a page is no page.
-pub(crate) struct Writer<'a> {
+pub struct Writer<'a> {
     format: Format,
     out: &'a mut dyn Write,
     buffer: Vec<u8>,
@@ -71,17 +84,18 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    pub(crate) fn new(format: Format, out: &'a mut dyn Write) -> Self {
+    /// Nothing is written yet.
+    pub fn new(format: Format, out: &'a mut dyn Write) -> Self {
         Self { format, out, buffer: Vec::new(), headed: None, outcome: Ok(()) }
     }
 
     /// Writes one sample, under its family's head.
-    pub(crate) fn put(&mut self, family: &'static Family, labels: &Labels, number: impl Into<Number>) {
+    pub fn put(&mut self, family: &'static Family, labels: &Labels, number: impl Into<Number>) {
         self.line(family, (labels.open(), None), number.into());
     }
 
     /// Writes one sample with one more label.
-    pub(crate) fn put_as(
+    pub fn put_as(
         &mut self,
         (family, label, value): (&'static Family, &str, &str),
         labels: &Labels,
@@ -91,13 +105,19 @@ impl<'a> Writer<'a> {
     }
 
     /// Ends the static part of a page; its tail may follow.
-    pub(crate) fn finish(mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// Where not all of it could be written.
+    pub fn finish(mut self) -> io::Result<()> {
         self.hand_on();
         self.outcome
     }
 
     /// Ends the page.
-    pub(crate) fn end(mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// Where not all of it could be written.
+    pub fn end(mut self) -> io::Result<()> {
         if self.format == Format::OpenMetrics {
             self.buffer.extend_from_slice(b"# EOF\n");
         }
@@ -193,19 +213,30 @@ impl<'a> Writer<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics;
+
+    static GPU_INFO: Family = family("bailiff_gpu_info", Kind::Info, Unit::One);
+    static GPU_ENERGY: Family = family("bailiff_gpu_energy_joules_total", Kind::Counter, Unit::Joules);
+    static GPU_POWER: Family = family("bailiff_gpu_power_watts", Kind::Gauge, Unit::Watts);
+    static UNACCOUNTED: Family = family("bailiff_gpu_memory_unaccounted_bytes", Kind::Gauge, Unit::Bytes);
+    static SNAPSHOTS: Family = family("bailiff_snapshots_total", Kind::Counter, Unit::One);
+    static GAPS: Family = family("bailiff_gaps_total", Kind::Counter, Unit::One);
+    static GPU_CLOCK: Family = family("bailiff_gpu_clock_hertz", Kind::Gauge, Unit::Hertz);
+
+    const fn family(name: &'static str, kind: Kind, unit: Unit) -> Family {
+        Family { name, kind, unit, labels: "gpu gap clock", help: "What it means." }
+    }
 
     fn page(format: Format) -> String {
         let mut out = Vec::new();
         let mut writer = Writer::new(format, &mut out);
         let gpu = Labels::default().with("gpu", "0");
-        writer.put(&metrics::GPU_INFO, &gpu, PRESENT);
-        writer.put(&metrics::GPU_ENERGY, &gpu, 0.25);
-        writer.put(&metrics::GPU_POWER, &gpu, f64::NAN);
-        writer.put(&metrics::GPU_MEMORY_UNACCOUNTED, &gpu, -7_i64);
-        writer.put(&metrics::SNAPSHOTS, &Labels::default(), u64::MAX);
-        writer.put_as((&metrics::GAPS, "gap", "memory"), &Labels::default(), 0_u64);
-        writer.put_as((&metrics::GPU_CLOCK, "clock", "sm"), &gpu, 1_980_000_000_u64);
+        writer.put(&GPU_INFO, &gpu, PRESENT);
+        writer.put(&GPU_ENERGY, &gpu, 0.25);
+        writer.put(&GPU_POWER, &gpu, f64::NAN);
+        writer.put(&UNACCOUNTED, &gpu, -7_i64);
+        writer.put(&SNAPSHOTS, &Labels::default(), u64::MAX);
+        writer.put_as((&GAPS, "gap", "memory"), &Labels::default(), 0_u64);
+        writer.put_as((&GPU_CLOCK, "clock", "sm"), &gpu, 1_980_000_000_u64);
         writer.end().expect("a Vec takes everything");
         String::from_utf8(out).expect("it is text")
     }
@@ -249,7 +280,7 @@ mod tests {
         let mut full = [0; 8];
         let mut out = full.as_mut_slice();
         let mut writer = Writer::new(Format::Text, &mut out);
-        writer.put(&metrics::SNAPSHOTS, &Labels::default(), 1_u64);
+        writer.put(&SNAPSHOTS, &Labels::default(), 1_u64);
         assert!(writer.end().is_err());
     }
 }
