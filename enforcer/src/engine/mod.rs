@@ -87,12 +87,16 @@ pub struct Engine {
     /// Holds that the world outside has told of.
     outside: BTreeSet<Hold>,
     paused: Option<Pause>,
+    /// Only processes of this user may be acted upon: for the others a right is missing.
+    only: Option<u32>,
     warm_up: u32,
     settling: u32,
     tick: u64,
     last: Option<Arc<View>>,
     /// The last snapshot before a restart.
     before: Option<(String, Duration)>,
+    /// The period that streaks were counted at.
+    beat: Option<Duration>,
 }
 
 /// An admin's word that nothing is to be done.
@@ -126,11 +130,13 @@ impl Engine {
             deeds: Deeds::default(),
             outside: BTreeSet::new(),
             paused: None,
+            only: None,
             warm_up: WARM_UP,
             settling: 0,
             tick: 0,
             last: None,
             before: None,
+            beat: None,
             policy,
         }
     }
@@ -141,6 +147,7 @@ impl Engine {
     /// Where the snapshot is not to be judged.
     pub fn tick(&mut self, now: Now, view: Arc<View>) -> Result<Vec<Verdict>, Skip> {
         let missed = self.admit(now, &view)?;
+        self.keep_time(view.interval());
         self.tick += 1;
         let tick = Tick { now, view: &view, number: self.tick, missed, interval: view.interval() };
         self.table.fill(&view);
@@ -192,6 +199,11 @@ impl Engine {
             Holds::Yes => drop(self.outside.insert(hold)),
             Holds::No => drop(self.outside.remove(&hold)),
         }
+    }
+
+    /// Lets it act upon this user's processes alone.
+    pub fn limit_to(&mut self, uid: u32) {
+        self.only = Some(uid);
     }
 
     /// Stops everything destructive, until then or until [`Self::resume`]; gives the deed to be cancelled.
@@ -266,11 +278,20 @@ impl Engine {
         Ok(missed)
     }
 
+    /// Samples of another beat are of another length: what was counted so far says nothing of how long it was.
+    fn keep_time(&mut self, beat: Duration) {
+        if self.beat.replace(beat).is_some_and(|before| before != beat) {
+            self.judges.iter_mut().for_each(Judge::begin_anew);
+            self.deeds.choose_nobody();
+        }
+    }
+
     /// Another boot: nobody that was judged is there any more.
     fn forget_targets(&mut self) {
         self.populations = Default::default();
         self.judges.iter_mut().for_each(Judge::forget);
         self.deeds.choose_nobody();
+        self.deeds.failed.clear();
         self.before = None;
     }
 
@@ -287,7 +308,8 @@ impl Engine {
     fn leave(&mut self, absent: &[Vec<(usize, population::Absent)>; 5]) {
         for (population, absent) in self.populations.iter_mut().zip(absent) {
             for (number, _) in absent.iter().filter(|(_, fate)| *fate == population::Absent::Gone) {
-                population.leave(*number);
+                let left = population.leave(*number);
+                self.deeds.failed.retain(|id| Some(id) != left.as_ref());
             }
         }
     }
