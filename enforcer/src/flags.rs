@@ -134,7 +134,7 @@ pub struct Test {
     /// Files of tests.
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// Prints JSON.
+    /// Prints JSON: every step that did happen.
     #[arg(long)]
     pub json: bool,
 }
@@ -210,7 +210,7 @@ pub struct Replay {
     /// The rules.
     #[arg(long, value_name = "FILE")]
     pub rules: PathBuf,
-    /// An admin looks at a breaker that has opened, and closes it after that long; else it stays open.
+    /// Once a breaker has opened, an admin is taken to resume after so long, such as 1h; without it, never.
     #[arg(long, value_name = "DURATION")]
     pub resume_after: Option<String>,
     /// Prints JSON.
@@ -239,22 +239,25 @@ pub struct Backtest {
     /// The end: a time, or how long ago.
     #[arg(long, value_name = "TIME", default_value = "0s")]
     pub to: String,
-    /// Only the exporter with this label `instance`; else all, one after another.
+    /// Only the exporter with this label `instance`; without it all, one after another.
     #[arg(long, value_name = "INSTANCE")]
     pub instance: Option<String>,
-    /// Takes processes that hold no GPU memory for idle. Prometheus holds nothing of them, so without this `cpu_util` is
-    /// unknown, and a rule that asks for it never matches.
+    /// Takes processes without GPU memory, of which Prometheus holds nothing, to be idle. Without this, the CPU time of
+    /// a workload is unknown.
     #[arg(long)]
-    pub children_idle: bool,
-    /// The time between two scrapes, where it is not to be measured.
-    #[arg(long, value_name = "DURATION")]
-    pub interval: Option<String>,
-    /// An admin looks at a breaker that has opened, and closes it after that long; else it stays open.
-    #[arg(long, value_name = "DURATION")]
-    pub resume_after: Option<String>,
-    /// File with a bearer token, where Prometheus wants one.
+    pub assume_children_idle: bool,
+    /// A file with a bearer token, where Prometheus wants one.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// The time between two scrapes, such as 15s, where it is not to be measured.
+    #[arg(long, value_name = "DURATION")]
+    pub interval: Option<String>,
+    /// How much is asked for at once.
+    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    pub chunk: String,
+    /// Once a breaker has opened, an admin is taken to resume after so long, such as 1h; without it, never.
+    #[arg(long, value_name = "DURATION")]
+    pub resume_after: Option<String>,
     /// Prints JSON.
     #[arg(long)]
     pub json: bool,

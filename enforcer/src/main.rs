@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use bailiff_enforcer::clock::now;
-use bailiff_enforcer::commands::{self, Ink, asked};
-use bailiff_enforcer::flags::{Command, Flags, Run, Test};
+use bailiff_enforcer::commands::{self, Ink};
+use bailiff_enforcer::flags::{Command, Flags, Run};
 use bailiff_enforcer::settings::Settings;
 use bailiff_enforcer::{daemon, policy};
 use bailiff_lifecycle::exit::{self, Exit, Stop};
@@ -33,29 +33,16 @@ fn start(command: Command) -> Result<Exit, Stop> {
         Command::Pause(flags) => commands::pause::pause(&flags, out)?,
         Command::Resume(flags) => commands::pause::resume(&flags.control, out)?,
         Command::Reload(flags) => return Ok(commands::pause::reload(&flags.control, ink, out)?),
-        Command::Test(flags) => return test(flags, out),
+        Command::Test(flags) => return commands::told(commands::test::run(&flags.into(), out)),
         Command::Replay(flags) => {
-            let settings = asked::replay(flags, now().wall).map_err(Stop::Usage)?;
-            return Ok(commands::replay::run(&settings, out)?);
+            return commands::past(&flags, now(), |wanted| commands::replay::run(&wanted, out));
         }
         Command::Backtest(flags) => {
-            let settings = asked::backtest(flags, now().wall).map_err(Stop::Usage)?;
-            return Ok(commands::backtest::run(&settings, out)?);
+            return commands::past(&flags, now(), |wanted| commands::backtest::run(&wanted, out));
         }
         Command::Schema => commands::schema::run(&policy::schema(), out)?,
     }
     Ok(Exit::Done)
-}
-
-/// The worst of all files is the exit code.
-fn test(flags: Test, out: &mut dyn io::Write) -> Result<Exit, Stop> {
-    let mut worst = Exit::Done;
-    for settings in asked::test(flags) {
-        if commands::test::run(&settings, out)? != Exit::Done {
-            worst = Exit::Failed;
-        }
-    }
-    Ok(worst)
 }
 
 fn run(flags: Run) -> Result<(), Stop> {

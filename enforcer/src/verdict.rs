@@ -7,8 +7,8 @@ use bailiff_snapshot::ProcessKey;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::{Action, Kind, Mode, Severity};
-use crate::truth::Truth;
 use crate::view::TargetId;
+use bailiff_snapshot::Truth;
 
 /// One finding of one rule about one target.
 #[derive(Debug, Clone, PartialEq)]

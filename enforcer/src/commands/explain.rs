@@ -10,7 +10,7 @@ use super::{Ink, ask};
 use crate::control::Question;
 use crate::engine::{Explained, GateTold};
 use crate::flags;
-use crate::truth::Truth;
+use bailiff_snapshot::Truth;
 
 /// Asks the daemon, and prints what it says.
 ///

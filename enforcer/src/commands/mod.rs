@@ -1,6 +1,5 @@
 //! The commands that talk with a daemon that runs, and those that need none.
 
-pub mod asked;
 pub mod backtest;
 pub mod check;
 pub mod explain;
@@ -14,6 +13,7 @@ pub mod schema;
 pub mod status;
 mod table;
 pub mod test;
+mod wanted;
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -23,9 +23,19 @@ use bailiff_exposition::bounded_prose;
 use bailiff_lifecycle::control;
 use serde_json::Value;
 
-pub use failure::Failure;
-
 use crate::control::Question;
+pub use failure::Failure;
+pub use wanted::{past, told};
+
+/// How a command tells what it found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Form {
+    /// For people: 80 columns, and nothing in it that a terminal would obey.
+    #[default]
+    Text,
+    /// One JSON document.
+    Json,
+}
 
 /// Whether colours are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,16 +95,6 @@ fn refusal(answer: &Value) -> String {
 /// Foreign text as one line that no terminal is moved by.
 fn line(text: &str) -> String {
     bounded_prose(text).replace('\n', " ")
-}
-
-/// How a command tells what it found.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Form {
-    /// For people: 80 columns, and nothing in it that a terminal would obey.
-    #[default]
-    Text,
-    /// One JSON document.
-    Json,
 }
 
 #[cfg(test)]

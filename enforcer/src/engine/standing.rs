@@ -1,8 +1,8 @@
 //! Where every rule stands with every target: for whoever tells of it, not for whoever decides.
 
 use crate::engine::Engine;
-use crate::truth::Truth;
 use crate::view::TargetId;
+use bailiff_snapshot::Truth;
 
 /// Where one rule stands with one target after the last tick.
 #[derive(Debug, Clone, Copy)]

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use bailiff_snapshot::wire;
 
 use crate::policy::{Field, Pattern, Selector};
-use crate::truth::Truth;
 use crate::view::{Target, View};
+use bailiff_snapshot::Truth;
 
 /// What is known of one text.
 enum Text<'a> {

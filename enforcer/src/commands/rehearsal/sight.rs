@@ -162,7 +162,7 @@ fn named(ask: &Ask) -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::truth::Truth;
+    use bailiff_snapshot::Truth;
 
     #[test]
     fn sets_are_joined_as_their_values_are() {

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::report::{At, NearMiss};
 use crate::engine::Standing;
-use crate::truth::Truth;
 use crate::verdict::What;
 use crate::view::TargetId;
+use bailiff_snapshot::Truth;
 
 /// Near misses that are told one by one.
 const NEAR_TOLD: usize = 20;

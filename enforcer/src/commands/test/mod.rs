@@ -49,8 +49,8 @@ use crate::view::View;
 /// What is wanted.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The file of tests.
-    pub file: PathBuf,
+    /// The files of tests.
+    pub files: Vec<PathBuf>,
     /// How it is told.
     pub form: Form,
 }
@@ -113,17 +113,17 @@ impl Report {
     }
 }
 
-/// Runs the tests of a file; they have failed where the exit says so.
+/// Runs the tests of files; one has failed where the exit says so.
 ///
 /// # Errors
 /// Where a file cannot be read, or has faults.
 pub fn run(settings: &Settings, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let report = rehearse(&settings.file)?;
+    let reports = settings.files.iter().map(|file| rehearse(file)).collect::<Result<Vec<Report>, _>>()?;
     match settings.form {
-        Form::Text => print::print(&report, out)?,
-        Form::Json => super::replay::json(&report, out)?,
+        Form::Text => reports.iter().try_for_each(|report| print::print(report, out))?,
+        Form::Json => super::replay::json(&reports, out)?,
     }
-    Ok(if report.passed() { Exit::Done } else { Exit::Failed })
+    Ok(if reports.iter().all(Report::passed) { Exit::Done } else { Exit::Failed })
 }
 
 /// Runs the tests of a file.
