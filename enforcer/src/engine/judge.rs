@@ -44,6 +44,8 @@ pub(crate) struct Track {
 pub(crate) struct Court<'a> {
     pub(crate) tick: &'a Tick<'a>,
     pub(crate) table: &'a Table,
+    /// By kind: the places of its targets in the view.
+    pub(crate) places: &'a [Vec<usize>; 5],
     /// By the target's place in the view: its number.
     pub(crate) seen: &'a [usize],
     /// By the target's place in the view: whether it is protected.
@@ -117,13 +119,10 @@ impl Judge {
 
     /// Judges every target of a tick, those that it does not have included.
     pub(crate) fn judge(&mut self, court: &mut Court<'_>) {
-        let view = court.tick.view;
         let interval = court.tick.interval;
         self.needs = (self.rule.span.samples(interval), self.rule.clear_after.samples(interval).max(1));
-        for (place, target) in view.targets.iter().enumerate() {
-            if target.kind == self.rule.of {
-                self.one(place, court);
-            }
+        for place in &court.places[self.rule.of as usize] {
+            self.one(*place, court);
         }
         for place in &court.absent[self.rule.of as usize] {
             self.absent(*place, court);
