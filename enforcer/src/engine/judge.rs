@@ -133,7 +133,7 @@ impl Judge {
     fn one(&mut self, place: usize, court: &mut Court<'_>) {
         let Some(number) = court.seen.get(place).copied() else { return };
         let Some(row) = court.table.row(court.tick.view, place) else { return };
-        let (outcome, _) = self.outcome(row, court.protections[place], court.tick);
+        let (outcome, _) = self.outcome(&row, court.protections[place], court.tick);
         if self.tracks.len() <= number {
             self.tracks.resize(number + 1, Track::default());
         }
@@ -184,7 +184,7 @@ impl Judge {
     }
 
     /// What the rule says of a target, and which gate said it.
-    pub(crate) fn outcome(&self, row: Row<'_>, protected: Truth, tick: &Tick<'_>) -> (Truth, Gate) {
+    pub(crate) fn outcome(&self, row: &Row<'_>, protected: Truth, tick: &Tick<'_>) -> (Truth, Gate) {
         match !protected {
             Truth::True => {}
             stopped => return (stopped, Gate::Protection),
@@ -206,7 +206,7 @@ impl Judge {
     }
 
     /// The exception that spares a target, or may.
-    pub(crate) fn spared(&self, row: Row<'_>, tick: &Tick<'_>) -> Option<(Truth, Gate)> {
+    pub(crate) fn spared(&self, row: &Row<'_>, tick: &Tick<'_>) -> Option<(Truth, Gate)> {
         self.except.iter().zip(&self.rule.except).enumerate().find_map(|(place, (node, exception))| {
             let over = exception.until.is_some_and(|until| tick.now.wall > until);
             let stopped = if over { Truth::True } else { !node.ask(row) };
