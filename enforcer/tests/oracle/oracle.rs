@@ -11,7 +11,7 @@ use bailiff_enforcer::verdict::{Hold, Outcome, Verdict, What};
 use bailiff_enforcer::view::View;
 
 use crate::plan::{Plan, RulePlan, samples};
-use crate::seen::{self, Seen};
+use crate::seen::{self, Seen, Sight, Traces};
 
 macro_rules! ensure {
     ($holds:expr, $($said:tt)+) => {
@@ -41,7 +41,7 @@ struct Track {
     marks: Vec<Mark>,
     /// The gap that was allowed at each mark: a reload may change it.
     gaps: Vec<u32>,
-    gpus: Vec<String>,
+    traces: Traces,
     stage: Stage,
     /// The tick of the first true sample of the streak.
     began: u64,
@@ -81,6 +81,7 @@ struct Deed {
     wall_ms: u64,
     uid: Option<u32>,
     gpus: Vec<String>,
+    pids: Vec<u32>,
     mode: Mode,
     outcome: Option<Outcome>,
     /// Longer than an hour ago, by a clock that did not stop since.
@@ -103,8 +104,6 @@ struct Found {
     needed: u32,
     interval: u64,
     protected: Truth,
-    uid: Option<u32>,
-    gpus: Vec<String>,
     workload: Option<String>,
 }
 
@@ -131,8 +130,8 @@ pub struct Oracle {
     mass_possible: bool,
     mass_seen: bool,
     unknown_possible: bool,
-    /// Against whom a deed failed, and on which GPUs.
-    failed: BTreeMap<String, Vec<String>>,
+    /// Against whom a deed failed.
+    failed: BTreeMap<String, Traces>,
     /// Or was refused, ever.
     refused: BTreeSet<String>,
     paused: Option<Option<u64>>,
@@ -232,7 +231,7 @@ impl Oracle {
             self.failures += 1;
             self.failures_in_all += 1;
             self.failure_open |= self.failures >= 3;
-            self.failed.insert(deed.target.clone(), deed.gpus.clone());
+            self.failed.insert(deed.target.clone(), Traces { gpus: deed.gpus.clone(), pids: deed.pids.clone() });
             self.refused.insert(deed.target.clone());
         } else {
             self.failures = 0;
@@ -258,8 +257,8 @@ impl Oracle {
             let Some(old) = before.rules.iter().find(|old| old.condition == condition) else { continue };
             let armed = old.mode.min(cap_before) == Mode::Watch && self.mode(rule) == Mode::Enforce;
             if !armed {
-                let same = RulePlan { name: String::new(), ..old.clone() }
-                    == RulePlan { name: String::new(), ..rule.clone() }
+                let same = RulePlan { name: String::new(), ..RulePlan::clone(old) }
+                    == RulePlan { name: String::new(), ..RulePlan::clone(rule) }
                     && cap == cap_before;
                 kept.insert(condition, same);
             }
@@ -363,15 +362,17 @@ impl Oracle {
         if self.paused.is_some_and(|until| until.is_some_and(|until| until <= wall)) {
             self.paused = None;
         }
-        let found = self.find(view, missed, wall);
-        let there: BTreeSet<String> = [Kind::Process, Kind::Workload]
-            .into_iter()
-            .flat_map(|kind| seen::all(view, kind))
-            .map(|target| target.id)
-            .collect();
-        self.failed.retain(|id, gpus| there.contains(id) || !is_gone(id, gpus, view));
-        self.breakers(view, &found);
-        let stage = Court { now, view, found: &found, verdicts };
+        let sight = Sight::new(view);
+        let found = self.find(&sight, missed, wall);
+        self.failed.retain(|id, traces| {
+            let there = [Kind::Process, Kind::Workload].into_iter().find_map(|kind| sight.find(kind, id));
+            if let Some(there) = there {
+                *traces = there.traces();
+            }
+            there.is_some() || !is_gone(traces, view)
+        });
+        self.breakers(&sight, &found);
+        let stage = Court { now, view, sight: &sight, found: &found, verdicts };
         for deed in &mut self.deeds {
             deed.past |= stage.since(deed) >= HOUR;
         }
@@ -382,19 +383,20 @@ impl Oracle {
     }
 
     /// Feeds every track, and tells what is true of everybody now.
-    fn find(&mut self, view: &View, missed: u32, wall: u64) -> BTreeMap<(Arc<str>, String), Found> {
+    fn find(&mut self, sight: &Sight<'_>, missed: u32, wall: u64) -> BTreeMap<(Arc<str>, String), Found> {
         let mut found = BTreeMap::new();
+        let view = sight.view;
         let rules = self.plan.rules.clone();
         for rule in &rules {
             let condition = rule.condition.clone();
-            let targets = seen::all(view, rule.of);
+            let targets = sight.of(rule.of);
             let present: BTreeSet<&str> = targets.iter().map(|target| target.id.as_str()).collect();
             absent(&mut self.tracks, rule, (&present, missed), view);
-            for target in &targets {
+            for target in targets {
                 let protected = target.protected(&self.plan);
                 let outcome = gates(rule, target, (protected, wall));
                 let track = self.tracks.entry((condition.clone(), target.id.clone())).or_default();
-                track.feed(outcome, (missed, rule.max_gap), target.gpus());
+                track.feed(outcome, (missed, rule.max_gap), target.traces());
                 let count = count(track);
                 if outcome == Truth::Unknown || missed > 0 {
                     self.unknown_possible = true;
@@ -407,19 +409,17 @@ impl Oracle {
                         needed: samples(rule.span, view.snapshot.interval_ms),
                         interval: view.snapshot.interval_ms,
                         protected,
-                        uid: target.uid(),
-                        gpus: target.gpus(),
                         workload: target.processes.first().and_then(|it| seen::workload(it)).map(str::to_owned),
                     },
                 );
             }
             if let Some((from, ..)) = &rule.pick {
-                let workloads = seen::all(view, Kind::Workload);
+                let workloads = sight.of(Kind::Workload);
                 let present: BTreeSet<&str> = workloads.iter().map(|target| target.id.as_str()).collect();
                 absent(&mut self.picks, rule, (&present, missed), view);
-                for target in &workloads {
+                for target in workloads {
                     let track = self.picks.entry((condition.clone(), target.id.clone())).or_default();
-                    track.feed(target.ask(from), (missed, rule.max_gap), target.gpus());
+                    track.feed(target.ask(from), (missed, rule.max_gap), target.traces());
                     let streak = count(track);
                     if streak == 0 || streak == 1 && track.now() == Truth::True {
                         track.began = self.tick;
@@ -430,9 +430,9 @@ impl Oracle {
         found
     }
 
-    fn breakers(&mut self, view: &View, found: &BTreeMap<(Arc<str>, String), Found>) {
-        let loose = view.snapshot.processes.iter().filter(|process| seen::workload(process).is_none()).count();
-        let workloads = seen::all(view, Kind::Workload).len();
+    fn breakers(&mut self, sight: &Sight<'_>, found: &BTreeMap<(Arc<str>, String), Found>) {
+        let loose = sight.view.snapshot.processes.iter().filter(|process| seen::workload(process).is_none()).count();
+        let workloads = sight.of(Kind::Workload).len();
         let (mut surely, mut perhaps) = (BTreeSet::new(), BTreeSet::new());
         for rule in self.plan.rules.iter().filter(|rule| rule.destructive()) {
             let condition = rule.condition.clone();
@@ -443,7 +443,7 @@ impl Oracle {
                 }
                 perhaps.insert(it.workload.clone().unwrap_or_else(|| format!("{of} {id}")));
                 if rule.pick.is_some() {
-                    perhaps.extend(seen::all(view, Kind::Workload).into_iter().map(|target| target.id));
+                    perhaps.extend(sight.of(Kind::Workload).iter().map(|target| target.id.clone()));
                 }
                 let counted = self.mode(rule) == Mode::Enforce && it.protected == Truth::False && rule.of != Kind::Gpu;
                 if let (true, Some(workload)) = (counted, &it.workload) {
@@ -539,7 +539,7 @@ impl Oracle {
                 let gpu = court.found.get(&(condition.clone(), format!("gpu:{uuid}")));
                 gpu.is_some_and(|gpu| gpu.outcome == Truth::True && gpu.count >= due)
             };
-            ensure!(pick.gpus.iter().any(long_enough), "no GPU of its matches for so long: {verdict:?}");
+            ensure!(pick.traces.gpus.iter().any(long_enough), "no GPU of its matches for so long: {verdict:?}");
             let told = |before: usize| {
                 self.picked.iter().any(|(name, step, whom, tick)| {
                     *name == condition && *step == before && *whom == id && *tick >= pick.began
@@ -588,8 +588,7 @@ impl Oracle {
         let (What::Due(action) | What::Act(_, action)) = &verdict.what else { unreachable!("a deed") };
         ensure!(action.destructive(), "{verdict:?}");
         let kind = if rule.pick.is_some() { Kind::Workload } else { rule.of };
-        let targets = seen::all(court.view, kind);
-        let Some(target) = targets.iter().find(|target| target.id == id) else {
+        let Some(target) = court.sight.find(kind, &id) else {
             return Err(format!("against somebody who is not there: {verdict:?}"));
         };
         let protected = target.protected(&self.plan);
@@ -669,8 +668,7 @@ impl Oracle {
         let stage = &mut tracks.get_mut(&key).unwrap().stage;
         (stage.done, stage.acted, stage.again, stage.due) = (step + 1, true, false, None);
         let kind = if rule.pick.is_some() { Kind::Workload } else { rule.of };
-        let targets = seen::all(court.view, kind);
-        let seen = targets.iter().find(|it| it.id == target).unwrap();
+        let seen = court.sight.find(kind, &target).unwrap();
         self.in_flight = Some(id);
         self.acts += 1;
         self.enforced += u64::from(verdict.mode == Mode::Enforce);
@@ -684,6 +682,7 @@ impl Oracle {
             wall_ms: u64::try_from(court.now.wall.as_millis()).unwrap(),
             uid: seen.uid(),
             gpus: seen.gpus(),
+            pids: seen.traces().pids,
             mode: verdict.mode,
             outcome: None,
             past: false,
@@ -749,7 +748,7 @@ impl Oracle {
                     perhaps.remove(key);
                     continue;
                 }
-                let free = rule.pick.is_none() && !stage.fuzzy && !stage.again && self.unburdened(rule, key, found);
+                let free = rule.pick.is_none() && !stage.fuzzy && !stage.again && self.unburdened(rule, key);
                 if free && due && step.action.destructive() {
                     surely.insert(key.clone());
                 }
@@ -770,14 +769,13 @@ impl Oracle {
         Ok(())
     }
 
-    fn unburdened(&self, rule: &RulePlan, (_, id): &(Arc<str>, String), found: &Found) -> bool {
+    fn unburdened(&self, rule: &RulePlan, (_, id): &(Arc<str>, String)) -> bool {
         let number = self.match_numbers.get(&(rule.condition.clone(), id.clone())).copied().unwrap_or_default();
         let rested = rule.cooldown.is_zero()
             || !self.deeds.iter().any(|deed| deed.target == *id && deed.match_of != number);
         let enforced = self.deeds.iter().filter(|deed| deed.mode == Mode::Enforce).count();
         let limits = &self.plan.limits;
         let least = limits.per_node_hour.min(limits.per_user_hour).min(limits.per_gpu_hour);
-        let _ = (&found.uid, &found.gpus);
         rested && !self.refused.contains(id) && enforced < usize::try_from(least).unwrap()
     }
 }
@@ -786,6 +784,7 @@ impl Oracle {
 struct Court<'a> {
     now: Now,
     view: &'a View,
+    sight: &'a Sight<'a>,
     found: &'a BTreeMap<(Arc<str>, String), Found>,
     verdicts: &'a [Verdict],
 }
@@ -805,23 +804,18 @@ impl Court<'_> {
 }
 
 /// Every source that would tell of one who is not there has answered.
-fn is_gone(id: &str, gpus: &[String], view: &View) -> bool {
+fn is_gone(traces: &Traces, view: &View) -> bool {
     let snapshot = &view.snapshot;
     let up = |name: &str| snapshot.sources.get(name).is_some_and(|source| source.up);
     let told = |uuid: &String| {
         let gpu = snapshot.gpus.iter().find(|gpu| gpu.uuid.as_ref() == Some(uuid));
         gpu.is_some_and(|gpu| gpu.fault.is_none() && gpu.listed.is_some())
     };
-    let unconfirmed = |id: &str| {
-        let pid = id.strip_prefix("process:").and_then(|rest| rest.split(['@', '#']).next());
-        let same = |process: &bailiff_snapshot::wire::Process| Some(process.pid.to_string().as_str()) == pid;
-        let hidden = |process: &bailiff_snapshot::wire::Process| {
-            process.start_ticks.is_none() && process.state != "gone"
-        };
-        let workload = id.starts_with("workload:");
-        snapshot.processes.iter().any(|process| hidden(process) && (workload || same(process)))
-    };
-    up("nvml") && up("proc") && gpus.iter().all(told) && !unconfirmed(id)
+    // A pid that is listed and of which nothing else is known may still be the one.
+    let unconfirmed = snapshot.processes.iter().any(|process| {
+        process.start_ticks.is_none() && process.state != "gone" && traces.pids.contains(&process.pid)
+    });
+    up("nvml") && up("proc") && traces.gpus.iter().all(told) && !unconfirmed
 }
 
 /// Those who are not there: gone for good where every source that would tell has answered, else unknown.
@@ -836,10 +830,10 @@ fn absent(
         if *of != rule.condition || present.contains(id.as_str()) {
             continue;
         }
-        if is_gone(id, &track.gpus, view) {
+        if is_gone(&track.traces, view) {
             gone.push((of.clone(), id.clone()));
         } else {
-            track.feed(Truth::Unknown, (missed, rule.max_gap), track.gpus.clone());
+            track.feed(Truth::Unknown, (missed, rule.max_gap), track.traces.clone());
             if track.stage.open && count(track) == 0 {
                 track.stage = Stage { flagged: track.stage.flagged, ..Stage::default() };
             }
@@ -906,12 +900,12 @@ impl Track {
         self.gaps.push(max_gap);
     }
 
-    fn feed(&mut self, outcome: Truth, (missed, max_gap): (u32, u32), gpus: Vec<String>) {
+    fn feed(&mut self, outcome: Truth, (missed, max_gap): (u32, u32), traces: Traces) {
         if missed > 0 {
             self.put(Mark::Missed(missed), max_gap);
         }
         self.put(Mark::Seen(outcome), max_gap);
-        self.gpus = gpus;
+        self.traces = traces;
     }
 
     fn now(&self) -> Truth {

@@ -1,6 +1,7 @@
 //! Policies as the oracle knows them: plain data, from which the engine's own form is made.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ pub struct Plan {
     pub limits: Limits,
     pub protect: Option<Cond>,
     pub allow_root: bool,
-    pub rules: Vec<RulePlan>,
+    pub rules: Vec<Arc<RulePlan>>,
 }
 
 /// What a trace may hold.
@@ -128,7 +129,9 @@ fn count(number: u64) -> f64 {
 
 impl RulePlan {
     fn named(mut self) -> Self {
-        self.condition = Arc::from(format!("{:?} {:?} {:?}", self.of, self.when, self.pick));
+        let mut hasher = DefaultHasher::new();
+        format!("{:?} {:?} {:?}", self.of, self.when, self.pick).hash(&mut hasher);
+        self.condition = Arc::from(format!("{:016x}", hasher.finish()));
         self
     }
 
@@ -182,14 +185,15 @@ impl Plan {
             protect: self.protect.as_ref().map(Cond::ask),
             allow_root: self.allow_root,
             channels: BTreeMap::new(),
-            rules: self.rules.iter().map(RulePlan::rule).collect(),
+            rules: self.rules.iter().map(|rule| rule.rule()).collect(),
         })
     }
 
     pub fn new(dice: &mut Dice, weather: Weather, foreign: bool) -> Self {
         let calm = weather == Weather::Calm;
         let count = if calm { 1 } else { dice.of(1, 3) };
-        let rules = (0..count).map(|place| RulePlan::new(dice, place, weather, foreign)).collect();
+        let rules =
+            (0..count).map(|place| Arc::new(RulePlan::new(dice, place, weather, foreign))).collect();
         let small = |dice: &mut Dice| u32::try_from(dice.of(1, 4)).unwrap();
         let tight = !calm && dice.percent(40);
         Self {

@@ -15,17 +15,58 @@ pub struct Seen<'a> {
     pub processes: Vec<&'a wire::Process>,
     pub relatives: Option<Vec<&'a wire::Relative>>,
     pub gpu: Option<&'a wire::Gpu>,
+    held: Vec<(&'a wire::Gpu, &'a wire::Holder)>,
     cpu: Value,
     snapshot: &'a wire::Snapshot,
 }
 
+/// Everybody in one snapshot.
+pub struct Sight<'a> {
+    pub view: &'a View,
+    processes: Vec<Seen<'a>>,
+    workloads: Vec<Seen<'a>>,
+    gpus: Vec<Seen<'a>>,
+}
+
+impl<'a> Sight<'a> {
+    pub fn new(view: &'a View) -> Self {
+        Self {
+            view,
+            processes: all(view, Kind::Process),
+            workloads: all(view, Kind::Workload),
+            gpus: all(view, Kind::Gpu),
+        }
+    }
+
+    pub fn of(&self, kind: Kind) -> &[Seen<'a>] {
+        match kind {
+            Kind::Process => &self.processes,
+            Kind::Workload => &self.workloads,
+            Kind::Gpu => &self.gpus,
+            Kind::Lease | Kind::MpsServer => &[],
+        }
+    }
+
+    pub fn find(&self, kind: Kind, id: &str) -> Option<&Seen<'a>> {
+        self.of(kind).iter().find(|target| target.id == id)
+    }
+}
+
+/// What tells whether one who is not seen is gone.
+#[derive(Debug, Clone, Default)]
+pub struct Traces {
+    pub gpus: Vec<String>,
+    pub pids: Vec<u32>,
+}
+
 /// Everybody of a kind.
-pub fn all<'a>(view: &'a View, kind: Kind) -> Vec<Seen<'a>> {
+fn all<'a>(view: &'a View, kind: Kind) -> Vec<Seen<'a>> {
     let snapshot = &view.snapshot;
     let mut found: Vec<Seen<'a>> = Vec::new();
-    let seen = |id: String, processes, relatives, gpu| {
+    let seen = |id: String, processes: Vec<&'a wire::Process>, relatives, gpu| {
         let cpu = view.targets.iter().find(|target| *target.id.0 == *id).map_or(Value::Unknown(""), |it| it.cpu);
-        Seen { id, processes, relatives, gpu, cpu, snapshot }
+        let held = holdings(snapshot, &processes);
+        Seen { id, processes, relatives, gpu, held, cpu, snapshot }
     };
     match kind {
         Kind::Process => {
@@ -67,6 +108,21 @@ pub fn all<'a>(view: &'a View, kind: Kind) -> Vec<Seen<'a>> {
     found
 }
 
+fn holdings<'a>(
+    snapshot: &'a wire::Snapshot,
+    processes: &[&wire::Process],
+) -> Vec<(&'a wire::Gpu, &'a wire::Holder)> {
+    let mut found = Vec::new();
+    for gpu in &snapshot.gpus {
+        for holder in &gpu.holders {
+            if processes.iter().any(|process| process.pid == holder.pid) {
+                found.push((gpu, holder));
+            }
+        }
+    }
+    found
+}
+
 pub fn workload(process: &wire::Process) -> Option<&str> {
     process.facts.as_ref()?.workload.as_deref()
 }
@@ -79,16 +135,12 @@ pub fn blind(snapshot: &wire::Snapshot) -> bool {
 }
 
 impl Seen<'_> {
-    pub fn holdings(&self) -> Vec<(&wire::Gpu, &wire::Holder)> {
-        let mut found = Vec::new();
-        for gpu in &self.snapshot.gpus {
-            for holder in &gpu.holders {
-                if self.processes.iter().any(|process| process.pid == holder.pid) {
-                    found.push((gpu, holder));
-                }
-            }
-        }
-        found
+    fn holdings(&self) -> &[(&wire::Gpu, &wire::Holder)] {
+        &self.held
+    }
+
+    pub fn traces(&self) -> Traces {
+        Traces { gpus: self.gpus(), pids: self.processes.iter().map(|process| process.pid).collect() }
     }
 
     pub fn gpus(&self) -> Vec<String> {

@@ -71,7 +71,7 @@ impl Trace {
             world.slots.iter_mut().skip(3).for_each(|slot| slot.alive = false);
         }
         let cap = if dice.percent(90) { Mode::Enforce } else { Mode::Watch };
-        let length = dice.of(20, 120);
+        let length = dice.of(20, 120).min(dice.of(20, 120));
         let mut events = Vec::new();
         let mut edited = plan.clone();
         let mut fixes: Vec<Change> = Vec::new();
@@ -249,7 +249,7 @@ fn reloaded(dice: &mut Dice, before: &Plan, foreign: bool) -> Plan {
         3 if dice.percent(30) => plan = Plan::new(dice, Weather::Rough, foreign),
         _ => {
             let place = usize::try_from(dice.below(plan.rules.len() as u64)).unwrap();
-            plan.rules[place].edit(dice);
+            Arc::make_mut(&mut plan.rules[place]).edit(dice);
         }
     }
     let mut conditions: Vec<_> = plan.rules.iter().map(|rule| rule.condition.clone()).collect();
