@@ -1,10 +1,26 @@
 //! The enforcer: judges snapshots by the admin's rules, warns, ends, verifies and records.
 
+pub mod actions;
+pub mod audit;
+pub mod census;
+pub mod clock;
+pub mod commands;
+pub mod control;
+pub mod daemon;
+pub mod disk;
 pub mod engine;
+pub mod flags;
 pub mod guard;
+mod kin;
+pub mod metrics;
 pub mod policy;
+pub mod policy_file;
 pub mod rules;
-pub use bailiff_snapshot::truth;
+pub mod settings;
+pub mod stream;
 pub mod value;
 pub mod verdict;
 pub mod view;
+pub mod web;
+
+pub use bailiff_snapshot::truth;

@@ -7,8 +7,8 @@ use bailiff_snapshot::ProcessKey;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::{Action, Kind, Mode, Severity};
-use crate::truth::Truth;
 use crate::view::TargetId;
+use bailiff_snapshot::Truth;
 
 /// One finding of one rule about one target.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,7 +60,9 @@ pub enum Hold {
     OtherInterval,
     /// The audit log cannot be written.
     Audit,
-    /// A right to act is missing.
+    /// The state cannot be written, so budgets would not outlive a restart.
+    State,
+    /// The right to act upon this user's processes is missing.
     Rights,
     /// Not the host's PID namespace, or no boot id.
     Untrusted,
@@ -86,13 +88,14 @@ pub enum Hold {
 
 impl Hold {
     /// All of them, in the order of the docs.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Paused,
         Self::Started,
         Self::Reloaded,
         Self::InvalidFile,
         Self::OtherInterval,
         Self::Audit,
+        Self::State,
         Self::Rights,
         Self::Untrusted,
         Self::Stale,
@@ -106,6 +109,39 @@ impl Hold {
         Self::Failed,
     ];
 
+    /// It withholds everything destructive, whoever it is against.
+    #[must_use]
+    pub const fn node_wide(self) -> bool {
+        !matches!(self, Self::Rights | Self::GpuBudget | Self::UserBudget | Self::Cooldown | Self::Failed)
+    }
+
+    /// What it means, for people.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Paused => "an admin paused it",
+            Self::Started => "it has just started",
+            Self::Reloaded => "the policy was just changed",
+            Self::InvalidFile => "the file on disk is invalid; the last good policy goes on",
+            Self::OtherInterval => "the file was written for another beat",
+            Self::Audit => "the audit log cannot be written",
+            Self::State => "the state cannot be written, and budgets would not outlive a restart",
+            Self::Rights => {
+                "CAP_KILL is missing, so only the enforcer's own user's processes can be acted upon"
+            }
+            Self::Untrusted => "this is not the host's PID namespace, or there is no boot id",
+            Self::Stale => "the last snapshot is too old to act on",
+            Self::GpuBudget => "the GPU's deeds of this hour are used up",
+            Self::UserBudget => "the user's deeds of this hour are used up",
+            Self::NodeBudget => "the node's deeds of this hour are used up",
+            Self::Cooldown => "the same target had its turn a short while ago",
+            Self::MassBreaker => "half of all workloads matched at once",
+            Self::FailureBreaker => "three deeds in a row failed",
+            Self::UnknownBreaker => "too much is unknown",
+            Self::Failed => "an earlier deed against this target failed",
+        }
+    }
+
     /// Its label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -116,6 +152,7 @@ impl Hold {
             Self::InvalidFile => "invalid_file",
             Self::OtherInterval => "other_interval",
             Self::Audit => "audit",
+            Self::State => "state",
             Self::Rights => "rights",
             Self::Untrusted => "untrusted",
             Self::Stale => "stale",
@@ -183,7 +220,7 @@ pub struct Evidence {
 }
 
 /// One comparison and its outcome.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
     /// The attribute or selector.
     pub name: String,

@@ -1,19 +1,13 @@
 //! The status page for people: the newest snapshot as tables. It works without scripts.
 
 use std::cmp::Reverse;
-use std::fmt::{self, Display, Write};
 use std::time::Duration;
 
+use bailiff_exposition::html::{Column, Html};
+use bailiff_exposition::human::{Bytes, Span, or_unknown};
 use bailiff_snapshot::{Fault, Gpu, Holder, Process, Snapshot, Utilization, snapshot::user_label};
 
-use crate::page::labels::bounded;
 use crate::published::Published;
-
-const STYLE: &str = include_str!("landing.css");
-/// Seconds until a browser asks again.
-const REFRESH: u32 = 5;
-/// What stands where nothing was observed.
-const UNKNOWN: &str = "–";
 
 /// What is shown.
 #[derive(Debug)]
@@ -30,17 +24,9 @@ impl View<'_> {
     /// The page.
     #[must_use]
     pub fn html(&self) -> String {
-        let mut html = Html(String::new());
-        html.raw("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
-        html.raw(&format!("<meta http-equiv=\"refresh\" content=\"{REFRESH}\">"));
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        html.raw("<meta name=\"viewport\" content=\"width=device-width\"><title>");
-        html.text(&host);
-        html.raw(" · GPU Bailiff</title><style>");
-        html.raw(STYLE);
-        html.raw("</style></head><body><h1>GPUs of ");
-        html.text(&host);
-        html.raw("</h1><p class=\"dim\">GPU Bailiff exporter ");
+        let mut html = Html::begin(&host, &format!("GPUs of {host}"));
+        html.raw("<p class=\"dim\">GPU Bailiff exporter ");
         html.raw(env!("CARGO_PKG_VERSION"));
         html.raw(" · <a href=\"");
         html.text(self.telemetry);
@@ -52,64 +38,9 @@ impl View<'_> {
             gpus(&published.snapshot, &mut html);
             holders(published, &mut html);
         }
-        html.raw("</body></html>\n");
-        html.0
+        html.end()
     }
 }
-
-/// HTML in the making: text is escaped, so nothing that a process is called becomes a part of the page.
-struct Html(String);
-
-impl Html {
-    fn raw(&mut self, html: &str) {
-        self.0.push_str(html);
-    }
-
-    fn text(&mut self, text: &str) {
-        for character in bounded(text).chars() {
-            match character {
-                '&' => self.raw("&amp;"),
-                '<' => self.raw("&lt;"),
-                '>' => self.raw("&gt;"),
-                '"' => self.raw("&quot;"),
-                '\'' => self.raw("&#39;"),
-                other => self.0.push(other),
-            }
-        }
-    }
-
-    fn table(&mut self, title: &str, columns: &[Column]) {
-        self.raw("<h2>");
-        self.text(title);
-        self.raw("</h2><table><thead><tr>");
-        for (name, class) in columns {
-            self.cell("th", class, name);
-        }
-        self.raw("</tr></thead><tbody>");
-    }
-
-    fn row(&mut self, columns: &[Column], cells: &[String]) {
-        self.raw("<tr>");
-        for ((_, class), cell) in columns.iter().zip(cells) {
-            self.cell("td", class, cell);
-        }
-        self.raw("</tr>\n");
-    }
-
-    fn cell(&mut self, tag: &str, class: &str, text: &str) {
-        let class = if text.starts_with("down") { "bad" } else { class };
-        self.raw(&format!("<{tag} class=\"{class}\">"));
-        self.text(text);
-        self.raw(&format!("</{tag}>"));
-    }
-
-    fn end_table(&mut self) {
-        self.raw("</tbody></table>");
-    }
-}
-
-/// A column's title and class: `n` is for numbers.
-type Column = (&'static str, &'static str);
 
 const SOURCES: [Column; 3] = [("source", ""), ("state", ""), ("took", "n")];
 const GPUS: [Column; 9] = [
@@ -217,76 +148,9 @@ fn holder_cells(gpu: &Gpu, holder: &Holder, process: Option<&Process>) -> [Strin
     ]
 }
 
-fn or_unknown(value: Option<impl Display>) -> String {
-    value.map_or_else(|| UNKNOWN.to_owned(), |value| value.to_string())
-}
-
-/// Bytes as people say them.
-struct Bytes(i128);
-
-impl Display for Bytes {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-        let mut tenths = self.0 * 10;
-        let mut unit = 0;
-        while tenths.abs() >= 10_240 && unit + 1 < UNITS.len() {
-            tenths /= 1024;
-            unit += 1;
-        }
-        if tenths < 0 {
-            out.write_char('-')?;
-        }
-        let tenths = tenths.unsigned_abs();
-        match unit {
-            0 => write!(out, "{} B", tenths / 10),
-            _ => write!(out, "{}.{} {}", tenths / 10, tenths % 10, UNITS[unit]),
-        }
-    }
-}
-
-/// A time as people say it, in its two largest units.
-struct Span(Duration);
-
-impl Display for Span {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.as_secs();
-        match seconds {
-            0..60 => write!(out, "{seconds} s"),
-            60..3600 => write!(out, "{} min {} s", seconds / 60, seconds % 60),
-            3600..86_400 => write!(out, "{} h {} min", seconds / 3600, seconds / 60 % 60),
-            _ => write!(out, "{} d {} h", seconds / 86_400, seconds / 3600 % 24),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_and_times_read_well() {
-        let sizes = [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1536, "1.5 KiB"),
-            (-(3 << 30), "-3.0 GiB"),
-            (80 << 30, "80.0 GiB"),
-        ];
-        for (bytes, expected) in sizes {
-            assert_eq!(Bytes(bytes).to_string(), expected);
-        }
-        for (seconds, expected) in [(5, "5 s"), (65, "1 min 5 s"), (3_700, "1 h 1 min"), (90_000, "1 d 1 h")]
-        {
-            assert_eq!(Span(Duration::from_secs(seconds)).to_string(), expected);
-        }
-    }
-
-    #[test]
-    fn names_are_text_and_never_markup() {
-        let mut html = Html(String::new());
-        html.text("<script>\"x\"&'y'</script>");
-        assert_eq!(html.0, "&lt;script&gt;&quot;x&quot;&amp;&#39;y&#39;&lt;/script&gt;");
-    }
 
     #[test]
     fn before_the_first_snapshot_there_is_a_page_as_well() {

@@ -9,7 +9,6 @@ pub mod health;
 pub mod landing;
 pub mod metrics;
 pub mod once;
-pub mod own;
 pub mod page;
 pub mod published;
 pub mod record;
@@ -17,17 +16,18 @@ pub mod requests;
 pub mod routes;
 pub mod selection;
 pub mod settings;
-pub mod socket;
 pub mod stream;
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bailiff_lifecycle::listen;
 use bailiff_lifecycle::server::{self, Limits};
+use bailiff_lifecycle::socket::Socket;
 use bailiff_snapshot::Sample;
 use tokio::task::JoinSet;
 
@@ -36,7 +36,6 @@ use crate::record::Record;
 use crate::requests::Requests;
 use crate::routes::Routes;
 use crate::settings::Settings;
-use crate::socket::Socket;
 use crate::stream::Clients;
 
 /// Something that looks once and says what it saw; may take as long as its own deadlines allow.
@@ -73,7 +72,7 @@ impl Exporter {
     pub fn open(settings: Settings) -> Result<Self> {
         Ok(Self {
             listeners: listen::open(&settings.web.listen)?,
-            socket: settings.outlets.stream.as_deref().map(Socket::open).transpose()?,
+            socket: settings.outlets.stream.as_deref().map(open_stream).transpose()?,
             record: settings.outlets.record.as_deref().map(Record::open).transpose()?,
             settings,
         })
@@ -132,6 +131,10 @@ impl Exporter {
             drain: Duration::from_secs(5),
         }
     }
+}
+
+fn open_stream(path: &Path) -> Result<Socket> {
+    Socket::open(path, "stream")
 }
 
 /// Waits until one of them ends; true where it was the beat.

@@ -1,85 +1,7 @@
 //! The table of metrics, and the only file that spells a metric's name. `docs/metrics.md` is made from it.
 
-/// What a family's numbers are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Goes up and down.
-    Gauge,
-    /// Only goes up, until its process or this one starts anew.
-    Counter,
-    /// Always 1: its labels are what it tells.
-    Info,
-}
-
-/// What a family's numbers are counted in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
-    /// Things, or yes and no.
-    One,
-    /// Bytes.
-    Bytes,
-    /// Seconds.
-    Seconds,
-    /// Bytes held for so many seconds.
-    ByteSeconds,
-    /// 0 to 1.
-    Ratio,
-    /// Watts.
-    Watts,
-    /// Joules.
-    Joules,
-    /// Degrees Celsius.
-    Celsius,
-    /// Hertz.
-    Hertz,
-}
-
-impl Unit {
-    /// What a name ends with, before `_total`; empty for things.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::One => "",
-            Self::Bytes => "bytes",
-            Self::Seconds => "seconds",
-            Self::ByteSeconds => "byte_seconds",
-            Self::Ratio => "ratio",
-            Self::Watts => "watts",
-            Self::Joules => "joules",
-            Self::Celsius => "celsius",
-            Self::Hertz => "hertz",
-        }
-    }
-}
-
-/// One family: a name and all the series that bear it.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Family {
-    /// As its samples are called.
-    pub name: &'static str,
-    /// What its numbers are.
-    pub kind: Kind,
-    /// What they are counted in.
-    pub unit: Unit,
-    /// The labels that its series may have, separated by spaces; one whose value is not known is left out.
-    pub labels: &'static str,
-    /// What it means, and what its absence means.
-    pub help: &'static str,
-}
-
-macro_rules! families {
-    ($($list:ident { $($id:ident $kind:ident $unit:ident $name:literal [$labels:literal] $help:literal;)* })*) => {
-        $($(
-            #[doc = concat!("`", $name, "`")]
-            pub static $id: Family =
-                Family { name: $name, kind: Kind::$kind, unit: Unit::$unit, labels: $labels, help: $help };
-        )*)*
-        $(
-            /// Families in the order of the page.
-            pub static $list: &[&Family] = &[$(&$id),*];
-        )*
-    };
-}
+use bailiff_exposition::families;
+pub use bailiff_exposition::own::FAMILIES as OWN_PROCESS;
 
 families! {
 FAMILIES {
@@ -204,80 +126,17 @@ STREAM_CLIENTS Gauge One "bailiff_stream_clients" [""]
 RECORD_FAILURES Counter One "bailiff_record_write_failures_total" [""]
     "Snapshots that could not be written to the file of --record; absent without it.";
 }
-OWN_PROCESS {
-OWN_CPU Counter Seconds "process_cpu_seconds_total" [""]
-    "Total user and system CPU time spent in seconds.";
-OWN_RESIDENT Gauge Bytes "process_resident_memory_bytes" [""]
-    "Resident memory size in bytes.";
-OWN_VIRTUAL Gauge Bytes "process_virtual_memory_bytes" [""]
-    "Virtual memory size in bytes.";
-OWN_OPEN_FDS Gauge One "process_open_fds" [""]
-    "Number of open file descriptors.";
-OWN_MAX_FDS Gauge One "process_max_fds" [""]
-    "Maximum number of open file descriptors.";
-OWN_START_TIME Gauge Seconds "process_start_time_seconds" [""]
-    "Start time of the process since unix epoch in seconds.";
-}
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use bailiff_exposition::table;
 
     use super::*;
 
-    /// Prometheus asks exporters to leave these to the scrape configuration (`writing_exporters`).
-    const TARGET_LABELS: [&str; 9] =
-        ["type", "owner", "service", "env", "cluster", "region", "zone", "customer", "stage"];
-
-    fn all() -> impl Iterator<Item = &'static Family> {
-        FAMILIES.iter().chain(OWN_PROCESS).copied()
-    }
-
-    /// What `OpenMetrics` calls the family.
-    fn stem(family: &Family) -> &str {
-        let ending = match family.kind {
-            Kind::Gauge => "",
-            Kind::Counter => "_total",
-            Kind::Info => "_info",
-        };
-        family.name.strip_suffix(ending).expect("its name ends as its kind does")
-    }
-
     #[test]
-    fn names_tell_kind_and_unit() {
-        for family in all() {
-            let name = family.name;
-            assert_eq!(name.ends_with("_total"), family.kind == Kind::Counter, "{name}");
-            assert_eq!(name.ends_with("_info"), family.kind == Kind::Info, "{name}");
-            assert!(stem(family).ends_with(family.unit.name()), "{name}");
-            assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
-        }
-    }
-
-    #[test]
-    fn names_are_ours_and_no_two_alike() {
+    fn the_table_is_in_order() {
+        assert_eq!(table::faults(FAMILIES.iter().chain(OWN_PROCESS)), [""; 0]);
         assert!(FAMILIES.iter().all(|family| family.name.starts_with("bailiff_")));
-        assert!(OWN_PROCESS.iter().all(|family| family.name.starts_with("process_")));
-        let names: BTreeSet<&str> = all().map(|family| family.name).collect();
-        let stems: BTreeSet<&str> = all().map(stem).collect();
-        assert_eq!((names.len(), stems.len()), (all().count(), all().count()));
-    }
-
-    #[test]
-    fn every_family_is_explained_in_characters_that_need_no_escape() {
-        for family in all() {
-            assert!(family.help.ends_with('.') && family.help.len() > 20, "{}", family.name);
-            assert!(!family.help.contains(['\\', '"', '\n']), "{}", family.name);
-        }
-    }
-
-    #[test]
-    fn labels_are_none_of_the_targets() {
-        for family in all() {
-            let labels: Vec<&str> = family.labels.split_ascii_whitespace().collect();
-            assert!(!labels.iter().any(|label| TARGET_LABELS.contains(label)), "{}", family.name);
-            assert_eq!(labels.iter().collect::<BTreeSet<_>>().len(), labels.len(), "{}", family.name);
-        }
     }
 }

@@ -5,11 +5,11 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use bailiff_exposition::own::Own;
 
 use crate::Look;
 use crate::beat::{self, Rhythm};
 use crate::clock::now;
-use crate::own::Own;
 use crate::page::{self, Format, Moment};
 use crate::published::Published;
 

@@ -2,20 +2,19 @@
 
 mod gpus;
 mod itself;
-pub(crate) mod labels;
 mod processes;
 mod tail;
 mod users;
-mod writer;
 
 use std::io::{self, Write};
 
+use bailiff_exposition::Writer;
 use bailiff_snapshot::Snapshot;
 
 use crate::selection::Selection;
 
+pub use bailiff_exposition::Format;
 pub use tail::Moment;
-pub use writer::Format;
 
 /// What the static part is made of.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +32,7 @@ pub struct Content<'a> {
 /// # Errors
 /// Where `out` does not take it.
 pub fn write(content: Option<Content<'_>>, format: Format, out: &mut dyn Write) -> io::Result<()> {
-    let mut page = writer::Writer::new(format, out);
+    let mut page = Writer::new(format, out);
     if let Some(content) = content {
         gpus::write(content.snapshot, &mut page);
         processes::write(content.snapshot, content.selection, &mut page);
@@ -49,7 +48,7 @@ pub fn write(content: Option<Content<'_>>, format: Format, out: &mut dyn Write) 
 /// # Errors
 /// Where `out` does not take it.
 pub fn write_tail(moment: &Moment, format: Format, out: &mut dyn Write) -> io::Result<()> {
-    let mut page = writer::Writer::new(format, out);
+    let mut page = Writer::new(format, out);
     tail::write(moment, &mut page);
     page.end()
 }

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bailiff_lifecycle::Bytes;
+use bailiff_lifecycle::socket::Socket;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
 use crate::beat::Latest;
-use crate::socket::Socket;
 
 /// Clients at one time; more are turned away.
 const MOST_CLIENTS: u64 = 64;

@@ -1,11 +1,11 @@
 //! `docs/metrics.md` says what `metrics.rs` says: `UPDATE_GOLDEN=1` renews it.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "the page is a file")]
+#![expect(clippy::disallowed_methods, reason = "the page is a file")]
 
-use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use bailiff_exporter::metrics::{FAMILIES, Family, Kind, OWN_PROCESS};
+use bailiff_exporter::metrics::{FAMILIES, OWN_PROCESS};
+use bailiff_exposition::table;
 
 const HEAD: &str = "# Metrics of bailiff-exporter
 
@@ -22,22 +22,9 @@ memory, and are written empty where it has none, so that Prometheus does not fil
 |---|---|---|---|
 ";
 
-fn row(family: &Family, page: &mut String) {
-    let kind = match family.kind {
-        Kind::Gauge => "gauge",
-        Kind::Counter => "counter",
-        Kind::Info => "info",
-    };
-    let labels: Vec<String> = family.labels.split_whitespace().map(|label| format!("`{label}`")).collect();
-    writeln!(page, "| `{}` | {kind} | {} | {} |", family.name, labels.join(" "), family.help).unwrap();
-}
-
 #[test]
 fn every_metric_is_documented() {
-    let mut page = HEAD.to_owned();
-    for family in FAMILIES.iter().chain(OWN_PROCESS) {
-        row(family, &mut page);
-    }
+    let page = HEAD.to_owned() + &table::rows(FAMILIES.iter().chain(OWN_PROCESS));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(&path, &page).unwrap();

@@ -1,13 +1,16 @@
-//! What both daemons need to live: logs, signals, exit codes, and an HTTP server with limits. It knows
-//! nothing of GPUs.
+//! What both daemons need to live: logs, signals, exit codes, an HTTP server and a control
+//! socket with limits. It knows nothing of GPUs.
 
 pub mod body;
+pub mod control;
 pub mod exit;
 pub mod listen;
 pub mod logs;
 pub mod negotiate;
+pub mod reply;
 pub mod server;
 pub mod signals;
+pub mod socket;
 mod write_deadline;
 
 pub use body::Body;

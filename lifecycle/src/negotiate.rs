@@ -2,6 +2,11 @@
 
 use hyper::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderName};
 
+/// The text format of Prometheus.
+const TEXT: Media<'_> = Media { name: "text/plain", version: "0.0.4" };
+/// `OpenMetrics`.
+const OPEN_METRICS: Media<'_> = Media { name: "application/openmetrics-text", version: "1.0.0" };
+
 /// How a body is packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
@@ -46,6 +51,14 @@ pub fn encoding(headers: &HeaderMap) -> Encoding {
     }
     let wanted = gzip.or(any).unwrap_or_default();
     if wanted > 0 && wanted >= identity.unwrap_or_default() { Encoding::Gzip } else { Encoding::Identity }
+}
+
+/// Whether a client names `OpenMetrics` and likes it no less than the text format. That is for everybody else,
+/// whatever they accept: a page that is not quite liked is better than none.
+#[must_use]
+pub fn wants_open_metrics(headers: &HeaderMap) -> bool {
+    let (open, plain) = (wish(headers, OPEN_METRICS), wish(headers, TEXT));
+    open.named && open.quality > 0 && open.quality >= plain.quality
 }
 
 /// How much a client wants this media type; without an `Accept` header it takes anything.
@@ -120,8 +133,6 @@ mod tests {
     use hyper::header::HeaderValue;
     use proptest::prelude::*;
 
-    const OPENMETRICS: Media<'_> = Media { name: "application/openmetrics-text", version: "1.0.0" };
-
     fn headers(name: HeaderName, value: &str) -> HeaderMap {
         let value = HeaderValue::from_str(value).expect("the case is a header");
         HeaderMap::from_iter([(name, value)])
@@ -162,15 +173,15 @@ mod tests {
             ("", meant(0)),
         ];
         for (value, expected) in cases {
-            assert_eq!(wish(&headers(ACCEPT, value), OPENMETRICS), expected, "{value}");
+            assert_eq!(wish(&headers(ACCEPT, value), OPEN_METRICS), expected, "{value}");
         }
-        assert_eq!(wish(&HeaderMap::new(), OPENMETRICS), meant(1000));
+        assert_eq!(wish(&HeaderMap::new(), OPEN_METRICS), meant(1000));
     }
 
     proptest! {
         #[test]
         fn nothing_panics(value in "[ -~]{0,80}") {
-            let _ = wish(&headers(ACCEPT, &value), OPENMETRICS);
+            let _ = wish(&headers(ACCEPT, &value), OPEN_METRICS);
             let _ = encoding(&headers(ACCEPT_ENCODING, &value));
         }
     }

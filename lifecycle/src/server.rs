@@ -1,4 +1,4 @@
-//! An HTTP/1 server that gives answers from memory. Every connection has limits: on the time to ask, on the
+//! An HTTP/1 server. Every connection has limits: on the time to ask, on the
 //! time to read the answer, and on how many there are.
 
 use std::convert::Infallible;
@@ -31,10 +31,10 @@ const REFUSAL: Duration = Duration::from_secs(1);
 /// After an error of `accept` that is not one client's, such as no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// What answers requests. An answer is in memory already; nothing may wait here.
+/// What answers requests. Pages are in memory already; an answer that waits for something bounds its wait.
 pub trait Handler: Send + Sync + 'static {
     /// Answers one request; its body, if it had any, is not looked at.
-    fn answer(&self, request: &Request<()>) -> Response<Body>;
+    fn answer(&self, request: &Request<()>) -> impl Future<Output = Response<Body>> + Send;
 
     /// Told of each connection that was refused because there were too many.
     fn refused(&self) {}
@@ -146,8 +146,8 @@ async fn converse<H: Handler>(
 ) {
     let io = TokioIo::new(WriteDeadline::new(stream, limits.write));
     let service = service_fn(move |request: Request<_>| {
-        let response = handler.answer(&request.map(drop));
-        async move { Ok::<_, Infallible>(response) }
+        let handler = Arc::clone(&handler);
+        async move { Ok::<_, Infallible>(handler.answer(&request.map(drop)).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -1,4 +1,5 @@
-//! Signals: the first SIGTERM or SIGINT asks for an orderly end, the second does not wait for it.
+//! Signals: the first SIGTERM or SIGINT asks for an orderly end, the second does not wait for it. SIGHUP asks for
+//! a reload, where somebody listens.
 
 use std::future::Future;
 use std::io;
@@ -17,6 +18,26 @@ impl Future for Shutdown {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         Pin::new(&mut self.0).poll(context).map(|_| ())
+    }
+}
+
+/// SIGHUPs. From the moment that this is made on, one no longer ends the program.
+#[derive(Debug)]
+pub struct Hangups(Signal);
+
+impl Hangups {
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// Where signals cannot be listened to.
+    pub fn listen() -> io::Result<Self> {
+        signal(SignalKind::hangup()).map(Self)
+    }
+
+    /// Waits for the next; several that came meanwhile count as one.
+    pub async fn next(&mut self) {
+        // Without end, since the signal is never given back.
+        let _ = self.0.recv().await;
     }
 }
 

@@ -25,10 +25,14 @@ struct Pages {
 }
 
 impl Handler for Pages {
-    fn answer(&self, request: &Request<()>) -> Response<Body> {
+    async fn answer(&self, request: &Request<()>) -> Response<Body> {
         let piece = Bytes::from(vec![b'x'; 1 << 20]);
         let body = match request.uri().path() {
             "/large" => Body::from_iter(vec![piece; LARGE >> 20]),
+            // An answer that is not there at once.
+            "/later" => {
+                tokio::task::spawn_blocking(|| Body::from("at last".to_owned())).await.expect("it ends")
+            }
             path => Body::from(path.to_owned()),
         };
         Response::new(body)
@@ -137,6 +141,11 @@ fn head_has_the_length_and_no_body() {
     stream.write_all(b"HEAD /four HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it is open");
     let answer = read(stream).to_lowercase();
     assert!(answer.contains("content-length: 5\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
+}
+
+#[test]
+fn an_answer_may_be_waited_for() {
+    assert!(start(PATIENT).get("/later").ends_with("\r\n\r\nat last"));
 }
 
 #[test]

@@ -192,7 +192,7 @@ pub(crate) fn worker_settings() -> Option<Settings> {
     let mut arguments = std::env::args().skip(2);
     let mut settings: Settings = serde_json::from_str(&arguments.next()?).ok()?;
     if arguments.next().as_deref() == Some(PLAIN) {
-        settings.commands = Commands::Left;
+        settings.commands = Commands::Shunned;
     }
     Some(settings)
 }

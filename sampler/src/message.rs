@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bailiff_snapshot::{Driver, Fault, Gaps, GpuSample, Openers, Seen};
+use bailiff_snapshot::{Driver, Fault, Gaps, GpuSample, Openers, Relative, Seen};
 
 /// To the worker. Nothing in it names a file or a right: who faces the network must not be able to have a worker,
 /// which has rights, load what it likes.
@@ -45,6 +45,8 @@ pub(crate) enum Report {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Rest {
     pub(crate) processes: BTreeMap<u32, Seen>,
+    pub(crate) relatives: Option<Vec<Relative>>,
+    pub(crate) groups: BTreeMap<u32, Vec<String>>,
     pub(crate) openers: Option<Openers>,
     pub(crate) gaps: Gaps,
     pub(crate) nvml_took: Duration,

@@ -60,6 +60,8 @@ impl Round {
             driver: self.driver.unwrap_or_default(),
             gpus: self.read.into_values().flatten().collect(),
             processes: rest.processes,
+            relatives: rest.relatives,
+            groups: rest.groups,
             openers: rest.openers,
             gaps: rest.gaps,
             workers_left_behind: frame.workers_left_behind,

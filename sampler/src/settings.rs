@@ -33,8 +33,10 @@ pub struct Settings {
 /// Whether command lines are read: they may hold secrets, and reading one can wait on the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Commands {
-    /// Not at all.
+    /// Only where they tell the parts of MPS apart.
     Left,
+    /// Not even there, since reading one hung.
+    Shunned,
     /// And redacted.
     Read,
 }

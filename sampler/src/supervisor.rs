@@ -208,7 +208,9 @@ impl Supervisor {
                 self.abandon(None);
                 self.asked = Asked::Plain;
                 self.say(Some(
-                    "/proc did not answer by the deadline; command lines are left alone".to_owned(),
+                    "/proc did not answer by the deadline; command lines are left alone, and for a while \
+                     processes that hold nothing"
+                        .to_owned(),
                 ));
                 return None;
             }

@@ -18,12 +18,17 @@ use crate::launcher;
 use crate::message::{Report, Request, Rest};
 use crate::nvml::{Context, Gpus};
 use crate::proc::Processes;
-use crate::settings::Settings;
+use crate::settings::{Commands, Settings};
 
 /// Device files are looked through at most this often.
 const OPENERS_PAUSE: Duration = Duration::from_mins(1);
 /// And only where a GPU has at least this much in use that no listed process holds.
 const OPENERS_FROM: u64 = 256 << 20;
+
+/// Of all processes a look takes at most this part of the deadline; a step may take two fifths.
+const WALK_PART: u32 = 8;
+/// How long a worker that replaces one which hung in `/proc` leaves processes alone that hold nothing.
+const WALK_PAUSE: Duration = Duration::from_mins(5);
 
 /// The worker process itself, until standard input closes.
 #[must_use]
@@ -48,7 +53,7 @@ fn work() -> io::Result<()> {
     };
     say(&mut socket, &Report::Opened(driver))?;
     let processes = Processes::open(&settings);
-    let mut worker = Worker { settings, socket, gpus, processes, openers: None };
+    let mut worker = Worker { settings, socket, gpus, processes, openers: None, began: Instant::now() };
     while let Some(request) = channel::read::<Request>(&mut requests)? {
         if let Err((fault, words)) = worker.look(&request)? {
             // The driver was unloaded or replaced: only a new process can load it anew.
@@ -65,6 +70,7 @@ struct Worker {
     processes: Result<Processes, Fault>,
     /// When device files were looked through.
     openers: Option<Instant>,
+    began: Instant,
 }
 
 impl Worker {
@@ -118,14 +124,30 @@ impl Worker {
 
     fn look_at_processes(&mut self, pids: &BTreeMap<u32, Duration>, rest: &mut Rest) {
         let began = Instant::now();
+        let patience = self.patience();
         match &mut self.processes {
-            Ok(processes) => rest.processes = processes.look(pids, now(), &mut rest.gaps),
+            Ok(processes) => {
+                rest.processes = processes.look(pids, now(), &mut rest.gaps);
+                rest.groups = processes.groups(&rest.processes);
+                match processes.relate(&mut rest.processes, now(), patience) {
+                    Ok(relatives) => rest.relatives = relatives,
+                    // What denies this denies other things, too: one beat, one count.
+                    Err(gap) if rest.gaps.of(gap) > 0 => {}
+                    Err(gap) => rest.gaps.count(gap),
+                }
+            }
             Err(fault) => {
                 rest.proc_fault = Some(*fault);
                 rest.gaps.count(Gap::Unreadable);
             }
         }
         rest.proc_took = began.elapsed();
+    }
+
+    /// How long processes that hold nothing may be looked at: not at all for a while after that may have hung.
+    fn patience(&self) -> Duration {
+        let shunned = self.settings.commands == Commands::Shunned && self.began.elapsed() < WALK_PAUSE;
+        if shunned { Duration::ZERO } else { self.settings.deadline / WALK_PART }
     }
 }
 

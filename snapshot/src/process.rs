@@ -118,6 +118,72 @@ pub struct Facts {
     pub io: Option<Io>,
     /// Its session, job or container has ended and left it behind; `None` where that cannot be told.
     pub orphaned: Option<bool>,
+    /// CPU time of its children that have ended and were waited for, seconds.
+    pub reaped_cpu_seconds: Option<f64>,
+    /// Its workload ([`crate::workload`]), in words; `None` where it cannot be told.
+    pub workload: Option<String>,
+    /// Path of its program; `None` without the right to read it.
+    pub exe: Option<String>,
+    /// What it is to MPS.
+    pub role: Option<Role>,
+}
+
+/// A part of MPS: both bear the same `comm`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// The server, which stands for its clients.
+    MpsServer,
+    /// The control daemon.
+    MpsControl,
+}
+
+impl Role {
+    /// The `comm` of both, as the kernel cuts it.
+    pub const COMM: &'static str = "nvidia-cuda-mps";
+
+    /// Understands the path of a program, or the first word of a command line.
+    #[must_use]
+    pub fn of_program(path: &str) -> Option<Self> {
+        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+        match path.rsplit('/').next()? {
+            "nvidia-cuda-mps-server" => Some(Self::MpsServer),
+            "nvidia-cuda-mps-control" => Some(Self::MpsControl),
+            _ => None,
+        }
+    }
+
+    /// Its name on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MpsServer => "mps_server",
+            Self::MpsControl => "mps_control",
+        }
+    }
+}
+
+/// A process that holds nothing itself and belongs to the workload of one that does, or descends from one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Relative {
+    /// Who it is.
+    pub key: ProcessKey,
+    /// What it is doing.
+    pub state: State,
+    /// Its parent's pid.
+    pub ppid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Its owner.
+    pub uid: Option<u32>,
+    /// Path of its cgroup.
+    pub cgroup: String,
+    /// Its workload, in words.
+    pub workload: String,
+    /// CPU time used, all threads, seconds.
+    pub cpu_seconds: f64,
+    /// CPU time of its children that have ended and were waited for, seconds.
+    pub reaped_cpu_seconds: f64,
 }
 
 /// What a look at one listed pid gave.
@@ -132,9 +198,38 @@ pub enum Seen {
     Hidden,
 }
 
+impl Seen {
+    /// What `/proc` says, where it is there.
+    #[must_use]
+    pub fn found(&self) -> Option<&Facts> {
+        if let Self::Found(facts) = self { Some(facts) } else { None }
+    }
+
+    /// The same, to be added to.
+    pub fn found_mut(&mut self) -> Option<&mut Facts> {
+        if let Self::Found(facts) = self { Some(facts) } else { None }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn roles_are_told_by_the_whole_name_of_the_program() {
+        let cases = [
+            ("/usr/bin/nvidia-cuda-mps-server", Some("mps_server")),
+            ("nvidia-cuda-mps-control", Some("mps_control")),
+            ("/usr/bin/nvidia-cuda-mps-control (deleted)", Some("mps_control")),
+            ("/usr/bin/nvidia-cuda-mps", None),
+            ("/usr/bin/nvidia-cuda-mps-server/python3", None),
+            ("", None),
+        ];
+        for (path, role) in cases {
+            assert_eq!(Role::of_program(path).map(Role::name), role, "{path}");
+        }
+        assert_eq!(Role::COMM.len(), 15, "what the kernel leaves of a name");
+    }
 
     #[test]
     fn io_needs_both_figures() {

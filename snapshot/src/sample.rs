@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BootId, Gaps, GpuSample, Moment, PidNamespace, Seen, Source, SourceState};
+use crate::{BootId, Gaps, GpuSample, Moment, PidNamespace, Relative, Seen, Source, SourceState};
 
 /// Versions that the driver tells.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +65,10 @@ pub struct Sample {
     pub gpus: Vec<GpuSample>,
     /// What `/proc` says of each listed pid.
     pub processes: BTreeMap<u32, Seen>,
+    /// Who belongs to them and holds nothing; `None` where not all could be looked at.
+    pub relatives: Option<Vec<Relative>>,
+    /// Names of the groups of their owners, by uid, as far as the name service has told them.
+    pub groups: BTreeMap<u32, Vec<String>>,
     /// Who has device files open, where it was looked for lately.
     pub openers: Option<Openers>,
     /// What could not be read.

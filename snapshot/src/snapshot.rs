@@ -10,7 +10,8 @@ use crate::memory::Held;
 use crate::utilization::{Question, Window};
 use crate::{
     About, BootId, Driver, Entry, Facts, Fault, Gaps, GpuSample, Kinds, Memory, Moment, Openers, Parts,
-    PidNamespace, ProcessId, Reading, Sample, Seen, Source, SourceState, State, Telemetry, Utilization,
+    PidNamespace, ProcessId, Reading, Relative, Sample, Seen, Source, SourceState, State, Telemetry,
+    Utilization,
 };
 
 /// Who has device files open is looked for once a minute where it matters; an answer older than that, and two
@@ -40,6 +41,10 @@ pub struct Snapshot {
     pub gpus: Vec<Gpu>,
     /// Every process that holds a part of a GPU.
     pub processes: BTreeMap<ProcessId, Process>,
+    /// Who belongs to them and holds nothing; `None` where nobody looked, or not all could be looked at.
+    pub relatives: Option<Vec<Relative>>,
+    /// Names of the groups of the processes' owners, by uid.
+    pub groups: BTreeMap<u32, Vec<String>>,
     /// What each user has held so far, by label: name, or uid where there is none.
     pub users: BTreeMap<String, UserTotals>,
     /// Who has device files open.
@@ -155,6 +160,8 @@ impl Snapshot {
             driver: sample.driver,
             gpus,
             processes: join.processes,
+            relatives: sample.relatives.filter(|_| sample.namespace.attributes()),
+            groups: sample.groups,
             users,
             openers,
             gaps: join.gaps,

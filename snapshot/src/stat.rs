@@ -17,6 +17,9 @@ pub struct Stat {
     pub session: u32,
     /// Fields 14 and 15, user and system time, in clock ticks.
     pub cpu_ticks: u64,
+    /// Fields 16 and 17, the same of its children that have ended and were waited for; signed in the kernel, and none
+    /// where one is negative.
+    pub reaped_ticks: Option<u64>,
     /// Field 20.
     pub threads: u32,
     /// Field 9, `PF_KTHREAD` (`include/linux/sched.h`).
@@ -50,6 +53,7 @@ pub fn parse(line: &[u8]) -> Option<Stat> {
         // A process outside the namespace of the reader has session 0, a kernel thread too.
         session: small(6).unwrap_or_default(),
         cpu_ticks: value(14)?.checked_add(value(15)?)?,
+        reaped_ticks: value(16).zip(value(17)).and_then(|(user, system)| user.checked_add(system)),
         threads: small(20)?,
         kernel_thread: small(9)? & PF_KTHREAD != 0,
     })
@@ -76,6 +80,18 @@ mod tests {
         assert_eq!(stat.key, ProcessKey { pid: 41, start_ticks: 987_654 });
         assert_eq!((stat.comm.as_str(), stat.state, stat.ppid), ("python3", State::Sleeping, 11));
         assert_eq!((stat.session, stat.cpu_ticks, stat.threads, stat.kernel_thread), (40, 300, 3, false));
+        assert_eq!(stat.reaped_ticks, Some(11));
+    }
+
+    #[test]
+    fn reaped_time_that_makes_no_sense_is_none() {
+        for (fields, expected) in [("7 8", Some(15)), ("-7 8", None), ("7 -1", None), ("x 8", None)] {
+            let line = format!("41 (a) S 11 41 40 0 41 0 1 2 3 4 250 50 {fields} 20 0 3 0 9 1 2 3\n");
+            assert_eq!(parse(line.as_bytes()).unwrap().reaped_ticks, expected, "{fields}");
+        }
+        let most = u64::MAX;
+        let line = format!("41 (a) S 11 41 40 0 41 0 1 2 3 4 250 50 {most} 1 20 0 3 0 9 1 2 3\n");
+        assert_eq!(parse(line.as_bytes()).unwrap().reaped_ticks, None);
     }
 
     #[test]

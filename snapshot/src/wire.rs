@@ -284,13 +284,17 @@ impl From<&crate::Snapshot> for Snapshot {
             pid_namespace: snapshot.namespace.name().to_owned(),
             sources: snapshot.sources.iter().map(source).collect(),
             gpus: snapshot.gpus.iter().map(Gpu::from).collect(),
-            processes: snapshot.processes.iter().map(|(id, process)| Process::of(*id, process)).collect(),
+            processes: snapshot
+                .processes
+                .iter()
+                .map(|(id, process)| Process::of(*id, process, snapshot))
+                .collect(),
             openers: snapshot.openers.as_ref().map(|openers| Openers {
                 boot_ms: millis(openers.at.boot),
                 who: openers.who.clone(),
                 unreadable: openers.unreadable,
             }),
-            relatives: None,
+            relatives: snapshot.relatives.as_ref().map(|all| all.iter().map(Relative::from).collect()),
         }
     }
 }
@@ -338,18 +342,16 @@ impl From<&crate::Holder> for Holder {
 }
 
 impl Process {
-    fn of(id: ProcessId, process: &crate::Process) -> Self {
+    fn of(id: ProcessId, process: &crate::Process, snapshot: &crate::Snapshot) -> Self {
+        let facts = process.facts.as_ref().map(|facts| Facts {
+            groups: facts.uid.and_then(|uid| snapshot.groups.get(&uid).cloned()),
+            ..Facts::from(facts)
+        });
         let (start_ticks, first_seq) = match id {
             ProcessId::Live(key) => (Some(key.start_ticks), None),
             ProcessId::Unconfirmed { first_seq, .. } => (None, Some(first_seq)),
         };
-        Self {
-            pid: id.pid(),
-            start_ticks,
-            first_seq,
-            state: process.state.name().to_owned(),
-            facts: process.facts.as_ref().map(Facts::from),
-        }
+        Self { pid: id.pid(), start_ticks, first_seq, state: process.state.name().to_owned(), facts }
     }
 }
 
@@ -365,11 +367,28 @@ impl From<&crate::Facts> for Facts {
             cpu_seconds: facts.cpu_seconds,
             io_bytes: facts.io.map(|io| io.read_bytes.saturating_add(io.write_bytes)),
             orphaned: facts.orphaned,
-            reaped_cpu_seconds: None,
-            workload: None,
-            exe: None,
+            reaped_cpu_seconds: facts.reaped_cpu_seconds,
+            workload: facts.workload.clone(),
+            exe: facts.exe.clone(),
             groups: None,
-            role: None,
+            role: facts.role.map(|role| role.name().to_owned()),
+        }
+    }
+}
+
+impl From<&crate::Relative> for Relative {
+    fn from(relative: &crate::Relative) -> Self {
+        Self {
+            pid: relative.key.pid,
+            start_ticks: relative.key.start_ticks,
+            ppid: relative.ppid,
+            uid: relative.uid,
+            comm: relative.comm.clone(),
+            state: relative.state.name().to_owned(),
+            workload: relative.workload.clone(),
+            cgroup: relative.cgroup.clone(),
+            cpu_seconds: relative.cpu_seconds,
+            reaped_cpu_seconds: relative.reaped_cpu_seconds,
         }
     }
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use bailiff_snapshot::{
     About, Answer, BootId, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gaps, GpuId, GpuSample,
-    Kinds, Memory, Moment, PidNamespace, Place, ProcessId, ProcessKey, Reading, Sample, Seen, Snapshot,
-    State, UtilSample, wire,
+    Kinds, Memory, Moment, PidNamespace, Place, ProcessId, ProcessKey, Reading, Relative, Sample, Seen,
+    Snapshot, State, UtilSample, wire,
 };
 
 const GIB: u64 = 1 << 30;
@@ -34,6 +34,10 @@ fn facts(pid: u32, start_ticks: u64) -> Facts {
         cpu_seconds: 1.5,
         io: None,
         orphaned: Some(false),
+        reaped_cpu_seconds: Some(0.5),
+        workload: Some(format!("tree:{pid}@7")),
+        exe: Some("/usr/bin/python3.13".into()),
+        role: None,
     }
 }
 
@@ -82,6 +86,8 @@ fn sample(n: u64, gpus: Vec<GpuSample>, processes: impl IntoIterator<Item = (u32
         driver: Driver::default(),
         gpus,
         processes: processes.into_iter().collect(),
+        relatives: None,
+        groups: BTreeMap::new(),
         openers: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
@@ -220,6 +226,41 @@ fn xid_errors_are_counted_by_number_and_outlive_a_lost_gpu() {
     let lost = sample(3, vec![GpuSample::faulty(gpu(3, vec![]).about, Fault::Lost)], []);
     let snapshot = walk([with(1, vec![79]), with(2, vec![79, 13]), lost, with(4, vec![])]);
     assert_eq!(snapshot.gpus[0].xids, BTreeMap::from([(13, 1), (79, 2)]));
+}
+
+/// Who belongs to a holder is told of the beat that it was seen in, and not at all where pids mean nothing.
+#[test]
+fn relatives_and_groups_come_to_the_wire_and_are_not_carried_over() {
+    let relative = Relative {
+        key: ProcessKey { pid: 42, start_ticks: 8 },
+        state: State::ZombieLeader,
+        ppid: PID,
+        comm: "sh".into(),
+        uid: Some(1000),
+        cgroup: "/here".into(),
+        workload: "tree:41@7".into(),
+        cpu_seconds: 2.5,
+        reaped_cpu_seconds: 0.25,
+    };
+    let with = |n| Sample {
+        relatives: Some(vec![relative.clone()]),
+        groups: [(1000, vec!["staff".into(), "gpu".into()])].into(),
+        ..idle_beat(n)
+    };
+    let told = wire::Snapshot::from(&walk([with(1)]));
+    let seen = &told.relatives.expect("they were looked for")[0];
+    assert_eq!((seen.pid, seen.start_ticks, seen.ppid, seen.state.as_str()), (42, 8, PID, "zombie_leader"));
+    assert_eq!((seen.workload.as_str(), seen.cgroup.as_str()), ("tree:41@7", "/here"));
+    assert_eq!((seen.cpu_seconds, seen.reaped_cpu_seconds, seen.uid), (2.5, 0.25, Some(1000)));
+    let facts = told.processes[0].facts.as_ref().expect("it is there");
+    assert_eq!(facts.groups.as_deref(), Some(["staff".to_owned(), "gpu".to_owned()].as_slice()));
+    assert_eq!((facts.workload.as_deref(), facts.reaped_cpu_seconds), (Some("tree:41@7"), Some(0.5)));
+    assert_eq!((facts.exe.as_deref(), facts.role.as_deref()), (Some("/usr/bin/python3.13"), None));
+    let later = wire::Snapshot::from(&walk([with(1), idle_beat(2)]));
+    assert_eq!(later.relatives, None);
+    assert_eq!(later.processes[0].facts.as_ref().and_then(|facts| facts.groups.clone()), None);
+    let elsewhere = Sample { namespace: PidNamespace::Other, ..with(1) };
+    assert_eq!(wire::Snapshot::from(&walk([elsewhere])).relatives, None);
 }
 
 #[test]

@@ -38,8 +38,17 @@ impl Exporter {
     /// # Panics
     /// Where it does not listen.
     #[must_use]
-    pub fn spawn(mut command: Command) -> Self {
-        command.args(["--web.listen-address", "127.0.0.1:0"]).stderr(Stdio::piped());
+    pub fn spawn(command: Command) -> Self {
+        Self::spawn_at(command, "127.0.0.1:0".parse().expect("an address"))
+    }
+
+    /// Starts any command line of it, to listen there.
+    ///
+    /// # Panics
+    /// Where it does not listen.
+    #[must_use]
+    pub fn spawn_at(mut command: Command, address: SocketAddr) -> Self {
+        command.args(["--web.listen-address", &address.to_string()]).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the exporter starts");
         let stderr = child.stderr.take().expect("it has an error output");
         let log = Arc::new(Mutex::new(Vec::new()));

@@ -4,7 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
 use crate::programs;
+use crate::wait::until;
 
 /// A process of this test.
 pub struct Holder(Child);
@@ -60,4 +63,64 @@ impl Drop for Holder {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// A session that ends with its test, whatever it started: its process group and its leader's
+/// children.
+pub struct Session(Child);
+
+impl Session {
+    /// One that is led by this program.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    #[must_use]
+    pub fn of(program: &[&str]) -> Self {
+        // It becomes the program, and keeps the pid, since a child of ours leads no process group.
+        let started = Command::new("setsid").args(program).stdout(Stdio::null()).spawn();
+        Self(started.expect("setsid starts"))
+    }
+
+    /// Its leader.
+    #[must_use]
+    pub fn leader(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Waits for a child of the leader's that has this name, and gives its pid.
+    #[must_use]
+    pub fn child(&self, name: &str) -> u32 {
+        child(self.leader(), name)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Children that made sessions of their own first: without their parent nobody knows them.
+        for child in children(self.leader()) {
+            let _ = pid(child).map(|child| kill_process(child, Signal::KILL));
+        }
+        // Until it has been waited for, its pid is nobody else's.
+        let _ = pid(self.leader()).map(|group| kill_process_group(group, Signal::KILL));
+        let _ = self.0.wait();
+    }
+}
+
+fn pid(pid: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(pid).ok()?)
+}
+
+/// Waits for a child of this process that has this name, and gives its pid.
+#[must_use]
+pub fn child(parent: u32, name: &str) -> u32 {
+    let comm = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    until(name, || children(parent).into_iter().find(|pid| comm(pid).trim_end() == name))
+}
+
+/// The children of a process.
+#[must_use]
+pub fn children(parent: u32) -> Vec<u32> {
+    let path = format!("/proc/{parent}/task/{parent}/children");
+    let children = std::fs::read_to_string(path).unwrap_or_default();
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }

@@ -9,6 +9,7 @@
     reason = "tests start programs, read files and fail loudly"
 )]
 
+pub mod beats;
 pub mod bench;
 pub mod exporter;
 pub mod fake;
@@ -17,4 +18,5 @@ pub mod http;
 pub mod page;
 pub mod procfs;
 pub mod programs;
+pub mod prometheus;
 pub mod wait;

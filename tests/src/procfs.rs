@@ -23,6 +23,10 @@ pub struct Process {
     pub comm: String,
     /// Its state letter.
     pub state: char,
+    /// Its parent.
+    pub ppid: u32,
+    /// Its session's leader; itself where there is none.
+    pub session: Option<u32>,
     /// Its cgroup file.
     pub cgroup: String,
     /// State letters of its threads other than the leader.
@@ -37,6 +41,8 @@ impl Process {
             pid,
             comm: "python3".into(),
             state: 'S',
+            ppid: 1,
+            session: None,
             cgroup: "0::/user.slice/user-1000.slice/session-3.scope\n".into(),
             threads: Vec::new(),
         }
@@ -55,7 +61,9 @@ impl Procfs {
         procfs.write("stat", "cpu 0 0 0 0\nbtime 1700000000\n");
         procfs.write("self/ns/.keep", "");
         symlink("pid:[4026531836]", procfs.path().join("self/ns/pid")).expect("a link");
-        procfs.write("1/stat", &stat(&Process { comm: "systemd".into(), ..Process::new(1) }, 1, 'S'));
+        procfs
+            .write("1/stat", &stat(&Process { comm: "systemd".into(), ppid: 0, ..Process::new(1) }, 1, 'S'));
+        procfs.write("1/cgroup", "0::/init.scope\n");
         procfs
     }
 
@@ -132,8 +140,9 @@ impl Default for Procfs {
 
 fn stat(process: &Process, id: u32, state: char) -> String {
     let threads = process.threads.len() + 1;
+    let Process { comm, ppid, .. } = process;
+    let session = process.session.unwrap_or(process.pid);
     format!(
-        "{id} ({}) {state} 1 {id} {id} 0 -1 4194304 0 0 0 0 1500 500 0 0 20 0 {threads} 0 100 0 0\n",
-        process.comm
+        "{id} ({comm}) {state} {ppid} {session} {session} 0 -1 4194304 0 0 0 0 1500 500 30 20 20 0 {threads} 0 100 0 0\n",
     )
 }

@@ -1,18 +1,17 @@
 //! Which destructive step is next: one at a time, decided at one snapshot and confirmed at the next, and none
 //! while anything speaks against it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::breakers::{Breakers, Share};
-use super::judge::Whose;
+use super::judge::{Census, Whose};
 use super::ledger::{Ledger, Stamp};
 use super::progress::Progress;
 use super::{Engine, Now, Tick};
 use crate::policy::{Action, Kind, Mode};
-use crate::truth::Truth;
 use crate::verdict::{Hold, Outcome, Report, Subject, Verdict, What};
 use crate::view::{TargetId, View};
 
@@ -312,8 +311,12 @@ impl Engine {
         if !candidate.progress.acted && again.is_some_and(|ago| ago < judge.rule.cooldown) {
             return Some(Hold::Cooldown);
         }
+        let uid = super::subject::owner(target, tick.view);
+        if self.only.is_some_and(|only| uid != Some(only)) {
+            return Some(Hold::Rights);
+        }
         let gpus = tick.view.gpus(target).filter_map(|gpu| gpu.uuid.as_deref());
-        self.deeds.ledger.full(super::subject::owner(target, tick.view), gpus, &self.policy.limits)
+        self.deeds.ledger.full(uid, gpus, &self.policy.limits)
     }
 
     /// What speaks against every step of this node.
@@ -335,35 +338,37 @@ impl Engine {
         let over = |pause: &mut super::Pause| pause.until.is_some_and(|until| now.wall >= until);
         self.paused.take_if(over);
     }
+}
 
-    /// Looks whether too many match, or too much is unknown.
-    pub(super) fn see_shares(&mut self, tick: &Tick<'_>) {
-        let view = tick.view;
-        let workloads = view.targets.iter().filter(|target| target.kind == Kind::Workload).count();
-        let mut matching = BTreeSet::new();
-        let mut unknown = Share { some: 0, all: 0 };
-        for judge in self.judges.iter().filter(|judge| judge.kills()) {
-            let needed = judge.rule.span.samples(tick.interval);
-            let population = &self.populations[judge.rule.of as usize];
-            for target in view.targets.iter().filter(|target| target.kind == judge.rule.of) {
-                let Some(number) = population.number(&target.id) else { continue };
-                let Some(track) = judge.tracks.get(number) else { continue };
-                unknown.all += 1;
-                unknown.some += usize::from(track.outcome == Some(Truth::Unknown));
-                if judge.picking.is_none()
-                    && track.outcome == Some(Truth::True)
-                    && track.streak.count >= needed
-                {
-                    matching.extend(workload_of(target, view));
+/// What the breakers look at, of all rules that may end somebody.
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    all: usize,
+    unknown: usize,
+    /// Workloads that match, by their keys.
+    matching: HashSet<String>,
+}
+
+impl Shares {
+    pub(crate) fn add(&mut self, census: &Census, view: &View) {
+        self.all += census.all;
+        self.unknown += census.unknown;
+        for target in census.matching.iter().filter_map(|place| view.targets.get(*place)) {
+            for workload in workload_of(target, view) {
+                if !self.matching.contains(workload) {
+                    self.matching.insert(workload.to_owned());
                 }
             }
         }
-        for judge in self.judges.iter().filter(|judge| judge.kills()) {
-            let unseen = self.populations[judge.rule.of as usize].absent(view, tick.number).len();
-            unknown = Share { some: unknown.some + unseen, all: unknown.all + unseen };
-        }
-        self.deeds.breakers.see_matches(Share { some: matching.len(), all: workloads });
-        self.deeds.breakers.see_unknown(unknown);
+    }
+}
+
+impl Deeds {
+    /// Looks whether too many match, or too much is unknown.
+    pub(crate) fn see_shares(&mut self, shares: &Shares, view: &View) {
+        let workloads = view.targets.iter().filter(|target| target.kind == Kind::Workload).count();
+        self.breakers.see_matches(Share { some: shares.matching.len(), all: workloads });
+        self.breakers.see_unknown(Share { some: shares.unknown, all: shares.all });
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct Judge {
     when: Node,
     /// By the target's number.
     pub(crate) tracks: Vec<Track>,
+    /// True samples that a match needs, and samples that bring a flag down, at the beat of this tick.
+    needs: (u32, u32),
     pub(crate) picking: Option<Picking>,
 }
 
@@ -47,10 +49,13 @@ pub(crate) struct Court<'a> {
     /// By the target's place in the view: whether it is protected.
     pub(crate) protections: &'a [Truth],
     pub(crate) populations: &'a [Population; 5],
+    /// By kind: those that were not seen.
+    pub(crate) absent: &'a [Vec<(usize, Absent)>; 5],
     /// The rule's place.
     pub(crate) rule: usize,
     pub(crate) verdicts: &'a mut Vec<Verdict>,
     pub(crate) candidates: &'a mut Vec<Candidate>,
+    pub(crate) census: &'a mut Census,
 }
 
 /// Whose match a finding is of, whom it is about (places in the view), and how long the match has run.
@@ -65,6 +70,15 @@ impl Whose {
     fn own(place: usize, track: &Track) -> Self {
         Self { owner: place, subject: place, streak: track.streak.count }
     }
+}
+
+/// What the breakers look at, of one rule.
+#[derive(Debug, Default)]
+pub(crate) struct Census {
+    pub(crate) all: usize,
+    pub(crate) unknown: usize,
+    /// Places in the view.
+    pub(crate) matching: Vec<usize>,
 }
 
 /// The gate that a target stands before.
@@ -90,6 +104,7 @@ impl Judge {
             except: rule.except.iter().map(|exception| Node::of(&exception.of, table)).collect(),
             when: Node::of(&rule.when, table),
             tracks: Vec::new(),
+            needs: (u32::MAX, u32::MAX),
             picking: rule.pick.as_ref().map(|pick| Picking::new(pick, &rule.when, table)),
             rule: rule.clone(),
         }
@@ -103,14 +118,15 @@ impl Judge {
     /// Judges every target of a tick, those that it does not have included.
     pub(crate) fn judge(&mut self, court: &mut Court<'_>) {
         let view = court.tick.view;
+        let interval = court.tick.interval;
+        self.needs = (self.rule.span.samples(interval), self.rule.clear_after.samples(interval).max(1));
         for (place, target) in view.targets.iter().enumerate() {
             if target.kind == self.rule.of {
                 self.one(place, court);
             }
         }
-        let population = &court.populations[self.rule.of as usize];
-        for (number, fate) in population.absent(view, court.tick.number) {
-            self.absent((number, fate), court);
+        for place in &court.absent[self.rule.of as usize] {
+            self.absent(*place, court);
         }
         self.pick(court);
     }
@@ -122,19 +138,22 @@ impl Judge {
         if self.tracks.len() <= number {
             self.tracks.resize(number + 1, Track::default());
         }
-        let needed = self.rule.span.samples(court.tick.interval);
+        let (needed, clear) = self.needs;
         let mut track = self.tracks[number];
         let ended = track.feed(outcome, court.tick.missed, self.rule.max_gap);
         if ended && let Some(why) = track.reprieved(outcome) {
             court.verdicts.push(self.finding(Whose::own(place, &track), What::Reprieved(why), court.tick));
         }
-        if track.flag_down(outcome, &self.rule, court.tick) {
+        if track.flag_down(outcome, clear) {
             let severity = track.progress.flagged.take();
             let cleared = severity
                 .map(|severity| self.finding(Whose::own(place, &track), What::Clear(severity), court.tick));
             court.verdicts.extend(cleared);
         }
+        court.census.unknown += usize::from(outcome == Truth::Unknown);
+        court.census.all += 1;
         if outcome == Truth::True && track.streak.count >= needed && self.picking.is_none() {
+            court.census.matching.push(place);
             let since = track.streak.count - needed;
             self.steps((place, since), &mut track, court);
         }
@@ -181,7 +200,7 @@ impl Judge {
         {
             return stopped;
         }
-        match self.old_enough(row) {
+        match row.age.at_least(self.rule.startup_grace) {
             Truth::True => (self.when.ask(row), Gate::When),
             stopped => (stopped, Gate::Grace),
         }
@@ -196,25 +215,16 @@ impl Judge {
         })
     }
 
-    /// The start-up grace is over. A GPU has no start, and a process that is gone has nothing to be spared.
-    pub(crate) fn old_enough(&self, row: Row<'_>) -> Truth {
-        let gone = || row.view.processes(row.target).all(|process| process.state == "gone");
-        if self.rule.startup_grace.is_zero() || row.target.kind == Kind::Gpu || gone() {
-            return Truth::True;
-        }
-        let youngest = row.view.processes(row.target).map(|process| row.view.age(process));
-        youngest.fold(Truth::True, |all, age| {
-            all.and(age.map_or(Truth::Unknown, |age| (age >= self.rule.startup_grace).into()))
-        })
-    }
-
     /// Takes note of a target that this tick did not see.
     fn absent(&mut self, (number, fate): (usize, Absent), court: &mut Court<'_>) {
         let Some(track) = self.tracks.get_mut(number) else { return };
         let mut after = *track;
+        court.census.all += usize::from(fate == Absent::Unknown);
+        court.census.unknown += usize::from(fate == Absent::Unknown);
         match fate {
             Absent::Gone => after = Track::default(),
             Absent::Unknown => {
+                after.outcome = Some(Truth::Unknown);
                 if after.feed(Truth::Unknown, court.tick.missed, self.rule.max_gap) {
                     after.progress.end();
                 }
@@ -358,13 +368,12 @@ impl Track {
     }
 
     /// Whether a flag has been down long enough. Unknown samples neither count nor interrupt.
-    fn flag_down(&mut self, outcome: Truth, rule: &Rule, tick: &Tick<'_>) -> bool {
+    fn flag_down(&mut self, outcome: Truth, enough: u32) -> bool {
         self.progress.off = match outcome {
             Truth::True => 0,
             Truth::False => self.progress.off.saturating_add(1),
             Truth::Unknown => self.progress.off,
         };
-        let enough = rule.clear_after.samples(tick.interval).max(1);
         self.progress.flagged.is_some() && u32::from(self.progress.off) >= enough
     }
 }

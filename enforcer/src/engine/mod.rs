@@ -11,14 +11,16 @@ mod program;
 mod progress;
 mod protection;
 mod saved;
+mod standing;
 mod subject;
-mod texts;
+pub(crate) mod texts;
+mod told;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::policy::{Kind, Mode, Policy};
+use crate::policy::{Mode, Policy};
 use crate::verdict::{Hold, Report, Verdict};
 use crate::view::View;
 
@@ -26,10 +28,14 @@ use deeds::Deeds;
 use judge::Judge;
 use population::Population;
 use program::Table;
-pub use saved::Saved;
+pub use protection::protects;
+pub use saved::{Reloaded, Saved};
+pub use standing::Standing;
+pub use subject::number;
+pub use told::{Counts, Explained, FlagUp, GateTold, Pending, Question};
 
 /// A moment, by both clocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Now {
     /// Since boot, suspend included.
     pub boot: Duration,
@@ -81,6 +87,8 @@ pub struct Engine {
     /// Holds that the world outside has told of.
     outside: BTreeSet<Hold>,
     paused: Option<Pause>,
+    /// Only processes of this user may be acted upon: for the others a right is missing.
+    only: Option<u32>,
     warm_up: u32,
     settling: u32,
     tick: u64,
@@ -122,6 +130,7 @@ impl Engine {
             deeds: Deeds::default(),
             outside: BTreeSet::new(),
             paused: None,
+            only: None,
             warm_up: WARM_UP,
             settling: 0,
             tick: 0,
@@ -144,23 +153,31 @@ impl Engine {
         self.table.fill(&view);
         let seen = self.enter(&tick);
         let protections = protection::of_all(&self.policy, &view);
+        let absent = std::array::from_fn(|kind| self.populations[kind].absent(&view, self.tick));
         let mut verdicts = Vec::new();
         let mut candidates = Vec::new();
+        let mut shares = deeds::Shares::default();
         for (place, judge) in self.judges.iter_mut().enumerate() {
+            let mut census = judge::Census::default();
             let mut court = judge::Court {
                 tick: &tick,
                 table: &self.table,
                 seen: &seen,
                 protections: &protections,
                 populations: &self.populations,
+                absent: &absent,
+                census: &mut census,
                 rule: place,
                 verdicts: &mut verdicts,
                 candidates: &mut candidates,
             };
             judge.judge(&mut court);
+            if judge.kills() {
+                shares.add(&census, &view);
+            }
         }
-        self.leave(&tick);
-        self.see_shares(&tick);
+        self.leave(&absent);
+        self.deeds.see_shares(&shares, &view);
         verdicts.extend(self.decide(&tick, candidates));
         self.warm_up = self.warm_up.saturating_sub(1);
         self.settling = self.settling.saturating_sub(1);
@@ -182,6 +199,11 @@ impl Engine {
             Holds::Yes => drop(self.outside.insert(hold)),
             Holds::No => drop(self.outside.remove(&hold)),
         }
+    }
+
+    /// Lets it act upon this user's processes alone.
+    pub fn limit_to(&mut self, uid: u32) {
+        self.only = Some(uid);
     }
 
     /// Stops everything destructive, until then or until [`Self::resume`]; gives the deed to be cancelled.
@@ -283,13 +305,11 @@ impl Engine {
     }
 
     /// Forgets who is gone; every rule has taken note by now.
-    fn leave(&mut self, tick: &Tick<'_>) {
-        for population in &mut self.populations {
-            for (number, fate) in population.absent(tick.view, tick.number) {
-                if fate == population::Absent::Gone {
-                    let left = population.leave(number);
-                    self.deeds.failed.retain(|id| Some(id) != left.as_ref());
-                }
+    fn leave(&mut self, absent: &[Vec<(usize, population::Absent)>; 5]) {
+        for (population, absent) in self.populations.iter_mut().zip(absent) {
+            for (number, _) in absent.iter().filter(|(_, fate)| *fate == population::Absent::Gone) {
+                let left = population.leave(*number);
+                self.deeds.failed.retain(|id| Some(id) != left.as_ref());
             }
         }
     }
@@ -305,14 +325,9 @@ pub enum Holds {
 }
 
 /// How many beats a time between two snapshots has missed: as many as it is too long, rounded.
-fn missed(between: Duration, interval: Duration) -> u32 {
+pub(crate) fn missed(between: Duration, interval: Duration) -> u32 {
     let beats = (between + interval / 2).as_nanos() / interval.as_nanos();
     u32::try_from(beats.saturating_sub(1)).unwrap_or(u32::MAX)
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Process, Self::Workload, Self::Gpu, Self::Lease, Self::MpsServer];
 }
 
 #[cfg(test)]

@@ -73,6 +73,11 @@ impl Picking {
         self.picked.get_mut(&gpu).map(|picked| &mut picked.progress)
     }
 
+    /// Those who were picked and bear a flag.
+    pub(crate) fn flagged(&self) -> impl Iterator<Item = (&TargetId, crate::policy::Severity)> {
+        self.picked.values().filter_map(|picked| Some((&picked.target, picked.progress.flagged?)))
+    }
+
     pub(crate) fn forget(&mut self) {
         self.streaks.clear();
         self.picked.clear();
@@ -131,12 +136,9 @@ impl Judge {
     fn candidates(&self, picking: &mut Picking, court: &Court<'_>) -> Vec<Seen> {
         let gaps = (court.tick.missed, self.rule.max_gap);
         let view = court.tick.view;
-        let population = &court.populations[Kind::Workload as usize];
-        for (number, fate) in population.absent(view, court.tick.number) {
-            match fate {
-                Absent::Unknown => drop(picking.feed(number, Truth::Unknown, gaps)),
-                Absent::Gone => drop(picking.feed(number, Truth::False, gaps)),
-            }
+        for (number, fate) in &court.absent[Kind::Workload as usize] {
+            let outcome = if *fate == Absent::Gone { Truth::False } else { Truth::Unknown };
+            picking.feed(*number, outcome, gaps);
         }
         let workloads = view.targets.iter().enumerate().filter(|(_, target)| target.kind == Kind::Workload);
         let seen = workloads.filter_map(|(place, _)| {
@@ -155,7 +157,7 @@ impl Judge {
         if let Some((stopped, _)) = self.spared(row, court.tick) {
             return stopped;
         }
-        match self.old_enough(row) {
+        match row.age.at_least(self.rule.startup_grace) {
             Truth::True => picking.from.ask(row),
             stopped => stopped,
         }
@@ -170,13 +172,10 @@ impl Judge {
             Truth::Unknown if track.streak.count >= needed => Truth::Unknown,
             _ => Truth::False,
         };
-        let still = picking
-            .picked
-            .remove(&number)
-            .and_then(|picked| {
-                let gpu = Needy { place: gpu, need, streak: track.streak.count };
-                self.still_picked((gpu, picked), (&mut *picking, seen), court)
-            });
+        let still = picking.picked.remove(&number).and_then(|picked| {
+            let gpu = Needy { place: gpu, need, streak: track.streak.count };
+            self.still_picked((gpu, picked), (&mut *picking, seen), court)
+        });
         if need != Truth::True {
             picking.picked.extend(still.map(|(picked, _)| (number, picked)));
             return;

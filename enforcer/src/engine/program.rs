@@ -1,17 +1,33 @@
 //! Conditions made ready to be asked of thousands of targets: each attribute is read once per target and tick.
 
+use std::time::Duration;
+
 use crate::engine::texts;
-use crate::policy::{Ask, Selector};
+use crate::policy::{Ask, Kind, Selector};
 use crate::rules::Attribute;
-use crate::truth::Truth;
 use crate::value::{Test, Value};
 use crate::view::{Target, View};
+use bailiff_snapshot::Truth;
 
-/// The attributes that a policy asks for, and their values for every target of a view.
+/// The attributes and selectors that a policy asks for, and what they say of every target of a view.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     columns: Vec<&'static Attribute>,
     cells: Vec<Value>,
+    selectors: Vec<Selector>,
+    meant: Vec<Truth>,
+    ages: Vec<Age>,
+}
+
+/// How old a target is, as far as a start-up grace asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Age {
+    /// It has no start, or there is nobody left to be spared.
+    None,
+    /// The start of one of its processes is not known.
+    Unknown,
+    /// Its youngest process has lived so long.
+    Youngest(Duration),
 }
 
 impl Table {
@@ -23,11 +39,24 @@ impl Table {
         })
     }
 
+    /// The column of a selector; rules that ask for the same share one.
+    fn selector(&mut self, selector: &Selector) -> usize {
+        let same = |other: &Selector| other.field == selector.field && written(other).eq(written(selector));
+        self.selectors.iter().position(same).unwrap_or_else(|| {
+            self.selectors.push(selector.clone());
+            self.selectors.len() - 1
+        })
+    }
+
     /// Reads all values of a view.
     pub(crate) fn fill(&mut self, view: &View) {
         self.cells.clear();
+        self.meant.clear();
+        self.ages.clear();
         for target in &view.targets {
             self.cells.extend(self.columns.iter().map(|attribute| read(attribute, target, view)));
+            self.meant.extend(self.selectors.iter().map(|selector| texts::select(selector, target, view)));
+            self.ages.push(Age::of(target, view));
         }
     }
 
@@ -35,7 +64,40 @@ impl Table {
     pub(crate) fn row<'a>(&'a self, view: &'a View, target: usize) -> Option<Row<'a>> {
         let width = self.columns.len();
         let cells = self.cells.get(target * width..(target + 1) * width)?;
-        Some(Row { view, target: view.targets.get(target)?, cells })
+        let width = self.selectors.len();
+        let meant = self.meant.get(target * width..(target + 1) * width)?;
+        Some(Row { view, target: view.targets.get(target)?, cells, meant, age: *self.ages.get(target)? })
+    }
+}
+
+fn written(selector: &Selector) -> impl Iterator<Item = String> {
+    selector.patterns.iter().map(ToString::to_string)
+}
+
+impl Age {
+    fn of(target: &Target, view: &View) -> Self {
+        if target.kind == Kind::Gpu {
+            return Self::None;
+        }
+        let mut youngest = Self::None;
+        for process in view.processes(target).filter(|process| process.state != "gone") {
+            let Some(age) = view.age(process) else { return Self::Unknown };
+            youngest = match youngest {
+                Self::Youngest(other) => Self::Youngest(age.min(other)),
+                _ => Self::Youngest(age),
+            };
+        }
+        youngest
+    }
+
+    /// Whether it has lived so long.
+    pub(crate) fn at_least(self, grace: Duration) -> Truth {
+        match self {
+            Self::None => Truth::True,
+            _ if grace.is_zero() => Truth::True,
+            Self::Unknown => Truth::Unknown,
+            Self::Youngest(age) => (age >= grace).into(),
+        }
     }
 }
 
@@ -54,6 +116,8 @@ pub(crate) struct Row<'a> {
     pub(crate) view: &'a View,
     pub(crate) target: &'a Target,
     cells: &'a [Value],
+    meant: &'a [Truth],
+    pub(crate) age: Age,
 }
 
 impl Row<'_> {
@@ -66,7 +130,7 @@ impl Row<'_> {
 #[derive(Debug)]
 pub(crate) enum Node {
     Leaf(usize, Test),
-    Select(Selector),
+    Select(usize),
     All(Vec<Node>),
     Any(Vec<Node>),
     Not(Box<Node>),
@@ -76,7 +140,7 @@ impl Node {
     pub(crate) fn of(ask: &Ask, table: &mut Table) -> Self {
         match ask {
             Ask::Leaf(leaf) => Self::Leaf(table.column(leaf.attribute), leaf.test),
-            Ask::Select(selector) => Self::Select(selector.clone()),
+            Ask::Select(selector) => Self::Select(table.selector(selector)),
             Ask::All(asks) => Self::All(asks.iter().map(|ask| Self::of(ask, table)).collect()),
             Ask::Any(asks) => Self::Any(asks.iter().map(|ask| Self::of(ask, table)).collect()),
             Ask::Not(ask) => Self::Not(Box::new(Self::of(ask, table))),
@@ -86,7 +150,7 @@ impl Node {
     pub(crate) fn ask(&self, row: Row<'_>) -> Truth {
         match self {
             Self::Leaf(column, test) => test.ask(row.value(*column)),
-            Self::Select(selector) => texts::select(selector, row.target, row.view),
+            Self::Select(column) => row.meant.get(*column).copied().unwrap_or(Truth::Unknown),
             Self::All(nodes) => all(nodes.iter().map(|node| node.ask(row))),
             Self::Any(nodes) => !all(nodes.iter().map(|node| !node.ask(row))),
             Self::Not(node) => !node.ask(row),

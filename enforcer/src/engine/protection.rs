@@ -1,10 +1,13 @@
 //! Who is protected from every rule: by what is built in, and by the policy's own list.
 
+use bailiff_snapshot::wire;
+
+use crate::census::Person;
 use crate::engine::texts;
 use crate::guard::{self, Root, Traits};
 use crate::policy::{Ask, Kind, Policy};
-use crate::truth::Truth;
 use crate::view::{Target, View};
+use bailiff_snapshot::Truth;
 
 /// Whether each target of a view is protected. One protected member protects all of a workload.
 pub(crate) fn of_all(policy: &Policy, view: &View) -> Vec<Truth> {
@@ -26,7 +29,7 @@ pub(crate) fn of(policy: &Policy, target: &Target, view: &View) -> Truth {
 /// Why the built-in list protects a target.
 pub(crate) fn builtin(policy: &Policy, target: &Target, view: &View) -> Option<&'static str> {
     let root = if policy.allow_root { Root::Allowed } else { Root::Protected };
-    let contained = |process: &bailiff_snapshot::wire::Process| {
+    let contained = |process: &wire::Process| {
         let place = process.facts.as_ref().map(|facts| &facts.place);
         place.is_some_and(|place| place.container.is_some() || place.pod_uid.is_some())
     };
@@ -44,6 +47,26 @@ pub(crate) fn builtin(policy: &Policy, target: &Target, view: &View) -> Option<&
             guard::builtin(&traits, root)
         })
     })
+}
+
+/// Why the policy's list protects a process that is met at the moment of a deed; none where it does not.
+#[must_use]
+pub fn protects(policy: &Policy, view: &View, person: &Person) -> Option<String> {
+    let relative = wire::Relative {
+        pid: person.stat.key.pid,
+        start_ticks: person.stat.key.start_ticks,
+        ppid: person.stat.ppid,
+        uid: Some(person.uid),
+        comm: person.stat.comm.clone(),
+        state: person.stat.state.name().to_owned(),
+        workload: String::new(),
+        cgroup: person.place.cgroup.clone(),
+        cpu_seconds: 0.0,
+        reaped_cpu_seconds: 0.0,
+    };
+    let protect = policy.protect.as_ref()?;
+    // A user whose name nobody knows is asked of by number; he was judged by name in the snapshot.
+    (ask_relative(protect, &relative, view) == Truth::True).then(|| "the policy protects it".to_owned())
 }
 
 /// A pid that only the driver knows: nobody is there to be protected, and nobody to be harmed.
@@ -72,7 +95,7 @@ fn ask(ask_of: &Ask, target: &Target, view: &View) -> Truth {
 }
 
 /// Asks of a process that holds nothing.
-fn ask_relative(ask: &Ask, relative: &bailiff_snapshot::wire::Relative, view: &View) -> Truth {
+fn ask_relative(ask: &Ask, relative: &wire::Relative, view: &View) -> Truth {
     match ask {
         // Attributes are not known of it, and what is not known of it speaks for nobody's protection.
         Ask::Leaf(_) | Ask::Not(_) => Truth::False,

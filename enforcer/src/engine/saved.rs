@@ -124,6 +124,7 @@ impl Engine {
         std::mem::swap(&mut next.deeds, &mut self.deeds);
         next.outside = std::mem::take(&mut self.outside);
         next.paused = self.paused.take();
+        next.only = self.only;
         next.tick = self.tick;
         next.last = self.last.take();
         next.before = self.before.take();

@@ -119,8 +119,8 @@ impl Leaves<'_> {
 pub(crate) fn shown(value: Value, unit: Unit) -> String {
     match value {
         Value::Unknown(why) => format!("unknown: {why}"),
-        Value::Number(number) => number_shown(number, unit),
-        Value::AtLeast(number) => format!("at least {}", number_shown(number, unit)),
+        Value::Number(figure) => number(figure, unit),
+        Value::AtLeast(figure) => format!("at least {}", number(figure, unit)),
         Value::Flag(flag) => flag.to_string(),
         Value::Words { seen, complete } => {
             let Unit::Words(words) = unit else { return String::new() };
@@ -134,7 +134,9 @@ pub(crate) fn shown(value: Value, unit: Unit) -> String {
     }
 }
 
-fn number_shown(number: f64, unit: Unit) -> String {
+/// A number as people write it.
+#[must_use]
+pub fn number(number: f64, unit: Unit) -> String {
     const KIB: f64 = (1 << 10) as f64;
     const MIB: f64 = (1 << 20) as f64;
     const GIB: f64 = (1 << 30) as f64;

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use bailiff_snapshot::wire;
 
-use crate::policy::{Field, Selector};
-use crate::truth::Truth;
+use crate::policy::{Field, Pattern, Selector};
 use crate::view::{Target, View};
+use bailiff_snapshot::Truth;
 
 /// What is known of one text.
 enum Text<'a> {
@@ -20,19 +20,59 @@ pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth
     if selector.field == Field::Gpus {
         return any(view.gpus(target).map(|gpu| meant(selector, gpu_texts(gpu))));
     }
-    any(view.processes(target).map(|process| meant(selector, texts(selector.field, process))))
+    any(view.processes(target).map(|process| {
+        // The most common questions, without a list of texts being made for each.
+        match (selector.field, &process.facts) {
+            (Field::Comms, Some(facts)) => is_named(selector, &facts.comm).into(),
+            (Field::Users, Some(facts)) => is_owned(selector, facts.uid, facts.user.as_deref()),
+            _ => meant(selector, texts(selector.field, process)),
+        }
+    }))
+}
+
+/// Whether nothing of what a selector looks at could be read.
+pub(crate) fn unread(field: Field, target: &Target, view: &View) -> bool {
+    let all: Vec<Text<'_>> = if field == Field::Gpus {
+        view.gpus(target).flat_map(gpu_texts).collect()
+    } else {
+        view.processes(target).flat_map(|process| texts(field, process)).collect()
+    };
+    !all.is_empty() && all.iter().all(|text| matches!(text, Text::Unread))
 }
 
 /// Whether a process that holds nothing is meant. Only its owner, its name and its cgroup are known; what is
 /// true of its workload is asked of those that hold.
 pub(crate) fn select_relative(selector: &Selector, relative: &wire::Relative, view: &View) -> Truth {
-    let texts = match selector.field {
-        Field::Comms => vec![known(&relative.comm)],
-        Field::Cgroups => vec![known(&relative.cgroup)],
-        Field::Users => owner(relative.uid, user_named(view, relative.uid)),
-        _ => return Truth::False,
+    match selector.field {
+        Field::Comms => is_named(selector, &relative.comm).into(),
+        Field::Cgroups => is_named(selector, &relative.cgroup).into(),
+        Field::Users => is_owned(selector, relative.uid, user_named(view, relative.uid)),
+        _ => Truth::False,
+    }
+}
+
+fn is_named(selector: &Selector, text: &str) -> bool {
+    selector.patterns.iter().any(|pattern| pattern.matches(text))
+}
+
+/// An owner is named by name or by number.
+fn is_owned(selector: &Selector, uid: Option<u32>, name: Option<&str>) -> Truth {
+    let Some(uid) = uid else { return Truth::Unknown };
+    let numbered = |pattern: &Pattern| match pattern {
+        Pattern::Text(text) => text.parse() == Ok(uid),
+        Pattern::Glob(_) | Pattern::Regex(_) => false,
     };
-    meant(selector, texts)
+    match name {
+        _ if selector.patterns.iter().any(numbered) => Truth::True,
+        Some(name) => is_named(selector, name).into(),
+        // Where all patterns are numbers, no name is needed.
+        None if selector.patterns.iter().all(is_number) => Truth::False,
+        None => Truth::Unknown,
+    }
+}
+
+fn is_number(pattern: &Pattern) -> bool {
+    matches!(pattern, Pattern::Text(text) if text.parse::<u32>().is_ok())
 }
 
 fn any(each: impl Iterator<Item = Truth>) -> Truth {
@@ -41,7 +81,7 @@ fn any(each: impl Iterator<Item = Truth>) -> Truth {
 
 fn meant(selector: &Selector, texts: Vec<Text<'_>>) -> Truth {
     any(texts.into_iter().map(|text| match text {
-        Text::Known(text) => selector.patterns.iter().any(|pattern| pattern.matches(&text)).into(),
+        Text::Known(text) => is_named(selector, &text).into(),
         Text::Unread => Truth::Unknown,
     }))
 }

@@ -105,6 +105,26 @@ impl Field {
     }
 }
 
+impl Field {
+    /// What it is compared with, for the schema and the docs.
+    #[must_use]
+    pub const fn help(self) -> &'static str {
+        match self {
+            Self::Users => "Names or numbers of owners.",
+            Self::Groups => "Groups of the owner.",
+            Self::Comms => "The process's name, at most 15 bytes.",
+            Self::Exe => "The path of the program.",
+            Self::Cmdline => "The command line, redacted; where the exporter is told to publish it.",
+            Self::Cgroups => "The path of the cgroup.",
+            Self::Namespaces => "Namespaces of Kubernetes.",
+            Self::Pods => "Names or UIDs of pods.",
+            Self::Containers => "Ids of containers, in full.",
+            Self::SlurmJobs => "Numbers of Slurm's jobs.",
+            Self::Gpus => "Index or UUID.",
+        }
+    }
+}
+
 /// One pattern, as the file writes it.
 #[derive(Debug, Clone)]
 pub enum Pattern {
@@ -133,7 +153,13 @@ impl fmt::Display for Pattern {
         match self {
             Self::Text(text) => out.write_str(text),
             Self::Glob(glob) => out.write_str(glob.glob().glob()),
-            Self::Regex(regex) => write!(out, "re:{regex}"),
+            Self::Regex(regex) => write!(out, "re:{}", written(regex)),
         }
     }
+}
+
+/// Without what makes it match the whole text.
+fn written(regex: &Regex) -> &str {
+    let anchored = regex.as_str();
+    anchored.strip_prefix("^(?:").and_then(|rest| rest.strip_suffix(")$")).unwrap_or(anchored)
 }

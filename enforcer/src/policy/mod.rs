@@ -1,6 +1,26 @@
 //! What the admin wants, understood: past this module nothing meets a policy that makes no sense.
 
+//!
+//! The reader goes from the tree of values straight to a [`Policy`], without a mirror of the file in between:
+//! the tree has every place already, so such a mirror would be each type once more, with places.
+
 pub mod ask;
+mod asks;
+mod channels;
+pub mod check;
+mod digest;
+mod fault;
+mod fields;
+mod keys;
+mod lints;
+mod load;
+mod pattern;
+pub(crate) mod quantity;
+mod rule;
+mod schema;
+mod steps;
+mod tree;
+mod wishes;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,6 +30,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use ask::{Ask, Field, Leaf, Pattern, Selector};
+pub use fault::{Fault, Faults, Gravity, Paint};
+pub use load::{Loaded, load};
+pub use schema::schema;
 
 /// A policy that can run.
 #[derive(Debug, Clone)]
@@ -53,6 +76,20 @@ pub enum Mode {
     Enforce,
 }
 
+impl Mode {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Watch, Self::Enforce];
+
+    /// Its name in a file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Watch => "watch",
+            Self::Enforce => "enforce",
+        }
+    }
+}
+
 /// What a rule is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -67,6 +104,23 @@ pub enum Kind {
     Lease,
     /// A server of MPS.
     MpsServer,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Process, Self::Workload, Self::Gpu, Self::Lease, Self::MpsServer];
+
+    /// Its name in a file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Workload => "workload",
+            Self::Gpu => "gpu",
+            Self::Lease => "lease",
+            Self::MpsServer => "mps_server",
+        }
+    }
 }
 
 /// A number of samples, or a time that is so many samples at the beat's period.
@@ -168,6 +222,24 @@ pub enum Order {
     Youngest,
 }
 
+impl Order {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::LowestPriority, Self::SmallestSufficient, Self::LongestIdle, Self::Largest, Self::Youngest];
+
+    /// Its name in a file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LowestPriority => "lowest_priority",
+            Self::SmallestSufficient => "smallest_sufficient",
+            Self::LongestIdle => "longest_idle",
+            Self::Largest => "largest",
+            Self::Youngest => "youngest",
+        }
+    }
+}
+
 /// One step of a rule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
@@ -243,6 +315,9 @@ pub enum Severity {
 }
 
 impl Severity {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Info, Self::Warning, Self::Critical];
+
     /// Its label value.
     #[must_use]
     pub const fn name(self) -> &'static str {

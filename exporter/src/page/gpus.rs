@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use bailiff_exposition::{Family, Labels, Number, PRESENT, Writer};
 use bailiff_snapshot::{Gpu, PidNamespace, Snapshot};
 
-use super::labels::Labels;
-use super::writer::{Number, PRESENT, Writer};
-use crate::metrics::{self, Family};
+use crate::metrics;
 
 /// The labels that name a GPU.
 pub(super) fn labels(gpu: &Gpu) -> Labels {

@@ -1,9 +1,8 @@
 //! What the page says of the look itself: sources, gaps, versions.
 
+use bailiff_exposition::{Labels, PRESENT, Writer};
 use bailiff_snapshot::{Driver, Gap, Snapshot};
 
-use super::labels::Labels;
-use super::writer::{PRESENT, Writer};
 use crate::metrics;
 
 /// Writes all families about the look.

@@ -1,11 +1,10 @@
 //! What the page says of single processes, and of those that there were too many of.
 
+use bailiff_exposition::{Family, Labels, Number, PRESENT, Writer};
 use bailiff_snapshot::{Engines, Facts, Gpu, Holder, Process, ProcessId, Snapshot, Utilization};
 
 use super::gpus;
-use super::labels::Labels;
-use super::writer::{Number, PRESENT, Writer};
-use crate::metrics::{self, Family};
+use crate::metrics;
 use crate::selection::{Selection, Sum};
 
 /// One number of what `/proc` says of a process.

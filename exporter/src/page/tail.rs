@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use super::labels::Labels;
-use super::writer::Writer;
 use crate::metrics;
-use crate::own::Own;
 use crate::requests::Count;
+use bailiff_exposition::own::{self, Own};
+use bailiff_exposition::{Labels, Writer};
 
 /// What is true at the moment of a request.
 #[derive(Debug, Default)]
@@ -44,26 +43,5 @@ pub(super) fn write(moment: &Moment, page: &mut Writer<'_>) {
     if let Some(failures) = moment.record_failures {
         page.put(&metrics::RECORD_FAILURES, &none, failures);
     }
-    own(&moment.own, page);
-}
-
-fn own(own: &Own, page: &mut Writer<'_>) {
-    let none = Labels::default();
-    if let Some(seconds) = own.cpu_seconds {
-        page.put(&metrics::OWN_CPU, &none, seconds);
-    }
-    let whole = [
-        (&metrics::OWN_RESIDENT, own.resident_bytes),
-        (&metrics::OWN_VIRTUAL, own.virtual_bytes),
-        (&metrics::OWN_OPEN_FDS, own.open_fds),
-        (&metrics::OWN_MAX_FDS, own.max_fds),
-    ];
-    for (family, number) in whole {
-        if let Some(number) = number {
-            page.put(family, &none, number);
-        }
-    }
-    if let Some(seconds) = own.started {
-        page.put(&metrics::OWN_START_TIME, &none, seconds);
-    }
+    own::write(&moment.own, page);
 }

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use bailiff_exposition::{Labels, Writer};
 use bailiff_snapshot::{Holder, Place, Snapshot, UserTotals, snapshot::user_label};
 
 use super::gpus;
-use super::labels::Labels;
-use super::writer::Writer;
 use crate::metrics;
 use crate::selection::Sum;
 

@@ -32,6 +32,8 @@ pub(crate) fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Se
         },
         gpus,
         processes,
+        relatives: None,
+        groups: BTreeMap::new(),
         openers: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
@@ -104,6 +106,10 @@ pub(crate) fn facts(pid: u32, user: &str, comm: &str) -> Facts {
         cpu_seconds: 12.5,
         io: Some(Io { read_bytes: 4096, write_bytes: 0 }),
         orphaned: Some(false),
+        reaped_cpu_seconds: Some(0.5),
+        workload: Some(format!("tree:{pid}@7")),
+        exe: Some("/usr/bin/python3.13".into()),
+        role: None,
     }
 }
 

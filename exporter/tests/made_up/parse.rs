@@ -104,7 +104,11 @@ fn labels(mut rest: &str) -> (Labels, &str) {
     let mut labels = Labels::new();
     loop {
         let (name, after) = rest.split_once("=\"").expect("a label has a value");
-        assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
+        let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        assert!(
+            name.bytes().all(letter) && !name.starts_with(|first: char| first.is_ascii_digit()),
+            "{name}"
+        );
         let (value, after) = quoted(after);
         assert_eq!(labels.insert(name.to_owned(), value), None, "{name} stands twice");
         match after.strip_prefix(',') {

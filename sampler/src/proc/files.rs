@@ -1,10 +1,11 @@
 //! Small files below `/proc`, read whole and bounded; the one place that opens them.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, PROC_SUPER_MAGIC, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, PROC_SUPER_MAGIC, RawDir, openat, readlinkat, statat};
 use rustix::io::Errno;
 
 /// More of a process's file than this is not read: what we understand is far shorter.
@@ -103,6 +104,20 @@ impl Folder {
     pub(crate) fn link(&self, name: &str) -> Result<String, Missing> {
         let target = readlinkat(&self.0, name, Vec::new())?;
         Ok(target.to_string_lossy().into_owned())
+    }
+
+    /// The names in it that are numbers, each with the number of its inode: `/proc/PID` keeps that as long as the
+    /// process lives and the kernel remembers the folder, and another process's is another.
+    pub(crate) fn processes(&self, found: &mut Vec<(u32, u64)>) -> Result<(), Missing> {
+        let mut space = [MaybeUninit::uninit(); 2 * PIECE];
+        let again = openat(&self.0, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut entries = RawDir::new(again, &mut space);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let pid = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
+            found.extend(pid.map(|pid| (pid, entry.ino())));
+        }
+        Ok(())
     }
 
     /// The names in it that are numbers.

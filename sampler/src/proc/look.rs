@@ -2,14 +2,15 @@
 //! is read at every beat, since CPU time and state are in it, through a file that is held open: it ends with
 //! its process, as a pidfd would, so a reused pid is seen for what it is.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use bailiff_snapshot::stat::{self, Stat};
+use bailiff_snapshot::workload::{Home, Node};
 use bailiff_snapshot::{
-    Facts, Fault, Gap, Gaps, Io, Moment, Openers, Place, ProcessKey, Seen, State, redact,
+    Facts, Fault, Gap, Gaps, Io, Moment, Openers, Place, ProcessKey, Relative, Role, Seen, redact,
 };
 
 use super::files::{Folder, Kept, Missing};
@@ -17,10 +18,12 @@ use super::names::Names;
 use super::openers;
 use super::orphan::{Parent, orphaned};
 use super::pods::Pods;
+use super::relations::{Relations, Time};
+use super::threads;
 use crate::settings::{Commands, Settings};
 
 /// Owner and cgroup may change in a process's life, though they seldom do.
-const FRESH: Duration = Duration::from_mins(1);
+pub(crate) const FRESH: Duration = Duration::from_mins(1);
 
 /// Processes beyond this many are looked at by path.
 const MOST_HELD: usize = 8192;
@@ -34,6 +37,7 @@ pub(crate) struct Processes {
     known: HashMap<u32, Known>,
     pods: Pods,
     names: Names,
+    relations: Relations,
     buffer: Vec<u8>,
     ticks_per_second: f64,
     boot_time: Option<f64>,
@@ -48,6 +52,9 @@ struct Known {
     place: Place,
     command: Option<String>,
     orphaned: Option<bool>,
+    home: Home,
+    exe: Option<String>,
+    role: Option<Role>,
     /// The two files of every beat, held open where there is room for it.
     stat: Option<Kept>,
     io: Option<Kept>,
@@ -61,6 +68,8 @@ impl Processes {
         })?;
         let mut buffer = Vec::new();
         let boot_time = root.read("stat", &mut buffer).ok().and_then(boot_time);
+        #[expect(clippy::cast_precision_loss, reason = "USER_HZ is 100")]
+        let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
         Ok(Self {
             room: if root.is_proc() { room() } else { 0 },
             root,
@@ -68,9 +77,9 @@ impl Processes {
             known: HashMap::new(),
             pods: Pods::new(settings.pods.clone()),
             names: Names::new(),
+            relations: Relations::new(ticks_per_second),
             buffer,
-            #[expect(clippy::cast_precision_loss, reason = "USER_HZ is 100")]
-            ticks_per_second: rustix::param::clock_ticks_per_second() as f64,
+            ticks_per_second,
             boot_time,
         })
     }
@@ -84,11 +93,13 @@ impl Processes {
         gaps: &mut Gaps,
     ) -> BTreeMap<u32, Seen> {
         self.names.begin();
+        self.relations.begin();
         let mut seen = BTreeMap::new();
         for (pid, listed) in pids {
             match self.one(*pid, at, gaps) {
                 Ok(Seen::Found(facts)) if self.began_after(facts.key, *listed) => {
                     gaps.count(Gap::Vanished);
+                    self.relations.no_holder(*pid);
                     seen.insert(*pid, Seen::Gone);
                 }
                 Ok(found) => drop(seen.insert(*pid, found)),
@@ -101,6 +112,23 @@ impl Processes {
             gaps.count(Gap::NotPermitted);
         }
         seen
+    }
+
+    /// Tells those that were seen their workloads, and who else belongs to these; within so much time.
+    pub(crate) fn relate(
+        &mut self,
+        seen: &mut BTreeMap<u32, Seen>,
+        at: Moment,
+        patience: Duration,
+    ) -> Result<Option<Vec<Relative>>, Gap> {
+        self.relations.tell(&self.root, seen, Time::of(at.boot, patience))
+    }
+
+    /// Names of the groups of their owners, as far as the name service has told them.
+    pub(crate) fn groups(&mut self, seen: &BTreeMap<u32, Seen>) -> BTreeMap<u32, Vec<String>> {
+        let uids: BTreeSet<u32> =
+            seen.values().filter_map(Seen::found).filter_map(|facts| facts.uid).collect();
+        uids.into_iter().filter_map(|uid| Some((uid, self.names.groups(uid)?))).collect()
     }
 
     /// Whether a process began after its pid was listed, and so is not the one that was.
@@ -173,8 +201,10 @@ impl Processes {
             Err(_) => Place::default(),
         };
         self.pods.name(&mut place, at.boot);
+        let exe = folder.link("exe").ok();
+        let role = if stat.comm == Role::COMM { self.role(&folder, exe.as_deref()) } else { None };
         let command = match self.commands {
-            Commands::Left => None,
+            Commands::Left | Commands::Shunned => None,
             Commands::Read => folder.read("cmdline", &mut self.buffer).ok().map(redact::command),
         };
         let keeps = self.known.len() < self.room;
@@ -186,9 +216,22 @@ impl Processes {
             read: at.boot,
             uid: folder.owner().ok(),
             orphaned: self.orphaned(stat, &place),
+            home: Home::of(&place),
             place,
+            role,
+            exe,
             command: command.filter(|command| !command.is_empty()),
         })
+    }
+
+    /// Which part of MPS it is: by its program, or its own name for it where we may not read that.
+    fn role(&mut self, folder: &Folder, exe: Option<&str>) -> Option<Role> {
+        let by_program = exe.and_then(Role::of_program);
+        if by_program.is_some() || self.commands == Commands::Shunned {
+            return by_program;
+        }
+        let line = folder.read("cmdline", &mut self.buffer).ok()?;
+        Role::of_program(&String::from_utf8_lossy(line.split(|byte| *byte == 0).next()?))
     }
 
     fn orphaned(&mut self, stat: &Stat, place: &Place) -> Option<bool> {
@@ -210,16 +253,14 @@ impl Processes {
     }
 
     fn facts(&mut self, stat: Stat) -> Option<Facts> {
-        let state = match stat.state {
-            State::Zombie if self.has_live_threads(stat.key.pid) => State::ZombieLeader,
-            state => state,
-        };
+        let state = threads::state(&self.root, &stat, &mut self.buffer);
         let known = self.known.get(&stat.key.pid)?;
         let io = match &known.io {
             Some(kept) => kept.read(&mut self.buffer),
             None => self.root.read_piece(&format!("{}/io", stat.key.pid), &mut self.buffer),
         };
         let io = io.ok().and_then(|text| Io::parse(std::str::from_utf8(text).ok()?));
+        self.relations.holder(Node::new(&stat, known.home.clone()));
         Some(Facts {
             key: stat.key,
             state,
@@ -233,17 +274,10 @@ impl Processes {
             cpu_seconds: seconds(stat.cpu_ticks, self.ticks_per_second),
             io,
             orphaned: known.orphaned,
-        })
-    }
-
-    fn has_live_threads(&mut self, pid: u32) -> bool {
-        let Ok(threads) = self.root.folder(&format!("{pid}/task")).and_then(|tasks| tasks.numbers()) else {
-            return false;
-        };
-        threads.into_iter().filter(|thread| *thread != pid).any(|thread| {
-            let line = self.root.read(&format!("{pid}/task/{thread}/stat"), &mut self.buffer);
-            let state = line.ok().and_then(stat::parse).map(|stat| stat.state);
-            state.is_some_and(|state| !matches!(state, State::Zombie | State::Dead))
+            reaped_cpu_seconds: stat.reaped_ticks.map(|ticks| seconds(ticks, self.ticks_per_second)),
+            workload: None,
+            exe: known.exe.clone(),
+            role: known.role,
         })
     }
 }
@@ -258,7 +292,7 @@ fn room() -> usize {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "2^53 ticks are three million years")]
-fn seconds(ticks: u64, per_second: f64) -> f64 {
+pub(crate) fn seconds(ticks: u64, per_second: f64) -> f64 {
     ticks as f64 / per_second
 }
 

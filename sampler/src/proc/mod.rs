@@ -1,4 +1,4 @@
-//! `/proc`: who the listed pids are, what they do, and who has device files open.
+//! `/proc`: who the listed pids are, what they do, who belongs to them, and who has device files open.
 
 mod files;
 mod look;
@@ -6,7 +6,10 @@ mod names;
 mod node;
 mod openers;
 mod orphan;
+mod others;
 mod pods;
+mod relations;
+mod threads;
 
 pub(crate) use look::Processes;
 pub(crate) use node::Node;

@@ -1,23 +1,40 @@
 #![expect(clippy::disallowed_methods, reason = "waiting for the name service has a deadline")]
-//! Names of users. The name service may ask a server far away, so it is asked on a thread of its own, and an
-//! answer that is late is there for a later beat.
+//! Names of users and of their groups. The name service may ask a server far away, so it is asked on a thread of its
+//! own, and an answer that is late is there for a later beat.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::CString;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use nix::unistd::{Uid, User};
+use nix::unistd::{Group, Uid, User, getgrouplist};
 
 /// A beat waits for names at most this long in all; local files answer within it.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// Who is in which group may change in the life of a node: it is asked anew after this time.
+const GROUPS_FRESH: Duration = Duration::from_mins(10);
+
 /// What the name service has said so far.
 pub(crate) struct Names {
     known: HashMap<u32, Option<String>>,
+    groups: HashMap<u32, Groups>,
     asked: HashSet<u32>,
     ask: Sender<u32>,
-    answers: Receiver<(u32, nix::Result<Option<String>>)>,
+    answers: Receiver<Answer>,
     patience: Duration,
+}
+
+/// Names of a user's groups; `None` where there is no such user.
+struct Groups {
+    names: Option<Vec<String>>,
+    told: Instant,
+}
+
+/// One question has two answers, in this order: listing groups may take far longer.
+enum Answer {
+    Name(u32, nix::Result<Option<String>>),
+    Groups(u32, nix::Result<Option<Vec<String>>>),
 }
 
 impl Names {
@@ -26,13 +43,25 @@ impl Names {
         let (answer, answers) = channel();
         std::thread::spawn(move || {
             for uid in questions {
-                let name = User::from_uid(Uid::from_raw(uid)).map(|user| user.map(|user| user.name));
-                if answer.send((uid, name)).is_err() {
+                let user = User::from_uid(Uid::from_raw(uid));
+                let name = user.as_ref().map(|user| user.as_ref().map(|user| user.name.clone()));
+                if answer.send(Answer::Name(uid, name.map_err(|error| *error))).is_err() {
+                    return;
+                }
+                let groups = user.and_then(|user| user.map(|user| groups_of(&user)).transpose());
+                if answer.send(Answer::Groups(uid, groups)).is_err() {
                     return;
                 }
             }
         });
-        Self { known: HashMap::new(), asked: HashSet::new(), ask, answers, patience: PATIENCE }
+        Self {
+            known: HashMap::new(),
+            groups: HashMap::new(),
+            asked: HashSet::new(),
+            ask,
+            answers,
+            patience: PATIENCE,
+        }
     }
 
     /// A new beat, with patience anew.
@@ -42,22 +71,65 @@ impl Names {
 
     /// The name, where the name service has told it by now.
     pub(crate) fn of(&mut self, uid: u32) -> Option<String> {
+        self.wait(uid, |names| names.known.contains_key(&uid));
+        self.known.get(&uid).cloned().flatten()
+    }
+
+    /// The names of a user's groups, where the name service has told them by now; a group without a name is told by its
+    /// number.
+    pub(crate) fn groups(&mut self, uid: u32) -> Option<Vec<String>> {
+        match self.groups.get(&uid) {
+            None => self.wait(uid, |names| names.groups.contains_key(&uid)),
+            Some(groups) if groups.told.elapsed() >= GROUPS_FRESH => {
+                // What was told before holds until the answer comes, at some later beat.
+                self.ask(uid);
+                while let Ok(answer) = self.answers.try_recv() {
+                    self.learn(answer);
+                }
+            }
+            Some(_) => {}
+        }
+        self.groups.get(&uid)?.names.clone()
+    }
+
+    /// Waits until it is known, the name service has failed, or patience is at its end.
+    fn wait(&mut self, uid: u32, known: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + self.patience;
-        while !self.known.contains_key(&uid) {
-            if self.asked.insert(uid) && self.ask.send(uid).is_err() {
-                return None;
+        while !known(self) {
+            if !self.ask(uid) {
+                return;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             self.patience = left;
-            let Ok((answered, name)) = self.answers.recv_timeout(left) else { return None };
-            self.asked.remove(&answered);
-            // An error is no answer, and is asked again; "no such user" is one.
-            if let Ok(name) = name {
-                self.known.insert(answered, name);
-            } else if answered == uid {
-                return None;
+            let Ok(answer) = self.answers.recv_timeout(left) else { return };
+            if self.learn(answer) == Some(uid) {
+                return;
             }
         }
-        self.known.get(&uid).cloned().flatten()
     }
+
+    fn ask(&mut self, uid: u32) -> bool {
+        !self.asked.insert(uid) || self.ask.send(uid).is_ok()
+    }
+
+    /// Keeps an answer; tells whose it is where it is none. An error is no answer, and is asked again; "no such user" is
+    /// one.
+    fn learn(&mut self, answer: Answer) -> Option<u32> {
+        match answer {
+            Answer::Name(uid, Ok(name)) => drop(self.known.insert(uid, name)),
+            Answer::Name(uid, Err(_)) => return Some(uid),
+            Answer::Groups(uid, groups) => {
+                self.asked.remove(&uid);
+                let Ok(names) = groups else { return Some(uid) };
+                self.groups.insert(uid, Groups { names, told: Instant::now() });
+            }
+        }
+        None
+    }
+}
+
+fn groups_of(user: &User) -> nix::Result<Vec<String>> {
+    let name = CString::new(user.name.as_str()).map_err(|_| nix::Error::EINVAL)?;
+    let name_of = |gid| Ok(Group::from_gid(gid)?.map_or_else(|| gid.to_string(), |group| group.name));
+    getgrouplist(&name, user.gid)?.into_iter().map(name_of).collect()
 }

@@ -66,6 +66,7 @@ mod tests {
             ppid,
             session,
             cpu_ticks: 0,
+            reaped_ticks: Some(0),
             threads: 1,
             kernel_thread: false,
         }

@@ -1,0 +1,152 @@
+//! `make bench`: what one tick costs: 10,000 processes by 100 rules. Absolute figures are this machine's.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    reason = "a bench reads the clock and fails loudly"
+)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bailiff_enforcer::engine::{Engine, Now};
+use bailiff_enforcer::policy::{
+    Action, Ask, Field, Kind, Leaf, Limits, Mode, Pattern, Policy, Rule, Selector, Severity, Span, Step,
+};
+use bailiff_enforcer::rules;
+use bailiff_enforcer::value::{Bounds, Test};
+use bailiff_enforcer::view::View;
+use bailiff_snapshot::{Place, wire};
+
+const PROCESSES: u32 = 10_000;
+const RULES: usize = 100;
+const TICKS: u64 = 40;
+
+fn main() {
+    let mut engine = Engine::new(Arc::new(policy()), Mode::Enforce);
+    let mut before: Option<Arc<View>> = None;
+    let (mut joins, mut ticks) = (Vec::new(), Vec::new());
+    for seq in 1..=TICKS {
+        let snapshot = snapshot(seq);
+        let began = Instant::now();
+        let view = Arc::new(View::between(before.as_deref(), snapshot));
+        joins.push(began.elapsed());
+        let now = Now { boot: view.boot(), wall: view.boot() };
+        let began = Instant::now();
+        engine.tick(now, Arc::clone(&view)).expect("snapshots are in order");
+        ticks.push(began.elapsed());
+        before = Some(view);
+    }
+    let calm = &mut ticks[10..];
+    calm.sort_unstable();
+    joins.sort_unstable();
+    println!(
+        "tick of {PROCESSES} processes by {RULES} rules: {:.1} ms median, {:.1} ms worst of {}; joining two snapshots {:.1} ms median",
+        millis(calm[calm.len() / 2]),
+        millis(calm[calm.len() - 1]),
+        calm.len(),
+        millis(joins[joins.len() / 2]),
+    );
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Rules that never come to a step, so that all of them judge everybody at every tick.
+fn policy() -> Policy {
+    Policy {
+        sha256: String::new(),
+        interval: None,
+        limits: Limits { per_gpu_hour: 2, per_user_hour: 3, per_node_hour: 6, max_processes: 512 },
+        protect: Some(select(Field::Users, &["slurm", "monitor"])),
+        allow_root: false,
+        channels: BTreeMap::new(),
+        rules: (0..RULES).map(rule).collect(),
+    }
+}
+
+fn rule(number: usize) -> Rule {
+    Rule {
+        name: format!("rule-{number}").into(),
+        mode: Mode::Enforce,
+        of: Kind::Process,
+        select: Some(Ask::All(vec![
+            select(Field::Comms, &["python3", "jupyter"]),
+            at("vram", Bounds { min: Some(1e9), ..Bounds::default() }),
+        ])),
+        except: Vec::new(),
+        when: Ask::All(vec![
+            at("gpu_util", Bounds { max: Some(0.01), ..Bounds::default() }),
+            at("cpu_util", Bounds { max: Some(0.05), ..Bounds::default() }),
+        ]),
+        condition: number.to_string(),
+        span: Span::Samples(1_000_000),
+        max_gap: 2,
+        startup_grace: Duration::from_mins(10),
+        clear_after: Span::Samples(3),
+        cooldown: Duration::from_mins(30),
+        pick: None,
+        then: vec![
+            Step { after: Span::Samples(0), action: Action::Flag(Severity::Warning) },
+            Step { after: Span::Samples(9), action: Action::Terminate { grace: Duration::from_mins(1) } },
+        ],
+    }
+}
+
+fn select(field: Field, texts: &[&str]) -> Ask {
+    let patterns = texts.iter().map(|text| Pattern::Text((*text).to_owned())).collect();
+    Ask::Select(Selector { field, patterns })
+}
+
+fn at(name: &str, bounds: Bounds) -> Ask {
+    let attribute = rules::ALL.iter().find(|attribute| attribute.name == name).expect("it is an attribute");
+    Ask::Leaf(Leaf { attribute, test: Test::Within(bounds), wish: String::new() })
+}
+
+/// Half of all are idle.
+fn snapshot(seq: u64) -> wire::Snapshot {
+    let json = serde_json::json!({
+        "version": 1, "seq": seq, "boot_id": "b", "wall_ms": 0, "boot_ms": 10_000_000 + seq * 5000,
+        "interval_ms": 5000, "pid_namespace": "host", "gpus": [], "processes": [], "relatives": [],
+        "sources": {"nvml": {"up": true}, "proc": {"up": true}},
+    });
+    let mut snapshot: wire::Snapshot = serde_json::from_value(json).expect("a snapshot");
+    snapshot.gpus = (0..8).map(gpu).collect();
+    snapshot.processes = (0..PROCESSES).map(|number| process(1000 + number)).collect();
+    snapshot
+}
+
+fn gpu(index: u32) -> wire::Gpu {
+    let pids = (0..PROCESSES).filter(|number| number % 8 == index).map(|number| 1000 + number);
+    let holder = |pid| wire::Holder {
+        pid,
+        kinds: "C".into(),
+        memory: Some(4 << 30),
+        utilization: Some(if pid % 16 < 8 { 0 } else { 50 }),
+        unknown: None,
+        idle_ms: 0,
+    };
+    let mut gpu: wire::Gpu =
+        serde_json::from_value(serde_json::json!({"index": index.to_string(), "mig": false, "holders": []}))
+            .expect("a GPU");
+    gpu.uuid = Some(format!("GPU-{index}"));
+    gpu.holders = pids.map(holder).collect();
+    gpu.listed = Some(gpu.holders.len() as u64);
+    gpu
+}
+
+fn process(pid: u32) -> wire::Process {
+    let place = Place { cgroup: format!("/user.slice/{pid}"), ..Place::default() };
+    let facts = serde_json::json!({
+        "comm": "python3", "ppid": 1, "uid": 1000 + pid % 50, "user": format!("user{}", pid % 50), "place": place,
+        "cpu_seconds": 1.0, "reaped_cpu_seconds": 0.0, "workload": format!("tree:{pid}@100"),
+    });
+    wire::Process {
+        pid,
+        start_ticks: Some(100),
+        first_seq: None,
+        state: "sleeping".into(),
+        facts: Some(serde_json::from_value(facts).expect("facts")),
+    }
+}

@@ -1,0 +1,140 @@
+//! Whether those who were asked to end are still at work: writing a checkpoint takes longer than some graces.
+//! Pure: snapshots in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bailiff_snapshot::{ProcessKey, wire};
+
+/// More of a GPU than this is work.
+const PERCENT: u32 = 1;
+/// More bytes than this from one snapshot to the next.
+const BYTES: u64 = 1 << 20;
+/// More of one core than this.
+const CORE: f64 = 0.05;
+
+/// What the last snapshots showed of some processes.
+#[derive(Debug, Default)]
+pub(super) struct Activity {
+    last: BTreeMap<ProcessKey, Counters>,
+    boot_ms: u64,
+    busy: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Counters {
+    cpu_seconds: f64,
+    io_bytes: Option<u64>,
+}
+
+impl Activity {
+    /// Looks at a snapshot.
+    pub(super) fn see(&mut self, snapshot: &wire::Snapshot, members: &BTreeSet<ProcessKey>) {
+        let now = counters(snapshot, members);
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds since boot are far below 2^53")]
+        let seconds = snapshot.boot_ms.saturating_sub(self.boot_ms) as f64 / 1000.0;
+        let grew = now.iter().any(|(key, now)| {
+            self.last.get(key).is_some_and(|before| {
+                let io = now.io_bytes.zip(before.io_bytes);
+                io.is_some_and(|(now, before)| now.saturating_sub(before) > BYTES)
+                    || now.cpu_seconds - before.cpu_seconds > CORE * seconds
+            })
+        });
+        self.busy = grew || computes(snapshot, members);
+        self.last = now;
+        self.boot_ms = snapshot.boot_ms;
+    }
+
+    /// The newest snapshot showed work.
+    pub(super) const fn busy(&self) -> bool {
+        self.busy
+    }
+
+    /// What was seen so far is of before.
+    pub(super) const fn forgotten(mut self) -> Self {
+        self.busy = false;
+        self
+    }
+}
+
+fn computes(snapshot: &wire::Snapshot, members: &BTreeSet<ProcessKey>) -> bool {
+    let ours: BTreeSet<u32> = snapshot
+        .processes
+        .iter()
+        .filter(|process| {
+            let key = process.start_ticks.map(|start_ticks| ProcessKey { pid: process.pid, start_ticks });
+            key.is_some_and(|key| members.contains(&key))
+        })
+        .map(|process| process.pid)
+        .collect();
+    let holders = snapshot.gpus.iter().flat_map(|gpu| &gpu.holders);
+    holders.filter(|holder| ours.contains(&holder.pid)).any(|holder| holder.utilization > Some(PERCENT))
+}
+
+fn counters(snapshot: &wire::Snapshot, members: &BTreeSet<ProcessKey>) -> BTreeMap<ProcessKey, Counters> {
+    let holders = snapshot.processes.iter().filter_map(|process| {
+        let key = ProcessKey { pid: process.pid, start_ticks: process.start_ticks? };
+        let facts = process.facts.as_ref()?;
+        Some((key, Counters { cpu_seconds: facts.cpu_seconds, io_bytes: facts.io_bytes }))
+    });
+    let relatives = snapshot.relatives.iter().flatten().map(|relative| {
+        let key = ProcessKey { pid: relative.pid, start_ticks: relative.start_ticks };
+        (key, Counters { cpu_seconds: relative.cpu_seconds, io_bytes: None })
+    });
+    holders.chain(relatives).filter(|(key, _)| members.contains(key)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: ProcessKey = ProcessKey { pid: 10, start_ticks: 1 };
+
+    /// Utilization, CPU seconds and bytes of ours, one second after the other.
+    fn snapshot(second: u64, (utilization, cpu, io): (Option<u32>, f64, Option<u64>)) -> wire::Snapshot {
+        let facts = serde_json::json!({
+            "comm": "x", "ppid": 1, "cpu_seconds": cpu, "io_bytes": io,
+            "place": {"cgroup": "", "container": null, "runtime": null, "pod_uid": null, "pod": null,
+                "namespace": null, "slurm_job": null, "slurm_step": null, "unit": null},
+        });
+        serde_json::from_value(serde_json::json!({
+            "version": 1, "seq": second, "wall_ms": 0, "boot_ms": second * 1000, "interval_ms": 1000,
+            "pid_namespace": "host", "sources": {},
+            "gpus": [{"index": "0", "mig": false, "listed": 2, "holders": [
+                {"pid": 10, "kinds": "C", "utilization": utilization, "idle_ms": 0},
+                {"pid": 20, "kinds": "C", "utilization": 100, "idle_ms": 0},
+            ]}],
+            "processes": [
+                {"pid": 10, "start_ticks": 1, "state": "sleeping", "facts": facts},
+                {"pid": 20, "start_ticks": 1, "state": "running"},
+            ],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_what_was_seen_of_the_members_is_work() {
+        const IDLE: (Option<u32>, f64, Option<u64>) = (Some(0), 1.0, Some(0));
+        let cases = [
+            (IDLE, IDLE, false),
+            (IDLE, (Some(1), 1.0, Some(0)), false),
+            (IDLE, (Some(2), 1.0, Some(0)), true),
+            (IDLE, (None, 1.0, Some(0)), false),
+            (IDLE, (Some(0), 1.04, Some(0)), false),
+            (IDLE, (Some(0), 1.1, Some(0)), true),
+            (IDLE, (Some(0), 1.0, Some(2 << 20)), true),
+            (IDLE, (Some(0), 1.0, None), false),
+            ((Some(0), 1.0, None), (Some(0), 1.0, Some(9 << 20)), false),
+            (IDLE, (Some(0), 0.0, Some(0)), false),
+        ];
+        for (before, now, busy) in cases {
+            let mut activity = Activity::default();
+            activity.see(&snapshot(1, before), &BTreeSet::from([OURS]));
+            let mut activity = activity.forgotten();
+            assert!(!activity.busy(), "of before");
+            activity.see(&snapshot(2, now), &BTreeSet::from([OURS]));
+            assert_eq!(activity.busy(), busy, "{before:?} then {now:?}");
+            activity.see(&snapshot(3, now), &BTreeSet::from([OURS]));
+            assert_eq!(activity.busy(), now.0 > Some(1), "only growth counts");
+        }
+    }
+}

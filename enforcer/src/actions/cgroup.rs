@@ -1,0 +1,200 @@
+//! A cgroup ended as a whole (`cgroup.kill`, Linux 5.14, version 2 alone): the last resort against those that
+//! start others faster than they are ended. It is frozen first, so that who is in it can be looked at in peace.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, fstatfs, openat};
+use rustix::io::Errno;
+
+use super::clock::Deadline;
+use super::group::Group;
+use super::licence::Licence;
+use super::pidfd::readable;
+use crate::verdict::Subject;
+
+/// `CGROUP2_SUPER_MAGIC`, `include/uapi/linux/magic.h`.
+const CGROUP2: u64 = 0x6367_7270;
+/// Cgroups below cgroups, at most.
+const DEEPEST: u32 = 16;
+/// How long freezing may take: a process in state D does not freeze.
+const FREEZE: Duration = Duration::from_secs(1);
+
+/// Ends all that is in the subject's cgroup, if that is nobody but its verified processes.
+pub(super) fn kill(
+    root: &Path,
+    group: &mut Group<'_>,
+    subject: &Subject,
+    licence: &Licence,
+) -> Result<(), String> {
+    let path = group.held.iter().find_map(|held| path(subject, held.found.person.unified.as_deref()?));
+    let path = path.ok_or("it is no container's or unit's cgroup of version 2")?;
+    let ours = group.own_cgroup().ok_or("our own cgroup is not known")?;
+    if ours == path || ours.starts_with(&format!("{path}/")) {
+        return Err("it is ours".to_owned());
+    }
+    let folder = open(root, &path).map_err(|error| format!("{path}: {error}"))?;
+    let frozen = Frozen::new(&folder, licence).map_err(|error| format!("it cannot be frozen: {error}"))?;
+    group.renew().map_err(|refusal| refusal.why)?;
+    let verified: BTreeSet<u32> = group.left().map(|held| held.found.key().pid).collect();
+    let mut inside = BTreeSet::new();
+    collect(&folder, 0, &mut inside).map_err(|error| format!("it cannot be read: {error}"))?;
+    if let Some(other) = inside.difference(&verified).next() {
+        return Err(format!("{other} is in it, and is none of those that were verified"));
+    }
+    put(&folder, "cgroup.kill", licence).map_err(|error| error.to_string())?;
+    drop(frozen);
+    Ok(())
+}
+
+/// The path of the whole container's or unit's cgroup; none where it is not one of its own.
+fn path(subject: &Subject, unified: &str) -> Option<String> {
+    let name = subject.id.0.strip_prefix("workload:")?;
+    let path = if let Some(id) = name.strip_prefix("container:").filter(|id| !id.is_empty()) {
+        let end = unified.find(id)? + id.len();
+        let rest = unified.get(end..)?;
+        unified.get(..end + rest.find('/').unwrap_or(rest.len()))?
+    } else {
+        let unit = name.strip_prefix("unit:")?;
+        let below = unified.strip_prefix(unit)?;
+        (below.is_empty() || below.starts_with('/')).then_some(unit)?
+    };
+    let last = path.rsplit('/').next().filter(|last| !last.is_empty())?;
+    let slice = last.rsplit_once('.').is_some_and(|(_, suffix)| suffix == "slice");
+    let plain = path.starts_with('/') && path.split('/').all(|part| part != "..");
+    (plain && !slice).then(|| path.to_owned())
+}
+
+fn open(root: &Path, path: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let mut folder = openat(CWD, root, flags, Mode::empty())?;
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        folder = openat(&folder, part, flags, Mode::empty())?;
+    }
+    let system = fstatfs(&folder)?;
+    if u64::try_from(system.f_type).is_ok_and(|magic| magic == CGROUP2) {
+        Ok(folder)
+    } else {
+        Err(Errno::NOTSUP)
+    }
+}
+
+/// A cgroup in which nothing runs, until this is dropped.
+struct Frozen<'a>(&'a OwnedFd);
+
+impl<'a> Frozen<'a> {
+    fn new(folder: &'a OwnedFd, _: &Licence) -> Result<Self, Errno> {
+        write(folder, "cgroup.freeze", b"1")?;
+        let frozen = Self(folder);
+        let deadline = Deadline::after(FREEZE);
+        while !is_frozen(folder)? && !deadline.passed() {
+            // No file that a cgroup has says this to a poll for reading.
+            readable(&[], Some(deadline.or(Deadline::after(Duration::from_millis(5)))))?;
+        }
+        Ok(frozen)
+    }
+}
+
+/// What was not ended runs on.
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = write(self.0, "cgroup.freeze", b"0")
+            && error != Errno::NOENT
+            && error != Errno::NODEV
+        {
+            tracing::error!(%error, "a cgroup was frozen and cannot be thawed");
+        }
+    }
+}
+
+fn is_frozen(folder: &OwnedFd) -> Result<bool, Errno> {
+    Ok(read(folder, "cgroup.events")?.lines().any(|line| line == "frozen 1"))
+}
+
+/// All pids in it and below. One of another PID namespace reads 0, and is nobody's.
+fn collect(folder: &OwnedFd, depth: u32, inside: &mut BTreeSet<u32>) -> Result<(), Errno> {
+    if depth > DEEPEST {
+        return Err(Errno::LOOP);
+    }
+    for line in read(folder, "cgroup.procs")?.lines() {
+        inside.insert(line.trim().parse().map_err(|_| Errno::INVAL)?);
+    }
+    for entry in Dir::read_from(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if entry.file_type() == FileType::Directory && !matches!(name.to_bytes(), b"." | b"..") {
+            let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            collect(&openat(folder, name, flags, Mode::empty())?, depth + 1, inside)?;
+        }
+    }
+    Ok(())
+}
+
+fn put(folder: &OwnedFd, name: &str, _: &Licence) -> Result<(), Errno> {
+    write(folder, name, b"1")
+}
+
+fn write(folder: &OwnedFd, name: &str, text: &[u8]) -> Result<(), Errno> {
+    let file = openat(folder, name, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
+    rustix::io::write(&file, text).map(drop)
+}
+
+fn read(folder: &OwnedFd, name: &str) -> Result<String, Errno> {
+    let file = openat(folder, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
+    let mut text = Vec::new();
+    let mut piece = [0; 4096];
+    loop {
+        let read = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut piece))?;
+        if read == 0 {
+            return Ok(String::from_utf8_lossy(&text).into_owned());
+        }
+        text.extend_from_slice(piece.get(..read).unwrap_or_default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Kind;
+    use crate::view::TargetId;
+
+    #[test]
+    fn only_the_whole_of_a_container_or_unit_has_a_path() {
+        let id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+        let container = format!("workload:container:{id}");
+        let cases = [
+            (
+                container.as_str(),
+                format!("/system.slice/docker-{id}.scope"),
+                Some(format!("/system.slice/docker-{id}.scope")),
+            ),
+            (&container, format!("/docker/{id}/child/of/it"), Some(format!("/docker/{id}"))),
+            (&container, "/".to_owned(), None),
+            (
+                "workload:unit:/system.slice/nb.service",
+                "/system.slice/nb.service/x".into(),
+                Some("/system.slice/nb.service".into()),
+            ),
+            ("workload:unit:/system.slice/nb.service", "/system.slice/nb.service2".into(), None),
+            ("workload:unit:/system.slice", "/system.slice/nb.service".into(), None),
+            ("workload:unit:/a/../nb.service", "/a/../nb.service".into(), None),
+            ("workload:unit:", "/x".into(), None),
+            ("workload:slurm:77", "/system.slice/slurmstepd.scope/job_77".into(), None),
+            ("workload:tree:1@2", "/user.slice/user-1.slice/session-1.scope".into(), None),
+            ("process:1@2", "/".into(), None),
+        ];
+        for (name, unified, expected) in cases {
+            let subject = Subject {
+                id: TargetId(name.into()),
+                kind: Kind::Workload,
+                uid: None,
+                user: None,
+                gpus: Vec::new(),
+                members: Vec::new(),
+            };
+            assert_eq!(path(&subject, &unified), expected, "{name} in {unified}");
+        }
+    }
+}

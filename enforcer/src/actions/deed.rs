@@ -1,0 +1,88 @@
+//! A deed: a verdict that is to be carried out, with what of the policy holds of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::audit::{After, Record};
+use crate::guard::{Limits, Protect, Root};
+use crate::policy::{Action, Mode, Policy};
+use crate::verdict::{Evidence, Subject, Verdict, What};
+
+/// Something to be done.
+#[derive(Debug, Clone)]
+pub struct Deed {
+    /// Names it in the audit log and in its report.
+    pub id: u64,
+    /// The rule that asks for it.
+    pub rule: Arc<str>,
+    /// Whether it may be done.
+    pub mode: Mode,
+    /// To whom.
+    pub subject: Arc<Subject>,
+    /// What.
+    pub action: Action,
+    /// Why.
+    pub evidence: Evidence,
+    /// SHA-256 of the policy.
+    pub policy: Arc<str>,
+    /// What the guard goes by.
+    pub limits: Limits,
+}
+
+impl Deed {
+    /// The deed of a verdict that says to act; none of any other.
+    #[must_use]
+    pub fn of(verdict: &Verdict, policy: &Policy) -> Option<Self> {
+        let What::Act(id, action) = &verdict.what else { return None };
+        Some(Self {
+            id: *id,
+            rule: Arc::clone(&verdict.rule),
+            mode: verdict.mode,
+            subject: Arc::clone(&verdict.subject),
+            action: action.clone(),
+            evidence: verdict.evidence.clone(),
+            policy: policy.sha256.as_str().into(),
+            limits: Limits {
+                root: if policy.allow_root { Root::Allowed } else { Root::Protected },
+                max_processes: policy.limits.max_processes,
+                spared: BTreeSet::new(),
+                protect: None,
+            },
+        })
+    }
+
+    /// With processes that must live whatever a rule says: the exporter's.
+    #[must_use]
+    pub fn sparing(mut self, pids: BTreeSet<u32>) -> Self {
+        self.limits.spared = pids;
+        self
+    }
+
+    /// With the file's `protect`, asked again of each process at the moment of the deed.
+    #[must_use]
+    pub fn protecting(mut self, protect: Protect) -> Self {
+        self.limits.protect = Some(protect);
+        self
+    }
+
+    /// A line of the audit log about it.
+    pub(super) fn record<'a>(
+        &'a self,
+        result: &'a str,
+        detail: &'a str,
+        after: Option<&'a After>,
+    ) -> Record<'a> {
+        Record {
+            id: Some(self.id),
+            policy: &self.policy,
+            rule: &self.rule,
+            mode: Some(self.mode),
+            step: self.action.name(),
+            result,
+            detail,
+            target: Some(&self.subject),
+            evidence: Some(&self.evidence),
+            after,
+        }
+    }
+}

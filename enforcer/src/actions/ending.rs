@@ -1,0 +1,29 @@
+//! How a deed ended, on its way to the report and the audit log.
+
+use crate::audit::After;
+use crate::guard::Refusal;
+use crate::verdict::Outcome;
+
+/// How a deed ended.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Ending {
+    pub(crate) outcome: Outcome,
+    /// For people.
+    pub(crate) detail: String,
+    /// Bytes seen to come back.
+    pub(crate) released: Option<u64>,
+    /// For the audit log.
+    pub(crate) after: After,
+}
+
+impl Ending {
+    pub(crate) fn new(outcome: Outcome, detail: impl Into<String>) -> Self {
+        Self { outcome, detail: detail.into(), released: None, after: After::default() }
+    }
+}
+
+impl From<Refusal> for Ending {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(refusal.outcome, refusal.why)
+    }
+}

@@ -1,0 +1,260 @@
+//! The processes of a subject, each held by pidfd and compared with what was judged after it was taken hold of.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bailiff_snapshot::ProcessKey;
+use bailiff_snapshot::State::{Dead, DiskSleep, Stopped, Traced, Zombie};
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use super::clock;
+use super::deed::Deed;
+use super::licence::Licence;
+use super::pidfd::Handle;
+use crate::audit::Sent;
+use crate::census::{Blind, Census, Table};
+use crate::guard::{self, Found, Ourselves, Refusal};
+use crate::kin::Kin;
+
+/// One process in hand.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) handle: Handle,
+    pub(super) found: Found,
+    /// What it was sent: nothing twice.
+    sent: Vec<Signal>,
+}
+
+/// The processes of a subject.
+#[derive(Debug)]
+pub(super) struct Group<'a> {
+    census: &'a Census,
+    deed: &'a Deed,
+    holding: BTreeSet<ProcessKey>,
+    owner: u32,
+    pub(super) held: Vec<Held>,
+    pub(super) sent: Vec<Sent>,
+    pub(super) notes: Vec<String>,
+    began: std::time::Duration,
+    /// A signal was refused by the kernel.
+    pub(super) denied: Option<Errno>,
+}
+
+impl From<Blind> for Refusal {
+    fn from(blind: Blind) -> Self {
+        Self::refused(blind.to_string())
+    }
+}
+
+impl<'a> Group<'a> {
+    /// Takes hold of all that belong to the deed's subject and asks the guard; `holding` are all that hold GPU
+    /// memory.
+    pub(super) fn gather(
+        census: &'a Census,
+        deed: &'a Deed,
+        holding: BTreeSet<ProcessKey>,
+    ) -> Result<Self, Refusal> {
+        let mut group = Self {
+            census,
+            deed,
+            holding,
+            owner: 0,
+            held: Vec::new(),
+            sent: Vec::new(),
+            notes: Vec::new(),
+            began: clock::running(),
+            denied: None,
+        };
+        let table = census.everybody()?;
+        let wanted = group.wanted(&table);
+        group.held = group.hold(&wanted)?;
+        let found = group.found();
+        group.notes = guard::identify(&deed.subject, &found)?;
+        group.owner = owner(deed, &found)?;
+        guard::permit(group.owner, &found, &ourselves(&table), &deed.limits)?;
+        Ok(group)
+    }
+
+    /// Reads those that live again, takes hold of those that came since, and asks the guard about them all. Tells
+    /// how many came.
+    pub(super) fn renew(&mut self) -> Result<usize, Refusal> {
+        let table = self.census.everybody()?;
+        for held in &mut self.held {
+            if let Some(person) = table.get(held.found.key()) {
+                held.found.person = person.clone();
+            }
+        }
+        let known: BTreeSet<ProcessKey> = self.held.iter().map(|held| held.found.key()).collect();
+        let mut wanted = self.kin(&self.living_keys()).find(&table);
+        wanted.retain(|_, key| !known.contains(key));
+        let new = self.hold(&wanted)?;
+        let living = self.held.iter().filter(|held| held.handle.lives()).map(|held| held.found.clone());
+        let all: Vec<Found> = living.chain(new.iter().map(|held| held.found.clone())).collect();
+        if self.sent.is_empty() {
+            // Until the first signal they may still turn out to be others.
+            guard::identify(&self.deed.subject, &all)?;
+        }
+        guard::permit(self.owner, &all, &ourselves(&table), &self.deed.limits)?;
+        let came = new.len();
+        self.held.extend(new);
+        Ok(came)
+    }
+
+    /// Sends TERM to those that live and were not sent it.
+    pub(super) fn ask(&mut self, licence: &Licence) {
+        self.send(Signal::TERM, "SIGTERM", licence);
+    }
+
+    /// Sends KILL, once, to those that live; nobody is sent it who was not sent TERM before.
+    pub(super) fn kill(&mut self, licence: &Licence) {
+        self.send(Signal::TERM, "SIGTERM", licence);
+        self.send(Signal::KILL, "SIGKILL", licence);
+    }
+
+    /// Stops those that live, so that they start no others while they are looked at; they are ended, or go on
+    /// ([`Group::go_on`]), within a second.
+    pub(super) fn stop(&mut self, licence: &Licence) {
+        self.send(Signal::STOP, "SIGSTOP", licence);
+    }
+
+    /// Lets those go on that were stopped.
+    pub(super) fn go_on(&mut self, licence: &Licence) {
+        self.send(Signal::CONT, "SIGCONT", licence);
+    }
+
+    /// None of them can start another: each is stopped, out of a signal's reach, or has ended.
+    pub(super) fn stands_still(&self) -> bool {
+        self.left().all(|held| {
+            let pid = held.found.key().pid;
+            let now = self.census.person(pid).ok().flatten().map(|person| person.stat.state);
+            now.is_none_or(|state| matches!(state, Stopped | Traced | DiskSleep | Zombie | Dead))
+        })
+    }
+
+    /// Sends a signal to all that live and were not sent it before.
+    pub(super) fn send(&mut self, signal: Signal, name: &'static str, licence: &Licence) {
+        for held in &mut self.held {
+            if held.sent.contains(&signal) || !held.handle.lives() {
+                continue;
+            }
+            held.sent.push(signal);
+            let result = match held.handle.send(signal, licence) {
+                Ok(true) => "sent".to_owned(),
+                Ok(false) => "had ended".to_owned(),
+                Err(error) => {
+                    self.denied = Some(error);
+                    error.to_string()
+                }
+            };
+            let key = held.found.key();
+            self.sent.push(Sent {
+                pid: key.pid,
+                start_ticks: key.start_ticks,
+                comm: held.found.person.stat.comm.clone(),
+                signal: name,
+                at_ms: Sent::millis(clock::running().saturating_sub(self.began)),
+                result,
+            });
+        }
+    }
+
+    /// Tells of what was sent to no process but to all of them.
+    pub(super) fn sent_to_all(&mut self, what: &'static str) {
+        let at_ms = Sent::millis(clock::running().saturating_sub(self.began));
+        let comm = String::new();
+        self.sent.push(Sent { pid: 0, start_ticks: 0, comm, signal: what, at_ms, result: "sent".to_owned() });
+    }
+
+    pub(super) fn living(&self) -> Vec<&Handle> {
+        self.held.iter().map(|held| &held.handle).filter(|handle| !handle.ended()).collect()
+    }
+
+    /// Those that are not seen to have ended.
+    pub(super) fn left(&self) -> impl Iterator<Item = &Held> {
+        self.held.iter().filter(|held| !held.handle.ended())
+    }
+
+    pub(super) fn all_ended(&self) -> bool {
+        self.held.iter().all(|held| held.handle.ended())
+    }
+
+    /// Everybody who was in hand, ended or not.
+    pub(super) fn keys(&self) -> BTreeSet<ProcessKey> {
+        self.held.iter().map(|held| held.found.key()).collect()
+    }
+
+    /// The cgroup of version 2 that this program is in.
+    pub(super) fn own_cgroup(&self) -> Option<String> {
+        self.census.person(std::process::id()).ok().flatten()?.unified
+    }
+
+    /// Milliseconds since it was gathered.
+    pub(super) fn age_ms(&self) -> u64 {
+        Sent::millis(clock::running().saturating_sub(self.began))
+    }
+
+    fn living_keys(&self) -> Vec<ProcessKey> {
+        self.left().map(|held| held.found.key()).collect()
+    }
+
+    fn found(&self) -> Vec<Found> {
+        self.held.iter().map(|held| held.found.clone()).collect()
+    }
+
+    fn kin<'b>(&'b self, verified: &'b [ProcessKey]) -> Kin<'b> {
+        Kin { subject: &self.deed.subject, verified, holding: &self.holding }
+    }
+
+    /// All that belong to the subject, and whoever has the pid of one that holds.
+    fn wanted(&self, table: &Table) -> BTreeMap<u32, ProcessKey> {
+        let mut wanted = self.kin(&[]).find(table);
+        for member in self.deed.subject.members.iter().filter(|member| member.holds) {
+            if let Some(person) = table.people.get(&member.pid) {
+                wanted.insert(member.pid, person.stat.key);
+            }
+        }
+        wanted
+    }
+
+    /// Takes hold of each and reads who it is after that; one that has ended, or is another now, is left out.
+    fn hold(&self, wanted: &BTreeMap<u32, ProcessKey>) -> Result<Vec<Held>, Refusal> {
+        if wanted.len() > self.deed.limits.max_processes {
+            let most = self.deed.limits.max_processes;
+            return Err(Refusal::refused(format!("it has {} processes, more than {most}", wanted.len())));
+        }
+        let held = wanted.values().filter_map(|key| self.hold_one(*key).transpose());
+        held.collect()
+    }
+
+    fn hold_one(&self, key: ProcessKey) -> Result<Option<Held>, Refusal> {
+        let handle = match Handle::open(key.pid) {
+            Ok(Some(handle)) => handle,
+            Ok(None) => return Ok(None),
+            Err(Errno::NOSYS) => return Err(Refusal::refused("this kernel has no pidfds (Linux 5.3)")),
+            Err(error) => return Err(Refusal::refused(format!("{} cannot be held: {error}", key.pid))),
+        };
+        let holds = self.deed.subject.members.iter().any(|member| member.holds && member.pid == key.pid);
+        let found = if holds {
+            self.census.holder(key.pid)?.map(|(person, devices)| Found { person, devices: Some(devices) })
+        } else {
+            self.census.person(key.pid)?.map(|person| Found { person, devices: None })
+        };
+        let Some(found) = found.filter(|found| found.key() == key) else { return Ok(None) };
+        // What was read is of the process in hand only if that one has not ended meanwhile.
+        Ok(handle.lives().then_some(Held { handle, found, sent: Vec::new() }))
+    }
+}
+
+fn owner(deed: &Deed, found: &[Found]) -> Result<u32, Refusal> {
+    let holders = deed.subject.members.iter().filter(|member| member.holds).filter_map(|member| member.key);
+    let mut living = holders.filter_map(|key| found.iter().find(|found| found.key() == key));
+    let holder = living.next().ok_or_else(|| Refusal::refused("nobody knows whose it is"))?;
+    Ok(holder.person.uid)
+}
+
+fn ourselves(table: &Table) -> Ourselves {
+    let us = std::process::id();
+    let mut all = table.ancestors(us);
+    all.insert(us);
+    Ourselves(all)
+}

@@ -1,0 +1,109 @@
+//! The hand: a thread of its own that does one destructive deed at a time, and is never waited for.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::deed::Deed;
+use super::inbox::Inbox;
+use super::worker::Worker;
+use crate::audit::Audit;
+use crate::verdict::Report;
+use crate::view::View;
+
+/// What the hand works with.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where `/proc` is.
+    pub procfs: PathBuf,
+    /// What the paths of device files begin with.
+    pub devices: String,
+    /// Where cgroups of version 2 are mounted; none where they are not, and then no group is ended whole.
+    pub cgroups: Option<PathBuf>,
+    /// How long an ended process may take to be gone, and its memory to be back.
+    pub verify: Duration,
+    /// `nvidia-cuda-mps-control`.
+    pub mps_control: PathBuf,
+    /// How long a program of the admin's may run.
+    pub program: Duration,
+    /// The node's name, for what programs are told.
+    pub node: String,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            procfs: "/proc".into(),
+            devices: "/dev/nvidia".to_owned(),
+            cgroups: Some("/sys/fs/cgroup".into()),
+            verify: Duration::from_secs(10),
+            mps_control: "nvidia-cuda-mps-control".into(),
+            program: Duration::from_secs(30),
+            node: String::new(),
+        }
+    }
+}
+
+/// The hand. Once dropped it finishes the step that it is in, writes what came of it, and ends.
+#[derive(Debug)]
+pub struct Hand {
+    inbox: Arc<Inbox>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Hand {
+    /// Starts it. Reports come in the order of the deeds, one for each.
+    ///
+    /// # Errors
+    /// Where no thread can be had.
+    pub fn start(settings: Settings, audit: Audit) -> std::io::Result<(Self, UnboundedReceiver<Report>)> {
+        let inbox = Arc::new(Inbox::new()?);
+        let (reports, receiver) = unbounded_channel();
+        let worker = Worker { settings, audit, inbox: Arc::clone(&inbox) };
+        let thread = std::thread::Builder::new().name("hand".to_owned()).spawn(move || {
+            while let Some(deed) = worker.inbox.next(|| worker.audit.retry()) {
+                let report = worker.act(&deed);
+                worker.inbox.done();
+                // Nobody listens while the program ends; the audit log has it.
+                drop(reports.send(report));
+            }
+        })?;
+        Ok((Self { inbox, thread: Some(thread) }, receiver))
+    }
+
+    /// Takes a deed.
+    ///
+    /// # Errors
+    /// With the deed, where one is waiting or being done: it is one at a time.
+    pub fn act(&self, deed: Deed) -> Result<(), Box<Deed>> {
+        self.inbox.act(Box::new(deed))
+    }
+
+    /// Whether a deed would be taken.
+    #[must_use]
+    pub fn idle(&self) -> bool {
+        self.inbox.idle()
+    }
+
+    /// Each new snapshot: it tells whether a target computes on, and whether its memory came back.
+    pub fn seen(&self, view: Arc<View>) {
+        self.inbox.seen(view);
+    }
+
+    /// Calls a deed off: a KILL that was not sent is not sent.
+    pub fn cancel(&self, id: u64) {
+        self.inbox.cancel(id);
+    }
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        self.inbox.stop();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}

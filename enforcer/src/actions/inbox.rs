@@ -1,0 +1,161 @@
+//! What the hand is told while it works, and the one way in which it waits: for processes to end, for news, and
+//! for the time to be up.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use super::clock::Deadline;
+use super::deed::Deed;
+use super::pidfd::{Handle, readable};
+use crate::view::View;
+
+/// Where a poll fails, for want of memory, it is tried again after this long.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// What has been told.
+#[derive(Debug, Default)]
+struct Told {
+    deed: Option<Box<Deed>>,
+    /// A deed is waiting or being done.
+    busy: bool,
+    view: Option<Arc<View>>,
+    /// It is newer than what was fetched.
+    fresh: bool,
+    cancelled: Option<u64>,
+    stop: bool,
+}
+
+/// Shared by those who tell and the one who does.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    told: Mutex<Told>,
+    /// Readable when there is news.
+    bell: OwnedFd,
+}
+
+/// What is new.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// A snapshot.
+    pub(super) view: Option<Arc<View>>,
+    /// The deed is to be given up, and why.
+    pub(super) give_up: Option<&'static str>,
+    /// This program is to end.
+    pub(super) stopped: bool,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Result<Self, Errno> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { told: Mutex::default(), bell })
+    }
+
+    /// Takes a deed, unless there is one already.
+    pub(super) fn act(&self, deed: Box<Deed>) -> Result<(), Box<Deed>> {
+        let mut told = self.told();
+        if told.busy {
+            return Err(deed);
+        }
+        told.busy = true;
+        told.deed = Some(deed);
+        drop(told);
+        self.ring();
+        Ok(())
+    }
+
+    pub(super) fn seen(&self, view: Arc<View>) {
+        let mut told = self.told();
+        told.view = Some(view);
+        told.fresh = true;
+        drop(told);
+        self.ring();
+    }
+
+    pub(super) fn cancel(&self, id: u64) {
+        self.told().cancelled = Some(id);
+        self.ring();
+    }
+
+    pub(super) fn stop(&self) {
+        self.told().stop = true;
+        self.ring();
+    }
+
+    /// No deed is waiting or being done.
+    pub(super) fn idle(&self) -> bool {
+        !self.told().busy
+    }
+
+    /// The deed is over.
+    pub(super) fn done(&self) {
+        self.told().busy = false;
+    }
+
+    /// The newest snapshot.
+    pub(super) fn view(&self) -> Option<Arc<View>> {
+        self.told().view.clone()
+    }
+
+    /// What is new, at once.
+    pub(super) fn news(&self, id: u64) -> News {
+        let mut told = self.told();
+        let view = if told.fresh { told.view.clone() } else { None };
+        told.fresh = false;
+        let give_up = if told.stop {
+            Some("this program was asked to end")
+        } else if told.cancelled == Some(id) {
+            Some("it was called off")
+        } else {
+            None
+        };
+        News { view, give_up, stopped: told.stop }
+    }
+
+    /// Waits until there is news, one of them ends or the time is up.
+    pub(super) fn wait(&self, living: &[&Handle], until: Deadline) {
+        let mut files = vec![self.bell.as_fd()];
+        files.extend(living.iter().map(|handle| handle.as_fd()));
+        if readable(&files, Some(until)).is_err() {
+            drop(readable(&[], Some(until.or(Deadline::after(AGAIN)))));
+        }
+        self.hush();
+    }
+
+    /// Waits for a deed, or for the end; `beat` is called at each snapshot.
+    pub(super) fn next(&self, beat: impl Fn()) -> Option<Box<Deed>> {
+        loop {
+            {
+                let mut told = self.told();
+                if let Some(deed) = told.deed.take() {
+                    return Some(deed);
+                }
+                if told.stop {
+                    return None;
+                }
+                told.fresh = false;
+            }
+            beat();
+            if readable(&[self.bell.as_fd()], None).is_err() {
+                drop(readable(&[], Some(Deadline::after(AGAIN))));
+            }
+            self.hush();
+        }
+    }
+
+    fn ring(&self) {
+        // A bell that rings already cannot ring more.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    fn hush(&self) {
+        let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

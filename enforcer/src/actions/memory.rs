@@ -1,0 +1,194 @@
+//! Whether the memory of those who ended came back, judged by two snapshots: their pids have left the driver's
+//! list, and memory of nobody has not risen by what they held. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bailiff_snapshot::{ProcessKey, wire};
+
+/// What two snapshots tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Back {
+    /// All of it is back.
+    Yes {
+        /// So many bytes.
+        bytes: u64,
+    },
+    /// It is still held.
+    No(String),
+    /// Nobody can tell.
+    Untold(String),
+}
+
+/// One GPU's holders: who, and how much; a pid without start time is known by the pid alone.
+type Holders = BTreeMap<(u32, Option<u64>), Option<u64>>;
+
+/// Compares; `ended` are those who held.
+pub(super) fn back(before: &wire::Snapshot, after: &wire::Snapshot, ended: &BTreeSet<ProcessKey>) -> Back {
+    let mut bytes = None;
+    let mut untold = None;
+    for gpu in &before.gpus {
+        let theirs = holders(before, gpu);
+        let held: Holders = theirs.iter().filter(|(who, _)| is_of(**who, ended)).map(copied).collect();
+        if held.is_empty() {
+            continue;
+        }
+        match on_one(gpu, (before, after), ended, &held) {
+            Back::Yes { bytes: more } => bytes = Some(bytes.unwrap_or(0_u64).saturating_add(more)),
+            Back::Untold(why) => untold = Some(why),
+            no @ Back::No(_) => return no,
+        }
+    }
+    match (untold, bytes) {
+        (Some(why), _) => Back::Untold(why),
+        (None, Some(bytes)) => Back::Yes { bytes },
+        (None, None) => Back::Untold("the driver listed none of them before".to_owned()),
+    }
+}
+
+fn on_one(
+    gpu: &wire::Gpu,
+    (before, after): (&wire::Snapshot, &wire::Snapshot),
+    ended: &BTreeSet<ProcessKey>,
+    held: &Holders,
+) -> Back {
+    let same = |other: &&wire::Gpu| other.uuid == gpu.uuid && other.index == gpu.index;
+    let Some(now) = after.gpus.iter().find(same).filter(|now| now.fault.is_none() && now.listed.is_some())
+    else {
+        return Back::Untold(format!("GPU {} told nothing", gpu.index));
+    };
+    let listed = holders(after, now);
+    // The driver may list a pid that has ended, and then /proc gives it no start time.
+    let still = listed
+        .keys()
+        .find(|who| is_of(**who, ended) || (who.1.is_none() && held.keys().any(|(pid, _)| *pid == who.0)));
+    if let Some((pid, _)) = still {
+        return Back::No(format!("the driver still lists {pid} on GPU {}", gpu.index));
+    }
+    let Some(bytes) = held.values().copied().sum::<Option<u64>>() else {
+        return Back::Untold(format!("nobody knows what it held on GPU {}", gpu.index));
+    };
+    let unaccounted = |gpu: &wire::Gpu| gpu.memory.as_ref().and_then(|memory| memory.unaccounted);
+    let (Some(was), Some(is)) = (unaccounted(gpu), unaccounted(now)) else {
+        return Back::Untold(format!("memory of nobody is not known on GPU {}", gpu.index));
+    };
+    let others: Holders = holders(before, gpu).into_iter().filter(|(who, _)| !is_of(*who, ended)).collect();
+    let rise = u64::try_from(is.saturating_sub(was)).unwrap_or_default();
+    if changed(&others, &listed, bytes) {
+        Back::Untold(format!("others came, went or grew on GPU {} meanwhile", gpu.index))
+    } else if bytes > 0 && rise >= bytes.div_ceil(2) {
+        Back::No(format!("{rise} bytes on GPU {} are now of nobody", gpu.index))
+    } else {
+        Back::Yes { bytes }
+    }
+}
+
+/// Others are no longer who they were, or what they hold has changed so much that it matters beside `bytes`.
+fn changed(before: &Holders, after: &Holders, bytes: u64) -> bool {
+    if !before.keys().eq(after.keys()) {
+        return true;
+    }
+    let pairs = before.values().zip(after.values());
+    let moved = pairs.map(|(was, is)| Some(was.as_ref()?.abs_diff(*is.as_ref()?))).sum::<Option<u64>>();
+    moved.is_none_or(|moved| moved > bytes / 4)
+}
+
+fn holders(snapshot: &wire::Snapshot, gpu: &wire::Gpu) -> Holders {
+    let starts: BTreeMap<u32, Option<u64>> =
+        snapshot.processes.iter().map(|process| (process.pid, process.start_ticks)).collect();
+    let named = gpu.holders.iter().map(|holder| {
+        let start = starts.get(&holder.pid).copied().flatten();
+        ((holder.pid, start), holder.memory)
+    });
+    named.collect()
+}
+
+fn is_of((pid, start): (u32, Option<u64>), ended: &BTreeSet<ProcessKey>) -> bool {
+    start.is_some_and(|start_ticks| ended.contains(&ProcessKey { pid, start_ticks }))
+}
+
+fn copied((who, held): (&(u32, Option<u64>), &Option<u64>)) -> ((u32, Option<u64>), Option<u64>) {
+    (*who, *held)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: ProcessKey = ProcessKey { pid: 10, start_ticks: 1 };
+    /// Pid, start, bytes.
+    type Row = (u32, Option<u64>, Option<u64>);
+
+    fn snapshot(unaccounted: Option<i64>, rows: &[Row]) -> wire::Snapshot {
+        let gpu = serde_json::json!({
+            "index": "0", "uuid": "GPU-1", "mig": false, "listed": rows.len(),
+            "memory": {"total": 1000, "free": 0, "used": 0, "unaccounted": unaccounted},
+            "holders": rows.iter().map(|(pid, _, memory)| serde_json::json!({
+                "pid": pid, "kinds": "C", "memory": memory, "idle_ms": 0,
+            })).collect::<Vec<_>>(),
+        });
+        let processes = rows.iter().map(|(pid, start, _)| {
+            serde_json::json!({
+                "pid": pid, "start_ticks": start, "state": "sleeping",
+            })
+        });
+        serde_json::from_value(serde_json::json!({
+            "version": 1, "seq": 1, "wall_ms": 0, "boot_ms": 0, "interval_ms": 1, "pid_namespace": "host",
+            "sources": {}, "gpus": [gpu], "processes": processes.collect::<Vec<_>>(),
+        }))
+        .unwrap()
+    }
+
+    fn name(back: &Back) -> &'static str {
+        match back {
+            Back::Yes { .. } => "yes",
+            Back::No(_) => "no",
+            Back::Untold(_) => "untold",
+        }
+    }
+
+    #[test]
+    fn what_two_snapshots_tell() {
+        let ours: Row = (10, Some(1), Some(100));
+        let other: Row = (20, Some(5), Some(300));
+        let before = snapshot(Some(0), &[ours, other]);
+        let cases: [(Option<i64>, &[Row], &str, &str); 13] = [
+            (Some(0), &[other], "yes", "it left, and nothing rose"),
+            (Some(-20), &[other], "yes", "reads are not atomic"),
+            (Some(49), &[other], "yes", "a little may be anybody's"),
+            (Some(100), &[other], "no", "it is of nobody now"),
+            (Some(50), &[other], "no", "half of it is"),
+            (Some(0), &[ours, other], "no", "it is listed"),
+            (Some(0), &[(10, None, Some(100)), other], "no", "listed, and gone from /proc"),
+            (Some(0), &[(10, Some(9), Some(100)), other], "untold", "another with its pid came"),
+            (Some(0), &[], "untold", "another went"),
+            (Some(0), &[(20, Some(5), Some(400))], "untold", "another grew by as much"),
+            (Some(100), &[(20, Some(5), Some(200))], "untold", "or shrank by it"),
+            (Some(0), &[(20, Some(5), Some(310))], "yes", "another grew by little"),
+            (None, &[other], "untold", "memory of nobody is not known"),
+        ];
+        for (unaccounted, rows, expected, why) in cases {
+            let told = back(&before, &snapshot(unaccounted, rows), &BTreeSet::from([OURS]));
+            assert_eq!(name(&told), expected, "{why}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_observed_is_not_told() {
+        let all = BTreeSet::from([OURS]);
+        let ours: Row = (10, Some(1), Some(100));
+        let before = snapshot(Some(0), &[ours]);
+        assert_eq!(back(&before, &snapshot(Some(0), &[]), &all), Back::Yes { bytes: 100 });
+        let mut lost = snapshot(Some(0), &[]);
+        lost.gpus[0].fault = Some("lost".into());
+        let mut unlisted = snapshot(Some(0), &[]);
+        unlisted.gpus[0].listed = None;
+        let mut removed = snapshot(Some(0), &[]);
+        removed.gpus.clear();
+        for after in [lost, unlisted, removed] {
+            assert_eq!(name(&back(&before, &after, &all)), "untold");
+        }
+        let unknown = snapshot(Some(0), &[(10, Some(1), None)]);
+        assert_eq!(name(&back(&unknown, &snapshot(Some(0), &[]), &all)), "untold", "what it held");
+        assert_eq!(name(&back(&snapshot(Some(0), &[]), &before, &all)), "untold", "it was not listed before");
+    }
+}

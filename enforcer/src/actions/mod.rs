@@ -1,0 +1,28 @@
+//! Verdicts carried out. One thread does one destructive deed at a time; another tells people. Neither is waited
+//! for: what they have to say comes as a report.
+
+mod activity;
+mod cgroup;
+mod child;
+pub(crate) mod clock;
+mod deed;
+mod ending;
+mod exec;
+mod group;
+mod hand;
+mod inbox;
+mod licence;
+mod memory;
+mod mps;
+pub mod notices;
+mod pidfd;
+mod signal;
+mod terminate;
+#[cfg(test)]
+mod tests;
+mod tty;
+mod webhook;
+mod worker;
+
+pub use deed::Deed;
+pub use hand::{Hand, Settings};

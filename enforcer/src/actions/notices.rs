@@ -1,0 +1,231 @@
+//! Notices: people are told what was found and what comes next. A thread of its own, a bounded queue, and a
+//! deadline for each channel: nobody waits for a chat server.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use serde::{Serialize, Serializer};
+
+use super::child::{self, Heard, Program};
+use super::{tty, webhook};
+use crate::audit;
+use crate::policy::Channel;
+use crate::verdict::{Evidence, Member};
+
+/// Notices that wait, at most.
+const QUEUE: usize = 64;
+/// A longer sentence is cut: terminals and chats show no more.
+const MOST_TEXT: usize = 1000;
+
+/// How channels are served.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where terminals are.
+    pub dev: PathBuf,
+    /// How long one try of a webhook may take.
+    pub webhook: Duration,
+    /// How long a program may run.
+    pub program: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { dev: "/dev".into(), webhook: Duration::from_secs(10), program: Duration::from_secs(30) }
+    }
+}
+
+/// What is told.
+#[derive(Debug, Clone, Serialize)]
+pub struct Notice {
+    /// One line: what was found, what happens next, and when.
+    #[serde(serialize_with = "calm")]
+    pub text: String,
+    /// The node.
+    pub node: String,
+    /// The rule.
+    pub rule: String,
+    /// The step of the rule.
+    pub step: String,
+    /// The target's name.
+    pub target: String,
+    /// The owner's name.
+    pub user: Option<String>,
+    /// The owner.
+    pub uid: Option<u32>,
+    /// UUIDs of its GPUs.
+    pub gpus: Vec<String>,
+    /// Its processes.
+    pub members: Vec<Member>,
+    /// Why.
+    pub evidence: Option<Evidence>,
+    /// When it was found.
+    #[serde(serialize_with = "time")]
+    pub when: SystemTime,
+}
+
+/// How a notice went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Told {
+    /// The channel took it.
+    Ok,
+    /// It did not.
+    Failed,
+    /// Too many were waiting, or the program ended first.
+    Dropped,
+}
+
+impl Told {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Ok, Self::Failed, Self::Dropped];
+
+    /// Its label value.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Failed => "failed",
+            Self::Dropped => "dropped",
+        }
+    }
+}
+
+/// How often which channel took a notice or did not.
+pub type Counts = BTreeMap<(String, Told), u64>;
+
+/// The thread that tells people. Once dropped it finishes the notice that it is at.
+#[derive(Debug)]
+pub struct Notices {
+    queue: Option<SyncSender<Job>>,
+    state: Arc<State>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct State {
+    settings: Settings,
+    counts: Mutex<Counts>,
+    stopped: AtomicBool,
+}
+
+/// A notice for one channel.
+#[derive(Debug)]
+struct Job {
+    notice: Arc<Notice>,
+    name: String,
+    channel: Channel,
+}
+
+impl Notices {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// Where no thread can be had.
+    pub fn start(settings: Settings) -> std::io::Result<Self> {
+        let (queue, jobs) = sync_channel(QUEUE);
+        let state = Arc::new(State { settings, counts: Mutex::default(), stopped: AtomicBool::new(false) });
+        let theirs = Arc::clone(&state);
+        let thread =
+            std::thread::Builder::new().name("notices".to_owned()).spawn(move || serve(&jobs, &theirs))?;
+        Ok(Self { queue: Some(queue), state, thread: Some(thread) })
+    }
+
+    /// Tells all of these channels, one after the other; never waits.
+    pub fn tell<'a>(&self, notice: &Arc<Notice>, channels: impl IntoIterator<Item = (&'a str, &'a Channel)>) {
+        for (name, channel) in channels {
+            let job = Job { notice: Arc::clone(notice), name: name.to_owned(), channel: channel.clone() };
+            let full = self.queue.as_ref().is_none_or(|queue| queue.try_send(job).is_err());
+            if full {
+                self.state.count(name, Told::Dropped);
+            }
+        }
+    }
+
+    /// How it went so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.state.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Notices {
+    fn drop(&mut self) {
+        self.state.stopped.store(true, Ordering::Relaxed);
+        self.queue = None;
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+fn serve(jobs: &Receiver<Job>, state: &State) {
+    for job in jobs {
+        if state.stopped.load(Ordering::Relaxed) {
+            state.count(&job.name, Told::Dropped);
+            continue;
+        }
+        match state.tell(&job) {
+            Ok(()) => state.count(&job.name, Told::Ok),
+            Err(why) => {
+                tracing::warn!(channel = job.name, rule = job.notice.rule, why, "a notice was not delivered");
+                state.count(&job.name, Told::Failed);
+            }
+        }
+    }
+}
+
+impl State {
+    fn tell(&self, job: &Job) -> Result<(), String> {
+        let notice = &*job.notice;
+        let body = || audit::ascii(notice).map_err(|error| error.to_string());
+        match &job.channel {
+            Channel::Tty => {
+                let lines = [format!("GPU Bailiff on {}:", notice.node), cut(&notice.text).to_owned()];
+                tty::tell(&self.settings.dev, notice.uid, &lines).map_err(|error| error.to_string())
+            }
+            Channel::Webhook(address) => {
+                let stopped = || self.stopped.load(Ordering::Relaxed);
+                webhook::post(address, &body()?, self.settings.webhook, stopped)
+                    .map_err(|error| error.to_string())
+            }
+            Channel::Exec(argv) => {
+                let body = body()?;
+                let program = Program { argv, variables: &[], input: &body, deadline: self.settings.program };
+                child::run(&program, Heard::No).map(drop).map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    fn count(&self, channel: &str, told: Told) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry((channel.to_owned(), told)).or_default() += 1;
+    }
+}
+
+fn cut(text: &str) -> &str {
+    let end = text.char_indices().map(|(at, _)| at).take_while(|at| *at <= MOST_TEXT).last();
+    if text.len() > MOST_TEXT { text.get(..end.unwrap_or_default()).unwrap_or_default() } else { text }
+}
+
+/// For chat tools: one line, in which no name of a process calls people, makes a link or turns the writing.
+fn calm<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
+    let mut calm = String::new();
+    for character in cut(text).chars() {
+        match character {
+            '<' => calm.push('‹'),
+            '>' => calm.push('›'),
+            '@' => calm.push('＠'),
+            '"' | '\'' => calm.push(character),
+            other => calm.extend(other.escape_debug()),
+        }
+    }
+    to.serialize_str(&calm)
+}
+
+fn time<S: Serializer>(when: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&humantime::format_rfc3339_millis(*when))
+}

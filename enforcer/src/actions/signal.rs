@@ -1,0 +1,30 @@
+//! A signal to every process of a target, through the same guard as its end.
+
+use super::ending::Ending;
+use super::worker::{Work, done};
+use crate::guard::Refusal;
+use crate::policy::Signal;
+use crate::verdict::Outcome;
+
+pub(super) fn send(work: &Work<'_>, signal: Signal) -> Result<Ending, Refusal> {
+    let number = rustix::process::Signal::from_named_raw(signal.number)
+        .ok_or_else(|| Refusal::refused(format!("{} cannot be sent", signal.name)))?;
+    let mut group = work.gather()?;
+    Ok(work.carry_out(|licence| {
+        // The audit log may have taken a while.
+        if let Err(refusal) = group.renew() {
+            return refusal.into();
+        }
+        if let Some(why) = work.inbox.news(work.deed.id).give_up {
+            return Ending::new(Outcome::Cancelled, why);
+        }
+        group.send(number, signal.name, licence);
+        match group.denied {
+            Some(error) => done(Outcome::Failed, format!("not every signal was sent: {error}"), group),
+            None if group.sent.iter().all(|sent| sent.result != "sent") => {
+                done(Outcome::Gone, "all had ended", group)
+            }
+            None => done(Outcome::Done, "", group),
+        }
+    }))
+}

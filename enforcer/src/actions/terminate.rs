@@ -1,0 +1,267 @@
+//! TERM, a grace, KILL, and a look whether processes and memory are gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::activity::Activity;
+use super::cgroup;
+use super::clock::{self, Deadline};
+use super::ending::Ending;
+use super::group::Group;
+use super::licence::Licence;
+use super::memory::{Back, back};
+use super::worker::Work;
+use crate::guard::Refusal;
+use crate::verdict::Outcome;
+use crate::view::View;
+
+/// How often those that were started since are looked for before the KILL.
+const PASSES: u32 = 3;
+/// How long it may take until all are stopped, or all are gone, before they are looked for again.
+const SETTLE: Duration = Duration::from_millis(500);
+/// How often it is looked whether all are stopped: no file tells that to a poll.
+const BEAT: Duration = Duration::from_millis(2);
+/// A group that has all ended is asked so often whether it has started others, before it is not waited for.
+const MOST_RENEWALS: u32 = 64;
+
+/// One termination.
+pub(super) struct Termination<'a> {
+    work: &'a Work<'a>,
+    group: Group<'a>,
+    grace: Duration,
+    licence: &'a Licence,
+    /// The last snapshot of before.
+    before: Option<Arc<View>>,
+    activity: Activity,
+}
+
+/// How the wait after TERM went.
+enum Grace {
+    AllGone,
+    Left,
+    GivenUp(&'static str),
+}
+
+impl<'a> Termination<'a> {
+    pub(super) fn new(work: &'a Work<'a>, group: Group<'a>, grace: Duration, licence: &'a Licence) -> Self {
+        let before = work.inbox.view();
+        let mut activity = Activity::default();
+        if let Some(view) = &before {
+            activity.see(&view.snapshot, &group.keys());
+        }
+        Self { work, group, grace, licence, before, activity: activity.forgotten() }
+    }
+
+    pub(super) fn run(mut self) -> Ending {
+        let mut ending = match self.end() {
+            Ok(ending) => ending,
+            Err(Refusal { outcome, why }) if self.group.sent.is_empty() => Ending::new(outcome, why),
+            Err(Refusal { outcome, why }) => {
+                Ending::new(outcome, format!("{why}; they were sent what is listed, and nothing more"))
+            }
+        };
+        ending.after.sent.append(&mut self.group.sent);
+        ending.after.notes.append(&mut self.group.notes);
+        ending
+    }
+
+    fn end(&mut self) -> Result<Ending, Refusal> {
+        // The audit log may have taken a while.
+        self.group.renew()?;
+        if let Some(why) = self.work.inbox.news(self.work.deed.id).give_up {
+            return Ok(cancelled(why));
+        }
+        self.group.ask(self.licence);
+        if let Some(error) = self.group.denied {
+            let why = format!("a signal was not permitted ({error}): CAP_KILL is missing");
+            return Ok(Ending::new(Outcome::Failed, why));
+        }
+        match self.wait()? {
+            Grace::GivenUp(why) => return Ok(cancelled(why)),
+            Grace::AllGone => {}
+            Grace::Left => self.kill()?,
+        }
+        Ok(self.verify())
+    }
+
+    /// Waits for those that were asked; once more as long while they are at work.
+    fn wait(&mut self) -> Result<Grace, Refusal> {
+        let mut deadline = Deadline::after(self.grace);
+        let mut extended = false;
+        let mut renewals = 0;
+        loop {
+            if let Some(why) = self.news()? {
+                return Ok(Grace::GivenUp(why));
+            }
+            if self.group.all_ended() {
+                renewals += 1;
+                if self.group.renew()? == 0 {
+                    return Ok(Grace::AllGone);
+                }
+                self.group.ask(self.licence);
+            }
+            if deadline.passed() || renewals > MOST_RENEWALS {
+                if extended || !self.activity.busy() {
+                    return Ok(Grace::Left);
+                }
+                extended = true;
+                deadline = Deadline::after(self.grace);
+                self.group.notes.push("the grace was extended: it was still at work".to_owned());
+            }
+            self.until_news(deadline);
+        }
+    }
+
+    /// Takes in what is new, and asks those to end that came since; gives a reason to give up.
+    fn news(&mut self) -> Result<Option<&'static str>, Refusal> {
+        let news = self.work.inbox.news(self.work.deed.id);
+        if let Some(why) = news.give_up {
+            return Ok(Some(why));
+        }
+        if let Some(view) = news.view {
+            self.activity.see(&view.snapshot, &self.group.keys());
+            self.group.renew()?;
+            self.group.ask(self.licence);
+        }
+        Ok(None)
+    }
+
+    /// Ends those that are left, and those that they have started since.
+    fn kill(&mut self) -> Result<(), Refusal> {
+        if let Err(refusal) = self.hold_still() {
+            self.group.go_on(self.licence);
+            return Err(refusal);
+        }
+        self.group.kill(self.licence);
+        self.until_ended(Deadline::after(SETTLE.min(self.work.settings.verify)));
+        // Whoever is left and was sent KILL gets no second one; whoever came since is why there is a last resort.
+        if self.group.renew()? > 0 && !self.kill_cgroup() {
+            self.group.kill(self.licence);
+        }
+        self.until_ended(Deadline::after(self.work.settings.verify));
+        Ok(())
+    }
+
+    /// Stops them until no new one turns up: one that is ended before it was looked at would leave orphans that
+    /// nobody knows.
+    fn hold_still(&mut self) -> Result<(), Refusal> {
+        for _ in 0..PASSES {
+            self.group.stop(self.licence);
+            let deadline = Deadline::after(SETTLE);
+            while !self.group.stands_still() && !deadline.passed() {
+                self.until_news(deadline.or(Deadline::after(BEAT)));
+            }
+            if self.group.renew()? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The last resort: all of a container's or a unit's processes at once, so that none can start another.
+    fn kill_cgroup(&mut self) -> bool {
+        let Some(root) = &self.work.settings.cgroups else { return false };
+        match cgroup::kill(root, &mut self.group, &self.work.deed.subject, self.licence) {
+            Ok(()) => self.group.sent_to_all("cgroup.kill"),
+            Err(ref why) => self.group.notes.push(format!("its cgroup was not ended as a whole: {why}")),
+        }
+        self.group.sent.last().is_some_and(|sent| sent.signal == "cgroup.kill")
+    }
+
+    fn until_ended(&self, deadline: Deadline) {
+        while !self.group.all_ended() && !deadline.passed() {
+            self.until_news(deadline);
+        }
+    }
+
+    /// Waits until one ends or something is told. The last may have ended since it was asked for: then there is
+    /// nobody to wait for.
+    fn until_news(&self, deadline: Deadline) {
+        let living = self.group.living();
+        if !living.is_empty() {
+            self.work.inbox.wait(&living, deadline);
+        }
+    }
+
+    /// Sent is not ended, and ended is not given back.
+    fn verify(&mut self) -> Ending {
+        let left: Vec<String> = self.group.left().map(|held| describe(held, self.work)).collect();
+        if !left.is_empty() {
+            return Ending::new(Outcome::Unkillable, left.join(", "));
+        }
+        let gone_at = clock::since_boot();
+        let gone_ms = self.group.age_ms();
+        let held = self.before.as_deref().map(|view| held(view, &self.group));
+        let (back, told) = self.until_back(gone_at);
+        let mut ending = match back {
+            Back::Yes { bytes } => {
+                let mut ending = Ending::new(Outcome::Released, "");
+                ending.released = Some(bytes);
+                ending.after.vram_after = Some(0);
+                ending
+            }
+            Back::No(why) => {
+                let mut ending = Ending::new(Outcome::GoneNotReleased, why);
+                ending.after.vram_after = told.as_deref().map(|view| self::held(view, &self.group));
+                ending
+            }
+            Back::Untold(why) => Ending::new(Outcome::Undetermined, why),
+        };
+        ending.after.gone_ms = Some(gone_ms);
+        ending.after.vram_before = held;
+        ending
+    }
+
+    /// Looks at snapshots taken after they had gone, until one shows the memory back or the time is up.
+    fn until_back(&self, gone_at: Duration) -> (Back, Option<Arc<View>>) {
+        let Some(before) = &self.before else {
+            return (Back::Untold("there was no snapshot before".to_owned()), None);
+        };
+        // Two beats bring one snapshot that began after the end.
+        let patience = self.work.settings.verify.max(before.interval() * 2);
+        let deadline = Deadline::after(patience);
+        let mut last = (Back::Untold("no snapshot came in time".to_owned()), None);
+        loop {
+            let news = self.work.inbox.news(self.work.deed.id);
+            if let Some(view) = self.work.inbox.view().filter(|view| view.boot() > gone_at) {
+                let back = back(&before.snapshot, &view.snapshot, &self.group.keys());
+                let done = matches!(back, Back::Yes { .. });
+                last = (back, Some(view));
+                if done {
+                    return last;
+                }
+            }
+            if deadline.passed() || news.stopped {
+                return last;
+            }
+            self.work.inbox.wait(&[], deadline);
+        }
+    }
+}
+
+fn cancelled(why: &str) -> Ending {
+    Ending::new(Outcome::Cancelled, why)
+}
+
+/// Bytes of GPU memory that the group is listed with.
+fn held(view: &View, group: &Group<'_>) -> u64 {
+    let keys = group.keys();
+    let ours = |pid: u32| {
+        view.snapshot.processes.iter().any(|process| {
+            process.pid == pid
+                && keys.iter().any(|key| {
+                    key.pid == pid && process.start_ticks.is_none_or(|start| start == key.start_ticks)
+                })
+        })
+    };
+    let holders = view.snapshot.gpus.iter().flat_map(|gpu| &gpu.holders);
+    holders.filter(|holder| ours(holder.pid)).filter_map(|holder| holder.memory).sum()
+}
+
+/// Who lives on, and what it is doing.
+fn describe(held: &super::group::Held, work: &Work<'_>) -> String {
+    let pid = held.found.key().pid;
+    let now = work.census.person(pid).ok().flatten();
+    let state = now.map_or("unknown", |person| person.stat.state.name());
+    format!("{pid} lives on, in state {state}")
+}

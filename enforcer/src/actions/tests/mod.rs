@@ -1,0 +1,389 @@
+//! The hand at work on real processes, which each test starts and ends itself. They run as nobody: root's are
+//! protected. A made-up snapshot stands for the driver.
+#![expect(clippy::disallowed_methods, reason = "tests start programs, read files and wait")]
+
+mod ending;
+mod namespaces;
+mod outside;
+mod refusing;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bailiff_snapshot::{Place, ProcessKey, wire};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::clock;
+use super::{Deed, Hand, Settings};
+use crate::audit::{self, About, Audit};
+use crate::census::{Census, is_over};
+use crate::guard::{Limits, Root};
+use crate::policy::{Action, Kind, Mode};
+use crate::verdict::{Evidence, Member, Report, Subject};
+use crate::view::{TargetId, View};
+
+const NOBODY: u32 = 65534;
+const MIB: u64 = 1 << 20;
+const BEAT: Duration = Duration::from_millis(20);
+
+/// Asks until there is an answer; the time limit only keeps a broken test from hanging.
+fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(began.elapsed() < Duration::from_secs(50), "waited for: {what}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// A process of this test, in a session of its own, with a device file for its standard input.
+struct Holder(Child);
+
+impl Holder {
+    /// A shell program run by nobody; back when it has said a word.
+    fn shell(home: &Home, program: &str) -> Self {
+        Self::start(home, NOBODY, &["/bin/sh", "-c", program])
+    }
+
+    fn start(home: &Home, uid: u32, argv: &[&str]) -> Self {
+        let mut command = Command::new("setsid");
+        command.args(argv).uid(uid).gid(uid).current_dir("/");
+        Self::begin(command.stdin(File::open(home.device()).unwrap()))
+    }
+
+    fn begin(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(!line.is_empty(), "it ended before it said a word");
+        Self(child)
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn key(&self) -> ProcessKey {
+        key(self.pid())
+    }
+
+    /// It has not ended; a zombie has.
+    fn lives(&self) -> bool {
+        lives(self.pid())
+    }
+}
+
+/// Ends all of its session, by pidfd, whatever the test found.
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        for pid in of_session(self.0.id()) {
+            let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+            if let Ok(left) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
+                let _ = rustix::process::pidfd_send_signal(left, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
+fn census() -> Census {
+    Census::open("/proc".as_ref(), "/dev/nvidia").unwrap()
+}
+
+fn key(pid: u32) -> ProcessKey {
+    census().person(pid).unwrap().unwrap().stat.key
+}
+
+/// One of its threads lives.
+fn lives(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    census().person(pid).unwrap().is_some_and(|person| !is_over(person.stat.state) || threads > 1)
+}
+
+/// Those of a session that have not ended.
+fn of_session(leader: u32) -> Vec<u32> {
+    let table = census().everybody().unwrap();
+    let all = table.people.values();
+    let theirs = all.filter(|person| person.stat.session == leader && !is_over(person.stat.state));
+    theirs.map(|person| person.stat.key.pid).collect()
+}
+
+/// A folder with a device file in it, and an audit log.
+struct Home(TempDir);
+
+impl Home {
+    fn new() -> Self {
+        let home = Self(tempfile::tempdir().unwrap());
+        fs::write(home.device(), "").unwrap();
+        home
+    }
+
+    fn device(&self) -> PathBuf {
+        self.0.path().join("nvidia0")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.0.path().join("audit.jsonl")
+    }
+
+    fn audit(&self) -> Audit {
+        let settings = audit::Settings { path: self.log(), max_bytes: 1 << 20, keep: 2 };
+        Audit::open(settings, About { node: "n1".into(), boot_id: Some("b".into()) })
+    }
+
+    /// The lines of the audit log.
+    fn lines(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.log()).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// What the lines say came of it, in order.
+    fn results(&self) -> Vec<String> {
+        self.lines().iter().map(|line| line["result"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Signals of the last line, without repeats.
+    fn signals(&self) -> Vec<String> {
+        let lines = self.lines();
+        let sent = lines.last().unwrap()["sent"].as_array().unwrap();
+        let mut names: Vec<String> =
+            sent.iter().map(|sent| sent["signal"].as_str().unwrap().to_owned()).collect();
+        names.dedup();
+        names
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            devices: self.device().display().to_string(),
+            verify: Duration::from_secs(5),
+            cgroups: None,
+            node: "n1".into(),
+            ..Settings::default()
+        }
+    }
+
+    fn hand(&self) -> Hands {
+        self.hand_with(self.settings())
+    }
+
+    fn hand_with(&self, settings: Settings) -> Hands {
+        let (hand, reports) = Hand::start(settings, self.audit()).unwrap();
+        Hands { hand: Some(hand), reports, seq: 0 }
+    }
+}
+
+/// The hand and those who talk to it.
+struct Hands {
+    hand: Option<Hand>,
+    reports: UnboundedReceiver<Report>,
+    seq: u64,
+}
+
+impl Hands {
+    fn hand(&self) -> &Hand {
+        self.hand.as_ref().unwrap()
+    }
+
+    /// One snapshot of these holders.
+    fn see(&mut self, machine: &Machine) {
+        self.seq += 1;
+        self.hand().seen(Arc::new(machine.view(self.seq)));
+    }
+
+    /// Does the deed while snapshots show what lives, until its report is there.
+    fn act(&mut self, deed: Deed, machine: &mut Machine) -> Report {
+        self.see(machine);
+        self.hand().act(deed).unwrap();
+        self.report(machine)
+    }
+
+    fn report(&mut self, machine: &mut Machine) -> Report {
+        let mut seen = Instant::now();
+        until("a report", || {
+            if seen.elapsed() > BEAT {
+                seen = Instant::now();
+                machine.look();
+                self.see(machine);
+            }
+            self.reports.try_recv().ok()
+        })
+    }
+}
+
+/// What the driver would list.
+#[derive(Default)]
+struct Machine {
+    holders: Vec<Listed>,
+    unaccounted: i64,
+    /// Those that end stay listed.
+    stuck: bool,
+    /// Their memory becomes nobody's.
+    leaks: bool,
+}
+
+struct Listed {
+    key: ProcessKey,
+    bytes: u64,
+    utilization: u32,
+    io_bytes: u64,
+}
+
+impl Machine {
+    fn with(holders: &[ProcessKey]) -> Self {
+        let listed = |key: &ProcessKey| Listed { key: *key, bytes: 100 * MIB, utilization: 0, io_bytes: 0 };
+        Self { holders: holders.iter().map(listed).collect(), ..Self::default() }
+    }
+
+    /// Whoever has ended leaves the list.
+    fn look(&mut self) {
+        if self.stuck {
+            return;
+        }
+        let leaks = self.leaks;
+        let mut lost = 0;
+        self.holders.retain(|listed| {
+            let there = lives(listed.key.pid) && key(listed.key.pid) == listed.key;
+            lost += if there { 0 } else { listed.bytes };
+            there
+        });
+        if leaks {
+            self.unaccounted += lost.cast_signed();
+        }
+    }
+
+    fn view(&self, seq: u64) -> View {
+        let holder = |listed: &Listed| wire::Holder {
+            pid: listed.key.pid,
+            kinds: "C".into(),
+            memory: Some(listed.bytes),
+            utilization: Some(listed.utilization),
+            unknown: None,
+            idle_ms: 0,
+        };
+        let memory = wire::Memory {
+            total: 1 << 34,
+            free: 1 << 33,
+            used: 1 << 33,
+            unaccounted: Some(self.unaccounted),
+        };
+        let gpu = wire::Gpu {
+            index: "0".into(),
+            uuid: Some("GPU-1".into()),
+            name: None,
+            parent_uuid: None,
+            minor: Some(0),
+            fault: None,
+            mig: false,
+            memory: Some(memory),
+            utilization: None,
+            compute_mode: None,
+            listed: Some(self.holders.len() as u64),
+            holders: self.holders.iter().map(holder).collect(),
+        };
+        let snapshot = wire::Snapshot {
+            version: wire::VERSION,
+            seq,
+            boot_id: Some("b".into()),
+            wall_ms: 0,
+            boot_ms: u64::try_from(clock::since_boot().as_millis()).unwrap(),
+            interval_ms: u64::try_from(BEAT.as_millis()).unwrap(),
+            pid_namespace: "host".into(),
+            sources: std::collections::BTreeMap::new(),
+            gpus: vec![gpu],
+            processes: self.holders.iter().map(process).collect(),
+            openers: None,
+            relatives: None,
+        };
+        View::between(None, snapshot)
+    }
+}
+
+fn process(listed: &Listed) -> wire::Process {
+    let facts = wire::Facts {
+        comm: "x".into(),
+        ppid: 1,
+        uid: Some(NOBODY),
+        user: None,
+        place: Place::default(),
+        command: None,
+        cpu_seconds: 0.0,
+        io_bytes: Some(listed.io_bytes),
+        orphaned: None,
+        reaped_cpu_seconds: None,
+        workload: None,
+        exe: None,
+        groups: None,
+        role: None,
+    };
+    wire::Process {
+        pid: listed.key.pid,
+        start_ticks: Some(listed.key.start_ticks),
+        first_seq: None,
+        state: "sleeping".into(),
+        facts: Some(facts),
+    }
+}
+
+/// A subject of these processes, which hold memory, as `/proc` shows them now.
+fn subject(kind: Kind, id: &str, holders: &[ProcessKey]) -> Subject {
+    let member = |key: &ProcessKey| {
+        let person = census().person(key.pid).unwrap().unwrap();
+        Member {
+            key: Some(*key),
+            pid: key.pid,
+            uid: Some(person.uid),
+            comm: person.stat.comm.clone(),
+            exe: None,
+            cgroup: person.place.cgroup.clone(),
+            vram: Some(100 * MIB),
+            holds: true,
+        }
+    };
+    let members: Vec<Member> = holders.iter().map(member).collect();
+    Subject {
+        id: TargetId(id.into()),
+        kind,
+        uid: members.first().and_then(|member| member.uid),
+        user: None,
+        gpus: vec!["GPU-1".into()],
+        members,
+    }
+}
+
+fn of_process(holder: &Holder) -> Subject {
+    let key = holder.key();
+    subject(Kind::Process, &format!("process:{}@{}", key.pid, key.start_ticks), &[key])
+}
+
+fn of_tree(holder: &Holder) -> Subject {
+    let key = holder.key();
+    subject(Kind::Workload, &format!("workload:tree:{}@{}", key.pid, key.start_ticks), &[key])
+}
+
+fn deed(subject: Subject, action: Action) -> Deed {
+    Deed {
+        id: 7,
+        rule: "idle".into(),
+        mode: Mode::Enforce,
+        subject: Arc::new(subject),
+        action,
+        evidence: Evidence { seq: 1, streak: 3, needed: 3, leaves: Vec::new() },
+        policy: "0123".into(),
+        limits: Limits { root: Root::Protected, max_processes: 1000, spared: BTreeSet::new(), protect: None },
+    }
+}
+
+fn terminate(subject: Subject, grace: Duration) -> Deed {
+    deed(subject, Action::Terminate { grace })
+}

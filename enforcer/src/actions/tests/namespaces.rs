@@ -1,0 +1,163 @@
+//! What needs a namespace or a cgroup of its own: a pid that is used again, and a cgroup that is ended whole. The
+//! ignored tests are run by the others, inside.
+
+use std::time::Duration;
+
+use super::*;
+use crate::actions::cgroup;
+use crate::actions::group::Group;
+use crate::verdict::Outcome;
+
+const LONG: Duration = Duration::from_secs(40);
+const CGROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+
+/// Runs an ignored test of this module below `unshare`.
+fn inside(unshare: &[&str], test: &str) {
+    let name = format!("{}::{test}", module_path!().split_once("::").unwrap().1);
+    let output = Command::new("unshare")
+        .args(unshare)
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "--ignored", "--nocapture", &name])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn a_process_that_got_the_pid_of_the_judged_one_lives() {
+    inside(&["--pid", "--fork", "--mount-proc"], "a_reused_pid");
+}
+
+#[test]
+#[ignore = "run in a PID namespace of its own, where the next pid can be chosen"]
+fn a_reused_pid() {
+    let home = Home::new();
+    let start = |pid: u32| {
+        fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
+        let mut command = Command::new("/bin/sleep");
+        command.arg("1000").uid(NOBODY).gid(NOBODY).stdin(File::open(home.device()).unwrap());
+        Holder(command.spawn().unwrap())
+    };
+    let first = start(4100);
+    assert_eq!(first.pid(), 4100, "the next pid could be chosen");
+    let subject = of_process(&first);
+    drop(first);
+    // A clock tick later: no two processes with one pid start in the same.
+    let second = until("another start time", || {
+        let again = start(4100);
+        (again.pid() == 4100 && again.key() != subject.members[0].key.unwrap()).then_some(again)
+    });
+    let mut hands = home.hand();
+    let report = hands.act(terminate(subject, LONG), &mut Machine::default());
+    assert_eq!(report.outcome, Outcome::IdentityChanged, "{}", report.detail);
+    assert!(second.lives());
+    assert_eq!(home.results(), ["identity_changed"]);
+}
+
+/// A cgroup of version 2 that looks like a container's, for one test.
+struct Container {
+    root: PathBuf,
+    id: String,
+}
+
+impl Container {
+    /// None where no cgroup of version 2 can be made here.
+    fn new(digit: char) -> Option<Self> {
+        let id: String = std::iter::repeat_n(digit, 64).collect();
+        let root = CGROUPS.map(PathBuf::from).into_iter().find(|root| root.join("cgroup.procs").exists())?;
+        let container = Self { root, id };
+        fs::create_dir_all(container.folder()).ok()?;
+        container.folder().join("cgroup.kill").exists().then_some(container)
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.root
+            .join(format!("bailiff-test-{}", std::process::id()))
+            .join(format!("docker-{}.scope", self.id))
+    }
+
+    fn take(&self, pid: u32) {
+        fs::write(self.folder().join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        let text = fs::read_to_string(self.folder().join("cgroup.procs")).unwrap();
+        text.lines().map(|line| line.parse().unwrap()).collect()
+    }
+
+    fn subject(&self, holder: &Holder) -> Subject {
+        subject(Kind::Workload, &format!("workload:container:{}", self.id), &[holder.key()])
+    }
+
+    fn settings(&self, home: &Home) -> Settings {
+        Settings { cgroups: Some(self.root.clone()), ..home.settings() }
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let _ = fs::write(self.folder().join("cgroup.kill"), "1");
+        until("an empty cgroup", || fs::remove_dir(self.folder()).ok());
+        let _ = fs::remove_dir(self.folder().parent().unwrap());
+    }
+}
+
+/// Waits until the holder's child is in the container too.
+fn in_container(container: &Container, holder: &Holder) {
+    container.take(holder.pid());
+    for pid in of_session(holder.pid()) {
+        container.take(pid);
+    }
+}
+
+#[test]
+fn a_container_is_ended_with_what_left_the_session() {
+    let Some(container) = Container::new('1') else {
+        return println!("skipped: no cgroup of version 2 can be made here");
+    };
+    let home = Home::new();
+    let holder = Holder::shell(&home, "trap '' TERM; read word < /dev/null; echo ready; exec sleep 1000");
+    in_container(&container, &holder);
+    let stranger = Holder::shell(&home, "trap '' TERM; echo ready; exec sleep 1000");
+    container.take(stranger.pid());
+    let outside = Holder::shell(&home, "echo ready; exec sleep 1000");
+    let mut machine = Machine::with(&[holder.key()]);
+    let deed = terminate(container.subject(&holder), Duration::from_millis(200));
+    let report = home.hand_with(container.settings(&home)).act(deed, &mut machine);
+    assert_eq!(report.outcome, Outcome::Released, "{}", report.detail);
+    assert!(!holder.lives() && !stranger.lives() && outside.lives());
+    assert_eq!(container.pids(), Vec::<u32>::new());
+}
+
+#[test]
+fn a_cgroup_is_ended_whole_only_with_the_verified_in_it() {
+    let Some(container) = Container::new('2') else {
+        return println!("skipped: no cgroup of version 2 can be made here");
+    };
+    let home = Home::new();
+    let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
+    container.take(holder.pid());
+    let deed = terminate(container.subject(&holder), LONG);
+    let licence = super::super::licence::for_a_test();
+    let census = Census::open("/proc".as_ref(), &home.device().display().to_string()).unwrap();
+    let gather = || Group::gather(&census, &deed, BTreeSet::new()).unwrap();
+
+    let mut group = gather();
+    let stranger = Holder::start(&home, 0, &["/bin/sh", "-c", "echo ready; exec sleep 1000"]);
+    container.take(stranger.pid());
+    let refused = cgroup::kill(&container.root, &mut group, &deed.subject, &licence).unwrap_err();
+    assert!(refused.contains("of uid 0"), "{refused}");
+    assert!(holder.lives() && stranger.lives());
+    let frozen = fs::read_to_string(container.folder().join("cgroup.freeze")).unwrap();
+    assert_eq!(frozen.trim(), "0", "and run on");
+    drop(stranger);
+
+    let mut group = gather();
+    cgroup::kill(&container.root, &mut group, &deed.subject, &licence).unwrap();
+    until("the end", || (!holder.lives()).then_some(()));
+}

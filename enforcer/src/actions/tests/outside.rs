@@ -1,0 +1,372 @@
+//! Programs, control daemons, terminals and chat servers.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, SystemTime};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use super::*;
+use crate::actions::notices::{self, Notice, Notices, Told};
+use crate::policy::{Address, Channel};
+use crate::verdict::Outcome;
+
+fn script(home: &Home, name: &str, text: &str) -> String {
+    let path = home.0.path().join(name);
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::process::Command::new("chmod").arg("755").arg(&path).status().unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn a_program_is_told_what_was_found_and_nothing_else() {
+    let home = Home::new();
+    let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
+    let out = home.0.path().join("out").display().to_string();
+    let program =
+        script(&home, "program", &format!("cat > {out}.json; env > {out}.env; echo \"$@\" > {out}.args"));
+    let action = Action::Exec(vec![program, "one".into()]);
+    let report = home.hand().act(deed(of_process(&holder), action), &mut Machine::default());
+    assert_eq!(report.outcome, Outcome::Done, "{}", report.detail);
+    let told: Value = serde_json::from_str(&fs::read_to_string(format!("{out}.json")).unwrap()).unwrap();
+    assert_eq!((&told["rule"], &told["target"]["members"][0]["pid"]), (&"idle".into(), &holder.pid().into()));
+    assert_eq!(fs::read_to_string(format!("{out}.args")).unwrap(), "one\n");
+    let env = fs::read_to_string(format!("{out}.env")).unwrap();
+    let names: Vec<&str> =
+        env.lines().filter_map(|line| line.split_once('=').map(|(name, _)| name)).collect();
+    assert!(names.iter().all(|name| matches!(*name, "PATH" | "PWD" | "_" | "SHLVL" | "OLDPWD")), "{names:?}");
+    assert_eq!(home.results(), ["begun", "done"]);
+}
+
+#[test]
+fn a_program_that_fails_or_hangs_is_a_failure_and_is_ended_with_its_children() {
+    let home = Home::new();
+    let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
+    let pid = home.0.path().join("pid").display().to_string();
+    let hanging = script(&home, "hangs", &format!("sleep 1000 & echo $! > {pid}; wait"));
+    for (argv, why) in [
+        (vec!["false".into()], "exit status"),
+        (vec!["/nowhere".into()], "cannot be run"),
+        (vec![hanging], "within"),
+    ] {
+        let settings = Settings { program: Duration::from_millis(300), ..home.settings() };
+        let deed = deed(of_process(&holder), Action::Exec(argv));
+        let report = home.hand_with(settings).act(deed, &mut Machine::default());
+        assert_eq!(report.outcome, Outcome::Failed);
+        assert!(report.detail.contains(why), "{}", report.detail);
+    }
+    let child = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+    until("the end of its child", || (!lives(child)).then_some(()));
+}
+
+/// A server of MPS by its name, and a control daemon that is a script.
+fn mps(home: &Home, clients: &str) -> (Holder, Settings) {
+    let server = home.0.path().join("nvidia-cuda-mps-server");
+    fs::copy("/bin/sleep", &server).unwrap();
+    let mut command = Command::new("setsid");
+    command.args([server.as_os_str(), "1000".as_ref()]).env("CUDA_MPS_PIPE_DIRECTORY", "/tmp/pipes");
+    let holder = Holder(command.spawn().unwrap());
+    until("its name", || {
+        (census().person(holder.pid()).unwrap()?.stat.comm == "nvidia-cuda-mps").then_some(())
+    });
+    let said = home.0.path().join("said").display().to_string();
+    let text = format!(
+        "read word pid; echo \"$word $pid $CUDA_MPS_PIPE_DIRECTORY\" >> {said}
+case $word in get_client_list) {clients};; shutdown_server) kill $pid;; esac"
+    );
+    let control = script(home, "control", &text);
+    (holder, Settings { mps_control: control.into(), ..home.settings() })
+}
+
+fn shut_down(home: &Home, clients: &str) -> (Report, bool) {
+    let (mut server, settings) = mps(home, clients);
+    let key = server.key();
+    let server_subject =
+        subject(Kind::MpsServer, &format!("mps_server:{}@{}", key.pid, key.start_ticks), &[key]);
+    let report =
+        home.hand_with(settings).act(deed(server_subject, Action::ShutdownMps), &mut Machine::default());
+    (report, server.0.try_wait().unwrap().is_none())
+}
+
+#[test]
+fn a_server_without_clients_is_shut_down_by_its_daemon() {
+    let home = Home::new();
+    let (report, lives) = shut_down(&home, ":");
+    assert_eq!((report.outcome, lives), (Outcome::Done, false), "{}", report.detail);
+    let said = fs::read_to_string(home.0.path().join("said")).unwrap();
+    let words: Vec<&str> = said.split_ascii_whitespace().collect();
+    assert_eq!(
+        (words[0], words[2], words[3], words[5]),
+        ("get_client_list", "/tmp/pipes", "shutdown_server", "/tmp/pipes")
+    );
+}
+
+#[test]
+fn a_server_with_clients_or_without_an_answer_lives() {
+    for (clients, why) in [
+        ("echo 4100", "has 1 clients"),
+        ("echo 'Server not found'", "not understood"),
+        ("exec sleep 1000", "within 2s"),
+        ("exit 1", "exit status: 1"),
+    ] {
+        let home = Home::new();
+        let (report, lives) = shut_down(&home, clients);
+        assert_eq!((report.outcome, lives), (Outcome::Refused, true), "{clients}: {}", report.detail);
+        assert!(report.detail.contains(why), "{}", report.detail);
+    }
+}
+
+#[test]
+fn a_daemon_that_says_it_did_and_did_not_is_a_failure() {
+    let home = Home::new();
+    let (server, settings) = mps(&home, "exit 0");
+    let control = script(&home, "liar", "exit 0");
+    let settings = Settings { mps_control: control.into(), verify: Duration::from_millis(200), ..settings };
+    let subject = subject(Kind::MpsServer, "mps_server:1@2", &[server.key()]);
+    let report = home.hand_with(settings).act(deed(subject, Action::ShutdownMps), &mut Machine::default());
+    assert_eq!(report.outcome, Outcome::Failed, "{}", report.detail);
+    assert!(server.lives());
+}
+
+fn notice(uid: Option<u32>, text: &str) -> Arc<Notice> {
+    Arc::new(Notice {
+        text: text.into(),
+        node: "n1".into(),
+        rule: "idle".into(),
+        step: "notify".into(),
+        target: "process:4100@7".into(),
+        user: Some("alice".into()),
+        uid,
+        gpus: vec!["GPU-1".into()],
+        members: Vec::new(),
+        evidence: None,
+        when: SystemTime::UNIX_EPOCH,
+    })
+}
+
+fn told(notices: &Notices, channel: &str) -> Told {
+    until("a count", || {
+        let counts = notices.counts();
+        Told::ALL.into_iter().find(|told| counts.contains_key(&(channel.to_owned(), *told)))
+    })
+}
+
+/// A terminal of somebody's who takes messages, or does not.
+fn terminal(uid: u32, mode: u32) -> OwnedFd {
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&ours).unwrap();
+    unlockpt(&ours).unwrap();
+    let path = PathBuf::from(ptsname(&ours, Vec::new()).unwrap().into_string().unwrap());
+    std::os::unix::fs::chown(&path, Some(uid), None).unwrap();
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    ours
+}
+
+#[test]
+fn the_owner_reads_it_on_a_terminal_and_no_name_drives_it() {
+    let notices = Notices::start(notices::Settings::default()).unwrap();
+    let open = terminal(54321, 0o620);
+    let text = "\u{1b}[2J\u{9b}31m\u{7}\u{202e}evil will be ended in about 25 min";
+    notices.tell(&notice(Some(54321), text), [("owner", &Channel::Tty)]);
+    assert_eq!(told(&notices, "owner"), Told::Ok);
+    let mut said = vec![0; 4096];
+    let length = rustix::io::read(&open, &mut said).unwrap();
+    let said = String::from_utf8(said[..length].to_vec()).unwrap();
+    assert!(
+        said.contains("\\u{1b}[2J\\u{9b}31m\\u{7}\\u{202e}evil will be ended in about 25 min"),
+        "{said:?}"
+    );
+    assert!(said.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\r' | b'\n')), "{said:?}");
+}
+
+#[test]
+fn whoever_says_mesg_n_or_has_no_terminal_is_not_told() {
+    let closed = terminal(54322, 0o600);
+    for uid in [Some(54322), Some(54323), None] {
+        let notices = Notices::start(notices::Settings::default()).unwrap();
+        notices.tell(&notice(uid, "x"), [("owner", &Channel::Tty)]);
+        assert_eq!(told(&notices, "owner"), Told::Failed, "{uid:?}");
+    }
+    drop(closed);
+}
+
+/// Serves these answers, one a connection; gives what was asked.
+fn serve(answers: Vec<&'static str>) -> (String, std::thread::JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/secret-path", listener.local_addr().unwrap());
+    let served = std::thread::spawn(move || {
+        let each = answers.into_iter().map(|answer| answer_one(listener.accept().unwrap().0, answer));
+        each.collect()
+    });
+    (url, served)
+}
+
+fn answer_one(mut stream: TcpStream, answer: &str) -> String {
+    let mut request = Vec::new();
+    let mut piece = [0; 4096];
+    loop {
+        let read = stream.read(&mut piece).unwrap();
+        request.extend_from_slice(&piece[..read]);
+        let text = String::from_utf8_lossy(&request).into_owned();
+        let wanted = text
+            .to_ascii_lowercase()
+            .split_once("content-length: ")
+            .and_then(|(_, rest)| rest.lines().next()?.parse::<usize>().ok());
+        let body = text.split_once("\r\n\r\n").map(|(_, body)| body.len());
+        if read == 0 || (wanted.is_some() && body >= wanted) {
+            write!(stream, "HTTP/1.1 {answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").unwrap();
+            return text;
+        }
+    }
+}
+
+fn webhook(url: &str) -> Channel {
+    Channel::Webhook(Address::Url(url.into()))
+}
+
+#[test]
+fn a_webhook_gets_json_that_calls_nobody() {
+    let (url, served) = serve(vec!["200 OK"]);
+    let home = Home::new();
+    let file = home.0.path().join("url");
+    fs::write(&file, format!("{url}\nanother line\n")).unwrap();
+    let notices = Notices::start(notices::Settings::default()).unwrap();
+    let channel = Channel::Webhook(Address::File(file));
+    notices.tell(&notice(Some(1), "<!channel> @here \u{202e}\nit will be ended"), [("ops", &channel)]);
+    assert_eq!(told(&notices, "ops"), Told::Ok);
+    let request = served.join().unwrap().pop().unwrap();
+    assert!(request.starts_with("POST /secret-path HTTP/1.1\r\n"), "{request}");
+    let body: Value = serde_json::from_str(request.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert_eq!(body["text"], "‹!channel› ＠here \\u{202e}\\nit will be ended");
+    assert_eq!(
+        (&body["rule"], &body["user"], &body["when"]),
+        (&"idle".into(), &"alice".into(), &"1970-01-01T00:00:00.000Z".into())
+    );
+}
+
+#[test]
+fn a_webhook_is_tried_again_where_that_may_help() {
+    let cases = [
+        (vec!["500 Oops", "503 Later", "200 OK"], Told::Ok),
+        (vec!["500 Oops", "500 Oops", "500 Oops"], Told::Failed),
+        (vec!["404 Not Found"], Told::Failed),
+        (vec!["302 Found\r\nlocation: http://127.0.0.1:1/"], Told::Failed),
+    ];
+    for (answers, expected) in cases {
+        let (url, served) = serve(answers.clone());
+        let notices = Notices::start(notices::Settings::default()).unwrap();
+        notices.tell(&notice(None, "x"), [("ops", &webhook(&url))]);
+        assert_eq!(told(&notices, "ops"), expected, "{answers:?}");
+        assert_eq!(served.join().unwrap().len(), answers.len());
+    }
+}
+
+#[test]
+fn a_server_that_never_answers_holds_up_nobody_and_the_queue_is_bounded() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let settings = notices::Settings { webhook: Duration::from_millis(200), ..notices::Settings::default() };
+    let notices = Notices::start(settings).unwrap();
+    let began = Instant::now();
+    for _ in 0..100 {
+        notices.tell(&notice(None, "x"), [("ops", &webhook(&url))]);
+    }
+    assert!(began.elapsed() < Duration::from_millis(200), "telling waits for nobody");
+    assert!(notices.counts()[&("ops".to_owned(), Told::Dropped)] >= 35);
+    until("a failure", || notices.counts().get(&("ops".to_owned(), Told::Failed)).copied());
+    drop(notices);
+}
+
+#[test]
+fn a_webhook_without_an_address_or_with_a_false_certificate_fails() {
+    let home = Home::new();
+    let plain = TcpListener::bind("127.0.0.1:0").unwrap();
+    let tls = format!("https://{}/", plain.local_addr().unwrap());
+    let served = std::thread::spawn(move || {
+        let mut stream = plain.accept().unwrap().0;
+        let _ = stream.read(&mut [0; 64]);
+        let _ = stream.write_all(b"this is no TLS");
+    });
+    let channels = [
+        Channel::Webhook(Address::File(home.0.path().join("none"))),
+        webhook("file:///etc/passwd"),
+        webhook(&tls),
+    ];
+    for channel in channels {
+        let notices = Notices::start(notices::Settings::default()).unwrap();
+        notices.tell(&notice(None, "x"), [("ops", &channel)]);
+        assert_eq!(told(&notices, "ops"), Told::Failed, "{channel:?}");
+    }
+    served.join().unwrap();
+}
+
+#[test]
+fn a_program_is_told_as_a_channel_too() {
+    let home = Home::new();
+    let out = home.0.path().join("told").display().to_string();
+    let channel = Channel::Exec(vec![script(&home, "tell", &format!("cat > {out}"))]);
+    let notices = Notices::start(notices::Settings::default()).unwrap();
+    notices.tell(&notice(None, "$(touch /tmp/x) `x`"), [("pager", &channel)]);
+    assert_eq!(told(&notices, "pager"), Told::Ok);
+    let body: Value = serde_json::from_str(&fs::read_to_string(out).unwrap()).unwrap();
+    assert_eq!(body["text"], "$(touch /tmp/x) `x`");
+}
+
+/// An authority of our own, and a server's certificate that it has signed.
+const CERTIFY: &str =
+    "new() { openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \"$@\"; }
+    new -subj /CN=ours -keyout ca.key -out ca.pem &&
+    new -subj /CN=localhost -CA ca.pem -CAkey ca.key -addext basicConstraints=critical,CA:FALSE \
+        -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem";
+
+/// Answers one POST, and says where.
+const TLS_SERVER: &str = "import http.server, ssl
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers['content-length']))
+        self.send_response(200)
+        self.end_headers()
+server = http.server.HTTPServer(('127.0.0.1', 0), Answer)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain('cert.pem', 'key.pem')
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print(server.server_port, flush=True)
+while True:
+    server.handle_request()";
+
+#[test]
+fn a_certificate_is_believed_where_the_system_trusts_it_and_nowhere_else() {
+    let home = Home::new();
+    let certified =
+        Command::new("/bin/sh").args(["-c", CERTIFY]).current_dir(home.0.path()).output().unwrap();
+    assert!(certified.status.success(), "{}", String::from_utf8_lossy(&certified.stderr));
+    let mut command = Command::new("/usr/bin/python3");
+    let command = command.args(["-c", TLS_SERVER]).current_dir(home.0.path()).stderr(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut port = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut port).unwrap();
+    let server = Holder(child);
+    let url = format!("https://127.0.0.1:{}/", port.trim());
+    for (trusted, expected) in [(home.0.path().join("ca.pem"), "Ok"), (home.device(), "Failed")] {
+        let test = format!("{}::what_a_webhook_of_tls_gives", module_path!().split_once("::").unwrap().1);
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--ignored", "--nocapture", &test])
+            .env("SSL_CERT_FILE", trusted)
+            .env("BAILIFF_TEST_URL", &url)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains(&format!("it was told: {expected}")), "{said}");
+    }
+    drop(server);
+}
+
+#[test]
+#[ignore = "run with the system's trust set by another"]
+fn what_a_webhook_of_tls_gives() {
+    let url = std::env::var("BAILIFF_TEST_URL").unwrap();
+    let notices = Notices::start(notices::Settings::default()).unwrap();
+    notices.tell(&notice(None, "x"), [("ops", &webhook(&url))]);
+    println!("it was told: {:?}", told(&notices, "ops"));
+}

@@ -1,0 +1,163 @@
+//! What is not touched, and lives.
+
+use std::time::Duration;
+
+use super::*;
+use crate::guard::Protect;
+use crate::verdict::Outcome;
+
+const LONG: Duration = Duration::from_secs(40);
+
+fn refused(home: &Home, deed: Deed, why: &str) {
+    let mut machine = Machine::default();
+    let report = home.hand().act(deed, &mut machine);
+    assert!(
+        matches!(report.outcome, Outcome::Refused | Outcome::IdentityChanged),
+        "{:?} {}",
+        report.outcome,
+        report.detail
+    );
+    assert!(report.detail.contains(why), "{}", report.detail);
+    assert_eq!(home.lines().last().unwrap()["sent"], serde_json::json!([]));
+}
+
+fn sleeper(home: &Home) -> Holder {
+    Holder::shell(home, "echo ready; exec sleep 1000")
+}
+
+#[test]
+fn whoever_is_not_as_it_was_judged_lives() {
+    type Change = fn(&mut Member);
+    let cases: [(Change, &str); 6] = [
+        (|member| member.key.as_mut().unwrap().start_ticks -= 1, "another process now"),
+        (|member| member.uid = Some(1), "now of uid 65534"),
+        (|member| member.cgroup.push_str("/x"), "another cgroup"),
+        (|member| member.uid = None, "was not known"),
+        (|member| member.cgroup.clear(), "cgroup"),
+        (|member| member.key = None, "driver alone"),
+    ];
+    for (change, why) in cases {
+        let home = Home::new();
+        let holder = sleeper(&home);
+        let mut subject = of_process(&holder);
+        change(&mut subject.members[0]);
+        refused(&home, terminate(subject, LONG), why);
+        assert!(holder.lives(), "{why}");
+    }
+}
+
+#[test]
+fn the_protected_live() {
+    let home = Home::new();
+    let holder = sleeper(&home);
+    let mut spared = terminate(of_process(&holder), LONG);
+    spared.limits.spared.insert(holder.pid());
+    refused(&home, spared, "exporter");
+    let mut by_policy = terminate(of_process(&holder), LONG);
+    by_policy.limits.protect =
+        Some(Protect(Arc::new(|person| (person.stat.comm == "sleep").then(|| "the file says so".into()))));
+    refused(&home, by_policy, "the file says so");
+    let mut too_many = terminate(of_process(&holder), LONG);
+    too_many.limits.max_processes = 0;
+    refused(&home, too_many, "more than 0");
+    assert!(holder.lives());
+
+    let roots = Holder::start(&home, 0, &["/bin/sh", "-c", "echo ready; exec sleep 1000"]);
+    refused(&home, terminate(of_process(&roots), LONG), "root's");
+    assert!(roots.lives());
+    let ours = key(std::process::id());
+    let mut us = terminate(subject(Kind::Process, "process:us", &[ours]), LONG);
+    us.limits.root = Root::Allowed;
+    us.subject = Arc::new(Subject { members: us.subject.members.clone(), ..(*us.subject).clone() });
+    let home = Home::new();
+    let _device = File::open(home.device()).unwrap();
+    refused(&home, us, "this program");
+}
+
+#[test]
+fn a_group_with_another_users_process_lives_as_a_whole() {
+    let home = Home::new();
+    let program = "setpriv --reuid 65533 sleep 1000 & echo ready; exec sleep 1000";
+    let holder = Holder::start(&home, 0, &["/bin/sh", "-c", program]);
+    let child = until("a child", || {
+        let table = census().everybody().unwrap();
+        table.people.values().find(|person| person.uid == 65533 && person.stat.ppid == holder.pid()).cloned()
+    });
+    let mut deed = terminate(of_process(&holder), LONG);
+    deed.limits.root = Root::Allowed;
+    refused(&home, deed, "of uid 65533");
+    assert!(holder.lives() && lives(child.stat.key.pid));
+}
+
+#[test]
+fn a_holder_without_a_device_file_is_not_what_the_driver_lists() {
+    let home = Home::new();
+    let holder = sleeper(&home);
+    let settings = Settings { devices: "/dev/nvidia".into(), ..home.settings() };
+    let report = home.hand_with(settings).act(terminate(of_process(&holder), LONG), &mut Machine::default());
+    assert_eq!(report.outcome, Outcome::Refused);
+    assert!(report.detail.contains("no device file"), "{}", report.detail);
+    assert!(holder.lives());
+}
+
+#[test]
+fn one_that_has_ended_is_gone() {
+    let home = Home::new();
+    let mut holder = sleeper(&home);
+    let subject = of_process(&holder);
+    holder.0.kill().unwrap();
+    until("a zombie", || (!holder.lives()).then_some(()));
+    let report = home.hand().act(terminate(subject.clone(), LONG), &mut Machine::default());
+    assert_eq!(report.outcome, Outcome::Gone, "{}", report.detail);
+    holder.0.wait().unwrap();
+    let report = home.hand().act(terminate(subject, LONG), &mut Machine::default());
+    assert_eq!(report.outcome, Outcome::Gone, "{}", report.detail);
+}
+
+#[test]
+fn watching_does_all_but_the_deed() {
+    let home = Home::new();
+    let holder = sleeper(&home);
+    let mut watched = terminate(of_process(&holder), LONG);
+    watched.mode = Mode::Watch;
+    let report = home.hand().act(watched.clone(), &mut Machine::default());
+    assert_eq!(report.outcome, Outcome::Watched);
+    assert_eq!(home.results(), ["watched"]);
+    Arc::make_mut(&mut watched.subject).members[0].uid = Some(1);
+    let report = home.hand().act(watched, &mut Machine::default());
+    assert_eq!(report.outcome, Outcome::IdentityChanged, "the guard was asked");
+    assert!(holder.lives());
+}
+
+#[test]
+fn without_an_audit_log_nothing_is_done() {
+    let home = Home::new();
+    let holder = sleeper(&home);
+    fs::create_dir(home.log()).unwrap();
+    let mut hands = home.hand();
+    let report = hands.act(terminate(of_process(&holder), LONG), &mut Machine::default());
+    assert_eq!(report.outcome, Outcome::Refused);
+    assert!(report.detail.contains("audit log"), "{}", report.detail);
+    assert!(holder.lives());
+    fs::remove_dir(home.log()).unwrap();
+    let mut machine = Machine::with(&[holder.key()]);
+    let report = hands.act(terminate(of_process(&holder), LONG), &mut machine);
+    assert_eq!(report.outcome, Outcome::Released, "it is tried again");
+    assert!(home.results().contains(&"refused".to_owned()), "and what could not be written is told late");
+}
+
+#[test]
+fn what_has_no_processes_is_not_signalled() {
+    let home = Home::new();
+    for kind in [Kind::Gpu, Kind::Lease, Kind::MpsServer] {
+        let holder = sleeper(&home);
+        let mut subject = of_process(&holder);
+        subject.kind = kind;
+        let report = home.hand().act(terminate(subject, LONG), &mut Machine::default());
+        assert_eq!(report.outcome, Outcome::Refused);
+        assert!(holder.lives());
+    }
+    let holder = sleeper(&home);
+    let report = home.hand().act(deed(of_process(&holder), Action::ReleaseLease), &mut Machine::default());
+    assert_eq!((report.outcome, report.detail.as_str()), (Outcome::Refused, "there is no source of leases"));
+}

@@ -1,0 +1,123 @@
+//! A notice on the owner's terminals: those that the owner lets others write to (`mesg y`). Names of processes
+//! are hostile: nothing but printable ASCII goes to a terminal.
+
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD};
+use rustix::fs::{Dir, FileType, Mode, OFlags, Stat, fstat, open, openat, statat};
+use rustix::io::Errno;
+
+/// More terminals of one user are not written to.
+const MOST: usize = 64;
+
+/// Why nobody was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Failed {
+    #[error("the owner is not known")]
+    NoOwner,
+    #[error("there is no terminal of the owner's that takes messages")]
+    Nobody,
+    #[error("the terminal takes nothing now: {0}")]
+    Full(Errno),
+}
+
+/// Writes the lines to all terminals of `uid` below `dev`.
+pub(super) fn tell(dev: &Path, uid: Option<u32>, lines: &[String]) -> Result<(), Failed> {
+    let uid = uid.ok_or(Failed::NoOwner)?;
+    let mut text = String::from("\r\n");
+    for line in lines {
+        text.push_str(&plain(line));
+        text.push_str("\r\n");
+    }
+    let mut told = Err(Failed::Nobody);
+    for (folder, prefix) in [(dev.join("pts"), ""), (dev.to_owned(), "tty")] {
+        for name in terminals(&folder, prefix, uid).unwrap_or_default() {
+            match write(&folder, &name, uid, text.as_bytes()) {
+                Ok(()) => told = Ok(()),
+                Err(error) if told == Err(Failed::Nobody) => told = Err(Failed::Full(error)),
+                Err(_) => {}
+            }
+        }
+    }
+    told
+}
+
+/// The text with everything that is not printable ASCII escaped: a terminal may be of any encoding, and read
+/// the bytes of a letter as the start of a command.
+pub(super) fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            ' '..='~' => plain.push(character),
+            other => plain.extend(other.escape_unicode()),
+        }
+    }
+    plain
+}
+
+/// Names like `3` and `tty3` of devices that are the owner's and that the group may write to.
+fn terminals(folder: &Path, prefix: &str, uid: u32) -> Result<Vec<String>, Errno> {
+    let held = openat(CWD, folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut found = Vec::new();
+    for entry in Dir::read_from(&held)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().to_str() else { continue };
+        let number = name.strip_prefix(prefix).unwrap_or_default();
+        let numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        let about = statat(&held, name, AtFlags::SYMLINK_NOFOLLOW);
+        if numbered && found.len() < MOST && about.is_ok_and(|about| listens(&about, uid)) {
+            found.push(name.to_owned());
+        }
+    }
+    Ok(found)
+}
+
+fn listens(about: &Stat, uid: u32) -> bool {
+    FileType::from_raw_mode(about.st_mode) == FileType::CharacterDevice
+        && about.st_uid == uid
+        && Mode::from_raw_mode(about.st_mode).contains(Mode::WGRP)
+}
+
+fn write(folder: &Path, name: &str, uid: u32, text: &[u8]) -> Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let terminal = open(folder.join(name), flags, Mode::empty())?;
+    if !listens(&fstat(&terminal)?, uid) || !rustix::termios::isatty(&terminal) {
+        return Err(Errno::NOTTY);
+    }
+    let mut rest = text;
+    while !rest.is_empty() {
+        let written = rustix::io::retry_on_intr(|| rustix::io::write(&terminal, rest))?;
+        rest = rest.get(written..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn nothing_that_drives_a_terminal_passes() {
+        let cases = [
+            ("python3", "python3"),
+            ("a\u{1b}[2Jb", "a\\u{1b}[2Jb"),
+            ("\u{7}\r\n\t", "\\u{7}\\u{d}\\u{a}\\u{9}"),
+            ("\u{9b}31m", "\\u{9b}31m"),
+            ("\u{202e}evil\u{2066}", "\\u{202e}evil\\u{2066}"),
+            ("\u{7f}", "\\u{7f}"),
+            // Its second byte is CSI to a terminal that is not of UTF-8.
+            ("\u{11b}", "\\u{11b}"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(plain(text), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_printable_ascii_whatever_comes(text: String) {
+            prop_assert!(plain(&text).bytes().all(|byte| (b' '..=b'~').contains(&byte)));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+#![expect(clippy::disallowed_methods, reason = "the address is in a file, and is a secret")]
+//! A notice as an HTTP POST of JSON. The address is a secret: it stands in no error and no log.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ureq::Agent;
+use ureq::tls::{RootCerts, TlsConfig};
+
+use super::clock::Deadline;
+use super::pidfd::readable;
+use crate::policy::Address;
+
+/// An address is shorter.
+const MOST: u64 = 4096;
+/// A try that may do better the next time is made again so often, after ...
+const RETRIES: u32 = 2;
+/// ... a pause.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Why a POST did not arrive.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Failed {
+    #[error("the file with the address cannot be read")]
+    NoFile,
+    #[error("the address is no http:// or https:// address")]
+    NoAddress,
+    #[error("it was not answered in time")]
+    Late,
+    #[error("the server's name is not known")]
+    NoHost,
+    #[error("TLS failed: {0}")]
+    Tls(String),
+    #[error("no connection")]
+    NoConnection,
+    #[error("it was answered with {0}")]
+    Status(u16),
+    #[error("the request could not be made")]
+    Other,
+}
+
+impl Failed {
+    const fn may_pass(&self) -> bool {
+        matches!(self, Self::Late | Self::NoConnection | Self::Status(500..=599))
+    }
+}
+
+/// Posts `body`; tries again where that may help, unless `stopped` says that nobody waits.
+pub(super) fn post(
+    address: &Address,
+    body: &[u8],
+    deadline: Duration,
+    stopped: impl Fn() -> bool,
+) -> Result<(), Failed> {
+    let url = url(address)?;
+    let agent = agent(deadline);
+    let mut tries = 0;
+    loop {
+        match once(&agent, &url, body) {
+            Err(failed) if failed.may_pass() && tries < RETRIES && !stopped() => tries += 1,
+            other => return other,
+        }
+        drop(readable(&[], Some(Deadline::after(PAUSE))));
+    }
+}
+
+fn agent(deadline: Duration) -> Agent {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = TlsConfig::builder()
+        .root_certs(RootCerts::PlatformVerifier)
+        .unversioned_rustls_crypto_provider(provider)
+        .build();
+    let config = Agent::config_builder()
+        .timeout_global(Some(deadline))
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .http_status_as_error(false)
+        .tls_config(tls)
+        .user_agent("bailiff-enforcer");
+    config.build().into()
+}
+
+fn once(agent: &Agent, url: &str, body: &[u8]) -> Result<(), Failed> {
+    let answer = agent.post(url).content_type("application/json").send(body).map_err(|error| why(&error))?;
+    match answer.status().as_u16() {
+        200..=299 => Ok(()),
+        status => Err(Failed::Status(status)),
+    }
+}
+
+fn why(error: &ureq::Error) -> Failed {
+    match error {
+        ureq::Error::Timeout(_) => Failed::Late,
+        ureq::Error::HostNotFound => Failed::NoHost,
+        ureq::Error::ConnectionFailed | ureq::Error::Io(_) => Failed::NoConnection,
+        ureq::Error::BadUri(_) | ureq::Error::Http(_) => Failed::NoAddress,
+        ureq::Error::Tls(why) => Failed::Tls((*why).to_owned()),
+        ureq::Error::Rustls(error) => Failed::Tls(error.to_string()),
+        _ => Failed::Other,
+    }
+}
+
+fn url(address: &Address) -> Result<String, Failed> {
+    let url = match address {
+        Address::Url(url) => url.clone(),
+        Address::File(path) => first_line(path).ok_or(Failed::NoFile)?,
+    };
+    if url.starts_with("http://") || url.starts_with("https://") { Ok(url) } else { Err(Failed::NoAddress) }
+}
+
+fn first_line(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(MOST).read_to_string(&mut text).ok()?;
+    text.lines().next().map(|line| line.trim().to_owned())
+}

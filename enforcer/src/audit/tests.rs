@@ -1,0 +1,185 @@
+//! The audit log on real disks: full ones, torn ones, and ones that come back.
+#![expect(clippy::disallowed_methods, reason = "a test of files")]
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::*;
+
+fn open(path: &Path, max_bytes: u64) -> Audit {
+    let settings = Settings { path: path.into(), max_bytes, keep: 3 };
+    Audit::open(settings, About { node: "n1".into(), boot_id: Some("b".into()) })
+}
+
+fn record<'a>(id: u64, result: &'a str, detail: &'a str) -> Record<'a> {
+    Record {
+        id: Some(id),
+        policy: "p",
+        rule: "r",
+        mode: Some(Mode::Enforce),
+        step: "terminate",
+        result,
+        detail,
+        target: None,
+        evidence: None,
+        after: None,
+    }
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+fn ids(path: &Path) -> Vec<u64> {
+    lines(path).iter().filter_map(|line| line["id"].as_u64()).collect()
+}
+
+#[test]
+fn a_line_says_all_and_drives_no_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    let audit = open(&path, 1 << 20);
+    audit.record(&record(1, "released", "\u{1b}[2J \u{9b}m \u{202e} \u{1f600} \" \\")).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.trim_end().bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{text:?}");
+    let line = lines(&path).pop().unwrap();
+    assert_eq!(line["detail"], "\u{1b}[2J \u{9b}m \u{202e} \u{1f600} \" \\");
+    for (name, value) in [("node", "n1"), ("boot_id", "b"), ("policy", "p"), ("mode", "enforce")] {
+        assert_eq!(line[name], value);
+    }
+    assert!(humantime::parse_rfc3339(line["time"].as_str().unwrap()).is_ok());
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o137, 0, "0640, less the umask");
+}
+
+#[test]
+fn a_torn_line_is_closed_and_a_deed_without_result_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    let audit = open(&path, 1 << 20);
+    for (id, result) in [(1, BEGUN), (1, "released"), (2, BEGUN)] {
+        audit.record(&record(id, result, "")).unwrap();
+    }
+    drop(audit);
+    OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"time\":\"20").unwrap();
+    let audit = open(&path, 1 << 20);
+    let open_deeds = audit.begun_without_result();
+    assert_eq!(open_deeds.iter().map(|begun| begun.id).collect::<Vec<_>>(), [2]);
+    let last = lines(&path).pop().unwrap();
+    assert_eq!((&last["id"], &last["result"]), (&2.into(), &INTERRUPTED.into()));
+    drop(audit);
+    assert!(open(&path, 1 << 20).begun_without_result().is_empty(), "it is told once");
+}
+
+#[test]
+fn rotation_loses_no_line_that_is_to_be_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    let audit = open(&path, 1 << 20);
+    audit.record(&record(1, "released", "")).unwrap();
+    drop(audit);
+    let three = 3 * fs::metadata(&path).unwrap().len();
+    let audit = open(&path, three);
+    for id in 2..=9 {
+        audit.record(&record(id, "released", "")).unwrap();
+    }
+    let names = ["audit.jsonl.2", "audit.jsonl.1", "audit.jsonl"];
+    let kept = names.map(|name| ids(&folder.path().join(name)));
+    assert_eq!(kept, [[1, 2, 3], [4, 5, 6], [7, 8, 9]]);
+}
+
+#[test]
+fn a_log_that_somebody_else_set_aside_or_deleted_is_begun_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    let audit = open(&path, 1 << 20);
+    audit.record(&record(1, "released", "")).unwrap();
+    fs::rename(&path, folder.path().join("theirs")).unwrap();
+    audit.record(&record(2, "released", "")).unwrap();
+    assert_eq!(ids(&path), [2]);
+    fs::remove_file(&path).unwrap();
+    audit.record(&record(3, "released", "")).unwrap();
+    assert_eq!(ids(&path), [3]);
+}
+
+#[test]
+fn a_link_or_a_fifo_is_no_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("target");
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let fifo = folder.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for path in [link, fifo] {
+        let audit = open(&path, 1 << 20);
+        audit.record(&record(1, BEGUN, "")).unwrap_err();
+        assert!(!audit.writable() && audit.failures() >= 2);
+    }
+    assert!(!target.exists());
+}
+
+#[test]
+fn what_is_left_to_the_writing_thread_is_written_before_the_log_closes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    let audit = open(&path, 1 << 20);
+    for id in 0..100 {
+        audit.later(&record(id, "flagged", ""));
+    }
+    drop(audit);
+    assert_eq!(ids(&path), (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_full_disk_is_told_and_what_happened_is_written_once_there_is_room() {
+    let test = format!("{}::a_full_disk", module_path!().split_once("::").unwrap().1);
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new("unshare")
+        .args([
+            "--mount",
+            "/bin/sh",
+            "-c",
+            "mount -t tmpfs -o size=16k none \"$1\" && shift && exec \"$@\"",
+            "sh",
+        ])
+        .arg(folder.path())
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "--ignored", "--nocapture", &test])
+        .env("BAILIFF_TEST_FULL", folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("1 passed"), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+#[ignore = "run on a small file system of its own"]
+fn a_full_disk() {
+    let folder = PathBuf::from(std::env::var_os("BAILIFF_TEST_FULL").unwrap());
+    let path = folder.join("audit.jsonl");
+    let audit = open(&path, 1 << 20);
+    let mut written = 0;
+    while audit.record(&record(written, "released", "some words that fill a line")).is_ok() {
+        written += 1;
+        assert!(written < 1000, "the disk fills up");
+    }
+    assert!(written > 10 && !audit.writable());
+    audit.tell(&record(9000, "unkillable", "told when nothing could be written"));
+    audit.retry();
+    assert!(!audit.writable());
+    assert_eq!(ids(&path), (0..written).collect::<Vec<_>>(), "no line is there in part");
+    assert!(fs::read_to_string(&path).unwrap().ends_with('\n'));
+    // Somebody makes room.
+    let mut kept: Vec<u8> = fs::read(&path).unwrap();
+    kept.truncate(kept.iter().position(|byte| *byte == b'\n').unwrap() + 1);
+    fs::write(&path, kept).unwrap();
+    audit.retry();
+    assert!(audit.writable());
+    assert_eq!(ids(&path), [0, 9000]);
+    assert_eq!(lines(&path).last().unwrap()["result"], "recovered");
+}

@@ -1,0 +1,283 @@
+//! Everybody on the node at this very moment, as `/proc` says: who they are, whose they are, where they run.
+//! Every file is read bounded, through a folder that is held open and so stays its process's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use bailiff_snapshot::stat::{self, Stat};
+use bailiff_snapshot::{Place, ProcessKey, State};
+use rustix::fs::{CWD, Dir, Mode, OFlags, fstat, openat, readlinkat};
+use rustix::io::Errno;
+
+/// More of a process's file than this is not understood.
+const MOST: usize = 256 << 10;
+/// More processes than this are not judged one by one.
+const MOST_PROCESSES: usize = 1 << 18;
+
+/// Why everybody could not be seen: then nobody is touched.
+#[derive(Debug, thiserror::Error)]
+pub enum Blind {
+    /// `/proc` cannot be read.
+    #[error("/proc cannot be read: {0}")]
+    Unreadable(Errno),
+    /// It shows us our own processes only.
+    #[error("/proc hides the processes of others (hidepid)")]
+    Hides,
+    /// The pids in it are not those that we would signal.
+    #[error("/proc is of another PID namespace than this program")]
+    Foreign,
+    /// One process could not be read, and so might belong to anybody.
+    #[error("process {0} cannot be read: {1}")]
+    Process(u32, Errno),
+    /// A line that is none.
+    #[error("process {0} cannot be understood")]
+    Malformed(u32),
+    /// Too many to look at.
+    #[error("there are more than {MOST_PROCESSES} processes")]
+    TooMany,
+}
+
+/// One process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Person {
+    /// What its `stat` says.
+    pub stat: Stat,
+    /// Its effective owner.
+    pub uid: u32,
+    /// Where it runs.
+    pub place: Place,
+    /// Its cgroup of version 2.
+    pub unified: Option<String>,
+}
+
+/// Whether a process has a device file open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Devices {
+    /// One is.
+    Open,
+    /// All descriptors were looked at, and none is.
+    None,
+    /// We may not look.
+    Denied,
+}
+
+/// Everybody.
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    /// By pid.
+    pub people: BTreeMap<u32, Person>,
+    children: BTreeMap<u32, Vec<u32>>,
+}
+
+impl Table {
+    /// Sorts them.
+    #[must_use]
+    pub fn of(people: impl IntoIterator<Item = Person>) -> Self {
+        let mut table = Self::default();
+        for person in people {
+            let pid = person.stat.key.pid;
+            table.children.entry(person.stat.ppid).or_default().push(pid);
+            table.people.insert(pid, person);
+        }
+        table
+    }
+
+    /// Whoever this is, if it still is.
+    #[must_use]
+    pub fn get(&self, key: ProcessKey) -> Option<&Person> {
+        self.people.get(&key.pid).filter(|person| person.stat.key == key)
+    }
+
+    /// Those that it started and that still have it for a parent.
+    #[must_use]
+    pub fn children(&self, pid: u32) -> &[u32] {
+        self.children.get(&pid).map_or(&[], Vec::as_slice)
+    }
+
+    /// Its parent, the parent's parent and so on.
+    #[must_use]
+    pub fn ancestors(&self, pid: u32) -> BTreeSet<u32> {
+        let mut found = BTreeSet::new();
+        let mut next = pid;
+        while let Some(parent) = self.people.get(&next).map(|person| person.stat.ppid) {
+            if parent == 0 || !found.insert(parent) {
+                break;
+            }
+            next = parent;
+        }
+        found
+    }
+}
+
+/// A `/proc` to look at.
+#[derive(Debug)]
+pub struct Census {
+    root: OwnedFd,
+    /// Device files begin so.
+    devices: String,
+}
+
+impl Census {
+    /// Opens `/proc`; `devices` is what the paths of device files begin with.
+    ///
+    /// # Errors
+    /// Where it cannot be opened.
+    pub fn open(procfs: &Path, devices: &str) -> Result<Self, Blind> {
+        let root = folder(CWD, procfs).map_err(Blind::Unreadable)?;
+        Ok(Self { root, devices: devices.to_owned() })
+    }
+
+    /// Everybody.
+    ///
+    /// # Errors
+    /// Where one cannot be read, or not everybody is shown.
+    pub fn everybody(&self) -> Result<Table, Blind> {
+        self.own()?;
+        let pids = numbers(&self.root).map_err(Blind::Unreadable)?;
+        if !pids.contains(&1) {
+            return Err(Blind::Hides);
+        }
+        if pids.len() > MOST_PROCESSES {
+            return Err(Blind::TooMany);
+        }
+        let people = pids.into_iter().filter_map(|pid| self.person(pid).transpose());
+        Ok(Table::of(people.collect::<Result<Vec<_>, _>>()?))
+    }
+
+    /// Pids of another namespace would name other processes here.
+    fn own(&self) -> Result<(), Blind> {
+        let ours = readlinkat(&self.root, "self", Vec::new()).map_err(|_| Blind::Foreign)?;
+        let same = ours.to_str().is_ok_and(|pid| pid.parse() == Ok(std::process::id()));
+        if same { Ok(()) } else { Err(Blind::Foreign) }
+    }
+
+    /// One process, read anew; none where it has ended.
+    ///
+    /// # Errors
+    /// Where it is there and cannot be read.
+    pub fn person(&self, pid: u32) -> Result<Option<Person>, Blind> {
+        Ok(self.look(pid)?.map(|(person, _)| person))
+    }
+
+    /// One process and whether it has a device file open, all read through one held folder.
+    ///
+    /// # Errors
+    /// Where it is there and cannot be read.
+    pub fn holder(&self, pid: u32) -> Result<Option<(Person, Devices)>, Blind> {
+        let Some((person, folder)) = self.look(pid)? else { return Ok(None) };
+        match self.devices(&folder, pid) {
+            Ok(devices) => Ok(Some((person, devices))),
+            Err(error) if is_gone(error) => Ok(None),
+            Err(error) => Err(Blind::Process(pid, error)),
+        }
+    }
+
+    /// The value of a variable in a process's environment, where we may read it.
+    #[must_use]
+    pub fn variable(&self, pid: u32, name: &str) -> Option<String> {
+        let text = read(&folder(&self.root, pid.to_string()).ok()?, "environ").ok()?;
+        let mut pairs = text.split(|byte| *byte == 0).filter_map(|pair| std::str::from_utf8(pair).ok());
+        pairs.find_map(|pair| Some(pair.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+    }
+
+    fn look(&self, pid: u32) -> Result<Option<(Person, OwnedFd)>, Blind> {
+        match self.read(pid) {
+            Ok((Some(person), folder)) => Ok(Some((person, folder))),
+            Ok((None, _)) => Err(Blind::Malformed(pid)),
+            Err(error) if is_gone(error) => Ok(None),
+            Err(error) => Err(Blind::Process(pid, error)),
+        }
+    }
+
+    fn read(&self, pid: u32) -> Result<(Option<Person>, OwnedFd), Errno> {
+        let held = folder(&self.root, pid.to_string())?;
+        let uid = fstat(&held)?.st_uid;
+        let cgroup = read(&held, "cgroup")?;
+        let cgroup = String::from_utf8_lossy(&cgroup);
+        let stat = stat::parse(&read(&held, "stat")?).filter(|stat| stat.key.pid == pid);
+        let unified = cgroup.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned);
+        let place = Place::parse(&cgroup);
+        Ok((stat.map(|stat| Person { stat, uid, place, unified }), held))
+    }
+
+    /// A leader that has exited has no descriptors of its own; they show at the threads that live on.
+    fn devices(&self, process: &OwnedFd, pid: u32) -> Result<Devices, Errno> {
+        let mut devices = self.devices_in(process, "fd")?;
+        if devices == Devices::None {
+            let tasks = folder(process, "task")?;
+            for thread in numbers(&tasks)?.into_iter().filter(|thread| *thread != pid) {
+                match self.devices_in(&tasks, &format!("{thread}/fd")) {
+                    Ok(Devices::Open) => return Ok(Devices::Open),
+                    Ok(Devices::Denied) => devices = Devices::Denied,
+                    Ok(Devices::None) => {}
+                    Err(error) if is_gone(error) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(devices)
+    }
+
+    fn devices_in(&self, parent: &OwnedFd, name: &str) -> Result<Devices, Errno> {
+        let descriptors = match folder(parent, name) {
+            Err(Errno::ACCESS | Errno::PERM) => return Ok(Devices::Denied),
+            other => other?,
+        };
+        let numbers = match numbers(&descriptors) {
+            Err(Errno::ACCESS | Errno::PERM) => return Ok(Devices::Denied),
+            other => other?,
+        };
+        for number in numbers {
+            match readlinkat(&descriptors, number.to_string(), Vec::new()) {
+                Ok(link) if link.to_bytes().starts_with(self.devices.as_bytes()) => return Ok(Devices::Open),
+                Err(Errno::ACCESS | Errno::PERM) => return Ok(Devices::Denied),
+                // A descriptor that was closed meanwhile.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(Devices::None)
+    }
+}
+
+/// A true zombie, or one that is ending at this moment: nothing can be done to it.
+#[must_use]
+pub fn is_over(state: State) -> bool {
+    matches!(state, State::Zombie | State::Dead)
+}
+
+fn is_gone(error: Errno) -> bool {
+    matches!(error, Errno::NOENT | Errno::SRCH)
+}
+
+fn folder<P: rustix::path::Arg>(parent: impl AsFd, name: P) -> Result<OwnedFd, Errno> {
+    openat(parent, name, OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
+}
+
+fn numbers(folder: &OwnedFd) -> Result<Vec<u32>, Errno> {
+    let mut numbers = Vec::new();
+    for entry in Dir::read_from(folder)? {
+        numbers.extend(entry?.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok()));
+    }
+    Ok(numbers)
+}
+
+fn read(folder: &OwnedFd, name: &str) -> Result<Vec<u8>, Errno> {
+    // Not blocking: a made-up /proc may hold a FIFO.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let file = openat(folder, name, flags, Mode::empty())?;
+    let mut text = vec![0; 4096];
+    let mut length = 0;
+    while length < MOST {
+        if length == text.len() {
+            text.resize(length * 2, 0);
+        }
+        let room = text.get_mut(length..).unwrap_or_default();
+        match rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut *room))? {
+            0 => break,
+            read => length += read,
+        }
+    }
+    text.truncate(length);
+    Ok(text)
+}

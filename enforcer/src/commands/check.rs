@@ -1,0 +1,84 @@
+//! `check`: the daemon's own reader, and what a file means; and whether a node runs just this.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bailiff_lifecycle::exit::{Exit, plain};
+
+use super::Ink;
+use crate::clock::now;
+use crate::flags;
+use crate::policy::{Paint, check};
+use crate::policy_file;
+
+/// A page of metrics is never longer.
+const LONGEST_PAGE: u64 = 64 << 20;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Checks files.
+///
+/// # Errors
+/// Where the answer cannot be written.
+pub fn run(flags: &flags::Check, ink: Ink, out: &mut dyn Write) -> Result<Exit> {
+    let paint = if ink == Ink::Colour { Paint::Coloured } else { Paint::Plain };
+    let mut exit = Exit::Done;
+    for file in &flags.files {
+        let name = file.display().to_string();
+        let content = match policy_file::read(file) {
+            Ok(content) => content,
+            Err(error) => {
+                writeln!(out, "error: cannot read {name}: {}", plain(&error))?;
+                exit = Exit::Usage;
+                continue;
+            }
+        };
+        let report = check::report(&name, &content.bytes, now().wall, paint);
+        write!(out, "{}", report.text)?;
+        if !report.sound {
+            exit = Exit::Usage;
+        } else if let Some(url) = &flags.against
+            && exit == Exit::Done
+            && !against(url, &content.sha256, out)?
+        {
+            exit = Exit::Failed;
+        }
+    }
+    Ok(exit)
+}
+
+/// Whether the enforcer there runs a policy of this name.
+fn against(url: &str, sha256: &str, out: &mut dyn Write) -> Result<bool> {
+    let running = match running(url) {
+        Ok(running) => running,
+        Err(error) => {
+            writeln!(out, "error: {error:#}")?;
+            return Ok(false);
+        }
+    };
+    if running == sha256 {
+        writeln!(out, "{url} runs just this ({sha256})")?;
+    } else {
+        writeln!(out, "{url} runs another policy: {running}; this one is {sha256}")?;
+    }
+    Ok(running == sha256)
+}
+
+fn running(url: &str) -> Result<String> {
+    let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build();
+    let mut response = ureq::Agent::new_with_config(config)
+        .get(&format!("{}/metrics", url.trim_end_matches('/')))
+        .call()
+        .with_context(|| format!("{url} does not answer"))?;
+    let page = response
+        .body_mut()
+        .with_config()
+        .limit(LONGEST_PAGE)
+        .read_to_string()
+        .with_context(|| format!("{url} does not answer"))?;
+    let found = page.lines().find_map(|line| {
+        let rest = line.strip_prefix(crate::metrics::POLICY_INFO.name)?.strip_prefix("{sha256=\"")?;
+        rest.split('"').next()
+    });
+    found.map(str::to_owned).with_context(|| format!("{url} is no enforcer, or runs no policy yet"))
+}

@@ -1,0 +1,107 @@
+//! `explain`: why a rule does, or does not, do something, gate by gate and leaf by leaf.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use bailiff_exposition::bounded_prose;
+
+use super::{Ink, ask};
+use crate::control::Question;
+use crate::engine::{Explained, GateTold};
+use crate::flags;
+use bailiff_snapshot::Truth;
+
+/// Asks the daemon, and prints what it says.
+///
+/// # Errors
+/// Where it does not answer.
+pub fn run(flags: &flags::Explain, ink: Ink, out: &mut dyn Write) -> Result<()> {
+    let question = Question::Explain { pid: flags.pid, rule: flags.rule.clone() };
+    let answer = ask(&flags.control.control, &question)?;
+    if flags.json {
+        writeln!(out, "{}", answer["explanation"])?;
+        return Ok(());
+    }
+    let told: Vec<Explained> = serde_json::from_value(answer["explanation"].clone())
+        .context("the daemon's answer is not understood; is it of another version?")?;
+    if told.is_empty() {
+        let what = flags.pid.map_or("no target".to_owned(), |pid| format!("no target with process {pid}"));
+        writeln!(out, "{what} is in the last snapshot that a rule could be about")?;
+    }
+    for one in &told {
+        write!(out, "{}", text(one, ink))?;
+    }
+    Ok(())
+}
+
+/// One rule and one target, for people.
+#[must_use]
+pub fn text(told: &Explained, ink: Ink) -> String {
+    let pending = &told.pending;
+    let owner = pending.user.as_deref().map(|user| format!(" of {}", plain(user))).unwrap_or_default();
+    let comm = pending.comm.as_deref().map(|comm| format!(" ({})", plain(comm))).unwrap_or_default();
+    let title = format!("{} {}: {}{comm}{owner}", plain(&pending.rule), pending.mode.name(), pending.target);
+    let mut text = format!("{}\n", ink.title(&title));
+    for gate in &told.gates {
+        text.push_str(&gate_text(gate, ink));
+    }
+    let (unknown, max_gap) = told.unknown;
+    let _ = writeln!(
+        text,
+        "  now {}; streak {}/{}, unknown in a row {unknown} of {max_gap} at most",
+        told.outcome.name(),
+        pending.streak,
+        pending.needed,
+    );
+    text.push_str(&next(told));
+    for hold in &told.holds {
+        let _ = writeln!(text, "  held: {} ({})", hold.name(), hold.meaning());
+    }
+    text.push('\n');
+    text
+}
+
+fn next(told: &Explained) -> String {
+    let pending = &told.pending;
+    match (&pending.next, pending.streak, pending.hold) {
+        (None, ..) => "  all its steps are taken\n".to_owned(),
+        (Some(step), _, Some(hold)) => format!("  next: {step}, which waits: {}\n", hold.meaning()),
+        (Some(step), 0, None) => format!("  next: {step}, {} true samples from now\n", pending.samples_left),
+        (Some(step), _, None) => {
+            format!("  next: {step}, after {} more true samples\n", pending.samples_left)
+        }
+    }
+}
+
+fn gate_text(gate: &GateTold, ink: Ink) -> String {
+    let passes = match gate.passes {
+        Truth::True => "passes".to_owned(),
+        Truth::False => ink.bad("stops it"),
+        Truth::Unknown => ink.bad("unknown, so it is spared"),
+    };
+    let name = if gate.gate == "when" { "when".to_owned() } else { gate.gate.clone() };
+    let verdict = match (gate.gate.as_str(), gate.passes) {
+        ("when", truth) => truth.name().to_owned(),
+        _ => passes,
+    };
+    let why = gate.why.as_deref().map(|why| format!(" ({})", plain(why))).unwrap_or_default();
+    let mut text = format!("  {name}: {verdict}{why}\n");
+    for leaf in &gate.leaves {
+        let _ = writeln!(
+            text,
+            "    {:<7} {} is {}; wanted {} [{}]",
+            leaf.outcome.name(),
+            leaf.name,
+            plain(&leaf.value),
+            plain(&leaf.wish),
+            leaf.source,
+        );
+    }
+    text
+}
+
+/// What others have named may hold anything.
+fn plain(text: &str) -> String {
+    bounded_prose(text).escape_debug().to_string()
+}

@@ -1,0 +1,95 @@
+//! `pause`, `resume` and `reload`: what changes a daemon that runs.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bailiff_exposition::human::Span;
+use bailiff_lifecycle::exit::{Exit, Stop};
+use serde_json::Value;
+
+use super::{Ink, ask, line, refusal, say};
+use crate::control::Question;
+use crate::flags;
+use crate::settings::duration;
+
+/// Pauses the daemon, and says for how long.
+///
+/// # Errors
+/// Where the flags make no sense, nobody answers, or the answer is no.
+pub fn pause(flags: &flags::Pause, out: &mut dyn Write) -> Result<(), Stop> {
+    let time = flags.time.as_deref().map(|text| duration("--for", text)).transpose().map_err(Stop::Usage)?;
+    // Part of a second more, rather than less than was asked for.
+    let seconds = time.map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0));
+    if seconds == Some(0) {
+        return Err(Stop::Usage("--for=0s would pause nothing; resume ends a pause".to_owned()));
+    }
+    ask(&flags.control.control, &Question::Pause { for_seconds: seconds, reason: flags.reason.clone() })?;
+    let told = seconds.map_or_else(
+        || "until bailiff-enforcer resume".to_owned(),
+        |seconds| format!("for {}", Span(Duration::from_secs(seconds))),
+    );
+    Ok(print(out, &format!("paused {told}: nothing destructive is done, flags and notices go on"))?)
+}
+
+/// Ends a pause.
+///
+/// # Errors
+/// Where nobody answers, or the answer is no.
+pub fn resume(control: &Path, out: &mut dyn Write) -> Result<()> {
+    ask(control, &Question::Resume)?;
+    print(out, "resumed: no pause, and all breakers are closed")
+}
+
+/// Reloads the rules; a file that makes no sense is [`Exit::Usage`].
+///
+/// # Errors
+/// Where nobody answers, or it is not allowed.
+pub fn reload(control: &Path, ink: Ink, out: &mut dyn Write) -> Result<Exit> {
+    let answer = say(control, &Question::Reload)?;
+    let (exit, text) = outcome(&answer, ink).map_err(|why| anyhow::anyhow!(why))?;
+    print(out, &text)?;
+    Ok(exit)
+}
+
+fn outcome(answer: &Value, ink: Ink) -> Result<(Exit, String), String> {
+    if answer["ok"] == true {
+        let name = answer["sha256"].as_str().map_or_else(String::new, |name| format!(": {}", line(name)));
+        let result = answer["result"].as_str().map_or_else(|| "done".to_owned(), line);
+        return Ok((Exit::Done, format!("{result}{name}")));
+    }
+    let faults: Vec<String> =
+        answer["faults"].as_array().into_iter().flatten().filter_map(Value::as_str).map(line).collect();
+    if faults.is_empty() {
+        return Err(refusal(answer));
+    }
+    let told = ink.bad("refused: the file makes no sense; what was in force goes on");
+    Ok((Exit::Usage, format!("{told}\n{}", faults.join("\n"))))
+}
+
+fn print(out: &mut dyn Write, text: &str) -> Result<()> {
+    writeln!(out, "{text}").context("cannot print")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_reload_is_told_as_it_went() {
+        let told = |answer: Value| outcome(&answer, Ink::Plain);
+        let applied = told(json!({"ok": true, "result": "applied", "sha256": "ab"}));
+        assert_eq!(applied, Ok((Exit::Done, "applied: ab".into())));
+        assert_eq!(told(json!({"ok": true, "result": "unchanged"})), Ok((Exit::Done, "unchanged".into())));
+        let refused =
+            told(json!({"ok": false, "error": "refused", "faults": ["3:9: \u{1b}[2Jone", "4:1: two"]}));
+        let (exit, text) = refused.expect("it went as it went");
+        assert_eq!(exit, Exit::Usage);
+        assert!(text.ends_with("goes on\n3:9: \u{fffd}[2Jone\n4:1: two"), "{text}");
+        assert_eq!(told(json!({"ok": false, "error": "root only"})), Err("root only".into()));
+        assert_eq!(told(json!({})), Err("it was refused, and not told why".into()));
+    }
+}

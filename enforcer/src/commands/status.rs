@@ -1,0 +1,258 @@
+//! `bailiff-enforcer status`: how the daemon stands, in 80 columns.
+
+use std::cmp::Reverse;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bailiff_exposition::human::{Bytes, Span, UNKNOWN, or_unknown};
+
+use super::table::{Column, Table, WIDTH, cut};
+use super::{Ink, ask, line};
+use crate::clock::Now;
+use crate::control::Question;
+use crate::flags;
+use crate::policy::Mode;
+use crate::web::status::{Cap, Deed, Flag, Pending, RuleStatus, Scope, Status};
+use crate::web::tally::Reloaded;
+
+/// Rows of a table that are shown; `--json` has all.
+const MOST_ROWS: usize = 20;
+/// Letters of a policy's name that are shown.
+const SHORT_NAME: usize = 12;
+
+const RULES: [Column; 7] =
+    [("RULE", 18), ("MODE", 7), ("OF", 10), ("MATCH", 5), ("PEND", 5), ("UNKN", 5), ("STEPS", 24)];
+const PENDING: [Column; 6] =
+    [("COMING", 26), ("USER", 10), ("RULE", 14), ("STEP", 12), ("SAMPLES", 9), ("IN", 4)];
+const FLAGS: [Column; 5] = [("FLAG", 8), ("RULE", 16), ("ABOUT", 26), ("USER", 12), ("SINCE", 14)];
+const DEEDS: [Column; 6] = [("DONE", 9), ("RULE", 14), ("STEP", 10), ("TO", 18), ("RESULT", 17), ("BACK", 7)];
+
+/// Asks and prints.
+///
+/// # Errors
+/// Where nobody answers, or nothing can be printed.
+pub fn run(flags: &flags::Status, now: Now, ink: Ink, out: &mut dyn Write) -> Result<()> {
+    let mut answer = ask(&flags.control.control, &Question::Status)?;
+    let status = answer["status"].take();
+    let text = if flags.json {
+        format!("{status:#}\n")
+    } else {
+        let status: Status =
+            serde_json::from_value(status).context("the daemon's status is not understood")?;
+        text(&status, now, ink)
+    };
+    out.write_all(text.as_bytes()).context("cannot print")
+}
+
+/// The status for people.
+#[must_use]
+pub fn text(status: &Status, now: Now, ink: Ink) -> String {
+    let mut text = ink.title(&line(&format!("{}  bailiff-enforcer {}", status.node, status.version)));
+    text.push('\n');
+    policy(status, now, ink, &mut text);
+    stream(status, now, ink, &mut text);
+    withheld(status, now, ink, &mut text);
+    budgets(status, &mut text);
+    text.push_str(&rules(&status.rules, ink));
+    text.push_str(&pending(&status.pending, ink));
+    text.push_str(&flags_up(&status.flags, now, ink));
+    text.push_str(&deeds(&status.deeds, now, ink));
+    text
+}
+
+/// A line that begins with a word; what does not fit goes on below.
+fn tell(word: &str, what: &str, ink: impl Fn(&str) -> String, text: &mut String) {
+    let mut word = word;
+    for part in wrapped(&line(what), WIDTH - 9) {
+        // Into memory, so it does not fail.
+        let _ = writeln!(text, "{word:<8} {}", ink(&part));
+        word = "";
+    }
+}
+
+/// Broken at spaces; a word that is too long is broken anywhere.
+fn wrapped(what: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in what.split(' ') {
+        let letters: Vec<char> = word.chars().collect();
+        for piece in letters.chunks(width) {
+            let last = lines.last().map_or(0, |last| last.chars().count());
+            if last > 0 && last + 1 + piece.len() > width {
+                lines.push(String::new());
+            }
+            if let Some(last) = lines.last_mut() {
+                if !last.is_empty() {
+                    last.push(' ');
+                }
+                last.extend(piece);
+            }
+        }
+    }
+    lines
+}
+
+fn policy(status: &Status, now: Now, ink: Ink, text: &mut String) {
+    let policy = &status.policy;
+    let name =
+        policy.sha256.as_deref().map_or("none in force", |name| name.get(..SHORT_NAME).unwrap_or(name));
+    let loaded = policy.loaded.map_or_else(String::new, |at| format!(", loaded {}", ago(at, now)));
+    tell("policy", &format!("{}, {name}{loaded}", policy.path), str::to_owned, text);
+    if policy.last == Some(Reloaded::Refused) {
+        tell("", "the file on disk makes no sense; what was in force goes on:", |part| ink.bad(part), text);
+        for fault in &policy.faults {
+            tell("", fault, |part| ink.bad(part), text);
+        }
+    }
+}
+
+fn stream(status: &Status, now: Now, ink: Ink, text: &mut String) {
+    let stream = &status.stream;
+    let seen = match (stream.seq, stream.age(now.boot)) {
+        (Some(seq), Some(age)) => format!("snapshot {seq}, {} ago", Span(age)),
+        _ => "no snapshot yet".to_owned(),
+    };
+    let what = format!("{}, {seen}", stream.path);
+    if stream.connected {
+        return tell("stream", &what, str::to_owned, text);
+    }
+    let why = stream.trouble.as_deref().unwrap_or("not connected");
+    tell("stream", &format!("{what}; down: {why}"), |part| ink.bad(part), text);
+}
+
+fn withheld(status: &Status, now: Now, ink: Ink, text: &mut String) {
+    let bad = |part: &str| ink.bad(part);
+    if let Cap::Watch(why) = &status.cap {
+        tell("watching", &format!("whatever the file says: {why}"), bad, text);
+    }
+    for held in &status.holds {
+        let until =
+            held.until.map_or_else(String::new, |until| format!(", for {} more", to_come(until, now)));
+        let detail = if held.detail.is_empty() { String::new() } else { format!(" ({})", held.detail) };
+        tell("held", &format!("{}{until}{detail}", held.hold.meaning()), bad, text);
+    }
+    for open in &status.breakers {
+        let (name, since) = (open.breaker.name(), ago(open.since, now));
+        tell("breaker", &format!("{name}, opened {since}: {}; resume closes it", open.detail), bad, text);
+    }
+    if let Some(deed) = &status.in_flight {
+        let since = ago(deed.since, now);
+        let what = format!("{} of {} against {}, begun {since}", deed.step, deed.rule, deed.target);
+        tell("doing", &what, str::to_owned, text);
+    }
+}
+
+fn budgets(status: &Status, text: &mut String) {
+    let each = status.budgets.iter().map(|budget| {
+        let of = if budget.scope == Scope::Node { "the node" } else { &budget.of };
+        format!("{} of {} ({of})", budget.used, budget.limit)
+    });
+    let all: Vec<String> = each.collect();
+    if !all.is_empty() {
+        tell("budget", &format!("deeds of the last hour: {}", all.join(", ")), str::to_owned, text);
+    }
+}
+
+fn rules(rules: &[RuleStatus], ink: Ink) -> String {
+    let rows = rules.iter().map(|rule| {
+        vec![
+            rule.name.clone(),
+            rule.mode.name().to_owned(),
+            rule.of.name().to_owned(),
+            or_unknown(rule.matches),
+            or_unknown(rule.pending),
+            or_unknown(rule.unknown),
+            rule.steps.join(", "),
+        ]
+    });
+    listed(&RULES, rows, ink)
+}
+
+/// A step of a rule that watches is in brackets: it will be told, not done.
+fn pending(pending: &[Pending], ink: Ink) -> String {
+    let rows = pending.iter().map(|step| {
+        let due = step.due_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        vec![
+            step.target.clone(),
+            or_unknown(step.user.as_ref()),
+            step.rule.clone(),
+            if step.mode == Mode::Watch { format!("({})", step.step) } else { step.step.clone() },
+            format!("{}/{}", step.streak, step.needed),
+            if step.hold.is_some() {
+                "held".to_owned()
+            } else {
+                due.map_or_else(|| UNKNOWN.to_owned(), brief)
+            },
+        ]
+    });
+    listed(&PENDING, rows, ink)
+}
+
+fn flags_up(flags: &[Flag], now: Now, ink: Ink) -> String {
+    let mut worst_first: Vec<&Flag> = flags.iter().collect();
+    worst_first.sort_by_key(|flag| Reverse(flag.severity));
+    let rows = worst_first.iter().map(|flag| {
+        vec![
+            flag.severity.name().to_owned(),
+            flag.rule.clone(),
+            format!("{} {}", flag.target, flag.comm.as_deref().unwrap_or_default()),
+            or_unknown(flag.user.as_ref()),
+            ago(flag.since, now),
+        ]
+    });
+    listed(&FLAGS, rows, ink)
+}
+
+fn deeds(deeds: &[Deed], now: Now, ink: Ink) -> String {
+    let rows = deeds.iter().map(|deed| {
+        vec![
+            format!("{} ago", brief(since(deed.at, now))),
+            deed.rule.clone(),
+            deed.step.clone(),
+            deed.target.clone(),
+            deed.outcome.name().replace('_', " "),
+            or_unknown(deed.released.map(|bytes| Bytes(bytes.into()).to_string().replace(' ', ""))),
+        ]
+    });
+    listed(&DEEDS, rows, ink)
+}
+
+/// A table, or nothing where it would be empty.
+fn listed(columns: &[Column], rows: impl ExactSizeIterator<Item = Vec<String>>, ink: Ink) -> String {
+    let all = rows.len();
+    if all == 0 {
+        return String::new();
+    }
+    let mut table = Table::new(columns, ink);
+    rows.take(MOST_ROWS).for_each(|row| table.row(&row));
+    let mut text = table.end();
+    if all > MOST_ROWS {
+        let _ = writeln!(text, "and {} more: --json has all", all - MOST_ROWS);
+    }
+    text
+}
+
+fn since(at: f64, now: Now) -> Duration {
+    now.wall.saturating_sub(Duration::try_from_secs_f64(at).unwrap_or_default())
+}
+
+fn ago(at: f64, now: Now) -> String {
+    format!("{} ago", Span(since(at, now)))
+}
+
+fn to_come(at: f64, now: Now) -> Span {
+    Span(Duration::try_from_secs_f64(at).unwrap_or_default().saturating_sub(now.wall))
+}
+
+/// In its largest unit: `5m`.
+fn brief(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (number, unit) = match seconds {
+        0..60 => (seconds, "s"),
+        60..3600 => (seconds / 60, "m"),
+        3600..86_400 => (seconds / 3600, "h"),
+        _ => (seconds / 86_400, "d"),
+    };
+    cut(&format!("{number}{unit}"), 6)
+}

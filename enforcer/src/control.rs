@@ -1,0 +1,89 @@
+//! What is said over the control socket: the daemon's side and the commands' side have these words in common.
+
+use bailiff_lifecycle::control::Peer;
+use serde::{Deserialize, Serialize};
+
+/// A question, or a wish.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "command")]
+pub enum Question {
+    /// How do you stand? Answered with `status`.
+    Status,
+    /// Why? Answered with `explanation`.
+    Explain {
+        /// About this process.
+        pid: Option<u32>,
+        /// By this rule.
+        rule: Option<String>,
+    },
+    /// Withhold everything destructive.
+    Pause {
+        /// For so long; without it until told otherwise.
+        for_seconds: Option<u64>,
+        /// Why.
+        #[serde(default)]
+        reason: String,
+    },
+    /// End a pause, and close breakers.
+    Resume,
+    /// Read the rules again. Answered with `result`, and `sha256` or `faults`.
+    Reload,
+}
+
+impl Question {
+    /// It changes what the daemon does.
+    #[must_use]
+    pub const fn changes(&self) -> bool {
+        matches!(self, Self::Pause { .. } | Self::Resume | Self::Reload)
+    }
+}
+
+/// Whether this one may change what the daemon does: root, and the group of the socket's file.
+#[must_use]
+pub fn may_change(peer: &Peer, socket_gid: u32) -> bool {
+    peer.is_root_or_in(socket_gid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_as_they_are_asked() {
+        let cases = [
+            (r#"{"command":"status"}"#, Question::Status),
+            (
+                r#"{"command":"explain","pid":41,"rule":null}"#,
+                Question::Explain { pid: Some(41), rule: None },
+            ),
+            (
+                r#"{"command":"pause","for_seconds":60,"reason":"x"}"#,
+                Question::Pause { for_seconds: Some(60), reason: "x".into() },
+            ),
+            (r#"{"command":"resume"}"#, Question::Resume),
+            (r#"{"command":"reload"}"#, Question::Reload),
+        ];
+        for (text, question) in cases {
+            assert_eq!(serde_json::from_str::<Question>(text).expect(text), question);
+            assert_eq!(serde_json::to_string(&question).expect(text), text);
+        }
+        let short =
+            serde_json::from_str::<Question>(r#"{"command":"pause"}"#).expect("the rest has defaults");
+        assert_eq!(short, Question::Pause { for_seconds: None, reason: String::new() });
+        assert!(serde_json::from_str::<Question>(r#"{"command":"kill"}"#).is_err());
+    }
+
+    #[test]
+    fn only_some_may_change_anything() {
+        let peer = |uid, gid, groups: &[u32]| Peer { pid: None, uid, gid, groups: groups.to_vec() };
+        assert!(may_change(&peer(0, 0, &[]), 990) && may_change(&peer(1000, 1000, &[990]), 990));
+        assert!(!may_change(&peer(1000, 1000, &[27]), 990));
+        let changing = [
+            Question::Resume,
+            Question::Reload,
+            Question::Pause { for_seconds: None, reason: String::new() },
+        ];
+        assert!(changing.iter().all(Question::changes) && !Question::Status.changes());
+        assert!(!Question::Explain { pid: None, rule: None }.changes());
+    }
+}

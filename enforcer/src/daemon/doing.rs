@@ -1,0 +1,165 @@
+//! Verdicts, one by one: recorded, told, shown, and where they say so handed to the hand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Daemon;
+use crate::actions::Deed;
+use crate::audit::Record;
+use crate::clock::now;
+use crate::engine::{Holds, Pause};
+use crate::guard::Protect;
+use crate::policy::{Action, Mode};
+use crate::verdict::{Hold, Outcome, Report, Verdict, What};
+use crate::web::status;
+
+/// The deed that is being done.
+#[derive(Debug)]
+pub(super) struct Doing {
+    pub(super) id: u64,
+    pub(super) verdict: Verdict,
+    pub(super) action: Action,
+    pub(super) since: f64,
+}
+
+impl Daemon {
+    /// Takes note of a verdict, and does what it says.
+    pub(super) fn carry(&mut self, verdict: &Verdict) {
+        let counters = &mut self.status.counters;
+        match &verdict.what {
+            What::Flag(severity) => {
+                counters.step(&verdict.rule, ("flag", verdict.mode), Outcome::Done);
+                let key = (Arc::clone(&verdict.rule), verdict.subject.id.clone());
+                self.flagged.entry(key).or_insert_with(|| now().wall.as_secs_f64());
+                self.note(verdict, ("flag", "raised"), severity.name());
+            }
+            What::Clear(severity) => {
+                self.flagged.remove(&(Arc::clone(&verdict.rule), verdict.subject.id.clone()));
+                self.note(verdict, ("flag", "cleared"), severity.name());
+            }
+            What::Notify(channels) => {
+                counters.step(&verdict.rule, ("notify", verdict.mode), Outcome::Done);
+                self.notify(verdict, channels);
+                self.note(verdict, ("notify", "queued"), &channels.join(", "));
+            }
+            What::Due(action) => self.note(verdict, (action.name(), "due"), "the next snapshot must agree"),
+            What::Withheld(action, hold) => self.note(verdict, (action.name(), "withheld"), hold.meaning()),
+            What::Reprieved(why) => self.note(verdict, ("reprieve", "spared"), why),
+            What::Act(id, action) => self.act(verdict, *id, action),
+        }
+    }
+
+    fn note(&self, verdict: &Verdict, (step, result): (&str, &str), detail: &str) {
+        let target = verdict.subject.id.0.as_ref();
+        tracing::info!(rule = %verdict.rule, target, step, result, detail, "verdict");
+        self.audit.later(&Record {
+            id: None,
+            policy: &self.engine.policy().sha256,
+            rule: &verdict.rule,
+            mode: Some(verdict.mode),
+            step,
+            result,
+            detail,
+            target: Some(&verdict.subject),
+            evidence: Some(&verdict.evidence),
+            after: None,
+        });
+    }
+
+    /// Hands a deed over, once the disk knows that it counts.
+    fn act(&mut self, verdict: &Verdict, id: u64, action: &Action) {
+        let saved = verdict.mode == Mode::Watch || self.save();
+        let doing =
+            Doing { id, verdict: verdict.clone(), action: action.clone(), since: now().wall.as_secs_f64() };
+        self.deed = Some(doing);
+        let refused = |detail: &str| Report {
+            id,
+            outcome: Outcome::Refused,
+            detail: detail.to_owned(),
+            released: None,
+        };
+        if !saved {
+            return self.landed(&refused("the state cannot be written"));
+        }
+        let policy = Arc::clone(self.engine.policy());
+        let Some(deed) = Deed::of(verdict, &policy) else { return };
+        let view = self.view.clone();
+        let protect = Protect(Arc::new(move |person| {
+            let view = view.as_deref()?;
+            crate::engine::protects(&policy, view, person)
+        }));
+        if self.hand.act(deed.protecting(protect)).is_err() {
+            self.landed(&refused("another deed is under way"));
+        }
+    }
+
+    /// A deed has ended.
+    pub(super) fn landed(&mut self, report: &Report) {
+        self.engine.report(report);
+        let Some(doing) = self.deed.take_if(|doing| doing.id == report.id) else { return };
+        let verdict = &doing.verdict;
+        let step = doing.action.name();
+        self.status.counters.step(&verdict.rule, (step, verdict.mode), report.outcome);
+        self.status.counters.released_bytes += report.released.unwrap_or_default();
+        self.status.remember(status::Deed {
+            id: report.id,
+            at: now().wall.as_secs_f64(),
+            rule: verdict.rule.to_string(),
+            mode: verdict.mode,
+            step: step.to_owned(),
+            target: verdict.subject.id.to_string(),
+            user: verdict.subject.user.clone(),
+            outcome: report.outcome,
+            detail: report.detail.clone(),
+            released: report.released,
+        });
+        let target = verdict.subject.id.0.as_ref();
+        let (result, detail) = (report.outcome.name(), report.detail.as_str());
+        tracing::info!(rule = %verdict.rule, target, step, result, detail, "deed");
+        if verdict.mode == Mode::Enforce && matches!(doing.action, Action::Terminate { .. }) {
+            self.tell_end(verdict, report);
+        }
+        self.save();
+    }
+
+    /// Holds, or no longer.
+    pub(super) fn hold_if(&mut self, hold: Hold, holds: bool) {
+        self.engine.hold(hold, if holds { Holds::Yes } else { Holds::No });
+    }
+
+    pub(super) fn pause(&mut self, for_seconds: Option<u64>, reason: String, uid: u32) -> Value {
+        let until = for_seconds.map(|seconds| now().wall + Duration::from_secs(seconds));
+        let detail = format!("by uid {uid}: {reason}");
+        if let Some(deed) = self.engine.pause(Pause { until, reason }) {
+            self.hand.cancel(deed);
+        }
+        self.record_change("pause", &detail);
+        let saved = self.save();
+        json!({"ok": true, "until": until.map(|until| until.as_secs_f64()), "saved": saved})
+    }
+
+    pub(super) fn resume(&mut self, uid: u32) -> Value {
+        self.engine.resume();
+        self.record_change("resume", &format!("by uid {uid}"));
+        let saved = self.save();
+        json!({"ok": true, "saved": saved})
+    }
+
+    /// A change that is nobody's verdict.
+    pub(super) fn record_change(&self, step: &str, detail: &str) {
+        self.audit.later(&Record {
+            id: None,
+            policy: &self.engine.policy().sha256,
+            rule: "",
+            mode: None,
+            step,
+            result: "done",
+            detail,
+            target: None,
+            evidence: None,
+            after: None,
+        });
+    }
+}

@@ -1,0 +1,375 @@
+//! The daemon: one loop that takes everything that can happen, one after the other, and waits for nothing else.
+
+mod doing;
+mod notice;
+mod reload;
+mod rights;
+mod standing;
+mod state;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bailiff_lifecycle::control::{self, Answers, Peer};
+use bailiff_lifecycle::exit::Stop;
+use bailiff_lifecycle::server::{self, Limits};
+use bailiff_lifecycle::signals::Hangups;
+use bailiff_lifecycle::{listen, socket::Socket};
+use serde_json::Value;
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver, channel};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::actions::notices::Notices;
+use crate::actions::{self, Hand};
+use crate::audit::{self, Audit};
+use crate::clock::now;
+use crate::control::Question;
+use crate::engine::{Engine, Skip};
+use crate::policy::Policy;
+use crate::policy_file;
+use crate::settings::Settings;
+use crate::stream::{self, Arrival, Source};
+use crate::verdict::{Hold, Report};
+use crate::view::{TargetId, View};
+use crate::web::tally::Skipped;
+use crate::web::{Reload, Routes, Status};
+
+/// Between two looks at what nobody tells of: whether the audit log can be written, how old the snapshot is.
+const BEAT: Duration = Duration::from_secs(1);
+/// Snapshots that wait; more would be too old when their turn comes.
+const ARRIVALS: usize = 4;
+
+/// Everything that the daemon has in hand.
+pub struct Daemon {
+    settings: Settings,
+    engine: Engine,
+    hand: Hand,
+    notices: Notices,
+    audit: Audit,
+    node: String,
+    boot_id: Option<String>,
+    /// The file as it was last read, and what is wrong with it.
+    file: reload::File,
+    view: Option<Arc<View>>,
+    deed: Option<doing::Doing>,
+    /// Since when each flag is up, by rule and target.
+    flagged: BTreeMap<(Arc<str>, TargetId), f64>,
+    status: Status,
+    shown: watch::Sender<Arc<Status>>,
+    saved: Duration,
+}
+
+/// A question from the control socket, with who asks and where the answer goes.
+struct Asked {
+    peer: Peer,
+    question: Value,
+    answer: oneshot::Sender<Value>,
+}
+
+/// Everything that can happen.
+enum Event {
+    Arrival(Arrival),
+    /// The file may have changed.
+    Stirred,
+    /// SIGHUP.
+    Hangup,
+    /// Somebody wants the file to be read, and to know how that went.
+    Reload(Reload),
+    Asked(Asked),
+    Report(Report),
+    Beat,
+}
+
+/// Where events come from.
+struct Sources {
+    arrivals: Receiver<Arrival>,
+    stirs: Receiver<()>,
+    hangups: Hangups,
+    reloads: Receiver<Reload>,
+    asked: Receiver<Asked>,
+    reports: UnboundedReceiver<Report>,
+    beat: tokio::time::Interval,
+}
+
+impl Sources {
+    async fn next(&mut self) -> Event {
+        tokio::select! {
+            // What came of a deed is known before the next snapshot is judged, and wishes before both.
+            biased;
+            Some(report) = self.reports.recv() => Event::Report(report),
+            Some(asked) = self.asked.recv() => Event::Asked(asked),
+            Some(reload) = self.reloads.recv() => Event::Reload(reload),
+            () = self.hangups.next() => Event::Hangup,
+            Some(()) = self.stirs.recv() => Event::Stirred,
+            Some(arrival) = self.arrivals.recv() => Event::Arrival(arrival),
+            _ = self.beat.tick() => Event::Beat,
+        }
+    }
+}
+
+/// The control socket's side: every question goes to the loop.
+struct Desk(tokio::sync::mpsc::Sender<Asked>);
+
+impl Answers for Desk {
+    async fn answer(&self, peer: &Peer, question: Value) -> Value {
+        let (answer, answered) = oneshot::channel();
+        let asked = Asked { peer: peer.clone(), question, answer };
+        if self.0.send(asked).await.is_err() {
+            return control::refusal("the daemon ends");
+        }
+        answered.await.unwrap_or_else(|_| control::refusal("the daemon ends"))
+    }
+}
+
+/// Runs until told to end.
+///
+/// # Errors
+/// Where the policy makes no sense, or a socket, folder or signal cannot be had.
+pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), Stop> {
+    let (policy, file) = reload::first(&settings.rules)?;
+    let listeners = listen::open(&settings.web.listen).context("cannot serve")?;
+    let control = Socket::open(&settings.control, "the control socket").context("cannot be asked")?;
+    let group = control.group().context("cannot tell whose the control socket is")?;
+    let (daemon, reports) = Daemon::open(settings, policy, file)?;
+    let (reloads_to, reloads) = channel(1);
+    let (asked_to, asked) = channel(16);
+    let (arrivals_to, arrivals) = channel(ARRIVALS);
+    let (stirs_to, stirs) = channel(1);
+    let mut tasks = JoinSet::new();
+    let source =
+        Source { path: daemon.settings.stream.clone(), owners: daemon.settings.stream_owners.clone() };
+    tasks.spawn(stream::follow(source, arrivals_to));
+    tasks.spawn(policy_file::watch(daemon.settings.rules.clone(), stirs_to));
+    tasks.spawn(control::serve(control, Arc::new(Desk(asked_to)), control::Limits::default()));
+    let routes = Arc::new(Routes {
+        status: daemon.shown.subscribe(),
+        reloads: daemon.settings.web.lifecycle.then_some(reloads_to.clone()),
+    });
+    for listener in &listeners {
+        let address = listener.local_addr().context("cannot tell where it listens")?;
+        tracing::info!(%address, "serving");
+    }
+    let mut beat = interval(BEAT);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let hangups = Hangups::listen().context("cannot listen to signals")?;
+    let sources = Sources { arrivals, stirs, hangups, reloads, asked, reports, beat };
+    let judging = daemon.judge(sources, (shutdown, group));
+    server::serve(listeners, routes, limits(), judging).await.context("cannot serve")?;
+    drop(reloads_to);
+    tasks.shutdown().await;
+    Ok(())
+}
+
+const fn limits() -> Limits {
+    Limits {
+        connections: 64,
+        header: Duration::from_secs(10),
+        write: Duration::from_secs(30),
+        drain: Duration::from_secs(2),
+    }
+}
+
+impl Daemon {
+    fn open(
+        settings: Settings,
+        policy: Arc<Policy>,
+        file: reload::File,
+    ) -> Result<(Self, UnboundedReceiver<Report>)> {
+        let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let boot_id = rights::boot_id(&settings.host.procfs);
+        let about = audit::About { node: node.clone(), boot_id: boot_id.clone() };
+        let journal = audit::Settings {
+            path: settings.audit.file.clone(),
+            max_bytes: settings.audit.max_bytes,
+            keep: settings.audit.keep,
+        };
+        let audit = Audit::open(journal, about);
+        let tools = actions::Settings {
+            procfs: settings.host.procfs.clone(),
+            devices: settings.host.devices.clone(),
+            verify: settings.verify,
+            node: node.clone(),
+            ..actions::Settings::default()
+        };
+        let (hand, reports) =
+            Hand::start(tools, audit.clone()).context("cannot start the thread that acts")?;
+        let notices = Notices::start(actions::notices::Settings::default())
+            .context("cannot start the thread that tells")?;
+        let (shown, _) = watch::channel(Arc::new(Status::default()));
+        let mut engine = Engine::new(policy, settings.most);
+        state::restore(&mut engine, &settings.state);
+        let mut daemon = Self {
+            engine,
+            hand,
+            notices,
+            audit,
+            node,
+            boot_id,
+            file,
+            view: None,
+            deed: None,
+            flagged: BTreeMap::new(),
+            status: Status::default(),
+            shown,
+            saved: Duration::ZERO,
+            settings,
+        };
+        daemon.begin();
+        Ok((daemon, reports))
+    }
+
+    /// Takes one event after the other until told to end, then leaves everything in order.
+    async fn judge(mut self, mut sources: Sources, (shutdown, group): (impl Future<Output = ()>, u32)) {
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            let event = tokio::select! {
+                () = &mut shutdown => break,
+                event = sources.next() => event,
+            };
+            self.take(event, group);
+        }
+        self.end();
+    }
+
+    fn take(&mut self, event: Event, group: u32) {
+        match event {
+            Event::Arrival(Arrival::Snapshot(snapshot)) => self.see(*snapshot),
+            Event::Arrival(arrival) => self.hear(arrival),
+            Event::Stirred => drop(self.reread("the file changed")),
+            Event::Hangup => drop(self.reread("SIGHUP")),
+            Event::Reload(Reload(answer)) => drop(answer.send(self.reread("asked over HTTP"))),
+            Event::Asked(asked) => {
+                let answer = self.answer(&asked.peer, &asked.question, group);
+                drop(asked.answer.send(answer));
+            }
+            Event::Report(report) => self.landed(&report),
+            Event::Beat => self.look_around(),
+        }
+        self.show();
+    }
+
+    /// What is known before anything was seen.
+    fn begin(&mut self) {
+        self.status.node.clone_from(&self.node);
+        env!("CARGO_PKG_VERSION").clone_into(&mut self.status.version);
+        self.status.cap = self.cap();
+        self.status.stream.path = self.settings.stream.display().to_string();
+        for begun in self.audit.begun_without_result() {
+            tracing::warn!(?begun, "an earlier run began a deed and did not live to see its end");
+        }
+        for (hold, holds, why) in rights::missing(&self.settings.host) {
+            self.engine.hold(hold, holds);
+            tracing::warn!(hold = hold.name(), why, "nothing destructive will be done");
+        }
+        if !rights::may_kill() {
+            let uid = rustix::process::geteuid().as_raw();
+            self.engine.limit_to(uid);
+            tracing::warn!(uid, "CAP_KILL is missing: only processes of our own user will be acted upon");
+        }
+        self.save();
+        self.record_change("start", "");
+        self.show();
+    }
+
+    /// A snapshot: judged, unless it is none to be judged.
+    fn see(&mut self, snapshot: bailiff_snapshot::wire::Snapshot) {
+        if self.boot_id.is_some() && snapshot.boot_id.is_some() && snapshot.boot_id != self.boot_id {
+            self.status.counters.skipped.count(Skipped::OtherBoot);
+            return;
+        }
+        let began = now();
+        let view = Arc::new(View::between(self.view.as_deref(), snapshot));
+        match self.engine.tick(began, Arc::clone(&view)) {
+            Ok(verdicts) => {
+                self.hand.seen(Arc::clone(&view));
+                self.view = Some(Arc::clone(&view));
+                for verdict in &verdicts {
+                    self.carry(verdict);
+                }
+                let stream = &mut self.status.stream;
+                stream.seq = Some(view.snapshot.seq);
+                stream.seen_boot_ms = Some(view.snapshot.boot_ms);
+                stream.interval_ms = Some(view.snapshot.interval_ms);
+                stream.tick_seconds = Some(now().boot.saturating_sub(began.boot).as_secs_f64());
+                self.status.counters.snapshots += 1;
+                self.save_sometimes();
+            }
+            Err(skip) => self.status.counters.skipped.count(skipped(skip)),
+        }
+    }
+
+    fn hear(&mut self, arrival: Arrival) {
+        let stream = &mut self.status.stream;
+        match arrival {
+            Arrival::Connected => {
+                stream.connected = true;
+                stream.trouble = None;
+                tracing::info!(path = stream.path, "reading the exporter's stream");
+            }
+            Arrival::Lost(trouble) => {
+                let told = trouble.to_string();
+                self.status.counters.refused.count(trouble.name().to_owned());
+                if stream.connected || stream.trouble.as_ref() != Some(&told) {
+                    tracing::warn!(why = told, "no stream; nobody is judged");
+                }
+                stream.connected = false;
+                stream.trouble = Some(told);
+            }
+            Arrival::Malformed(why) => {
+                self.status.counters.skipped.count(Skipped::Malformed);
+                tracing::warn!(why, "a line of the stream is no snapshot");
+            }
+            Arrival::Snapshot(_) => {}
+        }
+    }
+
+    /// Looks at what nobody tells of.
+    fn look_around(&mut self) {
+        self.audit.retry();
+        let unwritable = !self.audit.writable();
+        self.hold_if(Hold::Audit, unwritable);
+        self.status.counters.audit_failures = self.audit.failures();
+        self.save_sometimes();
+    }
+
+    fn end(mut self) {
+        self.save();
+        self.record_change("end", "");
+        // Dropping the hand ends the step that it is in, and the log has what came of it.
+    }
+
+    /// What a question is answered with.
+    fn answer(&mut self, peer: &Peer, question: &Value, group: u32) -> Value {
+        let question = match serde_json::from_value::<Question>(question.clone()) {
+            Ok(question) => question,
+            Err(error) => return control::refusal(&format!("no such question: {error}")),
+        };
+        if question.changes() && !crate::control::may_change(peer, group) {
+            return control::refusal("that needs root, or the group of the control socket");
+        }
+        match question {
+            Question::Status => standing::answer(&self.status),
+            Question::Explain { pid, rule } => {
+                let told = self.engine.explain(now(), &crate::engine::Question { pid, rule });
+                serde_json::json!({"ok": true, "explanation": told})
+            }
+            Question::Pause { for_seconds, reason } => self.pause(for_seconds, reason, peer.uid),
+            Question::Resume => self.resume(peer.uid),
+            Question::Reload => reload::answer(&self.reread("asked over the control socket")),
+        }
+    }
+}
+
+const fn skipped(skip: Skip) -> Skipped {
+    match skip {
+        Skip::Duplicate => Skipped::Duplicate,
+        Skip::Stale => Skipped::Stale,
+        Skip::Future => Skipped::Future,
+        Skip::NoInterval => Skipped::Malformed,
+    }
+}

@@ -1,0 +1,133 @@
+//! What people are told: what was found, what comes next, and when.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::Daemon;
+use crate::actions::notices::Notice;
+use crate::clock::now;
+use crate::engine::number;
+use crate::policy::{Action, Kind, Mode, Rule};
+use crate::value::Unit;
+use crate::verdict::{Outcome, Report, Subject, Verdict};
+
+impl Daemon {
+    /// Tells these channels of a finding.
+    pub(super) fn notify(&self, verdict: &Verdict, channels: &[String]) {
+        let rule = self.engine.policy().rules.iter().find(|rule| rule.name == verdict.rule);
+        let Some(rule) = rule else { return };
+        let interval = self.view.as_ref().map(|view| view.interval()).unwrap_or_default();
+        let text = format!("{}{}", found(verdict), next(rule, verdict, interval));
+        self.tell(verdict, ("notify", text), channels);
+    }
+
+    /// Tells those who were warned what came of it.
+    pub(super) fn tell_end(&self, verdict: &Verdict, report: &Report) {
+        let rule = self.engine.policy().rules.iter().find(|rule| rule.name == verdict.rule);
+        let told = rule.into_iter().flat_map(|rule| &rule.then).filter_map(|step| match &step.action {
+            Action::Notify(channels) => Some(channels),
+            _ => None,
+        });
+        let mut channels: Vec<String> = told.flatten().cloned().collect();
+        channels.sort_unstable();
+        channels.dedup();
+        let Some(words) = ended(report) else { return };
+        let text = format!("{} {words} (rule {}).", named(&verdict.subject), verdict.rule);
+        self.tell(verdict, ("terminate", text), &channels);
+    }
+
+    fn tell(&self, verdict: &Verdict, (step, text): (&str, String), channels: &[String]) {
+        let subject = &verdict.subject;
+        let notice = Arc::new(Notice {
+            text,
+            node: self.node.clone(),
+            rule: verdict.rule.to_string(),
+            step: step.to_owned(),
+            target: subject.id.to_string(),
+            user: subject.user.clone(),
+            uid: subject.uid,
+            gpus: subject.gpus.clone(),
+            members: subject.members.clone(),
+            evidence: Some(verdict.evidence.clone()),
+            when: UNIX_EPOCH + now().wall,
+        });
+        let policy = self.engine.policy();
+        let named = channels.iter().filter_map(|name| Some((name.as_str(), policy.channels.get(name)?)));
+        self.notices.tell(&notice, named);
+    }
+}
+
+/// Whom it is about, in the words of its owner.
+fn named(subject: &Subject) -> String {
+    let first = subject.members.iter().find(|member| member.holds);
+    let comm = first.map(|member| format!(" ({}, pid {})", member.comm, member.pid)).unwrap_or_default();
+    let what = match subject.kind {
+        Kind::Process => "your process",
+        Kind::Workload => "your work",
+        Kind::Gpu => "the GPU",
+        Kind::Lease => "your lease",
+        Kind::MpsServer => "the MPS server",
+    };
+    format!("{what}{comm}")
+}
+
+/// What it holds, where all of that is known.
+fn holding(subject: &Subject) -> String {
+    let held = subject.members.iter().map(|member| member.vram).sum::<Option<u64>>();
+    #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
+    let memory = held.filter(|bytes| *bytes > 0).map(|bytes| number(bytes as f64, Unit::Bytes));
+    memory.map(|memory| format!(", which holds {memory} of GPU memory")).unwrap_or_default()
+}
+
+fn found(verdict: &Verdict) -> String {
+    let subject = &verdict.subject;
+    let mut text = format!("rule {}: {}{}", verdict.rule, named(subject), holding(subject));
+    let leaves: Vec<String> = verdict
+        .evidence
+        .leaves
+        .iter()
+        .map(|leaf| format!("{} is {} ({})", leaf.name, leaf.value, leaf.wish))
+        .collect();
+    if !leaves.is_empty() {
+        let _ = write!(text, ": {} for {} samples", leaves.join(", "), verdict.evidence.streak);
+    }
+    text
+}
+
+/// What comes next and when, as far as it depends on the rule.
+fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
+    let coming = rule.then.iter().find(|step| step.action.destructive());
+    let Some(step) = coming else { return ".".to_owned() };
+    let since = verdict.evidence.streak.saturating_sub(verdict.evidence.needed);
+    let left = step.after.samples(interval).saturating_sub(since);
+    let seconds = (interval * left).as_secs().max(1);
+    let when = humantime::format_duration(Duration::from_secs(seconds));
+    let what = match &step.action {
+        Action::Terminate { .. } => "it will be ended".to_owned(),
+        Action::Signal(signal) => format!("it will be sent {}", signal.name),
+        Action::ReleaseLease => "it will be released".to_owned(),
+        Action::ShutdownMps => "it will be shut down".to_owned(),
+        Action::Exec(_) | Action::Flag(_) | Action::Notify(_) => "something will be done about it".to_owned(),
+    };
+    match verdict.mode {
+        Mode::Enforce => format!("; {what} in about {when}, unless that changes."),
+        Mode::Watch => "; nothing will be done about it, the rule only watches.".to_owned(),
+    }
+}
+
+/// What came of a deed, for its owner; nothing where nothing was done to him.
+fn ended(report: &Report) -> Option<String> {
+    #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
+    let returned = report.released.map(|bytes| number(bytes as f64, Unit::Bytes));
+    Some(match report.outcome {
+        Outcome::Released => match returned {
+            Some(memory) => format!("was ended; {memory} of GPU memory are free again"),
+            None => "was ended, and its memory is free again".to_owned(),
+        },
+        Outcome::GoneNotReleased => "was ended, and its memory did not come back".to_owned(),
+        Outcome::Undetermined => "was ended".to_owned(),
+        Outcome::Unkillable => "could not be ended".to_owned(),
+        _ => return None,
+    })
+}

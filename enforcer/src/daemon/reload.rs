@@ -1,0 +1,147 @@
+//! The policy read again: all of it is taken, or nothing is, and it is said which.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bailiff_lifecycle::exit::{Stop, plain};
+use serde_json::{Value, json};
+
+use super::{Daemon, standing};
+use crate::clock::now;
+use crate::policy::{Loaded, Paint, Policy, load};
+use crate::policy_file;
+use crate::verdict::Hold;
+use crate::web::Outcome;
+use crate::web::tally::Reloaded;
+
+/// The file as it was last read.
+#[derive(Debug, Default)]
+pub(super) struct File {
+    /// SHA-256 of what it said.
+    sha256: Option<String>,
+    /// What is wrong with it, a line each.
+    pub(super) faults: Vec<String>,
+    /// When it was last read, seconds since the Unix epoch.
+    pub(super) read: Option<f64>,
+    /// When it was last found good.
+    pub(super) good: Option<f64>,
+    /// How the last reading ended.
+    pub(super) last: Option<Reloaded>,
+}
+
+/// Reads the policy to begin with: a file that makes no sense is a refusal to start.
+pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, File), Stop> {
+    let name = path.display().to_string();
+    let content = policy_file::read(path)
+        .map_err(|error| Stop::Usage(format!("cannot read the rules of {name}: {}", plain(&error))))?;
+    match load(&content.bytes, &name, now().wall) {
+        Ok(Loaded { policy, warnings }) => {
+            for line in warnings.lines() {
+                tracing::warn!("{line}");
+            }
+            let at = Some(now().wall.as_secs_f64());
+            let file = File {
+                sha256: Some(content.sha256),
+                read: at,
+                good: at,
+                last: Some(Reloaded::Applied),
+                ..File::default()
+            };
+            Ok((Arc::new(policy), file))
+        }
+        Err(faults) => {
+            let text = faults.render(Paint::Plain);
+            Err(Stop::Usage(format!("the rules make no sense\n{}", text.trim_end())))
+        }
+    }
+}
+
+/// How a reload went, over the control socket.
+pub(super) fn answer(outcome: &Outcome) -> Value {
+    match outcome {
+        Outcome::Applied(sha256) => json!({"ok": true, "result": "applied", "sha256": sha256}),
+        Outcome::Unchanged => json!({"ok": true, "result": "unchanged"}),
+        Outcome::Refused(faults) => {
+            json!({"ok": false, "error": "the file makes no sense; what was in force goes on", "faults": faults})
+        }
+    }
+}
+
+impl Daemon {
+    /// Reads the file, and takes what it says where that makes sense.
+    pub(super) fn reread(&mut self, why: &'static str) -> Outcome {
+        let outcome = self.read_again();
+        let result = match &outcome {
+            Outcome::Applied(_) => Reloaded::Applied,
+            Outcome::Unchanged => Reloaded::Unchanged,
+            Outcome::Refused(_) => Reloaded::Refused,
+        };
+        // A file that still says the same, or is still as bad, is no news.
+        let news = result != Reloaded::Unchanged;
+        if news {
+            tracing::info!(result = result.name(), why, "the policy was read again");
+            self.record_change("reload", &standing::reload_detail(&outcome, why));
+        }
+        self.status.counters.reloads.count(result);
+        self.file.last = Some(result);
+        self.file.read = Some(now().wall.as_secs_f64());
+        outcome
+    }
+
+    fn read_again(&mut self) -> Outcome {
+        let path = self.settings.rules.clone();
+        let name = path.display().to_string();
+        let content = match policy_file::read(&path) {
+            Ok(content) => content,
+            Err(error) => {
+                self.file.sha256 = None;
+                return self.refuse(vec![format!("{name}: cannot be read: {}", plain(&error))]);
+            }
+        };
+        if self.file.sha256.as_ref() == Some(&content.sha256) && !self.file.faults.is_empty() {
+            return Outcome::Refused(self.file.faults.clone());
+        }
+        self.file.sha256 = Some(content.sha256.clone());
+        if content.sha256 == self.engine.policy().sha256 {
+            self.accept();
+            return Outcome::Unchanged;
+        }
+        match load(&content.bytes, &name, now().wall) {
+            Ok(Loaded { policy, warnings }) => {
+                for line in warnings.lines() {
+                    tracing::warn!("{line}");
+                }
+                self.adopt(Arc::new(policy));
+                Outcome::Applied(content.sha256)
+            }
+            Err(faults) => self.refuse(faults.lines().collect()),
+        }
+    }
+
+    fn adopt(&mut self, policy: Arc<Policy>) {
+        let reloaded = self.engine.reload(policy, self.settings.most);
+        if let Some(deed) = reloaded.cancel {
+            self.hand.cancel(deed);
+        }
+        self.accept();
+        self.save();
+    }
+
+    fn accept(&mut self) {
+        self.file.faults.clear();
+        self.file.good = Some(now().wall.as_secs_f64());
+        self.hold_if(Hold::InvalidFile, false);
+    }
+
+    /// The last good policy goes on, and nothing destructive is done while the file is bad.
+    fn refuse(&mut self, faults: Vec<String>) -> Outcome {
+        if faults != self.file.faults {
+            for line in &faults {
+                tracing::error!("{line}");
+            }
+        }
+        self.file.faults.clone_from(&faults);
+        self.hold_if(Hold::InvalidFile, true);
+        Outcome::Refused(faults)
+    }
+}

@@ -1,0 +1,45 @@
+//! What this process may do, and where it is: read once, at the start.
+
+#![expect(clippy::disallowed_methods, reason = "reads what /proc says of this process")]
+
+use std::fs;
+use std::path::Path;
+
+use bailiff_snapshot::PidNamespace;
+
+use crate::engine::Holds;
+use crate::settings::Host;
+use crate::verdict::Hold;
+
+/// The bit of `CAP_KILL` (`linux/capability.h`).
+const CAP_KILL: u32 = 5;
+
+/// Which boot this is.
+pub(super) fn boot_id(procfs: &Path) -> Option<String> {
+    let text = fs::read_to_string(procfs.join("sys/kernel/random/boot_id")).ok()?;
+    Some(text.trim().to_owned()).filter(|id| !id.is_empty())
+}
+
+/// Why nothing destructive can be done, as far as that is known from the start.
+pub(super) fn missing(host: &Host) -> Vec<(Hold, Holds, String)> {
+    let mut missing = Vec::new();
+    let target = fs::read_link(host.procfs.join("self/ns/pid")).ok();
+    let host_namespace =
+        target.is_some_and(|target| PidNamespace::of_link(&target.to_string_lossy()).attributes());
+    if !host_namespace && !host.trust_pid_namespace {
+        let why = "this is not the host's PID namespace: pids would name other processes";
+        missing.push((Hold::Untrusted, Holds::Yes, why.to_owned()));
+    }
+    if boot_id(&host.procfs).is_none() {
+        missing.push((Hold::Untrusted, Holds::Yes, "the boot's id cannot be read".to_owned()));
+    }
+    missing
+}
+
+/// Whether signals may be sent to other users' processes.
+pub(super) fn may_kill() -> bool {
+    let Ok(status) = fs::read_to_string("/proc/self/status") else { return false };
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    bits.is_some_and(|bits| bits & (1 << CAP_KILL) != 0)
+}

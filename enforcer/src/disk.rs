@@ -1,0 +1,67 @@
+//! Files that are there whole or not at all, whatever fails while they are written.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, fsync, open, openat, renameat};
+use rustix::io::Errno;
+
+/// Puts `bytes` in the place of the file, readable by its owner alone: after a crash there is the old content or
+/// the new one.
+///
+/// # Errors
+/// Where a step fails; the old content is there then.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = path.file_name().ok_or(Errno::INVAL)?;
+    let folder = folder_of(path)?;
+    let mut beside = name.to_owned();
+    beside.push(".new");
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(&folder, beside.as_os_str(), flags, Mode::RUSR | Mode::WUSR)?;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let written = rustix::io::retry_on_intr(|| rustix::io::write(&file, rest))?;
+        rest = rest.get(written..).unwrap_or_default();
+    }
+    fsync(&file)?;
+    renameat(&folder, beside.as_os_str(), &folder, name)?;
+    fsync(&folder)?;
+    Ok(())
+}
+
+/// The folder that a file is in, held open.
+pub(crate) fn folder_of(path: &Path) -> Result<OwnedFd, Errno> {
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    open(folder, OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY, Mode::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "a test of files")]
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn the_new_content_is_there_whole_and_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        replace(&path, b"one").unwrap();
+        replace(&path, b"two and more").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two and more");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn what_fails_leaves_the_old_content() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        replace(&path, b"old").unwrap();
+        std::os::unix::fs::symlink("/dev/full", folder.path().join("state.json.new")).unwrap();
+        replace(&path, b"new").unwrap_err();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+    }
+}

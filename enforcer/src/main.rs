@@ -1,0 +1,58 @@
+//! The program: its commands, flags, settings, run, exit code.
+
+use std::io;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use bailiff_enforcer::clock::now;
+use bailiff_enforcer::commands::{self, Ink};
+use bailiff_enforcer::flags::{Command, Flags, Run};
+use bailiff_enforcer::settings::Settings;
+use bailiff_enforcer::{daemon, policy};
+use bailiff_lifecycle::exit::{self, Exit, Stop};
+use bailiff_lifecycle::{logs, signals};
+use clap::Parser;
+
+const PROGRAM: &str = env!("CARGO_PKG_NAME");
+
+fn main() -> ExitCode {
+    let outcome = Flags::try_parse().map_err(Stop::from).and_then(|flags| start(flags.command));
+    match outcome {
+        Ok(exit) => exit.into(),
+        Err(stop) => exit::tell(PROGRAM, Err(stop)).into(),
+    }
+}
+
+fn start(command: Command) -> Result<Exit, Stop> {
+    let (ink, out) = (Ink::of_stdout(), &mut io::stdout().lock());
+    match command {
+        Command::Run(flags) => run(*flags)?,
+        Command::Check(flags) => return Ok(commands::check::run(&flags, ink, out)?),
+        Command::Explain(flags) => commands::explain::run(&flags, ink, out)?,
+        Command::Status(flags) => commands::status::run(&flags, now(), ink, out)?,
+        Command::Pause(flags) => commands::pause::pause(&flags, out)?,
+        Command::Resume(flags) => commands::pause::resume(&flags.control, out)?,
+        Command::Reload(flags) => return Ok(commands::pause::reload(&flags.control, ink, out)?),
+        Command::Test(flags) => return commands::told(commands::test::run(&flags.into(), out)),
+        Command::Replay(flags) => {
+            return commands::past(&flags, now(), |wanted| commands::replay::run(&wanted, out));
+        }
+        Command::Backtest(flags) => {
+            return commands::past(&flags, now(), |wanted| commands::backtest::run(&wanted, out));
+        }
+        Command::Schema => commands::schema::run(&policy::schema(), out)?,
+    }
+    Ok(Exit::Done)
+}
+
+fn run(flags: Run) -> Result<(), Stop> {
+    let settings = Settings::try_from(flags).map_err(Stop::Usage)?;
+    logs::start(settings.logs);
+    exit::end_on_panic();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    let outcome = runtime.block_on(signals::until_told(|told| daemon::run(settings, told)));
+    runtime.shutdown_background();
+    let outcome = outcome.context("cannot listen to signals")?;
+    outcome.unwrap_or_else(|| Err(anyhow::anyhow!("ended before it was finished").into()))
+}

@@ -1,0 +1,110 @@
+//! Reads `notify`: the channels that notices go to.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::fault::{Fault, Faults};
+use super::fields::{Fields, expected, list, nothing_given, text};
+use super::keys::{CHANNEL, Table, WEBHOOK};
+use super::rule::name;
+use super::tree::{Data, Entry, Node};
+use super::{Address, Channel};
+
+/// Channels by their names; those with faults are left out.
+pub(super) fn read(node: &Node, faults: &mut Faults) -> BTreeMap<String, Channel> {
+    let Data::Map(entries) = &node.data else {
+        expected(node, "a map of names and channels, as `{owner: {tty: true}}`", faults);
+        return BTreeMap::new();
+    };
+    let mut channels = BTreeMap::new();
+    for entry in entries {
+        name("a channel", (&entry.name, &entry.at), faults);
+        if entry.value.is_null() {
+            faults.push(nothing_given(entry));
+        } else if let Some(channel) = channel(&entry.value, faults) {
+            channels.insert(entry.name.clone(), channel);
+        }
+    }
+    channels
+}
+
+fn channel(node: &Node, faults: &mut Faults) -> Option<Channel> {
+    let given = only_one(node, &CHANNEL, faults)?;
+    match given.name.as_str() {
+        "tty" => match &given.value.data {
+            Data::Scalar { text, plain: true } if text == "true" => Some(Channel::Tty),
+            _ => {
+                expected(&given.value, "`true`; a channel that is not wanted is left out", faults);
+                None
+            }
+        },
+        "webhook" => webhook(&given.value, faults).map(Channel::Webhook),
+        _ => program(&given.value, faults).map(Channel::Exec),
+    }
+}
+
+/// The one key of a map that takes one of several.
+fn only_one<'a>(node: &'a Node, table: &Table, faults: &mut Faults) -> Option<&'a Entry> {
+    let before = faults.errors();
+    let fields = Fields::open(node, table, faults)?;
+    if faults.errors() > before {
+        return None;
+    }
+    let given: Vec<&Entry> = fields.entries().collect();
+    if let [only] = given.as_slice() {
+        return Some(only);
+    }
+    let names: Vec<&str> = table.keys.iter().map(|key| key.name).collect();
+    let names = names.join(", ");
+    let at = given.get(1).map_or(fields.at, |second| &second.at);
+    faults.push(Fault::error(at, format!("{} is exactly one of {names}", table.what)));
+    None
+}
+
+fn webhook(node: &Node, faults: &mut Faults) -> Option<Address> {
+    let given = only_one(node, &WEBHOOK, faults)?;
+    if given.name == "url_file" {
+        let path = text(&given.value, "a full path, as `/etc/bailiff/url`", faults)?;
+        return full_path(path, &given.value, faults).map(|path| Address::File(path.into()));
+    }
+    let url = text(&given.value, "an address, as `https://example.org/hook`", faults)?;
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    if rest
+        .is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_alphanumeric() || letter == '['))
+        && !url.contains(|letter: char| letter.is_whitespace() || letter.is_control())
+    {
+        return Some(Address::Url(url.to_owned()));
+    }
+    expected(&given.value, "an address that begins with `https://` or `http://`", faults);
+    None
+}
+
+/// A program and its arguments.
+pub(super) fn program(node: &Node, faults: &mut Faults) -> Option<Vec<String>> {
+    let items = list(node, "texts: a program by its full path, and its arguments", faults)?;
+    let (first, _) = items.split_first()?;
+    full_path(text(first, "a program by its full path", faults)?, first, faults)?;
+    let words: Vec<String> = items.iter().filter_map(|item| argument(item, faults)).collect();
+    (words.len() == items.len()).then_some(words)
+}
+
+/// It may be empty, if it is in quotes.
+fn argument(node: &Node, faults: &mut Faults) -> Option<String> {
+    let text = node.text().filter(|text| !node.is_null() && !text.contains('\0'));
+    if text.is_none() {
+        expected(node, "a text", faults);
+    }
+    text.map(str::to_owned)
+}
+
+fn full_path<'a>(path: &'a str, node: &Node, faults: &mut Faults) -> Option<&'a str> {
+    if Path::new(path).is_absolute() {
+        return Some(path);
+    }
+    let message = format!("expected a full path; found {}", node.found());
+    faults.push(
+        Fault::error(&node.at, message)
+            .help("begin it with `/`: no search path and no working folder is used"),
+    );
+    None
+}

@@ -1,0 +1,152 @@
+//! What a file means, for whoever wrote it: its faults, or a line a rule that says who is told or ended when.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use humantime::format_duration;
+
+use super::load::{Loaded, load};
+use super::{Action, Ask, Exception, Kind, Mode, Paint, Policy, Rule, Selector, Span};
+
+/// The exporter's beat, for files that name none.
+const USUAL_BEAT: Duration = Duration::from_secs(5);
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The daemon would run by it.
+    pub sound: bool,
+    /// For people.
+    pub text: String,
+}
+
+/// Looks at a file of this name at this time, since the Unix epoch.
+#[must_use]
+pub fn report(name: &str, bytes: &[u8], now: Duration, paint: Paint) -> Report {
+    match load(bytes, name, now) {
+        Ok(Loaded { policy, warnings }) => {
+            let text = format!("{}{}", warnings.render(paint), summary(name, &policy));
+            Report { sound: true, text }
+        }
+        Err(faults) => Report { sound: false, text: faults.render(paint) },
+    }
+}
+
+fn summary(name: &str, policy: &Policy) -> String {
+    let beat = policy.interval.unwrap_or(USUAL_BEAT);
+    let count = policy.rules.len();
+    let rules = if count == 1 { "rule" } else { "rules" };
+    let mut text =
+        format!("{}: {count} {rules}, at a beat of {}\n", name.escape_default(), format_duration(beat));
+    for rule in &policy.rules {
+        let _ = writeln!(text, "  {}", line(rule, beat));
+    }
+    let acts =
+        |rule: &Rule| rule.mode == Mode::Enforce && rule.then.iter().any(|step| step.action.destructive());
+    if !policy.rules.iter().any(acts) {
+        text.push_str("  No rule of this file harms anybody.\n");
+    }
+    text
+}
+
+/// `idle: watches processes; when gpu_util max 1% for 60 samples (5m): terminates (60s from TERM to KILL)`.
+fn line(rule: &Rule, beat: Duration) -> String {
+    let does = match (rule.mode, rule.then.iter().any(|step| step.action.destructive())) {
+        (_, false) => "tells of",
+        (Mode::Watch, true) => "watches",
+        (Mode::Enforce, true) => "enforces on",
+    };
+    let kind = match rule.of {
+        Kind::Process => "processes",
+        Kind::Workload => "workloads",
+        Kind::Gpu => "GPUs",
+        Kind::Lease => "leases",
+        Kind::MpsServer => "MPS servers",
+    };
+    let of = rule.select.as_ref().map(|select| format!(" with {}", words(select))).unwrap_or_default();
+    let except: String = rule.except.iter().map(spared).collect();
+    let pick = rule.pick.as_ref().map(|pick| {
+        let order: Vec<&str> = pick.order.iter().map(|order| order.name()).collect();
+        let from = words(&pick.from);
+        format!(
+            ", of the workloads with {from} for {} the first by {}",
+            long(pick.idle_for, beat),
+            order.join(", ")
+        )
+    });
+    let steps: Vec<String> =
+        rule.then.iter().map(|step| format!("{}{}", later(step.after, beat), deed(&step.action))).collect();
+    format!(
+        "{}: {does} {kind}{of}{except}; when {} for {}{}: {}",
+        rule.name,
+        words(&rule.when),
+        long(rule.span, beat),
+        pick.unwrap_or_default(),
+        steps.join(", ")
+    )
+}
+
+fn spared(exception: &Exception) -> String {
+    let until = exception.until.map(|until| {
+        // The end of a day is the first moment of the next.
+        let last = std::time::UNIX_EPOCH + until.saturating_sub(Duration::from_secs(1));
+        let last = humantime::format_rfc3339_seconds(last).to_string();
+        format!(" until {}", last.split('T').next().unwrap_or_default())
+    });
+    format!(", but not {}{}", words(&exception.of), until.unwrap_or_default())
+}
+
+fn long(span: Span, beat: Duration) -> String {
+    match span {
+        Span::Samples(samples) => {
+            format!("{samples} samples ({})", format_duration(beat.saturating_mul(samples)))
+        }
+        Span::Time(time) => format_duration(time).to_string(),
+    }
+}
+
+fn later(after: Span, beat: Duration) -> String {
+    match after {
+        Span::Samples(0) => String::new(),
+        after if after.samples(beat) == 0 => String::new(),
+        after => format!("{} after the match ", long(after, beat)),
+    }
+}
+
+fn deed(action: &Action) -> String {
+    match action {
+        Action::Flag(severity) => format!("flags as {}", severity.name()),
+        Action::Notify(channels) => format!("tells {}", channels.join(", ")),
+        Action::Signal(signal) => format!("sends {}", signal.name),
+        Action::Terminate { grace } => format!("terminates ({} from TERM to KILL)", format_duration(*grace)),
+        Action::ReleaseLease => "releases the lease".to_owned(),
+        Action::ShutdownMps => "shuts the MPS server down".to_owned(),
+        Action::Exec(words) => format!("runs {words:?}"),
+    }
+}
+
+/// An ask in words: `gpu_util max 1% and not (users root)`.
+fn words(ask: &Ask) -> String {
+    let joined = |asks: &[Ask], with: &str| {
+        let parts: Vec<String> = asks.iter().map(inner).collect();
+        parts.join(with)
+    };
+    match ask {
+        Ask::Leaf(leaf) => format!("{} {}", leaf.attribute.name, leaf.wish),
+        Ask::Select(Selector { field, patterns }) => {
+            let patterns: Vec<String> =
+                patterns.iter().map(|pattern| pattern.to_string().escape_default().to_string()).collect();
+            format!("{} {}", field.name(), patterns.join(" or "))
+        }
+        Ask::All(asks) => joined(asks, " and "),
+        Ask::Any(asks) => joined(asks, " or "),
+        Ask::Not(ask) => format!("not {}", inner(ask)),
+    }
+}
+
+fn inner(ask: &Ask) -> String {
+    match ask {
+        Ask::All(asks) | Ask::Any(asks) if asks.len() > 1 => format!("({})", words(ask)),
+        _ => words(ask),
+    }
+}

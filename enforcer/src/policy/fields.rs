@@ -1,0 +1,294 @@
+//! Maps of known keys and the plain values in them. A key that is not known, one that is missing and a value
+//! of another type are faults here; what is read goes on with the rest.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::Span;
+use super::fault::{Fault, Faults, quoted};
+use super::keys::{Need, SAMPLES, Shape, Table};
+use super::quantity::{self, Wrong};
+use super::tree::{Data, Entry, Node};
+
+/// A map of known keys.
+pub(super) struct Fields<'a> {
+    /// The map.
+    pub(super) at: &'a Range<usize>,
+    entries: &'a [Entry],
+}
+
+impl<'a> Fields<'a> {
+    /// Takes a value for a map of these keys.
+    pub(super) fn open(node: &'a Node, table: &Table, faults: &mut Faults) -> Option<Self> {
+        let Data::Map(entries) = &node.data else {
+            expected(node, &format!("{}: a map of {}", table.what, names(table)), faults);
+            return None;
+        };
+        let known: Vec<&str> = table.keys.iter().map(|key| key.name).collect();
+        for entry in entries {
+            match table.keys.iter().find(|key| key.name == entry.name) {
+                None => faults.push(unknown(entry, table.what, &known)),
+                Some(key) if entry.value.is_null() => faults.push(match key.shape {
+                    Shape::Map(inner) if inner.keys.iter().all(|key| key.need == Need::May) => {
+                        nothing_given(entry).help(format!("write `{}: {{}}`", key.name))
+                    }
+                    _ => nothing_given(entry),
+                }),
+                Some(_) => {}
+            }
+        }
+        for key in table.keys.iter().filter(|key| key.need == Need::Must) {
+            if !entries.iter().any(|entry| entry.name == key.name) {
+                let fault = Fault::error(&node.at, format!("{} needs `{}`", table.what, key.name));
+                faults.push(fault.help(key.explained()));
+            }
+        }
+        Some(Self { at: &node.at, entries })
+    }
+
+    /// What a key is given.
+    pub(super) fn get(&self, name: &str) -> Option<&'a Node> {
+        self.entry(name).map(|entry| &entry.value).filter(|value| !value.is_null())
+    }
+
+    /// A key and what it is given, nothing included.
+    pub(super) fn entry(&self, name: &str) -> Option<&'a Entry> {
+        self.entries.iter().find(|entry| entry.name == name)
+    }
+
+    /// The keys that are there.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &'a Entry> {
+        self.entries.iter()
+    }
+}
+
+fn names(table: &Table) -> String {
+    let names: Vec<String> = table.keys.iter().map(|key| format!("`{}`", key.name)).collect();
+    if names.is_empty() { "no keys, `{}`".to_owned() } else { names.join(", ") }
+}
+
+/// A key that nobody asked for, and which one may have been meant.
+pub(super) fn unknown(entry: &Entry, what: &str, known: &[&str]) -> Fault {
+    let fault = Fault::error(&entry.at, format!("unknown key {} in {what}", quoted(&entry.name)));
+    match nearest(&entry.name, known) {
+        Some(near) => fault.help(format!("did you mean `{near}`?")),
+        None if known.is_empty() => fault.help("it takes no keys: write `{}`"),
+        None => fault.help(format!("known are: {}", known.join(", "))),
+    }
+}
+
+/// A key with nothing after it.
+pub(super) fn nothing_given(entry: &Entry) -> Fault {
+    Fault::error(&entry.at, format!("`{}` is given nothing", entry.name))
+        .help("write its value after the colon, or leave the key out")
+}
+
+/// Says that something else should stand here.
+pub(super) fn expected(node: &Node, what: &str, faults: &mut Faults) {
+    if !matches!(node.data, Data::Refused) {
+        faults.push(Fault::error(&node.at, format!("expected {what}; found {}", node.found())));
+    }
+}
+
+/// The word that differs in the fewest letters, if they are few.
+pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    const LONGEST: usize = 64;
+    if word.len() > LONGEST {
+        return None;
+    }
+    let limit = (word.chars().count() / 3).max(1);
+    let word = word.to_lowercase();
+    let distances = known.iter().map(|known| (distance(&word, &known.to_lowercase()), *known));
+    distances
+        .filter(|(distance, _)| *distance <= limit)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, known)| known)
+}
+
+/// Letters to add, remove, change or swap with the next.
+fn distance(left: &str, right: &str) -> usize {
+    let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=right.len()).collect()];
+    for (line, letter) in left.iter().enumerate() {
+        let mut row = vec![line + 1];
+        for (column, other) in right.iter().enumerate() {
+            let change = rows[line][column] + usize::from(letter != other);
+            let mut least = change.min(rows[line][column + 1] + 1).min(row[column] + 1);
+            let swapped = line > 0 && column > 0 && left[line - 1] == *other && right[column - 1] == *letter;
+            if swapped {
+                least = least.min(rows[line - 1][column - 1] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[left.len()][right.len()]
+}
+
+/// The items of a list.
+pub(super) fn list<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<&'a [Node]> {
+    match &node.data {
+        Data::List(items) if items.is_empty() => {
+            faults.push(Fault::error(&node.at, format!("an empty list; expected {of}, at least one")));
+            None
+        }
+        Data::List(items) => Some(items),
+        _ => {
+            expected(node, &format!("a list of {of}"), faults);
+            None
+        }
+    }
+}
+
+/// The items of a list, or the one that stands for a list.
+pub(super) fn many<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<&'a [Node]> {
+    match &node.data {
+        Data::Scalar { .. } if !node.is_null() => Some(std::slice::from_ref(node)),
+        _ => list(node, of, faults),
+    }
+}
+
+/// A text that is not empty.
+pub(super) fn text<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Option<&'a str> {
+    let text = node.text().filter(|text| !text.trim().is_empty() && !node.is_null());
+    if text.is_none() {
+        expected(node, what, faults);
+    }
+    text
+}
+
+/// `true` or `false`, without quotes.
+pub(super) fn flag(node: &Node, faults: &mut Faults) -> Option<bool> {
+    match &node.data {
+        Data::Scalar { text, plain: true } if text == "true" => Some(true),
+        Data::Scalar { text, plain: true } if text == "false" => Some(false),
+        _ => {
+            expected(node, "`true` or `false`", faults);
+            None
+        }
+    }
+}
+
+/// A whole number that is not negative.
+pub(super) fn count(node: &Node, faults: &mut Faults) -> Option<u32> {
+    let count = node.text().and_then(|text| text.parse().ok());
+    if count.is_none() {
+        expected(node, "a whole number without a unit, as `3`", faults);
+    }
+    count
+}
+
+/// One of a few words, each with what it stands for.
+pub(super) fn word<T>(
+    node: &Node,
+    words: impl Iterator<Item = (&'static str, T)>,
+    faults: &mut Faults,
+) -> Option<T> {
+    let mut known = Vec::new();
+    for (name, meaning) in words {
+        if node.text() == Some(name) {
+            return Some(meaning);
+        }
+        known.push(name);
+    }
+    let listed = known.join(", ");
+    match node.text().and_then(|text| nearest(text, &known)) {
+        Some(near) => faults.push(
+            Fault::error(&node.at, format!("expected one of {listed}; found {}", node.found()))
+                .help(format!("did you mean `{near}`?")),
+        ),
+        None => expected(node, &format!("one of {listed}"), faults),
+    }
+    None
+}
+
+/// What a text is understood as, or what is wrong with it.
+pub(super) fn quantity<T>(
+    node: &Node,
+    what: &str,
+    faults: &mut Faults,
+    read: impl FnOnce(&str) -> Result<T, Wrong>,
+) -> Option<T> {
+    const LONGEST: usize = 64;
+    let text = text(node, what, faults)?;
+    if text.len() > LONGEST {
+        expected(node, what, faults);
+        return None;
+    }
+    match read(text) {
+        Ok(value) => Some(value),
+        Err(wrong) => {
+            faults.push(Fault::error(&node.at, wrong.message).help(wrong.help));
+            None
+        }
+    }
+}
+
+/// `30m`.
+pub(super) fn time(node: &Node, faults: &mut Faults) -> Option<Duration> {
+    quantity(node, "a time, as `30m`", faults, quantity::time)
+}
+
+/// `30m` or `{samples: 60}`.
+pub(super) fn span(node: &Node, faults: &mut Faults) -> Option<Span> {
+    match &node.data {
+        Data::Map(_) => {
+            let samples = Fields::open(node, &SAMPLES, faults)?.get("samples")?;
+            count(samples, faults).map(Span::Samples)
+        }
+        _ => quantity(node, "a time or samples, as `30m` or `{samples: 60}`", faults, |text| {
+            quantity::time(text).map(Span::Time).map_err(|wrong| match text.parse::<u32>() {
+                Ok(samples) if samples > 0 => Wrong {
+                    help: format!("write `{samples}s`, `{samples}m` or `{{samples: {samples}}}`"),
+                    ..wrong
+                },
+                _ => wrong,
+            })
+        }),
+    }
+}
+
+/// A span that is not nothing.
+pub(super) fn positive(node: &Node, faults: &mut Faults) -> Option<Span> {
+    let span = span(node, faults)?;
+    if span.samples(Duration::from_nanos(1)) > 0 {
+        return Some(span);
+    }
+    let fault = Fault::error(&node.at, "this must be more than nothing");
+    faults.push(fault.help("a sample may be chance; a rule needs several in a row"));
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_is_the_one_that_was_meant() {
+        let known = ["when", "select", "startup_grace", "for", "gpu_util", "vram"];
+        for (word, wanted) in [
+            ("whne", Some("when")),
+            ("When", Some("when")),
+            ("selekt", Some("select")),
+            ("startupgrace", Some("startup_grace")),
+            ("gpu_utilisation", None),
+            ("gpuutil", Some("gpu_util")),
+            ("ram", Some("vram")),
+            ("xyzzy", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(word, &known), wanted, "{word}");
+        }
+        assert_eq!(nearest(&"x".repeat(100_000), &known), None);
+    }
+
+    #[test]
+    fn letters_that_changed_places_are_one_change() {
+        for (left, right, wanted) in
+            [("", "", 0), ("a", "", 1), ("ab", "ba", 1), ("kitten", "sitting", 3), ("ä", "a", 1)]
+        {
+            assert_eq!(distance(left, right), wanted, "{left} {right}");
+            assert_eq!(distance(right, left), wanted, "{right} {left}");
+        }
+    }
+}

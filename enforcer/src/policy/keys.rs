@@ -1,0 +1,331 @@
+//! Every key of a file but those of an ask: what it takes and what it is for. The reader and the schema for
+//! editors both go by these tables.
+
+use super::{Kind, Mode, Order, Severity};
+
+/// A map of known keys.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// What such a map is, for messages: `a rule`.
+    pub(super) what: &'static str,
+    /// Its keys.
+    pub(super) keys: &'static [Key],
+}
+
+/// A key of a map.
+#[derive(Debug)]
+pub(super) struct Key {
+    /// As a file writes it.
+    pub(super) name: &'static str,
+    /// Whether the map is nothing without it.
+    pub(super) need: Need,
+    /// What it takes.
+    pub(super) shape: Shape,
+    /// What it is for.
+    pub(super) help: &'static str,
+}
+
+/// Whether a key must be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// It must.
+    Must,
+    /// It may be left out.
+    May,
+}
+
+impl Key {
+    /// What it is for and how it is written, for messages.
+    pub(super) fn explained(&self) -> String {
+        let mut letters = self.help.trim_end_matches('.').chars();
+        let first = letters.next().map(|letter| letter.to_ascii_lowercase());
+        let help: String = first.into_iter().chain(letters).collect();
+        let example = match self.shape {
+            Shape::Version => ", `version: 1`".to_owned(),
+            Shape::Word(words) => format!(": one of {}", words().join(", ")),
+            Shape::Span => ", as `30m` or `{samples: 60}`".to_owned(),
+            Shape::Ask => ", as `{gpu_util: {max: 1%}, cpu_util: {max: 5%}}`".to_owned(),
+            Shape::List(Shape::Step) => ", as `[{flag: warning}]`".to_owned(),
+            _ => String::new(),
+        };
+        help + &example
+    }
+}
+
+/// What a key takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Shape {
+    /// The number 1.
+    Version,
+    /// `true` or `false`.
+    Flag,
+    /// `true` and nothing else.
+    True,
+    /// A number without a unit.
+    Count,
+    /// Any text.
+    Text,
+    /// The name of a rule, a condition or a channel.
+    Name,
+    /// `30m`.
+    Time,
+    /// `30m` or `{samples: 60}`.
+    Span,
+    /// `3`, `30m` or `{samples: 3}`.
+    Samples,
+    /// `2026-12-31`.
+    Date,
+    /// One of these words.
+    Word(fn() -> Vec<&'static str>),
+    /// A map of known keys.
+    Map(&'static Table),
+    /// A map of known keys of which one is given.
+    OneOf(&'static Table),
+    /// A map of names.
+    Named(&'static Shape),
+    /// A list.
+    List(&'static Shape),
+    /// A list, or an item alone.
+    Many(&'static Shape),
+    /// The full path of a program, and its arguments.
+    Program,
+    /// An ask.
+    Ask,
+    /// Selectors, of which one is enough.
+    Selectors,
+    /// An ask with a reason and an end.
+    Exception,
+    /// A step: one action, and when.
+    Step,
+}
+
+use Need::{May, Must};
+
+const fn key(name: &'static str, need: Need, shape: Shape, help: &'static str) -> Key {
+    Key { name, need, shape, help }
+}
+
+fn modes() -> Vec<&'static str> {
+    Mode::ALL.map(Mode::name).to_vec()
+}
+
+fn kinds() -> Vec<&'static str> {
+    Kind::ALL.map(Kind::name).to_vec()
+}
+
+fn orders() -> Vec<&'static str> {
+    Order::ALL.map(Order::name).to_vec()
+}
+
+fn severities() -> Vec<&'static str> {
+    Severity::ALL.map(Severity::name).to_vec()
+}
+
+fn signals() -> Vec<&'static str> {
+    let names = super::steps::SIGNALS.iter().map(|signal| signal.name);
+    names.flat_map(|name| std::iter::once(name).chain(name.strip_prefix("SIG"))).collect()
+}
+
+/// The file.
+pub(super) static FILE: Table = Table {
+    what: "a policy",
+    keys: &[
+        key("version", Must, Shape::Version, "The version of this grammar."),
+        key(
+            "mode",
+            May,
+            Shape::Word(modes),
+            "For rules that do not say; watch does everything but the deed. Default: watch.",
+        ),
+        key(
+            "interval",
+            May,
+            Shape::Time,
+            "The beat that this file was written for; with another beat destructive steps are held.",
+        ),
+        key("defaults", May, Shape::Map(&DEFAULTS), "For rules that do not say."),
+        key("limits", May, Shape::Map(&LIMITS), "How many destructive deeds within an hour."),
+        key(
+            "allow_root",
+            May,
+            Shape::Flag,
+            "Root's processes outside containers are not protected. Default: false.",
+        ),
+        key(
+            "protect",
+            May,
+            Shape::Selectors,
+            "Whoever matches one of these is protected from every rule, besides the built-in list.",
+        ),
+        key("conditions", May, Shape::Named(&Shape::Ask), "Named asks, for `use`."),
+        key("notify", May, Shape::Named(&Shape::OneOf(&CHANNEL)), "Named channels, for `notify` steps."),
+        key("rules", Must, Shape::List(&Shape::Map(&RULE)), "The rules, at least one of them."),
+    ],
+};
+
+/// `defaults`.
+pub(super) static DEFAULTS: Table = Table {
+    what: "`defaults`",
+    keys: &[
+        key(
+            "max_gap",
+            May,
+            Shape::Count,
+            "Samples in a row that may be unknown before a streak starts anew. Default: 2.",
+        ),
+        key("startup_grace", May, Shape::Time, "Targets younger than this are left alone. Default: 10m."),
+        key("clear_after", May, Shape::Samples, "Samples in a row, not true, that clear a flag. Default: 3."),
+        key("grace", May, Shape::Time, "Between TERM and KILL. Default: 60s."),
+        key(
+            "cooldown",
+            May,
+            Shape::Time,
+            "After a match with a destructive step, the same target's next one waits this long. Default: 30m.",
+        ),
+    ],
+};
+
+/// `limits`.
+pub(super) static LIMITS: Table = Table {
+    what: "`limits`",
+    keys: &[
+        key("per_gpu_hour", May, Shape::Count, "Deeds that free one GPU. Default: 2."),
+        key("per_user_hour", May, Shape::Count, "Deeds against one user. Default: 3."),
+        key("per_node_hour", May, Shape::Count, "Deeds on this node. Default: 6."),
+        key(
+            "max_processes",
+            May,
+            Shape::Count,
+            "A workload of more processes is never ended as a group. Default: 512.",
+        ),
+    ],
+};
+
+/// A channel.
+pub(super) static CHANNEL: Table = Table {
+    what: "a channel",
+    keys: &[
+        key("tty", May, Shape::True, "The owner's terminals."),
+        key("webhook", May, Shape::OneOf(&WEBHOOK), "An HTTP POST of JSON."),
+        key(
+            "exec",
+            May,
+            Shape::Program,
+            "A program by its full path, without a shell; the notice is JSON on its standard input.",
+        ),
+    ],
+};
+
+/// A webhook.
+pub(super) static WEBHOOK: Table = Table {
+    what: "a webhook",
+    keys: &[
+        key("url", May, Shape::Text, "The address; in a file of its own where it is a secret."),
+        key(
+            "url_file",
+            May,
+            Shape::Text,
+            "A file whose first line is the address, by its full path; read anew for each notice.",
+        ),
+    ],
+};
+
+/// A rule.
+pub(super) static RULE: Table = Table {
+    what: "a rule",
+    keys: &[
+        key("name", Must, Shape::Name, "Unique; it goes into metrics and the audit log."),
+        key("mode", May, Shape::Word(modes), "Whether it acts. Default: the file's `mode`."),
+        key("of", Must, Shape::Word(kinds), "What it is about."),
+        key("select", May, Shape::Ask, "Only these."),
+        key("except", May, Shape::List(&Shape::Exception), "Not these."),
+        key("when", Must, Shape::Ask, "What must be true."),
+        key("for", Must, Shape::Span, "For how long."),
+        key(
+            "max_gap",
+            May,
+            Shape::Count,
+            "Samples in a row that may be unknown before a streak starts anew.",
+        ),
+        key("startup_grace", May, Shape::Time, "Targets younger than this are left alone."),
+        key("clear_after", May, Shape::Samples, "Samples in a row, not true, that clear a flag."),
+        key(
+            "cooldown",
+            May,
+            Shape::Time,
+            "After a match with a destructive step, the same target's next one waits this long.",
+        ),
+        key("pick", May, Shape::Map(&PICK), "For `of: gpu`: which of its holders the steps are about."),
+        key("then", Must, Shape::List(&Shape::Step), "The steps in order, at least one."),
+    ],
+};
+
+/// `pick`.
+pub(super) static PICK: Table = Table {
+    what: "`pick`",
+    keys: &[
+        key("from", Must, Shape::Ask, "Only workloads of which this is true are candidates."),
+        key("idle_for", Must, Shape::Span, "How long a candidate must have been so."),
+        key(
+            "order",
+            May,
+            Shape::List(&Shape::Word(orders)),
+            "The first that differs decides. Default: lowest_priority, smallest_sufficient, longest_idle.",
+        ),
+    ],
+};
+
+/// What an exception has besides its ask.
+pub(super) static EXCEPTION: Table = Table {
+    what: "an exception",
+    keys: &[
+        key("until", May, Shape::Date, "The last day of it, in UTC."),
+        key("reason", Must, Shape::Text, "Why; for the audit log and `explain`."),
+    ],
+};
+
+/// `terminate`.
+pub(super) static TERMINATE: Table =
+    Table { what: "`terminate`", keys: &[key("grace", May, Shape::Time, "Between TERM and KILL.")] };
+
+/// `release_lease` and `shutdown_mps`.
+pub(super) static NOTHING: Table = Table { what: "this action", keys: &[] };
+
+/// `{samples: 60}`.
+pub(super) static SAMPLES: Table =
+    Table { what: "a span", keys: &[key("samples", Must, Shape::Count, "How many samples.")] };
+
+/// A step: `after`, and one of the others.
+pub(super) static STEP: Table = Table {
+    what: "a step",
+    keys: &[
+        key("after", May, Shape::Span, "So long after the match, counted in true samples. Default: at once."),
+        key(
+            "flag",
+            May,
+            Shape::Word(severities),
+            "A metric and an entry in the audit log, until it is no longer true.",
+        ),
+        key("notify", May, Shape::Many(&Shape::Name), "A notice on these channels."),
+        key("signal", May, Shape::Word(signals), "A signal to every process of the target."),
+        key(
+            "terminate",
+            May,
+            Shape::Map(&TERMINATE),
+            "TERM, a grace, KILL, and a look whether process and memory are gone.",
+        ),
+        key("release_lease", May, Shape::Map(&NOTHING), "Compare-and-delete of a lease."),
+        key(
+            "shutdown_mps",
+            May,
+            Shape::Map(&NOTHING),
+            "Through the MPS control daemon, and only without clients.",
+        ),
+        key(
+            "exec",
+            May,
+            Shape::Program,
+            "A program by its full path, without a shell; what was found is JSON on its standard input.",
+        ),
+    ],
+};

@@ -1,0 +1,202 @@
+//! Reads a whole file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::asks::Asks;
+use super::fault::{Fault, Faults, quoted};
+use super::fields::{Fields, count, expected, flag, list, time};
+use super::keys::{DEFAULTS, FILE, LIMITS};
+use super::rule::{self, Defaults, Times};
+use super::tree::{self, Data, Entry, Node};
+use super::{Action, Limits, Mode, Policy, Rule, Span, channels, digest};
+
+/// A policy, and what an admin should look at.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What runs.
+    pub policy: Policy,
+    /// What may not mean what was meant.
+    pub warnings: Faults,
+}
+
+/// Understands a file of this name at this time, since the Unix epoch.
+///
+/// # Errors
+/// Everything that is wrong with it, with the warnings among it.
+pub fn load(bytes: &[u8], name: &str, now: Duration) -> Result<Loaded, Faults> {
+    let (text, mut faults) = decode(bytes, name)?;
+    let Some(root) = tree::parse(text, &mut faults) else { return Err(faults) };
+    let Some(fields) = Fields::open(&root, &FILE, &mut faults) else { return Err(faults) };
+    let (policy, faults) = policy(&fields, bytes, now, faults);
+    match policy {
+        Some(policy) if faults.errors() == 0 => Ok(Loaded { policy, warnings: faults }),
+        _ => Err(faults),
+    }
+}
+
+fn decode<'a>(bytes: &'a [u8], name: &str) -> Result<(&'a str, Faults), Faults> {
+    let refused = |text: &str, fault: Fault| {
+        let mut faults = Faults::none(name, text);
+        faults.push(fault);
+        faults
+    };
+    if bytes.len() > tree::LARGEST_BYTES {
+        let fault = Fault::error(&(0..0), format!("the file has {} bytes, and may have 1 MiB", bytes.len()));
+        return Err(refused("", fault.help("is it a file of rules?")));
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok((text, Faults::none(name, text))),
+        Err(error) => {
+            let at = error.valid_up_to();
+            let fault = Fault::error(&(at..at + 1), "the file is not UTF-8 from here on");
+            Err(refused(&String::from_utf8_lossy(bytes), fault.help("save it as UTF-8")))
+        }
+    }
+}
+
+fn policy(fields: &Fields<'_>, bytes: &[u8], now: Duration, mut faults: Faults) -> (Option<Policy>, Faults) {
+    version(fields, &mut faults);
+    let defaults = defaults(fields, &mut faults);
+    let limits = limits(fields, &mut faults);
+    let allow_root = fields.get("allow_root").map_or(Some(false), |node| flag(node, &mut faults));
+    let channels = fields.get("notify").map(|node| channels::read(node, &mut faults)).unwrap_or_default();
+    let file = rule::File { defaults, channels: entries(fields, "notify").iter().map(name).collect(), now };
+    if let Some(conditions) = fields.get("conditions") {
+        named_conditions(conditions, &mut faults);
+    }
+    let mut asks = Asks::new(faults, entries(fields, "conditions"));
+    let protect = fields.get("protect").and_then(|node| asks.read_selectors(node));
+    let rules = fields.get("rules").map(|node| rules(node, &file, &mut asks)).unwrap_or_default();
+    let mut faults = asks.finish();
+    unused_channels(entries(fields, "notify"), &rules, &mut faults);
+    let policy = limits.zip(allow_root).map(|(limits, allow_root)| Policy {
+        sha256: digest::sha256(bytes),
+        interval: defaults.interval,
+        limits,
+        protect,
+        allow_root,
+        channels,
+        rules,
+    });
+    (policy, faults)
+}
+
+fn name(entry: &Entry) -> &str {
+    &entry.name
+}
+
+fn entries<'a>(fields: &Fields<'a>, name: &str) -> &'a [Entry] {
+    match fields.get(name).map(|node| &node.data) {
+        Some(Data::Map(entries)) => entries,
+        _ => &[],
+    }
+}
+
+fn version(fields: &Fields<'_>, faults: &mut Faults) {
+    if let Some(node) = fields.get("version")
+        && node.text() != Some("1")
+    {
+        expected(node, "1, the version of this grammar that this program reads", faults);
+    }
+}
+
+/// What has a fault is taken as if it were not given, so that the rest is read.
+fn defaults(fields: &Fields<'_>, faults: &mut Faults) -> Defaults {
+    let mode = fields.get("mode").and_then(|node| rule::mode(node, faults)).unwrap_or(Mode::Watch);
+    let mut defaults = Defaults {
+        mode,
+        max_gap: 2,
+        startup_grace: Duration::from_mins(10),
+        clear_after: Span::Samples(3),
+        grace: Duration::from_mins(1),
+        cooldown: Duration::from_mins(30),
+        interval: fields.get("interval").and_then(|node| interval(node, faults)),
+    };
+    let Some(fields) = fields.get("defaults").and_then(|node| Fields::open(node, &DEFAULTS, faults)) else {
+        return defaults;
+    };
+    if let Some(times) = Times::read(&fields, &defaults, faults) {
+        let Times { max_gap, startup_grace, clear_after, cooldown } = times;
+        defaults = Defaults { max_gap, startup_grace, clear_after, cooldown, ..defaults };
+    }
+    if let Some(grace) = fields.get("grace").and_then(|node| time(node, faults)) {
+        defaults.grace = grace;
+    }
+    defaults
+}
+
+fn interval(node: &Node, faults: &mut Faults) -> Option<Duration> {
+    let interval = time(node, faults)?;
+    if interval.is_zero() {
+        faults
+            .push(Fault::error(&node.at, "a beat must be more than nothing").help("the exporter's is `5s`"));
+    }
+    Some(interval)
+}
+
+fn limits(fields: &Fields<'_>, faults: &mut Faults) -> Option<Limits> {
+    let fields = match fields.get("limits") {
+        Some(node) => Some(Fields::open(node, &LIMITS, faults)?),
+        None => None,
+    };
+    let mut limit = |name: &str, usual: u32| {
+        let given = fields.as_ref().and_then(|fields| fields.get(name));
+        given.map_or(Some(usual), |node| count(node, faults))
+    };
+    let (gpu, user) = (limit("per_gpu_hour", 2), limit("per_user_hour", 3));
+    let (node, processes) = (limit("per_node_hour", 6), limit("max_processes", 512));
+    Some(Limits {
+        per_gpu_hour: gpu?,
+        per_user_hour: user?,
+        per_node_hour: node?,
+        max_processes: usize::try_from(processes?).ok()?,
+    })
+}
+
+fn named_conditions(node: &Node, faults: &mut Faults) {
+    match &node.data {
+        Data::Map(entries) => {
+            for entry in entries {
+                rule::name("a condition", (&entry.name, &entry.at), faults);
+            }
+        }
+        _ => expected(node, "a map of names and asks, as `{idle: {gpu_util: {max: 1%}}}`", faults),
+    }
+}
+
+fn rules<'a>(node: &'a Node, file: &rule::File<'_>, asks: &mut Asks<'a>) -> Vec<Rule> {
+    let items = list(node, "rules", &mut asks.faults).unwrap_or_default();
+    let mut names: BTreeMap<&str, usize> = BTreeMap::new();
+    for item in items {
+        let Data::Map(entries) = &item.data else { continue };
+        let Some(title) = entries.iter().find(|entry| entry.name == "name").map(|entry| &entry.value) else {
+            continue;
+        };
+        let Some(text) = title.text() else { continue };
+        if let Some(first) = names.get(text) {
+            let message = format!("the name {} is taken by the rule in line {first}", quoted(text));
+            let help = "names go into metrics and the audit log, so each rule needs its own";
+            asks.faults.push(Fault::error(&title.at, message).help(help));
+        } else {
+            names.insert(text, asks.faults.line_of(title.at.start));
+        }
+    }
+    items.iter().filter_map(|item| rule::read(item, file, asks)).collect()
+}
+
+/// Where a rule has faults nobody can tell what it uses.
+fn unused_channels(written: &[Entry], rules: &[Rule], faults: &mut Faults) {
+    if faults.errors() > 0 {
+        return;
+    }
+    let told = rules.iter().flat_map(|rule| &rule.then).filter_map(|step| match &step.action {
+        Action::Notify(channels) => Some(channels),
+        _ => None,
+    });
+    let used: BTreeSet<&str> = told.flatten().map(String::as_str).collect();
+    for entry in written.iter().filter(|entry| !used.contains(entry.name.as_str())) {
+        let message = format!("no rule notifies the channel {}", quoted(&entry.name));
+        faults.push(Fault::warning(&entry.at, message).help("remove it, or `notify` it"));
+    }
+}

@@ -1,0 +1,241 @@
+//! Reads one rule.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::asks::Asks;
+use super::fault::{Fault, Faults, quoted};
+use super::fields::{self, Fields, count, list, positive, quantity, text, time, word};
+use super::keys::{EXCEPTION, PICK, RULE};
+use super::steps::{self, Around};
+use super::tree::{Data, Entry, Node};
+use super::{Exception, Kind, Mode, Order, Pick, Rule, Span, digest, lints, quantity as units};
+
+/// What a rule does not say itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Defaults {
+    /// Watch or enforce.
+    pub(super) mode: Mode,
+    /// Unknown samples that a streak outlives.
+    pub(super) max_gap: u32,
+    /// The age below which targets are left alone.
+    pub(super) startup_grace: Duration,
+    /// What clears a flag.
+    pub(super) clear_after: Span,
+    /// Between TERM and KILL.
+    pub(super) grace: Duration,
+    /// Between two matches of a target.
+    pub(super) cooldown: Duration,
+    /// The beat that the file was written for.
+    pub(super) interval: Option<Duration>,
+}
+
+/// What the rules of a file are read with.
+pub(super) struct File<'a> {
+    /// What rules do not say.
+    pub(super) defaults: Defaults,
+    /// The names of its channels.
+    pub(super) channels: Vec<&'a str>,
+    /// The time, since the Unix epoch.
+    pub(super) now: Duration,
+}
+
+/// Reads a rule; none where it has faults.
+pub(super) fn read<'a>(node: &'a Node, file: &File<'_>, asks: &mut Asks<'a>) -> Option<Rule> {
+    let before = asks.faults.errors();
+    let fields = Fields::open(node, &RULE, &mut asks.faults)?;
+    let defaults = &file.defaults;
+    let of = fields
+        .get("of")
+        .and_then(|of| word(of, Kind::ALL.map(|kind| (kind.name(), kind)).into_iter(), &mut asks.faults));
+    let title = fields.get("name").and_then(|name| title(name, &mut asks.faults));
+    let mode = fields.get("mode").map_or(Some(defaults.mode), |mode| self::mode(mode, &mut asks.faults));
+    let select = fields.get("select").map(|select| asks.read(select, of));
+    let except = fields.get("except").map_or_else(Vec::new, |except| exceptions(except, of, (file, asks)));
+    let when = fields.get("when").and_then(|when| asks.read(when, of));
+    let pick = fields.get("pick").map(|pick| self::pick(pick, of, asks));
+    let faults = &mut asks.faults;
+    let span = fields.get("for").and_then(|span| positive(span, faults));
+    let times = Times::read(&fields, defaults, faults);
+    let around = Around {
+        of,
+        picks: pick.is_some(),
+        grace: defaults.grace,
+        interval: defaults.interval,
+        channels: &file.channels,
+    };
+    let placed = fields.get("then").map(|then| steps::read(then, &around, faults)).unwrap_or_default();
+    let (of, when, span, times) = (of?, when?, span?, times?);
+    let pick = pick.map_or(Some(None), |pick| pick.map(Some))?;
+    let rule = Rule {
+        name: title?.into(),
+        mode: mode?,
+        of,
+        select: select.map_or(Some(None), |select| select.map(Some))?,
+        except,
+        condition: digest::condition(of, &when, pick.as_ref()),
+        when,
+        span,
+        max_gap: times.max_gap,
+        startup_grace: times.startup_grace,
+        clear_after: times.clear_after,
+        cooldown: times.cooldown,
+        pick,
+        then: placed.iter().map(|placed| placed.step.clone()).collect(),
+    };
+    if asks.faults.errors() == before {
+        lints::check(&rule, &lints::Places { fields, placed }, defaults.interval, &mut asks.faults);
+    }
+    Some(rule)
+}
+
+/// `watch` or `enforce`.
+pub(super) fn mode(node: &Node, faults: &mut Faults) -> Option<Mode> {
+    word(node, Mode::ALL.map(|mode| (mode.name(), mode)).into_iter(), faults)
+}
+
+/// The values that a rule may take from the file's `defaults`, which has the same keys.
+pub(super) struct Times {
+    /// Unknown samples that a streak outlives.
+    pub(super) max_gap: u32,
+    /// The age below which targets are left alone.
+    pub(super) startup_grace: Duration,
+    /// What clears a flag.
+    pub(super) clear_after: Span,
+    /// Between two matches of a target.
+    pub(super) cooldown: Duration,
+}
+
+impl Times {
+    /// Reads them; none where one has a fault.
+    pub(super) fn read(fields: &Fields<'_>, defaults: &Defaults, faults: &mut Faults) -> Option<Self> {
+        let max_gap = fields.get("max_gap").map_or(Some(defaults.max_gap), |node| count(node, faults));
+        let startup_grace =
+            fields.get("startup_grace").map_or(Some(defaults.startup_grace), |node| time(node, faults));
+        let clear_after =
+            fields.get("clear_after").map_or(Some(defaults.clear_after), |node| samples(node, faults));
+        let cooldown = fields.get("cooldown").map_or(Some(defaults.cooldown), |node| time(node, faults));
+        Some(Self {
+            max_gap: max_gap?,
+            startup_grace: startup_grace?,
+            clear_after: clear_after?,
+            cooldown: cooldown?,
+        })
+    }
+}
+
+/// `3`, `30m` or `{samples: 3}`.
+fn samples(node: &Node, faults: &mut Faults) -> Option<Span> {
+    match node.text().and_then(|text| text.parse().ok()) {
+        Some(samples) if samples > 0 => Some(Span::Samples(samples)),
+        _ => positive(node, faults),
+    }
+}
+
+fn title<'a>(node: &'a Node, faults: &mut Faults) -> Option<&'a str> {
+    let title = text(node, "a name", faults)?;
+    name("a rule", (title, &node.at), faults).then_some(title)
+}
+
+/// Whether a name can stand in metrics, logs and commands.
+pub(super) fn name(what: &str, (name, at): (&str, &Range<usize>), faults: &mut Faults) -> bool {
+    const LONGEST: usize = 64;
+    let letters = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '.' | '-');
+    let good = name.len() <= LONGEST
+        && name.starts_with(|letter: char| letter.is_ascii_alphanumeric())
+        && name.chars().all(letters);
+    if !good {
+        let fault = Fault::error(at, format!("{} cannot be the name of {what}", quoted(name)));
+        faults.push(fault.help(
+            "a name has letters, digits, `_`, `.` and `-`, begins with a letter or digit, and is at most 64 long",
+        ));
+    }
+    good
+}
+
+fn exceptions<'a>(
+    node: &'a Node,
+    of: Option<Kind>,
+    (file, asks): (&File<'_>, &mut Asks<'a>),
+) -> Vec<Exception> {
+    let items =
+        list(node, "exceptions, as `{users: [alice], reason: \"…\"}`", &mut asks.faults).unwrap_or_default();
+    items.iter().filter_map(|item| exception(item, of, (file, asks))).collect()
+}
+
+fn exception<'a>(
+    node: &'a Node,
+    of: Option<Kind>,
+    (file, asks): (&File<'_>, &mut Asks<'a>),
+) -> Option<Exception> {
+    let Data::Map(entries) = &node.data else {
+        fields::expected(node, "an exception, as `{users: [alice], reason: \"…\"}`", &mut asks.faults);
+        return None;
+    };
+    let own = |entry: &&Entry| EXCEPTION.keys.iter().any(|key| key.name == entry.name);
+    let (own, ask): (Vec<&Entry>, Vec<&Entry>) = entries.iter().partition(own);
+    let get = |name: &str| own.iter().find(|entry| entry.name == name);
+    for empty in own.iter().filter(|entry| entry.value.is_null()) {
+        asks.faults.push(fields::nothing_given(empty));
+    }
+    let reason = match get("reason") {
+        Some(entry) if entry.value.is_null() => None,
+        Some(entry) => text(&entry.value, "a reason: who spares whom, and why", &mut asks.faults),
+        None => {
+            let fault = Fault::error(&node.at, "an exception needs `reason`");
+            asks.faults.push(fault.help("whoever reads it a year from now wants to know why"));
+            None
+        }
+    };
+    let until = get("until").filter(|entry| !entry.value.is_null());
+    let until = until.map(|entry| end(&entry.value, file.now, &mut asks.faults));
+    let own: Vec<&str> = EXCEPTION.keys.iter().map(|key| key.name).collect();
+    let (odd, ask): (Vec<&Entry>, Vec<&Entry>) = ask
+        .into_iter()
+        .partition(|entry| !Asks::knows(&entry.name) && fields::nearest(&entry.name, &own).is_some());
+    for entry in &odd {
+        asks.faults.push(fields::unknown(entry, EXCEPTION.what, &own));
+    }
+    let of = asks.read_map(&node.at, ask, of);
+    Some(Exception {
+        of: of?,
+        reason: reason?.to_owned(),
+        until: until.map_or(Some(None), |until| until.map(Some))?,
+    })
+}
+
+fn end(node: &Node, now: Duration, faults: &mut Faults) -> Option<Duration> {
+    let until = quantity(node, "a day, as `2026-12-31`", faults, units::end_of_day)?;
+    if until <= now {
+        let fault = Fault::warning(&node.at, "this exception has ended, and spares nobody any more");
+        faults.push(fault.help("remove it, or set another day"));
+    }
+    Some(until)
+}
+
+fn pick<'a>(node: &'a Node, of: Option<Kind>, asks: &mut Asks<'a>) -> Option<Pick> {
+    if of.is_some_and(|of| of != Kind::Gpu) {
+        let fault = Fault::error(&node.at, "`pick` chooses among the holders of a GPU");
+        asks.faults.push(fault.help("it is for rules `of: gpu`; use `select` here"));
+    }
+    let fields = Fields::open(node, &PICK, &mut asks.faults)?;
+    let from = fields.get("from").and_then(|from| asks.read(from, Some(Kind::Workload)));
+    let idle_for = fields.get("idle_for").and_then(|idle_for| positive(idle_for, &mut asks.faults));
+    let usual = vec![Order::LowestPriority, Order::SmallestSufficient, Order::LongestIdle];
+    let order = fields.get("order").map_or(Some(usual), |order| orders(order, &mut asks.faults));
+    Some(Pick { from: from?, idle_for: idle_for?, order: order? })
+}
+
+fn orders(node: &Node, faults: &mut Faults) -> Option<Vec<Order>> {
+    let items = list(node, "orders, as `longest_idle`", faults)?;
+    let mut orders: Vec<Order> = Vec::new();
+    for item in items {
+        let order = word(item, Order::ALL.map(|order| (order.name(), order)).into_iter(), faults)?;
+        if orders.contains(&order) {
+            faults
+                .push(Fault::error(&item.at, format!("`{}` stands twice", order.name())).help("remove one"));
+        }
+        orders.push(order);
+    }
+    Some(orders)
+}

@@ -1,0 +1,291 @@
+//! The text of a file as a tree of values, each with its place. YAML's own traps are refused here: anchors,
+//! tags, merge keys, a key given twice, a second document, and whatever is too large or too deep.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, options};
+
+use super::fault::{Fault, Faults, quoted};
+
+/// A file of rules is a few kilobytes.
+pub(super) const LARGEST_BYTES: usize = 1 << 20;
+
+/// Lists and maps within each other.
+pub(super) const DEEPEST: usize = 32;
+
+/// Values in a file; a tree of more would take more memory than the daemon should.
+const MOST_VALUES: usize = 50_000;
+
+/// A value and its place.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// In bytes.
+    pub(super) at: Range<usize>,
+    /// What is there.
+    pub(super) data: Data,
+}
+
+/// What a value is.
+#[derive(Debug)]
+pub(super) enum Data {
+    /// A text; without quotes it may mean a number, a flag or nothing.
+    Scalar { text: String, plain: bool },
+    /// A list.
+    List(Vec<Node>),
+    /// A map, in the order of the file.
+    Map(Vec<Entry>),
+    /// Something that was refused: a fault tells, and nobody needs to complain again.
+    Refused,
+}
+
+/// A key of a map and its value.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// The key.
+    pub(super) name: String,
+    /// Where it stands.
+    pub(super) at: Range<usize>,
+    /// What it is given.
+    pub(super) value: Node,
+}
+
+impl Node {
+    /// There is a key and nothing after it.
+    pub(super) fn is_null(&self) -> bool {
+        matches!(&self.data, Data::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
+    }
+
+    /// Its text, where it is one.
+    pub(super) fn text(&self) -> Option<&str> {
+        match &self.data {
+            Data::Scalar { text, .. } => Some(text),
+            _ => None,
+        }
+    }
+
+    /// What it is, for "expected …, found …".
+    pub(super) fn found(&self) -> String {
+        match &self.data {
+            _ if self.is_null() => "nothing".to_owned(),
+            Data::Scalar { text, plain: false } => quoted(&format!("\"{text}\"")),
+            Data::Scalar { text, .. } => quoted(text),
+            Data::List(_) => "a list".to_owned(),
+            Data::Map(_) => "a map".to_owned(),
+            Data::Refused => "what was refused".to_owned(),
+        }
+    }
+}
+
+/// The tree of a text; none where nothing can be made of it, and then a fault says why.
+pub(super) fn parse(text: &str, faults: &mut Faults) -> Option<Node> {
+    let options = options! {
+        emit_anchor_events: true,
+        emit_unresolved_aliases: true,
+        flow_nesting_limit: DEEPEST,
+        block_nesting_limit: DEEPEST,
+    };
+    let mut tree = Tree { open: Vec::new(), root: None, values: 0, documents: 0, faults };
+    for event in Parser::new_from_str_with_options(text, options) {
+        match event {
+            Ok((event, span)) => tree.take(event, &span)?,
+            Err(error) => {
+                tree.faults.push(syntax(&error, text));
+                return None;
+            }
+        }
+    }
+    match tree.root {
+        Some(root) if !root.is_null() => Some(root),
+        _ => {
+            let fault = Fault::error(&(0..0), "the file is empty");
+            faults.push(fault.help("a policy begins with `version: 1` and has at least one of `rules`"));
+            None
+        }
+    }
+}
+
+/// A list or map whose end was not seen yet.
+enum Open {
+    List { start: usize, items: Vec<Node> },
+    Map { start: usize, entries: Vec<Entry>, first: HashMap<String, usize>, key: Key },
+}
+
+/// Whether a map waits for a key or for its value.
+enum Key {
+    Awaited,
+    Given(String, Range<usize>),
+    /// It is wrong, and its value is passed over.
+    Wrong,
+}
+
+struct Tree<'a> {
+    open: Vec<Open>,
+    root: Option<Node>,
+    values: usize,
+    documents: usize,
+    faults: &'a mut Faults,
+}
+
+impl Tree<'_> {
+    /// None where there is no sense in going on.
+    fn take(&mut self, event: Event<'_>, span: &Span) -> Option<()> {
+        let at = span.byte_range().unwrap_or(0..0);
+        if event.tag().is_some() {
+            let at = span.tag_span().and_then(|tag| tag.byte_range()).unwrap_or_else(|| at.clone());
+            self.refuse(&at, "tags are not read here", "write the value alone");
+        }
+        match event {
+            Event::DocumentStart(..) => return self.begin(&at),
+            Event::Anchor(..) => self.refuse_anchor(&at),
+            Event::Alias(_) | Event::UnresolvedAlias(_) => {
+                self.refuse_anchor(&at);
+                self.place(Node { at: at.clone(), data: Data::Refused });
+            }
+            Event::Scalar(text, style, ..) => {
+                let plain = style == ScalarStyle::Plain;
+                self.place(Node { at: at.clone(), data: Data::Scalar { text: text.into_owned(), plain } });
+            }
+            Event::SequenceStart(..) => self.open.push(Open::List { start: at.start, items: Vec::new() }),
+            Event::MappingStart(..) => {
+                let (entries, first) = (Vec::new(), HashMap::new());
+                self.open.push(Open::Map { start: at.start, entries, first, key: Key::Awaited });
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.close(at.end),
+            _ => {}
+        }
+        self.bounded(&at)
+    }
+
+    fn begin(&mut self, at: &Range<usize>) -> Option<()> {
+        self.documents += 1;
+        if self.documents == 1 {
+            return Some(());
+        }
+        self.refuse(at, "a second document begins here", "a file holds one policy; remove the `---`");
+        None
+    }
+
+    fn bounded(&mut self, at: &Range<usize>) -> Option<()> {
+        self.values += 1;
+        if self.open.len() > DEEPEST {
+            self.faults.push(too_deep(at.start));
+            return None;
+        }
+        if self.faults.full() {
+            return None;
+        }
+        if self.values > MOST_VALUES {
+            self.faults.push(Fault::error(at, format!("more than {MOST_VALUES} values in a file")));
+            return None;
+        }
+        Some(())
+    }
+
+    fn refuse_anchor(&mut self, at: &Range<usize>) {
+        let help = "give it a name under `conditions`, and `use` that";
+        self.refuse(at, "anchors and aliases are not read here", help);
+    }
+
+    fn refuse(&mut self, at: &Range<usize>, message: &str, help: &str) {
+        self.faults.push(Fault::error(at, message).help(help));
+    }
+
+    /// A whole value: an item, a key, a key's value, or all.
+    fn place(&mut self, node: Node) {
+        match self.open.last_mut() {
+            None => self.root = Some(node),
+            Some(Open::List { items, .. }) => items.push(node),
+            Some(Open::Map { entries, key, .. }) => match std::mem::replace(key, Key::Awaited) {
+                Key::Given(name, at) => entries.push(Entry { name, at, value: node }),
+                Key::Wrong => {}
+                Key::Awaited => self.key(node),
+            },
+        }
+    }
+
+    fn key(&mut self, node: Node) {
+        let Some(Open::Map { first, key, .. }) = self.open.last_mut() else { return };
+        *key = Key::Wrong;
+        let fault = match node.data {
+            Data::Refused => return,
+            Data::Scalar { text, plain: true } if text == "<<" => {
+                Fault::error(&node.at, "merge keys are not read here")
+                    .help("write the keys out, or give them a name under `conditions` and `use` it")
+            }
+            Data::Scalar { text, .. } if first.contains_key(&text) => {
+                let line = self.faults.line_of(first.get(&text).copied().unwrap_or_default());
+                Fault::error(&node.at, format!("{} is given twice; first in line {line}", quoted(&text)))
+                    .help("one of them would be ignored: remove one")
+            }
+            Data::Scalar { text, .. } => {
+                first.insert(text.clone(), node.at.start);
+                *key = Key::Given(text, node.at);
+                return;
+            }
+            Data::List(_) | Data::Map(_) => {
+                Fault::error(&node.at, "a key must be a word").help("is there a bracket or brace too many?")
+            }
+        };
+        self.faults.push(fault);
+    }
+
+    fn close(&mut self, end: usize) {
+        let node = match self.open.pop() {
+            Some(Open::List { start, items }) => {
+                let end = items.last().map_or(end, |last| last.at.end.max(start)).max(start);
+                Node { at: start..end, data: Data::List(items) }
+            }
+            Some(Open::Map { start, entries, .. }) => {
+                Node { at: start..end.max(start), data: Data::Map(entries) }
+            }
+            None => return,
+        };
+        self.place(node);
+    }
+}
+
+fn too_deep(at: usize) -> Fault {
+    Fault::error(&(at..at + 1), format!("lists and maps are more than {DEEPEST} deep here"))
+        .help("name parts of it under `conditions`")
+}
+
+/// The parser's words where they help, and ours where they do not.
+fn syntax(error: &ScanError, text: &str) -> Fault {
+    const OPEN: &str = "is a bracket above still open, the line indented as it should be, a text with `: ` in it without quotes?";
+    let at = error.marker().byte_offset().unwrap_or(text.len()).min(text.len());
+    let here = at..at + 1;
+    let (message, help) = match error.kind() {
+        ErrorKind::RecursionLimitExceeded => return too_deep(at),
+        ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement => {
+            ("a `:` cannot stand here".to_owned(), OPEN)
+        }
+        ErrorKind::TabInBlockIndentation | ErrorKind::TabInIndentation | ErrorKind::TabNotAllowed => {
+            ("a tab cannot indent".to_owned(), "use spaces")
+        }
+        ErrorKind::UnclosedFlowCollection { open } => {
+            (format!("`{open}` is never closed"), "close it, or write a line a value")
+        }
+        ErrorKind::UnclosedQuotedScalar | ErrorKind::InvalidQuotedScalarIndent => {
+            ("a quote that begins above is never closed".to_owned(), "close it on its own line")
+        }
+        ErrorKind::UnexpectedCharacter { character } => {
+            (format!("a text cannot begin with `{character}`"), "put it in quotes")
+        }
+        ErrorKind::ExpectedFlowMappingSeparator | ErrorKind::ExpectedFlowSequenceSeparator => {
+            ("a comma or a closing bracket is missing before this".to_owned(), OPEN)
+        }
+        ErrorKind::MismatchedFlowCollectionEnd { open, close } => {
+            (format!("this `{open}` is closed by `{close}`"), "close first what was opened last")
+        }
+        ErrorKind::MisplacedFlowCollectionEnd => {
+            ("a bracket is closed that was never opened".to_owned(), "remove it")
+        }
+        ErrorKind::ExpectedBlockSequenceEntry => (
+            "a list goes on here, and its items begin with `-`".to_owned(),
+            "is the line indented as it should be?",
+        ),
+        _ => (error.kind().to_string(), "this is not YAML; is the line above it whole?"),
+    };
+    Fault::error(&here, message).help(help)
+}

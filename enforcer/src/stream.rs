@@ -1,0 +1,202 @@
+//! The exporter's stream, as it comes: read from its Unix socket, and believed only where the socket is one that
+//! the exporter alone could have made.
+
+use std::fs::symlink_metadata;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bailiff_snapshot::wire;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+/// A snapshot is never longer; 16,384 processes take a tenth of it.
+const LONGEST_LINE: u64 = 64 << 20;
+/// Between two attempts to connect, at first and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Where the stream is, and whose it may be.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// The socket.
+    pub path: PathBuf,
+    /// Users whose sockets are believed, besides root's and our own.
+    pub owners: Vec<u32>,
+}
+
+/// What comes.
+#[derive(Debug)]
+pub enum Arrival {
+    /// The stream is there.
+    Connected,
+    /// It is not, or no longer.
+    Lost(Trouble),
+    /// A snapshot.
+    Snapshot(Box<wire::Snapshot>),
+    /// A line that is none.
+    Malformed(String),
+}
+
+/// Why there is no stream.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Trouble {
+    /// Nobody is there.
+    #[error("nobody listens on {0}; is bailiff-exporter running with --stream?")]
+    Nobody(String),
+    /// It may be anybody's.
+    #[error("{0}")]
+    Distrusted(String),
+    /// It has ended, or failed.
+    #[error("the stream has ended: {0}")]
+    Ended(String),
+}
+
+impl Trouble {
+    /// Its label value.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Nobody(_) => "nobody_listens",
+            Self::Distrusted(_) => "distrusted",
+            Self::Ended(_) => "ended",
+        }
+    }
+}
+
+/// Reads until nobody wants to know any more; connects again and again.
+pub async fn follow(source: Source, to: mpsc::Sender<Arrival>) {
+    let mut pause = PAUSES.0;
+    loop {
+        let trouble = match connect(&source).await {
+            Ok(stream) => {
+                pause = PAUSES.0;
+                if to.send(Arrival::Connected).await.is_err() {
+                    return;
+                }
+                read(stream, &to).await
+            }
+            Err(trouble) => trouble,
+        };
+        if to.send(Arrival::Lost(trouble)).await.is_err() {
+            return;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSES.1);
+    }
+}
+
+async fn connect(source: &Source) -> Result<UnixStream, Trouble> {
+    let path = source.path.display().to_string();
+    let owner = owner(source)?;
+    let stream = UnixStream::connect(&source.path).await.map_err(|_| Trouble::Nobody(path.clone()))?;
+    let peer = stream.peer_cred().map_err(|error| Trouble::Ended(error.to_string()))?;
+    if peer.uid() == owner {
+        Ok(stream)
+    } else {
+        let uid = peer.uid();
+        Err(Trouble::Distrusted(format!("{path} belongs to uid {owner}, and uid {uid} listens on it")))
+    }
+}
+
+/// The owner of the socket, where that is somebody to be believed.
+fn owner(source: &Source) -> Result<u32, Trouble> {
+    let path = source.path.display();
+    let metadata = symlink_metadata(&source.path).map_err(|_| Trouble::Nobody(path.to_string()))?;
+    if !metadata.file_type().is_socket() {
+        return Err(Trouble::Distrusted(format!("{path} is no socket")));
+    }
+    let trusted =
+        |uid: u32| uid == 0 || uid == rustix::process::geteuid().as_raw() || source.owners.contains(&uid);
+    if !trusted(metadata.uid()) {
+        let uid = metadata.uid();
+        return Err(Trouble::Distrusted(format!(
+            "{path} belongs to uid {uid}, who is neither root, nor we, nor named by --stream.user"
+        )));
+    }
+    let folder = source.path.parent().unwrap_or(Path::new("/"));
+    let above = std::fs::metadata(folder).map_err(|error| Trouble::Distrusted(error.to_string()))?;
+    let by_others = above.mode() & 0o002 != 0 && above.mode() & 0o1000 == 0;
+    if by_others || !trusted(above.uid()) {
+        return Err(Trouble::Distrusted(format!("anybody may put a socket into {}", folder.display())));
+    }
+    Ok(metadata.uid())
+}
+
+async fn read(stream: UnixStream, to: &mpsc::Sender<Arrival>) -> Trouble {
+    let mut stream = BufReader::new(stream);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let arrival = match next(&mut stream, &mut line).await {
+            Ok(true) => match wire::parse(&line) {
+                Ok(snapshot) => Arrival::Snapshot(Box::new(snapshot)),
+                Err(error) => Arrival::Malformed(error.to_string()),
+            },
+            Ok(false) => return Trouble::Ended("the exporter has closed it".to_owned()),
+            Err(error) => return Trouble::Ended(error.to_string()),
+        };
+        if to.send(arrival).await.is_err() {
+            return Trouble::Ended("nobody reads it any more".to_owned());
+        }
+        // What one large snapshot took is not kept for ever.
+        line.shrink_to(1 << 20);
+    }
+}
+
+/// False at the stream's end.
+async fn next(stream: &mut BufReader<UnixStream>, line: &mut Vec<u8>) -> io::Result<bool> {
+    let read = (&mut *stream).take(LONGEST_LINE).read_until(b'\n', line).await?;
+    if read as u64 == LONGEST_LINE {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a line is longer than any snapshot"));
+    }
+    Ok(line.ends_with(b"\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::{PermissionsExt, chown};
+    use std::os::unix::net::UnixListener;
+
+    fn source(folder: &tempfile::TempDir) -> Source {
+        Source { path: folder.path().join("stream.sock"), owners: Vec::new() }
+    }
+
+    #[test]
+    fn only_an_owner_to_be_believed_is_believed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut source = source(&folder);
+        assert!(matches!(owner(&source), Err(Trouble::Nobody(_))));
+        std::fs::create_dir(&source.path).unwrap();
+        assert!(matches!(owner(&source), Err(Trouble::Distrusted(_))), "a folder is no socket");
+        std::fs::remove_dir(&source.path).unwrap();
+        let _listener = UnixListener::bind(&source.path).unwrap();
+        assert!(owner(&source).is_ok());
+        set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(owner(&source), Err(Trouble::Distrusted(_))), "anybody could have put it there");
+        set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        if rustix::process::geteuid().is_root() {
+            chown(&source.path, Some(4242), None).unwrap();
+            assert!(matches!(owner(&source), Err(Trouble::Distrusted(_))));
+            source.owners.push(4242);
+            assert_eq!(owner(&source), Ok(4242));
+        }
+    }
+
+    #[tokio::test]
+    async fn lines_come_one_by_one_and_nonsense_is_told() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let (to, mut from) = mpsc::channel(8);
+        tokio::io::AsyncWriteExt::write_all(&mut far, b"{\"version\":1}\nnonsense\ncut").await.unwrap();
+        drop(far);
+        assert_eq!(read(near, &to).await.name(), "ended");
+        assert!(matches!(from.recv().await, Some(Arrival::Malformed(_))));
+        assert!(matches!(from.recv().await, Some(Arrival::Malformed(_))));
+        drop(to);
+        assert!(from.recv().await.is_none(), "a line that was cut is no line");
+    }
+}

@@ -1,0 +1,10 @@
+//! What the enforcer shows of itself, and the one thing that can be asked of it over HTTP: a reload.
+
+mod html;
+pub mod page;
+pub mod routes;
+pub mod status;
+pub mod tally;
+
+pub use routes::{Outcome, Reload, Routes};
+pub use status::Status;

@@ -1,0 +1,167 @@
+//! The page that Prometheus reads, from how the enforcer stands.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use bailiff_exposition::own::{self, Own};
+use bailiff_exposition::{Family, Format, Labels, PRESENT, Writer};
+
+use super::status::{Breaker, Flag, RuleStatus, Scope, Status};
+use super::tally::{Counters, Reloaded, Skipped};
+use crate::metrics;
+use crate::verdict::Hold;
+
+/// Flags with a series of their own: a rule that matches everybody must not fill Prometheus.
+pub const MOST_FLAGS: usize = 256;
+
+/// What is true at the moment of a request.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Moment {
+    /// Since boot.
+    pub boot: Duration,
+    /// What the system says of this process.
+    pub own: Own,
+}
+
+/// Writes the page.
+///
+/// # Errors
+/// Where `out` does not take it.
+pub fn write(status: &Status, moment: &Moment, format: Format, out: &mut dyn Write) -> io::Result<()> {
+    let mut page = Writer::new(format, out);
+    rules(&status.rules, &mut page);
+    deeds(&status.counters, &mut page);
+    page.put(&metrics::DEED_IN_FLIGHT, &Labels::default(), status.in_flight.is_some());
+    withheld(status, &mut page);
+    flags(&status.flags, &mut page);
+    notices(&status.counters, &mut page);
+    policy(status, &mut page);
+    stream(status, moment.boot, &mut page);
+    let version = Labels::default().with("version", env!("CARGO_PKG_VERSION"));
+    page.put(&metrics::BUILD_INFO, &version, PRESENT);
+    own::write(&moment.own, &mut page);
+    page.end()
+}
+
+/// One number a rule.
+type Column = (&'static Family, fn(&RuleStatus) -> Option<u64>);
+
+const RULES: [Column; 3] = [
+    (&metrics::RULE_MATCHES, |rule| rule.matches),
+    (&metrics::RULE_PENDING, |rule| rule.pending),
+    (&metrics::RULE_UNKNOWN, |rule| rule.unknown),
+];
+
+fn rules(rules: &[RuleStatus], page: &mut Writer<'_>) {
+    for rule in rules {
+        let labels = Labels::default().with("rule", &rule.name).with("mode", rule.mode.name());
+        page.put(&metrics::RULE_INFO, &labels.with("of", rule.of.name()), PRESENT);
+    }
+    for (family, number) in RULES {
+        for rule in rules {
+            if let Some(number) = number(rule) {
+                page.put(family, &Labels::default().with("rule", &rule.name), number);
+            }
+        }
+    }
+}
+
+fn deeds(counters: &Counters, page: &mut Writer<'_>) {
+    for (step, count) in counters.steps.iter() {
+        let labels = Labels::default().with("rule", &step.rule).with("step", &step.step);
+        let labels = labels.with("mode", step.mode.name()).with("result", step.result.name());
+        page.put(&metrics::STEPS, &labels, count);
+    }
+    for (kill, count) in counters.kills.iter() {
+        let labels = Labels::default().with("rule", &kill.rule).with("result", kill.result.name());
+        page.put(&metrics::KILLS, &labels, count);
+    }
+    page.put(&metrics::MEMORY_RELEASED, &Labels::default(), counters.released_bytes);
+}
+
+fn withheld(status: &Status, page: &mut Writer<'_>) {
+    let none = Labels::default();
+    for hold in Hold::ALL.into_iter().filter(|hold| hold.node_wide()) {
+        page.put_as((&metrics::HOLD_ACTIVE, "hold", hold.name()), &none, status.is_held(hold));
+    }
+    for breaker in Breaker::ALL {
+        page.put_as((&metrics::BREAKER_OPEN, "breaker", breaker.name()), &none, status.is_open(breaker));
+    }
+    let node = || status.budgets.iter().find(|budget| budget.scope == Scope::Node);
+    if let Some(budget) = node() {
+        page.put_as((&metrics::BUDGET_USED, "budget", Scope::Node.name()), &none, budget.used);
+        page.put_as((&metrics::BUDGET_LIMIT, "budget", Scope::Node.name()), &none, budget.limit);
+    }
+}
+
+fn flags(flags: &[Flag], page: &mut Writer<'_>) {
+    let mut ordered: Vec<&Flag> = flags.iter().collect();
+    ordered.sort_by(|a, b| Reverse(a.severity).cmp(&Reverse(b.severity)).then(a.since.total_cmp(&b.since)));
+    let mut shown = BTreeSet::new();
+    for flag in ordered {
+        let labels = flag_labels(flag);
+        // Names are cut to a length, and two flags of one name are no reason to break the page.
+        if shown.len() < MOST_FLAGS && !shown.contains(&labels) {
+            page.put(&metrics::FLAG, &labels, PRESENT);
+            shown.insert(labels);
+        }
+    }
+    let dropped = flags.len().saturating_sub(shown.len()) as u64;
+    page.put(&metrics::FLAGS_DROPPED, &Labels::default(), dropped);
+}
+
+fn flag_labels(flag: &Flag) -> Labels {
+    let gpu = if let [gpu] = flag.gpus.as_slice() { Some(gpu.as_str()) } else { None };
+    let labels = Labels::default().with("rule", &flag.rule).with("severity", flag.severity.name());
+    let labels = labels.with("target", &flag.target).maybe("gpu_uuid", gpu);
+    let labels = if let Some(pid) = flag.pid { labels.with_pid(pid) } else { labels };
+    labels.maybe("user", flag.user.as_deref())
+}
+
+fn notices(counters: &Counters, page: &mut Writer<'_>) {
+    for (notice, count) in counters.notices.iter() {
+        let labels = Labels::default().with("channel", &notice.channel).with("result", &notice.result);
+        page.put(&metrics::NOTIFICATIONS, &labels, count);
+    }
+    page.put(&metrics::AUDIT_FAILURES, &Labels::default(), counters.audit_failures);
+}
+
+fn policy(status: &Status, page: &mut Writer<'_>) {
+    let none = Labels::default();
+    let policy = &status.policy;
+    if let Some(sha256) = &policy.sha256 {
+        page.put_as((&metrics::POLICY_INFO, "sha256", sha256), &none, PRESENT);
+    }
+    if let Some(last) = policy.last {
+        page.put(&metrics::POLICY_LOADED, &none, last != Reloaded::Refused);
+    }
+    if let Some(loaded) = policy.loaded {
+        page.put(&metrics::POLICY_LOADED_AT, &none, loaded);
+    }
+    for reloaded in Reloaded::ALL {
+        let count = status.counters.reloads.of(&reloaded);
+        page.put_as((&metrics::POLICY_RELOADS, "result", reloaded.name()), &none, count);
+    }
+}
+
+fn stream(status: &Status, boot: Duration, page: &mut Writer<'_>) {
+    let none = Labels::default();
+    let (stream, counters) = (&status.stream, &status.counters);
+    page.put(&metrics::STREAM_CONNECTED, &none, stream.connected);
+    for (reason, count) in counters.refused.iter() {
+        page.put(&metrics::STREAM_REFUSED, &none.clone().with("reason", reason), count);
+    }
+    if let Some(age) = stream.age(boot) {
+        page.put(&metrics::SNAPSHOT_AGE, &none, age.as_secs_f64());
+    }
+    page.put(&metrics::SNAPSHOTS, &none, counters.snapshots);
+    for skipped in Skipped::ALL {
+        let count = counters.skipped.of(&skipped);
+        page.put_as((&metrics::SNAPSHOTS_SKIPPED, "reason", skipped.name()), &none, count);
+    }
+    if let Some(seconds) = stream.tick_seconds {
+        page.put(&metrics::TICK_DURATION, &none, seconds);
+    }
+}

@@ -1,0 +1,146 @@
+//! Which answer a request gets: pages to read, and a reload where the admin allowed it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bailiff_exposition::Format;
+use bailiff_exposition::own::Own;
+use bailiff_lifecycle::header::{RETRY_AFTER, VARY};
+use bailiff_lifecycle::server::Handler;
+use bailiff_lifecycle::{Body, HeaderMap, Method, Request, Response, StatusCode, negotiate, reply};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+use super::html;
+use super::page::{self, Moment};
+use super::status::Status;
+use crate::clock::now;
+
+/// A reload reads one file; whoever waits longer waits for a disk that hangs.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The wish to read the policy's file again.
+#[derive(Debug)]
+pub struct Reload(pub oneshot::Sender<Outcome>);
+
+/// How a reload went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The policy of this SHA-256 is in force now.
+    Applied(String),
+    /// The file says what is in force.
+    Unchanged,
+    /// The file makes no sense, a line each; what was in force goes on.
+    Refused(Vec<String>),
+}
+
+/// What answers are made of.
+#[derive(Debug)]
+pub struct Routes {
+    /// How the enforcer stands.
+    pub status: watch::Receiver<Arc<Status>>,
+    /// Takes reloads; `None` without `--web.enable-lifecycle`.
+    pub reloads: Option<mpsc::Sender<Reload>>,
+}
+
+impl Handler for Routes {
+    fn answer(&self, request: &Request<()>) -> impl Future<Output = Response<Body>> + Send {
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+        let posts = request.method() == Method::POST;
+        let path = request.uri().path();
+        let known = match path {
+            "/-/reload" if posts => None,
+            "/-/reload" => Some(reply::only("POST")),
+            "/" | "/metrics" | "/-/healthy" | "/-/ready" if !reads => Some(reply::only("GET, HEAD")),
+            _ => Some(self.page(path, request.headers())),
+        };
+        async move {
+            match known {
+                Some(response) => response,
+                None => self.reload().await,
+            }
+        }
+    }
+}
+
+impl Routes {
+    fn page(&self, path: &str, headers: &HeaderMap) -> Response<Body> {
+        match path {
+            "/" => reply::html(html::page(&self.newest(), now())),
+            "/metrics" => self.metrics(headers),
+            "/-/healthy" => reply::told(self.healthy(), "healthy"),
+            "/-/ready" => reply::told(ready(&self.newest()), "ready"),
+            _ => reply::text(StatusCode::NOT_FOUND, "no such page; / has links to those there are"),
+        }
+    }
+
+    fn newest(&self) -> Arc<Status> {
+        self.status.borrow().clone()
+    }
+
+    fn metrics(&self, headers: &HeaderMap) -> Response<Body> {
+        let open = negotiate::wants_open_metrics(headers);
+        let format = if open { Format::OpenMetrics } else { Format::Text };
+        let moment = Moment { boot: now().boot, own: Own::read() };
+        let mut text = Vec::new();
+        match page::write(&self.newest(), &moment, format, &mut text) {
+            Ok(()) => {
+                let response = reply::page(format.content_type(), Body::from_iter([text]));
+                reply::with(response, VARY, "Accept")
+            }
+            Err(error) => reply::text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        }
+    }
+
+    fn healthy(&self) -> Result<(), String> {
+        match self.status.has_changed() {
+            Ok(_) => Ok(()),
+            Err(_) => Err("the loop that judges has ended".to_owned()),
+        }
+    }
+
+    async fn reload(&self) -> Response<Body> {
+        let Some(reloads) = &self.reloads else {
+            return reply::text(
+                StatusCode::FORBIDDEN,
+                "reloading over HTTP is off; --web.enable-lifecycle allows it, and SIGHUP always reloads",
+            );
+        };
+        let (answer, answered) = oneshot::channel();
+        if reloads.try_send(Reload(answer)).is_err() {
+            return busy("a reload is under way already");
+        }
+        match timeout(PATIENCE, answered).await {
+            Ok(Ok(outcome)) => told(&outcome),
+            Ok(Err(_)) => busy("the enforcer ends; nothing was reloaded"),
+            Err(_) => busy("the reload takes long; / and the log will tell how it went"),
+        }
+    }
+}
+
+fn told(outcome: &Outcome) -> Response<Body> {
+    match outcome {
+        Outcome::Applied(sha256) => reply::text(StatusCode::OK, &format!("in force: {sha256}")),
+        Outcome::Unchanged => reply::text(StatusCode::OK, "unchanged"),
+        Outcome::Refused(faults) => reply::text(
+            StatusCode::BAD_REQUEST,
+            &format!("the file makes no sense; what was in force goes on\n{}", faults.join("\n")),
+        ),
+    }
+}
+
+fn busy(why: &str) -> Response<Body> {
+    reply::with(reply::text(StatusCode::SERVICE_UNAVAILABLE, why), RETRY_AFTER, "5")
+}
+
+fn ready(status: &Status) -> Result<(), String> {
+    if status.policy.sha256.is_none() {
+        return Err("no policy is in force yet".to_owned());
+    }
+    if status.stream.seq.is_none() {
+        let why = status.stream.trouble.as_deref().unwrap_or("none has come yet");
+        return Err(format!("no snapshot was judged: {why}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,362 @@
+//! How the enforcer stands, as plain data: the control socket answers with it, and both pages are made from it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::tally::{Counters, Reloaded};
+use crate::policy::{Kind, Mode, Severity};
+use crate::verdict::{Hold, Outcome};
+
+/// Deeds that are remembered.
+pub const MOST_DEEDS: usize = 50;
+
+/// How the enforcer stands. Times are seconds since the Unix epoch; what was not observed is `None`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// The host's name.
+    pub node: String,
+    /// The enforcer's version.
+    pub version: String,
+    /// What any rule may do at most, whatever the file says.
+    pub cap: Cap,
+    /// What is in force.
+    pub policy: PolicyStatus,
+    /// Why nothing destructive is done on the whole node; nothing, if it may be.
+    pub holds: Vec<Held>,
+    /// Breakers that are open.
+    pub breakers: Vec<Open>,
+    /// Deeds of the last hour: the node's, then those of users and GPUs that have used some.
+    pub budgets: Vec<Budget>,
+    /// The rules, in the order of the file.
+    pub rules: Vec<RuleStatus>,
+    /// All flags that are up.
+    pub flags: Vec<Flag>,
+    /// What is coming, the soonest first.
+    pub pending: Vec<Pending>,
+    /// What was done or watched, the newest first; at most [`MOST_DEEDS`].
+    pub deeds: Vec<Deed>,
+    /// What is being done.
+    pub in_flight: Option<InFlight>,
+    /// Where snapshots come from.
+    pub stream: Stream,
+    /// What is counted.
+    pub counters: Counters,
+}
+
+impl Status {
+    /// Everything destructive is withheld for this reason.
+    #[must_use]
+    pub fn is_held(&self, hold: Hold) -> bool {
+        self.holds.iter().any(|held| held.hold == hold)
+            || self.breakers.iter().any(|open| open.breaker.hold() == hold)
+    }
+
+    /// The breaker is open.
+    #[must_use]
+    pub fn is_open(&self, breaker: Breaker) -> bool {
+        self.is_held(breaker.hold())
+    }
+
+    /// Puts a deed before those that are remembered.
+    pub fn remember(&mut self, deed: Deed) {
+        self.deeds.insert(0, deed);
+        self.deeds.truncate(MOST_DEEDS);
+    }
+}
+
+/// What any rule may do at most.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "mode", content = "why")]
+pub enum Cap {
+    /// What its own mode says.
+    #[default]
+    None,
+    /// To watch, and why: `--watch`, a right that is missing.
+    Watch(String),
+}
+
+/// The policy.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PolicyStatus {
+    /// Its file.
+    pub path: String,
+    /// SHA-256 of what is in force.
+    pub sha256: Option<String>,
+    /// When it was last read and found good.
+    pub loaded: Option<f64>,
+    /// How the last reading ended.
+    pub last: Option<Reloaded>,
+    /// When that was.
+    pub read: Option<f64>,
+    /// What is wrong with the file, a line each; nothing, if it is good.
+    pub faults: Vec<String>,
+}
+
+/// A reason to withhold destructive steps.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Held {
+    /// Which.
+    pub hold: Hold,
+    /// Until when, where that is known.
+    pub until: Option<f64>,
+    /// More, for people: who paused it and why.
+    pub detail: String,
+}
+
+/// Breakers that stop everything destructive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Breaker {
+    /// Half of all workloads matched at once.
+    Mass,
+    /// Three deeds in a row failed.
+    Failures,
+    /// Too much is unknown.
+    Unknown,
+}
+
+impl Breaker {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Mass, Self::Failures, Self::Unknown];
+
+    /// Its label value.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mass => "mass",
+            Self::Failures => "failures",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// What it withholds steps as.
+    #[must_use]
+    pub const fn hold(self) -> Hold {
+        match self {
+            Self::Mass => Hold::MassBreaker,
+            Self::Failures => Hold::FailureBreaker,
+            Self::Unknown => Hold::UnknownBreaker,
+        }
+    }
+}
+
+/// A breaker that is open.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Open {
+    /// Which.
+    pub breaker: Breaker,
+    /// Since when.
+    pub since: f64,
+    /// What opened it.
+    pub detail: String,
+}
+
+/// What a budget is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// The node.
+    Node,
+    /// A user.
+    User,
+    /// A GPU.
+    Gpu,
+}
+
+impl Scope {
+    /// Its label value.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::User => "user",
+            Self::Gpu => "gpu",
+        }
+    }
+}
+
+/// Deeds of the last hour.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Budget {
+    /// What it is for.
+    pub scope: Scope,
+    /// Whose it is: a user, a GPU's UUID; empty for the node's.
+    pub of: String,
+    /// Deeds that count.
+    pub used: u32,
+    /// Deeds that it allows.
+    pub limit: u32,
+}
+
+/// A rule and how many it is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleStatus {
+    /// Its name.
+    pub name: String,
+    /// What it is about.
+    pub of: Kind,
+    /// Whether it may act, in the end.
+    pub mode: Mode,
+    /// True samples that a match needs.
+    pub needed: Option<u32>,
+    /// Targets that match; none before it judged a snapshot.
+    pub matches: Option<u64>,
+    /// Targets of which it is true, but not for long enough.
+    pub pending: Option<u64>,
+    /// Targets of which it is not known.
+    pub unknown: Option<u64>,
+    /// What it does, a text each: `terminate after 25m`.
+    pub steps: Vec<String>,
+}
+
+/// A flag that is up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Flag {
+    /// Of which rule.
+    pub rule: String,
+    /// How bad.
+    pub severity: Severity,
+    /// About whom.
+    pub target: String,
+    /// UUIDs of the GPUs that it holds or is.
+    pub gpus: Vec<String>,
+    /// Its process, where it is one.
+    pub pid: Option<u32>,
+    /// Its owner, where it has one.
+    pub user: Option<String>,
+    /// Its name.
+    pub comm: Option<String>,
+    /// Since when.
+    pub since: f64,
+}
+
+/// A destructive step that is coming.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Pending {
+    /// Against whom.
+    pub target: String,
+    /// Its owner, where it has one.
+    pub user: Option<String>,
+    /// Its name.
+    pub comm: Option<String>,
+    /// By which rule.
+    pub rule: String,
+    /// Whether that may act.
+    pub mode: Mode,
+    /// Which.
+    pub step: String,
+    /// True samples so far.
+    pub streak: u32,
+    /// True samples that the step needs.
+    pub needed: u32,
+    /// In how many seconds at the earliest; none where that cannot be told.
+    pub due_in: Option<f64>,
+    /// Why it is due and not done.
+    pub hold: Option<Hold>,
+}
+
+/// What was done or watched.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Deed {
+    /// Its id in the audit log.
+    pub id: u64,
+    /// When it ended.
+    pub at: f64,
+    /// By which rule.
+    pub rule: String,
+    /// Whether that may act.
+    pub mode: Mode,
+    /// Which.
+    pub step: String,
+    /// Against whom.
+    pub target: String,
+    /// Its owner, where it has one.
+    pub user: Option<String>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// More, for people.
+    pub detail: String,
+    /// Bytes that were seen to come back.
+    pub released: Option<u64>,
+}
+
+/// What is being done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InFlight {
+    /// Its id in the audit log.
+    pub id: u64,
+    /// By which rule.
+    pub rule: String,
+    /// Which step.
+    pub step: String,
+    /// Against whom.
+    pub target: String,
+    /// Since when.
+    pub since: f64,
+}
+
+/// Where snapshots come from.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Stream {
+    /// The socket.
+    pub path: String,
+    /// It is being read.
+    pub connected: bool,
+    /// Why it is not.
+    pub trouble: Option<String>,
+    /// Number of the snapshot that was judged last.
+    pub seq: Option<u64>,
+    /// When that was seen, in milliseconds since boot.
+    pub seen_boot_ms: Option<u64>,
+    /// The beat, in milliseconds.
+    pub interval_ms: Option<u64>,
+    /// How long it took to judge, in seconds.
+    pub tick_seconds: Option<f64>,
+}
+
+impl Stream {
+    /// How long ago the snapshot that was judged last was seen, at this time since boot.
+    #[must_use]
+    pub fn age(&self, boot: Duration) -> Option<Duration> {
+        self.seen_boot_ms.map(|seen| boot.saturating_sub(Duration::from_millis(seen)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_deeds_are_remembered() {
+        let mut status = Status::default();
+        let deed = |id| Deed {
+            id,
+            at: 0.0,
+            rule: "idle".into(),
+            mode: Mode::Watch,
+            step: "terminate".into(),
+            target: "process:1@1".into(),
+            user: None,
+            outcome: Outcome::Watched,
+            detail: String::new(),
+            released: None,
+        };
+        for id in 0..60 {
+            status.remember(deed(id));
+        }
+        let ids: Vec<u64> = status.deeds.iter().map(|deed| deed.id).collect();
+        assert_eq!(ids, (10..60).rev().collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn it_survives_the_socket() {
+        let status = Status { cap: Cap::Watch("--watch".into()), ..Status::default() };
+        let json = serde_json::to_string(&status).expect("it is plain data");
+        assert_eq!(serde_json::from_str::<Status>(&json).expect("it was just written"), status);
+        assert_eq!(serde_json::from_str::<Status>("{}").expect("all has a default"), Status::default());
+    }
+}

@@ -1,0 +1,171 @@
+//! The commands that talk with a daemon: what they print, over a real socket.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
+
+#[path = "made_up/mod.rs"]
+mod made_up;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use bailiff_enforcer::clock::Now;
+use bailiff_enforcer::commands::{Ink, pause, status};
+use bailiff_enforcer::control::{Question, may_change};
+use bailiff_enforcer::flags::{Command, Flags};
+use bailiff_enforcer::web::Status;
+use bailiff_lifecycle::control::{self, Answers, Limits, Peer, refusal};
+use bailiff_lifecycle::exit::{Exit, Stop};
+use bailiff_lifecycle::socket::Socket;
+use clap::Parser;
+use made_up::{full, named};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+const NOW: Now = Now { wall: Duration::from_secs(1_700_000_000), boot: Duration::from_secs(3602) };
+
+/// Answers as a daemon does whose socket belongs to this group.
+struct Daemon(u32);
+
+impl Answers for Daemon {
+    async fn answer(&self, peer: &Peer, question: Value) -> Value {
+        let Ok(question) = serde_json::from_value::<Question>(question) else { return refusal("no such") };
+        if question.changes() && !may_change(peer, self.0) {
+            return refusal("root only");
+        }
+        match question {
+            Question::Status => json!({"ok": true, "status": full()}),
+            Question::Reload => json!({"ok": false, "error": "refused", "faults": ["rules.yaml:3:9: one"]}),
+            Question::Pause { for_seconds: Some(7200), reason } if reason == "upgrade" => json!({"ok": true}),
+            Question::Resume => json!({"ok": true}),
+            other => refusal(&format!("{other:?}")),
+        }
+    }
+}
+
+struct Running {
+    control: PathBuf,
+    _tell: oneshot::Sender<()>,
+    _folder: TempDir,
+}
+
+fn start() -> Running {
+    let folder = tempfile::tempdir().expect("a folder of our own");
+    let control = folder.path().join("enforcer.sock");
+    let socket = Socket::open(&control, "control").expect("it is free");
+    let group = socket.group().expect("it is there");
+    let (tell, told) = oneshot::channel::<()>();
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it starts");
+        runtime.block_on(async move {
+            tokio::select! {
+                () = control::serve(socket, Arc::new(Daemon(group)), Limits::default()) => {}
+                _ = told => {}
+            }
+        });
+    });
+    Running { control, _tell: tell, _folder: folder }
+}
+
+impl Running {
+    fn flags(&self, flags: &[&str]) -> Command {
+        let path = self.control.to_str().expect("it is text");
+        let all = [&["bailiff-enforcer"], flags, &["--control", path]].concat();
+        Flags::try_parse_from(all).expect("the flags are good").command
+    }
+
+    fn status(&self, flags: &[&str]) -> String {
+        let Command::Status(flags) = self.flags(&[&["status"], flags].concat()) else {
+            panic!("it is status")
+        };
+        let mut out = Vec::new();
+        status::run(&flags, NOW, Ink::Plain, &mut out).expect("it answers");
+        String::from_utf8(out).expect("it is text")
+    }
+
+    fn pause(&self, flags: &[&str]) -> Result<String, Stop> {
+        let Command::Pause(flags) = self.flags(&[&["pause"], flags].concat()) else { panic!("it is pause") };
+        let mut out = Vec::new();
+        pause::pause(&flags, &mut out)?;
+        Ok(String::from_utf8(out).expect("it is text"))
+    }
+}
+
+#[test]
+fn the_status_is_told_in_80_columns() {
+    let text = start().status(&[]);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    for told in [
+        "gpu-7  bailiff-enforcer 0.1.0\n",
+        "policy   /etc/bailiff/rules.yaml, abababababab, loaded 16 min 40 s ago\n",
+        "         rules.yaml:3:9: no attribute is called \"gpu_utill\"; gpu_util is\n",
+        "stream   /run/bailiff/stream.sock, snapshot 720, 2 s ago\n",
+        "watching whatever the file says: --watch\n",
+        "held     an admin paused it, for 1 h 0 min more (by root: upgrade)\n",
+        "breaker  mass, opened 0 s ago: 5 of 8 matched; resume closes it\n",
+        "doing    terminate of idle against workload:slurm:77, begun 0 s ago\n",
+        "budget   deeds of the last hour: 2 of 6 (the node), 2 of 3 (alice)\n",
+        "idle               enforce workload   1     2     0     flag warning, terminate…\n",
+        "stuck              enforce mps_server –     –     –     ",
+        "workload:slurm:77          alice      idle           terminate    300/360   held\n",
+        "SINCE\ncritical idle             process:41@98765 python3   alice        1 min 0 s ago\n",
+        "10s ago   idle           terminate  process:40@1234    released          40.0GiB\n",
+    ] {
+        assert!(text.contains(told), "{told}{text}");
+    }
+}
+
+#[test]
+fn the_status_of_a_daemon_that_knows_nothing() {
+    let text = status::text(&Status::default(), NOW, Ink::Plain);
+    assert!(
+        text.contains("none in force") && text.contains("no snapshot yet; down: not connected"),
+        "{text}"
+    );
+}
+
+#[test]
+fn names_do_not_move_the_terminal() {
+    let status = named("\u{1b}[2J\u{202e}", "a\nb\r\u{7}");
+    for ink in [Ink::Plain, Ink::Colour] {
+        let text = status::text(&status, NOW, ink).replace("\u{1b}[31m", "").replace("\u{1b}[1m", "");
+        let text = text.replace("\u{1b}[0m", "");
+        assert!(!text.contains(['\u{1b}', '\u{202e}', '\r', '\u{7}']), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+}
+
+#[test]
+fn json_has_all_of_it() {
+    let text = start().status(&["--json"]);
+    assert_eq!(serde_json::from_str::<Status>(&text).expect("it is JSON"), full());
+}
+
+#[test]
+fn pause_and_resume() {
+    let running = start();
+    let told = running.pause(&["--for", "2h", "--reason", "upgrade"]).expect("root may");
+    assert!(told.starts_with("paused for 2 h 0 min: "), "{told}");
+    let refused = running.pause(&["--reason", "x"]).expect_err("this daemon does not want to");
+    assert!(matches!(&refused, Stop::Failed(error) if error.to_string().contains("for_seconds: None")));
+    for time in ["soon", "0s"] {
+        let refused = running.pause(&["--for", time]).expect_err("it is no time to pause for");
+        assert!(matches!(&refused, Stop::Usage(why) if why.starts_with(&format!("--for={time}"))));
+    }
+    let mut out = Vec::new();
+    pause::resume(&running.control, &mut out).expect("root may");
+    assert!(out.starts_with(b"resumed"));
+}
+
+#[test]
+fn a_refused_file_ends_with_64() {
+    let running = start();
+    let mut out = Vec::new();
+    assert_eq!(pause::reload(&running.control, Ink::Plain, &mut out).expect("it answers"), Exit::Usage);
+    assert!(String::from_utf8(out).expect("it is text").ends_with("rules.yaml:3:9: one\n"));
+    let nobody = pause::reload(Path::new("/nonexistent/x.sock"), Ink::Plain, &mut Vec::new())
+        .expect_err("nobody answers");
+    assert!(nobody.to_string().contains("is the daemon running"), "{nobody}");
+}

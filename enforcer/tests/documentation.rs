@@ -1,0 +1,50 @@
+//! `docs/enforcer-metrics.md` says what `metrics.rs` says, and a full page reads as it did: `UPDATE_GOLDEN=1` renews
+//! both.
+#![expect(clippy::disallowed_methods, clippy::expect_used, reason = "the pages are files")]
+
+#[path = "made_up/mod.rs"]
+mod made_up;
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use bailiff_enforcer::metrics::{FAMILIES, OWN_PROCESS};
+use bailiff_enforcer::web::page::{self, Moment};
+use bailiff_exposition::own::Own;
+use bailiff_exposition::{Format, table};
+
+const HEAD: &str = "# Metrics of bailiff-enforcer
+
+Made from `enforcer/src/metrics.rs`. A series that is absent was not observed: a rule that has judged nothing has no
+matches, not 0 of them. Counters begin at the enforcer's start; those with a rule, a channel or a free reason begin
+with their first event. `target` is the name of `bailiff-enforcer status` and of the audit log.
+
+| metric | kind | labels | meaning |
+|---|---|---|---|
+";
+
+fn compare(file: &str, page: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&path, page).expect("the folder is ours");
+    }
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == page, "{file} is another: UPDATE_GOLDEN=1 renews it; read the difference");
+}
+
+#[test]
+fn every_metric_is_documented() {
+    let rows = table::rows(FAMILIES.iter().chain(OWN_PROCESS));
+    compare("../docs/enforcer-metrics.md", &(HEAD.to_owned() + &rows));
+}
+
+/// `promtool` reads this page in the end-to-end cases.
+#[test]
+fn a_full_page_reads_as_it_did() {
+    let own = Own { cpu_seconds: Some(1.5), ..Own::default() };
+    let moment = Moment { boot: Duration::from_secs(3602), own };
+    let mut page = Vec::new();
+    page::write(&made_up::full(), &moment, Format::Text, &mut page).expect("memory takes everything");
+    compare("tests/golden/full.prom", &String::from_utf8(page).expect("it is text"));
+}

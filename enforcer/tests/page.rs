@@ -1,0 +1,128 @@
+//! Cases of the page of metrics: what is on it, what is not, and that no name breaks it.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
+
+#[path = "made_up/mod.rs"]
+mod made_up;
+#[path = "../../exporter/tests/made_up/parse.rs"]
+mod parse;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bailiff_enforcer::metrics::{FAMILIES, OWN_PROCESS};
+use bailiff_enforcer::web::Status;
+use bailiff_enforcer::web::page::{self, MOST_FLAGS, Moment};
+use bailiff_exposition::Format;
+use bailiff_exposition::own::Own;
+use made_up::{full, named};
+use parse::{Page, parse};
+use proptest::prelude::*;
+
+fn written(status: &Status, format: Format) -> String {
+    let own = Own { cpu_seconds: Some(1.5), ..Own::default() };
+    let mut out = Vec::new();
+    let moment = Moment { boot: Duration::from_secs(3602), own };
+    page::write(status, &moment, format, &mut out).expect("memory takes everything");
+    String::from_utf8(out).expect("a page is text")
+}
+
+fn read(status: &Status) -> Page {
+    parse(&written(status, Format::Text))
+}
+
+#[test]
+fn every_family_is_on_a_full_page_with_the_labels_of_the_table() {
+    let page = read(&full());
+    for sample in &page.samples {
+        let family = FAMILIES.iter().chain(OWN_PROCESS).find(|family| family.name == sample.name);
+        let labels: Vec<&str> = family.expect("it is in the table").labels.split_ascii_whitespace().collect();
+        assert!(sample.labels.keys().all(|label| labels.contains(&label.as_str())), "{sample:?}");
+    }
+    let seen: BTreeSet<&str> = page.samples.iter().map(|sample| sample.name.as_str()).collect();
+    let missing: Vec<&str> =
+        FAMILIES.iter().map(|family| family.name).filter(|name| !seen.contains(name)).collect();
+    assert_eq!(missing, [""; 0]);
+}
+
+#[test]
+fn both_formats_tell_the_same() {
+    let open = written(&full(), Format::OpenMetrics);
+    assert!(open.ends_with("# EOF\n"));
+    assert_eq!(read(&full()).samples, parse(&open).samples);
+}
+
+#[test]
+fn what_was_not_observed_is_absent() {
+    let page = read(&Status::default());
+    for name in [
+        "bailiff_rule_matches",
+        "bailiff_policy_info",
+        "bailiff_policy_last_reload_successful",
+        "bailiff_policy_last_reload_success_timestamp_seconds",
+        "bailiff_enforcer_snapshot_age_seconds",
+        "bailiff_enforcer_tick_duration_seconds",
+        "bailiff_budget_used",
+        "bailiff_budget_limit",
+    ] {
+        assert_eq!(page.values(name), [], "{name}");
+    }
+    assert_eq!(page.value("bailiff_stream_connected", &[]), Some(0.0));
+    let full = read(&full());
+    assert_eq!(full.values("bailiff_rule_matches").len(), 1, "the other rule has judged nothing");
+}
+
+#[test]
+fn ages_are_those_of_the_request() {
+    assert_eq!(read(&full()).value("bailiff_enforcer_snapshot_age_seconds", &[]), Some(2.0));
+}
+
+#[test]
+fn an_open_breaker_is_a_hold_as_well() {
+    let page = read(&full());
+    let held = |hold| page.value("bailiff_hold_active", &[("hold", hold)]);
+    assert_eq!((held("mass_breaker"), held("paused"), held("stale")), (Some(1.0), Some(1.0), Some(0.0)));
+    assert_eq!(held("cooldown"), None, "that is one target's");
+    assert_eq!(page.value("bailiff_breaker_open", &[("breaker", "mass")]), Some(1.0));
+    assert_eq!(page.value("bailiff_breaker_open", &[("breaker", "unknown")]), Some(0.0));
+}
+
+#[test]
+fn a_flag_names_its_gpu_where_there_is_one() {
+    let page = read(&full());
+    let gpus: Vec<Option<&String>> =
+        page.values("bailiff_flag").into_iter().map(|(labels, _)| labels.get("gpu_uuid")).collect();
+    assert_eq!(gpus, [Some(&"GPU-0".to_owned()), None], "the critical one first");
+}
+
+#[test]
+fn flags_are_bounded_and_the_worst_are_shown() {
+    let mut status = full();
+    let (warning, critical) = (status.flags[0].clone(), status.flags[1].clone());
+    status.flags.clear();
+    for number in 0..300 {
+        let target = format!("workload:slurm:{number}");
+        status.flags.push(bailiff_enforcer::web::status::Flag { target, ..warning.clone() });
+    }
+    status.flags.push(critical);
+    let page = read(&status);
+    assert_eq!(page.values("bailiff_flag").len(), MOST_FLAGS);
+    assert_eq!(page.value("bailiff_flags_dropped", &[]), Some(45.0));
+    assert_eq!(page.value("bailiff_flag", &[("severity", "critical")]), Some(1.0));
+}
+
+proptest! {
+    #[test]
+    fn no_name_breaks_the_page(user in any::<String>(), comm in any::<String>(), target in ".{0,300}") {
+        let mut status = named(&user, &comm);
+        // Two targets whose names are cut to the same.
+        for flag in &mut status.flags {
+            flag.target.clone_from(&target);
+            flag.pid = None;
+        }
+        for format in [Format::Text, Format::OpenMetrics] {
+            let page = parse(&written(&status, format));
+            prop_assert!(!page.values("bailiff_flag").is_empty());
+        }
+    }
+}

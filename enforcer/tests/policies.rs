@@ -1,0 +1,393 @@
+//! Files of rules: good ones and what they mean, bad ones and what is said of them, and anything at all.
+//! `UPDATE_GOLDEN=1` renews the texts and the schema; read the difference.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, clippy::panic, reason = "cases are files")]
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bailiff_enforcer::policy::{self, Gravity, Paint, check};
+use proptest::prelude::*;
+
+/// 2026-11-21, noon.
+const NOW: Duration = Duration::from_hours(498_684);
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Files of rules in a folder, sorted by name.
+fn files(folder: &str) -> Vec<(String, Vec<u8>, PathBuf)> {
+    let mut files: Vec<_> = fs::read_dir(here(folder))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+        .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(&path).unwrap(), path))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "{folder} is empty");
+    files
+}
+
+fn golden(path: &Path, text: &str) {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(path, text).unwrap();
+    }
+    let wanted = fs::read_to_string(path).unwrap_or_default();
+    assert!(wanted == text, "{} is not this; UPDATE_GOLDEN=1 renews it:\n{text}", path.display());
+}
+
+fn shipped() -> Vec<(String, Vec<u8>, PathBuf)> {
+    files("../config").into_iter().chain(files("../config/rules")).collect()
+}
+
+#[test]
+fn what_is_shipped_loads_without_a_warning_and_ends_nobody() {
+    for (name, bytes, _) in shipped() {
+        let loaded = policy::load(&bytes, &name, NOW).unwrap_or_else(|faults| panic!("{faults}"));
+        assert!(loaded.warnings.is_empty(), "{}", loaded.warnings);
+        for rule in &loaded.policy.rules {
+            assert_eq!(rule.mode, policy::Mode::Watch, "{name}: {}", rule.name);
+        }
+    }
+}
+
+#[test]
+fn every_example_is_one_rule_of_its_own_name() {
+    for (name, bytes, _) in files("../config/rules") {
+        let rules = policy::load(&bytes, &name, NOW).unwrap().policy.rules;
+        let names: Vec<String> = rules.iter().map(|rule| format!("{}.yaml", rule.name)).collect();
+        assert_eq!(names, [name]);
+    }
+}
+
+#[test]
+fn good_files_mean_what_their_reports_say() {
+    for (name, bytes, path) in files("tests/good") {
+        let report = check::report(&name, &bytes, NOW, Paint::Plain);
+        assert!(report.sound, "{}", report.text);
+        golden(&path.with_extension("txt"), &report.text);
+    }
+}
+
+#[test]
+fn bad_files_are_refused_with_every_fault_at_its_place() {
+    for (name, bytes, path) in files("tests/bad") {
+        let faults = policy::load(&bytes, &name, NOW).expect_err(&name);
+        assert!(faults.errors() > 0, "{name}");
+        golden(&path.with_extension("txt"), &faults.render(Paint::Plain));
+        assert_eq!(faults.lines().count(), faults.iter().count());
+        for (fault, line) in faults.iter().zip(faults.lines()) {
+            assert!(line.starts_with(&format!("{name}:{}:{}: ", fault.line, fault.column)), "{line}");
+            let place = format!("--> {name}:{}:{}\n", fault.line, fault.column);
+            assert!(faults.render(Paint::Plain).contains(&place), "{place}");
+            assert!(line.lines().count() == 1 && !line.contains(char::is_control), "{line:?}");
+        }
+    }
+}
+
+#[test]
+fn faults_are_sorted_by_place_and_their_bytes_are_theirs() {
+    let text = "version: 1\nrules:\n  - name: ä\n    off: gpu\n    then: [{flagg: info}]\n";
+    let faults = policy::load(text.as_bytes(), "x.yaml", NOW).unwrap_err();
+    let places: Vec<(usize, usize, &str)> =
+        faults.iter().map(|fault| (fault.line, fault.column, &text[fault.bytes.clone()])).collect();
+    assert!(places.is_sorted_by_key(|(line, column, _)| (*line, *column)), "{places:?}");
+    for wanted in [(3, 11, "ä"), (4, 5, "off"), (5, 13, "flagg")] {
+        assert!(places.contains(&wanted), "{wanted:?} in {places:?}");
+    }
+}
+
+#[test]
+fn colours_are_for_terminals() {
+    let faults = policy::load(b"version: 2\n", "x.yaml", NOW).unwrap_err();
+    assert!(faults.render(Paint::Coloured).contains("\u{1b}["));
+    assert!(!faults.render(Paint::Plain).contains('\u{1b}'));
+}
+
+/// The fault that refuses a file.
+fn refusal(bytes: &[u8]) -> String {
+    let faults = policy::load(bytes, "bomb.yaml", NOW).unwrap_err();
+    let error = faults.iter().find(|fault| fault.gravity == Gravity::Error).unwrap();
+    assert!(faults.render(Paint::Plain).len() < 100_000);
+    error.message.clone()
+}
+
+#[test]
+fn bombs_are_refused_before_they_grow() {
+    assert!(refusal(&vec![b' '; (1 << 20) + 1]).contains("1 MiB"));
+    assert!(refusal(&vec![b'['; 1 << 20]).contains("more than 32 deep"));
+    assert!(refusal("{a: ".repeat(200_000).as_bytes()).contains("more than 32 deep"));
+    assert!(refusal("- ".repeat(500_000).as_bytes()).contains("more than 32 deep"));
+    assert!(
+        refusal(format!("version: [{}]", "1,".repeat(400_000)).as_bytes()).contains("more than 50000 values")
+    );
+}
+
+#[test]
+fn billions_of_laughs_are_refused() {
+    let mut aliases = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol, lol]\n".to_owned();
+    let mut uses = "version: 1\nconditions:\n  a0: {orphaned: true}\n".to_owned();
+    for step in 1..20 {
+        let before = step - 1;
+        writeln!(aliases, "a{step}: &a{step} [{}]", vec![format!("*a{before}"); 10].join(", ")).unwrap();
+        let all = vec![format!("{{use: a{before}}}"); 10].join(", ");
+        writeln!(uses, "  a{step}: {{any: [{all}]}}").unwrap();
+    }
+    assert!(refusal(aliases.as_bytes()).contains("anchors and aliases"));
+    uses.push_str("rules:\n  - {name: a, of: process, when: {use: a19}, for: 30m, then: [{flag: info}]}\n");
+    assert!(refusal(uses.as_bytes()).contains("grow too large"));
+}
+
+#[test]
+fn a_long_row_of_conditions_is_refused() {
+    let mut text = "version: 1\nconditions:\n  a0: {orphaned: true}\n".to_owned();
+    for step in 1..2000 {
+        writeln!(text, "  a{step}: {{use: a{}}}", step - 1).unwrap();
+    }
+    text.push_str("rules:\n  - {name: a, of: process, when: {use: a1999}, for: 30m, then: [{flag: info}]}\n");
+    assert!(refusal(text.as_bytes()).contains("deep"));
+}
+
+#[test]
+fn a_hundred_faults_are_kept_and_all_are_counted() {
+    let text = (0..1000).map(|key| format!("key{key}: 1")).collect::<Vec<_>>().join("\n");
+    let faults = policy::load(text.as_bytes(), "x.yaml", NOW).unwrap_err();
+    assert_eq!((faults.errors(), faults.iter().count()), (1002, 100));
+    assert!(faults.sum().contains("902 of them are not shown"), "{}", faults.sum());
+}
+
+fn any_good_file() -> impl Strategy<Value = Vec<u8>> {
+    let good: Vec<Vec<u8>> =
+        shipped().into_iter().chain(files("tests/good")).map(|(_, bytes, _)| bytes).collect();
+    prop::sample::select(good)
+}
+
+/// Bytes that mean something to YAML or to the grammar, and some that do not.
+fn a_change() -> impl Strategy<Value = Vec<u8>> {
+    let words = [
+        "",
+        "\n",
+        " ",
+        "\t",
+        ":",
+        ": ",
+        "- ",
+        "[",
+        "]",
+        "{",
+        "}",
+        "\"",
+        "'",
+        "#",
+        "&a ",
+        "*a",
+        "!x ",
+        "<<: ",
+        "|",
+        ">",
+        "%",
+        "?",
+        "~",
+        "null",
+        "true",
+        "0",
+        "-1",
+        "1e999",
+        "99999999999999999999",
+        "%",
+        "8GB",
+        "re:(",
+        "use: ",
+        "any: ",
+        "not: ",
+        "\u{0}",
+        "\u{feff}",
+        "\u{2028}",
+        "é",
+        "---\n",
+        "...\n",
+    ];
+    prop_oneof![
+        prop::sample::select(words.map(|word| word.as_bytes().to_vec()).to_vec()),
+        prop::collection::vec(any::<u8>(), 0..4),
+    ]
+}
+
+/// Loads it; whatever comes of it can be shown.
+fn survives(bytes: &[u8]) {
+    let report = check::report("x.yaml", bytes, NOW, Paint::Plain);
+    assert!(!report.text.is_empty());
+    if let Err(faults) = policy::load(bytes, "x.yaml", NOW) {
+        assert!(faults.errors() > 0);
+        assert!(faults.iter().all(|fault| fault.line > 0 && fault.column > 0));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        survives(&bytes);
+    }
+
+    #[test]
+    fn changed_files_do_no_harm(
+        good in any_good_file(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..8, a_change()), 1..6),
+    ) {
+        let mut bytes = good;
+        for (place, length, change) in changes {
+            let start = place.index(bytes.len() + 1);
+            let end = (start + length).min(bytes.len());
+            bytes.splice(start..end, change);
+        }
+        survives(&bytes);
+    }
+}
+
+fn one_rule(text: &str) -> policy::Rule {
+    let text = format!("version: 1\n{text}");
+    let loaded =
+        policy::load(text.as_bytes(), "x.yaml", NOW).unwrap_or_else(|faults| panic!("{faults}\n{text}"));
+    loaded.policy.rules.into_iter().next().unwrap()
+}
+
+/// A rule of processes with this `when`, after these keys of the file.
+fn condition(when: &str, file: &str) -> String {
+    let rule = format!("rules: [{{name: a, of: process, when: {when}, for: 30m, then: [{{flag: info}}]}}]\n");
+    one_rule(&format!("{file}{rule}")).condition
+}
+
+#[test]
+fn conditions_that_mean_the_same_have_one_name() {
+    let idle = condition("{gpu_util: {max: 1%}, cpu_util: {max: 5%}}", "");
+    let named = "conditions: {idle: {cpu_util: {max: 5%}, gpu_util: {max: 1%}}}\n";
+    for (when, file) in [
+        ("{cpu_util: {max: 5%}, gpu_util: {max: 1%}}", ""),
+        ("{cpu_util: {max: 5.0%}, gpu_util: {max: \"1 %\"}} # a comment", ""),
+        ("{use: idle}", named),
+        ("{use: [idle]}", named),
+        ("{all: [{use: idle}, {gpu_util: {max: 1%}}]}", named),
+        ("{all: [{all: [{gpu_util: {max: 1%}}]}], cpu_util: {max: 5%}}", ""),
+        ("{any: [{gpu_util: {max: 1%}, cpu_util: {max: 5%}}]}", ""),
+    ] {
+        assert_eq!(condition(&when.replace(" # a comment", ""), file), idle, "{when}");
+    }
+    for when in [
+        "{gpu_util: {max: 1%}}",
+        "{gpu_util: {below: 1%}, cpu_util: {max: 5%}}",
+        "{gpu_util: {max: 2%}, cpu_util: {max: 5%}}",
+        "{any: [{gpu_util: {max: 1%}}, {cpu_util: {max: 5%}}]}",
+        "{not: {gpu_util: {max: 1%}, cpu_util: {max: 5%}}}",
+        "{gpu_util: {max: 1%}, cpu_util: {max: 5%}, users: [alice]}",
+    ] {
+        assert_ne!(condition(when, ""), idle, "{when}");
+    }
+    let selected = |patterns: &str| condition(&format!("{{users: {patterns}}}"), "");
+    assert_eq!(selected("[a, b]"), selected("[b, a, b]"));
+    assert_ne!(selected("[a, b]"), selected("[\"a\\\", \\\"b\"]"));
+}
+
+#[test]
+fn what_a_rule_picks_from_is_part_of_its_condition() {
+    let rule = |pick: &str| {
+        let when = "when: {vram_free: {below: 8GiB}}, for: 30m";
+        one_rule(&format!("rules: [{{name: a, of: gpu, {when}, pick: {pick}, then: [{{flag: info}}]}}]"))
+            .condition
+    };
+    let usual = rule("{from: {vram: {min: 1GiB}}, idle_for: 5m}");
+    let written = "order: [lowest_priority, smallest_sufficient, longest_idle]";
+    assert_eq!(rule(&format!("{{from: {{vram: {{min: 1024MiB}}}}, idle_for: 300s, {written}}}")), usual);
+    assert_ne!(rule("{from: {vram: {min: 2GiB}}, idle_for: 5m}"), usual);
+    assert_ne!(rule("{from: {vram: {min: 1GiB}}, idle_for: 6m}"), usual);
+    assert_ne!(rule("{from: {vram: {min: 1GiB}}, idle_for: 5m, order: [youngest]}"), usual);
+}
+
+#[test]
+fn a_rule_says_or_the_file_says_or_the_built_in_values_hold() {
+    use policy::Mode::{Enforce, Watch};
+    use policy::Span::{Samples, Time};
+    let rule = "rules: [{name: a, of: process, when: {orphaned: true}, for: 30m, then: [{flag: info}, {notify: o}, {terminate: {}}]";
+    let file = "notify: {o: {tty: true}}\nmode: enforce\ndefaults: {max_gap: 5, startup_grace: 1m, clear_after: 2m, grace: 9s, cooldown: 4h}\n";
+    let built_in = one_rule(&format!("notify: {{o: {{tty: true}}}}\n{rule}}}]"));
+    let of_file = one_rule(&format!("{file}{rule}}}]"));
+    let own = one_rule(&format!(
+        "{file}{rule}, mode: watch, max_gap: 0, startup_grace: 0s, clear_after: 7, cooldown: 1s}}]"
+    ));
+    let seconds = Duration::from_secs;
+    let told =
+        |rule: &policy::Rule| (rule.mode, rule.max_gap, rule.startup_grace, rule.clear_after, rule.cooldown);
+    assert_eq!(told(&built_in), (Watch, 2, seconds(600), Samples(3), seconds(1800)));
+    assert_eq!(told(&of_file), (Enforce, 5, seconds(60), Time(seconds(120)), seconds(14_400)));
+    assert_eq!(told(&own), (Watch, 0, Duration::ZERO, Samples(7), seconds(1)));
+    let grace = |rule: &policy::Rule| rule.then[2].action.clone();
+    assert_eq!(grace(&built_in), policy::Action::Terminate { grace: seconds(60) });
+    assert_eq!(grace(&of_file), policy::Action::Terminate { grace: seconds(9) });
+}
+
+#[test]
+fn the_full_example_is_understood() {
+    use policy::{Action, Address, Ask, Channel, Field, Kind, Order, Span};
+    let text = fs::read(here("tests/good/everything.yaml")).unwrap();
+    let policy = policy::load(&text, "everything.yaml", NOW).unwrap().policy;
+    assert_eq!(policy.sha256.len(), 64);
+    assert_eq!((policy.interval, policy.allow_root), (None, false));
+    let limits = policy.limits;
+    assert_eq!(
+        (limits.per_gpu_hour, limits.per_user_hour, limits.per_node_hour, limits.max_processes),
+        (2, 3, 6, 512)
+    );
+    assert_eq!(policy.channels["owner"], Channel::Tty);
+    assert_eq!(policy.channels["ops"], Channel::Webhook(Address::File("/etc/bailiff/ops-url".into())));
+    let Some(Ask::Any(protected)) = &policy.protect else { panic!("{:?}", policy.protect) };
+    let fields: Vec<Field> = protected
+        .iter()
+        .map(|ask| match ask {
+            Ask::Select(selector) => selector.field,
+            _ => panic!("{ask:?}"),
+        })
+        .collect();
+    assert_eq!(fields, [Field::Users, Field::Comms, Field::Namespaces]);
+    let idle = &policy.rules[0];
+    assert_eq!((idle.of, idle.span), (Kind::Workload, Span::Time(Duration::from_mins(30))));
+    assert_eq!(idle.except[0].reason, "paper deadline");
+    assert_eq!(idle.except[0].until.map(|until| until.as_secs()), Some(1_798_761_600));
+    let names: Vec<&str> = idle.then.iter().map(|step| step.action.name()).collect();
+    assert_eq!(names, ["flag", "notify", "signal", "terminate"]);
+    let Action::Signal(signal) = &idle.then[2].action else { panic!("{:?}", idle.then[2]) };
+    assert_eq!((signal.name, signal.number), ("SIGUSR1", rustix::process::Signal::USR1.as_raw()));
+    let pick = policy.rules[6].pick.as_ref().unwrap();
+    assert_eq!(pick.order, [Order::LowestPriority, Order::SmallestSufficient, Order::LongestIdle]);
+    assert_eq!(pick.idle_for, Span::Samples(40));
+}
+
+#[test]
+fn windows_of_destructive_steps_are_long_enough() {
+    let loads = |file: &str, span: &str, then: &str| {
+        let text = format!(
+            "version: 1\nnotify: {{o: {{tty: true}}}}\n{file}rules: [{{name: a, of: process, when: {{orphaned: true}}, for: {span}, then: [{{notify: o}}, {then}]}}]"
+        );
+        policy::load(text.as_bytes(), "x.yaml", NOW).is_ok()
+    };
+    for (file, span, then, wanted) in [
+        ("", "{samples: 3}", "{terminate: {}}", true),
+        ("", "{samples: 2}", "{terminate: {}}", false),
+        ("", "{samples: 2}", "{after: {samples: 1}, terminate: {}}", true),
+        ("", "{samples: 1}", "{flag: info}", true),
+        ("", "30s", "{terminate: {}}", true),
+        ("", "29s", "{signal: USR1}", false),
+        ("", "29s", "{exec: [/bin/true]}", false),
+        ("", "20s", "{after: 10s, terminate: {}}", true),
+        ("", "1s", "{flag: info}", true),
+        ("interval: 5s\n", "30s", "{terminate: {}}", true),
+        ("interval: 15m\n", "30m", "{terminate: {}}", false),
+        ("interval: 15m\n", "31m", "{terminate: {}}", true),
+        ("interval: 1s\n", "5s", "{terminate: {}}", false),
+        ("interval: 1s\n", "{samples: 3}", "{terminate: {}}", true),
+    ] {
+        assert_eq!(loads(file, span, then), wanted, "{file}{span} {then}");
+    }
+}

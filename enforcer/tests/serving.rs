@@ -1,0 +1,182 @@
+//! The enforcer's pages as their readers meet them: over real sockets, with a made-up status.
+
+#![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+#[path = "made_up/mod.rs"]
+mod made_up;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use bailiff_enforcer::web::{Outcome, Reload, Routes, Status};
+use bailiff_lifecycle::server::{self, Limits};
+use made_up::{full, named};
+use tokio::sync::{mpsc, oneshot, watch};
+
+const LONG: Duration = Duration::from_mins(10);
+const PATIENT: Limits = Limits { connections: 8, header: LONG, write: LONG, drain: LONG };
+
+struct Running {
+    address: SocketAddr,
+    show: watch::Sender<Arc<Status>>,
+    reloads: Option<mpsc::Receiver<Reload>>,
+    _tell: oneshot::Sender<()>,
+    _server: JoinHandle<std::io::Result<()>>,
+}
+
+#[derive(Clone, Copy)]
+enum Lifecycle {
+    On,
+    Off,
+}
+
+fn start(lifecycle: Lifecycle) -> Running {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    listener.set_nonblocking(true).expect("it is a socket");
+    let address = listener.local_addr().expect("it is bound");
+    let (show, status) = watch::channel(Arc::new(Status::default()));
+    let (ask, reloads) = mpsc::channel(1);
+    let on = matches!(lifecycle, Lifecycle::On);
+    let routes = Arc::new(Routes { status, reloads: on.then_some(ask) });
+    let (tell, told) = oneshot::channel::<()>();
+    let server = thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(server::serve(vec![listener], routes, PATIENT, async { drop(told.await) }))
+    });
+    Running { address, show, reloads: on.then_some(reloads), _tell: tell, _server: server }
+}
+
+impl Running {
+    fn ask(&self, request: &str) -> String {
+        ask(self.address, request)
+    }
+
+    fn show(&self, status: Status) {
+        self.show.send_replace(Arc::new(status));
+    }
+
+    /// What is answered to a reload that ends like this.
+    fn reload(&mut self, outcome: Outcome) -> String {
+        let mut reloads = self.reloads.take().expect("reloads are on");
+        let loop_of_ours = thread::spawn(move || {
+            let Reload(answer) = reloads.blocking_recv().expect("somebody asks");
+            answer.send(outcome).expect("the answer is waited for");
+            reloads
+        });
+        let answer = ask(self.address, "POST /-/reload");
+        self.reloads = Some(loop_of_ours.join().expect("it does not panic"));
+        answer
+    }
+}
+
+fn ask(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+
+    write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        .expect("it is open");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("it answers");
+    text
+}
+
+fn code(answer: &str) -> &str {
+    answer.split(' ').nth(1).expect("a status line has a code")
+}
+
+#[test]
+fn reading_and_nothing_else() {
+    let running = start(Lifecycle::Off);
+    let cases = [
+        ("GET /", "200"),
+        ("HEAD /", "200"),
+        ("GET /metrics", "200"),
+        ("GET /-/healthy", "200"),
+        ("GET /nowhere", "404"),
+        ("POST /nowhere", "404"),
+        ("POST /metrics", "405"),
+        ("DELETE /", "405"),
+        ("GET /-/reload", "405"),
+        ("PUT /-/reload", "405"),
+        ("POST /-/reload", "403"),
+    ];
+    for (request, expected) in cases {
+        assert_eq!(code(&running.ask(request)), expected, "{request}");
+    }
+    assert!(running.ask("POST /-/reload").contains("--web.enable-lifecycle allows it"));
+}
+
+#[test]
+fn a_reload_answers_how_it_went() {
+    let mut running = start(Lifecycle::On);
+    let cases = [
+        (Outcome::Applied("ab12".into()), "200", "in force: ab12\n"),
+        (Outcome::Unchanged, "200", "unchanged\n"),
+        (
+            Outcome::Refused(vec!["3:9: one".into(), "4:1: two".into()]),
+            "400",
+            "goes on\n3:9: one\n4:1: two\n",
+        ),
+    ];
+    for (outcome, expected, text) in cases {
+        let answer = running.reload(outcome);
+        assert!(code(&answer) == expected && answer.ends_with(text), "{answer}");
+    }
+    running.reloads = None;
+    assert_eq!(code(&running.ask("POST /-/reload")), "503", "nobody reloads any more");
+}
+
+#[test]
+fn ready_is_with_a_policy_and_a_snapshot() {
+    let running = start(Lifecycle::Off);
+    assert!(running.ask("GET /-/ready").ends_with("no policy is in force yet\n"));
+    let mut status = full();
+    status.stream.seq = None;
+    status.stream.trouble = Some("no such file".into());
+    running.show(status);
+    assert!(running.ask("GET /-/ready").ends_with("no snapshot was judged: no such file\n"));
+    running.show(full());
+    assert_eq!(code(&running.ask("GET /-/ready")), "200");
+}
+
+#[test]
+fn a_loop_that_ended_is_unhealthy() {
+    let Running { address, show, _tell: tell, .. } = start(Lifecycle::Off);
+    drop(show);
+    assert_eq!(code(&ask(address, "GET /-/healthy")), "503");
+    drop(tell);
+}
+
+#[test]
+fn the_page_tells_what_is_held_and_why() {
+    let running = start(Lifecycle::Off);
+    running.show(full());
+    let html = running.ask("GET /");
+    for shown in [
+        "Rules on gpu-7",
+        "Only watching, whatever the file says: --watch",
+        "an admin paused it (by root: upgrade)",
+        "Breaker mass open since",
+        "gpu_utill",
+        "workload:slurm:77",
+        "300/360",
+        "5 min 0 s",
+        "40.0 GiB",
+        "2 of 6",
+        "critical",
+    ] {
+        assert!(html.contains(shown), "{shown}: {html}");
+    }
+    assert!(html.contains("content-security-policy: default-src 'none'") && !html.contains("<script"));
+}
+
+#[test]
+fn names_are_text_and_never_markup() {
+    let running = start(Lifecycle::Off);
+    running.show(named("<script>alert(1)</script>", "\u{202e}\u{1b}[2J<b>"));
+    let html = running.ask("GET /");
+    assert!(html.contains("&lt;script&gt;"));
+    assert!(!html.contains("<script>") && !html.contains("<b>") && !html.contains('\u{1b}'), "{html}");
+}

@@ -1,0 +1,130 @@
+//! What the system says of this process: the metrics that every exporter has.
+
+#![expect(clippy::disallowed_methods, reason = "reads /proc/self, whatever --procfs says")]
+
+use std::fs;
+
+use bailiff_snapshot::stat;
+use rustix::param::{clock_ticks_per_second, page_size};
+
+use crate::{Labels, Writer, families};
+
+families! {
+FAMILIES {
+CPU Counter Seconds "process_cpu_seconds_total" [""]
+    "Total user and system CPU time spent in seconds.";
+RESIDENT Gauge Bytes "process_resident_memory_bytes" [""]
+    "Resident memory size in bytes.";
+VIRTUAL Gauge Bytes "process_virtual_memory_bytes" [""]
+    "Virtual memory size in bytes.";
+OPEN_FDS Gauge One "process_open_fds" [""]
+    "Number of open file descriptors.";
+MAX_FDS Gauge One "process_max_fds" [""]
+    "Maximum number of open file descriptors.";
+START_TIME Gauge Seconds "process_start_time_seconds" [""]
+    "Start time of the process since unix epoch in seconds.";
+}
+}
+
+/// Figures of this process; `None` where they could not be read.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Own {
+    /// CPU time used.
+    pub cpu_seconds: Option<f64>,
+    /// Memory in RAM.
+    pub resident_bytes: Option<u64>,
+    /// Memory mapped.
+    pub virtual_bytes: Option<u64>,
+    /// Descriptors open.
+    pub open_fds: Option<u64>,
+    /// Descriptors allowed.
+    pub max_fds: Option<u64>,
+    /// When it started, seconds since the Unix epoch.
+    pub started: Option<f64>,
+}
+
+impl Own {
+    /// Reads them.
+    #[must_use]
+    pub fn read() -> Self {
+        let line = fs::read("/proc/self/stat").unwrap_or_default();
+        let stat = stat::parse(&line);
+        let sizes = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        let boot = fs::read_to_string("/proc/stat").ok().and_then(|text| boot_time(&text));
+        let started = stat.as_ref().map(|stat| seconds(stat.key.start_ticks));
+        Self {
+            cpu_seconds: stat.as_ref().map(|stat| seconds(stat.cpu_ticks)),
+            virtual_bytes: pages(&sizes, 0),
+            resident_bytes: pages(&sizes, 1),
+            // The descriptor that lists the folder is in the list.
+            open_fds: fs::read_dir("/proc/self/fd").ok().map(|list| (list.count() as u64).saturating_sub(1)),
+            max_fds: fs::read_to_string("/proc/self/limits").ok().and_then(|text| max_fds(&text)),
+            started: boot.zip(started).map(|(boot, since)| boot + since),
+        }
+    }
+}
+
+/// Writes them.
+pub fn write(own: &Own, page: &mut Writer<'_>) {
+    let none = Labels::default();
+    if let Some(seconds) = own.cpu_seconds {
+        page.put(&CPU, &none, seconds);
+    }
+    let whole = [
+        (&RESIDENT, own.resident_bytes),
+        (&VIRTUAL, own.virtual_bytes),
+        (&OPEN_FDS, own.open_fds),
+        (&MAX_FDS, own.max_fds),
+    ];
+    for (family, number) in whole {
+        if let Some(number) = number {
+            page.put(family, &none, number);
+        }
+    }
+    if let Some(seconds) = own.started {
+        page.put(&START_TIME, &none, seconds);
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "ticks since boot are far below 2^53")]
+fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / clock_ticks_per_second() as f64
+}
+
+/// A field of `/proc/PID/statm`, in bytes.
+fn pages(statm: &str, field: usize) -> Option<u64> {
+    let pages: u64 = statm.split_ascii_whitespace().nth(field)?.parse().ok()?;
+    pages.checked_mul(page_size() as u64)
+}
+
+/// `btime` of `/proc/stat`.
+fn boot_time(text: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
+}
+
+/// The soft limit; without one there is none to tell.
+fn max_fds(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_are_understood() {
+        assert_eq!(pages("100 20 5 1 0 30 0\n", 1), Some(20 * page_size() as u64));
+        assert_eq!(pages("", 1), None);
+        assert_eq!(boot_time("cpu 1 2\nbtime 1700000000\n"), Some(1_700_000_000.0));
+        let limits = "Limit   Soft Limit  Hard Limit  Units\nMax open files    1024    524288    files\n";
+        assert_eq!(max_fds(limits), Some(1024));
+        assert_eq!(max_fds("Max open files unlimited unlimited files"), None);
+    }
+
+    #[test]
+    fn this_process_is_known() {
+        let own = Own::read();
+        assert!(own.resident_bytes > Some(0) && own.open_fds > Some(0) && own.started > Some(0.0));
+    }
+}

@@ -1,0 +1,286 @@
+//! Writes samples as text: Prometheus' format 0.0.4, or `OpenMetrics` 1.0, from the same table.
+
+use std::io::{self, Write};
+
+use crate::{Family, Kind, Labels, Unit};
+
+/// So many bytes are gathered before they are handed on: a page is never whole in memory because of us.
+const CHUNK: usize = 32 * 1024;
+
+/// The form of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// `text/plain; version=0.0.4`
+    Text,
+    /// `application/openmetrics-text; version=1.0.0`
+    OpenMetrics,
+}
+
+impl Format {
+    /// As a `Content-Type` header tells it.
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// A sample's number. Whole numbers are written exactly.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Number {
+    /// Not below zero.
+    Whole(u64),
+    /// Either.
+    Signed(i64),
+    /// Any; one that is not finite is not written.
+    Real(f64),
+    /// Written as a ratio.
+    Percent(u32),
+}
+
+impl From<u64> for Number {
+    fn from(number: u64) -> Self {
+        Self::Whole(number)
+    }
+}
+
+impl From<u32> for Number {
+    fn from(number: u32) -> Self {
+        Self::Whole(number.into())
+    }
+}
+
+impl From<bool> for Number {
+    fn from(yes: bool) -> Self {
+        Self::Whole(yes.into())
+    }
+}
+
+impl From<i64> for Number {
+    fn from(number: i64) -> Self {
+        Self::Signed(number)
+    }
+}
+
+impl From<f64> for Number {
+    fn from(number: f64) -> Self {
+        Self::Real(number)
+    }
+}
+
+/// 1, the number of every info.
+pub const PRESENT: Number = Number::Whole(1);
+
+/// What a page is written with. An error is kept until the end: half a page is no page.
+pub struct Writer<'a> {
+    format: Format,
+    out: &'a mut dyn Write,
+    buffer: Vec<u8>,
+    /// The family whose head is on the page.
+    headed: Option<&'static Family>,
+    outcome: io::Result<()>,
+}
+
+impl<'a> Writer<'a> {
+    /// Nothing is written yet.
+    pub fn new(format: Format, out: &'a mut dyn Write) -> Self {
+        Self { format, out, buffer: Vec::new(), headed: None, outcome: Ok(()) }
+    }
+
+    /// Writes one sample, under its family's head.
+    pub fn put(&mut self, family: &'static Family, labels: &Labels, number: impl Into<Number>) {
+        self.line(family, (labels.open(), None), number.into());
+    }
+
+    /// Writes one sample with one more label.
+    pub fn put_as(
+        &mut self,
+        (family, label, value): (&'static Family, &str, &str),
+        labels: &Labels,
+        number: impl Into<Number>,
+    ) {
+        self.line(family, (labels.open(), Some((label, value))), number.into());
+    }
+
+    /// Ends the static part of a page; its tail may follow.
+    ///
+    /// # Errors
+    /// Where not all of it could be written.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.hand_on();
+        self.outcome
+    }
+
+    /// Ends the page.
+    ///
+    /// # Errors
+    /// Where not all of it could be written.
+    pub fn end(mut self) -> io::Result<()> {
+        if self.format == Format::OpenMetrics {
+            self.buffer.extend_from_slice(b"# EOF\n");
+        }
+        self.finish()
+    }
+
+    fn line(&mut self, family: &'static Family, (open, last): (&str, Option<(&str, &str)>), number: Number) {
+        if matches!(number, Number::Real(real) if !real.is_finite()) {
+            return;
+        }
+        if !self.headed.is_some_and(|headed| std::ptr::eq(headed, family)) {
+            self.head(family);
+        }
+        self.text(family.name);
+        self.text(open);
+        if let Some((label, value)) = last {
+            self.text(if open.is_empty() { "{" } else { "," });
+            self.text(label);
+            self.text("=\"");
+            self.text(value);
+            self.text("\"");
+        }
+        self.text(if open.is_empty() && last.is_none() { " " } else { "} " });
+        self.number(number);
+        self.text("\n");
+        if self.buffer.len() >= CHUNK {
+            self.hand_on();
+        }
+    }
+
+    fn head(&mut self, family: &'static Family) {
+        let (name, kind) = match (self.format, family.kind) {
+            (Format::Text, Kind::Counter) => (family.name, "counter"),
+            (Format::OpenMetrics, Kind::Counter) => (family.name.trim_end_matches("_total"), "counter"),
+            (Format::OpenMetrics, Kind::Info) => (family.name.trim_end_matches("_info"), "info"),
+            // The text format knows no info.
+            (_, Kind::Gauge) | (Format::Text, Kind::Info) => (family.name, "gauge"),
+        };
+        self.comment(["HELP", name, family.help]);
+        self.comment(["TYPE", name, kind]);
+        if self.format == Format::OpenMetrics && family.unit != Unit::One {
+            self.comment(["UNIT", name, family.unit.name()]);
+        }
+        self.headed = Some(family);
+    }
+
+    fn comment(&mut self, words: [&str; 3]) {
+        self.text("#");
+        for word in words {
+            self.text(" ");
+            self.text(word);
+        }
+        self.text("\n");
+    }
+
+    fn text(&mut self, text: &str) {
+        self.buffer.extend_from_slice(text.as_bytes());
+    }
+
+    fn number(&mut self, number: Number) {
+        let written = match number {
+            Number::Whole(number) => write!(self.buffer, "{number}"),
+            Number::Signed(number) => write!(self.buffer, "{number}"),
+            // Nearly every number is whole, and those are written several times as fast.
+            #[expect(clippy::cast_possible_truncation, reason = "it is whole and small")]
+            Number::Real(number) if number.fract() == 0.0 && number.abs() < 1e15 => {
+                write!(self.buffer, "{}", number as i64)
+            }
+            Number::Real(number) => write!(self.buffer, "{number}"),
+            Number::Percent(percent) if percent % 100 == 0 => write!(self.buffer, "{}", percent / 100),
+            Number::Percent(percent) if percent % 10 == 0 => {
+                write!(self.buffer, "{}.{}", percent / 100, percent / 10 % 10)
+            }
+            Number::Percent(percent) => write!(self.buffer, "{}.{:02}", percent / 100, percent % 100),
+        };
+        self.note(written);
+    }
+
+    fn hand_on(&mut self) {
+        if self.outcome.is_ok() {
+            self.outcome = self.out.write_all(&self.buffer);
+        }
+        self.buffer.clear();
+    }
+
+    fn note(&mut self, outcome: io::Result<()>) {
+        if self.outcome.is_ok() {
+            self.outcome = outcome;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static GPU_INFO: Family = family("bailiff_gpu_info", Kind::Info, Unit::One);
+    static GPU_ENERGY: Family = family("bailiff_gpu_energy_joules_total", Kind::Counter, Unit::Joules);
+    static GPU_POWER: Family = family("bailiff_gpu_power_watts", Kind::Gauge, Unit::Watts);
+    static UNACCOUNTED: Family = family("bailiff_gpu_memory_unaccounted_bytes", Kind::Gauge, Unit::Bytes);
+    static SNAPSHOTS: Family = family("bailiff_snapshots_total", Kind::Counter, Unit::One);
+    static GAPS: Family = family("bailiff_gaps_total", Kind::Counter, Unit::One);
+    static GPU_CLOCK: Family = family("bailiff_gpu_clock_hertz", Kind::Gauge, Unit::Hertz);
+
+    const fn family(name: &'static str, kind: Kind, unit: Unit) -> Family {
+        Family { name, kind, unit, labels: "gpu gap clock", help: "What it means." }
+    }
+
+    fn page(format: Format) -> String {
+        let mut out = Vec::new();
+        let mut writer = Writer::new(format, &mut out);
+        let gpu = Labels::default().with("gpu", "0");
+        writer.put(&GPU_INFO, &gpu, PRESENT);
+        writer.put(&GPU_ENERGY, &gpu, 0.25);
+        writer.put(&GPU_POWER, &gpu, f64::NAN);
+        writer.put(&UNACCOUNTED, &gpu, -7_i64);
+        writer.put(&SNAPSHOTS, &Labels::default(), u64::MAX);
+        writer.put_as((&GAPS, "gap", "memory"), &Labels::default(), 0_u64);
+        writer.put_as((&GPU_CLOCK, "clock", "sm"), &gpu, 1_980_000_000_u64);
+        writer.end().expect("a Vec takes everything");
+        String::from_utf8(out).expect("it is text")
+    }
+
+    fn samples(page: &str) -> Vec<&str> {
+        page.lines().filter(|line| !line.starts_with('#')).collect()
+    }
+
+    #[test]
+    fn samples_are_the_same_in_both_formats() {
+        let expected = [
+            "bailiff_gpu_info{gpu=\"0\"} 1",
+            "bailiff_gpu_energy_joules_total{gpu=\"0\"} 0.25",
+            "bailiff_gpu_memory_unaccounted_bytes{gpu=\"0\"} -7",
+            "bailiff_snapshots_total 18446744073709551615",
+            "bailiff_gaps_total{gap=\"memory\"} 0",
+            "bailiff_gpu_clock_hertz{gpu=\"0\",clock=\"sm\"} 1980000000",
+        ];
+        assert_eq!(samples(&page(Format::Text)), expected);
+        assert_eq!(samples(&page(Format::OpenMetrics)), expected);
+    }
+
+    #[test]
+    fn heads_speak_their_format() {
+        let text = page(Format::Text);
+        assert!(text.contains("# TYPE bailiff_gpu_info gauge\n"));
+        assert!(text.contains("# TYPE bailiff_gpu_energy_joules_total counter\n"));
+        assert!(!text.contains("UNIT") && !text.contains("EOF") && !text.contains("watts"));
+        let open = page(Format::OpenMetrics);
+        assert!(open.contains("# TYPE bailiff_gpu info\n"));
+        assert!(
+            open.contains(
+                "# TYPE bailiff_gpu_energy_joules counter\n# UNIT bailiff_gpu_energy_joules joules\n"
+            )
+        );
+        assert!(open.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn a_page_that_could_not_be_written_is_no_page() {
+        let mut full = [0; 8];
+        let mut out = full.as_mut_slice();
+        let mut writer = Writer::new(Format::Text, &mut out);
+        writer.put(&SNAPSHOTS, &Labels::default(), 1_u64);
+        assert!(writer.end().is_err());
+    }
+}

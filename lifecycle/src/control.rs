@@ -1,0 +1,145 @@
+//! The control socket: questions and answers over a Unix socket, one JSON object a line each way. Whoever asks is
+//! known by the kernel's word.
+
+mod ask;
+mod peer;
+
+use std::future::Future;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::OwnedReadHalf;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+pub use ask::ask;
+pub use peer::Peer;
+
+use crate::socket::Socket;
+
+/// A question has at most this many bytes.
+const QUESTION_BYTES: usize = 64 * 1024;
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// What answers questions.
+pub trait Answers: Send + Sync + 'static {
+    /// Answers one; whether this one may ask for it is for the answerer to decide.
+    fn answer(&self, peer: &Peer, question: Value) -> impl Future<Output = Value> + Send;
+}
+
+/// What a client may take of us.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Clients at one time; more are turned away.
+    pub clients: usize,
+    /// To send a question, and to read its answer; a silent client is cut after it as well.
+    pub client: Duration,
+    /// To find an answer.
+    pub answer: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { clients: 16, client: Duration::from_secs(10), answer: Duration::from_secs(8) }
+    }
+}
+
+/// An answer that says that it went wrong, and why.
+#[must_use]
+pub fn refusal(why: &str) -> Value {
+    json!({"ok": false, "error": why})
+}
+
+/// Answers until it is dropped; the socket's file goes with it.
+pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
+    let Socket { listener, file: _file } = socket;
+    let listener = match UnixListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "no control socket"),
+    };
+    let room = Arc::new(Semaphore::new(limits.clients));
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => match Arc::clone(&room).try_acquire_owned() {
+                Ok(permit) => {
+                    let answers = Arc::clone(&answers);
+                    tokio::spawn(async move {
+                        let _permit = permit;
+                        if let Err(error) = converse(stream, answers, limits).await {
+                            tracing::debug!(%error, "a client of the control socket has gone");
+                        }
+                    });
+                }
+                Err(_) => turn_away(stream),
+            },
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept clients of the control socket");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// The socket's buffer is empty and takes a line at once; a client that is gone does not matter.
+fn turn_away(stream: UnixStream) {
+    tracing::warn!("a client of the control socket was turned away: there are too many");
+    if let Ok(mut stream) = stream.into_std() {
+        let _ = stream.write_all(&line(&refusal("too many clients at one time; ask again")));
+    }
+}
+
+/// What a client said.
+enum Said {
+    Question(Value),
+    Nonsense(&'static str),
+    TooMuch,
+    Nothing,
+}
+
+async fn converse(stream: UnixStream, answers: Arc<impl Answers>, limits: Limits) -> io::Result<()> {
+    let peer = Peer::of(&stream).await?;
+    let (from, mut to) = stream.into_split();
+    let mut from = BufReader::new(from);
+    loop {
+        let said = timeout(limits.client, next(&mut from)).await??;
+        let last = matches!(said, Said::TooMuch);
+        let answer = match said {
+            Said::Question(question) => match timeout(limits.answer, answers.answer(&peer, question)).await {
+                Ok(answer) => answer,
+                Err(_) => refusal("no answer was found in time"),
+            },
+            Said::Nonsense(why) => refusal(why),
+            Said::TooMuch => refusal("a question has at most 64 KiB"),
+            Said::Nothing => return Ok(()),
+        };
+        timeout(limits.client, to.write_all(&line(&answer))).await??;
+        if last {
+            return Ok(());
+        }
+    }
+}
+
+async fn next(from: &mut BufReader<OwnedReadHalf>) -> io::Result<Said> {
+    let mut line = Vec::new();
+    from.take(QUESTION_BYTES as u64 + 1).read_until(b'\n', &mut line).await?;
+    if line.is_empty() {
+        return Ok(Said::Nothing);
+    }
+    if line.len() > QUESTION_BYTES {
+        return Ok(Said::TooMuch);
+    }
+    Ok(match serde_json::from_slice(&line) {
+        Ok(question @ Value::Object(_)) => Said::Question(question),
+        Ok(_) => Said::Nonsense("a question is a JSON object"),
+        Err(_) => Said::Nonsense("a question is a line of JSON"),
+    })
+}
+
+fn line(answer: &Value) -> Vec<u8> {
+    // `Value`'s own text has no line breaks but at its end, where it is put here.
+    format!("{answer}\n").into_bytes()
+}

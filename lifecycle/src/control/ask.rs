@@ -1,0 +1,120 @@
+//! The asking side of the control socket: one question, one answer, and no wait without an end.
+
+#![expect(clippy::disallowed_methods, reason = "a deadline over several waits needs a clock")]
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, bail};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use serde_json::Value;
+
+use crate::exit::plain;
+
+/// A command that waits longer has lost its admin.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// An answer of more is none of ours.
+const ANSWER_BYTES: u64 = 64 << 20;
+
+/// Asks the daemon behind a control socket and waits at most 10 s for its answer.
+///
+/// # Errors
+/// Where nobody answers, or what is answered is no line of JSON.
+pub fn ask(path: &Path, question: &Value) -> Result<Value> {
+    ask_within(path, question, DEADLINE)
+}
+
+fn ask_within(path: &Path, question: &Value, limit: Duration) -> Result<Value> {
+    let end = Instant::now() + limit;
+    let name = path.display();
+    let stream = open(path, limit).map_err(|error| anyhow!("cannot ask {name}: {}", why(&error)))?;
+    let line = exchange(Timed { stream, end }, question)
+        .map_err(|error| anyhow!("no answer from {name}: {}", why(&error)))?;
+    if line.is_empty() {
+        bail!("no answer from {name}: it hung up");
+    }
+    serde_json::from_slice(&line).map_err(|error| anyhow!("the answer from {name} is no JSON: {error}"))
+}
+
+/// Connects; a daemon whose queue is full is waited for no longer than the limit.
+fn open(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+    connect(&socket, &address)?;
+    Ok(socket.into())
+}
+
+fn exchange(mut stream: Timed, question: &Value) -> io::Result<Vec<u8>> {
+    stream.write_all(format!("{question}\n").as_bytes())?;
+    let mut line = Vec::new();
+    BufReader::new(stream.take(ANSWER_BYTES)).read_until(b'\n', &mut line)?;
+    Ok(line)
+}
+
+fn why(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            format!("{}; is the daemon running, and is this its control socket?", plain(error))
+        }
+        io::ErrorKind::PermissionDenied => format!("{}; root and the socket's group may", plain(error)),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "it did not answer in time".to_owned(),
+        _ => plain(error),
+    }
+}
+
+/// A stream all of whose waits end at one moment.
+struct Timed {
+    stream: UnixStream,
+    end: Instant,
+}
+
+impl Timed {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(into)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_went_wrong_is_told() {
+        let folder = tempfile::tempdir().expect("a folder of our own");
+        let path = folder.path().join("control.sock");
+        let told = |limit| ask_within(&path, &json!({}), limit).expect_err("nobody answers").to_string();
+        assert!(told(DEADLINE).contains("no such file or directory; is the daemon running"), "{path:?}");
+        let deaf = UnixListener::bind(&path).expect("nothing is there");
+        let short = Duration::from_millis(20);
+        assert!(told(short).ends_with("it did not answer in time"), "it is never accepted");
+        drop(deaf);
+        assert!(told(DEADLINE).contains("connection refused; is the daemon running"));
+    }
+}

@@ -1,0 +1,62 @@
+//! Responses of the few kinds that daemons give: a line of text, a page for programs, a page for people.
+
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::{Response, StatusCode};
+
+use crate::Body;
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+const HTML: &str = "text/html; charset=utf-8";
+/// The page needs no script, no picture and no other page.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
+
+/// A line of text.
+#[must_use]
+pub fn text(status: StatusCode, line: &str) -> Response<Body> {
+    let mut response = page(PLAIN, format!("{line}\n").into());
+    *response.status_mut() = status;
+    response
+}
+
+/// A page of this media type.
+#[must_use]
+pub fn page(kind: &'static str, body: Body) -> Response<Body> {
+    let response = with(Response::new(body), CONTENT_TYPE, kind);
+    with(response, X_CONTENT_TYPE_OPTIONS, "nosniff")
+}
+
+/// A page for people, of this moment.
+#[must_use]
+pub fn html(page_text: String) -> Response<Body> {
+    let response = with(page(HTML, page_text.into()), CONTENT_SECURITY_POLICY, POLICY);
+    with(response, CACHE_CONTROL, "no-store")
+}
+
+/// Says what is good, or that it is not and why.
+#[must_use]
+pub fn told(verdict: Result<(), String>, good: &str) -> Response<Body> {
+    match verdict {
+        Ok(()) => text(StatusCode::OK, good),
+        Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, &why),
+    }
+}
+
+/// Refuses all methods but these.
+#[must_use]
+pub fn only(methods: &'static str) -> Response<Body> {
+    with(
+        text(StatusCode::METHOD_NOT_ALLOWED, &format!("only {}", methods.replace(", ", " and "))),
+        ALLOW,
+        methods,
+    )
+}
+
+/// With one more header.
+#[must_use]
+pub fn with(mut response: Response<Body>, name: HeaderName, value: &'static str) -> Response<Body> {
+    response.headers_mut().insert(name, HeaderValue::from_static(value));
+    response
+}

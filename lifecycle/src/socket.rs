@@ -1,0 +1,138 @@
+//! A Unix socket to listen on: who may connect, and what is done about one that was left behind.
+
+use std::fs::{Permissions, remove_file, set_permissions, symlink_metadata};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail};
+
+use crate::exit::plain;
+
+/// Owner and group may connect.
+const MODE: u32 = 0o660;
+
+/// A listening socket that takes its file with it when it ends.
+#[derive(Debug)]
+pub struct Socket {
+    /// What clients connect to.
+    pub listener: UnixListener,
+    /// Its file.
+    pub file: File,
+}
+
+/// The file of a socket, removed at the end unless somebody has put another in its place.
+#[derive(Debug)]
+pub struct File {
+    path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl Socket {
+    /// Opens it. A socket file that nobody answers on is a dead program's, and is replaced. `what`
+    /// names it in errors: `stream`.
+    ///
+    /// # Errors
+    /// Where somebody does answer, where the file is no socket, or where the folder cannot be used.
+    pub fn open(path: &Path, what: &str) -> Result<Self> {
+        let bound = match UnixListener::bind(path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                clear(path, what)?;
+                UnixListener::bind(path)
+            }
+            bound => bound,
+        };
+        bound.and_then(|listener| Self::prepare(listener, path)).map_err(|error| {
+            let (name, why) = (path.display(), plain(&error));
+            anyhow!("cannot open the {what} socket {name}: {why}; its folder must exist and be writable")
+        })
+    }
+
+    /// The group whose members may connect.
+    ///
+    /// # Errors
+    /// Where its file is gone.
+    pub fn group(&self) -> io::Result<u32> {
+        symlink_metadata(&self.file.path).map(|metadata| metadata.gid())
+    }
+
+    fn prepare(listener: UnixListener, path: &Path) -> io::Result<Self> {
+        let file = File { path: path.to_owned(), inode: inode(path)? };
+        set_permissions(path, Permissions::from_mode(MODE))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, file })
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if inode(&self.path).is_ok_and(|inode| inode == self.inode)
+            && let Err(error) = remove_file(&self.path)
+        {
+            tracing::warn!(%error, socket = %self.path.display(), "the socket stays behind");
+        }
+    }
+}
+
+fn inode(path: &Path) -> io::Result<(u64, u64)> {
+    symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+/// Removes a socket that nobody answers on, and nothing else.
+fn clear(path: &Path, what: &str) -> Result<()> {
+    let name = path.display();
+    if !symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
+        bail!("cannot open the {what} socket {name}: there is a file of that name that is no socket");
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(remove_file(path)
+            .map_err(|error| anyhow!("cannot replace the stale {what} socket {name}: {}", plain(&error)))?),
+        Err(error) => bail!("cannot open the {what} socket {name}: {}", plain(&error)),
+        Ok(_) => {
+            bail!("cannot open the {what} socket {name}: another program answers on it; is one running?")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+        let folder = tempfile::tempdir().expect("a folder of our own");
+        let path = folder.path().join("stream.sock");
+        drop(UnixListener::bind(&path).expect("nothing is there"));
+        let socket = Socket::open(&path, "stream").expect("nobody answers on it");
+        let mode = symlink_metadata(&path).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, MODE);
+        let error = Socket::open(&path, "stream").expect_err("we answer on it");
+        assert!(error.to_string().contains("another program answers"), "{error}");
+        drop(socket);
+        assert!(!path.exists(), "it goes with its server");
+    }
+
+    #[test]
+    fn what_is_not_ours_stays() {
+        let folder = tempfile::tempdir().expect("a folder of our own");
+        let path = folder.path().join("notes");
+        set_up_file(&path);
+        assert!(
+            Socket::open(&path, "stream").expect_err("it is no socket").to_string().contains("no socket")
+        );
+        assert!(path.exists());
+        let nowhere = folder.path().join("missing/stream.sock");
+        let error = Socket::open(&nowhere, "stream").expect_err("there is no such folder").to_string();
+        assert!(error.contains("no such file or directory"), "{error}");
+        let socket = Socket::open(&folder.path().join("a"), "stream").expect("it is free");
+        std::fs::rename(&path, folder.path().join("a")).expect("both are in one folder");
+        drop(socket);
+        assert!(folder.path().join("a").exists(), "another's file in its place");
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a file that is in the way")]
+    fn set_up_file(path: &Path) {
+        std::fs::write(path, "notes").expect("the folder is ours");
+    }
+}

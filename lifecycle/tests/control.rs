@@ -1,0 +1,125 @@
+//! The control socket, on a real socket: who asks, what is refused, and who is cut.
+
+#![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use bailiff_lifecycle::control::{self, Answers, Limits, Peer, ask};
+use bailiff_lifecycle::socket::Socket;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+const SHORT: Duration = Duration::from_millis(50);
+const LONG: Duration = Duration::from_mins(10);
+const PATIENT: Limits = Limits { clients: 16, client: LONG, answer: LONG };
+
+/// Answers with who asked what; `hang` is never answered.
+struct Echo;
+
+impl Answers for Echo {
+    async fn answer(&self, peer: &Peer, question: Value) -> Value {
+        if question.get("hang").is_some() {
+            std::future::pending::<()>().await;
+        }
+        json!({"ok": true, "uid": peer.uid, "gid": peer.gid, "pid": peer.pid, "asked": question})
+    }
+}
+
+struct Running {
+    path: PathBuf,
+    tell: oneshot::Sender<()>,
+    server: JoinHandle<()>,
+    _folder: TempDir,
+}
+
+fn start(limits: Limits) -> Running {
+    let folder = tempfile::tempdir().expect("a folder of our own");
+    let path = folder.path().join("control.sock");
+    let socket = Socket::open(&path, "control").expect("it is free");
+    let (tell, told) = oneshot::channel::<()>();
+    let server = thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it starts");
+        runtime.block_on(async move {
+            tokio::select! {
+                () = control::serve(socket, Arc::new(Echo), limits) => {}
+                _ = told => {}
+            }
+        });
+    });
+    Running { path, tell, server, _folder: folder }
+}
+
+impl Running {
+    fn connect(&self) -> UnixStream {
+        UnixStream::connect(&self.path).expect("it listens")
+    }
+
+    /// What is answered to these bytes, until the server hangs up or the client has asked all.
+    fn say(&self, bytes: &[u8]) -> Vec<Value> {
+        let mut stream = self.connect();
+        // The server may hang up before it has read all.
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let lines = BufReader::new(stream).lines().map_while(Result::ok);
+        lines.map(|line| serde_json::from_str(&line).expect("an answer is JSON")).collect()
+    }
+}
+
+#[test]
+fn the_one_who_asks_is_known_by_the_kernel() {
+    let running = start(PATIENT);
+    let answer = ask(&running.path, &json!({"command": "status"})).expect("it answers");
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    assert_eq!(answer["uid"], uid);
+    assert_eq!(answer["gid"], gid);
+    assert_eq!(answer["pid"], std::process::id());
+    assert_eq!(answer["asked"], json!({"command": "status"}));
+    running.tell.send(()).expect("it runs");
+    running.server.join().expect("it does not panic");
+    assert!(!running.path.exists(), "the file goes with its server");
+}
+
+#[test]
+fn several_questions_on_one_connection() {
+    let running = start(PATIENT);
+    let answers = running.say(b"{\"a\":1}\nnonsense\n[]\n{\"b\":\"\\n\"}");
+    let told: Vec<&Value> = answers.iter().map(|answer| &answer["ok"]).collect();
+    assert_eq!(told, [true, false, false, true], "{answers:?}");
+    assert_eq!(answers[3]["asked"]["b"], "\n", "a line break stays within its line");
+}
+
+#[test]
+fn too_much_is_refused() {
+    let running = start(PATIENT);
+    let answers = running.say(&vec![b' '; 70 * 1024]);
+    assert!(answers.is_empty() || answers[0]["error"] == "a question has at most 64 KiB", "{answers:?}");
+    let long = format!("{{\"a\":\"{}\"}}", "x".repeat(60 * 1024));
+    assert_eq!(running.say(long.as_bytes())[0]["ok"], true);
+}
+
+#[test]
+fn one_client_too_many_is_told_so() {
+    let running = start(Limits { clients: 1, ..PATIENT });
+    let mut first = BufReader::new(running.connect());
+    first.get_mut().write_all(b"{}\n").expect("it is open");
+    first.read_line(&mut String::new()).expect("it is served");
+    let refused = running.say(b"");
+    assert_eq!(refused[0]["error"], "too many clients at one time; ask again");
+    drop(first);
+    while running.say(b"{}").first().is_none_or(|answer| answer["ok"] != true) {}
+}
+
+#[test]
+fn nobody_is_waited_for_without_end() {
+    let running = start(Limits { client: SHORT, answer: SHORT, ..PATIENT });
+    let mut silent = running.connect();
+    assert_eq!(silent.read(&mut [0; 8]).expect("it is cut, not reset"), 0);
+    let answer = ask(&running.path, &json!({"hang": true})).expect("it answers");
+    assert_eq!(answer, json!({"ok": false, "error": "no answer was found in time"}));
+}

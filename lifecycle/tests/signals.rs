@@ -1,0 +1,13 @@
+//! Signals that are sent to this very process.
+
+use bailiff_lifecycle::signals::Hangups;
+use rustix::process::{Signal, getpid, kill_process};
+
+#[tokio::test]
+async fn a_hangup_asks_and_does_not_end() {
+    let mut hangups = Hangups::listen().expect("signals can be listened to");
+    for _ in 0..2 {
+        kill_process(getpid(), Signal::HUP).expect("it is us");
+        hangups.next().await;
+    }
+}

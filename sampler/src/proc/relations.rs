@@ -1,0 +1,246 @@
+#![expect(clippy::disallowed_methods, reason = "walking has a time limit")]
+//! Which workload each holder belongs to, and who else belongs to those: every process of the node is looked at once a
+//! beat. Whatever makes that incomplete makes the list none; holders are told all the same.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use bailiff_snapshot::workload::{Look, Node, Workload, descends, workload};
+use bailiff_snapshot::{Gap, ProcessKey, Relative, Seen};
+
+use super::files::{Folder, Missing};
+use super::others::{Other, Others};
+use super::threads;
+
+/// A node with more processes than this is not walked.
+const MOST: usize = 16 << 10;
+
+/// When a look at all processes was begun, and when it must end.
+#[derive(Clone, Copy)]
+pub(crate) struct Time {
+    /// Since boot.
+    pub(crate) now: Duration,
+    /// The walk through all processes ends here.
+    walk_until: Instant,
+    /// And here the search for holders' ancestors, which is done where the walk gave up.
+    climb_until: Instant,
+}
+
+impl Time {
+    /// From now on, for so long.
+    pub(crate) fn of(now: Duration, patience: Duration) -> Self {
+        let began = Instant::now();
+        Self { now, walk_until: began + patience / 2, climb_until: began + patience }
+    }
+}
+
+/// Every process that is seen in a beat, and how it is related to holders.
+pub(crate) struct Relations {
+    others: Others,
+    table: HashMap<u32, Entry>,
+    /// Those that hold nothing.
+    found: Vec<Other>,
+    listed: Vec<(u32, u64)>,
+    /// By age.
+    order: Vec<(u64, u32)>,
+    buffer: Vec<u8>,
+    ticks_per_second: f64,
+}
+
+struct Entry {
+    node: Node,
+    is_holder: bool,
+    workload: Option<Workload>,
+    /// It descends from a holder; `None` until that was looked at.
+    below: Option<bool>,
+}
+
+impl Entry {
+    fn new(node: Node, is_holder: bool) -> Self {
+        Self { node, is_holder, workload: None, below: None }
+    }
+
+    /// It is a holder or descends from one.
+    fn of_a_holder(&self) -> Option<bool> {
+        if self.is_holder { Some(true) } else { self.below }
+    }
+}
+
+impl Relations {
+    pub(crate) fn new(ticks_per_second: f64) -> Self {
+        Self {
+            others: Others::new(ticks_per_second),
+            table: HashMap::new(),
+            found: Vec::new(),
+            listed: Vec::new(),
+            order: Vec::new(),
+            buffer: Vec::new(),
+            ticks_per_second,
+        }
+    }
+
+    /// A new beat.
+    pub(crate) fn begin(&mut self) {
+        self.table.clear();
+        self.found.clear();
+        self.others.begin();
+    }
+
+    /// This one holds a part of a GPU, and was read in this beat.
+    pub(crate) fn holder(&mut self, node: Node) {
+        self.table.insert(node.key.pid, Entry::new(node, true));
+    }
+
+    /// Whoever has this pid is no holder.
+    pub(crate) fn no_holder(&mut self, pid: u32) {
+        self.table.remove(&pid);
+    }
+
+    /// Tells holders their workloads, and who else belongs to those; nobody where there are no holders.
+    pub(crate) fn tell(
+        &mut self,
+        root: &Folder,
+        seen: &mut BTreeMap<u32, Seen>,
+        time: Time,
+    ) -> Result<Option<Vec<Relative>>, Gap> {
+        if self.table.is_empty() {
+            return Ok(None);
+        }
+        let walked = self.walk(root, time);
+        let unread = if walked.is_ok() { HashSet::new() } else { self.climb(root, time) };
+        self.relate(&unread);
+        for facts in seen.values_mut().filter_map(Seen::found_mut) {
+            let entry = self.table.get(&facts.key.pid);
+            facts.workload = entry.and_then(|entry| entry.workload.as_ref()).map(Workload::to_string);
+        }
+        walked?;
+        self.relatives(root).map(Some)
+    }
+
+    /// Reads every process that is no holder.
+    fn walk(&mut self, root: &Folder, time: Time) -> Result<(), Gap> {
+        self.listed.clear();
+        root.processes(&mut self.listed).map_err(gap)?;
+        if self.listed.len() > MOST {
+            return Err(Gap::Unreadable);
+        }
+        for at in 0..self.listed.len() {
+            let listed = self.listed[at];
+            if self.table.contains_key(&listed.0) {
+                continue;
+            }
+            if Instant::now() >= time.walk_until {
+                return Err(Gap::Unreadable);
+            }
+            match self.others.listed(root, listed, time.now) {
+                Ok(Some(other)) => self.enter(other),
+                // A kernel thread; or it has ended meanwhile.
+                Ok(None) | Err(Missing::Gone) => {}
+                Err(missing) => return Err(gap(missing)),
+            }
+        }
+        // With hidepid others look gone, and so does pid 1.
+        if !self.table.contains_key(&1) {
+            return Err(Gap::NotPermitted);
+        }
+        self.others.forget_the_rest();
+        Ok(())
+    }
+
+    fn enter(&mut self, other: Other) {
+        let node = Node::new(&other.stat, other.cgroup.home.clone());
+        self.table.insert(node.key.pid, Entry::new(node, false));
+        self.found.push(other);
+    }
+
+    /// Reads the ancestors of holders that the walk did not come to, and gives those that could not be read: they may be
+    /// there.
+    fn climb(&mut self, root: &Folder, time: Time) -> HashSet<u32> {
+        let mut unread = HashSet::new();
+        let mut climbed = HashSet::new();
+        let shows_others = root.exists("1").is_ok();
+        let holders = self.table.values().filter(|entry| entry.is_holder);
+        let mut due: Vec<u32> = holders.map(|entry| entry.node.ppid).collect();
+        while let Some(pid) = due.pop() {
+            if pid == 0 || !climbed.insert(pid) {
+                continue;
+            }
+            if !self.table.contains_key(&pid) {
+                let late = Instant::now() >= time.climb_until;
+                match if late { Err(Missing::Failed) } else { self.others.read(root, pid, time.now) } {
+                    Ok(Some(other)) => self.enter(other),
+                    Ok(None) => {}
+                    Err(Missing::Gone) if shows_others => {}
+                    Err(_) => drop(unread.insert(pid)),
+                }
+            }
+            due.extend(self.table.get(&pid).map(|entry| entry.node.ppid));
+        }
+        unread
+    }
+
+    /// Finds everybody's workload, oldest first: then what is found of a parent need not be found again.
+    fn relate(&mut self, unread: &HashSet<u32>) {
+        self.order.clear();
+        self.order.extend(self.table.values().map(|entry| (entry.node.key.start_ticks, entry.node.key.pid)));
+        self.order.sort_unstable();
+        for (_, pid) in &self.order {
+            let Some(entry) = self.table.get(pid) else { continue };
+            let look = |pid| match self.table.get(&pid) {
+                Some(entry) => Look::There(entry.node.clone()),
+                None if unread.contains(&pid) => Look::Unknown,
+                None => Look::Gone,
+            };
+            let meant = |key: ProcessKey| self.table.get(&key.pid)?.of_a_holder();
+            let found = workload(&entry.node, look);
+            let below = if entry.is_holder { None } else { descends(&entry.node, meant, look) };
+            let Some(entry) = self.table.get_mut(pid) else { continue };
+            if let Some(Workload::Tree(root)) = found {
+                entry.node.root = Some(root);
+            }
+            (entry.workload, entry.below) = (found, below);
+        }
+    }
+
+    /// Those that hold nothing and belong to a holder's workload, or descend from a holder.
+    fn relatives(&mut self, root: &Folder) -> Result<Vec<Relative>, Gap> {
+        let holders = self.table.values().filter(|entry| entry.is_holder);
+        let held: HashSet<&Workload> = holders.filter_map(|entry| entry.workload.as_ref()).collect();
+        let mut relatives = Vec::new();
+        for other in self.found.drain(..) {
+            let Some(entry) = self.table.get(&other.stat.key.pid) else { continue };
+            let (Some(workload), Some(below)) = (&entry.workload, entry.below) else {
+                return Err(Gap::Unreadable);
+            };
+            if below || held.contains(workload) {
+                let state = threads::state(root, &other.stat, &mut self.buffer);
+                let relative = told(other, workload, self.ticks_per_second).ok_or(Gap::Malformed)?;
+                relatives.push(Relative { state, ..relative });
+            }
+        }
+        relatives.sort_unstable_by_key(|relative| relative.key);
+        Ok(relatives)
+    }
+}
+
+fn told(other: Other, workload: &Workload, ticks_per_second: f64) -> Option<Relative> {
+    let seconds = |ticks| super::look::seconds(ticks, ticks_per_second);
+    Some(Relative {
+        key: other.stat.key,
+        state: other.stat.state,
+        ppid: other.stat.ppid,
+        uid: other.uid,
+        cgroup: other.cgroup.path.to_string(),
+        workload: workload.to_string(),
+        cpu_seconds: seconds(other.stat.cpu_ticks),
+        reaped_cpu_seconds: seconds(other.stat.reaped_ticks?),
+        comm: other.stat.comm,
+    })
+}
+
+const fn gap(missing: Missing) -> Gap {
+    match missing {
+        Missing::Denied => Gap::NotPermitted,
+        Missing::Gone | Missing::Failed => Gap::Unreadable,
+    }
+}

@@ -1,0 +1,618 @@
+//! Which workload a process belongs to: the innermost of container, Slurm job, pod, systemd unit and process tree. Looks
+//! at processes through a question about one pid, so whoever asks brings a reading of `/proc` of their own.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::stat::Stat;
+use crate::{Place, ProcessKey};
+
+/// Parents are older than their children, or began in the same clock tick; more of those in a row than this are a loop.
+const MOST_IN_A_TICK: usize = 1024;
+
+/// Shells, by `comm`, in order. One that leads its session is somebody's prompt, or the script that a session was made
+/// for: what it starts are jobs of their own.
+const SHELLS: [&str; 21] = [
+    "ash", "bash", "busybox", "csh", "dash", "elvish", "fish", "ksh", "ksh93", "lksh", "mksh", "nu", "osh",
+    "posh", "pwsh", "rbash", "sh", "tcsh", "xonsh", "yash", "zsh",
+];
+
+/// Programs that start other people's work and belong to none of it, by `comm` (cut to 15 bytes by the kernel), in order:
+/// multiplexers, logins, supervisors and desktops.
+const KEEPERS: [&str; 44] = [
+    "(sd-pam)",
+    "SCREEN",
+    "abduco",
+    "atd",
+    "cinnamon-sessio",
+    "conmon",
+    "cron",
+    "crond",
+    "dbus-broker-lau",
+    "dbus-daemon",
+    "doas",
+    "dropbear",
+    "dtach",
+    "gdm-session-wor",
+    "gdm-wayland-ses",
+    "gdm-x-session",
+    "gnome-session-b",
+    "gnome-shell",
+    "init",
+    "kwin_wayland",
+    "kwin_x11",
+    "lightdm",
+    "login",
+    "mate-session",
+    "mosh-server",
+    "pkexec",
+    "plasmashell",
+    "runuser",
+    "screen",
+    "script",
+    "sddm-helper",
+    "shpool",
+    "slurmd",
+    "slurmstepd",
+    "sshd",
+    "startplasma-x11",
+    "su",
+    "sudo",
+    "supervisord",
+    "systemd",
+    "tmate",
+    "ttyd",
+    "xfce4-session",
+    "zellij",
+];
+
+/// The same, by how their names begin: `tmux: server`, `sshd-session`, `containerd-shim-runc-v2`.
+const KEEPER_PREFIXES: [&str; 4] = ["tmux", "sshd-", "containerd-shim", "systemd-"];
+
+/// What belongs together: the same words mean the same workload, within one boot.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Workload {
+    /// A cgroup's: `container:ID`, `slurm:JOB`, `pod:UID`, `unit:CGROUP`, up to and with the unit.
+    Named(Arc<str>),
+    /// A process and all below it that are of its session.
+    Tree(ProcessKey),
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(name) => out.write_str(name),
+            Self::Tree(root) => write!(out, "tree:{}@{}", root.pid, root.start_ticks),
+        }
+    }
+}
+
+/// What a process's cgroup says of its workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Home {
+    /// The cgroup was not read, or contradicts itself.
+    Unknown,
+    /// The cgroup is the workload.
+    Named(Arc<str>),
+    /// It is nothing that holds one workload: the process tree decides.
+    Tree,
+}
+
+impl Home {
+    /// Understands a place.
+    #[must_use]
+    pub fn of(place: &Place) -> Self {
+        let named = |kind: &str, name: &str| Self::Named(format!("{kind}:{name}").into());
+        if let Some(container) = &place.container {
+            return named("container", container);
+        }
+        if let Some(job) = &place.slurm_job {
+            return named("slurm", job);
+        }
+        if let Some(pod) = &place.pod_uid {
+            return named("pod", pod);
+        }
+        if place.cgroup.is_empty() {
+            return Self::Unknown;
+        }
+        match (innermost_unit(&place.cgroup), &place.unit) {
+            (None, None) => Self::Tree,
+            (Some(unit), Some(said)) if unit.name().ends_with(said.as_str()) => {
+                if unit.is_workload() {
+                    named("unit", unit.path)
+                } else {
+                    Self::Tree
+                }
+            }
+            // Hierarchies of version 1 that say different things.
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// A unit in a cgroup's path.
+struct Unit<'a> {
+    /// The path, as far as the unit.
+    path: &'a str,
+    /// A user's own manager made it.
+    of_user: bool,
+}
+
+impl<'a> Unit<'a> {
+    fn name(&self) -> &'a str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Sessions, managers, and the scopes that terminals, multiplexers and desktops put around a shell or an application
+    /// hold many workloads.
+    fn is_workload(&self) -> bool {
+        match self.name().rsplit_once('.') {
+            Some((name, "scope")) if self.of_user => name.starts_with("run-"),
+            Some((name, "scope")) => name != "init" && !name.starts_with("session-"),
+            Some((name, _)) if self.of_user => !name.starts_with("app-"),
+            Some((name, _)) => !name.starts_with("user@"),
+            None => false,
+        }
+    }
+}
+
+fn innermost_unit(path: &str) -> Option<Unit<'_>> {
+    let mut innermost = None;
+    let mut of_user = false;
+    let mut end = 0;
+    for part in path.split_inclusive('/') {
+        let name = part.trim_end_matches('/');
+        if matches!(name.rsplit_once('.'), Some((_, "service" | "scope"))) {
+            innermost = path.get(..end + name.len()).map(|path| Unit { path, of_user });
+        }
+        of_user |= name.starts_with("user@");
+        end += part.len();
+    }
+    innermost
+}
+
+/// One process, as far as its own workload or that of its children depends on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Who it is.
+    pub key: ProcessKey,
+    /// Its parent's pid.
+    pub ppid: u32,
+    /// The pid of its session's leader.
+    pub session: u32,
+    /// What its cgroup says.
+    pub home: Home,
+    /// The root of its tree, where that was found before: then nobody above it need be asked.
+    pub root: Option<ProcessKey>,
+    kind: Kind,
+}
+
+/// What a process is to the processes that it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Program,
+    Shell,
+    Keeper,
+    KernelThread,
+}
+
+impl Node {
+    /// One of which this was read.
+    #[must_use]
+    pub fn new(stat: &Stat, home: Home) -> Self {
+        let kind = if stat.kernel_thread { Kind::KernelThread } else { Kind::of(&stat.comm) };
+        // Slurm's own shepherd lives in the cgroups of its job, and is no part of it.
+        let home = if stat.comm == "slurmstepd" { Home::Tree } else { home };
+        Self { key: stat.key, ppid: stat.ppid, session: stat.session, home, root: None, kind }
+    }
+
+    /// Whether what it starts is no work of its own.
+    fn stands_apart(&self) -> bool {
+        self.kind == Kind::Keeper || (self.kind == Kind::Shell && self.key.pid == self.session)
+    }
+}
+
+impl Kind {
+    fn of(comm: &str) -> Self {
+        // A login shell may bear a dash.
+        let name = comm.strip_prefix('-').unwrap_or(comm);
+        if SHELLS.binary_search(&name).is_ok() {
+            Self::Shell
+        } else if KEEPERS.binary_search(&name).is_ok()
+            || KEEPER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        {
+            Self::Keeper
+        } else {
+            Self::Program
+        }
+    }
+}
+
+/// What a look at one pid gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Look {
+    /// It is there.
+    There(Node),
+    /// There is no such process, and that is certain.
+    Gone,
+    /// It could not be read, or may be hidden.
+    Unknown,
+}
+
+/// The workload of a process; `None` where that cannot be told. `look` is asked for one ancestor after the other.
+pub fn workload(node: &Node, look: impl FnMut(u32) -> Look) -> Option<Workload> {
+    match &node.home {
+        Home::Named(name) => return Some(Workload::Named(Arc::clone(name))),
+        Home::Tree if node.kind != Kind::KernelThread => {}
+        Home::Tree | Home::Unknown => return None,
+    }
+    let mut climb = Climb { look, in_a_tick: 0 };
+    let mut root = node.clone();
+    loop {
+        // Nothing is of one workload with pid 1.
+        let parent = if root.ppid == 1 { Look::Gone } else { climb.parent(&root) };
+        let parent = match parent {
+            Look::There(parent) if parent.session == node.session && !parent.stands_apart() => parent,
+            Look::There(_) | Look::Gone => return Some(Workload::Tree(root.key)),
+            Look::Unknown => return None,
+        };
+        match (&parent.home, parent.root) {
+            (Home::Named(_), _) => return Some(Workload::Tree(root.key)),
+            (Home::Unknown, _) => return None,
+            (Home::Tree, Some(found)) => return Some(Workload::Tree(found)),
+            (Home::Tree, None) => root = parent,
+        }
+    }
+}
+
+/// Whether one of a process's ancestors is meant, whatever their workloads. `meant` says of an ancestor yes, or no and
+/// nobody above it either, or nothing; the answer is `None` where an ancestor could not be read before that was known.
+pub fn descends(
+    node: &Node,
+    meant: impl Fn(ProcessKey) -> Option<bool>,
+    look: impl FnMut(u32) -> Look,
+) -> Option<bool> {
+    let mut climb = Climb { look, in_a_tick: 0 };
+    let mut below = node.clone();
+    loop {
+        below = match climb.parent(&below) {
+            Look::There(parent) => parent,
+            Look::Gone => return Some(false),
+            Look::Unknown => return None,
+        };
+        if let Some(answer) = meant(below.key) {
+            return Some(answer);
+        }
+    }
+}
+
+/// A way up.
+struct Climb<L> {
+    look: L,
+    in_a_tick: usize,
+}
+
+impl<L: FnMut(u32) -> Look> Climb<L> {
+    /// The parent of a process. A younger process only has the parent's pid, and kernel threads are nobody's parents.
+    fn parent(&mut self, child: &Node) -> Look {
+        if child.ppid == 0 {
+            return Look::Gone;
+        }
+        let parent = match (self.look)(child.ppid) {
+            Look::There(parent) => parent,
+            other => return other,
+        };
+        if parent.kind == Kind::KernelThread || parent.key.start_ticks > child.key.start_ticks {
+            return Look::Gone;
+        }
+        let same_tick = parent.key.start_ticks == child.key.start_ticks;
+        self.in_a_tick = if same_tick { self.in_a_tick + 1 } else { 0 };
+        if self.in_a_tick > MOST_IN_A_TICK { Look::Unknown } else { Look::There(parent) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::State;
+    use proptest::prelude::*;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const POD: &str = "9c5b4a5e-7d1f-4f0e-9a3b-0a1b2c3d4e5f";
+
+    fn home(cgroup: &str) -> Home {
+        Home::of(&Place::parse(&format!("0::{cgroup}\n")))
+    }
+
+    fn named(name: &str) -> Home {
+        Home::Named(name.into())
+    }
+
+    #[test]
+    fn what_a_cgroup_says() {
+        let user = "/user.slice/user-1000.slice/user@1000.service";
+        let cases = [
+            (format!("/system.slice/docker-{ID}.scope"), format!("container:{ID}")),
+            (format!("/kubepods/besteffort/pod{POD}/{ID}"), format!("container:{ID}")),
+            (format!("/kubepods/besteffort/pod{POD}"), format!("pod:{POD}")),
+            ("/system.slice/slurmstepd.scope/job_77/step_0/user/task_0".into(), "slurm:77".into()),
+            ("/system.slice/nb.service".into(), "unit:/system.slice/nb.service".into()),
+            ("/system.slice/nb.service/child/of/it".into(), "unit:/system.slice/nb.service".into()),
+            ("/a.service/b.service/c".into(), "unit:/a.service/b.service".into()),
+            ("/system.slice/run-r12.scope".into(), "unit:/system.slice/run-r12.scope".into()),
+            ("/machine.slice/vm.scope".into(), "unit:/machine.slice/vm.scope".into()),
+            (format!("{user}/app.slice/nb.service"), format!("unit:{user}/app.slice/nb.service")),
+            (format!("{user}/app.slice/run-u7.scope"), format!("unit:{user}/app.slice/run-u7.scope")),
+        ];
+        for (cgroup, expected) in cases {
+            assert_eq!(home(&cgroup), named(&expected), "{cgroup}");
+        }
+    }
+
+    #[test]
+    fn what_holds_many_workloads_is_none() {
+        let user = "/user.slice/user-1000.slice/user@1000.service";
+        let below = [
+            "app.slice/vte-spawn-9c5b.scope",
+            "app.slice/tmux-spawn-9c5b.scope",
+            "app.slice/app-gnome-code-4711.scope",
+            "app.slice/app-org.kde.konsole@4711.service",
+            "app.slice/app-org.kde.konsole@4711.service/tab(4712).scope",
+            "app.slice/nb.service/tmux-spawn-1.scope",
+            "init.scope",
+            "",
+        ];
+        let below = below.map(|below| format!("{user}/{below}"));
+        let others = ["/", "/user.slice/user-1000.slice/session-3.scope", "/init.scope", "/process_api/17"];
+        for cgroup in below.iter().map(String::as_str).chain(others) {
+            assert_eq!(home(cgroup), Home::Tree, "{cgroup}");
+        }
+    }
+
+    #[test]
+    fn a_cgroup_that_was_not_read_or_contradicts_itself_says_nothing() {
+        assert_eq!(Home::of(&Place::default()), Home::Unknown);
+        let text = "9:name=systemd:/here\n4:memory:/system.slice/a.service\n";
+        assert_eq!(Home::of(&Place::parse(text)), Home::Unknown);
+        let colon = "/user.slice/user-1.slice/user@1.service/app.slice/dbus-:1.2-a@0.service";
+        assert_eq!(home(colon), named(&format!("unit:{colon}")), "a name may have colons");
+    }
+
+    /// A process that started when its pid says, in the session of that number.
+    fn node(pid: u32, ppid: u32, session: u32, comm: &str) -> Node {
+        let stat = Stat {
+            key: ProcessKey { pid, start_ticks: u64::from(pid) },
+            comm: comm.into(),
+            state: State::Sleeping,
+            ppid,
+            session,
+            cpu_ticks: 0,
+            reaped_ticks: Some(0),
+            threads: 1,
+            kernel_thread: comm == "kthreadd",
+        };
+        Node::new(&stat, Home::Tree)
+    }
+
+    fn table(nodes: impl IntoIterator<Item = Node>) -> HashMap<u32, Node> {
+        nodes.into_iter().map(|node| (node.key.pid, node)).collect()
+    }
+
+    fn look(table: &HashMap<u32, Node>) -> impl Fn(u32) -> Look + '_ {
+        |pid| table.get(&pid).cloned().map_or(Look::Gone, Look::There)
+    }
+
+    fn is(pid: u32) -> impl Fn(ProcessKey) -> Option<bool> {
+        move |key| (key.pid == pid).then_some(true)
+    }
+
+    fn root(table: &HashMap<u32, Node>, pid: u32) -> Option<u32> {
+        match workload(&table[&pid], look(table))? {
+            Workload::Tree(root) => Some(root.pid),
+            Workload::Named(name) => panic!("{name} is no tree"),
+        }
+    }
+
+    #[test]
+    fn the_root_of_a_tree() {
+        let machine = table([
+            node(2, 0, 0, "kthreadd"),
+            node(20, 1, 20, "sshd"),
+            node(21, 20, 20, "sshd-session"),
+            // Alice's prompt, with two jobs; one is a script.
+            node(30, 21, 30, "bash"),
+            node(31, 30, 30, "bash"),
+            node(32, 31, 30, "python3"),
+            node(33, 32, 30, "pt_data_worker"),
+            node(34, 30, 30, "python3"),
+            // A session of its own, led by a program.
+            node(40, 34, 40, "python3"),
+            node(41, 40, 40, "sh"),
+            node(42, 41, 40, "nvcc"),
+            // A multiplexer in her session, a window, a job in it.
+            node(50, 30, 30, "tmux: server"),
+            node(51, 50, 51, "-zsh"),
+            node(52, 51, 51, "train"),
+            node(53, 30, 30, "sudo"),
+            node(54, 53, 30, "train"),
+            node(60, 2, 0, "train"),
+            node(61, 1, 61, "train"),
+            node(62, 999, 62, "train"),
+            node(63, 61, 30, "train"),
+        ]);
+        let cases = [
+            (30, 30, "a prompt is nobody's job but its own"),
+            (31, 31, "a job of the prompt's"),
+            (32, 31, "a script's own shell is of its tree"),
+            (33, 31, "all the way up"),
+            (34, 34, "another job of the same prompt"),
+            (40, 40, "a session of its own"),
+            (42, 40, "a leader that is no shell is of its tree"),
+            (52, 52, "below a login shell in a multiplexer"),
+            (50, 50, "a multiplexer is not its shell's job"),
+            (54, 54, "below sudo"),
+            (60, 60, "below a kernel thread"),
+            (61, 61, "below pid 1"),
+            (62, 62, "its parent has gone"),
+            (63, 63, "its parent is of another session"),
+        ];
+        for (pid, expected, why) in cases {
+            assert_eq!(root(&machine, pid), Some(expected), "{pid}: {why}");
+        }
+        assert_eq!(workload(&machine[&2], look(&machine)), None, "a kernel thread has none");
+    }
+
+    #[test]
+    fn a_younger_parent_only_has_the_pid() {
+        let child = node(70, 80, 5, "train");
+        let same_tick = Node { key: ProcessKey { pid: 80, start_ticks: 70 }, ..node(80, 1, 5, "sh") };
+        let one_later = Node { key: ProcessKey { pid: 80, start_ticks: 71 }, ..same_tick.clone() };
+        for (parent, expected, below) in [(same_tick, 80, true), (one_later, 70, false)] {
+            let machine = table([child.clone(), parent]);
+            assert_eq!(root(&machine, 70), Some(expected));
+            assert_eq!(descends(&child, is(80), look(&machine)), Some(below));
+        }
+    }
+
+    #[test]
+    fn a_tree_ends_below_a_cgroup_of_its_own_and_starts_in_none() {
+        let unit = named("unit:/system.slice/nb.service");
+        let outer = Node { home: unit.clone(), ..node(10, 1, 10, "jupyter") };
+        let machine = table([outer, node(11, 10, 10, "python3"), node(12, 11, 10, "python3")]);
+        assert_eq!(root(&machine, 12), Some(11), "the service is another workload");
+        let found = workload(&machine[&10], |_| panic!("nobody need be asked"));
+        assert_eq!(found.map(|found| found.to_string()).as_deref(), Some("unit:/system.slice/nb.service"));
+        assert_eq!(Workload::Tree(machine[&11].key).to_string(), "tree:11@11");
+    }
+
+    #[test]
+    fn what_was_not_read_makes_it_unknown_only_where_it_matters() {
+        let unread = |node: Node| Node { home: Home::Unknown, ..node };
+        let cases = [
+            ("its own cgroup", table([unread(node(12, 11, 10, "python3")), node(11, 1, 10, "sh")]), None),
+            ("its parent's", table([node(12, 11, 10, "python3"), unread(node(11, 1, 10, "sh"))]), None),
+            ("a prompt's", table([node(12, 11, 11, "python3"), unread(node(11, 1, 11, "sh"))]), Some(12)),
+            ("another session's", table([node(12, 11, 12, "a"), unread(node(11, 1, 11, "a"))]), Some(12)),
+        ];
+        for (what, machine, expected) in cases {
+            assert_eq!(root(&machine, 12), expected, "{what}");
+        }
+        let child = node(12, 11, 10, "python3");
+        assert_eq!(workload(&child, |_| Look::Unknown), None);
+        assert_eq!(descends(&child, |_| Some(true), |_| Look::Unknown), None);
+        assert_eq!(descends(&child, |_| Some(true), |_| Look::Gone), Some(false));
+    }
+
+    #[test]
+    fn descent_crosses_sessions_and_shells() {
+        let nodes = [node(10, 1, 10, "train"), node(11, 10, 11, "bash"), node(12, 11, 12, "tmux: server")];
+        let machine = table(nodes.into_iter().chain([node(13, 12, 13, "worker"), node(14, 1, 14, "other")]));
+        let below = |pid: u32| descends(&machine[&pid], is(10), look(&machine));
+        assert_eq!([10, 11, 12, 13, 14].map(below), [false, true, true, true, false].map(Some));
+    }
+
+    #[test]
+    fn what_was_found_before_is_not_looked_for_again() {
+        let mut machine = table([node(10, 1, 10, "train"), node(11, 10, 10, "a"), node(12, 11, 10, "b")]);
+        machine.get_mut(&11).expect("it is there").root = Some(ProcessKey { pid: 10, start_ticks: 10 });
+        machine.remove(&10);
+        assert_eq!(root(&machine, 12), Some(10));
+        assert_eq!(descends(&machine[&12], |_| Some(false), look(&machine)), Some(false));
+    }
+
+    /// Found one after the other, oldest first, it is the same as found alone.
+    #[test]
+    fn found_before_or_not_the_answer_is_the_same() {
+        let names = ["python3", "bash", "sudo", "python3", "sh"];
+        let nodes = (10u32..60)
+            .map(|pid| node(pid, pid - 1 - pid % 3, 10 + (pid / 20) * 10, names[(pid as usize * 7) % 5]));
+        let machine = table(nodes);
+        let mut settled = machine.clone();
+        for pid in 10..60 {
+            let alone = workload(&machine[&pid], look(&machine));
+            assert_eq!(workload(&settled[&pid], look(&settled)), alone, "{pid}");
+            if let Some(Workload::Tree(root)) = alone {
+                settled.get_mut(&pid).expect("it is there").root = Some(root);
+            }
+        }
+    }
+
+    #[test]
+    fn names_of_programs() {
+        for list in [SHELLS.as_slice(), &KEEPERS] {
+            assert!(list.is_sorted(), "they are searched in order");
+            assert!(list.iter().all(|name| name.len() <= 15), "the kernel cuts longer ones");
+        }
+        let cases = [
+            ("bash", Kind::Shell),
+            ("-bash", Kind::Shell),
+            ("bashful", Kind::Program),
+            ("tmux: server", Kind::Keeper),
+            ("screen", Kind::Keeper),
+            ("containerd-shim", Kind::Keeper),
+            ("(sd-pam)", Kind::Keeper),
+            ("sshd-session", Kind::Keeper),
+            ("python3", Kind::Program),
+            ("", Kind::Program),
+        ];
+        for (comm, kind) in cases {
+            assert_eq!(Kind::of(comm), kind, "{comm}");
+        }
+    }
+
+    prop_compose! {
+        fn any_node()(pid in 0u32..40, ppid in 0u32..40, start_ticks in 0u64..4, session in 0u32..4, other in 0usize..6)
+            -> Node {
+            let comm = ["python3", "bash", "sudo", "kthreadd", "python3", "python3"][other];
+            let home = if other == 4 { Home::Unknown } else { Home::Tree };
+            Node { key: ProcessKey { pid, start_ticks }, home, ..node(pid, ppid, session, comm) }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_walk_up_ends_whatever_the_table(nodes in prop::collection::vec(any_node(), 1..60)) {
+            let machine = table(nodes);
+            for node in machine.values() {
+                let mut asked = 0;
+                let counted = |pid| { asked += 1; look(&machine)(pid) };
+                let found = workload(node, counted);
+                prop_assert!(asked <= 5 * (MOST_IN_A_TICK + 1));
+                if let Some(Workload::Tree(root)) = found {
+                    prop_assert!(root.start_ticks <= node.key.start_ticks);
+                    prop_assert!(machine[&root.pid].session == node.session);
+                }
+                let _ = descends(node, is(41), look(&machine));
+            }
+        }
+
+        #[test]
+        fn nothing_in_a_path_panics(text: String, parts in prop::collection::vec("(user@1|run-a|a|é)?(\\.service|\\.scope)?", 0..6)) {
+            let _ = home(&text);
+            let _ = home(&parts.join("/"));
+        }
+    }
+
+    #[test]
+    fn slurms_shepherd_is_no_part_of_its_job() {
+        let home = home("/system.slice/slurmstepd.scope/job_77/step_0/slurm");
+        let of = |comm: &str| {
+            let stat = crate::stat::Stat {
+                key: ProcessKey { pid: 4100, start_ticks: 5 },
+                comm: comm.into(),
+                state: State::Sleeping,
+                ppid: 1,
+                session: 4100,
+                cpu_ticks: 0,
+                reaped_ticks: None,
+                threads: 1,
+                kernel_thread: false,
+            };
+            workload(&Node::new(&stat, home.clone()), |_| Look::Gone).map(|found| found.to_string())
+        };
+        assert_eq!(of("python3").as_deref(), Some("slurm:77"));
+        assert_eq!(of("slurmstepd").as_deref(), Some("tree:4100@5"));
+    }
+}

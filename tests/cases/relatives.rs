@@ -1,0 +1,320 @@
+//! Which workloads holders belong to, and who else belongs to those: real processes and made-up ones, on the stream.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::float_cmp,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files, compares exact figures and fails loudly"
+)]
+
+use std::process::Command;
+
+use bailiff_snapshot::wire::{Facts, Relative, Snapshot};
+use end_to_end::beats::Beats;
+use end_to_end::exporter::Exporter;
+use end_to_end::fake::Scenario;
+use end_to_end::holder::{Session, child, children};
+use end_to_end::procfs::{Process, Procfs};
+use end_to_end::wait::until;
+
+const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// An exporter over one GPU that these processes hold, and its stream.
+struct Watched {
+    beats: Beats,
+    _exporter: Exporter,
+    _scenario: Scenario,
+}
+
+impl Watched {
+    fn new(holders: &[u32], arguments: &[&str]) -> Self {
+        let holders: Vec<String> = holders.iter().map(|pid| format!("{{pid: {pid}, used: 1GiB}}")).collect();
+        let scenario = Scenario::new(&format!(
+            "sampling_period: 20ms\ngpus:\n  - processes: [{}]\n",
+            holders.join(", ")
+        ));
+        let path = scenario.folder().join("stream.sock");
+        let stream = format!("--stream={}", path.display());
+        let exporter = Exporter::start(&scenario, &[&[stream.as_str()], arguments].concat());
+        Self { beats: Beats::of(&path), _exporter: exporter, _scenario: scenario }
+    }
+
+    fn over(procfs: &Procfs, holders: &[u32]) -> Self {
+        Self::new(holders, &["--procfs", procfs.path().to_str().unwrap()])
+    }
+
+    /// The first snapshot in which relatives could be told.
+    fn told(&mut self) -> Snapshot {
+        self.beats.find(|snapshot| snapshot.relatives.is_some())
+    }
+}
+
+fn facts(snapshot: &Snapshot, pid: u32) -> &Facts {
+    let process = snapshot.processes.iter().find(|process| process.pid == pid).unwrap();
+    process.facts.as_ref().unwrap()
+}
+
+fn workload(snapshot: &Snapshot, pid: u32) -> &str {
+    facts(snapshot, pid).workload.as_deref().unwrap()
+}
+
+fn relative(snapshot: &Snapshot, pid: u32) -> Option<&Relative> {
+    snapshot.relatives.as_ref()?.iter().find(|relative| relative.pid == pid)
+}
+
+fn relatives(snapshot: &Snapshot) -> Vec<u32> {
+    snapshot.relatives.as_ref().unwrap().iter().map(|relative| relative.pid).collect()
+}
+
+/// The name of a tree, as `/proc` tells it to us.
+fn tree(root: u32) -> String {
+    let stat = bailiff_snapshot::stat::parse(&std::fs::read(format!("/proc/{root}/stat")).unwrap()).unwrap();
+    format!("tree:{root}@{}", stat.key.start_ticks)
+}
+
+fn sorted(mut pids: Vec<u32>) -> Vec<u32> {
+    pids.sort_unstable();
+    pids
+}
+
+#[test]
+fn a_child_that_computes_is_told_with_its_time() {
+    let python = end_to_end::programs::python();
+    let program = "import subprocess\nsubprocess.Popen(['sh', '-c', 'while :; do :; done']).wait()";
+    let session = Session::of(&[python.to_str().unwrap(), "-c", program]);
+    let (holder, busy) = (session.leader(), session.child("sh"));
+    let mut watched = Watched::new(&[holder], &[]);
+    let snapshot = watched.told();
+    assert_eq!(relatives(&snapshot), [busy]);
+    let first = relative(&snapshot, busy).unwrap().clone();
+    assert_eq!(workload(&snapshot, holder), tree(holder));
+    assert_eq!((first.ppid, first.comm.as_str(), first.workload), (holder, "sh", tree(holder)));
+    assert_eq!(first.uid, Some(rustix::process::getuid().as_raw()));
+    assert_eq!(first.cgroup, facts(&snapshot, holder).place.cgroup);
+    watched.beats.until("more time", |snapshot| {
+        (relative(snapshot, busy)?.cpu_seconds > first.cpu_seconds).then_some(())
+    });
+}
+
+#[test]
+fn the_time_of_children_that_ended_is_their_parents() {
+    let loops = "while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done";
+    let session = Session::of(&["sh", "-c", loops]);
+    let mut watched = Watched::new(&[session.leader()], &[]);
+    let reaped = |snapshot: &Snapshot| facts(snapshot, session.leader()).reaped_cpu_seconds;
+    let first = reaped(&watched.told()).unwrap();
+    watched.beats.until("time of the dead", |snapshot| (reaped(snapshot)? > first).then_some(()));
+}
+
+#[test]
+fn a_session_that_a_program_leads_is_one_workload() {
+    let python = end_to_end::programs::python();
+    let program = "import subprocess\nsubprocess.Popen(['sh', '-c', 'sleep 300; :']).wait()";
+    let session = Session::of(&[python.to_str().unwrap(), "-c", program]);
+    let script = session.child("sh");
+    let holder = child(script, "sleep");
+    let snapshot = Watched::new(&[holder], &[]).told();
+    assert_eq!(workload(&snapshot, holder), tree(session.leader()));
+    assert_eq!(relatives(&snapshot), sorted(vec![session.leader(), script]));
+}
+
+#[test]
+fn below_a_prompt_every_job_is_a_workload_of_its_own() {
+    // The inner shell runs a script; the outer one leads the session, as that of a terminal does.
+    let session =
+        Session::of(&["bash", "-c", "sh -c 'sleep 300 & sleep 301 & wait' & tail -f /dev/null & wait"]);
+    let (script, other) = (session.child("sh"), session.child("tail"));
+    let sleeps = until("both", || Some(children(script)).filter(|children| children.len() == 2));
+    let holder = child(script, "sleep");
+    let snapshot = Watched::new(&[holder, other], &[]).told();
+    assert_eq!(workload(&snapshot, holder), tree(script));
+    assert_eq!(workload(&snapshot, other), tree(other));
+    let sibling = sleeps.into_iter().find(|pid| *pid != holder).unwrap();
+    assert_eq!(relatives(&snapshot), sorted(vec![script, sibling]), "and never the prompt");
+}
+
+#[test]
+fn a_descendant_is_told_in_whatever_session_it_is() {
+    let python = end_to_end::programs::python();
+    let program = "import subprocess\nsubprocess.Popen(['sleep', '300'], start_new_session=True).wait()";
+    let session = Session::of(&[python.to_str().unwrap(), "-c", program]);
+    let below = session.child("sleep");
+    let snapshot = Watched::new(&[session.leader()], &[]).told();
+    assert_eq!(relatives(&snapshot), [below]);
+    assert_eq!(
+        relative(&snapshot, below).unwrap().workload,
+        tree(below),
+        "a workload of its own all the same"
+    );
+}
+
+#[test]
+fn who_is_in_the_same_container_or_unit_is_told_and_nobody_else() {
+    let at = |pid: u32, cgroup: &str| Process { cgroup: format!("0::{cgroup}\n"), ..Process::new(pid) };
+    let of_user = |uid: u32| format!("/user.slice/user-{uid}.slice/user@{uid}.service/app.slice/nb.service");
+    let container = format!("/system.slice/docker-{CONTAINER}.scope");
+    let procfs = Procfs::new()
+        .with(&at(4100, &container))
+        .with(&at(4101, &format!("{container}/below")))
+        .with(&at(4200, &of_user(1000)))
+        .with(&at(4201, &of_user(1000)))
+        .with(&at(4202, &of_user(1001)))
+        .with(&at(4300, "/user.slice/user-1000.slice/session-3.scope"))
+        .with(&at(4301, "/user.slice/user-1000.slice/session-3.scope"));
+    let snapshot = Watched::over(&procfs, &[4100, 4200, 4300]).told();
+    assert_eq!(workload(&snapshot, 4100), format!("container:{CONTAINER}"));
+    assert_eq!(workload(&snapshot, 4200), format!("unit:{}", of_user(1000)));
+    assert_eq!(workload(&snapshot, 4300), "tree:4300@100", "a session is no workload");
+    assert_eq!(relatives(&snapshot), [4101, 4201]);
+    let other = relative(&snapshot, 4101).unwrap();
+    assert_eq!((other.cpu_seconds, other.reaped_cpu_seconds, other.state.as_str()), (20.0, 0.5, "sleeping"));
+    assert_eq!(facts(&snapshot, 4100).reaped_cpu_seconds, Some(0.5));
+}
+
+#[test]
+fn a_leader_that_exited_is_told_as_what_it_is() {
+    let session = "0::/system.slice/nb.service\n";
+    let of_unit = |process: Process| Process { cgroup: session.into(), ..process };
+    let procfs = Procfs::new()
+        .with(&of_unit(Process::new(4100)))
+        .with(&of_unit(Process { state: 'Z', threads: vec!['S'], ..Process::new(4200) }))
+        .with(&of_unit(Process { state: 'Z', ..Process::new(4300) }));
+    let snapshot = Watched::over(&procfs, &[4100]).told();
+    let state = |pid| relative(&snapshot, pid).unwrap().state.as_str();
+    assert_eq!((state(4200), state(4300)), ("zombie_leader", "zombie"));
+}
+
+/// What is not complete is not told, and becomes so again; holders are told throughout.
+#[test]
+fn a_list_that_is_not_complete_is_none() {
+    let job = Process { session: Some(4100), ..Process::new(4100) };
+    let below = Process { ppid: 4100, session: Some(4100), ..Process::new(4101) };
+    let procfs = Procfs::new().with(&job).with(&below).with(&Process::new(4200));
+    let mut watched = Watched::over(&procfs, &[4101]);
+    let snapshot = watched.told();
+    assert_eq!((relatives(&snapshot), workload(&snapshot, 4101)), (vec![4100], "tree:4100@100"));
+    let none = |snapshot: &Snapshot| snapshot.relatives.is_none();
+    let workload_of = |snapshot: &Snapshot| facts(snapshot, 4101).workload.clone();
+
+    procfs.write("4200/stat", "4200 (cut");
+    let snapshot = watched.beats.find(none);
+    assert_eq!(workload_of(&snapshot).as_deref(), Some("tree:4100@100"), "its own ancestors were read");
+    procfs.write("4100/stat", "4100 (cut");
+    watched.beats.until("an ancestor that was not read", |snapshot| {
+        (none(snapshot) && workload_of(snapshot).is_none()).then_some(())
+    });
+    procfs.add(&job);
+    procfs.add(&Process::new(4200));
+    watched.told();
+
+    procfs.remove(1);
+    let snapshot = watched.beats.find(none);
+    assert_eq!(workload_of(&snapshot).as_deref(), Some("tree:4100@100"), "who is seen is seen");
+    procfs.remove(4100);
+    watched.beats.until("a parent that may be hidden", |snapshot| {
+        (none(snapshot) && workload_of(snapshot).is_none()).then_some(())
+    });
+}
+
+#[test]
+fn a_cgroup_that_cannot_be_read_leaves_the_list_none() {
+    let procfs = Procfs::new().with(&Process::new(4100)).with(&Process::new(4200));
+    std::fs::remove_file(procfs.path().join("4200/cgroup")).unwrap();
+    let mut watched = Watched::over(&procfs, &[4100]);
+    let told = |snapshot: &Snapshot| facts(snapshot, 4100).workload.clone();
+    let snapshot = watched.beats.find(|snapshot| !snapshot.processes.is_empty());
+    assert_eq!((snapshot.relatives.as_ref(), told(&snapshot).as_deref()), (None, Some("tree:4100@100")));
+    procfs.add(&Process::new(4200));
+    assert!(relatives(&watched.told()).is_empty());
+    std::fs::remove_file(procfs.path().join("4100/cgroup")).unwrap();
+    let again = Watched::over(&procfs, &[4100]).told();
+    assert_eq!(told(&again), None);
+}
+
+#[test]
+fn a_node_of_too_many_processes_is_not_walked() {
+    let procfs = Procfs::new().with(&Process::new(4100));
+    for pid in 100_000..100_000 + (16 << 10) {
+        // One file with many names is made and removed faster than many folders; only the names matter.
+        std::fs::hard_link(procfs.path().join("stat"), procfs.path().join(pid.to_string())).unwrap();
+    }
+    let snapshot = Watched::over(&procfs, &[4100]).beats.find(|snapshot| !snapshot.processes.is_empty());
+    assert_eq!((snapshot.relatives.as_ref(), workload(&snapshot, 4100)), (None, "tree:4100@100"));
+}
+
+#[test]
+fn nobody_is_looked_for_where_nobody_holds_anything() {
+    let procfs = Procfs::new().with(&Process::new(4100));
+    let mut watched = Watched::over(&procfs, &[]);
+    assert_eq!(
+        watched.beats.find(|snapshot| snapshot.sources.get("proc").is_some_and(|proc| proc.up)).relatives,
+        None
+    );
+}
+
+#[test]
+fn a_program_and_the_groups_of_its_owner_are_told() {
+    let session = Session::of(&["sleep", "300"]);
+    let mut watched = Watched::new(&[session.leader()], &[]);
+    let path = format!("/proc/{}/exe", session.leader());
+    let exe = until("it is a sleep", || {
+        let exe = std::fs::read_link(&path).ok()?;
+        exe.ends_with("sleep").then_some(exe)
+    });
+    let groups =
+        Command::new("id").args(["-Gn"]).arg(rustix::process::getuid().as_raw().to_string()).output();
+    let groups = String::from_utf8(groups.unwrap().stdout).unwrap();
+    let mut expected: Vec<&str> = groups.split_whitespace().collect();
+    expected.sort_unstable();
+    let mut told =
+        watched.beats.until("the groups", |snapshot| facts(snapshot, session.leader()).groups.clone());
+    told.sort_unstable();
+    assert_eq!(told, expected);
+    let told = Watched::new(&[session.leader()], &[]).told();
+    assert_eq!(facts(&told, session.leader()).exe.as_deref(), exe.to_str());
+}
+
+#[test]
+fn the_parts_of_mps_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("nvidia-cuda-mps-server");
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let session = Session::of(&[program.to_str().unwrap(), "300"]);
+    let comm = format!("/proc/{}/comm", session.leader());
+    until("its name", || (std::fs::read_to_string(&comm).ok()? == "nvidia-cuda-mps\n").then_some(()));
+    let role = |snapshot: &Snapshot, pid| facts(snapshot, pid).role.clone();
+    let told = Watched::new(&[session.leader()], &[]).told();
+    assert_eq!(role(&told, session.leader()).as_deref(), Some("mps_server"));
+
+    let mps = Process { comm: "nvidia-cuda-mps".into(), ..Process::new(4100) };
+    let procfs =
+        Procfs::new().with(&mps).with(&Process { pid: 4200, ..mps.clone() }).with(&Process::new(4300));
+    for pid in [4100, 4300] {
+        procfs.write(&format!("{pid}/cmdline"), "/usr/bin/nvidia-cuda-mps-control\0-d\0");
+    }
+    let told = Watched::over(&procfs, &[4100, 4200, 4300]).told();
+    assert_eq!(
+        role(&told, 4100).as_deref(),
+        Some("mps_control"),
+        "by its own word, where its program is not told"
+    );
+    assert_eq!((role(&told, 4200), role(&told, 4300)), (None, None));
+}
+
+/// A process is moved into its cgroup a moment after its start: what was read of a young one is soon read again.
+#[test]
+fn a_young_process_that_is_moved_is_seen_where_it_went() {
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+    let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+    let ticks = format!("{:.0}", seconds * 100.0);
+    let container = format!("0::/system.slice/docker-{CONTAINER}.scope\n");
+    let procfs = Procfs::new().with(&Process { cgroup: container.clone(), ..Process::new(4100) });
+    procfs.add(&Process::new(4200));
+    procfs
+        .write("4200/stat", &format!("4200 (a) S 1 4200 4200 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 {ticks} 0 0\n"));
+    let mut watched = Watched::over(&procfs, &[4100]);
+    assert!(relatives(&watched.told()).is_empty());
+    procfs.write("4200/cgroup", &container);
+    watched.beats.until("its move", |snapshot| relative(snapshot, 4200).map(drop));
+}
