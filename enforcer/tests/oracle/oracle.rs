@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bailiff_enforcer::engine::{Now, Skip};
 use bailiff_enforcer::policy::{Action, Kind, Mode};
-use bailiff_enforcer::truth::Truth;
+use bailiff_snapshot::Truth;
 use bailiff_enforcer::verdict::{Hold, Outcome, Verdict, What};
 use bailiff_enforcer::view::View;
 

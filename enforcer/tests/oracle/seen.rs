@@ -1,7 +1,7 @@
 //! What a snapshot says of a target, read by the oracle itself: who is there, what is true of it, who is spared.
 
 use bailiff_enforcer::policy::Kind;
-use bailiff_enforcer::truth::Truth;
+use bailiff_snapshot::Truth;
 use bailiff_enforcer::value::Value;
 use bailiff_enforcer::view::View;
 use bailiff_snapshot::wire;
@@ -312,12 +312,14 @@ impl Seen<'_> {
         let holder = |process: &&wire::Process| match &process.facts {
             None => true,
             Some(facts) => {
-                is_protected(process.pid, &facts.comm, facts.uid) || root(facts.uid, contained(process))
+                is_protected(process.pid, (&facts.comm, contained(process)), facts.uid)
+                    || root(facts.uid, contained(process))
             }
         };
         let all_contained = self.processes.iter().all(contained);
         let other = |relative: &&wire::Relative| {
-            is_protected(relative.pid, &relative.comm, relative.uid) || root(relative.uid, all_contained)
+            is_protected(relative.pid, (&relative.comm, all_contained), relative.uid)
+                || root(relative.uid, all_contained)
         };
         if self.processes.iter().any(holder) || self.relatives.iter().flatten().any(other) {
             return Truth::True;
@@ -352,6 +354,8 @@ impl Seen<'_> {
     }
 }
 
-fn is_protected(pid: u32, comm: &str, uid: Option<u32>) -> bool {
-    pid <= 1 || uid.is_none() || ["sshd", "kubelet", "slurmstepd", "containerd-shim"].contains(&comm)
+/// Who serves the host is nobody's to end; in a container a name proves nothing but for those who serve the driver.
+fn is_protected(pid: u32, (comm, contained): (&str, bool), uid: Option<u32>) -> bool {
+    let named = comm == "nv-hostengine" || (!contained && ["sshd", "kubelet", "slurmstepd"].contains(&comm));
+    pid <= 1 || uid.is_none() || named
 }

@@ -182,7 +182,7 @@ fn trouble(dice: &mut Dice, foreign: bool, world: &World) -> (Change, Change) {
         11 => (Change::Host(false), Change::Host(true)),
         12 => (Change::BootKnown(false), Change::BootKnown(true)),
         13 => (Change::Interval(15_000), Change::Interval(INTERVAL)),
-        14 => (Change::Comm(place, "sshd"), Change::Comm(place, "train")),
+        14 => (Change::Comm(place, dice.pick(&["sshd", "nv-hostengine"])), Change::Comm(place, "train")),
         15 if foreign => {
             let child = dice.pick(&[("sshd", None), ("worker", Some(1007)), ("worker", Some(0))]);
             (Change::Child(place, Some(child)), Change::Child(place, world.slots[place].child))
