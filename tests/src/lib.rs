@@ -11,11 +11,16 @@
 
 pub mod beats;
 pub mod bench;
+pub mod daemon;
+pub mod enforcer;
 pub mod exporter;
 pub mod fake;
 pub mod holder;
+pub mod home;
 pub mod http;
+pub mod node;
 pub mod page;
 pub mod procfs;
 pub mod programs;
+pub mod tenant;
 pub mod wait;

@@ -25,6 +25,12 @@ pub fn exporter() -> PathBuf {
     built("bailiff-exporter")
 }
 
+/// The enforcer.
+#[must_use]
+pub fn enforcer() -> PathBuf {
+    built("bailiff-enforcer")
+}
+
 /// The fake driver.
 #[must_use]
 pub fn fake_nvml() -> PathBuf {
