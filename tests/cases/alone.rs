@@ -57,7 +57,10 @@ fn the_protected_are_left_alone_and_it_is_said_why() {
         assert!(tenant.lives());
         let told = explained(&enforcer, tenant.pid());
         let gate = &told["gates"][0];
-        assert_eq!((&gate["gate"], &gate["passes"], &gate["why"]), (&json!("protection"), &json!("false"), &why));
+        assert_eq!(
+            (&gate["gate"], &gate["passes"], &gate["why"]),
+            (&json!("protection"), &json!("false"), &why)
+        );
         assert_eq!((&told["outcome"], &told["streak"]), (&json!("false"), &json!(0)));
     }
     let leaf = &explained(&enforcer, by_policy.pid())["gates"][0]["leaves"][0];
@@ -192,5 +195,7 @@ fn a_pid_that_is_used_again_after_the_decision() {
     assert!(second.lives() && second.asked() == 0, "whoever got the pid was sent something");
     let first_only = |line: &Value| line["target"]["id"] == format!("process:{PID}@{began}");
     let lines = node.home.lines();
-    assert!(lines.iter().filter(|line| line["step"] == "terminate" && line["result"] != "due").all(first_only));
+    assert!(
+        lines.iter().filter(|line| line["step"] == "terminate" && line["result"] != "due").all(first_only)
+    );
 }

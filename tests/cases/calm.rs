@@ -10,11 +10,12 @@
 )]
 
 use end_to_end::enforcer::{Enforcer, streak};
-use end_to_end::home::Home;
 use end_to_end::node::Node;
 use end_to_end::page::Page;
 use end_to_end::tenant::Tenant;
+use end_to_end::wait::until;
 use rustix::process::Signal;
+use serde_json::Value;
 
 /// True samples that a deed needs.
 const NEEDED: u64 = 9;
@@ -60,14 +61,20 @@ impl Watched {
         assert!(self.node.home.results("terminate").is_empty());
     }
 
-    /// The streak is over, and stays so for longer than the deed would have needed.
+    /// The streak never grows, is over, and stays so.
     fn forgotten(&self) {
         let pid = self.tenant.pid();
-        self.enforcer.until_status("the streak is over", |status| (streak(status, pid) == 0).then_some(()));
-        let before = self.enforcer.seq();
+        let mut last = self.enforcer.streak(pid);
+        let over_at = self.enforcer.until_status("the streak is over", |status| {
+            let now = streak(status, pid);
+            assert!(now <= last + 1, "it grew from {last} to {now}");
+            last = last.min(now);
+            (now == 0).then(|| status["stream"]["seq"].as_u64().unwrap())
+        });
+        // Not for long: whoever asks a driver that fails waits twice as long each time.
         self.enforcer.until_status("beats that tell nothing", |status| {
             assert_eq!(streak(status, pid), 0);
-            (status["stream"]["seq"].as_u64()? > before + NEEDED).then_some(())
+            (status["stream"]["seq"].as_u64()? > over_at + 3).then_some(())
         });
         self.unharmed();
     }
@@ -107,9 +114,9 @@ fn while_the_exporter_is_gone() {
     let mut watched = Watched::new();
     watched.node.exporter.kill();
     until_long_unseen(&watched.enforcer);
-    watched.enforcer.until("it says so", |page| {
-        (page.value("bailiff_stream_connected", &[])? == 0.0).then_some(())
-    });
+    watched
+        .enforcer
+        .until("it says so", |page| (page.value("bailiff_stream_connected", &[])? == 0.0).then_some(()));
     watched.unharmed();
     watched.node.restart_exporter();
     watched.ended_by_full_samples_after(0);
@@ -121,36 +128,47 @@ fn while_the_enforcer_stands_still() {
     let beats = ["--interval", "100ms", "--look-back", "200ms", "--deadline", "1s"];
     let watched = Watched::on(Node::with_beats(RULES, &[""], &beats));
     watched.enforcer.signal(Signal::STOP);
-    let stopped_at = watched.node.exporter.beat();
-    let seq = watched.node.exporter.until("a hundred beats", |page| {
-        page.value("bailiff_snapshots_total", &[]).filter(|beat| *beat >= stopped_at + 100.0)
-    });
+    let stopped_at = watched.node.beat();
+    let seq = until("a hundred beats", || Some(watched.node.beat()).filter(|beat| *beat >= stopped_at + 100));
     watched.unharmed();
     watched.enforcer.signal(Signal::CONT);
     // What was sent less than two beats ago may be judged; all that is older is not.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
-    watched.ended_by_full_samples_after(seq as u64 - 3);
+    watched.ended_by_full_samples_after(seq - 3);
+}
+
+/// The driver as a whole says this, and heals.
+fn while_the_driver(says: &str, also: impl FnOnce(&Watched)) {
+    let watched = Watched::new();
+    let up = |page: &Page| page.value("bailiff_source_up", &[("source", "nvml")]);
+    watched.node.change(|driver| says.clone_into(&mut driver.head));
+    also(&watched);
+    watched.node.exporter.until("the driver is down", |page| (up(page)? == 0.0).then_some(()));
+    watched.unharmed();
+    let seq = watched.node.beat();
+    watched.node.change(|driver| driver.head.clear());
+    watched.ended_by_full_samples_after(seq);
 }
 
 #[test]
-fn while_the_driver_fails() {
-    let watched = Watched::new();
-    let up = |page: &Page| page.value("bailiff_source_up", &[("source", "nvml")]);
-    for head in ["faults: {errors: {\"*\": unknown}}", "faults: {hang: true}", "init: driver_not_loaded"] {
-        watched.on_its_way();
-        watched.node.change(|driver| head.clone_into(&mut driver.head));
-        if head.starts_with("init") {
-            // It is asked again only by a worker that begins.
-            let worker = watched.node.exporter.children("sampling-worker")[0];
-            let pid = rustix::process::Pid::from_raw(i32::try_from(worker).unwrap()).unwrap();
-            rustix::process::kill_process(pid, Signal::KILL).unwrap();
-        }
-        watched.node.exporter.until("the driver is down", |page| (up(page)? == 0.0).then_some(()));
+fn while_the_driver_answers_with_errors() {
+    while_the_driver("faults: {errors: {\"*\": unknown}}", Watched::forgotten);
+}
+
+/// Each look takes as long as it may, and is too old to be judged when it comes.
+#[test]
+fn while_the_driver_hangs() {
+    while_the_driver("faults: {hang: true}", |watched| until_long_unseen(&watched.enforcer));
+}
+
+/// It is unloaded, and whoever opens it anew finds none.
+#[test]
+fn while_there_is_no_driver() {
+    while_the_driver("init: driver_not_loaded", |watched| {
+        let worker = watched.node.exporter.children("sampling-worker")[0];
+        let pid = rustix::process::Pid::from_raw(i32::try_from(worker).unwrap()).unwrap();
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
         watched.forgotten();
-        watched.node.change(|driver| driver.head.clear());
-    }
-    let seq = watched.enforcer.seq();
-    watched.ended_by_full_samples_after(seq);
+    });
 }
 
 #[test]
@@ -158,38 +176,21 @@ fn while_its_gpu_is_lost_and_the_other_goes_on() {
     let node = Node::of(RULES, &["", ""]);
     let other = Tenant::obeying(&node.home);
     let watched = Watched::on(node);
-    let lose = |text: &str| watched.node.change(|driver| text.clone_into(&mut driver.gpus[0].text));
-    lose("faults: {lost: true}");
+    let pid = watched.tenant.pid();
+    let say = |text: &str| watched.node.change(|driver| text.clone_into(&mut driver.gpus[0].text));
+    say("faults: {lost: true}");
+    watched.forgotten();
     watched.node.hold(&other, 1, "used: 1GiB");
-    watched.forgotten_but_for(&other);
-    lose("");
-    let seq = watched.enforcer.seq();
-    watched.ended_after(seq);
-}
-
-impl Watched {
-    /// As [`Watched::forgotten`], while the other one is judged and ended.
-    fn forgotten_but_for(&self, other: &Tenant) {
-        let pid = self.tenant.pid();
-        self.enforcer.until_status("the streak is over", |status| (streak(status, pid) == 0).then_some(()));
-        let of_other = |line: &serde_json::Value| line["target"]["members"][0]["pid"] == other.pid();
-        self.enforcer.until_status("the other one is gone", |status| {
-            assert_eq!(streak(status, pid), 0);
-            (!other.lives()).then_some(())
-        });
-        self.node.home.until_line("terminate", "released");
-        assert!(self.tenant.lives() && self.tenant.asked() == 0);
-        let deeds = self.node.home.lines();
-        assert!(deeds.iter().filter(|line| line["step"] == "terminate").all(of_other));
-    }
-
-    fn ended_after(self, seq: u64) {
-        self.tenant.gone();
-        let ours = |home: &Home| {
-            let lines = home.lines().into_iter();
-            lines.filter(|line| line["target"]["members"][0]["pid"] == self.tenant.pid()).find(|line| line["result"] == "due")
-        };
-        let due = end_to_end::wait::until("its end", || ours(&self.node.home));
-        assert!(due["evidence"]["seq"].as_u64().unwrap() >= seq + NEEDED, "healed after {seq}: {due}");
-    }
+    watched.enforcer.until_status("the other one is gone", |status| {
+        assert_eq!(streak(status, pid), 0);
+        (!other.lives()).then_some(())
+    });
+    assert!(watched.tenant.lives() && watched.tenant.asked() == 0);
+    let seq = watched.node.beat();
+    say("");
+    watched.tenant.gone();
+    let home = &watched.node.home;
+    let ours = |line: &Value| line["target"]["members"][0]["pid"] == pid && line["result"] == "due";
+    let due = until("its end", || home.lines().into_iter().find(ours));
+    assert!(due["evidence"]["seq"].as_u64().unwrap() >= seq + NEEDED, "healed after {seq}: {due}");
 }

@@ -96,15 +96,16 @@ fn an_idle_holder_is_flagged_told_and_ended_and_its_memory_is_back() {
             .then_some(())
     });
     assert!(terminal.read().contains("was ended; 2.0GiB are free again"), "{}", terminal.read());
-    enforcer.until("the flag is down", |page| {
-        page.all("bailiff_flag", &[]).next().is_none().then_some(())
-    });
+    enforcer.until("the flag is down", |page| page.all("bailiff_flag", &[]).next().is_none().then_some(()));
     audited(&node, tenant.pid());
     let begun = node.home.line("terminate", "begun").unwrap();
     let snapshot = beats.find(|snapshot| begun["evidence"]["seq"] == snapshot.seq);
     let time = humantime::parse_rfc3339(begun["time"].as_str().unwrap()).unwrap();
     let seen = UNIX_EPOCH + Duration::from_millis(snapshot.wall_ms);
-    println!("from the look that confirmed it to the audit log's word, on disk: {:?}", time.duration_since(seen));
+    println!(
+        "from the look that confirmed it to the audit log's word, on disk: {:?}",
+        time.duration_since(seen)
+    );
     let end = node.home.line("terminate", "released").unwrap();
     println!("from the taking hold to TERM: {} ms", end["sent"][0]["at_ms"]);
 }
@@ -141,7 +142,9 @@ fn audited(node: &Node, pid: u32) {
 
 fn sent(line: &Value) -> Vec<(u64, String)> {
     let sent = line["sent"].as_array().unwrap();
-    sent.iter().map(|sent| (sent["pid"].as_u64().unwrap(), sent["signal"].as_str().unwrap().to_owned())).collect()
+    sent.iter()
+        .map(|sent| (sent["pid"].as_u64().unwrap(), sent["signal"].as_str().unwrap().to_owned()))
+        .collect()
 }
 
 #[test]
@@ -190,7 +193,10 @@ fn a_rule_that_watches_does_all_but_the_deed() {
         node.hold(&tenant, 0, "used: 1GiB");
         let enforcer = node.home.enforcer(flags);
         let line = node.home.until_line("terminate", "watched");
-        assert_eq!((&line["mode"], &line["sent"]), (&Value::from("watch"), &Value::from(Vec::<Value>::new())));
+        assert_eq!(
+            (&line["mode"], &line["sent"]),
+            (&Value::from("watch"), &Value::from(Vec::<Value>::new()))
+        );
         let page = enforcer.until("it is counted", |page| {
             page.value("bailiff_steps_total", &[("result", "watched")]).map(|_| enforcer.page())
         });

@@ -22,7 +22,7 @@ use end_to_end::page::Page;
 use end_to_end::tenant::Tenant;
 use rustix::process::Signal;
 
-const BAD: &str = "version: 1\nrules:\n  - name: idle\n    off: process\n    for: {samples: 3}\n    then: [{flag: loud}]\n";
+const BAD: &str = "version: 1\nrules:\n  - name: idle\n    off: process\n    when: {gpu_utill: {max: 1%}}\n    for: {samples: 3}\n    then: [{flag: loud}]\n";
 
 /// Rules with a name of their own, so that one sees which are in force.
 fn named(name: &str) -> String {
@@ -137,7 +137,11 @@ fn whenever_it_is_asked_for() {
     edit(BAD);
     let answer = http::post(enforcer.address(), "/-/reload").unwrap();
     assert_eq!(answer.status, 400);
-    assert!(answer.text().contains("unknown key") && answer.text().contains("rules.yaml:4:5"), "{}", answer.text());
+    assert!(
+        answer.text().contains("unknown key") && answer.text().contains("rules.yaml:4:5"),
+        "{}",
+        answer.text()
+    );
     let output = enforcer.run(&["reload"]);
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(64));
@@ -201,7 +205,13 @@ fn a_file_that_makes_no_sense_is_a_refusal_to_start() {
     let output = enforcer::run(&arguments);
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(64), "{told}");
-    for part in ["rules.yaml:4:5", "unknown key `off`", "did you mean `of`?", "    off: process", "loud"] {
+    for part in [
+        "rules.yaml:4:5",
+        "unknown key `off`",
+        "did you mean `of`?",
+        "    off: process",
+        "did you mean `gpu_util`?",
+    ] {
         assert!(told.contains(part), "no {part} in {told}");
     }
     let _ = fs::remove_file(home.rules());

@@ -123,7 +123,7 @@ impl Home {
     }
 
     /// Waits for such a line.
-    #[must_use]
+    #[expect(clippy::must_use_candidate, reason = "that it comes may be all that is asked")]
     pub fn until_line(&self, step: &str, result: &str) -> Value {
         until(&format!("{step} {result}"), || self.line(step, result))
     }

@@ -64,8 +64,7 @@ impl Node {
     #[must_use]
     pub fn with_beats(rules: &str, gpus: &[&str], beats: &[&str]) -> Self {
         let gpus = gpus.iter().map(|text| Gpu { text: (*text).to_owned(), held: Vec::new() });
-        let mut driver =
-            Driver { scenario: Scenario::new(""), head: String::new(), gpus: gpus.collect() };
+        let mut driver = Driver { scenario: Scenario::new(""), head: String::new(), gpus: gpus.collect() };
         driver.say();
         let home = Home::with(rules);
         let beats: Vec<String> = beats.iter().map(|word| (*word).to_owned()).collect();
@@ -102,6 +101,14 @@ impl Node {
         let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut driver);
         driver.say();
+    }
+
+    /// The number of the exporter's newest snapshot.
+    #[must_use]
+    pub fn beat(&self) -> u64 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
+        let beat = self.exporter.beat() as u64;
+        beat
     }
 
     /// Starts the exporter anew, once it has ended.
