@@ -12,7 +12,7 @@ help: ## this list
 
 demo: ## the whole story in a minute, with a GPU or without
 	@$(SETUP) compiler
-	@cargo build --quiet --package bailiff-exporter --package fake-nvml --package end-to-end
+	@cargo build --quiet --package bailiff-exporter --package bailiff-enforcer --package fake-nvml --package end-to-end
 	@target/debug/demo
 
 test: check ## every check and every test
@@ -34,6 +34,7 @@ golden: ## renews the golden pages and docs/metrics.md; read the difference
 
 bench: ## speed and size, beside nvitop-exporter and all-smi
 	@$(SETUP) compiler python peers
-	cargo build --release --package bailiff-exporter --package fake-nvml --package end-to-end
+	cargo build --release --package bailiff-exporter --package bailiff-enforcer --package fake-nvml --package end-to-end
 	@target/release/bench
 	@cargo run --quiet --release --package bailiff-exporter --example page_cost
+	@cargo run --quiet --release --package bailiff-enforcer --example tick_cost

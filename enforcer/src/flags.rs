@@ -134,6 +134,9 @@ pub struct Test {
     /// Files of tests.
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
+    /// Prints JSON: every step that did happen.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Tells why a rule does, or does not, do something.
@@ -207,6 +210,9 @@ pub struct Replay {
     /// The rules.
     #[arg(long, value_name = "FILE")]
     pub rules: PathBuf,
+    /// Once a breaker has opened, an admin is taken to resume after so long, such as 1h; without it, never.
+    #[arg(long, value_name = "DURATION")]
+    pub resume_after: Option<String>,
     /// Prints JSON.
     #[arg(long)]
     pub json: bool,
@@ -233,6 +239,25 @@ pub struct Backtest {
     /// The end: a time, or how long ago.
     #[arg(long, value_name = "TIME", default_value = "0s")]
     pub to: String,
+    /// Only the exporter with this label `instance`; without it all, one after another.
+    #[arg(long, value_name = "INSTANCE")]
+    pub instance: Option<String>,
+    /// Takes processes without GPU memory, of which Prometheus holds nothing, to be idle. Without this, the CPU time of
+    /// a workload is unknown.
+    #[arg(long)]
+    pub assume_children_idle: bool,
+    /// A file with a bearer token, where Prometheus wants one.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// The time between two scrapes, such as 15s, where it is not to be measured.
+    #[arg(long, value_name = "DURATION")]
+    pub interval: Option<String>,
+    /// How much is asked for at once.
+    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    pub chunk: String,
+    /// Once a breaker has opened, an admin is taken to resume after so long, such as 1h; without it, never.
+    #[arg(long, value_name = "DURATION")]
+    pub resume_after: Option<String>,
     /// Prints JSON.
     #[arg(long)]
     pub json: bool,

@@ -11,7 +11,18 @@ use crate::census::{Devices, Person};
 use crate::verdict::{Member, Outcome, Subject};
 
 /// Names that no rule may touch, as the kernel cuts them (15 bytes), and why. A star stands for any rest.
-const PROTECTED: [(&str, &str); 44] = [
+const PROTECTED: [(&str, &str); 7] = [
+    ("nvidia-persiste*", "it serves the driver"),
+    ("nv-fabricmanage*", "it serves the driver"),
+    ("nvidia-fabricma*", "it serves the driver"),
+    ("nv-hostengine", "it is DCGM"),
+    ("dcgm*", "it is DCGM"),
+    ("nvidia-dcgm", "it is DCGM"),
+    ("nvidia-cuda-mps*", "it serves the clients of MPS"),
+];
+
+/// And these on the host. In a container they are the container's own, an init or a shell's daemon, and end with it.
+const PROTECTED_ON_HOST: [(&str, &str); 37] = [
     ("systemd*", "it is a part of systemd"),
     ("(sd-pam)", "it is a part of systemd"),
     ("(systemd)", "it is a part of systemd"),
@@ -38,13 +49,6 @@ const PROTECTED: [(&str, &str); 44] = [
     ("slurmctld", "it is Slurm"),
     ("slurmdbd", "it is Slurm"),
     ("munged", "it is Slurm's"),
-    ("nvidia-persiste*", "it serves the driver"),
-    ("nv-fabricmanage*", "it serves the driver"),
-    ("nvidia-fabricma*", "it serves the driver"),
-    ("nv-hostengine", "it is DCGM"),
-    ("dcgm*", "it is DCGM"),
-    ("nvidia-dcgm", "it is DCGM"),
-    ("nvidia-cuda-mps*", "it serves the clients of MPS"),
     ("Xorg*", "it is a display server"),
     ("X", "it is a display server"),
     ("Xwayland", "it is a display server"),
@@ -86,7 +90,8 @@ pub fn builtin(process: &Traits<'_>, root: Root) -> Option<&'static str> {
     }
     // The kernel has cut it; a name from elsewhere is cut alike.
     let comm = process.comm.get(..15).unwrap_or(process.comm);
-    let named = PROTECTED.iter().find(|(name, _)| match name.strip_suffix('*') {
+    let on_host = PROTECTED_ON_HOST.iter().filter(|_| !process.contained);
+    let named = PROTECTED.iter().chain(on_host).find(|(name, _)| match name.strip_suffix('*') {
         Some(start) => comm.starts_with(start),
         None => comm == *name,
     });
@@ -337,12 +342,16 @@ mod tests {
             nv-hostengine dcgm-exporter nvidia-dcgm Xorg X Xwayland gnome-shell kwin_wayland sway weston \
             nvidia-cuda-mps-control nvidia-cuda-mps bailiff-enforcer bailiff-exporte";
         let others = "python3 jupyterhub jupyterhub-singl bailiff Xbase initial swaylike crior";
-        let plain = |comm| Traits { pid: 4100, comm, uid: Some(1000), contained: true };
+        let plain = |comm| Traits { pid: 4100, comm, uid: Some(1000), contained: false };
         for comm in named.split_ascii_whitespace() {
             assert!(builtin(&plain(comm), Root::Allowed).is_some(), "{comm}");
         }
         for comm in others.split_ascii_whitespace().chain([""]) {
             assert_eq!(builtin(&plain(comm), Root::Protected), None, "{comm}");
+        }
+        for (comm, protected) in [("tini", false), ("sshd", false), ("nvidia-cuda-mps", true)] {
+            let inside = Traits { contained: true, ..plain(comm) };
+            assert_eq!(builtin(&inside, Root::Protected).is_some(), protected, "{comm} in a container");
         }
         for pid in [0, 1] {
             assert!(builtin(&Traits { pid, ..plain("python3") }, Root::Allowed).is_some());

@@ -33,8 +33,12 @@ fn start(command: Command) -> Result<Exit, Stop> {
         Command::Pause(flags) => commands::pause::pause(&flags, out)?,
         Command::Resume(flags) => commands::pause::resume(&flags.control, out)?,
         Command::Reload(flags) => return Ok(commands::pause::reload(&flags.control, ink, out)?),
-        Command::Test(_) | Command::Replay(_) | Command::Backtest(_) => {
-            return Err(anyhow::anyhow!("not yet").into());
+        Command::Test(flags) => return commands::told(commands::test::run(&flags.into(), out)),
+        Command::Replay(flags) => {
+            return commands::past(&flags, now(), |wanted| commands::replay::run(&wanted, out));
+        }
+        Command::Backtest(flags) => {
+            return commands::past(&flags, now(), |wanted| commands::backtest::run(&wanted, out));
         }
         Command::Schema => commands::schema::run(&policy::schema(), out)?,
     }

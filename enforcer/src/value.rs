@@ -1,6 +1,6 @@
 //! What an attribute of a target was observed to be, and what a rule wants it to be.
 
-use crate::truth::Truth;
+use bailiff_snapshot::Truth;
 
 /// An observation, in base units: bytes, seconds, a ratio, a count.
 #[derive(Debug, Clone, Copy, PartialEq)]

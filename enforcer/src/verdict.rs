@@ -7,8 +7,8 @@ use bailiff_snapshot::ProcessKey;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::{Action, Kind, Mode, Severity};
-use crate::truth::Truth;
 use crate::view::TargetId;
+use bailiff_snapshot::Truth;
 
 /// One finding of one rule about one target.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,7 +62,7 @@ pub enum Hold {
     Audit,
     /// The state cannot be written, so budgets would not outlive a restart.
     State,
-    /// A right to act is missing.
+    /// The right to act upon this user's processes is missing.
     Rights,
     /// Not the host's PID namespace, or no boot id.
     Untrusted,
@@ -112,7 +112,7 @@ impl Hold {
     /// It withholds everything destructive, whoever it is against.
     #[must_use]
     pub const fn node_wide(self) -> bool {
-        !matches!(self, Self::GpuBudget | Self::UserBudget | Self::Cooldown | Self::Failed)
+        !matches!(self, Self::Rights | Self::GpuBudget | Self::UserBudget | Self::Cooldown | Self::Failed)
     }
 
     /// What it means, for people.
@@ -126,7 +126,9 @@ impl Hold {
             Self::OtherInterval => "the file was written for another beat",
             Self::Audit => "the audit log cannot be written",
             Self::State => "the state cannot be written, and budgets would not outlive a restart",
-            Self::Rights => "a right to act is missing",
+            Self::Rights => {
+                "CAP_KILL is missing, so only the enforcer's own user's processes can be acted upon"
+            }
             Self::Untrusted => "this is not the host's PID namespace, or there is no boot id",
             Self::Stale => "the last snapshot is too old to act on",
             Self::GpuBudget => "the GPU's deeds of this hour are used up",

@@ -58,6 +58,11 @@ pub fn tell(program: &str, outcome: Result<(), Stop>) -> Exit {
             print(io::stdout(), text.trim_end());
             Exit::Done
         }
+        // A file's faults are a page of their own, and flags have nothing to do with them.
+        Err(Stop::Usage(why)) if why.contains('\n') => {
+            print(io::stderr(), &format!("{program}: {}", why.trim_end()));
+            Exit::Usage
+        }
         Err(Stop::Usage(why)) => {
             print(io::stderr(), &format!("{program}: {why}; {program} --help tells more"));
             Exit::Usage

@@ -201,6 +201,8 @@ impl Node {
     #[must_use]
     pub fn new(stat: &Stat, home: Home) -> Self {
         let kind = if stat.kernel_thread { Kind::KernelThread } else { Kind::of(&stat.comm) };
+        // Slurm's own shepherd lives in the cgroups of its job, and is no part of it.
+        let home = if stat.comm == "slurmstepd" { Home::Tree } else { home };
         Self { key: stat.key, ppid: stat.ppid, session: stat.session, home, root: None, kind }
     }
 
@@ -591,5 +593,26 @@ mod tests {
             let _ = home(&text);
             let _ = home(&parts.join("/"));
         }
+    }
+
+    #[test]
+    fn slurms_shepherd_is_no_part_of_its_job() {
+        let home = home("/system.slice/slurmstepd.scope/job_77/step_0/slurm");
+        let of = |comm: &str| {
+            let stat = crate::stat::Stat {
+                key: ProcessKey { pid: 4100, start_ticks: 5 },
+                comm: comm.into(),
+                state: State::Sleeping,
+                ppid: 1,
+                session: 4100,
+                cpu_ticks: 0,
+                reaped_ticks: None,
+                threads: 1,
+                kernel_thread: false,
+            };
+            workload(&Node::new(&stat, home.clone()), |_| Look::Gone).map(|found| found.to_string())
+        };
+        assert_eq!(of("python3").as_deref(), Some("slurm:77"));
+        assert_eq!(of("slurmstepd").as_deref(), Some("tree:4100@5"));
     }
 }

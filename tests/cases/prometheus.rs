@@ -8,74 +8,14 @@
     reason = "a case runs programs, reads files, compares exact figures and fails loudly"
 )]
 
-use std::fs;
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use end_to_end::exporter::Exporter;
 use end_to_end::fake::Scenario;
+use end_to_end::prometheus::Prometheus;
 use end_to_end::wait::until;
 use end_to_end::{http, programs};
-use serde_json::Value;
-
-struct Prometheus {
-    child: Child,
-    address: SocketAddr,
-    _folder: tempfile::TempDir,
-}
-
-impl Prometheus {
-    fn scraping(target: SocketAddr) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let config = format!(
-            "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n\
-             scrape_configs:\n  - job_name: bailiff\n    static_configs: [{{targets: ['{target}']}}]\n"
-        );
-        let file = folder.path().join("prometheus.yml");
-        fs::write(&file, config).unwrap();
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let child = Command::new(programs::tool("prometheus"))
-            .arg(format!("--config.file={}", file.display()))
-            .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
-            .arg(format!("--web.listen-address={address}"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("prometheus is there: run `tests/setup prometheus`");
-        Self { child, address, _folder: folder }
-    }
-
-    /// The values of an instant query.
-    fn query(&self, query: &str) -> Option<Vec<Value>> {
-        let encoded: String = query
-            .bytes()
-            .map(|byte| {
-                if byte.is_ascii_alphanumeric() {
-                    char::from(byte).to_string()
-                } else {
-                    format!("%{byte:02X}")
-                }
-            })
-            .collect();
-        let answer = http::get(self.address, &format!("/api/v1/query?query={encoded}"), &[]).ok()?;
-        let body = String::from_utf8(answer.body).ok()?;
-        let json = body.get(body.find('{')?..=body.rfind('}')?)?;
-        let value: Value = serde_json::from_str(json).ok()?;
-        Some(value["data"]["result"].as_array()?.clone())
-    }
-
-    fn number(&self, query: &str) -> Option<f64> {
-        self.query(query)?.first()?["value"][1].as_str()?.parse().ok()
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 #[test]
 fn a_real_server_scrapes_it_without_an_error() {

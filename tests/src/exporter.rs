@@ -1,5 +1,6 @@
 //! The real exporter, started over the fake driver.
 
+use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::process::{Command, Output};
 
@@ -46,8 +47,17 @@ impl Exporter {
     /// # Panics
     /// Where it does not listen.
     #[must_use]
-    pub fn spawn(mut command: Command) -> Self {
-        command.args(["--web.listen-address", "127.0.0.1:0"]);
+    pub fn spawn(command: Command) -> Self {
+        Self::spawn_at(command, "127.0.0.1:0".parse().expect("an address"))
+    }
+
+    /// Starts any command line of it, to listen there.
+    ///
+    /// # Panics
+    /// Where it does not listen.
+    #[must_use]
+    pub fn spawn_at(mut command: Command, address: SocketAddr) -> Self {
+        command.args(["--web.listen-address", &address.to_string()]);
         Self(Daemon::spawn("exporter", command))
     }
 

@@ -22,5 +22,6 @@ pub mod node;
 pub mod page;
 pub mod procfs;
 pub mod programs;
+pub mod prometheus;
 pub mod tenant;
 pub mod wait;

@@ -9,7 +9,7 @@ use super::{Ink, ask, line};
 use crate::control::Question;
 use crate::engine::{Explained, GateTold};
 use crate::flags;
-use crate::truth::Truth;
+use bailiff_snapshot::Truth;
 
 /// Asks the daemon, and prints what it says.
 ///
@@ -47,9 +47,9 @@ pub fn text(told: &Explained, ink: Ink) -> String {
         text.push_str(&gate_text(gate, ink));
     }
     let (unknown, max_gap) = told.unknown;
-    let _ = write!(
+    let _ = writeln!(
         text,
-        "  now {}; streak {}/{}, unknown in a row {unknown} of {max_gap} at most\n",
+        "  now {}; streak {}/{}, unknown in a row {unknown} of {max_gap} at most",
         told.outcome.name(),
         pending.streak,
         pending.needed,

@@ -1,11 +1,19 @@
 //! The commands that talk with a daemon that runs, and those that need none.
 
+pub mod backtest;
 pub mod check;
 pub mod explain;
+mod failure;
+mod files;
+mod paper;
 pub mod pause;
+pub mod rehearsal;
+pub mod replay;
 pub mod schema;
 pub mod status;
 mod table;
+pub mod test;
+mod wanted;
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -16,6 +24,18 @@ use bailiff_lifecycle::control;
 use serde_json::Value;
 
 use crate::control::Question;
+pub use failure::Failure;
+pub use wanted::{past, told};
+
+/// How a command tells what it found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Form {
+    /// For people: 80 columns, and nothing in it that a terminal would obey.
+    #[default]
+    Text,
+    /// One JSON document.
+    Json,
+}
 
 /// Whether colours are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

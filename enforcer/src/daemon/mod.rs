@@ -266,6 +266,11 @@ impl Daemon {
             self.engine.hold(hold, holds);
             tracing::warn!(hold = hold.name(), why, "nothing destructive will be done");
         }
+        if !rights::may_kill() {
+            let uid = rustix::process::geteuid().as_raw();
+            self.engine.limit_to(uid);
+            tracing::warn!(uid, "CAP_KILL is missing: only processes of our own user will be acted upon");
+        }
         self.save();
         self.record_change("start", "");
         self.show();

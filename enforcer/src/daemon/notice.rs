@@ -58,11 +58,10 @@ impl Daemon {
     }
 }
 
-/// Whom it is about, in the words of its owner: a process by its pid, a job by its number.
+/// Whom it is about, in the words of its owner.
 fn named(subject: &Subject) -> String {
     let first = subject.members.iter().find(|member| member.holds);
     let comm = first.map(|member| format!(" ({}, pid {})", member.comm, member.pid)).unwrap_or_default();
-    let held = subject.members.iter().map(|member| member.vram).sum::<Option<u64>>();
     let what = match subject.kind {
         Kind::Process => "your process",
         Kind::Workload => "your work",
@@ -70,14 +69,20 @@ fn named(subject: &Subject) -> String {
         Kind::Lease => "your lease",
         Kind::MpsServer => "the MPS server",
     };
+    format!("{what}{comm}")
+}
+
+/// What it holds, where all of that is known.
+fn holding(subject: &Subject) -> String {
+    let held = subject.members.iter().map(|member| member.vram).sum::<Option<u64>>();
     #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
     let memory = held.filter(|bytes| *bytes > 0).map(|bytes| number(bytes as f64, Unit::Bytes));
-    let memory = memory.map(|memory| format!(", which holds {memory} of GPU memory")).unwrap_or_default();
-    format!("{what}{comm}{memory},").trim_end_matches(',').to_owned()
+    memory.map(|memory| format!(", which holds {memory} of GPU memory")).unwrap_or_default()
 }
 
 fn found(verdict: &Verdict) -> String {
-    let mut text = format!("rule {}: {}", verdict.rule, named(&verdict.subject));
+    let subject = &verdict.subject;
+    let mut text = format!("rule {}: {}{}", verdict.rule, named(subject), holding(subject));
     let leaves: Vec<String> = verdict
         .evidence
         .leaves
@@ -117,7 +122,7 @@ fn ended(report: &Report) -> Option<String> {
     let returned = report.released.map(|bytes| number(bytes as f64, Unit::Bytes));
     Some(match report.outcome {
         Outcome::Released => match returned {
-            Some(memory) => format!("was ended; {memory} are free again"),
+            Some(memory) => format!("was ended; {memory} of GPU memory are free again"),
             None => "was ended, and its memory is free again".to_owned(),
         },
         Outcome::GoneNotReleased => "was ended, and its memory did not come back".to_owned(),

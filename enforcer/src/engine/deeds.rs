@@ -67,6 +67,8 @@ pub(crate) struct Deeds {
     pub(crate) turns: BTreeMap<Turn, Stamp>,
     pub(crate) breakers: Breakers,
     pub(crate) stuck: Vec<Stuck>,
+    /// Those against whom a deed was tried and did not work: no rule tries again until a human has looked.
+    pub(crate) failed: BTreeSet<TargetId>,
     pub(crate) next_id: u64,
 }
 
@@ -86,6 +88,7 @@ impl Chosen {
 
     fn is(&self, candidate: &Candidate, view: &View) -> bool {
         candidate.rule == self.rule
+            && candidate.progress.decided
             && candidate.progress.step == self.step
             && view.targets[candidate.subject].id == self.subject
             && view.targets[candidate.owner].id == self.owner
@@ -127,6 +130,9 @@ impl Deeds {
         } else if report.outcome != Outcome::Cancelled {
             self.breakers.see_deed(report.outcome.failure());
         }
+        if report.outcome.failure() {
+            self.failed.insert(flying.subject.id.clone());
+        }
         if matches!(report.outcome, Outcome::GoneNotReleased | Outcome::Unkillable) {
             let held: u64 = flying.subject.members.iter().filter_map(|member| member.vram).sum();
             let missing = held.saturating_sub(report.released.unwrap_or_default());
@@ -141,6 +147,7 @@ impl Deeds {
 
     pub(crate) fn forget_stuck(&mut self) {
         self.stuck.clear();
+        self.failed.clear();
     }
 
     /// What has ended or come back after all is stuck no longer.
@@ -183,11 +190,21 @@ impl Engine {
         let mut verdicts = Vec::new();
         let free = self.first_free(&candidates, tick, &mut verdicts);
         if let Some(candidate) = free.filter(|_| self.deeds.flying.is_none()) {
-            self.deeds.chosen = Some(Chosen::new(&candidate, tick.view));
+            self.choose(&candidate, tick.view);
             let action = self.action(&candidate);
             verdicts.extend(action.map(|action| self.say(&candidate, What::Due(action), tick)));
         }
         verdicts
+    }
+
+    fn choose(&mut self, candidate: &Candidate, view: &View) {
+        let owner = &view.targets[candidate.owner];
+        let number = self.populations[owner.kind as usize].number(&owner.id);
+        let judge = self.judges.get_mut(candidate.rule);
+        if let Some(progress) = number.zip(judge).and_then(|(number, judge)| judge.progress(number)) {
+            progress.decided = true;
+            self.deeds.chosen = Some(Chosen::new(candidate, view));
+        }
     }
 
     /// The first candidate was chosen at the last snapshot, and is due at this one as well.
@@ -280,6 +297,10 @@ impl Engine {
         if judge.mode == Mode::Watch {
             return None;
         }
+        let target = &tick.view.targets[candidate.subject];
+        if self.deeds.failed.contains(&target.id) {
+            return Some(Hold::Failed);
+        }
         if node.is_some() {
             return node;
         }
@@ -290,9 +311,12 @@ impl Engine {
         if !candidate.progress.acted && again.is_some_and(|ago| ago < judge.rule.cooldown) {
             return Some(Hold::Cooldown);
         }
-        let target = &tick.view.targets[candidate.subject];
+        let uid = super::subject::owner(target, tick.view);
+        if self.only.is_some_and(|only| uid != Some(only)) {
+            return Some(Hold::Rights);
+        }
         let gpus = tick.view.gpus(target).filter_map(|gpu| gpu.uuid.as_deref());
-        self.deeds.ledger.full(super::subject::owner(target, tick.view), gpus, &self.policy.limits)
+        self.deeds.ledger.full(uid, gpus, &self.policy.limits)
     }
 
     /// What speaks against every step of this node.

@@ -225,9 +225,8 @@ impl Judge {
             Absent::Gone => after = Track::default(),
             Absent::Unknown => {
                 after.outcome = Some(Truth::Unknown);
-                after.feed(Truth::Unknown, court.tick.missed, self.rule.max_gap);
-                if after.flag_down(Truth::Unknown, self.needs.1) {
-                    after.progress.flagged = None;
+                if after.feed(Truth::Unknown, court.tick.missed, self.rule.max_gap) {
+                    after.progress.end();
                 }
             }
         }
@@ -319,6 +318,17 @@ impl Judge {
         self.tracks.iter_mut().map(|track| &mut track.progress)
     }
 
+    /// Every streak is at its beginning; flags stay up.
+    pub(crate) fn begin_anew(&mut self) {
+        for track in &mut self.tracks {
+            track.streak = Streak::default();
+            track.progress.end();
+        }
+        if let Some(picking) = &mut self.picking {
+            picking.forget();
+        }
+    }
+
     /// Forgets all targets.
     pub(crate) fn forget(&mut self) {
         self.tracks.clear();
@@ -357,10 +367,13 @@ impl Track {
         })
     }
 
-    /// Whether a flag has been down long enough. Unknown samples count once they have ended the streak.
+    /// Whether a flag has been down long enough. Unknown samples neither count nor interrupt.
     fn flag_down(&mut self, outcome: Truth, enough: u32) -> bool {
-        let down = outcome == Truth::False || outcome == Truth::Unknown && self.streak.count == 0;
-        self.progress.off = if down { self.progress.off.saturating_add(1) } else { 0 };
+        self.progress.off = match outcome {
+            Truth::True => 0,
+            Truth::False => self.progress.off.saturating_add(1),
+            Truth::Unknown => self.progress.off,
+        };
         self.progress.flagged.is_some() && u32::from(self.progress.off) >= enough
     }
 }

@@ -11,8 +11,9 @@ mod program;
 mod progress;
 mod protection;
 mod saved;
+mod standing;
 mod subject;
-mod texts;
+pub(crate) mod texts;
 mod told;
 
 use std::collections::BTreeSet;
@@ -29,6 +30,7 @@ use population::Population;
 use program::Table;
 pub use protection::protects;
 pub use saved::{Reloaded, Saved};
+pub use standing::Standing;
 pub use subject::number;
 pub use told::{Counts, Explained, FlagUp, GateTold, Pending, Question};
 
@@ -85,12 +87,16 @@ pub struct Engine {
     /// Holds that the world outside has told of.
     outside: BTreeSet<Hold>,
     paused: Option<Pause>,
+    /// Only processes of this user may be acted upon: for the others a right is missing.
+    only: Option<u32>,
     warm_up: u32,
     settling: u32,
     tick: u64,
     last: Option<Arc<View>>,
     /// The last snapshot before a restart.
     before: Option<(String, Duration)>,
+    /// The period that streaks were counted at.
+    beat: Option<Duration>,
 }
 
 /// An admin's word that nothing is to be done.
@@ -124,11 +130,13 @@ impl Engine {
             deeds: Deeds::default(),
             outside: BTreeSet::new(),
             paused: None,
+            only: None,
             warm_up: WARM_UP,
             settling: 0,
             tick: 0,
             last: None,
             before: None,
+            beat: None,
             policy,
         }
     }
@@ -139,6 +147,7 @@ impl Engine {
     /// Where the snapshot is not to be judged.
     pub fn tick(&mut self, now: Now, view: Arc<View>) -> Result<Vec<Verdict>, Skip> {
         let missed = self.admit(now, &view)?;
+        self.keep_time(view.interval());
         self.tick += 1;
         let tick = Tick { now, view: &view, number: self.tick, missed, interval: view.interval() };
         self.table.fill(&view);
@@ -190,6 +199,11 @@ impl Engine {
             Holds::Yes => drop(self.outside.insert(hold)),
             Holds::No => drop(self.outside.remove(&hold)),
         }
+    }
+
+    /// Lets it act upon this user's processes alone.
+    pub fn limit_to(&mut self, uid: u32) {
+        self.only = Some(uid);
     }
 
     /// Stops everything destructive, until then or until [`Self::resume`]; gives the deed to be cancelled.
@@ -264,11 +278,20 @@ impl Engine {
         Ok(missed)
     }
 
+    /// Samples of another beat are of another length: what was counted so far says nothing of how long it was.
+    fn keep_time(&mut self, beat: Duration) {
+        if self.beat.replace(beat).is_some_and(|before| before != beat) {
+            self.judges.iter_mut().for_each(Judge::begin_anew);
+            self.deeds.choose_nobody();
+        }
+    }
+
     /// Another boot: nobody that was judged is there any more.
     fn forget_targets(&mut self) {
         self.populations = Default::default();
         self.judges.iter_mut().for_each(Judge::forget);
         self.deeds.choose_nobody();
+        self.deeds.failed.clear();
         self.before = None;
     }
 
@@ -285,7 +308,8 @@ impl Engine {
     fn leave(&mut self, absent: &[Vec<(usize, population::Absent)>; 5]) {
         for (population, absent) in self.populations.iter_mut().zip(absent) {
             for (number, _) in absent.iter().filter(|(_, fate)| *fate == population::Absent::Gone) {
-                population.leave(*number);
+                let left = population.leave(*number);
+                self.deeds.failed.retain(|id| Some(id) != left.as_ref());
             }
         }
     }
@@ -301,7 +325,7 @@ pub enum Holds {
 }
 
 /// How many beats a time between two snapshots has missed: as many as it is too long, rounded.
-fn missed(between: Duration, interval: Duration) -> u32 {
+pub(crate) fn missed(between: Duration, interval: Duration) -> u32 {
     let beats = (between + interval / 2).as_nanos() / interval.as_nanos();
     u32::try_from(beats.saturating_sub(1)).unwrap_or(u32::MAX)
 }

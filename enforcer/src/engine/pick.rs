@@ -40,6 +40,14 @@ struct Picked {
     progress: Progress,
 }
 
+/// A GPU in one tick.
+#[derive(Clone, Copy)]
+struct Needy {
+    place: usize,
+    need: Truth,
+    streak: u32,
+}
+
 /// One workload in one tick.
 #[derive(Clone, Copy)]
 struct Seen {
@@ -164,10 +172,10 @@ impl Judge {
             Truth::Unknown if track.streak.count >= needed => Truth::Unknown,
             _ => Truth::False,
         };
-        let still = picking
-            .picked
-            .remove(&number)
-            .and_then(|picked| self.still_picked((gpu, need, picked), (&mut *picking, seen), court));
+        let still = picking.picked.remove(&number).and_then(|picked| {
+            let gpu = Needy { place: gpu, need, streak: track.streak.count };
+            self.still_picked((gpu, picked), (&mut *picking, seen), court)
+        });
         if need != Truth::True {
             picking.picked.extend(still.map(|(picked, _)| (number, picked)));
             return;
@@ -178,7 +186,7 @@ impl Judge {
             Some((Picked { target, since: 0, progress: Progress::default() }, seen))
         });
         if let Some((mut picked, seen)) = chosen {
-            if seen.outcome == Truth::True {
+            if seen.outcome == Truth::True && holds(seen.place, gpu, court.tick.view) == Truth::True {
                 let whose = Whose { owner: gpu, subject: seen.place, streak: seen.streak.count };
                 self.steps_of(whose, &mut picked, court);
                 picked.since = picked.since.saturating_add(1);
@@ -190,7 +198,7 @@ impl Judge {
     /// Keeps the pick, or lets it go and says why.
     fn still_picked(
         &self,
-        (gpu, need, picked): (usize, Truth, Picked),
+        (gpu, picked): (Needy, Picked),
         (picking, seen): (&mut Picking, &[Seen]),
         court: &mut Court<'_>,
     ) -> Option<(Picked, Seen)> {
@@ -201,14 +209,19 @@ impl Judge {
         let why = if picked.progress.failed {
             picking.given_up.insert(picked.target.clone());
             "nothing more can be done"
-        } else if need == Truth::False {
+        } else if gpu.need == Truth::False {
             "the GPU no longer needs it"
+        } else if picked.since >= gpu.streak.min(seen.streak.count) && seen.outcome == Truth::True {
+            // Both are longer than what was counted since, or one has begun anew after a gap.
+            "unknown for too long"
         } else if seen.outcome == Truth::False || seen.streak.count < needed {
             "it was seen not to match"
+        } else if holds(seen.place, gpu.place, view) == Truth::False {
+            "it no longer holds this GPU"
         } else {
             return Some((picked, seen));
         };
-        let whose = Whose { owner: gpu, subject: seen.place, streak: seen.streak.count };
+        let whose = Whose { owner: gpu.place, subject: seen.place, streak: seen.streak.count };
         if picked.progress.warned {
             court.verdicts.push(self.finding(whose, What::Reprieved(why), court.tick));
         }
@@ -271,6 +284,16 @@ impl Ranked {
         let enough = shortage.is_none_or(|shortage| self.held as f64 >= shortage);
         if enough { (false, self.held, Reverse(0)) } else { (true, 0, Reverse(self.held)) }
     }
+}
+
+/// Whether a target holds memory of a GPU; both are places in the view.
+fn holds(target: usize, gpu: usize, view: &View) -> Truth {
+    let gpu = &view.targets[gpu];
+    if view.targets[target].gpus.iter().any(|held| gpu.gpus.contains(held)) {
+        return Truth::True;
+    }
+    let told = |gpu: &bailiff_snapshot::wire::Gpu| gpu.fault.is_none() && gpu.listed.is_some();
+    if view.gpu_of(gpu).is_some_and(told) { Truth::False } else { Truth::Unknown }
 }
 
 fn held(target: &Target, (view, gpu): (&View, usize)) -> u64 {

@@ -66,12 +66,12 @@ impl Population {
         self.slots.get(number)?.as_ref()
     }
 
-    /// Forgets one that is gone.
-    pub(crate) fn leave(&mut self, number: usize) {
-        if let Some(slot) = self.slots.get_mut(number).and_then(Option::take) {
-            self.numbers.remove(&slot.id);
-            self.free.push(number);
-        }
+    /// Forgets one that is gone, and gives its name.
+    pub(crate) fn leave(&mut self, number: usize) -> Option<TargetId> {
+        let slot = self.slots.get_mut(number).and_then(Option::take)?;
+        self.numbers.remove(&slot.id);
+        self.free.push(number);
+        Some(slot.id)
     }
 
     /// Those that this tick did not see, and what became of them.

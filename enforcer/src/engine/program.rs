@@ -5,9 +5,9 @@ use std::time::Duration;
 use crate::engine::texts;
 use crate::policy::{Ask, Kind, Selector};
 use crate::rules::Attribute;
-use crate::truth::Truth;
 use crate::value::{Test, Value};
 use crate::view::{Target, View};
+use bailiff_snapshot::Truth;
 
 /// The attributes and selectors that a policy asks for, and what they say of every target of a view.
 #[derive(Debug, Default)]

@@ -17,13 +17,16 @@ pub(crate) struct Progress {
     pub(crate) warned: bool,
     /// A destructive step of this match was taken.
     pub(crate) acted: bool,
+    /// One was decided: what another match decided is not confirmed by this one.
+    #[serde(skip)]
+    pub(crate) decided: bool,
     /// One is being carried out.
     pub(crate) flying: bool,
     /// A deed failed or was refused: this match does nothing destructive any more.
     pub(crate) failed: bool,
     /// The hold that was told last.
     pub(crate) told: Option<Hold>,
-    /// Samples in a row that were not true, for a flag that waits to come down.
+    /// False samples since the last true one, for a flag that waits to come down.
     pub(crate) off: u16,
 }
 

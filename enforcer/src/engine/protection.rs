@@ -6,8 +6,8 @@ use crate::census::Person;
 use crate::engine::texts;
 use crate::guard::{self, Root, Traits};
 use crate::policy::{Ask, Kind, Policy};
-use crate::truth::Truth;
 use crate::view::{Target, View};
+use bailiff_snapshot::Truth;
 
 /// Whether each target of a view is protected. One protected member protects all of a workload.
 pub(crate) fn of_all(policy: &Policy, view: &View) -> Vec<Truth> {

@@ -1,7 +1,7 @@
 //! What survives a restart, and a reload: streaks by condition, budgets, turns, breakers, the pause. A deed that
 //! was under way does not: its step is due again, from its beginning.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,10 +31,15 @@ pub struct Saved {
     boot_id: Option<String>,
     /// The last snapshot that was judged, milliseconds since boot.
     boot_ms: u64,
+    /// The period of its beat, in milliseconds.
+    #[serde(default)]
+    interval_ms: Option<u64>,
     rules: Vec<SavedRule>,
     ledger: Ledger,
     turns: Vec<(Turn, Stamp)>,
     breakers: Breakers,
+    #[serde(default)]
+    failed: BTreeSet<TargetId>,
     paused: Option<Pause>,
     next_id: u64,
 }
@@ -69,15 +74,20 @@ impl Engine {
     /// What is to survive.
     #[must_use]
     pub fn saved(&self) -> Saved {
-        let last = self.last.as_deref();
+        // Before the first snapshot of this run it is what the last run has left.
+        let before = self.before.as_ref().map(|(id, at)| (Some(id.clone()), millis(*at)));
+        let last = self.last.as_ref().map(|view| (view.snapshot.boot_id.clone(), view.snapshot.boot_ms));
+        let (boot_id, boot_ms) = last.or(before).unwrap_or_default();
         Saved {
             version: VERSION,
-            boot_id: last.and_then(|view| view.snapshot.boot_id.clone()),
-            boot_ms: last.map_or(0, |view| view.snapshot.boot_ms),
+            boot_id,
+            boot_ms,
+            interval_ms: self.beat.map(millis),
             rules: self.judges.iter().map(|judge| self.saved_rule(judge)).collect(),
             ledger: self.deeds.ledger.clone(),
             turns: self.deeds.turns.iter().map(|(turn, at)| (turn.clone(), at.clone())).collect(),
             breakers: self.deeds.breakers.clone(),
+            failed: self.deeds.failed.clone(),
             paused: self.paused.clone(),
             next_id: self.deeds.next_id,
         }
@@ -92,7 +102,9 @@ impl Engine {
         let fresh = |at: &Stamp| at.ago(now, saved.boot_id.as_deref()) < OLDEST_TURN;
         self.deeds.turns = saved.turns.into_iter().filter(|(_, at)| fresh(at)).collect::<BTreeMap<_, _>>();
         self.deeds.breakers = saved.breakers;
+        self.deeds.failed = saved.failed;
         self.paused = saved.paused;
+        self.beat = saved.interval_ms.map(Duration::from_millis);
         self.deeds.next_id = saved.next_id;
         if let Some(boot_id) = saved.boot_id {
             self.before = Some((boot_id, Duration::from_millis(saved.boot_ms)));
@@ -112,9 +124,11 @@ impl Engine {
         std::mem::swap(&mut next.deeds, &mut self.deeds);
         next.outside = std::mem::take(&mut self.outside);
         next.paused = self.paused.take();
+        next.only = self.only;
         next.tick = self.tick;
         next.last = self.last.take();
         next.before = self.before.take();
+        next.beat = self.beat;
         next.warm_up = self.warm_up;
         next.settling = SETTLING;
         next.deeds.choose_nobody();
@@ -198,6 +212,10 @@ impl Engine {
         }
         judge.tracks[number] = Track { streak, progress, outcome: None };
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl crate::policy::Rule {

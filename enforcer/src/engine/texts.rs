@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use bailiff_snapshot::wire;
 
 use crate::policy::{Field, Pattern, Selector};
-use crate::truth::Truth;
 use crate::view::{Target, View};
+use bailiff_snapshot::Truth;
 
 /// What is known of one text.
 enum Text<'a> {
@@ -28,6 +28,16 @@ pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth
             _ => meant(selector, texts(selector.field, process)),
         }
     }))
+}
+
+/// Whether nothing of what a selector looks at could be read.
+pub(crate) fn unread(field: Field, target: &Target, view: &View) -> bool {
+    let all: Vec<Text<'_>> = if field == Field::Gpus {
+        view.gpus(target).flat_map(gpu_texts).collect()
+    } else {
+        view.processes(target).flat_map(|process| texts(field, process)).collect()
+    };
+    !all.is_empty() && all.iter().all(|text| matches!(text, Text::Unread))
 }
 
 /// Whether a process that holds nothing is meant. Only its owner, its name and its cgroup are known; what is

@@ -15,7 +15,7 @@ mod keys;
 mod lints;
 mod load;
 mod pattern;
-mod quantity;
+pub(crate) mod quantity;
 mod rule;
 mod schema;
 mod steps;
@@ -175,7 +175,7 @@ pub struct Rule {
     pub max_gap: u32,
     /// Targets younger than this are left alone.
     pub startup_grace: Duration,
-    /// Samples in a row, not true, that clear a flag.
+    /// False samples that clear a flag; unknown ones between them neither count nor interrupt.
     pub clear_after: Span,
     /// After a match with a destructive step, the same target's next match waits this long with its own.
     pub cooldown: Duration,

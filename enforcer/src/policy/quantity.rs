@@ -7,11 +7,11 @@ use crate::value::Unit;
 
 /// Why a text is no quantity, and how to write it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wrong {
+pub(crate) struct Wrong {
     /// What is wrong.
-    pub(super) message: String,
+    pub(crate) message: String,
     /// The way out.
-    pub(super) help: String,
+    pub(crate) help: String,
 }
 
 impl Wrong {
@@ -29,7 +29,7 @@ const BYTES: [(&str, f64); 5] = [
 ];
 
 /// A number in base units: bytes, seconds, a ratio, a count.
-pub(super) fn number(text: &str, unit: Unit) -> Result<f64, Wrong> {
+pub(crate) fn number(text: &str, unit: Unit) -> Result<f64, Wrong> {
     match unit {
         Unit::Percent => percent(text),
         Unit::Bytes => bytes(text),
@@ -100,7 +100,7 @@ fn rate(text: &str) -> Result<f64, Wrong> {
 }
 
 /// A time, as `30m`, `7d`, `1h 30m`.
-pub(super) fn time(text: &str) -> Result<Duration, Wrong> {
+pub(crate) fn time(text: &str) -> Result<Duration, Wrong> {
     const NO_LENGTH: [&str; 8] = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
     let mut units = text.split(|letter: char| !letter.is_ascii_alphabetic());
     if let Some(unit) = units.find(|unit| NO_LENGTH.contains(unit)) {

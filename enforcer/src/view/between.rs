@@ -203,13 +203,17 @@ impl<'a> Past<'a> {
             return Value::Unknown("its other processes were not looked for");
         };
         let here = keys(now.snapshot, target);
+        let there = keys(&self.before.snapshot, then);
         let mut spent = 0.0;
         for key in &here {
             let Some(used) = now.used.get(key) else { return Value::Unknown("CPU time was not read") };
+            if there.contains(key) && !self.used.contains_key(key) {
+                return Value::Unknown("CPU time was not read at the snapshot before");
+            }
             // One that was not there before has spent all of its time in this window.
             spent += used.cpu() - self.used.get(key).map_or(0.0, Used::cpu);
         }
-        let gone = keys(&self.before.snapshot, then).into_iter().filter(|key| !here.contains(key));
+        let gone = there.into_iter().filter(|key| !here.contains(key));
         let Some(ended) = self.ended(gone, &here, now) else { return self.at_least(spent) };
         match spent - ended {
             spent if spent < -EPSILON => Value::Unknown("CPU time went back"),

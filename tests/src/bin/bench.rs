@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use end_to_end::bench::enforcer::Court;
 use end_to_end::bench::load::Load;
 use end_to_end::bench::peers::{self, Program};
 
@@ -35,6 +36,7 @@ fn main() {
     start();
     hung();
     descriptors();
+    enforcer();
 }
 
 struct Figures {
@@ -119,6 +121,34 @@ fn descriptors() {
         "{:<28} {before} at first, {} after 100 beats",
         "bailiff descriptors",
         program.usage().descriptors
+    );
+}
+
+/// From the snapshot that confirms a decision to the end of its process, and what judging a thousand takes.
+fn enforcer() {
+    let mut court = Court::new(1000, 19);
+    let mut took: Vec<Duration> = (0..20).map(|_| court.end_one()).collect();
+    took.sort_unstable();
+    println!(
+        "{:<28} {:>7.2} ms median, {:.2} ms worst of {}, by 20 rules",
+        "enforcer, 1,000: to its end",
+        millis(took[10]),
+        millis(took[19]),
+        took.len()
+    );
+    for _ in 0..100 {
+        court.send(100);
+        court.judged();
+    }
+    let before = court.rss_mib();
+    for _ in 0..300 {
+        court.send(100);
+        court.judged();
+    }
+    println!(
+        "{:<28} {before:>7.1} MiB after 100 beats, {:.1} after 400",
+        "enforcer, 1,000: RSS",
+        court.rss_mib()
     );
 }
 

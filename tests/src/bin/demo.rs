@@ -7,7 +7,7 @@
 )]
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
@@ -19,12 +19,15 @@ use end_to_end::wait::until;
 use end_to_end::{http, programs};
 
 const BEAT: &str = "1s";
+/// Where root runs the demo, its processes are nobody's: the enforcer leaves root's alone.
+const NOBODY: u32 = 65534;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.as_slice() {
         [] => demo(),
-        [role, name] if role == "holder" => hold(name),
+        [role, name, device] if role == "holder" => hold(name, device),
+        [role, file] if role == "notice" => take_notice(file),
         _ => {
             eprintln!("usage: demo");
             ExitCode::from(64)
@@ -32,24 +35,43 @@ fn main() -> ExitCode {
     }
 }
 
-/// A process that holds on until the demo lets go of it.
-fn hold(name: &str) -> ExitCode {
+/// A process of a session of its own, with a device file open, that holds on until the demo lets go of it.
+fn hold(name: &str, device: &str) -> ExitCode {
+    let device = std::fs::File::open(device);
     let named = std::fs::write("/proc/self/comm", name);
+    let session = rustix::process::setsid();
+    if rustix::process::geteuid().is_root() {
+        let dropped = rustix::thread::set_thread_gid(rustix::process::Gid::from_raw(NOBODY))
+            .and_then(|()| rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(NOBODY)));
+        dropped.expect("root may become nobody");
+    }
+    println!("ready");
     let mut nothing = Vec::new();
     let held = io::stdin().read_to_end(&mut nothing);
-    if named.is_ok() && held.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let well = device.is_ok() && named.is_ok() && session.is_ok() && held.is_ok();
+    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The program that the enforcer runs to tell the owner: a notice comes as JSON on standard input.
+fn take_notice(file: &str) -> ExitCode {
+    let mut notice = String::new();
+    let told = io::stdin().read_to_string(&mut notice).and_then(|_| {
+        let mut all = std::fs::OpenOptions::new().create(true).append(true).open(file)?;
+        writeln!(all, "{}", notice.trim_end())
+    });
+    if told.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn demo() -> ExitCode {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let stream = folder.path().join("stream.sock");
     if Path::new("/proc/driver/nvidia/version").exists() {
-        println!("An NVIDIA driver is here: this is what it says of its GPUs, for ten beats of {BEAT}.\n");
-        watch_real_gpus(&stream);
+        println!("An NVIDIA driver is here: this is what it says of its GPUs, for five beats of {BEAT}.\n");
+        watch_real_gpus(&folder.path().join("real.sock"));
+        println!("\nWhat comes now ends a process, so it is not done to yours: a fake driver stands in.\n");
     } else {
         println!("No NVIDIA driver here: the fake driver of the tests stands in; the processes are real.\n");
-        tell_the_story(&stream);
     }
+    tell_the_story(folder.path());
     ExitCode::SUCCESS
 }
 
@@ -57,46 +79,155 @@ fn watch_real_gpus(stream: &Path) {
     let mut command = Command::new(programs::exporter());
     let exporter = start(&mut command, stream);
     let mut beats = Beats::of(stream);
-    for _ in 0..10 {
+    for _ in 0..5 {
         show(&beats.beat());
     }
     print_numbers(&exporter);
 }
 
-fn tell_the_story(stream: &Path) {
-    let trainer = Holder::start("trainer");
-    let mut notebook = Holder::start("notebook");
-    let server = Holder::start("inference");
+fn tell_the_story(folder: &Path) {
+    let device = folder.join("nvidia0");
+    std::fs::write(&device, "").expect("a stand-in for a device file");
+    let trainer = Holder::start("trainer", &device);
+    let mut notebook = Holder::start("notebook", &device);
+    let server = Holder::start("inference", &device);
     let (trained, pid, served) = (trainer.pid(), notebook.pid(), server.pid());
+    let working = format!(
+        "sampling_period: 100ms\ngpus:\n  - processes:\n      - {{pid: {trained}, used: 96GiB, sm: 93, memory: 40}}\n      \
+         - {{pid: {served}, used: 18GiB, sm: 12}}\n"
+    );
     let computing = |notebook_use: &str| {
-        format!(
-            "sampling_period: 100ms\ngpus:\n  - processes:\n      - {{pid: {trained}, used: 96GiB, sm: 93, memory: 40}}\n      \
-             - {{pid: {served}, used: 18GiB, sm: 12}}\n  \
-             - processes:\n      - {{pid: {pid}, used: 40GiB{notebook_use}}}\n"
-        )
+        format!("{working}  - processes:\n      - {{pid: {pid}, used: 40GiB{notebook_use}}}\n")
     };
     let scenario = Scenario::new(&computing(", sm: 71"));
     let mut command = command(&scenario);
     command.arg("--trust-pid-namespace");
-    let exporter = start(&mut command, stream);
-    let mut beats = Beats::of(stream);
+    let stream = folder.join("stream.sock");
+    let exporter = start(&mut command, &stream);
+    let mut beats = Beats::of(&stream);
     println!("Three processes hold two GPUs, and all of them work:\n");
     show(&beats.find(|snapshot| utilization(snapshot, pid) == Some(71)));
 
+    let enforcer = Enforcer::start(folder);
     scenario.set(&computing(""));
     println!(
         "The notebook's owner goes home. It keeps its 40 GiB and computes nothing; the driver now says\nnothing of it, and that alone is no proof. It is, once the GPU's own sampler was seen alive:\n"
     );
-    show(&beats.find(|snapshot| idle_ms(snapshot, pid) >= 5_000));
+    show(&beats.find(|snapshot| idle_ms(snapshot, pid) >= 4_000));
+    println!("Five samples say so, and the rule matches. It is flagged, and its owner is told:\n");
+    println!("  {}\n", enforcer.notice(0));
+    enforcer.explain(pid);
 
-    notebook.end();
-    let text = computing("");
-    let without: Vec<&str> = text.lines().filter(|line| !line.contains(&format!("pid: {pid},"))).collect();
-    scenario.set(&without.join("\n"));
-    println!("Its process ends. At the next beat its series are gone and its memory is free again:\n");
+    // As the driver would: the memory of a process that has ended is free.
+    notebook.ended();
+    scenario.set(&format!("{working}  - processes: []\n"));
+    println!("Nothing changed, so it was sent SIGTERM, and was gone. Its memory is seen to come back:\n");
     show(&beats.find(|snapshot| snapshot.processes.iter().all(|process| process.pid != pid)));
+    println!("  {}\n", enforcer.notice(1));
+    println!("All of it is in the audit log; the deed itself was written and synced before it was done:\n");
+    enforcer.print_audit();
+    println!();
     print_numbers(&exporter);
+    enforcer.print_numbers();
 }
+
+/// The enforcer, with one rule.
+struct Enforcer {
+    child: Child,
+    folder: PathBuf,
+}
+
+impl Enforcer {
+    fn start(folder: &Path) -> Self {
+        let ours = std::env::current_exe().expect("a running program has a file");
+        let notices = folder.join("notices");
+        let rules = format!(
+            "version: 1
+notify:
+  owner: {{exec: ['{}', notice, '{}']}}
+rules:
+{RULE}",
+            ours.display(),
+            notices.display(),
+        );
+        std::fs::write(folder.join("rules.yaml"), rules).expect("rules can be written");
+        println!(
+            "bailiff-enforcer judges them by this rule (in real life: for 30 minutes, not for 5 samples):\n"
+        );
+        println!("{}", RULE.replace("    startup_grace: 0s\n", ""));
+        let at = |flag: &str, name: &str| format!("{flag}={}", folder.join(name).display());
+        let mut command = Command::new(programs::enforcer());
+        command.arg("run").arg(folder.join("rules.yaml"));
+        command.args([at("--stream", "stream.sock"), at("--control", "control.sock")]);
+        command.args([at("--audit", "audit.jsonl"), at("--state", ""), at("--devices", "nvidia")]);
+        command.args(["--trust-pid-namespace", "--web.listen-address=127.0.0.1:0"]);
+        let log = std::fs::File::create(folder.join("enforcer.log")).expect("a log");
+        let child = command.stderr(log).spawn().expect("the enforcer starts");
+        let enforcer = Self { child, folder: folder.to_owned() };
+        until("the enforcer's socket", || folder.join("control.sock").exists().then_some(()));
+        enforcer
+    }
+
+    /// The text of a notice.
+    fn notice(&self, number: usize) -> String {
+        until("the notice", || {
+            let all = std::fs::read_to_string(self.folder.join("notices")).ok()?;
+            let notice: serde_json::Value = serde_json::from_str(all.lines().nth(number)?).ok()?;
+            Some(notice["text"].as_str()?.to_owned())
+        })
+    }
+
+    /// What `bailiff-enforcer explain` says.
+    fn explain(&self, pid: u32) {
+        println!("$ bailiff-enforcer explain --pid {pid}");
+        let control = self.folder.join("control.sock");
+        let mut command = Command::new(programs::enforcer());
+        command.args(["explain", "--pid", &pid.to_string(), "--control"]).arg(control);
+        let output = command.output().expect("explain runs");
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            println!("  {line}");
+        }
+    }
+
+    fn print_audit(&self) {
+        let lines = until("the result", || {
+            let log = std::fs::read_to_string(self.folder.join("audit.jsonl")).ok()?;
+            log.contains("\"released\"").then_some(log)
+        });
+        for line in lines.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()) {
+            let of = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+            println!("  {} {:<10} {:<10} {}", of("time"), of("step"), of("result"), of("detail"));
+        }
+    }
+
+    fn print_numbers(&self) {
+        let log = std::fs::read_to_string(self.folder.join("enforcer.log")).unwrap_or_default();
+        let address = log.lines().find_map(|line| line.split("address=").nth(1)?.trim().parse().ok());
+        let page = http::get(address.expect("it says where it serves"), "/metrics", &[]).expect("it answers");
+        for line in page.text().lines().filter(|line| {
+            line.starts_with("bailiff_kills_total") || line.starts_with("bailiff_memory_released_bytes_total")
+        }) {
+            println!("  {line}");
+        }
+    }
+}
+
+impl Drop for Enforcer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The demo's one rule.
+const RULE: &str = "  - name: idle
+    mode: enforce
+    of: workload
+    when: {gpu_util: {max: 1%}, cpu_util: {max: 5%}}
+    for: {samples: 5}
+    startup_grace: 0s
+    then: [{flag: warning}, {notify: [owner]}, {after: {samples: 5}, terminate: {grace: 3s}}]
+";
 
 fn start(command: &mut Command, stream: &Path) -> Exporter {
     command.args(["--interval", BEAT, "--stream"]).arg(stream);
@@ -123,12 +254,14 @@ fn print_numbers(exporter: &Exporter) {
 struct Holder(Child);
 
 impl Holder {
-    fn start(name: &str) -> Self {
+    fn start(name: &str, device: &Path) -> Self {
         let ours: PathBuf = std::env::current_exe().expect("a running program has a file");
-        let child =
-            Command::new(ours).args(["holder", name]).stdin(Stdio::piped()).spawn().expect("it starts");
-        let comm = format!("/proc/{}/comm", child.id());
-        until("its name", || (std::fs::read_to_string(&comm).ok()?.trim() == name).then_some(()));
+        let mut command = Command::new(ours);
+        command.args(["holder", name]).arg(device).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let mut ready = String::new();
+        let out = child.stdout.take().expect("it has an output");
+        io::BufReader::new(out).read_line(&mut ready).expect("it says when it is ready");
         Self(child)
     }
 
@@ -136,15 +269,16 @@ impl Holder {
         self.0.id()
     }
 
-    fn end(&mut self) {
-        drop(self.0.stdin.take());
-        self.0.wait().expect("our own child can be waited for");
+    /// Waits for somebody to end it.
+    fn ended(&mut self) {
+        until("the idle one to be ended", || self.0.try_wait().expect("our own child can be waited for"));
     }
 }
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        self.end();
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
     }
 }
 

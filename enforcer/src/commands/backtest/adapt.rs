@@ -1,0 +1,100 @@
+//! Rules, told for scrapes: what they count in beats takes its time in scrapes.
+
+use std::time::Duration;
+
+use crate::policy::{Ask, Field, Kind, Leaf, Policy, Span};
+use crate::rules::Attribute;
+use crate::value::{Test, Unit, Value};
+
+/// Stands for a selector of cgroups.
+static CGROUPS: Attribute = Attribute {
+    name: "cgroups",
+    of: &Kind::ALL,
+    unit: Unit::Flag,
+    help: "Not held by Prometheus.",
+    source: "prometheus",
+    read: |_, _| Value::Unknown("Prometheus does not hold it"),
+};
+
+/// A policy for snapshots that lie `interval` apart, of an exporter whose beat is `beat`.
+pub(super) fn adapt(mut policy: Policy, (interval, beat): (Duration, Duration)) -> Policy {
+    policy.interval = None;
+    policy.protect.iter_mut().for_each(blind);
+    for rule in &mut policy.rules {
+        let spans = rule.then.iter_mut().map(|step| &mut step.after);
+        let picked = rule.pick.iter_mut().map(|pick| &mut pick.idle_for);
+        for span in spans.chain(picked).chain([&mut rule.span, &mut rule.clear_after]) {
+            *span = timed(*span, beat);
+        }
+        rule.max_gap = gap(rule.max_gap, (interval, beat));
+        let spared = rule.except.iter_mut().map(|exception| &mut exception.of);
+        let picked = rule.pick.iter_mut().map(|pick| &mut pick.from);
+        for ask in spared.chain(picked).chain(&mut rule.select).chain([&mut rule.when]) {
+            blind(ask);
+        }
+    }
+    policy
+}
+
+fn timed(span: Span, beat: Duration) -> Span {
+    match span {
+        Span::Samples(samples) => Span::Time(beat.saturating_mul(samples)),
+        time @ Span::Time(_) => time,
+    }
+}
+
+/// As many scrapes as those beats take, rounded up: where one beat may be unknown, one scrape may.
+fn gap(beats: u32, (interval, beat): (Duration, Duration)) -> u32 {
+    let time = beat.saturating_mul(beats);
+    u32::try_from(time.as_nanos().div_ceil(interval.as_nanos().max(1))).unwrap_or(u32::MAX)
+}
+
+fn blind(ask: &mut Ask) {
+    match ask {
+        Ask::Select(selector) if selector.field == Field::Cgroups => {
+            let wish = selector.patterns.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            *ask = Ask::Leaf(Leaf { attribute: &CGROUPS, test: Test::Is(true), wish });
+        }
+        Ask::Leaf(_) | Ask::Select(_) => {}
+        Ask::All(asks) | Ask::Any(asks) => asks.iter_mut().for_each(blind),
+        Ask::Not(ask) => blind(ask),
+    }
+}
+
+/// Whether anything in a policy asks for an attribute.
+pub(super) fn asks_for(policy: &Policy, name: &str) -> bool {
+    let rules = policy.rules.iter();
+    let mut asks = rules.flat_map(|rule| {
+        let spared = rule.except.iter().map(|exception| &exception.of);
+        let picked = rule.pick.iter().map(|pick| &pick.from);
+        spared.chain(picked).chain(&rule.select).chain([&rule.when])
+    });
+    asks.any(|ask| named(ask, name))
+}
+
+fn named(ask: &Ask, name: &str) -> bool {
+    match ask {
+        Ask::Leaf(leaf) => leaf.attribute.name == name,
+        Ask::Select(selector) => selector.field.name() == name,
+        Ask::All(asks) | Ask::Any(asks) => asks.iter().any(|ask| named(ask, name)),
+        Ask::Not(ask) => named(ask, name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beats_take_their_time_in_scrapes() {
+        let text = "version: 1\nrules:\n  - {name: a, of: process, select: {not: {cgroups: ['/x*']}}, \
+                    when: {gpu_util: {max: 1%}}, for: {samples: 60}, max_gap: 2, then: [{flag: info}]}\n";
+        let policy = crate::policy::load(text.as_bytes(), "rules.yaml", Duration::ZERO).unwrap().policy;
+        let seconds = Duration::from_secs;
+        let adapted = adapt(policy, (seconds(15), seconds(5)));
+        let rule = &adapted.rules[0];
+        assert_eq!((rule.span.samples(seconds(15)), rule.max_gap), (20, 1));
+        assert!(asks_for(&adapted, "cgroups") && asks_for(&adapted, "gpu_util"));
+        assert!(matches!(&rule.select, Some(Ask::Not(ask)) if matches!(**ask, Ask::Leaf(_))), "{rule:?}");
+    }
+}

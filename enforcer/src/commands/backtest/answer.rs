@@ -1,0 +1,115 @@
+//! What Prometheus answers, understood.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{self, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+/// Names and values.
+pub(super) type Labels = BTreeMap<String, String>;
+
+/// Any answer of the API.
+#[derive(Debug, Deserialize)]
+#[serde(bound = "T: Deserialize<'de>")]
+pub(super) struct Answer<T> {
+    pub(super) status: String,
+    pub(super) data: Option<T>,
+    #[serde(rename = "errorType")]
+    pub(super) error_type: Option<String>,
+    pub(super) error: Option<String>,
+    #[serde(default)]
+    pub(super) warnings: Vec<String>,
+    #[serde(default)]
+    pub(super) infos: Vec<String>,
+}
+
+/// The answer to a query with a range selector.
+#[derive(Debug, Deserialize)]
+pub(super) struct Matrix {
+    #[serde(rename = "resultType")]
+    pub(super) result_type: String,
+    pub(super) result: Vec<Series>,
+}
+
+/// One series and its raw samples.
+#[derive(Debug, Deserialize)]
+pub(super) struct Series {
+    pub(super) metric: Labels,
+    /// None where they are histograms.
+    #[serde(default)]
+    pub(super) values: Vec<Sample>,
+}
+
+/// One sample.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Sample {
+    /// Milliseconds since the Unix epoch.
+    pub(super) at: i64,
+    /// NaN where it is none.
+    pub(super) value: f64,
+}
+
+impl<'de> Deserialize<'de> for Sample {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_tuple(2, Pair)
+    }
+}
+
+/// `[1767225600.123, "0.5"]`.
+struct Pair;
+
+impl<'de> Visitor<'de> for Pair {
+    type Value = Sample;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a time and a value")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut pair: A) -> Result<Sample, A::Error> {
+        let missing = || de::Error::custom("a sample lacks its time or value");
+        let at: f64 = pair.next_element()?.ok_or_else(missing)?;
+        let Number(value) = pair.next_element()?.ok_or_else(missing)?;
+        #[expect(clippy::cast_possible_truncation, reason = "milliseconds of our times fit")]
+        Ok(Sample { at: (at * 1000.0).round() as i64, value })
+    }
+}
+
+/// A number in a text, as Prometheus writes it.
+struct Number(f64);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Number;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("a number in a text")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Number, E> {
+                text.parse().map(Number).map_err(|_| E::custom("a value is no number"))
+            }
+        }
+        from.deserialize_str(Text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn raw_samples() {
+        let text = r#"{"status":"success","data":{"resultType":"matrix","result":[
+            {"metric":{"__name__":"up","instance":"a"},"values":[[1767225600.123,"0.5"],[1767225601,"NaN"],[1767225602,"+Inf"]]},
+            {"metric":{},"histograms":[]}]},"warnings":["slow"]}"#;
+        let answer: Answer<Matrix> = serde_json::from_str(text).unwrap();
+        let data = answer.data.unwrap();
+        assert_eq!(answer.warnings, ["slow"]);
+        assert_eq!(data.result[0].values[0], Sample { at: 1_767_225_600_123, value: 0.5 });
+        assert!(data.result[0].values[1].value.is_nan() && data.result[0].values[2].value.is_infinite());
+        assert!(data.result[1].values.is_empty());
+    }
+}

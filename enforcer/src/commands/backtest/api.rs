@@ -1,0 +1,185 @@
+//! Asks a Prometheus server, over its HTTP API. Raw samples come from instant queries with a range selector: a
+//! `query_range` looks back for a sample at every step, and so hides gaps.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use ureq::Agent;
+use ureq::tls::{RootCerts, TlsConfig};
+
+use super::answer::{Answer, Labels, Matrix, Series};
+use crate::commands::Failure;
+use crate::commands::paper::foreign;
+
+/// A query of an hour takes seconds at most.
+const DEADLINE: Duration = Duration::from_mins(2);
+/// A longer answer is refused, and asked for in smaller parts.
+const LONGEST_ANSWER: u64 = 512 << 20;
+
+/// A Prometheus server.
+#[derive(Debug)]
+pub(super) struct Api {
+    agent: Agent,
+    base: String,
+    token: Option<String>,
+    /// What it warned of.
+    pub(super) warnings: BTreeSet<String>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// Too much at once.
+    TooMuch(String),
+    /// For another reason.
+    Other(String),
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::TooMuch(why) | Refused::Other(why) => Self::Prometheus(why),
+        }
+    }
+}
+
+impl Api {
+    /// A server at an address, `http://prometheus:9090`; with a bearer token where it wants one.
+    pub(super) fn new(url: &str, token: Option<String>) -> Result<Self, Failure> {
+        let refused = |why: &str| Err(Failure::Settings(why.to_owned()));
+        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        let Some(rest) = rest else {
+            return refused("the address of Prometheus begins with http:// or https://");
+        };
+        if rest.split('/').next().is_some_and(|host| host.contains('@')) {
+            return refused("put no password into the address of Prometheus: a token goes into a file");
+        }
+        if rest.contains(['?', '#']) {
+            return refused("the address of Prometheus ends before /api/v1");
+        }
+        let tls = TlsConfig::builder()
+            .root_certs(RootCerts::PlatformVerifier)
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .build();
+        let config = Agent::config_builder()
+            .timeout_global(Some(DEADLINE))
+            .http_status_as_error(false)
+            .tls_config(tls)
+            .user_agent("bailiff-enforcer");
+        Ok(Self {
+            agent: config.build().into(),
+            base: url.trim_end_matches('/').to_owned(),
+            token,
+            warnings: BTreeSet::new(),
+        })
+    }
+
+    /// The raw samples of a selector in the time before `end`, both in milliseconds.
+    pub(super) fn samples(
+        &mut self,
+        selector: &str,
+        (end, long): (i64, i64),
+    ) -> Result<Vec<Series>, Refused> {
+        let query = format!("{selector}[{long}ms]");
+        let time = format!("{}.{:03}", end.div_euclid(1000), end.rem_euclid(1000));
+        let matrix: Matrix = self.ask("/api/v1/query", &[("query", &query), ("time", &time)])?;
+        if matrix.result_type != "matrix" {
+            return Err(Refused::Other(
+                self.said(&format!("answered a range with a {}", matrix.result_type)),
+            ));
+        }
+        Ok(matrix.result)
+    }
+
+    /// The label sets of a selector's series between two times in milliseconds.
+    pub(super) fn series(&mut self, selector: &str, (from, to): (i64, i64)) -> Result<Vec<Labels>, Refused> {
+        let seconds = |time: i64| format!("{}.{:03}", time.div_euclid(1000), time.rem_euclid(1000));
+        let (from, to) = (seconds(from), seconds(to));
+        self.ask("/api/v1/series", &[("match[]", selector), ("start", &from), ("end", &to)])
+    }
+
+    fn ask<T: DeserializeOwned>(&mut self, path: &str, wants: &[(&str, &str)]) -> Result<T, Refused> {
+        let wants: Vec<String> =
+            wants.iter().map(|(name, value)| format!("{}={}", encoded(name), encoded(value))).collect();
+        let mut request = self.agent.get(format!("{}{path}?{}", self.base, wants.join("&")));
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        let mut answer = request.call().map_err(|error| Refused::Other(self.silent(&error)))?;
+        let status = answer.status().as_u16();
+        let mut body = Vec::new();
+        let mut reader =
+            answer.body_mut().with_config().limit(LONGEST_ANSWER + 1).reader().take(LONGEST_ANSWER);
+        reader.read_to_end(&mut body).map_err(|error| {
+            Refused::Other(self.said(&format!("broke off its answer: {}", foreign(&error.to_string()))))
+        })?;
+        if reader.limit() == 0 {
+            return Err(Refused::TooMuch(self.said("answered more than 512 MiB at once")));
+        }
+        self.understand(status, &body)
+    }
+
+    fn understand<T: DeserializeOwned>(&mut self, status: u16, body: &[u8]) -> Result<T, Refused> {
+        let answer: Answer<T> = match serde_json::from_slice(body) {
+            Ok(answer) => answer,
+            Err(error) if status == 200 => {
+                let why = foreign(&error.to_string());
+                return Err(Refused::Other(self.said(&format!("answered what cannot be understood: {why}"))));
+            }
+            Err(_) => {
+                let text = foreign(&String::from_utf8_lossy(body));
+                return Err(Refused::Other(self.said(&format!("answered {status}: {text}"))));
+            }
+        };
+        for warning in answer.warnings.iter().chain(&answer.infos) {
+            self.warnings.insert(warning.chars().take(300).collect());
+        }
+        match answer.data {
+            Some(data) if answer.status == "success" => Ok(data),
+            _ => {
+                let kind = answer.error_type.unwrap_or_else(|| status.to_string());
+                let text: String = answer.error.unwrap_or_default().chars().take(300).collect();
+                let told = self.said(&format!("refused: {}", safe(&format!("{kind}: {text}"))));
+                let too_much = text.contains("too many samples") || kind == "timeout";
+                Err(if too_much { Refused::TooMuch(told) } else { Refused::Other(told) })
+            }
+        }
+    }
+
+    fn said(&self, what: &str) -> String {
+        format!("Prometheus at {} {what}", safe(&self.base))
+    }
+
+    fn silent(&self, error: &ureq::Error) -> String {
+        let why = match error {
+            ureq::Error::Timeout(_) => format!("did not answer within {}s", DEADLINE.as_secs()),
+            ureq::Error::HostNotFound => "is not known by that name".to_owned(),
+            error => format!("does not answer: {}", safe(&error.to_string())),
+        };
+        self.said(&why)
+    }
+}
+
+/// Foreign text of more than a word.
+pub(super) fn safe(text: &str) -> String {
+    text.split_whitespace().map(foreign).collect::<Vec<_>>().join(" ")
+}
+
+/// A text as a part of a query.
+fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len() * 2);
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push('%');
+            encoded.extend(
+                [byte >> 4, byte & 15].map(|half| char::from(b"0123456789ABCDEF"[usize::from(half)])),
+            );
+        }
+    }
+    encoded
+}

@@ -1,0 +1,223 @@
+//! What Prometheus holds of one exporter: the metrics that a snapshot can be rebuilt of, their samples by the time
+//! of their scrape.
+
+use super::answer::{Labels, Series};
+use super::api::{Api, Refused};
+
+/// The samples of this metric tell when there was a scrape.
+pub(super) const ANCHOR: &str = "bailiff_snapshots_total";
+
+/// When a snapshot was taken.
+pub(super) const TAKEN: &str = "bailiff_snapshot_timestamp_seconds";
+
+/// Everything that a snapshot is rebuilt of.
+pub(super) const METRICS: [&str; 28] = [
+    ANCHOR,
+    TAKEN,
+    "bailiff_source_up",
+    "bailiff_source_fault_info",
+    "bailiff_pid_namespace_info",
+    "bailiff_gpu_info",
+    "bailiff_gpu_up",
+    "bailiff_gpu_fault_info",
+    "bailiff_gpu_memory_total_bytes",
+    "bailiff_gpu_memory_used_bytes",
+    "bailiff_gpu_memory_free_bytes",
+    "bailiff_gpu_memory_unaccounted_bytes",
+    "bailiff_gpu_utilization_ratio",
+    "bailiff_gpu_mig_enabled",
+    "bailiff_gpu_processes",
+    "bailiff_gpu_other_processes",
+    "bailiff_process_info",
+    "bailiff_process_state",
+    "bailiff_process_start_time_seconds",
+    "bailiff_process_cpu_seconds_total",
+    "bailiff_process_io_bytes_total",
+    "bailiff_process_orphaned",
+    "bailiff_process_gpu_context_info",
+    "bailiff_process_gpu_memory_bytes",
+    "bailiff_process_gpu_utilization_ratio",
+    "bailiff_process_gpu_utilization_unknown_info",
+    "bailiff_process_gpu_idle_seconds",
+    "bailiff_process_gpu_busy_seconds_total",
+];
+
+/// Labels that the exporter's own series have; all others are the scrape's.
+const OWN: [&str; 25] = [
+    "__name__",
+    "gpu",
+    "gpu_uuid",
+    "name",
+    "pci_bus_id",
+    "minor",
+    "parent_uuid",
+    "pid",
+    "uid",
+    "user",
+    "comm",
+    "command",
+    "container",
+    "runtime",
+    "pod",
+    "pod_uid",
+    "namespace",
+    "slurm_job",
+    "unit",
+    "state",
+    "direction",
+    "context",
+    "engine",
+    "reason",
+    "source",
+];
+
+/// One exporter, as Prometheus scraped it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Scraped {
+    /// Its labels.
+    pub(super) labels: Labels,
+}
+
+impl Scraped {
+    /// Whose series this is.
+    pub(super) fn of(series: &Labels) -> Self {
+        let labels = series.iter().filter(|(name, _)| !matches!(name.as_str(), "__name__"));
+        Self { labels: labels.map(|(name, value)| (name.clone(), value.clone())).collect() }
+    }
+
+    /// Its name for people.
+    pub(super) fn name(&self) -> &str {
+        self.labels.get("instance").map_or("without a name", String::as_str)
+    }
+
+    /// `{instance="node1:9400",job="bailiff"}`.
+    pub(super) fn matcher(&self) -> String {
+        let of_scrape = self.labels.iter().filter(|(name, _)| !OWN.contains(&name.as_str()));
+        let matchers: Vec<String> =
+            of_scrape.map(|(name, value)| format!("{name}=\"{}\"", quoted(value))).collect();
+        format!("{{{}}}", matchers.join(","))
+    }
+
+    /// A label of one of its series. Where the scrape has one of that name as well, Prometheus either renames the
+    /// series' own or leaves it out where it was empty, and then the value is the scrape's.
+    pub(super) fn label<'a>(&self, series: &'a Labels, name: &str) -> Option<&'a str> {
+        if let Some(own) = series.get(&format!("exported_{name}")) {
+            return Some(own);
+        }
+        let value = series.get(name).filter(|value| !value.is_empty())?;
+        (self.labels.get(name) != Some(value)).then_some(value)
+    }
+}
+
+/// A text within quotes of a query.
+pub(super) fn quoted(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// A part of what Prometheus holds.
+#[derive(Debug, Default)]
+pub(super) struct Chunk {
+    series: Vec<Held>,
+    /// When there was a scrape.
+    pub(super) scrapes: Vec<i64>,
+}
+
+#[derive(Debug)]
+struct Held {
+    metric: &'static str,
+    series: Series,
+    next: usize,
+}
+
+impl Chunk {
+    /// Asks for the time after `from`, up to and with `to`.
+    pub(super) fn load(api: &mut Api, scraped: &Scraped, (from, to): (i64, i64)) -> Result<Self, Refused> {
+        let matcher = scraped.matcher();
+        let mut chunk = Self::default();
+        for metric in METRICS {
+            let found = api.samples(&format!("{metric}{matcher}"), (to, to - from))?;
+            // Versions before 3 give the sample at `from` as well, which is of the part before.
+            for mut series in found {
+                series
+                    .values
+                    .retain(|sample| sample.at > from && sample.at <= to && sample.value.is_finite());
+                if metric == ANCHOR {
+                    chunk.scrapes.extend(series.values.iter().map(|sample| sample.at));
+                }
+                if !series.values.is_empty() {
+                    chunk.series.push(Held { metric, series, next: 0 });
+                }
+            }
+            if metric == ANCHOR && chunk.scrapes.is_empty() {
+                return Ok(chunk);
+            }
+        }
+        chunk.scrapes.sort_unstable();
+        chunk.scrapes.dedup();
+        Ok(chunk)
+    }
+
+    /// All samples of one scrape; scrapes are asked for in order.
+    pub(super) fn scrape(&mut self, at: i64) -> Scrape<'_> {
+        let mut samples = Vec::new();
+        for held in &mut self.series {
+            let values = &held.series.values;
+            while values.get(held.next).is_some_and(|sample| sample.at < at) {
+                held.next += 1;
+            }
+            if let Some(sample) = values.get(held.next).filter(|sample| sample.at == at) {
+                samples.push((held.metric, &held.series.metric, sample.value));
+            }
+        }
+        Scrape(samples)
+    }
+}
+
+/// The samples of one scrape.
+#[derive(Debug)]
+pub(super) struct Scrape<'a>(Vec<(&'static str, &'a Labels, f64)>);
+
+impl<'a> Scrape<'a> {
+    /// Those of one metric.
+    pub(super) fn of(&self, metric: &'static str) -> impl Iterator<Item = (&'a Labels, f64)> + '_ {
+        debug_assert!(METRICS.contains(&metric), "{metric} is not asked for");
+        self.0.iter().filter(move |(name, ..)| *name == metric).map(|(_, labels, value)| (*labels, *value))
+    }
+
+    /// The one of a metric that has no labels of its own.
+    pub(super) fn one(&self, metric: &'static str) -> Option<f64> {
+        self.of(metric).next().map(|(_, value)| value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn matchers_are_of_the_scrape_alone() {
+        let series =
+            labels(&[("__name__", ANCHOR), ("instance", "a\"b"), ("job", "x"), ("pod", "exporter-1")]);
+        assert_eq!(Scraped::of(&series).matcher(), "{instance=\"a\\\"b\",job=\"x\"}");
+    }
+
+    #[test]
+    fn labels_of_the_scrape_are_not_a_process_s() {
+        let anchor = labels(&[("instance", "a"), ("pod", "exporter-1")]);
+        let scraped = Scraped::of(&anchor);
+        let cases = [
+            (labels(&[("pod", "exporter-1")]), None),
+            (labels(&[("pod", "train-0")]), Some("train-0")),
+            (labels(&[("pod", "exporter-1"), ("exported_pod", "train-0")]), Some("train-0")),
+            (labels(&[("pod", "")]), None),
+            (labels(&[]), None),
+        ];
+        for (series, expected) in cases {
+            assert_eq!(scraped.label(&series, "pod"), expected, "{series:?}");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! `backtest`: what rules would have done, by what Prometheus holds of `bailiff-exporter`. Each scrape becomes a
+//! snapshot again; a scrape that is missing is a gap, and what Prometheus does not hold is unknown.
+
+mod adapt;
+mod answer;
+mod api;
+mod held;
+mod pace;
+mod rebuild;
+mod usage;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bailiff_lifecycle::exit::Exit;
+use serde::Serialize;
+
+use self::api::{Api, Refused};
+use self::held::{ANCHOR, Chunk, Scraped, quoted};
+use self::pace::Pace;
+use self::rebuild::Rebuild;
+use super::rehearsal::report::{At, Report};
+use super::rehearsal::{Admin, Rehearsal, print};
+use super::{Failure, Form, files, paper};
+use crate::policy::Policy;
+
+/// A shorter part is not worth asking for.
+const SHORTEST_CHUNK: i64 = 60_000;
+/// The exporter's beat where nothing tells it.
+const USUAL_BEAT: Duration = Duration::from_secs(5);
+
+/// What is wanted.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The file of rules.
+    pub rules: PathBuf,
+    /// Where Prometheus is: `http://prometheus:9090`.
+    pub prometheus: String,
+    /// A file with a bearer token, where Prometheus wants one.
+    pub token_file: Option<PathBuf>,
+    /// From then on, since the Unix epoch.
+    pub from: Duration,
+    /// Until then, since the Unix epoch.
+    pub to: Duration,
+    /// Only the exporter with this label `instance`; else all, one after another.
+    pub instance: Option<String>,
+    /// What is taken for the work of processes that Prometheus does not hold.
+    pub children: Children,
+    /// How much is asked for at once: an hour.
+    pub chunk: Duration,
+    /// The time between two scrapes, where it is not to be measured.
+    pub interval: Option<Duration>,
+    /// What an admin does once a breaker has opened.
+    pub admin: Admin,
+    /// How it is told.
+    pub form: Form,
+    /// Now, since the Unix epoch; the file of rules is understood at this time.
+    pub now: Duration,
+}
+
+/// What is taken for the CPU time of processes that hold no GPU memory and belong to a workload that does:
+/// Prometheus holds nothing of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Children {
+    /// It is unknown, and so is `cpu_util`.
+    #[default]
+    Unknown,
+    /// None: `cpu_util` is that of holders alone.
+    Idle,
+}
+
+/// What rules would have done, of each exporter.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Backtest {
+    /// From then on.
+    pub from: At,
+    /// Until then.
+    pub to: At,
+    /// Each exporter.
+    pub exporters: Vec<Report>,
+}
+
+/// Reads what Prometheus holds, and tells what would have been done.
+///
+/// # Errors
+/// Where the rules have faults, or Prometheus does not give what is needed.
+pub fn run(settings: &Settings, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let backtest = rehearse(settings)?;
+    match settings.form {
+        Form::Json => super::replay::json(&backtest, out)?,
+        Form::Text => {
+            for (place, report) in backtest.exporters.iter().enumerate() {
+                if place > 0 {
+                    writeln!(out)?;
+                }
+                print(report, out)?;
+            }
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Reads what Prometheus holds, exporter by exporter.
+///
+/// # Errors
+/// Where the rules have faults, or Prometheus does not give what is needed.
+pub fn rehearse(settings: &Settings) -> Result<Backtest, Failure> {
+    let times = times(settings)?;
+    let policy = files::rules(&settings.rules, settings.now)?.policy;
+    let token = settings.token_file.as_deref().map(files::secret).transpose()?;
+    let mut api = Api::new(&settings.prometheus, token)?;
+    let mut exporters = Vec::new();
+    for scraped in exporters_of(&mut api, settings, times)? {
+        exporters.push(one(&mut api, (&policy, settings), (&scraped, times))?);
+    }
+    let at = |time: Duration| At(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    Ok(Backtest { from: at(settings.from), to: at(settings.to), exporters })
+}
+
+/// From when to when, in milliseconds.
+fn times(settings: &Settings) -> Result<(i64, i64), Failure> {
+    let millis = |time: Duration| i64::try_from(time.as_millis()).ok();
+    match (millis(settings.from), millis(settings.to)) {
+        (Some(from), Some(to)) if from < to && settings.chunk >= Duration::from_secs(1) => Ok((from, to)),
+        (Some(from), Some(to)) if from < to => {
+            Err(Failure::Settings("at least a second is asked for at once".to_owned()))
+        }
+        _ => Err(Failure::Settings("--from must be earlier than --to".to_owned())),
+    }
+}
+
+fn exporters_of(api: &mut Api, settings: &Settings, times: (i64, i64)) -> Result<Vec<Scraped>, Failure> {
+    let selector = match &settings.instance {
+        Some(instance) => format!("{ANCHOR}{{instance=\"{}\"}}", quoted(instance)),
+        None => ANCHOR.to_owned(),
+    };
+    let mut found: Vec<Scraped> = api.series(&selector, times)?.iter().map(Scraped::of).collect();
+    found.sort_by(|one, other| one.labels.cmp(&other.labels));
+    found.dedup_by(|one, other| one.matcher() == other.matcher());
+    if found.is_empty() {
+        let of =
+            settings.instance.as_ref().map(|instance| format!(" of the instance {}", api::safe(instance)));
+        let moment = |time: Duration| paper::moment(time);
+        return Err(Failure::Prometheus(format!(
+            "Prometheus holds no {ANCHOR}{} between {} and {}: does it scrape bailiff-exporter?",
+            of.unwrap_or_default(),
+            moment(settings.from),
+            moment(settings.to)
+        )));
+    }
+    Ok(found)
+}
+
+fn one(
+    api: &mut Api,
+    (policy, settings): (&Policy, &Settings),
+    (scraped, (from, to)): (&Scraped, (i64, i64)),
+) -> Result<Report, Failure> {
+    api.warnings.clear();
+    let long = millis(settings.chunk);
+    let pace = Pace::measure(api, scraped, (from - 1, to, long))?;
+    let mut work = Work::new((policy, settings), scraped, pace);
+    let mut parts = Parts { from: from - 1, to, long };
+    while let Some(mut chunk) = parts.next(api, scraped)? {
+        for at in std::mem::take(&mut chunk.scrapes) {
+            if let Some(snapshot) = work.rebuild.snapshot(&chunk.scrape(at), at) {
+                work.rehearsal.see(snapshot);
+            }
+        }
+    }
+    let mut report = work.rehearsal.finish(format!("{} by {}", scraped.name(), settings.prometheus));
+    report.notes.extend(work.notes);
+    report
+        .notes
+        .extend(api.warnings.iter().map(|warning| format!("Prometheus warns: {}", api::safe(warning))));
+    Ok(report)
+}
+
+/// The time, part by part.
+struct Parts {
+    from: i64,
+    to: i64,
+    long: i64,
+}
+
+impl Parts {
+    /// The next part that is not refused for being too much.
+    fn next(&mut self, api: &mut Api, scraped: &Scraped) -> Result<Option<Chunk>, Failure> {
+        while self.from < self.to {
+            let end = self.to.min(self.from + self.long);
+            match Chunk::load(api, scraped, (self.from, end)) {
+                Ok(chunk) => {
+                    self.from = end;
+                    return Ok(Some(chunk));
+                }
+                Err(Refused::TooMuch(_)) if self.long > SHORTEST_CHUNK => {
+                    self.long = (self.long / 2).max(SHORTEST_CHUNK);
+                }
+                Err(refused) => return Err(refused.into()),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// One exporter's rehearsal.
+struct Work<'a> {
+    rebuild: Rebuild<'a>,
+    rehearsal: Rehearsal,
+    notes: Vec<String>,
+}
+
+impl<'a> Work<'a> {
+    fn new((policy, settings): (&Policy, &Settings), scraped: &'a Scraped, pace: Pace) -> Self {
+        let beat = pace.beat.or(policy.interval).unwrap_or(USUAL_BEAT);
+        // Where scrapes are more frequent than beats, some see the same snapshot again.
+        let interval = settings.interval.or(pace.interval).unwrap_or(beat).max(beat);
+        let notes = notes((policy, settings), (interval, beat));
+        let policy = Arc::new(adapt::adapt(policy.clone(), (interval, beat)));
+        Self {
+            rebuild: Rebuild::new(scraped, (interval, beat), settings.children),
+            rehearsal: Rehearsal::new(policy, settings.admin),
+            notes,
+        }
+    }
+}
+
+/// What whoever reads the report should know.
+fn notes((policy, settings): (&Policy, &Settings), (interval, beat): (Duration, Duration)) -> Vec<String> {
+    let shown = |time: Duration| humantime::format_duration(time).to_string();
+    let mut notes = vec![format!(
+        "a snapshot a scrape, each {}, of an exporter whose beat is {}: what rules count in samples takes as long here",
+        shown(interval),
+        shown(beat)
+    )];
+    if let Some(written) = policy.interval.filter(|written| *written != beat) {
+        notes.push(format!(
+            "the file was written for a beat of {}: on this node it would hold all destructive steps",
+            shown(written)
+        ));
+    }
+    if adapt::asks_for(policy, "cpu_util") {
+        notes.push(match settings.children {
+            Children::Unknown => {
+                "cpu_util is unknown: Prometheus holds nothing of processes without GPU memory, \
+                                  which belong to it; --assume-children-idle takes them to be idle"
+                    .to_owned()
+            }
+            Children::Idle => {
+                "cpu_util is that of processes with GPU memory alone: others are taken to be idle, \
+                               as --assume-children-idle says"
+                    .to_owned()
+            }
+        });
+    }
+    if policy.rules.iter().any(|rule| rule.of == crate::policy::Kind::Workload || rule.pick.is_some()) {
+        notes.push(
+            "outside containers, jobs, pods and units each process is taken for a workload of its own"
+                .to_owned(),
+        );
+    }
+    notes
+}
+
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
+}

@@ -1,0 +1,116 @@
+//! How far scrapes lie apart, and how long the exporter's beat is: measured, since neither is told.
+
+use std::time::Duration;
+
+use super::answer::Sample;
+use super::api::{Api, Refused};
+use super::held::{ANCHOR, Scraped, TAKEN};
+
+/// So many snapshots tell it.
+const ENOUGH: usize = 20;
+
+/// What scrapes tell of time.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pace {
+    /// From one scrape to the next that saw another snapshot.
+    pub(super) interval: Option<Duration>,
+    /// The exporter's own beat.
+    pub(super) beat: Option<Duration>,
+}
+
+impl Pace {
+    /// Looks at the first scrapes of a time, in milliseconds.
+    pub(super) fn measure(
+        api: &mut Api,
+        scraped: &Scraped,
+        (from, to, part): (i64, i64, i64),
+    ) -> Result<Self, Refused> {
+        let matcher = scraped.matcher();
+        let mut long = part;
+        loop {
+            let end = to.min(from.saturating_add(long));
+            let mut samples = |metric: &str| -> Result<Vec<Sample>, Refused> {
+                let series = api.samples(&format!("{metric}{matcher}"), (end, end - from))?;
+                let mut samples: Vec<Sample> = series.into_iter().flat_map(|series| series.values).collect();
+                samples.sort_by_key(|sample| sample.at);
+                Ok(samples)
+            };
+            let (numbers, taken) = (samples(ANCHOR)?, samples(TAKEN)?);
+            if numbers.len() >= ENOUGH || end == to {
+                return Ok(Self::of(&numbers, &taken));
+            }
+            long = long.saturating_mul(2);
+        }
+    }
+
+    /// Of the numbers of snapshots, and of when they were taken.
+    fn of(numbers: &[Sample], taken: &[Sample]) -> Self {
+        let mut taken = taken.iter().peekable();
+        let (mut scrapes, mut beats) = (Vec::new(), Vec::new());
+        let mut last: Option<(f64, f64, f64)> = None;
+        for number in numbers {
+            while taken.next_if(|sample| sample.at < number.at).is_some() {}
+            #[expect(clippy::cast_precision_loss, reason = "milliseconds of our times fit")]
+            let scraped = number.at as f64 / 1000.0;
+            let seen =
+                taken.peek().filter(|sample| sample.at == number.at).map_or(scraped, |sample| sample.value);
+            if let Some((before, scraped_before, seen_before)) = last {
+                let between = number.value - before;
+                // The same snapshot again tells nothing; a smaller number is another exporter's.
+                if between > 0.0 && seen > seen_before {
+                    scrapes.push(scraped - scraped_before);
+                    beats.push((seen - seen_before) / between);
+                }
+                if between == 0.0 {
+                    continue;
+                }
+            }
+            last = Some((number.value, scraped, seen));
+        }
+        Self { interval: median(scrapes), beat: median(beats) }
+    }
+}
+
+/// The one in the middle, rounded: a beat is never told to the millisecond.
+fn median(mut seconds: Vec<f64>) -> Option<Duration> {
+    seconds.sort_by(f64::total_cmp);
+    let middle = *seconds.get(seconds.len() / 2)?;
+    let grain = if middle >= 1.0 { 100.0 } else { 10.0 };
+    let millis = (middle * 1000.0 / grain).round() * grain;
+    Duration::try_from_secs_f64(millis / 1000.0).ok().filter(|time| !time.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scrapes_and_beats_are_told_apart() {
+        // Scrapes each so many seconds, beats each so many; what is measured.
+        let cases = [
+            (15.0, 5.0, 15_000, 5_000),
+            (1.0, 5.0, 5_000, 5_000),
+            (12.0, 5.0, 12_000, 5_000),
+            (0.5, 0.2, 500, 200),
+        ];
+        for (scrape, beat, interval_ms, beat_ms) in cases {
+            let (mut numbers, mut taken) = (Vec::new(), Vec::new());
+            for place in 0..60 {
+                let at = 1000.25 + f64::from(place) * scrape;
+                let number = (at / beat).floor();
+                #[expect(clippy::cast_possible_truncation, reason = "small")]
+                let at = (at * 1000.0).round() as i64;
+                numbers.push(Sample { at, value: number });
+                taken.push(Sample { at, value: number * beat });
+            }
+            let pace = Pace::of(&numbers, &taken);
+            let millis = |time: Option<Duration>| time.map(|time| time.as_millis());
+            assert_eq!(
+                (millis(pace.interval), millis(pace.beat)),
+                (Some(interval_ms), Some(beat_ms)),
+                "{scrape} {beat}"
+            );
+        }
+        assert_eq!(Pace::of(&[], &[]), Pace::default());
+    }
+}

@@ -1,0 +1,33 @@
+//! Reads the files that commands are given.
+
+#![expect(clippy::disallowed_methods, reason = "the one file of the commands that opens files")]
+
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::Path;
+use std::time::Duration;
+
+use super::Failure;
+use crate::policy::{Loaded, Paint, load};
+
+/// A file of rules, as it is understood at this time, since the Unix epoch.
+pub(super) fn rules(path: &Path, now: Duration) -> Result<Loaded, Failure> {
+    let bytes = fs::read(path).map_err(|error| Failure::file(path, error))?;
+    load(&bytes, &path.display().to_string(), now)
+        .map_err(|faults| Failure::Faults(faults.render(Paint::Plain)))
+}
+
+/// A file, line by line.
+pub(super) fn lines(path: &Path) -> Result<BufReader<File>, Failure> {
+    File::open(path).map(BufReader::new).map_err(|error| Failure::file(path, error))
+}
+
+/// A file of text.
+pub(super) fn text(path: &Path) -> Result<String, Failure> {
+    fs::read_to_string(path).map_err(|error| Failure::file(path, error))
+}
+
+/// The first line of a file that holds a secret.
+pub(super) fn secret(path: &Path) -> Result<String, Failure> {
+    Ok(text(path)?.lines().next().unwrap_or_default().trim().to_owned())
+}

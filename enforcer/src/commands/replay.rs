@@ -1,0 +1,90 @@
+//! `replay`: what rules would have done, by a record of `bailiff-exporter --record FILE`.
+
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bailiff_lifecycle::exit::Exit;
+use bailiff_snapshot::wire;
+
+use super::rehearsal::report::Report;
+use super::rehearsal::{Admin, Rehearsal, print};
+use super::{Failure, Form, files};
+use crate::policy::Policy;
+
+/// A longer line is no snapshot, and is not kept in memory.
+const LONGEST_LINE: u64 = 64 << 20;
+
+/// What is wanted.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The file of rules.
+    pub rules: PathBuf,
+    /// The record.
+    pub record: PathBuf,
+    /// What an admin does once a breaker has opened.
+    pub admin: Admin,
+    /// How it is told.
+    pub form: Form,
+    /// Now, since the Unix epoch; the file of rules is understood at this time.
+    pub now: Duration,
+}
+
+/// Reads both files, and tells what would have been done.
+///
+/// # Errors
+/// Where a file cannot be read, or the rules have faults.
+pub fn run(settings: &Settings, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let policy = Arc::new(files::rules(&settings.rules, settings.now)?.policy);
+    let mut record = files::lines(&settings.record)?;
+    let source = settings.record.display().to_string();
+    let report = rehearse(policy, &mut record, (source, settings.admin));
+    let report = report.map_err(|error| Failure::file(&settings.record, error))?;
+    match settings.form {
+        Form::Text => print(&report, out)?,
+        Form::Json => json(&report, out)?,
+    }
+    Ok(Exit::Done)
+}
+
+/// Takes a record line by line. What is no snapshot is counted: a disk that was full leaves torn lines.
+///
+/// # Errors
+/// Where the record cannot be read on.
+pub fn rehearse(
+    policy: Arc<Policy>,
+    record: &mut dyn BufRead,
+    (source, admin): (String, Admin),
+) -> std::io::Result<Report> {
+    let mut rehearsal = Rehearsal::new(policy, admin);
+    let mut line = Vec::new();
+    while next_line(record, &mut line)? {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        match wire::parse(&line) {
+            Ok(snapshot) => rehearsal.see(snapshot),
+            Err(_) => rehearsal.bad_line(),
+        }
+    }
+    Ok(rehearsal.finish(source))
+}
+
+/// Reads a line; false at the end. Of one that is too long a part is left, which is no snapshot.
+fn next_line(record: &mut dyn BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
+    line.clear();
+    let mut limited = std::io::Read::take(&mut *record, LONGEST_LINE);
+    let read = limited.read_until(b'\n', line)?;
+    if limited.limit() == 0 && line.last() != Some(&b'\n') {
+        record.skip_until(b'\n')?;
+    }
+    Ok(read > 0)
+}
+
+/// Writes one document and a newline.
+pub(super) fn json<T: serde::Serialize>(report: &T, out: &mut dyn Write) -> Result<(), Failure> {
+    serde_json::to_writer_pretty(&mut *out, report).map_err(std::io::Error::from)?;
+    writeln!(out)?;
+    Ok(())
+}

@@ -1,0 +1,312 @@
+//! `test`: rule tests. Made-up snapshots go through the daemon's own loader and engine by a made-up clock, and what
+//! happens is compared with what should. A file looks like this:
+//!
+//! ```yaml
+//! rules: ../rules.yaml         # relative to this file; a test may name others
+//! interval: 5s                 # the beat
+//! tests:
+//!   - name: an idle notebook is flagged, then ended
+//!     targets:
+//!       - process: 4100        # also: comm, user, uid, groups, exe, cmdline, cgroup, workload, container, pod,
+//!         vram: 4GiB           # namespace, slurm_job, parent, gpus, context, role, age, from, until
+//!         series:              # also: io_rate, vram, state, orphaned; what nobody says is unknown
+//!           gpu_util: '0x240'  # percent: 0 and 240 times 0 more; `_` was not observed
+//!           cpu_util: '0x240'
+//!     gpus: [{gpu: 0, memory: 80GiB, series: {vram_unaccounted: '0x240'}}]
+//!     expect:
+//!       - {at: 5m, rule: idle, step: terminate, target: 4100}   # or at: {sample: 60}, counted from 0
+//!     never:
+//!       - {rule: too-old}      # also: step, target
+//! ```
+//!
+//! A destructive step is decided at one sample and done at the next, which is where it is expected. As with
+//! `replay`, one that would have been ended goes on as its series say.
+
+mod print;
+mod script;
+mod series;
+mod stage;
+mod written;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bailiff_lifecycle::exit::Exit;
+use serde::Serialize;
+
+use self::script::{Case, Faults, Pattern};
+use super::rehearsal::answer;
+use super::{Failure, Form, files, paper};
+use crate::engine::{Engine, Now};
+use crate::policy::{Mode, Policy};
+use crate::verdict::{Verdict, What};
+use crate::view::View;
+
+/// What is wanted.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The files of tests.
+    pub files: Vec<PathBuf>,
+    /// How it is told.
+    pub form: Form,
+}
+
+/// What came of a file of tests.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// The file.
+    pub file: String,
+    /// Each test, in the order of the file.
+    pub tests: Vec<TestReport>,
+}
+
+/// What came of one test.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TestReport {
+    /// What it shows.
+    pub name: String,
+    /// What went wrong; nothing where it passed.
+    pub failures: Vec<Mismatch>,
+    /// All that did happen.
+    pub steps: Vec<Happened>,
+}
+
+/// What was expected and what there was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Mismatch {
+    /// For people.
+    pub expected: String,
+    /// For people.
+    pub got: String,
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Happened {
+    /// The sample, counted from 0.
+    pub sample: usize,
+    /// Its time, for people.
+    pub at: String,
+    /// By which rule.
+    pub rule: String,
+    /// `flag`, `notify`, `due`, `terminate`, `withheld` and so on.
+    pub step: &'static str,
+    /// To whom.
+    pub target: String,
+    /// What held a step.
+    pub hold: Option<&'static str>,
+    /// True samples in the streak.
+    pub streak: u32,
+    #[serde(skip)]
+    names: Vec<String>,
+}
+
+impl Report {
+    /// All tests passed.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.tests.iter().all(|test| test.failures.is_empty())
+    }
+}
+
+/// Runs the tests of files; one has failed where the exit says so.
+///
+/// # Errors
+/// Where a file cannot be read, or has faults.
+pub fn run(settings: &Settings, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let reports = settings.files.iter().map(|file| rehearse(file)).collect::<Result<Vec<Report>, _>>()?;
+    match settings.form {
+        Form::Text => reports.iter().try_for_each(|report| print::print(report, out))?,
+        Form::Json => super::replay::json(&reports, out)?,
+    }
+    Ok(if reports.iter().all(Report::passed) { Exit::Done } else { Exit::Failed })
+}
+
+/// Runs the tests of a file.
+///
+/// # Errors
+/// Where a file cannot be read, or has faults.
+pub fn rehearse(path: &Path) -> Result<Report, Failure> {
+    let text = files::text(path)?;
+    let shown = paper::foreign(&path.display().to_string());
+    let written: written::File =
+        serde_saphyr::from_str(&text).map_err(|error| Failure::Faults(format!("{shown}: {error}\n")))?;
+    let cases = cases(written, path).map_err(|failure| match failure {
+        Refused::Here(Faults(faults)) => {
+            let told: Vec<String> = faults.iter().map(|fault| format!("{shown}: {fault}")).collect();
+            Failure::Faults(told.join("\n"))
+        }
+        Refused::Rules(failure) => failure,
+    })?;
+    Ok(Report { tests: cases.iter().map(test).collect(), file: shown })
+}
+
+/// Why there are no tests to be run.
+enum Refused {
+    Here(Faults),
+    Rules(Failure),
+}
+
+fn cases(written: written::File, path: &Path) -> Result<Vec<Case>, Refused> {
+    let mut faults = Faults::default();
+    let head = script::head(&written, &mut faults);
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut known: BTreeMap<PathBuf, Arc<Policy>> = BTreeMap::new();
+    let mut cases = Vec::new();
+    for test in written.tests {
+        let Some(rules) = test.rules.as_ref().or(written.rules.as_ref()) else {
+            faults.0.push(format!("test {:?}: it has no `rules`, and neither has the file", test.name));
+            continue;
+        };
+        let rules = folder.join(rules);
+        let policy = match known.get(&rules) {
+            Some(policy) => Arc::clone(policy),
+            None => Arc::new(files::rules(&rules, head.start).map_err(Refused::Rules)?.policy),
+        };
+        cases.push(script::case(test, &head, &policy, &mut faults));
+        known.insert(rules, policy);
+    }
+    if faults.0.is_empty() { Ok(cases) } else { Err(Refused::Here(faults)) }
+}
+
+fn test(case: &Case) -> TestReport {
+    let steps = play(case);
+    let mut failures = Vec::new();
+    for expected in &case.expect {
+        let then: Vec<&Happened> = steps.iter().filter(|step| step.sample == expected.sample).collect();
+        if !then.iter().any(|step| expected.what.is(step)) {
+            let got: Vec<String> = then.iter().map(ToString::to_string).collect();
+            let got = if got.is_empty() { "nothing at that sample".to_owned() } else { got.join("; ") };
+            let at = time_of(expected.sample, case.stage.interval);
+            let expected = format!("{} at {at} (sample {})", expected.what, expected.sample);
+            failures.push(Mismatch { expected, got });
+        }
+    }
+    for never in &case.never {
+        if let Some(step) = steps.iter().find(|step| never.is(step)) {
+            let expected = format!("never: {never}");
+            failures.push(Mismatch { expected, got: format!("{step} at {}", step.when()) });
+        }
+    }
+    TestReport { name: case.name.clone(), failures, steps }
+}
+
+/// All that happens in a test.
+fn play(case: &Case) -> Vec<Happened> {
+    let mut engine = Engine::new(Arc::clone(&case.policy), Mode::Enforce);
+    let mut playing = case.stage.play();
+    let mut before: Option<Arc<View>> = None;
+    let mut answers = Vec::new();
+    let mut happened = Vec::new();
+    for sample in 0..case.samples {
+        let Some(snapshot) = playing.next() else { continue };
+        let view = Arc::new(View::between(before.as_deref(), snapshot));
+        for answer in answers.drain(..) {
+            engine.report(&answer);
+        }
+        let now = Now { boot: view.boot(), wall: Duration::from_millis(view.snapshot.wall_ms) };
+        // Made-up snapshots come in order and in time, so none is skipped.
+        let verdicts = engine.tick(now, Arc::clone(&view)).unwrap_or_default();
+        for verdict in &verdicts {
+            if let What::Act(id, action) = &verdict.what {
+                answers.push(answer(*id, verdict.mode, action));
+            }
+            happened.push(Happened::of(verdict, (sample, case.stage.interval), &view));
+        }
+        before = Some(view);
+    }
+    happened
+}
+
+impl Happened {
+    fn of(verdict: &Verdict, (sample, interval): (usize, Duration), view: &View) -> Self {
+        let subject = &verdict.subject;
+        let (step, hold) = match &verdict.what {
+            What::Flag(_) => ("flag", None),
+            What::Clear(_) => ("clear", None),
+            What::Notify(_) => ("notify", None),
+            What::Due(_) => ("due", None),
+            What::Act(_, action) => (action.name(), None),
+            What::Withheld(_, hold) => ("withheld", Some(hold.name())),
+            What::Reprieved(_) => ("reprieve", None),
+        };
+        let id = subject.id.to_string();
+        let mut names: Vec<String> = subject.members.iter().map(|member| member.pid.to_string()).collect();
+        // One that is gone has no members left.
+        if let Some((_, process)) = id.split_once(':')
+            && let Some((pid, _)) = process.split_once(['@', '#'])
+        {
+            names.push(pid.to_owned());
+        }
+        names.extend(id.split_once(':').map(|(_, name)| name.to_owned()));
+        if subject.kind == crate::policy::Kind::Gpu {
+            let gpus = view.snapshot.gpus.iter().filter(|gpu| gpu.uuid.as_ref() == subject.gpus.first());
+            names.extend(gpus.map(|gpu| format!("gpu:{}", gpu.index)));
+        }
+        names.push(id.clone());
+        Self {
+            sample,
+            at: time_of(sample, interval),
+            rule: verdict.rule.to_string(),
+            step,
+            target: id,
+            hold,
+            streak: verdict.evidence.streak,
+            names,
+        }
+    }
+
+    fn when(&self) -> String {
+        format!("{} (sample {})", self.at, self.sample)
+    }
+}
+
+impl fmt::Display for Happened {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} by {} of {}", self.step, self.rule, paper::foreign(&self.target))?;
+        self.hold.map_or(Ok(()), |hold| write!(out, " ({hold})"))
+    }
+}
+
+impl Pattern {
+    fn is(&self, step: &Happened) -> bool {
+        self.rule.as_ref().is_none_or(|rule| *rule == step.rule)
+            && self.step.as_ref().is_none_or(|wanted| wanted == step.step)
+            && self.target.as_ref().is_none_or(|target| step.names.contains(target))
+            && self.hold.as_deref().is_none_or(|hold| step.hold == Some(hold))
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.step.as_deref().unwrap_or("any step"))?;
+        if let Some(rule) = &self.rule {
+            write!(out, " by {rule}")?;
+        }
+        if let Some(target) = &self.target {
+            write!(out, " of {}", paper::foreign(target))?;
+        }
+        self.hold.as_ref().map_or(Ok(()), |hold| write!(out, " ({hold})"))
+    }
+}
+
+fn time_of(sample: usize, interval: Duration) -> String {
+    let time = interval.saturating_mul(u32::try_from(sample).unwrap_or(u32::MAX));
+    humantime::format_duration(time).to_string()
+}
+
+/// The snapshots of a file's first test, for the tests of others.
+#[cfg(test)]
+pub(in crate::commands) fn staged(text: &str, policy: &Arc<Policy>) -> Vec<bailiff_snapshot::wire::Snapshot> {
+    let mut written: written::File = serde_saphyr::from_str(text).expect("a file of tests");
+    let mut faults = Faults::default();
+    let head = script::head(&written, &mut faults);
+    let case = script::case(written.tests.remove(0), &head, policy, &mut faults);
+    assert_eq!(faults.0, [""; 0]);
+    let mut playing = case.stage.play();
+    (0..case.samples).filter_map(|_| playing.next()).collect()
+}

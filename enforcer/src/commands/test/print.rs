@@ -1,0 +1,50 @@
+//! What came of tests, for people, in the manner of promtool.
+
+use std::io::{self, Write};
+
+use super::{Report, TestReport};
+use crate::commands::paper::{Paper, count, foreign};
+
+/// Steps of one test that are told.
+const STEPS_TOLD: usize = 40;
+
+/// Writes a report.
+pub(super) fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let mut paper = Paper::default();
+    paper.say(0, &format!("Testing rules by {}", report.file));
+    let failed = report.tests.iter().filter(|test| !test.failures.is_empty());
+    for test in failed.clone() {
+        paper.gap();
+        failure(test, &mut paper);
+    }
+    let failed = failed.count();
+    let all = count(report.tests.len() as u64, ("test", "tests"));
+    if failed == 0 {
+        paper.say(2, &format!("SUCCESS: {all}"));
+    } else {
+        paper.gap();
+        paper.say(2, &format!("FAILED: {failed} of {all}"));
+    }
+    out.write_all(paper.text().as_bytes())
+}
+
+fn failure(test: &TestReport, paper: &mut Paper) {
+    paper.say(
+        2,
+        &format!("FAILED: {}", test.name.split_whitespace().map(foreign).collect::<Vec<_>>().join(" ")),
+    );
+    for mismatch in &test.failures {
+        paper.say(4, &format!("expected: {}", mismatch.expected));
+        paper.say(4, &format!("     got: {}", mismatch.got));
+    }
+    if test.steps.is_empty() {
+        return paper.say(4, "nothing happened at all");
+    }
+    paper.say(4, "what did happen:");
+    for step in test.steps.iter().take(STEPS_TOLD) {
+        paper.say(6, &format!("{}: {step}, streak {}", step.when(), step.streak));
+    }
+    if let Some(more) = test.steps.len().checked_sub(STEPS_TOLD).filter(|more| *more > 0) {
+        paper.say(6, &format!("and {more} more: --json has all"));
+    }
+}

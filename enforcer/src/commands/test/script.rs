@@ -1,0 +1,345 @@
+//! A file of rule tests, understood: every fault is found, each with its line.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_saphyr::Spanned;
+
+use super::series::{self, Play};
+use super::stage::{Actor, Device, Stage};
+use super::written::{self, Text, When};
+use crate::commands::paper::{foreign, length};
+use crate::policy::{Policy, quantity};
+use crate::rules;
+use crate::value::Unit;
+use crate::verdict::Hold;
+
+/// Without a word tests begin then: 2026-01-01T00:00:00Z.
+const START: Duration = Duration::from_hours(490_896);
+const BEAT: Duration = Duration::from_secs(5);
+const GIB: u64 = 1 << 30;
+/// What can be expected of a rule.
+const STEPS: [&str; 11] = [
+    "flag",
+    "clear",
+    "notify",
+    "due",
+    "signal",
+    "terminate",
+    "release_lease",
+    "shutdown_mps",
+    "exec",
+    "withheld",
+    "reprieve",
+];
+
+/// What is wrong with the file, each with its line.
+#[derive(Debug, Default)]
+pub(super) struct Faults(pub(super) Vec<String>);
+
+impl Faults {
+    fn at<T>(&mut self, place: &Spanned<T>, message: &str) {
+        let line = place.referenced.line();
+        self.0.push(format!("line {line}: {}", message.replace(char::is_control, "\u{fffd}")));
+    }
+
+    /// The value, or nothing and a fault.
+    fn take<T>(&mut self, place: &Text, value: Result<T, String>) -> Option<T> {
+        value.map_err(|message| self.at(place, &message)).ok()
+    }
+}
+
+/// One test.
+#[derive(Debug)]
+pub(super) struct Case {
+    pub(super) policy: Arc<Policy>,
+    pub(super) name: String,
+    pub(super) stage: Stage,
+    pub(super) samples: usize,
+    pub(super) expect: Vec<Expected>,
+    pub(super) never: Vec<Pattern>,
+}
+
+/// Something that is to happen at a sample.
+#[derive(Debug)]
+pub(super) struct Expected {
+    pub(super) sample: usize,
+    pub(super) what: Pattern,
+}
+
+/// What a step may look like.
+#[derive(Debug, Default)]
+pub(super) struct Pattern {
+    pub(super) rule: Option<String>,
+    pub(super) step: Option<String>,
+    pub(super) target: Option<String>,
+    pub(super) hold: Option<String>,
+}
+
+/// The file's own settings.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) start: Duration,
+    interval: Duration,
+}
+
+/// Understands what stands above the tests.
+pub(super) fn head(file: &written::File, faults: &mut Faults) -> Head {
+    let start = file.start.as_ref().and_then(|text| faults.take(text, moment(&text.value)));
+    let interval = file.interval.as_ref().and_then(|text| faults.take(text, beat(&text.value)));
+    Head { start: start.unwrap_or(START), interval: interval.unwrap_or(BEAT) }
+}
+
+/// Understands one test of these rules.
+pub(super) fn case(test: written::Test, head: &Head, policy: &Arc<Policy>, faults: &mut Faults) -> Case {
+    let interval = test.interval.as_ref().and_then(|text| faults.take(text, beat(&text.value)));
+    let interval = interval.unwrap_or(head.interval);
+    let devices: Vec<Device> = match &test.gpus {
+        Some(gpus) => gpus.iter().map(|gpu| device(gpu, faults)).collect(),
+        None => vec![Device::usual()],
+    };
+    let mut actors = Vec::new();
+    for process in &test.targets {
+        if actors.iter().any(|actor: &Actor| actor.pid == process.pid) {
+            faults.0.push(format!("test {:?}: process {} stands there twice", test.name, process.pid));
+        }
+        actors.push(actor(process, (&devices, interval), faults));
+    }
+    let ones = |text: &Text, faults: &mut Faults| plays(Some(text), Unit::Count, faults);
+    let beats = test.beats.as_ref().map_or(Play::Always(1.0), |text| ones(text, faults));
+    let mut sources = Vec::new();
+    for (name, text) in &test.sources {
+        if !matches!(name.as_str(), "nvml" | "proc") {
+            faults.at(text, &format!("there is no source {name:?}: known are nvml and proc"));
+        }
+        sources.push((name.clone(), ones(text, faults)));
+    }
+    let stage = Stage { interval, start: head.start, devices, actors, beats, sources };
+    let expect: Vec<Expected> =
+        test.expect.iter().filter_map(|expect| expected(expect, (policy, interval), faults)).collect();
+    let samples = length_of(&stage, &test, (&expect, interval), faults);
+    let never = test.never.iter().map(|never| Pattern {
+        rule: never.rule.as_ref().and_then(|rule| known_rule(rule, policy, faults)),
+        step: never.step.as_ref().and_then(|step| known_step(step, faults)),
+        target: never.target.as_ref().map(|target| target.value.clone()),
+        hold: None,
+    });
+    Case { policy: Arc::clone(policy), name: test.name, stage, samples, expect, never: never.collect() }
+}
+
+/// As long as its longest series; without any as long as something is expected.
+fn length_of(
+    stage: &Stage,
+    test: &written::Test,
+    (expect, interval): (&[Expected], Duration),
+    faults: &mut Faults,
+) -> usize {
+    let last = expect.iter().map(|expect| expect.sample + 1).max().unwrap_or_default();
+    match stage.samples() {
+        0 if last == 0 => {
+            faults.0.push(format!("test {:?}: nothing tells how long it is", foreign(&test.name)));
+            0
+        }
+        0 => last,
+        samples => {
+            for expect in test
+                .expect
+                .iter()
+                .filter(|expect| sample(&expect.at.value, interval).is_ok_and(|sample| sample >= samples))
+            {
+                let end = interval.saturating_mul(u32::try_from(samples - 1).unwrap_or(u32::MAX));
+                let message = format!("the last sample is {}, at {}", samples - 1, length(end));
+                faults.at(&expect.at, &message);
+            }
+            samples
+        }
+    }
+}
+
+fn expected(
+    expect: &written::Expect,
+    (policy, interval): (&Policy, Duration),
+    faults: &mut Faults,
+) -> Option<Expected> {
+    let rule = known_rule(&expect.rule, policy, faults);
+    let step = known_step(&expect.step, faults);
+    if let Some(hold) = &expect.hold
+        && !Hold::ALL.iter().any(|known| known.name() == hold.value)
+    {
+        let known: Vec<&str> = Hold::ALL.iter().map(|hold| hold.name()).collect();
+        faults.at(hold, &format!("{:?} holds nothing; known are {}", hold.value, known.join(", ")));
+    }
+    let sample = match sample(&expect.at.value, interval) {
+        Ok(sample) => sample,
+        Err(message) => {
+            faults.at(&expect.at, &message);
+            return None;
+        }
+    };
+    let target = expect.target.as_ref().map(|target| target.value.clone());
+    let hold = expect.hold.as_ref().map(|hold| hold.value.clone());
+    Some(Expected { sample, what: Pattern { rule: Some(rule?), step: Some(step?), target, hold } })
+}
+
+fn known_rule(rule: &Text, policy: &Policy, faults: &mut Faults) -> Option<String> {
+    if policy.rules.iter().any(|known| *known.name == *rule.value) {
+        return Some(rule.value.clone());
+    }
+    let known: Vec<&str> = policy.rules.iter().map(|rule| &*rule.name).collect();
+    faults.at(rule, &format!("there is no rule {:?}; the file has {}", rule.value, known.join(", ")));
+    None
+}
+
+fn known_step(step: &Text, faults: &mut Faults) -> Option<String> {
+    if STEPS.contains(&step.value.as_str()) {
+        return Some(step.value.clone());
+    }
+    faults.at(step, &format!("there is no step {:?}; known are {}", step.value, STEPS.join(", ")));
+    None
+}
+
+fn device(gpu: &written::Gpu, faults: &mut Faults) -> Device {
+    let memory = gpu.memory.as_ref().and_then(|text| faults.take(text, bytes(&text.value)));
+    Device {
+        index: gpu.index.clone(),
+        uuid: gpu.uuid.clone().unwrap_or_else(|| format!("GPU-{}", gpu.index)),
+        memory: memory.unwrap_or(80 * GIB),
+        mig: gpu.mig,
+        gpu_util: percents(gpu.series.gpu_util.as_ref(), faults),
+        used: plays(gpu.series.vram_used.as_ref(), Unit::Bytes, faults),
+        unaccounted: plays(gpu.series.vram_unaccounted.as_ref(), Unit::Bytes, faults),
+        answers: match &gpu.series.answers {
+            Some(text) => plays(Some(text), Unit::Count, faults),
+            None => Play::Always(1.0),
+        },
+    }
+}
+
+fn actor(
+    process: &written::Process,
+    (devices, interval): (&[Device], Duration),
+    faults: &mut Faults,
+) -> Actor {
+    let mut time =
+        |text: &Option<Text>| text.as_ref().and_then(|text| faults.take(text, self::time(&text.value)));
+    let (from, until, age) = (time(&process.from), time(&process.until), time(&process.age));
+    let usual_age = if from.is_some() { Duration::ZERO } else { Duration::from_hours(24) };
+    let beats = |time: Duration| time.as_nanos().div_ceil(interval.as_nanos());
+    let number = |time: Duration| usize::try_from(beats(time)).unwrap_or(usize::MAX);
+    let series = &process.series;
+    let vram = match (&series.vram, &process.vram) {
+        (Some(text), _) => plays(Some(text), Unit::Bytes, faults),
+        (None, Some(text)) => {
+            faults.take(text, series::amount(&text.value, Unit::Bytes)).map_or(Play::Never, Play::Always)
+        }
+        #[expect(clippy::cast_precision_loss, reason = "2^30 is a whole number")]
+        (None, None) => Play::Always(GIB as f64),
+    };
+    let mut holds = Vec::new();
+    for index in process.gpus.clone().unwrap_or_else(|| vec!["0".to_owned()]) {
+        match devices.iter().position(|device| device.index == index) {
+            Some(place) => holds.push(place),
+            None => faults.0.push(format!("process {}: there is no GPU {index:?}", process.pid)),
+        }
+    }
+    Actor {
+        pid: process.pid,
+        facts: super::stage::Who::of(process, uid(process, faults)),
+        holds,
+        context: process.context.clone().unwrap_or_else(|| "C".to_owned()),
+        age: age.unwrap_or(usual_age),
+        from: from.map_or(0, number),
+        until: until.map_or(usize::MAX, number),
+        vram,
+        gpu_util: percents(series.gpu_util.as_ref(), faults),
+        cpu_util: plays(series.cpu_util.as_ref(), Unit::Percent, faults),
+        io_rate: plays(series.io_rate.as_ref(), Unit::BytesPerSecond, faults),
+        state: match &series.state {
+            Some(text) => words(text, &states(), faults),
+            None => Play::Always("sleeping".to_owned()),
+        },
+        orphaned: series
+            .orphaned
+            .as_ref()
+            .map_or(Play::Never, |text| words(text, &["true", "false"], faults)),
+    }
+}
+
+fn uid(process: &written::Process, faults: &mut Faults) -> Option<u32> {
+    let Some(text) = &process.uid else { return Some(1000) };
+    if text.value == "_" {
+        return None;
+    }
+    let uid = text.value.parse::<u32>().map_err(|_| format!("{:?} is no uid", text.value));
+    faults.take(text, uid)
+}
+
+/// The words of the attribute `state`.
+fn states() -> Vec<&'static str> {
+    let state = rules::ALL.iter().find(|attribute| attribute.name == "state");
+    match state.map(|attribute| attribute.unit) {
+        Some(Unit::Words(words)) => words.to_vec(),
+        _ => Vec::new(),
+    }
+}
+
+fn words(text: &Text, known: &[&str], faults: &mut Faults) -> Play<String> {
+    faults.take(text, series::words(&text.value, known)).map_or(Play::Never, Play::Series)
+}
+
+fn plays(text: Option<&Text>, unit: Unit, faults: &mut Faults) -> Play<f64> {
+    let Some(text) = text else { return Play::Never };
+    faults.take(text, series::numbers(&text.value, unit)).map_or(Play::Never, Play::Series)
+}
+
+/// The driver tells whole percents.
+fn percents(text: Option<&Text>, faults: &mut Faults) -> Play<f64> {
+    let play = plays(text, Unit::Percent, faults);
+    if let (Some(text), Play::Series(values)) = (text, &play) {
+        let odd = |value: &&f64| (**value * 100.0 - (**value * 100.0).round()).abs() > 1e-9 || **value > 1.0;
+        if let Some(value) = values.iter().flatten().find(odd) {
+            let message = format!("{}% is none of the whole percents that a driver tells", value * 100.0);
+            faults.at(text, &message);
+        }
+    }
+    play
+}
+
+fn sample(when: &When, interval: Duration) -> Result<usize, String> {
+    match when {
+        When::Sample(sample) => Ok(sample.sample),
+        When::Time(text) => {
+            let time = time(text)?;
+            if time.as_nanos() % interval.as_nanos() != 0 {
+                let beat = humantime::format_duration(interval);
+                return Err(format!("{text} is between two samples: there is one each {beat}"));
+            }
+            usize::try_from(time.as_nanos() / interval.as_nanos()).map_err(|_| format!("{text} is too long"))
+        }
+    }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    // A sample is at nothing as well as at 0s.
+    let text = if text == "0" { "0s" } else { text };
+    quantity::time(text).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))
+}
+
+fn beat(text: &str) -> Result<Duration, String> {
+    let beat = time(text)?;
+    if beat < Duration::from_millis(1) {
+        return Err("a beat is at least 1ms".to_owned());
+    }
+    Ok(beat)
+}
+
+fn moment(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no moment: write it as 2026-01-01T00:00:00Z");
+    let moment = humantime::parse_rfc3339(text).map_err(|_| wrong())?;
+    moment.duration_since(std::time::UNIX_EPOCH).map_err(|_| wrong())
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes, and not below nothing")]
+fn bytes(text: &str) -> Result<u64, String> {
+    series::amount(text, Unit::Bytes).map(|bytes| bytes as u64)
+}

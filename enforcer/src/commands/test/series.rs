@@ -1,0 +1,191 @@
+//! Series in promtool's notation: `0x240` is 0 and 240 times 0 more, `1+2x3` is 1 3 5 7, `_` was not observed, `_x5`
+//! five times so. An item may stand apart from its number of times: `sleeping x3`.
+
+use std::str::FromStr;
+
+use crate::policy::quantity;
+use crate::value::Unit;
+
+/// More samples than a year of 5 s beats has are a slip of the pen.
+const MOST: usize = 10_000_000;
+
+/// What something is, sample by sample.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Play<T> {
+    /// Nobody says: unknown.
+    Never,
+    /// Always this.
+    Always(T),
+    /// Sample by sample; unknown where it says so, and past its end.
+    Series(Vec<Option<T>>),
+}
+
+impl<T: Clone> Play<T> {
+    /// What it is at a sample.
+    pub(super) fn at(&self, sample: usize) -> Option<T> {
+        match self {
+            Self::Never => None,
+            Self::Always(value) => Some(value.clone()),
+            Self::Series(values) => values.get(sample).cloned().flatten(),
+        }
+    }
+
+    /// Samples of its own.
+    pub(super) const fn samples(&self) -> usize {
+        match self {
+            Self::Never | Self::Always(_) => 0,
+            Self::Series(values) => values.len(),
+        }
+    }
+}
+
+/// Understands a series of numbers in base units.
+pub(super) fn numbers(text: &str, unit: Unit) -> Result<Vec<Option<f64>>, String> {
+    let mut values = Vec::new();
+    for item in items(text)? {
+        if item.body == "_" {
+            extend(&mut values, item.times.unwrap_or(1), |_| None)?;
+            continue;
+        }
+        let sign = item.body.char_indices().skip(1).find(|(_, letter)| matches!(letter, '+' | '-'));
+        let (start, step) = match sign {
+            Some((at, sign)) => {
+                let step = amount(&item.body[at + 1..], unit)?;
+                (&item.body[..at], if sign == '-' { -step } else { step })
+            }
+            None => (item.body, 0.0),
+        };
+        if sign.is_some() && item.times.is_none() {
+            return Err(format!(
+                "{:?} has a step and no number of times: write `{}x3`",
+                item.body, item.body
+            ));
+        }
+        let start = amount(start, unit)?;
+        #[expect(clippy::cast_precision_loss, reason = "numbers of samples are far below 2^53")]
+        extend(&mut values, item.times.unwrap_or(0) + 1, |place| Some(start + step * place as f64))?;
+    }
+    if let Some(value) = values.iter().flatten().find(|value| **value < 0.0) {
+        return Err(format!("it goes below nothing, to {value}"));
+    }
+    Ok(values)
+}
+
+/// Understands a series of words, of which these are known.
+pub(super) fn words(text: &str, known: &[&str]) -> Result<Vec<Option<String>>, String> {
+    let mut values = Vec::new();
+    for item in items(text)? {
+        if item.body == "_" {
+            extend(&mut values, item.times.unwrap_or(1), |_| None)?;
+        } else if known.contains(&item.body) {
+            extend(&mut values, item.times.unwrap_or(0) + 1, |_| Some(item.body.to_owned()))?;
+        } else {
+            return Err(format!("{:?} is none of {}", item.body, known.join(", ")));
+        }
+    }
+    Ok(values)
+}
+
+fn extend<T>(
+    values: &mut Vec<Option<T>>,
+    times: usize,
+    value: impl Fn(usize) -> Option<T>,
+) -> Result<(), String> {
+    if values.len().saturating_add(times) > MOST {
+        return Err(format!("it has more than {MOST} samples"));
+    }
+    values.extend((0..times).map(value));
+    Ok(())
+}
+
+/// One item and how often it comes again.
+#[derive(Debug)]
+struct Item<'a> {
+    body: &'a str,
+    times: Option<usize>,
+}
+
+fn items(text: &str) -> Result<Vec<Item<'_>>, String> {
+    let mut items: Vec<Item<'_>> = Vec::new();
+    for token in text.split_whitespace() {
+        let (body, times) = match token.rsplit_once('x') {
+            Some((body, times)) if is_number(times) => {
+                let times = usize::from_str(times).map_err(|_| format!("{times} times is too often"))?;
+                (body, Some(times))
+            }
+            _ => (token, None),
+        };
+        match items.last_mut() {
+            Some(last) if body.is_empty() && last.times.is_none() => last.times = times,
+            _ if body.is_empty() => return Err(format!("{token:?} says how often, and not what")),
+            _ => items.push(Item { body, times }),
+        }
+    }
+    if items.is_empty() { Err("a series has at least one sample".to_owned()) } else { Ok(items) }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// One number; a percent sign may be left out.
+pub(super) fn amount(text: &str, unit: Unit) -> Result<f64, String> {
+    // Nothing is nothing in every unit.
+    if text == "0" {
+        return Ok(0.0);
+    }
+    let bare = unit == Unit::Percent && !text.ends_with('%');
+    let told = if bare { format!("{text}%") } else { text.to_owned() };
+    quantity::number(&told, unit).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: f64 = 1024.0 * 1024.0;
+
+    #[test]
+    fn numbers_as_promtool_reads_them() {
+        let percent = |values: &[f64]| values.iter().map(|value| Some(value / 100.0)).collect::<Vec<_>>();
+        let cases: [(&str, Vec<Option<f64>>); 8] = [
+            ("0", percent(&[0.0])),
+            ("0x3", percent(&[0.0; 4])),
+            ("1+2x3", percent(&[1.0, 3.0, 5.0, 7.0])),
+            ("10-5x2", percent(&[10.0, 5.0, 0.0])),
+            ("50%x1 0", percent(&[50.0, 50.0, 0.0])),
+            ("_ 1 _x2", vec![None, Some(0.01), None, None]),
+            ("7 x2", percent(&[7.0; 3])),
+            ("1x0", percent(&[1.0])),
+        ];
+        for (text, expected) in cases {
+            let got = numbers(text, Unit::Percent).unwrap();
+            let same = |(one, other): (&Option<f64>, &Option<f64>)| match (one, other) {
+                (Some(one), Some(other)) => (one - other).abs() < 1e-9,
+                (one, other) => one == other,
+            };
+            assert!(got.len() == expected.len() && got.iter().zip(&expected).all(same), "{text}: {got:?}");
+        }
+        assert_eq!(numbers("512MiB+512MiBx1", Unit::Bytes).unwrap(), [Some(512.0 * MIB), Some(1024.0 * MIB)]);
+        assert_eq!(numbers("1MiB/sx1", Unit::BytesPerSecond).unwrap(), [Some(MIB), Some(MIB)]);
+    }
+
+    #[test]
+    fn words_and_their_times() {
+        let known = ["sleeping", "running"];
+        let got = words("sleeping x2 _ runningx1", &known).unwrap();
+        let expected = [Some("sleeping"); 3].into_iter().chain([None]).chain([Some("running"); 2]);
+        assert_eq!(got, expected.map(|word| word.map(str::to_owned)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let cases =
+            ["", "x3", "1+2", "abc", "1x99999999999999999999999", "1x99999999", "5-3x9", "1 x2 x2", "4GiB"];
+        for text in cases {
+            assert!(numbers(text, Unit::Percent).is_err(), "{text:?}");
+        }
+        assert!(words("asleep", &["sleeping"]).is_err());
+        assert!(numbers("8GB", Unit::Bytes).unwrap_err().contains("GiB"));
+    }
+}

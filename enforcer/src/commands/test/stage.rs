@@ -1,0 +1,331 @@
+//! Plays a test: one made-up snapshot a beat, in the form that the exporter's stream has.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bailiff_snapshot::{Place, Why, wire};
+
+use super::series::Play;
+use super::written;
+
+/// The machine has been up for that long when a test begins, so that everybody can be as old as they like.
+const UPTIME: Duration = Duration::from_hours(24 * 365);
+
+/// Everything that a test shows.
+#[derive(Debug)]
+pub(super) struct Stage {
+    pub(super) interval: Duration,
+    pub(super) start: Duration,
+    pub(super) devices: Vec<Device>,
+    pub(super) actors: Vec<Actor>,
+    pub(super) beats: Play<f64>,
+    pub(super) sources: Vec<(String, Play<f64>)>,
+}
+
+/// A GPU.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) index: String,
+    pub(super) uuid: String,
+    pub(super) memory: u64,
+    pub(super) mig: bool,
+    pub(super) gpu_util: Play<f64>,
+    pub(super) used: Play<f64>,
+    pub(super) unaccounted: Play<f64>,
+    pub(super) answers: Play<f64>,
+}
+
+impl Device {
+    /// GPU 0, where a test names none.
+    pub(super) fn usual() -> Self {
+        Self {
+            index: "0".to_owned(),
+            uuid: "GPU-0".to_owned(),
+            memory: 80 << 30,
+            mig: false,
+            gpu_util: Play::Never,
+            used: Play::Never,
+            unaccounted: Play::Never,
+            answers: Play::Always(1.0),
+        }
+    }
+
+    fn answers(&self, sample: usize) -> bool {
+        self.answers.at(sample).is_some_and(|answers| answers > 0.0)
+    }
+}
+
+/// A process.
+#[derive(Debug)]
+pub(super) struct Actor {
+    pub(super) pid: u32,
+    pub(super) facts: Who,
+    /// Places of GPUs.
+    pub(super) holds: Vec<usize>,
+    pub(super) context: String,
+    pub(super) age: Duration,
+    /// The first sample that it is there.
+    pub(super) from: usize,
+    /// The first sample that it is not.
+    pub(super) until: usize,
+    pub(super) vram: Play<f64>,
+    pub(super) gpu_util: Play<f64>,
+    pub(super) cpu_util: Play<f64>,
+    pub(super) io_rate: Play<f64>,
+    pub(super) state: Play<String>,
+    pub(super) orphaned: Play<String>,
+}
+
+/// Who a process is, which does not change.
+#[derive(Debug)]
+pub(super) struct Who {
+    facts: wire::Facts,
+}
+
+impl Who {
+    /// As written.
+    pub(super) fn of(process: &written::Process, uid: Option<u32>) -> Self {
+        let cgroup = process.cgroup.clone().unwrap_or_else(|| "/test".to_owned());
+        let place = Place {
+            container: process.container.clone(),
+            runtime: None,
+            pod_uid: process.pod.clone(),
+            pod: process.pod.clone(),
+            namespace: process.namespace.clone(),
+            slurm_job: process.slurm_job.clone(),
+            slurm_step: None,
+            unit: None,
+            cgroup,
+        };
+        let named = [("container", &place.container), ("slurm", &place.slurm_job), ("pod", &place.pod_uid)];
+        let named = named.into_iter().find_map(|(kind, name)| Some(format!("{kind}:{}", name.as_ref()?)));
+        let facts = wire::Facts {
+            comm: process.comm.clone().unwrap_or_else(|| "python3".to_owned()),
+            ppid: process.parent.unwrap_or(1),
+            uid,
+            user: uid.map(|_| process.user.clone().unwrap_or_else(|| "user".to_owned())),
+            place,
+            command: process.cmdline.clone(),
+            cpu_seconds: 0.0,
+            io_bytes: None,
+            orphaned: None,
+            reaped_cpu_seconds: None,
+            workload: process.workload.clone().or(named),
+            exe: process.exe.clone(),
+            groups: process.groups.clone(),
+            role: process.role.clone(),
+        };
+        Self { facts }
+    }
+}
+
+/// What counters of one process have come to.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counters {
+    cpu_seconds: f64,
+    io_bytes: f64,
+}
+
+/// A stage at work.
+#[derive(Debug)]
+pub(super) struct Playing<'a> {
+    stage: &'a Stage,
+    counters: Vec<Counters>,
+    next: usize,
+}
+
+impl Stage {
+    /// As many samples as the longest series has.
+    pub(super) fn samples(&self) -> usize {
+        let devices = self.devices.iter().flat_map(|device| {
+            [&device.gpu_util, &device.used, &device.unaccounted, &device.answers].map(Play::samples)
+        });
+        let actors = self.actors.iter().flat_map(|actor| {
+            let numbers = [&actor.vram, &actor.gpu_util, &actor.cpu_util, &actor.io_rate].map(Play::samples);
+            numbers.into_iter().chain([actor.state.samples(), actor.orphaned.samples()])
+        });
+        let sources = self.sources.iter().map(|(_, source)| source.samples());
+        devices.chain(actors).chain(sources).chain([self.beats.samples()]).max().unwrap_or_default()
+    }
+
+    /// Begins.
+    pub(super) fn play(&self) -> Playing<'_> {
+        Playing { stage: self, counters: vec![Counters::default(); self.actors.len()], next: 0 }
+    }
+
+    fn since_boot(&self, sample: usize) -> Duration {
+        UPTIME + self.interval.saturating_mul(u32::try_from(sample).unwrap_or(u32::MAX))
+    }
+
+    fn up(&self, source: &str, sample: usize) -> bool {
+        let source = self.sources.iter().find(|(name, _)| name == source);
+        source.is_none_or(|(_, play)| play.at(sample).is_some_and(|up| up > 0.0))
+    }
+}
+
+impl Playing<'_> {
+    /// The next sample's snapshot; none where its beat is missed.
+    pub(super) fn next(&mut self) -> Option<wire::Snapshot> {
+        let sample = self.next;
+        self.next += 1;
+        self.count(sample);
+        let beat = self.stage.beats.at(sample).is_some_and(|beat| beat > 0.0);
+        beat.then(|| self.snapshot(sample))
+    }
+
+    /// Counters go on while nobody looks.
+    fn count(&mut self, sample: usize) {
+        let beat = self.stage.interval.as_secs_f64();
+        for (actor, counters) in self.stage.actors.iter().zip(&mut self.counters) {
+            if actor.is_there(sample) {
+                counters.cpu_seconds += actor.cpu_util.at(sample).unwrap_or_default() * beat;
+                counters.io_bytes += actor.io_rate.at(sample).unwrap_or_default() * beat;
+            }
+        }
+    }
+
+    fn snapshot(&self, sample: usize) -> wire::Snapshot {
+        let stage = self.stage;
+        let up = |name: &str| {
+            let up = stage.up(name, sample);
+            (name.to_owned(), wire::Source { up, fault: (!up).then(|| "timeout".to_owned()) })
+        };
+        let gpus: Vec<wire::Gpu> = (0..stage.devices.len()).map(|place| self.gpu(place, sample)).collect();
+        let held = |pid: u32| gpus.iter().any(|gpu| gpu.holders.iter().any(|holder| holder.pid == pid));
+        let (mut processes, mut relatives) = (Vec::new(), Vec::new());
+        for (actor, counters) in stage.actors.iter().zip(&self.counters) {
+            if held(actor.pid) {
+                processes.push(self.process(actor, *counters, sample));
+            } else if actor.holds.is_empty() && actor.is_there(sample) {
+                relatives.push(self.relative(actor, *counters, sample));
+            }
+        }
+        wire::Snapshot {
+            version: wire::VERSION,
+            seq: sample as u64 + 1,
+            boot_id: Some("test".to_owned()),
+            wall_ms: millis(stage.start + stage.since_boot(sample).saturating_sub(UPTIME)),
+            boot_ms: millis(stage.since_boot(sample)),
+            interval_ms: millis(stage.interval),
+            pid_namespace: "host".to_owned(),
+            sources: BTreeMap::from([up("nvml"), up("proc")]),
+            gpus,
+            processes,
+            openers: None,
+            relatives: stage.up("proc", sample).then_some(relatives),
+        }
+    }
+
+    fn gpu(&self, place: usize, sample: usize) -> wire::Gpu {
+        let device = &self.stage.devices[place];
+        let answers = device.answers(sample) && self.stage.up("nvml", sample);
+        let on_it = |actor: &&Actor| actor.holds.contains(&place) && actor.is_there(sample);
+        let holders = self.stage.actors.iter().filter(|_| answers).filter(on_it);
+        let holders: Vec<wire::Holder> = holders.map(|actor| actor.holder(sample)).collect();
+        let known: Option<u64> = holders.iter().map(|holder| holder.memory).sum();
+        let unaccounted = match device.unaccounted {
+            Play::Never => Some(0),
+            _ => device.unaccounted.at(sample).map(whole),
+        };
+        let of_holders = holders.iter().filter_map(|holder| holder.memory).sum::<u64>();
+        let used = device.used.at(sample).map_or(of_holders + unaccounted.unwrap_or_default(), whole);
+        wire::Gpu {
+            index: device.index.clone(),
+            uuid: Some(device.uuid.clone()),
+            name: None,
+            parent_uuid: None,
+            minor: None,
+            fault: (!answers).then(|| "timeout".to_owned()),
+            mig: device.mig,
+            memory: answers.then(|| wire::Memory {
+                total: device.memory,
+                free: device.memory.saturating_sub(used),
+                used,
+                unaccounted: known.and(unaccounted).and_then(|bytes| i64::try_from(bytes).ok()),
+            }),
+            utilization: device.gpu_util.at(sample).filter(|_| answers).map(percent),
+            compute_mode: None,
+            listed: answers.then_some(holders.len() as u64),
+            holders,
+        }
+    }
+
+    fn process(&self, actor: &Actor, counters: Counters, sample: usize) -> wire::Process {
+        if !self.stage.up("proc", sample) {
+            let first_seq = Some(actor.from as u64 + 1);
+            let state = "unknown".to_owned();
+            return wire::Process { pid: actor.pid, start_ticks: None, first_seq, state, facts: None };
+        }
+        let start_ticks = self.start_ticks(actor);
+        let tree = || format!("tree:{}@{start_ticks}", actor.pid);
+        let facts = wire::Facts {
+            cpu_seconds: counters.cpu_seconds,
+            reaped_cpu_seconds: actor.cpu_util.at(sample).map(|_| 0.0),
+            io_bytes: actor.io_rate.at(sample).map(|_| whole(counters.io_bytes)),
+            orphaned: actor.orphaned.at(sample).map(|orphaned| orphaned == "true"),
+            workload: Some(actor.facts.facts.workload.clone().unwrap_or_else(tree)),
+            ..actor.facts.facts.clone()
+        };
+        let state = actor.state.at(sample).unwrap_or_else(|| "unknown".to_owned());
+        // What is gone has no `/proc` that could say anything of it.
+        if state == "gone" {
+            let first_seq = Some(actor.from as u64 + 1);
+            return wire::Process { pid: actor.pid, start_ticks: None, first_seq, state, facts: None };
+        }
+        let start_ticks = Some(start_ticks);
+        wire::Process { pid: actor.pid, start_ticks, first_seq: None, state, facts: Some(facts) }
+    }
+
+    fn relative(&self, actor: &Actor, counters: Counters, sample: usize) -> wire::Relative {
+        let facts = &actor.facts.facts;
+        wire::Relative {
+            pid: actor.pid,
+            start_ticks: self.start_ticks(actor),
+            ppid: facts.ppid,
+            uid: facts.uid,
+            comm: facts.comm.clone(),
+            state: actor.state.at(sample).unwrap_or_else(|| "unknown".to_owned()),
+            workload: facts.workload.clone().unwrap_or_default(),
+            cgroup: facts.place.cgroup.clone(),
+            cpu_seconds: counters.cpu_seconds,
+            reaped_cpu_seconds: 0.0,
+        }
+    }
+
+    /// In ticks of 10 ms since boot.
+    fn start_ticks(&self, actor: &Actor) -> u64 {
+        millis(self.stage.since_boot(actor.from).saturating_sub(actor.age)) / 10
+    }
+}
+
+impl Actor {
+    fn is_there(&self, sample: usize) -> bool {
+        (self.from..self.until).contains(&sample)
+    }
+
+    fn holder(&self, sample: usize) -> wire::Holder {
+        let utilization = self.gpu_util.at(sample).map(percent);
+        wire::Holder {
+            pid: self.pid,
+            kinds: self.context.clone(),
+            memory: self.vram.at(sample).map(whole),
+            utilization,
+            unknown: utilization.is_none().then_some(Why::Failed),
+            idle_ms: 0,
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked: not below nothing")]
+fn whole(number: f64) -> u64 {
+    number.round() as u64
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked: from 0 to 100")]
+fn percent(ratio: f64) -> u32 {
+    (ratio * 100.0).round() as u32
+}

@@ -1,0 +1,165 @@
+//! What `backtest` says where Prometheus does not give what is needed: a made-up server answers.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test"
+)]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bailiff_enforcer::commands::backtest::{self, Backtest, Children, Settings};
+use bailiff_enforcer::commands::rehearsal::Admin;
+use bailiff_enforcer::commands::{Failure, Form};
+use bailiff_lifecycle::exit::Exit;
+
+const START: u64 = 1_767_225_600;
+const SERIES: &str = r#"{"status":"success","data":[{"__name__":"bailiff_snapshots_total","instance":"node1:9400","job":"b"}]}"#;
+const NOTHING: &str = r#"{"status":"success","data":{"resultType":"matrix","result":[]}}"#;
+const RULES: &str = "version: 1\nrules:\n  - {name: idle, of: process, when: {gpu_util: {max: 1%}}, for: {samples: 60}, then: [{flag: info}]}\n";
+
+/// Answers what `answer` says to each path; gives what was asked.
+fn serve(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+            let Some(first) = lines.next() else { continue };
+            while lines.next().is_some_and(|line| !line.is_empty()) {}
+            let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
+            let (status, body) = answer(&path);
+            seen.lock().unwrap().push(path);
+            let head =
+                format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
+        }
+    });
+    (address, asked)
+}
+
+fn ask(address: &str, change: impl FnOnce(&mut Settings)) -> Result<Backtest, Failure> {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = folder.path().join("rules.yaml");
+    fs::write(&rules, RULES).unwrap();
+    let mut settings = Settings {
+        rules,
+        prometheus: address.to_owned(),
+        token_file: None,
+        from: Duration::from_secs(START),
+        to: Duration::from_secs(START + 7200),
+        instance: None,
+        children: Children::Unknown,
+        chunk: Duration::from_hours(1),
+        interval: None,
+        admin: Admin::Away,
+        form: Form::Text,
+        now: Duration::from_secs(START),
+    };
+    change(&mut settings);
+    backtest::rehearse(&settings)
+}
+
+fn refused(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> String {
+    let (address, _) = serve(answer);
+    let failure = ask(&format!("http://{address}"), |_| ()).unwrap_err();
+    assert_eq!(failure.exit(), Exit::Failed);
+    failure.to_string()
+}
+
+#[test]
+fn a_server_that_is_down_is_named() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let failure = ask(&format!("http://{free}"), |_| ()).unwrap_err();
+    assert!(
+        failure.to_string().starts_with(&format!("Prometheus at http://{free} does not answer: ")),
+        "{failure}"
+    );
+}
+
+#[test]
+fn what_the_server_says_is_told() {
+    let error = r#"{"status":"error","errorType":"bad_data","error":"parse error: \u001b[2J unexpected"}"#;
+    let text = refused(move |_| (400, error.to_owned()));
+    assert!(text.ends_with("refused: bad_data: parse error: \u{fffd}[2J unexpected"), "{text}");
+    let text = refused(|_| (502, "<html>Bad Gateway</html>".to_owned()));
+    assert!(text.contains("answered 502: <html>"), "{text}");
+    let text = refused(|_| (200, "not JSON".to_owned()));
+    assert!(text.contains("cannot be understood"), "{text}");
+    let text = refused(|_| (200, r#"{"status":"success","data":[]}"#.to_owned()));
+    assert!(
+        text.starts_with("Prometheus holds no bailiff_snapshots_total between 2026-01-01T00:00:00Z"),
+        "{text}"
+    );
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused() {
+    for address in ["prometheus:9090", "http://user:secret@prometheus:9090", "http://prometheus:9090/?x"] {
+        let failure = ask(address, |_| ()).unwrap_err();
+        assert_eq!(failure.exit(), Exit::Usage, "{address}");
+        assert!(!failure.to_string().contains("secret"), "{failure}");
+    }
+    let failure = ask("http://localhost", |settings| settings.to = settings.from).unwrap_err();
+    assert_eq!(failure.exit(), Exit::Usage);
+}
+
+#[test]
+fn warnings_of_the_server_are_in_the_report() {
+    let (address, asked) = serve(|path| {
+        let warned = NOTHING.replace('}', "").replace("[]", "[]}") + r#","warnings":["a store is\ndown"]}"#;
+        (200, if path.contains("/series") { SERIES.to_owned() } else { warned })
+    });
+    let backtest = ask(&format!("http://{address}/"), |settings| {
+        settings.instance = Some("a\"b".to_owned());
+    });
+    let backtest = backtest.unwrap();
+    let [report] = &backtest.exporters[..] else { panic!("{backtest:#?}") };
+    assert!(report.notes.contains(&"Prometheus warns: a store is down".to_owned()), "{:?}", report.notes);
+    assert_eq!(report.course.snapshots, 0);
+    let asked = asked.lock().unwrap();
+    assert!(asked.iter().all(|path| !path.contains("query_range")));
+    assert!(asked[0].contains("instance%3D%22a%5C%22b%22"), "{}", asked[0]);
+}
+
+#[test]
+fn too_much_at_once_is_asked_for_in_parts() {
+    let refusal = r#"{"status":"error","errorType":"execution","error":"query processing would load too many samples into memory in query execution"}"#;
+    let (address, asked) = serve(move |path| {
+        // Only a quarter of an hour is little enough.
+        let small = path.contains("900000ms") || path.contains("450000ms");
+        match path.contains("/series") {
+            true => (200, SERIES.to_owned()),
+            false if small || path.contains("snapshots_total") || path.contains("timestamp") => {
+                (200, two_scrapes(path))
+            }
+            false => (422, refusal.to_owned()),
+        }
+    });
+    let backtest =
+        ask(&format!("http://{address}"), |settings| settings.to = Duration::from_secs(START + 3600));
+    assert_eq!(backtest.unwrap().exporters.len(), 1);
+    let asked = asked.lock().unwrap();
+    let long = |long: &str| asked.iter().filter(|path| path.contains(long)).count();
+    assert!(long("1800000ms") > 0 && long("900000ms") > 8, "{asked:#?}");
+}
+
+/// The anchor has samples, nothing else.
+fn two_scrapes(path: &str) -> String {
+    if !path.contains("bailiff_snapshots_total") {
+        return NOTHING.to_owned();
+    }
+    let values: Vec<String> =
+        (0..240).map(|place| format!(r#"[{}.5,"{}"]"#, START + place * 15, 100 + place * 3)).collect();
+    format!(
+        r#"{{"status":"success","data":{{"resultType":"matrix","result":[{{"metric":{{"__name__":"x"}},"values":[{}]}}]}}}}"#,
+        values.join(",")
+    )
+}

@@ -1,0 +1,106 @@
+//! The tests of the rules that are shipped pass, and tests that should fail do.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bailiff_enforcer::commands::{Failure, Form, test};
+use bailiff_lifecycle::exit::Exit;
+
+fn config() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("config")
+}
+
+fn told(file: &Path) -> (Exit, String) {
+    let mut out = Vec::new();
+    let settings = test::Settings { files: vec![file.to_owned()], form: Form::Text };
+    let exit = test::run(&settings, &mut out).unwrap_or_else(|failure| panic!("{failure}"));
+    (exit, String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn the_shipped_rules_do_what_their_tests_say() {
+    let (exit, text) = told(&config().join("tests/rules.test.yaml"));
+    assert_eq!(exit, Exit::Done, "{text}");
+}
+
+#[test]
+fn every_shipped_file_of_rules_is_tested() {
+    let tests = fs::read_to_string(config().join("tests/rules.test.yaml")).unwrap();
+    for entry in fs::read_dir(config().join("rules")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(tests.contains(&format!("rules: ../rules/{name}\n")), "{name} has no test");
+    }
+}
+
+/// A file of tests beside a file with one rule.
+fn written(tests: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = "version: 1\nrules:\n  - {name: idle, of: process, when: {gpu_util: {max: 1%}}, for: {samples: 60}, then: [{flag: info}, {terminate: {}}]}\n";
+    fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+    let file = folder.path().join("rules.test.yaml");
+    fs::write(&file, tests).unwrap();
+    (folder, file)
+}
+
+#[test]
+fn what_was_expected_and_what_there_was_are_told() {
+    let (_folder, file) = written(
+        "rules: rules.yaml\ntests:\n  - name: too early\n    targets: [{process: 4100, series: {gpu_util: '0x99'}}]\n    \
+         expect: [{at: 290s, rule: idle, step: terminate, target: 4100}]\n    never: [{step: flag}]\n  \
+         - name: right\n    targets: [{process: 4100, series: {gpu_util: '0x99'}}]\n    \
+         expect: [{at: 300s, rule: idle, step: terminate, target: 4100}]\n",
+    );
+    let (exit, text) = told(&file);
+    assert_eq!(exit, Exit::Failed);
+    for part in [
+        "FAILED: too early",
+        "expected: terminate by idle of 4100 at 4m 50s (sample 58)",
+        "got: nothing at that sample",
+        "expected: never: flag",
+        "4m 55s (sample 59): flag by idle of",
+        "5m (sample 60): terminate by idle of",
+        "FAILED: 1 of 2 tests",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    assert!(!text.contains("right"), "{text}");
+}
+
+#[test]
+fn every_fault_of_a_file_is_told_with_its_line() {
+    let (_folder, file) = written(
+        "rules: rules.yaml\ntests:\n  - name: wrong\n    targets:\n      - process: 4100\n        vram: 8GB\n        \
+         series:\n          gpu_util: '0x'\n    expect:\n      - {at: 3s, rule: idle, step: terminate}\n      \
+         - {at: 5m, rule: idel, step: kill}\n",
+    );
+    let settings = test::Settings { files: vec![file], form: Form::Text };
+    let failure = test::run(&settings, &mut Vec::new()).unwrap_err();
+    assert_eq!(failure.exit(), Exit::Usage);
+    let text = failure.to_string();
+    for part in ["line 6:", "GiB", "line 8:", "line 10: 3s is between two samples", "\"idel\"", "\"kill\""] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn unknown_keys_and_bad_rules_are_refused() {
+    let (_folder, file) = written("rules: rules.yaml\ntests:\n  - {name: a, expected: []}\n");
+    let settings = test::Settings { files: vec![file.clone()], form: Form::Text };
+    let failure = test::run(&settings, &mut Vec::new()).unwrap_err();
+    assert!(matches!(&failure, Failure::Faults(text) if text.contains("expected")), "{failure}");
+    fs::write(file.parent().unwrap().join("rules.yaml"), "version: 1\nrules: [{nmae: idle}]\n").unwrap();
+    fs::write(&file, "rules: rules.yaml\ntests: [{name: a, targets: [{process: 1}]}]\n").unwrap();
+    let failure = test::run(&settings, &mut Vec::new()).unwrap_err();
+    assert!(failure.to_string().contains("nmae"), "{failure}");
+    let missing = test::Settings { files: vec!["/nonexistent/rules.test.yaml".into()], form: Form::Text };
+    let failure = test::run(&missing, &mut Vec::new()).unwrap_err();
+    assert_eq!(failure.exit(), Exit::Failed);
+    assert_eq!(failure.to_string(), "cannot read /nonexistent/rules.test.yaml: no such file or directory");
+}

@@ -1,0 +1,154 @@
+//! What a real Prometheus has scraped of the real exporter is judged by rules afterwards; and so is its record.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and clocks, and fails loudly"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bailiff_enforcer::commands::backtest::{self, Backtest, Children};
+use bailiff_enforcer::commands::rehearsal::Admin;
+use bailiff_enforcer::commands::{Form, replay};
+use end_to_end::exporter::{BEATS, Exporter, command};
+use end_to_end::fake::Scenario;
+use end_to_end::holder::Holder;
+use end_to_end::prometheus::Prometheus;
+use end_to_end::wait::until;
+use serde_json::Value;
+
+/// 60 beats of 100 ms are 12 scrapes of 500 ms.
+const RULES: &str = "version: 1
+allow_root: true
+defaults: {startup_grace: 0s}
+rules:
+  - {name: idle, of: process, when: {gpu_util: {max: 1%}}, for: {samples: 60}, then: [{flag: info}, {terminate: {}}]}
+  - {name: fully-idle, of: process, when: {gpu_util: {max: 1%}, cpu_util: {max: 5%}}, for: {samples: 60}, then: [{terminate: {}}]}
+";
+const NEEDED: usize = 12;
+
+/// A driver that takes a sample of its devices many times a beat, so that every beat is observed.
+fn held_by(holder: &Holder) -> Scenario {
+    let pid = holder.pid();
+    Scenario::new(&format!("sampling_period: 20ms\ngpus:\n  - processes: [{{pid: {pid}, used: 1GiB}}]\n"))
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
+}
+
+fn rules(folder: &Path) -> PathBuf {
+    let path = folder.join("rules.yaml");
+    fs::write(&path, RULES).unwrap();
+    path
+}
+
+fn backtest(prometheus: &Prometheus, rules: &Path, from: Duration) -> Backtest {
+    let settings = backtest::Settings {
+        rules: rules.to_owned(),
+        prometheus: format!("http://{}", prometheus.address()),
+        token_file: None,
+        from,
+        to: now(),
+        instance: None,
+        children: Children::Unknown,
+        // Some parts of the time, so that they are seen to join.
+        chunk: Duration::from_secs(4),
+        interval: None,
+        admin: Admin::Away,
+        form: Form::Text,
+        now: now(),
+    };
+    backtest::rehearse(&settings).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+/// Times and values of a metric's raw samples, in milliseconds.
+fn samples(prometheus: &Prometheus, selector: &str) -> Vec<(u64, f64)> {
+    let series = prometheus.query(&format!("{selector}[10m]")).unwrap();
+    let values = series.iter().flat_map(|series| series["values"].as_array().unwrap().clone());
+    let sample = |value: Value| {
+        let at = (value[0].as_f64().unwrap() * 1000.0).round();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "milliseconds of today")]
+        (at as u64, value[1].as_str().unwrap().parse().unwrap())
+    };
+    values.map(sample).collect()
+}
+
+#[test]
+fn an_idle_process_would_have_been_ended_and_a_gap_is_not_judged() {
+    let holder = Holder::sleeping();
+    let scenario = held_by(&holder);
+    let rules = rules(scenario.folder());
+    let from = now().saturating_sub(Duration::from_secs(1));
+    let exporter = Exporter::start(&scenario, &[]);
+    let address = exporter.address();
+    let prometheus = Prometheus::scraping_each(address, "500ms");
+    let scraped = "count_over_time(bailiff_process_gpu_utilization_ratio{engine=\"sm\"}[10m])";
+    until("some scrapes, fewer than are needed", || (prometheus.number(scraped)? >= 7.0).then_some(()));
+    drop(exporter);
+    until("scrapes that failed", || {
+        (prometheus.number("sum_over_time((1 - up)[10m:500ms])")? >= 6.0).then_some(())
+    });
+    let mut again = command(&scenario);
+    again.args(BEATS);
+    let exporter = Exporter::spawn_at(again, address);
+    let before = samples(&prometheus, "bailiff_snapshots_total").len();
+    until("as many scrapes as are needed, and more", || {
+        let seen = samples(&prometheus, "bailiff_process_gpu_utilization_ratio{engine=\"sm\"}").len();
+        (seen >= before + NEEDED + 4).then_some(())
+    });
+    drop(exporter);
+
+    let idle = samples(&prometheus, "bailiff_process_gpu_utilization_ratio{engine=\"sm\"}");
+    assert!(idle.iter().all(|(_, value)| *value <= 0.01), "{idle:?}");
+    let gap = idle.windows(2).position(|pair| pair[1].0 - pair[0].0 > 2000).expect("a gap");
+    assert!(gap + 1 < NEEDED, "the machine is too slow for this case: {idle:?}");
+    let taken = samples(&prometheus, "bailiff_snapshot_timestamp_seconds");
+    let taken_at = |at: u64| taken.iter().find(|(scrape, _)| *scrape == at).unwrap().1;
+
+    let backtest = backtest(&prometheus, &rules, from);
+    let [report] = &backtest.exporters[..] else { panic!("one exporter: {backtest:#?}") };
+    let [idle_rule, fully_idle] = &report.rules[..] else { panic!("two rules: {report:#?}") };
+    let [deed] = &idle_rule.deeds[..] else { panic!("one deed: {report:#?}") };
+    // Due when the streak after the gap is long enough, and done one scrape later.
+    let due = idle[gap + 1 + NEEDED].0;
+    let told = deed.at.since_epoch().as_secs_f64();
+    assert!((told - taken_at(due)).abs() < 0.002, "{told} is not {}: {report:#?}", taken_at(due));
+    assert_eq!((deed.needed as usize, deed.again, deed.vram), (NEEDED, false, Some(1 << 30)));
+    assert_eq!(deed.comms, ["sleep"]);
+    assert!(deed.target.starts_with(&format!("process:{}@", holder.pid())), "{}", deed.target);
+    assert!(report.course.missed_beats >= 4, "{:?}", report.course);
+    assert!(report.freed.gpu_hours > 0.0);
+    assert_eq!((fully_idle.matches, fully_idle.deeds.len()), (0, 0));
+    let why = fully_idle.never.as_deref();
+    assert_eq!(why, Some("cpu_util was unknown throughout"), "{report:#?}");
+    assert!(report.notes.iter().any(|note| note.contains("--assume-children-idle")), "{:?}", report.notes);
+}
+
+#[test]
+fn a_record_is_replayed_and_its_torn_end_is_counted() {
+    let holder = Holder::sleeping();
+    let scenario = held_by(&holder);
+    let rules = rules(scenario.folder());
+    let record = scenario.folder().join("record.ndjson");
+    let exporter = Exporter::start(&scenario, &["--record", record.to_str().unwrap()]);
+    exporter
+        .until("enough beats", |page| (page.value("bailiff_snapshots_total", &[])? >= 75.0).then_some(()));
+    drop(exporter);
+    let mut text = fs::read(&record).unwrap();
+    text.extend_from_slice(b"{\"version\":1,\"seq\":9");
+    fs::write(&record, text).unwrap();
+    let settings = replay::Settings { rules, record, admin: Admin::Away, form: Form::Json, now: now() };
+    let mut out = Vec::new();
+    replay::run(&settings, &mut out).unwrap_or_else(|failure| panic!("{failure}"));
+    let report: Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(report["course"]["bad_lines"], 1);
+    let idle = &report["rules"][0];
+    assert_eq!(idle["kills"], 1, "{report:#}");
+    assert_eq!(idle["deeds"][0]["needed"], 60, "{report:#}");
+    assert_eq!(idle["deeds"][0]["comms"][0], "sleep");
+}

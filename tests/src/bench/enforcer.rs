@@ -1,0 +1,259 @@
+//! The enforcer under load: the bench plays the exporter, so that nothing but the enforcer is measured. Its
+//! processes are real, since the enforcer looks at each of them before it acts.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bailiff_snapshot::{Place, stat, wire};
+use tempfile::TempDir;
+
+use crate::programs;
+use crate::wait::until;
+
+/// Nobody's number: root's processes are protected.
+const NOBODY: u32 = 65534;
+/// The beat that snapshots claim; they are sent as fast as they are taken.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// An enforcer, its stream, and processes that hold a GPU.
+pub struct Court {
+    folder: TempDir,
+    enforcer: Child,
+    stream: UnixStream,
+    holders: Vec<Holder>,
+    seq: u64,
+}
+
+struct Holder {
+    child: Child,
+    process: wire::Process,
+}
+
+impl Court {
+    /// One with so many holders, and so many rules besides the one that ends who is idle for three samples.
+    ///
+    /// # Panics
+    /// Where something cannot be started.
+    #[must_use]
+    pub fn new(holders: usize, rules: usize) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        File::create(folder.path().join("nvidia0")).expect("a stand-in for a device");
+        std::fs::write(folder.path().join("rules.yaml"), policy(rules)).expect("rules can be written");
+        let listener = UnixListener::bind(folder.path().join("stream.sock")).expect("a socket");
+        let enforcer = start(&folder);
+        let (stream, _) = listener.accept().expect("the enforcer connects");
+        let holders = (0..holders).map(|_| Holder::start(&folder)).collect();
+        let mut court = Self { folder, enforcer, stream, holders, seq: 0 };
+        // Nothing is done in the first snapshots after a start.
+        for _ in 0..4 {
+            court.send(0);
+            court.judged();
+        }
+        court
+    }
+
+    /// Sends a snapshot in which the first so many are idle and the rest is busy; gives the time before it was sent.
+    ///
+    /// # Panics
+    /// Where the enforcer no longer reads.
+    pub fn send(&mut self, idle: usize) -> Instant {
+        self.seq += 1;
+        let mut line = serde_json::to_vec(&self.snapshot(idle)).expect("a snapshot has a form");
+        line.push(b'\n');
+        let began = Instant::now();
+        self.stream.write_all(&line).expect("the enforcer reads");
+        began
+    }
+
+    /// Has the first holder be idle until it is ended; gives the time from the confirming snapshot to its end.
+    ///
+    /// # Panics
+    /// Where it is not ended.
+    pub fn end_one(&mut self) -> Duration {
+        // Three samples, and the one that decides is the third.
+        for _ in 0..3 {
+            self.send(1);
+            self.judged();
+        }
+        let began = self.send(1);
+        let victim = &mut self.holders[0].child;
+        until("the idle one to be ended", || victim.try_wait().expect("our own child"));
+        let took = began.elapsed();
+        self.holders.remove(0);
+        // Its memory is seen to be back, so the next may follow.
+        until("the deed's end", || {
+            self.send(0);
+            self.judged();
+            self.metric("bailiff_deed_in_flight").filter(|flying| *flying == 0.0)
+        });
+        took
+    }
+
+    /// Waits until the last snapshot was judged.
+    ///
+    /// # Panics
+    /// Where it is not.
+    pub fn judged(&self) {
+        let seq = self.seq;
+        until("the snapshot to be judged", || {
+            let judged = self.metric("bailiff_enforcer_snapshots_total")?;
+            #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
+            (judged >= seq as f64).then_some(())
+        });
+    }
+
+    /// Resident memory of the enforcer in MiB.
+    ///
+    /// # Panics
+    /// Where `/proc` does not tell.
+    #[must_use]
+    pub fn rss_mib(&self) -> f64 {
+        let text =
+            std::fs::read_to_string(format!("/proc/{}/status", self.enforcer.id())).expect("its status");
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+        let kib: f64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+        kib / 1024.0
+    }
+
+    fn metric(&self, name: &str) -> Option<f64> {
+        let address = std::fs::read_to_string(self.folder.path().join("log")).ok()?;
+        let address = address.lines().find_map(|line| line.split("address=").nth(1))?.trim().parse().ok()?;
+        let page = crate::http::get(address, "/metrics", &[]).ok()?.text();
+        page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    }
+
+    fn snapshot(&self, idle: usize) -> wire::Snapshot {
+        let json = serde_json::json!({
+            "version": 1, "seq": self.seq, "boot_id": boot_id(), "wall_ms": wall_ms(), "boot_ms": boot_ms(),
+            "interval_ms": u64::try_from(BEAT.as_millis()).unwrap_or(u64::MAX), "pid_namespace": "host",
+            "gpus": [], "processes": [], "relatives": [],
+            "sources": {"nvml": {"up": true}, "proc": {"up": true}},
+        });
+        let mut snapshot: wire::Snapshot = serde_json::from_value(json).expect("a snapshot");
+        let holders = self.holders.iter().enumerate().map(|(place, holder)| wire::Holder {
+            pid: holder.process.pid,
+            kinds: "C".into(),
+            memory: Some(64 << 20),
+            utilization: Some(if place < idle { 0 } else { 50 }),
+            unknown: None,
+            idle_ms: 0,
+        });
+        let memory = (64u64 << 20) * self.holders.len() as u64;
+        let gpu = serde_json::json!({
+            "index": "0", "uuid": "GPU-bench", "mig": false, "listed": self.holders.len(), "holders": [],
+            "memory": {"total": 1u64 << 40, "free": (1u64 << 40) - memory, "used": memory, "unaccounted": 0},
+        });
+        let mut gpu: wire::Gpu = serde_json::from_value(gpu).expect("a GPU");
+        gpu.holders = holders.collect();
+        snapshot.gpus = vec![gpu];
+        snapshot.processes = self.holders.iter().map(|holder| holder.process.clone()).collect();
+        snapshot
+    }
+}
+
+impl Drop for Court {
+    fn drop(&mut self) {
+        let _ = self.enforcer.kill();
+        let _ = self.enforcer.wait();
+        for holder in &mut self.holders {
+            let _ = holder.child.kill();
+            let _ = holder.child.wait();
+        }
+    }
+}
+
+impl Holder {
+    fn start(folder: &TempDir) -> Self {
+        let device = File::open(folder.path().join("nvidia0")).expect("the stand-in for a device");
+        let mut command = Command::new("sleep");
+        command.arg("infinity").stdin(device).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.uid(NOBODY).gid(NOBODY).spawn().expect("sleep starts");
+        let process = until("what /proc says of it", || describe(child.id()));
+        Self { child, process }
+    }
+}
+
+/// A process as the exporter tells it, in a tree of its own.
+fn describe(pid: u32) -> Option<wire::Process> {
+    let found = stat::parse(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)?;
+    let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let facts = serde_json::json!({
+        "comm": found.comm, "ppid": found.ppid, "uid": NOBODY, "user": "nobody", "place": Place::parse(&cgroup),
+        "cpu_seconds": 0.0, "reaped_cpu_seconds": 0.0, "workload": format!("tree:{pid}@{}", found.key.start_ticks),
+    });
+    (found.comm == "sleep").then(|| wire::Process {
+        pid,
+        start_ticks: Some(found.key.start_ticks),
+        first_seq: None,
+        state: "sleeping".into(),
+        facts: serde_json::from_value(facts).ok(),
+    })
+}
+
+fn start(folder: &TempDir) -> Child {
+    let at = |name: &str| folder.path().join(name);
+    let argument = |flag: &str, path: PathBuf| format!("{flag}={}", path.display());
+    let mut command = Command::new(programs::enforcer());
+    command.arg("run").arg(at("rules.yaml"));
+    command.arg(argument("--stream", at("stream.sock"))).arg(argument("--control", at("control.sock")));
+    command.arg(argument("--state", folder.path().to_owned())).arg(argument("--audit", at("audit.jsonl")));
+    command.arg(argument("--devices", at("nvidia"))).args(["--trust-pid-namespace", "--verify=5s"]);
+    command.arg("--web.listen-address=127.0.0.1:0");
+    command.stderr(File::create(at("log")).expect("a log")).spawn().expect("the enforcer starts")
+}
+
+fn policy(rules: usize) -> String {
+    let mut text = "version: 1
+limits: {per_gpu_hour: 1000, per_user_hour: 1000, per_node_hour: 1000}
+rules:
+  - name: idle
+    mode: enforce
+    of: process
+    when: {gpu_util: {max: 1%}}
+    for: {samples: 3}
+    startup_grace: 0s
+    cooldown: 0s
+    then: [{terminate: {grace: 5s}}]
+"
+    .to_owned();
+    for number in 0..rules {
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "  - name: more-{number}
+    of: process
+    select: {{vram: {{min: {}MiB}}, users: [\"no*\"]}}
+    when: {{gpu_util: {{max: 1%}}, cpu_util: {{max: 5%}}}}
+    for: {{samples: {}}}
+    startup_grace: 0s
+    then: [{{flag: warning}}]
+",
+            number % 64 + 1,
+            1000 + number,
+        );
+    }
+    text
+}
+
+fn boot_id() -> String {
+    let mut text = String::new();
+    let mut file = File::open("/proc/sys/kernel/random/boot_id").expect("the boot has an id");
+    file.read_to_string(&mut text).expect("it is text");
+    text.trim().to_owned()
+}
+
+fn boot_ms() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::try_from(time).map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
+
+fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,94 @@
+//! A real Prometheus server.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::{http, programs};
+
+/// A running server, ended with its test.
+pub struct Prometheus {
+    child: Child,
+    address: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+impl Prometheus {
+    /// One that scrapes an exporter every second.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    #[must_use]
+    pub fn scraping(target: SocketAddr) -> Self {
+        Self::scraping_each(target, "1s")
+    }
+
+    /// One that scrapes an exporter this often.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    #[must_use]
+    pub fn scraping_each(target: SocketAddr, interval: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a file, a folder and a port");
+        let config = format!(
+            "global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}\n\
+             scrape_configs:\n  - job_name: bailiff\n    static_configs: [{{targets: ['{target}']}}]\n"
+        );
+        let file = folder.path().join("prometheus.yml");
+        fs::write(&file, config).expect("a file, a folder and a port");
+        let address = TcpListener::bind("127.0.0.1:0")
+            .expect("a file, a folder and a port")
+            .local_addr()
+            .expect("a file, a folder and a port");
+        let child = Command::new(programs::tool("prometheus"))
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("prometheus is there: run `tests/setup prometheus`");
+        Self { child, address, _folder: folder }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The values of an instant query; none where it does not answer yet.
+    #[must_use]
+    pub fn query(&self, query: &str) -> Option<Vec<Value>> {
+        let encoded: String = query
+            .bytes()
+            .map(|byte| {
+                if byte.is_ascii_alphanumeric() {
+                    char::from(byte).to_string()
+                } else {
+                    format!("%{byte:02X}")
+                }
+            })
+            .collect();
+        let answer = http::get(self.address, &format!("/api/v1/query?query={encoded}"), &[]).ok()?;
+        let body = String::from_utf8(answer.body).ok()?;
+        let json = body.get(body.find('{')?..=body.rfind('}')?)?;
+        let value: Value = serde_json::from_str(json).ok()?;
+        Some(value["data"]["result"].as_array()?.clone())
+    }
+
+    /// The first value of an instant query.
+    #[must_use]
+    pub fn number(&self, query: &str) -> Option<f64> {
+        self.query(query)?.first()?["value"][1].as_str()?.parse().ok()
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
