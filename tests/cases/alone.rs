@@ -117,7 +117,7 @@ fn inside(test: &str) {
 /// The pid that is used again; far from those that are given next.
 const PID: u32 = 20_000;
 
-/// A tenant with this pid, which lives on whatever it is sent; tries until no other process takes the pid.
+/// A tenant with this pid, which lives on whatever it is sent.
 fn tenant_of_pid(node: &Node) -> Tenant {
     until("the pid", || {
         fs::write("/proc/sys/kernel/ns_last_pid", (PID - 1).to_string()).unwrap();
@@ -143,13 +143,18 @@ fn whoever_gets_the_pid_of_an_idle_one_begins_at_zero() {
 #[ignore = "run in a PID namespace of its own"]
 fn a_pid_that_is_used_again() {
     let node = Node::new(&RULES.replace("samples: 4", "samples: 10"));
-    let mut first = tenant_of_pid(&node);
+    let mut first = node.exporter.standing_still(|| tenant_of_pid(&node));
     node.hold_pid(PID, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
     enforcer.until_streak(PID, 7);
     let began = start(PID);
-    first.end();
-    let second = tenant_of_pid(&node);
+    // Nobody else takes the pid meanwhile.
+    let second = node.exporter.standing_still(|| {
+        enforcer.standing_still(|| {
+            first.end();
+            tenant_of_pid(&node)
+        })
+    });
     assert_ne!(start(PID), began);
     // Where the first would have been ended, and two beats later.
     let name = format!("process:{PID}@{}", start(PID).unwrap());
@@ -176,7 +181,7 @@ fn whoever_gets_the_pid_between_decision_and_deed_lives() {
 #[ignore = "run in a PID namespace of its own"]
 fn a_pid_that_is_used_again_after_the_decision() {
     let node = Node::new(RULES);
-    let mut first = tenant_of_pid(&node);
+    let mut first = node.exporter.standing_still(|| tenant_of_pid(&node));
     let began = start(PID).unwrap();
     node.hold_pid(PID, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
@@ -186,8 +191,10 @@ fn a_pid_that_is_used_again_after_the_decision() {
     let too_late = node.home.line("terminate", "begun").is_some();
     let asked = first.asked();
     node.exporter.next();
-    first.end();
-    let second = tenant_of_pid(&node);
+    let second = node.exporter.standing_still(|| {
+        first.end();
+        tenant_of_pid(&node)
+    });
     enforcer.signal(Signal::CONT);
     enforcer.beats(3);
     println!("too late: {too_late}, results: {:?}", node.home.results("terminate"));

@@ -94,7 +94,7 @@ impl Watched {
 /// Nothing was judged for so long that the deed would have been done long ago.
 fn until_long_unseen(enforcer: &Enforcer) {
     enforcer.until("a long time without a snapshot", |page| {
-        (page.value("bailiff_enforcer_snapshot_age_seconds", &[])? > 2.5).then_some(())
+        (page.value("bailiff_enforcer_snapshot_age_seconds", &[])? > 1.7).then_some(())
     });
 }
 
@@ -122,10 +122,10 @@ fn while_the_exporter_is_gone() {
     watched.ended_by_full_samples_after(0);
 }
 
-/// A hundred beats, at a beat of a tenth of a second; the exporter goes on meanwhile.
+/// A hundred beats, at a beat of a twentieth of a second; the exporter goes on meanwhile.
 #[test]
 fn while_the_enforcer_stands_still() {
-    let beats = ["--interval", "100ms", "--look-back", "200ms", "--deadline", "1s"];
+    let beats = ["--interval", "50ms", "--look-back", "100ms", "--deadline", "10s"];
     let watched = Watched::on(Node::with_beats(RULES, &[""], &beats));
     watched.enforcer.signal(Signal::STOP);
     let stopped_at = watched.node.beat();
@@ -138,7 +138,8 @@ fn while_the_enforcer_stands_still() {
 
 /// The driver as a whole says this, and heals.
 fn while_the_driver(says: &str, also: impl FnOnce(&Watched)) {
-    let watched = Watched::new();
+    let beats = ["--interval", "200ms", "--look-back", "400ms", "--deadline", "1s"];
+    let watched = Watched::on(Node::with_beats(RULES, &[""], &beats));
     let up = |page: &Page| page.value("bailiff_source_up", &[("source", "nvml")]);
     watched.node.change(|driver| says.clone_into(&mut driver.head));
     also(&watched);

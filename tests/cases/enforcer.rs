@@ -86,7 +86,7 @@ fn an_idle_holder_is_flagged_told_and_ended_and_its_memory_is_back() {
         count(page, "bailiff_kills_total", &[("result", "released")]).map(|_| enforcer.page())
     });
     assert_eq!(count(&page, "bailiff_kills_total", &[("rule", "idle"), ("result", "released")]), Some(1.0));
-    assert_eq!(count(&page, "bailiff_memory_released_bytes_total", &[]), Some((2 * GIB) as f64));
+    assert_eq!(count(&page, "bailiff_memory_released_bytes_total", &[]), Some(2.0 * f64::from(1 << 30)));
     for (step, result) in [("flag", "done"), ("notify", "done"), ("terminate", "released")] {
         let labels = [("step", step), ("result", result), ("mode", "enforce")];
         assert_eq!(count(&page, "bailiff_steps_total", &labels), Some(1.0), "{step}");
@@ -95,7 +95,11 @@ fn an_idle_holder_is_flagged_told_and_ended_and_its_memory_is_back() {
         (count(page, "bailiff_notifications_total", &[("channel", "owner"), ("result", "ok")])? == 2.0)
             .then_some(())
     });
-    assert!(terminal.read().contains("was ended; 2.0GiB are free again"), "{}", terminal.read());
+    assert!(
+        terminal.read().contains("was ended; 2.0GiB of GPU memory are free again"),
+        "{}",
+        terminal.read()
+    );
     enforcer.until("the flag is down", |page| page.all("bailiff_flag", &[]).next().is_none().then_some(()));
     audited(&node, tenant.pid());
     let begun = node.home.line("terminate", "begun").unwrap();

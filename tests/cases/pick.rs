@@ -19,7 +19,7 @@ use end_to_end::tenant::{NOBODY, Tenant};
 use end_to_end::wait::until;
 use serde_json::json;
 
-const GIB: u64 = 1 << 30;
+const GIB: f64 = 1_073_741_824.0;
 
 #[test]
 fn of_three_idle_holders_the_smallest_that_is_enough_is_ended_and_no_more() {
@@ -48,7 +48,7 @@ rules:
     enough.gone();
     let end = node.home.until_line("terminate", "released");
     let holder = &end["target"]["members"][0];
-    assert_eq!((&holder["pid"], &holder["vram"]), (&json!(enough.pid()), &json!(6 * GIB)));
+    assert_eq!((&holder["pid"], &holder["vram"]), (&json!(enough.pid()), &json!(6_u64 << 30)));
     assert_eq!(end["target"]["kind"], "workload");
     let leaves: Vec<&str> = end["evidence"]["leaves"]
         .as_array()
@@ -62,7 +62,7 @@ rules:
     assert!(large.lives() && small.lives());
     assert_eq!(node.home.results("terminate"), ["due", "begun", "released"]);
     assert_eq!(enforcer.page().value("bailiff_rule_matches", &[("rule", "keep-free")]), Some(0.0));
-    assert_eq!(enforcer.page().value("bailiff_memory_released_bytes_total", &[]), Some((6 * GIB) as f64));
+    assert_eq!(enforcer.page().value("bailiff_memory_released_bytes_total", &[]), Some(6.0 * GIB));
 }
 
 /// Asks and ends a server of MPS as its daemon does, and notes what it was told.

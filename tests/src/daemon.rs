@@ -1,10 +1,12 @@
 //! A program of ours that serves pages: started, asked, and ended with its test.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bailiff_snapshot::State;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::http;
@@ -88,6 +90,21 @@ impl Daemon {
         // Until it has been waited for, its pid is nobody else's.
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a pid");
         kill_process(pid, signal).expect("our own child can be signalled");
+    }
+
+    /// Does something while it stands still.
+    ///
+    /// # Panics
+    /// Where it cannot be stopped.
+    pub fn standing_still<T>(&self, act: impl FnOnce() -> T) -> T {
+        self.signal(Signal::STOP);
+        until("it stands still", || {
+            let stat = bailiff_snapshot::stat::parse(&fs::read(format!("/proc/{}/stat", self.pid())).ok()?)?;
+            (stat.state == State::Stopped).then_some(())
+        });
+        let done = act();
+        self.signal(Signal::CONT);
+        done
     }
 
     /// Asks it to end, and gives its exit code.
