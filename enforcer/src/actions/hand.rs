@@ -107,13 +107,18 @@ impl Hand {
     pub fn cancel(&self, id: u64) {
         self.inbox.cancel(id);
     }
-}
 
-impl Drop for Hand {
-    fn drop(&mut self) {
+    /// Ends it: what came of the step that it is in is written when this returns.
+    pub fn finish(&mut self) {
         self.inbox.stop();
         if let Some(thread) = self.thread.take() {
             drop(thread.join());
         }
+    }
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        self.finish();
     }
 }
