@@ -1,0 +1,39 @@
+//! Random choices from a seed: the same seed makes the same trace.
+
+/// SplitMix64.
+#[derive(Debug, Clone)]
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// A number from a range, its end included.
+    pub fn of(&mut self, start: u64, end: u64) -> u64 {
+        start + self.below(end - start + 1)
+    }
+
+    /// So many times of a hundred.
+    pub fn percent(&mut self, times: u64) -> bool {
+        self.below(100) < times
+    }
+
+    /// One of these.
+    pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        let place = usize::try_from(self.below(from.len() as u64)).unwrap();
+        from[place].clone()
+    }
+}

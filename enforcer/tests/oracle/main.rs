@@ -1,0 +1,66 @@
+//! Random histories, judged by the engine and by an oracle written from the specification alone.
+
+mod dice;
+mod oracle;
+mod plan;
+mod seen;
+mod trace;
+mod world;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+
+use plan::Weather;
+use trace::Traces;
+
+/// More traces than usual, and others each time: `BAILIFF_TRACES=200000`.
+#[expect(clippy::disallowed_methods, reason = "how many traces is the caller's choice")]
+fn runner(usual: u32, salt: u8) -> TestRunner {
+    let asked: Option<u32> = std::env::var("BAILIFF_TRACES").ok().map(|text| text.parse().unwrap());
+    let config = Config {
+        cases: asked.unwrap_or(usual),
+        failure_persistence: None,
+        max_shrink_iters: 20_000,
+        ..Config::default()
+    };
+    match asked {
+        Some(_) => TestRunner::new(config),
+        None => TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[salt; 32])),
+    }
+}
+
+/// Walks, and sees to it that there was anything to be seen.
+fn walk(weather: Weather, usual: u32, salt: u8) {
+    let totals = [const { AtomicU64::new(0) }; 4];
+    let result = runner(usual, salt).run(&Traces(weather), |trace| {
+        let seen = trace.walk().map_err(TestCaseError::fail)?;
+        for (total, more) in totals.iter().zip([seen.beats, seen.flags, seen.acts, seen.enforced]) {
+            total.fetch_add(more, Ordering::Relaxed);
+        }
+        Ok(())
+    });
+    match result {
+        Ok(()) => {}
+        Err(TestError::Fail(why, trace)) => panic!("{why}\n{}", trace.told()),
+        Err(error) => panic!("{error}"),
+    }
+    let [beats, flags, acts, enforced] = totals.map(AtomicU64::into_inner);
+    println!("{beats} beats, {flags} flags, {acts} deeds, {enforced} of them enforced");
+    assert!(flags > 0 && acts > enforced && enforced > 0);
+}
+
+#[test]
+fn rough_histories_are_judged_as_specified() {
+    walk(Weather::Rough, 1200, 1);
+}
+
+#[test]
+fn other_rough_histories_are_judged_as_specified() {
+    walk(Weather::Rough, 1200, 2);
+}
+
+#[test]
+fn calm_histories_are_judged_to_the_tick() {
+    walk(Weather::Calm, 800, 3);
+}

@@ -1,0 +1,1008 @@
+//! The oracle: keeps every past outcome, and works out anew at each tick what the specification allows and demands.
+//! It knows nothing of how the engine does it, and believes its verdicts only where it has checked them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bailiff_enforcer::engine::{Now, Skip};
+use bailiff_enforcer::policy::{Action, Kind, Mode};
+use bailiff_snapshot::Truth;
+use bailiff_enforcer::verdict::{Hold, Outcome, Verdict, What};
+use bailiff_enforcer::view::View;
+
+use crate::plan::{Plan, RulePlan, samples};
+use crate::seen::{self, Seen, Sight, Traces};
+
+macro_rules! ensure {
+    ($holds:expr, $($said:tt)+) => {
+        if !$holds {
+            return Err(format!($($said)+));
+        }
+    };
+}
+pub(crate) use ensure;
+
+type Checked = Result<(), String>;
+
+const HOUR: i128 = 3_600_000;
+
+/// One sample, or samples that were missed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mark {
+    Seen(Truth),
+    Missed(u32),
+    /// The beat has changed.
+    Anew,
+}
+
+/// All that was ever found of one target by one condition.
+#[derive(Debug, Clone, Default)]
+struct Track {
+    marks: Vec<Mark>,
+    /// The gap that was allowed at each mark: a reload may change it.
+    gaps: Vec<u32>,
+    traces: Traces,
+    stage: Stage,
+    /// The tick of the first true sample of the streak.
+    began: u64,
+}
+
+/// What was done about it.
+#[derive(Debug, Clone, Default)]
+struct Stage {
+    /// It matches.
+    open: bool,
+    /// Since this tick.
+    begins: bool,
+    /// Steps done in this match.
+    done: usize,
+    /// Its owner was told.
+    told: bool,
+    /// Or a deed was due.
+    warned: bool,
+    acted: bool,
+    /// A reload or a restart has made it open what was done.
+    fuzzy: bool,
+    flagged: bool,
+    withheld: Option<(u64, Hold)>,
+    due: Option<(u64, usize)>,
+    /// The last deed that was begun did nothing, and may be begun again.
+    again: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Deed {
+    id: u64,
+    condition: Arc<str>,
+    target: String,
+    match_of: u64,
+    boot: Option<String>,
+    boot_ms: u64,
+    wall_ms: u64,
+    uid: Option<u32>,
+    gpus: Vec<String>,
+    pids: Vec<u32>,
+    mode: Mode,
+    outcome: Option<Outcome>,
+    /// Longer than an hour ago, by a clock that did not stop since.
+    past: bool,
+}
+
+impl Deed {
+    /// It was, or may have been, done.
+    fn counts(&self) -> bool {
+        use Outcome::{Cancelled, Gone, IdentityChanged, Refused, Watched};
+        self.mode == Mode::Enforce
+            && !matches!(self.outcome, Some(Cancelled | Gone | IdentityChanged | Refused | Watched))
+    }
+}
+
+/// What was found about one target at this tick.
+struct Found {
+    outcome: Truth,
+    count: u32,
+    needed: u32,
+    interval: u64,
+    protected: Truth,
+    workload: Option<String>,
+}
+
+pub struct Oracle {
+    plan: Plan,
+    cap: Mode,
+    last: Option<(Option<String>, u64)>,
+    beat: Option<u64>,
+    tick: u64,
+    since_start: u32,
+    since_reload: u32,
+    tracks: BTreeMap<(Arc<str>, String), Track>,
+    /// For rules with `pick`: what `from` says of workloads.
+    picks: BTreeMap<(Arc<str>, String), Track>,
+    /// Steps that a rule with `pick` has done about somebody: rule, step, whom, tick.
+    picked: Vec<(Arc<str>, usize, String, u64)>,
+    deeds: Vec<Deed>,
+    in_flight: Option<u64>,
+    cancelled: Option<u64>,
+    failures: u32,
+    failures_in_all: u32,
+    failure_open: bool,
+    mass_open: bool,
+    mass_possible: bool,
+    mass_seen: bool,
+    unknown_possible: bool,
+    /// Against whom a deed failed.
+    failed: BTreeMap<String, Traces>,
+    /// Or was refused, ever.
+    refused: BTreeSet<String>,
+    paused: Option<Option<u64>>,
+    outside: BTreeSet<Hold>,
+    matches: u64,
+    match_numbers: BTreeMap<(Arc<str>, String), u64>,
+    /// Certainly eligible at the tick before, where nothing was in the way.
+    waiting: Option<BTreeSet<(Arc<str>, String)>>,
+    pub acts: u64,
+    pub enforced: u64,
+    pub flags: u64,
+}
+
+impl Oracle {
+    pub fn new(plan: Plan, cap: Mode) -> Self {
+        Self {
+            plan,
+            cap,
+            last: None,
+            beat: None,
+            tick: 0,
+            since_start: 0,
+            since_reload: u32::MAX,
+            tracks: BTreeMap::new(),
+            picks: BTreeMap::new(),
+            picked: Vec::new(),
+            deeds: Vec::new(),
+            in_flight: None,
+            cancelled: None,
+            failures: 0,
+            failures_in_all: 0,
+            failure_open: false,
+            mass_open: false,
+            mass_possible: false,
+            mass_seen: false,
+            unknown_possible: false,
+            failed: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            paused: None,
+            outside: BTreeSet::new(),
+            matches: 0,
+            match_numbers: BTreeMap::new(),
+            waiting: None,
+            acts: 0,
+            enforced: 0,
+            flags: 0,
+        }
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn mode(&self, rule: &RulePlan) -> Mode {
+        rule.mode.min(self.cap)
+    }
+
+    // What happens to the engine.
+
+    pub fn hold(&mut self, hold: Hold, holds: bool) {
+        if holds {
+            self.outside.insert(hold);
+        } else {
+            self.outside.remove(&hold);
+        }
+        self.waiting = None;
+    }
+
+    pub fn pause(&mut self, until: Option<u64>) {
+        self.paused = Some(until);
+        self.waiting = None;
+    }
+
+    pub fn resume(&mut self) {
+        self.paused = None;
+        (self.failures, self.failures_in_all, self.failure_open) = (0, 0, false);
+        // An admin has seen that so many match: it opens again once fewer have.
+        self.mass_seen |= self.mass_possible;
+        (self.mass_open, self.mass_possible, self.unknown_possible) = (false, false, false);
+        self.failed.clear();
+        self.waiting = None;
+    }
+
+    pub fn reported(&mut self, id: u64, outcome: Outcome) {
+        if self.in_flight != Some(id) {
+            return;
+        }
+        self.in_flight = None;
+        self.waiting = None;
+        let deed = self.deeds.iter_mut().find(|deed| deed.id == id).unwrap();
+        deed.outcome = Some(outcome);
+        let undone = matches!(
+            outcome,
+            Outcome::Cancelled | Outcome::Gone | Outcome::IdentityChanged | Outcome::Refused
+        );
+        if matches!(outcome, Outcome::GoneNotReleased | Outcome::Unkillable | Outcome::Failed) {
+            self.failures += 1;
+            self.failures_in_all += 1;
+            self.failure_open |= self.failures >= 3;
+            self.failed.insert(deed.target.clone(), Traces { gpus: deed.gpus.clone(), pids: deed.pids.clone() });
+            self.refused.insert(deed.target.clone());
+        } else {
+            self.failures = 0;
+        }
+        let target = deed.target.clone();
+        if matches!(outcome, Outcome::IdentityChanged | Outcome::Refused) {
+            self.refused.insert(target.clone());
+        }
+        for ((_, id), track) in &mut self.tracks {
+            if undone && *id == target {
+                track.stage.again = true;
+            }
+        }
+    }
+
+    /// Gives whether the deed in flight must be cancelled.
+    pub fn reload(&mut self, plan: Plan, cap: Mode) -> bool {
+        let before = std::mem::replace(&mut self.plan, plan);
+        let cap_before = std::mem::replace(&mut self.cap, cap);
+        let mut kept: BTreeMap<Arc<str>, bool> = BTreeMap::new();
+        for rule in &self.plan.rules {
+            let condition = rule.condition.clone();
+            let Some(old) = before.rules.iter().find(|old| old.condition == condition) else { continue };
+            let armed = old.mode.min(cap_before) == Mode::Watch && self.mode(rule) == Mode::Enforce;
+            if !armed {
+                let same = RulePlan { name: String::new(), ..RulePlan::clone(old) }
+                    == RulePlan { name: String::new(), ..RulePlan::clone(rule) }
+                    && cap == cap_before;
+                kept.insert(condition, same);
+            }
+        }
+        for tracks in [&mut self.tracks, &mut self.picks] {
+            tracks.retain(|(condition, _), _| kept.contains_key(condition));
+            for ((condition, _), track) in tracks.iter_mut() {
+                track.stage.fuzzy |= !kept[condition];
+                (track.stage.due, track.stage.withheld) = (None, None);
+            }
+        }
+        self.since_reload = 0;
+        self.waiting = None;
+        let Some(flying) = self.in_flight.and_then(|id| self.deeds.iter().find(|deed| deed.id == id)) else {
+            return false;
+        };
+        let Some(old) = before.rules.iter().find(|old| old.condition == flying.condition) else { return false };
+        let now = self.plan.rules.iter().find(|rule| rule.condition == old.condition);
+        let must = flying.mode == Mode::Enforce && now.is_none_or(|rule| self.mode(rule) == Mode::Watch);
+        // What was cancelled once need not be again.
+        must && self.cancelled != Some(flying.id)
+    }
+
+    /// The engine has given a deed up.
+    pub fn cancelled(&mut self, id: u64) {
+        self.cancelled = Some(id);
+    }
+
+    pub fn restarted(&mut self) {
+        self.since_start = 0;
+        self.since_reload = u32::MAX;
+        self.in_flight = None;
+        self.outside.clear();
+        for track in self.tracks.values_mut().chain(self.picks.values_mut()) {
+            (track.stage.due, track.stage.withheld) = (None, None);
+            track.stage.fuzzy |= track.stage.acted;
+            track.stage.again |= track.stage.acted;
+        }
+        self.waiting = None;
+    }
+
+    // What the engine is shown.
+
+    /// Whether a snapshot is to be judged, and how many beats were missed before it.
+    fn admit(&mut self, now: Now, view: &View) -> Result<u32, Skip> {
+        let snapshot = &view.snapshot;
+        if snapshot.interval_ms == 0 {
+            return Err(Skip::NoInterval);
+        }
+        let now_ms = u64::try_from(now.boot.as_millis()).unwrap();
+        if snapshot.boot_ms > now_ms {
+            return Err(Skip::Future);
+        }
+        let same_boot = match &self.last {
+            Some((boot, _)) => boot.is_some() && *boot == snapshot.boot_id,
+            None => false,
+        };
+        if !same_boot {
+            self.tracks.clear();
+            self.picks.clear();
+            self.failed.clear();
+        }
+        let mut missed = 0;
+        if let (true, Some((_, last))) = (same_boot, &self.last) {
+            if snapshot.boot_ms <= *last {
+                return Err(Skip::Duplicate);
+            }
+            let beats = (snapshot.boot_ms - last + snapshot.interval_ms / 2) / snapshot.interval_ms;
+            missed = u32::try_from(beats.saturating_sub(1)).unwrap_or(u32::MAX);
+        }
+        if now_ms - snapshot.boot_ms > 2 * snapshot.interval_ms {
+            return Err(Skip::Stale);
+        }
+        self.last = Some((snapshot.boot_id.clone(), snapshot.boot_ms));
+        Ok(missed)
+    }
+
+    /// Checks what the engine made of a snapshot.
+    pub fn ticked(&mut self, now: Now, view: &View, result: &Result<Vec<Verdict>, Skip>) -> Checked {
+        let missed = match self.admit(now, view) {
+            Ok(missed) => missed,
+            Err(skip) => {
+                ensure!(result.as_ref() == Err(&skip), "{skip:?} expected, not {result:?}");
+                return Ok(());
+            }
+        };
+        let Ok(verdicts) = result else { return Err(format!("{result:?}, not verdicts")) };
+        self.tick += 1;
+        self.since_start += 1;
+        self.since_reload = self.since_reload.saturating_add(1);
+        let beat = view.snapshot.interval_ms;
+        if self.beat.replace(beat).is_some_and(|before| before != beat) {
+            // Samples of another length cannot be counted together.
+            for track in self.tracks.values_mut().chain(self.picks.values_mut()) {
+                track.put(Mark::Anew, 0);
+                track.stage = Stage { flagged: track.stage.flagged, ..Stage::default() };
+            }
+            self.waiting = None;
+        }
+        let wall = u64::try_from(now.wall.as_millis()).unwrap();
+        if self.paused.is_some_and(|until| until.is_some_and(|until| until <= wall)) {
+            self.paused = None;
+        }
+        let sight = Sight::new(view);
+        let found = self.find(&sight, missed, wall);
+        self.failed.retain(|id, traces| {
+            let there = [Kind::Process, Kind::Workload].into_iter().find_map(|kind| sight.find(kind, id));
+            if let Some(there) = there {
+                *traces = there.traces();
+            }
+            there.is_some() || !is_gone(traces, view)
+        });
+        self.breakers(&sight, &found);
+        let stage = Court { now, view, sight: &sight, found: &found, verdicts };
+        for deed in &mut self.deeds {
+            deed.past |= stage.since(deed) >= HOUR;
+        }
+        self.quiet_steps(&stage)?;
+        self.picked_steps(&stage)?;
+        self.deeds(&stage)?;
+        self.waited(&stage, missed)
+    }
+
+    /// Feeds every track, and tells what is true of everybody now.
+    fn find(&mut self, sight: &Sight<'_>, missed: u32, wall: u64) -> BTreeMap<(Arc<str>, String), Found> {
+        let mut found = BTreeMap::new();
+        let view = sight.view;
+        let rules = self.plan.rules.clone();
+        for rule in &rules {
+            let condition = rule.condition.clone();
+            let targets = sight.of(rule.of);
+            let present: BTreeSet<&str> = targets.iter().map(|target| target.id.as_str()).collect();
+            absent(&mut self.tracks, rule, (&present, missed), view);
+            for target in targets {
+                let protected = target.protected(&self.plan);
+                let outcome = gates(rule, target, (protected, wall));
+                let track = self.tracks.entry((condition.clone(), target.id.clone())).or_default();
+                track.feed(outcome, (missed, rule.max_gap), target.traces());
+                let count = count(track);
+                if outcome == Truth::Unknown || missed > 0 {
+                    self.unknown_possible = true;
+                }
+                found.insert(
+                    (condition.clone(), target.id.clone()),
+                    Found {
+                        outcome,
+                        count,
+                        needed: samples(rule.span, view.snapshot.interval_ms),
+                        interval: view.snapshot.interval_ms,
+                        protected,
+                        workload: target.processes.first().and_then(|it| seen::workload(it)).map(str::to_owned),
+                    },
+                );
+            }
+            if let Some((from, ..)) = &rule.pick {
+                let workloads = sight.of(Kind::Workload);
+                let present: BTreeSet<&str> = workloads.iter().map(|target| target.id.as_str()).collect();
+                absent(&mut self.picks, rule, (&present, missed), view);
+                for target in workloads {
+                    let track = self.picks.entry((condition.clone(), target.id.clone())).or_default();
+                    track.feed(target.ask(from), (missed, rule.max_gap), target.traces());
+                    let streak = count(track);
+                    if streak == 0 || streak == 1 && track.now() == Truth::True {
+                        track.began = self.tick;
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn breakers(&mut self, sight: &Sight<'_>, found: &BTreeMap<(Arc<str>, String), Found>) {
+        let loose = sight.view.snapshot.processes.iter().filter(|process| seen::workload(process).is_none()).count();
+        let workloads = sight.of(Kind::Workload).len();
+        let (mut surely, mut perhaps) = (BTreeSet::new(), BTreeSet::new());
+        for rule in self.plan.rules.iter().filter(|rule| rule.destructive()) {
+            let condition = rule.condition.clone();
+            for ((of, id), it) in found.iter().filter(|((of, _), _)| *of == condition) {
+                let matches = it.outcome == Truth::True && it.count >= it.needed;
+                if !matches {
+                    continue;
+                }
+                perhaps.insert(it.workload.clone().unwrap_or_else(|| format!("{of} {id}")));
+                if rule.pick.is_some() {
+                    perhaps.extend(sight.of(Kind::Workload).iter().map(|target| target.id.clone()));
+                }
+                let counted = self.mode(rule) == Mode::Enforce && it.protected == Truth::False && rule.of != Kind::Gpu;
+                if let (true, Some(workload)) = (counted, &it.workload) {
+                    surely.insert(workload.clone());
+                }
+            }
+        }
+        let possible = workloads + loose >= 4 && perhaps.len() * 2 >= workloads;
+        self.mass_seen &= possible;
+        self.mass_open |= !self.mass_seen && workloads >= 4 && surely.len() * 2 >= workloads + loose;
+        self.mass_possible |= possible;
+    }
+
+    /// Why nothing destructive may be done to anybody.
+    fn held(&self, view: &View) -> Option<Hold> {
+        if self.paused.is_some() {
+            Some(Hold::Paused)
+        } else if self.since_start <= 3 {
+            Some(Hold::Started)
+        } else if self.since_reload <= 2 {
+            Some(Hold::Reloaded)
+        } else if self.plan.interval.is_some_and(|interval| interval != view.snapshot.interval_ms) {
+            Some(Hold::OtherInterval)
+        } else if view.snapshot.pid_namespace != "host" || view.snapshot.boot_id.is_none() {
+            Some(Hold::Untrusted)
+        } else if let Some(hold) = self.outside.first() {
+            Some(*hold)
+        } else if self.mass_open {
+            Some(Hold::MassBreaker)
+        } else if self.failure_open {
+            Some(Hold::FailureBreaker)
+        } else {
+            None
+        }
+    }
+
+    /// Flags, notices, and how they end.
+    fn quiet_steps(&mut self, court: &Court<'_>) -> Checked {
+        let rules = self.plan.rules.clone();
+        for rule in rules.iter().filter(|rule| rule.pick.is_none()) {
+            let condition = rule.condition.clone();
+            for ((_, id), found) in court.found.iter().filter(|((of, _), _)| *of == condition) {
+                let key = (condition.clone(), id.clone());
+                let track = self.tracks.get_mut(&key).unwrap();
+                let said: Vec<&What> = court.about(&rule.name, id).map(|verdict| &verdict.what).collect();
+                self.flags += track.check_quiet(rule, found, &said).map_err(|error| {
+                    format!("{} about {id}: {error}; streak {} of {}; {:?}; {said:?}", rule.name, found.count,
+                        found.needed, track.marks)
+                })?;
+                if std::mem::take(&mut track.stage.begins) {
+                    self.matches += 1;
+                    self.match_numbers.insert(key, self.matches);
+                }
+            }
+        }
+        for verdict in court.verdicts {
+            let rule = rules.iter().find(|rule| *rule.name == *verdict.rule);
+            let Some(rule) = rule else { return Err(format!("no such rule: {verdict:?}")) };
+            ensure!(verdict.mode == self.mode(rule), "another mode than the rule's: {verdict:?}");
+            let present = court.found.contains_key(&(rule.condition.clone(), verdict.subject.id.to_string()));
+            let late = matches!(verdict.what, What::Clear(_) | What::Reprieved(_));
+            ensure!(present || late || rule.pick.is_some(), "about somebody who is not there: {verdict:?}");
+        }
+        Ok(())
+    }
+
+    /// Of rules with `pick`: whom they are about.
+    fn picked_steps(&mut self, court: &Court<'_>) -> Checked {
+        let rules = self.plan.rules.clone();
+        for verdict in court.verdicts {
+            let Some(rule) = rules.iter().find(|rule| *rule.name == *verdict.rule) else { continue };
+            let action = match &verdict.what {
+                What::Flag(severity) => Action::Flag(*severity),
+                What::Notify(channels) => Action::Notify(channels.clone()),
+                What::Due(action) | What::Act(_, action) => action.clone(),
+                _ => continue,
+            };
+            let Some((_, idle_for, _)) = &rule.pick else { continue };
+            let confirmed = u32::from(matches!(verdict.what, What::Act(..)));
+            let id = verdict.subject.id.to_string();
+            let Some(step) = rule.steps.iter().position(|step| step.action == action) else {
+                return Err(format!("no such step: {verdict:?}"));
+            };
+            let condition = rule.condition.clone();
+            let pick = self.picks.get(&(condition.clone(), id.clone()));
+            let Some(pick) = pick else { return Err(format!("picked nobody that is there: {verdict:?}")) };
+            let idle = count(pick);
+            ensure!(pick.now() == Truth::True, "picked, and `from` is {:?}: {verdict:?}", pick.now());
+            ensure!(idle >= idle_for + confirmed, "idle {idle} of {idle_for}: {:?}: {verdict:?}", pick.marks);
+            let beat = court.view.snapshot.interval_ms;
+            let due = samples(rule.span, beat) + samples(rule.steps[step].after, beat) + confirmed;
+            let long_enough = |uuid: &String| {
+                let gpu = court.found.get(&(condition.clone(), format!("gpu:{uuid}")));
+                gpu.is_some_and(|gpu| gpu.outcome == Truth::True && gpu.count >= due)
+            };
+            ensure!(pick.traces.gpus.iter().any(long_enough), "no GPU of its matches for so long: {verdict:?}");
+            let told = |before: usize| {
+                self.picked.iter().any(|(name, step, whom, tick)| {
+                    *name == condition && *step == before && *whom == id && *tick >= pick.began
+                })
+            };
+            let fuzzy = pick.stage.fuzzy;
+            ensure!(
+                fuzzy || (0..step).all(told),
+                "a step was left out for this one: {:?}: {verdict:?}", self.picked
+            );
+            if !matches!(verdict.what, What::Due(_)) {
+                self.picked.push((condition, step, id, self.tick));
+            }
+        }
+        Ok(())
+    }
+
+    fn deeds(&mut self, court: &Court<'_>) -> Checked {
+        let held = self.held(court.view);
+        let acts = court.verdicts.iter().filter(|verdict| matches!(verdict.what, What::Act(..))).count();
+        ensure!(acts <= 1, "{acts} deeds in one tick");
+        for verdict in court.verdicts {
+            match &verdict.what {
+                What::Due(_) => {
+                    ensure!(held.is_none() || verdict.mode == Mode::Watch, "decided under {held:?}: {verdict:?}");
+                    self.check_deed(verdict, court, 0)?;
+                }
+                What::Act(id, _) => {
+                    ensure!(held.is_none() || verdict.mode == Mode::Watch, "done under {held:?}: {verdict:?}");
+                    ensure!(self.in_flight.is_none(), "two in flight: {verdict:?}");
+                    ensure!(self.deeds.iter().all(|deed| deed.id < *id), "an id twice: {verdict:?}");
+                    self.check_deed(verdict, court, 1)?;
+                    self.begin(verdict, *id, court);
+                }
+                What::Withheld(_, hold) => self.check_withheld(verdict, *hold, court)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A deed must be due on its own account, and nobody may be in its way.
+    fn check_deed(&mut self, verdict: &Verdict, court: &Court<'_>, confirmed: u32) -> Checked {
+        let rule = self.plan.rules.iter().find(|rule| *rule.name == *verdict.rule).unwrap().clone();
+        let id = verdict.subject.id.to_string();
+        let (What::Due(action) | What::Act(_, action)) = &verdict.what else { unreachable!("a deed") };
+        ensure!(action.destructive(), "{verdict:?}");
+        let kind = if rule.pick.is_some() { Kind::Workload } else { rule.of };
+        let Some(target) = court.sight.find(kind, &id) else {
+            return Err(format!("against somebody who is not there: {verdict:?}"));
+        };
+        let protected = target.protected(&self.plan);
+        ensure!(protected == Truth::False, "protected ({protected:?}): {verdict:?}");
+        let young = !rule.grace.is_zero()
+            && target.youngest_ms().is_none_or(|age| u128::from(age) < rule.grace.as_millis());
+        ensure!(!young, "young: {verdict:?}");
+        ensure!(verdict.subject.members.iter().all(|member| member.key.is_some()), "not confirmed: {verdict:?}");
+        ensure!(verdict.mode == Mode::Watch || !self.failed.contains_key(&id), "failed before: {verdict:?}");
+        self.check_budgets(verdict, target, court)?;
+        self.check_cooldown(&rule, &id, court)?;
+        let step = rule.steps.iter().position(|step| step.action == *action);
+        let Some(step) = step else { return Err(format!("no such step: {verdict:?}")) };
+        let key = (rule.condition.clone(), id);
+        let tracks = if rule.pick.is_some() { &mut self.picks } else { &mut self.tracks };
+        let track = tracks.get_mut(&key).unwrap();
+        if confirmed == 1 {
+            ensure!(track.stage.due == Some((self.tick - 1, step)), "not decided at the beat before: {verdict:?}");
+            ensure!(track.before() == Some(Truth::True), "not true at the beat before: {verdict:?}");
+        } else {
+            track.stage.due = Some((self.tick, step));
+        }
+        track.stage.warned = true;
+        if rule.pick.is_some() {
+            return Ok(());
+        }
+        let found = &court.found[&key];
+        ensure!(found.outcome == Truth::True, "{:?} now: {verdict:?}", found.outcome);
+        let due = found.needed + samples(rule.steps[step].after, found.interval) + confirmed;
+        ensure!(found.count >= due, "{} of {due} true: {:?}: {verdict:?}", found.count, track.marks);
+        let stage = &track.stage;
+        let in_turn = stage.done == step || stage.fuzzy || (stage.again && stage.done == step + 1);
+        ensure!(in_turn, "step {step} after {} steps: {verdict:?}", stage.done);
+        Ok(())
+    }
+
+    fn check_budgets(&self, verdict: &Verdict, target: &Seen<'_>, court: &Court<'_>) -> Checked {
+        if verdict.mode != Mode::Enforce {
+            return Ok(());
+        }
+        let limits = &self.plan.limits;
+        let recent: Vec<&Deed> =
+            self.deeds.iter().filter(|deed| deed.counts() && !deed.past).collect();
+        let of = |limit: u32, count: usize| usize::try_from(limit).unwrap() > count;
+        ensure!(of(limits.per_node_hour, recent.len()), "the node's budget is used up: {verdict:?}");
+        let users = recent.iter().filter(|deed| deed.uid == target.uid()).count();
+        // Of several owners none is charged: such a one is refused where the deed is done.
+        ensure!(target.uid().is_none() || of(limits.per_user_hour, users), "the user's budget is used up: {verdict:?}");
+        for gpu in target.gpus() {
+            let gpus = recent.iter().filter(|deed| deed.gpus.contains(&gpu)).count();
+            ensure!(of(limits.per_gpu_hour, gpus), "the budget of {gpu} is used up: {verdict:?}");
+        }
+        Ok(())
+    }
+
+    fn check_cooldown(&self, rule: &RulePlan, id: &str, court: &Court<'_>) -> Checked {
+        let number = self.match_numbers.get(&(rule.condition.clone(), id.to_owned())).copied().unwrap_or_default();
+        let before = self.deeds.iter().rev().find(|deed| {
+            deed.condition == rule.condition && deed.target == id && deed.match_of != number && deed.counts()
+        });
+        let Some(before) = before.filter(|_| rule.pick.is_none() && self.mode(rule) == Mode::Enforce) else { return Ok(()) };
+        // The turn began with the first deed of that match.
+        let first = self.deeds.iter().find(|deed| deed.match_of == before.match_of && deed.target == id);
+        let waited = court.since(first.unwrap_or(before));
+        let cooldown = i128::try_from(rule.cooldown.as_millis()).unwrap();
+        ensure!(waited >= cooldown, "{id}: {waited} ms of {cooldown} ms of cooldown");
+        Ok(())
+    }
+
+    fn begin(&mut self, verdict: &Verdict, id: u64, court: &Court<'_>) {
+        let rule = self.plan.rules.iter().find(|rule| *rule.name == *verdict.rule).unwrap();
+        let target = verdict.subject.id.to_string();
+        let key = (rule.condition.clone(), target.clone());
+        let What::Act(_, action) = &verdict.what else { unreachable!("a deed") };
+        let step = rule.steps.iter().position(|step| step.action == *action).unwrap();
+        let tracks = if rule.pick.is_some() { &mut self.picks } else { &mut self.tracks };
+        let stage = &mut tracks.get_mut(&key).unwrap().stage;
+        (stage.done, stage.acted, stage.again, stage.due) = (step + 1, true, false, None);
+        let kind = if rule.pick.is_some() { Kind::Workload } else { rule.of };
+        let seen = court.sight.find(kind, &target).unwrap();
+        self.in_flight = Some(id);
+        self.acts += 1;
+        self.enforced += u64::from(verdict.mode == Mode::Enforce);
+        self.deeds.push(Deed {
+            id,
+            condition: rule.condition.clone(),
+            target,
+            match_of: self.match_numbers.get(&key).copied().unwrap_or_default(),
+            boot: court.view.snapshot.boot_id.clone(),
+            boot_ms: u64::try_from(court.now.boot.as_millis()).unwrap(),
+            wall_ms: u64::try_from(court.now.wall.as_millis()).unwrap(),
+            uid: seen.uid(),
+            gpus: seen.gpus(),
+            pids: seen.traces().pids,
+            mode: verdict.mode,
+            outcome: None,
+            past: false,
+        });
+    }
+
+    fn check_withheld(&mut self, verdict: &Verdict, hold: Hold, court: &Court<'_>) -> Checked {
+        let snapshot = &court.view.snapshot;
+        let plan = &self.plan;
+        let holds = match hold {
+            Hold::Paused => self.paused.is_some(),
+            Hold::Started => self.since_start <= 3,
+            Hold::Reloaded => self.since_reload <= 2,
+            Hold::OtherInterval => plan.interval.is_some_and(|interval| interval != snapshot.interval_ms),
+            Hold::Untrusted => snapshot.pid_namespace != "host" || snapshot.boot_id.is_none(),
+            Hold::MassBreaker => self.mass_possible,
+            Hold::FailureBreaker => self.failures_in_all >= 3,
+            Hold::UnknownBreaker => self.unknown_possible,
+            Hold::Failed => self.refused.contains(&verdict.subject.id.to_string()),
+            Hold::GpuBudget | Hold::UserBudget | Hold::NodeBudget => !self.deeds.is_empty(),
+            // With `pick` it is the GPU that rests.
+            Hold::Cooldown => self.deeds.iter().any(|deed| {
+                deed.target == verdict.subject.id.to_string()
+                    || self.plan.rules.iter().any(|rule| *rule.name == *verdict.rule && rule.pick.is_some())
+            }),
+            outside => self.outside.contains(&outside),
+        };
+        ensure!(holds, "withheld for no reason: {verdict:?}");
+        let rule = plan.rules.iter().find(|rule| *rule.name == *verdict.rule).unwrap();
+        let key = (rule.condition.clone(), verdict.subject.id.to_string());
+        if let Some(track) = self.tracks.get_mut(&key) {
+            let again = track.stage.withheld == Some((self.tick - 1, hold));
+            ensure!(!again || rule.pick.is_some(), "told again: {verdict:?}");
+            track.stage.withheld = Some((self.tick, hold));
+        }
+        Ok(())
+    }
+
+    /// Nothing that must be done may wait without a reason.
+    fn waited(&mut self, court: &Court<'_>, missed: u32) -> Checked {
+        let mut surely = BTreeSet::new();
+        let mut perhaps = BTreeSet::new();
+        for rule in &self.plan.rules {
+            let condition = rule.condition.clone();
+            for (key, found) in court.found.iter().filter(|((of, _), _)| *of == condition) {
+                let matches = found.outcome == Truth::True && found.count >= found.needed;
+                if !matches || !rule.destructive() {
+                    continue;
+                }
+                perhaps.insert(key.clone());
+                if rule.pick.is_some() {
+                    continue;
+                }
+                let stage = &self.tracks[key].stage;
+                let Some(step) = rule.steps.get(stage.done) else {
+                    if !stage.fuzzy && !stage.again {
+                        perhaps.remove(key);
+                    }
+                    continue;
+                };
+                let due = found.count >= found.needed + samples(step.after, found.interval);
+                if !stage.fuzzy && (!step.action.destructive() || !due || found.protected != Truth::False) {
+                    perhaps.remove(key);
+                    continue;
+                }
+                let free = rule.pick.is_none() && !stage.fuzzy && !stage.again && self.unburdened(rule, key);
+                if free && due && step.action.destructive() {
+                    surely.insert(key.clone());
+                }
+            }
+        }
+        let acted = court.verdicts.iter().any(|verdict| matches!(verdict.what, What::Act(..)));
+        let still = self.held(court.view).is_none()
+            && !self.mass_possible
+            && !self.unknown_possible
+            && self.failures_in_all < 3
+            && self.in_flight.is_none()
+            && !acted;
+        if let (Some(before), true, 0) = (&self.waiting, still, missed) {
+            let same = !before.is_empty() && before.is_subset(&surely);
+            ensure!(!same, "nothing is done, and nothing is in the way: {before:?}: {:?}", court.verdicts);
+        }
+        self.waiting = (still && perhaps.is_subset(&surely)).then_some(surely);
+        Ok(())
+    }
+
+    fn unburdened(&self, rule: &RulePlan, (_, id): &(Arc<str>, String)) -> bool {
+        let number = self.match_numbers.get(&(rule.condition.clone(), id.clone())).copied().unwrap_or_default();
+        let rested = rule.cooldown.is_zero()
+            || !self.deeds.iter().any(|deed| deed.target == *id && deed.match_of != number);
+        let enforced = self.deeds.iter().filter(|deed| deed.mode == Mode::Enforce).count();
+        let limits = &self.plan.limits;
+        let least = limits.per_node_hour.min(limits.per_user_hour).min(limits.per_gpu_hour);
+        rested && !self.refused.contains(id) && enforced < usize::try_from(least).unwrap()
+    }
+}
+
+/// A tick, and what the engine found in it.
+struct Court<'a> {
+    now: Now,
+    view: &'a View,
+    sight: &'a Sight<'a>,
+    found: &'a BTreeMap<(Arc<str>, String), Found>,
+    verdicts: &'a [Verdict],
+}
+
+impl Court<'_> {
+    fn about<'b>(&'b self, rule: &'b str, id: &'b str) -> impl Iterator<Item = &'b Verdict> {
+        self.verdicts.iter().filter(move |verdict| *verdict.rule == *rule && *verdict.subject.id.0 == *id)
+    }
+
+    /// How long ago a deed was, by the clock that says longest: where they differ the oracle claims nothing.
+    fn since(&self, deed: &Deed) -> i128 {
+        let wall = i128::try_from(self.now.wall.as_millis()).unwrap() - i128::from(deed.wall_ms);
+        let boot = i128::try_from(self.now.boot.as_millis()).unwrap() - i128::from(deed.boot_ms);
+        let same = deed.boot.is_some() && deed.boot == self.view.snapshot.boot_id;
+        if same { wall.abs().max(boot) } else { wall.abs() }
+    }
+}
+
+/// Every source that would tell of one who is not there has answered.
+fn is_gone(traces: &Traces, view: &View) -> bool {
+    let snapshot = &view.snapshot;
+    let up = |name: &str| snapshot.sources.get(name).is_some_and(|source| source.up);
+    let told = |uuid: &String| {
+        let gpu = snapshot.gpus.iter().find(|gpu| gpu.uuid.as_ref() == Some(uuid));
+        gpu.is_some_and(|gpu| gpu.fault.is_none() && gpu.listed.is_some())
+    };
+    // A pid that is listed and of which nothing else is known may still be the one.
+    let unconfirmed = snapshot.processes.iter().any(|process| {
+        process.start_ticks.is_none() && process.state != "gone" && traces.pids.contains(&process.pid)
+    });
+    up("nvml") && up("proc") && traces.gpus.iter().all(told) && !unconfirmed
+}
+
+/// Those who are not there: gone for good where every source that would tell has answered, else unknown.
+fn absent(
+    tracks: &mut BTreeMap<(Arc<str>, String), Track>,
+    rule: &RulePlan,
+    (present, missed): (&BTreeSet<&str>, u32),
+    view: &View,
+) {
+    let mut gone = Vec::new();
+    for ((of, id), track) in tracks.iter_mut() {
+        if *of != rule.condition || present.contains(id.as_str()) {
+            continue;
+        }
+        if is_gone(&track.traces, view) {
+            gone.push((of.clone(), id.clone()));
+        } else {
+            track.feed(Truth::Unknown, (missed, rule.max_gap), track.traces.clone());
+            if track.stage.open && count(track) == 0 {
+                track.stage = Stage { flagged: track.stage.flagged, ..Stage::default() };
+            }
+        }
+    }
+    for key in gone {
+        tracks.remove(&key);
+    }
+}
+
+/// The gates in their order; the first that stops a target decides.
+fn gates(rule: &RulePlan, target: &Seen<'_>, (protected, wall): (Truth, u64)) -> Truth {
+    match protected {
+        Truth::False => {}
+        Truth::True => return Truth::False,
+        Truth::Unknown => return Truth::Unknown,
+    }
+    if let Some(select) = &rule.select {
+        match target.ask(select) {
+            Truth::True => {}
+            stopped => return stopped,
+        }
+    }
+    if let Some((spared, until)) = &rule.except
+        && until.is_none_or(|until| wall <= until)
+    {
+        match target.ask(spared) {
+            Truth::False => {}
+            Truth::True => return Truth::False,
+            Truth::Unknown => return Truth::Unknown,
+        }
+    }
+    if rule.of != Kind::Gpu && !rule.grace.is_zero() && !target.gone() {
+        match target.youngest_ms() {
+            None => return Truth::Unknown,
+            Some(age) if u128::from(age) < rule.grace.as_millis() => return Truth::False,
+            Some(_) => {}
+        }
+    }
+    target.ask(&rule.when)
+}
+
+/// The table of the specification, from the first mark on.
+fn count(track: &Track) -> u32 {
+    let (mut count, mut unknown) = (0, 0_u32);
+    for (mark, max_gap) in track.marks.iter().zip(&track.gaps) {
+        match mark {
+            Mark::Seen(Truth::True) => (count, unknown) = (count + 1, 0),
+            Mark::Seen(Truth::False) => (count, unknown) = (0, 0),
+            Mark::Seen(Truth::Unknown) => unknown += 1,
+            Mark::Anew => (count, unknown) = (0, 0),
+            Mark::Missed(missed) => unknown = unknown.saturating_add(*missed),
+        }
+        if unknown > *max_gap {
+            count = 0;
+        }
+    }
+    count
+}
+
+impl Track {
+    fn put(&mut self, mark: Mark, max_gap: u32) {
+        self.marks.push(mark);
+        self.gaps.push(max_gap);
+    }
+
+    fn feed(&mut self, outcome: Truth, (missed, max_gap): (u32, u32), traces: Traces) {
+        if missed > 0 {
+            self.put(Mark::Missed(missed), max_gap);
+        }
+        self.put(Mark::Seen(outcome), max_gap);
+        self.traces = traces;
+    }
+
+    fn now(&self) -> Truth {
+        self.seen().next().unwrap()
+    }
+
+    fn before(&self) -> Option<Truth> {
+        self.seen().nth(1)
+    }
+
+    fn seen(&self) -> impl Iterator<Item = Truth> {
+        self.marks.iter().rev().filter_map(|mark| match mark {
+            Mark::Seen(truth) => Some(*truth),
+            Mark::Missed(_) | Mark::Anew => None,
+        })
+    }
+
+    /// False samples since the last true one, and how many of them in a row.
+    fn falses(&self) -> (u32, u32) {
+        let since = self.marks.iter().rev().take_while(|mark| **mark != Mark::Seen(Truth::True));
+        let all = since.filter(|mark| **mark == Mark::Seen(Truth::False)).count();
+        let row = self.marks.iter().rev().filter(|mark| **mark != Mark::Anew);
+        let row = row.take_while(|mark| **mark == Mark::Seen(Truth::False)).count();
+        (u32::try_from(all).unwrap(), u32::try_from(row).unwrap())
+    }
+
+    /// What must be said now, and may be; gives how many flags were raised.
+    fn check_quiet(&mut self, rule: &RulePlan, found: &Found, said: &[&What]) -> Result<u64, String> {
+        let mut expected: Vec<What> = Vec::new();
+        let (falses, row) = self.falses();
+        let stage = &mut self.stage;
+        // The stage ended if the streak has: also where a gap came between two true samples.
+        let ended = stage.open && (found.outcome != Truth::True && found.count == 0);
+        let anew = stage.open && found.outcome == Truth::True && found.count == 1;
+        let reprieved = said.iter().any(|what| matches!(what, What::Reprieved(_)));
+        if ended || anew {
+            let must = ended && found.outcome == Truth::False && stage.told && !stage.fuzzy;
+            ensure!(!must || reprieved, "not reprieved");
+            ensure!(!reprieved || stage.warned || stage.fuzzy || stage.done > 0, "reprieved from nothing");
+            *stage = Stage { flagged: stage.flagged, ..Stage::default() };
+        } else {
+            let lost = stage.fuzzy || found.count < found.needed;
+            ensure!(!reprieved || lost, "reprieved, and nothing has changed");
+        }
+        let matches = found.outcome == Truth::True && found.count >= found.needed;
+        if matches {
+            stage.begins = !stage.open;
+            stage.open = true;
+            while let Some(step) = rule.steps.get(stage.done) {
+                if step.action.destructive() || found.count < found.needed + samples(step.after, found.interval) {
+                    break;
+                }
+                match &step.action {
+                    Action::Flag(severity) => expected.push(What::Flag(*severity)),
+                    Action::Notify(channels) => {
+                        expected.push(What::Notify(channels.clone()));
+                        stage.told |= !stage.fuzzy && !stage.acted;
+                        stage.warned |= stage.told;
+                    }
+                    _ => {}
+                }
+                if stage.fuzzy || stage.acted {
+                    break;
+                }
+                stage.done += 1;
+            }
+        }
+        let told: Vec<&What> =
+            said.iter().copied().filter(|what| matches!(what, What::Flag(_) | What::Notify(_))).collect();
+        let open = stage.fuzzy || stage.acted;
+        for what in &told {
+            let action = match what {
+                What::Flag(severity) => Action::Flag(*severity),
+                What::Notify(channels) => Action::Notify(channels.clone()),
+                _ => continue,
+            };
+            let step = rule.steps.iter().position(|step| step.action == action);
+            let Some(step) = step else { return Err(format!("no such step: {what:?}")) };
+            let legal = matches && found.count >= found.needed + samples(rule.steps[step].after, found.interval);
+            ensure!(legal, "too early: {what:?}");
+            ensure!(open || expected.contains(what), "not in its turn: {what:?}");
+            if open {
+                stage.done = stage.done.max(step + 1);
+                stage.told |= matches!(what, What::Notify(_));
+                stage.warned |= stage.told;
+            }
+        }
+        for what in expected.iter().filter(|_| !open) {
+            let up = stage.flagged && matches!(what, What::Flag(_));
+            ensure!(up || told.contains(&what), "not said: {what:?}");
+        }
+        let cleared = said.iter().any(|what| matches!(what, What::Clear(_)));
+        ensure!(!cleared || falses >= rule.clear_after || stage.fuzzy, "cleared after {falses} false samples");
+        let flags = u64::try_from(told.iter().filter(|what| matches!(what, What::Flag(_))).count()).unwrap();
+        let must = stage.flagged && !stage.fuzzy && row >= rule.clear_after;
+        ensure!(!must || cleared, "not cleared after {row} false samples");
+        stage.flagged = (stage.flagged || flags > 0) && !cleared;
+        Ok(flags)
+    }
+}

@@ -1,0 +1,342 @@
+//! Policies as the oracle knows them: plain data, from which the engine's own form is made.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bailiff_enforcer::policy::{
+    Action, Ask, Exception, Field, Kind, Leaf, Limits, Mode, Order, Pattern, Pick, Policy, Rule, Selector,
+    Severity, Signal, Span, Step,
+};
+use bailiff_enforcer::rules;
+use bailiff_enforcer::value::{Bounds, Test, Unit};
+
+use crate::dice::Dice;
+use crate::world::{INTERVAL, MIB};
+
+/// What can be asked, in the oracle's own words.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cond {
+    GpuUtilMax(u32),
+    CpuUtilMax(u32),
+    VramMin(u64),
+    VramFreeBelow(u64),
+    Orphaned(bool),
+    State(&'static str),
+    AgeMin(u64),
+    ProcessCountMax(u64),
+    Users(Vec<u32>),
+    Gpus(Vec<u32>),
+    All(Vec<Cond>),
+    Any(Vec<Cond>),
+    Not(Box<Cond>),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct RulePlan {
+    pub name: String,
+    pub mode: Mode,
+    pub of: Kind,
+    pub select: Option<Cond>,
+    /// Whom it spares, until so many milliseconds since the epoch.
+    pub except: Option<(Cond, Option<u64>)>,
+    pub when: Cond,
+    pub span: Span,
+    pub max_gap: u32,
+    pub grace: Duration,
+    pub clear_after: u32,
+    pub cooldown: Duration,
+    pub pick: Option<(Cond, u32, Order)>,
+    pub steps: Vec<Step>,
+    /// Windows are kept by this.
+    pub condition: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    pub interval: Option<u64>,
+    pub limits: Limits,
+    pub protect: Option<Cond>,
+    pub allow_root: bool,
+    pub rules: Vec<Arc<RulePlan>>,
+}
+
+/// What a trace may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weather {
+    /// Nothing in the way: everything must happen on its tick.
+    Calm,
+    /// Anything.
+    Rough,
+}
+
+impl Cond {
+    pub fn ask(&self) -> Ask {
+        match self {
+            Self::GpuUtilMax(percent) => within("gpu_util", |it| it.max = Some(f64::from(*percent) / 100.0)),
+            Self::CpuUtilMax(percent) => within("cpu_util", |it| it.max = Some(f64::from(*percent) / 100.0)),
+            Self::VramMin(mib) => within("vram", |it| it.min = Some(bytes(*mib))),
+            Self::VramFreeBelow(mib) => within("vram_free", |it| it.below = Some(bytes(*mib))),
+            Self::AgeMin(seconds) => within("age", |it| it.min = Some(count(*seconds))),
+            Self::ProcessCountMax(max) => within("process_count", |it| it.max = Some(count(*max))),
+            Self::Orphaned(wanted) => leaf("orphaned", Test::Is(*wanted)),
+            Self::State(state) => {
+                let attribute = attribute("state");
+                let Unit::Words(words) = attribute.unit else { unreachable!("state has words") };
+                let place = words.iter().position(|word| word == state).unwrap();
+                leaf("state", Test::AnyOf(1 << place))
+            }
+            Self::Users(uids) => select(Field::Users, uids),
+            Self::Gpus(places) => select(Field::Gpus, places),
+            Self::All(conds) => Ask::All(conds.iter().map(Self::ask).collect()),
+            Self::Any(conds) => Ask::Any(conds.iter().map(Self::ask).collect()),
+            Self::Not(cond) => Ask::Not(Box::new(cond.ask())),
+        }
+    }
+}
+
+fn attribute(name: &str) -> &'static rules::Attribute {
+    rules::ALL.iter().find(|attribute| attribute.name == name).unwrap()
+}
+
+fn leaf(name: &str, test: Test) -> Ask {
+    Ask::Leaf(Leaf { attribute: attribute(name), test, wish: format!("{test:?}") })
+}
+
+fn within(name: &str, fill: impl FnOnce(&mut Bounds)) -> Ask {
+    let mut bounds = Bounds::default();
+    fill(&mut bounds);
+    leaf(name, Test::Within(bounds))
+}
+
+fn select(field: Field, texts: &[u32]) -> Ask {
+    Ask::Select(Selector {
+        field,
+        patterns: texts.iter().map(|text| Pattern::Text(text.to_string())).collect(),
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "small")]
+fn bytes(mib: u64) -> f64 {
+    (mib * MIB) as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "small")]
+fn count(number: u64) -> f64 {
+    number as f64
+}
+
+impl RulePlan {
+    fn named(mut self) -> Self {
+        let mut hasher = DefaultHasher::new();
+        format!("{:?} {:?} {:?}", self.of, self.when, self.pick).hash(&mut hasher);
+        self.condition = Arc::from(format!("{:016x}", hasher.finish()));
+        self
+    }
+
+    pub fn destructive(&self) -> bool {
+        self.steps.iter().any(|step| step.action.destructive())
+    }
+
+    fn rule(&self) -> Rule {
+        let except = self.except.iter().map(|(cond, until)| Exception {
+            of: cond.ask(),
+            reason: "a reason".to_owned(),
+            until: until.map(Duration::from_millis),
+        });
+        Rule {
+            name: Arc::from(self.name.as_str()),
+            mode: self.mode,
+            of: self.of,
+            select: self.select.as_ref().map(Cond::ask),
+            except: except.collect(),
+            when: self.when.ask(),
+            condition: self.condition.to_string(),
+            span: self.span,
+            max_gap: self.max_gap,
+            startup_grace: self.grace,
+            clear_after: Span::Samples(self.clear_after),
+            cooldown: self.cooldown,
+            pick: self.pick.as_ref().map(|(from, idle_for, order)| Pick {
+                from: from.ask(),
+                idle_for: Span::Samples(*idle_for),
+                order: vec![*order],
+            }),
+            then: self.steps.clone(),
+        }
+    }
+}
+
+/// A span in samples, at a beat of so many milliseconds.
+pub fn samples(span: Span, interval: u64) -> u32 {
+    match span {
+        Span::Samples(samples) => samples,
+        Span::Time(time) => u32::try_from(time.as_millis().div_ceil(u128::from(interval))).unwrap(),
+    }
+}
+
+impl Plan {
+    pub fn policy(&self) -> Arc<Policy> {
+        Arc::new(Policy {
+            sha256: "0".repeat(64),
+            interval: self.interval.map(Duration::from_millis),
+            limits: self.limits,
+            protect: self.protect.as_ref().map(Cond::ask),
+            allow_root: self.allow_root,
+            channels: BTreeMap::new(),
+            rules: self.rules.iter().map(|rule| rule.rule()).collect(),
+        })
+    }
+
+    pub fn new(dice: &mut Dice, weather: Weather, foreign: bool) -> Self {
+        let calm = weather == Weather::Calm;
+        let count = if calm { 1 } else { dice.of(1, 3) };
+        let rules =
+            (0..count).map(|place| Arc::new(RulePlan::new(dice, place, weather, foreign))).collect();
+        let small = |dice: &mut Dice| u32::try_from(dice.of(1, 4)).unwrap();
+        let tight = !calm && dice.percent(40);
+        Self {
+            interval: match dice.below(10) {
+                0 if !calm => Some(INTERVAL * 3),
+                1 | 2 => Some(INTERVAL),
+                _ => None,
+            },
+            limits: Limits {
+                per_gpu_hour: if tight { small(dice) } else { 100 },
+                per_user_hour: if tight { small(dice) } else { 100 },
+                per_node_hour: if tight { small(dice) } else { 100 },
+                max_processes: if calm { 100 } else { dice.pick(&[1, 2, 100, 100, 100, 100]) },
+            },
+            protect: (!calm && !foreign && dice.percent(15)).then_some(Cond::Users(vec![1001])),
+            allow_root: dice.percent(20),
+            rules,
+        }
+    }
+}
+
+impl RulePlan {
+    fn new(dice: &mut Dice, place: u64, weather: Weather, foreign: bool) -> Self {
+        let calm = weather == Weather::Calm;
+        let of = if dice.percent(25) {
+            Kind::Gpu
+        } else {
+            dice.pick(&[Kind::Process, Kind::Workload])
+        };
+        let samples = u32::try_from(dice.of(1, 6)).unwrap();
+        let mut plan = Self {
+            name: format!("rule-{place}"),
+            mode: if dice.percent(75) { Mode::Enforce } else { Mode::Watch },
+            of,
+            select: None,
+            except: None,
+            when: when(dice, of, place),
+            span: if dice.percent(70) {
+                Span::Samples(samples)
+            } else {
+                Span::Time(Duration::from_millis(u64::from(samples) * INTERVAL - dice.below(INTERVAL)))
+            },
+            max_gap: u32::try_from(dice.below(4)).unwrap(),
+            grace: Duration::ZERO,
+            clear_after: u32::try_from(dice.of(1, 4)).unwrap(),
+            cooldown: Duration::from_secs(dice.pick(&[0, 20, 60, 300])),
+            pick: None,
+            steps: steps(dice, of == Kind::Gpu),
+            condition: Arc::from(""),
+        };
+        if of == Kind::Gpu && dice.percent(80) {
+            let order = [Order::SmallestSufficient, Order::LongestIdle, Order::Largest, Order::Youngest];
+            let from = dice.pick(&[Cond::GpuUtilMax(1), idle(), Cond::All(vec![idle(), Cond::VramMin(500)])]);
+            plan.pick = Some((from, u32::try_from(dice.of(1, 5)).unwrap(), dice.pick(&order)));
+            plan.steps = steps(dice, false);
+        }
+        if of != Kind::Gpu && dice.percent(30) {
+            plan.select = Some(Cond::VramMin(dice.pick(&[500, 1500])));
+        }
+        if of != Kind::Gpu && !foreign && dice.percent(20) {
+            let until = dice.pick(&[None, Some(1_700_010_100_000), Some(1)]);
+            plan.except = Some((Cond::Users(vec![1001]), until));
+        }
+        if !calm && dice.percent(25) {
+            plan.grace = Duration::from_secs(dice.pick(&[10, 30, 60]));
+        }
+        plan.named()
+    }
+
+    /// A little other, as an admin would edit it.
+    pub fn edit(&mut self, dice: &mut Dice) {
+        match dice.below(6) {
+            0 => self.name = format!("{}-renamed", self.name),
+            1 => self.mode = if self.mode == Mode::Watch { Mode::Enforce } else { Mode::Watch },
+            2 => {
+                self.when = when(dice, self.of, 9);
+                *self = self.clone().named();
+            }
+            3 => self.steps = steps(dice, self.of == Kind::Gpu && self.pick.is_none()),
+            4 => self.max_gap = u32::try_from(dice.below(4)).unwrap(),
+            _ => self.span = Span::Samples(u32::try_from(dice.of(1, 6)).unwrap()),
+        }
+    }
+}
+
+fn idle() -> Cond {
+    Cond::All(vec![Cond::GpuUtilMax(1), Cond::CpuUtilMax(5)])
+}
+
+/// No two rules of a policy ask the same, lest it is open whose window goes on after a reload.
+fn when(dice: &mut Dice, of: Kind, place: u64) -> Cond {
+    let place = u32::try_from(place).unwrap();
+    if of == Kind::Gpu {
+        return dice.pick(&[
+            Cond::VramFreeBelow(8000 + u64::from(place)),
+            Cond::GpuUtilMax(5 + place),
+            Cond::All(vec![Cond::ProcessCountMax(4), Cond::VramFreeBelow(8000 + u64::from(place))]),
+        ]);
+    }
+    let util = Cond::GpuUtilMax(1 + place);
+    match dice.below(8) {
+        0..3 => util,
+        3 | 4 => Cond::All(vec![util, Cond::CpuUtilMax(5)]),
+        5 => Cond::Any(vec![Cond::Orphaned(true), util]),
+        6 => Cond::All(vec![util, Cond::Not(Box::new(Cond::State("zombie_leader")))]),
+        _ => Cond::All(vec![Cond::AgeMin(dice.of(10, 60)), util]),
+    }
+}
+
+fn steps(dice: &mut Dice, harmless: bool) -> Vec<Step> {
+    let mut after = 0;
+    let mut steps = Vec::new();
+    let mut put = |dice: &mut Dice, action: Action| {
+        if dice.percent(50) {
+            after += u32::try_from(dice.below(4)).unwrap();
+        }
+        let span = if dice.percent(20) {
+            Span::Time(Duration::from_millis(u64::from(after) * INTERVAL))
+        } else {
+            Span::Samples(after)
+        };
+        steps.push(Step { after: span, action });
+    };
+    let usr1 = Action::Signal(Signal { number: 10, name: "SIGUSR1" });
+    let end = Action::Terminate { grace: Duration::from_secs(60) };
+    if dice.percent(70) {
+        put(dice, Action::Flag(Severity::Warning));
+    }
+    if dice.percent(60) {
+        put(dice, Action::Notify(vec!["owner".to_owned()]));
+    }
+    if !harmless && dice.percent(35) {
+        put(dice, usr1);
+    }
+    if dice.percent(15) {
+        put(dice, Action::Notify(vec!["ops".to_owned()]));
+    }
+    if !harmless && dice.percent(80) {
+        put(dice, end);
+    }
+    if steps.is_empty() {
+        let span = Span::Samples(0);
+        steps.push(Step { after: span, action: Action::Flag(Severity::Info) });
+    }
+    steps
+}

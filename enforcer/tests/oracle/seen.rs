@@ -1,0 +1,361 @@
+//! What a snapshot says of a target, read by the oracle itself: who is there, what is true of it, who is spared.
+
+use bailiff_enforcer::policy::Kind;
+use bailiff_snapshot::Truth;
+use bailiff_enforcer::value::Value;
+use bailiff_enforcer::view::View;
+use bailiff_snapshot::wire;
+
+use crate::plan::{Cond, Plan};
+use crate::world::MIB;
+
+/// One target in one snapshot.
+pub struct Seen<'a> {
+    pub id: String,
+    pub processes: Vec<&'a wire::Process>,
+    pub relatives: Option<Vec<&'a wire::Relative>>,
+    pub gpu: Option<&'a wire::Gpu>,
+    held: Vec<(&'a wire::Gpu, &'a wire::Holder)>,
+    cpu: Value,
+    snapshot: &'a wire::Snapshot,
+}
+
+/// Everybody in one snapshot.
+pub struct Sight<'a> {
+    pub view: &'a View,
+    processes: Vec<Seen<'a>>,
+    workloads: Vec<Seen<'a>>,
+    gpus: Vec<Seen<'a>>,
+}
+
+impl<'a> Sight<'a> {
+    pub fn new(view: &'a View) -> Self {
+        Self {
+            view,
+            processes: all(view, Kind::Process),
+            workloads: all(view, Kind::Workload),
+            gpus: all(view, Kind::Gpu),
+        }
+    }
+
+    pub fn of(&self, kind: Kind) -> &[Seen<'a>] {
+        match kind {
+            Kind::Process => &self.processes,
+            Kind::Workload => &self.workloads,
+            Kind::Gpu => &self.gpus,
+            Kind::Lease | Kind::MpsServer => &[],
+        }
+    }
+
+    pub fn find(&self, kind: Kind, id: &str) -> Option<&Seen<'a>> {
+        self.of(kind).iter().find(|target| target.id == id)
+    }
+}
+
+/// What tells whether one who is not seen is gone.
+#[derive(Debug, Clone, Default)]
+pub struct Traces {
+    pub gpus: Vec<String>,
+    pub pids: Vec<u32>,
+}
+
+/// Everybody of a kind.
+fn all<'a>(view: &'a View, kind: Kind) -> Vec<Seen<'a>> {
+    let snapshot = &view.snapshot;
+    let mut found: Vec<Seen<'a>> = Vec::new();
+    let seen = |id: String, processes: Vec<&'a wire::Process>, relatives, gpu| {
+        let cpu = view.targets.iter().find(|target| *target.id.0 == *id).map_or(Value::Unknown(""), |it| it.cpu);
+        let held = holdings(snapshot, &processes);
+        Seen { id, processes, relatives, gpu, held, cpu, snapshot }
+    };
+    match kind {
+        Kind::Process => {
+            for process in &snapshot.processes {
+                let id = match (process.start_ticks, process.first_seq, process.state.as_str()) {
+                    (Some(ticks), _, _) => format!("process:{}@{ticks}", process.pid),
+                    (None, Some(seq), "gone") => format!("process:{}#{seq}", process.pid),
+                    _ => continue,
+                };
+                let below = snapshot
+                    .relatives
+                    .as_ref()
+                    .map(|all| all.iter().filter(|relative| relative.ppid == process.pid).collect());
+                found.push(seen(id, vec![process], below, None));
+            }
+        }
+        Kind::Workload => {
+            let mut names: Vec<&str> = snapshot.processes.iter().filter_map(workload).collect();
+            names.sort_unstable();
+            names.dedup();
+            for name in names {
+                let members = snapshot.processes.iter().filter(|it| workload(it) == Some(name)).collect();
+                let below = snapshot
+                    .relatives
+                    .as_ref()
+                    .map(|all| all.iter().filter(|relative| relative.workload == name).collect());
+                found.push(seen(format!("workload:{name}"), members, below, None));
+            }
+        }
+        Kind::Gpu => {
+            for gpu in &snapshot.gpus {
+                if let Some(uuid) = &gpu.uuid {
+                    found.push(seen(format!("gpu:{uuid}"), Vec::new(), None, Some(gpu)));
+                }
+            }
+        }
+        Kind::Lease | Kind::MpsServer => {}
+    }
+    found
+}
+
+fn holdings<'a>(
+    snapshot: &'a wire::Snapshot,
+    processes: &[&wire::Process],
+) -> Vec<(&'a wire::Gpu, &'a wire::Holder)> {
+    let mut found = Vec::new();
+    for gpu in &snapshot.gpus {
+        for holder in &gpu.holders {
+            if processes.iter().any(|process| process.pid == holder.pid) {
+                found.push((gpu, holder));
+            }
+        }
+    }
+    found
+}
+
+pub fn workload(process: &wire::Process) -> Option<&str> {
+    process.facts.as_ref()?.workload.as_deref()
+}
+
+/// A GPU that did not say who holds it may be held by anybody.
+pub fn blind(snapshot: &wire::Snapshot) -> bool {
+    snapshot.gpus.iter().any(|gpu| {
+        !gpu.mig && gpu.fault.as_deref() != Some("lost") && (gpu.fault.is_some() || gpu.listed.is_none())
+    })
+}
+
+impl Seen<'_> {
+    fn holdings(&self) -> &[(&wire::Gpu, &wire::Holder)] {
+        &self.held
+    }
+
+    pub fn traces(&self) -> Traces {
+        Traces { gpus: self.gpus(), pids: self.processes.iter().map(|process| process.pid).collect() }
+    }
+
+    pub fn gpus(&self) -> Vec<String> {
+        let mut uuids: Vec<String> = match self.gpu {
+            Some(gpu) => gpu.uuid.iter().cloned().collect(),
+            None => self.holdings().iter().filter_map(|(gpu, _)| gpu.uuid.clone()).collect(),
+        };
+        uuids.sort();
+        uuids.dedup();
+        uuids
+    }
+
+    /// Since the youngest of its processes began; none where one of them is not known.
+    pub fn youngest_ms(&self) -> Option<u64> {
+        let starts: Option<Vec<u64>> = self.processes.iter().map(|process| process.start_ticks).collect();
+        Some(self.snapshot.boot_ms.saturating_sub(*starts?.iter().max()? * 10))
+    }
+
+    pub fn gone(&self) -> bool {
+        self.processes.iter().all(|process| process.state == "gone")
+    }
+
+    /// Since the oldest of its processes began; none where one of them is not known.
+    pub fn age_ms(&self) -> Option<u64> {
+        let starts: Option<Vec<u64>> = self.processes.iter().map(|process| process.start_ticks).collect();
+        Some(self.snapshot.boot_ms.saturating_sub(*starts?.iter().min()? * 10))
+    }
+
+    pub fn ask(&self, cond: &Cond) -> Truth {
+        match cond {
+            Cond::All(conds) => {
+                let all: Vec<Truth> = conds.iter().map(|cond| self.ask(cond)).collect();
+                if all.contains(&Truth::False) {
+                    Truth::False
+                } else if all.contains(&Truth::Unknown) {
+                    Truth::Unknown
+                } else {
+                    Truth::True
+                }
+            }
+            Cond::Any(conds) => {
+                let all: Vec<Truth> = conds.iter().map(|cond| self.ask(cond)).collect();
+                if all.contains(&Truth::True) {
+                    Truth::True
+                } else if all.contains(&Truth::Unknown) {
+                    Truth::Unknown
+                } else {
+                    Truth::False
+                }
+            }
+            Cond::Not(cond) => match self.ask(cond) {
+                Truth::True => Truth::False,
+                Truth::False => Truth::True,
+                Truth::Unknown => Truth::Unknown,
+            },
+            leaf => self.leaf(leaf),
+        }
+    }
+
+    fn leaf(&self, cond: &Cond) -> Truth {
+        match cond {
+            Cond::GpuUtilMax(max) => self.util_at_most(*max),
+            Cond::CpuUtilMax(max) => match self.cpu {
+                Value::Number(used) => (used * 100.0 <= f64::from(*max)).into(),
+                Value::AtLeast(used) if used * 100.0 > f64::from(*max) => Truth::False,
+                _ => Truth::Unknown,
+            },
+            Cond::VramMin(mib) => {
+                let held = self.holdings();
+                let known: u64 = held.iter().filter_map(|(_, holder)| holder.memory).sum();
+                let complete = held.iter().all(|(_, holder)| holder.memory.is_some());
+                if held.iter().all(|(_, holder)| holder.memory.is_none()) {
+                    Truth::Unknown
+                } else if known >= mib * MIB {
+                    Truth::True
+                } else if complete && !blind(self.snapshot) {
+                    Truth::False
+                } else {
+                    Truth::Unknown
+                }
+            }
+            Cond::VramFreeBelow(mib) => match self.gpu.and_then(|gpu| gpu.memory.as_ref()) {
+                Some(memory) => (memory.free < mib * MIB).into(),
+                None => Truth::Unknown,
+            },
+            Cond::ProcessCountMax(max) => match self.gpu.and_then(|gpu| gpu.listed) {
+                Some(listed) => (listed <= *max).into(),
+                None => Truth::Unknown,
+            },
+            Cond::AgeMin(seconds) => match self.age_ms() {
+                Some(age) => (age >= seconds * 1000).into(),
+                None => Truth::Unknown,
+            },
+            Cond::Orphaned(wanted) => self.orphaned(*wanted),
+            Cond::State(state) => self.state(state),
+            Cond::Users(uids) => self.users(uids),
+            Cond::Gpus(places) => {
+                let held = self.holdings();
+                let hit = |place: &u32| held.iter().any(|(gpu, _)| gpu.index == place.to_string());
+                if places.iter().any(hit) {
+                    Truth::True
+                } else if blind(self.snapshot) {
+                    Truth::Unknown
+                } else {
+                    Truth::False
+                }
+            }
+            Cond::All(_) | Cond::Any(_) | Cond::Not(_) => unreachable!("these are no leaves"),
+        }
+    }
+
+    fn util_at_most(&self, max: u32) -> Truth {
+        if let Some(gpu) = self.gpu {
+            return gpu.utilization.map_or(Truth::Unknown, |percent| (percent <= max).into());
+        }
+        let held = self.holdings();
+        if held.iter().any(|(_, holder)| holder.utilization.is_some_and(|percent| percent > max)) {
+            return Truth::False;
+        }
+        let complete = held.iter().all(|(_, holder)| holder.utilization.is_some());
+        if held.is_empty() || !complete || blind(self.snapshot) { Truth::Unknown } else { Truth::True }
+    }
+
+    fn orphaned(&self, wanted: bool) -> Truth {
+        let each: Vec<Option<bool>> =
+            self.processes.iter().map(|it| it.facts.as_ref().and_then(|facts| facts.orphaned)).collect();
+        if each.contains(&Some(false)) {
+            (!wanted).into()
+        } else if each.contains(&None) {
+            Truth::Unknown
+        } else {
+            wanted.into()
+        }
+    }
+
+    fn state(&self, wanted: &str) -> Truth {
+        if self.processes.iter().any(|process| process.state == wanted) {
+            Truth::True
+        } else if self.processes.iter().any(|process| process.state == "unknown") {
+            Truth::Unknown
+        } else {
+            Truth::False
+        }
+    }
+
+    fn users(&self, uids: &[u32]) -> Truth {
+        let owners: Vec<Option<u32>> =
+            self.processes.iter().map(|it| it.facts.as_ref().and_then(|facts| facts.uid)).collect();
+        if owners.iter().flatten().any(|uid| uids.contains(uid)) {
+            Truth::True
+        } else if owners.contains(&None) {
+            Truth::Unknown
+        } else {
+            Truth::False
+        }
+    }
+
+    /// Whether it is spared, whatever a rule says. How many there are, and whose, is looked at where the deed is
+    /// done.
+    pub fn protected(&self, plan: &Plan) -> Truth {
+        if self.gpu.is_some() || self.processes.iter().all(|process| process.state == "gone") {
+            return Truth::False;
+        }
+        let contained = |process: &&wire::Process| {
+            let place = process.facts.as_ref().map(|facts| &facts.place);
+            place.is_some_and(|place| place.container.is_some() || place.pod_uid.is_some())
+        };
+        let root = |uid: Option<u32>, contained: bool| uid == Some(0) && !contained && !plan.allow_root;
+        let holder = |process: &&wire::Process| match &process.facts {
+            None => true,
+            Some(facts) => {
+                is_protected(process.pid, (&facts.comm, contained(process)), facts.uid)
+                    || root(facts.uid, contained(process))
+            }
+        };
+        let all_contained = self.processes.iter().all(contained);
+        let other = |relative: &&wire::Relative| {
+            is_protected(relative.pid, (&relative.comm, all_contained), relative.uid)
+                || root(relative.uid, all_contained)
+        };
+        if self.processes.iter().any(holder) || self.relatives.iter().flatten().any(other) {
+            return Truth::True;
+        }
+        let Some(Cond::Users(uids)) = &plan.protect else { return Truth::False };
+        let each = self.relatives.iter().flatten().map(|relative| {
+            if relative.uid.is_some_and(|uid| uids.contains(&uid)) {
+                Truth::True
+            } else if relative.uid.is_some_and(|uid| self.named(uid)) {
+                Truth::False
+            } else {
+                // It may have a name that is meant.
+                Truth::Unknown
+            }
+        });
+        each.fold(self.ask(&Cond::Users(uids.clone())), Truth::or)
+    }
+
+    /// The snapshot tells the name of a user.
+    fn named(&self, uid: u32) -> bool {
+        let facts = self.snapshot.processes.iter().filter_map(|process| process.facts.as_ref());
+        facts.into_iter().any(|facts| facts.uid == Some(uid) && facts.user.is_some())
+    }
+
+    /// The owner of all that are in it.
+    pub fn uid(&self) -> Option<u32> {
+        let holders = self.processes.iter().map(|it| it.facts.as_ref().and_then(|facts| facts.uid));
+        let others = self.relatives.iter().flatten().map(|relative| relative.uid);
+        let mut owners: Vec<Option<u32>> = holders.chain(others).collect();
+        owners.dedup();
+        if owners.len() == 1 { owners[0] } else { None }
+    }
+}
+
+/// Who serves the host is nobody's to end; in a container a name proves nothing but for those who serve the driver.
+fn is_protected(pid: u32, (comm, contained): (&str, bool), uid: Option<u32>) -> bool {
+    let named = comm == "nv-hostengine" || (!contained && ["sshd", "kubelet", "slurmstepd"].contains(&comm));
+    pid <= 1 || uid.is_none() || named
+}

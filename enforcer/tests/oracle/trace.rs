@@ -1,0 +1,456 @@
+//! A random history of a node, and its walk through the engine under the oracle's eyes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bailiff_enforcer::engine::{Engine, Holds, Now, Pause};
+use bailiff_enforcer::policy::Mode;
+use bailiff_enforcer::verdict::{Hold, Outcome, Report};
+use bailiff_enforcer::view::View;
+use proptest::strategy::{NewTree, Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+
+use crate::dice::Dice;
+use crate::oracle::{Oracle, ensure};
+use crate::plan::{Plan, Weather};
+use crate::world::{Change, INTERVAL, SLOTS, World};
+
+/// What may happen.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// Changes, then so many milliseconds, then a snapshot that comes so late.
+    Beat { changes: Vec<Change>, ms: u64, late: u64 },
+    /// The last snapshot once more.
+    Again,
+    /// A snapshot of a time to come.
+    Ahead,
+    /// How the deed in flight ended, and whether its target is gone.
+    Report(Outcome, bool),
+    /// Of a deed that nobody has begun.
+    StrayReport(Outcome),
+    Reload(Box<Plan>, Mode),
+    Restart { reboot: bool },
+    Pause(Option<u64>),
+    Resume,
+    Hold(Hold, bool),
+    WallStep(i64),
+}
+
+#[derive(Debug, Clone)]
+pub struct Trace {
+    pub plan: Plan,
+    pub cap: Mode,
+    pub world: World,
+    pub events: Vec<Event>,
+}
+
+/// What a walk has seen, so that a test can tell that it saw anything.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Seen {
+    pub beats: u64,
+    pub acts: u64,
+    pub enforced: u64,
+    pub flags: u64,
+}
+
+impl Trace {
+    pub fn new(seed: u64, weather: Weather) -> Self {
+        let mut dice = Dice::new(seed);
+        let dice = &mut dice;
+        // A selector by owner says nothing clear of a target with several.
+        let foreign = dice.percent(30);
+        let plan = Plan::new(dice, weather, foreign);
+        let mut world = World::new(dice);
+        if weather == Weather::Calm {
+            for slot in &mut world.slots {
+                slot.workload = slot.workload.map(|workload| workload % 3);
+                slot.uid = Some(1000);
+                slot.child = None;
+            }
+            world.slots.truncate(SLOTS);
+            world.slots.iter_mut().skip(3).for_each(|slot| slot.alive = false);
+        }
+        let cap = if dice.percent(90) { Mode::Enforce } else { Mode::Watch };
+        let length = dice.of(20, 120).min(dice.of(20, 120));
+        let mut events = Vec::new();
+        let mut edited = plan.clone();
+        let mut fixes: Vec<Change> = Vec::new();
+        for _ in 0..length {
+            let beat = beat(dice, (weather, foreign), &mut fixes, &world);
+            events.push(beat);
+            events.extend(report(dice, weather));
+            if weather == Weather::Rough && dice.percent(12) {
+                events.push(rare(dice, &mut edited, foreign));
+            }
+        }
+        Self { plan, cap, world, events }
+    }
+
+    /// For people: the policy, then an event a line.
+    pub fn told(&self) -> String {
+        let slots = self.world.slots.iter().filter(|slot| slot.alive);
+        let mut text = format!("cap {:?}\n", self.cap);
+        text.extend(self.plan.rules.iter().map(|rule| format!("{rule:?}\n")));
+        text += &format!("{:?} {:?} {:?}\n", self.plan.interval, self.plan.limits, self.plan.protect);
+        text.extend(slots.map(|slot| format!("{slot:?}\n")));
+        text.extend(self.events.iter().map(|event| format!("{event:?}\n")));
+        text
+    }
+
+    /// Walks; tells where the engine and the oracle differ.
+    pub fn walk(&self) -> Result<Seen, String> {
+        let mut walk = Walk {
+            engine: Engine::new(self.plan.policy(), self.cap),
+            oracle: Oracle::new(self.plan.clone(), self.cap),
+            world: self.world.clone(),
+            cap: self.cap,
+            shown: None,
+            seen: Seen::default(),
+            acting: None,
+        };
+        for (place, event) in self.events.iter().enumerate() {
+            walk.take(event).map_err(|error| format!("event {place}, {event:?}: {error}"))?;
+        }
+        Ok(Seen { acts: walk.oracle.acts, enforced: walk.oracle.enforced, flags: walk.oracle.flags, ..walk.seen })
+    }
+}
+
+fn beat(dice: &mut Dice, (weather, foreign): (Weather, bool), fixes: &mut Vec<Change>, world: &World) -> Event {
+    let calm = weather == Weather::Calm;
+    let mut changes: Vec<Change> = std::mem::take(fixes);
+    let often = if calm { 12 } else { 25 };
+    if dice.percent(often) {
+        changes.push(ordinary(dice, calm));
+    }
+    if !calm && dice.percent(12) {
+        let (change, fix) = trouble(dice, foreign, world);
+        changes.push(change);
+        fixes.push(fix);
+    }
+    let ms = match dice.below(100) {
+        _ if calm => INTERVAL,
+        0..85 => INTERVAL,
+        85..90 => dice.of(1, 2 * INTERVAL),
+        90..95 => INTERVAL * dice.of(2, 5),
+        95..98 => INTERVAL * dice.of(5, 200),
+        _ => dice.of(1, 4_000_000),
+    };
+    let late = match dice.below(100) {
+        _ if calm => 10,
+        0..94 => dice.of(0, 3000),
+        94..97 => dice.of(9_900, 10_100),
+        _ => dice.of(10_001, 60_000),
+    };
+    Event::Beat { changes, ms, late }
+}
+
+fn slot(dice: &mut Dice) -> usize {
+    usize::try_from(dice.below(SLOTS as u64)).unwrap()
+}
+
+fn ordinary(dice: &mut Dice, calm: bool) -> Change {
+    let place = if calm { slot(dice) % 3 } else { slot(dice) };
+    match dice.below(if calm { 6 } else { 12 }) {
+        0 | 1 => Change::Util(place, Some(dice.pick(&[0, 0, 0, 1, 2, 60]))),
+        2 => Change::Cpu(place, dice.pick(&[0.0, 0.0, 0.01, 0.9])),
+        3 => Change::Memory(place, Some(dice.pick(&[100, 600, 2000]))),
+        4 => Change::Orphaned(place, Some(dice.percent(50))),
+        5 => Change::Free(place, Some(dice.pick(&[1000, 7000, 9000]))),
+        6 => Change::End(place),
+        7 => Change::Begin(place),
+        8 => Change::Reuse(place),
+        9 => Change::CardUtil(place, Some(dice.pick(&[0, 3, 90]))),
+        10 => Change::Gpus(place, dice.pick(&[1, 1, 2, 3, 7])),
+        _ => Change::State(place, dice.pick(&["sleeping", "zombie_leader", "disk_sleep"])),
+    }
+}
+
+/// Something that is mended at the next beat.
+fn trouble(dice: &mut Dice, foreign: bool, world: &World) -> (Change, Change) {
+    let place = slot(dice);
+    match dice.below(17) {
+        0 | 1 => (Change::Util(place, None), Change::Util(place, Some(0))),
+        2 => (Change::Memory(place, None), Change::Memory(place, Some(600))),
+        3 => (Change::Confirmed(place, false), Change::Confirmed(place, true)),
+        4 => (Change::Fault(place, Some("timeout")), Change::Fault(place, None)),
+        5 => (Change::Listed(place, false), Change::Listed(place, true)),
+        6 => (Change::Nvml(false), Change::Nvml(true)),
+        7 => (Change::Proc(false), Change::Proc(true)),
+        8 => (Change::Relatives(false), Change::Relatives(true)),
+        9 => (Change::Fault(place, Some("lost")), Change::Fault(place, None)),
+        10 => (Change::Free(place, None), Change::Free(place, Some(1000))),
+        11 => (Change::Host(false), Change::Host(true)),
+        12 => (Change::BootKnown(false), Change::BootKnown(true)),
+        13 => (Change::Interval(15_000), Change::Interval(INTERVAL)),
+        14 => (Change::Comm(place, dice.pick(&["sshd", "nv-hostengine"])), Change::Comm(place, "train")),
+        15 if foreign => {
+            let child = dice.pick(&[("sshd", None), ("worker", Some(1007)), ("worker", Some(0))]);
+            (Change::Child(place, Some(child)), Change::Child(place, world.slots[place].child))
+        }
+        15 => (Change::Absent(place, true), Change::Absent(place, false)),
+        _ => {
+            let uid = dice.pick(&[None, Some(0)]);
+            (Change::Owner(place, uid), Change::Owner(place, Some(1000)))
+        }
+    }
+}
+
+fn report(dice: &mut Dice, weather: Weather) -> Option<Event> {
+    if !dice.percent(60) {
+        return None;
+    }
+    let outcome = if weather == Weather::Calm {
+        Outcome::Done
+    } else {
+        dice.pick(&[
+            Outcome::Released,
+            Outcome::Released,
+            Outcome::Done,
+            Outcome::Done,
+            Outcome::Undetermined,
+            Outcome::GoneNotReleased,
+            Outcome::Unkillable,
+            Outcome::Failed,
+            Outcome::IdentityChanged,
+            Outcome::Refused,
+            Outcome::Gone,
+            Outcome::Cancelled,
+        ])
+    };
+    Some(Event::Report(outcome, dice.percent(70)))
+}
+
+fn rare(dice: &mut Dice, edited: &mut Plan, foreign: bool) -> Event {
+    const OUTSIDE: [Hold; 3] = [Hold::InvalidFile, Hold::Audit, Hold::Rights];
+    match dice.below(16) {
+        0 | 1 => Event::Again,
+        2 => Event::Ahead,
+        3 => Event::StrayReport(Outcome::Failed),
+        4..7 => {
+            *edited = reloaded(dice, edited, foreign);
+            let cap = if dice.percent(85) { Mode::Enforce } else { Mode::Watch };
+            Event::Reload(Box::new(edited.clone()), cap)
+        }
+        7 | 8 => Event::Restart { reboot: dice.percent(25) },
+        9 => Event::Pause(dice.percent(50).then(|| dice.of(1, 60_000))),
+        10 | 11 => Event::Resume,
+        12 => Event::Hold(dice.pick(&OUTSIDE), true),
+        13 | 14 => Event::Hold(dice.pick(&OUTSIDE), false),
+        _ => Event::WallStep(dice.pick(&[-7_200_000, -1000, 1000, 7_200_000])),
+    }
+}
+
+fn reloaded(dice: &mut Dice, before: &Plan, foreign: bool) -> Plan {
+    let mut plan = before.clone();
+    match dice.below(5) {
+        0 => {}
+        1 if plan.rules.len() > 1 => drop(plan.rules.remove(0)),
+        2 => plan.rules.reverse(),
+        3 if dice.percent(30) => plan = Plan::new(dice, Weather::Rough, foreign),
+        _ => {
+            let place = usize::try_from(dice.below(plan.rules.len() as u64)).unwrap();
+            Arc::make_mut(&mut plan.rules[place]).edit(dice);
+        }
+    }
+    let mut conditions: Vec<_> = plan.rules.iter().map(|rule| rule.condition.clone()).collect();
+    let mut names: Vec<&String> = plan.rules.iter().map(|rule| &rule.name).collect();
+    let all = conditions.len();
+    conditions.sort();
+    conditions.dedup();
+    names.sort();
+    names.dedup();
+    if conditions.len() == all && names.len() == all { plan } else { before.clone() }
+}
+
+struct Walk {
+    engine: Engine,
+    oracle: Oracle,
+    world: World,
+    cap: Mode,
+    shown: Option<Arc<View>>,
+    seen: Seen,
+    /// The deed in flight: id, target, mode.
+    acting: Option<(u64, String, Mode)>,
+}
+
+impl Walk {
+    fn take(&mut self, event: &Event) -> Result<(), String> {
+        match event {
+            Event::Beat { changes, ms, late } => {
+                changes.iter().for_each(|change| self.world.apply(change));
+                self.world.pass(*ms);
+                let view = View::between(self.shown.as_deref(), self.world.seen());
+                self.show(Arc::new(view), *late)
+            }
+            Event::Again => match self.shown.clone() {
+                Some(view) => self.show(view, 20),
+                None => Ok(()),
+            },
+            Event::Ahead => {
+                let mut snapshot = self.world.seen();
+                snapshot.boot_ms += 3000;
+                let view = View::between(self.shown.as_deref(), snapshot);
+                self.judge(Arc::new(view), self.now(0))
+            }
+            Event::Report(outcome, ends) => {
+                self.report(*outcome, *ends);
+                Ok(())
+            }
+            Event::StrayReport(outcome) => {
+                let stray = Report { id: u64::MAX, outcome: *outcome, detail: String::new(), released: None };
+                self.engine.report(&stray);
+                Ok(())
+            }
+            Event::Reload(plan, cap) => self.reload(plan, *cap),
+            Event::Restart { reboot } => self.restart(*reboot),
+            Event::Pause(ms) => {
+                let until = ms.map(|ms| self.world.wall_ms() + ms);
+                let until = until.map(Duration::from_millis);
+                let cancel = self.engine.pause(Pause { until, reason: "a test".to_owned() });
+                self.oracle.pause(ms.map(|ms| self.world.wall_ms() + ms));
+                let flying = self.acting.as_ref().map(|(id, ..)| *id);
+                ensure!(cancel == flying, "a pause cancels {cancel:?}, not {flying:?}");
+                Ok(())
+            }
+            Event::Resume => {
+                self.engine.resume();
+                self.oracle.resume();
+                Ok(())
+            }
+            Event::Hold(hold, holds) => {
+                self.engine.hold(*hold, if *holds { Holds::Yes } else { Holds::No });
+                self.oracle.hold(*hold, *holds);
+                Ok(())
+            }
+            Event::WallStep(ms) => {
+                self.world.wall_offset += ms;
+                Ok(())
+            }
+        }
+    }
+
+    fn now(&self, late: u64) -> Now {
+        Now {
+            boot: Duration::from_millis(self.world.boot_ms + late),
+            wall: Duration::from_millis(self.world.wall_ms() + late),
+        }
+    }
+
+    fn show(&mut self, view: Arc<View>, late: u64) -> Result<(), String> {
+        let now = self.now(late);
+        self.seen.beats += 1;
+        self.shown = Some(view.clone());
+        self.judge(view, now)
+    }
+
+    fn judge(&mut self, view: Arc<View>, now: Now) -> Result<(), String> {
+        let result = self.engine.tick(now, view.clone());
+        self.oracle.ticked(now, &view, &result)?;
+        for verdict in result.iter().flatten() {
+            if let bailiff_enforcer::verdict::What::Act(id, _) = &verdict.what {
+                self.acting = Some((*id, verdict.subject.id.to_string(), verdict.mode));
+            }
+        }
+        let flying = self.acting.as_ref().map(|(id, ..)| *id);
+        ensure!(self.engine.in_flight() == flying, "in flight: {:?}, not {flying:?}", self.engine.in_flight());
+        Ok(())
+    }
+
+    fn report(&mut self, outcome: Outcome, ends: bool) {
+        let Some((id, target, mode)) = self.acting.take() else { return };
+        let outcome = if mode == Mode::Watch { Outcome::Watched } else { outcome };
+        self.engine.report(&Report { id, outcome, detail: String::new(), released: None });
+        self.oracle.reported(id, outcome);
+        if outcome == Outcome::Released && ends {
+            for slot in &mut self.world.slots {
+                let process = format!("process:{}@{}", slot.pid, slot.ticks);
+                slot.alive &= target != process;
+            }
+        }
+    }
+
+    fn reload(&mut self, plan: &Plan, cap: Mode) -> Result<(), String> {
+        let reloaded = self.engine.reload(plan.policy(), cap);
+        self.cap = cap;
+        let must = self.oracle.reload(plan.clone(), cap);
+        let flying = self.acting.as_ref().map(|(id, ..)| *id);
+        if must {
+            ensure!(reloaded.cancel == flying, "a reload cancels {:?}, not {flying:?}", reloaded.cancel);
+        }
+        if let Some(id) = reloaded.cancel {
+            self.oracle.cancelled(id);
+            ensure!(Some(id) == flying, "a reload cancels {id}, and {flying:?} is in flight");
+        }
+        Ok(())
+    }
+
+    fn restart(&mut self, reboot: bool) -> Result<(), String> {
+        let text = serde_json::to_string(&self.engine.saved()).map_err(|error| error.to_string())?;
+        let saved = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+        if reboot {
+            self.world.reboot();
+            self.shown = None;
+        }
+        self.engine = Engine::new(self.oracle.plan().policy(), self.cap);
+        self.engine.restore(saved, self.now(0));
+        self.acting = None;
+        self.oracle.restarted();
+        Ok(())
+    }
+}
+
+/// Traces from seeds. Proptest makes a failing one smaller by leaving events out.
+#[derive(Debug)]
+pub struct Traces(pub Weather);
+
+impl Strategy for Traces {
+    type Tree = Shrinking;
+    type Value = Trace;
+
+    fn new_tree(&self, runner: &mut TestRunner) -> NewTree<Self> {
+        use proptest::prelude::Rng as _;
+        let trace = Trace::new(runner.rng().next_u64(), self.0);
+        let chunk = trace.events.len();
+        Ok(Shrinking { trace, at: 0, chunk, before: None })
+    }
+}
+
+/// A trace that may lose events: large parts first.
+#[derive(Debug)]
+pub struct Shrinking {
+    trace: Trace,
+    at: usize,
+    chunk: usize,
+    before: Option<Vec<Event>>,
+}
+
+impl ValueTree for Shrinking {
+    type Value = Trace;
+
+    fn current(&self) -> Trace {
+        self.trace.clone()
+    }
+
+    fn simplify(&mut self) -> bool {
+        loop {
+            if self.at >= self.trace.events.len() {
+                self.chunk /= 2;
+                self.at = 0;
+            }
+            if self.chunk == 0 || self.trace.events.is_empty() {
+                return false;
+            }
+            let end = (self.at + self.chunk).min(self.trace.events.len());
+            self.before = Some(self.trace.events.clone());
+            self.trace.events.drain(self.at..end);
+            return true;
+        }
+    }
+
+    fn complicate(&mut self) -> bool {
+        let Some(before) = self.before.take() else { return false };
+        self.trace.events = before;
+        self.at += self.chunk;
+        self.simplify()
+    }
+}

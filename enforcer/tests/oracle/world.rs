@@ -1,0 +1,361 @@
+//! A small node: GPUs, processes and sources, changed a little from beat to beat, and seen as snapshots.
+
+use std::collections::BTreeMap;
+
+use bailiff_snapshot::{Place, wire};
+
+use crate::dice::Dice;
+
+pub const MIB: u64 = 1 << 20;
+pub const INTERVAL: u64 = 5000;
+pub const SLOTS: usize = 6;
+
+/// One that holds memory, or held it.
+#[derive(Debug, Clone)]
+pub struct Slot {
+    pub alive: bool,
+    pub pid: u32,
+    pub ticks: u64,
+    pub uid: Option<u32>,
+    pub comm: &'static str,
+    pub workload: Option<u8>,
+    /// Bits: which GPUs.
+    pub gpus: u8,
+    pub mib: Option<u64>,
+    pub util: Option<u32>,
+    pub cpu_rate: f64,
+    pub cpu: f64,
+    pub confirmed: bool,
+    pub listed_but_gone: bool,
+    pub orphaned: Option<bool>,
+    pub state: &'static str,
+    pub contained: bool,
+    /// A process below it that holds nothing: its name and owner.
+    pub child: Option<(&'static str, Option<u32>)>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Card {
+    pub fault: Option<&'static str>,
+    pub listed: bool,
+    pub util: Option<u32>,
+    pub free_mib: Option<u64>,
+    pub mig: bool,
+    pub absent: bool,
+}
+
+/// All there is.
+#[derive(Debug, Clone)]
+pub struct World {
+    pub slots: Vec<Slot>,
+    pub cards: Vec<Card>,
+    pub nvml: bool,
+    pub proc: bool,
+    pub relatives: bool,
+    pub host: bool,
+    pub boot: u32,
+    pub boot_known: bool,
+    pub boot_ms: u64,
+    pub wall_offset: i64,
+    pub interval: u64,
+    pub seq: u64,
+}
+
+/// A little thing that happens.
+#[derive(Debug, Clone)]
+pub enum Change {
+    Util(usize, Option<u32>),
+    Cpu(usize, f64),
+    Memory(usize, Option<u64>),
+    Owner(usize, Option<u32>),
+    Comm(usize, &'static str),
+    Confirmed(usize, bool),
+    ListedButGone(usize, bool),
+    Orphaned(usize, Option<bool>),
+    State(usize, &'static str),
+    End(usize),
+    /// The pid is used again at once.
+    Reuse(usize),
+    Begin(usize),
+    Gpus(usize, u8),
+    Child(usize, Option<(&'static str, Option<u32>)>),
+    Fault(usize, Option<&'static str>),
+    Listed(usize, bool),
+    CardUtil(usize, Option<u32>),
+    Free(usize, Option<u64>),
+    Mig(usize, bool),
+    Absent(usize, bool),
+    Nvml(bool),
+    Proc(bool),
+    Relatives(bool),
+    Host(bool),
+    BootKnown(bool),
+    Interval(u64),
+}
+
+impl World {
+    /// A node in which most are idle.
+    pub fn new(dice: &mut Dice) -> Self {
+        let cards = dice.of(1, 3);
+        let used = usize::try_from(dice.of(1, SLOTS as u64)).unwrap();
+        let slots = (0..SLOTS).map(|place| Slot::new(place, used, cards, dice)).collect();
+        let card = |_| Card {
+            fault: None,
+            listed: true,
+            util: Some(0),
+            free_mib: Some(1000),
+            mig: false,
+            absent: false,
+        };
+        Self {
+            slots,
+            cards: (0..cards).map(card).collect(),
+            nvml: true,
+            proc: true,
+            relatives: true,
+            host: true,
+            boot: 1,
+            boot_known: true,
+            boot_ms: 10_000_000,
+            wall_offset: 1_700_000_000_000,
+            interval: INTERVAL,
+            seq: 1,
+        }
+    }
+
+    pub fn wall_ms(&self) -> u64 {
+        self.boot_ms.checked_add_signed(self.wall_offset).unwrap()
+    }
+
+    /// Lets time pass.
+    pub fn pass(&mut self, ms: u64) {
+        self.boot_ms += ms;
+        self.seq += 1;
+        #[expect(clippy::cast_precision_loss, reason = "small")]
+        for slot in self.slots.iter_mut().filter(|slot| slot.alive) {
+            slot.cpu += slot.cpu_rate * ms as f64 / 1000.0;
+        }
+    }
+
+    pub fn reboot(&mut self) {
+        self.boot += 1;
+        // Wall time goes on.
+        let lost = self.boot_ms - 100_000;
+        self.wall_offset += i64::try_from(lost).unwrap();
+        self.boot_ms = 100_000;
+        for slot in &mut self.slots {
+            slot.ticks = 100;
+        }
+    }
+
+    pub fn apply(&mut self, change: &Change) {
+        let fresh = self.boot_ms / 10;
+        match *change {
+            Change::Util(place, util) => self.slots[place].util = util,
+            Change::Cpu(place, rate) => self.slots[place].cpu_rate = rate,
+            Change::Memory(place, mib) => self.slots[place].mib = mib,
+            Change::Owner(place, uid) => self.slots[place].uid = uid,
+            Change::Comm(place, comm) => self.slots[place].comm = comm,
+            Change::Confirmed(place, confirmed) => self.slots[place].confirmed = confirmed,
+            Change::ListedButGone(place, gone) => self.slots[place].listed_but_gone = gone,
+            Change::Orphaned(place, orphaned) => self.slots[place].orphaned = orphaned,
+            Change::State(place, state) => self.slots[place].state = state,
+            Change::End(place) => self.slots[place].alive = false,
+            Change::Reuse(place) => {
+                let slot = &mut self.slots[place];
+                (slot.alive, slot.ticks, slot.cpu) = (true, fresh, 0.0);
+            }
+            Change::Begin(place) => {
+                let slot = &mut self.slots[place];
+                if !slot.alive {
+                    (slot.alive, slot.ticks, slot.cpu) = (true, fresh, 0.0);
+                }
+            }
+            Change::Gpus(place, gpus) => self.slots[place].gpus = gpus,
+            Change::Child(place, child) => self.slots[place].child = child,
+            Change::Fault(place, fault) => self.card(place).fault = fault,
+            Change::Listed(place, listed) => self.card(place).listed = listed,
+            Change::CardUtil(place, util) => self.card(place).util = util,
+            Change::Free(place, mib) => self.card(place).free_mib = mib,
+            Change::Mig(place, mig) => self.card(place).mig = mig,
+            Change::Absent(place, absent) => self.card(place).absent = absent,
+            Change::Nvml(up) => self.nvml = up,
+            Change::Proc(up) => self.proc = up,
+            Change::Relatives(known) => self.relatives = known,
+            Change::Host(host) => self.host = host,
+            Change::BootKnown(known) => self.boot_known = known,
+            Change::Interval(interval) => self.interval = interval,
+        }
+    }
+
+    fn card(&mut self, place: usize) -> &mut Card {
+        let count = self.cards.len();
+        &mut self.cards[place % count]
+    }
+
+    /// What the exporter would say.
+    pub fn seen(&self) -> wire::Snapshot {
+        let source = |up| wire::Source { up, fault: (!up).then(|| "timeout".to_owned()) };
+        let gpus: Vec<wire::Gpu> = if self.nvml {
+            let present = self.cards.iter().enumerate().filter(|(_, card)| !card.absent);
+            present.map(|(place, card)| self.gpu(place, card)).collect()
+        } else {
+            Vec::new()
+        };
+        let listed = |slot: &&Slot| gpus.iter().any(|gpu| gpu.holders.iter().any(|it| it.pid == slot.pid));
+        let processes: Vec<wire::Process> =
+            self.slots.iter().filter(listed).map(|slot| self.process(slot)).collect();
+        let relatives = (self.relatives && self.proc).then(|| {
+            let parents = self.slots.iter().filter(|slot| slot.alive && !slot.listed_but_gone);
+            parents.filter_map(Slot::relative).collect()
+        });
+        wire::Snapshot {
+            version: wire::VERSION,
+            seq: self.seq,
+            boot_id: self.boot_known.then(|| format!("boot-{}", self.boot)),
+            wall_ms: self.wall_ms(),
+            boot_ms: self.boot_ms,
+            interval_ms: self.interval,
+            pid_namespace: if self.host { "host" } else { "other" }.to_owned(),
+            sources: BTreeMap::from([
+                ("nvml".to_owned(), source(self.nvml)),
+                ("proc".to_owned(), source(self.proc)),
+            ]),
+            gpus,
+            processes,
+            openers: None,
+            relatives,
+        }
+    }
+
+    fn gpu(&self, place: usize, card: &Card) -> wire::Gpu {
+        let holding = |slot: &&Slot| slot.alive && slot.gpus & (1 << place) != 0;
+        let told = card.listed && card.fault.is_none();
+        let holders: Vec<wire::Holder> =
+            self.slots.iter().filter(|_| told).filter(holding).map(Slot::holder).collect();
+        wire::Gpu {
+            index: place.to_string(),
+            uuid: Some(format!("GPU-{place}")),
+            name: Some("Fake".to_owned()),
+            parent_uuid: None,
+            minor: u32::try_from(place).ok(),
+            fault: card.fault.map(str::to_owned),
+            mig: card.mig,
+            memory: card.free_mib.filter(|_| card.fault.is_none()).map(|free| wire::Memory {
+                total: 80_000 * MIB,
+                free: free * MIB,
+                used: (80_000 - free) * MIB,
+                unaccounted: Some(0),
+            }),
+            utilization: card.util.filter(|_| card.fault.is_none()),
+            compute_mode: None,
+            listed: told.then_some(holders.len() as u64),
+            holders,
+        }
+    }
+
+    fn process(&self, slot: &Slot) -> wire::Process {
+        if slot.listed_but_gone && self.proc {
+            return wire::Process {
+                pid: slot.pid,
+                start_ticks: None,
+                first_seq: Some(7),
+                state: "gone".to_owned(),
+                facts: None,
+            };
+        }
+        let known = slot.confirmed && self.proc;
+        wire::Process {
+            pid: slot.pid,
+            start_ticks: known.then_some(slot.ticks),
+            first_seq: (!known).then_some(7),
+            state: if known { slot.state } else { "unknown" }.to_owned(),
+            facts: known.then(|| slot.facts()),
+        }
+    }
+}
+
+impl Slot {
+    fn new(place: usize, used: usize, cards: u64, dice: &mut Dice) -> Self {
+        Self {
+            alive: place < used,
+            pid: 4100 + u32::try_from(place).unwrap() * 10,
+            ticks: 100,
+            uid: Some(dice.pick(&[1000, 1000, 1001])),
+            comm: "train",
+            workload: if dice.percent(92) { Some(u8::try_from(dice.below(6)).unwrap()) } else { None },
+            gpus: u8::try_from(dice.of(1, (1 << cards) - 1)).unwrap(),
+            mib: Some(dice.pick(&[100, 600, 2000, 5000])),
+            util: Some(if dice.percent(75) { 0 } else { 80 }),
+            cpu_rate: if dice.percent(75) { 0.0 } else { 0.9 },
+            cpu: 1000.0,
+            confirmed: true,
+            listed_but_gone: false,
+            orphaned: Some(dice.percent(20)),
+            state: "sleeping",
+            contained: dice.percent(30),
+            child: dice.percent(30).then_some(("worker", None)),
+        }
+    }
+
+    fn holder(&self) -> wire::Holder {
+        wire::Holder {
+            pid: self.pid,
+            kinds: "C".to_owned(),
+            memory: self.mib.map(|mib| mib * MIB),
+            utilization: self.util,
+            unknown: None,
+            idle_ms: 0,
+        }
+    }
+
+    fn workload_name(&self) -> Option<String> {
+        Some(match self.workload? {
+            0 => "tree:4100@100".to_owned(),
+            1 => "slurm:77".to_owned(),
+            2 => "pod:aaaa".to_owned(),
+            3 => "container:bbbb".to_owned(),
+            4 => "unit:/system.slice/train.service".to_owned(),
+            other => format!("slurm:{other}"),
+        })
+    }
+
+    fn facts(&self) -> wire::Facts {
+        wire::Facts {
+            comm: self.comm.to_owned(),
+            ppid: 3000,
+            uid: self.uid,
+            user: self.uid.map(|uid| format!("user-{uid}")),
+            place: Place {
+                cgroup: "/made.slice".to_owned(),
+                container: self.contained.then(|| "c0ffee".to_owned()),
+                ..Place::default()
+            },
+            command: None,
+            cpu_seconds: self.cpu,
+            io_bytes: None,
+            orphaned: self.orphaned,
+            reaped_cpu_seconds: Some(0.0),
+            workload: self.workload_name(),
+            exe: None,
+            groups: None,
+            role: None,
+        }
+    }
+
+    fn relative(&self) -> Option<wire::Relative> {
+        let (comm, uid) = self.child?;
+        Some(wire::Relative {
+            pid: self.pid + 1,
+            start_ticks: self.ticks + 1,
+            ppid: self.pid,
+            uid: uid.or(self.uid),
+            comm: comm.to_owned(),
+            state: "sleeping".to_owned(),
+            workload: self.workload_name().unwrap_or_default(),
+            cgroup: "/made.slice".to_owned(),
+            cpu_seconds: 1.0,
+            reaped_cpu_seconds: 0.0,
+        })
+    }
+}
