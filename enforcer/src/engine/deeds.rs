@@ -202,7 +202,7 @@ impl Engine {
         let number = self.populations[owner.kind as usize].number(&owner.id);
         let judge = self.judges.get_mut(candidate.rule);
         if let Some(progress) = number.zip(judge).and_then(|(number, judge)| judge.progress(number)) {
-            progress.decided = true;
+            (progress.decided, progress.told) = (true, None);
             self.deeds.chosen = Some(Chosen::new(candidate, view));
         }
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use bailiff_enforcer::engine::{Now, Skip};
 use bailiff_enforcer::policy::{Action, Kind, Mode};
-use bailiff_snapshot::Truth;
 use bailiff_enforcer::verdict::{Hold, Outcome, Verdict, What};
 use bailiff_enforcer::view::View;
+use bailiff_snapshot::Truth;
 
 use crate::plan::{Plan, RulePlan, samples};
 use crate::seen::{self, Seen, Sight, Traces};
@@ -231,7 +231,8 @@ impl Oracle {
             self.failures += 1;
             self.failures_in_all += 1;
             self.failure_open |= self.failures >= 3;
-            self.failed.insert(deed.target.clone(), Traces { gpus: deed.gpus.clone(), pids: deed.pids.clone() });
+            self.failed
+                .insert(deed.target.clone(), Traces { gpus: deed.gpus.clone(), pids: deed.pids.clone() });
             self.refused.insert(deed.target.clone());
         } else {
             self.failures = 0;
@@ -275,7 +276,9 @@ impl Oracle {
         let Some(flying) = self.in_flight.and_then(|id| self.deeds.iter().find(|deed| deed.id == id)) else {
             return false;
         };
-        let Some(old) = before.rules.iter().find(|old| old.condition == flying.condition) else { return false };
+        let Some(old) = before.rules.iter().find(|old| old.condition == flying.condition) else {
+            return false;
+        };
         let now = self.plan.rules.iter().find(|rule| rule.condition == old.condition);
         let must = flying.mode == Mode::Enforce && now.is_none_or(|rule| self.mode(rule) == Mode::Watch);
         // What was cancelled once need not be again.
@@ -409,7 +412,11 @@ impl Oracle {
                         needed: samples(rule.span, view.snapshot.interval_ms),
                         interval: view.snapshot.interval_ms,
                         protected,
-                        workload: target.processes.first().and_then(|it| seen::workload(it)).map(str::to_owned),
+                        workload: target
+                            .processes
+                            .first()
+                            .and_then(|it| seen::workload(it))
+                            .map(str::to_owned),
                     },
                 );
             }
@@ -431,7 +438,8 @@ impl Oracle {
     }
 
     fn breakers(&mut self, sight: &Sight<'_>, found: &BTreeMap<(Arc<str>, String), Found>) {
-        let loose = sight.view.snapshot.processes.iter().filter(|process| seen::workload(process).is_none()).count();
+        let loose =
+            sight.view.snapshot.processes.iter().filter(|process| seen::workload(process).is_none()).count();
         let workloads = sight.of(Kind::Workload).len();
         let (mut surely, mut perhaps) = (BTreeSet::new(), BTreeSet::new());
         for rule in self.plan.rules.iter().filter(|rule| rule.destructive()) {
@@ -445,7 +453,8 @@ impl Oracle {
                 if rule.pick.is_some() {
                     perhaps.extend(sight.of(Kind::Workload).iter().map(|target| target.id.clone()));
                 }
-                let counted = self.mode(rule) == Mode::Enforce && it.protected == Truth::False && rule.of != Kind::Gpu;
+                let counted =
+                    self.mode(rule) == Mode::Enforce && it.protected == Truth::False && rule.of != Kind::Gpu;
                 if let (true, Some(workload)) = (counted, &it.workload) {
                     surely.insert(workload.clone());
                 }
@@ -490,8 +499,10 @@ impl Oracle {
                 let track = self.tracks.get_mut(&key).unwrap();
                 let said: Vec<&What> = court.about(&rule.name, id).map(|verdict| &verdict.what).collect();
                 self.flags += track.check_quiet(rule, found, &said).map_err(|error| {
-                    format!("{} about {id}: {error}; streak {} of {}; {:?}; {said:?}", rule.name, found.count,
-                        found.needed, track.marks)
+                    format!(
+                        "{} about {id}: {error}; streak {} of {}; {:?}; {said:?}",
+                        rule.name, found.count, found.needed, track.marks
+                    )
                 })?;
                 if std::mem::take(&mut track.stage.begins) {
                     self.matches += 1;
@@ -539,7 +550,10 @@ impl Oracle {
                 let gpu = court.found.get(&(condition.clone(), format!("gpu:{uuid}")));
                 gpu.is_some_and(|gpu| gpu.outcome == Truth::True && gpu.count >= due)
             };
-            ensure!(pick.traces.gpus.iter().any(long_enough), "no GPU of its matches for so long: {verdict:?}");
+            ensure!(
+                pick.traces.gpus.iter().any(long_enough),
+                "no GPU of its matches for so long: {verdict:?}"
+            );
             let told = |before: usize| {
                 self.picked.iter().any(|(name, step, whom, tick)| {
                     *name == condition && *step == before && *whom == id && *tick >= pick.began
@@ -548,7 +562,8 @@ impl Oracle {
             let fuzzy = pick.stage.fuzzy;
             ensure!(
                 fuzzy || (0..step).all(told),
-                "a step was left out for this one: {:?}: {verdict:?}", self.picked
+                "a step was left out for this one: {:?}: {verdict:?}",
+                self.picked
             );
             if !matches!(verdict.what, What::Due(_)) {
                 self.picked.push((condition, step, id, self.tick));
@@ -564,11 +579,17 @@ impl Oracle {
         for verdict in court.verdicts {
             match &verdict.what {
                 What::Due(_) => {
-                    ensure!(held.is_none() || verdict.mode == Mode::Watch, "decided under {held:?}: {verdict:?}");
+                    ensure!(
+                        held.is_none() || verdict.mode == Mode::Watch,
+                        "decided under {held:?}: {verdict:?}"
+                    );
                     self.check_deed(verdict, court, 0)?;
                 }
                 What::Act(id, _) => {
-                    ensure!(held.is_none() || verdict.mode == Mode::Watch, "done under {held:?}: {verdict:?}");
+                    ensure!(
+                        held.is_none() || verdict.mode == Mode::Watch,
+                        "done under {held:?}: {verdict:?}"
+                    );
                     ensure!(self.in_flight.is_none(), "two in flight: {verdict:?}");
                     ensure!(self.deeds.iter().all(|deed| deed.id < *id), "an id twice: {verdict:?}");
                     self.check_deed(verdict, court, 1)?;
@@ -596,7 +617,10 @@ impl Oracle {
         let young = !rule.grace.is_zero()
             && target.youngest_ms().is_none_or(|age| u128::from(age) < rule.grace.as_millis());
         ensure!(!young, "young: {verdict:?}");
-        ensure!(verdict.subject.members.iter().all(|member| member.key.is_some()), "not confirmed: {verdict:?}");
+        ensure!(
+            verdict.subject.members.iter().all(|member| member.key.is_some()),
+            "not confirmed: {verdict:?}"
+        );
         ensure!(verdict.mode == Mode::Watch || !self.failed.contains_key(&id), "failed before: {verdict:?}");
         self.check_budgets(verdict, target, court)?;
         self.check_cooldown(&rule, &id, court)?;
@@ -606,7 +630,10 @@ impl Oracle {
         let tracks = if rule.pick.is_some() { &mut self.picks } else { &mut self.tracks };
         let track = tracks.get_mut(&key).unwrap();
         if confirmed == 1 {
-            ensure!(track.stage.due == Some((self.tick - 1, step)), "not decided at the beat before: {verdict:?}");
+            ensure!(
+                track.stage.due == Some((self.tick - 1, step)),
+                "not decided at the beat before: {verdict:?}"
+            );
             ensure!(track.before() == Some(Truth::True), "not true at the beat before: {verdict:?}");
         } else {
             track.stage.due = Some((self.tick, step));
@@ -630,13 +657,15 @@ impl Oracle {
             return Ok(());
         }
         let limits = &self.plan.limits;
-        let recent: Vec<&Deed> =
-            self.deeds.iter().filter(|deed| deed.counts() && !deed.past).collect();
+        let recent: Vec<&Deed> = self.deeds.iter().filter(|deed| deed.counts() && !deed.past).collect();
         let of = |limit: u32, count: usize| usize::try_from(limit).unwrap() > count;
         ensure!(of(limits.per_node_hour, recent.len()), "the node's budget is used up: {verdict:?}");
         let users = recent.iter().filter(|deed| deed.uid == target.uid()).count();
         // Of several owners none is charged: such a one is refused where the deed is done.
-        ensure!(target.uid().is_none() || of(limits.per_user_hour, users), "the user's budget is used up: {verdict:?}");
+        ensure!(
+            target.uid().is_none() || of(limits.per_user_hour, users),
+            "the user's budget is used up: {verdict:?}"
+        );
         for gpu in target.gpus() {
             let gpus = recent.iter().filter(|deed| deed.gpus.contains(&gpu)).count();
             ensure!(of(limits.per_gpu_hour, gpus), "the budget of {gpu} is used up: {verdict:?}");
@@ -645,11 +674,14 @@ impl Oracle {
     }
 
     fn check_cooldown(&self, rule: &RulePlan, id: &str, court: &Court<'_>) -> Checked {
-        let number = self.match_numbers.get(&(rule.condition.clone(), id.to_owned())).copied().unwrap_or_default();
+        let number =
+            self.match_numbers.get(&(rule.condition.clone(), id.to_owned())).copied().unwrap_or_default();
         let before = self.deeds.iter().rev().find(|deed| {
             deed.condition == rule.condition && deed.target == id && deed.match_of != number && deed.counts()
         });
-        let Some(before) = before.filter(|_| rule.pick.is_none() && self.mode(rule) == Mode::Enforce) else { return Ok(()) };
+        let Some(before) = before.filter(|_| rule.pick.is_none() && self.mode(rule) == Mode::Enforce) else {
+            return Ok(());
+        };
         // The turn began with the first deed of that match.
         let first = self.deeds.iter().find(|deed| deed.match_of == before.match_of && deed.target == id);
         let waited = court.since(first.unwrap_or(before));
@@ -770,7 +802,8 @@ impl Oracle {
     }
 
     fn unburdened(&self, rule: &RulePlan, (_, id): &(Arc<str>, String)) -> bool {
-        let number = self.match_numbers.get(&(rule.condition.clone(), id.clone())).copied().unwrap_or_default();
+        let number =
+            self.match_numbers.get(&(rule.condition.clone(), id.clone())).copied().unwrap_or_default();
         let rested = rule.cooldown.is_zero()
             || !self.deeds.iter().any(|deed| deed.target == *id && deed.match_of != number);
         let enforced = self.deeds.iter().filter(|deed| deed.mode == Mode::Enforce).count();
@@ -955,7 +988,9 @@ impl Track {
             stage.begins = !stage.open;
             stage.open = true;
             while let Some(step) = rule.steps.get(stage.done) {
-                if step.action.destructive() || found.count < found.needed + samples(step.after, found.interval) {
+                if step.action.destructive()
+                    || found.count < found.needed + samples(step.after, found.interval)
+                {
                     break;
                 }
                 match &step.action {
@@ -984,7 +1019,8 @@ impl Track {
             };
             let step = rule.steps.iter().position(|step| step.action == action);
             let Some(step) = step else { return Err(format!("no such step: {what:?}")) };
-            let legal = matches && found.count >= found.needed + samples(rule.steps[step].after, found.interval);
+            let legal =
+                matches && found.count >= found.needed + samples(rule.steps[step].after, found.interval);
             ensure!(legal, "too early: {what:?}");
             ensure!(open || expected.contains(what), "not in its turn: {what:?}");
             if open {
@@ -998,7 +1034,10 @@ impl Track {
             ensure!(up || told.contains(&what), "not said: {what:?}");
         }
         let cleared = said.iter().any(|what| matches!(what, What::Clear(_)));
-        ensure!(!cleared || falses >= rule.clear_after || stage.fuzzy, "cleared after {falses} false samples");
+        ensure!(
+            !cleared || falses >= rule.clear_after || stage.fuzzy,
+            "cleared after {falses} false samples"
+        );
         let flags = u64::try_from(told.iter().filter(|what| matches!(what, What::Flag(_))).count()).unwrap();
         let must = stage.flagged && !stage.fuzzy && row >= rule.clear_after;
         ensure!(!must || cleared, "not cleared after {row} false samples");

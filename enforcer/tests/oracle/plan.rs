@@ -192,8 +192,7 @@ impl Plan {
     pub fn new(dice: &mut Dice, weather: Weather, foreign: bool) -> Self {
         let calm = weather == Weather::Calm;
         let count = if calm { 1 } else { dice.of(1, 3) };
-        let rules =
-            (0..count).map(|place| Arc::new(RulePlan::new(dice, place, weather, foreign))).collect();
+        let rules = (0..count).map(|place| Arc::new(RulePlan::new(dice, place, weather, foreign))).collect();
         let small = |dice: &mut Dice| u32::try_from(dice.of(1, 4)).unwrap();
         let tight = !calm && dice.percent(40);
         Self {
@@ -218,11 +217,7 @@ impl Plan {
 impl RulePlan {
     fn new(dice: &mut Dice, place: u64, weather: Weather, foreign: bool) -> Self {
         let calm = weather == Weather::Calm;
-        let of = if dice.percent(25) {
-            Kind::Gpu
-        } else {
-            dice.pick(&[Kind::Process, Kind::Workload])
-        };
+        let of = if dice.percent(25) { Kind::Gpu } else { dice.pick(&[Kind::Process, Kind::Workload]) };
         let samples = u32::try_from(dice.of(1, 6)).unwrap();
         let mut plan = Self {
             name: format!("rule-{place}"),

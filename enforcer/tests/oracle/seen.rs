@@ -1,9 +1,9 @@
 //! What a snapshot says of a target, read by the oracle itself: who is there, what is true of it, who is spared.
 
 use bailiff_enforcer::policy::Kind;
-use bailiff_snapshot::Truth;
 use bailiff_enforcer::value::Value;
 use bailiff_enforcer::view::View;
+use bailiff_snapshot::Truth;
 use bailiff_snapshot::wire;
 
 use crate::plan::{Cond, Plan};
@@ -64,7 +64,8 @@ fn all<'a>(view: &'a View, kind: Kind) -> Vec<Seen<'a>> {
     let snapshot = &view.snapshot;
     let mut found: Vec<Seen<'a>> = Vec::new();
     let seen = |id: String, processes: Vec<&'a wire::Process>, relatives, gpu| {
-        let cpu = view.targets.iter().find(|target| *target.id.0 == *id).map_or(Value::Unknown(""), |it| it.cpu);
+        let cpu =
+            view.targets.iter().find(|target| *target.id.0 == *id).map_or(Value::Unknown(""), |it| it.cpu);
         let held = holdings(snapshot, &processes);
         Seen { id, processes, relatives, gpu, held, cpu, snapshot }
     };

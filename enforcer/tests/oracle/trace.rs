@@ -19,7 +19,11 @@ use crate::world::{Change, INTERVAL, SLOTS, World};
 #[derive(Debug, Clone)]
 pub enum Event {
     /// Changes, then so many milliseconds, then a snapshot that comes so late.
-    Beat { changes: Vec<Change>, ms: u64, late: u64 },
+    Beat {
+        changes: Vec<Change>,
+        ms: u64,
+        late: u64,
+    },
     /// The last snapshot once more.
     Again,
     /// A snapshot of a time to come.
@@ -29,7 +33,9 @@ pub enum Event {
     /// Of a deed that nobody has begun.
     StrayReport(Outcome),
     Reload(Box<Plan>, Mode),
-    Restart { reboot: bool },
+    Restart {
+        reboot: bool,
+    },
     Pause(Option<u64>),
     Resume,
     Hold(Hold, bool),
@@ -111,11 +117,21 @@ impl Trace {
         for (place, event) in self.events.iter().enumerate() {
             walk.take(event).map_err(|error| format!("event {place}, {event:?}: {error}"))?;
         }
-        Ok(Seen { acts: walk.oracle.acts, enforced: walk.oracle.enforced, flags: walk.oracle.flags, ..walk.seen })
+        Ok(Seen {
+            acts: walk.oracle.acts,
+            enforced: walk.oracle.enforced,
+            flags: walk.oracle.flags,
+            ..walk.seen
+        })
     }
 }
 
-fn beat(dice: &mut Dice, (weather, foreign): (Weather, bool), fixes: &mut Vec<Change>, world: &World) -> Event {
+fn beat(
+    dice: &mut Dice,
+    (weather, foreign): (Weather, bool),
+    fixes: &mut Vec<Change>,
+    world: &World,
+) -> Event {
     let calm = weather == Weather::Calm;
     let mut changes: Vec<Change> = std::mem::take(fixes);
     let often = if calm { 12 } else { 25 };
@@ -352,7 +368,11 @@ impl Walk {
             }
         }
         let flying = self.acting.as_ref().map(|(id, ..)| *id);
-        ensure!(self.engine.in_flight() == flying, "in flight: {:?}, not {flying:?}", self.engine.in_flight());
+        ensure!(
+            self.engine.in_flight() == flying,
+            "in flight: {:?}, not {flying:?}",
+            self.engine.in_flight()
+        );
         Ok(())
     }
 
