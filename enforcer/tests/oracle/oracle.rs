@@ -622,7 +622,7 @@ impl Oracle {
             "not confirmed: {verdict:?}"
         );
         ensure!(verdict.mode == Mode::Watch || !self.failed.contains_key(&id), "failed before: {verdict:?}");
-        self.check_budgets(verdict, target, court)?;
+        self.check_budgets(verdict, target)?;
         self.check_cooldown(&rule, &id, court)?;
         let step = rule.steps.iter().position(|step| step.action == *action);
         let Some(step) = step else { return Err(format!("no such step: {verdict:?}")) };
@@ -652,7 +652,7 @@ impl Oracle {
         Ok(())
     }
 
-    fn check_budgets(&self, verdict: &Verdict, target: &Seen<'_>, court: &Court<'_>) -> Checked {
+    fn check_budgets(&self, verdict: &Verdict, target: &Seen<'_>) -> Checked {
         if verdict.mode != Mode::Enforce {
             return Ok(());
         }
@@ -776,7 +776,8 @@ impl Oracle {
                     continue;
                 };
                 let due = found.count >= found.needed + samples(step.after, found.interval);
-                if !stage.fuzzy && (!step.action.destructive() || !due || found.protected != Truth::False) {
+                let nobody = found.protected != Truth::False || key.1.contains('#');
+                if !stage.fuzzy && (!step.action.destructive() || !due || nobody) {
                     perhaps.remove(key);
                     continue;
                 }
