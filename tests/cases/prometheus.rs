@@ -8,6 +8,7 @@
     reason = "a case runs programs, reads files, compares exact figures and fails loudly"
 )]
 
+use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 

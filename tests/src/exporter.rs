@@ -1,24 +1,33 @@
 //! The real exporter, started over the fake driver.
 
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::{Deref, DerefMut};
+use std::process::{Command, Output};
 
+use crate::daemon::Daemon;
 use crate::fake::Scenario;
 use crate::page::Page;
-use crate::wait::until;
-use crate::{http, programs};
+use crate::programs;
 
 /// Short beats, so that a test counts beats instead of waiting.
 pub const BEATS: [&str; 7] =
     ["--interval", "100ms", "--deadline", "500ms", "--look-back", "200ms", "--trust-pid-namespace"];
 
 /// A running exporter, ended with its test.
-pub struct Exporter {
-    child: Child,
-    address: SocketAddr,
-    log: Arc<Mutex<Vec<String>>>,
+pub struct Exporter(Daemon);
+
+impl Deref for Exporter {
+    type Target = Daemon;
+
+    fn deref(&self) -> &Daemon {
+        &self.0
+    }
+}
+
+impl DerefMut for Exporter {
+    fn deref_mut(&mut self) -> &mut Daemon {
+        &mut self.0
+    }
 }
 
 impl Exporter {
@@ -48,55 +57,8 @@ impl Exporter {
     /// Where it does not listen.
     #[must_use]
     pub fn spawn_at(mut command: Command, address: SocketAddr) -> Self {
-        command.args(["--web.listen-address", &address.to_string()]).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the exporter starts");
-        let stderr = child.stderr.take().expect("it has an error output");
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let lines = Arc::clone(&log);
-        std::thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
-            }
-        });
-        let address = until("the exporter says where it listens", || {
-            let lines = log.lock().unwrap_or_else(PoisonError::into_inner);
-            lines.iter().find_map(|line| listening(line))
-        });
-        Self { child, address, log }
-    }
-
-    /// Where it listens.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Its pid.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// What it logged so far.
-    #[must_use]
-    pub fn log(&self) -> String {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).join("\n")
-    }
-
-    /// The page now.
-    ///
-    /// # Panics
-    /// Where it does not answer with one.
-    #[must_use]
-    pub fn page(&self) -> Page {
-        let answer = http::get(self.address, "/metrics", &[]).expect("the exporter answers");
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        Page::read(&answer.text())
-    }
-
-    /// Reads pages until one has the answer.
-    pub fn until<T>(&self, what: &str, mut ask: impl FnMut(&Page) -> Option<T>) -> T {
-        until(what, || ask(&self.page()))
+        command.args(["--web.listen-address", &address.to_string()]);
+        Self(Daemon::spawn("exporter", command))
     }
 
     /// The number of the newest snapshot.
@@ -134,36 +96,6 @@ impl Exporter {
         }
         pid == self.pid()
     }
-
-    /// Asks it to end, and gives its exit code.
-    ///
-    /// # Panics
-    /// Where it does not end.
-    pub fn stop(&mut self) -> Option<i32> {
-        let pid =
-            i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM)
-            .expect("our own child can be signalled");
-        self.ended()
-    }
-
-    /// Waits for it to end, and gives its exit code.
-    ///
-    /// # Panics
-    /// Where it does not end.
-    pub fn ended(&mut self) -> Option<i32> {
-        until("the exporter ends", || self.child.try_wait().expect("our own child can be waited for")).code()
-    }
-}
-
-impl Drop for Exporter {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("the exporter's log:\n{}", self.log());
-        }
-    }
 }
 
 /// The exporter over the fake driver, not started yet.
@@ -186,9 +118,4 @@ pub fn run(arguments: &[&str]) -> Output {
 fn has_role(pid: u32, role: &str) -> bool {
     let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     arguments.split(|byte| *byte == 0).nth(1) == Some(role.as_bytes())
-}
-
-fn listening(line: &str) -> Option<SocketAddr> {
-    let (_, address) = line.split_once("address=")?;
-    address.split_whitespace().next()?.trim_matches('"').parse().ok()
 }

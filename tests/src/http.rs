@@ -28,10 +28,22 @@ impl Answer {
 /// # Errors
 /// Where the server does not answer, or not in HTTP.
 pub fn get(address: SocketAddr, path: &str, headers: &[&str]) -> io::Result<Answer> {
+    request(address, ("GET", path), headers)
+}
+
+/// Posts nothing to a path.
+///
+/// # Errors
+/// Where the server does not answer, or not in HTTP.
+pub fn post(address: SocketAddr, path: &str) -> io::Result<Answer> {
+    request(address, ("POST", path), &["Content-Length: 0"])
+}
+
+fn request(address: SocketAddr, (method, path): (&str, &str), headers: &[&str]) -> io::Result<Answer> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(10))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     let headers: String = headers.iter().flat_map(|header| [*header, "\r\n"]).collect();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{headers}\r\n")?;
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{headers}\r\n")?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;

@@ -11,12 +11,17 @@
 
 pub mod beats;
 pub mod bench;
+pub mod daemon;
+pub mod enforcer;
 pub mod exporter;
 pub mod fake;
 pub mod holder;
+pub mod home;
 pub mod http;
+pub mod node;
 pub mod page;
 pub mod procfs;
 pub mod programs;
 pub mod prometheus;
+pub mod tenant;
 pub mod wait;

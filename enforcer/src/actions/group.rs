@@ -52,7 +52,7 @@ impl<'a> Group<'a> {
     pub(super) fn gather(
         census: &'a Census,
         deed: &'a Deed,
-        holding: BTreeSet<ProcessKey>,
+        (holding, table): (BTreeSet<ProcessKey>, &Table),
     ) -> Result<Self, Refusal> {
         let mut group = Self {
             census,
@@ -65,13 +65,12 @@ impl<'a> Group<'a> {
             began: clock::running(),
             denied: None,
         };
-        let table = census.everybody()?;
-        let wanted = group.wanted(&table);
+        let wanted = group.wanted(table);
         group.held = group.hold(&wanted)?;
         let found = group.found();
         group.notes = guard::identify(&deed.subject, &found)?;
         group.owner = owner(deed, &found)?;
-        guard::permit(group.owner, &found, &ourselves(&table), &deed.limits)?;
+        guard::permit(group.owner, &found, &ourselves(table), &deed.limits)?;
         Ok(group)
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::deed::Deed;
-use super::inbox::Inbox;
+use super::inbox::{Inbox, Task};
 use super::worker::Worker;
 use crate::audit::Audit;
 use crate::verdict::Report;
@@ -64,8 +64,13 @@ impl Hand {
         let (reports, receiver) = unbounded_channel();
         let worker = Worker { settings, audit, inbox: Arc::clone(&inbox) };
         let thread = std::thread::Builder::new().name("hand".to_owned()).spawn(move || {
-            while let Some(deed) = worker.inbox.next(|| worker.audit.retry()) {
-                let report = worker.act(&deed);
+            let mut prepared = None;
+            while let Some(task) = worker.inbox.next(|| worker.audit.retry()) {
+                let Task::Deed(deed) = task else {
+                    prepared = worker.prepare();
+                    continue;
+                };
+                let report = worker.act(&deed, prepared.take());
                 worker.inbox.done();
                 // Nobody listens while the program ends; the audit log has it.
                 drop(reports.send(report));
@@ -80,6 +85,11 @@ impl Hand {
     /// With the deed, where one is waiting or being done: it is one at a time.
     pub fn act(&self, deed: Deed) -> Result<(), Box<Deed>> {
         self.inbox.act(Box::new(deed))
+    }
+
+    /// Says that a deed is coming, so that it need not look at everybody first.
+    pub fn prepare(&self) {
+        self.inbox.prepare();
     }
 
     /// Whether a deed would be taken.
@@ -97,13 +107,18 @@ impl Hand {
     pub fn cancel(&self, id: u64) {
         self.inbox.cancel(id);
     }
-}
 
-impl Drop for Hand {
-    fn drop(&mut self) {
+    /// Ends it: what came of the step that it is in is written when this returns.
+    pub fn finish(&mut self) {
         self.inbox.stop();
         if let Some(thread) = self.thread.take() {
             drop(thread.join());
         }
+    }
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        self.finish();
     }
 }

@@ -26,7 +26,18 @@ struct Told {
     /// It is newer than what was fetched.
     fresh: bool,
     cancelled: Option<u64>,
+    /// A deed is coming.
+    prepare: bool,
     stop: bool,
+}
+
+/// What there is to do.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// A deed.
+    Deed(Box<Deed>),
+    /// A deed is coming: what it will need can be looked up now.
+    Prepare,
 }
 
 /// Shared by those who tell and the one who does.
@@ -80,6 +91,11 @@ impl Inbox {
         self.ring();
     }
 
+    pub(super) fn prepare(&self) {
+        self.told().prepare = true;
+        self.ring();
+    }
+
     pub(super) fn stop(&self) {
         self.told().stop = true;
         self.ring();
@@ -125,16 +141,20 @@ impl Inbox {
         self.hush();
     }
 
-    /// Waits for a deed, or for the end; `beat` is called at each snapshot.
-    pub(super) fn next(&self, beat: impl Fn()) -> Option<Box<Deed>> {
+    /// Waits for something to do, or for the end; `beat` is called at each snapshot.
+    pub(super) fn next(&self, beat: impl Fn()) -> Option<Task> {
         loop {
             {
                 let mut told = self.told();
+                let prepare = std::mem::take(&mut told.prepare);
                 if let Some(deed) = told.deed.take() {
-                    return Some(deed);
+                    return Some(Task::Deed(deed));
                 }
                 if told.stop {
                     return None;
+                }
+                if prepare {
+                    return Some(Task::Prepare);
                 }
                 told.fresh = false;
             }

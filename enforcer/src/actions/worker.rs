@@ -1,6 +1,7 @@
 //! What the hand's thread does with a deed: the guard is asked, the deed is done or not, and what came of it is
 //! written and reported.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use super::licence::carry_out;
 use super::terminate::Termination;
 use super::{exec, mps, signal};
 use crate::audit::Audit;
-use crate::census::Census;
+use crate::census::{Census, Table};
 use crate::guard::Refusal;
 use crate::policy::{Action, Kind};
 use crate::verdict::{Outcome, Report, Subject};
@@ -34,12 +35,14 @@ pub(super) struct Work<'a> {
     pub(super) inbox: &'a Inbox,
     pub(super) census: &'a Census,
     pub(super) deed: &'a Deed,
+    /// Who was there when the deed was seen to come.
+    pub(super) prepared: Cell<Option<Table>>,
 }
 
 impl Worker {
     /// Does a deed, and has written what came of it when it returns.
-    pub(super) fn act(&self, deed: &Deed) -> Report {
-        let mut ending = self.end(deed).unwrap_or_else(Ending::from);
+    pub(super) fn act(&self, deed: &Deed, prepared: Option<Table>) -> Report {
+        let mut ending = self.end(deed, prepared).unwrap_or_else(Ending::from);
         if ending.after.vram_before.is_none() {
             ending.after.vram_before = vram(&deed.subject);
         }
@@ -47,10 +50,21 @@ impl Worker {
         Report { id: deed.id, outcome: ending.outcome, detail: ending.detail, released: ending.released }
     }
 
-    fn end(&self, deed: &Deed) -> Result<Ending, Refusal> {
+    /// Looks at everybody, for a deed that is coming.
+    pub(super) fn prepare(&self) -> Option<Table> {
+        Census::open(&self.settings.procfs, &self.settings.devices).ok()?.everybody().ok()
+    }
+
+    fn end(&self, deed: &Deed, prepared: Option<Table>) -> Result<Ending, Refusal> {
         let census = Census::open(&self.settings.procfs, &self.settings.devices)?;
-        let work =
-            Work { settings: &self.settings, audit: &self.audit, inbox: &self.inbox, census: &census, deed };
+        let work = Work {
+            settings: &self.settings,
+            audit: &self.audit,
+            inbox: &self.inbox,
+            census: &census,
+            deed,
+            prepared: Cell::new(prepared),
+        };
         match &deed.action {
             Action::Terminate { grace } => {
                 let group = work.gather()?;
@@ -69,7 +83,13 @@ impl<'a> Work<'a> {
     /// Takes hold of the subject's processes, or refuses.
     pub(super) fn gather(&self) -> Result<Group<'a>, Refusal> {
         match self.deed.subject.kind {
-            Kind::Process | Kind::Workload => Group::gather(self.census, self.deed, self.holding()),
+            Kind::Process | Kind::Workload => {
+                let table = match self.prepared.take() {
+                    Some(before) => self.census.since(before)?,
+                    None => self.census.everybody()?,
+                };
+                Group::gather(self.census, self.deed, (self.holding(), &table))
+            }
             Kind::Gpu | Kind::Lease => Err(Refusal::refused("that has no processes of its own")),
             Kind::MpsServer => Err(Refusal::refused("a server of MPS is never signalled")),
         }

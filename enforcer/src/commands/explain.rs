@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use anyhow::{Context, Result};
-use bailiff_exposition::bounded_prose;
 
-use super::{Ink, ask};
+use super::{Ink, ask, line};
 use crate::control::Question;
 use crate::engine::{Explained, GateTold};
 use crate::flags;
@@ -39,9 +38,10 @@ pub fn run(flags: &flags::Explain, ink: Ink, out: &mut dyn Write) -> Result<()> 
 #[must_use]
 pub fn text(told: &Explained, ink: Ink) -> String {
     let pending = &told.pending;
-    let owner = pending.user.as_deref().map(|user| format!(" of {}", plain(user))).unwrap_or_default();
-    let comm = pending.comm.as_deref().map(|comm| format!(" ({})", plain(comm))).unwrap_or_default();
-    let title = format!("{} {}: {}{comm}{owner}", plain(&pending.rule), pending.mode.name(), pending.target);
+    let owner = pending.user.as_deref().map(|user| format!(" of {}", line(user))).unwrap_or_default();
+    let comm = pending.comm.as_deref().map(|comm| format!(" ({})", line(comm))).unwrap_or_default();
+    let (rule, target) = (line(&pending.rule), line(&pending.target.0));
+    let title = format!("{rule} {}: {target}{comm}{owner}", pending.mode.name());
     let mut text = format!("{}\n", ink.title(&title));
     for gate in &told.gates {
         text.push_str(&gate_text(gate, ink));
@@ -85,7 +85,7 @@ fn gate_text(gate: &GateTold, ink: Ink) -> String {
         ("when", truth) => truth.name().to_owned(),
         _ => passes,
     };
-    let why = gate.why.as_deref().map(|why| format!(" ({})", plain(why))).unwrap_or_default();
+    let why = gate.why.as_deref().map(|why| format!(" ({})", line(why))).unwrap_or_default();
     let mut text = format!("  {name}: {verdict}{why}\n");
     for leaf in &gate.leaves {
         let _ = writeln!(
@@ -93,15 +93,10 @@ fn gate_text(gate: &GateTold, ink: Ink) -> String {
             "    {:<7} {} is {}; wanted {} [{}]",
             leaf.outcome.name(),
             leaf.name,
-            plain(&leaf.value),
-            plain(&leaf.wish),
+            line(&leaf.value),
+            line(&leaf.wish),
             leaf.source,
         );
     }
     text
-}
-
-/// What others have named may hold anything.
-fn plain(text: &str) -> String {
-    bounded_prose(text).escape_debug().to_string()
 }

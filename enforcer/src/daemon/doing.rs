@@ -44,7 +44,14 @@ impl Daemon {
                 self.notify(verdict, channels);
                 self.note(verdict, ("notify", "queued"), &channels.join(", "));
             }
-            What::Due(action) => self.note(verdict, (action.name(), "due"), "the next snapshot must agree"),
+            What::Due(action) => {
+                // What the deed will cost is on the disk by then; where it is not, it is held.
+                if verdict.mode == Mode::Enforce {
+                    self.save();
+                    self.hand.prepare();
+                }
+                self.note(verdict, (action.name(), "due"), "the next snapshot must agree");
+            }
             What::Withheld(action, hold) => self.note(verdict, (action.name(), "withheld"), hold.meaning()),
             What::Reprieved(why) => self.note(verdict, ("reprieve", "spared"), why),
             What::Act(id, action) => self.act(verdict, *id, action),
@@ -68,9 +75,8 @@ impl Daemon {
         });
     }
 
-    /// Hands a deed over, once the disk knows that it counts.
+    /// Hands a deed over. The disk has known that it counts since it was chosen.
     fn act(&mut self, verdict: &Verdict, id: u64, action: &Action) {
-        let saved = verdict.mode == Mode::Watch || self.save();
         let doing =
             Doing { id, verdict: verdict.clone(), action: action.clone(), since: now().wall.as_secs_f64() };
         self.deed = Some(doing);
@@ -80,9 +86,6 @@ impl Daemon {
             detail: detail.to_owned(),
             released: None,
         };
-        if !saved {
-            return self.landed(&refused("the state cannot be written"));
-        }
         let policy = Arc::clone(self.engine.policy());
         let Some(deed) = Deed::of(verdict, &policy) else { return };
         let view = self.view.clone();
@@ -92,6 +95,8 @@ impl Daemon {
         }));
         if self.hand.act(deed.protecting(protect)).is_err() {
             self.landed(&refused("another deed is under way"));
+        } else if verdict.mode == Mode::Enforce {
+            self.save();
         }
     }
 

@@ -339,8 +339,9 @@ impl Daemon {
 
     fn end(mut self) {
         self.save();
+        // It ends the step that it is in, so that the log has what came of it before its last line.
+        self.hand.finish();
         self.record_change("end", "");
-        // Dropping the hand ends the step that it is in, and the log has what came of it.
     }
 
     /// What a question is answered with.

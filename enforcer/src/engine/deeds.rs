@@ -34,6 +34,16 @@ struct Chosen {
     subject: TargetId,
     owner: TargetId,
     step: u8,
+    /// How it will count, where it will: it is put on the disk before the deed.
+    charge: Option<Charge>,
+}
+
+/// What a deed counts as.
+#[derive(Debug, Clone)]
+struct Charge {
+    at: Stamp,
+    subject: Arc<Subject>,
+    turn: Turn,
 }
 
 /// A deed that is being carried out.
@@ -83,6 +93,7 @@ impl Chosen {
             subject: view.targets[candidate.subject].id.clone(),
             owner: view.targets[candidate.owner].id.clone(),
             step: candidate.progress.step,
+            charge: None,
         }
     }
 
@@ -96,6 +107,22 @@ impl Chosen {
 }
 
 impl Deeds {
+    fn count(&mut self, id: u64, charge: Charge) {
+        self.ledger.count(id, charge.at.clone(), &charge.subject);
+        self.turns.insert(charge.turn, charge.at);
+    }
+
+    /// The id and the budgets as they are once the deed that was chosen has begun: they are on the disk before it.
+    pub(crate) fn foreseen(&self) -> (u64, Ledger) {
+        let mut ledger = self.ledger.clone();
+        let charge = self.chosen.as_ref().and_then(|chosen| chosen.charge.clone());
+        let id = self.next_id + u64::from(charge.is_some());
+        if let Some(charge) = charge {
+            ledger.count(id, charge.at, &charge.subject);
+        }
+        (id, ledger)
+    }
+
     pub(crate) fn in_flight(&self) -> Option<u64> {
         self.flying.as_ref().map(|flying| flying.id)
     }
@@ -197,21 +224,34 @@ impl Engine {
         let mut verdicts = Vec::new();
         let free = self.first_free(&candidates, tick, &mut verdicts);
         if let Some(candidate) = free.filter(|_| self.deeds.flying.is_none()) {
-            self.choose(&candidate, tick.view);
+            self.choose(&candidate, tick);
             let action = self.action(&candidate);
             verdicts.extend(action.map(|action| self.say(&candidate, What::Due(action), tick)));
         }
         verdicts
     }
 
-    fn choose(&mut self, candidate: &Candidate, view: &View) {
+    fn choose(&mut self, candidate: &Candidate, tick: &Tick<'_>) {
+        let charge = self.charge(candidate, tick);
+        let view = tick.view;
         let owner = &view.targets[candidate.owner];
         let number = self.populations[owner.kind as usize].number(&owner.id);
         let judge = self.judges.get_mut(candidate.rule);
         if let Some(progress) = number.zip(judge).and_then(|(number, judge)| judge.progress(number)) {
             (progress.decided, progress.told) = (true, None);
-            self.deeds.chosen = Some(Chosen::new(candidate, view));
+            self.deeds.chosen = Some(Chosen { charge, ..Chosen::new(candidate, view) });
         }
+    }
+
+    /// How a deed would count; one that is only watched does not.
+    fn charge(&self, candidate: &Candidate, tick: &Tick<'_>) -> Option<Charge> {
+        let judge = self.judges.get(candidate.rule).filter(|judge| judge.mode == Mode::Enforce)?;
+        let owner = &tick.view.targets[candidate.owner];
+        Some(Charge {
+            at: Stamp::new(tick.now, tick.view.snapshot.boot_id.as_deref()),
+            subject: Arc::new(super::subject::of(&tick.view.targets[candidate.subject], tick.view)),
+            turn: Turn(judge.rule.condition.clone(), owner.id.clone()),
+        })
     }
 
     /// The first candidate was chosen at the last snapshot, and is due at this one as well.
@@ -265,19 +305,18 @@ impl Engine {
         let judge = self.judges.get_mut(candidate.rule)?;
         judge.progress(number)?.flying = true;
         self.deeds.next_id = id;
-        if judge.mode == Mode::Enforce {
-            let at = Stamp::new(tick.now, tick.view.snapshot.boot_id.as_deref());
-            self.deeds.ledger.count(id, at.clone(), &verdict.subject);
-            self.deeds.turns.insert(Turn(judge.rule.condition.clone(), owner.id.clone()), at);
+        let (name, mode) = (Arc::clone(&judge.rule.name), judge.mode);
+        if let Some(charge) = self.charge(candidate, tick) {
+            self.deeds.count(id, charge);
         }
         self.deeds.flying = Some(Flying {
             id,
             rule: candidate.rule,
             owner: (owner.kind, owner.id.clone()),
             action,
-            name: Arc::clone(&judge.rule.name),
+            name,
             subject: Arc::clone(&verdict.subject),
-            mode: judge.mode,
+            mode,
         });
         Some(verdict)
     }

@@ -44,6 +44,8 @@ pub(crate) struct Track {
 pub(crate) struct Court<'a> {
     pub(crate) tick: &'a Tick<'a>,
     pub(crate) table: &'a Table,
+    /// By kind: the places of its targets in the view.
+    pub(crate) places: &'a [Vec<usize>; 5],
     /// By the target's place in the view: its number.
     pub(crate) seen: &'a [usize],
     /// By the target's place in the view: whether it is protected.
@@ -117,13 +119,10 @@ impl Judge {
 
     /// Judges every target of a tick, those that it does not have included.
     pub(crate) fn judge(&mut self, court: &mut Court<'_>) {
-        let view = court.tick.view;
         let interval = court.tick.interval;
         self.needs = (self.rule.span.samples(interval), self.rule.clear_after.samples(interval).max(1));
-        for (place, target) in view.targets.iter().enumerate() {
-            if target.kind == self.rule.of {
-                self.one(place, court);
-            }
+        for place in &court.places[self.rule.of as usize] {
+            self.one(*place, court);
         }
         for place in &court.absent[self.rule.of as usize] {
             self.absent(*place, court);
@@ -134,7 +133,7 @@ impl Judge {
     fn one(&mut self, place: usize, court: &mut Court<'_>) {
         let Some(number) = court.seen.get(place).copied() else { return };
         let Some(row) = court.table.row(court.tick.view, place) else { return };
-        let (outcome, _) = self.outcome(row, court.protections[place], court.tick);
+        let (outcome, _) = self.outcome(&row, court.protections[place], court.tick);
         if self.tracks.len() <= number {
             self.tracks.resize(number + 1, Track::default());
         }
@@ -185,7 +184,7 @@ impl Judge {
     }
 
     /// What the rule says of a target, and which gate said it.
-    pub(crate) fn outcome(&self, row: Row<'_>, protected: Truth, tick: &Tick<'_>) -> (Truth, Gate) {
+    pub(crate) fn outcome(&self, row: &Row<'_>, protected: Truth, tick: &Tick<'_>) -> (Truth, Gate) {
         match !protected {
             Truth::True => {}
             stopped => return (stopped, Gate::Protection),
@@ -207,7 +206,7 @@ impl Judge {
     }
 
     /// The exception that spares a target, or may.
-    pub(crate) fn spared(&self, row: Row<'_>, tick: &Tick<'_>) -> Option<(Truth, Gate)> {
+    pub(crate) fn spared(&self, row: &Row<'_>, tick: &Tick<'_>) -> Option<(Truth, Gate)> {
         self.except.iter().zip(&self.rule.except).enumerate().find_map(|(place, (node, exception))| {
             let over = exception.until.is_some_and(|until| tick.now.wall > until);
             let stopped = if over { Truth::True } else { !node.ask(row) };

@@ -153,6 +153,7 @@ impl Engine {
         self.table.fill(&view);
         let seen = self.enter(&tick);
         let protections = protection::of_all(&self.policy, &view);
+        let places = places(&view);
         let absent = std::array::from_fn(|kind| self.populations[kind].absent(&view, self.tick));
         let mut verdicts = Vec::new();
         let mut candidates = Vec::new();
@@ -162,6 +163,7 @@ impl Engine {
             let mut court = judge::Court {
                 tick: &tick,
                 table: &self.table,
+                places: &places,
                 seen: &seen,
                 protections: &protections,
                 populations: &self.populations,
@@ -313,6 +315,15 @@ impl Engine {
             }
         }
     }
+}
+
+/// By kind: the places of its targets in a view.
+fn places(view: &View) -> [Vec<usize>; 5] {
+    let mut places: [Vec<usize>; 5] = Default::default();
+    for (place, target) in view.targets.iter().enumerate() {
+        places[target.kind as usize].push(place);
+    }
+    places
 }
 
 /// Whether something holds.

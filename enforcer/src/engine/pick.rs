@@ -154,11 +154,11 @@ impl Judge {
         let Some(row) = court.table.row(court.tick.view, place).filter(|_| protected == Truth::False) else {
             return !protected;
         };
-        if let Some((stopped, _)) = self.spared(row, court.tick) {
+        if let Some((stopped, _)) = self.spared(&row, court.tick) {
             return stopped;
         }
         match row.age.at_least(self.rule.startup_grace) {
-            Truth::True => picking.from.ask(row),
+            Truth::True => picking.from.ask(&row),
             stopped => stopped,
         }
     }

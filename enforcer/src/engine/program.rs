@@ -147,7 +147,7 @@ impl Node {
         }
     }
 
-    pub(crate) fn ask(&self, row: Row<'_>) -> Truth {
+    pub(crate) fn ask(&self, row: &Row<'_>) -> Truth {
         match self {
             Self::Leaf(column, test) => test.ask(row.value(*column)),
             Self::Select(column) => row.meant.get(*column).copied().unwrap_or(Truth::Unknown),

@@ -78,18 +78,19 @@ impl Engine {
         let before = self.before.as_ref().map(|(id, at)| (Some(id.clone()), millis(*at)));
         let last = self.last.as_ref().map(|view| (view.snapshot.boot_id.clone(), view.snapshot.boot_ms));
         let (boot_id, boot_ms) = last.or(before).unwrap_or_default();
+        let (next_id, ledger) = self.deeds.foreseen();
         Saved {
             version: VERSION,
             boot_id,
             boot_ms,
             interval_ms: self.beat.map(millis),
             rules: self.judges.iter().map(|judge| self.saved_rule(judge)).collect(),
-            ledger: self.deeds.ledger.clone(),
+            ledger,
             turns: self.deeds.turns.iter().map(|(turn, at)| (turn.clone(), at.clone())).collect(),
             breakers: self.deeds.breakers.clone(),
             failed: self.deeds.failed.clone(),
             paused: self.paused.clone(),
-            next_id: self.deeds.next_id,
+            next_id,
         }
     }
 

@@ -203,14 +203,14 @@ impl Engine {
             for (place, target) in view.targets.iter().enumerate() {
                 if target.kind == judge.rule.of && question.is_about(target, view) {
                     let row = self.table.row(view, place);
-                    told.extend(row.map(|row| self.explain_one(judge, row, &tick)));
+                    told.extend(row.map(|row| self.explain_one(judge, &row, &tick)));
                 }
             }
         }
         told
     }
 
-    fn explain_one(&self, judge: &Judge, row: Row<'_>, tick: &Tick<'_>) -> Explained {
+    fn explain_one(&self, judge: &Judge, row: &Row<'_>, tick: &Tick<'_>) -> Explained {
         let (target, view) = (row.target, row.view);
         let protected = protection::of(&self.policy, target, view);
         let (outcome, gate) = judge.outcome(row, protected, tick);
@@ -253,7 +253,7 @@ impl Question {
 }
 
 /// The gates after the first, up to the one that stopped the target.
-fn later_gates(judge: &Judge, (gate, outcome): (Gate, Truth), row: Row<'_>) -> Vec<GateTold> {
+fn later_gates(judge: &Judge, (gate, outcome): (Gate, Truth), row: &Row<'_>) -> Vec<GateTold> {
     let (target, view) = (row.target, row.view);
     let mut gates = Vec::new();
     let mut told = |at: Gate, name: &str, (why, leaves): (Option<String>, Vec<Asked>)| {

@@ -83,7 +83,7 @@ impl Court {
         }
         let began = self.send(1);
         let victim = &mut self.holders[0].child;
-        until("the idle one to be ended", || victim.try_wait().expect("our own child"));
+        victim.wait().expect("our own child");
         let took = began.elapsed();
         self.holders.remove(0);
         // Its memory is seen to be back, so the next may follow.

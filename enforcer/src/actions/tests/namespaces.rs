@@ -145,7 +145,10 @@ fn a_cgroup_is_ended_whole_only_with_the_verified_in_it() {
     let deed = terminate(container.subject(&holder), LONG);
     let licence = super::super::licence::for_a_test();
     let census = Census::open("/proc".as_ref(), &home.device().display().to_string()).unwrap();
-    let gather = || Group::gather(&census, &deed, BTreeSet::new()).unwrap();
+    let gather = || {
+        let table = census.everybody().unwrap();
+        Group::gather(&census, &deed, (BTreeSet::new(), &table)).unwrap()
+    };
 
     let mut group = gather();
     let stranger = Holder::start(&home, 0, &["/bin/sh", "-c", "echo ready; exec sleep 1000"]);

@@ -1,0 +1,208 @@
+//! Who is left alone, and that it is said why: the protected, a workload of several owners, whoever got a pid again.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use end_to_end::enforcer::{Enforcer, streak};
+use end_to_end::holder::child;
+use end_to_end::node::Node;
+use end_to_end::tenant::{NOBODY, Tenant, start};
+use end_to_end::wait::until;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+const RULES: &str = "version: 1
+mode: enforce
+defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
+protect: {comms: [precious]}
+rules:
+  - name: idle
+    of: process
+    when: {gpu_util: {max: 1%}}
+    for: {samples: 4}
+    then: [{terminate: {}}]
+";
+
+fn explained(enforcer: &Enforcer, pid: u32) -> Value {
+    enforcer.ask(&json!({"command": "explain", "pid": pid}))["explanation"][0].take()
+}
+
+#[test]
+fn the_protected_are_left_alone_and_it_is_said_why() {
+    let node = Node::new(RULES);
+    let precious = node.home.path().join("precious");
+    symlink("/bin/sleep", &precious).unwrap();
+    let by_policy = Tenant::running(&node.home, &[precious.to_str().unwrap(), "infinity"]);
+    let mut of_root = Command::new("setsid");
+    of_root.args(["sleep", "infinity"]);
+    let of_root = Tenant::spawn(&node.home, of_root);
+    let plain = Tenant::obeying(&node.home);
+    let all = [&by_policy, &of_root, &plain];
+    for tenant in all {
+        node.hold(tenant, 0, "used: 1GiB");
+    }
+    let enforcer = node.home.enforcer(&[]);
+    plain.gone();
+    node.home.until_line("terminate", "released");
+    for (tenant, why) in [(&by_policy, Value::Null), (&of_root, json!("it is root's, outside a container"))] {
+        assert!(tenant.lives());
+        let told = explained(&enforcer, tenant.pid());
+        let gate = &told["gates"][0];
+        assert_eq!(
+            (&gate["gate"], &gate["passes"], &gate["why"]),
+            (&json!("protection"), &json!("false"), &why)
+        );
+        assert_eq!((&told["outcome"], &told["streak"]), (&json!("false"), &json!(0)));
+    }
+    let leaf = &explained(&enforcer, by_policy.pid())["gates"][0]["leaves"][0];
+    assert_eq!((&leaf["name"], &leaf["outcome"]), (&json!("comms"), &json!("true")));
+    let text = enforcer.run(&["explain", "--pid", &of_root.pid().to_string()]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("protection: stops it (it is root's, outside a container)"), "{text}");
+    let about = |line: &Value| line["target"]["members"][0]["pid"] == plain.pid();
+    assert!(node.home.lines().iter().filter(|line| line["step"] == "terminate").all(about));
+}
+
+/// One of another owner in the same tree: nobody of it is touched.
+#[test]
+fn a_workload_of_several_owners_is_left_alone() {
+    let rules = RULES.replace("of: process", "of: workload");
+    let node = Node::new(&rules);
+    let mut command = Command::new("setsid");
+    let other = "setpriv --reuid=65533 --regid=65533 --clear-groups sleep infinity &
+                 exec setpriv --reuid=65534 --regid=65534 --clear-groups sleep 1000000";
+    command.args(["sh", "-c", other]);
+    let tenant = Tenant::spawn(&node.home, command);
+    let other = child(tenant.pid(), "sleep");
+    until("both are who they are", || {
+        let comm = fs::read_to_string(format!("/proc/{}/comm", tenant.pid())).ok()?;
+        (comm == "sleep\n").then_some(())
+    });
+    node.hold(&tenant, 0, "used: 1GiB");
+    let enforcer = node.home.enforcer(&[]);
+    let line = node.home.until_line("terminate", "refused");
+    let detail = format!("{other} is not touched: it is of uid 65533, and the others are of uid {NOBODY}");
+    assert_eq!((&line["detail"], &line["sent"]), (&json!(detail), &json!([])));
+    enforcer.until("it is counted", |page| page.value("bailiff_kills_total", &[("result", "refused")]));
+    enforcer.beats(3);
+    assert_eq!(node.home.results("terminate"), ["due", "refused", "withheld"], "it is tried once");
+    assert!(tenant.lives() && start(other).is_some());
+    let deeds = enforcer.status()["deeds"].take();
+    assert_eq!((&deeds[0]["outcome"], &deeds[0]["detail"]), (&json!("refused"), &json!(detail)));
+}
+
+/// Runs an ignored test of this file in a PID namespace of its own, where the next pid can be chosen.
+fn inside(test: &str) {
+    let output = Command::new("unshare")
+        .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "--ignored", "--nocapture", test])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && said.contains("1 passed");
+    assert!(passed, "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    println!("{said}");
+}
+
+/// The pid that is used again; far from those that are given next.
+const PID: u32 = 20_000;
+
+/// A tenant with this pid, which lives on whatever it is sent.
+fn tenant_of_pid(node: &Node) -> Tenant {
+    until("the pid", || {
+        fs::write("/proc/sys/kernel/ns_last_pid", (PID - 1).to_string()).unwrap();
+        let program = "trap 'echo TERM' TERM; echo ready; while :; do read nothing; done";
+        // Not by setsid, which would have to become it.
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", program]).uid(NOBODY).gid(NOBODY).process_group(0);
+        let tenant = Tenant::spawn(&node.home, command);
+        if tenant.pid() != PID {
+            return None;
+        }
+        until("its word", || (!tenant.said().is_empty()).then_some(()));
+        Some(tenant)
+    })
+}
+
+#[test]
+fn whoever_gets_the_pid_of_an_idle_one_begins_at_zero() {
+    inside("a_pid_that_is_used_again");
+}
+
+#[test]
+#[ignore = "run in a PID namespace of its own"]
+fn a_pid_that_is_used_again() {
+    let node = Node::new(&RULES.replace("samples: 4", "samples: 10"));
+    let mut first = node.exporter.standing_still(|| tenant_of_pid(&node));
+    node.hold_pid(PID, "used: 1GiB");
+    let enforcer = node.home.enforcer(&[]);
+    enforcer.until_streak(PID, 7);
+    let began = start(PID);
+    // Nobody else takes the pid meanwhile.
+    let second = node.exporter.standing_still(|| {
+        enforcer.standing_still(|| {
+            first.end();
+            tenant_of_pid(&node)
+        })
+    });
+    assert_ne!(start(PID), began);
+    // Where the first would have been ended, and two beats later.
+    let name = format!("process:{PID}@{}", start(PID).unwrap());
+    let status = enforcer.until_status("the second is seen", |status| {
+        status["pending"].as_array()?.iter().any(|pending| pending["target"] == name).then(|| status.clone())
+    });
+    assert!(streak(&status, PID) <= 2, "it begins with {}", streak(&status, PID));
+    enforcer.beats(5);
+    assert!(second.lives() && second.asked() == 0);
+    assert!(node.home.results("terminate").is_empty());
+    // Its own time comes all the same.
+    second.until_asked(1);
+    let line = node.home.until_line("terminate", "begun");
+    assert_eq!((&line["target"]["id"], &line["evidence"]["streak"]), (&json!(name), &json!(11)));
+}
+
+#[test]
+fn whoever_gets_the_pid_between_decision_and_deed_lives() {
+    inside("a_pid_that_is_used_again_after_the_decision");
+}
+
+/// The enforcer stands still from the decision on, until another process has the pid.
+#[test]
+#[ignore = "run in a PID namespace of its own"]
+fn a_pid_that_is_used_again_after_the_decision() {
+    let node = Node::new(RULES);
+    let mut first = node.exporter.standing_still(|| tenant_of_pid(&node));
+    let began = start(PID).unwrap();
+    node.hold_pid(PID, "used: 1GiB");
+    let enforcer = node.home.enforcer(&[]);
+    until("the decision", || node.home.line("terminate", "due"));
+    enforcer.signal(Signal::STOP);
+    // It may have been too late for that: then the deed was against the right one.
+    let too_late = node.home.line("terminate", "begun").is_some();
+    let asked = first.asked();
+    node.exporter.next();
+    let second = node.exporter.standing_still(|| {
+        first.end();
+        tenant_of_pid(&node)
+    });
+    enforcer.signal(Signal::CONT);
+    enforcer.beats(3);
+    println!("too late: {too_late}, results: {:?}", node.home.results("terminate"));
+    assert!(too_late || asked == 0);
+    assert!(second.lives() && second.asked() == 0, "whoever got the pid was sent something");
+    let first_only = |line: &Value| line["target"]["id"] == format!("process:{PID}@{began}");
+    let lines = node.home.lines();
+    assert!(
+        lines.iter().filter(|line| line["step"] == "terminate" && line["result"] != "due").all(first_only)
+    );
+}

@@ -1,0 +1,197 @@
+//! Nobody is harmed for what was not seen: exporter, enforcer and driver stop, end, hang and lose GPUs. No streak grows
+//! meanwhile, and afterwards a rule needs its full samples again.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::float_cmp,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files, compares exact figures and fails loudly"
+)]
+
+use end_to_end::enforcer::{Enforcer, streak};
+use end_to_end::node::Node;
+use end_to_end::page::Page;
+use end_to_end::tenant::Tenant;
+use end_to_end::wait::until;
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// True samples that a deed needs.
+const NEEDED: u64 = 9;
+
+const RULES: &str = "version: 1
+mode: enforce
+defaults: {startup_grace: 0s, clear_after: 1, max_gap: 2, grace: 30s}
+rules:
+  - name: idle
+    of: process
+    when: {gpu_util: {max: 1%}}
+    for: {samples: 9}
+    then: [{terminate: {}}]
+";
+
+/// A tenant well on its way to its end, and who watches it.
+struct Watched {
+    tenant: Tenant,
+    enforcer: Enforcer,
+    node: Node,
+}
+
+impl Watched {
+    fn new() -> Self {
+        Self::on(Node::new(RULES))
+    }
+
+    fn on(node: Node) -> Self {
+        let tenant = Tenant::obeying(&node.home);
+        node.hold(&tenant, 0, "used: 1GiB");
+        let enforcer = node.home.enforcer(&[]);
+        let watched = Self { tenant, enforcer, node };
+        watched.on_its_way();
+        watched
+    }
+
+    fn on_its_way(&self) {
+        self.enforcer.until_streak(self.tenant.pid(), NEEDED / 2);
+    }
+
+    fn unharmed(&self) {
+        assert!(self.tenant.lives() && self.tenant.asked() == 0);
+        assert!(self.node.home.results("terminate").is_empty());
+    }
+
+    /// The streak never grows, is over, and stays so.
+    fn forgotten(&self) {
+        let pid = self.tenant.pid();
+        let mut last = self.enforcer.streak(pid);
+        let over_at = self.enforcer.until_status("the streak is over", |status| {
+            let now = streak(status, pid);
+            assert!(now <= last + 1, "it grew from {last} to {now}");
+            last = last.min(now);
+            (now == 0).then(|| status["stream"]["seq"].as_u64().unwrap())
+        });
+        // Not for long: whoever asks a driver that fails waits twice as long each time.
+        self.enforcer.until_status("beats that tell nothing", |status| {
+            assert_eq!(streak(status, pid), 0);
+            (status["stream"]["seq"].as_u64()? > over_at + 3).then_some(())
+        });
+        self.unharmed();
+    }
+
+    /// From this snapshot on it is ended by full samples, and not before.
+    fn ended_by_full_samples_after(self, seq: u64) {
+        self.tenant.gone();
+        let due = self.node.home.until_line("terminate", "due");
+        let evidence = &due["evidence"];
+        let (at, streak) = (evidence["seq"].as_u64().unwrap(), evidence["streak"].as_u64().unwrap());
+        assert_eq!(streak, NEEDED);
+        assert!(at >= seq + NEEDED, "healed after {seq}, due at {at}");
+        self.node.home.until_line("terminate", "released");
+    }
+}
+
+/// Nothing was judged for so long that the deed would have been done long ago.
+fn until_long_unseen(enforcer: &Enforcer) {
+    enforcer.until("a long time without a snapshot", |page| {
+        (page.value("bailiff_enforcer_snapshot_age_seconds", &[])? > 1.7).then_some(())
+    });
+}
+
+#[test]
+fn while_the_exporter_stands_still() {
+    let watched = Watched::new();
+    watched.node.exporter.signal(Signal::STOP);
+    until_long_unseen(&watched.enforcer);
+    watched.unharmed();
+    let seq = watched.enforcer.seq();
+    watched.node.exporter.signal(Signal::CONT);
+    watched.ended_by_full_samples_after(seq);
+}
+
+#[test]
+fn while_the_exporter_is_gone() {
+    let mut watched = Watched::new();
+    watched.node.exporter.kill();
+    until_long_unseen(&watched.enforcer);
+    watched
+        .enforcer
+        .until("it says so", |page| (page.value("bailiff_stream_connected", &[])? == 0.0).then_some(()));
+    watched.unharmed();
+    watched.node.restart_exporter();
+    watched.ended_by_full_samples_after(0);
+}
+
+/// A hundred beats, at a beat of a twentieth of a second; the exporter goes on meanwhile.
+#[test]
+fn while_the_enforcer_stands_still() {
+    let beats = ["--interval", "50ms", "--look-back", "100ms", "--deadline", "10s"];
+    let watched = Watched::on(Node::with_beats(RULES, &[""], &beats));
+    watched.enforcer.signal(Signal::STOP);
+    let stopped_at = watched.node.beat();
+    let seq = until("a hundred beats", || Some(watched.node.beat()).filter(|beat| *beat >= stopped_at + 100));
+    watched.unharmed();
+    watched.enforcer.signal(Signal::CONT);
+    // What was sent less than two beats ago may be judged; all that is older is not.
+    watched.ended_by_full_samples_after(seq - 3);
+}
+
+/// The driver as a whole says this, and heals.
+fn while_the_driver(says: &str, also: impl FnOnce(&Watched)) {
+    let beats = ["--interval", "200ms", "--look-back", "400ms", "--deadline", "1s"];
+    let watched = Watched::on(Node::with_beats(RULES, &[""], &beats));
+    let up = |page: &Page| page.value("bailiff_source_up", &[("source", "nvml")]);
+    watched.node.change(|driver| says.clone_into(&mut driver.head));
+    also(&watched);
+    watched.node.exporter.until("the driver is down", |page| (up(page)? == 0.0).then_some(()));
+    watched.unharmed();
+    let seq = watched.node.beat();
+    watched.node.change(|driver| driver.head.clear());
+    watched.ended_by_full_samples_after(seq);
+}
+
+#[test]
+fn while_the_driver_answers_with_errors() {
+    while_the_driver("faults: {errors: {\"*\": unknown}}", Watched::forgotten);
+}
+
+/// Each look takes as long as it may, and is too old to be judged when it comes.
+#[test]
+fn while_the_driver_hangs() {
+    while_the_driver("faults: {hang: true}", |watched| until_long_unseen(&watched.enforcer));
+}
+
+/// It is unloaded, and whoever opens it anew finds none.
+#[test]
+fn while_there_is_no_driver() {
+    while_the_driver("init: driver_not_loaded", |watched| {
+        let worker = watched.node.exporter.children("sampling-worker")[0];
+        let pid = rustix::process::Pid::from_raw(i32::try_from(worker).unwrap()).unwrap();
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+        watched.forgotten();
+    });
+}
+
+#[test]
+fn while_its_gpu_is_lost_and_the_other_goes_on() {
+    let node = Node::of(RULES, &["", ""]);
+    let other = Tenant::obeying(&node.home);
+    let watched = Watched::on(node);
+    let pid = watched.tenant.pid();
+    let say = |text: &str| watched.node.change(|driver| text.clone_into(&mut driver.gpus[0].text));
+    say("faults: {lost: true}");
+    watched.forgotten();
+    watched.node.hold(&other, 1, "used: 1GiB");
+    watched.enforcer.until_status("the other one is gone", |status| {
+        assert_eq!(streak(status, pid), 0);
+        (!other.lives()).then_some(())
+    });
+    assert!(watched.tenant.lives() && watched.tenant.asked() == 0);
+    let seq = watched.node.beat();
+    say("");
+    watched.tenant.gone();
+    let home = &watched.node.home;
+    let ours = |line: &Value| line["target"]["members"][0]["pid"] == pid && line["result"] == "due";
+    let due = until("its end", || home.lines().into_iter().find(ours));
+    assert!(due["evidence"]["seq"].as_u64().unwrap() >= seq + NEEDED, "healed after {seq}: {due}");
+}

@@ -1,0 +1,217 @@
+//! From the first idle sample to memory that is back: real exporter, real enforcer, real processes, fake driver.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::float_cmp,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files, compares exact figures and fails loudly"
+)]
+
+use std::fs::{File, Permissions, set_permissions};
+use std::io::Read;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::time::{Duration, UNIX_EPOCH};
+
+use end_to_end::beats::Beats;
+use end_to_end::enforcer::pending;
+use end_to_end::node::Node;
+use end_to_end::page::Page;
+use end_to_end::tenant::{NOBODY, Tenant};
+use end_to_end::wait::until;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use serde_json::Value;
+
+const GIB: u64 = 1 << 30;
+
+/// Three idle samples are a match; the owner hears of it, and has two more.
+const RULES: &str = "version: 1
+mode: enforce
+defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
+notify: {owner: {tty: true}}
+rules:
+  - name: idle
+    of: process
+    when: {gpu_util: {max: 1%}}
+    for: {samples: 3}
+    then: [{flag: warning}, {notify: owner}, {after: {samples: 2}, terminate: {}}]
+";
+
+fn count(page: &Page, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    page.value(name, labels)
+}
+
+/// A terminal of nobody's that takes messages, and what was written to it so far.
+struct Terminal(File, String);
+
+impl Terminal {
+    fn new() -> Self {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+        let ours = openpt(flags).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        rustix::io::ioctl_fionbio(&ours, true).unwrap();
+        let path = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+        chown(&path, Some(NOBODY), None).unwrap();
+        set_permissions(&path, Permissions::from_mode(0o620)).unwrap();
+        Self(ours.into(), String::new())
+    }
+
+    fn read(&mut self) -> &str {
+        let mut some = [0; 4096];
+        while let Ok(read @ 1..) = self.0.read(&mut some) {
+            self.1.push_str(&String::from_utf8_lossy(&some[..read]));
+        }
+        &self.1
+    }
+}
+
+#[test]
+fn an_idle_holder_is_flagged_told_and_ended_and_its_memory_is_back() {
+    let mut terminal = Terminal::new();
+    let node = Node::new(RULES);
+    let tenant = Tenant::obeying(&node.home);
+    let pid = tenant.pid().to_string();
+    node.hold(&tenant, 0, "used: 2GiB");
+    let mut beats = Beats::of(&node.home.stream());
+    let enforcer = node.home.enforcer(&[]);
+    enforcer.until("the flag", |page| {
+        let flag = page.label("bailiff_flag", &[("rule", "idle"), ("pid", &pid)], "severity")?;
+        (flag == "warning").then_some(())
+    });
+    until("the notice", || terminal.read().contains(&format!("pid {pid}")).then_some(()));
+    tenant.gone();
+    assert_eq!(tenant.asked(), 1, "it was asked, and obeyed");
+    let page = enforcer.until("it is counted", |page| {
+        count(page, "bailiff_kills_total", &[("result", "released")]).map(|_| enforcer.page())
+    });
+    assert_eq!(count(&page, "bailiff_kills_total", &[("rule", "idle"), ("result", "released")]), Some(1.0));
+    assert_eq!(count(&page, "bailiff_memory_released_bytes_total", &[]), Some(2.0 * f64::from(1 << 30)));
+    for (step, result) in [("flag", "done"), ("notify", "done"), ("terminate", "released")] {
+        let labels = [("step", step), ("result", result), ("mode", "enforce")];
+        assert_eq!(count(&page, "bailiff_steps_total", &labels), Some(1.0), "{step}");
+    }
+    enforcer.until("it heard of it", |page| {
+        (count(page, "bailiff_notifications_total", &[("channel", "owner"), ("result", "ok")])? == 2.0)
+            .then_some(())
+    });
+    assert!(
+        terminal.read().contains("was ended; 2.0GiB of GPU memory are free again"),
+        "{}",
+        terminal.read()
+    );
+    enforcer.until("the flag is down", |page| page.all("bailiff_flag", &[]).next().is_none().then_some(()));
+    audited(&node, tenant.pid());
+    let begun = node.home.line("terminate", "begun").unwrap();
+    let snapshot = beats.find(|snapshot| begun["evidence"]["seq"] == snapshot.seq);
+    let time = humantime::parse_rfc3339(begun["time"].as_str().unwrap()).unwrap();
+    let seen = UNIX_EPOCH + Duration::from_millis(snapshot.wall_ms);
+    println!(
+        "from the look that confirmed it to the audit log's word, on disk: {:?}",
+        time.duration_since(seen)
+    );
+    let end = node.home.line("terminate", "released").unwrap();
+    println!("from the taking hold to TERM: {} ms", end["sent"][0]["at_ms"]);
+}
+
+fn audited(node: &Node, pid: u32) {
+    let lines = node.home.lines();
+    let of_rule: Vec<(&str, &str)> = lines
+        .iter()
+        .filter(|line| line["rule"] == "idle")
+        .map(|line| (line["step"].as_str().unwrap(), line["result"].as_str().unwrap()))
+        .collect();
+    let expected = [
+        ("flag", "raised"),
+        ("notify", "queued"),
+        ("terminate", "due"),
+        ("terminate", "begun"),
+        ("terminate", "released"),
+    ];
+    // The flag comes down while the memory is looked for.
+    let (cleared, others): (Vec<_>, Vec<_>) = of_rule.iter().partition(|line| **line == ("flag", "cleared"));
+    assert_eq!((others, cleared.len()), (expected.to_vec(), 1));
+    let end = node.home.line("terminate", "released").unwrap();
+    assert_eq!(sent(&end), [(u64::from(pid), "SIGTERM".to_owned())]);
+    assert_eq!((&end["vram_before"], &end["vram_after"]), (&Value::from(2 * GIB), &Value::from(0)));
+    assert!(end["gone_ms"].is_u64() && end["boot_id"].is_string() && end["node"].is_string());
+    let seq = |result| node.home.line("terminate", result).unwrap()["evidence"]["seq"].as_u64().unwrap();
+    assert_eq!(seq("begun"), seq("due") + 1, "decided at one snapshot, done at the next");
+    let begun = node.home.line("terminate", "begun").unwrap();
+    assert_eq!((begun["evidence"]["streak"].as_u64(), begun["id"].as_u64()), (Some(6), end["id"].as_u64()));
+    assert_eq!(begun["target"]["members"][0]["pid"], pid);
+    let leaf = &begun["evidence"]["leaves"][0];
+    assert_eq!((&leaf["name"], &leaf["outcome"]), (&Value::from("gpu_util"), &Value::from("true")));
+}
+
+fn sent(line: &Value) -> Vec<(u64, String)> {
+    let sent = line["sent"].as_array().unwrap();
+    sent.iter()
+        .map(|sent| (sent["pid"].as_u64().unwrap(), sent["signal"].as_str().unwrap().to_owned()))
+        .collect()
+}
+
+#[test]
+fn whoever_ignores_term_is_killed_after_the_grace() {
+    let node = Node::new(&RULES.replace("grace: 30s", "grace: 1s"));
+    let tenant = Tenant::stubborn(&node.home);
+    node.hold(&tenant, 0, "used: 1GiB");
+    let enforcer = node.home.enforcer(&[]);
+    tenant.until_asked(1);
+    assert!(node.home.line("terminate", "begun").is_some(), "on the disk before the deed");
+    assert_eq!(enforcer.page().value("bailiff_deed_in_flight", &[]), Some(1.0));
+    assert!(tenant.lives());
+    tenant.gone();
+    let end = node.home.until_line("terminate", "released");
+    let signals: Vec<String> = sent(&end).into_iter().map(|(_, signal)| signal).collect();
+    assert_eq!(signals, ["SIGTERM", "SIGSTOP", "SIGKILL"]);
+    assert_eq!(tenant.asked(), 1);
+    let at = |place: usize| end["sent"][place]["at_ms"].as_u64().unwrap();
+    assert!(at(2) - at(0) >= 1000, "the grace was {} ms", at(2) - at(0));
+}
+
+#[test]
+fn whoever_works_again_is_reprieved() {
+    let node = Node::new(&RULES.replace("{samples: 2}", "{samples: 6}"));
+    let tenant = Tenant::obeying(&node.home);
+    node.hold(&tenant, 0, "used: 1GiB");
+    let enforcer = node.home.enforcer(&[]);
+    // It needs nine true samples, and another that confirms them.
+    enforcer.until_streak(tenant.pid(), 8);
+    node.hold(&tenant, 0, "used: 1GiB, sm: 80");
+    let line = node.home.until_line("reprieve", "spared");
+    assert_eq!(line["detail"], "it was seen not to match");
+    enforcer.beats(3);
+    assert!(enforcer.page().all("bailiff_kills_total", &[]).next().is_none());
+    assert_eq!(node.home.line("terminate", "begun"), None);
+    assert!(tenant.lives() && tenant.asked() == 0);
+    assert_eq!(pending(&enforcer.status(), tenant.pid()), None);
+}
+
+#[test]
+fn a_rule_that_watches_does_all_but_the_deed() {
+    let without_mode = RULES.replace("mode: enforce\n", "");
+    for (rules, flags) in [(without_mode.as_str(), [].as_slice()), (RULES, &["--watch"])] {
+        let node = Node::new(rules);
+        let tenant = Tenant::obeying(&node.home);
+        node.hold(&tenant, 0, "used: 1GiB");
+        let enforcer = node.home.enforcer(flags);
+        let line = node.home.until_line("terminate", "watched");
+        assert_eq!(
+            (&line["mode"], &line["sent"]),
+            (&Value::from("watch"), &Value::from(Vec::<Value>::new()))
+        );
+        let page = enforcer.until("it is counted", |page| {
+            page.value("bailiff_steps_total", &[("result", "watched")]).map(|_| enforcer.page())
+        });
+        assert_eq!(page.value("bailiff_steps_total", &[("step", "terminate"), ("mode", "watch")]), Some(1.0));
+        assert!(page.all("bailiff_kills_total", &[]).next().is_none());
+        assert_eq!(page.label("bailiff_rule_info", &[], "mode").as_deref(), Some("watch"));
+        for (step, result) in [("flag", "raised"), ("notify", "queued"), ("terminate", "due")] {
+            assert!(node.home.line(step, result).is_some(), "{step}");
+        }
+        enforcer.beats(3);
+        assert_eq!(node.home.results("terminate"), ["due", "watched"]);
+        assert!(tenant.lives() && tenant.asked() == 0);
+    }
+}

@@ -1,0 +1,117 @@
+//! Rules that are not about one process: room on a GPU, made by one of its holders, and a server of MPS that nobody uses.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::float_cmp,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files, compares exact figures and fails loudly"
+)]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use end_to_end::enforcer::{self, Enforcer};
+use end_to_end::node::Node;
+use end_to_end::tenant::{NOBODY, Tenant};
+use end_to_end::wait::until;
+use serde_json::json;
+
+const GIB: f64 = 1_073_741_824.0;
+
+#[test]
+fn of_three_idle_holders_the_smallest_that_is_enough_is_ended_and_no_more() {
+    let rules = "version: 1
+mode: enforce
+defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
+rules:
+  - name: keep-free
+    of: gpu
+    when: {vram_free: {below: 8GiB}}
+    for: {samples: 3}
+    pick:
+      from: {gpu_util: {max: 1%}, cpu_util: {max: 5%}, vram: {min: 1GiB}}
+      idle_for: {samples: 4}
+    then: [{flag: warning}, {after: {samples: 2}, terminate: {}}]
+";
+    // Four are free, and eight are wanted: three are too little, and six are enough.
+    let node = Node::of(rules, &["memory: {total: 40GiB, reserved: 0MiB}"]);
+    let tenants = ["27GiB", "6GiB", "3GiB"].map(|memory| {
+        let tenant = Tenant::running(&node.home, &["sleep", "infinity"]);
+        node.hold(&tenant, 0, &format!("used: {memory}"));
+        tenant
+    });
+    let [large, enough, small] = &tenants;
+    let enforcer = node.home.enforcer(&[]);
+    enough.gone();
+    let end = node.home.until_line("terminate", "released");
+    let holder = &end["target"]["members"][0];
+    assert_eq!((&holder["pid"], &holder["vram"]), (&json!(enough.pid()), &json!(6_u64 << 30)));
+    assert_eq!(end["target"]["kind"], "workload");
+    let leaves: Vec<&str> = end["evidence"]["leaves"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|leaf| leaf["name"].as_str())
+        .collect();
+    assert_eq!(leaves, ["vram_free", "gpu_util", "cpu_util", "vram"], "why the GPU, and why this one");
+    // Longer than a second one would have taken.
+    enforcer.beats(10);
+    assert!(large.lives() && small.lives());
+    assert_eq!(node.home.results("terminate"), ["due", "begun", "released"]);
+    assert_eq!(enforcer.page().value("bailiff_rule_matches", &[("rule", "keep-free")]), Some(0.0));
+    assert_eq!(enforcer.page().value("bailiff_memory_released_bytes_total", &[]), Some(6.0 * GIB));
+}
+
+/// Asks and ends a server of MPS as its daemon does, and notes what it was told.
+const CONTROL: &str = "#!/bin/sh
+while read -r line; do
+  echo \"$line in $CUDA_MPS_PIPE_DIRECTORY\" >> \"${0%/*}/told\"
+  case $line in shutdown_server\\ *) kill -TERM \"${line#shutdown_server }\" ;; esac
+done
+";
+
+#[test]
+fn a_server_of_mps_without_clients_is_shut_down_by_its_daemon() {
+    let rules = "version: 1
+mode: enforce
+defaults: {startup_grace: 0s, clear_after: 1}
+rules:
+  - name: mps-idle
+    of: mps_server
+    when: {mps_clients: {max: 0}, gpu_util: {max: 0%}}
+    for: {samples: 3}
+    then: [{flag: info}, {after: {samples: 2}, shutdown_mps: {}}]
+";
+    let node = Node::new(rules);
+    let folder = node.home.path().join("bin");
+    fs::create_dir(&folder).unwrap();
+    let daemon = folder.join("nvidia-cuda-mps-control");
+    fs::write(&daemon, CONTROL).unwrap();
+    fs::set_permissions(&daemon, Permissions::from_mode(0o755)).unwrap();
+    let server = folder.join("nvidia-cuda-mps-server");
+    fs::copy("/bin/sleep", &server).unwrap();
+    let mut command = Command::new("setsid");
+    command.arg(&server).arg("infinity").env("CUDA_MPS_PIPE_DIRECTORY", "/tmp/pipes").uid(NOBODY).gid(NOBODY);
+    let server = Tenant::spawn(&node.home, command);
+    let comm = format!("/proc/{}/comm", server.pid());
+    until("its name", || (fs::read_to_string(&comm).ok()? == "nvidia-cuda-mps\n").then_some(()));
+    node.hold(&server, 0, "used: 30MiB");
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let mut command = enforcer::command(&node.home);
+    command.env("PATH", path);
+    let enforcer = Enforcer::spawn(&node.home, command);
+    server.gone();
+    let end = node.home.until_line("shutdown_mps", "done");
+    assert_eq!((&end["detail"], &end["sent"]), (&json!("the server has ended"), &json!([])));
+    assert_eq!(node.home.results("shutdown_mps"), ["due", "begun", "done"]);
+    let told = fs::read_to_string(folder.join("told")).unwrap();
+    let pid = server.pid();
+    let expected = format!("get_client_list {pid} in /tmp/pipes\nshutdown_server {pid} in /tmp/pipes\n");
+    assert_eq!(told, expected);
+    enforcer.until("it is counted", |page| {
+        page.value("bailiff_steps_total", &[("step", "shutdown_mps"), ("result", "done")])
+    });
+}

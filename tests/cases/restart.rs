@@ -1,0 +1,138 @@
+//! The enforcer ends without warning, at any step, and is started again: nobody is sent KILL who was not asked anew,
+//! budgets are kept, and the audit log tells what was under way.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use end_to_end::enforcer::Enforcer;
+use end_to_end::node::Node;
+use end_to_end::tenant::Tenant;
+use end_to_end::wait::until;
+use serde_json::Value;
+
+fn rules(grace: &str, per_hour: u32) -> String {
+    format!(
+        "version: 1
+mode: enforce
+defaults: {{startup_grace: 0s, clear_after: 1, grace: {grace}}}
+limits: {{per_node_hour: {per_hour}}}
+rules:
+  - name: idle
+    of: process
+    when: {{gpu_util: {{max: 1%}}}}
+    for: {{samples: 4}}
+    then: [{{terminate: {{}}}}]
+"
+    )
+}
+
+/// Ids of deeds with this result.
+fn ids(node: &Node, result: &str) -> Vec<u64> {
+    let lines = node.home.lines().into_iter();
+    let found = lines.filter(|line| line["step"] == "terminate" && line["result"] == result);
+    found.filter_map(|line| line["id"].as_u64()).collect()
+}
+
+fn signals(line: &Value) -> Vec<&str> {
+    line["sent"].as_array().unwrap().iter().filter_map(|sent| sent["signal"].as_str()).collect()
+}
+
+/// A tenant that ignores TERM; the enforcer is ended at a moment, and started again.
+struct Crash {
+    tenant: Tenant,
+    node: Node,
+    enforcer: Enforcer,
+}
+
+impl Crash {
+    fn at(rules: &str, moment: impl Fn(&Node, &Tenant, &Enforcer)) -> Self {
+        let node = Node::new(rules);
+        let tenant = Tenant::stubborn(&node.home);
+        node.hold(&tenant, 0, "used: 1GiB");
+        let mut enforcer = node.home.enforcer(&[]);
+        moment(&node, &tenant, &enforcer);
+        enforcer.kill();
+        assert!(tenant.lives());
+        let enforcer = node.home.enforcer(&[]);
+        Self { tenant, node, enforcer }
+    }
+
+    /// It is ended, and was sent TERM again for that.
+    fn ends_with_a_term_of_its_own(&self, earlier: usize) {
+        self.tenant.gone();
+        let end = self.node.home.until_line("terminate", "released");
+        assert_eq!(signals(&end), ["SIGTERM", "SIGSTOP", "SIGKILL"]);
+        assert_eq!(self.tenant.asked(), earlier + 1, "asked before each KILL");
+        let begun = ids(&self.node, "begun");
+        assert_eq!(begun.last().copied(), end["id"].as_u64());
+        let interrupted = ids(&self.node, "interrupted");
+        assert_eq!([interrupted, ids(&self.node, "released")].concat(), begun, "each has its end");
+    }
+}
+
+#[test]
+fn before_the_decision() {
+    let crash = Crash::at(&rules("1s", 6), |_, tenant, enforcer| enforcer.until_streak(tenant.pid(), 3));
+    crash.ends_with_a_term_of_its_own(0);
+}
+
+#[test]
+fn after_the_decision() {
+    let crash = Crash::at(&rules("1s", 6), |node, _, _| drop(node.home.until_line("terminate", "due")));
+    // It may have been a moment too late.
+    crash.ends_with_a_term_of_its_own(ids(&crash.node, "interrupted").len());
+}
+
+#[test]
+fn right_after_the_deed_was_begun() {
+    let crash = Crash::at(&rules("1s", 6), |node, _, _| drop(node.home.until_line("terminate", "begun")));
+    // Whether TERM went out before the end is chance; the one that is counted is the next.
+    let earlier = crash.tenant.asked();
+    assert_eq!(ids(&crash.node, "interrupted"), [1]);
+    crash.ends_with_a_term_of_its_own(earlier);
+}
+
+#[test]
+fn in_the_grace() {
+    let crash = Crash::at(&rules("2s", 6), |_, tenant, _| tenant.until_asked(1));
+    assert_eq!(ids(&crash.node, "interrupted"), [1], "the log tells it before anything else is done");
+    assert!(crash.enforcer.log().contains("did not live to see its end"), "{}", crash.enforcer.log());
+    crash.ends_with_a_term_of_its_own(1);
+}
+
+/// What was begun counts, though nobody lived to see its end.
+#[test]
+fn budgets_are_kept() {
+    let crash = Crash::at(&rules("30s", 1), |_, tenant, _| tenant.until_asked(1));
+    let second = Tenant::obeying(&crash.node.home);
+    crash.node.hold(&second, 0, "used: 1GiB");
+    crash.enforcer.until_waits(second.pid(), "node_budget");
+    crash.enforcer.until_waits(crash.tenant.pid(), "node_budget");
+    crash.enforcer.beats(3);
+    assert!(crash.tenant.lives() && crash.tenant.asked() == 1);
+    assert!(second.lives() && second.asked() == 0);
+    let page = crash.enforcer.page();
+    let budget = |name| page.value(name, &[("budget", "node")]);
+    assert_eq!((budget("bailiff_budget_used"), budget("bailiff_budget_limit")), (Some(1.0), Some(1.0)));
+    assert_eq!(ids(&crash.node, "begun"), [1]);
+}
+
+/// Asked to end, it gives up the deed that it is in: the log has what was sent, and no KILL follows.
+#[test]
+fn asked_to_end_in_the_grace() {
+    let node = Node::new(&rules("30s", 6));
+    let tenant = Tenant::stubborn(&node.home);
+    node.hold(&tenant, 0, "used: 1GiB");
+    let mut enforcer = node.home.enforcer(&[]);
+    tenant.until_asked(1);
+    assert_eq!(enforcer.stop(), Some(0));
+    let line = node.home.line("terminate", "cancelled").expect("it is written before it ends");
+    assert_eq!(signals(&line), ["SIGTERM"]);
+    assert_eq!(node.home.lines().last().unwrap()["step"], "end");
+    assert!(tenant.lives() && tenant.asked() == 1);
+    assert!(until("no socket is left behind", || Some(!node.home.control().exists())));
+}

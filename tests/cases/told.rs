@@ -1,0 +1,136 @@
+//! The commands, as an admin uses them, against a daemon that runs.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use std::fs;
+use std::process::Output;
+
+use end_to_end::enforcer;
+use end_to_end::home::Home;
+use end_to_end::node::Node;
+use end_to_end::programs;
+use end_to_end::tenant::Tenant;
+use serde_json::{Value, json};
+
+const RULES: &str = "version: 1
+defaults: {startup_grace: 0s}
+rules:
+  - name: idle-holder
+    of: process
+    mode: enforce
+    when: {gpu_util: {max: 1%}, cpu_util: {max: 50%}}
+    for: {samples: 3}
+    then: [{flag: warning}, {after: {samples: 1000}, terminate: {}}]
+  - name: too-large
+    of: process
+    when: {vram: {min: 1GiB}}
+    for: {samples: 3}
+    then: [{terminate: {}}]
+";
+
+fn said(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn status_and_explain_tell_how_it_stands() {
+    let node = Node::new(RULES);
+    let tenant = Tenant::obeying(&node.home);
+    node.hold(&tenant, 0, "used: 512MiB");
+    let enforcer = node.home.enforcer(&[]);
+    enforcer.until_streak(tenant.pid(), 4);
+    let text = said(&enforcer.run(&["status"]));
+    for part in ["bailiff-enforcer 0.1.0", "rules.yaml, ", "snapshot ", "0 of 6 (the node)", "idle-holder"] {
+        assert!(text.contains(part), "no {part} in\n{text}");
+    }
+    let row = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap().to_owned();
+    let words = |line: String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(words(row("idle-holder"))[..6], ["idle-holder", "enforce", "process", "1", "0", "0"]);
+    assert_eq!(words(row("too-large"))[..6], ["too-large", "watch", "process", "0", "0", "0"]);
+    assert!(row(&format!("process:{}@", tenant.pid())).contains("terminate"), "{text}");
+    assert!(row("warning").contains("nobody"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+
+    let json: Value = serde_json::from_str(&said(&enforcer.run(&["status", "--json"]))).unwrap();
+    assert_eq!((&json["stream"]["connected"], &json["rules"][0]["matches"]), (&json!(true), &json!(1)));
+
+    let pid = tenant.pid().to_string();
+    let text = said(&enforcer.run(&["explain", "--pid", &pid, "--rule", "idle-holder"]));
+    let name = format!("idle-holder enforce: process:{pid}@");
+    for part in [
+        name.as_str(),
+        "(sh) of nobody",
+        "protection: passes",
+        "startup_grace: passes (older than 0s)",
+        "when: true",
+        "true    gpu_util is 0%; wanted max 1% [nvml]",
+        "next: terminate, after ",
+    ] {
+        assert!(text.contains(part), "no {part} in\n{text}");
+    }
+    let text = said(&enforcer.run(&["explain", "--pid", &pid, "--rule", "too-large"]));
+    assert!(text.contains("false   vram is 512.0MiB; wanted min 1GiB"), "{text}");
+    let json: Value =
+        serde_json::from_str(&said(&enforcer.run(&["explain", "--pid", &pid, "--json"]))).unwrap();
+    assert_eq!((json.as_array().unwrap().len(), &json[1]["outcome"]), (2, &json!("false")));
+    let nobody = said(&enforcer.run(&["explain", "--pid", "1"]));
+    assert!(nobody.contains("no target with process 1"), "{nobody}");
+}
+
+#[test]
+fn without_a_daemon_it_is_said_that_there_is_none() {
+    let home = Home::new();
+    let control = home.control().display().to_string();
+    for command in ["status", "explain", "pause", "resume", "reload"] {
+        let output = enforcer::run(&[command, "--control", &control]);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{command}: {told}");
+        assert!(told.contains("control.sock"), "{command}: {told}");
+    }
+}
+
+#[test]
+fn check_compares_a_file_with_what_a_node_runs() {
+    let home = Home::with(RULES);
+    let enforcer = home.enforcer(&[]);
+    let (rules, other) = (home.rules(), home.path().join("other.yaml"));
+    fs::write(&other, format!("{RULES}# changed\n")).unwrap();
+    let url = format!("http://{}", enforcer.address());
+    let check = |file: &std::path::Path, url: &str| {
+        let output = enforcer::run(&["check", file.to_str().unwrap(), "--against", url]);
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, text) = check(&rules, &url);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("runs just this"), "{text}");
+    let (code, text) = check(&other, &url);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("runs another policy"), "{text}");
+    drop(enforcer);
+    let (code, text) = check(&rules, &url);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("does not answer"), "{text}");
+}
+
+#[test]
+fn the_shipped_rules_are_sound_and_have_a_schema() {
+    let folder = programs::root().join("config");
+    let mut files = vec![folder.join("rules.yaml")];
+    files.extend(fs::read_dir(folder.join("rules")).unwrap().map(|entry| entry.unwrap().path()));
+    assert!(files.len() > 1);
+    for file in files {
+        let output = enforcer::run(&["check", file.to_str().unwrap()]);
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{told}");
+        assert!(told.contains(file.file_name().unwrap().to_str().unwrap()), "{told}");
+    }
+    let schema: Value = serde_json::from_str(&said(&enforcer::run(&["schema"]))).unwrap();
+    let shipped = fs::read(folder.join("rules.schema.json")).unwrap();
+    assert_eq!(schema, serde_json::from_slice::<Value>(&shipped).unwrap());
+}

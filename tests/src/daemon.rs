@@ -1,0 +1,150 @@
+//! A program of ours that serves pages: started, asked, and ended with its test.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bailiff_snapshot::State;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::http;
+use crate::page::Page;
+use crate::wait::until;
+
+/// A running program.
+pub struct Daemon {
+    name: &'static str,
+    child: Child,
+    address: SocketAddr,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Daemon {
+    /// Starts a command line; back when it says where it listens.
+    ///
+    /// # Panics
+    /// Where it does not listen.
+    #[must_use]
+    pub fn spawn(name: &'static str, mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
+        let stderr = child.stderr.take().expect("it has an error output");
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+            }
+        });
+        let address = until("the program says where it listens", || {
+            let lines = log.lock().unwrap_or_else(PoisonError::into_inner);
+            lines.iter().find_map(|line| listening(line)).or_else(|| {
+                let ended = child.try_wait().expect("our own child can be waited for");
+                assert!(ended.is_none(), "the {name} ended: {}", lines.join("\n"));
+                None
+            })
+        });
+        Self { name, child, address, log }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).join("\n")
+    }
+
+    /// The page now.
+    ///
+    /// # Panics
+    /// Where it does not answer with one.
+    #[must_use]
+    pub fn page(&self) -> Page {
+        let answer = http::get(self.address, "/metrics", &[]).expect("the program answers");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        Page::read(&answer.text())
+    }
+
+    /// Reads pages until one has the answer.
+    pub fn until<T>(&self, what: &str, mut ask: impl FnMut(&Page) -> Option<T>) -> T {
+        until(what, || ask(&self.page()))
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// Where it cannot be sent.
+    pub fn signal(&self, signal: Signal) {
+        // Until it has been waited for, its pid is nobody else's.
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a pid");
+        kill_process(pid, signal).expect("our own child can be signalled");
+    }
+
+    /// Does something while it stands still.
+    ///
+    /// # Panics
+    /// Where it cannot be stopped.
+    pub fn standing_still<T>(&self, act: impl FnOnce() -> T) -> T {
+        self.signal(Signal::STOP);
+        until("it stands still", || {
+            let stat = bailiff_snapshot::stat::parse(&fs::read(format!("/proc/{}/stat", self.pid())).ok()?)?;
+            (stat.state == State::Stopped).then_some(())
+        });
+        let done = act();
+        self.signal(Signal::CONT);
+        done
+    }
+
+    /// Asks it to end, and gives its exit code.
+    ///
+    /// # Panics
+    /// Where it does not end.
+    pub fn stop(&mut self) -> Option<i32> {
+        self.signal(Signal::TERM);
+        self.ended()
+    }
+
+    /// Ends it as a crash would, and waits until it has.
+    ///
+    /// # Panics
+    /// Where it cannot be ended.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("our own child can be ended");
+        self.child.wait().expect("our own child can be waited for");
+    }
+
+    /// Waits for it to end, and gives its exit code.
+    ///
+    /// # Panics
+    /// Where it does not end.
+    pub fn ended(&mut self) -> Option<i32> {
+        until("the program ends", || self.child.try_wait().expect("our own child can be waited for")).code()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the {}'s log:\n{}", self.name, self.log());
+        }
+    }
+}
+
+fn listening(line: &str) -> Option<SocketAddr> {
+    let (_, address) = line.split_once("address=")?;
+    address.split_whitespace().next()?.trim_matches('"').parse().ok()
+}

@@ -1,0 +1,178 @@
+//! The real enforcer, started in a folder of its own.
+
+use std::io::{BufRead, BufReader, Write};
+use std::ops::{Deref, DerefMut};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use crate::daemon::Daemon;
+use crate::home::Home;
+use crate::programs;
+use crate::wait::until;
+
+/// A running enforcer, ended with its test.
+pub struct Enforcer {
+    daemon: Daemon,
+    control: PathBuf,
+}
+
+impl Deref for Enforcer {
+    type Target = Daemon;
+
+    fn deref(&self) -> &Daemon {
+        &self.daemon
+    }
+}
+
+impl DerefMut for Enforcer {
+    fn deref_mut(&mut self) -> &mut Daemon {
+        &mut self.daemon
+    }
+}
+
+impl Enforcer {
+    /// Starts one in a folder, with these arguments besides.
+    ///
+    /// # Panics
+    /// Where it does not listen.
+    #[must_use]
+    pub fn start(home: &Home, arguments: &[&str]) -> Self {
+        let mut command = command(home);
+        command.args(arguments);
+        Self::spawn(home, command)
+    }
+
+    /// Starts any command line of it; back when it can be asked.
+    ///
+    /// # Panics
+    /// Where it does not listen.
+    #[must_use]
+    pub fn spawn(home: &Home, command: Command) -> Self {
+        Self { daemon: Daemon::spawn("enforcer", command), control: home.control() }
+    }
+
+    /// Asks over the control socket.
+    ///
+    /// # Panics
+    /// Where it does not answer.
+    #[must_use]
+    pub fn ask(&self, question: &Value) -> Value {
+        let mut socket = UnixStream::connect(&self.control).expect("the control socket");
+        writeln!(socket, "{question}").expect("a question can be asked");
+        let mut answer = String::new();
+        BufReader::new(socket).read_line(&mut answer).expect("it answers");
+        serde_json::from_str(&answer).expect("it answers in JSON")
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn status(&self) -> Value {
+        self.ask(&json!({"command": "status"}))["status"].take()
+    }
+
+    /// Asks how it stands until that has the answer.
+    pub fn until_status<T>(&self, what: &str, mut ask: impl FnMut(&Value) -> Option<T>) -> T {
+        until(what, || ask(&self.status()))
+    }
+
+    /// True samples of a process in a row, by the one rule; none is 0.
+    #[must_use]
+    pub fn streak(&self, pid: u32) -> u64 {
+        streak(&self.status(), pid)
+    }
+
+    /// Waits until a process has so many.
+    pub fn until_streak(&self, pid: u32, samples: u64) {
+        until("the streak", || (self.streak(pid) >= samples).then_some(()));
+    }
+
+    /// The number of the snapshot that was judged last.
+    #[must_use]
+    pub fn seq(&self) -> u64 {
+        self.status()["stream"]["seq"].as_u64().unwrap_or_default()
+    }
+
+    /// Waits until so many more snapshots were judged.
+    pub fn beats(&self, beats: u64) {
+        let judged = |status: &Value| status["counters"]["snapshots"].as_u64();
+        let before = judged(&self.status()).unwrap_or_default();
+        self.until_status("beats", |status| (judged(status)? >= before + beats).then_some(()));
+    }
+
+    /// Whether everything destructive is withheld for this reason.
+    #[must_use]
+    pub fn is_held(&self, hold: &str) -> bool {
+        self.page().value("bailiff_hold_active", &[("hold", hold)]) == Some(1.0)
+    }
+
+    /// Waits until a step against a process waits for this.
+    pub fn until_waits(&self, pid: u32, hold: &str) {
+        self.until_status(hold, |status| (pending(status, pid)?["hold"] == hold).then_some(()));
+    }
+
+    /// Runs a command that asks it.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    #[must_use]
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(programs::enforcer());
+        command.args(arguments).arg("--control").arg(&self.control);
+        command.output().expect("the command starts")
+    }
+}
+
+/// What is coming to a process.
+#[must_use]
+pub fn pending(status: &Value, pid: u32) -> Option<&Value> {
+    let name = format!("process:{pid}@");
+    let all = status["pending"].as_array()?;
+    all.iter().find(|pending| pending["target"].as_str().is_some_and(|target| target.starts_with(&name)))
+}
+
+/// True samples of a process in a row, as a status says; none is 0.
+#[must_use]
+pub fn streak(status: &Value, pid: u32) -> u64 {
+    pending(status, pid).and_then(|pending| pending["streak"].as_u64()).unwrap_or_default()
+}
+
+/// The enforcer in a folder, not started yet.
+#[must_use]
+pub fn command(home: &Home) -> Command {
+    let mut command = Command::new(programs::enforcer());
+    command.args(arguments(home));
+    command
+}
+
+/// Its command line in a folder.
+#[must_use]
+pub fn arguments(home: &Home) -> Vec<String> {
+    let path = |path: PathBuf| path.display().to_string();
+    let devices = path(home.path().join("nvidia"));
+    let mut arguments = vec!["run".to_owned(), path(home.rules())];
+    for (flag, value) in [
+        ("--stream", path(home.stream())),
+        ("--control", path(home.control())),
+        ("--state", path(home.state())),
+        ("--audit", path(home.audit())),
+        ("--devices", devices),
+        ("--web.listen-address", "127.0.0.1:0".to_owned()),
+        ("--verify", "3s".to_owned()),
+    ] {
+        arguments.extend([flag.to_owned(), value]);
+    }
+    arguments.push("--trust-pid-namespace".to_owned());
+    arguments
+}
+
+/// Runs a command line of it to its end.
+///
+/// # Panics
+/// Where it cannot be started.
+#[must_use]
+pub fn run(arguments: &[&str]) -> Output {
+    Command::new(programs::enforcer()).args(arguments).output().expect("the enforcer starts")
+}

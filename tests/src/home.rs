@@ -1,0 +1,162 @@
+//! The folder that an enforcer of a test lives in: rules, sockets, state, audit log, and a stand-in for a device file.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::enforcer::Enforcer;
+use crate::wait::until;
+
+/// The folder.
+pub struct Home(TempDir);
+
+impl Home {
+    /// An empty one, which others may look into.
+    ///
+    /// # Panics
+    /// Where nothing can be written.
+    #[must_use]
+    pub fn new() -> Self {
+        let home = Self(tempfile::tempdir().expect("a temporary folder"));
+        fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("our own folder");
+        fs::create_dir(home.state()).expect("a folder");
+        // A FIFO that nobody writes to: whoever reads it waits, and needs no other program to wait with.
+        mknodat(CWD, home.device(), FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a FIFO");
+        home
+    }
+
+    /// One with these rules in it.
+    #[must_use]
+    pub fn with(rules: &str) -> Self {
+        let home = Self::new();
+        home.write(rules);
+        home
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// The rules.
+    #[must_use]
+    pub fn rules(&self) -> PathBuf {
+        self.path().join("rules.yaml")
+    }
+
+    /// Where the exporter's stream is.
+    #[must_use]
+    pub fn stream(&self) -> PathBuf {
+        self.path().join("stream.sock")
+    }
+
+    /// The control socket.
+    #[must_use]
+    pub fn control(&self) -> PathBuf {
+        self.path().join("control.sock")
+    }
+
+    /// What outlives a restart.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
+        self.path().join("state")
+    }
+
+    /// The audit log.
+    #[must_use]
+    pub fn audit(&self) -> PathBuf {
+        self.path().join("audit.jsonl")
+    }
+
+    /// The stand-in for a device file.
+    #[must_use]
+    pub fn device(&self) -> PathBuf {
+        self.path().join("nvidia0")
+    }
+
+    /// The device, open.
+    ///
+    /// # Panics
+    /// Where it cannot be opened.
+    #[must_use]
+    pub fn open_device(&self) -> fs::File {
+        OpenOptions::new().read(true).write(true).open(self.device()).expect("the device can be opened")
+    }
+
+    /// Replaces the rules.
+    ///
+    /// # Panics
+    /// Where they cannot be written.
+    pub fn write(&self, rules: &str) {
+        let next = self.path().join("next");
+        fs::write(&next, rules).expect("rules can be written");
+        fs::rename(next, self.rules()).expect("rules can be replaced");
+    }
+
+    /// Starts an enforcer in it, with these arguments besides.
+    ///
+    /// # Panics
+    /// Where it does not listen.
+    #[must_use]
+    pub fn enforcer(&self, arguments: &[&str]) -> Enforcer {
+        Enforcer::start(self, arguments)
+    }
+
+    /// The lines of the audit log.
+    ///
+    /// # Panics
+    /// At one that is not JSON.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Value> {
+        lines(&self.audit())
+    }
+
+    /// The first line of the audit log of this step with this result.
+    #[must_use]
+    pub fn line(&self, step: &str, result: &str) -> Option<Value> {
+        self.lines().into_iter().find(|line| line["step"] == step && line["result"] == result)
+    }
+
+    /// Waits for such a line.
+    #[expect(clippy::must_use_candidate, reason = "that it comes may be all that is asked")]
+    pub fn until_line(&self, step: &str, result: &str) -> Value {
+        until(&format!("{step} {result}"), || self.line(step, result))
+    }
+
+    /// What came of deeds, in order.
+    #[must_use]
+    pub fn results(&self, step: &str) -> Vec<String> {
+        let of_step = self.lines().into_iter().filter(|line| line["step"] == step);
+        of_step.filter_map(|line| Some(line["result"].as_str()?.to_owned())).collect()
+    }
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the audit log:\n{}", fs::read_to_string(self.audit()).unwrap_or_default());
+        }
+    }
+}
+
+/// The whole lines of an audit log, wherever it is.
+///
+/// # Panics
+/// At one that is not JSON.
+#[must_use]
+pub fn lines(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.lines().map(|line| serde_json::from_str(line).expect("every line is JSON")).collect()
+}

@@ -1,0 +1,157 @@
+//! A node: GPUs of the fake driver, tenants that hold them, an exporter, and a folder for an enforcer. The driver lists
+//! a tenant until it has ended, as a real one does.
+
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use crate::exporter::Exporter;
+use crate::fake::Scenario;
+use crate::home::Home;
+use crate::tenant::{Tenant, start};
+
+/// Beats of a fifth of a second: a busy machine is late by less than the two beats after which a snapshot is too old.
+/// A look that takes longer than its deadline is taken for a hang, with consequences for minutes.
+pub const BEATS: [&str; 6] = ["--interval", "200ms", "--look-back", "400ms", "--deadline", "10s"];
+
+/// The node.
+pub struct Node {
+    /// Its exporter.
+    pub exporter: Exporter,
+    /// The enforcer's folder.
+    pub home: Home,
+    beats: Vec<String>,
+    driver: Arc<Mutex<Driver>>,
+}
+
+/// What the driver says.
+pub struct Driver {
+    scenario: Scenario,
+    /// Of the driver as a whole.
+    pub head: String,
+    /// The GPUs.
+    pub gpus: Vec<Gpu>,
+}
+
+/// A GPU.
+#[derive(Default)]
+pub struct Gpu {
+    /// What is said of it but who holds it, as keys of a map: `memory: {total: 40GiB}`.
+    pub text: String,
+    held: Vec<Held>,
+}
+
+struct Held {
+    pid: u32,
+    /// When it began; one without is listed for ever.
+    start: Option<u64>,
+    text: String,
+}
+
+impl Node {
+    /// One GPU that nobody holds, and these rules.
+    #[must_use]
+    pub fn new(rules: &str) -> Self {
+        Self::of(rules, &[""])
+    }
+
+    /// GPUs of which this is said, and these rules.
+    #[must_use]
+    pub fn of(rules: &str, gpus: &[&str]) -> Self {
+        Self::with_beats(rules, gpus, &BEATS)
+    }
+
+    /// The same, with other beats.
+    #[must_use]
+    pub fn with_beats(rules: &str, gpus: &[&str], beats: &[&str]) -> Self {
+        let gpus = gpus.iter().map(|text| Gpu { text: (*text).to_owned(), held: Vec::new() });
+        let mut driver = Driver { scenario: Scenario::new(""), head: String::new(), gpus: gpus.collect() };
+        driver.say();
+        let home = Home::with(rules);
+        let beats: Vec<String> = beats.iter().map(|word| (*word).to_owned()).collect();
+        let exporter = exporter(&driver.scenario, &home, &beats);
+        let driver = Arc::new(Mutex::new(driver));
+        let weak = Arc::downgrade(&driver);
+        std::thread::spawn(move || keep(&weak));
+        Self { exporter, home, beats, driver }
+    }
+
+    /// The tenant holds memory of a GPU from now on, and does this: `used: 1GiB, sm: 80`.
+    pub fn hold(&self, tenant: &Tenant, gpu: usize, text: &str) {
+        self.list(tenant.pid(), start(tenant.pid()), (gpu, text));
+    }
+
+    /// The driver lists a pid for ever, whoever has it.
+    pub fn hold_pid(&self, pid: u32, text: &str) {
+        self.list(pid, None, (0, text));
+    }
+
+    fn list(&self, pid: u32, start: Option<u64>, (gpu, text): (usize, &str)) {
+        self.change(|driver| {
+            let held = &mut driver.gpus[gpu].held;
+            held.retain(|held| held.pid != pid);
+            held.push(Held { pid, start, text: text.to_owned() });
+        });
+    }
+
+    /// The driver says something else from now on.
+    ///
+    /// # Panics
+    /// Where that cannot be written.
+    pub fn change(&self, change: impl FnOnce(&mut Driver)) {
+        let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut driver);
+        driver.say();
+    }
+
+    /// The number of the exporter's newest snapshot.
+    #[must_use]
+    pub fn beat(&self) -> u64 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
+        let beat = self.exporter.beat() as u64;
+        beat
+    }
+
+    /// Starts the exporter anew, once it has ended.
+    pub fn restart_exporter(&mut self) {
+        let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        self.exporter = exporter(&driver.scenario, &self.home, &self.beats);
+    }
+}
+
+fn exporter(scenario: &Scenario, home: &Home, beats: &[String]) -> Exporter {
+    let stream = home.stream().display().to_string();
+    let mut arguments = vec!["--stream", stream.as_str()];
+    arguments.extend(beats.iter().map(String::as_str));
+    Exporter::start(scenario, &arguments)
+}
+
+impl Driver {
+    fn say(&mut self) {
+        let mut text = format!("sampling_period: 20ms\n{}\ngpus:\n", self.head);
+        for gpu in &self.gpus {
+            let held: Vec<String> =
+                gpu.held.iter().map(|held| format!("{{pid: {}, {}}}", held.pid, held.text)).collect();
+            let _ = write!(text, "  - processes: [{}]\n    {}\n", held.join(", "), gpu.text);
+        }
+        self.scenario.set(&text);
+    }
+
+    /// Whoever has ended holds nothing.
+    fn forget_ended(&mut self) {
+        let over = |held: &Held| held.start.is_some() && start(held.pid) != held.start;
+        if self.gpus.iter().flat_map(|gpu| &gpu.held).any(over) {
+            self.gpus.iter_mut().for_each(|gpu| gpu.held.retain(|held| !over(held)));
+            self.say();
+        }
+    }
+}
+
+/// Looks who has ended, until the node is gone.
+fn keep(driver: &Weak<Mutex<Driver>>) {
+    while let Some(driver) = driver.upgrade() {
+        driver.lock().unwrap_or_else(PoisonError::into_inner).forget_ended();
+        drop(driver);
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,131 @@
+//! Tenants: processes of nobody's, who is not root and so not protected, each in a session of its own and with a
+//! device file open, as those that hold GPUs are.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bailiff_snapshot::State;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::home::Home;
+use crate::wait::until;
+
+/// Whose they are.
+pub const NOBODY: u32 = 65534;
+
+/// A tenant, ended with its test, with all of its session that is in its process group.
+pub struct Tenant {
+    pid: u32,
+    /// None once it has been waited for, and its pid may be somebody else's.
+    child: Option<Child>,
+    log: PathBuf,
+}
+
+impl Tenant {
+    /// One that notes TERM and ends.
+    #[must_use]
+    pub fn obeying(home: &Home) -> Self {
+        Self::shell(home, "trap 'echo TERM; exit' TERM; echo ready; while :; do read nothing; done")
+    }
+
+    /// One that notes TERM and lives on.
+    #[must_use]
+    pub fn stubborn(home: &Home) -> Self {
+        Self::shell(home, "trap 'echo TERM' TERM; echo ready; while :; do read nothing; done")
+    }
+
+    /// A shell program; back when it has said a word.
+    #[must_use]
+    pub fn shell(home: &Home, program: &str) -> Self {
+        let tenant = Self::running(home, &["/bin/sh", "-c", program]);
+        until("the tenant's word", || (!tenant.said().is_empty()).then_some(()));
+        tenant
+    }
+
+    /// Any program.
+    #[must_use]
+    pub fn running(home: &Home, program: &[&str]) -> Self {
+        let mut command = Command::new("setsid");
+        command.args(program).uid(NOBODY).gid(NOBODY);
+        Self::spawn(home, command)
+    }
+
+    /// Any command line, which has to make its session itself.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    #[must_use]
+    pub fn spawn(home: &Home, mut command: Command) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let log = home.path().join(format!("tenant-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
+        let out = OpenOptions::new().create(true).append(true).open(&log).expect("a log");
+        command.current_dir("/").stdin(home.open_device()).stdout(out);
+        let child = command.spawn().expect("the tenant starts");
+        Self { pid: child.id(), child: Some(child), log }
+    }
+
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// It has not ended; a zombie has.
+    #[must_use]
+    pub fn lives(&self) -> bool {
+        start(self.pid()).is_some()
+    }
+
+    /// Waits until it has ended.
+    pub fn gone(&self) {
+        until("the tenant has ended", || (!self.lives()).then_some(()));
+    }
+
+    /// What it said, a line each.
+    #[must_use]
+    pub fn said(&self) -> Vec<String> {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// How often it was sent TERM, as it noted.
+    #[must_use]
+    pub fn asked(&self) -> usize {
+        self.said().iter().filter(|line| *line == "TERM").count()
+    }
+
+    /// Waits until it was sent TERM so often.
+    pub fn until_asked(&self, times: usize) {
+        until("TERM", || (self.asked() >= times).then_some(()));
+    }
+
+    /// Ends it, and waits until it has.
+    ///
+    /// # Panics
+    /// Where it cannot be ended.
+    pub fn end(&mut self) {
+        let mut child = self.child.take().expect("it was not ended before");
+        child.kill().expect("our own child can be ended");
+        child.wait().expect("our own child can be waited for");
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        let group = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        let _ = group.map(|group| kill_process_group(group, Signal::KILL));
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// When a process that lives began, in clock ticks.
+#[must_use]
+pub fn start(pid: u32) -> Option<u64> {
+    let stat = bailiff_snapshot::stat::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
+    (!matches!(stat.state, State::Zombie | State::Dead)).then_some(stat.key.start_ticks)
+}
