@@ -161,7 +161,8 @@ impl Deeds {
             self.failed.insert(flying.subject.id.clone());
         }
         if matches!(report.outcome, Outcome::GoneNotReleased | Outcome::Unkillable) {
-            let held: u64 = flying.subject.members.iter().filter_map(|member| member.vram).sum();
+            let each = flying.subject.members.iter().filter_map(|member| member.vram);
+            let held = each.fold(0, u64::saturating_add);
             let missing = held.saturating_sub(report.released.unwrap_or_default());
             self.stuck.push(Stuck {
                 rule: Arc::clone(&flying.name),
@@ -188,14 +189,20 @@ impl Deeds {
     }
 }
 
+/// Whether `/proc` confirms all of a target's processes: one that only the driver lists is flagged, and no more.
+fn is_known(target: usize, view: &View) -> bool {
+    view.processes(&view.targets[target]).all(|process| process.start_ticks.is_some())
+}
+
 /// Memory of nobody on the GPUs of a subject.
 fn unaccounted(subject: &Subject, view: &View) -> Option<u64> {
     let of_it = view.snapshot.gpus.iter().filter(|gpu| {
         let uuid = gpu.uuid.as_ref();
         uuid.is_some_and(|uuid| subject.gpus.contains(uuid))
     });
-    let bytes = of_it.map(|gpu| gpu.memory.as_ref().and_then(|memory| memory.unaccounted));
-    bytes.sum::<Option<i64>>().map(|bytes| u64::try_from(bytes).unwrap_or_default())
+    let mut bytes = of_it.map(|gpu| gpu.memory.as_ref().and_then(|memory| memory.unaccounted));
+    let sum = bytes.try_fold(0_i64, |sum, bytes| Some(sum.saturating_add(bytes?)));
+    sum.map(|bytes| u64::try_from(bytes).unwrap_or_default())
 }
 
 impl Engine {
@@ -206,7 +213,7 @@ impl Engine {
         self.end_pause(tick.now);
         let chosen = self.deeds.chosen.take();
         // A step that is being carried out is due for as long as it takes.
-        candidates.retain(|candidate| !candidate.progress.flying);
+        candidates.retain(|candidate| !candidate.progress.flying && is_known(candidate.subject, tick.view));
         candidates.sort_by_key(|candidate| std::cmp::Reverse(self.judges[candidate.rule].mode));
         if let Some(place) =
             chosen.and_then(|chosen| candidates.iter().position(|candidate| chosen.is(candidate, tick.view)))
@@ -231,7 +238,7 @@ impl Engine {
         let number = self.populations[owner.kind as usize].number(&owner.id);
         let judge = self.judges.get_mut(candidate.rule);
         if let Some(progress) = number.zip(judge).and_then(|(number, judge)| judge.progress(number)) {
-            progress.decided = true;
+            (progress.decided, progress.told) = (true, None);
             self.deeds.chosen = Some(Chosen { charge, ..Chosen::new(candidate, view) });
         }
     }

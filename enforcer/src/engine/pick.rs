@@ -301,7 +301,7 @@ fn held(target: &Target, (view, gpu): (&View, usize)) -> u64 {
         view.snapshot.gpus.get(gpu).is_some_and(|gpu| gpu.index == gpu_held.index)
     };
     let holdings = view.holdings(target).filter(|(gpu, _)| on_it(gpu));
-    holdings.filter_map(|(_, holder)| holder.memory).sum()
+    holdings.filter_map(|(_, holder)| holder.memory).fold(0, u64::saturating_add)
 }
 
 fn youngest(target: &Target, view: &View) -> u128 {

@@ -56,7 +56,9 @@ fn holders<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Membe
             comm: facts.map(|facts| facts.comm.clone()).unwrap_or_default(),
             exe: facts.and_then(|facts| facts.exe.clone()),
             cgroup: facts.map(|facts| facts.place.cgroup.clone()).unwrap_or_default(),
-            vram: view.holdings_of(*place).map(|(_, holder)| holder.memory).sum(),
+            vram: view
+                .holdings_of(*place)
+                .try_fold(0_u64, |sum, (_, holder)| Some(sum.saturating_add(holder.memory?))),
             holds: true,
         })
     })

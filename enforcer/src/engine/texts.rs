@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bailiff_snapshot::wire;
 
-use crate::policy::{Field, Pattern, Selector};
+use crate::policy::{Field, Kind, Pattern, Selector};
 use crate::view::{Target, View};
 use bailiff_snapshot::Truth;
 
@@ -18,7 +18,10 @@ enum Text<'a> {
 /// Whether one of a target's processes is meant.
 pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth {
     if selector.field == Field::Gpus {
-        return any(view.gpus(target).map(|gpu| meant(selector, gpu_texts(gpu))));
+        let seen = any(view.gpus(target).map(|gpu| meant(selector, gpu_texts(gpu))));
+        // On one that did not tell who holds it, it may hold memory as well.
+        let more = || target.kind != Kind::Gpu && view.snapshot.gpus.iter().any(|gpu| !has_told(gpu));
+        return if seen == Truth::False && more() { Truth::Unknown } else { seen };
     }
     any(view.processes(target).map(|process| {
         // The most common questions, without a list of texts being made for each.
@@ -28,6 +31,12 @@ pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth
             _ => meant(selector, texts(selector.field, process)),
         }
     }))
+}
+
+/// Whether a GPU told who holds it; of one in MIG mode its instances tell.
+fn has_told(gpu: &wire::Gpu) -> bool {
+    let divided = gpu.mig && gpu.parent_uuid.is_none();
+    divided || gpu.fault.is_none() && gpu.listed.is_some()
 }
 
 /// Whether nothing of what a selector looks at could be read.

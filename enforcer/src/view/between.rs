@@ -247,13 +247,15 @@ impl<'a> Past<'a> {
 
     /// Bytes a second of those that hold memory.
     fn io(&self, target: &Target, now: &Now<'_>) -> Value {
-        let mut moved = 0;
+        let mut moved = 0_u64;
         for place in &target.processes {
             let Some(process) = now.snapshot.processes.get(*place) else { continue };
             let Some(key) = process.start_ticks.map(|ticks| (process.pid, ticks)) else { return NO_WINDOW };
             let read = |used: &HashMap<Key, Used>| used.get(&key).map(|used| used.io);
             match (read(&self.used), read(&now.used)) {
-                (Some(Some(then)), Some(Some(now))) if now >= then => moved += now - then,
+                (Some(Some(then)), Some(Some(now))) if now >= then => {
+                    moved = (now - then).saturating_add(moved)
+                }
                 (None, _) => return NO_WINDOW,
                 _ => return Value::Unknown("the exporter may not read it"),
             }

@@ -1,6 +1,7 @@
 //! Random histories, judged by the engine and by an oracle written from the specification alone.
 
 mod dice;
+mod hostile;
 mod oracle;
 mod plan;
 mod seen;
@@ -63,4 +64,10 @@ fn other_rough_histories_are_judged_as_specified() {
 #[test]
 fn calm_histories_are_judged_to_the_tick() {
     walk(Weather::Calm, 800, 3);
+}
+
+#[test]
+fn whatever_is_seen_the_engine_goes_on() {
+    let acts: u64 = (0..800).map(hostile::walk).sum();
+    assert!(acts > 0, "somebody must be known even there");
 }

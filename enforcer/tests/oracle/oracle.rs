@@ -134,6 +134,8 @@ pub struct Oracle {
     failed: BTreeMap<String, Traces>,
     /// Or was refused, ever.
     refused: BTreeSet<String>,
+    /// Decided, and perhaps begun, when a restart came.
+    begun: Vec<String>,
     paused: Option<Option<u64>>,
     outside: BTreeSet<Hold>,
     matches: u64,
@@ -170,6 +172,7 @@ impl Oracle {
             unknown_possible: false,
             failed: BTreeMap::new(),
             refused: BTreeSet::new(),
+            begun: Vec::new(),
             paused: None,
             outside: BTreeSet::new(),
             matches: 0,
@@ -291,6 +294,11 @@ impl Oracle {
     }
 
     pub fn restarted(&mut self) {
+        // What was decided may have been begun before the end, and counts as done.
+        let decided = self.tracks.iter().chain(&self.picks).filter_map(|((_, id), track)| {
+            track.stage.due.filter(|(tick, _)| *tick == self.tick).map(|_| id.clone())
+        });
+        self.begun.extend(decided);
         self.since_start = 0;
         self.since_reload = u32::MAX;
         self.in_flight = None;
@@ -622,7 +630,7 @@ impl Oracle {
             "not confirmed: {verdict:?}"
         );
         ensure!(verdict.mode == Mode::Watch || !self.failed.contains_key(&id), "failed before: {verdict:?}");
-        self.check_budgets(verdict, target, court)?;
+        self.check_budgets(verdict, target)?;
         self.check_cooldown(&rule, &id, court)?;
         let step = rule.steps.iter().position(|step| step.action == *action);
         let Some(step) = step else { return Err(format!("no such step: {verdict:?}")) };
@@ -652,7 +660,7 @@ impl Oracle {
         Ok(())
     }
 
-    fn check_budgets(&self, verdict: &Verdict, target: &Seen<'_>, court: &Court<'_>) -> Checked {
+    fn check_budgets(&self, verdict: &Verdict, target: &Seen<'_>) -> Checked {
         if verdict.mode != Mode::Enforce {
             return Ok(());
         }
@@ -734,10 +742,12 @@ impl Oracle {
             Hold::FailureBreaker => self.failures_in_all >= 3,
             Hold::UnknownBreaker => self.unknown_possible,
             Hold::Failed => self.refused.contains(&verdict.subject.id.to_string()),
-            Hold::GpuBudget | Hold::UserBudget | Hold::NodeBudget => !self.deeds.is_empty(),
+            Hold::GpuBudget | Hold::UserBudget | Hold::NodeBudget => {
+                !self.deeds.is_empty() || !self.begun.is_empty()
+            }
             // With `pick` it is the GPU that rests.
-            Hold::Cooldown => self.deeds.iter().any(|deed| {
-                deed.target == verdict.subject.id.to_string()
+            Hold::Cooldown => self.deeds.iter().map(|deed| &deed.target).chain(&self.begun).any(|target| {
+                *target == verdict.subject.id.to_string()
                     || self.plan.rules.iter().any(|rule| *rule.name == *verdict.rule && rule.pick.is_some())
             }),
             outside => self.outside.contains(&outside),
@@ -776,7 +786,8 @@ impl Oracle {
                     continue;
                 };
                 let due = found.count >= found.needed + samples(step.after, found.interval);
-                if !stage.fuzzy && (!step.action.destructive() || !due || found.protected != Truth::False) {
+                let nobody = found.protected != Truth::False || key.1.contains('#');
+                if !stage.fuzzy && (!step.action.destructive() || !due || nobody) {
                     perhaps.remove(key);
                     continue;
                 }
@@ -805,11 +816,12 @@ impl Oracle {
         let number =
             self.match_numbers.get(&(rule.condition.clone(), id.clone())).copied().unwrap_or_default();
         let rested = rule.cooldown.is_zero()
-            || !self.deeds.iter().any(|deed| deed.target == *id && deed.match_of != number);
+            || !self.begun.contains(id)
+                && !self.deeds.iter().any(|deed| deed.target == *id && deed.match_of != number);
         let enforced = self.deeds.iter().filter(|deed| deed.mode == Mode::Enforce).count();
         let limits = &self.plan.limits;
         let least = limits.per_node_hour.min(limits.per_user_hour).min(limits.per_gpu_hour);
-        rested && !self.refused.contains(id) && enforced < usize::try_from(least).unwrap()
+        rested && !self.refused.contains(id) && enforced + self.begun.len() < usize::try_from(least).unwrap()
     }
 }
 

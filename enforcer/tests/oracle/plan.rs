@@ -207,7 +207,11 @@ impl Plan {
                 per_node_hour: if tight { small(dice) } else { 100 },
                 max_processes: if calm { 100 } else { dice.pick(&[1, 2, 100, 100, 100, 100]) },
             },
-            protect: (!calm && !foreign && dice.percent(15)).then_some(Cond::Users(vec![1001])),
+            protect: match dice.below(100) {
+                0..10 if !calm && !foreign => Some(Cond::Users(vec![1001])),
+                10..20 if !calm => Some(Cond::Gpus(vec![1, 2])),
+                _ => None,
+            },
             allow_root: dice.percent(20),
             rules,
         }
@@ -289,7 +293,8 @@ fn when(dice: &mut Dice, of: Kind, place: u64) -> Cond {
         ]);
     }
     let util = Cond::GpuUtilMax(1 + place);
-    match dice.below(8) {
+    match dice.below(9) {
+        8 => Cond::Any(vec![Cond::State("gone"), util]),
         0..3 => util,
         3 | 4 => Cond::All(vec![util, Cond::CpuUtilMax(5)]),
         5 => Cond::Any(vec![Cond::Orphaned(true), util]),

@@ -239,11 +239,11 @@ impl Seen<'_> {
             Cond::State(state) => self.state(state),
             Cond::Users(uids) => self.users(uids),
             Cond::Gpus(places) => {
-                let held = self.holdings();
-                let hit = |place: &u32| held.iter().any(|(gpu, _)| gpu.index == place.to_string());
+                let hit = |place: &u32| self.holdings().iter().any(|(gpu, _)| gpu.index == place.to_string());
+                let silent = |gpu: &wire::Gpu| !gpu.mig && (gpu.fault.is_some() || gpu.listed.is_none());
                 if places.iter().any(hit) {
                     Truth::True
-                } else if blind(self.snapshot) {
+                } else if self.snapshot.gpus.iter().any(silent) {
                     Truth::Unknown
                 } else {
                     Truth::False
@@ -325,24 +325,12 @@ impl Seen<'_> {
         if self.processes.iter().any(holder) || self.relatives.iter().flatten().any(other) {
             return Truth::True;
         }
-        let Some(Cond::Users(uids)) = &plan.protect else { return Truth::False };
-        let each = self.relatives.iter().flatten().map(|relative| {
-            if relative.uid.is_some_and(|uid| uids.contains(&uid)) {
-                Truth::True
-            } else if relative.uid.is_some_and(|uid| self.named(uid)) {
-                Truth::False
-            } else {
-                // It may have a name that is meant.
-                Truth::Unknown
-            }
-        });
-        each.fold(self.ask(&Cond::Users(uids.clone())), Truth::or)
-    }
-
-    /// The snapshot tells the name of a user.
-    fn named(&self, uid: u32) -> bool {
-        let facts = self.snapshot.processes.iter().filter_map(|process| process.facts.as_ref());
-        facts.into_iter().any(|facts| facts.uid == Some(uid) && facts.user.is_some())
+        let Some(protect) = &plan.protect else { return Truth::False };
+        let owned = |relative: &&wire::Relative| match protect {
+            Cond::Users(uids) => relative.uid.is_some_and(|uid| uids.contains(&uid)),
+            _ => false,
+        };
+        if self.relatives.iter().flatten().any(owned) { Truth::True } else { self.ask(protect) }
     }
 
     /// The owner of all that are in it.

@@ -187,6 +187,7 @@ fn trouble(dice: &mut Dice, foreign: bool, world: &World) -> (Change, Change) {
     match dice.below(17) {
         0 | 1 => (Change::Util(place, None), Change::Util(place, Some(0))),
         2 => (Change::Memory(place, None), Change::Memory(place, Some(600))),
+        3 if dice.percent(30) => (Change::ListedButGone(place, true), Change::ListedButGone(place, false)),
         3 => (Change::Confirmed(place, false), Change::Confirmed(place, true)),
         4 => (Change::Fault(place, Some("timeout")), Change::Fault(place, None)),
         5 => (Change::Listed(place, false), Change::Listed(place, true)),

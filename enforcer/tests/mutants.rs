@@ -1,0 +1,274 @@
+//! Whether the oracle can see: deliberate faults are put into a copy of the engine, one at a time, and its test must
+//! fail for each. `cargo test --package bailiff-enforcer --test mutants -- --ignored --nocapture`
+#![expect(clippy::disallowed_methods, reason = "copies the workspace and runs cargo in the copy")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// One fault: in this file, this text, once, becomes that.
+struct Mutant {
+    name: &'static str,
+    file: &'static str,
+    find: &'static str,
+    replace: &'static str,
+}
+
+const fn mutant(
+    name: &'static str,
+    file: &'static str,
+    (find, replace): (&'static str, &'static str),
+) -> Mutant {
+    Mutant { name, file, find, replace }
+}
+
+const MUTANTS: [Mutant; 24] = [
+    mutant(
+        "unknown counts as true",
+        "snapshot/src/streak.rs",
+        (
+            "Truth::Unknown => self.miss(1, max_gap),",
+            "Truth::Unknown => { self.count = self.count.saturating_add(1); self.miss(1, max_gap) }",
+        ),
+    ),
+    mutant(
+        "false does not reset",
+        "snapshot/src/streak.rs",
+        ("        *self = Self::default();\n        false", "        false"),
+    ),
+    mutant(
+        "the gap's limit is off by one",
+        "snapshot/src/streak.rs",
+        ("if self.unknown > max_gap {", "if self.unknown > max_gap + 1 {"),
+    ),
+    mutant(
+        "missed ticks are ignored",
+        "enforcer/src/engine/judge.rs",
+        (
+            "let held = missed == 0 || self.streak.miss(missed, max_gap);",
+            "let held = missed == 0 || max_gap <= u32::MAX;",
+        ),
+    ),
+    mutant(
+        "unknown is acted upon",
+        "enforcer/src/engine/judge.rs",
+        (
+            "if outcome == Truth::True && track.streak.count >= needed && self.picking.is_none() {",
+            "if outcome != Truth::False && track.streak.count >= needed && self.picking.is_none() {",
+        ),
+    ),
+    mutant(
+        "one sample too few",
+        "enforcer/src/engine/judge.rs",
+        ("let since = track.streak.count - needed;", "let since = track.streak.count - needed + 1;"),
+    ),
+    mutant(
+        "protection is ignored",
+        "enforcer/src/engine/judge.rs",
+        ("stopped => return (stopped, Gate::Protection),", "_ => {}"),
+    ),
+    mutant(
+        "an unknown protection does not protect",
+        "enforcer/src/engine/judge.rs",
+        (
+            "match !protected {\n            Truth::True => {}",
+            "match !protected {\n            Truth::True | Truth::Unknown => {}",
+        ),
+    ),
+    mutant(
+        "exceptions end early",
+        "enforcer/src/engine/judge.rs",
+        ("exception.until.is_some_and(|until| tick.now.wall > until)", "exception.until.is_some()"),
+    ),
+    mutant(
+        "a match outlives its streak",
+        "enforcer/src/engine/judge.rs",
+        (
+            "        let warned = self.progress.warned;\n        self.progress.end();",
+            "        let warned = self.progress.warned;",
+        ),
+    ),
+    mutant(
+        "unknown clears flags",
+        "enforcer/src/engine/judge.rs",
+        (
+            "            Truth::Unknown => self.progress.off,",
+            "            Truth::Unknown => self.progress.off.saturating_add(1),",
+        ),
+    ),
+    mutant(
+        "the gone keep their past",
+        "enforcer/src/engine/judge.rs",
+        ("Absent::Gone => after = Track::default(),", "Absent::Gone => {}"),
+    ),
+    mutant(
+        "the second look is left out",
+        "enforcer/src/engine/deeds.rs",
+        (
+            "            self.choose(&candidate, tick.view);\n",
+            "            self.choose(&candidate, tick.view);\n            verdicts.extend(self.act(&candidate, tick));\n",
+        ),
+    ),
+    mutant(
+        "a decision outlives its match",
+        "enforcer/src/engine/deeds.rs",
+        ("            && candidate.progress.decided\n", ""),
+    ),
+    mutant(
+        "two deeds at once",
+        "enforcer/src/engine/deeds.rs",
+        (
+            "        let chosen = self.deeds.chosen.take();\n",
+            "        let chosen = self.deeds.chosen.take();\n        self.deeds.flying = None;\n",
+        ),
+    ),
+    mutant(
+        "cooldowns are ignored",
+        "enforcer/src/engine/deeds.rs",
+        (
+            "again.is_some_and(|ago| ago < judge.rule.cooldown)",
+            "again.is_some_and(|ago| ago > judge.rule.cooldown * 1000)",
+        ),
+    ),
+    mutant(
+        "budgets are not counted",
+        "enforcer/src/engine/deeds.rs",
+        ("            self.deeds.ledger.count(id, at.clone(), &verdict.subject);\n", ""),
+    ),
+    mutant(
+        "a failed deed is tried again",
+        "enforcer/src/engine/deeds.rs",
+        (
+            "if self.deeds.failed.contains(&target.id) {",
+            "if self.deeds.failed.contains(&target.id) && candidate.progress.failed {",
+        ),
+    ),
+    mutant(
+        "the breaker of masses never opens",
+        "enforcer/src/engine/breakers.rs",
+        (
+            "share.all >= FEWEST && share.some * 2 >= share.all);",
+            "share.all >= FEWEST && share.some * 2 > share.all + 2);",
+        ),
+    ),
+    mutant(
+        "four failures are needed",
+        "enforcer/src/engine/breakers.rs",
+        ("const FAILURES: u32 = 3;", "const FAILURES: u32 = 4;"),
+    ),
+    mutant(
+        "watching time counts once the rule may kill",
+        "enforcer/src/engine/saved.rs",
+        (
+            "if self.judges[place].mode > old.mode {",
+            "if self.judges[place].mode > old.mode && old.tracks.is_empty() {",
+        ),
+    ),
+    mutant(
+        "a restart is no gap",
+        "enforcer/src/engine/saved.rs",
+        (
+            "self.before = Some((boot_id, Duration::from_millis(saved.boot_ms)));",
+            "self.before = Some((boot_id, now.boot.saturating_sub(Duration::from_secs(5))));",
+        ),
+    ),
+    mutant(
+        "a reload settles nothing",
+        "enforcer/src/engine/saved.rs",
+        ("next.settling = SETTLING;", "next.settling = 0;"),
+    ),
+    mutant(
+        "whoever is busy is picked",
+        "enforcer/src/engine/pick.rs",
+        ("                && seen.streak.count >= needed\n", ""),
+    ),
+];
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+impl Mutant {
+    /// The file with the fault in it.
+    fn text(&self, root: &Path) -> String {
+        let text = fs::read_to_string(root.join(self.file)).unwrap();
+        let found = text.matches(self.find).count();
+        assert_eq!(found, 1, "{}: {} holds {found} times: {:?}", self.name, self.file, self.find);
+        text.replace(self.find, self.replace)
+    }
+}
+
+#[test]
+fn every_fault_finds_its_place() {
+    for mutant in &MUTANTS {
+        mutant.text(&workspace());
+    }
+}
+
+#[test]
+#[ignore = "builds the engine once for each fault: half an hour"]
+fn the_oracle_sees_every_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("workspace");
+    copy(&workspace(), &root);
+    let sound = run(&root);
+    assert!(sound.status.success(), "without a fault: {}", tail(&sound));
+    let mut unseen = Vec::new();
+    for mutant in &MUTANTS {
+        let path = root.join(mutant.file);
+        let original = fs::read_to_string(&path).unwrap();
+        fs::write(&path, mutant.text(&root)).unwrap();
+        let built = cargo(&root, &["--no-run"]);
+        assert!(built.status.success(), "{} does not build: {}", mutant.name, tail(&built));
+        let output = run(&root);
+        let why =
+            String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        let why = why.lines().find(|line| line.starts_with("event ")).unwrap_or_default();
+        let why: String = why.split_once("}: ").map_or(why, |(_, why)| why).chars().take(90).collect();
+        println!("{:>6}  {:<45} {why}", if output.status.success() { "UNSEEN" } else { "seen" }, mutant.name);
+        if output.status.success() {
+            unseen.push(mutant.name);
+        }
+        fs::write(&path, original).unwrap();
+    }
+    assert!(unseen.is_empty(), "the oracle is blind to: {unseen:?}");
+}
+
+fn run(root: &Path) -> Output {
+    cargo(root, &["--", "--nocapture"])
+}
+
+/// The oracle's test in the copy, with a target folder of its own.
+fn cargo(root: &Path, more: &[&str]) -> Output {
+    Command::new(env!("CARGO"))
+        .args(["test", "--quiet", "--offline", "--package", "bailiff-enforcer", "--test", "oracle"])
+        .args(more)
+        .current_dir(root)
+        .env("CARGO_TARGET_DIR", root.with_file_name("target"))
+        .env_remove("BAILIFF_TRACES")
+        .output()
+        .unwrap()
+}
+
+fn tail(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    text.lines().rev().take(30).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n")
+}
+
+/// Everything but what was built, and what is git's.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name();
+        if name == "target" || name.to_string_lossy().starts_with(".git") {
+            continue;
+        }
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            copy(&entry.path(), &to.join(&name));
+        } else if kind.is_file() {
+            fs::copy(entry.path(), to.join(&name)).unwrap();
+        }
+    }
+}

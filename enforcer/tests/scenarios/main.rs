@@ -1,0 +1,625 @@
+//! The engine, case by case: a policy as an admin writes it, snapshots with their times, and what is said of them.
+//! Each paragraph of the specification's evaluation has its cases here.
+
+mod node;
+
+use bailiff_enforcer::engine::{Holds, Skip};
+use bailiff_enforcer::verdict::{Hold, Outcome};
+
+use node::{BEAT, Node};
+
+/// A policy of one rule that ends processes, three idle samples and the steps as given.
+fn rule(more: &str, then: &str) -> String {
+    format!(
+        "version: 1
+defaults: {{max_gap: 1, startup_grace: 0s, clear_after: 2, cooldown: 0s}}
+limits: {{per_gpu_hour: 100, per_user_hour: 100, per_node_hour: 100}}
+notify: {{owner: {{tty: true}}}}
+rules:
+  - name: idle
+    mode: enforce
+    of: process
+    when: {{gpu_util: {{max: 1%}}}}
+    for: {{samples: 3}}
+{more}
+    then: {then}
+"
+    )
+}
+
+fn flag() -> String {
+    rule("", "[{flag: warning}]")
+}
+
+fn terminate() -> String {
+    rule("", "[{terminate: {}}]")
+}
+
+fn told() -> String {
+    rule("", "[{notify: [owner]}, {after: {samples: 2}, terminate: {}}]")
+}
+
+#[test]
+fn a_match_needs_so_many_true_samples() {
+    let cases: [(&str, &[&str]); 7] = [
+        ("TTT", &["", "", "4100 flag"]),
+        ("TTUT", &["", "", "", "4100 flag"]),
+        ("TTUUTTT", &["", "", "", "", "", "", "4100 flag"]),
+        ("TTFTTT", &["", "", "", "", "", "4100 flag"]),
+        ("TUTUT", &["", "", "", "", "4100 flag"]),
+        ("UUUUUUUU", &["", "", "", "", "", "", "", ""]),
+        ("FFFF", &["", "", "", ""]),
+    ];
+    for (samples, expected) in cases {
+        assert_eq!(Node::new(&flag()).run(samples), expected, "{samples}");
+    }
+}
+
+#[test]
+fn a_missed_beat_is_an_unknown_one() {
+    let cases: [(&str, &[&str]); 4] = [
+        ("TT.T", &["", "", "4100 flag"]),
+        ("TT..TTT", &["", "", "", "", "4100 flag"]),
+        ("TTU.T", &["", "", "", ""]),
+        ("T.T.T", &["", "", "4100 flag"]),
+    ];
+    for (samples, expected) in cases {
+        assert_eq!(Node::new(&flag()).run(samples), expected, "{samples}");
+    }
+    let mut node = Node::new(&flag());
+    assert_eq!(node.run("TT"), ["", ""]);
+    node.wait(3_600_000);
+    assert_eq!(node.run("TTT"), ["", "", "4100 flag"], "suspended for an hour");
+}
+
+#[test]
+fn a_time_is_so_many_samples_rounded_up() {
+    let policy = flag().replace("{samples: 3}", "11s");
+    assert_eq!(Node::new(&policy).run("TTT"), ["", "", "4100 flag"]);
+}
+
+#[test]
+fn another_beat_begins_anew() {
+    let policy = flag().replace("{samples: 3}", "30s");
+    let mut node = Node::new(&policy);
+    assert_eq!(node.run("TTTTT"), [""; 5], "half a minute is six samples");
+    node.interval = 15_000;
+    node.wait(10_000);
+    assert_eq!(node.beat(), "", "and now two, but not of those before");
+    node.wait(10_000);
+    assert_eq!(node.beat(), "4100 flag");
+}
+
+#[test]
+fn what_is_no_news_is_not_judged() {
+    let mut node = Node::new(&terminate());
+    node.run("TT");
+    assert_eq!(node.judge(0), Err(Skip::Duplicate));
+    node.wait(BEAT);
+    assert_eq!(node.judge(2 * BEAT + 1), Err(Skip::Stale));
+    node.boot_ms -= 2 * BEAT;
+    assert_eq!(node.judge(0), Err(Skip::Duplicate), "an older one");
+    node.boot_ms += 2 * BEAT;
+    let ahead = node.seen();
+    node.boot_ms -= 1;
+    let view = bailiff_enforcer::view::View::between(None, ahead);
+    assert_eq!(node.engine.tick(node.now(0), view.into()), Err(Skip::Future));
+    node.boot_ms += 1;
+    node.interval = 0;
+    assert_eq!(node.judge(0), Err(Skip::NoInterval));
+    node.interval = BEAT;
+    assert_eq!(node.run("T"), ["4100 due terminate"], "the stale one's beat was missed, no more");
+}
+
+#[test]
+fn steps_are_taken_in_order_each_on_its_sample_and_once() {
+    let policy = rule(
+        "",
+        "[{flag: warning}, {after: {samples: 1}, notify: [owner]}, {after: {samples: 3}, signal: SIGUSR1}, \
+         {after: {samples: 3}, terminate: {}}]",
+    );
+    let mut node = Node::new(&policy);
+    assert_eq!(node.run("TTTTT"), ["", "", "4100 flag", "4100 notify owner", ""]);
+    assert_eq!(node.run("U"), [""], "no step at an unknown sample");
+    assert_eq!(node.run("TT"), ["4100 due signal", "4100 signal"]);
+    assert_eq!(node.run("TT"), ["", ""], "its effect is waited for");
+    node.report(Outcome::Done);
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
+    node.report(Outcome::Undetermined);
+    assert_eq!(node.run("TTTT"), ["", "", "", ""], "once a match");
+}
+
+#[test]
+fn a_deed_needs_true_at_the_decision_and_at_the_next_sample() {
+    let mut node = Node::new(&terminate());
+    assert_eq!(node.run("TTTF"), ["", "", "4100 due terminate", ""]);
+    assert_eq!(node.run("TTTU"), ["", "", "4100 due terminate", ""]);
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "decided again, and confirmed");
+}
+
+#[test]
+fn who_was_told_is_reprieved_at_once() {
+    let mut node = Node::new(&told());
+    assert_eq!(node.run("TTTF"), ["", "", "4100 notify owner", "4100 reprieved"]);
+    assert_eq!(
+        node.run("TTTUU"),
+        ["", "", "4100 notify owner", "", "4100 reprieved"],
+        "unknown for too long"
+    );
+    let said = node.run("TTTTTT");
+    assert_eq!(
+        said,
+        ["", "", "4100 notify owner", "", "4100 due terminate", "4100 terminate"],
+        "from the first step"
+    );
+}
+
+#[test]
+fn a_flag_comes_down_after_false_samples_and_no_others() {
+    let mut node = Node::new(&flag());
+    assert_eq!(node.run("TTTFT"), ["", "", "4100 flag", "", ""], "one is not enough");
+    assert_eq!(node.run("FUF"), ["", "", "4100 clear"], "an unknown one neither counts nor interrupts");
+    let mut node = Node::new(&flag());
+    node.run("TTT");
+    assert_eq!(node.run("UUUUUU"), [""; 6], "a driver that hangs resolves no alert");
+}
+
+#[test]
+fn who_is_gone_leaves_nothing_behind() {
+    let mut node = Node::new(&told());
+    assert_eq!(node.run("TTTTT"), ["", "", "4100 notify owner", "", "4100 due terminate"]);
+    let gone = node.processes.remove(&4100).unwrap();
+    assert_eq!(node.beat(), "", "the decision goes with it");
+    node.processes.insert(4100, gone);
+    assert_eq!(node.run("TT"), ["", ""], "and its time");
+}
+
+#[test]
+fn a_pid_is_not_an_identity() {
+    let mut node = Node::new(&terminate());
+    assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"]);
+    node.process(4100).ticks = 1_000_300;
+    assert_eq!(node.run("TT"), ["", ""], "another process has its pid now");
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn who_cannot_be_seen_is_not_gone() {
+    let mut node = Node::new(&terminate());
+    assert_eq!(node.run("TT"), ["", ""]);
+    node.gpus[0].fault = Some("timeout");
+    assert_eq!(node.beat(), "");
+    node.gpus[0].fault = None;
+    assert_eq!(node.run("T"), ["4100 due terminate"], "a gap of one is allowed");
+    node.proc_up = false;
+    assert_eq!(node.beats(2), ["", ""]);
+    node.proc_up = true;
+    assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"], "of two is not");
+    node.process(4100).confirmed = false;
+    assert_eq!(node.beat(), "", "who is not confirmed is not acted upon");
+    node.process(4100).confirmed = true;
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn a_gpu_that_does_not_answer_makes_all_of_them_unknown() {
+    let mut node = Node::new(&terminate());
+    node.gpus[1].fault = Some("timeout");
+    assert_eq!(node.run("TTTTTT"), [""; 6], "4100 may be busy there");
+    node.gpus[1].fault = Some("lost");
+    assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"], "but not on one that is lost");
+}
+
+#[test]
+fn gates_spare_whom_they_stop_and_whom_they_cannot_tell() {
+    let gate = |more: &str| rule(more, "[{terminate: {}}]");
+    let spared = |policy: &str, change: fn(&mut Node)| {
+        let mut node = Node::new(policy);
+        node.process(4100);
+        change(&mut node);
+        node.beats(8).iter().all(String::is_empty)
+    };
+    assert!(!spared(&gate(""), |_| {}));
+    assert!(spared(&gate(""), |node| node.process(4100).comm = "sshd"));
+    assert!(spared(&gate(""), |node| node.process(4100).uid = Some(0)));
+    assert!(spared(&gate(""), |node| node.process(4100).uid = None), "nobody knows whose it is");
+    let protect = terminate().replace("rules:", "protect: {users: [user-1000]}\nrules:");
+    assert!(spared(&protect, |_| {}));
+    let select = gate("    select: {vram: {min: 512MiB}}");
+    assert!(!spared(&select, |_| {}));
+    assert!(spared(&select, |node| node.process(4100).mib = Some(100)));
+    assert!(spared(&select, |node| node.process(4100).mib = None), "nobody knows how much it holds");
+    let except = gate("    except: [{users: [user-1000], until: 2030-01-01, reason: deadline}]");
+    assert!(spared(&except, |_| {}));
+    assert!(!spared(&except, |node| node.process(4100).uid = Some(1001)));
+    let grace = gate("    startup_grace: 10m");
+    assert!(!spared(&grace, |_| {}), "it began long ago");
+    assert!(spared(&grace, |node| node.process(4100).ticks = node.boot_ms / 10));
+}
+
+#[test]
+fn an_exception_has_an_end() {
+    let except = "    except: [{users: [user-1000], until: 2023-11-15, reason: deadline}]";
+    let mut node = Node::new(&rule(except, "[{terminate: {}}]"));
+    assert_eq!(node.run("TTTT"), [""; 4], "it is 2023-11-15 from 01:00 on");
+    node.wait(86_400_000);
+    assert_eq!(node.run("TTTT"), ["", "", "4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn a_workload_is_idle_where_all_of_it_is() {
+    let policy = terminate().replace("of: process", "of: workload");
+    let mut node = Node::new(&policy);
+    node.process(4200).workload = "slurm:4100".to_owned();
+    node.process(4200).util = Some(50);
+    assert_eq!(node.run("TTTT"), [""; 4], "one rank is busy");
+    node.process(4200).util = None;
+    assert_eq!(node.run("TTTT"), [""; 4], "nobody knows of one rank");
+    node.process(4200).util = Some(0);
+    assert_eq!(node.run("TTTT"), ["", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
+    node.report(Outcome::Cancelled);
+    node.process(4200).comm = "sshd";
+    assert_eq!(node.run("TTTT"), [""; 4], "one of them is protected, and so are all");
+}
+
+#[test]
+fn one_deed_at_a_time() {
+    let mut node = Node::new(&terminate());
+    node.process(4100);
+    node.process(4200);
+    assert_eq!(node.beats(6), ["", "", "4100 due terminate", "4100 terminate", "", ""]);
+    node.report(Outcome::Released);
+    node.processes.remove(&4100);
+    assert_eq!(node.beats(2), ["4200 due terminate", "4200 terminate"]);
+}
+
+#[test]
+fn who_watches_says_what_it_would_do_and_uses_up_nothing() {
+    let policy =
+        terminate().replace("mode: enforce", "mode: watch").replace("per_node_hour: 100", "per_node_hour: 1");
+    let mut node = Node::new(&policy);
+    node.process(4100);
+    node.process(4200);
+    assert_eq!(node.beats(4), ["", "", "4100 due terminate", "4100 would terminate"]);
+    node.report(Outcome::Watched);
+    assert_eq!(node.beats(2), ["4200 due terminate", "4200 would terminate"], "the budget is untouched");
+}
+
+#[test]
+fn budgets_are_kept() {
+    let limits = [
+        ("per_node_hour", "node_budget", 1001, 1),
+        ("per_user_hour", "user_budget", 1000, 1),
+        ("per_gpu_hour", "gpu_budget", 1001, 0),
+    ];
+    for (limit, hold, uid, gpu) in limits {
+        let policy = terminate().replace(&format!("{limit}: 100"), &format!("{limit}: 1"));
+        let mut node = Node::new(&policy);
+        node.run("TTTT");
+        node.report(Outcome::Released);
+        node.processes.remove(&4100);
+        node.process(4200).uid = Some(uid);
+        node.process(4200).gpus = vec![gpu];
+        let withheld = format!("4200 withheld terminate: {hold}");
+        assert_eq!(node.beats(5), ["", "", &withheld, "", ""], "told once");
+        node.restart();
+        let said = node.beats(6);
+        assert!(said.contains(&withheld) && !said.contains(&"4200 terminate".to_owned()), "{said:?}");
+        node.wait(3_600_000);
+        assert_eq!(node.beats(4), ["", "", "4200 due terminate", "4200 terminate"], "an hour later");
+    }
+}
+
+#[test]
+fn what_was_not_done_uses_up_nothing() {
+    let policy = terminate().replace("per_node_hour: 100", "per_node_hour: 1");
+    let mut node = Node::new(&policy);
+    node.run("TTTT");
+    node.report(Outcome::Refused);
+    assert_eq!(
+        node.run("TT"),
+        ["4100 withheld terminate: failed", ""],
+        "and it is not tried again in this match"
+    );
+    node.process(4200);
+    assert_eq!(node.beats(4), ["", "", "4200 due terminate", "4200 terminate"]);
+}
+
+#[test]
+fn the_next_turn_of_the_same_target_waits() {
+    let policy = rule("    cooldown: 1m", "[{signal: SIGUSR1}]");
+    let mut node = Node::new(&policy);
+    assert_eq!(node.run("TTTT"), ["", "", "4100 due signal", "4100 signal"]);
+    node.report(Outcome::Done);
+    assert_eq!(node.run("FTTT"), ["4100 reprieved", "", "", "4100 withheld signal: cooldown"]);
+    assert_eq!(node.run("TTTTTTT"), [""; 7], "it stays due");
+    assert_eq!(node.run("TT"), ["4100 due signal", "4100 signal"], "a minute later");
+}
+
+#[test]
+fn half_of_all_workloads_at_once_stops_everything() {
+    let mut node = Node::new(&terminate());
+    for pid in [4100, 4200, 4300, 4400] {
+        node.process(pid).util = Some(if pid < 4300 { 0 } else { 80 });
+    }
+    let held = "4100 withheld terminate: mass_breaker, 4200 withheld terminate: mass_breaker";
+    assert_eq!(node.beats(3), ["", "", held]);
+    node.processes.remove(&4200);
+    assert_eq!(node.beats(3), ["", "", ""], "it closes by an admin's word alone");
+    node.engine.resume();
+    assert_eq!(node.beats(2), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn three_failures_in_a_row_stop_everything() {
+    let mut node = Node::new(&terminate());
+    for pid in [4100, 4200, 4300] {
+        node.process(pid);
+        assert_eq!(node.beats(4)[3], format!("{pid} terminate"));
+        node.report(Outcome::Unkillable);
+        node.processes.remove(&pid);
+    }
+    node.process(4400);
+    assert_eq!(node.beats(4), ["", "", "4400 withheld terminate: failure_breaker", ""]);
+    node.engine.resume();
+    assert_eq!(node.beats(2), ["4400 due terminate", "4400 terminate"]);
+}
+
+#[test]
+fn too_much_that_is_unknown_stops_everything() {
+    let mut node = Node::new(&terminate());
+    for pid in [4200, 4300, 4400, 4500] {
+        node.process(pid).util = None;
+    }
+    assert_eq!(node.beats(10), [""; 10]);
+    assert_eq!(node.run("TTT"), ["", "", "4100 withheld terminate: unknown_breaker"]);
+    for pid in [4200, 4300, 4400, 4500] {
+        node.process(pid).util = Some(90);
+    }
+    assert_eq!(node.run("T"), [""]);
+    node.engine.resume();
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn who_could_not_be_ended_is_not_tried_again() {
+    let mut node = Node::new(&terminate());
+    node.run("TTTT");
+    node.report(Outcome::Unkillable);
+    assert_eq!(node.run("TTT"), ["4100 withheld terminate: failed", "", ""]);
+    assert_eq!(
+        node.run("FTTTT"),
+        ["", "", "", "4100 withheld terminate: failed", ""],
+        "nor in another match"
+    );
+    node.restart();
+    let said = node.run("TTTTT");
+    assert_eq!(said.last().unwrap(), "", "nor after a restart: {said:?}");
+    assert!(said.contains(&"4100 withheld terminate: failed".to_owned()), "{said:?}");
+    node.engine.resume();
+    node.run("F");
+    assert_eq!(node.run("TTTT"), ["", "", "4100 due terminate", "4100 terminate"], "an admin may say so");
+}
+
+#[test]
+fn holds_withhold_and_what_is_withheld_stays_due() {
+    type Change = fn(&mut Node);
+    let cases: [(&str, Change, Change); 4] = [
+        ("paused", |node| assert_eq!(node.pause(), None), |node| node.engine.resume()),
+        (
+            "audit",
+            |node| node.engine.hold(Hold::Audit, Holds::Yes),
+            |node| node.engine.hold(Hold::Audit, Holds::No),
+        ),
+        (
+            "invalid_file",
+            |node| node.engine.hold(Hold::InvalidFile, Holds::Yes),
+            |node| node.engine.hold(Hold::InvalidFile, Holds::No),
+        ),
+        ("untrusted", |node| node.namespace = "other", |node| node.namespace = "host"),
+    ];
+    for (hold, begin, end) in cases {
+        let mut node = Node::new(&terminate());
+        begin(&mut node);
+        let withheld = format!("4100 withheld terminate: {hold}");
+        assert_eq!(node.run("TTTTT"), ["", "", &withheld, "", ""], "told once");
+        end(&mut node);
+        assert_eq!(node.run("T"), ["4100 due terminate"], "{hold}");
+        begin(&mut node);
+        assert_eq!(node.run("T"), [withheld], "decided is not done");
+    }
+}
+
+#[test]
+fn a_pause_cancels_the_deed_in_flight() {
+    let mut node = Node::new(&terminate());
+    node.run("TTTT");
+    assert_eq!(node.pause(), node.deeds.last().copied());
+}
+
+#[test]
+fn a_file_of_another_beat_harms_nobody() {
+    let mut node = Node::new(&terminate().replace("version: 1", "version: 1\ninterval: 15s"));
+    assert_eq!(node.run("TTTT"), ["", "", "4100 withheld terminate: other_interval", ""]);
+}
+
+#[test]
+fn nothing_is_done_in_the_first_three_snapshots() {
+    let mut node = Node::fresh(&terminate());
+    let said = node.run("TTTTT");
+    assert_eq!(said, ["", "", "4100 withheld terminate: started", "4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn a_reload_keeps_the_streaks_of_what_has_not_changed() {
+    let mut node = Node::new(&told());
+    assert_eq!(node.run("TT"), ["", ""]);
+    assert_eq!(node.reload(&told().replace("name: idle", "name: renamed")), None);
+    assert_eq!(node.run("T"), ["4100 notify owner"]);
+    assert_eq!(node.run("TTTT"), ["", "4100 due terminate", "4100 terminate", ""]);
+}
+
+#[test]
+fn a_reload_withholds_for_two_snapshots() {
+    let mut node = Node::new(&terminate());
+    assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"]);
+    node.reload(&terminate());
+    let said = node.run("TTTT");
+    assert_eq!(said, ["4100 withheld terminate: reloaded", "", "4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn a_reload_begins_anew_with_what_has_changed() {
+    let mut node = Node::new(&flag());
+    node.run("TT");
+    node.reload(&flag().replace("max: 1%", "max: 2%"));
+    assert_eq!(node.run("TTT"), ["", "", "4100 flag"]);
+    let watching = terminate().replace("mode: enforce", "mode: watch");
+    let mut node = Node::new(&watching);
+    node.run("TT");
+    node.reload(&terminate());
+    let said = node.run("TTTT");
+    assert_eq!(
+        said,
+        ["", "", "4100 due terminate", "4100 terminate"],
+        "nobody is ended for time it only watched"
+    );
+}
+
+#[test]
+fn a_reload_cancels_what_nobody_wants_any_more() {
+    let other = terminate().replace("max: 1%", "max: 2%");
+    let watching = terminate().replace("mode: enforce", "mode: watch");
+    for next in [other, watching] {
+        let mut node = Node::new(&terminate());
+        node.run("TTTT");
+        assert_eq!(node.reload(&next), node.deeds.last().copied());
+    }
+    let mut node = Node::new(&terminate());
+    node.run("TTTT");
+    assert_eq!(node.reload(&terminate()), None, "what is wanted goes on");
+    assert_eq!(node.run("TTTT"), [""; 4], "and is not begun twice");
+}
+
+#[test]
+fn a_restart_is_a_gap() {
+    let mut node = Node::new(&terminate());
+    node.run("TT");
+    node.restart();
+    assert_eq!(node.run(".TTTT")[0], "4100 withheld terminate: started", "one beat was missed");
+    let mut node = Node::new(&flag());
+    node.run("TT");
+    node.restart();
+    assert_eq!(node.run("..TTT"), ["", "", "4100 flag"], "two are too many");
+    let mut node = Node::new(&flag());
+    node.run("TT");
+    node.restart();
+    node.restart();
+    assert_eq!(node.run("T"), ["4100 flag"], "two restarts in a row lose nothing");
+}
+
+#[test]
+fn another_boot_has_no_past() {
+    let mut node = Node::new(&flag());
+    node.run("TT");
+    node.restart();
+    node.boot = "boot-2";
+    assert_eq!(node.run("TTT"), ["", "", "4100 flag"]);
+}
+
+#[test]
+fn a_deed_that_a_restart_cut_short_begins_from_its_beginning() {
+    let policy = rule("    cooldown: 1h", "[{notify: [owner]}, {terminate: {}}]");
+    let mut node = Node::new(&policy);
+    assert_eq!(node.run("TTTT")[3], "4100 terminate");
+    node.restart();
+    let said = node.run("TTTTT");
+    assert_eq!(said, ["4100 withheld terminate: started", "", "", "4100 due terminate", "4100 terminate"]);
+    assert_eq!(node.deeds.len(), 2);
+    assert!(node.deeds[0] < node.deeds[1], "with an id of its own");
+}
+
+/// Keeps 8,000 MiB of a GPU free.
+fn picking(more: &str) -> String {
+    format!(
+        "version: 1
+defaults: {{max_gap: 1, startup_grace: 0s, clear_after: 2, cooldown: 0s}}
+limits: {{per_gpu_hour: 100, per_user_hour: 100, per_node_hour: 100}}
+notify: {{owner: {{tty: true}}}}
+rules:
+  - name: keep-free
+    mode: enforce
+    of: gpu
+    when: {{vram_free: {{below: 8000MiB}}}}
+    for: {{samples: 2}}
+    pick: {{from: {{gpu_util: {{max: 1%}}}}, idle_for: {{samples: 3}}, order: [smallest_sufficient]}}
+{more}
+    then: [{{notify: [owner]}}, {{after: {{samples: 1}}, terminate: {{}}}}]
+"
+    )
+}
+
+/// GPU 0 lacks 7,000 MiB; GPU 1 lacks nothing.
+fn crowded(sizes: &[(u32, u64)]) -> Node {
+    let mut node = Node::new(&picking(""));
+    node.gpus[1].free_mib = 70_000;
+    for (pid, mib) in sizes {
+        node.process(*pid).mib = Some(*mib);
+    }
+    node
+}
+
+#[test]
+fn the_smallest_that_is_enough_is_picked_and_told_first() {
+    let mut node = crowded(&[(4100, 9000), (4200, 7000), (4300, 500), (4400, 30_000)]);
+    let said = node.beats(5);
+    assert_eq!(said, ["", "", "slurm:4200 notify owner", "slurm:4200 due terminate", "slurm:4200 terminate"]);
+    let mut node = crowded(&[(4100, 900), (4200, 700)]);
+    assert_eq!(node.beats(3), ["", "", "slurm:4100 notify owner"], "the largest where none is enough");
+}
+
+#[test]
+fn the_busy_and_those_of_other_gpus_are_not_picked() {
+    let mut node = crowded(&[(4100, 7000), (4200, 8000), (4300, 9000)]);
+    node.process(4100).util = Some(50);
+    node.process(4200).gpus = vec![1];
+    assert_eq!(node.beats(3), ["", "", "slurm:4300 notify owner"]);
+    node.process(4300).util = Some(50);
+    assert_eq!(node.beat(), "slurm:4300 reprieved");
+    node.process(4100).util = Some(0);
+    let said = node.beats(5);
+    assert_eq!(
+        said,
+        ["", "", "slurm:4100 notify owner", "slurm:4100 due terminate", "slurm:4100 terminate"],
+        "idle for long enough, and told as well"
+    );
+}
+
+#[test]
+fn nobody_is_ended_for_a_gpu_that_has_room_again() {
+    let mut node = crowded(&[(4100, 9000)]);
+    assert_eq!(node.beats(4)[3], "slurm:4100 due terminate");
+    node.gpus[0].free_mib = 9000;
+    assert_eq!(node.beats(3), ["slurm:4100 reprieved", "", ""]);
+}
+
+#[test]
+fn who_has_left_the_gpu_is_let_go() {
+    let mut node = crowded(&[(4100, 9000)]);
+    assert_eq!(node.beats(4)[3], "slurm:4100 due terminate");
+    node.process(4100).gpus = vec![1];
+    assert_eq!(node.beats(3), ["slurm:4100 reprieved", "", ""]);
+}
+
+#[test]
+fn one_is_ended_and_the_next_only_where_it_is_still_needed() {
+    let mut node = crowded(&[(4100, 5000), (4200, 4000)]);
+    assert_eq!(node.beats(5)[4], "slurm:4100 terminate");
+    node.report(Outcome::Released);
+    node.processes.remove(&4100);
+    node.gpus[0].free_mib = 6000;
+    assert_eq!(
+        node.beats(3),
+        ["slurm:4200 notify owner", "slurm:4200 due terminate", "slurm:4200 terminate"]
+    );
+}
