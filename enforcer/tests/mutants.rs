@@ -105,8 +105,8 @@ const MUTANTS: [Mutant; 24] = [
         "the second look is left out",
         "enforcer/src/engine/deeds.rs",
         (
-            "            self.choose(&candidate, tick.view);\n",
-            "            self.choose(&candidate, tick.view);\n            verdicts.extend(self.act(&candidate, tick));\n",
+            "            self.choose(&candidate, tick);\n",
+            "            self.choose(&candidate, tick);\n            verdicts.extend(self.act(&candidate, tick));\n",
         ),
     ),
     mutant(
@@ -133,7 +133,7 @@ const MUTANTS: [Mutant; 24] = [
     mutant(
         "budgets are not counted",
         "enforcer/src/engine/deeds.rs",
-        ("            self.deeds.ledger.count(id, at.clone(), &verdict.subject);\n", ""),
+        ("        self.ledger.count(id, charge.at.clone(), &charge.subject);\n", ""),
     ),
     mutant(
         "a failed deed is tried again",
