@@ -1,5 +1,6 @@
 //! Whether the oracle can see: deliberate faults are put into a copy of the engine, one at a time, and its test must
 //! fail for each. `cargo test --package bailiff-enforcer --test mutants -- --ignored --nocapture`
+#![expect(clippy::unwrap_used, reason = "a test")]
 #![expect(clippy::disallowed_methods, reason = "copies the workspace and runs cargo in the copy")]
 
 use std::fs;

@@ -254,7 +254,7 @@ impl<'a> Past<'a> {
             let read = |used: &HashMap<Key, Used>| used.get(&key).map(|used| used.io);
             match (read(&self.used), read(&now.used)) {
                 (Some(Some(then)), Some(Some(now))) if now >= then => {
-                    moved = (now - then).saturating_add(moved)
+                    moved = (now - then).saturating_add(moved);
                 }
                 (None, _) => return NO_WINDOW,
                 _ => return Value::Unknown("the exporter may not read it"),
