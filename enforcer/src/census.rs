@@ -211,7 +211,11 @@ impl Census {
     fn read(&self, pid: u32) -> Result<(Option<Person>, OwnedFd), Errno> {
         let held = folder(&self.root, pid.to_string())?;
         let uid = fstat(&held)?.st_uid;
-        let cgroup = read(&held, "cgroup")?;
+        // One that cannot be told (a path beyond PATH_MAX) is nowhere, and nobody's kin; the others are not refused for it.
+        let cgroup = match read(&held, "cgroup") {
+            Err(error) if !is_gone(error) => Vec::new(),
+            other => other?,
+        };
         let cgroup = String::from_utf8_lossy(&cgroup);
         let stat = stat::parse(&read(&held, "stat")?).filter(|stat| stat.key.pid == pid);
         let unified = cgroup.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned);

@@ -105,6 +105,17 @@ impl View {
         }
     }
 
+    /// Whether a GPU, by its UUID, may be held by somebody who is not seen: it is there and does not tell. One that
+    /// has fallen off the bus, or is no longer there, holds nobody.
+    #[must_use]
+    pub fn hides(&self, uuid: &str) -> bool {
+        self.snapshot
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.uuid.as_deref() == Some(uuid))
+            .any(|gpu| gpu.fault.as_deref() != Some("lost") && (gpu.fault.is_some() || gpu.listed.is_none()))
+    }
+
     /// The GPU that a target is.
     #[must_use]
     pub fn gpu_of(&self, target: &Target) -> Option<&wire::Gpu> {

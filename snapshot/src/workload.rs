@@ -98,15 +98,24 @@ pub enum Home {
     Tree,
 }
 
+/// A cgroup's path of more bytes names no workload.
+const LONGEST_PATH: usize = 1024;
+
 impl Home {
     /// Understands a place.
     #[must_use]
     pub fn of(place: &Place) -> Self {
         let named = |kind: &str, name: &str| Self::Named(format!("{kind}:{name}").into());
+        // Names are told to others, with every line of the stream: a path that nobody needs so long has none.
+        if place.cgroup.len() > LONGEST_PATH {
+            return Self::Tree;
+        }
         if let Some(container) = &place.container {
             return named("container", container);
         }
-        if let Some(job) = &place.slurm_job {
+        // The external step holds Slurm's own sleeper, which is root's, and sessions that it has adopted.
+        let external = place.slurm_step.as_deref() == Some("extern");
+        if let Some(job) = place.slurm_job.as_ref().filter(|_| !external) {
             return named("slurm", job);
         }
         if let Some(pod) = &place.pod_uid {

@@ -114,24 +114,35 @@ fn inside(test: &str) {
     println!("{said}");
 }
 
-/// The pid that is used again; far from those that are given next.
-const PID: u32 = 20_000;
+/// Has the next process get this pid, unless somebody else is faster.
+fn next_pid(pid: u32) {
+    fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
+}
 
-/// A tenant with this pid, which lives on whatever it is sent.
-fn tenant_of_pid(node: &Node) -> Tenant {
+/// A tenant that lives on whatever it is sent, with a pid far from those that others are given.
+fn first(node: &Node) -> Tenant {
+    next_pid(20_000);
+    lasting(node)
+}
+
+/// Another one with the same pid.
+fn second(node: &Node, mut first: Tenant) -> Tenant {
+    let pid = first.pid();
+    first.end();
     until("the pid", || {
-        fs::write("/proc/sys/kernel/ns_last_pid", (PID - 1).to_string()).unwrap();
-        let program = "trap 'echo TERM' TERM; echo ready; while :; do read nothing; done";
-        // Not by setsid, which would have to become it.
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", program]).uid(NOBODY).gid(NOBODY).process_group(0);
-        let tenant = Tenant::spawn(&node.home, command);
-        if tenant.pid() != PID {
-            return None;
-        }
-        until("its word", || (!tenant.said().is_empty()).then_some(()));
-        Some(tenant)
+        next_pid(pid);
+        Some(lasting(node)).filter(|tenant| tenant.pid() == pid)
     })
+}
+
+fn lasting(node: &Node) -> Tenant {
+    let program = "trap 'echo TERM' TERM; echo ready; while :; do read nothing; done";
+    // Not by setsid, which would have to become it.
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", program]).uid(NOBODY).gid(NOBODY).process_group(0);
+    let tenant = Tenant::spawn(&node.home, command);
+    until("its word", || (!tenant.said().is_empty()).then_some(()));
+    tenant
 }
 
 #[test]
@@ -143,25 +154,21 @@ fn whoever_gets_the_pid_of_an_idle_one_begins_at_zero() {
 #[ignore = "run in a PID namespace of its own"]
 fn a_pid_that_is_used_again() {
     let node = Node::new(&RULES.replace("samples: 4", "samples: 10"));
-    let mut first = node.exporter.standing_still(|| tenant_of_pid(&node));
-    node.hold_pid(PID, "used: 1GiB");
+    let first = first(&node);
+    let pid = first.pid();
+    node.hold_pid(pid, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
-    enforcer.until_streak(PID, 7);
-    let began = start(PID);
+    enforcer.until_streak(pid, 7);
+    let began = start(pid);
     // Nobody else takes the pid meanwhile.
-    let second = node.exporter.standing_still(|| {
-        enforcer.standing_still(|| {
-            first.end();
-            tenant_of_pid(&node)
-        })
-    });
-    assert_ne!(start(PID), began);
+    let second = node.exporter.standing_still(|| enforcer.standing_still(|| second(&node, first)));
+    assert_ne!(start(pid), began);
     // Where the first would have been ended, and two beats later.
-    let name = format!("process:{PID}@{}", start(PID).unwrap());
+    let name = format!("process:{pid}@{}", start(pid).unwrap());
     let status = enforcer.until_status("the second is seen", |status| {
         status["pending"].as_array()?.iter().any(|pending| pending["target"] == name).then(|| status.clone())
     });
-    assert!(streak(&status, PID) <= 2, "it begins with {}", streak(&status, PID));
+    assert!(streak(&status, pid) <= 2, "it begins with {}", streak(&status, pid));
     enforcer.beats(5);
     assert!(second.lives() && second.asked() == 0);
     assert!(node.home.results("terminate").is_empty());
@@ -181,9 +188,9 @@ fn whoever_gets_the_pid_between_decision_and_deed_lives() {
 #[ignore = "run in a PID namespace of its own"]
 fn a_pid_that_is_used_again_after_the_decision() {
     let node = Node::new(RULES);
-    let mut first = node.exporter.standing_still(|| tenant_of_pid(&node));
-    let began = start(PID).unwrap();
-    node.hold_pid(PID, "used: 1GiB");
+    let first = first(&node);
+    let (pid, began) = (first.pid(), start(first.pid()).unwrap());
+    node.hold_pid(pid, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
     until("the decision", || node.home.line("terminate", "due"));
     enforcer.signal(Signal::STOP);
@@ -191,16 +198,13 @@ fn a_pid_that_is_used_again_after_the_decision() {
     let too_late = node.home.line("terminate", "begun").is_some();
     let asked = first.asked();
     node.exporter.next();
-    let second = node.exporter.standing_still(|| {
-        first.end();
-        tenant_of_pid(&node)
-    });
+    let second = node.exporter.standing_still(|| second(&node, first));
     enforcer.signal(Signal::CONT);
     enforcer.beats(3);
     println!("too late: {too_late}, results: {:?}", node.home.results("terminate"));
     assert!(too_late || asked == 0);
     assert!(second.lives() && second.asked() == 0, "whoever got the pid was sent something");
-    let first_only = |line: &Value| line["target"]["id"] == format!("process:{PID}@{began}");
+    let first_only = |line: &Value| line["target"]["id"] == format!("process:{pid}@{began}");
     let lines = node.home.lines();
     assert!(
         lines.iter().filter(|line| line["step"] == "terminate" && line["result"] != "due").all(first_only)

@@ -132,7 +132,7 @@ fn while_the_audit_log_cannot_be_written_nobody_is_ended() {
     enforcer.beats(3);
     assert!(tenant.lives() && tenant.asked() == 0);
     assert!(enforcer.page().value("bailiff_audit_write_failures_total", &[]) > Some(0.0));
-    assert!(enforcer.log().contains("the audit log cannot be written"), "{}", enforcer.log());
+    enforcer.until_logged("the audit log cannot be written");
     fs::remove_file(disk.join("full")).unwrap();
     tenant.gone();
     let lines = until("what was not written is", || {
@@ -154,7 +154,7 @@ fn a_stream_of_somebody_elses_is_not_believed() {
         page.value("bailiff_stream_refused_total", &[("reason", "distrusted")])
     });
     let why = format!("{} belongs to uid {NOBODY}, who is neither root", home.stream().display());
-    assert!(enforcer.log().contains(&why), "{}", enforcer.log());
+    enforcer.until_logged(&why);
     assert!(said(&enforcer.run(&["status"])).contains("belongs to uid"));
     assert_eq!(enforcer.page().value("bailiff_stream_connected", &[]), Some(0.0));
     listener.set_nonblocking(true).unwrap();
@@ -166,5 +166,5 @@ fn a_stream_of_somebody_elses_is_not_believed() {
     enforcer.until("it is refused", |page| {
         page.value("bailiff_stream_refused_total", &[("reason", "distrusted")])
     });
-    assert!(enforcer.log().contains("and uid 0 listens on it"), "{}", enforcer.log());
+    enforcer.until_logged("and uid 0 listens on it");
 }

@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 /// True samples that a deed needs.
-const NEEDED: u64 = 9;
+const NEEDED: u64 = 7;
 
 const RULES: &str = "version: 1
 mode: enforce
@@ -27,7 +27,7 @@ rules:
   - name: idle
     of: process
     when: {gpu_util: {max: 1%}}
-    for: {samples: 9}
+    for: {samples: 7}
     then: [{terminate: {}}]
 ";
 
@@ -94,7 +94,7 @@ impl Watched {
 /// Nothing was judged for so long that the deed would have been done long ago.
 fn until_long_unseen(enforcer: &Enforcer) {
     enforcer.until("a long time without a snapshot", |page| {
-        (page.value("bailiff_enforcer_snapshot_age_seconds", &[])? > 1.7).then_some(())
+        (page.value("bailiff_enforcer_snapshot_age_seconds", &[])? > 1.5).then_some(())
     });
 }
 

@@ -38,12 +38,8 @@ rules:
 ";
     // Four are free, and eight are wanted: three are too little, and six are enough.
     let node = Node::of(rules, &["memory: {total: 40GiB, reserved: 0MiB}"]);
-    let tenants = ["27GiB", "6GiB", "3GiB"].map(|memory| {
-        let tenant = Tenant::running(&node.home, &["sleep", "infinity"]);
-        node.hold(&tenant, 0, &format!("used: {memory}"));
-        tenant
-    });
-    let [large, enough, small] = &tenants;
+    let [large, enough, small] = [(); 3].map(|()| Tenant::running(&node.home, &["sleep", "infinity"]));
+    node.hold_together(&[(&large, "used: 27GiB"), (&enough, "used: 6GiB"), (&small, "used: 3GiB")]);
     let enforcer = node.home.enforcer(&[]);
     enough.gone();
     let end = node.home.until_line("terminate", "released");

@@ -100,7 +100,7 @@ fn right_after_the_deed_was_begun() {
 fn in_the_grace() {
     let crash = Crash::at(&rules("2s", 6), |_, tenant, _| tenant.until_asked(1));
     assert_eq!(ids(&crash.node, "interrupted"), [1], "the log tells it before anything else is done");
-    assert!(crash.enforcer.log().contains("did not live to see its end"), "{}", crash.enforcer.log());
+    crash.enforcer.until_logged("did not live to see its end");
     crash.ends_with_a_term_of_its_own(1);
 }
 

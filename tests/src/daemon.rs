@@ -66,6 +66,11 @@ impl Daemon {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).join("\n")
     }
 
+    /// Waits until it has logged this: what it writes is read a moment later.
+    pub fn until_logged(&self, words: &str) {
+        until(words, || self.log().contains(words).then_some(()));
+    }
+
     /// The page now.
     ///
     /// # Panics

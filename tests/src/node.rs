@@ -78,20 +78,21 @@ impl Node {
 
     /// The tenant holds memory of a GPU from now on, and does this: `used: 1GiB, sm: 80`.
     pub fn hold(&self, tenant: &Tenant, gpu: usize, text: &str) {
-        self.list(tenant.pid(), start(tenant.pid()), (gpu, text));
+        self.change(|driver| driver.list(gpu, Held::by(tenant, text)));
+    }
+
+    /// Tenants hold memory of the first GPU, all from the same moment on.
+    pub fn hold_together(&self, tenants: &[(&Tenant, &str)]) {
+        self.change(|driver| {
+            for (tenant, text) in tenants {
+                driver.list(0, Held::by(tenant, text));
+            }
+        });
     }
 
     /// The driver lists a pid for ever, whoever has it.
     pub fn hold_pid(&self, pid: u32, text: &str) {
-        self.list(pid, None, (0, text));
-    }
-
-    fn list(&self, pid: u32, start: Option<u64>, (gpu, text): (usize, &str)) {
-        self.change(|driver| {
-            let held = &mut driver.gpus[gpu].held;
-            held.retain(|held| held.pid != pid);
-            held.push(Held { pid, start, text: text.to_owned() });
-        });
+        self.change(|driver| driver.list(0, Held { pid, start: None, text: text.to_owned() }));
     }
 
     /// The driver says something else from now on.
@@ -126,7 +127,19 @@ fn exporter(scenario: &Scenario, home: &Home, beats: &[String]) -> Exporter {
     Exporter::start(scenario, &arguments)
 }
 
+impl Held {
+    fn by(tenant: &Tenant, text: &str) -> Self {
+        Self { pid: tenant.pid(), start: start(tenant.pid()), text: text.to_owned() }
+    }
+}
+
 impl Driver {
+    fn list(&mut self, gpu: usize, new: Held) {
+        let held = &mut self.gpus[gpu].held;
+        held.retain(|held| held.pid != new.pid);
+        held.push(new);
+    }
+
     fn say(&mut self) {
         let mut text = format!("sampling_period: 20ms\n{}\ngpus:\n", self.head);
         for gpu in &self.gpus {

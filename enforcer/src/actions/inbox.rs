@@ -17,6 +17,7 @@ use crate::view::View;
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// What has been told.
+#[expect(clippy::struct_excessive_bools, reason = "each is a word of its own, and all combinations occur")]
 #[derive(Debug, Default)]
 struct Told {
     deed: Option<Box<Deed>>,
@@ -46,6 +47,18 @@ pub(super) struct Inbox {
     told: Mutex<Told>,
     /// Readable when there is news.
     bell: OwnedFd,
+}
+
+impl Told {
+    fn give_up(&self, id: u64) -> Option<&'static str> {
+        if self.stop {
+            Some("this program was asked to end")
+        } else if self.cancelled == Some(id) {
+            Some("it was called off")
+        } else {
+            None
+        }
+    }
 }
 
 /// What is new.
@@ -121,14 +134,12 @@ impl Inbox {
         let mut told = self.told();
         let view = if told.fresh { told.view.clone() } else { None };
         told.fresh = false;
-        let give_up = if told.stop {
-            Some("this program was asked to end")
-        } else if told.cancelled == Some(id) {
-            Some("it was called off")
-        } else {
-            None
-        };
-        News { view, give_up, stopped: told.stop }
+        News { view, give_up: told.give_up(id), stopped: told.stop }
+    }
+
+    /// Why a deed is to be given up, where it is.
+    pub(super) fn given_up(&self, id: u64) -> Option<&'static str> {
+        self.told().give_up(id)
     }
 
     /// Waits until there is news, one of them ends or the time is up.

@@ -76,12 +76,12 @@ impl<'a> Termination<'a> {
             let why = format!("a signal was not permitted ({error}): CAP_KILL is missing");
             return Ok(Ending::new(Outcome::Failed, why));
         }
-        match self.wait()? {
-            Grace::GivenUp(why) => return Ok(cancelled(why)),
-            Grace::AllGone => {}
+        let given_up = match self.wait()? {
+            Grace::GivenUp(why) => Some(why),
+            Grace::AllGone => None,
             Grace::Left => self.kill()?,
-        }
-        Ok(self.verify())
+        };
+        Ok(given_up.map_or_else(|| self.verify(), cancelled))
     }
 
     /// Waits for those that were asked; once more as long while they are at work.
@@ -127,19 +127,34 @@ impl<'a> Termination<'a> {
     }
 
     /// Ends those that are left, and those that they have started since.
-    fn kill(&mut self) -> Result<(), Refusal> {
+    fn kill(&mut self) -> Result<Option<&'static str>, Refusal> {
         if let Err(refusal) = self.hold_still() {
             self.group.go_on(self.licence);
             return Err(refusal);
         }
+        // A pause that came while they were held still was told that it holds.
+        if let Some(why) = self.given_up() {
+            self.group.go_on(self.licence);
+            return Ok(Some(why));
+        }
         self.group.kill(self.licence);
         self.until_ended(Deadline::after(SETTLE.min(self.work.settings.verify)));
         // Whoever is left and was sent KILL gets no second one; whoever came since is why there is a last resort.
-        if self.group.renew()? > 0 && !self.kill_cgroup() {
-            self.group.kill(self.licence);
+        if self.group.renew()? > 0 {
+            if let Some(why) = self.given_up() {
+                self.group.go_on(self.licence);
+                return Ok(Some(why));
+            }
+            if !self.kill_cgroup() {
+                self.group.kill(self.licence);
+            }
         }
         self.until_ended(Deadline::after(self.work.settings.verify));
-        Ok(())
+        Ok(None)
+    }
+
+    fn given_up(&self) -> Option<&'static str> {
+        self.work.inbox.given_up(self.work.deed.id)
     }
 
     /// Stops them until no new one turns up: one that is ended before it was looked at would leave orphans that

@@ -43,6 +43,11 @@ impl Worker {
     /// Does a deed, and has written what came of it when it returns.
     pub(super) fn act(&self, deed: &Deed, prepared: Option<Table>) -> Report {
         let mut ending = self.end(deed, prepared).unwrap_or_else(Ending::from);
+        // What was done in part was not refused: it counts, and so does that it went wrong.
+        let undone = matches!(ending.outcome, Outcome::Refused | Outcome::IdentityChanged);
+        if undone && !ending.after.sent.is_empty() {
+            ending.outcome = Outcome::Failed;
+        }
         if ending.after.vram_before.is_none() {
             ending.after.vram_before = vram(&deed.subject);
         }

@@ -135,7 +135,8 @@ impl Daemon {
     }
 
     pub(super) fn pause(&mut self, for_seconds: Option<u64>, reason: String, uid: u32) -> Value {
-        let until = for_seconds.map(|seconds| now().wall + Duration::from_secs(seconds));
+        // A time past all calendars is no end.
+        let until = for_seconds.and_then(|seconds| now().wall.checked_add(Duration::from_secs(seconds)));
         let detail = format!("by uid {uid}: {reason}");
         if let Some(deed) = self.engine.pause(Pause { until, reason }) {
             self.hand.cancel(deed);

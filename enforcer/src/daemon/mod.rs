@@ -338,7 +338,7 @@ impl Daemon {
     }
 
     fn end(mut self) {
-        self.save();
+        self.save_at_the_end();
         // It ends the step that it is in, so that the log has what came of it before its last line.
         self.hand.finish();
         self.record_change("end", "");

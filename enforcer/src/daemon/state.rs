@@ -5,6 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::Daemon;
 use crate::clock::now;
 use crate::disk;
@@ -13,6 +15,14 @@ use crate::verdict::Hold;
 
 /// Streaks are saved at least this often; deeds at once.
 const OFTEN: Duration = Duration::from_secs(15);
+
+/// What is on the disk.
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
+    /// The run had an orderly end. After any other one, streaks may have ended that the disk knows nothing of.
+    orderly: bool,
+    engine: Saved,
+}
 
 fn file(folder: &Path) -> PathBuf {
     folder.join("state.json")
@@ -26,8 +36,9 @@ pub(super) fn restore(engine: &mut Engine, folder: &Path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
         Err(error) => return tracing::warn!(%error, path = %path.display(), "the state cannot be read"),
     };
-    match serde_json::from_slice::<Saved>(&bytes) {
-        Ok(saved) => engine.restore(saved, now()),
+    match serde_json::from_slice::<State>(&bytes) {
+        Ok(State { orderly: true, engine: saved }) => engine.restore(saved, now()),
+        Ok(State { orderly: false, engine: saved }) => engine.restore(saved.without_streaks(), now()),
         Err(error) => tracing::warn!(%error, path = %path.display(), "the state cannot be understood"),
     }
 }
@@ -35,8 +46,17 @@ pub(super) fn restore(engine: &mut Engine, folder: &Path) {
 impl Daemon {
     /// Puts the state on the disk. Where that fails, budgets would not outlive a restart, so nothing is done.
     pub(super) fn save(&mut self) -> bool {
+        self.write(false)
+    }
+
+    /// The last time, in an orderly end.
+    pub(super) fn save_at_the_end(&mut self) {
+        self.write(true);
+    }
+
+    fn write(&mut self, orderly: bool) -> bool {
         self.saved = now().boot;
-        let written = serde_json::to_vec(&self.engine.saved())
+        let written = serde_json::to_vec(&State { orderly, engine: self.engine.saved() })
             .map_err(std::io::Error::from)
             .and_then(|bytes| disk::replace(&file(&self.settings.state), &bytes));
         if let Err(error) = &written

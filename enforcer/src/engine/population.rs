@@ -107,7 +107,7 @@ impl Slot {
                 .iter()
                 .any(|process| self.pids.contains(&process.pid) && doubtful(&process.state))
         };
-        let blind = || self.gpus.iter().any(|uuid| view.gpu_health(uuid) == Health::Ill);
+        let blind = || self.gpus.iter().any(|uuid| view.hides(uuid));
         if ill("nvml") || ill("proc") || blind() || shadowed() { Absent::Unknown } else { Absent::Gone }
     }
 }

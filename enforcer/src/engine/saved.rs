@@ -70,6 +70,15 @@ pub struct Reloaded {
     pub cancel: Option<u64>,
 }
 
+impl Saved {
+    /// Budgets, turns, breakers and the pause alone.
+    #[must_use]
+    pub fn without_streaks(mut self) -> Self {
+        self.rules.clear();
+        self
+    }
+}
+
 impl Engine {
     /// What is to survive.
     #[must_use]
@@ -149,7 +158,8 @@ impl Engine {
         let wanted = heir.filter(|(_, judge)| judge.mode >= old.mode && judge.rule.then == old.rule.then);
         // Past the end there is no rule: the report will find nobody who takes note of it.
         self.deeds.set_flying_rule(wanted.map_or(usize::MAX, |(place, _)| place));
-        wanted.is_none().then_some(id)
+        // Whom the new file spares is asked anew, before a TERM and not only before a KILL.
+        Some(id)
     }
 
     fn saved_rule(&self, judge: &Judge) -> SavedRule {

@@ -7,6 +7,9 @@ use crate::value::{Unit, Value};
 use crate::verdict::{Asked, Member, Subject};
 use crate::view::{Target, View, key};
 
+/// Of processes that hold nothing, so many are named: whoever acts looks at everybody again.
+const MOST_OTHERS: usize = 64;
+
 /// The owner of a target, where all its processes have one and the same.
 pub(crate) fn owner(target: &Target, view: &View) -> Option<u32> {
     let holders = view.processes(target).map(|process| process.facts.as_ref().and_then(|facts| facts.uid));
@@ -62,7 +65,7 @@ fn holders<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Membe
 }
 
 fn others<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Member> + 'a {
-    view.relatives(target).map(|relative| Member {
+    view.relatives(target).take(MOST_OTHERS).map(|relative| Member {
         key: Some(bailiff_snapshot::ProcessKey { pid: relative.pid, start_ticks: relative.start_ticks }),
         pid: relative.pid,
         uid: relative.uid,

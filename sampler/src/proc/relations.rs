@@ -209,8 +209,12 @@ impl Relations {
         let mut relatives = Vec::new();
         for other in self.found.drain(..) {
             let Some(entry) = self.table.get(&other.stat.key.pid) else { continue };
-            let (Some(workload), Some(below)) = (&entry.workload, entry.below) else {
-                return Err(Gap::Unreadable);
+            let (workload, below) = match (&entry.workload, entry.below) {
+                (Some(workload), Some(below)) => (workload, below),
+                // Nobody can say whose it is, and it is below no holder: it takes nothing away from others, or
+                // one contradictory cgroup would do so for the whole node.
+                (None, Some(false)) => continue,
+                _ => return Err(Gap::Unreadable),
             };
             if below || held.contains(workload) {
                 let state = threads::state(root, &other.stat, &mut self.buffer);
