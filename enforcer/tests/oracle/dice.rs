@@ -1,11 +1,11 @@
 //! Random choices from a seed: the same seed makes the same trace.
 
-/// SplitMix64.
+/// `SplitMix64`.
 #[derive(Debug, Clone)]
-pub struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -17,22 +17,22 @@ impl Dice {
     }
 
     /// A number below.
-    pub fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
     /// A number from a range, its end included.
-    pub fn of(&mut self, start: u64, end: u64) -> u64 {
+    pub(crate) fn of(&mut self, start: u64, end: u64) -> u64 {
         start + self.below(end - start + 1)
     }
 
     /// So many times of a hundred.
-    pub fn percent(&mut self, times: u64) -> bool {
+    pub(crate) fn percent(&mut self, times: u64) -> bool {
         self.below(100) < times
     }
 
     /// One of these.
-    pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+    pub(crate) fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         let place = usize::try_from(self.below(from.len() as u64)).unwrap();
         from[place].clone()
     }

@@ -17,7 +17,7 @@ use crate::dice::Dice;
 use crate::plan::{Plan, Weather};
 
 /// Walks through a few dozen such snapshots; gives how many deeds came of them.
-pub fn walk(seed: u64) -> u64 {
+pub(crate) fn walk(seed: u64) -> u64 {
     let mut dice = Dice::new(seed);
     let dice = &mut dice;
     let mut policy = (*Plan::new(dice, Weather::Rough, false).policy()).clone();

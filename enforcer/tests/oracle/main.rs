@@ -1,4 +1,5 @@
 //! Random histories, judged by the engine and by an oracle written from the specification alone.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod dice;
 mod hostile;
@@ -6,6 +7,7 @@ mod oracle;
 mod plan;
 mod seen;
 mod trace;
+mod track;
 mod world;
 
 use std::sync::atomic::{AtomicU64, Ordering};

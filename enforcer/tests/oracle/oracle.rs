@@ -12,6 +12,7 @@ use bailiff_snapshot::Truth;
 
 use crate::plan::{Plan, RulePlan, samples};
 use crate::seen::{self, Seen, Sight, Traces};
+use crate::track::{Found, Mark, Stage, Track, absent, count, is_gone};
 
 macro_rules! ensure {
     ($holds:expr, $($said:tt)+) => {
@@ -22,53 +23,9 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-type Checked = Result<(), String>;
+pub(crate) type Checked = Result<(), String>;
 
 const HOUR: i128 = 3_600_000;
-
-/// One sample, or samples that were missed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Mark {
-    Seen(Truth),
-    Missed(u32),
-    /// The beat has changed.
-    Anew,
-}
-
-/// All that was ever found of one target by one condition.
-#[derive(Debug, Clone, Default)]
-struct Track {
-    marks: Vec<Mark>,
-    /// The gap that was allowed at each mark: a reload may change it.
-    gaps: Vec<u32>,
-    traces: Traces,
-    stage: Stage,
-    /// The tick of the first true sample of the streak.
-    began: u64,
-}
-
-/// What was done about it.
-#[derive(Debug, Clone, Default)]
-struct Stage {
-    /// It matches.
-    open: bool,
-    /// Since this tick.
-    begins: bool,
-    /// Steps done in this match.
-    done: usize,
-    /// Its owner was told.
-    told: bool,
-    /// Or a deed was due.
-    warned: bool,
-    acted: bool,
-    /// A reload or a restart has made it open what was done.
-    fuzzy: bool,
-    flagged: bool,
-    withheld: Option<(u64, Hold)>,
-    due: Option<(u64, usize)>,
-    /// The last deed that was begun did nothing, and may be begun again.
-    again: bool,
-}
 
 #[derive(Debug, Clone)]
 struct Deed {
@@ -97,17 +54,7 @@ impl Deed {
     }
 }
 
-/// What was found about one target at this tick.
-struct Found {
-    outcome: Truth,
-    count: u32,
-    needed: u32,
-    interval: u64,
-    protected: Truth,
-    workload: Option<String>,
-}
-
-pub struct Oracle {
+pub(crate) struct Oracle {
     plan: Plan,
     cap: Mode,
     last: Option<(Option<String>, u64)>,
@@ -136,19 +83,21 @@ pub struct Oracle {
     refused: BTreeSet<String>,
     /// Decided, and perhaps begun, when a restart came.
     begun: Vec<String>,
-    paused: Option<Option<u64>>,
+    paused: bool,
+    /// Milliseconds since the epoch; none where an admin has to end it.
+    paused_until: Option<u64>,
     outside: BTreeSet<Hold>,
     matches: u64,
     match_numbers: BTreeMap<(Arc<str>, String), u64>,
     /// Certainly eligible at the tick before, where nothing was in the way.
     waiting: Option<BTreeSet<(Arc<str>, String)>>,
-    pub acts: u64,
-    pub enforced: u64,
-    pub flags: u64,
+    pub(crate) acts: u64,
+    pub(crate) enforced: u64,
+    pub(crate) flags: u64,
 }
 
 impl Oracle {
-    pub fn new(plan: Plan, cap: Mode) -> Self {
+    pub(crate) fn new(plan: Plan, cap: Mode) -> Self {
         Self {
             plan,
             cap,
@@ -173,7 +122,8 @@ impl Oracle {
             failed: BTreeMap::new(),
             refused: BTreeSet::new(),
             begun: Vec::new(),
-            paused: None,
+            paused: false,
+            paused_until: None,
             outside: BTreeSet::new(),
             matches: 0,
             match_numbers: BTreeMap::new(),
@@ -184,7 +134,7 @@ impl Oracle {
         }
     }
 
-    pub fn plan(&self) -> &Plan {
+    pub(crate) fn plan(&self) -> &Plan {
         &self.plan
     }
 
@@ -194,7 +144,7 @@ impl Oracle {
 
     // What happens to the engine.
 
-    pub fn hold(&mut self, hold: Hold, holds: bool) {
+    pub(crate) fn hold(&mut self, hold: Hold, holds: bool) {
         if holds {
             self.outside.insert(hold);
         } else {
@@ -203,13 +153,13 @@ impl Oracle {
         self.waiting = None;
     }
 
-    pub fn pause(&mut self, until: Option<u64>) {
-        self.paused = Some(until);
+    pub(crate) fn pause(&mut self, until: Option<u64>) {
+        (self.paused, self.paused_until) = (true, until);
         self.waiting = None;
     }
 
-    pub fn resume(&mut self) {
-        self.paused = None;
+    pub(crate) fn resume(&mut self) {
+        self.paused = false;
         (self.failures, self.failures_in_all, self.failure_open) = (0, 0, false);
         // An admin has seen that so many match: it opens again once fewer have.
         self.mass_seen |= self.mass_possible;
@@ -218,7 +168,7 @@ impl Oracle {
         self.waiting = None;
     }
 
-    pub fn reported(&mut self, id: u64, outcome: Outcome) {
+    pub(crate) fn reported(&mut self, id: u64, outcome: Outcome) {
         if self.in_flight != Some(id) {
             return;
         }
@@ -252,7 +202,7 @@ impl Oracle {
     }
 
     /// Gives whether the deed in flight must be cancelled.
-    pub fn reload(&mut self, plan: Plan, cap: Mode) -> bool {
+    pub(crate) fn reload(&mut self, plan: Plan, cap: Mode) -> bool {
         let before = std::mem::replace(&mut self.plan, plan);
         let cap_before = std::mem::replace(&mut self.cap, cap);
         let mut kept: BTreeMap<Arc<str>, bool> = BTreeMap::new();
@@ -289,11 +239,11 @@ impl Oracle {
     }
 
     /// The engine has given a deed up.
-    pub fn cancelled(&mut self, id: u64) {
+    pub(crate) fn cancelled(&mut self, id: u64) {
         self.cancelled = Some(id);
     }
 
-    pub fn restarted(&mut self) {
+    pub(crate) fn restarted(&mut self) {
         // What was decided may have been begun before the end, and counts as done.
         let decided = self.tracks.iter().chain(&self.picks).filter_map(|((_, id), track)| {
             track.stage.due.filter(|(tick, _)| *tick == self.tick).map(|_| id.clone())
@@ -348,7 +298,7 @@ impl Oracle {
     }
 
     /// Checks what the engine made of a snapshot.
-    pub fn ticked(&mut self, now: Now, view: &View, result: &Result<Vec<Verdict>, Skip>) -> Checked {
+    pub(crate) fn ticked(&mut self, now: Now, view: &View, result: &Result<Vec<Verdict>, Skip>) -> Checked {
         let missed = match self.admit(now, view) {
             Ok(missed) => missed,
             Err(skip) => {
@@ -370,8 +320,8 @@ impl Oracle {
             self.waiting = None;
         }
         let wall = u64::try_from(now.wall.as_millis()).unwrap();
-        if self.paused.is_some_and(|until| until.is_some_and(|until| until <= wall)) {
-            self.paused = None;
+        if self.paused_until.is_some_and(|until| until <= wall) {
+            (self.paused, self.paused_until) = (false, None);
         }
         let sight = Sight::new(view);
         let found = self.find(&sight, missed, wall);
@@ -476,7 +426,7 @@ impl Oracle {
 
     /// Why nothing destructive may be done to anybody.
     fn held(&self, view: &View) -> Option<Hold> {
-        if self.paused.is_some() {
+        if self.paused {
             Some(Hold::Paused)
         } else if self.since_start <= 3 {
             Some(Hold::Started)
@@ -733,7 +683,7 @@ impl Oracle {
         let snapshot = &court.view.snapshot;
         let plan = &self.plan;
         let holds = match hold {
-            Hold::Paused => self.paused.is_some(),
+            Hold::Paused => self.paused,
             Hold::Started => self.since_start <= 3,
             Hold::Reloaded => self.since_reload <= 2,
             Hold::OtherInterval => plan.interval.is_some_and(|interval| interval != snapshot.interval_ms),
@@ -848,47 +798,6 @@ impl Court<'_> {
     }
 }
 
-/// Every source that would tell of one who is not there has answered.
-fn is_gone(traces: &Traces, view: &View) -> bool {
-    let snapshot = &view.snapshot;
-    let up = |name: &str| snapshot.sources.get(name).is_some_and(|source| source.up);
-    let told = |uuid: &String| {
-        let gpu = snapshot.gpus.iter().find(|gpu| gpu.uuid.as_ref() == Some(uuid));
-        gpu.is_some_and(|gpu| gpu.fault.is_none() && gpu.listed.is_some())
-    };
-    // A pid that is listed and of which nothing else is known may still be the one.
-    let unconfirmed = snapshot.processes.iter().any(|process| {
-        process.start_ticks.is_none() && process.state != "gone" && traces.pids.contains(&process.pid)
-    });
-    up("nvml") && up("proc") && traces.gpus.iter().all(told) && !unconfirmed
-}
-
-/// Those who are not there: gone for good where every source that would tell has answered, else unknown.
-fn absent(
-    tracks: &mut BTreeMap<(Arc<str>, String), Track>,
-    rule: &RulePlan,
-    (present, missed): (&BTreeSet<&str>, u32),
-    view: &View,
-) {
-    let mut gone = Vec::new();
-    for ((of, id), track) in tracks.iter_mut() {
-        if *of != rule.condition || present.contains(id.as_str()) {
-            continue;
-        }
-        if is_gone(&track.traces, view) {
-            gone.push((of.clone(), id.clone()));
-        } else {
-            track.feed(Truth::Unknown, (missed, rule.max_gap), track.traces.clone());
-            if track.stage.open && count(track) == 0 {
-                track.stage = Stage { flagged: track.stage.flagged, ..Stage::default() };
-            }
-        }
-    }
-    for key in gone {
-        tracks.remove(&key);
-    }
-}
-
 /// The gates in their order; the first that stops a target decides.
 fn gates(rule: &RulePlan, target: &Seen<'_>, (protected, wall): (Truth, u64)) -> Truth {
     match protected {
@@ -919,141 +828,4 @@ fn gates(rule: &RulePlan, target: &Seen<'_>, (protected, wall): (Truth, u64)) ->
         }
     }
     target.ask(&rule.when)
-}
-
-/// The table of the specification, from the first mark on.
-fn count(track: &Track) -> u32 {
-    let (mut count, mut unknown) = (0, 0_u32);
-    for (mark, max_gap) in track.marks.iter().zip(&track.gaps) {
-        match mark {
-            Mark::Seen(Truth::True) => (count, unknown) = (count + 1, 0),
-            Mark::Seen(Truth::False) => (count, unknown) = (0, 0),
-            Mark::Seen(Truth::Unknown) => unknown += 1,
-            Mark::Anew => (count, unknown) = (0, 0),
-            Mark::Missed(missed) => unknown = unknown.saturating_add(*missed),
-        }
-        if unknown > *max_gap {
-            count = 0;
-        }
-    }
-    count
-}
-
-impl Track {
-    fn put(&mut self, mark: Mark, max_gap: u32) {
-        self.marks.push(mark);
-        self.gaps.push(max_gap);
-    }
-
-    fn feed(&mut self, outcome: Truth, (missed, max_gap): (u32, u32), traces: Traces) {
-        if missed > 0 {
-            self.put(Mark::Missed(missed), max_gap);
-        }
-        self.put(Mark::Seen(outcome), max_gap);
-        self.traces = traces;
-    }
-
-    fn now(&self) -> Truth {
-        self.seen().next().unwrap()
-    }
-
-    fn before(&self) -> Option<Truth> {
-        self.seen().nth(1)
-    }
-
-    fn seen(&self) -> impl Iterator<Item = Truth> {
-        self.marks.iter().rev().filter_map(|mark| match mark {
-            Mark::Seen(truth) => Some(*truth),
-            Mark::Missed(_) | Mark::Anew => None,
-        })
-    }
-
-    /// False samples since the last true one, and how many of them in a row.
-    fn falses(&self) -> (u32, u32) {
-        let since = self.marks.iter().rev().take_while(|mark| **mark != Mark::Seen(Truth::True));
-        let all = since.filter(|mark| **mark == Mark::Seen(Truth::False)).count();
-        let row = self.marks.iter().rev().filter(|mark| **mark != Mark::Anew);
-        let row = row.take_while(|mark| **mark == Mark::Seen(Truth::False)).count();
-        (u32::try_from(all).unwrap(), u32::try_from(row).unwrap())
-    }
-
-    /// What must be said now, and may be; gives how many flags were raised.
-    fn check_quiet(&mut self, rule: &RulePlan, found: &Found, said: &[&What]) -> Result<u64, String> {
-        let mut expected: Vec<What> = Vec::new();
-        let (falses, row) = self.falses();
-        let stage = &mut self.stage;
-        // The stage ended if the streak has: also where a gap came between two true samples.
-        let ended = stage.open && (found.outcome != Truth::True && found.count == 0);
-        let anew = stage.open && found.outcome == Truth::True && found.count == 1;
-        let reprieved = said.iter().any(|what| matches!(what, What::Reprieved(_)));
-        if ended || anew {
-            let must = ended && found.outcome == Truth::False && stage.told && !stage.fuzzy;
-            ensure!(!must || reprieved, "not reprieved");
-            ensure!(!reprieved || stage.warned || stage.fuzzy || stage.done > 0, "reprieved from nothing");
-            *stage = Stage { flagged: stage.flagged, ..Stage::default() };
-        } else {
-            let lost = stage.fuzzy || found.count < found.needed;
-            ensure!(!reprieved || lost, "reprieved, and nothing has changed");
-        }
-        let matches = found.outcome == Truth::True && found.count >= found.needed;
-        if matches {
-            stage.begins = !stage.open;
-            stage.open = true;
-            while let Some(step) = rule.steps.get(stage.done) {
-                if step.action.destructive()
-                    || found.count < found.needed + samples(step.after, found.interval)
-                {
-                    break;
-                }
-                match &step.action {
-                    Action::Flag(severity) => expected.push(What::Flag(*severity)),
-                    Action::Notify(channels) => {
-                        expected.push(What::Notify(channels.clone()));
-                        stage.told |= !stage.fuzzy && !stage.acted;
-                        stage.warned |= stage.told;
-                    }
-                    _ => {}
-                }
-                if stage.fuzzy || stage.acted {
-                    break;
-                }
-                stage.done += 1;
-            }
-        }
-        let told: Vec<&What> =
-            said.iter().copied().filter(|what| matches!(what, What::Flag(_) | What::Notify(_))).collect();
-        let open = stage.fuzzy || stage.acted;
-        for what in &told {
-            let action = match what {
-                What::Flag(severity) => Action::Flag(*severity),
-                What::Notify(channels) => Action::Notify(channels.clone()),
-                _ => continue,
-            };
-            let step = rule.steps.iter().position(|step| step.action == action);
-            let Some(step) = step else { return Err(format!("no such step: {what:?}")) };
-            let legal =
-                matches && found.count >= found.needed + samples(rule.steps[step].after, found.interval);
-            ensure!(legal, "too early: {what:?}");
-            ensure!(open || expected.contains(what), "not in its turn: {what:?}");
-            if open {
-                stage.done = stage.done.max(step + 1);
-                stage.told |= matches!(what, What::Notify(_));
-                stage.warned |= stage.told;
-            }
-        }
-        for what in expected.iter().filter(|_| !open) {
-            let up = stage.flagged && matches!(what, What::Flag(_));
-            ensure!(up || told.contains(&what), "not said: {what:?}");
-        }
-        let cleared = said.iter().any(|what| matches!(what, What::Clear(_)));
-        ensure!(
-            !cleared || falses >= rule.clear_after || stage.fuzzy,
-            "cleared after {falses} false samples"
-        );
-        let flags = u64::try_from(told.iter().filter(|what| matches!(what, What::Flag(_))).count()).unwrap();
-        let must = stage.flagged && !stage.fuzzy && row >= rule.clear_after;
-        ensure!(!must || cleared, "not cleared after {row} false samples");
-        stage.flagged = (stage.flagged || flags > 0) && !cleared;
-        Ok(flags)
-    }
 }

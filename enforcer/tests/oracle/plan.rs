@@ -17,7 +17,7 @@ use crate::world::{INTERVAL, MIB};
 
 /// What can be asked, in the oracle's own words.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Cond {
+pub(crate) enum Cond {
     GpuUtilMax(u32),
     CpuUtilMax(u32),
     VramMin(u64),
@@ -34,37 +34,37 @@ pub enum Cond {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct RulePlan {
-    pub name: String,
-    pub mode: Mode,
-    pub of: Kind,
-    pub select: Option<Cond>,
+pub(crate) struct RulePlan {
+    pub(crate) name: String,
+    pub(crate) mode: Mode,
+    pub(crate) of: Kind,
+    pub(crate) select: Option<Cond>,
     /// Whom it spares, until so many milliseconds since the epoch.
-    pub except: Option<(Cond, Option<u64>)>,
-    pub when: Cond,
-    pub span: Span,
-    pub max_gap: u32,
-    pub grace: Duration,
-    pub clear_after: u32,
-    pub cooldown: Duration,
-    pub pick: Option<(Cond, u32, Order)>,
-    pub steps: Vec<Step>,
+    pub(crate) except: Option<(Cond, Option<u64>)>,
+    pub(crate) when: Cond,
+    pub(crate) span: Span,
+    pub(crate) max_gap: u32,
+    pub(crate) grace: Duration,
+    pub(crate) clear_after: u32,
+    pub(crate) cooldown: Duration,
+    pub(crate) pick: Option<(Cond, u32, Order)>,
+    pub(crate) steps: Vec<Step>,
     /// Windows are kept by this.
-    pub condition: Arc<str>,
+    pub(crate) condition: Arc<str>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
-    pub interval: Option<u64>,
-    pub limits: Limits,
-    pub protect: Option<Cond>,
-    pub allow_root: bool,
-    pub rules: Vec<Arc<RulePlan>>,
+pub(crate) struct Plan {
+    pub(crate) interval: Option<u64>,
+    pub(crate) limits: Limits,
+    pub(crate) protect: Option<Cond>,
+    pub(crate) allow_root: bool,
+    pub(crate) rules: Vec<Arc<RulePlan>>,
 }
 
 /// What a trace may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Weather {
+pub(crate) enum Weather {
     /// Nothing in the way: everything must happen on its tick.
     Calm,
     /// Anything.
@@ -72,7 +72,7 @@ pub enum Weather {
 }
 
 impl Cond {
-    pub fn ask(&self) -> Ask {
+    pub(crate) fn ask(&self) -> Ask {
         match self {
             Self::GpuUtilMax(percent) => within("gpu_util", |it| it.max = Some(f64::from(*percent) / 100.0)),
             Self::CpuUtilMax(percent) => within("cpu_util", |it| it.max = Some(f64::from(*percent) / 100.0)),
@@ -135,7 +135,7 @@ impl RulePlan {
         self
     }
 
-    pub fn destructive(&self) -> bool {
+    pub(crate) fn destructive(&self) -> bool {
         self.steps.iter().any(|step| step.action.destructive())
     }
 
@@ -169,7 +169,7 @@ impl RulePlan {
 }
 
 /// A span in samples, at a beat of so many milliseconds.
-pub fn samples(span: Span, interval: u64) -> u32 {
+pub(crate) fn samples(span: Span, interval: u64) -> u32 {
     match span {
         Span::Samples(samples) => samples,
         Span::Time(time) => u32::try_from(time.as_millis().div_ceil(u128::from(interval))).unwrap(),
@@ -177,7 +177,7 @@ pub fn samples(span: Span, interval: u64) -> u32 {
 }
 
 impl Plan {
-    pub fn policy(&self) -> Arc<Policy> {
+    pub(crate) fn policy(&self) -> Arc<Policy> {
         Arc::new(Policy {
             sha256: "0".repeat(64),
             interval: self.interval.map(Duration::from_millis),
@@ -189,7 +189,7 @@ impl Plan {
         })
     }
 
-    pub fn new(dice: &mut Dice, weather: Weather, foreign: bool) -> Self {
+    pub(crate) fn new(dice: &mut Dice, weather: Weather, foreign: bool) -> Self {
         let calm = weather == Weather::Calm;
         let count = if calm { 1 } else { dice.of(1, 3) };
         let rules = (0..count).map(|place| Arc::new(RulePlan::new(dice, place, weather, foreign))).collect();
@@ -263,7 +263,7 @@ impl RulePlan {
     }
 
     /// A little other, as an admin would edit it.
-    pub fn edit(&mut self, dice: &mut Dice) {
+    pub(crate) fn edit(&mut self, dice: &mut Dice) {
         match dice.below(6) {
             0 => self.name = format!("{}-renamed", self.name),
             1 => self.mode = if self.mode == Mode::Watch { Mode::Enforce } else { Mode::Watch },
@@ -318,7 +318,7 @@ fn steps(dice: &mut Dice, harmless: bool) -> Vec<Step> {
         steps.push(Step { after: span, action });
     };
     let usr1 = Action::Signal(Signal { number: 10, name: "SIGUSR1" });
-    let end = Action::Terminate { grace: Duration::from_secs(60) };
+    let end = Action::Terminate { grace: Duration::from_mins(1) };
     if dice.percent(70) {
         put(dice, Action::Flag(Severity::Warning));
     }

@@ -10,26 +10,26 @@ use crate::plan::{Cond, Plan};
 use crate::world::MIB;
 
 /// One target in one snapshot.
-pub struct Seen<'a> {
-    pub id: String,
-    pub processes: Vec<&'a wire::Process>,
-    pub relatives: Option<Vec<&'a wire::Relative>>,
-    pub gpu: Option<&'a wire::Gpu>,
+pub(crate) struct Seen<'a> {
+    pub(crate) id: String,
+    pub(crate) processes: Vec<&'a wire::Process>,
+    pub(crate) relatives: Option<Vec<&'a wire::Relative>>,
+    pub(crate) gpu: Option<&'a wire::Gpu>,
     held: Vec<(&'a wire::Gpu, &'a wire::Holder)>,
     cpu: Value,
     snapshot: &'a wire::Snapshot,
 }
 
 /// Everybody in one snapshot.
-pub struct Sight<'a> {
-    pub view: &'a View,
+pub(crate) struct Sight<'a> {
+    pub(crate) view: &'a View,
     processes: Vec<Seen<'a>>,
     workloads: Vec<Seen<'a>>,
     gpus: Vec<Seen<'a>>,
 }
 
 impl<'a> Sight<'a> {
-    pub fn new(view: &'a View) -> Self {
+    pub(crate) fn new(view: &'a View) -> Self {
         Self {
             view,
             processes: all(view, Kind::Process),
@@ -38,7 +38,7 @@ impl<'a> Sight<'a> {
         }
     }
 
-    pub fn of(&self, kind: Kind) -> &[Seen<'a>] {
+    pub(crate) fn of(&self, kind: Kind) -> &[Seen<'a>] {
         match kind {
             Kind::Process => &self.processes,
             Kind::Workload => &self.workloads,
@@ -47,16 +47,16 @@ impl<'a> Sight<'a> {
         }
     }
 
-    pub fn find(&self, kind: Kind, id: &str) -> Option<&Seen<'a>> {
+    pub(crate) fn find(&self, kind: Kind, id: &str) -> Option<&Seen<'a>> {
         self.of(kind).iter().find(|target| target.id == id)
     }
 }
 
 /// What tells whether one who is not seen is gone.
 #[derive(Debug, Clone, Default)]
-pub struct Traces {
-    pub gpus: Vec<String>,
-    pub pids: Vec<u32>,
+pub(crate) struct Traces {
+    pub(crate) gpus: Vec<String>,
+    pub(crate) pids: Vec<u32>,
 }
 
 /// Everybody of a kind.
@@ -124,12 +124,12 @@ fn holdings<'a>(
     found
 }
 
-pub fn workload(process: &wire::Process) -> Option<&str> {
+pub(crate) fn workload(process: &wire::Process) -> Option<&str> {
     process.facts.as_ref()?.workload.as_deref()
 }
 
 /// A GPU that did not say who holds it may be held by anybody.
-pub fn blind(snapshot: &wire::Snapshot) -> bool {
+pub(crate) fn blind(snapshot: &wire::Snapshot) -> bool {
     snapshot.gpus.iter().any(|gpu| {
         !gpu.mig && gpu.fault.as_deref() != Some("lost") && (gpu.fault.is_some() || gpu.listed.is_none())
     })
@@ -140,11 +140,11 @@ impl Seen<'_> {
         &self.held
     }
 
-    pub fn traces(&self) -> Traces {
+    pub(crate) fn traces(&self) -> Traces {
         Traces { gpus: self.gpus(), pids: self.processes.iter().map(|process| process.pid).collect() }
     }
 
-    pub fn gpus(&self) -> Vec<String> {
+    pub(crate) fn gpus(&self) -> Vec<String> {
         let mut uuids: Vec<String> = match self.gpu {
             Some(gpu) => gpu.uuid.iter().cloned().collect(),
             None => self.holdings().iter().filter_map(|(gpu, _)| gpu.uuid.clone()).collect(),
@@ -155,22 +155,22 @@ impl Seen<'_> {
     }
 
     /// Since the youngest of its processes began; none where one of them is not known.
-    pub fn youngest_ms(&self) -> Option<u64> {
+    pub(crate) fn youngest_ms(&self) -> Option<u64> {
         let starts: Option<Vec<u64>> = self.processes.iter().map(|process| process.start_ticks).collect();
         Some(self.snapshot.boot_ms.saturating_sub(*starts?.iter().max()? * 10))
     }
 
-    pub fn gone(&self) -> bool {
+    pub(crate) fn gone(&self) -> bool {
         self.processes.iter().all(|process| process.state == "gone")
     }
 
     /// Since the oldest of its processes began; none where one of them is not known.
-    pub fn age_ms(&self) -> Option<u64> {
+    pub(crate) fn age_ms(&self) -> Option<u64> {
         let starts: Option<Vec<u64>> = self.processes.iter().map(|process| process.start_ticks).collect();
         Some(self.snapshot.boot_ms.saturating_sub(*starts?.iter().min()? * 10))
     }
 
-    pub fn ask(&self, cond: &Cond) -> Truth {
+    pub(crate) fn ask(&self, cond: &Cond) -> Truth {
         match cond {
             Cond::All(conds) => {
                 let all: Vec<Truth> = conds.iter().map(|cond| self.ask(cond)).collect();
@@ -301,7 +301,7 @@ impl Seen<'_> {
 
     /// Whether it is spared, whatever a rule says. How many there are, and whose, is looked at where the deed is
     /// done.
-    pub fn protected(&self, plan: &Plan) -> Truth {
+    pub(crate) fn protected(&self, plan: &Plan) -> Truth {
         if self.gpu.is_some() || self.processes.iter().all(|process| process.state == "gone") {
             return Truth::False;
         }
@@ -334,7 +334,7 @@ impl Seen<'_> {
     }
 
     /// The owner of all that are in it.
-    pub fn uid(&self) -> Option<u32> {
+    pub(crate) fn uid(&self) -> Option<u32> {
         let holders = self.processes.iter().map(|it| it.facts.as_ref().and_then(|facts| facts.uid));
         let others = self.relatives.iter().flatten().map(|relative| relative.uid);
         let mut owners: Vec<Option<u32>> = holders.chain(others).collect();

@@ -17,7 +17,7 @@ use crate::world::{Change, INTERVAL, SLOTS, World};
 
 /// What may happen.
 #[derive(Debug, Clone)]
-pub enum Event {
+pub(crate) enum Event {
     /// Changes, then so many milliseconds, then a snapshot that comes so late.
     Beat {
         changes: Vec<Change>,
@@ -43,24 +43,24 @@ pub enum Event {
 }
 
 #[derive(Debug, Clone)]
-pub struct Trace {
-    pub plan: Plan,
-    pub cap: Mode,
-    pub world: World,
-    pub events: Vec<Event>,
+pub(crate) struct Trace {
+    pub(crate) plan: Plan,
+    pub(crate) cap: Mode,
+    pub(crate) world: World,
+    pub(crate) events: Vec<Event>,
 }
 
 /// What a walk has seen, so that a test can tell that it saw anything.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Seen {
-    pub beats: u64,
-    pub acts: u64,
-    pub enforced: u64,
-    pub flags: u64,
+pub(crate) struct Seen {
+    pub(crate) beats: u64,
+    pub(crate) acts: u64,
+    pub(crate) enforced: u64,
+    pub(crate) flags: u64,
 }
 
 impl Trace {
-    pub fn new(seed: u64, weather: Weather) -> Self {
+    pub(crate) fn new(seed: u64, weather: Weather) -> Self {
         let mut dice = Dice::new(seed);
         let dice = &mut dice;
         // A selector by owner says nothing clear of a target with several.
@@ -93,18 +93,19 @@ impl Trace {
     }
 
     /// For people: the policy, then an event a line.
-    pub fn told(&self) -> String {
+    pub(crate) fn told(&self) -> String {
         let slots = self.world.slots.iter().filter(|slot| slot.alive);
         let mut text = format!("cap {:?}\n", self.cap);
         text.extend(self.plan.rules.iter().map(|rule| format!("{rule:?}\n")));
-        text += &format!("{:?} {:?} {:?}\n", self.plan.interval, self.plan.limits, self.plan.protect);
+        let plan = &self.plan;
+        text.extend([format!("{:?} {:?} {:?}\n", plan.interval, plan.limits, plan.protect)]);
         text.extend(slots.map(|slot| format!("{slot:?}\n")));
         text.extend(self.events.iter().map(|event| format!("{event:?}\n")));
         text
     }
 
     /// Walks; tells where the engine and the oracle differ.
-    pub fn walk(&self) -> Result<Seen, String> {
+    pub(crate) fn walk(&self) -> Result<Seen, String> {
         let mut walk = Walk {
             engine: Engine::new(self.plan.policy(), self.cap),
             oracle: Oracle::new(self.plan.clone(), self.cap),
@@ -195,6 +196,7 @@ fn trouble(dice: &mut Dice, foreign: bool, world: &World) -> (Change, Change) {
         7 => (Change::Proc(false), Change::Proc(true)),
         8 => (Change::Relatives(false), Change::Relatives(true)),
         9 => (Change::Fault(place, Some("lost")), Change::Fault(place, None)),
+        10 if dice.percent(50) => (Change::Mig(place, true), Change::Mig(place, false)),
         10 => (Change::Free(place, None), Change::Free(place, Some(1000))),
         11 => (Change::Host(false), Change::Host(true)),
         12 => (Change::BootKnown(false), Change::BootKnown(true)),
@@ -294,20 +296,22 @@ impl Walk {
     fn take(&mut self, event: &Event) -> Result<(), String> {
         match event {
             Event::Beat { changes, ms, late } => {
-                changes.iter().for_each(|change| self.world.apply(change));
+                for change in changes {
+                    self.world.apply(change);
+                }
                 self.world.pass(*ms);
                 let view = View::between(self.shown.as_deref(), self.world.seen());
-                self.show(Arc::new(view), *late)
+                self.show(&Arc::new(view), *late)
             }
             Event::Again => match self.shown.clone() {
-                Some(view) => self.show(view, 20),
+                Some(view) => self.show(&view, 20),
                 None => Ok(()),
             },
             Event::Ahead => {
                 let mut snapshot = self.world.seen();
                 snapshot.boot_ms += 3000;
                 let view = View::between(self.shown.as_deref(), snapshot);
-                self.judge(Arc::new(view), self.now(0))
+                self.judge(&Arc::new(view), self.now(0))
             }
             Event::Report(outcome, ends) => {
                 self.report(*outcome, *ends);
@@ -320,15 +324,7 @@ impl Walk {
             }
             Event::Reload(plan, cap) => self.reload(plan, *cap),
             Event::Restart { reboot } => self.restart(*reboot),
-            Event::Pause(ms) => {
-                let until = ms.map(|ms| self.world.wall_ms() + ms);
-                let until = until.map(Duration::from_millis);
-                let cancel = self.engine.pause(Pause { until, reason: "a test".to_owned() });
-                self.oracle.pause(ms.map(|ms| self.world.wall_ms() + ms));
-                let flying = self.acting.as_ref().map(|(id, ..)| *id);
-                ensure!(cancel == flying, "a pause cancels {cancel:?}, not {flying:?}");
-                Ok(())
-            }
+            Event::Pause(ms) => self.pause(ms.map(|ms| self.world.wall_ms() + ms)),
             Event::Resume => {
                 self.engine.resume();
                 self.oracle.resume();
@@ -346,6 +342,15 @@ impl Walk {
         }
     }
 
+    fn pause(&mut self, until: Option<u64>) -> Result<(), String> {
+        let pause = Pause { until: until.map(Duration::from_millis), reason: "a test".to_owned() };
+        let cancel = self.engine.pause(pause);
+        self.oracle.pause(until);
+        let flying = self.acting.as_ref().map(|(id, ..)| *id);
+        ensure!(cancel == flying, "a pause cancels {cancel:?}, not {flying:?}");
+        Ok(())
+    }
+
     fn now(&self, late: u64) -> Now {
         Now {
             boot: Duration::from_millis(self.world.boot_ms + late),
@@ -353,16 +358,16 @@ impl Walk {
         }
     }
 
-    fn show(&mut self, view: Arc<View>, late: u64) -> Result<(), String> {
+    fn show(&mut self, view: &Arc<View>, late: u64) -> Result<(), String> {
         let now = self.now(late);
         self.seen.beats += 1;
         self.shown = Some(view.clone());
         self.judge(view, now)
     }
 
-    fn judge(&mut self, view: Arc<View>, now: Now) -> Result<(), String> {
+    fn judge(&mut self, view: &Arc<View>, now: Now) -> Result<(), String> {
         let result = self.engine.tick(now, view.clone());
-        self.oracle.ticked(now, &view, &result)?;
+        self.oracle.ticked(now, view, &result)?;
         for verdict in result.iter().flatten() {
             if let bailiff_enforcer::verdict::What::Act(id, _) = &verdict.what {
                 self.acting = Some((*id, verdict.subject.id.to_string(), verdict.mode));
@@ -422,7 +427,7 @@ impl Walk {
 
 /// Traces from seeds. Proptest makes a failing one smaller by leaving events out.
 #[derive(Debug)]
-pub struct Traces(pub Weather);
+pub(crate) struct Traces(pub Weather);
 
 impl Strategy for Traces {
     type Tree = Shrinking;
@@ -438,7 +443,7 @@ impl Strategy for Traces {
 
 /// A trace that may lose events: large parts first.
 #[derive(Debug)]
-pub struct Shrinking {
+pub(crate) struct Shrinking {
     trace: Trace,
     at: usize,
     chunk: usize,
@@ -453,19 +458,17 @@ impl ValueTree for Shrinking {
     }
 
     fn simplify(&mut self) -> bool {
-        loop {
-            if self.at >= self.trace.events.len() {
-                self.chunk /= 2;
-                self.at = 0;
-            }
-            if self.chunk == 0 || self.trace.events.is_empty() {
-                return false;
-            }
-            let end = (self.at + self.chunk).min(self.trace.events.len());
-            self.before = Some(self.trace.events.clone());
-            self.trace.events.drain(self.at..end);
-            return true;
+        if self.at >= self.trace.events.len() {
+            self.chunk /= 2;
+            self.at = 0;
         }
+        if self.chunk == 0 || self.trace.events.is_empty() {
+            return false;
+        }
+        let end = (self.at + self.chunk).min(self.trace.events.len());
+        self.before = Some(self.trace.events.clone());
+        self.trace.events.drain(self.at..end);
+        true
     }
 
     fn complicate(&mut self) -> bool {

@@ -6,64 +6,64 @@ use bailiff_snapshot::{Place, wire};
 
 use crate::dice::Dice;
 
-pub const MIB: u64 = 1 << 20;
-pub const INTERVAL: u64 = 5000;
-pub const SLOTS: usize = 6;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const INTERVAL: u64 = 5000;
+pub(crate) const SLOTS: usize = 6;
 
 /// One that holds memory, or held it.
 #[derive(Debug, Clone)]
-pub struct Slot {
-    pub alive: bool,
-    pub pid: u32,
-    pub ticks: u64,
-    pub uid: Option<u32>,
-    pub comm: &'static str,
-    pub workload: Option<u8>,
+pub(crate) struct Slot {
+    pub(crate) alive: bool,
+    pub(crate) pid: u32,
+    pub(crate) ticks: u64,
+    pub(crate) uid: Option<u32>,
+    pub(crate) comm: &'static str,
+    pub(crate) workload: Option<u8>,
     /// Bits: which GPUs.
-    pub gpus: u8,
-    pub mib: Option<u64>,
-    pub util: Option<u32>,
-    pub cpu_rate: f64,
-    pub cpu: f64,
-    pub confirmed: bool,
-    pub listed_but_gone: bool,
-    pub orphaned: Option<bool>,
-    pub state: &'static str,
-    pub contained: bool,
+    pub(crate) gpus: u8,
+    pub(crate) mib: Option<u64>,
+    pub(crate) util: Option<u32>,
+    pub(crate) cpu_rate: f64,
+    pub(crate) cpu: f64,
+    pub(crate) confirmed: bool,
+    pub(crate) listed_but_gone: bool,
+    pub(crate) orphaned: Option<bool>,
+    pub(crate) state: &'static str,
+    pub(crate) contained: bool,
     /// A process below it that holds nothing: its name and owner.
-    pub child: Option<(&'static str, Option<u32>)>,
+    pub(crate) child: Option<(&'static str, Option<u32>)>,
 }
 
 #[derive(Debug, Clone)]
-pub struct Card {
-    pub fault: Option<&'static str>,
-    pub listed: bool,
-    pub util: Option<u32>,
-    pub free_mib: Option<u64>,
-    pub mig: bool,
-    pub absent: bool,
+pub(crate) struct Card {
+    pub(crate) fault: Option<&'static str>,
+    pub(crate) listed: bool,
+    pub(crate) util: Option<u32>,
+    pub(crate) free_mib: Option<u64>,
+    pub(crate) mig: bool,
+    pub(crate) absent: bool,
 }
 
 /// All there is.
 #[derive(Debug, Clone)]
-pub struct World {
-    pub slots: Vec<Slot>,
-    pub cards: Vec<Card>,
-    pub nvml: bool,
-    pub proc: bool,
-    pub relatives: bool,
-    pub host: bool,
-    pub boot: u32,
-    pub boot_known: bool,
-    pub boot_ms: u64,
-    pub wall_offset: i64,
-    pub interval: u64,
-    pub seq: u64,
+pub(crate) struct World {
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) cards: Vec<Card>,
+    pub(crate) nvml: bool,
+    pub(crate) proc: bool,
+    pub(crate) relatives: bool,
+    pub(crate) host: bool,
+    pub(crate) boot: u32,
+    pub(crate) boot_known: bool,
+    pub(crate) boot_ms: u64,
+    pub(crate) wall_offset: i64,
+    pub(crate) interval: u64,
+    pub(crate) seq: u64,
 }
 
 /// A little thing that happens.
 #[derive(Debug, Clone)]
-pub enum Change {
+pub(crate) enum Change {
     Util(usize, Option<u32>),
     Cpu(usize, f64),
     Memory(usize, Option<u64>),
@@ -95,7 +95,7 @@ pub enum Change {
 
 impl World {
     /// A node in which most are idle.
-    pub fn new(dice: &mut Dice) -> Self {
+    pub(crate) fn new(dice: &mut Dice) -> Self {
         let cards = dice.of(1, 3);
         let used = usize::try_from(dice.of(1, SLOTS as u64)).unwrap();
         let slots = (0..SLOTS).map(|place| Slot::new(place, used, cards, dice)).collect();
@@ -123,12 +123,12 @@ impl World {
         }
     }
 
-    pub fn wall_ms(&self) -> u64 {
+    pub(crate) fn wall_ms(&self) -> u64 {
         self.boot_ms.checked_add_signed(self.wall_offset).unwrap()
     }
 
     /// Lets time pass.
-    pub fn pass(&mut self, ms: u64) {
+    pub(crate) fn pass(&mut self, ms: u64) {
         self.boot_ms += ms;
         self.seq += 1;
         #[expect(clippy::cast_precision_loss, reason = "small")]
@@ -137,7 +137,7 @@ impl World {
         }
     }
 
-    pub fn reboot(&mut self) {
+    pub(crate) fn reboot(&mut self) {
         self.boot += 1;
         // Wall time goes on.
         let lost = self.boot_ms - 100_000;
@@ -148,7 +148,7 @@ impl World {
         }
     }
 
-    pub fn apply(&mut self, change: &Change) {
+    pub(crate) fn apply(&mut self, change: &Change) {
         let fresh = self.boot_ms / 10;
         match *change {
             Change::Util(place, util) => self.slots[place].util = util,
@@ -194,7 +194,7 @@ impl World {
     }
 
     /// What the exporter would say.
-    pub fn seen(&self) -> wire::Snapshot {
+    pub(crate) fn seen(&self) -> wire::Snapshot {
         let source = |up| wire::Source { up, fault: (!up).then(|| "timeout".to_owned()) };
         let gpus: Vec<wire::Gpu> = if self.nvml {
             let present = self.cards.iter().enumerate().filter(|(_, card)| !card.absent);
