@@ -18,7 +18,7 @@ fn rules(grace: &str, per_hour: u32) -> String {
     format!(
         "version: 1
 mode: enforce
-defaults: {{startup_grace: 0s, clear_after: 1, grace: {grace}}}
+defaults: {{startup_grace: 0s, clear_after: 1, cooldown: 0s, grace: {grace}}}
 limits: {{per_node_hour: {per_hour}}}
 rules:
   - name: idle
