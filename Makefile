@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check golden bench
+.PHONY: help demo test check golden bench soak
 
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
@@ -38,3 +38,8 @@ bench: ## speed and size, beside nvitop-exporter and all-smi
 	@target/release/bench
 	@cargo run --quiet --release --package bailiff-exporter --example page_cost
 	@cargo run --quiet --release --package bailiff-enforcer --example tick_cost
+
+soak: ## long runs: many more histories, and faults put into the engine to see that the oracle finds each
+	@$(SETUP) compiler
+	BAILIFF_TRACES=200000 cargo test --package bailiff-enforcer --test oracle
+	cargo test --package bailiff-enforcer --test mutants -- --ignored --nocapture
