@@ -488,18 +488,20 @@ fn a_reload_begins_anew_with_what_has_changed() {
 }
 
 #[test]
-fn a_reload_cancels_what_nobody_wants_any_more() {
+fn a_reload_calls_off_what_is_under_way() {
     let other = terminate().replace("max: 1%", "max: 2%");
     let watching = terminate().replace("mode: enforce", "mode: watch");
-    for next in [other, watching] {
+    for next in [terminate(), other, watching] {
         let mut node = Node::new(&terminate());
         node.run("TTTT");
         assert_eq!(node.reload(&next), node.deeds.last().copied());
     }
     let mut node = Node::new(&terminate());
     node.run("TTTT");
-    assert_eq!(node.reload(&terminate()), None, "what is wanted goes on");
-    assert_eq!(node.run("TTTT"), [""; 4], "and is not begun twice");
+    node.reload(&terminate());
+    assert_eq!(node.run("TTTT"), [""; 4], "and nothing is begun before it has ended");
+    node.report(Outcome::Cancelled);
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
 }
 
 #[test]
