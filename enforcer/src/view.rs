@@ -95,25 +95,12 @@ impl View {
         }
     }
 
-    /// Whether a GPU, by its UUID, told who holds it.
-    #[must_use]
-    pub fn gpu_health(&self, uuid: &str) -> Health {
-        let told = |gpu: &&wire::Gpu| gpu.uuid.as_deref() == Some(uuid);
-        match self.snapshot.gpus.iter().find(told) {
-            Some(gpu) if gpu.fault.is_none() && gpu.listed.is_some() => Health::Well,
-            _ => Health::Ill,
-        }
-    }
-
-    /// Whether a GPU, by its UUID, may be held by somebody who is not seen: it is there and does not tell. One that
-    /// has fallen off the bus, or is no longer there, holds nobody.
+    /// Whether a GPU, by its UUID, may be held by somebody who is not seen: it does not tell, or is not there.
     #[must_use]
     pub fn hides(&self, uuid: &str) -> bool {
-        self.snapshot
-            .gpus
-            .iter()
-            .filter(|gpu| gpu.uuid.as_deref() == Some(uuid))
-            .any(|gpu| gpu.fault.as_deref() != Some("lost") && (gpu.fault.is_some() || gpu.listed.is_none()))
+        let told = |gpu: &&wire::Gpu| gpu.uuid.as_deref() == Some(uuid);
+        let gpu = self.snapshot.gpus.iter().find(told);
+        gpu.is_none_or(|gpu| gpu.fault.is_some() || gpu.listed.is_none())
     }
 
     /// The GPU that a target is.

@@ -54,6 +54,7 @@ impl Deed {
     }
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Oracle {
     plan: Plan,
     cap: Mode,

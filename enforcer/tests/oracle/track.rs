@@ -34,6 +34,7 @@ pub(crate) struct Track {
 }
 
 /// What was done about it.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stage {
     /// It matches.

@@ -11,6 +11,7 @@ pub(crate) const INTERVAL: u64 = 5000;
 pub(crate) const SLOTS: usize = 6;
 
 /// One that holds memory, or held it.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
     pub(crate) alive: bool,
@@ -46,6 +47,7 @@ pub(crate) struct Card {
 
 /// All there is.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct World {
     pub(crate) slots: Vec<Slot>,
     pub(crate) cards: Vec<Card>,
