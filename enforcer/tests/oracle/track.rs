@@ -71,18 +71,15 @@ pub(crate) struct Found {
 pub(crate) fn is_gone(traces: &Traces, view: &View) -> bool {
     let snapshot = &view.snapshot;
     let up = |name: &str| snapshot.sources.get(name).is_some_and(|source| source.up);
-    // One that is lost, or not there, holds nobody.
-    let hides = |uuid: &String| {
+    let told = |uuid: &String| {
         let gpu = snapshot.gpus.iter().find(|gpu| gpu.uuid.as_ref() == Some(uuid));
-        gpu.is_some_and(|gpu| {
-            gpu.fault.as_deref() != Some("lost") && (gpu.fault.is_some() || gpu.listed.is_none())
-        })
+        gpu.is_some_and(|gpu| gpu.fault.is_none() && gpu.listed.is_some())
     };
     // A pid that is listed and of which nothing else is known may still be the one.
     let unconfirmed = snapshot.processes.iter().any(|process| {
         process.start_ticks.is_none() && process.state != "gone" && traces.pids.contains(&process.pid)
     });
-    up("nvml") && up("proc") && !traces.gpus.iter().any(hides) && !unconfirmed
+    up("nvml") && up("proc") && traces.gpus.iter().all(told) && !unconfirmed
 }
 
 /// Those who are not there: gone for good where every source that would tell has answered, else unknown.
