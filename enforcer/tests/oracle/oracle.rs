@@ -70,7 +70,6 @@ pub(crate) struct Oracle {
     picked: Vec<(Arc<str>, usize, String, u64)>,
     deeds: Vec<Deed>,
     in_flight: Option<u64>,
-    cancelled: Option<u64>,
     failures: u32,
     failures_in_all: u32,
     failure_open: bool,
@@ -112,7 +111,6 @@ impl Oracle {
             picked: Vec::new(),
             deeds: Vec::new(),
             in_flight: None,
-            cancelled: None,
             failures: 0,
             failures_in_all: 0,
             failure_open: false,
@@ -202,8 +200,7 @@ impl Oracle {
         }
     }
 
-    /// Gives whether the deed in flight must be cancelled.
-    pub(crate) fn reload(&mut self, plan: Plan, cap: Mode) -> bool {
+    pub(crate) fn reload(&mut self, plan: Plan, cap: Mode) {
         let before = std::mem::replace(&mut self.plan, plan);
         let cap_before = std::mem::replace(&mut self.cap, cap);
         let mut kept: BTreeMap<Arc<str>, bool> = BTreeMap::new();
@@ -227,21 +224,6 @@ impl Oracle {
         }
         self.since_reload = 0;
         self.waiting = None;
-        let Some(flying) = self.in_flight.and_then(|id| self.deeds.iter().find(|deed| deed.id == id)) else {
-            return false;
-        };
-        let Some(old) = before.rules.iter().find(|old| old.condition == flying.condition) else {
-            return false;
-        };
-        let now = self.plan.rules.iter().find(|rule| rule.condition == old.condition);
-        let must = flying.mode == Mode::Enforce && now.is_none_or(|rule| self.mode(rule) == Mode::Watch);
-        // What was cancelled once need not be again.
-        must && self.cancelled != Some(flying.id)
-    }
-
-    /// The engine has given a deed up.
-    pub(crate) fn cancelled(&mut self, id: u64) {
-        self.cancelled = Some(id);
     }
 
     pub(crate) fn restarted(&mut self) {

@@ -114,6 +114,7 @@ impl Trace {
             shown: None,
             seen: Seen::default(),
             acting: None,
+            called_off: None,
         };
         for (place, event) in self.events.iter().enumerate() {
             walk.take(event).map_err(|error| format!("event {place}, {event:?}: {error}"))?;
@@ -290,6 +291,8 @@ struct Walk {
     seen: Seen,
     /// The deed in flight: id, target, mode.
     acting: Option<(u64, String, Mode)>,
+    /// The deed that a reload has cancelled.
+    called_off: Option<u64>,
 }
 
 impl Walk {
@@ -398,15 +401,17 @@ impl Walk {
     fn reload(&mut self, plan: &Plan, cap: Mode) -> Result<(), String> {
         let reloaded = self.engine.reload(plan.policy(), cap);
         self.cap = cap;
-        let must = self.oracle.reload(plan.clone(), cap);
+        self.oracle.reload(plan.clone(), cap);
+        // Whom the new file spares is asked anew: whatever is under way is called off.
         let flying = self.acting.as_ref().map(|(id, ..)| *id);
-        if must {
-            ensure!(reloaded.cancel == flying, "a reload cancels {:?}, not {flying:?}", reloaded.cancel);
-        }
-        if let Some(id) = reloaded.cancel {
-            self.oracle.cancelled(id);
-            ensure!(Some(id) == flying, "a reload cancels {id}, and {flying:?} is in flight");
-        }
+        ensure!(
+            reloaded.cancel.is_none_or(|id| Some(id) == flying),
+            "a reload cancels {:?}",
+            reloaded.cancel
+        );
+        let expected = flying.filter(|id| self.called_off != Some(*id));
+        ensure!(expected.is_none() || reloaded.cancel == flying, "a reload does not cancel {flying:?}");
+        self.called_off = reloaded.cancel.or(self.called_off);
         Ok(())
     }
 

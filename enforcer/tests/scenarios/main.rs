@@ -497,6 +497,12 @@ fn a_reload_calls_off_what_is_under_way() {
         node.run("TTTT");
         assert_eq!(node.reload(&next), node.deeds.last().copied());
     }
+    let mut node = Node::new(&terminate());
+    node.run("TTTT");
+    node.reload(&terminate());
+    assert_eq!(node.run("TTTT"), [""; 4], "and nothing is begun before it has ended");
+    node.report(Outcome::Cancelled);
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
 }
 
 #[test]
