@@ -39,7 +39,7 @@ bench: ## speed and size, beside nvitop-exporter and all-smi
 	@cargo run --quiet --release --package bailiff-exporter --example page_cost
 	@cargo run --quiet --release --package bailiff-enforcer --example tick_cost
 
-soak: ## long runs: many more histories, and faults put into the engine to see that the oracle finds each
+soak: ## half an hour: many more histories, and faults put into the engine to see that the oracle finds each
 	@$(SETUP) compiler
-	BAILIFF_TRACES=200000 cargo test --package bailiff-enforcer --test oracle
+	BAILIFF_TRACES=200000 cargo test --package bailiff-enforcer --test oracle -- histories
 	cargo test --package bailiff-enforcer --test mutants -- --ignored --nocapture

@@ -23,7 +23,7 @@ const fn mutant(
     Mutant { name, file, find, replace }
 }
 
-const MUTANTS: [Mutant; 26] = [
+const MUTANTS: [Mutant; 27] = [
     mutant(
         "unknown counts as true",
         "snapshot/src/streak.rs",
@@ -109,6 +109,11 @@ const MUTANTS: [Mutant; 26] = [
             "            self.choose(&candidate, tick);\n",
             "            self.choose(&candidate, tick);\n            verdicts.extend(self.act(&candidate, tick));\n",
         ),
+    ),
+    mutant(
+        "what was taken before a decision confirms it",
+        "enforcer/src/engine/deeds.rs",
+        ("if tick.view.boot() <= chosen.at {", "if tick.view.boot().is_zero() {"),
     ),
     mutant(
         "a decision outlives its match",

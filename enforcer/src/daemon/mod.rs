@@ -29,7 +29,7 @@ use crate::actions::{self, Hand};
 use crate::audit::{self, Audit};
 use crate::clock::now;
 use crate::control::Question;
-use crate::engine::{Engine, Skip};
+use crate::engine::{Engine, STALE_BEATS, Skip};
 use crate::policy::Policy;
 use crate::policy_file;
 use crate::settings::Settings;
@@ -283,6 +283,7 @@ impl Daemon {
             return;
         }
         let began = now();
+        self.hold_if(Hold::Stale, false);
         let view = Arc::new(View::between(self.view.as_deref(), snapshot));
         match self.engine.tick(began, Arc::clone(&view)) {
             Ok(verdicts) => {
@@ -333,8 +334,15 @@ impl Daemon {
         self.audit.retry();
         let unwritable = !self.audit.writable();
         self.hold_if(Hold::Audit, unwritable);
+        self.hold_if(Hold::Stale, self.is_stale());
         self.status.counters.audit_failures = self.audit.failures();
         self.save_sometimes();
+    }
+
+    /// The last snapshot that was judged is older than any that would be.
+    fn is_stale(&self) -> bool {
+        let age = |view: &Arc<View>| now().boot.saturating_sub(view.boot());
+        self.view.as_ref().is_some_and(|view| age(view) > view.interval() * STALE_BEATS)
     }
 
     fn end(mut self) {

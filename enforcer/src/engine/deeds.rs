@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +35,8 @@ struct Chosen {
     subject: TargetId,
     owner: TargetId,
     step: u8,
+    /// When it was decided, since boot: only a later sample can confirm it.
+    at: Duration,
     /// How it will count, where it will: it is put on the disk before the deed.
     charge: Option<Charge>,
 }
@@ -93,6 +96,7 @@ impl Chosen {
             subject: view.targets[candidate.subject].id.clone(),
             owner: view.targets[candidate.owner].id.clone(),
             step: candidate.progress.step,
+            at: Duration::MAX,
             charge: None,
         }
     }
@@ -215,9 +219,16 @@ impl Engine {
         // A step that is being carried out is due for as long as it takes.
         candidates.retain(|candidate| !candidate.progress.flying && is_known(candidate.subject, tick.view));
         candidates.sort_by_key(|candidate| std::cmp::Reverse(self.judges[candidate.rule].mode));
-        if let Some(place) =
-            chosen.and_then(|chosen| candidates.iter().position(|candidate| chosen.is(candidate, tick.view)))
-        {
+        let due = chosen.and_then(|chosen| {
+            let place = candidates.iter().position(|candidate| chosen.is(candidate, tick.view))?;
+            Some((chosen, place))
+        });
+        if let Some((chosen, place)) = due {
+            if tick.view.boot() <= chosen.at {
+                // It was taken before the decision, and came late: it can end the match, and confirm nothing.
+                self.deeds.chosen = Some(chosen);
+                return Vec::new();
+            }
             candidates[..=place].rotate_right(1);
             return self.confirm(&candidates, tick);
         }
@@ -239,7 +250,7 @@ impl Engine {
         let judge = self.judges.get_mut(candidate.rule);
         if let Some(progress) = number.zip(judge).and_then(|(number, judge)| judge.progress(number)) {
             (progress.decided, progress.told) = (true, None);
-            self.deeds.chosen = Some(Chosen { charge, ..Chosen::new(candidate, view) });
+            self.deeds.chosen = Some(Chosen { charge, at: tick.now.boot, ..Chosen::new(candidate, view) });
         }
     }
 

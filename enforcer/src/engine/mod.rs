@@ -74,7 +74,7 @@ const WARM_UP: u32 = 3;
 /// And after a reload.
 const SETTLING: u32 = 2;
 /// A snapshot older than so many beats is not judged.
-const STALE_BEATS: u32 = 2;
+pub(crate) const STALE_BEATS: u32 = 2;
 
 /// The state of all that is judged.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, Test
 use plan::Weather;
 use trace::Traces;
 
-/// More traces than usual, and others each time: `BAILIFF_TRACES=200000`.
+/// 20,000 traces in all; more of each kind, and others each time: `BAILIFF_TRACES=200000`.
 #[expect(clippy::disallowed_methods, reason = "how many traces is the caller's choice")]
 fn runner(usual: u32, salt: u8) -> TestRunner {
     let asked: Option<u32> = std::env::var("BAILIFF_TRACES").ok().map(|text| text.parse().unwrap());
@@ -55,17 +55,17 @@ fn walk(weather: Weather, usual: u32, salt: u8) {
 
 #[test]
 fn rough_histories_are_judged_as_specified() {
-    walk(Weather::Rough, 1200, 1);
+    walk(Weather::Rough, 8_000, 1);
 }
 
 #[test]
 fn other_rough_histories_are_judged_as_specified() {
-    walk(Weather::Rough, 1200, 2);
+    walk(Weather::Rough, 8_000, 2);
 }
 
 #[test]
 fn calm_histories_are_judged_to_the_tick() {
-    walk(Weather::Calm, 800, 3);
+    walk(Weather::Calm, 4_000, 3);
 }
 
 #[test]

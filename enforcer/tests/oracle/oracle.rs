@@ -70,6 +70,8 @@ pub(crate) struct Oracle {
     picked: Vec<(Arc<str>, usize, String, u64)>,
     deeds: Vec<Deed>,
     in_flight: Option<u64>,
+    /// When the last deed was decided, since boot.
+    decided_ms: Option<u64>,
     failures: u32,
     failures_in_all: u32,
     failure_open: bool,
@@ -111,6 +113,7 @@ impl Oracle {
             picked: Vec::new(),
             deeds: Vec::new(),
             in_flight: None,
+            decided_ms: None,
             failures: 0,
             failures_in_all: 0,
             failure_open: false,
@@ -234,7 +237,7 @@ impl Oracle {
         self.begun.extend(decided);
         self.since_start = 0;
         self.since_reload = u32::MAX;
-        self.in_flight = None;
+        (self.in_flight, self.decided_ms) = (None, None);
         self.outside.clear();
         for track in self.tracks.values_mut().chain(self.picks.values_mut()) {
             (track.stage.due, track.stage.withheld) = (None, None);
@@ -264,6 +267,7 @@ impl Oracle {
             self.tracks.clear();
             self.picks.clear();
             self.failed.clear();
+            self.decided_ms = None;
         }
         let mut missed = 0;
         if let (true, Some((_, last))) = (same_boot, &self.last) {
@@ -317,13 +321,14 @@ impl Oracle {
         });
         self.breakers(&sight, &found);
         let stage = Court { now, view, sight: &sight, found: &found, verdicts };
+        let late = self.is_late(view);
         for deed in &mut self.deeds {
             deed.past |= stage.since(deed) >= HOUR;
         }
         self.quiet_steps(&stage)?;
         self.picked_steps(&stage)?;
         self.deeds(&stage)?;
-        self.waited(&stage, missed)
+        self.waited(&stage, missed > 0 || late)
     }
 
     /// Feeds every track, and tells what is true of everybody now.
@@ -515,6 +520,13 @@ impl Oracle {
 
     fn deeds(&mut self, court: &Court<'_>) -> Checked {
         let held = self.held(court.view);
+        if self.is_late(court.view) {
+            // It confirms nothing, and what was decided waits for the next.
+            for track in self.tracks.values_mut().chain(self.picks.values_mut()) {
+                let due = track.stage.due.filter(|(tick, _)| *tick + 1 == self.tick);
+                track.stage.due = due.map(|(_, step)| (self.tick, step)).or(track.stage.due);
+            }
+        }
         let acts = court.verdicts.iter().filter(|verdict| matches!(verdict.what, What::Act(..))).count();
         ensure!(acts <= 1, "{acts} deeds in one tick");
         for verdict in court.verdicts {
@@ -525,6 +537,7 @@ impl Oracle {
                         "decided under {held:?}: {verdict:?}"
                     );
                     self.check_deed(verdict, court, 0)?;
+                    self.decided_ms = u64::try_from(court.now.boot.as_millis()).ok();
                 }
                 What::Act(id, _) => {
                     ensure!(
@@ -532,6 +545,7 @@ impl Oracle {
                         "done under {held:?}: {verdict:?}"
                     );
                     ensure!(self.in_flight.is_none(), "two in flight: {verdict:?}");
+                    ensure!(!self.is_late(court.view), "confirmed by what was taken before: {verdict:?}");
                     ensure!(self.deeds.iter().all(|deed| deed.id < *id), "an id twice: {verdict:?}");
                     self.check_deed(verdict, court, 1)?;
                     self.begin(verdict, *id, court);
@@ -541,6 +555,11 @@ impl Oracle {
             }
         }
         Ok(())
+    }
+
+    /// The sample was taken before the last decision.
+    fn is_late(&self, view: &View) -> bool {
+        self.decided_ms.is_some_and(|decided| view.snapshot.boot_ms <= decided)
     }
 
     /// A deed must be due on its own account, and nobody may be in its way.
@@ -697,7 +716,7 @@ impl Oracle {
     }
 
     /// Nothing that must be done may wait without a reason.
-    fn waited(&mut self, court: &Court<'_>, missed: u32) -> Checked {
+    fn waited(&mut self, court: &Court<'_>, excused: bool) -> Checked {
         let mut surely = BTreeSet::new();
         let mut perhaps = BTreeSet::new();
         for rule in &self.plan.rules {
@@ -737,7 +756,7 @@ impl Oracle {
             && self.failures_in_all < 3
             && self.in_flight.is_none()
             && !acted;
-        if let (Some(before), true, 0) = (&self.waiting, still, missed) {
+        if let (Some(before), true, false) = (&self.waiting, still, excused) {
             let same = !before.is_empty() && before.is_subset(&surely);
             ensure!(!same, "nothing is done, and nothing is in the way: {before:?}: {:?}", court.verdicts);
         }

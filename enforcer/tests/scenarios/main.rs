@@ -488,6 +488,18 @@ fn a_reload_begins_anew_with_what_has_changed() {
 }
 
 #[test]
+fn a_sample_from_before_the_decision_confirms_nothing() {
+    let mut node = Node::new(&terminate());
+    node.run("FFTT");
+    // Two snapshots waited for their turn: the second was taken before the first was judged.
+    node.boot_ms += BEAT;
+    assert_eq!(node.judge(BEAT * 3 / 2).unwrap(), "4100 due terminate");
+    node.boot_ms += BEAT;
+    assert_eq!(node.judge(BEAT / 2).unwrap(), "");
+    assert_eq!(node.run("T"), ["4100 terminate"]);
+}
+
+#[test]
 fn a_reload_calls_off_what_is_under_way() {
     // What has not changed is begun anew under the new file, which may spare somebody.
     let other = terminate().replace("max: 1%", "max: 2%");
