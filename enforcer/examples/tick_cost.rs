@@ -72,19 +72,21 @@ fn policy() -> Policy {
     }
 }
 
+/// Rules that share some of their questions, as an admin's would.
 fn rule(number: usize) -> Rule {
+    let step = |of: usize| f64::from(u8::try_from(number % of).unwrap_or_default());
     Rule {
         name: format!("rule-{number}").into(),
         mode: Mode::Enforce,
         of: Kind::Process,
         select: Some(Ask::All(vec![
             select(Field::Comms, &["python3", "jupyter"]),
-            at("vram", Bounds { min: Some(1e9), ..Bounds::default() }),
+            at("vram", Bounds { min: Some(1e9 + step(100) * 1e6), ..Bounds::default() }),
         ])),
         except: Vec::new(),
         when: Ask::All(vec![
-            at("gpu_util", Bounds { max: Some(0.01), ..Bounds::default() }),
-            at("cpu_util", Bounds { max: Some(0.05), ..Bounds::default() }),
+            at("gpu_util", Bounds { max: Some(0.01 + step(7) * 0.01), ..Bounds::default() }),
+            at("cpu_util", Bounds { max: Some(0.05 + step(3) * 0.05), ..Bounds::default() }),
         ]),
         condition: number.to_string(),
         span: Span::Samples(1_000_000),

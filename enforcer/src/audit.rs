@@ -4,7 +4,7 @@
 mod journal;
 mod line;
 
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,12 +15,16 @@ use crate::actions::clock;
 use crate::policy::Mode;
 use crate::verdict::{Evidence, Subject};
 
-use journal::Journal;
 pub use journal::{Begun, Settings};
+use journal::{Journal, Standing};
 pub(crate) use line::ascii;
 
 /// Lines that wait for the writing thread, at most.
 const QUEUE: usize = 1024;
+/// Of which so many are written at once.
+const BATCH: usize = 256;
+/// Between two tries, where the last one failed.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// What a line says where a deed begins.
 pub const BEGUN: &str = "begun";
@@ -110,12 +114,19 @@ pub struct Unwritten(#[from] std::io::Error);
 
 /// The log; its copies write one file.
 #[derive(Debug, Clone)]
-pub struct Audit(Arc<Open>);
+pub struct Audit(Arc<Shared>);
 
 #[derive(Debug)]
 struct Open {
     about: About,
-    journal: Arc<Mutex<Journal>>,
+    journal: Mutex<Journal>,
+    standing: Arc<Standing>,
+}
+
+/// The log, and the thread that writes what nobody waits for.
+#[derive(Debug)]
+struct Shared {
+    open: Arc<Open>,
     queue: Option<SyncSender<Vec<u8>>>,
     writer: Option<JoinHandle<()>>,
 }
@@ -125,23 +136,23 @@ impl Audit {
     /// was begun and has no result gets a line that says it.
     #[must_use]
     pub fn open(settings: Settings, about: About) -> Self {
-        let journal = Arc::new(Mutex::new(Journal::open(settings)));
-        let (queue, lines) = sync_channel(QUEUE);
-        let theirs = Arc::clone(&journal);
-        let writer =
-            std::thread::Builder::new().name("audit".to_owned()).spawn(move || write(&lines, &theirs));
-        let open = Open { about, journal, queue: Some(queue), writer: writer.ok() };
-        let audit = Self(Arc::new(open));
-        for begun in audit.begun_without_result() {
-            audit.tell_interrupted(&begun);
+        let standing = Arc::new(Standing::default());
+        let journal = Mutex::new(Journal::open(settings, Arc::clone(&standing)));
+        let open = Arc::new(Open { about, journal, standing });
+        let begun = open.journal().interrupted.clone();
+        for begun in begun {
+            open.tell(&interrupted(&begun));
         }
-        audit
+        let (queue, lines) = sync_channel(QUEUE);
+        let theirs = Arc::clone(&open);
+        let writer = std::thread::Builder::new().name("audit".to_owned()).spawn(move || theirs.write(&lines));
+        Self(Arc::new(Shared { open, queue: Some(queue), writer: writer.ok() }))
     }
 
     /// Deeds that an earlier run began and gave no result of, as found when the log was opened.
     #[must_use]
     pub fn begun_without_result(&self) -> Vec<Begun> {
-        self.journal().interrupted.clone()
+        self.0.open.journal().interrupted.clone()
     }
 
     /// Writes a line and waits until it is on the disk.
@@ -149,49 +160,74 @@ impl Audit {
     /// # Errors
     /// Where it is not known to be there.
     pub fn record(&self, record: &Record<'_>) -> Result<(), Unwritten> {
-        let line = self.line(record)?;
-        self.journal().write(&line)?;
-        Ok(())
+        self.0.open.record(record)
     }
 
     /// Writes a line, now or once the disk takes it again: what has happened is told late rather than not.
     pub fn tell(&self, record: &Record<'_>) {
-        match self.line(record) {
-            Ok(line) => self.journal().write_sometime(line),
-            Err(error) => tracing::error!(%error, "a line of the audit log has no form"),
-        }
+        self.0.open.tell(record);
     }
 
     /// Leaves a line to the writing thread, for those who must not wait for a disk.
     pub fn later(&self, record: &Record<'_>) {
-        let Ok(line) = self.line(record) else { return };
+        let Ok(line) = self.0.open.line(record) else { return };
         let Some(queue) = &self.0.queue else { return };
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = queue.try_send(line) {
-            self.journal().lost += 1;
+            self.0.open.standing.lose();
         }
     }
 
-    /// Whether the last try to write succeeded.
+    /// Whether the last try to write succeeded; where it did not, it is tried again every second.
     #[must_use]
     pub fn writable(&self) -> bool {
-        self.journal().writable()
+        self.0.open.standing.writable()
     }
 
     /// How many lines could not be written when they should have been.
     #[must_use]
     pub fn failures(&self) -> u64 {
-        self.journal().failures
+        self.0.open.standing.failures()
     }
 
     /// How many lines are lost for good.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.journal().lost
+        self.0.open.standing.lost()
+    }
+}
+
+impl Open {
+    fn record(&self, record: &Record<'_>) -> Result<(), Unwritten> {
+        let line = self.line(record)?;
+        self.journal().write(&line)?;
+        Ok(())
+    }
+
+    fn tell(&self, record: &Record<'_>) {
+        match self.line(record) {
+            Ok(line) => self.journal().write_sometime(vec![line]),
+            Err(error) => tracing::error!(%error, "a line of the audit log has no form"),
+        }
+    }
+
+    /// Writes what comes, until nobody can send more.
+    fn write(&self, lines: &Receiver<Vec<u8>>) {
+        loop {
+            match lines.recv_timeout(AGAIN) {
+                Ok(line) => {
+                    let more = lines.try_iter().take(BATCH - 1);
+                    let batch = std::iter::once(line).chain(more).collect();
+                    self.journal().write_sometime(batch);
+                }
+                Err(RecvTimeoutError::Timeout) => self.retry(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
     }
 
     /// Tries again, where the last try failed.
-    pub fn retry(&self) {
-        if self.writable() {
+    fn retry(&self) {
+        if self.standing.writable() {
             return;
         }
         let recovered = Record {
@@ -211,43 +247,37 @@ impl Audit {
         }
     }
 
-    fn tell_interrupted(&self, begun: &Begun) {
-        self.tell(&Record {
-            id: Some(begun.id),
-            policy: &begun.policy,
-            rule: &begun.rule,
-            mode: None,
-            step: &begun.step,
-            result: INTERRUPTED,
-            detail: "this program ended before the deed had a result; how it went is not known",
-            target: None,
-            evidence: None,
-            after: None,
-        });
-    }
-
     fn line(&self, record: &Record<'_>) -> Result<Vec<u8>, std::io::Error> {
-        line::write(&self.0.about, clock::today(), record).map_err(std::io::Error::other)
+        line::write(&self.about, clock::today(), record).map_err(std::io::Error::other)
     }
 
     fn journal(&self) -> MutexGuard<'_, Journal> {
-        self.0.journal.lock().unwrap_or_else(PoisonError::into_inner)
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn interrupted(begun: &Begun) -> Record<'_> {
+    Record {
+        id: Some(begun.id),
+        policy: &begun.policy,
+        rule: &begun.rule,
+        mode: None,
+        step: &begun.step,
+        result: INTERRUPTED,
+        detail: "this program ended before the deed had a result; how it went is not known",
+        target: None,
+        evidence: None,
+        after: None,
     }
 }
 
 /// What was left to the writing thread is written before the log closes.
-impl Drop for Open {
+impl Drop for Shared {
     fn drop(&mut self) {
         self.queue = None;
         if let Some(writer) = self.writer.take() {
             drop(writer.join());
         }
-    }
-}
-
-fn write(lines: &Receiver<Vec<u8>>, journal: &Mutex<Journal>) {
-    for line in lines {
-        journal.lock().unwrap_or_else(PoisonError::into_inner).write_sometime(line);
     }
 }
 

@@ -133,34 +133,32 @@ impl Census {
     /// # Errors
     /// Where one cannot be read, or not everybody is shown.
     pub fn everybody(&self) -> Result<Table, Blind> {
-        self.own()?;
-        let pids = numbers(&self.root).map_err(Blind::Unreadable)?;
-        if !pids.contains(&1) {
-            return Err(Blind::Hides);
-        }
-        if pids.len() > MOST_PROCESSES {
-            return Err(Blind::TooMany);
-        }
-        let people = pids.into_iter().filter_map(|pid| self.person(pid).transpose());
+        let people = self.pids()?.into_iter().filter_map(|pid| self.person(pid).transpose());
         Ok(Table::of(people.collect::<Result<Vec<_>, _>>()?))
     }
 
-    /// Everybody, of whom those that were there before are not read again: an answer in a hurry. Whoever is to be
-    /// touched must be read anew in any case, once he is held.
+    /// Everybody, of whom those that were there before are not read again, but for these: an answer in a hurry.
+    /// Whoever is to be touched must be read anew in any case, once he is held.
     ///
     /// # Errors
     /// Where one cannot be read, or not everybody is shown.
-    pub fn since(&self, mut before: Table) -> Result<Table, Blind> {
-        self.own()?;
-        let pids = numbers(&self.root).map_err(Blind::Unreadable)?;
-        if !pids.contains(&1) {
-            return Err(Blind::Hides);
-        }
-        let people = pids.into_iter().filter_map(|pid| match before.people.remove(&pid) {
-            Some(person) => Some(Ok(person)),
-            None => self.person(pid).transpose(),
+    pub fn since(&self, mut before: Table, again: &BTreeSet<u32>) -> Result<Table, Blind> {
+        let people = self.pids()?.into_iter().filter_map(|pid| {
+            let known = before.people.remove(&pid).filter(|_| !again.contains(&pid));
+            known.map_or_else(|| self.person(pid).transpose(), |person| Some(Ok(person)))
         });
         Ok(Table::of(people.collect::<Result<Vec<_>, _>>()?))
+    }
+
+    /// Who is there, if we are shown everybody.
+    fn pids(&self) -> Result<Vec<u32>, Blind> {
+        self.own()?;
+        let pids = numbers(&self.root).map_err(Blind::Unreadable)?;
+        match pids.len() {
+            _ if !pids.contains(&1) => Err(Blind::Hides),
+            0..=MOST_PROCESSES => Ok(pids),
+            _ => Err(Blind::TooMany),
+        }
     }
 
     /// Pids of another namespace would name other processes here.

@@ -91,7 +91,9 @@ pub fn builtin(process: &Traits<'_>, root: Root) -> Option<&'static str> {
     // The kernel has cut it; a name from elsewhere is cut alike.
     let comm = process.comm.get(..15).unwrap_or(process.comm);
     let on_host = PROTECTED_ON_HOST.iter().filter(|_| !process.contained);
-    let named = PROTECTED.iter().chain(on_host).find(|(name, _)| match name.strip_suffix('*') {
+    let first = comm.as_bytes().first();
+    let mut alike = PROTECTED.iter().chain(on_host).filter(|(name, _)| name.as_bytes().first() == first);
+    let named = alike.find(|(name, _)| match name.strip_suffix('*') {
         Some(start) => comm.starts_with(start),
         None => comm == *name,
     });

@@ -125,7 +125,7 @@ impl Hold {
             Self::InvalidFile => "the file on disk is invalid; the last good policy goes on",
             Self::OtherInterval => "the file was written for another beat",
             Self::Audit => "the audit log cannot be written",
-            Self::State => "the state cannot be written, and budgets would not outlive a restart",
+            Self::State => "the state is not on the disk, and budgets would not outlive a restart",
             Self::Rights => {
                 "CAP_KILL is missing, so only the enforcer's own user's processes can be acted upon"
             }

@@ -56,6 +56,8 @@ pub struct View {
     pub targets: Vec<Target>,
     /// By process of the snapshot: GPU and place among its holders.
     holds: Vec<Vec<(usize, usize)>>,
+    /// For the next one.
+    account: between::Account,
 }
 
 /// Whether a source answered for a GPU, so that who is not there is gone.

@@ -66,14 +66,14 @@ const MUTANTS: [Mutant; 27] = [
     mutant(
         "protection is ignored",
         "enforcer/src/engine/judge.rs",
-        ("stopped => return (stopped, Gate::Protection),", "_ => {}"),
+        ("let mut gates = vec![(Gate::Protection, table.unprotected())];", "let mut gates = Vec::new();"),
     ),
     mutant(
         "an unknown protection does not protect",
-        "enforcer/src/engine/judge.rs",
+        "enforcer/src/engine/program.rs",
         (
-            "match !protected {\n            Truth::True => {}",
-            "match !protected {\n            Truth::True | Truth::Unknown => {}",
+            "|target| !protection::of(policy, target, view)",
+            "|target| Truth::from(protection::of(policy, target, view) != Truth::True)",
         ),
     ),
     mutant(
@@ -174,7 +174,7 @@ const MUTANTS: [Mutant; 27] = [
         "a restart is no gap",
         "enforcer/src/engine/saved.rs",
         (
-            "self.before = Some((boot_id, Duration::from_millis(saved.boot_ms)));",
+            "self.before = Some((boot_id, Duration::from_millis(streaks.boot_ms)));",
             "self.before = Some((boot_id, now.boot.saturating_sub(Duration::from_secs(5))));",
         ),
     ),

@@ -3,36 +3,29 @@
 use serde::{Deserialize, Serialize};
 
 /// True, false, or not known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Truth {
-    /// Observed to hold.
-    True,
     /// Observed not to hold.
     False,
     /// What it rests on was not observed.
     Unknown,
+    /// Observed to hold.
+    True,
 }
 
 impl Truth {
     /// Both hold.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::False, _) | (_, Self::False) => Self::False,
-            (Self::True, Self::True) => Self::True,
-            _ => Self::Unknown,
-        }
+        // Both are at least as true as the less true one.
+        if (self as u8) < other as u8 { self } else { other }
     }
 
     /// One of them holds.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::True, _) | (_, Self::True) => Self::True,
-            (Self::False, Self::False) => Self::False,
-            _ => Self::Unknown,
-        }
+        if (self as u8) < other as u8 { other } else { self }
     }
 
     /// As its name in the audit log.

@@ -31,6 +31,8 @@ pub(super) struct Group<'a> {
     census: &'a Census,
     deed: &'a Deed,
     holding: BTreeSet<ProcessKey>,
+    /// Who was there when it was last looked.
+    table: Table,
     owner: u32,
     pub(super) held: Vec<Held>,
     pub(super) sent: Vec<Sent>,
@@ -52,12 +54,13 @@ impl<'a> Group<'a> {
     pub(super) fn gather(
         census: &'a Census,
         deed: &'a Deed,
-        (holding, table): (BTreeSet<ProcessKey>, &Table),
+        (holding, table): (BTreeSet<ProcessKey>, Table),
     ) -> Result<Self, Refusal> {
         let mut group = Self {
             census,
             deed,
             holding,
+            table,
             owner: 0,
             held: Vec::new(),
             sent: Vec::new(),
@@ -65,12 +68,12 @@ impl<'a> Group<'a> {
             began: clock::running(),
             denied: None,
         };
-        let wanted = group.wanted(table);
+        let wanted = group.wanted();
         group.held = group.hold(&wanted)?;
         let found = group.found();
         group.notes = guard::identify(&deed.subject, &found)?;
         group.owner = owner(deed, &found)?;
-        guard::permit(group.owner, &found, &ourselves(table), &deed.limits)?;
+        guard::permit(group.owner, &found, &ourselves(&group.table), &deed.limits)?;
         Ok(group)
     }
 
@@ -78,6 +81,18 @@ impl<'a> Group<'a> {
     /// how many came.
     pub(super) fn renew(&mut self) -> Result<usize, Refusal> {
         let table = self.census.everybody()?;
+        self.take_in(table)
+    }
+
+    /// The same in a hurry, just after it was gathered: of those that are not in hand it looks at those alone that
+    /// were not there yet.
+    pub(super) fn renew_at_once(&mut self) -> Result<usize, Refusal> {
+        let in_hand = self.held.iter().map(|held| held.found.key().pid).collect();
+        let table = self.census.since(std::mem::take(&mut self.table), &in_hand)?;
+        self.take_in(table)
+    }
+
+    fn take_in(&mut self, table: Table) -> Result<usize, Refusal> {
         for held in &mut self.held {
             if let Some(person) = table.get(held.found.key()) {
                 held.found.person = person.clone();
@@ -96,6 +111,7 @@ impl<'a> Group<'a> {
         guard::permit(self.owner, &all, &ourselves(&table), &self.deed.limits)?;
         let came = new.len();
         self.held.extend(new);
+        self.table = table;
         Ok(came)
     }
 
@@ -205,10 +221,10 @@ impl<'a> Group<'a> {
     }
 
     /// All that belong to the subject, and whoever has the pid of one that holds.
-    fn wanted(&self, table: &Table) -> BTreeMap<u32, ProcessKey> {
-        let mut wanted = self.kin(&[]).find(table);
+    fn wanted(&self) -> BTreeMap<u32, ProcessKey> {
+        let mut wanted = self.kin(&[]).find(&self.table);
         for member in self.deed.subject.members.iter().filter(|member| member.holds) {
-            if let Some(person) = table.people.get(&member.pid) {
+            if let Some(person) = self.table.people.get(&member.pid) {
                 wanted.insert(member.pid, person.stat.key);
             }
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use super::clock::Deadline;
 use super::deed::Deed;
 use super::inbox::{Inbox, Task};
 use super::worker::Worker;
@@ -64,16 +65,18 @@ impl Hand {
         let (reports, receiver) = unbounded_channel();
         let worker = Worker { settings, audit, inbox: Arc::clone(&inbox) };
         let thread = std::thread::Builder::new().name("hand".to_owned()).spawn(move || {
-            let mut prepared = None;
-            while let Some(task) = worker.inbox.next(|| worker.audit.retry()) {
-                let Task::Deed(deed) = task else {
-                    prepared = worker.prepare();
-                    continue;
-                };
-                let report = worker.act(&deed, prepared.take());
-                worker.inbox.done();
-                // Nobody listens while the program ends; the audit log has it.
-                drop(reports.send(report));
+            let (mut prepared, mut coming) = (None, None);
+            while let Some(task) = worker.inbox.next(coming) {
+                match task {
+                    Task::Prepare(until) => (prepared, coming) = (worker.prepare(), Some(until)),
+                    Task::Deed(deed) => {
+                        let report = worker.act(&deed, prepared.take());
+                        coming = None;
+                        worker.inbox.done();
+                        // Nobody listens while the program ends; the audit log has it.
+                        drop(reports.send(report));
+                    }
+                }
             }
         })?;
         Ok((Self { inbox, thread: Some(thread) }, receiver))
@@ -87,9 +90,9 @@ impl Hand {
         self.inbox.act(Box::new(deed))
     }
 
-    /// Says that a deed is coming, so that it need not look at everybody first.
-    pub fn prepare(&self) {
-        self.inbox.prepare();
+    /// Says that a deed may come within this time, so that it need not look at everybody first.
+    pub fn prepare(&self, within: Duration) {
+        self.inbox.prepare(Deadline::after(within));
     }
 
     /// Whether a deed would be taken.

@@ -15,9 +15,10 @@ use crate::view::View;
 
 /// Where a poll fails, for want of memory, it is tried again after this long.
 const AGAIN: Duration = Duration::from_millis(100);
+/// What was looked up for a deed that is coming is not older than this.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// What has been told.
-#[expect(clippy::struct_excessive_bools, reason = "each is a word of its own, and all combinations occur")]
 #[derive(Debug, Default)]
 struct Told {
     deed: Option<Box<Deed>>,
@@ -27,8 +28,8 @@ struct Told {
     /// It is newer than what was fetched.
     fresh: bool,
     cancelled: Option<u64>,
-    /// A deed is coming.
-    prepare: bool,
+    /// A deed is coming, until then.
+    prepare: Option<Deadline>,
     stop: bool,
 }
 
@@ -37,8 +38,8 @@ struct Told {
 pub(super) enum Task {
     /// A deed.
     Deed(Box<Deed>),
-    /// A deed is coming: what it will need can be looked up now.
-    Prepare,
+    /// A deed is coming, until then: what it will need can be looked up now.
+    Prepare(Deadline),
 }
 
 /// Shared by those who tell and the one who does.
@@ -104,8 +105,8 @@ impl Inbox {
         self.ring();
     }
 
-    pub(super) fn prepare(&self) {
-        self.told().prepare = true;
+    pub(super) fn prepare(&self, until: Deadline) {
+        self.told().prepare = Some(until);
         self.ring();
     }
 
@@ -152,25 +153,26 @@ impl Inbox {
         self.hush();
     }
 
-    /// Waits for something to do, or for the end; `beat` is called at each snapshot.
-    pub(super) fn next(&self, beat: impl Fn()) -> Option<Task> {
+    /// Waits for something to do, or for the end. Until `coming` a deed may come, and is prepared for again and
+    /// again.
+    pub(super) fn next(&self, coming: Option<Deadline>) -> Option<Task> {
+        let again = coming.filter(|coming| !coming.passed()).map(|_| Deadline::after(FRESH));
         loop {
             {
                 let mut told = self.told();
-                let prepare = std::mem::take(&mut told.prepare);
+                let prepare = told.prepare.take();
                 if let Some(deed) = told.deed.take() {
                     return Some(Task::Deed(deed));
                 }
                 if told.stop {
                     return None;
                 }
-                if prepare {
-                    return Some(Task::Prepare);
+                if let Some(until) = prepare.or(coming.filter(|_| again.is_some_and(Deadline::passed))) {
+                    return Some(Task::Prepare(until));
                 }
                 told.fresh = false;
             }
-            beat();
-            if readable(&[self.bell.as_fd()], None).is_err() {
+            if readable(&[self.bell.as_fd()], again).is_err() {
                 drop(readable(&[], Some(Deadline::after(AGAIN))));
             }
             self.hush();

@@ -1,5 +1,5 @@
-//! Notices: people are told what was found and what comes next. A thread of its own, a bounded queue, and a
-//! deadline for each channel: nobody waits for a chat server.
+//! Notices: people are told what was found and what comes next. Each channel has a thread, a bounded queue and a
+//! deadline of its own: nobody waits for a chat server, and no channel for another.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::audit;
 use crate::policy::Channel;
 use crate::verdict::{Evidence, Member};
 
-/// Notices that wait, at most.
+/// Notices that wait for a channel, at most.
 const QUEUE: usize = 64;
 /// A longer sentence is cut: terminals and chats show no more.
 const MOST_TEXT: usize = 1000;
@@ -97,12 +97,18 @@ impl Told {
 /// How often which channel took a notice or did not.
 pub type Counts = BTreeMap<(String, Told), u64>;
 
-/// The thread that tells people. Once dropped it finishes the notice that it is at.
+/// Those who tell people. Once dropped they finish the notice that they are at.
 #[derive(Debug)]
 pub struct Notices {
-    queue: Option<SyncSender<Job>>,
     state: Arc<State>,
-    thread: Option<JoinHandle<()>>,
+    lines: BTreeMap<String, Line>,
+}
+
+/// To a channel.
+#[derive(Debug)]
+struct Line {
+    queue: SyncSender<Job>,
+    thread: JoinHandle<()>,
 }
 
 #[derive(Debug)]
@@ -121,28 +127,43 @@ struct Job {
 }
 
 impl Notices {
-    /// Starts it.
-    ///
-    /// # Errors
-    /// Where no thread can be had.
-    pub fn start(settings: Settings) -> std::io::Result<Self> {
-        let (queue, jobs) = sync_channel(QUEUE);
-        let state = Arc::new(State { settings, counts: Mutex::default(), stopped: AtomicBool::new(false) });
-        let theirs = Arc::clone(&state);
-        let thread =
-            std::thread::Builder::new().name("notices".to_owned()).spawn(move || serve(&jobs, &theirs))?;
-        Ok(Self { queue: Some(queue), state, thread: Some(thread) })
+    /// Ready to tell; a channel's thread begins with its first notice.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let state = State { settings, counts: Mutex::default(), stopped: AtomicBool::new(false) };
+        Self { state: Arc::new(state), lines: BTreeMap::new() }
     }
 
-    /// Tells all of these channels, one after the other; never waits.
-    pub fn tell<'a>(&self, notice: &Arc<Notice>, channels: impl IntoIterator<Item = (&'a str, &'a Channel)>) {
+    /// Tells all of these channels; never waits.
+    pub fn tell<'a>(
+        &mut self,
+        notice: &Arc<Notice>,
+        channels: impl IntoIterator<Item = (&'a str, &'a Channel)>,
+    ) {
         for (name, channel) in channels {
             let job = Job { notice: Arc::clone(notice), name: name.to_owned(), channel: channel.clone() };
-            let full = self.queue.as_ref().is_none_or(|queue| queue.try_send(job).is_err());
-            if full {
+            if self.line(name).is_none_or(|line| line.queue.try_send(job).is_err()) {
+                tracing::warn!(channel = name, rule = notice.rule, "a notice was dropped: too many wait");
                 self.state.count(name, Told::Dropped);
             }
         }
+    }
+
+    /// Ends the threads of all channels but these.
+    pub fn keep(&mut self, channels: &BTreeMap<String, Channel>) {
+        self.lines.retain(|name, _| channels.contains_key(name));
+    }
+
+    /// The line to a channel; none where no thread can be had.
+    fn line(&mut self, name: &str) -> Option<&Line> {
+        if !self.lines.contains_key(name) {
+            let (queue, jobs) = sync_channel(QUEUE);
+            let state = Arc::clone(&self.state);
+            let thread = std::thread::Builder::new().name("notices".to_owned());
+            let thread = thread.spawn(move || serve(&jobs, &state)).ok()?;
+            self.lines.insert(name.to_owned(), Line { queue, thread });
+        }
+        self.lines.get(name)
     }
 
     /// How it went so far.
@@ -155,8 +176,10 @@ impl Notices {
 impl Drop for Notices {
     fn drop(&mut self) {
         self.state.stopped.store(true, Ordering::Relaxed);
-        self.queue = None;
-        if let Some(thread) = self.thread.take() {
+        let lines = std::mem::take(&mut self.lines).into_values();
+        // All queues close before the first thread is waited for.
+        let threads: Vec<JoinHandle<()>> = lines.map(|Line { thread, .. }| thread).collect();
+        for thread in threads {
             drop(thread.join());
         }
     }

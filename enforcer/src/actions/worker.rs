@@ -90,10 +90,10 @@ impl<'a> Work<'a> {
         match self.deed.subject.kind {
             Kind::Process | Kind::Workload => {
                 let table = match self.prepared.take() {
-                    Some(before) => self.census.since(before)?,
+                    Some(before) => self.census.since(before, &BTreeSet::new())?,
                     None => self.census.everybody()?,
                 };
-                Group::gather(self.census, self.deed, (self.holding(), &table))
+                Group::gather(self.census, self.deed, (self.holding(), table))
             }
             Kind::Gpu | Kind::Lease => Err(Refusal::refused("that has no processes of its own")),
             Kind::MpsServer => Err(Refusal::refused("a server of MPS is never signalled")),

@@ -8,6 +8,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde::Deserialize;
 
@@ -45,30 +47,52 @@ pub struct Begun {
     pub step: String,
 }
 
+/// How the log stands, for those who must not wait while it is written.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    failed: AtomicBool,
+    failures: AtomicU64,
+    lost: AtomicU64,
+}
+
+impl Standing {
+    pub(super) fn writable(&self) -> bool {
+        !self.failed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn lose(&self) {
+        self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Journal {
     settings: Settings,
     file: Option<File>,
     /// A line was cut short and could not be taken back.
     torn: bool,
-    failed: bool,
     pending: VecDeque<Vec<u8>>,
-    pub(super) failures: u64,
-    pub(super) lost: u64,
+    standing: Arc<Standing>,
     pub(super) interrupted: Vec<Begun>,
 }
 
 impl Journal {
-    pub(super) fn open(settings: Settings) -> Self {
+    pub(super) fn open(settings: Settings, standing: Arc<Standing>) -> Self {
         let mut journal = Self {
             interrupted: begun_without_result(&settings.path),
             settings,
             file: None,
             torn: false,
-            failed: false,
             pending: VecDeque::new(),
-            failures: 0,
-            lost: 0,
+            standing,
         };
         if let Err(error) = journal.ready() {
             journal.fail(&error);
@@ -76,49 +100,56 @@ impl Journal {
         journal
     }
 
-    pub(super) const fn writable(&self) -> bool {
-        !self.failed
-    }
-
     /// Writes what waits, then the line; on disk when it returns.
     pub(super) fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        let written = self.write_pending().and_then(|()| self.append(line));
-        match &written {
-            Ok(()) => self.failed = false,
-            Err(error) => self.fail(error),
-        }
+        let written = self.write_pending().and_then(|()| self.append(line)).and_then(|()| self.sync());
+        self.note(&written);
         written
     }
 
-    /// Writes the line, or keeps it for later.
-    pub(super) fn write_sometime(&mut self, line: Vec<u8>) {
-        if self.write(&line).is_err() {
-            if self.pending.len() == MOST_PENDING {
-                self.pending.pop_front();
-                self.lost += 1;
-            }
-            self.pending.push_back(line);
+    /// Writes lines, or keeps them for later.
+    pub(super) fn write_sometime(&mut self, lines: Vec<Vec<u8>>) {
+        self.pending.extend(lines);
+        let written = self.write_pending();
+        self.note(&written);
+        while self.pending.len() > MOST_PENDING {
+            self.pending.pop_front();
+            self.standing.lose();
+        }
+    }
+
+    fn note(&mut self, written: &io::Result<()>) {
+        match written {
+            Ok(()) => self.standing.failed.store(false, Ordering::Relaxed),
+            Err(error) => self.fail(error),
         }
     }
 
     fn fail(&mut self, error: &io::Error) {
-        self.failures += 1;
-        if !self.failed {
+        self.standing.failures.fetch_add(1, Ordering::Relaxed);
+        if !self.standing.failed.swap(true, Ordering::Relaxed) {
             let path = self.settings.path.display();
             tracing::error!(%error, %path, "the audit log cannot be written; nothing destructive is done");
         }
-        self.failed = true;
         self.file = None;
     }
 
+    /// On disk when it returns. Where the disk takes them and does not say that it has them, they are kept, and
+    /// written twice rather than not.
     fn write_pending(&mut self) -> io::Result<()> {
-        while let Some(line) = self.pending.pop_front() {
-            if let Err(error) = self.append(&line) {
-                self.pending.push_front(line);
-                return Err(error);
-            }
+        if self.pending.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let lines = std::mem::take(&mut self.pending);
+        let mut taken = 0;
+        let appended = lines.iter().try_for_each(|line| self.append(line).inspect(|()| taken += 1));
+        let synced = self.sync();
+        if synced.is_ok() {
+            self.pending.extend(lines.into_iter().skip(taken));
+        } else {
+            self.pending = lines;
+        }
+        appended.and(synced)
     }
 
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
@@ -130,20 +161,21 @@ impl Journal {
         let file = self.ready()?;
         let size = file.metadata()?.len();
         let whole = if torn { [b"\n", line].concat() } else { line.to_vec() };
-        let written = write_once(file, &whole);
-        match written {
-            Ok(count) if count == whole.len() => {
-                file.sync_data()?;
+        match write_once(file, &whole)? {
+            count if count == whole.len() => {
                 self.torn = false;
                 Ok(())
             }
-            Ok(count) => {
+            count => {
                 let taken_back = file.set_len(size);
                 self.torn = torn || (count > 0 && taken_back.is_err());
                 Err(io::ErrorKind::StorageFull.into())
             }
-            Err(error) => Err(error),
         }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.as_ref().map_or(Ok(()), File::sync_data)
     }
 
     /// The file, opened anew where it is not the one at the path any more.
@@ -159,6 +191,9 @@ impl Journal {
 
     /// Sets the file aside. Where that fails it grows on: a line too many is better than one lost.
     fn rotate(&mut self) {
+        if let Err(error) = self.sync() {
+            tracing::warn!(%error, "what is set aside of the audit log may not be on the disk");
+        }
         let path = &self.settings.path;
         for number in (1..self.settings.keep.max(1)).rev() {
             drop(fs::rename(aside(path, number), aside(path, number + 1)));

@@ -170,7 +170,7 @@ fn a_full_disk() {
     }
     assert!(written > 10 && !audit.writable());
     audit.tell(&record(9000, "unkillable", "told when nothing could be written"));
-    audit.retry();
+    audit.0.open.retry();
     assert!(!audit.writable());
     assert_eq!(ids(&path), (0..written).collect::<Vec<_>>(), "no line is there in part");
     assert!(fs::read_to_string(&path).unwrap().ends_with('\n'));
@@ -178,7 +178,7 @@ fn a_full_disk() {
     let mut kept: Vec<u8> = fs::read(&path).unwrap();
     kept.truncate(kept.iter().position(|byte| *byte == b'\n').unwrap() + 1);
     fs::write(&path, kept).unwrap();
-    audit.retry();
+    audit.0.open.retry();
     assert!(audit.writable());
     assert_eq!(ids(&path), [0, 9000]);
     assert_eq!(lines(&path).last().unwrap()["result"], "recovered");

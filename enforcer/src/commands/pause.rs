@@ -25,12 +25,17 @@ pub fn pause(flags: &flags::Pause, out: &mut dyn Write) -> Result<(), Stop> {
     if seconds == Some(0) {
         return Err(Stop::Usage("--for=0s would pause nothing; resume ends a pause".to_owned()));
     }
-    ask(&flags.control.control, &Question::Pause { for_seconds: seconds, reason: flags.reason.clone() })?;
+    let question = Question::Pause { for_seconds: seconds, reason: flags.reason.clone() };
+    let answer = ask(&flags.control.control, &question)?;
     let told = seconds.map_or_else(
         || "until bailiff-enforcer resume".to_owned(),
         |seconds| format!("for {}", Span(Duration::from_secs(seconds))),
     );
-    Ok(print(out, &format!("paused {told}: nothing destructive is done, flags and notices go on"))?)
+    print(out, &format!("paused {told}: nothing destructive is done, flags and notices go on"))?;
+    if answer["saved"] != true {
+        print(out, "this is not on the disk: it would not outlive the daemon")?;
+    }
+    Ok(())
 }
 
 /// Ends a pause.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::Daemon;
+use super::{Answer, Daemon};
 use crate::actions::Deed;
 use crate::audit::Record;
 use crate::clock::now;
@@ -48,7 +48,7 @@ impl Daemon {
                 // What the deed will cost is on the disk by then; where it is not, it is held.
                 if verdict.mode == Mode::Enforce {
                     self.save();
-                    self.hand.prepare();
+                    self.hand.prepare(self.view.as_ref().map(|view| view.interval() * 2).unwrap_or_default());
                 }
                 self.note(verdict, (action.name(), "due"), "the next snapshot must agree");
             }
@@ -95,8 +95,6 @@ impl Daemon {
         }));
         if self.hand.act(deed.protecting(protect)).is_err() {
             self.landed(&refused("another deed is under way"));
-        } else if verdict.mode == Mode::Enforce {
-            self.save();
         }
     }
 
@@ -134,7 +132,7 @@ impl Daemon {
         self.engine.hold(hold, if holds { Holds::Yes } else { Holds::No });
     }
 
-    pub(super) fn pause(&mut self, for_seconds: Option<u64>, reason: String, uid: u32) -> Value {
+    pub(super) fn pause(&mut self, for_seconds: Option<u64>, reason: String, uid: u32) -> Answer {
         // A time past all calendars is no end.
         let until = for_seconds.and_then(|seconds| now().wall.checked_add(Duration::from_secs(seconds)));
         let detail = format!("by uid {uid}: {reason}");
@@ -142,15 +140,14 @@ impl Daemon {
             self.hand.cancel(deed);
         }
         self.record_change("pause", &detail);
-        let saved = self.save();
-        json!({"ok": true, "until": until.map(|until| until.as_secs_f64()), "saved": saved})
+        let value = json!({"ok": true, "until": until.map(|until| until.as_secs_f64())});
+        Answer { value, state: Some(self.save()) }
     }
 
-    pub(super) fn resume(&mut self, uid: u32) -> Value {
+    pub(super) fn resume(&mut self, uid: u32) -> Answer {
         self.engine.resume();
         self.record_change("resume", &format!("by uid {uid}"));
-        let saved = self.save();
-        json!({"ok": true, "saved": saved})
+        Answer { value: json!({"ok": true}), state: Some(self.save()) }
     }
 
     /// A change that is nobody's verdict.

@@ -61,6 +61,7 @@ pub struct Daemon {
     flagged: BTreeMap<(Arc<str>, TargetId), f64>,
     status: Status,
     shown: watch::Sender<Arc<Status>>,
+    keeper: state::Keeper,
     saved: Duration,
 }
 
@@ -68,7 +69,19 @@ pub struct Daemon {
 struct Asked {
     peer: Peer,
     question: Value,
-    answer: oneshot::Sender<Value>,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// What is answered, and the state that must be on the disk for it to outlive a crash.
+struct Answer {
+    value: Value,
+    state: Option<u64>,
+}
+
+impl From<Value> for Answer {
+    fn from(value: Value) -> Self {
+        Self { value, state: None }
+    }
 }
 
 /// Everything that can happen.
@@ -82,6 +95,8 @@ enum Event {
     Reload(Reload),
     Asked(Asked),
     Report(Report),
+    /// The disk has come further.
+    Kept,
     Beat,
 }
 
@@ -93,6 +108,7 @@ struct Sources {
     reloads: Receiver<Reload>,
     asked: Receiver<Asked>,
     reports: UnboundedReceiver<Report>,
+    receipts: state::Receipts,
     beat: tokio::time::Interval,
 }
 
@@ -102,6 +118,7 @@ impl Sources {
             // What came of a deed is known before the next snapshot is judged, and wishes before both.
             biased;
             Some(report) = self.reports.recv() => Event::Report(report),
+            () = self.receipts.next() => Event::Kept,
             Some(asked) = self.asked.recv() => Event::Asked(asked),
             Some(reload) = self.reloads.recv() => Event::Reload(reload),
             () = self.hangups.next() => Event::Hangup,
@@ -113,16 +130,23 @@ impl Sources {
 }
 
 /// The control socket's side: every question goes to the loop.
-struct Desk(tokio::sync::mpsc::Sender<Asked>);
+struct Desk {
+    asked: tokio::sync::mpsc::Sender<Asked>,
+    receipts: state::Receipts,
+}
 
 impl Answers for Desk {
     async fn answer(&self, peer: &Peer, question: Value) -> Value {
         let (answer, answered) = oneshot::channel();
         let asked = Asked { peer: peer.clone(), question, answer };
-        if self.0.send(asked).await.is_err() {
+        if self.asked.send(asked).await.is_err() {
             return control::refusal("the daemon ends");
         }
-        answered.await.unwrap_or_else(|_| control::refusal("the daemon ends"))
+        let Ok(mut answer) = answered.await else { return control::refusal("the daemon ends") };
+        if let (Some(state), Some(told)) = (answer.state, answer.value.as_object_mut()) {
+            told.insert("saved".to_owned(), self.receipts.has(state).await.into());
+        }
+        answer.value
     }
 }
 
@@ -140,12 +164,14 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let (asked_to, asked) = channel(16);
     let (arrivals_to, arrivals) = channel(ARRIVALS);
     let (stirs_to, stirs) = channel(1);
+    let receipts = daemon.keeper.receipts();
+    let desk = Desk { asked: asked_to, receipts: receipts.clone() };
     let mut tasks = JoinSet::new();
     let source =
         Source { path: daemon.settings.stream.clone(), owners: daemon.settings.stream_owners.clone() };
     tasks.spawn(stream::follow(source, arrivals_to));
     tasks.spawn(policy_file::watch(daemon.settings.rules.clone(), stirs_to));
-    tasks.spawn(control::serve(control, Arc::new(Desk(asked_to)), control::Limits::default()));
+    tasks.spawn(control::serve(control, Arc::new(desk), control::Limits::default()));
     let routes = Arc::new(Routes {
         status: daemon.shown.subscribe(),
         reloads: daemon.settings.web.lifecycle.then_some(reloads_to.clone()),
@@ -157,7 +183,7 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let mut beat = interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let hangups = Hangups::listen().context("cannot listen to signals")?;
-    let sources = Sources { arrivals, stirs, hangups, reloads, asked, reports, beat };
+    let sources = Sources { arrivals, stirs, hangups, reloads, asked, reports, receipts, beat };
     let judging = daemon.judge(sources, (shutdown, group));
     server::serve(listeners, routes, limits(), judging).await.context("cannot serve")?;
     drop(reloads_to);
@@ -198,8 +224,7 @@ impl Daemon {
         };
         let (hand, reports) =
             Hand::start(tools, audit.clone()).context("cannot start the thread that acts")?;
-        let notices = Notices::start(actions::notices::Settings::default())
-            .context("cannot start the thread that tells")?;
+        let notices = Notices::new(actions::notices::Settings::default());
         let (shown, _) = watch::channel(Arc::new(Status::default()));
         let mut engine = Engine::new(policy, settings.most);
         state::restore(&mut engine, &settings.state);
@@ -216,6 +241,7 @@ impl Daemon {
             flagged: BTreeMap::new(),
             status: Status::default(),
             shown,
+            keeper: state::Keeper::start(&settings.state),
             saved: Duration::ZERO,
             settings,
         };
@@ -233,7 +259,7 @@ impl Daemon {
             };
             self.take(event, group);
         }
-        self.end();
+        self.end().await;
     }
 
     fn take(&mut self, event: Event, group: u32) {
@@ -248,6 +274,7 @@ impl Daemon {
                 drop(asked.answer.send(answer));
             }
             Event::Report(report) => self.landed(&report),
+            Event::Kept => self.look_at_the_state(),
             Event::Beat => self.look_around(),
         }
         self.show();
@@ -284,6 +311,7 @@ impl Daemon {
         }
         let began = now();
         self.hold_if(Hold::Stale, false);
+        self.look_at_the_state();
         let view = Arc::new(View::between(self.view.as_deref(), snapshot));
         match self.engine.tick(began, Arc::clone(&view)) {
             Ok(verdicts) => {
@@ -331,10 +359,10 @@ impl Daemon {
 
     /// Looks at what nobody tells of.
     fn look_around(&mut self) {
-        self.audit.retry();
         let unwritable = !self.audit.writable();
         self.hold_if(Hold::Audit, unwritable);
         self.hold_if(Hold::Stale, self.is_stale());
+        self.look_at_the_state();
         self.status.counters.audit_failures = self.audit.failures();
         self.save_sometimes();
     }
@@ -345,31 +373,32 @@ impl Daemon {
         self.view.as_ref().is_some_and(|view| age(view) > view.interval() * STALE_BEATS)
     }
 
-    fn end(mut self) {
+    async fn end(mut self) {
         self.save_at_the_end();
         // It ends the step that it is in, so that the log has what came of it before its last line.
         self.hand.finish();
         self.record_change("end", "");
+        self.keeper.finish().await;
     }
 
     /// What a question is answered with.
-    fn answer(&mut self, peer: &Peer, question: &Value, group: u32) -> Value {
+    fn answer(&mut self, peer: &Peer, question: &Value, group: u32) -> Answer {
         let question = match serde_json::from_value::<Question>(question.clone()) {
             Ok(question) => question,
-            Err(error) => return control::refusal(&format!("no such question: {error}")),
+            Err(error) => return control::refusal(&format!("no such question: {error}")).into(),
         };
         if question.changes() && !crate::control::may_change(peer, group) {
-            return control::refusal("that needs root, or the group of the control socket");
+            return control::refusal("that needs root, or the group of the control socket").into();
         }
         match question {
-            Question::Status => standing::answer(&self.status),
+            Question::Status => standing::answer(&self.status).into(),
             Question::Explain { pid, rule } => {
                 let told = self.engine.explain(now(), &crate::engine::Question { pid, rule });
-                serde_json::json!({"ok": true, "explanation": told})
+                serde_json::json!({"ok": true, "explanation": told}).into()
             }
             Question::Pause { for_seconds, reason } => self.pause(for_seconds, reason, peer.uid),
             Question::Resume => self.resume(peer.uid),
-            Question::Reload => reload::answer(&self.reread("asked over the control socket")),
+            Question::Reload => reload::answer(&self.reread("asked over the control socket")).into(),
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::verdict::{Outcome, Report, Subject, Verdict};
 
 impl Daemon {
     /// Tells these channels of a finding.
-    pub(super) fn notify(&self, verdict: &Verdict, channels: &[String]) {
+    pub(super) fn notify(&mut self, verdict: &Verdict, channels: &[String]) {
         let rule = self.engine.policy().rules.iter().find(|rule| rule.name == verdict.rule);
         let Some(rule) = rule else { return };
         let interval = self.view.as_ref().map(|view| view.interval()).unwrap_or_default();
@@ -23,7 +23,7 @@ impl Daemon {
     }
 
     /// Tells those who were warned what came of it.
-    pub(super) fn tell_end(&self, verdict: &Verdict, report: &Report) {
+    pub(super) fn tell_end(&mut self, verdict: &Verdict, report: &Report) {
         let rule = self.engine.policy().rules.iter().find(|rule| rule.name == verdict.rule);
         let told = rule.into_iter().flat_map(|rule| &rule.then).filter_map(|step| match &step.action {
             Action::Notify(channels) => Some(channels),
@@ -37,7 +37,7 @@ impl Daemon {
         self.tell(verdict, ("terminate", text), &channels);
     }
 
-    fn tell(&self, verdict: &Verdict, (step, text): (&str, String), channels: &[String]) {
+    fn tell(&mut self, verdict: &Verdict, (step, text): (&str, String), channels: &[String]) {
         let subject = &verdict.subject;
         let notice = Arc::new(Notice {
             text,
@@ -52,7 +52,7 @@ impl Daemon {
             evidence: Some(verdict.evidence.clone()),
             when: UNIX_EPOCH + now().wall,
         });
-        let policy = self.engine.policy();
+        let policy = Arc::clone(self.engine.policy());
         let named = channels.iter().filter_map(|name| Some((name.as_str(), policy.channels.get(name)?)));
         self.notices.tell(&notice, named);
     }

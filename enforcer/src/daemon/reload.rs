@@ -123,6 +123,7 @@ impl Daemon {
         if let Some(deed) = reloaded.cancel {
             self.hand.cancel(deed);
         }
+        self.notices.keep(&self.engine.policy().channels);
         self.accept();
         self.save();
     }

@@ -1,11 +1,15 @@
-//! What outlives a restart, on disk.
+//! What outlives a restart, on disk. A task of its own writes it, so that nobody waits for a disk; what must be
+//! there before something is done is held until it is.
 
 #![expect(clippy::disallowed_methods, reason = "reads the state of an earlier run")]
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::timeout;
 
 use super::Daemon;
 use crate::clock::now;
@@ -13,16 +17,10 @@ use crate::disk;
 use crate::engine::{Engine, Saved};
 use crate::verdict::Hold;
 
-/// Streaks are saved at least this often; deeds at once.
+/// Breakers, which open with no deed, are saved at least this often.
 const OFTEN: Duration = Duration::from_secs(15);
-
-/// What is on the disk.
-#[derive(Debug, Serialize, Deserialize)]
-struct State {
-    /// The run had an orderly end. After any other one, streaks may have ended that the disk knows nothing of.
-    orderly: bool,
-    engine: Saved,
-}
+/// Whoever asks whether it is on the disk is answered after this long at the latest.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 fn file(folder: &Path) -> PathBuf {
     folder.join("state.json")
@@ -36,42 +34,145 @@ pub(super) fn restore(engine: &mut Engine, folder: &Path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
         Err(error) => return tracing::warn!(%error, path = %path.display(), "the state cannot be read"),
     };
-    match serde_json::from_slice::<State>(&bytes) {
-        Ok(State { orderly: true, engine: saved }) => engine.restore(saved, now()),
-        Ok(State { orderly: false, engine: saved }) => engine.restore(saved.without_streaks(), now()),
+    match serde_json::from_slice::<Saved>(&bytes) {
+        Ok(saved) => engine.restore(saved, now()),
         Err(error) => tracing::warn!(%error, path = %path.display(), "the state cannot be understood"),
     }
 }
 
+/// What is to be on the disk; a later one holds all that matters of those before.
+#[derive(Debug, Clone, Default)]
+struct Sheet {
+    number: u64,
+    bytes: Arc<[u8]>,
+}
+
+/// How far the disk has come.
+#[derive(Debug, Clone, Copy, Default)]
+struct Kept {
+    number: u64,
+    failed: bool,
+}
+
+/// Tells whether a sheet is on the disk.
+#[derive(Debug, Clone)]
+pub(super) struct Receipts(watch::Receiver<Kept>);
+
+impl Receipts {
+    /// Waits until the disk has come further.
+    pub(super) async fn next(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits for the disk, not for long.
+    pub(super) async fn has(&self, number: u64) -> bool {
+        let mut kept = self.0.clone();
+        let reached = timeout(PATIENCE, kept.wait_for(|kept| kept.number >= number)).await;
+        matches!(reached, Ok(Ok(kept)) if !kept.failed)
+    }
+}
+
+/// The task that writes.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    sheets: watch::Sender<Sheet>,
+    kept: watch::Receiver<Kept>,
+    /// What must be on the disk before anything is done.
+    needed: u64,
+    task: JoinHandle<()>,
+}
+
+impl Keeper {
+    pub(super) fn start(folder: &Path) -> Self {
+        let (sheets, next) = watch::channel(Sheet::default());
+        let (tell, kept) = watch::channel(Kept::default());
+        Self { sheets, kept, needed: 0, task: tokio::spawn(keep(file(folder), next, tell)) }
+    }
+
+    pub(super) fn receipts(&self) -> Receipts {
+        Receipts(self.kept.clone())
+    }
+
+    fn put(&self, bytes: Vec<u8>) -> u64 {
+        let mut number = 0;
+        self.sheets.send_modify(|sheet| {
+            *sheet = Sheet { number: sheet.number + 1, bytes: bytes.into() };
+            number = sheet.number;
+        });
+        number
+    }
+
+    /// All that must be on the disk is.
+    fn well(&self) -> bool {
+        let kept = *self.kept.borrow();
+        !kept.failed && kept.number >= self.needed
+    }
+
+    /// Ends once the last sheet was written.
+    pub(super) async fn finish(self) {
+        drop(self.sheets);
+        // It panics nowhere.
+        drop(self.task.await);
+    }
+}
+
+async fn keep(path: PathBuf, mut sheets: watch::Receiver<Sheet>, tell: watch::Sender<Kept>) {
+    let mut written = None;
+    let mut failed = false;
+    while sheets.changed().await.is_ok() {
+        let Sheet { number, bytes } = sheets.borrow_and_update().clone();
+        if written.as_ref() != Some(&bytes) {
+            let (file, theirs) = (path.clone(), Arc::clone(&bytes));
+            let done = spawn_blocking(move || disk::replace(&file, &theirs)).await;
+            let result = done.map_err(std::io::Error::from).flatten();
+            if let Err(error) = &result
+                && !failed
+            {
+                let path = path.display();
+                tracing::error!(%error, %path, "the state cannot be written; nothing destructive will be done");
+            }
+            failed = result.is_err();
+            written = result.is_ok().then_some(bytes);
+        }
+        tell.send_replace(Kept { number, failed });
+    }
+}
+
 impl Daemon {
-    /// Puts the state on the disk. Where that fails, budgets would not outlive a restart, so nothing is done.
-    pub(super) fn save(&mut self) -> bool {
-        self.write(false)
+    /// Has the state written. Until it is, and where that fails, nothing is done: budgets would not outlive a crash.
+    pub(super) fn save(&mut self) -> u64 {
+        self.keeper.needed = self.write(&self.engine.saved_for_a_crash());
+        self.look_at_the_state();
+        self.keeper.needed
     }
 
     /// The last time, in an orderly end.
     pub(super) fn save_at_the_end(&mut self) {
-        self.write(true);
+        self.write(&self.engine.saved());
     }
 
-    fn write(&mut self, orderly: bool) -> bool {
-        self.saved = now().boot;
-        let written = serde_json::to_vec(&State { orderly, engine: self.engine.saved() })
-            .map_err(std::io::Error::from)
-            .and_then(|bytes| disk::replace(&file(&self.settings.state), &bytes));
-        if let Err(error) = &written
-            && !self.engine.holds().contains(&Hold::State)
-        {
-            let folder = self.settings.state.display();
-            tracing::error!(%error, %folder, "the state cannot be written; nothing destructive will be done");
+    fn write(&self, saved: &Saved) -> u64 {
+        match serde_json::to_vec(saved) {
+            Ok(bytes) => self.keeper.put(bytes),
+            Err(error) => {
+                tracing::error!(%error, "the state has no form");
+                u64::MAX
+            }
         }
-        self.hold_if(Hold::State, written.is_err());
-        written.is_ok()
     }
 
     pub(super) fn save_sometimes(&mut self) {
         if now().boot.saturating_sub(self.saved) >= OFTEN {
-            self.save();
+            self.saved = now().boot;
+            // What it must outlive is there already.
+            self.write(&self.engine.saved_for_a_crash());
         }
+    }
+
+    pub(super) fn look_at_the_state(&mut self) {
+        let well = self.keeper.well();
+        self.hold_if(Hold::State, !well);
     }
 }

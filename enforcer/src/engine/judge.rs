@@ -8,7 +8,7 @@ use super::Tick;
 use super::deeds::{Candidate, Flying};
 use super::pick::Picking;
 use super::population::{Absent, Population};
-use super::program::{Node, Row, Table};
+use super::program::{self, Column, Node, Table};
 use super::progress::{Due, Progress};
 use super::subject::{self, Leaves};
 use crate::policy::{Action, Kind, Mode, Rule};
@@ -23,6 +23,7 @@ pub(crate) struct Judge {
     pub(crate) mode: Mode,
     select: Option<Node>,
     except: Vec<Node>,
+    pub(crate) grace: Node,
     when: Node,
     /// By the target's number.
     pub(crate) tracks: Vec<Track>,
@@ -48,8 +49,6 @@ pub(crate) struct Court<'a> {
     pub(crate) places: &'a [Vec<usize>; 5],
     /// By the target's place in the view: its number.
     pub(crate) seen: &'a [usize],
-    /// By the target's place in the view: whether it is protected.
-    pub(crate) protections: &'a [Truth],
     pub(crate) populations: &'a [Population; 5],
     /// By kind: those that were not seen.
     pub(crate) absent: &'a [Vec<(usize, Absent)>; 5],
@@ -95,15 +94,11 @@ pub(crate) enum Gate {
 
 impl Judge {
     pub(crate) fn new(rule: &Rule, cap: Mode, table: &mut Table) -> Self {
-        // Attributes that evidence is made of must be read as well.
-        let age = crate::rules::ALL.iter().find(|attribute| attribute.name == "age");
-        if let Some(age) = age {
-            table.column(age);
-        }
         Self {
             mode: rule.mode.min(cap),
             select: rule.select.as_ref().map(|ask| Node::of(ask, table)),
             except: rule.except.iter().map(|exception| Node::of(&exception.of, table)).collect(),
+            grace: table.grace(rule.startup_grace),
             when: Node::of(&rule.when, table),
             tracks: Vec::new(),
             needs: (u32::MAX, u32::MAX),
@@ -121,8 +116,10 @@ impl Judge {
     pub(crate) fn judge(&mut self, court: &mut Court<'_>) {
         let interval = court.tick.interval;
         self.needs = (self.rule.span.samples(interval), self.rule.clear_after.samples(interval).max(1));
+        let gates = self.gates(court.table, court.tick);
+        let outcomes = program::passed(gates.into_iter().map(|(_, column)| column));
         for place in &court.places[self.rule.of as usize] {
-            self.one(*place, court);
+            self.one((*place, outcomes[*place]), court);
         }
         for place in &court.absent[self.rule.of as usize] {
             self.absent(*place, court);
@@ -130,10 +127,8 @@ impl Judge {
         self.pick(court);
     }
 
-    fn one(&mut self, place: usize, court: &mut Court<'_>) {
+    fn one(&mut self, (place, outcome): (usize, Truth), court: &mut Court<'_>) {
         let Some(number) = court.seen.get(place).copied() else { return };
-        let Some(row) = court.table.row(court.tick.view, place) else { return };
-        let (outcome, _) = self.outcome(&row, court.protections[place], court.tick);
         if self.tracks.len() <= number {
             self.tracks.resize(number + 1, Track::default());
         }
@@ -183,34 +178,29 @@ impl Judge {
         }
     }
 
-    /// What the rule says of a target, and which gate said it.
-    pub(crate) fn outcome(&self, row: &Row<'_>, protected: Truth, tick: &Tick<'_>) -> (Truth, Gate) {
-        match !protected {
-            Truth::True => {}
-            stopped => return (stopped, Gate::Protection),
-        }
-        match self.select.as_ref().map_or(Truth::True, |select| select.ask(row)) {
-            Truth::True => {}
-            stopped => return (stopped, Gate::Select),
-        }
+    /// The gates of the rule in their order, and who may pass each.
+    pub(crate) fn gates<'t>(&self, table: &'t Table, tick: &Tick<'_>) -> Vec<(Gate, Column<'t>)> {
+        let mut gates = vec![(Gate::Protection, table.unprotected())];
+        gates.extend(self.select.as_ref().map(|select| (Gate::Select, select.ask(table))));
         // With `pick` the exceptions are about those who may be picked.
-        if self.picking.is_none()
-            && let Some(stopped) = self.spared(row, tick)
-        {
-            return stopped;
+        if self.picking.is_none() {
+            gates.extend(self.unspared(table, tick));
         }
-        match row.age.at_least(self.rule.startup_grace) {
-            Truth::True => (self.when.ask(row), Gate::When),
-            stopped => (stopped, Gate::Grace),
-        }
+        gates.push((Gate::Grace, self.grace.ask(table)));
+        gates.push((Gate::When, self.when.ask(table)));
+        gates
     }
 
-    /// The exception that spares a target, or may.
-    pub(crate) fn spared(&self, row: &Row<'_>, tick: &Tick<'_>) -> Option<(Truth, Gate)> {
-        self.except.iter().zip(&self.rule.except).enumerate().find_map(|(place, (node, exception))| {
+    /// Whom no exception spares.
+    pub(crate) fn unspared<'t>(
+        &self,
+        table: &'t Table,
+        tick: &Tick<'_>,
+    ) -> impl Iterator<Item = (Gate, Column<'t>)> {
+        let exceptions = self.except.iter().zip(&self.rule.except).enumerate();
+        exceptions.filter_map(|(place, (node, exception))| {
             let over = exception.until.is_some_and(|until| tick.now.wall > until);
-            let stopped = if over { Truth::True } else { !node.ask(row) };
-            (stopped != Truth::True).then_some((stopped, Gate::Except(place)))
+            (!over).then(|| (Gate::Except(place), program::not(&node.ask(table))))
         })
     }
 

@@ -150,9 +150,8 @@ impl Engine {
         self.keep_time(view.interval());
         self.tick += 1;
         let tick = Tick { now, view: &view, number: self.tick, missed, interval: view.interval() };
-        self.table.fill(&view);
+        self.table.fill(&self.policy, &view);
         let seen = self.enter(&tick);
-        let protections = protection::of_all(&self.policy, &view);
         let places = places(&view);
         let absent = std::array::from_fn(|kind| self.populations[kind].absent(&view, self.tick));
         let mut verdicts = Vec::new();
@@ -165,7 +164,6 @@ impl Engine {
                 table: &self.table,
                 places: &places,
                 seen: &seen,
-                protections: &protections,
                 populations: &self.populations,
                 absent: &absent,
                 census: &mut census,

@@ -8,7 +8,7 @@ use bailiff_snapshot::{Streak, Truth};
 use super::deeds::Candidate;
 use super::judge::{Court, Judge, Whose, told};
 use super::population::Absent;
-use super::program::{Node, Table};
+use super::program::{self, Node, Table};
 use super::progress::{Due, Progress};
 use crate::policy::{Ask, Kind, Order, Pick, Span};
 use crate::value::Test;
@@ -140,27 +140,21 @@ impl Judge {
             let outcome = if *fate == Absent::Gone { Truth::False } else { Truth::Unknown };
             picking.feed(*number, outcome, gaps);
         }
-        let workloads = view.targets.iter().enumerate().filter(|(_, target)| target.kind == Kind::Workload);
-        let seen = workloads.filter_map(|(place, _)| {
-            let outcome = self.may_be_picked(picking, place, court);
+        let outcomes = self.who_may_be_picked(picking, court);
+        let workloads = view.targets.iter().zip(outcomes).enumerate();
+        let workloads = workloads.filter(|(_, (target, _))| target.kind == Kind::Workload);
+        let seen = workloads.filter_map(|(place, (_, outcome))| {
             let streak = picking.feed(*court.seen.get(place)?, outcome, gaps);
             Some(Seen { place, outcome, streak })
         });
         seen.collect()
     }
 
-    fn may_be_picked(&self, picking: &Picking, place: usize, court: &Court<'_>) -> Truth {
-        let protected = court.protections[place];
-        let Some(row) = court.table.row(court.tick.view, place).filter(|_| protected == Truth::False) else {
-            return !protected;
-        };
-        if let Some((stopped, _)) = self.spared(&row, court.tick) {
-            return stopped;
-        }
-        match row.age.at_least(self.rule.startup_grace) {
-            Truth::True => picking.from.ask(&row),
-            stopped => stopped,
-        }
+    fn who_may_be_picked(&self, picking: &Picking, court: &Court<'_>) -> Vec<Truth> {
+        let table = court.table;
+        let unspared = self.unspared(table, court.tick).map(|(_, column)| column);
+        let last = [self.grace.ask(table), picking.from.ask(table)];
+        program::passed([table.unprotected()].into_iter().chain(unspared).chain(last))
     }
 
     fn pick_on(&self, gpu: usize, (picking, seen): (&mut Picking, &[Seen]), court: &mut Court<'_>) {

@@ -1,8 +1,9 @@
 //! The targets of one kind that are being judged, each with a small number of its own, so that a rule's streaks
 //! stand in one row of memory.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use hashbrown::HashMap;
 
 use crate::view::{Health, Target, TargetId, View};
 

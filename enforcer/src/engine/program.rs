@@ -1,27 +1,36 @@
-//! Conditions made ready to be asked of thousands of targets: each attribute is read once per target and tick.
+//! Conditions made ready to be asked of thousands of targets: each question is asked once per target and tick, by
+//! however many rules.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::engine::texts;
-use crate::policy::{Ask, Kind, Selector};
+use crate::engine::{protection, texts};
+use crate::policy::{Ask, Kind, Policy, Selector};
 use crate::rules::Attribute;
 use crate::value::{Test, Value};
 use crate::view::{Target, View};
 use bailiff_snapshot::Truth;
 
-/// The attributes and selectors that a policy asks for, and what they say of every target of a view.
+/// What is true of every target of a view, by its place: a rule asks everybody at once, so that a processor can
+/// answer for many in one step.
+pub(crate) type Column<'a> = Cow<'a, [Truth]>;
+
+/// What a policy asks, and what is true of every target of a view.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    columns: Vec<&'static Attribute>,
-    cells: Vec<Value>,
-    selectors: Vec<Selector>,
-    meant: Vec<Truth>,
-    ages: Vec<Age>,
+    /// Each attribute once, with what is asked of it.
+    attributes: Vec<(&'static Attribute, Vec<(Test, usize)>)>,
+    selectors: Vec<(Selector, usize)>,
+    graces: Vec<(Duration, usize)>,
+    answers: Vec<Vec<Truth>>,
+    unprotected: Vec<Truth>,
+    /// What one attribute is of everybody, while it is read.
+    values: Vec<Value>,
 }
 
 /// How old a target is, as far as a start-up grace asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Age {
+enum Age {
     /// It has no start, or there is nobody left to be spared.
     None,
     /// The start of one of its processes is not known.
@@ -31,42 +40,79 @@ pub(crate) enum Age {
 }
 
 impl Table {
-    /// The column of an attribute.
-    pub(crate) fn column(&mut self, attribute: &'static Attribute) -> usize {
-        self.columns.iter().position(|column| *column == attribute).unwrap_or_else(|| {
-            self.columns.push(attribute);
-            self.columns.len() - 1
-        })
+    /// The place of a question's answers.
+    fn question(&mut self, attribute: &'static Attribute, test: Test) -> usize {
+        let place = self.attributes.iter().position(|(other, _)| *other == attribute).unwrap_or_else(|| {
+            self.attributes.push((attribute, Vec::new()));
+            self.attributes.len() - 1
+        });
+        let tests = &mut self.attributes[place].1;
+        if let Some((_, answers)) = tests.iter().find(|(other, _)| *other == test) {
+            return *answers;
+        }
+        tests.push((test, self.answers.len()));
+        self.new_column()
     }
 
-    /// The column of a selector; rules that ask for the same share one.
     fn selector(&mut self, selector: &Selector) -> usize {
-        let same = |other: &Selector| other.field == selector.field && written(other).eq(written(selector));
-        self.selectors.iter().position(same).unwrap_or_else(|| {
-            self.selectors.push(selector.clone());
-            self.selectors.len() - 1
-        })
+        let same = |(other, _): &&(Selector, usize)| {
+            other.field == selector.field && written(other).eq(written(selector))
+        };
+        if let Some((_, answers)) = self.selectors.iter().find(same) {
+            return *answers;
+        }
+        self.selectors.push((selector.clone(), self.answers.len()));
+        self.new_column()
     }
 
-    /// Reads all values of a view.
-    pub(crate) fn fill(&mut self, view: &View) {
-        self.cells.clear();
-        self.meant.clear();
-        self.ages.clear();
-        for target in &view.targets {
-            self.cells.extend(self.columns.iter().map(|attribute| read(attribute, target, view)));
-            self.meant.extend(self.selectors.iter().map(|selector| texts::select(selector, target, view)));
-            self.ages.push(Age::of(target, view));
+    /// Who has lived so long.
+    pub(crate) fn grace(&mut self, grace: Duration) -> Node {
+        let known = self.graces.iter().find(|(other, _)| *other == grace).map(|(_, answers)| *answers);
+        Node::One(known.unwrap_or_else(|| {
+            self.graces.push((grace, self.answers.len()));
+            self.new_column()
+        }))
+    }
+
+    fn new_column(&mut self) -> usize {
+        self.answers.push(Vec::new());
+        self.answers.len() - 1
+    }
+
+    /// Asks everything of a view.
+    pub(crate) fn fill(&mut self, policy: &Policy, view: &View) {
+        for (attribute, tests) in &self.attributes {
+            self.values.clear();
+            self.values.extend(view.targets.iter().map(|target| read(attribute, target, view)));
+            for (test, place) in tests {
+                let answers = &mut self.answers[*place];
+                answers.clear();
+                answers.extend(self.values.iter().map(|value| test.ask(*value)));
+            }
+        }
+        for (selector, place) in &self.selectors {
+            let answers = &mut self.answers[*place];
+            answers.clear();
+            answers.extend(view.targets.iter().map(|target| texts::select(selector, target, view)));
+        }
+        self.unprotected.clear();
+        self.unprotected.extend(view.targets.iter().map(|target| !protection::of(policy, target, view)));
+        let ages: Vec<Age> = view.targets.iter().map(|target| Age::of(target, view)).collect();
+        for (grace, place) in &self.graces {
+            let answers = &mut self.answers[*place];
+            answers.clear();
+            answers.extend(ages.iter().map(|age| age.at_least(*grace)));
         }
     }
 
-    /// The values of one target, by its place in the view.
-    pub(crate) fn row<'a>(&'a self, view: &'a View, target: usize) -> Option<Row<'a>> {
-        let width = self.columns.len();
-        let cells = self.cells.get(target * width..(target + 1) * width)?;
-        let width = self.selectors.len();
-        let meant = self.meant.get(target * width..(target + 1) * width)?;
-        Some(Row { view, target: view.targets.get(target)?, cells, meant, age: *self.ages.get(target)? })
+    /// It was asked of this view.
+    pub(crate) fn covers(&self, view: &View) -> bool {
+        self.unprotected.len() == view.targets.len()
+    }
+
+    /// Those who are not protected from every rule.
+    pub(crate) fn unprotected(&self) -> Column<'_> {
+        Cow::Borrowed(&self.unprotected)
     }
 }
 
@@ -91,7 +137,7 @@ impl Age {
     }
 
     /// Whether it has lived so long.
-    pub(crate) fn at_least(self, grace: Duration) -> Truth {
+    fn at_least(self, grace: Duration) -> Truth {
         match self {
             Self::None => Truth::True,
             _ if grace.is_zero() => Truth::True,
@@ -110,27 +156,10 @@ pub(crate) fn read(attribute: &Attribute, target: &Target, view: &View) -> Value
     }
 }
 
-/// One target and its values.
-#[derive(Clone, Copy)]
-pub(crate) struct Row<'a> {
-    pub(crate) view: &'a View,
-    pub(crate) target: &'a Target,
-    cells: &'a [Value],
-    meant: &'a [Truth],
-    pub(crate) age: Age,
-}
-
-impl Row<'_> {
-    pub(crate) fn value(&self, column: usize) -> Value {
-        self.cells.get(column).copied().unwrap_or(Value::Unknown("not read"))
-    }
-}
-
-/// An [`Ask`] whose attributes are columns.
+/// An [`Ask`] whose questions are answered by a table.
 #[derive(Debug)]
 pub(crate) enum Node {
-    Leaf(usize, Test),
-    Select(usize),
+    One(usize),
     All(Vec<Node>),
     Any(Vec<Node>),
     Not(Box<Node>),
@@ -139,30 +168,51 @@ pub(crate) enum Node {
 impl Node {
     pub(crate) fn of(ask: &Ask, table: &mut Table) -> Self {
         match ask {
-            Ask::Leaf(leaf) => Self::Leaf(table.column(leaf.attribute), leaf.test),
-            Ask::Select(selector) => Self::Select(table.selector(selector)),
+            Ask::Leaf(leaf) => Self::One(table.question(leaf.attribute, leaf.test)),
+            Ask::Select(selector) => Self::One(table.selector(selector)),
             Ask::All(asks) => Self::All(asks.iter().map(|ask| Self::of(ask, table)).collect()),
             Ask::Any(asks) => Self::Any(asks.iter().map(|ask| Self::of(ask, table)).collect()),
             Ask::Not(ask) => Self::Not(Box::new(Self::of(ask, table))),
         }
     }
 
-    pub(crate) fn ask(&self, row: &Row<'_>) -> Truth {
+    /// Asks it of everybody.
+    pub(crate) fn ask<'a>(&self, table: &'a Table) -> Column<'a> {
         match self {
-            Self::Leaf(column, test) => test.ask(row.value(*column)),
-            Self::Select(column) => row.meant.get(*column).copied().unwrap_or(Truth::Unknown),
-            Self::All(nodes) => all(nodes.iter().map(|node| node.ask(row))),
-            Self::Any(nodes) => !all(nodes.iter().map(|node| !node.ask(row))),
-            Self::Not(node) => !node.ask(row),
+            Self::One(question) => Cow::Borrowed(table.answers.get(*question).map_or(&[], Vec::as_slice)),
+            Self::All(nodes) => joined(nodes, table, (Truth::True, Truth::and)),
+            Self::Any(nodes) => joined(nodes, table, (Truth::False, Truth::or)),
+            Self::Not(node) => not(&node.ask(table)),
         }
     }
 }
 
-/// All hold; the first that does not ends the asking.
-fn all(mut each: impl Iterator<Item = Truth>) -> Truth {
-    let joined = each.try_fold(Truth::True, |all, one| match all.and(one) {
-        Truth::False => Err(Truth::False),
-        joined => Ok(joined),
-    });
-    joined.unwrap_or_else(|is_false| is_false)
+fn joined<'a>(
+    nodes: &[Node],
+    table: &'a Table,
+    (start, join): (Truth, impl Fn(Truth, Truth) -> Truth),
+) -> Column<'a> {
+    let mut whole = vec![start; table.unprotected.len()];
+    for node in nodes {
+        let answers = node.ask(table);
+        whole.iter_mut().zip(answers.iter()).for_each(|(so_far, answer)| *so_far = join(*so_far, *answer));
+    }
+    Cow::Owned(whole)
+}
+
+/// The opposite of everything.
+pub(crate) fn not<'a>(column: &[Truth]) -> Column<'a> {
+    column.iter().map(|truth| !*truth).collect()
+}
+
+/// What comes of everybody at gates that stand one after the other: the first that does not let him pass decides.
+pub(crate) fn passed<'a>(gates: impl IntoIterator<Item = Column<'a>>) -> Vec<Truth> {
+    let mut gates = gates.into_iter();
+    let mut outcomes = gates.next().map_or_else(Vec::new, Cow::into_owned);
+    for gate in gates {
+        for (outcome, truth) in outcomes.iter_mut().zip(gate.iter()) {
+            *outcome = if *outcome == Truth::True { *truth } else { *outcome };
+        }
+    }
+    outcomes
 }

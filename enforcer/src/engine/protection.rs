@@ -9,12 +9,7 @@ use crate::policy::{Ask, Kind, Policy};
 use crate::view::{Target, View};
 use bailiff_snapshot::Truth;
 
-/// Whether each target of a view is protected. One protected member protects all of a workload.
-pub(crate) fn of_all(policy: &Policy, view: &View) -> Vec<Truth> {
-    view.targets.iter().map(|target| of(policy, target, view)).collect()
-}
-
-/// Whether a target is protected.
+/// Whether a target is protected. One protected member protects all of a workload.
 pub(crate) fn of(policy: &Policy, target: &Target, view: &View) -> Truth {
     // A GPU and a lease are nobody, and what ends a server of MPS asks it nicely.
     if !matches!(target.kind, Kind::Process | Kind::Workload) || is_gone(target, view) {

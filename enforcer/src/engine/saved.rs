@@ -29,12 +29,9 @@ pub struct Saved {
     version: u32,
     /// Streaks mean nothing on another boot.
     boot_id: Option<String>,
-    /// The last snapshot that was judged, milliseconds since boot.
-    boot_ms: u64,
-    /// The period of its beat, in milliseconds.
-    #[serde(default)]
-    interval_ms: Option<u64>,
-    rules: Vec<SavedRule>,
+    /// None but at an orderly end: after any other, streaks may have ended that nobody wrote down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    streaks: Option<Streaks>,
     ledger: Ledger,
     turns: Vec<(Turn, Stamp)>,
     breakers: Breakers,
@@ -42,6 +39,16 @@ pub struct Saved {
     failed: BTreeSet<TargetId>,
     paused: Option<Pause>,
     next_id: u64,
+}
+
+/// What was counted.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Streaks {
+    /// The last snapshot that was judged, milliseconds since boot.
+    boot_ms: u64,
+    /// The period of its beat, in milliseconds.
+    interval_ms: Option<u64>,
+    rules: Vec<SavedRule>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -70,30 +77,31 @@ pub struct Reloaded {
     pub cancel: Option<u64>,
 }
 
-impl Saved {
-    /// Budgets, turns, breakers and the pause alone.
-    #[must_use]
-    pub fn without_streaks(mut self) -> Self {
-        self.rules.clear();
-        self
-    }
-}
-
 impl Engine {
-    /// What is to survive.
+    /// What is to survive an orderly end.
     #[must_use]
     pub fn saved(&self) -> Saved {
+        let before = self.before.as_ref().map(|(_, at)| millis(*at));
+        let last = self.last.as_ref().map(|view| view.snapshot.boot_ms);
+        let streaks = Streaks {
+            boot_ms: last.or(before).unwrap_or_default(),
+            interval_ms: self.beat.map(millis),
+            rules: self.saved_rules(),
+        };
+        Saved { streaks: Some(streaks), ..self.saved_for_a_crash() }
+    }
+
+    /// What is to survive any end: budgets, turns, breakers and the pause.
+    #[must_use]
+    pub fn saved_for_a_crash(&self) -> Saved {
         // Before the first snapshot of this run it is what the last run has left.
-        let before = self.before.as_ref().map(|(id, at)| (Some(id.clone()), millis(*at)));
-        let last = self.last.as_ref().map(|view| (view.snapshot.boot_id.clone(), view.snapshot.boot_ms));
-        let (boot_id, boot_ms) = last.or(before).unwrap_or_default();
+        let before = self.before.as_ref().map(|(id, _)| id.clone());
+        let last = self.last.as_ref().map(|view| view.snapshot.boot_id.clone());
         let (next_id, ledger) = self.deeds.foreseen();
         Saved {
             version: VERSION,
-            boot_id,
-            boot_ms,
-            interval_ms: self.beat.map(millis),
-            rules: self.judges.iter().map(|judge| self.saved_rule(judge)).collect(),
+            boot_id: last.unwrap_or(before),
+            streaks: None,
             ledger,
             turns: self.deeds.turns.iter().map(|(turn, at)| (turn.clone(), at.clone())).collect(),
             breakers: self.deeds.breakers.clone(),
@@ -114,11 +122,12 @@ impl Engine {
         self.deeds.breakers = saved.breakers;
         self.deeds.failed = saved.failed;
         self.paused = saved.paused;
-        self.beat = saved.interval_ms.map(Duration::from_millis);
         self.deeds.next_id = saved.next_id;
         if let Some(boot_id) = saved.boot_id {
-            self.before = Some((boot_id, Duration::from_millis(saved.boot_ms)));
-            self.take_over(saved.rules);
+            let streaks = saved.streaks.unwrap_or_default();
+            self.before = Some((boot_id, Duration::from_millis(streaks.boot_ms)));
+            self.beat = streaks.interval_ms.map(Duration::from_millis);
+            self.take_over(streaks.rules);
         }
         // A deed that was under way is not: its match goes on, and its step is due from its beginning.
         for progress in self.judges.iter_mut().flat_map(Judge::matches_mut) {
@@ -129,7 +138,7 @@ impl Engine {
 
     /// Goes on under another policy. Conditions that have not changed keep their streaks.
     pub fn reload(&mut self, policy: Arc<Policy>, cap: Mode) -> Reloaded {
-        let saved = self.saved();
+        let rules = self.saved_rules();
         let mut next = Self::new(policy, cap);
         std::mem::swap(&mut next.deeds, &mut self.deeds);
         next.outside = std::mem::take(&mut self.outside);
@@ -142,7 +151,7 @@ impl Engine {
         next.warm_up = self.warm_up;
         next.settling = SETTLING;
         next.deeds.choose_nobody();
-        next.take_over(saved.rules);
+        next.take_over(rules);
         let cancel = next.follow_deed(&self.judges);
         *self = next;
         Reloaded { cancel }
@@ -160,6 +169,10 @@ impl Engine {
         self.deeds.set_flying_rule(wanted.map_or(usize::MAX, |(place, _)| place));
         // Whom the new file spares is asked anew, before a TERM and not only before a KILL.
         Some(id)
+    }
+
+    fn saved_rules(&self) -> Vec<SavedRule> {
+        self.judges.iter().map(|judge| self.saved_rule(judge)).collect()
     }
 
     fn saved_rule(&self, judge: &Judge) -> SavedRule {

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::judge::{Gate, Judge, Track};
 use super::population::Population;
-use super::program::Row;
 use super::subject::{self, Leaves};
 use super::{Engine, Now, Tick, protection};
 use crate::policy::{Ask, Kind, Mode, Severity};
@@ -195,25 +194,33 @@ impl Engine {
     /// Why, and why not, gate by gate and leaf by leaf.
     #[must_use]
     pub fn explain(&self, now: Now, question: &Question) -> Vec<Explained> {
-        let Some(view) = self.last.as_deref() else { return Vec::new() };
+        let Some(view) = self.last.as_deref().filter(|view| self.table.covers(view)) else {
+            return Vec::new();
+        };
         let tick = Tick { now, view, number: self.tick, missed: 0, interval: view.interval() };
         let mut told = Vec::new();
         let asked = |judge: &&Judge| question.rule.as_deref().is_none_or(|rule| *judge.rule.name == *rule);
         for judge in self.judges.iter().filter(asked) {
+            let gates = judge.gates(&self.table, &tick);
             for (place, target) in view.targets.iter().enumerate() {
                 if target.kind == judge.rule.of && question.is_about(target, view) {
-                    let row = self.table.row(view, place);
-                    told.extend(row.map(|row| self.explain_one(judge, &row, &tick)));
+                    let mut stops = gates.iter().map(|(gate, column)| (*gate, column[place]));
+                    let stopped = stops.find(|(_, outcome)| *outcome != Truth::True);
+                    let found = stopped.unwrap_or((Gate::When, Truth::True));
+                    told.push(self.explain_one(judge, found, (target, view)));
                 }
             }
         }
         told
     }
 
-    fn explain_one(&self, judge: &Judge, row: &Row<'_>, tick: &Tick<'_>) -> Explained {
-        let (target, view) = (row.target, row.view);
+    fn explain_one(
+        &self,
+        judge: &Judge,
+        (gate, outcome): (Gate, Truth),
+        (target, view): (&Target, &View),
+    ) -> Explained {
         let protected = protection::of(&self.policy, target, view);
-        let (outcome, gate) = judge.outcome(row, protected, tick);
         let number = self.populations[target.kind as usize].number(&target.id);
         let track = number.and_then(|number| judge.tracks.get(number)).copied().unwrap_or_default();
         let mut gates = vec![GateTold {
@@ -223,7 +230,7 @@ impl Engine {
             leaves: leaves(self.policy.protect.as_ref(), target, view),
         }];
         if gate != Gate::Protection {
-            gates.extend(later_gates(judge, (gate, outcome), row));
+            gates.extend(later_gates(judge, (gate, outcome), (target, view)));
         }
         Explained {
             pending: pending(judge, (&target.id, Some(target)), &track, view),
@@ -253,8 +260,11 @@ impl Question {
 }
 
 /// The gates after the first, up to the one that stopped the target.
-fn later_gates(judge: &Judge, (gate, outcome): (Gate, Truth), row: &Row<'_>) -> Vec<GateTold> {
-    let (target, view) = (row.target, row.view);
+fn later_gates(
+    judge: &Judge,
+    (gate, outcome): (Gate, Truth),
+    (target, view): (&Target, &View),
+) -> Vec<GateTold> {
     let mut gates = Vec::new();
     let mut told = |at: Gate, name: &str, (why, leaves): (Option<String>, Vec<Asked>)| {
         let passes = if gate == at { outcome } else { Truth::True };

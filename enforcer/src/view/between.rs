@@ -1,10 +1,10 @@
 //! Makes a view of a snapshot and the view before it. Neither fails nor waits.
 
-use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_snapshot::wire;
+use hashbrown::HashMap;
 
 use super::{Target, TargetId, View};
 use crate::policy::Kind;
@@ -22,13 +22,15 @@ impl View {
         maker.workloads();
         maker.gpus();
         let Maker { holds, mut targets, .. } = maker;
-        if let Some(past) = before.map(|before| Past::new(before, &snapshot)) {
-            let now = Now { used: used(&snapshot), snapshot: &snapshot };
+        let account = Account::of(&snapshot, &targets);
+        if let Some(before) = before {
+            let length = Duration::from_millis(snapshot.boot_ms.saturating_sub(before.snapshot.boot_ms));
+            let window = Window { length, before, now: &account };
             for target in targets.iter_mut().filter(|target| target.kind != Kind::Gpu) {
-                (target.cpu, target.io) = (past.cpu(target, &now), past.io(target, &now));
+                (target.cpu, target.io) = (window.cpu(target), window.io(target));
             }
         }
-        Self { snapshot, targets, holds }
+        Self { snapshot, targets, holds, account }
     }
 }
 
@@ -136,6 +138,9 @@ impl<'a> Maker<'a> {
     /// Relatives below a process; not below another holder among them, which is a target of its own.
     fn descendants(&self, pid: u32) -> Vec<usize> {
         let mut found = Vec::new();
+        if !self.children.contains_key(&pid) {
+            return found;
+        }
         let mut parents = vec![pid];
         while let Some(parent) = parents.pop() {
             for child in self.children.get(&parent).into_iter().flatten() {
@@ -157,19 +162,28 @@ fn role(process: &wire::Process) -> Option<&str> {
     process.facts.as_ref()?.role.as_deref()
 }
 
-/// What processes had used at the snapshot before.
-struct Past<'a> {
-    window: Duration,
-    used: HashMap<Key, Used>,
-    /// Who was in each target.
-    members: HashMap<&'a str, &'a Target>,
-    before: &'a View,
-}
-
 /// A pid and a start tick.
 type Key = (u32, u64);
 
-#[derive(Clone, Copy)]
+/// What is compared of every process of a snapshot with the snapshot before, close together in memory.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Account {
+    /// By place in the snapshot.
+    holders: Vec<Option<Entry>>,
+    relatives: Vec<Entry>,
+    used: HashMap<Key, Used>,
+    /// By name: the target's place in the view.
+    targets: HashMap<TargetId, usize>,
+}
+
+/// A process, and what it has used where that was read.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    key: Key,
+    used: Option<Used>,
+}
+
+#[derive(Debug, Clone, Copy)]
 struct Used {
     /// CPU time of its own, seconds.
     own: f64,
@@ -186,53 +200,105 @@ impl Used {
     }
 }
 
-impl<'a> Past<'a> {
-    fn new(before: &'a View, snapshot: &wire::Snapshot) -> Self {
-        Self {
-            window: Duration::from_millis(snapshot.boot_ms.saturating_sub(before.snapshot.boot_ms)),
-            used: used(&before.snapshot),
-            members: before.targets.iter().map(|target| (&*target.id.0, target)).collect(),
-            before,
-        }
+impl Account {
+    fn of(snapshot: &wire::Snapshot, targets: &[Target]) -> Self {
+        let holders: Vec<Option<Entry>> = snapshot.processes.iter().map(holder).collect();
+        let relatives: Vec<Entry> = snapshot.relatives.iter().flatten().map(relative).collect();
+        let known = holders.iter().flatten().chain(&relatives);
+        let used = known.filter_map(|entry| Some((entry.key, entry.used?))).collect();
+        let targets = targets.iter().enumerate().map(|(place, target)| (target.id.clone(), place)).collect();
+        Self { holders, relatives, used, targets }
     }
 
+    /// Who is in a target of its snapshot, in order.
+    fn members(&self, target: &Target) -> Vec<Entry> {
+        let holders = target.processes.iter().filter_map(|place| *self.holders.get(*place)?);
+        let relatives = target.relatives.iter().flatten();
+        let relatives = relatives.filter_map(|place| self.relatives.get(*place).copied());
+        let mut members: Vec<Entry> = holders.chain(relatives).collect();
+        members.sort_unstable_by_key(|entry| entry.key);
+        members
+    }
+}
+
+fn holder(process: &wire::Process) -> Option<Entry> {
+    let used = process.facts.as_ref().and_then(|facts| {
+        Some(Used {
+            own: facts.cpu_seconds,
+            reaped: facts.reaped_cpu_seconds?,
+            io: facts.io_bytes,
+            parent: facts.ppid,
+        })
+    });
+    Some(Entry { key: (process.pid, process.start_ticks?), used })
+}
+
+fn relative(relative: &wire::Relative) -> Entry {
+    let used = Used {
+        own: relative.cpu_seconds,
+        reaped: relative.reaped_cpu_seconds,
+        io: None,
+        parent: relative.ppid,
+    };
+    Entry { key: (relative.pid, relative.start_ticks), used: Some(used) }
+}
+
+/// Two snapshots and the time between them.
+struct Window<'a> {
+    length: Duration,
+    before: &'a View,
+    now: &'a Account,
+}
+
+impl Window<'_> {
     /// CPU time of all its processes in the window, and of children that ended in it and were waited for.
-    fn cpu(&self, target: &Target, now: &Now<'_>) -> Value {
-        let Some(then) = self.members.get(&*target.id.0).copied() else { return NO_WINDOW };
-        let (Some(_), Some(_)) = (&target.relatives, &then.relatives) else {
+    fn cpu(&self, target: &Target) -> Value {
+        let then = &self.before.account;
+        let Some(past) = then.targets.get(&target.id).and_then(|place| self.before.targets.get(*place))
+        else {
+            return NO_WINDOW;
+        };
+        let (Some(_), Some(_)) = (&target.relatives, &past.relatives) else {
             return Value::Unknown("its other processes were not looked for");
         };
-        let here = keys(now.snapshot, target);
-        let there = keys(&self.before.snapshot, then);
+        let here = self.now.members(target);
+        let there = then.members(past);
         let mut spent = 0.0;
-        for key in &here {
-            let Some(used) = now.used.get(key) else { return Value::Unknown("CPU time was not read") };
-            if there.contains(key) && !self.used.contains_key(key) {
-                return Value::Unknown("CPU time was not read at the snapshot before");
-            }
-            // One that was not there before has spent all of its time in this window.
-            spent += used.cpu() - self.used.get(key).map_or(0.0, Used::cpu);
+        for entry in &here {
+            let Some(used) = entry.used else { return Value::Unknown("CPU time was not read") };
+            let before = match find(&there, entry.key) {
+                Some(Entry { used: None, .. }) => {
+                    return Value::Unknown("CPU time was not read at the snapshot before");
+                }
+                Some(Entry { used, .. }) => *used,
+                // It was in another target, or not there at all: then all of its time is of this window.
+                None => then.used.get(&entry.key).copied(),
+            };
+            spent += used.cpu() - before.map_or(0.0, |used| used.cpu());
         }
-        let gone = there.into_iter().filter(|key| !here.contains(key));
-        let Some(ended) = self.ended(gone, &here, now) else { return self.at_least(spent) };
+        let gone = there.iter().filter(|entry| find(&here, entry.key).is_none());
+        let Some(ended) = self.ended(gone, &here) else { return self.at_least(spent) };
         match spent - ended {
             spent if spent < -EPSILON => Value::Unknown("CPU time went back"),
-            spent => Value::Number(spent.max(0.0) / self.window.as_secs_f64()),
+            spent => Value::Number(spent.max(0.0) / self.length.as_secs_f64()),
         }
     }
 
     /// What processes that have ended had used before this window, and what their parents' figures now hold as
     /// well; none where a parent did not wait for its child, so that the child's last work is not known.
-    fn ended(&self, gone: impl Iterator<Item = Key>, here: &BTreeSet<Key>, now: &Now<'_>) -> Option<f64> {
-        let mut by_parent: HashMap<u32, f64> = HashMap::new();
-        for key in gone {
-            let used = self.used.get(&key)?;
-            *by_parent.entry(used.parent).or_default() += used.cpu();
+    fn ended<'e>(&self, gone: impl Iterator<Item = &'e Entry>, here: &[Entry]) -> Option<f64> {
+        let mut by_parent: Vec<(u32, f64)> = Vec::new();
+        for entry in gone {
+            let used = entry.used?;
+            match by_parent.iter_mut().find(|(parent, _)| *parent == used.parent) {
+                Some((_, sum)) => *sum += used.cpu(),
+                None => by_parent.push((used.parent, used.cpu())),
+            }
         }
         let mut sum = 0.0;
         for (parent, ended) in by_parent {
-            let key = here.iter().find(|(pid, _)| *pid == parent)?;
-            let waited = now.used.get(key)?.reaped - self.used.get(key)?.reaped;
+            let parent = here.iter().find(|entry| entry.key.0 == parent)?;
+            let waited = parent.used?.reaped - self.before.account.used.get(&parent.key)?.reaped;
             if waited + EPSILON < ended {
                 return None;
             }
@@ -242,72 +308,31 @@ impl<'a> Past<'a> {
     }
 
     fn at_least(&self, spent: f64) -> Value {
-        Value::AtLeast(spent.max(0.0) / self.window.as_secs_f64())
+        Value::AtLeast(spent.max(0.0) / self.length.as_secs_f64())
     }
 
     /// Bytes a second of those that hold memory.
-    fn io(&self, target: &Target, now: &Now<'_>) -> Value {
+    fn io(&self, target: &Target) -> Value {
         let mut moved = 0_u64;
         for place in &target.processes {
-            let Some(process) = now.snapshot.processes.get(*place) else { continue };
-            let Some(key) = process.start_ticks.map(|ticks| (process.pid, ticks)) else { return NO_WINDOW };
-            let read = |used: &HashMap<Key, Used>| used.get(&key).map(|used| used.io);
-            match (read(&self.used), read(&now.used)) {
-                (Some(Some(then)), Some(Some(now))) if now >= then => {
-                    moved = (now - then).saturating_add(moved);
-                }
-                (None, _) => return NO_WINDOW,
+            let Some(Entry { key, used }) = self.now.holders.get(*place).copied().flatten() else {
+                return NO_WINDOW;
+            };
+            let Some(then) = self.before.account.used.get(&key) else { return NO_WINDOW };
+            match (then.io, used.and_then(|used| used.io)) {
+                (Some(then), Some(now)) if now >= then => moved = (now - then).saturating_add(moved),
                 _ => return Value::Unknown("the exporter may not read it"),
             }
         }
         #[expect(clippy::cast_precision_loss, reason = "2^53 bytes in one window are not to be expected")]
         let moved = moved as f64;
-        Value::Number(moved / self.window.as_secs_f64())
+        Value::Number(moved / self.length.as_secs_f64())
     }
+}
+
+fn find(members: &[Entry], key: Key) -> Option<&Entry> {
+    members.binary_search_by_key(&key, |entry| entry.key).ok().map(|place| &members[place])
 }
 
 /// A tick of the kernel's account of CPU time, and a little more for rounding.
 const EPSILON: f64 = 0.011;
-
-/// What processes have used now.
-struct Now<'a> {
-    snapshot: &'a wire::Snapshot,
-    used: HashMap<Key, Used>,
-}
-
-fn used(snapshot: &wire::Snapshot) -> HashMap<Key, Used> {
-    let holders = snapshot.processes.iter().filter_map(|process| {
-        let facts = process.facts.as_ref()?;
-        let used = Used {
-            own: facts.cpu_seconds,
-            reaped: facts.reaped_cpu_seconds?,
-            io: facts.io_bytes,
-            parent: facts.ppid,
-        };
-        Some(((process.pid, process.start_ticks?), used))
-    });
-    let relatives = snapshot.relatives.iter().flatten().map(|relative| {
-        let used = Used {
-            own: relative.cpu_seconds,
-            reaped: relative.reaped_cpu_seconds,
-            io: None,
-            parent: relative.ppid,
-        };
-        ((relative.pid, relative.start_ticks), used)
-    });
-    holders.chain(relatives).collect()
-}
-
-/// Who is in a target of a snapshot.
-fn keys(snapshot: &wire::Snapshot, target: &Target) -> BTreeSet<Key> {
-    let holders = target.processes.iter().filter_map(|place| {
-        let process = snapshot.processes.get(*place)?;
-        Some((process.pid, process.start_ticks?))
-    });
-    let others = snapshot.relatives.as_deref().unwrap_or_default();
-    let others = target.relatives.iter().flatten().filter_map(|place| {
-        let relative = others.get(*place)?;
-        Some((relative.pid, relative.start_ticks))
-    });
-    holders.chain(others).collect()
-}

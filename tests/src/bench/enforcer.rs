@@ -81,6 +81,10 @@ impl Court {
             self.send(1);
             self.judged();
         }
+        // A beat lasts longer than the disk needs; these are sent without one.
+        until("the state to be on the disk", || {
+            self.metric("bailiff_hold_active{hold=\"state\"}").filter(|held| *held == 0.0)
+        });
         let began = self.send(1);
         let victim = &mut self.holders[0].child;
         victim.wait().expect("our own child");

@@ -147,7 +147,7 @@ fn a_cgroup_is_ended_whole_only_with_the_verified_in_it() {
     let census = Census::open("/proc".as_ref(), &home.device().display().to_string()).unwrap();
     let gather = || {
         let table = census.everybody().unwrap();
-        Group::gather(&census, &deed, (BTreeSet::new(), &table)).unwrap()
+        Group::gather(&census, &deed, (BTreeSet::new(), table)).unwrap()
     };
 
     let mut group = gather();
