@@ -1,9 +1,10 @@
 //! Everybody on the node at this very moment, as `/proc` says: who they are, whose they are, where they run.
 //! Every file is read bounded, through a folder that is held open and so stays its process's.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::{Place, ProcessKey, State};
@@ -45,11 +46,14 @@ pub struct Person {
     pub stat: Stat,
     /// Its effective owner.
     pub uid: u32,
-    /// Where it runs.
-    pub place: Place,
+    /// Where it runs; those who run in one place share what is known of it.
+    pub place: Arc<Place>,
     /// Its cgroup of version 2.
-    pub unified: Option<String>,
+    pub unified: Option<Arc<str>>,
 }
+
+/// Places that were met, by the text of their `cgroup`.
+type Places = HashMap<Vec<u8>, (Arc<Place>, Option<Arc<str>>)>;
 
 /// Whether a process has a device file open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,13 +78,15 @@ impl Table {
     /// Sorts them.
     #[must_use]
     pub fn of(people: impl IntoIterator<Item = Person>) -> Self {
-        let mut table = Self::default();
-        for person in people {
-            let pid = person.stat.key.pid;
-            table.children.entry(person.stat.ppid).or_default().push(pid);
-            table.people.insert(pid, person);
+        Self::sorted(people.into_iter().map(|person| (person.stat.key.pid, person)).collect())
+    }
+
+    fn sorted(people: BTreeMap<u32, Person>) -> Self {
+        let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (pid, person) in &people {
+            children.entry(person.stat.ppid).or_default().push(*pid);
         }
-        table
+        Self { people, children }
     }
 
     /// Whoever this is, if it still is.
@@ -133,8 +139,7 @@ impl Census {
     /// # Errors
     /// Where one cannot be read, or not everybody is shown.
     pub fn everybody(&self) -> Result<Table, Blind> {
-        let people = self.pids()?.into_iter().filter_map(|pid| self.person(pid).transpose());
-        Ok(Table::of(people.collect::<Result<Vec<_>, _>>()?))
+        self.since(Table::default(), &BTreeSet::new())
     }
 
     /// Everybody, of whom those that were there before are not read again, but for these: an answer in a hurry.
@@ -142,12 +147,19 @@ impl Census {
     ///
     /// # Errors
     /// Where one cannot be read, or not everybody is shown.
-    pub fn since(&self, mut before: Table, again: &BTreeSet<u32>) -> Result<Table, Blind> {
-        let people = self.pids()?.into_iter().filter_map(|pid| {
-            let known = before.people.remove(&pid).filter(|_| !again.contains(&pid));
-            known.map_or_else(|| self.person(pid).transpose(), |person| Some(Ok(person)))
-        });
-        Ok(Table::of(people.collect::<Result<Vec<_>, _>>()?))
+    pub fn since(&self, before: Table, again: &BTreeSet<u32>) -> Result<Table, Blind> {
+        let pids: BTreeSet<u32> = self.pids()?.into_iter().collect();
+        let mut people = before.people;
+        let mut places = Places::new();
+        people.retain(|pid, _| pids.contains(pid) && !again.contains(pid));
+        for pid in pids {
+            if !people.contains_key(&pid)
+                && let Some((person, _)) = self.look(pid, &mut places)?
+            {
+                people.insert(pid, person);
+            }
+        }
+        Ok(Table::sorted(people))
     }
 
     /// Who is there, if we are shown everybody.
@@ -173,7 +185,7 @@ impl Census {
     /// # Errors
     /// Where it is there and cannot be read.
     pub fn person(&self, pid: u32) -> Result<Option<Person>, Blind> {
-        Ok(self.look(pid)?.map(|(person, _)| person))
+        Ok(self.look(pid, &mut Places::new())?.map(|(person, _)| person))
     }
 
     /// One process and whether it has a device file open, all read through one held folder.
@@ -181,7 +193,7 @@ impl Census {
     /// # Errors
     /// Where it is there and cannot be read.
     pub fn holder(&self, pid: u32) -> Result<Option<(Person, Devices)>, Blind> {
-        let Some((person, folder)) = self.look(pid)? else { return Ok(None) };
+        let Some((person, folder)) = self.look(pid, &mut Places::new())? else { return Ok(None) };
         match self.devices(&folder, pid) {
             Ok(devices) => Ok(Some((person, devices))),
             Err(error) if is_gone(error) => Ok(None),
@@ -197,8 +209,8 @@ impl Census {
         pairs.find_map(|pair| Some(pair.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
     }
 
-    fn look(&self, pid: u32) -> Result<Option<(Person, OwnedFd)>, Blind> {
-        match self.read(pid) {
+    fn look(&self, pid: u32, places: &mut Places) -> Result<Option<(Person, OwnedFd)>, Blind> {
+        match self.read(pid, places) {
             Ok((Some(person), folder)) => Ok(Some((person, folder))),
             Ok((None, _)) => Err(Blind::Malformed(pid)),
             Err(error) if is_gone(error) => Ok(None),
@@ -206,7 +218,7 @@ impl Census {
         }
     }
 
-    fn read(&self, pid: u32) -> Result<(Option<Person>, OwnedFd), Errno> {
+    fn read(&self, pid: u32, places: &mut Places) -> Result<(Option<Person>, OwnedFd), Errno> {
         let held = folder(&self.root, pid.to_string())?;
         let uid = fstat(&held)?.st_uid;
         // One that cannot be told (a path beyond PATH_MAX) is nowhere, and nobody's kin; the others are not refused for it.
@@ -214,10 +226,8 @@ impl Census {
             Err(error) if !is_gone(error) => Vec::new(),
             other => other?,
         };
-        let cgroup = String::from_utf8_lossy(&cgroup);
+        let (place, unified) = places.entry(cgroup).or_insert_with_key(|text| located(text)).clone();
         let stat = stat::parse(&read(&held, "stat")?).filter(|stat| stat.key.pid == pid);
-        let unified = cgroup.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned);
-        let place = Place::parse(&cgroup);
         Ok((stat.map(|stat| Person { stat, uid, place, unified }), held))
     }
 
@@ -264,6 +274,12 @@ impl Census {
 #[must_use]
 pub fn is_over(state: State) -> bool {
     matches!(state, State::Zombie | State::Dead)
+}
+
+fn located(cgroup: &[u8]) -> (Arc<Place>, Option<Arc<str>>) {
+    let text = String::from_utf8_lossy(cgroup);
+    let unified = text.lines().find_map(|line| line.strip_prefix("0::")).map(Arc::from);
+    (Arc::new(Place::parse(&text)), unified)
 }
 
 fn is_gone(error: Errno) -> bool {

@@ -302,7 +302,7 @@ mod tests {
             threads: 1,
             kernel_thread: false,
         };
-        Person { stat, uid: 1000, place: Place::parse("0::/here"), unified: Some("/here".into()) }
+        Person { stat, uid: 1000, place: Place::parse("0::/here").into(), unified: Some("/here".into()) }
     }
 
     fn found(pid: u32) -> Found {
@@ -401,7 +401,7 @@ mod tests {
         assert!(permit(1000, &four, &ourselves, &limits()).unwrap_err().why.contains("more than 3"));
         let mut contained = found(100);
         contained.person.uid = 0;
-        contained.person.place = Place::parse(&format!("0::/docker/{CONTAINER}"));
+        contained.person.place = Place::parse(&format!("0::/docker/{CONTAINER}")).into();
         assert_eq!(permit(0, &[contained], &ourselves, &limits()), Ok(()), "root of a container is anybody");
     }
 
@@ -414,8 +414,8 @@ mod tests {
         let cases: [(Change<Found>, Outcome); 6] = [
             (|found| found.person.stat.key.start_ticks = 8, Outcome::IdentityChanged),
             (|found| found.person.uid = 1001, Outcome::IdentityChanged),
-            (|found| found.person.place.cgroup = "/there".into(), Outcome::IdentityChanged),
-            (|found| found.person.place.cgroup = String::new(), Outcome::Refused),
+            (|found| found.person.place = Place::parse("0::/there").into(), Outcome::IdentityChanged),
+            (|found| found.person.place = Arc::default(), Outcome::Refused),
             (|found| found.devices = Some(Devices::None), Outcome::Refused),
             (|found| found.devices = None, Outcome::Refused),
         ];

@@ -95,7 +95,7 @@ mod tests {
             threads: 1,
             kernel_thread: false,
         };
-        Person { stat, uid: 1000, place: Place::parse(&format!("0::{cgroup}")), unified: None }
+        Person { stat, uid: 1000, place: Place::parse(&format!("0::{cgroup}")).into(), unified: None }
     }
 
     fn key(pid: u32) -> ProcessKey {

@@ -15,6 +15,8 @@ use tokio::time::sleep;
 
 /// A snapshot is never longer; 16,384 processes take a tenth of it.
 const LONGEST_LINE: u64 = 64 << 20;
+/// So much is read at once.
+const CHUNK: usize = 64 << 10;
 /// Between two attempts to connect, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -126,7 +128,7 @@ fn owner(source: &Source) -> Result<u32, Trouble> {
 }
 
 async fn read(stream: UnixStream, to: &mpsc::Sender<Arrival>) -> Trouble {
-    let mut stream = BufReader::new(stream);
+    let mut stream = BufReader::with_capacity(CHUNK, stream);
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -141,8 +143,8 @@ async fn read(stream: UnixStream, to: &mpsc::Sender<Arrival>) -> Trouble {
         if to.send(arrival).await.is_err() {
             return Trouble::Ended("nobody reads it any more".to_owned());
         }
-        // What one large snapshot took is not kept for ever.
-        line.shrink_to(1 << 20);
+        // What a snapshot took as text is not kept until the next.
+        line.shrink_to(CHUNK);
     }
 }
 

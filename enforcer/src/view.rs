@@ -1,5 +1,6 @@
 //! A snapshot as rules see it: targets, each with its processes and GPUs, and what two snapshots tell of them.
 
+mod account;
 mod between;
 
 use std::fmt;
@@ -54,10 +55,9 @@ pub struct View {
     pub snapshot: wire::Snapshot,
     /// All targets.
     pub targets: Vec<Target>,
-    /// By process of the snapshot: GPU and place among its holders.
-    holds: Vec<Vec<(usize, usize)>>,
+    holdings: between::Holdings,
     /// For the next one.
-    account: between::Account,
+    account: account::Account,
 }
 
 /// Whether a source answered for a GPU, so that who is not there is gone.
@@ -137,9 +137,9 @@ impl View {
 
     /// What one process of the snapshot holds.
     pub fn holdings_of(&self, process: usize) -> impl Iterator<Item = (&wire::Gpu, &wire::Holder)> {
-        self.holds.get(process).into_iter().flatten().filter_map(|(gpu, holder)| {
-            let gpu = self.snapshot.gpus.get(*gpu)?;
-            Some((gpu, gpu.holders.get(*holder)?))
+        self.holdings.of(process).iter().filter_map(|(gpu, holder)| {
+            let gpu = self.snapshot.gpus.get(*gpu as usize)?;
+            Some((gpu, gpu.holders.get(*holder as usize)?))
         })
     }
 

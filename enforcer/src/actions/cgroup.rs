@@ -32,7 +32,7 @@ pub(super) fn kill(
     let path = group.held.iter().find_map(|held| path(subject, held.found.person.unified.as_deref()?));
     let path = path.ok_or("it is no container's or unit's cgroup of version 2")?;
     let ours = group.own_cgroup().ok_or("our own cgroup is not known")?;
-    if ours == path || ours.starts_with(&format!("{path}/")) {
+    if *ours == *path || ours.starts_with(&format!("{path}/")) {
         return Err("it is ours".to_owned());
     }
     let folder = open(root, &path).map_err(|error| format!("{path}: {error}"))?;

@@ -1,6 +1,8 @@
 //! The processes of a subject, each held by pidfd and compared with what was judged after it was taken hold of.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bailiff_snapshot::ProcessKey;
 use bailiff_snapshot::State::{Dead, DiskSleep, Stopped, Traced, Zombie};
@@ -15,6 +17,9 @@ use crate::audit::Sent;
 use crate::census::{Blind, Census, Table};
 use crate::guard::{self, Found, Ourselves, Refusal};
 use crate::kin::Kin;
+
+/// What was seen of everybody so shortly ago is seen now.
+const A_WHILE: Duration = Duration::from_millis(10);
 
 /// One process in hand.
 #[derive(Debug)]
@@ -37,7 +42,7 @@ pub(super) struct Group<'a> {
     pub(super) held: Vec<Held>,
     pub(super) sent: Vec<Sent>,
     pub(super) notes: Vec<String>,
-    began: std::time::Duration,
+    began: Duration,
     /// A signal was refused by the kernel.
     pub(super) denied: Option<Errno>,
 }
@@ -84,9 +89,12 @@ impl<'a> Group<'a> {
         self.take_in(table)
     }
 
-    /// The same in a hurry, just after it was gathered: of those that are not in hand it looks at those alone that
-    /// were not there yet.
-    pub(super) fn renew_at_once(&mut self) -> Result<usize, Refusal> {
+    /// The same just before the first signal, which follows the gathering at once unless the audit log took a while:
+    /// of those that are not in hand it looks at those alone that were not there yet.
+    pub(super) fn renew_after_a_while(&mut self) -> Result<usize, Refusal> {
+        if clock::running().saturating_sub(self.began) < A_WHILE {
+            return Ok(0);
+        }
         let in_hand = self.held.iter().map(|held| held.found.key().pid).collect();
         let table = self.census.since(std::mem::take(&mut self.table), &in_hand)?;
         self.take_in(table)
@@ -199,7 +207,7 @@ impl<'a> Group<'a> {
     }
 
     /// The cgroup of version 2 that this program is in.
-    pub(super) fn own_cgroup(&self) -> Option<String> {
+    pub(super) fn own_cgroup(&self) -> Option<Arc<str>> {
         self.census.person(std::process::id()).ok().flatten()?.unified
     }
 

@@ -11,8 +11,7 @@ pub(super) fn send(work: &Work<'_>, signal: Signal) -> Result<Ending, Refusal> {
         .ok_or_else(|| Refusal::refused(format!("{} cannot be sent", signal.name)))?;
     let mut group = work.gather()?;
     Ok(work.carry_out(|licence| {
-        // The audit log may have taken a while.
-        if let Err(refusal) = group.renew() {
+        if let Err(refusal) = group.renew_after_a_while() {
             return refusal.into();
         }
         if let Some(why) = work.inbox.news(work.deed.id).give_up {

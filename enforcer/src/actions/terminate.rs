@@ -66,8 +66,7 @@ impl<'a> Termination<'a> {
     }
 
     fn end(&mut self) -> Result<Ending, Refusal> {
-        // The audit log may have taken a while.
-        self.group.renew_at_once()?;
+        self.group.renew_after_a_while()?;
         if let Some(why) = self.work.inbox.news(self.work.deed.id).give_up {
             return Ok(cancelled(why));
         }

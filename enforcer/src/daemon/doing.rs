@@ -9,7 +9,7 @@ use super::{Answer, Daemon};
 use crate::actions::Deed;
 use crate::audit::Record;
 use crate::clock::now;
-use crate::engine::{Holds, Pause};
+use crate::engine::Holds;
 use crate::guard::Protect;
 use crate::policy::{Action, Mode};
 use crate::verdict::{Hold, Outcome, Report, Verdict, What};
@@ -133,10 +133,12 @@ impl Daemon {
     }
 
     pub(super) fn pause(&mut self, for_seconds: Option<u64>, reason: String, uid: u32) -> Answer {
+        let now = now();
+        let length = for_seconds.map(Duration::from_secs);
         // A time past all calendars is no end.
-        let until = for_seconds.and_then(|seconds| now().wall.checked_add(Duration::from_secs(seconds)));
+        let until = length.and_then(|length| now.wall.checked_add(length));
         let detail = format!("by uid {uid}: {reason}");
-        if let Some(deed) = self.engine.pause(Pause { until, reason }) {
+        if let Some(deed) = self.engine.pause(now, length, reason) {
             self.hand.cancel(deed);
         }
         self.record_change("pause", &detail);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Daemon;
+use crate::clock::now;
 use crate::policy::{Mode, Rule};
 use crate::verdict::Hold;
 use crate::web::status::{
@@ -77,14 +78,14 @@ impl Daemon {
     }
 
     fn holds(&self) -> Vec<Held> {
-        let pause = self.engine.paused();
-        let held = |hold: Hold| Held {
-            hold,
-            until: pause.filter(|_| hold == Hold::Paused).and_then(|pause| Some(pause.until?.as_secs_f64())),
-            detail: match pause {
-                Some(pause) if hold == Hold::Paused => pause.reason.clone(),
-                _ => hold.meaning().to_owned(),
-            },
+        let now = now();
+        let pause = self.engine.paused(now);
+        let held = |hold: Hold| match pause.filter(|_| hold == Hold::Paused) {
+            Some((reason, left)) => {
+                let until = left.and_then(|left| now.wall.checked_add(left));
+                Held { hold, until: until.map(|until| until.as_secs_f64()), detail: reason.to_owned() }
+            }
+            None => Held { hold, until: None, detail: hold.meaning().to_owned() },
         };
         let breaker = |hold: &Hold| Breaker::ALL.iter().any(|breaker| breaker.hold() == *hold);
         self.engine.holds().into_iter().filter(|hold| !breaker(hold)).map(held).collect()

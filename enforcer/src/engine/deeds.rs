@@ -11,7 +11,7 @@ use super::breakers::{Breakers, Share};
 use super::judge::{Census, Whose};
 use super::ledger::{Ledger, Stamp};
 use super::progress::Progress;
-use super::{Engine, Now, Tick};
+use super::{Engine, Tick};
 use crate::policy::{Action, Kind, Mode};
 use crate::verdict::{Hold, Outcome, Report, Subject, Verdict, What};
 use crate::view::{TargetId, View};
@@ -214,7 +214,7 @@ impl Engine {
     pub(super) fn decide(&mut self, tick: &Tick<'_>, mut candidates: Vec<Candidate>) -> Vec<Verdict> {
         self.deeds.ledger.forget(tick.now, tick.view.snapshot.boot_id.as_deref());
         self.deeds.forget_returned(tick.view);
-        self.end_pause(tick.now);
+        self.end_pause(tick);
         let chosen = self.deeds.chosen.take();
         // A step that is being carried out is due for as long as it takes.
         candidates.retain(|candidate| !candidate.progress.flying && is_known(candidate.subject, tick.view));
@@ -391,9 +391,9 @@ impl Engine {
         ours.chain(self.outside.iter().copied()).chain(self.deeds.breakers.open()).collect()
     }
 
-    fn end_pause(&mut self, now: Now) {
-        let over = |pause: &mut super::Pause| pause.until.is_some_and(|until| now.wall >= until);
-        self.paused.take_if(over);
+    fn end_pause(&mut self, tick: &Tick<'_>) {
+        let boot_id = tick.view.snapshot.boot_id.as_deref();
+        self.paused.take_if(|pause| pause.left(tick.now, boot_id).is_some_and(|left| left.is_zero()));
     }
 }
 

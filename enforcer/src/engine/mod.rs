@@ -26,6 +26,7 @@ use crate::view::View;
 
 use deeds::Deeds;
 use judge::Judge;
+use ledger::Stamp;
 use population::Population;
 use program::Table;
 pub use protection::protects;
@@ -102,10 +103,17 @@ pub struct Engine {
 /// An admin's word that nothing is to be done.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Pause {
-    /// Until then, since the Unix epoch.
-    pub until: Option<Duration>,
-    /// Why.
-    pub reason: String,
+    begun: Stamp,
+    /// None where an admin has to end it.
+    length: Option<Duration>,
+    reason: String,
+}
+
+impl Pause {
+    /// What is left of it, by the clock that a step of the wall's does not disturb.
+    fn left(&self, now: Now, boot_id: Option<&str>) -> Option<Duration> {
+        Some(self.length?.saturating_sub(self.begun.ago(now, boot_id)))
+    }
 }
 
 /// What changed from one tick to the next, and what is left to find out.
@@ -206,9 +214,9 @@ impl Engine {
         self.only = Some(uid);
     }
 
-    /// Stops everything destructive, until then or until [`Self::resume`]; gives the deed to be cancelled.
-    pub fn pause(&mut self, pause: Pause) -> Option<u64> {
-        self.paused = Some(pause);
+    /// Stops everything destructive, for so long or until [`Self::resume`]; gives the deed to be cancelled.
+    pub fn pause(&mut self, now: Now, length: Option<Duration>, reason: String) -> Option<u64> {
+        self.paused = Some(Pause { begun: Stamp::new(now, self.boot_id()), length, reason });
         self.deeds.choose_nobody();
         self.deeds.in_flight()
     }
@@ -220,10 +228,18 @@ impl Engine {
         self.deeds.forget_stuck();
     }
 
-    /// Whether an admin has paused it.
+    /// Why an admin has paused it, and for how much longer.
     #[must_use]
-    pub fn paused(&self) -> Option<&Pause> {
-        self.paused.as_ref()
+    pub fn paused(&self, now: Now) -> Option<(&str, Option<Duration>)> {
+        self.paused.as_ref().map(|pause| (pause.reason.as_str(), pause.left(now, self.boot_id())))
+    }
+
+    /// The boot that was last seen.
+    fn boot_id(&self) -> Option<&str> {
+        match (&self.last, &self.before) {
+            (Some(last), _) => last.snapshot.boot_id.as_deref(),
+            (None, before) => before.as_ref().map(|(id, _)| id.as_str()),
+        }
     }
 
     /// The deed that is being carried out.

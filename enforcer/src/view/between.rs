@@ -6,14 +6,17 @@ use std::time::Duration;
 use bailiff_snapshot::wire;
 use hashbrown::HashMap;
 
+use super::account::{Account, NO_WINDOW, Window};
 use super::{Target, TargetId, View};
 use crate::policy::Kind;
-use crate::value::Value;
 
 impl View {
     /// The view of a snapshot. The view before is for what only two can tell: use of CPU and storage.
     #[must_use]
-    pub fn between(before: Option<&Self>, snapshot: wire::Snapshot) -> Self {
+    pub fn between(before: Option<&Self>, mut snapshot: wire::Snapshot) -> Self {
+        snapshot.processes.shrink_to_fit();
+        snapshot.relatives.iter_mut().for_each(Vec::shrink_to_fit);
+        snapshot.gpus.iter_mut().for_each(|gpu| gpu.holders.shrink_to_fit());
         let before = before.filter(|before| {
             before.snapshot.boot_id == snapshot.boot_id && before.snapshot.boot_ms < snapshot.boot_ms
         });
@@ -21,7 +24,7 @@ impl View {
         maker.processes();
         maker.workloads();
         maker.gpus();
-        let Maker { holds, mut targets, .. } = maker;
+        let Maker { holdings, mut targets, .. } = maker;
         let account = Account::of(&snapshot, &targets);
         if let Some(before) = before {
             let length = Duration::from_millis(snapshot.boot_ms.saturating_sub(before.snapshot.boot_ms));
@@ -30,15 +33,13 @@ impl View {
                 (target.cpu, target.io) = (window.cpu(target), window.io(target));
             }
         }
-        Self { snapshot, targets, holds, account }
+        Self { snapshot, targets, holdings, account }
     }
 }
 
-const NO_WINDOW: Value = Value::Unknown("no snapshot before");
-
 struct Maker<'a> {
     snapshot: &'a wire::Snapshot,
-    holds: Vec<Vec<(usize, usize)>>,
+    holdings: Holdings,
     /// Children among the relatives, by parent's pid.
     children: HashMap<u32, Vec<usize>>,
     targets: Vec<Target>,
@@ -46,22 +47,12 @@ struct Maker<'a> {
 
 impl<'a> Maker<'a> {
     fn new(snapshot: &'a wire::Snapshot) -> Self {
-        let places: HashMap<u32, usize> =
-            snapshot.processes.iter().enumerate().map(|(place, process)| (process.pid, place)).collect();
-        let mut holds = vec![Vec::new(); snapshot.processes.len()];
-        for (gpu, held) in snapshot.gpus.iter().enumerate() {
-            for (place, holder) in held.holders.iter().enumerate() {
-                if let Some(process) = places.get(&holder.pid) {
-                    holds[*process].push((gpu, place));
-                }
-            }
-        }
         let mut children: HashMap<u32, Vec<usize>> = HashMap::new();
         for (place, relative) in snapshot.relatives.iter().flatten().enumerate() {
             children.entry(relative.ppid).or_default().push(place);
         }
         let targets = Vec::with_capacity(snapshot.processes.len() * 2 + snapshot.gpus.len());
-        Self { snapshot, holds, children, targets }
+        Self { snapshot, holdings: Holdings::of_all(snapshot), children, targets }
     }
 
     fn processes(&mut self) {
@@ -120,8 +111,11 @@ impl<'a> Maker<'a> {
     }
 
     fn target(&self, (kind, name): (Kind, String), processes: Vec<usize>) -> Target {
-        let mut gpus: Vec<usize> =
-            processes.iter().flat_map(|process| &self.holds[*process]).map(|(gpu, _)| *gpu).collect();
+        let mut gpus: Vec<usize> = processes
+            .iter()
+            .flat_map(|process| self.holdings.of(*process))
+            .map(|(gpu, _)| *gpu as usize)
+            .collect();
         gpus.sort_unstable();
         gpus.dedup();
         Target {
@@ -162,177 +156,42 @@ fn role(process: &wire::Process) -> Option<&str> {
     process.facts.as_ref()?.role.as_deref()
 }
 
-/// A pid and a start tick.
-type Key = (u32, u64);
-
-/// What is compared of every process of a snapshot with the snapshot before, close together in memory.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Account {
-    /// By place in the snapshot.
-    holders: Vec<Option<Entry>>,
-    relatives: Vec<Entry>,
-    used: HashMap<Key, Used>,
-    /// By name: the target's place in the view.
-    targets: HashMap<TargetId, usize>,
+/// What each process of a snapshot holds: a GPU's place, and the place among its holders.
+#[derive(Debug, Clone)]
+pub(super) struct Holdings {
+    /// By process: where its part of `all` begins; and the end of the last.
+    begins: Vec<u32>,
+    all: Vec<(u32, u32)>,
 }
 
-/// A process, and what it has used where that was read.
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    key: Key,
-    used: Option<Used>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Used {
-    /// CPU time of its own, seconds.
-    own: f64,
-    /// CPU time of children that it waited for, seconds.
-    reaped: f64,
-    /// Bytes to and from storage.
-    io: Option<u64>,
-    parent: u32,
-}
-
-impl Used {
-    fn cpu(&self) -> f64 {
-        self.own + self.reaped
-    }
-}
-
-impl Account {
-    fn of(snapshot: &wire::Snapshot, targets: &[Target]) -> Self {
-        let holders: Vec<Option<Entry>> = snapshot.processes.iter().map(holder).collect();
-        let relatives: Vec<Entry> = snapshot.relatives.iter().flatten().map(relative).collect();
-        let known = holders.iter().flatten().chain(&relatives);
-        let used = known.filter_map(|entry| Some((entry.key, entry.used?))).collect();
-        let targets = targets.iter().enumerate().map(|(place, target)| (target.id.clone(), place)).collect();
-        Self { holders, relatives, used, targets }
-    }
-
-    /// Who is in a target of its snapshot, in order.
-    fn members(&self, target: &Target) -> Vec<Entry> {
-        let holders = target.processes.iter().filter_map(|place| *self.holders.get(*place)?);
-        let relatives = target.relatives.iter().flatten();
-        let relatives = relatives.filter_map(|place| self.relatives.get(*place).copied());
-        let mut members: Vec<Entry> = holders.chain(relatives).collect();
-        members.sort_unstable_by_key(|entry| entry.key);
-        members
-    }
-}
-
-fn holder(process: &wire::Process) -> Option<Entry> {
-    let used = process.facts.as_ref().and_then(|facts| {
-        Some(Used {
-            own: facts.cpu_seconds,
-            reaped: facts.reaped_cpu_seconds?,
-            io: facts.io_bytes,
-            parent: facts.ppid,
-        })
-    });
-    Some(Entry { key: (process.pid, process.start_ticks?), used })
-}
-
-fn relative(relative: &wire::Relative) -> Entry {
-    let used = Used {
-        own: relative.cpu_seconds,
-        reaped: relative.reaped_cpu_seconds,
-        io: None,
-        parent: relative.ppid,
-    };
-    Entry { key: (relative.pid, relative.start_ticks), used: Some(used) }
-}
-
-/// Two snapshots and the time between them.
-struct Window<'a> {
-    length: Duration,
-    before: &'a View,
-    now: &'a Account,
-}
-
-impl Window<'_> {
-    /// CPU time of all its processes in the window, and of children that ended in it and were waited for.
-    fn cpu(&self, target: &Target) -> Value {
-        let then = &self.before.account;
-        let Some(past) = then.targets.get(&target.id).and_then(|place| self.before.targets.get(*place))
-        else {
-            return NO_WINDOW;
-        };
-        let (Some(_), Some(_)) = (&target.relatives, &past.relatives) else {
-            return Value::Unknown("its other processes were not looked for");
-        };
-        let here = self.now.members(target);
-        let there = then.members(past);
-        let mut spent = 0.0;
-        for entry in &here {
-            let Some(used) = entry.used else { return Value::Unknown("CPU time was not read") };
-            let before = match find(&there, entry.key) {
-                Some(Entry { used: None, .. }) => {
-                    return Value::Unknown("CPU time was not read at the snapshot before");
-                }
-                Some(Entry { used, .. }) => *used,
-                // It was in another target, or not there at all: then all of its time is of this window.
-                None => then.used.get(&entry.key).copied(),
-            };
-            spent += used.cpu() - before.map_or(0.0, |used| used.cpu());
+impl Holdings {
+    fn of_all(snapshot: &wire::Snapshot) -> Self {
+        let places: HashMap<u32, u32> =
+            snapshot.processes.iter().map(|process| process.pid).zip(0..).collect();
+        let mut held: Vec<(u32, (u32, u32))> = Vec::new();
+        for (gpu, number) in snapshot.gpus.iter().zip(0..) {
+            let of_gpu = gpu.holders.iter().zip(0..);
+            held.extend(
+                of_gpu.filter_map(|(holder, place)| Some((*places.get(&holder.pid)?, (number, place)))),
+            );
         }
-        let gone = there.iter().filter(|entry| find(&here, entry.key).is_none());
-        let Some(ended) = self.ended(gone, &here) else { return self.at_least(spent) };
-        match spent - ended {
-            spent if spent < -EPSILON => Value::Unknown("CPU time went back"),
-            spent => Value::Number(spent.max(0.0) / self.length.as_secs_f64()),
-        }
-    }
-
-    /// What processes that have ended had used before this window, and what their parents' figures now hold as
-    /// well; none where a parent did not wait for its child, so that the child's last work is not known.
-    fn ended<'e>(&self, gone: impl Iterator<Item = &'e Entry>, here: &[Entry]) -> Option<f64> {
-        let mut by_parent: Vec<(u32, f64)> = Vec::new();
-        for entry in gone {
-            let used = entry.used?;
-            match by_parent.iter_mut().find(|(parent, _)| *parent == used.parent) {
-                Some((_, sum)) => *sum += used.cpu(),
-                None => by_parent.push((used.parent, used.cpu())),
+        held.sort_unstable();
+        let mut begins = Vec::with_capacity(snapshot.processes.len() + 1);
+        let mut all = Vec::with_capacity(held.len());
+        let mut held = held.into_iter().peekable();
+        for process in (0..).take(snapshot.processes.len()) {
+            begins.push(u32::try_from(all.len()).unwrap_or(u32::MAX));
+            while let Some((_, holding)) = held.next_if(|(of, _)| *of == process) {
+                all.push(holding);
             }
         }
-        let mut sum = 0.0;
-        for (parent, ended) in by_parent {
-            let parent = here.iter().find(|entry| entry.key.0 == parent)?;
-            let waited = parent.used?.reaped - self.before.account.used.get(&parent.key)?.reaped;
-            if waited + EPSILON < ended {
-                return None;
-            }
-            sum += ended;
-        }
-        Some(sum)
+        begins.push(u32::try_from(all.len()).unwrap_or(u32::MAX));
+        Self { begins, all }
     }
 
-    fn at_least(&self, spent: f64) -> Value {
-        Value::AtLeast(spent.max(0.0) / self.length.as_secs_f64())
-    }
-
-    /// Bytes a second of those that hold memory.
-    fn io(&self, target: &Target) -> Value {
-        let mut moved = 0_u64;
-        for place in &target.processes {
-            let Some(Entry { key, used }) = self.now.holders.get(*place).copied().flatten() else {
-                return NO_WINDOW;
-            };
-            let Some(then) = self.before.account.used.get(&key) else { return NO_WINDOW };
-            match (then.io, used.and_then(|used| used.io)) {
-                (Some(then), Some(now)) if now >= then => moved = (now - then).saturating_add(moved),
-                _ => return Value::Unknown("the exporter may not read it"),
-            }
-        }
-        #[expect(clippy::cast_precision_loss, reason = "2^53 bytes in one window are not to be expected")]
-        let moved = moved as f64;
-        Value::Number(moved / self.length.as_secs_f64())
+    pub(super) fn of(&self, process: usize) -> &[(u32, u32)] {
+        let at = |place| self.begins.get(place).map(|begin| *begin as usize);
+        let Some((begin, end)) = at(process).zip(at(process + 1)) else { return &[] };
+        self.all.get(begin..end).unwrap_or_default()
     }
 }
-
-fn find(members: &[Entry], key: Key) -> Option<&Entry> {
-    members.binary_search_by_key(&key, |entry| entry.key).ok().map(|place| &members[place])
-}
-
-/// A tick of the kernel's account of CPU time, and a little more for rounding.
-const EPSILON: f64 = 0.011;

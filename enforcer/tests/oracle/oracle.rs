@@ -86,8 +86,8 @@ pub(crate) struct Oracle {
     /// Decided, and perhaps begun, when a restart came.
     begun: Vec<String>,
     paused: bool,
-    /// Milliseconds since the epoch; none where an admin has to end it.
-    paused_until: Option<u64>,
+    /// When, on which boot, and for how many milliseconds; none where an admin has to end it.
+    pause: Option<(Now, Option<String>, u64)>,
     outside: BTreeSet<Hold>,
     matches: u64,
     match_numbers: BTreeMap<(Arc<str>, String), u64>,
@@ -125,7 +125,7 @@ impl Oracle {
             refused: BTreeSet::new(),
             begun: Vec::new(),
             paused: false,
-            paused_until: None,
+            pause: None,
             outside: BTreeSet::new(),
             matches: 0,
             match_numbers: BTreeMap::new(),
@@ -155,13 +155,14 @@ impl Oracle {
         self.waiting = None;
     }
 
-    pub(crate) fn pause(&mut self, until: Option<u64>) {
-        (self.paused, self.paused_until) = (true, until);
+    pub(crate) fn pause(&mut self, now: Now, ms: Option<u64>) {
+        let boot = self.last.as_ref().and_then(|(boot, _)| boot.clone());
+        (self.paused, self.pause) = (true, ms.map(|ms| (now, boot, ms)));
         self.waiting = None;
     }
 
     pub(crate) fn resume(&mut self) {
-        self.paused = false;
+        (self.paused, self.pause) = (false, None);
         (self.failures, self.failures_in_all, self.failure_open) = (0, 0, false);
         // An admin has seen that so many match: it opens again once fewer have.
         self.mass_seen |= self.mass_possible;
@@ -307,8 +308,15 @@ impl Oracle {
             self.waiting = None;
         }
         let wall = u64::try_from(now.wall.as_millis()).unwrap();
-        if self.paused_until.is_some_and(|until| until <= wall) {
-            (self.paused, self.paused_until) = (false, None);
+        // The wall may be stepped; the time since boot says how long it was, as long as it is the same boot.
+        let over = |(since, boot, ms): &mut (Now, Option<String>, u64)| {
+            let same = boot.is_some() && *boot == view.snapshot.boot_id;
+            let passed =
+                if same { now.boot.checked_sub(since.boot) } else { now.wall.checked_sub(since.wall) };
+            passed.unwrap_or_default().as_millis() >= u128::from(*ms)
+        };
+        if self.pause.take_if(over).is_some() {
+            self.paused = false;
         }
         let sight = Sight::new(view);
         let found = self.find(&sight, missed, wall);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_enforcer::engine::{Engine, Holds, Now, Pause};
+use bailiff_enforcer::engine::{Engine, Holds, Now};
 use bailiff_enforcer::policy::Mode;
 use bailiff_enforcer::verdict::{Hold, Outcome, Report};
 use bailiff_enforcer::view::View;
@@ -327,7 +327,7 @@ impl Walk {
             }
             Event::Reload(plan, cap) => self.reload(plan, *cap),
             Event::Restart { reboot } => self.restart(*reboot),
-            Event::Pause(ms) => self.pause(ms.map(|ms| self.world.wall_ms() + ms)),
+            Event::Pause(ms) => self.pause(*ms),
             Event::Resume => {
                 self.engine.resume();
                 self.oracle.resume();
@@ -345,10 +345,10 @@ impl Walk {
         }
     }
 
-    fn pause(&mut self, until: Option<u64>) -> Result<(), String> {
-        let pause = Pause { until: until.map(Duration::from_millis), reason: "a test".to_owned() };
-        let cancel = self.engine.pause(pause);
-        self.oracle.pause(until);
+    fn pause(&mut self, ms: Option<u64>) -> Result<(), String> {
+        let length = ms.map(Duration::from_millis);
+        let cancel = self.engine.pause(self.now(0), length, "a test".to_owned());
+        self.oracle.pause(self.now(0), ms);
         let flying = self.acting.as_ref().map(|(id, ..)| *id);
         ensure!(cancel == flying, "a pause cancels {cancel:?}, not {flying:?}");
         Ok(())

@@ -4,6 +4,8 @@
 
 mod node;
 
+use std::time::Duration;
+
 use bailiff_enforcer::engine::{Holds, Skip};
 use bailiff_enforcer::verdict::{Hold, Outcome};
 
@@ -485,6 +487,16 @@ fn a_reload_begins_anew_with_what_has_changed() {
         ["", "", "4100 due terminate", "4100 terminate"],
         "nobody is ended for time it only watched"
     );
+}
+
+#[test]
+fn a_step_of_the_wall_clock_ends_no_pause() {
+    let mut node = Node::new(&terminate());
+    node.run("FFT");
+    node.pause_for(Duration::from_millis(BEAT * 4));
+    node.wall_offset += 3_600_000;
+    assert_eq!(node.run("TTT"), ["4100 withheld terminate: paused", "", ""]);
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
 }
 
 #[test]

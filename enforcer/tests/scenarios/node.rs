@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_enforcer::engine::{Engine, Now, Pause, Skip};
+use bailiff_enforcer::engine::{Engine, Now, Skip};
 use bailiff_enforcer::policy::{self, Mode, Policy};
 use bailiff_enforcer::verdict::{Outcome, Report, Verdict, What};
 use bailiff_enforcer::view::View;
@@ -45,7 +45,7 @@ pub(crate) struct Node {
     pub(crate) boot_ms: u64,
     pub(crate) interval: u64,
     policy: Arc<Policy>,
-    wall_offset: u64,
+    pub(crate) wall_offset: u64,
     view: Option<Arc<View>>,
     /// The deed in flight, and all before.
     pub(crate) deeds: Vec<u64>,
@@ -157,7 +157,11 @@ impl Node {
     }
 
     pub(crate) fn pause(&mut self) -> Option<u64> {
-        self.engine.pause(Pause { until: None, reason: "upgrade".to_owned() })
+        self.engine.pause(self.now(0), None, "upgrade".to_owned())
+    }
+
+    pub(crate) fn pause_for(&mut self, length: Duration) {
+        self.engine.pause(self.now(0), Some(length), "upgrade".to_owned());
     }
 
     pub(crate) fn reload(&mut self, rules: &str) -> Option<u64> {

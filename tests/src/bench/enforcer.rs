@@ -81,7 +81,8 @@ impl Court {
             self.send(1);
             self.judged();
         }
-        // A beat lasts longer than the disk needs; these are sent without one.
+        // A beat lasts longer than what is done at the decision: the state's way to the disk, a look at everybody.
+        std::thread::park_timeout(BEAT / 10);
         until("the state to be on the disk", || {
             self.metric("bailiff_hold_active{hold=\"state\"}").filter(|held| *held == 0.0)
         });

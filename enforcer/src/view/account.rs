@@ -1,0 +1,206 @@
+//! What processes of two snapshots have used between them: CPU time, and what went to and from storage.
+
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+use bailiff_snapshot::wire;
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+
+use super::{Target, TargetId, View};
+use crate::value::Value;
+
+pub(super) const NO_WINDOW: Value = Value::Unknown("no snapshot before");
+
+/// A pid and a start tick.
+type Key = (u32, u64);
+
+/// What is compared of every process of a snapshot with the snapshot before, close together in memory.
+#[derive(Debug, Clone)]
+pub(super) struct Account {
+    /// By place in the snapshot.
+    holders: Vec<Option<Entry>>,
+    relatives: Vec<Entry>,
+    /// The places of both by key, relatives after holders.
+    places: HashMap<Key, u32>,
+    hasher: DefaultHashBuilder,
+    /// The targets' places in the view, by name.
+    targets: HashTable<u32>,
+}
+
+/// A process, and what it has used where that was read.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    key: Key,
+    used: Option<Used>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Used {
+    /// CPU time of its own, seconds.
+    own: f64,
+    /// CPU time of children that it waited for, seconds.
+    reaped: f64,
+    /// Bytes to and from storage.
+    io: Option<u64>,
+    parent: u32,
+}
+
+impl Used {
+    fn cpu(&self) -> f64 {
+        self.own + self.reaped
+    }
+}
+
+impl Account {
+    pub(super) fn of(snapshot: &wire::Snapshot, targets: &[Target]) -> Self {
+        let holders: Vec<Option<Entry>> = snapshot.processes.iter().map(holder).collect();
+        let relatives: Vec<Entry> = snapshot.relatives.iter().flatten().map(relative).collect();
+        let all = holders.iter().copied().chain(relatives.iter().copied().map(Some)).zip(0..);
+        let places = all.filter_map(|(entry, place)| Some((entry?.key, place))).collect();
+        let hasher = DefaultHashBuilder::default();
+        let mut table = HashTable::with_capacity(targets.len());
+        for (target, place) in targets.iter().zip(0..) {
+            let rehash = |place: &u32| hasher.hash_one(&targets[*place as usize].id);
+            table.insert_unique(hasher.hash_one(&target.id), place, rehash);
+        }
+        Self { holders, relatives, places, hasher, targets: table }
+    }
+
+    fn used(&self, key: Key) -> Option<Used> {
+        let place = *self.places.get(&key)? as usize;
+        match self.holders.get(place) {
+            Some(entry) => (*entry)?.used,
+            None => self.relatives.get(place - self.holders.len())?.used,
+        }
+    }
+
+    /// The target of this name, of the view that this is of.
+    fn target<'v>(&self, view: &'v View, id: &TargetId) -> Option<&'v Target> {
+        let named = |place: &u32| view.targets.get(*place as usize).is_some_and(|target| target.id == *id);
+        let place = self.targets.find(self.hasher.hash_one(id), named)?;
+        view.targets.get(*place as usize)
+    }
+
+    /// Who is in a target of its snapshot, in order.
+    fn members(&self, target: &Target) -> Vec<Entry> {
+        let holders = target.processes.iter().filter_map(|place| *self.holders.get(*place)?);
+        let relatives = target.relatives.iter().flatten();
+        let relatives = relatives.filter_map(|place| self.relatives.get(*place).copied());
+        let mut members: Vec<Entry> = holders.chain(relatives).collect();
+        members.sort_unstable_by_key(|entry| entry.key);
+        members
+    }
+}
+
+fn holder(process: &wire::Process) -> Option<Entry> {
+    let used = process.facts.as_ref().and_then(|facts| {
+        Some(Used {
+            own: facts.cpu_seconds,
+            reaped: facts.reaped_cpu_seconds?,
+            io: facts.io_bytes,
+            parent: facts.ppid,
+        })
+    });
+    Some(Entry { key: (process.pid, process.start_ticks?), used })
+}
+
+fn relative(relative: &wire::Relative) -> Entry {
+    let used = Used {
+        own: relative.cpu_seconds,
+        reaped: relative.reaped_cpu_seconds,
+        io: None,
+        parent: relative.ppid,
+    };
+    Entry { key: (relative.pid, relative.start_ticks), used: Some(used) }
+}
+
+/// Two snapshots and the time between them.
+pub(super) struct Window<'a> {
+    pub(super) length: Duration,
+    pub(super) before: &'a View,
+    pub(super) now: &'a Account,
+}
+
+impl Window<'_> {
+    /// CPU time of all its processes in the window, and of children that ended in it and were waited for.
+    pub(super) fn cpu(&self, target: &Target) -> Value {
+        let then = &self.before.account;
+        let Some(past) = then.target(self.before, &target.id) else { return NO_WINDOW };
+        let (Some(_), Some(_)) = (&target.relatives, &past.relatives) else {
+            return Value::Unknown("its other processes were not looked for");
+        };
+        let here = self.now.members(target);
+        let there = then.members(past);
+        let mut spent = 0.0;
+        for entry in &here {
+            let Some(used) = entry.used else { return Value::Unknown("CPU time was not read") };
+            let before = match find(&there, entry.key) {
+                Some(Entry { used: None, .. }) => {
+                    return Value::Unknown("CPU time was not read at the snapshot before");
+                }
+                Some(Entry { used, .. }) => *used,
+                // It was in another target, or not there at all: then all of its time is of this window.
+                None => then.used(entry.key),
+            };
+            spent += used.cpu() - before.map_or(0.0, |used| used.cpu());
+        }
+        let gone = there.iter().filter(|entry| find(&here, entry.key).is_none());
+        let Some(ended) = self.ended(gone, &here) else { return self.at_least(spent) };
+        match spent - ended {
+            spent if spent < -EPSILON => Value::Unknown("CPU time went back"),
+            spent => Value::Number(spent.max(0.0) / self.length.as_secs_f64()),
+        }
+    }
+
+    /// What processes that have ended had used before this window, and what their parents' figures now hold as
+    /// well; none where a parent did not wait for its child, so that the child's last work is not known.
+    fn ended<'e>(&self, gone: impl Iterator<Item = &'e Entry>, here: &[Entry]) -> Option<f64> {
+        let mut by_parent: Vec<(u32, f64)> = Vec::new();
+        for entry in gone {
+            let used = entry.used?;
+            match by_parent.iter_mut().find(|(parent, _)| *parent == used.parent) {
+                Some((_, sum)) => *sum += used.cpu(),
+                None => by_parent.push((used.parent, used.cpu())),
+            }
+        }
+        let mut sum = 0.0;
+        for (parent, ended) in by_parent {
+            let parent = here.iter().find(|entry| entry.key.0 == parent)?;
+            let waited = parent.used?.reaped - self.before.account.used(parent.key)?.reaped;
+            if waited + EPSILON < ended {
+                return None;
+            }
+            sum += ended;
+        }
+        Some(sum)
+    }
+
+    fn at_least(&self, spent: f64) -> Value {
+        Value::AtLeast(spent.max(0.0) / self.length.as_secs_f64())
+    }
+
+    /// Bytes a second of those that hold memory.
+    pub(super) fn io(&self, target: &Target) -> Value {
+        let mut moved = 0_u64;
+        for place in &target.processes {
+            let Some(Entry { key, used }) = self.now.holders.get(*place).copied().flatten() else {
+                return NO_WINDOW;
+            };
+            let Some(then) = self.before.account.used(key) else { return NO_WINDOW };
+            match (then.io, used.and_then(|used| used.io)) {
+                (Some(then), Some(now)) if now >= then => moved = (now - then).saturating_add(moved),
+                _ => return Value::Unknown("the exporter may not read it"),
+            }
+        }
+        #[expect(clippy::cast_precision_loss, reason = "2^53 bytes in one window are not to be expected")]
+        let moved = moved as f64;
+        Value::Number(moved / self.length.as_secs_f64())
+    }
+}
+
+fn find(members: &[Entry], key: Key) -> Option<&Entry> {
+    members.binary_search_by_key(&key, |entry| entry.key).ok().map(|place| &members[place])
+}
+
+/// A tick of the kernel's account of CPU time, and a little more for rounding.
+const EPSILON: f64 = 0.011;
