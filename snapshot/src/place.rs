@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Container, pod, job, unit and session of a process.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
     /// The cgroup path: of version 2, or of version 1's systemd hierarchy.
     pub cgroup: String,

@@ -3,6 +3,7 @@
 //! ignores what it does not know, and refuses another version.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -201,7 +202,7 @@ pub struct Facts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Container, pod, job, unit.
-    pub place: Place,
+    pub place: Arc<Place>,
     /// Command line, redacted, where asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
@@ -371,7 +372,7 @@ impl From<&crate::Facts> for Facts {
             ppid: facts.ppid,
             uid: facts.uid,
             user: facts.user.clone(),
-            place: facts.place.clone(),
+            place: facts.place.clone().into(),
             command: facts.command.clone(),
             cpu_seconds: facts.cpu_seconds,
             io_bytes: facts.io.map(|io| io.read_bytes.saturating_add(io.write_bytes)),

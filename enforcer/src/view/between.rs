@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_snapshot::wire;
-use hashbrown::HashMap;
+use bailiff_snapshot::{Place, wire};
+use hashbrown::{HashMap, HashSet};
 
 use super::account::{Account, NO_WINDOW, Window};
 use super::{Target, TargetId, View};
@@ -14,6 +14,7 @@ impl View {
     /// The view of a snapshot. The view before is for what only two can tell: use of CPU and storage.
     #[must_use]
     pub fn between(before: Option<&Self>, mut snapshot: wire::Snapshot) -> Self {
+        share_places(&mut snapshot);
         snapshot.processes.shrink_to_fit();
         snapshot.relatives.iter_mut().for_each(Vec::shrink_to_fit);
         snapshot.gpus.iter_mut().for_each(|gpu| gpu.holders.shrink_to_fit());
@@ -154,6 +155,14 @@ impl<'a> Maker<'a> {
 
 fn role(process: &wire::Process) -> Option<&str> {
     process.facts.as_ref()?.role.as_deref()
+}
+
+/// Most run in a few places: what is known of one is kept once.
+fn share_places(snapshot: &mut wire::Snapshot) {
+    let mut met: HashSet<Arc<Place>> = HashSet::new();
+    for facts in snapshot.processes.iter_mut().filter_map(|process| process.facts.as_mut()) {
+        facts.place = Arc::clone(met.get_or_insert_with(&facts.place, Arc::clone));
+    }
 }
 
 /// What each process of a snapshot holds: a GPU's place, and the place among its holders.

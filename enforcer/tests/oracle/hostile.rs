@@ -180,7 +180,7 @@ fn process(dice: &mut Dice) -> wire::Process {
             ppid: pid(dice),
             uid: dice.pick(&[None, Some(1000), Some(1000), Some(0), Some(u32::MAX)]),
             user: maybe(dice, text),
-            place: Place { cgroup: text(dice), ..Place::default() },
+            place: Place { cgroup: text(dice), ..Place::default() }.into(),
             command: maybe(dice, text),
             cpu_seconds: real(dice),
             io_bytes: maybe(dice, number),

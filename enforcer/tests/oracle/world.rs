@@ -332,7 +332,8 @@ impl Slot {
                 cgroup: "/made.slice".to_owned(),
                 container: self.contained.then(|| "c0ffee".to_owned()),
                 ..Place::default()
-            },
+            }
+            .into(),
             command: None,
             cpu_seconds: self.cpu,
             io_bytes: None,

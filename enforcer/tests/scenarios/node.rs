@@ -248,7 +248,7 @@ impl Node {
                 ppid: 3000,
                 uid: process.uid,
                 user: process.uid.map(|uid| format!("user-{uid}")),
-                place: Place { cgroup: "/made.slice".to_owned(), ..Place::default() },
+                place: Place { cgroup: "/made.slice".to_owned(), ..Place::default() }.into(),
                 command: None,
                 cpu_seconds: 1.0,
                 io_bytes: None,

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bailiff_snapshot::{Place, stat, wire};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::programs;
@@ -98,6 +99,19 @@ impl Court {
             self.metric("bailiff_deed_in_flight").filter(|flying| *flying == 0.0)
         });
         took
+    }
+
+    /// The floor: ends the last holder with a signal of our own; gives the time from the signal to its end.
+    ///
+    /// # Panics
+    /// Where it is not ended.
+    pub fn end_without(&mut self) -> Duration {
+        let mut victim = self.holders.pop().expect("a holder is left").child;
+        let began = Instant::now();
+        let pid = Pid::from_child(&victim);
+        kill_process(pid, Signal::TERM).expect("our own child");
+        victim.wait().expect("our own child");
+        began.elapsed()
     }
 
     /// Waits until the last snapshot was judged.

@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bailiff_snapshot::{Place, ProcessKey, wire};
+use bailiff_snapshot::{ProcessKey, wire};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -315,7 +315,7 @@ fn process(listed: &Listed) -> wire::Process {
         ppid: 1,
         uid: Some(NOBODY),
         user: None,
-        place: Place::default(),
+        place: Arc::default(),
         command: None,
         cpu_seconds: 0.0,
         io_bytes: Some(listed.io_bytes),

@@ -171,7 +171,7 @@ impl<'a> Rebuild<'a> {
                 exe: None,
                 groups: None,
                 role: None,
-                place,
+                place: place.into(),
             }
         });
         wire::Process { pid, start_ticks, first_seq: first, state: row.state.to_owned(), facts }

@@ -104,7 +104,7 @@ impl Who {
             ppid: process.parent.unwrap_or(1),
             uid,
             user: uid.map(|_| process.user.clone().unwrap_or_else(|| "user".to_owned())),
-            place,
+            place: place.into(),
             command: process.cmdline.clone(),
             cpu_seconds: 0.0,
             io_bytes: None,
