@@ -99,7 +99,7 @@ pub enum Home {
 }
 
 /// A cgroup's path of more bytes names no workload.
-const LONGEST_PATH: usize = 1024;
+pub const LONGEST_PATH: usize = 1024;
 
 impl Home {
     /// Understands a place.

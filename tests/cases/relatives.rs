@@ -173,6 +173,15 @@ fn who_is_in_the_same_container_or_unit_is_told_and_nobody_else() {
 }
 
 #[test]
+fn a_path_that_nobody_needs_so_long_is_not_told() {
+    let deep = format!("0::/{}\n", "nested/".repeat(300));
+    let child = Process { ppid: 4100, session: Some(4100), cgroup: deep, ..Process::new(4200) };
+    let procfs = Procfs::new().with(&Process::new(4100)).with(&child);
+    let snapshot = Watched::over(&procfs, &[4100]).told();
+    assert_eq!(relative(&snapshot, 4200).map(|other| other.cgroup.as_str()), Some(""));
+}
+
+#[test]
 fn a_leader_that_exited_is_told_as_what_it_is() {
     let session = "0::/system.slice/nb.service\n";
     let of_unit = |process: Process| Process { cgroup: session.into(), ..process };

@@ -123,7 +123,9 @@ impl Daemon {
         if let Some(deed) = reloaded.cancel {
             self.hand.cancel(deed);
         }
-        self.notices.keep(&self.engine.policy().channels);
+        let policy = Arc::clone(self.engine.policy());
+        self.notices.keep(&policy.channels);
+        self.flagged.retain(|(rule, _), _| policy.rules.iter().any(|other| other.name == *rule));
         self.accept();
         self.save();
     }

@@ -308,16 +308,7 @@ impl Oracle {
             self.waiting = None;
         }
         let wall = u64::try_from(now.wall.as_millis()).unwrap();
-        // The wall may be stepped; the time since boot says how long it was, as long as it is the same boot.
-        let over = |(since, boot, ms): &mut (Now, Option<String>, u64)| {
-            let same = boot.is_some() && *boot == view.snapshot.boot_id;
-            let passed =
-                if same { now.boot.checked_sub(since.boot) } else { now.wall.checked_sub(since.wall) };
-            passed.unwrap_or_default().as_millis() >= u128::from(*ms)
-        };
-        if self.pause.take_if(over).is_some() {
-            self.paused = false;
-        }
+        self.end_pause(now, view);
         let sight = Sight::new(view);
         let found = self.find(&sight, missed, wall);
         self.failed.retain(|id, traces| {
@@ -337,6 +328,19 @@ impl Oracle {
         self.picked_steps(&stage)?;
         self.deeds(&stage)?;
         self.waited(&stage, missed > 0 || late)
+    }
+
+    /// The wall may be stepped; the time since boot says how long a pause was, as long as it is the same boot.
+    fn end_pause(&mut self, now: Now, view: &View) {
+        let over = |(since, boot, ms): &mut (Now, Option<String>, u64)| {
+            let same = boot.is_some() && *boot == view.snapshot.boot_id;
+            let passed =
+                if same { now.boot.checked_sub(since.boot) } else { now.wall.checked_sub(since.wall) };
+            passed.unwrap_or_default().as_millis() >= u128::from(*ms)
+        };
+        if self.pause.take_if(over).is_some() {
+            self.paused = false;
+        }
     }
 
     /// Feeds every track, and tells what is true of everybody now.

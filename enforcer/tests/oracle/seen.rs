@@ -209,20 +209,7 @@ impl Seen<'_> {
                 Value::AtLeast(used) if used * 100.0 > f64::from(*max) => Truth::False,
                 _ => Truth::Unknown,
             },
-            Cond::VramMin(mib) => {
-                let held = self.holdings();
-                let known: u64 = held.iter().filter_map(|(_, holder)| holder.memory).sum();
-                let complete = held.iter().all(|(_, holder)| holder.memory.is_some());
-                if held.iter().all(|(_, holder)| holder.memory.is_none()) {
-                    Truth::Unknown
-                } else if known >= mib * MIB {
-                    Truth::True
-                } else if complete && !blind(self.snapshot) {
-                    Truth::False
-                } else {
-                    Truth::Unknown
-                }
-            }
+            Cond::VramMin(mib) => self.holds_at_least(mib * MIB),
             Cond::VramFreeBelow(mib) => match self.gpu.and_then(|gpu| gpu.memory.as_ref()) {
                 Some(memory) => (memory.free < mib * MIB).into(),
                 None => Truth::Unknown,
@@ -250,6 +237,21 @@ impl Seen<'_> {
                 }
             }
             Cond::All(_) | Cond::Any(_) | Cond::Not(_) => unreachable!("these are no leaves"),
+        }
+    }
+
+    fn holds_at_least(&self, bytes: u64) -> Truth {
+        let held = self.holdings();
+        let known: u64 = held.iter().filter_map(|(_, holder)| holder.memory).sum();
+        let complete = held.iter().all(|(_, holder)| holder.memory.is_some());
+        if held.iter().all(|(_, holder)| holder.memory.is_none()) {
+            Truth::Unknown
+        } else if known >= bytes {
+            Truth::True
+        } else if complete && !blind(self.snapshot) {
+            Truth::False
+        } else {
+            Truth::Unknown
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_snapshot::stat::{self, Stat};
-use bailiff_snapshot::workload::Home;
+use bailiff_snapshot::workload::{Home, LONGEST_PATH};
 use bailiff_snapshot::{Place, ProcessKey, State};
 
 use super::files::{Folder, Missing};
@@ -150,7 +150,10 @@ fn cgroup(known: &mut HashMap<Box<[u8]>, Arc<Cgroup>>, text: &[u8]) -> Arc<Cgrou
         return Arc::clone(cgroup);
     }
     let place = Place::parse(&String::from_utf8_lossy(text));
-    let cgroup = Arc::new(Cgroup { home: Home::of(&place), path: place.cgroup.into() });
+    let home = Home::of(&place);
+    // Users who may nest cgroups must not make a line of the stream that nobody reads.
+    let path = Some(place.cgroup).filter(|path| path.len() <= LONGEST_PATH).unwrap_or_default();
+    let cgroup = Arc::new(Cgroup { home, path: path.into() });
     known.insert(text.into(), Arc::clone(&cgroup));
     cgroup
 }
