@@ -81,6 +81,9 @@ fn status_and_explain_tell_how_it_stands() {
     assert_eq!((json.as_array().unwrap().len(), &json[1]["outcome"]), (2, &json!("false")));
     let nobody = said(&enforcer.run(&["explain", "--pid", "1"]));
     assert!(nobody.contains("no target with process 1"), "{nobody}");
+    let wrong = enforcer.run(&["explain", "--rule", "idel"]);
+    assert!(!wrong.status.success());
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("there is no rule \"idel\""), "{wrong:?}");
 }
 
 #[test]

@@ -115,7 +115,11 @@ fn stream(status: &Status, now: Now, ink: Ink, text: &mut String) {
     };
     let what = format!("{}, {seen}", stream.path);
     if stream.connected {
-        return tell("stream", &what, str::to_owned, text);
+        tell("stream", &what, str::to_owned, text);
+        for source in &stream.silent {
+            tell("unknown", &format!("what depends on {source}"), |part| ink.bad(part), text);
+        }
+        return;
     }
     let why = stream.trouble.as_deref().unwrap_or("not connected");
     tell("stream", &format!("{what}; down: {why}"), |part| ink.bad(part), text);
@@ -129,7 +133,8 @@ fn withheld(status: &Status, now: Now, ink: Ink, text: &mut String) {
     for held in &status.holds {
         let until =
             held.until.map_or_else(String::new, |until| format!(", for {} more", to_come(until, now)));
-        let detail = if held.detail.is_empty() { String::new() } else { format!(" ({})", held.detail) };
+        let said = held.detail.is_empty() || held.detail == held.hold.meaning();
+        let detail = if said { String::new() } else { format!(" ({})", held.detail) };
         tell("held", &format!("{}{until}{detail}", held.hold.meaning()), bad, text);
     }
     for open in &status.breakers {

@@ -157,7 +157,7 @@ impl Answers for Desk {
 pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), Stop> {
     let (policy, file) = reload::first(&settings.rules)?;
     let listeners = listen::open(&settings.web.listen).context("cannot serve")?;
-    let control = Socket::open(&settings.control, "the control socket").context("cannot be asked")?;
+    let control = Socket::open(&settings.control, "control").context("cannot be asked")?;
     let group = control.group().context("cannot tell whose the control socket is")?;
     let (daemon, reports) = Daemon::open(settings, policy, file)?;
     let (reloads_to, reloads) = channel(1);
@@ -325,6 +325,7 @@ impl Daemon {
                 stream.seq = Some(view.snapshot.seq);
                 stream.seen_boot_ms = Some(view.snapshot.boot_ms);
                 stream.interval_ms = Some(view.snapshot.interval_ms);
+                stream.silent = silent(&view);
                 stream.tick_seconds = Some(now().boot.saturating_sub(began.boot).as_secs_f64());
                 self.status.counters.snapshots += 1;
                 self.save_sometimes();
@@ -382,6 +383,10 @@ impl Daemon {
         self.keeper.finish().await;
     }
 
+    fn has_rule(&self, name: &str) -> bool {
+        self.engine.policy().rules.iter().any(|rule| *rule.name == *name)
+    }
+
     /// What a question is answered with.
     fn answer(&mut self, peer: &Peer, question: &Value, group: u32) -> Answer {
         let question = match serde_json::from_value::<Question>(question.clone()) {
@@ -393,6 +398,10 @@ impl Daemon {
         }
         match question {
             Question::Status => standing::answer(&self.status).into(),
+            Question::Explain { rule: Some(rule), .. } if !self.has_rule(&rule) => {
+                control::refusal(&format!("there is no rule {rule:?}; status lists those that are in force"))
+                    .into()
+            }
             Question::Explain { pid, rule } => {
                 let told = self.engine.explain(now(), &crate::engine::Question { pid, rule });
                 serde_json::json!({"ok": true, "explanation": told}).into()
@@ -402,6 +411,11 @@ impl Daemon {
             Question::Reload => reload::answer(&self.reread("asked over the control socket")).into(),
         }
     }
+}
+
+fn silent(view: &View) -> Vec<String> {
+    let down = view.snapshot.sources.iter().filter(|(_, source)| !source.up);
+    down.map(|(name, source)| format!("{name}: {}", source.fault.as_deref().unwrap_or("no answer"))).collect()
 }
 
 const fn skipped(skip: Skip) -> Skipped {

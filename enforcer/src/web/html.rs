@@ -60,7 +60,8 @@ fn stream(status: &Status, now: Now) -> String {
     let age =
         stream.age(now.boot).map_or_else(|| "no snapshot yet".to_owned(), |age| format!("{} ago", Span(age)));
     match (&stream.trouble, stream.connected) {
-        (_, true) => age,
+        (_, true) if stream.silent.is_empty() => age,
+        (_, true) => format!("{age}; unknown is what depends on {}", stream.silent.join(", ")),
         (Some(why), false) => format!("{age}; the stream is down: {why}"),
         (None, false) => format!("{age}; the stream is down"),
     }

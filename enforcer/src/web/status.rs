@@ -316,6 +316,9 @@ pub struct Stream {
     pub interval_ms: Option<u64>,
     /// How long it took to judge, in seconds.
     pub tick_seconds: Option<f64>,
+    /// Its sources that did not answer, and why.
+    #[serde(default)]
+    pub silent: Vec<String>,
 }
 
 impl Stream {
