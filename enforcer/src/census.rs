@@ -89,6 +89,13 @@ impl Table {
         Self { people, children }
     }
 
+    /// With these as they are now.
+    #[must_use]
+    pub fn with(mut self, people: impl IntoIterator<Item = Person>) -> Self {
+        self.people.extend(people.into_iter().map(|person| (person.stat.key.pid, person)));
+        Self::sorted(self.people)
+    }
+
     /// Whoever this is, if it still is.
     #[must_use]
     pub fn get(&self, key: ProcessKey) -> Option<&Person> {

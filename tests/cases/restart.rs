@@ -123,6 +123,20 @@ fn budgets_are_kept() {
 
 /// Asked to end, it gives up the deed that it is in: the log has what was sent, and no KILL follows.
 #[test]
+fn a_state_that_nobody_understands_is_a_pause() {
+    let node = Node::new(&rules("30s", 6));
+    let state = node.home.path().join("state");
+    std::fs::create_dir_all(&state).unwrap();
+    std::fs::write(state.join("state.json"), "{\"orderly\": true}").unwrap();
+    let tenant = Tenant::stubborn(&node.home);
+    node.hold(&tenant, 0, "used: 1GiB");
+    let enforcer = node.home.enforcer(&[]);
+    enforcer.until_waits(tenant.pid(), "paused");
+    assert!(tenant.lives() && tenant.asked() == 0);
+    assert!(state.join("state.json.unread").exists(), "and what it was is kept");
+}
+
+#[test]
 fn asked_to_end_in_the_grace() {
     let node = Node::new(&rules("30s", 6));
     let tenant = Tenant::stubborn(&node.home);

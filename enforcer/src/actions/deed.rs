@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::audit::{After, Record};
 use crate::guard::{Limits, Protect, Root};
@@ -27,6 +28,8 @@ pub struct Deed {
     pub policy: Arc<str>,
     /// What the guard goes by.
     pub limits: Limits,
+    /// Later than this, since boot, it is not begun: what confirmed it is old then.
+    pub until: Option<Duration>,
 }
 
 impl Deed {
@@ -48,7 +51,15 @@ impl Deed {
                 spared: BTreeSet::new(),
                 protect: None,
             },
+            until: None,
         })
+    }
+
+    /// To be begun by then, since boot, or not at all.
+    #[must_use]
+    pub fn beginning_by(mut self, until: Duration) -> Self {
+        self.until = Some(until);
+        self
     }
 
     /// With processes that must live whatever a rule says: the exporter's.

@@ -75,11 +75,20 @@ impl<'a> Group<'a> {
         };
         let wanted = group.wanted();
         group.held = group.hold(&wanted)?;
+        group.let_go();
         let found = group.found();
         group.notes = guard::identify(&deed.subject, &found)?;
         group.owner = owner(deed, &found)?;
         guard::permit(group.owner, &found, &ourselves(&group.table), &deed.limits)?;
         Ok(group)
+    }
+
+    /// Lets those go who, now that they were read in hand, turn out not to belong to it.
+    fn let_go(&mut self) {
+        let people = self.held.iter().map(|held| held.found.person.clone());
+        self.table = std::mem::take(&mut self.table).with(people);
+        let wanted = self.wanted();
+        self.held.retain(|held| wanted.get(&held.found.key().pid) == Some(&held.found.key()));
     }
 
     /// Reads those that live again, takes hold of those that came since, and asks the guard about them all. Tells

@@ -70,7 +70,8 @@ impl Hand {
                 match task {
                     Task::Prepare(until) => (prepared, coming) = (worker.prepare(), Some(until)),
                     Task::Deed(deed) => {
-                        let report = worker.act(&deed, prepared.take());
+                        let fresh = prepared.take().filter(|(_, good): &(_, Deadline)| !good.passed());
+                        let report = worker.act(&deed, fresh.map(|(table, _)| table));
                         coming = None;
                         worker.inbox.done();
                         // Nobody listens while the program ends; the audit log has it.

@@ -16,7 +16,7 @@ use crate::view::View;
 /// Where a poll fails, for want of memory, it is tried again after this long.
 const AGAIN: Duration = Duration::from_millis(100);
 /// What was looked up for a deed that is coming is not older than this.
-const FRESH: Duration = Duration::from_secs(1);
+pub(super) const FRESH: Duration = Duration::from_millis(250);
 
 /// What has been told.
 #[derive(Debug, Default)]

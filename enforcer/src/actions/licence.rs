@@ -1,6 +1,7 @@
 //! Where watching and enforcing part, and the only place that knows of it: whatever does harm asks for a
 //! [`Licence`], and nothing but [`carry_out`] makes one, once the audit log has the deed on disk.
 
+use super::clock;
 use super::deed::Deed;
 use super::ending::Ending;
 use crate::audit::{Audit, BEGUN};
@@ -16,6 +17,9 @@ pub(super) fn carry_out(audit: &Audit, deed: &Deed, act: impl FnOnce(&Licence) -
     match deed.mode {
         Mode::Watch => Ending::new(Outcome::Watched, "the rule watches; all but the deed was done"),
         Mode::Enforce => match audit.record(&deed.record(BEGUN, "", None)) {
+            Ok(()) if deed.until.is_some_and(|until| clock::since_boot() > until) => {
+                Ending::new(Outcome::Cancelled, "it took too long to begin; what was seen is old")
+            }
             Ok(()) => act(&Licence(())),
             Err(error) => Ending::new(Outcome::Refused, error.to_string()),
         },

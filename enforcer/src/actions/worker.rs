@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use bailiff_snapshot::ProcessKey;
 
+use super::clock::Deadline;
 use super::deed::Deed;
 use super::ending::Ending;
 use super::group::Group;
 use super::hand::Settings;
-use super::inbox::Inbox;
+use super::inbox::{FRESH, Inbox};
 use super::licence::carry_out;
 use super::terminate::Termination;
 use super::{exec, mps, signal};
@@ -55,9 +56,11 @@ impl Worker {
         Report { id: deed.id, outcome: ending.outcome, detail: ending.detail, released: ending.released }
     }
 
-    /// Looks at everybody, for a deed that is coming.
-    pub(super) fn prepare(&self) -> Option<Table> {
-        Census::open(&self.settings.procfs, &self.settings.devices).ok()?.everybody().ok()
+    /// Looks at everybody, for a deed that is coming; tells how long that is good for.
+    pub(super) fn prepare(&self) -> Option<(Table, Deadline)> {
+        let good = Deadline::after(FRESH * 2);
+        let census = Census::open(&self.settings.procfs, &self.settings.devices).ok()?;
+        Some((census.everybody().ok()?, good))
     }
 
     fn end(&self, deed: &Deed, prepared: Option<Table>) -> Result<Ending, Refusal> {

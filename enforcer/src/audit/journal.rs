@@ -155,7 +155,7 @@ impl Journal {
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let size = self.ready()?.metadata()?.len();
         if size > 0 && size.saturating_add(line.len() as u64) > self.settings.max_bytes {
-            self.rotate();
+            self.rotate()?;
         }
         let torn = self.torn;
         let file = self.ready()?;
@@ -181,19 +181,21 @@ impl Journal {
     /// The file, opened anew where it is not the one at the path any more.
     fn ready(&mut self) -> io::Result<&mut File> {
         let path = &self.settings.path;
-        let held = self.file.take().filter(|file| is_at(file, path));
-        let file = match held {
-            Some(file) => file,
+        let file = match self.file.take() {
+            Some(file) if is_at(&file, path) => file,
+            Some(moved) => {
+                // Somebody has set it aside, with lines in it that are not on the disk yet.
+                moved.sync_data()?;
+                open(path)?
+            }
             None => open(path)?,
         };
         Ok(self.file.insert(file))
     }
 
     /// Sets the file aside. Where that fails it grows on: a line too many is better than one lost.
-    fn rotate(&mut self) {
-        if let Err(error) = self.sync() {
-            tracing::warn!(%error, "what is set aside of the audit log may not be on the disk");
-        }
+    fn rotate(&mut self) -> io::Result<()> {
+        self.sync()?;
         let path = &self.settings.path;
         for number in (1..self.settings.keep.max(1)).rev() {
             drop(fs::rename(aside(path, number), aside(path, number + 1)));
@@ -202,6 +204,7 @@ impl Journal {
             Ok(()) => self.file = None,
             Err(error) => tracing::warn!(%error, "the audit log cannot be set aside"),
         }
+        Ok(())
     }
 }
 

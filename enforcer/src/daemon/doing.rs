@@ -15,6 +15,9 @@ use crate::policy::{Action, Mode};
 use crate::verdict::{Hold, Outcome, Report, Verdict, What};
 use crate::web::status;
 
+/// A deed begins within this time, or a beat.
+const PROMPT: Duration = Duration::from_secs(2);
+
 /// The deed that is being done.
 #[derive(Debug)]
 pub(super) struct Doing {
@@ -93,7 +96,10 @@ impl Daemon {
             let view = view.as_deref()?;
             crate::engine::protects(&policy, view, person)
         }));
-        if self.hand.act(deed.protecting(protect)).is_err() {
+        // Another snapshot may say otherwise by then.
+        let beat = self.view.as_ref().map(|view| view.interval()).unwrap_or_default();
+        let deed = deed.protecting(protect).beginning_by(now().boot + beat.max(PROMPT));
+        if self.hand.act(deed).is_err() {
             self.landed(&refused("another deed is under way"));
         }
     }

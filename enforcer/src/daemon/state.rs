@@ -26,18 +26,37 @@ fn file(folder: &Path) -> PathBuf {
     folder.join("state.json")
 }
 
-/// Takes up what an earlier run has left. What cannot be understood is left alone and told: budgets begin anew then.
+/// Takes up what an earlier run has left. Where that cannot be understood, nobody knows which budgets are used up and
+/// whether an admin has paused: an admin has to look, and `resume`.
 pub(super) fn restore(engine: &mut Engine, folder: &Path) {
     let path = file(folder);
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
+    let read = match std::fs::read(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
-        Err(error) => return tracing::warn!(%error, path = %path.display(), "the state cannot be read"),
+        read => read.map_err(|error| error.to_string()),
     };
-    match serde_json::from_slice::<Saved>(&bytes) {
-        Ok(saved) => engine.restore(saved, now()),
-        Err(error) => tracing::warn!(%error, path = %path.display(), "the state cannot be understood"),
+    let saved = read.and_then(|bytes| understand(&bytes));
+    match saved {
+        Ok(saved) => engine.restore(once(saved, &path), now()),
+        Err(why) => {
+            let aside = path.with_extension("json.unread");
+            tracing::error!(why, path = %path.display(), "the state of an earlier run cannot be taken up; paused");
+            drop(std::fs::rename(&path, aside));
+            engine.pause(now(), None, format!("the state of an earlier run cannot be taken up: {why}"));
+        }
     }
+}
+
+fn understand(bytes: &[u8]) -> Result<Saved, String> {
+    let saved: Saved = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    if saved.understood() { Ok(saved) } else { Err("it is of another version".to_owned()) }
+}
+
+/// Streaks are taken up once: the disk forgets them first, so that after a crash nobody takes them up again.
+fn once(saved: Saved, path: &Path) -> Saved {
+    let rest = saved.clone().without_streaks();
+    let forgotten = serde_json::to_vec(&rest).map_err(std::io::Error::from);
+    let forgotten = forgotten.and_then(|bytes| disk::replace(path, &bytes));
+    if forgotten.is_ok() { saved } else { rest }
 }
 
 /// What is to be on the disk; a later one holds all that matters of those before.
@@ -113,8 +132,9 @@ impl Keeper {
     /// Ends once the last sheet was written.
     pub(super) async fn finish(self) {
         drop(self.sheets);
-        // It panics nowhere.
-        drop(self.task.await);
+        if timeout(PATIENCE, self.task).await.is_err() {
+            tracing::error!("the disk does not answer; the state of this run may be lost");
+        }
     }
 }
 

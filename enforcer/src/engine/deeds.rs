@@ -116,15 +116,17 @@ impl Deeds {
         self.turns.insert(charge.turn, charge.at);
     }
 
-    /// The id and the budgets as they are once the deed that was chosen has begun: they are on the disk before it.
-    pub(crate) fn foreseen(&self) -> (u64, Ledger) {
-        let mut ledger = self.ledger.clone();
+    /// The id, the budgets and the turns as they are once the deed that was chosen has begun: they are on the disk
+    /// before it.
+    pub(crate) fn foreseen(&self) -> (u64, Ledger, BTreeMap<Turn, Stamp>) {
+        let (mut ledger, mut turns) = (self.ledger.clone(), self.turns.clone());
         let charge = self.chosen.as_ref().and_then(|chosen| chosen.charge.clone());
         let id = self.next_id + u64::from(charge.is_some());
         if let Some(charge) = charge {
-            ledger.count(id, charge.at, &charge.subject);
+            ledger.count(id, charge.at.clone(), &charge.subject);
+            turns.insert(charge.turn, charge.at);
         }
-        (id, ledger)
+        (id, ledger, turns)
     }
 
     pub(crate) fn in_flight(&self) -> Option<u64> {

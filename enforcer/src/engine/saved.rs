@@ -19,7 +19,7 @@ use crate::policy::{Mode, Policy};
 use crate::view::TargetId;
 
 /// The version of the form.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Turns older than the longest cooldown that can be of use are forgotten.
 const OLDEST_TURN: Duration = Duration::from_hours(24 * 7);
 
@@ -77,6 +77,20 @@ pub struct Reloaded {
     pub cancel: Option<u64>,
 }
 
+impl Saved {
+    /// What is to survive any end.
+    #[must_use]
+    pub fn without_streaks(self) -> Self {
+        Self { streaks: None, ..self }
+    }
+
+    /// It is of a form that this program understands.
+    #[must_use]
+    pub const fn understood(&self) -> bool {
+        self.version == VERSION
+    }
+}
+
 impl Engine {
     /// What is to survive an orderly end.
     #[must_use]
@@ -97,13 +111,13 @@ impl Engine {
         // Before the first snapshot of this run it is what the last run has left.
         let before = self.before.as_ref().map(|(id, _)| id.clone());
         let last = self.last.as_ref().map(|view| view.snapshot.boot_id.clone());
-        let (next_id, ledger) = self.deeds.foreseen();
+        let (next_id, ledger, turns) = self.deeds.foreseen();
         Saved {
             version: VERSION,
             boot_id: last.unwrap_or(before),
             streaks: None,
             ledger,
-            turns: self.deeds.turns.iter().map(|(turn, at)| (turn.clone(), at.clone())).collect(),
+            turns: turns.into_iter().collect(),
             breakers: self.deeds.breakers.clone(),
             failed: self.deeds.failed.clone(),
             paused: self.paused.clone(),

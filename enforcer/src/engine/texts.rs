@@ -54,6 +54,7 @@ pub(crate) fn unread(field: Field, target: &Target, view: &View) -> bool {
 pub(crate) fn select_relative(selector: &Selector, relative: &wire::Relative, view: &View) -> Truth {
     match selector.field {
         Field::Comms => is_named(selector, &relative.comm).into(),
+        Field::Cgroups if relative.cgroup.is_empty() => Truth::Unknown,
         Field::Cgroups => is_named(selector, &relative.cgroup).into(),
         Field::Users => is_owned(selector, relative.uid, user_named(view, relative.uid)),
         _ => Truth::False,

@@ -26,6 +26,18 @@ fn a_polite_one_ends_by_term_and_its_memory_is_back() {
 }
 
 #[test]
+fn a_deed_that_begins_too_late_is_not_done() {
+    let home = Home::new();
+    let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
+    let mut machine = Machine::with(&[holder.key()]);
+    let late = terminate(of_process(&holder), LONG).beginning_by(Duration::ZERO);
+    let report = home.hand().act(late, &mut machine);
+    assert_eq!(report.outcome, Outcome::Cancelled, "{}", report.detail);
+    assert!(holder.lives() && home.signals().is_empty());
+    assert_eq!(home.results(), ["begun", "cancelled"]);
+}
+
+#[test]
 fn one_that_ignores_term_is_killed_after_the_grace() {
     let home = Home::new();
     let holder = Holder::shell(&home, "trap '' TERM; echo ready; exec sleep 1000");
