@@ -68,7 +68,12 @@ impl Hand {
             let (mut prepared, mut coming) = (None, None);
             while let Some(task) = worker.inbox.next(coming) {
                 match task {
-                    Task::Prepare(until) => (prepared, coming) = (worker.prepare(), Some(until)),
+                    Task::Prepare(until) => {
+                        coming = Some(until);
+                        // Not two of them at once: a node has many processes.
+                        drop(prepared.take());
+                        prepared = worker.prepare();
+                    }
                     Task::Deed(deed) => {
                         let fresh = prepared.take().filter(|(_, good): &(_, Deadline)| !good.passed());
                         let report = worker.act(&deed, fresh.map(|(table, _)| table));

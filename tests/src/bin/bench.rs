@@ -135,21 +135,15 @@ fn descriptors() {
 /// From the snapshot that confirms a decision to the end of its process, and what judging a thousand takes.
 fn enforcer() {
     const ENDED: usize = 20;
-    let mut court = Court::new(1000 + 2 * ENDED, 19);
-    let ends = [
-        ("to its end", Court::end_one as fn(&mut Court) -> Duration),
-        ("of which the kernel's", Court::end_without),
-    ];
-    for (what, end) in ends {
-        let mut took: Vec<Duration> = (0..ENDED).map(|_| end(&mut court)).collect();
+    let tell = |what: &str, mut took: Vec<Duration>| {
         took.sort_unstable();
+        let (median, worst) = (millis(took[ENDED / 2]), millis(took[ENDED - 1]));
         println!(
-            "{:<36} {:>7.2} ms median, {:.2} ms worst of {ENDED}, by 20 rules",
-            format!("enforcer, 1,000: {what}"),
-            millis(took[ENDED / 2]),
-            millis(took[ENDED - 1]),
+            "enforcer, 1,000: {what:<22} {median:>7.2} ms median, {worst:.2} ms worst of {ENDED}, by 20 rules"
         );
-    }
+    };
+    let mut court = Court::new(1000 + ENDED, 19);
+    tell("to its end", (0..ENDED).map(|_| court.end_one()).collect());
     for _ in 0..100 {
         court.send(100);
         court.judged();
@@ -159,11 +153,9 @@ fn enforcer() {
         court.send(100);
         court.judged();
     }
-    println!(
-        "{:<36} {before:>7.1} MiB after 100 beats, {:.1} after 400",
-        "enforcer, 1,000: RSS",
-        court.rss_mib()
-    );
+    let after = court.rss_mib();
+    println!("enforcer, 1,000: {:<22} {before:>7.1} MiB after 100 beats, {after:.1} after 400", "RSS");
+    tell("the kernel's own end", (0..ENDED).map(|_| court.end_without()).collect());
 }
 
 fn millis(duration: Duration) -> f64 {
