@@ -134,8 +134,10 @@ struct Shared {
 impl Audit {
     /// Opens the log. Where that fails it is tried again at each line, and [`Audit::writable`] says so. A deed that
     /// was begun and has no result gets a line that says it.
-    #[must_use]
-    pub fn open(settings: Settings, about: About) -> Self {
+    ///
+    /// # Errors
+    /// Where no thread can be had: nobody would try again.
+    pub fn open(settings: Settings, about: About) -> std::io::Result<Self> {
         let standing = Arc::new(Standing::default());
         let journal = Mutex::new(Journal::open(settings, Arc::clone(&standing)));
         let open = Arc::new(Open { about, journal, standing });
@@ -145,8 +147,9 @@ impl Audit {
         }
         let (queue, lines) = sync_channel(QUEUE);
         let theirs = Arc::clone(&open);
-        let writer = std::thread::Builder::new().name("audit".to_owned()).spawn(move || theirs.write(&lines));
-        Self(Arc::new(Shared { open, queue: Some(queue), writer: writer.ok() }))
+        let writer =
+            std::thread::Builder::new().name("audit".to_owned()).spawn(move || theirs.write(&lines))?;
+        Ok(Self(Arc::new(Shared { open, queue: Some(queue), writer: Some(writer) })))
     }
 
     /// Deeds that an earlier run began and gave no result of, as found when the log was opened.

@@ -78,9 +78,13 @@ fn compare_processes(page: &Page, unit: &Value) -> usize {
     ours.len()
 }
 
+fn samples(gpu: &Value) -> &[Value] {
+    gpu["samples"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
 fn compare_utilization(page: &Page, gpu: &Value) -> usize {
     let uuid = gpu["uuid"].as_str().unwrap();
-    let samples = gpu["samples"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let samples = samples(gpu);
     for sample in samples {
         let pid = sample["pid"].to_string();
         for engine in ["sm", "memory", "encoder", "decoder"] {
@@ -93,13 +97,29 @@ fn compare_utilization(page: &Page, gpu: &Value) -> usize {
     samples.len()
 }
 
+/// A page of a beat in which the driver took a sample of every GPU: where a beat came late, the next one may follow
+/// within the driver's sampling period, and utilization in it is unknown.
+fn sampled_page(exporter: &Exporter, theirs: &Value) -> Page {
+    exporter.next();
+    exporter.until("the utilization of all that the driver has samples of", |page| {
+        let told = |gpu: &Value, sample: &Value| {
+            let (uuid, pid) = (gpu["uuid"].as_str().unwrap(), sample["pid"].to_string());
+            let labels = [("gpu_uuid", uuid), ("pid", pid.as_str()), ("engine", "sm")];
+            page.value("bailiff_process_gpu_utilization_ratio", &labels).is_some()
+        };
+        let gpus = theirs["gpus"].as_array().unwrap();
+        let all = gpus.iter().all(|gpu| samples(gpu).iter().all(|sample| told(gpu, sample)));
+        all.then(|| page.clone())
+    })
+}
+
 fn agree(scenario_name: &str) -> (usize, usize) {
     let scenario = Scenario::named(scenario_name);
     let theirs = clients(&scenario);
     assert_eq!(theirs["disagreements"].as_array().map(Vec::len), Some(0));
     // A beat must hold at least one sampling period of the fake driver.
     let exporter = Exporter::start(&scenario, &["--interval", "500ms"]);
-    let page = exporter.next();
+    let page = sampled_page(&exporter, &theirs);
     let (mut processes, mut samples) = (0, 0);
     for gpu in theirs["gpus"].as_array().unwrap().iter().filter(|gpu| gpu["uuid"].is_string()) {
         if !gpu["memory_v2"]["error"].is_null() {

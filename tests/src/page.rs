@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 pub type Labels = BTreeMap<String, String>;
 
 /// A page, read.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Page {
     series: BTreeMap<(String, Labels), f64>,
     kinds: BTreeMap<String, String>,

@@ -18,7 +18,7 @@ use crate::census::{Blind, Census, Table};
 use crate::guard::{self, Found, Ourselves, Refusal};
 use crate::kin::Kin;
 
-/// What was seen of everybody so shortly ago is seen now.
+/// Where the first signal is not sent within this time, it is looked again first who came since.
 const A_WHILE: Duration = Duration::from_millis(10);
 
 /// One process in hand.

@@ -13,7 +13,7 @@ use super::*;
 
 fn open(path: &Path, max_bytes: u64) -> Audit {
     let settings = Settings { path: path.into(), max_bytes, keep: 3 };
-    Audit::open(settings, About { node: "n1".into(), boot_id: Some("b".into()) })
+    Audit::open(settings, About { node: "n1".into(), boot_id: Some("b".into()) }).unwrap()
 }
 
 fn record<'a>(id: u64, result: &'a str, detail: &'a str) -> Record<'a> {

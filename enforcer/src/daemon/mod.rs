@@ -214,7 +214,7 @@ impl Daemon {
             max_bytes: settings.audit.max_bytes,
             keep: settings.audit.keep,
         };
-        let audit = Audit::open(journal, about);
+        let audit = Audit::open(journal, about).context("cannot start the thread that records")?;
         let tools = actions::Settings {
             procfs: settings.host.procfs.clone(),
             devices: settings.host.devices.clone(),

@@ -139,7 +139,7 @@ impl Home {
 
     fn audit(&self) -> Audit {
         let settings = audit::Settings { path: self.log(), max_bytes: 1 << 20, keep: 2 };
-        Audit::open(settings, About { node: "n1".into(), boot_id: Some("b".into()) })
+        Audit::open(settings, About { node: "n1".into(), boot_id: Some("b".into()) }).unwrap()
     }
 
     /// The lines of the audit log.
