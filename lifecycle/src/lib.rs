@@ -4,6 +4,7 @@
 pub mod body;
 pub mod control;
 pub mod exit;
+pub mod heap;
 pub mod listen;
 pub mod logs;
 pub mod negotiate;

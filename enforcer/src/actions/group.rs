@@ -94,6 +94,8 @@ impl<'a> Group<'a> {
     /// Reads those that live again, takes hold of those that came since, and asks the guard about them all. Tells
     /// how many came.
     pub(super) fn renew(&mut self) -> Result<usize, Refusal> {
+        // Not two of them at once: a node has many processes.
+        self.table = Table::default();
         let table = self.census.everybody()?;
         self.take_in(table)
     }

@@ -22,17 +22,57 @@ pub(super) enum Back {
 /// One GPU's holders: who, and how much; a pid without start time is known by the pid alone.
 type Holders = BTreeMap<(u32, Option<u64>), Option<u64>>;
 
+/// What a snapshot tells of memory; a deed keeps this and not all of the snapshot.
+#[derive(Debug)]
+pub(super) struct Memory(Vec<OfGpu>);
+
+#[derive(Debug)]
+struct OfGpu {
+    index: String,
+    uuid: Option<String>,
+    /// The driver told who holds it.
+    told: bool,
+    holders: Holders,
+    /// Bytes of nobody.
+    unaccounted: Option<i64>,
+}
+
+impl Memory {
+    pub(super) fn of(snapshot: &wire::Snapshot) -> Self {
+        let starts: BTreeMap<u32, Option<u64>> =
+            snapshot.processes.iter().map(|process| (process.pid, process.start_ticks)).collect();
+        let who = |pid: u32| (pid, starts.get(&pid).copied().flatten());
+        let of_gpu = |gpu: &wire::Gpu| OfGpu {
+            index: gpu.index.clone(),
+            uuid: gpu.uuid.clone(),
+            told: gpu.fault.is_none() && gpu.listed.is_some(),
+            holders: gpu.holders.iter().map(|holder| (who(holder.pid), holder.memory)).collect(),
+            unaccounted: gpu.memory.as_ref().and_then(|memory| memory.unaccounted),
+        };
+        Self(snapshot.gpus.iter().map(of_gpu).collect())
+    }
+
+    /// Bytes that these are listed with.
+    pub(super) fn held_by(&self, keys: &BTreeSet<ProcessKey>) -> u64 {
+        let ours = |(pid, start): (u32, Option<u64>)| {
+            keys.iter()
+                .any(|key| key.pid == pid && start.is_none_or(|start_ticks| start_ticks == key.start_ticks))
+        };
+        let holders = self.0.iter().flat_map(|gpu| &gpu.holders);
+        holders.filter(|(who, _)| ours(**who)).filter_map(|(_, bytes)| *bytes).sum()
+    }
+}
+
 /// Compares; `ended` are those who held.
-pub(super) fn back(before: &wire::Snapshot, after: &wire::Snapshot, ended: &BTreeSet<ProcessKey>) -> Back {
+pub(super) fn back(before: &Memory, after: &Memory, ended: &BTreeSet<ProcessKey>) -> Back {
     let mut bytes = None;
     let mut untold = None;
-    for gpu in &before.gpus {
-        let theirs = holders(before, gpu);
-        let held: Holders = theirs.iter().filter(|(who, _)| is_of(**who, ended)).map(copied).collect();
+    for gpu in &before.0 {
+        let held: Holders = gpu.holders.iter().filter(|(who, _)| is_of(**who, ended)).map(copied).collect();
         if held.is_empty() {
             continue;
         }
-        match on_one(gpu, (before, after), ended, &held) {
+        match on_one(gpu, after, ended, &held) {
             Back::Yes { bytes: more } => bytes = Some(bytes.unwrap_or(0_u64).saturating_add(more)),
             Back::Untold(why) => untold = Some(why),
             no @ Back::No(_) => return no,
@@ -45,20 +85,14 @@ pub(super) fn back(before: &wire::Snapshot, after: &wire::Snapshot, ended: &BTre
     }
 }
 
-fn on_one(
-    gpu: &wire::Gpu,
-    (before, after): (&wire::Snapshot, &wire::Snapshot),
-    ended: &BTreeSet<ProcessKey>,
-    held: &Holders,
-) -> Back {
-    let same = |other: &&wire::Gpu| other.uuid == gpu.uuid && other.index == gpu.index;
-    let Some(now) = after.gpus.iter().find(same).filter(|now| now.fault.is_none() && now.listed.is_some())
-    else {
+fn on_one(gpu: &OfGpu, after: &Memory, ended: &BTreeSet<ProcessKey>, held: &Holders) -> Back {
+    let same = |other: &&OfGpu| other.uuid == gpu.uuid && other.index == gpu.index;
+    let Some(now) = after.0.iter().find(same).filter(|now| now.told) else {
         return Back::Untold(format!("GPU {} told nothing", gpu.index));
     };
-    let listed = holders(after, now);
     // The driver may list a pid that has ended, and then /proc gives it no start time.
-    let still = listed
+    let still = now
+        .holders
         .keys()
         .find(|who| is_of(**who, ended) || (who.1.is_none() && held.keys().any(|(pid, _)| *pid == who.0)));
     if let Some((pid, _)) = still {
@@ -67,13 +101,12 @@ fn on_one(
     let Some(bytes) = held.values().copied().sum::<Option<u64>>() else {
         return Back::Untold(format!("nobody knows what it held on GPU {}", gpu.index));
     };
-    let unaccounted = |gpu: &wire::Gpu| gpu.memory.as_ref().and_then(|memory| memory.unaccounted);
-    let (Some(was), Some(is)) = (unaccounted(gpu), unaccounted(now)) else {
+    let (Some(was), Some(is)) = (gpu.unaccounted, now.unaccounted) else {
         return Back::Untold(format!("memory of nobody is not known on GPU {}", gpu.index));
     };
-    let others: Holders = holders(before, gpu).into_iter().filter(|(who, _)| !is_of(*who, ended)).collect();
+    let others: Holders = gpu.holders.iter().filter(|(who, _)| !is_of(**who, ended)).map(copied).collect();
     let rise = u64::try_from(is.saturating_sub(was)).unwrap_or_default();
-    if changed(&others, &listed, bytes) {
+    if changed(&others, &now.holders, bytes) {
         Back::Untold(format!("others came, went or grew on GPU {} meanwhile", gpu.index))
     } else if bytes > 0 && rise >= bytes.div_ceil(2) {
         Back::No(format!("{rise} bytes on GPU {} are now of nobody", gpu.index))
@@ -90,16 +123,6 @@ fn changed(before: &Holders, after: &Holders, bytes: u64) -> bool {
     let pairs = before.values().zip(after.values());
     let moved = pairs.map(|(was, is)| Some(was.as_ref()?.abs_diff(*is.as_ref()?))).sum::<Option<u64>>();
     moved.is_none_or(|moved| moved > bytes / 4)
-}
-
-fn holders(snapshot: &wire::Snapshot, gpu: &wire::Gpu) -> Holders {
-    let starts: BTreeMap<u32, Option<u64>> =
-        snapshot.processes.iter().map(|process| (process.pid, process.start_ticks)).collect();
-    let named = gpu.holders.iter().map(|holder| {
-        let start = starts.get(&holder.pid).copied().flatten();
-        ((holder.pid, start), holder.memory)
-    });
-    named.collect()
 }
 
 fn is_of((pid, start): (u32, Option<u64>), ended: &BTreeSet<ProcessKey>) -> bool {
@@ -138,6 +161,10 @@ mod tests {
         .unwrap()
     }
 
+    fn memory(unaccounted: Option<i64>, rows: &[Row]) -> Memory {
+        Memory::of(&snapshot(unaccounted, rows))
+    }
+
     fn name(back: &Back) -> &'static str {
         match back {
             Back::Yes { .. } => "yes",
@@ -150,7 +177,7 @@ mod tests {
     fn what_two_snapshots_tell() {
         let ours: Row = (10, Some(1), Some(100));
         let other: Row = (20, Some(5), Some(300));
-        let before = snapshot(Some(0), &[ours, other]);
+        let before = memory(Some(0), &[ours, other]);
         let cases: [(Option<i64>, &[Row], &str, &str); 13] = [
             (Some(0), &[other], "yes", "it left, and nothing rose"),
             (Some(-20), &[other], "yes", "reads are not atomic"),
@@ -167,7 +194,7 @@ mod tests {
             (None, &[other], "untold", "memory of nobody is not known"),
         ];
         for (unaccounted, rows, expected, why) in cases {
-            let told = back(&before, &snapshot(unaccounted, rows), &BTreeSet::from([OURS]));
+            let told = back(&before, &memory(unaccounted, rows), &BTreeSet::from([OURS]));
             assert_eq!(name(&told), expected, "{why}: {told:?}");
         }
     }
@@ -176,19 +203,19 @@ mod tests {
     fn what_was_not_observed_is_not_told() {
         let all = BTreeSet::from([OURS]);
         let ours: Row = (10, Some(1), Some(100));
-        let before = snapshot(Some(0), &[ours]);
-        assert_eq!(back(&before, &snapshot(Some(0), &[]), &all), Back::Yes { bytes: 100 });
+        let before = memory(Some(0), &[ours]);
+        assert_eq!(back(&before, &memory(Some(0), &[]), &all), Back::Yes { bytes: 100 });
         let mut lost = snapshot(Some(0), &[]);
         lost.gpus[0].fault = Some("lost".into());
         let mut unlisted = snapshot(Some(0), &[]);
         unlisted.gpus[0].listed = None;
         let mut removed = snapshot(Some(0), &[]);
         removed.gpus.clear();
-        for after in [lost, unlisted, removed] {
+        for after in [lost, unlisted, removed].map(|after| Memory::of(&after)) {
             assert_eq!(name(&back(&before, &after, &all)), "untold");
         }
-        let unknown = snapshot(Some(0), &[(10, Some(1), None)]);
-        assert_eq!(name(&back(&unknown, &snapshot(Some(0), &[]), &all)), "untold", "what it held");
-        assert_eq!(name(&back(&snapshot(Some(0), &[]), &before, &all)), "untold", "it was not listed before");
+        let unknown = memory(Some(0), &[(10, Some(1), None)]);
+        assert_eq!(name(&back(&unknown, &memory(Some(0), &[]), &all)), "untold", "what it held");
+        assert_eq!(name(&back(&memory(Some(0), &[]), &before, &all)), "untold", "it was not listed before");
     }
 }

@@ -1,6 +1,5 @@
 //! TERM, a grace, KILL, and a look whether processes and memory are gone.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::activity::Activity;
@@ -9,11 +8,10 @@ use super::clock::{self, Deadline};
 use super::ending::Ending;
 use super::group::Group;
 use super::licence::Licence;
-use super::memory::{Back, back};
+use super::memory::{Back, Memory, back};
 use super::worker::Work;
 use crate::guard::Refusal;
 use crate::verdict::Outcome;
-use crate::view::View;
 
 /// How often those that were started since are looked for before the KILL.
 const PASSES: u32 = 3;
@@ -30,8 +28,8 @@ pub(super) struct Termination<'a> {
     group: Group<'a>,
     grace: Duration,
     licence: &'a Licence,
-    /// The last snapshot of before.
-    before: Option<Arc<View>>,
+    /// What the last snapshot of before told.
+    before: Option<Memory>,
     activity: Activity,
 }
 
@@ -44,11 +42,12 @@ enum Grace {
 
 impl<'a> Termination<'a> {
     pub(super) fn new(work: &'a Work<'a>, group: Group<'a>, grace: Duration, licence: &'a Licence) -> Self {
-        let before = work.inbox.view();
+        let view = work.inbox.view();
         let mut activity = Activity::default();
-        if let Some(view) = &before {
+        if let Some(view) = &view {
             activity.see(&view.snapshot, &group.keys());
         }
+        let before = view.map(|view| Memory::of(&view.snapshot));
         Self { work, group, grace, licence, before, activity: activity.forgotten() }
     }
 
@@ -205,7 +204,8 @@ impl<'a> Termination<'a> {
         }
         let gone_at = clock::since_boot();
         let gone_ms = self.group.age_ms();
-        let held = self.before.as_deref().map(|view| held(view, &self.group));
+        let keys = self.group.keys();
+        let held = self.before.as_ref().map(|before| before.held_by(&keys));
         let (back, told) = self.until_back(gone_at);
         let mut ending = match back {
             Back::Yes { bytes } => {
@@ -216,7 +216,7 @@ impl<'a> Termination<'a> {
             }
             Back::No(why) => {
                 let mut ending = Ending::new(Outcome::GoneNotReleased, why);
-                ending.after.vram_after = told.as_deref().map(|view| self::held(view, &self.group));
+                ending.after.vram_after = told.map(|told| told.held_by(&keys));
                 ending
             }
             Back::Untold(why) => Ending::new(Outcome::Undetermined, why),
@@ -227,49 +227,37 @@ impl<'a> Termination<'a> {
     }
 
     /// Looks at snapshots taken after they had gone, until one shows the memory back or the time is up.
-    fn until_back(&self, gone_at: Duration) -> (Back, Option<Arc<View>>) {
-        let Some(before) = &self.before else {
+    fn until_back(&self, gone_at: Duration) -> (Back, Option<Memory>) {
+        let inbox = self.work.inbox;
+        let Some((before, interval)) = self.before.as_ref().zip(inbox.view().map(|view| view.interval()))
+        else {
             return (Back::Untold("there was no snapshot before".to_owned()), None);
         };
         // Two beats bring one snapshot that began after the end.
-        let patience = self.work.settings.verify.max(before.interval() * 2);
+        let patience = self.work.settings.verify.max(interval * 2);
         let deadline = Deadline::after(patience);
         let mut last = (Back::Untold("no snapshot came in time".to_owned()), None);
         loop {
-            let news = self.work.inbox.news(self.work.deed.id);
-            if let Some(view) = self.work.inbox.view().filter(|view| view.boot() > gone_at) {
-                let back = back(&before.snapshot, &view.snapshot, &self.group.keys());
+            let stopped = inbox.news(self.work.deed.id).stopped;
+            if let Some(view) = inbox.view().filter(|view| view.boot() > gone_at) {
+                let after = Memory::of(&view.snapshot);
+                let back = back(before, &after, &self.group.keys());
                 let done = matches!(back, Back::Yes { .. });
-                last = (back, Some(view));
+                last = (back, Some(after));
                 if done {
                     return last;
                 }
             }
-            if deadline.passed() || news.stopped {
+            if deadline.passed() || stopped {
                 return last;
             }
-            self.work.inbox.wait(&[], deadline);
+            inbox.wait(&[], deadline);
         }
     }
 }
 
 fn cancelled(why: &str) -> Ending {
     Ending::new(Outcome::Cancelled, why)
-}
-
-/// Bytes of GPU memory that the group is listed with.
-fn held(view: &View, group: &Group<'_>) -> u64 {
-    let keys = group.keys();
-    let ours = |pid: u32| {
-        view.snapshot.processes.iter().any(|process| {
-            process.pid == pid
-                && keys.iter().any(|key| {
-                    key.pid == pid && process.start_ticks.is_none_or(|start| start == key.start_ticks)
-                })
-        })
-    };
-    let holders = view.snapshot.gpus.iter().flat_map(|gpu| &gpu.holders);
-    holders.filter(|holder| ours(holder.pid)).filter_map(|holder| holder.memory).sum()
 }
 
 /// Who lives on, and what it is doing.

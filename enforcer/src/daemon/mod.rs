@@ -17,7 +17,7 @@ use bailiff_lifecycle::control::{self, Answers, Peer};
 use bailiff_lifecycle::exit::Stop;
 use bailiff_lifecycle::server::{self, Limits};
 use bailiff_lifecycle::signals::Hangups;
-use bailiff_lifecycle::{listen, socket::Socket};
+use bailiff_lifecycle::{heap, listen, socket::Socket};
 use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, channel};
 use tokio::sync::{oneshot, watch};
@@ -329,6 +329,7 @@ impl Daemon {
                 stream.tick_seconds = Some(now().boot.saturating_sub(began.boot).as_secs_f64());
                 self.status.counters.snapshots += 1;
                 self.save_sometimes();
+                heap::give_back();
             }
             Err(skip) => self.status.counters.skipped.count(skipped(skip)),
         }
