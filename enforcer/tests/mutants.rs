@@ -116,6 +116,11 @@ const MUTANTS: [Mutant; 27] = [
         ("if tick.view.boot() <= chosen.at {", "if tick.view.boot().is_zero() {"),
     ),
     mutant(
+        "a deed begins while its budget is not on the disk",
+        "enforcer/src/engine/deeds.rs",
+        (".is_some() && self.node_holds(tick.view).into_iter().eq([Hold::State]) {", ".is_none() {"),
+    ),
+    mutant(
         "a decision outlives its match",
         "enforcer/src/engine/deeds.rs",
         ("            && candidate.progress.decided\n", ""),

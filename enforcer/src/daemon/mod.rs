@@ -227,6 +227,7 @@ impl Daemon {
         let notices = Notices::new(actions::notices::Settings::default());
         let (shown, _) = watch::channel(Arc::new(Status::default()));
         let mut engine = Engine::new(policy, settings.most);
+        engine.booted(boot_id.clone());
         state::restore(&mut engine, &settings.state);
         let mut daemon = Self {
             engine,

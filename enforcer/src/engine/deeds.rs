@@ -226,10 +226,15 @@ impl Engine {
             Some((chosen, place))
         });
         if let Some((chosen, place)) = due {
+            // It was taken before the decision, and came late: it can end the match, and confirm nothing.
             if tick.view.boot() <= chosen.at {
-                // It was taken before the decision, and came late: it can end the match, and confirm nothing.
                 self.deeds.chosen = Some(chosen);
                 return Vec::new();
+            }
+            // A disk that is slower than a beat is waited for.
+            if chosen.charge.is_some() && self.node_holds(tick.view).into_iter().eq([Hold::State]) {
+                self.deeds.chosen = Some(chosen);
+                return self.withhold(&candidates[place], Hold::State, tick).into_iter().collect();
             }
             candidates[..=place].rotate_right(1);
             return self.confirm(&candidates, tick);

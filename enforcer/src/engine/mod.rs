@@ -94,6 +94,8 @@ pub struct Engine {
     settling: u32,
     tick: u64,
     last: Option<Arc<View>>,
+    /// Which boot this is, where somebody has told.
+    booted: Option<String>,
     /// The last snapshot before a restart.
     before: Option<(String, Duration)>,
     /// The period that streaks were counted at.
@@ -143,6 +145,7 @@ impl Engine {
             settling: 0,
             tick: 0,
             last: None,
+            booted: None,
             before: None,
             beat: None,
             policy,
@@ -234,12 +237,16 @@ impl Engine {
         self.paused.as_ref().map(|pause| (pause.reason.as_str(), pause.left(now, self.boot_id())))
     }
 
+    /// Says which boot this is, for what happens before the first snapshot.
+    pub fn booted(&mut self, boot_id: Option<String>) {
+        self.booted = boot_id;
+    }
+
     /// The boot that was last seen.
     fn boot_id(&self) -> Option<&str> {
-        match (&self.last, &self.before) {
-            (Some(last), _) => last.snapshot.boot_id.as_deref(),
-            (None, before) => before.as_ref().map(|(id, _)| id.as_str()),
-        }
+        let seen = self.last.as_ref().and_then(|last| last.snapshot.boot_id.as_deref());
+        let before = self.before.as_ref().map(|(id, _)| id.as_str());
+        seen.or(self.booted.as_deref()).or(before)
     }
 
     /// The deed that is being carried out.

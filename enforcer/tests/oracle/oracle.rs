@@ -532,12 +532,22 @@ impl Oracle {
 
     fn deeds(&mut self, court: &Court<'_>) -> Checked {
         let held = self.held(court.view);
-        if self.is_late(court.view) {
-            // It confirms nothing, and what was decided waits for the next.
-            for track in self.tracks.values_mut().chain(self.picks.values_mut()) {
-                let due = track.stage.due.filter(|(tick, _)| *tick + 1 == self.tick);
-                track.stage.due = due.map(|(_, step)| (self.tick, step)).or(track.stage.due);
-            }
+        // A late one confirms nothing, and budgets that are not on the disk yet hold a deed up: what was decided waits
+        // for the next.
+        let late = self.is_late(court.view);
+        let disk =
+            held == Some(Hold::State) && self.outside.len() == 1 && !self.mass_open && !self.failure_open;
+        let counted: BTreeSet<Arc<str>> = self
+            .plan
+            .rules
+            .iter()
+            .filter(|rule| disk && self.mode(rule) == Mode::Enforce)
+            .map(|rule| rule.condition.clone())
+            .collect();
+        let tracks = self.tracks.iter_mut().chain(&mut self.picks);
+        for (_, track) in tracks.filter(|((condition, _), _)| late || counted.contains(condition)) {
+            let due = track.stage.due.filter(|(tick, _)| *tick + 1 == self.tick);
+            track.stage.due = due.map(|(_, step)| (self.tick, step)).or(track.stage.due);
         }
         let acts = court.verdicts.iter().filter(|verdict| matches!(verdict.what, What::Act(..))).count();
         ensure!(acts <= 1, "{acts} deeds in one tick");

@@ -241,7 +241,7 @@ fn report(dice: &mut Dice, weather: Weather) -> Option<Event> {
 }
 
 fn rare(dice: &mut Dice, edited: &mut Plan, foreign: bool) -> Event {
-    const OUTSIDE: [Hold; 3] = [Hold::InvalidFile, Hold::Audit, Hold::Rights];
+    const OUTSIDE: [Hold; 4] = [Hold::InvalidFile, Hold::Audit, Hold::State, Hold::Rights];
     match dice.below(16) {
         0 | 1 => Event::Again,
         2 => Event::Ahead,

@@ -500,6 +500,40 @@ fn a_step_of_the_wall_clock_ends_no_pause() {
 }
 
 #[test]
+fn a_step_of_the_wall_clock_before_the_first_snapshot_ends_no_pause() {
+    let mut node = Node::new(&terminate());
+    node.engine.booted(Some(node.boot.to_owned()));
+    node.pause_for(Duration::from_millis(BEAT * 7));
+    node.wall_offset += 3_600_000;
+    assert_eq!(node.run("FFTTT")[4], "4100 withheld terminate: paused");
+    assert_eq!(node.run("TTT"), ["", "4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn a_disk_that_is_slower_than_a_beat_is_waited_for() {
+    let mut node = Node::new(&terminate());
+    assert_eq!(node.run("FFTTT")[4], "4100 due terminate");
+    node.engine.hold(Hold::State, Holds::Yes);
+    assert_eq!(node.run("TT"), ["4100 withheld terminate: state", ""]);
+    node.engine.hold(Hold::State, Holds::No);
+    assert_eq!(node.run("T"), ["4100 terminate"], "the decision stood");
+    let mut node = Node::new(&terminate());
+    node.run("FFTTT");
+    node.engine.hold(Hold::State, Holds::Yes);
+    assert_eq!(node.run("TF"), ["4100 withheld terminate: state", ""]);
+    node.engine.hold(Hold::State, Holds::No);
+    assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"], "as long as its match did");
+    let mut node = Node::new(&terminate());
+    node.run("FFTTT");
+    node.engine.hold(Hold::State, Holds::Yes);
+    node.engine.hold(Hold::Audit, Holds::Yes);
+    node.run("T");
+    node.engine.hold(Hold::State, Holds::No);
+    node.engine.hold(Hold::Audit, Holds::No);
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "and nothing else is");
+}
+
+#[test]
 fn a_sample_from_before_the_decision_confirms_nothing() {
     let mut node = Node::new(&terminate());
     node.run("FFTT");
