@@ -27,7 +27,7 @@ check: ## format, lints, documentation, licences and sources of dependencies
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	cargo deny --log-level error check bans licenses sources
 
-golden: ## renews the golden pages and docs/metrics.md; read the difference
+golden: ## renews the golden pages and docs/; read the difference
 	@$(SETUP) compiler nextest prometheus python
 	cargo build --workspace
 	UPDATE_GOLDEN=1 cargo nextest run --workspace -E 'binary(golden) or binary(documentation)'

@@ -1,9 +1,10 @@
-//! `docs/enforcer-metrics.md` says what `metrics.rs` says, and a full page reads as it did: `UPDATE_GOLDEN=1` renews
-//! both.
+//! `docs/enforcer-metrics.md` says what `metrics.rs` says, `docs/rules.md` what the schema does, and a full page reads
+//! as it did: `UPDATE_GOLDEN=1` renews them.
 #![expect(clippy::disallowed_methods, clippy::expect_used, reason = "the pages are files")]
 
 #[path = "made_up/mod.rs"]
 mod made_up;
+mod reference;
 
 use std::fs;
 use std::path::Path;
@@ -37,6 +38,11 @@ fn compare(file: &str, page: &str) {
 fn every_metric_is_documented() {
     let rows = table::rows(FAMILIES.iter().chain(OWN_PROCESS));
     compare("../docs/enforcer-metrics.md", &(HEAD.to_owned() + &rows));
+}
+
+#[test]
+fn every_key_of_the_rules_is_documented() {
+    compare("../docs/rules.md", &reference::page(&bailiff_enforcer::policy::schema()));
 }
 
 /// `promtool` reads this page in the end-to-end cases.

@@ -23,7 +23,7 @@ const fn mutant(
     Mutant { name, file, find, replace }
 }
 
-const MUTANTS: [Mutant; 27] = [
+const MUTANTS: [Mutant; 28] = [
     mutant(
         "unknown counts as true",
         "snapshot/src/streak.rs",

@@ -5,6 +5,8 @@
 use std::io;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
+
 /// The exit codes of every program of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -27,7 +29,16 @@ impl From<Exit> for ExitCode {
 pub enum Stop {
     /// Help or the version was asked for, and is printed as it is.
     Shown(String),
-    /// The flags make no sense.
+    /// The command line makes no sense, and the help of this command tells how it would.
+    Flags {
+        /// What is wrong with it.
+        why: String,
+        /// The program and its subcommand.
+        command: String,
+    },
+    /// No command was given: the help is what is needed.
+    Nothing(String),
+    /// What the flags or a file of settings say makes no sense.
     Usage(String),
     /// It failed.
     Failed(anyhow::Error),
@@ -41,10 +52,13 @@ impl From<anyhow::Error> for Stop {
 
 impl From<clap::Error> for Stop {
     fn from(error: clap::Error) -> Self {
-        if error.use_stderr() {
-            Self::Usage(one_line(&error.to_string()))
+        let text = error.to_string();
+        if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            Self::Nothing(text)
+        } else if error.use_stderr() {
+            Self::Flags { why: one_line(&text), command: command(&text) }
         } else {
-            Self::Shown(error.to_string())
+            Self::Shown(text)
         }
     }
 }
@@ -57,6 +71,15 @@ pub fn tell(program: &str, outcome: Result<(), Stop>) -> Exit {
         Err(Stop::Shown(text)) => {
             print(io::stdout(), text.trim_end());
             Exit::Done
+        }
+        Err(Stop::Nothing(text)) => {
+            print(io::stderr(), text.trim_end());
+            Exit::Usage
+        }
+        Err(Stop::Flags { why, command }) => {
+            let command = if command.is_empty() { program } else { &command };
+            print(io::stderr(), &format!("{program}: {why}; {command} --help tells more"));
+            Exit::Usage
         }
         // A file's faults are a page of their own, and flags have nothing to do with them.
         Err(Stop::Usage(why)) if why.contains('\n') => {
@@ -98,6 +121,14 @@ fn print(mut to: impl io::Write, text: &str) {
     let _ = writeln!(to, "{text}");
 }
 
+/// The words of `Usage: program command [OPTIONS]` that name a command.
+fn command(text: &str) -> String {
+    let usage = text.lines().find_map(|line| line.trim().strip_prefix("Usage: ")).unwrap_or_default();
+    let named = |word: &&str| word.starts_with(|letter: char| letter.is_ascii_alphabetic() || letter == '/');
+    let words: Vec<&str> = usage.split(' ').take_while(named).collect();
+    words.join(" ")
+}
+
 /// clap tells in paragraphs; a line is what journals and terminals show best.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim);
@@ -123,8 +154,11 @@ mod tests {
             [("--nubmer=1", "unexpected argument '--nubmer'"), ("--number=x", "invalid value 'x'")]
         {
             let Err(error) = Flags::try_parse_from(["program", flag]) else { panic!("{flag} was taken") };
-            let Stop::Usage(line) = Stop::from(error) else { panic!("{flag} is no request for help") };
-            assert!(line.starts_with(told) && !line.contains('\n'), "{line}");
+            let Stop::Flags { why, command } = Stop::from(error) else {
+                panic!("{flag} is no request for help")
+            };
+            assert!(why.starts_with(told) && !why.contains('\n'), "{why}");
+            assert_eq!(command, if told.starts_with("unexpected") { "program" } else { "" });
         }
     }
 

@@ -39,7 +39,7 @@ pub fn run(flags: &flags::Check, ink: Ink, out: &mut dyn Write) -> Result<Exit> 
             exit = Exit::Usage;
         } else if let Some(url) = &flags.against
             && exit == Exit::Done
-            && !against(url, &content.sha256, out)?
+            && !against(url, (&content.sha256, report.acts), out)?
         {
             exit = Exit::Failed;
         }
@@ -47,24 +47,27 @@ pub fn run(flags: &flags::Check, ink: Ink, out: &mut dyn Write) -> Result<Exit> 
     Ok(exit)
 }
 
-/// Whether the enforcer there runs a policy of this name.
-fn against(url: &str, sha256: &str, out: &mut dyn Write) -> Result<bool> {
-    let running = match running(url) {
+/// Whether the enforcer there runs a policy of this name; and whether it acts, where the policy does.
+fn against(url: &str, (sha256, acts): (&str, bool), out: &mut dyn Write) -> Result<bool> {
+    let (running, enforces) = match running(url) {
         Ok(running) => running,
         Err(error) => {
             writeln!(out, "error: {error:#}")?;
             return Ok(false);
         }
     };
-    if running == sha256 {
-        writeln!(out, "{url} runs just this ({sha256})")?;
-    } else {
+    if running != sha256 {
         writeln!(out, "{url} runs another policy: {running}; this one is {sha256}")?;
+    } else if acts && !enforces {
+        writeln!(out, "{url} runs just this ({sha256}), and with --watch: it ends nobody")?;
+    } else {
+        writeln!(out, "{url} runs just this ({sha256})")?;
     }
     Ok(running == sha256)
 }
 
-fn running(url: &str) -> Result<String> {
+/// The policy that is in force there, and whether a rule of it enforces.
+fn running(url: &str) -> Result<(String, bool)> {
     let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build();
     let mut response = ureq::Agent::new_with_config(config)
         .get(&format!("{}/metrics", url.trim_end_matches('/')))
@@ -80,5 +83,10 @@ fn running(url: &str) -> Result<String> {
         let rest = line.strip_prefix(crate::metrics::POLICY_INFO.name)?.strip_prefix("{sha256=\"")?;
         rest.split('"').next()
     });
-    found.map(str::to_owned).with_context(|| format!("{url} is no enforcer, or runs no policy yet"))
+    let enforces = page
+        .lines()
+        .any(|line| line.starts_with(crate::metrics::RULE_INFO.name) && line.contains("mode=\"enforce\""));
+    found
+        .map(|sha256| (sha256.to_owned(), enforces))
+        .with_context(|| format!("{url} is no enforcer, or runs no policy yet"))
 }

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use anyhow::{Context, Result};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 use super::{Ink, ask, line};
 use crate::control::Question;
@@ -25,13 +27,26 @@ pub fn run(flags: &flags::Explain, ink: Ink, out: &mut dyn Write) -> Result<()> 
     let told: Vec<Explained> = serde_json::from_value(answer["explanation"].clone())
         .context("the daemon's answer is not understood; is it of another version?")?;
     if told.is_empty() {
-        let what = flags.pid.map_or("no target".to_owned(), |pid| format!("no target with process {pid}"));
-        writeln!(out, "{what} is in the last snapshot that a rule could be about")?;
+        writeln!(out, "{}", nothing(flags.pid))?;
     }
     for one in &told {
         write!(out, "{}", text(one, ink))?;
     }
     Ok(())
+}
+
+/// Why there is nothing to be told.
+fn nothing(pid: Option<u32>) -> String {
+    let Some(pid) = pid else {
+        return "the last snapshot has no target that a rule could be about".to_owned();
+    };
+    let there = i32::try_from(pid).ok().and_then(Pid::from_raw).map(test_kill_process);
+    match there {
+        None | Some(Err(Errno::SRCH)) => format!("there is no process {pid}"),
+        Some(_) => format!(
+            "process {pid} is no target: in the last snapshot it holds no memory of a GPU, and belongs to nobody who does"
+        ),
+    }
 }
 
 /// One rule and one target, for people.

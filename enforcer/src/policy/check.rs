@@ -16,6 +16,8 @@ const USUAL_BEAT: Duration = Duration::from_secs(5);
 pub struct Report {
     /// The daemon would run by it.
     pub sound: bool,
+    /// A rule of it acts.
+    pub acts: bool,
     /// For people.
     pub text: String,
 }
@@ -26,9 +28,9 @@ pub fn report(name: &str, bytes: &[u8], now: Duration, paint: Paint) -> Report {
     match load(bytes, name, now) {
         Ok(Loaded { policy, warnings }) => {
             let text = format!("{}{}", warnings.render(paint), summary(name, &policy));
-            Report { sound: true, text }
+            Report { sound: true, acts: policy.rules.iter().any(acts), text }
         }
-        Err(faults) => Report { sound: false, text: faults.render(paint) },
+        Err(faults) => Report { sound: false, acts: false, text: faults.render(paint) },
     }
 }
 
@@ -41,18 +43,20 @@ fn summary(name: &str, policy: &Policy) -> String {
     for rule in &policy.rules {
         let _ = writeln!(text, "  {}", line(rule, beat));
     }
-    let acts =
-        |rule: &Rule| rule.mode == Mode::Enforce && rule.then.iter().any(|step| step.action.destructive());
     if !policy.rules.iter().any(acts) {
         text.push_str("  No rule of this file harms anybody.\n");
     }
     text
 }
 
-/// `idle: watches processes; when gpu_util max 1% for 60 samples (5m): terminates (60s from TERM to KILL)`.
+fn acts(rule: &Rule) -> bool {
+    rule.mode == Mode::Enforce && rule.then.iter().any(|step| step.action.destructive())
+}
+
+/// `idle: enforces on processes; when gpu_util max 1% for 60 samples (5m): terminates (60s from TERM to KILL)`.
 fn line(rule: &Rule, beat: Duration) -> String {
     let does = match (rule.mode, rule.then.iter().any(|step| step.action.destructive())) {
-        (_, false) => "tells of",
+        (_, false) => "looks at",
         (Mode::Watch, true) => "watches",
         (Mode::Enforce, true) => "enforces on",
     };
@@ -74,8 +78,11 @@ fn line(rule: &Rule, beat: Duration) -> String {
             order.join(", ")
         )
     });
-    let steps: Vec<String> =
-        rule.then.iter().map(|step| format!("{}{}", later(step.after, beat), deed(&step.action))).collect();
+    let steps: Vec<String> = rule
+        .then
+        .iter()
+        .map(|step| format!("{}{}", later(step.after, beat), deed(&step.action, rule.mode)))
+        .collect();
     format!(
         "{}: {does} {kind}{of}{except}; when {} for {}{}: {}",
         rule.name,
@@ -113,15 +120,22 @@ fn later(after: Span, beat: Duration) -> String {
     }
 }
 
-fn deed(action: &Action) -> String {
-    match action {
-        Action::Flag(severity) => format!("flags as {}", severity.name()),
-        Action::Notify(channels) => format!("tells {}", channels.join(", ")),
-        Action::Signal(signal) => format!("sends {}", signal.name),
-        Action::Terminate { grace } => format!("terminates ({} from TERM to KILL)", format_duration(*grace)),
-        Action::ReleaseLease => "releases the lease".to_owned(),
-        Action::ShutdownMps => "shuts the MPS server down".to_owned(),
-        Action::Exec(words) => format!("runs {words:?}"),
+fn deed(action: &Action, mode: Mode) -> String {
+    let (does, rest) = match action {
+        Action::Flag(severity) => ("flag", format!("as {}", severity.name())),
+        Action::Notify(channels) => ("tell", channels.join(", ")),
+        Action::Signal(signal) => ("send", signal.name.to_string()),
+        Action::Terminate { grace } => {
+            ("terminate", format!("({} from TERM to KILL)", format_duration(*grace)))
+        }
+        Action::ReleaseLease => ("release", "the lease".to_owned()),
+        Action::ShutdownMps => ("shut", "the MPS server down".to_owned()),
+        Action::Exec(words) => ("run", format!("{words:?}")),
+    };
+    if mode == Mode::Watch && action.destructive() {
+        format!("would {does} {rest}")
+    } else {
+        format!("{does}s {rest}")
     }
 }
 

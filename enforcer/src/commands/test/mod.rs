@@ -42,9 +42,13 @@ use self::script::{Case, Faults, Pattern};
 use super::rehearsal::answer;
 use super::{Failure, Form, files, paper};
 use crate::engine::{Engine, Now};
-use crate::policy::{Mode, Policy};
+use crate::policy::{Mode, Policy, load};
 use crate::verdict::{Verdict, What};
 use crate::view::View;
+
+/// What is said of a file of rules.
+const RULES: &str =
+    "these are rules, which `check` reads; tests name the file of their rules: `rules: ../rules.yaml`";
 
 /// What is wanted.
 #[derive(Debug, Clone)]
@@ -133,8 +137,11 @@ pub fn run(settings: &Settings, out: &mut dyn Write) -> Result<Exit, Failure> {
 pub fn rehearse(path: &Path) -> Result<Report, Failure> {
     let text = files::text(path)?;
     let shown = paper::foreign(&path.display().to_string());
-    let written: written::File =
-        serde_saphyr::from_str(&text).map_err(|error| Failure::Faults(format!("{shown}: {error}\n")))?;
+    let written: written::File = serde_saphyr::from_str(&text).map_err(|error| {
+        let rules = load(text.as_bytes(), &shown, Duration::ZERO).is_ok();
+        let why = if rules { RULES.to_owned() } else { format!("{error}\n") };
+        Failure::Faults(format!("{shown}: {why}"))
+    })?;
     let cases = cases(written, path).map_err(|failure| match failure {
         Refused::Here(Faults(faults)) => {
             let told: Vec<String> = faults.iter().map(|fault| format!("{shown}: {fault}")).collect();

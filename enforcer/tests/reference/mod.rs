@@ -1,0 +1,122 @@
+//! Writes `docs/rules.md` from the schema of the rules.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+const HEAD: &str = include_str!("head.md");
+const TAIL: &str = include_str!("tail.md");
+
+/// The whole page.
+pub(crate) fn page(schema: &Value) -> String {
+    let rule = &schema["properties"]["rules"]["items"];
+    let parts = [
+        ("The file", "", schema),
+        ("`defaults`", "", &schema["properties"]["defaults"]),
+        ("`limits`", "", &schema["properties"]["limits"]),
+        ("A rule", "", rule),
+        ("`pick`", "", &rule["properties"]["pick"]),
+        ("An entry of `except`", "An ask, with these besides.", &schema["$defs"]["exception"]),
+        ("A step", "One of these, and `after`.", &schema["$defs"]["step"]),
+        ("A channel of `notify`", "One of these.", &schema["properties"]["notify"]["additionalProperties"]),
+        ("An ask", "One or more of these; all must hold.", &schema["$defs"]["ask"]),
+    ];
+    let asked = &schema["$defs"]["ask"]["properties"];
+    let mut page = HEAD.to_owned();
+    for (title, about, part) in parts {
+        let rows = part["properties"].as_object().into_iter().flatten();
+        let shape = |key: &str, value| {
+            if key == "rules" { "a list: [rules](#a-rule)".to_owned() } else { shape(value) }
+        };
+        let rows = rows.filter(|(key, _)| title != "An entry of `except`" || asked[key.as_str()].is_null());
+        let about = if about.is_empty() { String::new() } else { format!("{about}\n\n") };
+        // Writing to a string cannot fail.
+        let _ = write!(page, "\n## {title}\n\n{about}| key | value | meaning |\n|---|---|---|\n");
+        for (key, value) in rows {
+            let required = part["required"].as_array().is_some_and(|all| all.iter().any(|name| name == key));
+            let required = if required { " Required." } else { "" };
+            let meaning = value["description"].as_str().unwrap_or_default();
+            let _ = writeln!(page, "| `{key}` | {} | {meaning}{required} |", shape(key, value));
+        }
+    }
+    page + TAIL
+}
+
+/// What a value looks like, for people.
+fn shape(value: &Value) -> String {
+    if let Some(name) = value["$ref"].as_str() {
+        return named(name.rsplit('/').next().unwrap_or_default()).to_owned();
+    }
+    if let Some(words) = value["enum"].as_array() {
+        let words = words.iter().filter_map(Value::as_str);
+        // Signals go by either name, and so does one state.
+        let long =
+            |word: &&str| word.starts_with("SIG") || word.chars().any(|letter| letter.is_ascii_lowercase());
+        let words: Vec<String> = words.filter(long).map(|word| format!("`{word}`")).collect();
+        return words.join(" ");
+    }
+    if let Some(any) = value["anyOf"].as_array() {
+        let list = any.iter().find(|one| one["type"] == "array");
+        let single = any.iter().find(|one| one["type"] != "array").map(shape).unwrap_or_default();
+        return if list.is_some() { format!("{single}; or a list") } else { either(any) };
+    }
+    match (value["type"].as_str(), &value["const"]) {
+        (_, Value::Bool(_) | Value::Number(_)) => format!("`{}`", value["const"]),
+        (Some("boolean"), _) => "`true` `false`".to_owned(),
+        (Some("integer"), _) => "a number".to_owned(),
+        (Some("array"), _) if value["prefixItems"].is_array() => "a program and its arguments".to_owned(),
+        (Some("array"), _) => format!("a list: {}", shape(&value["items"])),
+        (Some("object"), _) if value["properties"]["min"].is_object() => {
+            let bound = shape(&value["properties"]["min"]);
+            format!("`{{min, max, above, below}}`: {bound}")
+        }
+        (Some("object"), _) => object(value),
+        (Some("string"), _) => text(value["pattern"].as_str().unwrap_or_default()).to_owned(),
+        _ => "text".to_owned(),
+    }
+}
+
+fn either(any: &[Value]) -> String {
+    let shapes: Vec<String> = any.iter().map(shape).collect();
+    shapes.join(" or ")
+}
+
+fn object(value: &Value) -> String {
+    let keys = value["properties"].as_object().into_iter().flatten();
+    let keys: Vec<&str> = keys.map(|(key, _)| key.as_str()).collect();
+    if value["additionalProperties"].is_object() {
+        "names and what they stand for".to_owned()
+    } else {
+        format!("`{{{}}}`", keys.join(", "))
+    }
+}
+
+fn named(name: &str) -> &'static str {
+    match name {
+        "ask" => "an [ask](#an-ask)",
+        "exception" => "an [ask](#an-ask) with a [reason](#an-entry-of-except)",
+        "name" => "a name",
+        "patterns" => "a [pattern](#values), or a list",
+        "samples" => "`{samples: 60}`",
+        "selectors" => "selectors of an [ask](#an-ask)",
+        "span" => "`5m`, or `{samples: 60}`",
+        "step" => "a [step](#a-step)",
+        "text" => "text",
+        "time" => "`5m`",
+        _ => unreachable!("a kind of value that has no words here"),
+    }
+}
+
+fn text(pattern: &str) -> &'static str {
+    if pattern.ends_with("%$") {
+        "`5%`"
+    } else if pattern.ends_with("B/s$") {
+        "`1MiB/s`"
+    } else if pattern.ends_with("B$") {
+        "`8GiB`"
+    } else if pattern.starts_with("^[0-9]{4}") {
+        "`2027-01-31`"
+    } else {
+        "text"
+    }
+}
