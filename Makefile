@@ -16,7 +16,7 @@ demo: ## the whole story in a minute, with a GPU or without
 	@target/debug/demo
 
 test: check ## every check and every test
-	@$(SETUP) compiler nextest prometheus python
+	@$(SETUP) compiler nextest prometheus python redis
 	cargo build --workspace
 	cargo nextest run --workspace
 
@@ -39,7 +39,8 @@ bench: ## speed and size, beside nvitop-exporter and all-smi
 	@cargo run --quiet --release --package bailiff-exporter --example page_cost
 	@cargo run --quiet --release --package bailiff-enforcer --example tick_cost
 
-soak: ## half an hour: many more histories, and faults put into the engine to see that the oracle finds each
-	@$(SETUP) compiler
+soak: ## half an hour: many more walks and histories, and faults put into the engine to see that the oracle finds each
+	@$(SETUP) compiler redis
+	BAILIFF_STEPS=40000 cargo test --package bailiff-lease --test walks -- --nocapture
 	BAILIFF_TRACES=200000 cargo test --package bailiff-enforcer --test oracle -- histories
 	cargo test --package bailiff-enforcer --test mutants -- --ignored --nocapture

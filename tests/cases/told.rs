@@ -80,7 +80,9 @@ fn status_and_explain_tell_how_it_stands() {
         serde_json::from_str(&said(&enforcer.run(&["explain", "--pid", &pid, "--json"]))).unwrap();
     assert_eq!((json.as_array().unwrap().len(), &json[1]["outcome"]), (2, &json!("false")));
     let nobody = said(&enforcer.run(&["explain", "--pid", "1"]));
-    assert!(nobody.contains("no target with process 1"), "{nobody}");
+    assert!(nobody.contains("process 1 is no target"), "{nobody}");
+    let nobody = said(&enforcer.run(&["explain", "--pid", "4194305"]));
+    assert!(nobody.contains("there is no process 4194305"), "beyond PID_MAX_LIMIT: {nobody}");
     let wrong = enforcer.run(&["explain", "--rule", "idel"]);
     assert!(!wrong.status.success());
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("there is no rule \"idel\""), "{wrong:?}");

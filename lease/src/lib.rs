@@ -1,0 +1,13 @@
+//! GPU leases through Redis, on the keys of GPUGET's `GPU.py` and side by side with it: a list of idle GPUs, a hash a GPU,
+//! a log. What is ours beside that lies under `PREFIX_V2:`.
+//!
+//! The rules are the scripts in `scripts/`: each runs in Redis as one step, so that a client that dies between two
+//! of them has lost nothing. Clients are the rest: [`Pool`] asks them, one by one, each with a deadline.
+
+mod pool;
+mod scripts;
+mod trouble;
+
+pub use pool::{Grant, Init, Pool, Released, Standing, Ticket};
+pub use scripts::Op;
+pub use trouble::Trouble;

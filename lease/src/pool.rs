@@ -1,0 +1,218 @@
+//! A pool of GPUs, as a client sees it: questions with a deadline. Each may be asked again after a connection broke:
+//! a lease is named by whoever wants it, so Redis knows whether it has answered before.
+
+use std::time::Duration;
+
+use redis::{Client, Connection, FromRedisValue};
+
+use crate::{Op, Trouble};
+
+/// What a ticket asks for, and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ticket {
+    /// The lease's name, unique: 128 random bits in hexadecimal.
+    pub lease: String,
+    /// How many GPUs; all or none.
+    pub want: u32,
+    /// Higher ones are served first.
+    pub priority: i32,
+    /// The ticket is forgotten if it is not renewed for so long.
+    pub ttl: Duration,
+    /// Where there are not enough, nobody waits.
+    pub nonblock: bool,
+    /// What is known of the holder: `pid`, `user`, `offset` (seconds from UTC to local time), `legacy_pid` and so on.
+    pub about: Vec<(&'static str, String)>,
+}
+
+/// GPUs that are held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// It rises with each grant: an older one is worth nothing.
+    pub token: u64,
+    /// Ids of the pool.
+    pub gpus: Vec<u32>,
+}
+
+/// How a lease stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It holds its GPUs.
+    Held(Grant),
+    /// It waits, behind so many of ours.
+    Waiting {
+        /// Tickets before it.
+        before: u64,
+    },
+    /// There are not enough, and it would not wait.
+    Busy,
+    /// It wants more than there are.
+    Impossible {
+        /// So many there are.
+        managed: u64,
+    },
+    /// The pool has no GPUs: nobody has begun it, or the prefix is mistyped.
+    Uninitialised,
+    /// Somebody else holds some of its GPUs.
+    Conflict(Grant),
+    /// It has ended: `released`, `reaped`, `cancelled`; `lost` where another token holds, `unknown` where Redis knows
+    /// nothing of it.
+    Ended(String),
+}
+
+/// How a beginning went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Init {
+    /// So many GPUs are managed now.
+    Done(u64),
+    /// It was begun before, with so many.
+    Already(u64),
+    /// So many are held: it is not begun anew under their holders.
+    Held(u64),
+}
+
+/// How an end went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Released {
+    /// Now, or a ticket was withdrawn.
+    Done,
+    /// Before.
+    Already(String),
+    /// Somebody else's by now.
+    Lost,
+    /// Redis knows nothing of it.
+    Unknown,
+}
+
+/// A pool.
+pub struct Pool {
+    connection: Connection,
+    address: String,
+    prefix: String,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Pool")
+            .field("address", &self.address)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// Connects; no answer takes longer than `patience`.
+    ///
+    /// # Errors
+    /// Where nobody answers, or it refuses.
+    pub fn open(address: &str, prefix: &str, patience: Duration) -> Result<Self, Trouble> {
+        let client = Client::open(address).map_err(|_| Trouble::Address(address.to_owned()))?;
+        let shown = client.get_connection_info().addr().to_string();
+        let connected = client.get_connection_with_timeout(patience).and_then(|connection| {
+            connection.set_read_timeout(Some(patience))?;
+            connection.set_write_timeout(Some(patience))?;
+            Ok(connection)
+        });
+        let connection = connected.map_err(|error| Trouble::of(&error, &shown))?;
+        Ok(Self { connection, address: shown, prefix: prefix.to_owned() })
+    }
+
+    fn call<T: FromRedisValue>(&mut self, op: Op, arguments: &[String]) -> Result<T, Trouble> {
+        let mut call = op.script().key(&self.prefix);
+        for argument in arguments {
+            call.arg(argument);
+        }
+        call.invoke(&mut self.connection).map_err(|error| Trouble::of(&error, &self.address))
+    }
+
+    /// Begins a pool of these GPUs; `offset` is the local time's, in seconds.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn init(&mut self, gpus: &[u32], offset: i32, force: bool) -> Result<Init, Trouble> {
+        let mut arguments = vec![offset.to_string(), u8::from(force).to_string()];
+        arguments.extend(gpus.iter().map(u32::to_string));
+        let (how, count): (String, u64) = self.call(Op::Init, &arguments)?;
+        match how.as_str() {
+            "done" => Ok(Init::Done(count)),
+            "initialised" => Ok(Init::Already(count)),
+            "held" => Ok(Init::Held(count)),
+            other => Err(Trouble::Strange(other.to_owned())),
+        }
+    }
+
+    /// Asks for GPUs.
+    ///
+    /// # Errors
+    /// Where there is no answer; asking again with the same ticket asks for nothing more.
+    pub fn ask(&mut self, ticket: &Ticket) -> Result<Standing, Trouble> {
+        let mut arguments = vec![
+            ticket.lease.clone(),
+            ticket.want.to_string(),
+            ticket.priority.to_string(),
+            ticket.ttl.as_millis().to_string(),
+            u8::from(ticket.nonblock).to_string(),
+        ];
+        for (field, value) in &ticket.about {
+            arguments.extend([(*field).to_owned(), value.clone()]);
+        }
+        standing(self.call(Op::Enqueue, &arguments)?)
+    }
+
+    /// Says that a ticket or a lease is still wanted.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn touch(&mut self, lease: &str, ttl: Duration, token: Option<u64>) -> Result<Standing, Trouble> {
+        let token = token.map(|token| token.to_string()).unwrap_or_default();
+        standing(self.call(Op::Touch, &[lease.to_owned(), ttl.as_millis().to_string(), token])?)
+    }
+
+    /// Ends a lease, or withdraws a ticket; `pid` is who says so, for the log.
+    ///
+    /// # Errors
+    /// Where there is no answer; it may be asked again.
+    pub fn release(
+        &mut self,
+        lease: &str,
+        token: Option<u64>,
+        (offset, pid): (i32, u32),
+    ) -> Result<Released, Trouble> {
+        let token = token.map(|token| token.to_string()).unwrap_or_default();
+        let arguments = [lease.to_owned(), token, offset.to_string(), pid.to_string()];
+        let how: String = self.call(Op::Release, &arguments)?;
+        Ok(match how.as_str() {
+            "released" | "cancelled" => Released::Done,
+            "lost" => Released::Lost,
+            "unknown" => Released::Unknown,
+            _ => match how.strip_prefix("was ") {
+                Some(state) => Released::Already(state.to_owned()),
+                None => return Err(Trouble::Strange(how)),
+            },
+        })
+    }
+
+    /// Ends what was not renewed in time; tells how many.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn reap(&mut self) -> Result<u64, Trouble> {
+        self.call(Op::Reap, &[])
+    }
+}
+
+fn standing((state, first, gpus): (String, String, String)) -> Result<Standing, Trouble> {
+    let number = || first.parse::<u64>().map_err(|_| Trouble::Strange(format!("{state} {first:?}")));
+    let grant = || {
+        let ids = gpus.split(',').map(|id| id.parse().map_err(|_| Trouble::Strange(format!("GPU {id:?}"))));
+        Ok(Grant { token: number()?, gpus: ids.collect::<Result<_, Trouble>>()? })
+    };
+    Ok(match state.as_str() {
+        "held" => Standing::Held(grant()?),
+        "conflict" => Standing::Conflict(grant()?),
+        "waiting" => Standing::Waiting { before: first.parse().unwrap_or_default() },
+        "busy" => Standing::Busy,
+        "impossible" => Standing::Impossible { managed: number()? },
+        "uninitialised" => Standing::Uninitialised,
+        _ => Standing::Ended(state),
+    })
+}

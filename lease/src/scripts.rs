@@ -1,0 +1,56 @@
+//! The scripts: each is what they all know, and its own part.
+
+use std::sync::LazyLock;
+
+use redis::Script;
+
+macro_rules! ops {
+    ($($(#[$doc:meta])* $op:ident $file:literal)+) => {
+        /// What can be asked of a pool, each a script that Redis runs as one step.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Op {
+            $($(#[$doc])* $op,)+
+        }
+
+        impl Op {
+            /// The script.
+            #[must_use]
+            pub const fn text(self) -> &'static str {
+                match self {
+                    $(Self::$op => concat!(include_str!("scripts/common.lua"), "\n", include_str!(concat!("scripts/", $file))),)+
+                }
+            }
+
+            /// The script, to be called by its hash.
+            pub(crate) fn script(self) -> &'static Script {
+                match self {
+                    $(Self::$op => {
+                        static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(Op::$op.text()));
+                        &SCRIPT
+                    })+
+                }
+            }
+        }
+    };
+}
+
+ops! {
+    /// Begins a pool.
+    Init "init.lua"
+    /// Asks for GPUs.
+    Enqueue "enqueue.lua"
+    /// Serves those who wait.
+    Assign "assign.lua"
+    /// Keeps a ticket; acknowledges or renews a lease.
+    Touch "touch.lua"
+    /// Ends a lease, or withdraws a ticket.
+    Release "release.lua"
+    /// Ends what was not renewed in time.
+    Reap "reap.lua"
+    /// Ends what is known to be dead.
+    Kill "kill.lua"
+    /// Puts a GPU back that nobody holds and that is nowhere.
+    Resolve "resolve.lua"
+    /// Tells everything.
+    Audit "audit.lua"
+}

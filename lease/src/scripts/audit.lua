@@ -1,0 +1,31 @@
+-- Everything at one moment, as JSON: each managed GPU with its places, each lease, each ticket.
+local idle, pot, bar = {}, {}, {}
+for list, counts in pairs({ [IDLE] = idle, [POT] = pot, [BAR] = bar }) do
+  for _, id in ipairs(call('LRANGE', list, 0, -1)) do counts[id] = (counts[id] or 0) + 1 end
+end
+local function hash(key)
+  local pairs_of, map = call('HGETALL', key), {}
+  for place = 1, #pairs_of, 2 do map[pairs_of[place]] = pairs_of[place + 1] end
+  return map
+end
+local gpus, leases = {}, {}
+for _, id in ipairs(call('LRANGE', MANAGED, 0, -1)) do
+  local kind = call('TYPE', gpu_key(id)).ok
+  local legacy = kind == 'hash' and call('HMGET', gpu_key(id), 'PID', 'TIME', 'lease') or {}
+  gpus[#gpus + 1] = cjson.encode({
+    id = id, idle = idle[id] or 0, pot = pot[id] or 0, bar = bar[id] or 0,
+    owner = call('HGET', OWN, id) or nil, quarantine = call('HGET', QUAR, id) or nil,
+    record = legacy[1] and { pid = legacy[1], time = legacy[2] or '', lease = legacy[3] or nil } or nil,
+  })
+end
+for _, lease in ipairs(call('ZRANGE', EXPIRY, 0, -1)) do
+  local about = hash(lease_key(lease))
+  about.lease, about.expires = lease, tonumber(call('ZSCORE', EXPIRY, lease))
+  leases[#leases + 1] = cjson.encode(about)
+end
+local queue = {}
+for _, lease in ipairs(call('ZRANGE', QUEUE, 0, -1)) do queue[#queue + 1] = cjson.encode(lease) end
+-- An empty table would be encoded as an object.
+local function list(parts) return '[' .. table.concat(parts, ',') .. ']' end
+return '{"now":' .. string.format('%.0f', now) .. ',"barrier":' .. (call('HGET', META, 'barrier') or 'null') .. ',"gpus":' .. list(gpus)
+  .. ',"leases":' .. list(leases) .. ',"queue":' .. list(queue) .. '}'

@@ -1,0 +1,26 @@
+-- A ticket: lease, want, priority, ttl, nonblock (0 or 1), then fields and values. Asked again with the same lease it
+-- answers how that one stands.
+local lease, want, priority, ttl, nonblock = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local known = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus')
+if known[1] then return { known[1], known[2] or '', known[3] or '' } end
+local managed = call('LLEN', MANAGED)
+if managed == 0 then return { 'uninitialised', '', '' } end
+if want > managed then return { 'impossible', tostring(managed), '' } end
+local fields = {}
+for place = 6, #ARGV do fields[#fields + 1] = ARGV[place] end
+local number = call('HINCRBY', META, 'seq', 1)
+call('HSET', lease_key(lease), 'state', 'waiting', 'want', want, 'prio', priority, 'asked', now, unpack(fields))
+call('ZADD', EXPIRY, now + ttl, lease)
+call('ZADD', QUEUE, -priority * 1e12 + number, lease)
+assign(true)
+local answer = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus')
+if answer[1] == 'held' then
+  call('DEL', wake_key(lease))
+  return { 'held', answer[2], answer[3] }
+end
+if nonblock == '1' then
+  finish(lease, 'cancelled', '', '')
+  assign(false)
+  return { 'busy', '', '' }
+end
+return { 'waiting', tostring(call('ZRANK', QUEUE, lease)), '' }

@@ -1,0 +1,33 @@
+-- lease, ttl, token: a ticket is kept, a lease is acknowledged and renewed. Tells a holder of a GPU that is no longer
+-- his alone.
+local lease, ttl, token = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode')
+local state = about[1]
+if not state then return { 'unknown', '', '' } end
+if state == 'waiting' then
+  call('ZADD', EXPIRY, now + ttl, lease)
+  assign(true)
+  return { 'waiting', tostring(call('ZRANK', QUEUE, lease) or ''), '' }
+end
+if state ~= 'held' then return { state, '', '' } end
+if token ~= '' and token ~= about[2] then return { 'lost', '', '' } end
+local taken = {}
+for id in each(about[3]) do
+  if call('HGET', gpu_key(id), 'lease') ~= lease then
+    local recorded = call('HEXISTS', gpu_key(id), 'PID') == 1
+    -- Released by somebody whose it was not, and nobody has taken it yet: it is taken back. Of a lease that plays by
+    -- GPU.py's rules anybody may release.
+    if not recorded and about[4] ~= 'compat' and call('LREM', IDLE, 0, id) > 0 then
+      record(lease, id, about[2])
+      note('reassert', 'gpu', id, 'lease', lease)
+    else
+      taken[#taken + 1] = id
+    end
+  end
+end
+call('ZADD', EXPIRY, now + ttl, lease)
+if #taken > 0 then
+  note('conflict', 'lease', lease, 'gpus', table.concat(taken, ','))
+  return { 'conflict', about[2], table.concat(taken, ',') }
+end
+return { 'held', about[2], about[3] }

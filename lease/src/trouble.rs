@@ -1,0 +1,58 @@
+//! What can go wrong between us and Redis, in words that name the way out.
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+/// Why there was no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Trouble {
+    /// The address makes no sense.
+    #[error("{0} is no address of Redis; write redis://HOST:PORT/DB or redis+unix:///PATH")]
+    Address(String),
+    /// Nobody answers.
+    #[error("Redis at {address} does not answer: {why}")]
+    Unreachable {
+        /// Where it should be.
+        address: String,
+        /// What the system says.
+        why: String,
+    },
+    /// It wants to know who we are, or we may not do that.
+    #[error("Redis refuses: {0}; give a user and a password in the address")]
+    Denied(String),
+    /// It is full.
+    #[error("Redis has no memory left (maxmemory): {0}")]
+    Full(String),
+    /// A key holds what is not ours.
+    #[error("{0}; another program uses this prefix, or a key of it was written by hand")]
+    WrongType(String),
+    /// It is loading, or a replica that cannot be written to.
+    #[error("Redis cannot serve now: {0}")]
+    NotNow(String),
+    /// Something else.
+    #[error("Redis answered what is not understood: {0}")]
+    Strange(String),
+}
+
+impl Trouble {
+    /// Asking again later may help.
+    #[must_use]
+    pub const fn passes(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::NotNow(_))
+    }
+
+    pub(crate) fn of(error: &RedisError, address: &str) -> Self {
+        let told = error.detail().unwrap_or_default().to_owned();
+        match error.kind() {
+            ErrorKind::AuthenticationFailed => Self::Denied(error.to_string()),
+            ErrorKind::Io => Self::Unreachable { address: address.to_owned(), why: error.to_string() },
+            ErrorKind::Server(ServerErrorKind::BusyLoading | ServerErrorKind::ReadOnly) => Self::NotNow(told),
+            _ => match error.code() {
+                Some("NOAUTH" | "NOPERM" | "WRONGPASS") => Self::Denied(told),
+                Some("OOM") => Self::Full(told),
+                Some("WRONGTYPE") => Self::WrongType(told),
+                Some("MISCONF" | "MASTERDOWN" | "NOREPLICAS") => Self::NotNow(told),
+                _ => Self::Strange(error.to_string()),
+            },
+        }
+    }
+}

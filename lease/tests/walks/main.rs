@@ -1,0 +1,284 @@
+//! Random walks: clients of ours and of GPU.py on one real Redis, one command a step, killed at any step. After each
+//! step it must be true that no GPU has two holders and that none is lost.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test starts a server, waits for it and fails loudly"
+)]
+
+mod law;
+mod legacy;
+mod ours;
+#[path = "../server/mod.rs"]
+mod server;
+mod wire;
+mod world;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bailiff_lease::Op;
+
+use law::Law;
+use legacy::Legacy;
+use ours::Ours;
+use server::Server;
+use wire::Link;
+use world::{PREFIX, Who, World, call};
+
+/// Who takes part, and how badly it goes.
+#[derive(Debug, Clone, Copy)]
+struct Cast {
+    ours: u32,
+    legacy: u32,
+    /// The chance that whoever goes next is killed instead.
+    deaths: f64,
+    misuse: f64,
+    /// So many GPUs one of ours wants at most.
+    most: u32,
+}
+
+enum Client {
+    Legacy(Legacy),
+    Ours(Ours),
+}
+
+/// Somebody whose death the node's agent has yet to notice.
+enum Dead {
+    Lease(String),
+    Legacy(String),
+}
+
+struct Walk {
+    world: World,
+    /// The agent's own connection.
+    agent: Link,
+    clients: BTreeMap<u32, Client>,
+    dead: VecDeque<Dead>,
+    law: Law,
+    born: u32,
+    quiet: u32,
+}
+
+impl Client {
+    fn runnable(&mut self) -> bool {
+        match self {
+            Self::Legacy(client) => client.runnable(),
+            Self::Ours(client) => client.runnable(),
+        }
+    }
+}
+
+impl Walk {
+    fn new(seed: u64, cast: Cast, server: &Server) -> Self {
+        let world = World::new(seed, server.socket(), (cast.misuse, cast.most));
+        let mut agent = world.link();
+        agent.ask(&["FLUSHALL"]);
+        let mut arguments = vec!["3600", "0"];
+        arguments.extend(world.ids.iter().map(String::as_str));
+        agent.ask(&call(Op::Init, &arguments));
+        let law = Law::new(cast.misuse > 0.0);
+        let (clients, dead) = (BTreeMap::new(), VecDeque::new());
+        let mut walk = Self { world, agent, clients, dead, law, born: 0, quiet: 0 };
+        for number in 0..cast.ours + cast.legacy {
+            walk.bear(number < cast.ours);
+        }
+        walk
+    }
+
+    fn bear(&mut self, ours: bool) {
+        self.born += 1;
+        let who = Who { ours, number: self.born };
+        let client = if ours {
+            Client::Ours(Ours::new(who, &mut self.world))
+        } else {
+            Client::Legacy(Legacy::new(who, &self.world))
+        };
+        self.clients.insert(self.born, client);
+    }
+
+    /// Redis has taken all that was sent.
+    fn settle(&mut self) {
+        for _ in 0..2 {
+            self.agent.ask(&["PING"]);
+        }
+    }
+
+    fn runnable(&mut self) -> Vec<u32> {
+        let clients = self.clients.iter_mut();
+        clients.filter_map(|(number, client)| client.runnable().then_some(*number)).collect()
+    }
+
+    fn step(&mut self, deaths: f64) {
+        self.settle();
+        let runnable = self.runnable();
+        if !self.dead.is_empty() && (runnable.is_empty() || self.world.dice.u32(0..10) == 0) {
+            self.notice();
+        } else if let Some(number) = self.world.dice.choice(&runnable).copied() {
+            self.quiet = 0;
+            if self.world.dice.f64() < deaths {
+                self.kill(number);
+            } else {
+                match self.clients.get_mut(&number) {
+                    Some(Client::Legacy(client)) => client.step(&mut self.world),
+                    Some(Client::Ours(client)) => client.step(&mut self.world),
+                    None => unreachable!("it was there"),
+                }
+            }
+        } else {
+            self.look_around();
+        }
+        self.settle();
+        let audit = self.agent.ask(&call(Op::Audit, &[])).text();
+        self.law.hold(&audit, &mut self.world);
+    }
+
+    fn kill(&mut self, number: u32) {
+        self.world.count("deaths");
+        let client = self.clients.remove(&number).expect("it was there");
+        let who = match &client {
+            Client::Ours(client) => {
+                self.dead.push_back(Dead::Lease(client.lease.clone()));
+                client.who
+            }
+            Client::Legacy(client) => {
+                self.dead.push_back(Dead::Legacy(client.pid()));
+                client.who
+            }
+        };
+        self.world.dies(who);
+        drop(client);
+        self.bear(who.ours);
+    }
+
+    /// The agent learns of a death.
+    fn notice(&mut self) {
+        match self.dead.pop_front() {
+            Some(Dead::Lease(lease)) => drop(self.agent.ask(&call(Op::Kill, &[&lease]))),
+            Some(Dead::Legacy(pid)) => {
+                let busy = |client: &mut Client| match client {
+                    Client::Legacy(client) => client.runnable(),
+                    Client::Ours(_) => false,
+                };
+                if self.clients.values_mut().any(busy) {
+                    // Whoever is between his pop and his record looks just like one that is lost.
+                    self.dead.push_back(Dead::Legacy(pid));
+                } else {
+                    self.resolve(|recorded| recorded.is_empty() || recorded == pid);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Nobody can go on: what is withheld is looked at, and what is nowhere.
+    fn look_around(&mut self) {
+        let withheld = self.agent.ask(&["HKEYS", "GPU_V2:QUAR"]).texts();
+        if withheld.is_empty() {
+            self.quiet += 1;
+            assert!(self.quiet <= 3, "nobody can go on: {}", self.world.story());
+            self.resolve(|_| true);
+        }
+        for id in withheld {
+            if self.world.holders[&id].is_empty() {
+                let recorded = self.recorded(&id);
+                self.agent.ask(&call(Op::Resolve, &[&id, &recorded, "3600"]));
+            } else {
+                self.agent.ask(&["HDEL", "GPU_V2:QUAR", &id]);
+            }
+        }
+    }
+
+    fn recorded(&mut self, id: &str) -> String {
+        match self.agent.ask(&["HGET", &format!("{PREFIX}_GPU{id}"), "PID"]) {
+            wire::Reply::Nil => String::new(),
+            reply => reply.text(),
+        }
+    }
+
+    /// Puts back what nobody holds, where its record says nothing else.
+    fn resolve(&mut self, dead: impl Fn(&str) -> bool) {
+        for id in self.world.ids.clone() {
+            let recorded = self.recorded(&id);
+            if self.world.holders[&id].is_empty() && dead(&recorded) {
+                let how = self.agent.ask(&call(Op::Resolve, &[&id, &recorded, "3600"])).text();
+                if how == "freed" {
+                    self.world.count("put back");
+                }
+            }
+        }
+    }
+
+    /// All die and are noticed: everything is idle again, once.
+    fn end(mut self) -> BTreeMap<&'static str, u32> {
+        self.settle();
+        for number in self.clients.keys().copied().collect::<Vec<_>>() {
+            let who = match &self.clients[&number] {
+                Client::Ours(client) => client.who,
+                Client::Legacy(client) => client.who,
+            };
+            self.world.dies(who);
+        }
+        self.clients.clear();
+        // What clients had in the air has arrived.
+        self.settle();
+        for lease in self.agent.ask(&["ZRANGE", "GPU_V2:EXP", "0", "-1"]).texts() {
+            self.agent.ask(&call(Op::Kill, &[&lease]));
+        }
+        self.resolve(|_| true);
+        self.settle();
+        let audit = self.agent.ask(&call(Op::Audit, &[])).text();
+        let events = self.agent.ask(&["LRANGE", "GPU_EVENTS", "0", "-1"]).texts();
+        self.law.end(&audit, &events, &self.world);
+        self.world.counts
+    }
+}
+
+/// How many steps a walk has; `make soak` asks for more.
+fn steps() -> u32 {
+    std::env::var("BAILIFF_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(4000)
+}
+
+fn walk(cast: Cast) {
+    let server = Server::start(&[]);
+    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+    for seed in 0..5 {
+        let mut walk = Walk::new(seed, cast, &server);
+        for _ in 0..steps() {
+            walk.step(cast.deaths);
+        }
+        for (what, count) in walk.end() {
+            *counts.entry(what).or_default() += count;
+        }
+    }
+    println!("{cast:?}: 5 walks of {} steps, {counts:?}", steps());
+    assert!(counts.values().sum::<u32>() > 0, "nothing happened");
+}
+
+const CALM: Cast = Cast { ours: 8, legacy: 0, deaths: 0.0, misuse: 0.0, most: 1 };
+
+#[test]
+fn one_gpu_each() {
+    walk(CALM);
+}
+
+#[test]
+fn several_gpus_and_deaths() {
+    walk(Cast { most: 3, deaths: 0.03, ..CALM });
+}
+
+#[test]
+fn side_by_side_with_the_original() {
+    walk(Cast { ours: 5, legacy: 4, most: 2, ..CALM });
+}
+
+#[test]
+fn side_by_side_with_deaths_of_both() {
+    walk(Cast { ours: 5, legacy: 4, most: 2, deaths: 0.02, ..CALM });
+}
+
+#[test]
+fn side_by_side_with_misuse() {
+    walk(Cast { ours: 5, legacy: 4, most: 2, misuse: 0.2, ..CALM });
+}

@@ -1,0 +1,98 @@
+//! What is true, whatever Redis says: who believes to hold which GPU.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+
+use bailiff_lease::Op;
+use fastrand::Rng;
+
+use crate::wire::Link;
+
+/// The prefix of all keys.
+pub(crate) const PREFIX: &str = "GPU";
+/// Nothing expires by itself in a walk.
+pub(crate) const TTL: &str = "600000";
+
+/// A client's kind and number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Who {
+    pub(crate) ours: bool,
+    pub(crate) number: u32,
+}
+
+pub(crate) struct World {
+    pub(crate) dice: Rng,
+    pub(crate) socket: PathBuf,
+    pub(crate) ids: Vec<String>,
+    /// A legacy client releases what it should not, with this probability.
+    pub(crate) misuse: f64,
+    /// So many GPUs one of ours wants at most.
+    pub(crate) most: u32,
+    pub(crate) leases: u32,
+    pub(crate) holders: BTreeMap<String, BTreeSet<Who>>,
+    pub(crate) counts: BTreeMap<&'static str, u32>,
+    /// What happened last.
+    trace: VecDeque<String>,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, socket: PathBuf, (misuse, most): (f64, u32)) -> Self {
+        let ids: Vec<String> = (0..4).map(|id| id.to_string()).collect();
+        Self {
+            dice: Rng::with_seed(seed),
+            socket,
+            holders: ids.iter().map(|id| (id.clone(), BTreeSet::new())).collect(),
+            ids,
+            misuse,
+            most,
+            leases: 0,
+            counts: BTreeMap::new(),
+            trace: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn link(&self) -> Link {
+        Link::open(&self.socket)
+    }
+
+    pub(crate) fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    pub(crate) fn tell(&mut self, who: Who, what: &str) {
+        self.trace.push_back(format!("{who:?} {what}"));
+        if self.trace.len() > 60 {
+            self.trace.pop_front();
+        }
+    }
+
+    pub(crate) fn takes(&mut self, who: Who, id: &str) {
+        self.tell(who, &format!("takes {id}"));
+        self.holders.get_mut(id).expect("a managed GPU").insert(who);
+    }
+
+    pub(crate) fn leaves(&mut self, who: Who, id: &str) {
+        self.tell(who, &format!("leaves {id}"));
+        self.holders.get_mut(id).expect("a managed GPU").remove(&who);
+    }
+
+    /// It ended: it believes nothing any more.
+    pub(crate) fn dies(&mut self, who: Who) {
+        self.tell(who, "dies");
+        for holders in self.holders.values_mut() {
+            holders.remove(&who);
+        }
+    }
+
+    pub(crate) fn story(&self) -> String {
+        let lines: Vec<&str> = self.trace.iter().map(String::as_str).collect();
+        format!("\n  {}", lines.join("\n  "))
+    }
+}
+
+/// A call of a script.
+pub(crate) fn call<'a>(op: Op, arguments: &[&'a str]) -> Vec<&'a str> {
+    let mut words = vec!["EVAL", op.text(), "1", PREFIX];
+    words.extend(arguments);
+    words
+}
