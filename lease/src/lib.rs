@@ -4,9 +4,12 @@
 //! The rules are the scripts in `scripts/`: each runs in Redis as one step, so that a client that dies between two
 //! of them has lost nothing. Clients are the rest: [`Pool`] asks them, one by one, each with a deadline.
 
+pub mod audit;
+pub mod holder;
 mod pool;
 mod scripts;
 mod trouble;
+mod wait;
 
 pub use pool::{Grant, Init, Pool, Released, Standing, Ticket};
 pub use scripts::Op;

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use redis::{Client, Connection, FromRedisValue};
 
+use crate::audit::Audit;
+use crate::holder::{Here, Life};
 use crate::{Op, Trouble};
 
 /// What a ticket asks for, and whose it is.
@@ -86,8 +88,10 @@ pub enum Released {
 /// A pool.
 pub struct Pool {
     connection: Connection,
+    pub(crate) client: Client,
     address: String,
-    prefix: String,
+    pub(crate) prefix: String,
+    pub(crate) patience: Duration,
 }
 
 impl std::fmt::Debug for Pool {
@@ -107,21 +111,37 @@ impl Pool {
     pub fn open(address: &str, prefix: &str, patience: Duration) -> Result<Self, Trouble> {
         let client = Client::open(address).map_err(|_| Trouble::Address(address.to_owned()))?;
         let shown = client.get_connection_info().addr().to_string();
-        let connected = client.get_connection_with_timeout(patience).and_then(|connection| {
-            connection.set_read_timeout(Some(patience))?;
-            connection.set_write_timeout(Some(patience))?;
-            Ok(connection)
-        });
-        let connection = connected.map_err(|error| Trouble::of(&error, &shown))?;
-        Ok(Self { connection, address: shown, prefix: prefix.to_owned() })
+        let connection = connect(&client, patience).map_err(|error| Trouble::of(&error, &shown))?;
+        Ok(Self { connection, client, address: shown, prefix: prefix.to_owned(), patience })
     }
 
+    pub(crate) fn reconnect(&mut self) -> Result<(), Trouble> {
+        let connection = connect(&self.client, self.patience);
+        self.connection = connection.map_err(|error| Trouble::of(&error, &self.address))?;
+        Ok(())
+    }
+
+    /// Does something with the connection.
+    pub(crate) fn with<T>(
+        &mut self,
+        act: impl FnOnce(&mut Connection) -> redis::RedisResult<T>,
+    ) -> Result<T, Trouble> {
+        act(&mut self.connection).map_err(|error| Trouble::of(&error, &self.address))
+    }
+
+    /// Calls a script, and once more where the connection broke: none does anything twice.
     fn call<T: FromRedisValue>(&mut self, op: Op, arguments: &[String]) -> Result<T, Trouble> {
         let mut call = op.script().key(&self.prefix);
         for argument in arguments {
             call.arg(argument);
         }
-        call.invoke(&mut self.connection).map_err(|error| Trouble::of(&error, &self.address))
+        match self.with(|connection| call.invoke(connection)) {
+            Err(Trouble::Unreachable { .. }) if op != Op::Init => {
+                self.reconnect()?;
+                self.with(|connection| call.invoke(connection))
+            }
+            answer => answer,
+        }
     }
 
     /// Begins a pool of these GPUs; `offset` is the local time's, in seconds.
@@ -191,6 +211,46 @@ impl Pool {
         })
     }
 
+    /// Everything, at one moment.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn audit(&mut self) -> Result<Audit, Trouble> {
+        let text: String = self.call(Op::Audit, &[])?;
+        serde_json::from_str(&text).map_err(|error| Trouble::Strange(error.to_string()))
+    }
+
+    /// Says that the holder of a lease, or whoever waited for one, is dead.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn kill(&mut self, lease: &str) -> Result<(), Trouble> {
+        self.call::<String>(Op::Kill, &[lease.to_owned()]).map(drop)
+    }
+
+    /// Frees what the dead of this host held, and renews for those who cannot say themselves that they live; tells how
+    /// many were freed. What no process of this host can be is left to expire.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn reap_here(&mut self, here: &Here, ttl: Duration) -> Result<usize, Trouble> {
+        let audit = self.audit()?;
+        let mut freed = 0;
+        for lease in &audit.leases {
+            #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
+            let late = lease.expires < audit.now as f64;
+            match here.life(lease) {
+                Life::Dead => {
+                    self.kill(&lease.lease)?;
+                    freed += 1;
+                }
+                Life::Alive if late => drop(self.touch(&lease.lease, ttl, None)?),
+                Life::Alive | Life::Unknown => {}
+            }
+        }
+        Ok(freed)
+    }
+
     /// Ends what was not renewed in time; tells how many.
     ///
     /// # Errors
@@ -198,6 +258,13 @@ impl Pool {
     pub fn reap(&mut self) -> Result<u64, Trouble> {
         self.call(Op::Reap, &[])
     }
+}
+
+fn connect(client: &Client, patience: Duration) -> redis::RedisResult<Connection> {
+    let connection = client.get_connection_with_timeout(patience)?;
+    connection.set_read_timeout(Some(patience))?;
+    connection.set_write_timeout(Some(patience))?;
+    Ok(connection)
 }
 
 fn standing((state, first, gpus): (String, String, String)) -> Result<Standing, Trouble> {

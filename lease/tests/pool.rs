@@ -11,6 +11,7 @@ mod server;
 use std::process::Command;
 use std::time::Duration;
 
+use bailiff_lease::holder::Here;
 use bailiff_lease::{Grant, Init, Pool, Released, Standing, Ticket, Trouble};
 use redis::Connection;
 
@@ -198,4 +199,93 @@ fn what_goes_wrong_is_told_and_nothing_is_lost() {
         ["1"],
         "nothing was begun"
     );
+}
+
+/// Waits until Redis has so many blocked clients.
+fn blocked(redis: &mut Connection, count: usize) {
+    let began = std::time::Instant::now();
+    loop {
+        let info: String = ask(redis, &["INFO", "clients"]);
+        if info.lines().any(|line| line == format!("blocked_clients:{count}")) {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_mins(1), "{count} are never blocked: {info}");
+    }
+}
+
+#[test]
+fn whoever_came_first_is_served_first_of_whichever_kind() {
+    let server = Server::start(&[]);
+    let (mut first, mut redis) = (pool(&server), raw(&server));
+    first.init(&[0], 0, false).unwrap();
+    first.ask(&ticket("holder", 1)).unwrap();
+    let (tell, served) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let (server, tell) = (&server, tell.clone());
+            scope.spawn(move || {
+                if number % 2 == 0 {
+                    let mut pool = pool(server);
+                    let name = format!("waiter-{number}");
+                    let standing = pool.wait(&ticket(&name, 1), (&Here::look(), None), |_| {}).unwrap();
+                    assert!(matches!(standing, Standing::Held(_)), "{standing:?}");
+                    tell.send(number).unwrap();
+                    pool.release(&name, None, (0, 1)).unwrap();
+                } else {
+                    let popped: (String, String) = ask(&mut raw(server), &["BRPOP", "GPU_IDLE", "0"]);
+                    tell.send(number).unwrap();
+                    ask::<u64>(&mut raw(server), &["LPUSH", "GPU_IDLE", &popped.1]);
+                }
+            });
+            // One of ours is blocked twice: for its wake-up, and in the line.
+            blocked(&mut redis, number + 1 + (number / 2 + 1));
+        }
+        first.release("holder", None, (0, 1)).unwrap();
+    });
+    drop(tell);
+    assert_eq!(served.iter().collect::<Vec<usize>>(), [0, 1, 2, 3, 4, 5]);
+    let idle: Vec<String> = ask(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]);
+    assert_eq!(idle, ["0"], "and it is idle in the end");
+    blocked(&mut redis, 0);
+}
+
+#[test]
+fn a_wait_has_an_end_and_leaves_nothing_behind() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = (pool(&server), raw(&server));
+    pool.init(&[0, 1], 0, false).unwrap();
+    pool.ask(&ticket("holder", 1)).unwrap();
+    let mut heard = Vec::new();
+    let until = std::time::Instant::now() + Duration::from_millis(200);
+    let standing =
+        pool.wait(&ticket("late", 2), (&Here::look(), Some(until)), |before| heard.push(before)).unwrap();
+    assert_eq!((standing, heard[0]), (Standing::Waiting { before: 0 }, 0));
+    let idle: Vec<String> = ask(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]);
+    assert_eq!(idle, ["1"], "what had been gathered for it is idle again");
+    assert_eq!(pool.touch("late", TTL, None), Ok(Standing::Ended("cancelled".to_owned())));
+}
+
+#[test]
+fn what_the_dead_of_this_host_held_is_free_at_once() {
+    let server = Server::start(&[]);
+    let mut pool = pool(&server);
+    pool.init(&[0, 1, 2], 0, false).unwrap();
+    let here = Here::look();
+    let mut child = Command::new("true").spawn().unwrap();
+    let mut held_by = |name: &str, pid: u32| {
+        let mut ticket = ticket(name, 1);
+        ticket.about.retain(|(field, _)| *field != "pid");
+        ticket.about.extend(here.holder(pid));
+        assert!(matches!(pool.ask(&ticket), Ok(Standing::Held(_))));
+    };
+    held_by("dead", child.id());
+    held_by("alive", std::process::id());
+    child.wait().unwrap();
+    let mut ticket = ticket("elsewhere", 1);
+    ticket.about.push(("host", "another".to_owned()));
+    pool.ask(&ticket).unwrap();
+    assert_eq!(pool.reap_here(&here, TTL), Ok(1));
+    let held: Vec<String> = pool.audit().unwrap().leases.into_iter().map(|lease| lease.lease).collect();
+    assert_eq!(held.len(), 2, "{held:?}");
+    assert!(!held.contains(&"dead".to_owned()));
 }

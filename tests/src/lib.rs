@@ -23,5 +23,6 @@ pub mod page;
 pub mod procfs;
 pub mod programs;
 pub mod prometheus;
+pub mod redis;
 pub mod tenant;
 pub mod wait;

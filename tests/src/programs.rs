@@ -31,6 +31,12 @@ pub fn enforcer() -> PathBuf {
     built("bailiff-enforcer")
 }
 
+/// The user's command.
+#[must_use]
+pub fn bailiff() -> PathBuf {
+    built("bailiff")
+}
+
 /// The fake driver.
 #[must_use]
 pub fn fake_nvml() -> PathBuf {

@@ -157,5 +157,5 @@ impl Ours {
 
 /// In one write, so that Redis serves those who wait even where the client is dead by then.
 fn arm(slot: &mut Link) {
-    slot.send(&[&["BLMOVE", "GPU_IDLE", "GPU_V2:POT", "RIGHT", "LEFT", "0"], &call(Op::Assign, &[])]);
+    slot.send(&[&["BRPOPLPUSH", "GPU_IDLE", "GPU_V2:POT", "0"], &call(Op::Assign, &[])]);
 }

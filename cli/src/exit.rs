@@ -1,0 +1,77 @@
+//! Why a command ends, and its exit code.
+
+use std::process::ExitCode;
+
+use bailiff_lease::Trouble;
+
+/// What went wrong, with the code of `sysexits.h` or of `timeout(1)` that scripts know it by.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: u8,
+    why: String,
+}
+
+impl Failure {
+    /// Flags make no sense (`EX_USAGE`).
+    pub(crate) fn usage(why: impl Into<String>) -> Self {
+        Self { code: 64, why: why.into() }
+    }
+
+    /// The time was up (`timeout(1)`).
+    pub(crate) fn late(why: impl Into<String>) -> Self {
+        Self { code: 124, why: why.into() }
+    }
+
+    /// Try again later (`EX_TEMPFAIL`).
+    pub(crate) fn busy(why: impl Into<String>) -> Self {
+        Self { code: 75, why: why.into() }
+    }
+
+    /// It is not there, or cannot be had (`EX_UNAVAILABLE`).
+    pub(crate) fn unavailable(why: impl Into<String>) -> Self {
+        Self { code: 69, why: why.into() }
+    }
+
+    /// The lease is not, or no longer, what it was taken for.
+    pub(crate) fn not_ours(why: impl Into<String>) -> Self {
+        Self { code: 3, why: why.into() }
+    }
+
+    /// Nothing is known of it.
+    pub(crate) fn unknown(why: impl Into<String>) -> Self {
+        Self { code: 4, why: why.into() }
+    }
+
+    /// Ended by a signal.
+    pub(crate) fn signalled(number: i32) -> Self {
+        Self { code: u8::try_from(128 + number).unwrap_or(255), why: String::new() }
+    }
+
+    /// The program cannot be started: not found, or not executable (as shells have it).
+    pub(crate) fn start(program: &str, error: &std::io::Error) -> Self {
+        let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+        Self { code, why: format!("cannot run {program}: {}", bailiff_lifecycle::exit::plain(error)) }
+    }
+
+    pub(crate) fn tell(self) -> ExitCode {
+        if !self.why.is_empty() {
+            eprintln!("bailiff: {}", self.why);
+        }
+        self.code.into()
+    }
+}
+
+impl From<Trouble> for Failure {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Address(_) => Self::usage(trouble.to_string()),
+            _ => Self::unavailable(trouble.to_string()),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self { code: 1, why: bailiff_lifecycle::exit::plain(&error) }
+    }
+}

@@ -1,0 +1,172 @@
+//! `bailiff lease`: what its commands have in common, and the short ones.
+
+#![expect(clippy::disallowed_methods, reason = "a wait has an end, and a local time")]
+
+pub(crate) mod list;
+pub(crate) mod run;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use bailiff_lease::holder::Here;
+use bailiff_lease::{Grant, Init, Pool, Released, Standing, Ticket};
+
+use crate::exit::Failure;
+use crate::flags;
+
+/// No answer of Redis takes longer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A ticket is forgotten after so long without a word of its holder.
+const TICKET: Duration = Duration::from_secs(30);
+/// A lease.
+const LEASE: Duration = Duration::from_mins(1);
+
+pub(crate) fn open(flags: &flags::Pool) -> Result<Pool, Failure> {
+    Ok(Pool::open(&flags.redis, &flags.prefix, PATIENCE)?)
+}
+
+/// The local time's distance from UTC, in seconds.
+fn offset() -> i32 {
+    jiff::Zoned::now().offset().seconds()
+}
+
+/// A ticket for a process, with a name that nobody has.
+fn ticket(ask: &flags::Ask, holder: u32, about: &str) -> Result<Ticket, Failure> {
+    let mut random = [0_u8; 16];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(std::io::Error::from)?;
+    let uid = nix::unistd::getuid();
+    let user = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
+    let mut fields = Here::look().holder(holder);
+    if fields.iter().any(|(field, value)| *field == "start" && value.is_empty()) {
+        return Err(Failure::usage(format!("there is no process {holder}")));
+    }
+    fields.extend([
+        // No purge of GPU.py's ends it: to signal 0 is always allowed.
+        ("legacy_pid", "0".to_owned()),
+        ("offset", offset().to_string()),
+        ("uid", uid.to_string()),
+        ("user", user.unwrap_or_else(|| uid.to_string())),
+        ("mode", "run".to_owned()),
+        ("cmd", about.to_owned()),
+    ]);
+    let lease = random.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<String>>().concat();
+    Ok(Ticket { lease, want: ask.gpus, priority: 0, ttl: TICKET, nonblock: ask.nonblock, about: fields })
+}
+
+/// Asks, and waits as long as was wished. What the dead held is freed before.
+fn obtain(
+    pool: &mut Pool,
+    ask: &flags::Ask,
+    ticket: &Ticket,
+    told: impl FnMut(u64),
+) -> Result<Grant, Failure> {
+    let here = Here::look();
+    pool.reap_here(&here, LEASE)?;
+    let wait = ask.wait.as_deref().map(humantime::parse_duration).transpose();
+    let wait = wait.map_err(|error| Failure::usage(format!("--wait: {error}")))?;
+    let until = wait.map(|wait| Instant::now() + wait);
+    match pool.wait(ticket, (&here, until), told)? {
+        Standing::Held(grant) => {
+            // Whoever is granted something says so, or it is given to the next.
+            pool.touch(&ticket.lease, LEASE, Some(grant.token))?;
+            Ok(grant)
+        }
+        Standing::Waiting { .. } => {
+            Err(Failure::late(format!("no GPU within {}", ask.wait.as_deref().unwrap_or("0s"))))
+        }
+        Standing::Busy => Err(Failure::busy("not enough GPUs are idle, or others were first")),
+        Standing::Impossible { managed } => {
+            Err(Failure::usage(format!("{} GPUs are wanted, and there are {managed}", ask.gpus)))
+        }
+        Standing::Uninitialised => Err(Failure::unavailable(
+            "this pool has no GPUs: is the prefix right, and has anybody run `bailiff lease init`?",
+        )),
+        Standing::Conflict(_) => Err(Failure::not_ours("somebody else was given the same GPU meanwhile")),
+        Standing::Ended(how) => {
+            Err(Failure::not_ours(format!("the ticket has ended while it waited: {how}")))
+        }
+    }
+}
+
+/// Begins a pool.
+pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
+    let gpus = numbers(&flags.gpus)?;
+    match open(&flags.pool)?.init(&gpus, offset(), flags.force)? {
+        Init::Done(count) => println!("{count} GPUs are handed out"),
+        Init::Already(count) => {
+            return Err(Failure::usage(format!(
+                "it was begun before, with {count} GPUs; --force begins it anew"
+            )));
+        }
+        Init::Held(count) => {
+            return Err(Failure::busy(format!(
+                "{count} GPUs are leased; it is not begun anew under their holders"
+            )));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `0,1,4-7`.
+fn numbers(list: &str) -> Result<Vec<u32>, Failure> {
+    let wrong = || Failure::usage(format!("--gpus: {list:?} is no list of numbers such as 0,1,4-7"));
+    let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+    let mut numbers = Vec::new();
+    for part in list.split(',') {
+        match part.split_once('-') {
+            Some((first, last)) => {
+                let (first, last) = (number(first)?, number(last)?);
+                if last < first || last - first > 1024 {
+                    return Err(wrong());
+                }
+                numbers.extend(first..=last);
+            }
+            None => numbers.push(number(part)?),
+        }
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    Ok(numbers)
+}
+
+/// Takes GPUs and prints them, for `eval`.
+pub(crate) fn acquire(flags: &flags::Acquire) -> Result<ExitCode, Failure> {
+    let parent = rustix::process::getppid().and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok());
+    let holder = flags.holder.or(parent).ok_or_else(|| Failure::usage("--for: whose is it to be?"))?;
+    let ticket = ticket(&flags.ask, holder, "acquire")?;
+    let mut pool = open(&flags.ask.pool)?;
+    let grant = obtain(&mut pool, &flags.ask, &ticket, |_| {})?;
+    for (name, value) in environment(&ticket.lease, &grant) {
+        println!("export {name}={value}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What programs are told of their GPUs.
+fn environment(lease: &str, grant: &Grant) -> [(&'static str, String); 5] {
+    let gpus: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
+    let gpus = gpus.join(",");
+    [
+        ("CUDA_VISIBLE_DEVICES", gpus.clone()),
+        ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
+        (bailiff_lease::holder::LEASE_VARIABLE, lease.to_owned()),
+        ("BAILIFF_LEASE_TOKEN", grant.token.to_string()),
+        ("BAILIFF_LEASE_GPUS", gpus),
+    ]
+}
+
+/// Gives GPUs back.
+pub(crate) fn release(flags: &flags::Release) -> Result<ExitCode, Failure> {
+    match open(&flags.pool)?.release(&flags.lease, None, (offset(), std::process::id()))? {
+        Released::Done | Released::Already(_) => Ok(ExitCode::SUCCESS),
+        Released::Lost => Err(Failure::not_ours("it is somebody else's by now")),
+        Released::Unknown => Err(Failure::unknown(format!("nothing is known of a lease {:?}", flags.lease))),
+    }
+}
+
+/// Frees what the dead held.
+pub(crate) fn reap(flags: &flags::Pool) -> Result<ExitCode, Failure> {
+    println!("{}", open(flags)?.reap_here(&Here::look(), LEASE)?);
+    Ok(ExitCode::SUCCESS)
+}

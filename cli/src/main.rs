@@ -1,0 +1,29 @@
+//! The program: its commands and exit codes.
+
+mod exit;
+mod flags;
+mod lease;
+
+use std::process::ExitCode;
+
+use bailiff_lifecycle::exit::{Stop, tell};
+use clap::Parser;
+
+use flags::{Command, Flags, Lease};
+
+fn main() -> ExitCode {
+    let flags = match Flags::try_parse() {
+        Ok(flags) => flags,
+        Err(error) => return tell("bailiff", Err(Stop::from(error))).into(),
+    };
+    let Command::Lease(command) = flags.command;
+    let outcome = match command {
+        Lease::Init(flags) => lease::init(&flags),
+        Lease::Run(flags) => lease::run::run(&flags),
+        Lease::Acquire(flags) => lease::acquire(&flags),
+        Lease::Release(flags) => lease::release(&flags),
+        Lease::List(flags) => lease::list::list(&flags),
+        Lease::Reap(flags) => lease::reap(&flags),
+    };
+    outcome.unwrap_or_else(exit::Failure::tell)
+}

@@ -1,0 +1,77 @@
+//! Everything in a pool at one moment, as Redis tells it.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// A pool at one moment.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Audit {
+    /// Milliseconds since the Unix epoch by Redis' clock.
+    pub now: u64,
+    /// Until then idle GPUs are withheld: the server was started anew, and holders speak first.
+    pub barrier: Option<u64>,
+    /// Managed GPUs.
+    pub gpus: Vec<Gpu>,
+    /// Leases and tickets that have not ended.
+    pub leases: Vec<Lease>,
+    /// Tickets, in the order in which they will be served.
+    pub queue: Vec<String>,
+}
+
+/// One managed GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Gpu {
+    /// Its id.
+    pub id: String,
+    /// How many times it is listed as idle: 1 where it is, more where somebody released it twice.
+    pub idle: u32,
+    /// Times among those that were popped for whoever waits.
+    pub pot: u32,
+    /// Times among those withheld after a restart.
+    pub bar: u32,
+    /// The lease that holds it.
+    pub owner: Option<String>,
+    /// Why it is withheld, and since when.
+    pub quarantine: Option<String>,
+    /// What GPU.py would read of it.
+    pub record: Option<Record>,
+}
+
+/// A record as GPU.py writes it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Record {
+    /// A process.
+    pub pid: String,
+    /// A local time of nobody knows where.
+    pub time: String,
+    /// The lease, where it is one of ours.
+    pub lease: Option<String>,
+}
+
+/// A lease or a ticket.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Lease {
+    /// Its name.
+    pub lease: String,
+    /// `waiting` or `held`.
+    pub state: String,
+    /// When it is forgotten unless it is renewed, in milliseconds since the Unix epoch.
+    pub expires: f64,
+    /// All that its holder said, and what Redis noted: `want`, `gpus`, `tok`, `pid`, `user` and so on.
+    #[serde(flatten)]
+    pub about: BTreeMap<String, serde_json::Value>,
+}
+
+impl Lease {
+    /// One of the things that are known of it.
+    #[must_use]
+    pub fn get(&self, field: &str) -> Option<&str> {
+        self.about.get(field)?.as_str().filter(|text| !text.is_empty())
+    }
+
+    /// Its GPUs.
+    pub fn gpus(&self) -> impl Iterator<Item = &str> {
+        self.get("gpus").unwrap_or_default().split(',').filter(|id| !id.is_empty())
+    }
+}

@@ -1,0 +1,187 @@
+//! Who holds a lease, in a way that neither a reused pid nor a reboot nor a container can mistake; and whether he
+//! still lives. Reads `/proc`.
+
+#![expect(clippy::disallowed_methods, reason = "reads /proc and the machine's id")]
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use bailiff_snapshot::State;
+use bailiff_snapshot::stat::{self, Stat};
+
+use crate::audit::Lease;
+
+/// The environment of every process of a lease has its name.
+pub const LEASE_VARIABLE: &str = "BAILIFF_LEASE_ID";
+
+/// Where this process is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Here {
+    /// `/etc/machine-id`.
+    pub host: String,
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot: String,
+    /// The inode of the PID namespace.
+    pub pidns: String,
+}
+
+/// What is known of a holder's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// He lives, or somebody whom he started does.
+    Alive,
+    /// He is dead, and so is everybody whom he started, as far as anybody here could be one of them.
+    Dead,
+    /// From here it cannot be told.
+    Unknown,
+}
+
+impl Here {
+    /// This machine, this boot, this PID namespace; what cannot be read is empty, and never equal to anybody's.
+    #[must_use]
+    pub fn look() -> Self {
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let pidns = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let host = Some(text("/etc/machine-id")).filter(|id| !id.is_empty());
+        let host = host.unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
+        Self {
+            host,
+            boot: text("/proc/sys/kernel/random/boot_id"),
+            pidns: pidns.to_string_lossy().trim_start_matches("pid:[").trim_end_matches(']').to_owned(),
+        }
+    }
+
+    /// What a ticket says of its holder.
+    #[must_use]
+    pub fn holder(&self, pid: u32) -> Vec<(&'static str, String)> {
+        vec![
+            ("host", self.host.clone()),
+            ("boot", self.boot.clone()),
+            ("pidns", self.pidns.clone()),
+            ("pid", pid.to_string()),
+            ("start", start(pid).map(|start| start.to_string()).unwrap_or_default()),
+        ]
+    }
+
+    /// Whether the holder of a lease lives.
+    #[must_use]
+    pub fn life(&self, lease: &Lease) -> Life {
+        let same = |field: &str, ours: &str| !ours.is_empty() && lease.get(field) == Some(ours);
+        if !same("host", &self.host) {
+            return Life::Unknown;
+        }
+        if lease.get("boot").is_some() && !self.boot.is_empty() && !same("boot", &self.boot) {
+            return Life::Dead;
+        }
+        if !same("boot", &self.boot) || !same("pidns", &self.pidns) {
+            return Life::Unknown;
+        }
+        let began = lease.get("pid").and_then(|pid| start(pid.parse().ok()?));
+        if began.is_some_and(|began| lease.get("start") == Some(began.to_string().as_str())) {
+            return Life::Alive;
+        }
+        if lease.get("start").is_none() { Life::Unknown } else { heirs(lease) }
+    }
+}
+
+/// When a process that is there started; none of one that has ended, though its parent has not asked yet.
+fn start(pid: u32) -> Option<u64> {
+    let stat = stated(&Path::new("/proc").join(pid.to_string()))?;
+    (!matches!(stat.state, State::Zombie | State::Dead)).then_some(stat.key.start_ticks)
+}
+
+fn stated(process: &Path) -> Option<Stat> {
+    stat::parse(&fs::read(process.join("stat")).ok()?)
+}
+
+/// Whether somebody lives on who was started under the lease.
+fn heirs(lease: &Lease) -> Life {
+    let Ok(processes) = fs::read_dir("/proc") else { return Life::Unknown };
+    let owner = lease.get("uid").and_then(|uid| uid.parse::<u32>().ok());
+    let begun = lease.get("start").and_then(|start| start.parse::<u64>().ok()).unwrap_or_default();
+    let wanted = format!("{LEASE_VARIABLE}={}", lease.lease);
+    let mut life = Life::Dead;
+    for process in processes.filter_map(Result::ok) {
+        if process.file_name().to_str().is_none_or(|name| name.parse::<u32>().is_err()) {
+            continue;
+        }
+        // Whoever is older than the holder was not started by him.
+        if stated(&process.path()).is_none_or(|stat| stat.key.start_ticks < begun) {
+            continue;
+        }
+        match fs::read(process.path().join("environ")) {
+            Ok(environ) if environ.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes()) => {
+                return Life::Alive;
+            }
+            // Of somebody's process whose environment is not ours to read it cannot be told; others' are not heirs.
+            Err(error)
+                if error.kind() == ErrorKind::PermissionDenied && may_be_his(&process.path(), owner) =>
+            {
+                life = Life::Unknown;
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+    life
+}
+
+fn may_be_his(process: &Path, owner: Option<u32>) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(process).is_ok_and(|found| owner.is_none_or(|owner| owner == found.uid()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn lease(about: Vec<(&'static str, String)>) -> Lease {
+        let about = about.into_iter().map(|(field, value)| (field.to_owned(), value.into())).collect();
+        Lease { lease: "0123".to_owned(), state: "held".to_owned(), expires: 0.0, about }
+    }
+
+    fn ended() -> u32 {
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        child.id()
+    }
+
+    #[test]
+    fn a_pid_is_no_identity() {
+        let here = Here::look();
+        let ours = here.holder(std::process::id());
+        assert_eq!(here.life(&lease(ours.clone())), Life::Alive);
+        let with = |field: &'static str, value: &str| {
+            let mut about = ours.clone();
+            about.retain(|(name, _)| *name != field);
+            about.push((field, value.to_owned()));
+            here.life(&lease(about))
+        };
+        assert_eq!(with("start", "9999999999999"), Life::Dead, "another had this pid");
+        assert_eq!(with("boot", "another"), Life::Dead, "this host was started anew");
+        assert_eq!(with("host", "another"), Life::Unknown);
+        assert_eq!(with("pidns", "1"), Life::Unknown);
+        assert_eq!(with("start", ""), Life::Unknown);
+    }
+
+    #[test]
+    fn a_holder_lives_on_in_whom_he_started() {
+        let here = Here::look();
+        let mut about = here.holder(std::process::id());
+        about.retain(|(field, _)| *field != "pid");
+        about.push(("pid", ended().to_string()));
+        assert_eq!(here.life(&lease(about.clone())), Life::Dead);
+        let mut heir = Command::new("sleep")
+            .arg("infinity")
+            .env(LEASE_VARIABLE, "0123")
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        assert_eq!(here.life(&lease(about.clone())), Life::Alive);
+        heir.kill().unwrap();
+        heir.wait().unwrap();
+        assert_eq!(here.life(&lease(about)), Life::Dead);
+    }
+}

@@ -1,0 +1,226 @@
+//! The user's command hands out GPUs through a real Redis: what it prints, what it returns, and that no GPU ever has
+//! two, though runners and commands are killed.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a case runs programs and fails loudly"
+)]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use end_to_end::programs;
+use end_to_end::redis::Redis;
+use end_to_end::wait::until;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+fn bailiff(redis: &Redis, words: &[&str]) -> Command {
+    let mut command = Command::new(programs::bailiff());
+    command.arg("lease").args(words).env("LEASE_REDIS_URL", redis.address()).env_remove("BAILIFF_LEASE_ID");
+    command
+}
+
+fn run(redis: &Redis, words: &[&str]) -> Output {
+    bailiff(redis, words).output().unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("{output:?}"))
+}
+
+fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Each GPU's state, in their order.
+fn states(redis: &Redis) -> Vec<String> {
+    let told: Value = serde_json::from_str(&said(&run(redis, &["list", "--json"]))).unwrap();
+    told["gpus"].as_array().unwrap().iter().map(|gpu| gpu["state"].as_str().unwrap().to_owned()).collect()
+}
+
+fn pool(gpus: &str) -> Redis {
+    let redis = Redis::start();
+    said(&run(&redis, &["init", "--gpus", gpus]));
+    redis
+}
+
+#[test]
+fn a_command_has_its_gpus_as_long_as_it_lasts() {
+    let redis = pool("0-2");
+    let told = said(&run(
+        &redis,
+        &["run", "-n", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER"],
+    ));
+    assert_eq!(told.trim(), "0,1 PCI_BUS_ID");
+    assert_eq!(states(&redis), ["idle"; 3]);
+    for (words, expected) in [
+        (vec!["run", "--", "sh", "-c", "exit 7"], 7),
+        (vec!["run", "--", "sh", "-c", "kill -9 $$"], 137),
+        (vec!["run", "nosuch-program"], 127),
+        (vec!["run", "/etc/passwd"], 126),
+        (vec!["run", "-n", "4", "true"], 64),
+        (vec!["run", "-n", "0", "true"], 64),
+        (vec!["release", "nobody's"], 4),
+        (vec!["acquire", "--for", "4194305"], 64),
+        (vec!["init", "--gpus", "0"], 64),
+        (vec!["init", "--gpus", "1-x"], 64),
+    ] {
+        let output = run(&redis, &words);
+        assert_eq!(code(&output), expected, "{words:?}: {output:?}");
+        assert_eq!(states(&redis), ["idle"; 3], "{words:?}");
+    }
+}
+
+#[test]
+fn where_there_is_nothing_to_be_had_it_is_said() {
+    let redis = Redis::start();
+    let output = run(&redis, &["run", "true"]);
+    assert_eq!(code(&output), 69);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("bailiff lease init"), "{output:?}");
+    let nowhere = ["run", "--redis", "redis+unix:///nowhere.sock", "true"];
+    let output = run(&redis, &nowhere);
+    assert_eq!(code(&output), 69);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("does not answer"), "{output:?}");
+    said(&run(&redis, &["init", "--gpus", "0"]));
+    let holder = hold(&redis, &["run"]);
+    assert_eq!(code(&run(&redis, &["run", "--nonblock", "true"])), 75);
+    assert_eq!(code(&run(&redis, &["run", "--wait", "100ms", "true"])), 124);
+    assert_eq!(code(&run(&redis, &["init", "--gpus", "0,1", "--force"])), 75, "not under a holder");
+    assert_eq!(states(&redis), ["leased"]);
+    end(holder, Signal::TERM);
+    assert_eq!(states(&redis), ["idle"], "a command that is told to end ends its lease");
+}
+
+/// A command under a lease that says when it has begun.
+fn hold(redis: &Redis, words: &[&str]) -> Child {
+    let mut command = bailiff(redis, words);
+    command.args(["--", "sh", "-c", "echo begun; exec sleep infinity"]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut first = [0; 6];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut first).unwrap();
+    assert_eq!(&first, b"begun\n");
+    child
+}
+
+fn end(mut child: Child, signal: Signal) {
+    kill_process(Pid::from_child(&child), signal).unwrap();
+    child.wait().unwrap();
+}
+
+/// The process that a lease was run for.
+fn heir(runner: &Child) -> Pid {
+    let children = format!("/proc/{0}/task/{0}/children", runner.id());
+    let text = until("the command to be there", || {
+        fs::read_to_string(&children).ok().filter(|text| !text.is_empty())
+    });
+    Pid::from_raw(text.split(' ').next().unwrap().parse().unwrap()).unwrap()
+}
+
+#[test]
+fn a_runner_that_is_killed_leaves_the_lease_to_its_command() {
+    let redis = pool("0");
+    let runner = hold(&redis, &["run"]);
+    let command = heir(&runner);
+    end(runner, Signal::KILL);
+    said(&run(&redis, &["reap"]));
+    assert_eq!(states(&redis), ["leased"], "the command lives on, and has its GPU");
+    kill_process(command, Signal::KILL).unwrap();
+    until("the lease to end with its last process", || {
+        (said(&run(&redis, &["reap"])).trim() == "1").then_some(())
+    });
+    assert_eq!(states(&redis), ["idle"]);
+}
+
+#[test]
+fn whoever_is_left_behind_keeps_the_lease() {
+    let redis = pool("0");
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let script = format!("(cat {}) & exit 3", fifo.display());
+    let mut runner = bailiff(&redis, &["run", "--", "sh", "-c", &script]).spawn().unwrap();
+    until("the lease", || (states(&redis) == ["leased"]).then_some(()));
+    fs::write(&fifo, "the last one ends").unwrap();
+    assert_eq!(runner.wait().unwrap().code(), Some(3));
+    assert_eq!(states(&redis), ["idle"]);
+}
+
+#[test]
+fn acquired_gpus_end_with_whom_they_are_for() {
+    let redis = pool("0");
+    let mut holder = Command::new("sleep").arg("infinity").spawn().unwrap();
+    let told = said(&run(&redis, &["acquire", "--for", &holder.id().to_string()]));
+    assert!(told.contains("export CUDA_VISIBLE_DEVICES=0\n"), "{told}");
+    assert_eq!(said(&run(&redis, &["reap"])).trim(), "0");
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    assert_eq!(said(&run(&redis, &["reap"])).trim(), "1");
+    let told = said(&run(&redis, &["acquire", "--for", &std::process::id().to_string()]));
+    let lease = told.lines().find_map(|line| line.strip_prefix("export BAILIFF_LEASE_ID=")).unwrap();
+    for _ in 0..2 {
+        said(&run(&redis, &["release", lease]));
+    }
+    assert_eq!(states(&redis), ["idle"]);
+}
+
+/// Has a GPU for a moment, and says so if somebody else had it too: whoever has it holds a lock of the kernel's.
+const TASK: &str =
+    "exec 9>$0/gpu-$CUDA_VISIBLE_DEVICES; flock -n 9 || echo $CUDA_VISIBLE_DEVICES >>$0/doubled
+sleep 0.0$(($$ % 5 + 1)); echo $CUDA_VISIBLE_DEVICES >>$0/done";
+
+#[test]
+fn a_hundred_and_fifty_tasks_over_eight_gpus() {
+    let redis = pool("0-7");
+    let folder = tempfile::tempdir().unwrap();
+    let task = |_| {
+        let mut command = bailiff(&redis, &["run", "--", "sh", "-c", TASK]);
+        command.arg(folder.path()).spawn().unwrap()
+    };
+    let tasks: Vec<Child> = (0..150).map(task).collect();
+    all_end(tasks, &[]);
+    assert_eq!(lines(&folder.path().join("done")).len(), 150);
+    let used: std::collections::BTreeSet<String> = lines(&folder.path().join("done")).into_iter().collect();
+    assert_eq!(used.len(), 8, "all are used");
+    assert_eq!(lines(&folder.path().join("doubled")), Vec::<String>::new());
+    assert_eq!(states(&redis), ["idle"; 8]);
+}
+
+#[test]
+fn a_hundred_and_fifty_tasks_of_which_some_are_killed() {
+    let redis = pool("0-7");
+    let folder = tempfile::tempdir().unwrap();
+    let task = |_| {
+        let mut command = bailiff(&redis, &["run", "--", "sh", "-c", TASK]);
+        command.arg(folder.path()).spawn().unwrap()
+    };
+    let tasks: Vec<Child> = (0..150).map(task).collect();
+    let mut killed = Vec::new();
+    for (number, task) in tasks.iter().enumerate() {
+        if number % 7 == 0 {
+            kill_process(Pid::from_child(task), Signal::KILL).unwrap();
+            killed.push(task.id());
+        }
+    }
+    all_end(tasks, &killed);
+    assert_eq!(lines(&folder.path().join("doubled")), Vec::<String>::new());
+    assert!(lines(&folder.path().join("done")).len() >= 150 - killed.len());
+    until("all to be idle", || {
+        said(&run(&redis, &["reap"]));
+        (states(&redis) == ["idle"; 8]).then_some(())
+    });
+}
+
+fn all_end(tasks: Vec<Child>, killed: &[u32]) {
+    for mut task in tasks {
+        let status = task.wait().unwrap();
+        assert!(status.success() || killed.contains(&task.id()), "{status:?}");
+    }
+}
+
+fn lines(file: &Path) -> Vec<String> {
+    fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
+}
