@@ -118,7 +118,7 @@ const MUTANTS: [Mutant; 28] = [
     mutant(
         "a deed begins while its budget is not on the disk",
         "enforcer/src/engine/deeds.rs",
-        (".is_some() && self.node_holds(tick.view).into_iter().eq([Hold::State]) {", ".is_none() {"),
+        ("if counted && young && self", "if !counted && young && self"),
     ),
     mutant(
         "a decision outlives its match",

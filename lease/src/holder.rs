@@ -33,7 +33,9 @@ pub enum Life {
     Alive,
     /// He is dead, and so is everybody whom he started, as far as anybody here could be one of them.
     Dead,
-    /// From here it cannot be told.
+    /// He is on another machine.
+    Elsewhere,
+    /// He is on this machine, and from here it cannot be told: in another PID namespace, or another user's.
     Unknown,
 }
 
@@ -69,7 +71,7 @@ impl Here {
     pub fn life(&self, lease: &Lease) -> Life {
         let same = |field: &str, ours: &str| !ours.is_empty() && lease.get(field) == Some(ours);
         if !same("host", &self.host) {
-            return Life::Unknown;
+            return Life::Elsewhere;
         }
         if lease.get("boot").is_some() && !self.boot.is_empty() && !same("boot", &self.boot) {
             return Life::Dead;
@@ -161,7 +163,7 @@ mod tests {
         };
         assert_eq!(with("start", "9999999999999"), Life::Dead, "another had this pid");
         assert_eq!(with("boot", "another"), Life::Dead, "this host was started anew");
-        assert_eq!(with("host", "another"), Life::Unknown);
+        assert_eq!(with("host", "another"), Life::Elsewhere);
         assert_eq!(with("pidns", "1"), Life::Unknown);
         assert_eq!(with("start", ""), Life::Unknown);
     }

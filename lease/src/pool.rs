@@ -56,8 +56,8 @@ pub enum Standing {
     Uninitialised,
     /// Somebody else holds some of its GPUs.
     Conflict(Grant),
-    /// It has ended: `released`, `reaped`, `cancelled`; `lost` where another token holds, `unknown` where Redis knows
-    /// nothing of it.
+    /// It has ended: `released`, `reaped`, `cancelled`, `refused` where there are no longer so many GPUs; `lost` where
+    /// another token holds, `unknown` where Redis knows nothing of it.
     Ended(String),
 }
 
@@ -187,6 +187,21 @@ impl Pool {
         standing(self.call(Op::Touch, &[lease.to_owned(), ttl.as_millis().to_string(), token])?)
     }
 
+    /// Asks for a lease that Redis no longer knows, where [`Self::touch`] has said `unknown`: it was started anew from
+    /// an older state.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<Standing, Trouble> {
+        let gpus: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
+        let mut arguments =
+            vec![ticket.lease.clone(), grant.token.to_string(), gpus.join(","), ttl.as_millis().to_string()];
+        for (field, value) in &ticket.about {
+            arguments.extend([(*field).to_owned(), value.clone()]);
+        }
+        standing(self.call(Op::Reclaim, &arguments)?)
+    }
+
     /// Ends a lease, or withdraws a ticket; `pid` is who says so, for the log.
     ///
     /// # Errors
@@ -228,8 +243,8 @@ impl Pool {
         self.call::<String>(Op::Kill, &[lease.to_owned()]).map(drop)
     }
 
-    /// Frees what the dead of this host held, and renews for those who cannot say themselves that they live; tells how
-    /// many were freed. What no process of this host can be is left to expire.
+    /// Frees what the dead of this host held, and what was not renewed in time from another; renews for those of this
+    /// host who cannot say themselves that they live. Tells how many were freed. Time alone frees nothing on this host.
     ///
     /// # Errors
     /// Where there is no answer.
@@ -240,23 +255,15 @@ impl Pool {
             #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
             let late = lease.expires < audit.now as f64;
             match here.life(lease) {
-                Life::Dead => {
+                life if life == Life::Dead || (life == Life::Elsewhere && late) => {
                     self.kill(&lease.lease)?;
                     freed += 1;
                 }
                 Life::Alive if late => drop(self.touch(&lease.lease, ttl, None)?),
-                Life::Alive | Life::Unknown => {}
+                _ => {}
             }
         }
         Ok(freed)
-    }
-
-    /// Ends what was not renewed in time; tells how many.
-    ///
-    /// # Errors
-    /// Where there is no answer.
-    pub fn reap(&mut self) -> Result<u64, Trouble> {
-        self.call(Op::Reap, &[])
     }
 }
 

@@ -45,8 +45,8 @@ ops! {
     Touch "touch.lua"
     /// Ends a lease, or withdraws a ticket.
     Release "release.lua"
-    /// Ends what was not renewed in time.
-    Reap "reap.lua"
+    /// Gives a lease back that a server has forgotten.
+    Reclaim "reclaim.lua"
     /// Ends what is known to be dead.
     Kill "kill.lua"
     /// Puts a GPU back that nobody holds and that is nowhere.

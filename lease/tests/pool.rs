@@ -57,7 +57,9 @@ fn a_lease_from_its_ticket_to_its_end() {
     );
     assert_eq!(pool.init(&[0, 1], 7200, false), Ok(Init::Done(2)));
     assert_eq!(pool.init(&[0, 1, 2], 7200, false), Ok(Init::Already(2)));
-    assert_eq!(pool.ask(&ticket("greedy", 3)), Ok(Standing::Impossible { managed: 2 }));
+    for want in [0, 3] {
+        assert_eq!(pool.ask(&ticket("greedy", want)), Ok(Standing::Impossible { managed: 2 }));
+    }
     let held = Standing::Held(Grant { token: 1, gpus: vec![0] });
     assert_eq!(pool.ask(&ticket("a", 1)), Ok(held.clone()), "the first pushed is handed out first");
     assert_eq!(pool.ask(&ticket("a", 1)), Ok(held.clone()), "asked again after a reply was lost");
@@ -77,8 +79,7 @@ fn a_lease_from_its_ticket_to_its_end() {
     assert_eq!(pool.release("a", Some(1), (7200, 4711)), Ok(Released::Done));
     assert_eq!(pool.release("a", Some(1), (7200, 4711)), Ok(Released::Already("released".to_owned())));
     let both = Standing::Held(Grant { token: 2, gpus: vec![1, 0] });
-    assert_eq!(pool.touch("b", TTL, None), Ok(Standing::Waiting { before: 0 }));
-    assert_eq!(pool.touch("b", TTL, None), Ok(both), "its own touch served it");
+    assert_eq!(pool.touch("b", TTL, None), Ok(both), "its own touch serves it");
     assert_eq!(pool.release("nobody", None, (0, 1)), Ok(Released::Unknown));
 }
 
@@ -124,15 +125,14 @@ fn what_was_not_renewed_is_given_to_the_next() {
     let mut pool = pool(&server);
     pool.init(&[0], 0, false).unwrap();
     let mut short = ticket("short", 1);
-    short.about.push(("ack_ms", "1".to_owned()));
+    short.about.extend([("ack_ms", "1".to_owned()), ("host", "another".to_owned())]);
     assert!(matches!(pool.ask(&short), Ok(Standing::Held(_))));
     pool.ask(&ticket("next", 1)).unwrap();
     let began = std::time::Instant::now();
-    while pool.reap().unwrap() == 0 {
+    while pool.reap_here(&Here::look(), TTL).unwrap() == 0 {
         assert!(began.elapsed() < Duration::from_mins(1), "nothing expires");
     }
     assert_eq!(pool.touch("short", TTL, None), Ok(Standing::Ended("reaped".to_owned())));
-    pool.touch("next", TTL, None).unwrap();
     assert_eq!(pool.touch("next", TTL, None), Ok(Standing::Held(Grant { token: 2, gpus: vec![0] })));
 }
 
@@ -157,7 +157,7 @@ fn what_goes_wrong_is_told_and_nothing_is_lost() {
     assert!(matches!(Pool::open("nonsense", "GPU", PATIENCE), Err(Trouble::Address(_))));
     let nobody = Pool::open("redis+unix:///nowhere.sock", "GPU", PATIENCE);
     assert!(matches!(nobody, Err(Trouble::Unreachable { .. })), "{nobody:?}");
-    let denied = Pool::open(&server.address(), "GPU", PATIENCE).and_then(|mut pool| pool.reap());
+    let denied = Pool::open(&server.address(), "GPU", PATIENCE).and_then(|mut pool| pool.audit());
     assert!(matches!(denied, Err(Trouble::Denied(_))), "{denied:?}");
     let wrong = Pool::open(&format!("{}?pass=wrong", server.address()), "GPU", PATIENCE);
     assert!(matches!(wrong, Err(Trouble::Denied(_))), "{wrong:?}");
@@ -170,23 +170,13 @@ fn what_goes_wrong_is_told_and_nothing_is_lost() {
     ask::<u64>(&mut redis, &["RPUSH", "GPU_IDLE", "none"]);
     ask::<u64>(&mut redis, &["RPUSH", "GPU_MANAGED", "none"]);
     let held = Standing::Held(Grant { token: 1, gpus: vec![1] });
-    assert_eq!(
-        pool.ask(&ticket("a", 1)),
-        Ok(Standing::Waiting { before: 0 }),
-        "`none` comes first, and is withheld"
-    );
-    pool.touch("a", TTL, None).unwrap();
-    pool.touch("a", TTL, None).unwrap();
-    assert_eq!(
-        pool.touch("a", TTL, None),
-        Ok(held),
-        "neither a text nor a key of another type is handed out"
-    );
+    assert_eq!(pool.ask(&ticket("a", 1)), Ok(held), "neither a text nor a key of another type is handed out");
     let withheld: Vec<String> = ask(&mut redis, &["HKEYS", "GPU_V2:QUAR"]);
     assert_eq!(withheld.len(), 2, "{withheld:?}");
 
     ask::<()>(&mut redis, &["CONFIG", "SET", "maxmemory", "1"]);
     assert!(matches!(pool.ask(&ticket("b", 1)), Err(Trouble::Full(_))));
+    assert!(matches!(pool.touch("a", TTL, None), Ok(Standing::Held(_))), "whoever holds keeps what he holds");
     assert_eq!(pool.release("a", None, (0, 1)), Ok(Released::Done), "a full server still takes back");
     ask::<()>(&mut redis, &["CONFIG", "SET", "maxmemory", "0"]);
 
@@ -288,4 +278,64 @@ fn what_the_dead_of_this_host_held_is_free_at_once() {
     let held: Vec<String> = pool.audit().unwrap().leases.into_iter().map(|lease| lease.lease).collect();
     assert_eq!(held.len(), 2, "{held:?}");
     assert!(!held.contains(&"dead".to_owned()));
+}
+
+#[test]
+fn a_record_that_was_overwritten_loses_no_gpu() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = (pool(&server), raw(&server));
+    pool.init(&[0], 0, false).unwrap();
+    pool.ask(&ticket("a", 1)).unwrap();
+    ask::<()>(&mut redis, &["SET", "GPU_GPU0", "what is this"]);
+    assert_eq!(pool.release("a", None, (0, 1)), Ok(Released::Done));
+    assert!(matches!(pool.ask(&ticket("b", 1)), Ok(Standing::Held(_))));
+}
+
+#[test]
+fn a_lease_that_the_server_forgot_is_asked_back() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = (pool(&server), raw(&server));
+    pool.init(&[0, 1, 2], 0, false).unwrap();
+    ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "barrier_ms", "60000"]);
+    pool.ask(&ticket("other", 1)).unwrap();
+    pool.ask(&ticket("big", 3)).unwrap();
+    // An older state comes back, in which 1 was gathered for `big`, and 2 and the lease of 1 and 2 are not known.
+    ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another"]);
+    pool.release("big", None, (0, 1)).unwrap();
+    assert_eq!(
+        pool.ask(&ticket("next", 1)),
+        Ok(Standing::Waiting { before: 0 }),
+        "nothing is handed out yet"
+    );
+    let forgotten = Grant { token: 77, gpus: vec![1, 2] };
+    assert_eq!(pool.touch("forgotten", TTL, Some(77)), Ok(Standing::Ended("unknown".to_owned())));
+    let held = Ok(Standing::Held(forgotten.clone()));
+    assert_eq!(pool.reclaim(&ticket("forgotten", 2), &forgotten, TTL), held);
+    assert_eq!(pool.touch("forgotten", TTL, Some(77)), held);
+    let theirs = Grant { token: 3, gpus: vec![0] };
+    let conflict = Ok(Standing::Conflict(theirs.clone()));
+    assert_eq!(pool.reclaim(&ticket("late", 1), &theirs, TTL), conflict, "somebody has it");
+    pool.release("other", None, (0, 1)).unwrap();
+    let Ok(Standing::Held(grant)) = pool.touch("next", TTL, None) else {
+        panic!("what was held all the while is free")
+    };
+    assert_eq!(grant.gpus, [0]);
+    assert!(grant.token > 77, "tokens are above all that were given: {grant:?}");
+}
+
+#[test]
+fn one_that_cannot_be_served_stops_nobody() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = (pool(&server), raw(&server));
+    assert_eq!(pool.init(&[0, 1, 1, 2], 0, false), Ok(Init::Done(3)), "each once");
+    pool.ask(&ticket("holder", 1)).unwrap();
+    pool.ask(&ticket("big", 3)).unwrap();
+    ask::<u64>(&mut redis, &["HSET", "GPU_V2:QUAR", "2", "somebody is on it:0"]);
+    assert_eq!(pool.ask(&ticket("small", 1)), Ok(Standing::Held(Grant { token: 2, gpus: vec![1] })));
+    ask::<u64>(&mut redis, &["LREM", "GPU_MANAGED", "0", "2"]);
+    assert_eq!(
+        pool.touch("big", TTL, None),
+        Ok(Standing::Ended("refused".to_owned())),
+        "there are no three any more"
+    );
 }

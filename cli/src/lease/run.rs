@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
-use bailiff_lease::{Grant, Pool, Standing, Ticket};
+use bailiff_lease::{Grant, Pool, Standing, Ticket, Trouble};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
@@ -142,12 +142,20 @@ async fn live(
                     let _ = kill_process(child, signal);
                 }
             },
-            _ = beat.tick() => match pool.touch(&ticket.lease, LEASE, Some(grant.token)) {
+            _ = beat.tick() => match renew(pool, ticket, grant) {
                 Ok(Standing::Held(_)) => {}
                 Ok(standing) => eprintln!("bailiff: the lease is no longer ours alone: {standing:?}"),
                 Err(trouble) => eprintln!("bailiff: the lease could not be renewed: {trouble}"),
             },
         }
+    }
+}
+
+/// Renews a lease; one that Redis has forgotten is asked back.
+fn renew(pool: &mut Pool, ticket: &Ticket, grant: &Grant) -> Result<Standing, Trouble> {
+    match pool.touch(&ticket.lease, LEASE, Some(grant.token))? {
+        Standing::Ended(how) if how == "unknown" => pool.reclaim(ticket, grant, LEASE),
+        standing => Ok(standing),
     }
 }
 

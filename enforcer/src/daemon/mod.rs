@@ -405,8 +405,10 @@ impl Daemon {
                     .into()
             }
             Question::Explain { pid, rule } => {
-                let told = self.engine.explain(now(), &crate::engine::Question { pid, rule });
-                serde_json::json!({"ok": true, "explanation": told}).into()
+                match self.engine.explain(now(), &crate::engine::Question { pid, rule }) {
+                    Some(told) => serde_json::json!({"ok": true, "explanation": told}).into(),
+                    None => control::refusal("no snapshot was judged by these rules yet").into(),
+                }
             }
             Question::Pause { for_seconds, reason } => self.pause(for_seconds, reason, peer.uid),
             Question::Resume => self.resume(peer.uid),

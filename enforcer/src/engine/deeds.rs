@@ -16,6 +16,9 @@ use crate::policy::{Action, Kind, Mode};
 use crate::verdict::{Hold, Outcome, Report, Subject, Verdict, What};
 use crate::view::{TargetId, View};
 
+/// A decision that is not on the disk by then is made anew.
+const DISK: Duration = Duration::from_mins(1);
+
 /// A destructive step that is due.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
@@ -231,8 +234,10 @@ impl Engine {
                 self.deeds.chosen = Some(chosen);
                 return Vec::new();
             }
-            // A disk that is slower than a beat is waited for.
-            if chosen.charge.is_some() && self.node_holds(tick.view).into_iter().eq([Hold::State]) {
+            // A disk that is slower than a beat is waited for, not for long: what it is to keep grows old.
+            let young = tick.now.boot.saturating_sub(chosen.at) < DISK;
+            let counted = chosen.charge.is_some();
+            if counted && young && self.node_holds(tick.view).into_iter().eq([Hold::State]) {
                 self.deeds.chosen = Some(chosen);
                 return self.withhold(&candidates[place], Hold::State, tick).into_iter().collect();
             }

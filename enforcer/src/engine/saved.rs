@@ -160,6 +160,7 @@ impl Engine {
         next.only = self.only;
         next.tick = self.tick;
         next.last = self.last.take();
+        next.booted = self.booted.take();
         next.before = self.before.take();
         next.beat = self.beat;
         next.warm_up = self.warm_up;

@@ -191,12 +191,10 @@ impl Engine {
         self.deeds.ledger.used()
     }
 
-    /// Why, and why not, gate by gate and leaf by leaf.
+    /// Why, and why not, gate by gate and leaf by leaf; none before a snapshot was judged by this policy.
     #[must_use]
-    pub fn explain(&self, now: Now, question: &Question) -> Vec<Explained> {
-        let Some(view) = self.last.as_deref().filter(|view| self.table.covers(view)) else {
-            return Vec::new();
-        };
+    pub fn explain(&self, now: Now, question: &Question) -> Option<Vec<Explained>> {
+        let view = self.last.as_deref().filter(|view| self.table.covers(view))?;
         let tick = Tick { now, view, number: self.tick, missed: 0, interval: view.interval() };
         let mut told = Vec::new();
         let asked = |judge: &&Judge| question.rule.as_deref().is_none_or(|rule| *judge.rule.name == *rule);
@@ -211,7 +209,7 @@ impl Engine {
                 }
             }
         }
-        told
+        Some(told)
     }
 
     fn explain_one(

@@ -501,7 +501,7 @@ fn a_step_of_the_wall_clock_ends_no_pause() {
 
 #[test]
 fn a_step_of_the_wall_clock_before_the_first_snapshot_ends_no_pause() {
-    let mut node = Node::new(&terminate());
+    let mut node = Node::fresh(&terminate());
     node.engine.booted(Some(node.boot.to_owned()));
     node.pause_for(Duration::from_millis(BEAT * 7));
     node.wall_offset += 3_600_000;
@@ -531,6 +531,23 @@ fn a_disk_that_is_slower_than_a_beat_is_waited_for() {
     node.engine.hold(Hold::State, Holds::No);
     node.engine.hold(Hold::Audit, Holds::No);
     assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "and nothing else is");
+    let mut node = Node::new(&terminate());
+    node.run("FFTTT");
+    node.engine.hold(Hold::State, Holds::Yes);
+    let beats = usize::try_from(60_000 / BEAT).unwrap() + 1;
+    node.beats(beats);
+    node.engine.hold(Hold::State, Holds::No);
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "an old decision is made anew");
+}
+
+#[test]
+fn a_reload_knows_which_boot_it_is() {
+    let mut node = Node::fresh(&terminate());
+    node.engine.booted(Some(node.boot.to_owned()));
+    node.reload(&terminate().replace("max: 1%", "max: 2%"));
+    node.pause_for(Duration::from_millis(BEAT * 7));
+    node.wall_offset += 3_600_000;
+    assert_eq!(node.run("FFTTT")[4], "4100 withheld terminate: paused");
 }
 
 #[test]

@@ -76,8 +76,10 @@ local function set_of(list)
   return set
 end
 
+local function kind_of(key) return call('TYPE', key).ok end
+
 local function is_held(lease)
-  return call('HGET', lease_key(lease), 'state') == 'held'
+  return kind_of(lease_key(lease)) == 'hash' and call('HGET', lease_key(lease), 'state') == 'held'
 end
 
 -- To where the longest idle are taken from: it was not used.
@@ -115,6 +117,7 @@ local function grant(lease, ids)
   local about = call('HMGET', lease_key(lease), 'pid', 'offset', 'ack_ms')
   for _, id in ipairs(ids) do
     call('LREM', IDLE, 0, id)
+    call('LREM', BAR, 0, id)
     call('HSET', OWN, id, lease)
     record(lease, id, token)
     event(about[2], 'GPU ' .. id .. ' acquired by PID ' .. (about[1] or '0') .. '.')
@@ -124,85 +127,9 @@ local function grant(lease, ids)
   call('ZREM', QUEUE, lease)
   call('ZADD', EXPIRY, now + (tonumber(about[3]) or 10000), lease)
   note('grant', 'lease', lease, 'tok', token, 'gpus', text)
+  call('DEL', wake_key(lease))
   call('LPUSH', wake_key(lease), token .. ':' .. text)
   call('PEXPIRE', wake_key(lease), WAKE_KEPT)
-end
-
--- What lies in POT and may be granted, the longest there first. The rest is put where it belongs.
-local function usable()
-  local pot = call('LRANGE', POT, 0, -1)
-  local managed, met, usable = set_of(call('LRANGE', MANAGED, 0, -1)), {}, {}
-  for place = #pot, 1, -1 do
-    local id = pot[place]
-    local owner = call('HGET', OWN, id)
-    local kind = call('TYPE', gpu_key(id)).ok
-    if met[id] then
-      note('duplicate', 'gpu', id)
-    elseif not managed[id] then
-      note('unmanaged', 'gpu', id)
-    elseif call('HEXISTS', QUAR, id) == 1 then
-      note('withheld', 'gpu', id)
-    elseif not string.match(id, '^%d+$') then
-      withhold(id, 'not_a_number')
-    elseif kind ~= 'none' and kind ~= 'hash' then
-      withhold(id, 'wrong_type')
-    elseif owner and is_held(owner) then
-      -- Somebody released what is not his.
-      note('duplicate', 'gpu', id, 'lease', owner)
-      if kind == 'none' then record(owner, id, call('HGET', lease_key(owner), 'tok')) end
-    elseif call('HEXISTS', gpu_key(id), 'PID') == 1 and call('HEXISTS', gpu_key(id), 'lease') == 0 then
-      withhold(id, 'legacy_record')
-    else
-      usable[#usable + 1] = id
-    end
-    met[id] = true
-  end
-  call('DEL', POT)
-  return usable
-end
-
--- Serves those who wait, in their order: the first gathers until it has all that it wants, so that nobody holds some and
--- waits for more.
-local function assign(pull)
-  local tickets = call('ZRANGE', QUEUE, 0, -1)
-  local wanted = {}
-  local sum = 0
-  for place, lease in ipairs(tickets) do
-    local about = call('HMGET', lease_key(lease), 'state', 'want')
-    local expiry = call('ZSCORE', EXPIRY, lease)
-    if about[1] == 'waiting' and expiry and tonumber(expiry) >= now then
-      wanted[place] = tonumber(about[2])
-      sum = sum + wanted[place]
-    else
-      call('ZREM', QUEUE, lease)
-    end
-  end
-  -- Whoever is blocked was served before this script began: what lies in IDLE now is nobody's.
-  if pull then
-    for _ = 1, math.min(sum - call('LLEN', POT), call('LLEN', IDLE)) do call('RPOPLPUSH', IDLE, POT) end
-  end
-  if call('EXISTS', POT) == 0 then return end
-  local ids = usable()
-  local next_id = 1
-  local waits = false
-  for place, lease in ipairs(tickets) do
-    local want = wanted[place]
-    if want and not waits then
-      if #ids - next_id + 1 >= want then
-        local theirs = {}
-        for offset = 0, want - 1 do theirs[#theirs + 1] = ids[next_id + offset] end
-        next_id = next_id + want
-        grant(lease, theirs)
-      else
-        waits = true
-      end
-    end
-  end
-  if waits then
-    for place = next_id, #ids do call('LPUSH', POT, ids[place]) end
-  else
-    for place = #ids, next_id, -1 do give_back(ids[place]) end
-  end
 end
 
 -- Ends a lease or a ticket; each GPU goes back once. `line` is what GPU.py's log is told of a GPU.
@@ -211,8 +138,10 @@ local function finish(lease, how, offset, line)
   if about[1] == 'held' then
     for id in each(about[2]) do
       if call('HGET', OWN, id) == lease then
+        -- What is no record is nobody's: it must not stand in the way.
+        local kind = kind_of(gpu_key(id))
         call('HDEL', OWN, id)
-        if call('HGET', gpu_key(id), 'lease') == lease then
+        if kind == 'hash' and call('HGET', gpu_key(id), 'lease') == lease or kind ~= 'hash' and kind ~= 'none' then
           call('DEL', gpu_key(id))
           event(offset, 'GPU ' .. id .. line)
           if call('HEXISTS', QUAR, id) == 0 then free(id) end
@@ -231,8 +160,108 @@ local function finish(lease, how, offset, line)
   note(how, 'lease', lease, 'gpus', about[2] or '')
 end
 
--- A server that was started anew, or took over, may have forgotten the last grants. What is idle is withheld until their
--- holders have had the time to say so.
+-- Appends what lies in POT and may be granted, the longest there first. The rest is put where it belongs.
+local function sort_pot(managed, met, ids)
+  local pot = call('LRANGE', POT, 0, -1)
+  for place = #pot, 1, -1 do
+    local id = pot[place]
+    local owner, kind = call('HGET', OWN, id), kind_of(gpu_key(id))
+    local theirs = kind == 'hash' and call('HGET', gpu_key(id), 'lease')
+    if owner and is_held(owner) and theirs ~= owner and call('HGET', lease_key(owner), 'mode') == 'compat' then
+      -- Of a lease that plays by GPU.py's rules anybody may release.
+      finish(owner, 'released', '', '')
+      owner = false
+    end
+    if met[id] then
+      note('duplicate', 'gpu', id)
+    elseif not managed[id] then
+      note('unmanaged', 'gpu', id)
+    elseif call('HEXISTS', QUAR, id) == 1 then
+      note('withheld', 'gpu', id)
+    elseif not string.match(id, '^%d+$') then
+      withhold(id, 'not_a_number')
+    elseif kind ~= 'none' and kind ~= 'hash' then
+      withhold(id, 'wrong_type')
+    elseif owner and is_held(owner) then
+      -- Somebody released what is not his.
+      note('duplicate', 'gpu', id, 'lease', owner)
+      if kind == 'none' then record(owner, id, call('HGET', lease_key(owner), 'tok')) end
+    elseif kind == 'hash' and call('HEXISTS', gpu_key(id), 'PID') == 1 and not theirs then
+      withhold(id, 'legacy_record')
+    else
+      -- Should it be idle too, it was released twice.
+      call('LREM', IDLE, 0, id)
+      ids[#ids + 1] = id
+    end
+    met[id] = true
+  end
+  call('DEL', POT)
+end
+
+-- The tickets that may be served, in their order, and how many GPUs they want. One that has not been heard of keeps its
+-- place and is passed over; one that wants more than there are is refused, and one that wants more than is not withheld
+-- lets others pass.
+local function tickets(managed)
+  local all, able = 0, 0
+  for id in pairs(managed) do
+    all = all + 1
+    if call('HEXISTS', QUAR, id) == 0 then able = able + 1 end
+  end
+  local found, sum = {}, 0
+  for _, lease in ipairs(call('ZRANGE', QUEUE, 0, -1)) do
+    local about = kind_of(lease_key(lease)) == 'hash' and call('HMGET', lease_key(lease), 'state', 'want') or {}
+    local want, expiry = tonumber(about[2] or ''), call('ZSCORE', EXPIRY, lease)
+    if about[1] ~= 'waiting' or not want then
+      call('ZREM', QUEUE, lease)
+    elseif want > all then
+      finish(lease, 'refused', '', '')
+    elseif expiry and tonumber(expiry) >= now and want <= able then
+      found[#found + 1] = { lease = lease, want = want }
+      sum = sum + want
+    end
+  end
+  return found, sum
+end
+
+-- What is idle may be taken for those who wait: whoever is blocked was served before this script began, unless it put
+-- something there itself.
+local may_pull = true
+
+-- Serves those who wait, in their order: the first gathers until it has all that it wants, so that nobody holds some and
+-- waits for more.
+local function assign(pull)
+  local managed = set_of(call('LRANGE', MANAGED, 0, -1))
+  local waiting, sum = tickets(managed)
+  local ids, met = {}, {}
+  repeat
+    if pull and may_pull then
+      for _ = 1, math.min(sum - #ids - call('LLEN', POT), call('LLEN', IDLE)) do call('RPOPLPUSH', IDLE, POT) end
+    end
+    sort_pot(managed, met, ids)
+    -- Again, where some could not be used.
+  until not (pull and may_pull) or #ids >= sum or call('LLEN', IDLE) == 0
+  local next_id, gathers = 1, false
+  for _, ticket in ipairs(waiting) do
+    if not gathers then
+      if #ids - next_id + 1 >= ticket.want then
+        local theirs = {}
+        for offset = 0, ticket.want - 1 do theirs[#theirs + 1] = ids[next_id + offset] end
+        next_id = next_id + ticket.want
+        grant(ticket.lease, theirs)
+      else
+        gathers = true
+      end
+    end
+  end
+  if gathers then
+    for place = next_id, #ids do call('LPUSH', POT, ids[place]) end
+  else
+    for place = #ids, next_id, -1 do give_back(ids[place]) end
+  end
+end
+
+-- A server that was started anew, or took over, may have forgotten the last grants. What it takes for idle is withheld
+-- until their holders have had the time to say so (`reclaim`), and tokens are above all that were ever given.
 local function barrier()
   local run = string.match(call('INFO', 'server'), 'run_id:(%x+)')
   local known = call('HMGET', META, 'run', 'barrier', 'barrier_ms')
@@ -240,13 +269,20 @@ local function barrier()
     call('HSET', META, 'run', run)
     if not known[1] then return end
     call('HSET', META, 'barrier', now + (tonumber(known[3]) or 40000))
+    call('HINCRBY', META, 'tok', 1000000)
     while call('RPOPLPUSH', IDLE, BAR) do end
+    while call('RPOPLPUSH', POT, BAR) do end
     note('barrier', 'run', run)
   elseif known[2] and tonumber(known[2]) <= now then
     call('HDEL', META, 'barrier')
+    may_pull = false
+    local idle = set_of(call('LRANGE', IDLE, 0, -1))
     local id = call('RPOP', BAR)
     while id do
-      free(id)
+      local owner = call('HGET', OWN, id)
+      -- Whose record is there holds it: he has only to release it.
+      local legacy = kind_of(gpu_key(id)) == 'hash' and call('HEXISTS', gpu_key(id), 'lease') == 0
+      if not (owner and is_held(owner)) and not legacy and not idle[id] then free(id) end
       id = call('RPOP', BAR)
     end
     note('barrier_over', 'run', run)

@@ -1,11 +1,14 @@
 -- A ticket: lease, want, priority, ttl, nonblock (0 or 1), then fields and values. Asked again with the same lease it
 -- answers how that one stands.
 local lease, want, priority, ttl, nonblock = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local kind = kind_of(lease_key(lease))
+if kind ~= 'none' and kind ~= 'hash' then return redis.error_reply('WRONGTYPE ' .. lease_key(lease) .. ' is a ' .. kind) end
 local known = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus')
 if known[1] then return { known[1], known[2] or '', known[3] or '' } end
-local managed = call('LLEN', MANAGED)
+local managed = 0
+for _ in pairs(set_of(call('LRANGE', MANAGED, 0, -1))) do managed = managed + 1 end
 if managed == 0 then return { 'uninitialised', '', '' } end
-if want > managed then return { 'impossible', tostring(managed), '' } end
+if want < 1 or want > managed then return { 'impossible', tostring(managed), '' } end
 local fields = {}
 for place = 6, #ARGV do fields[#fields + 1] = ARGV[place] end
 local number = call('HINCRBY', META, 'seq', 1)
@@ -19,8 +22,8 @@ if answer[1] == 'held' then
   return { 'held', answer[2], answer[3] }
 end
 if nonblock == '1' then
-  finish(lease, 'cancelled', '', '')
+  finish(lease, 'busy', '', '')
   assign(false)
   return { 'busy', '', '' }
 end
-return { 'waiting', tostring(call('ZRANK', QUEUE, lease)), '' }
+return { 'waiting', tostring(call('ZRANK', QUEUE, lease) or ''), '' }

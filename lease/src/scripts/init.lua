@@ -4,11 +4,15 @@ if call('EXISTS', prefix .. '_INIT') == 1 and force ~= '1' then return { 'initia
 if call('HLEN', OWN) > 0 then return { 'held', call('HLEN', OWN) } end
 for _, id in ipairs(call('LRANGE', MANAGED, 0, -1)) do call('DEL', gpu_key(id)) end
 call('DEL', IDLE, MANAGED, EVENTS, prefix .. '_INIT', POT, BAR, QUAR)
-local ids = {}
+local ids, met = {}, {}
 for place = 3, #ARGV do
-  ids[#ids + 1] = ARGV[place]
-  call('LPUSH', IDLE, ARGV[place])
-  call('LPUSH', MANAGED, ARGV[place])
+  local id = ARGV[place]
+  if not met[id] then
+    met[id] = true
+    ids[#ids + 1] = id
+    call('LPUSH', IDLE, id)
+    call('LPUSH', MANAGED, id)
+  end
 end
 call('HSET', prefix .. '_INIT', 'TIME', clock(offset), 'GPUMANAGED', table.concat(ids, ','), 'GPUCOUNT', #ids)
 event(offset, 'Redis initialized, ' .. #ids .. ' managed GPUs.')

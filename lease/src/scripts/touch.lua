@@ -4,20 +4,28 @@ local lease, ttl, token = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode')
 local state = about[1]
 if not state then return { 'unknown', '', '' } end
+if state ~= 'waiting' and state ~= 'held' then return { state, '', '' } end
+if state == 'held' and token ~= '' and token ~= about[2] then return { 'lost', '', '' } end
+-- A server that has no memory left lets a script write that begins with what frees some.
+call('ZREM', EXPIRY, lease)
+call('ZADD', EXPIRY, now + ttl, lease)
 if state == 'waiting' then
-  call('ZADD', EXPIRY, now + ttl, lease)
   assign(true)
-  return { 'waiting', tostring(call('ZRANK', QUEUE, lease) or ''), '' }
+  about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode')
+  if about[1] == 'waiting' then return { 'waiting', tostring(call('ZRANK', QUEUE, lease)), '' } end
+  if about[1] ~= 'held' then return { about[1], '', '' } end
+  call('ZADD', EXPIRY, now + ttl, lease)
 end
-if state ~= 'held' then return { state, '', '' } end
-if token ~= '' and token ~= about[2] then return { 'lost', '', '' } end
 local taken = {}
 for id in each(about[3]) do
-  if call('HGET', gpu_key(id), 'lease') ~= lease then
+  local kind = kind_of(gpu_key(id))
+  if kind ~= 'hash' and kind ~= 'none' then
+    record(lease, id, about[2])
+  elseif call('HGET', gpu_key(id), 'lease') ~= lease then
     local recorded = call('HEXISTS', gpu_key(id), 'PID') == 1
     -- Released by somebody whose it was not, and nobody has taken it yet: it is taken back. Of a lease that plays by
     -- GPU.py's rules anybody may release.
-    if not recorded and about[4] ~= 'compat' and call('LREM', IDLE, 0, id) > 0 then
+    if not recorded and about[4] ~= 'compat' and call('LREM', IDLE, 0, id) + call('LREM', POT, 0, id) > 0 then
       record(lease, id, about[2])
       note('reassert', 'gpu', id, 'lease', lease)
     else
@@ -25,7 +33,6 @@ for id in each(about[3]) do
     end
   end
 end
-call('ZADD', EXPIRY, now + ttl, lease)
 if #taken > 0 then
   note('conflict', 'lease', lease, 'gpus', table.concat(taken, ','))
   return { 'conflict', about[2], table.concat(taken, ',') }

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::world::{Who, World};
+use crate::world::{SHORT, Who, World};
 
 pub(crate) struct Law {
     /// Clients of GPU.py release what is not theirs: they may meet somebody.
     misuse: bool,
+    /// There are no clients of GPU.py: no GPU is ever nowhere.
+    alone: bool,
     token: u64,
     /// Tickets of the step before, in their order: lease, how many it wants, priority.
     queue: Vec<(String, String, String)>,
@@ -16,8 +18,8 @@ pub(crate) struct Law {
 }
 
 impl Law {
-    pub(crate) const fn new(misuse: bool) -> Self {
-        Self { misuse, token: 0, queue: Vec::new(), met: BTreeSet::new() }
+    pub(crate) const fn new(misuse: bool, alone: bool) -> Self {
+        Self { misuse, alone, token: 0, queue: Vec::new(), met: BTreeSet::new() }
     }
 
     pub(crate) fn hold(&mut self, audit: &str, world: &mut World) {
@@ -33,6 +35,7 @@ impl Law {
             let withheld = u64::from(gpu["quarantine"].is_string());
             let places = count("idle") + count("pot") + count("bar") + withheld + u64::from(owned);
             assert!(places <= 1 || self.misuse, "in {places} places: {gpu}{}", world.story());
+            assert!(places == 1 || !self.alone, "in {places} places: {gpu}{}", world.story());
             assert_eq!(owner.is_some(), owned, "owned by what is not held: {gpu}{}", world.story());
             if let Some(lease) = owner.and_then(|owner| leases.get(owner)) {
                 let theirs = text(&lease["gpus"]).split(',').any(|id| id == text(&gpu["id"]));
@@ -73,15 +76,17 @@ impl Law {
                 other => panic!("{other} and yet to expire: {lease}{}", world.story()),
             }
         }
-        let queue: Vec<(String, String, String)> = list(&audit["queue"])
-            .map(text)
-            .map(|name| {
-                let lease = leases
-                    .get(name)
-                    .unwrap_or_else(|| panic!("{name} waits and is no lease{}", world.story()));
-                (name.to_owned(), text(&lease["want"]).to_owned(), text(&lease["prio"]).to_owned())
-            })
-            .collect();
+        let now = audit["now"].as_f64().unwrap();
+        let ticket = |name: &str| {
+            let lease =
+                leases.get(name).unwrap_or_else(|| panic!("{name} waits and is no lease{}", world.story()));
+            // One that is not heard of is passed over.
+            let heard_of = lease["expires"].as_f64().unwrap() > now + f64::from(SHORT) * 1000.0;
+            heard_of
+                .then(|| (name.to_owned(), text(&lease["want"]).to_owned(), text(&lease["prio"]).to_owned()))
+        };
+        let queue: Vec<(String, String, String)> =
+            list(&audit["queue"]).map(text).filter_map(ticket).collect();
         for (place, (served, want, priority)) in self.queue.iter().enumerate() {
             if leases.get(served.as_str()).is_some_and(|lease| lease["state"] == "held") {
                 let passed = self.queue[..place].iter().find(|(lease, theirs, prio)| {
@@ -110,6 +115,8 @@ impl Law {
             assert!(gpu["owner"].is_null() && gpu["quarantine"].is_null(), "{gpu}");
         }
         assert_eq!(list(&audit["leases"]).count() + list(&audit["queue"]).count(), 0, "{audit}");
+        let put_back = world.counts.get("put back").copied().unwrap_or_default();
+        assert!(put_back == 0 || !self.alone, "{put_back} had to be put back{}", world.story());
         for event in events {
             assert!(is_of_the_original(event), "no line of GPU.py's: {event}");
         }

@@ -25,7 +25,7 @@ use legacy::Legacy;
 use ours::Ours;
 use server::Server;
 use wire::Link;
-use world::{PREFIX, Who, World, call};
+use world::{PREFIX, TTL, Who, World, call};
 
 /// Who takes part, and how badly it goes.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +78,8 @@ impl Walk {
         let mut arguments = vec!["3600", "0"];
         arguments.extend(world.ids.iter().map(String::as_str));
         agent.ask(&call(Op::Init, &arguments));
-        let law = Law::new(cast.misuse > 0.0);
+        agent.ask(&["HSET", "GPU_V2:META", "barrier_ms", "1"]);
+        let law = Law::new(cast.misuse > 0.0, cast.legacy == 0);
         let (clients, dead) = (BTreeMap::new(), VecDeque::new());
         let mut walk = Self { world, agent, clients, dead, law, born: 0, quiet: 0 };
         for number in 0..cast.ours + cast.legacy {
@@ -112,6 +113,12 @@ impl Walk {
 
     fn step(&mut self, deaths: f64) {
         self.settle();
+        match self.world.dice.u32(0..500) {
+            0..25 => self.nudge(),
+            // The server was another: what is idle is withheld for a moment.
+            25 => drop(self.agent.ask(&["HSET", "GPU_V2:META", "run", "another"])),
+            _ => {}
+        }
         let runnable = self.runnable();
         if !self.dead.is_empty() && (runnable.is_empty() || self.world.dice.u32(0..10) == 0) {
             self.notice();
@@ -132,6 +139,21 @@ impl Walk {
         self.settle();
         let audit = self.agent.ask(&call(Op::Audit, &[])).text();
         self.law.hold(&audit, &mut self.world);
+    }
+
+    /// All who wait say that they still do.
+    fn nudge(&mut self) {
+        let waiting = self.clients.values().filter_map(|client| match client {
+            Client::Ours(client) if client.waits() => Some(client.lease.clone()),
+            _ => None,
+        });
+        for lease in waiting.collect::<Vec<String>>() {
+            let answer = self.agent.ask(&call(Op::Touch, &[&lease, TTL, ""])).texts();
+            // It may have been served since, and hear of it only now.
+            let well = matches!(answer[0].as_str(), "waiting" | "held");
+            let met = self.world.misuse > 0.0 && answer[0] == "conflict";
+            assert!(well || met, "{answer:?}{}", self.world.story());
+        }
     }
 
     fn kill(&mut self, number: u32) {
@@ -176,9 +198,16 @@ impl Walk {
     fn look_around(&mut self) {
         let withheld = self.agent.ask(&["HKEYS", "GPU_V2:QUAR"]).texts();
         if withheld.is_empty() {
+            self.nudge();
+            self.settle();
+            if !self.runnable().is_empty() {
+                return;
+            }
             self.quiet += 1;
-            assert!(self.quiet <= 3, "nobody can go on: {}", self.world.story());
-            self.resolve(|_| true);
+            assert!(self.quiet <= 30, "nobody can go on: {}", self.world.story());
+            if self.quiet.is_multiple_of(10) {
+                self.resolve(|_| true);
+            }
         }
         for id in withheld {
             if self.world.holders[&id].is_empty() {
@@ -221,8 +250,11 @@ impl Walk {
             self.world.dies(who);
         }
         self.clients.clear();
-        // What clients had in the air has arrived.
+        // What clients had in the air has arrived, and what was withheld is back.
         self.settle();
+        while self.agent.ask(&["EXISTS", "GPU_V2:BAR"]).text() == "1" {
+            self.agent.ask(&call(Op::Assign, &[]));
+        }
         for lease in self.agent.ask(&["ZRANGE", "GPU_V2:EXP", "0", "-1"]).texts() {
             self.agent.ask(&call(Op::Kill, &[&lease]));
         }

@@ -3,7 +3,7 @@
 use bailiff_lease::Op;
 
 use crate::wire::Link;
-use crate::world::{TTL, Who, World, call};
+use crate::world::{SHORT, TTL, Who, World, call};
 
 enum Doing {
     Asking,
@@ -41,6 +41,11 @@ impl Ours {
 
     pub(crate) fn runnable(&mut self) -> bool {
         self.link.has(1) || self.slots.iter_mut().any(|slot| slot.has(2))
+    }
+
+    /// Whoever waits says so now and then, on a connection that is not blocked.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self.doing, Doing::Waiting)
     }
 
     pub(crate) fn step(&mut self, world: &mut World) {
@@ -105,7 +110,8 @@ impl Ours {
         let (want, priority) = (self.want.to_string(), u32::from(world.dice.u32(0..4) == 0).to_string());
         let pid = self.who.number.to_string();
         let about = ["pid", &pid, "legacy_pid", "0", "offset", "3600", "user", "alice", "mode", "run"];
-        let mut arguments = vec![self.lease.as_str(), &want, &priority, TTL, "0"];
+        let ttl = if world.dice.u32(0..5) == 0 { SHORT.to_string() } else { TTL.to_owned() };
+        let mut arguments = vec![self.lease.as_str(), &want, &priority, &ttl, "0"];
         arguments.extend(about);
         self.link.send(&[&call(Op::Enqueue, &arguments)]);
         self.doing = Doing::Asking;

@@ -12,6 +12,8 @@ use crate::wire::Link;
 pub(crate) const PREFIX: &str = "GPU";
 /// Nothing expires by itself in a walk.
 pub(crate) const TTL: &str = "600000";
+/// Some tickets are good for so many milliseconds, and are then not heard of until somebody asks.
+pub(crate) const SHORT: u32 = 1;
 
 /// A client's kind and number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
