@@ -1,6 +1,7 @@
 //! The command line, as it is written.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -114,9 +115,12 @@ pub(crate) struct List {
 /// Begins a pool.
 #[derive(Debug, Args)]
 pub(crate) struct Init {
-    /// The GPUs by their numbers, such as 0,1,4-7.
+    /// The GPUs by their numbers, such as 0,1,4-7; without it all that the driver has.
     #[arg(long, value_name = "LIST")]
-    pub(crate) gpus: String,
+    pub(crate) gpus: Option<String>,
+    /// The driver's library.
+    #[arg(long, value_name = "PATH", default_value = "libnvidia-ml.so.1")]
+    pub(crate) nvml_library: PathBuf,
     /// Begins it anew though it was begun before; not while somebody holds a lease.
     #[arg(long)]
     pub(crate) force: bool,

@@ -24,6 +24,8 @@ pub struct Audit {
 pub struct Gpu {
     /// Its id.
     pub id: String,
+    /// The GPU that it stood for when the pool was begun, where that was known.
+    pub uuid: Option<String>,
     /// How many times it is listed as idle: 1 where it is, more where somebody released it twice.
     pub idle: u32,
     /// Times among those that were popped for whoever waits.

@@ -144,13 +144,20 @@ impl Pool {
         }
     }
 
-    /// Begins a pool of these GPUs; `offset` is the local time's, in seconds.
+    /// Begins a pool of these GPUs, by number and, where known, UUID; `offset` is the local time's, in seconds.
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn init(&mut self, gpus: &[u32], offset: i32, force: bool) -> Result<Init, Trouble> {
+    pub fn init(
+        &mut self,
+        gpus: &[(u32, Option<String>)],
+        offset: i32,
+        force: bool,
+    ) -> Result<Init, Trouble> {
         let mut arguments = vec![offset.to_string(), u8::from(force).to_string()];
-        arguments.extend(gpus.iter().map(u32::to_string));
+        for (number, uuid) in gpus {
+            arguments.extend([number.to_string(), uuid.clone().unwrap_or_default()]);
+        }
         let (how, count): (String, u64) = self.call(Op::Init, &arguments)?;
         match how.as_str() {
             "done" => Ok(Init::Done(count)),

@@ -24,6 +24,10 @@ fn pool(server: &Server) -> Pool {
     Pool::open(&server.address(), "GPU", PATIENCE).unwrap()
 }
 
+fn ids(numbers: &[u32]) -> Vec<(u32, Option<String>)> {
+    numbers.iter().map(|number| (*number, None)).collect()
+}
+
 fn raw(server: &Server) -> Connection {
     redis::Client::open(server.address()).unwrap().get_connection().unwrap()
 }
@@ -55,15 +59,19 @@ fn a_lease_from_its_ticket_to_its_end() {
         Ok(Standing::Uninitialised),
         "nothing is waited for that nobody will give"
     );
-    assert_eq!(pool.init(&[0, 1], 7200, false), Ok(Init::Done(2)));
-    assert_eq!(pool.init(&[0, 1, 2], 7200, false), Ok(Init::Already(2)));
+    assert_eq!(pool.init(&ids(&[0, 1]), 7200, false), Ok(Init::Done(2)));
+    assert_eq!(pool.init(&ids(&[0, 1, 2]), 7200, false), Ok(Init::Already(2)));
     for want in [0, 3] {
         assert_eq!(pool.ask(&ticket("greedy", want)), Ok(Standing::Impossible { managed: 2 }));
     }
     let held = Standing::Held(Grant { token: 1, gpus: vec![0] });
     assert_eq!(pool.ask(&ticket("a", 1)), Ok(held.clone()), "the first pushed is handed out first");
     assert_eq!(pool.ask(&ticket("a", 1)), Ok(held.clone()), "asked again after a reply was lost");
-    assert_eq!(pool.init(&[0, 1], 7200, true), Ok(Init::Held(1)), "nothing is begun anew under a holder");
+    assert_eq!(
+        pool.init(&ids(&[0, 1]), 7200, true),
+        Ok(Init::Held(1)),
+        "nothing is begun anew under a holder"
+    );
     assert_eq!(pool.ask(&ticket("b", 2)), Ok(Standing::Waiting { before: 0 }));
     assert_eq!(
         pool.ask(&Ticket { nonblock: true, ..ticket("c", 1) }),
@@ -87,7 +95,7 @@ fn a_lease_from_its_ticket_to_its_end() {
 fn the_original_reads_what_ours_write() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (pool(&server), raw(&server));
-    pool.init(&[0, 1, 2], 7200, false).unwrap();
+    pool.init(&ids(&[0, 1, 2]), 7200, false).unwrap();
     assert_eq!(ask::<Vec<String>>(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]), ["2", "1", "0"]);
     assert_eq!(
         ask::<Vec<String>>(&mut redis, &["HMGET", "GPU_INIT", "GPUMANAGED", "GPUCOUNT"]),
@@ -123,7 +131,7 @@ fn the_original_reads_what_ours_write() {
 fn what_was_not_renewed_is_given_to_the_next() {
     let server = Server::start(&[]);
     let mut pool = pool(&server);
-    pool.init(&[0], 0, false).unwrap();
+    pool.init(&ids(&[0]), 0, false).unwrap();
     let mut short = ticket("short", 1);
     short.about.extend([("ack_ms", "1".to_owned()), ("host", "another".to_owned())]);
     assert!(matches!(pool.ask(&short), Ok(Standing::Held(_))));
@@ -140,7 +148,7 @@ fn what_was_not_renewed_is_given_to_the_next() {
 fn after_a_restart_holders_speak_first() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (pool(&server), raw(&server));
-    pool.init(&[0, 1], 0, false).unwrap();
+    pool.init(&ids(&[0, 1]), 0, false).unwrap();
     pool.ask(&ticket("a", 1)).unwrap();
     // The server was another, and forgets nothing here but who it was.
     ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another", "barrier_ms", "1"]);
@@ -165,7 +173,7 @@ fn what_goes_wrong_is_told_and_nothing_is_lost() {
     let address = format!("{}?pass=secret", server.address());
     let mut pool = Pool::open(&address, "GPU", PATIENCE).unwrap();
     let mut redis = redis::Client::open(address).unwrap().get_connection().unwrap();
-    pool.init(&[0, 1], 0, false).unwrap();
+    pool.init(&ids(&[0, 1]), 0, false).unwrap();
     ask::<()>(&mut redis, &["SET", "GPU_GPU0", "what is this"]);
     ask::<u64>(&mut redis, &["RPUSH", "GPU_IDLE", "none"]);
     ask::<u64>(&mut redis, &["RPUSH", "GPU_MANAGED", "none"]);
@@ -207,7 +215,7 @@ fn blocked(redis: &mut Connection, count: usize) {
 fn whoever_came_first_is_served_first_of_whichever_kind() {
     let server = Server::start(&[]);
     let (mut first, mut redis) = (pool(&server), raw(&server));
-    first.init(&[0], 0, false).unwrap();
+    first.init(&ids(&[0]), 0, false).unwrap();
     first.ask(&ticket("holder", 1)).unwrap();
     let (tell, served) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
@@ -243,7 +251,7 @@ fn whoever_came_first_is_served_first_of_whichever_kind() {
 fn a_wait_has_an_end_and_leaves_nothing_behind() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (pool(&server), raw(&server));
-    pool.init(&[0, 1], 0, false).unwrap();
+    pool.init(&ids(&[0, 1]), 0, false).unwrap();
     pool.ask(&ticket("holder", 1)).unwrap();
     let mut heard = Vec::new();
     let until = std::time::Instant::now() + Duration::from_millis(200);
@@ -259,9 +267,9 @@ fn a_wait_has_an_end_and_leaves_nothing_behind() {
 fn what_the_dead_of_this_host_held_is_free_at_once() {
     let server = Server::start(&[]);
     let mut pool = pool(&server);
-    pool.init(&[0, 1, 2], 0, false).unwrap();
+    pool.init(&ids(&[0, 1, 2]), 0, false).unwrap();
     let here = Here::look();
-    let mut child = Command::new("true").spawn().unwrap();
+    let mut child = Command::new("sleep").arg("infinity").spawn().unwrap();
     let mut held_by = |name: &str, pid: u32| {
         let mut ticket = ticket(name, 1);
         ticket.about.retain(|(field, _)| *field != "pid");
@@ -270,6 +278,7 @@ fn what_the_dead_of_this_host_held_is_free_at_once() {
     };
     held_by("dead", child.id());
     held_by("alive", std::process::id());
+    child.kill().unwrap();
     child.wait().unwrap();
     let mut ticket = ticket("elsewhere", 1);
     ticket.about.push(("host", "another".to_owned()));
@@ -284,7 +293,7 @@ fn what_the_dead_of_this_host_held_is_free_at_once() {
 fn a_record_that_was_overwritten_loses_no_gpu() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (pool(&server), raw(&server));
-    pool.init(&[0], 0, false).unwrap();
+    pool.init(&ids(&[0]), 0, false).unwrap();
     pool.ask(&ticket("a", 1)).unwrap();
     ask::<()>(&mut redis, &["SET", "GPU_GPU0", "what is this"]);
     assert_eq!(pool.release("a", None, (0, 1)), Ok(Released::Done));
@@ -295,7 +304,7 @@ fn a_record_that_was_overwritten_loses_no_gpu() {
 fn a_lease_that_the_server_forgot_is_asked_back() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (pool(&server), raw(&server));
-    pool.init(&[0, 1, 2], 0, false).unwrap();
+    pool.init(&ids(&[0, 1, 2]), 0, false).unwrap();
     ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "barrier_ms", "60000"]);
     pool.ask(&ticket("other", 1)).unwrap();
     pool.ask(&ticket("big", 3)).unwrap();
@@ -327,7 +336,7 @@ fn a_lease_that_the_server_forgot_is_asked_back() {
 fn one_that_cannot_be_served_stops_nobody() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (pool(&server), raw(&server));
-    assert_eq!(pool.init(&[0, 1, 1, 2], 0, false), Ok(Init::Done(3)), "each once");
+    assert_eq!(pool.init(&ids(&[0, 1, 1, 2]), 0, false), Ok(Init::Done(3)), "each once");
     pool.ask(&ticket("holder", 1)).unwrap();
     pool.ask(&ticket("big", 3)).unwrap();
     ask::<u64>(&mut redis, &["HSET", "GPU_V2:QUAR", "2", "somebody is on it:0"]);

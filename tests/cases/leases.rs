@@ -11,6 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use end_to_end::fake::Scenario;
 use end_to_end::programs;
 use end_to_end::redis::Redis;
 use end_to_end::wait::until;
@@ -73,6 +74,28 @@ fn a_command_has_its_gpus_as_long_as_it_lasts() {
         assert_eq!(code(&output), expected, "{words:?}: {output:?}");
         assert_eq!(states(&redis), ["idle"; 3], "{words:?}");
     }
+}
+
+#[test]
+fn gpus_are_named_by_what_does_not_change() {
+    let (redis, scenario) = (Redis::start(), Scenario::named("idle"));
+    let library = programs::fake_nvml();
+    let init = |words: &[&str]| {
+        let mut command = bailiff(&redis, &["init", "--nvml-library"]);
+        command.arg(&library).args(words).env("FAKE_NVML_SCENARIO", scenario.path()).output().unwrap()
+    };
+    assert_eq!(code(&init(&["--gpus", "0,9"])), 64, "there is no GPU 9");
+    said(&init(&[]));
+    let told: Value = serde_json::from_str(&said(&run(&redis, &["list", "--json"]))).unwrap();
+    let uuid = told["gpus"][0]["uuid"].as_str().unwrap();
+    assert!(uuid.starts_with("GPU-"), "{told}");
+    let visible =
+        said(&run(&redis, &["run", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES $BAILIFF_LEASE_GPUS"]));
+    assert_eq!(visible.trim(), format!("{uuid} 0"));
+    let nothing = Redis::start();
+    let output = run(&nothing, &["init", "--nvml-library", "/nowhere.so"]);
+    assert_eq!(code(&output), 69);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--gpus"), "{output:?}");
 }
 
 #[test]

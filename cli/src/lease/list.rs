@@ -68,7 +68,7 @@ fn state(gpu: &Gpu) -> &'static str {
 
 fn as_json(gpu: &Gpu, audit: &Audit) -> serde_json::Value {
     let held = gpu.owner.as_deref().and_then(|name| lease(audit, name));
-    json!({"id": gpu.id, "state": state(gpu), "lease": held.map(about)})
+    json!({"id": gpu.id, "uuid": gpu.uuid, "state": state(gpu), "lease": held.map(about)})
 }
 
 fn about(lease: &Lease) -> serde_json::Value {

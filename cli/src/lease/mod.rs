@@ -91,7 +91,29 @@ fn obtain(
 
 /// Begins a pool.
 pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
-    let gpus = numbers(&flags.gpus)?;
+    let known = bailiff_sampler::uuids(Some(&flags.nvml_library));
+    let gpus: Vec<(u32, Option<String>)> = match (&flags.gpus, known) {
+        (None, Ok(uuids)) => (0..).zip(uuids).collect(),
+        (None, Err(why)) => {
+            return Err(Failure::unavailable(format!(
+                "the driver does not tell its GPUs ({why}); name them with --gpus"
+            )));
+        }
+        (Some(list), known) => {
+            let numbers = numbers(list)?;
+            // Without a driver, programs are told numbers.
+            let uuids = known.unwrap_or_default();
+            let beyond = numbers.iter().find(|number| !uuids.is_empty() && **number as usize >= uuids.len());
+            if let Some(number) = beyond {
+                return Err(Failure::usage(format!(
+                    "there is no GPU {number}: the driver has {}",
+                    uuids.len()
+                )));
+            }
+            let uuid = |number: u32| uuids.get(number as usize).cloned().flatten();
+            numbers.into_iter().map(|number| (number, uuid(number))).collect()
+        }
+    };
     match open(&flags.pool)?.init(&gpus, offset(), flags.force)? {
         Init::Done(count) => println!("{count} GPUs are handed out"),
         Init::Already(count) => {
@@ -137,23 +159,26 @@ pub(crate) fn acquire(flags: &flags::Acquire) -> Result<ExitCode, Failure> {
     let ticket = ticket(&flags.ask, holder, "acquire")?;
     let mut pool = open(&flags.ask.pool)?;
     let grant = obtain(&mut pool, &flags.ask, &ticket, |_| {})?;
-    for (name, value) in environment(&ticket.lease, &grant) {
+    for (name, value) in environment(&mut pool, &ticket.lease, &grant)? {
         println!("export {name}={value}");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What programs are told of their GPUs.
-fn environment(lease: &str, grant: &Grant) -> [(&'static str, String); 5] {
-    let gpus: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
-    let gpus = gpus.join(",");
-    [
-        ("CUDA_VISIBLE_DEVICES", gpus.clone()),
+/// What programs are told of their GPUs: UUIDs, which mean the same in every order; numbers, where the pool knows none.
+fn environment(pool: &mut Pool, lease: &str, grant: &Grant) -> Result<[(&'static str, String); 5], Failure> {
+    let audit = pool.audit()?;
+    let uuid = |id: &String| audit.gpus.iter().find(|gpu| gpu.id == *id).and_then(|gpu| gpu.uuid.clone());
+    let ids: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
+    let uuids: Option<Vec<String>> = ids.iter().map(uuid).collect();
+    let ids = ids.join(",");
+    Ok([
+        ("CUDA_VISIBLE_DEVICES", uuids.map_or_else(|| ids.clone(), |uuids| uuids.join(","))),
         ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
         (bailiff_lease::holder::LEASE_VARIABLE, lease.to_owned()),
         ("BAILIFF_LEASE_TOKEN", grant.token.to_string()),
-        ("BAILIFF_LEASE_GPUS", gpus),
-    ]
+        ("BAILIFF_LEASE_GPUS", ids),
+    ])
 }
 
 /// Gives GPUs back.

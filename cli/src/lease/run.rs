@@ -116,7 +116,7 @@ async fn live(
         return Err(Failure::usage("there is no command"));
     };
     let mut command = Command::new(program);
-    command.args(arguments).envs(environment(&ticket.lease, grant));
+    command.args(arguments).envs(environment(pool, &ticket.lease, grant)?);
     let child = command.spawn().map_err(|error| Failure::start(&program.to_string_lossy(), &error))?;
     let child = Pid::from_child(&child);
     let mut ends = ends()?;

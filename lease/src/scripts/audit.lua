@@ -13,7 +13,7 @@ for _, id in ipairs(call('LRANGE', MANAGED, 0, -1)) do
   local kind = call('TYPE', gpu_key(id)).ok
   local legacy = kind == 'hash' and call('HMGET', gpu_key(id), 'PID', 'TIME', 'lease') or {}
   gpus[#gpus + 1] = cjson.encode({
-    id = id, idle = idle[id] or 0, pot = pot[id] or 0, bar = bar[id] or 0,
+    id = id, uuid = call('HGET', UUIDS, id) or nil, idle = idle[id] or 0, pot = pot[id] or 0, bar = bar[id] or 0,
     owner = call('HGET', OWN, id) or nil, quarantine = call('HGET', QUAR, id) or nil,
     record = legacy[1] and { pid = legacy[1], time = legacy[2] or '', lease = legacy[3] or nil } or nil,
   })

@@ -7,7 +7,7 @@ local prefix = KEYS[1]
 local ours = prefix .. '_V2:'
 local IDLE, MANAGED, EVENTS = prefix .. '_IDLE', prefix .. '_MANAGED', prefix .. '_EVENTS'
 local META, QUEUE, OWN, EXPIRY = ours .. 'META', ours .. 'Q', ours .. 'OWN', ours .. 'EXP'
-local POT, BAR, QUAR, LOG = ours .. 'POT', ours .. 'BAR', ours .. 'QUAR', ours .. 'LOG'
+local POT, BAR, QUAR, LOG, UUIDS = ours .. 'POT', ours .. 'BAR', ours .. 'QUAR', ours .. 'LOG', ours .. 'UUID'
 
 local MOST_EVENTS = 10000
 -- How long a record is kept after its end, so that a late retry is answered.
@@ -27,7 +27,7 @@ local function gpu_key(id) return prefix .. '_GPU' .. id end
 local function wrong_key()
   local kinds = {
     [IDLE] = 'list', [MANAGED] = 'list', [EVENTS] = 'list', [POT] = 'list', [BAR] = 'list',
-    [META] = 'hash', [OWN] = 'hash', [QUAR] = 'hash', [QUEUE] = 'zset', [EXPIRY] = 'zset', [LOG] = 'stream',
+    [META] = 'hash', [OWN] = 'hash', [QUAR] = 'hash', [UUIDS] = 'hash', [QUEUE] = 'zset', [EXPIRY] = 'zset', [LOG] = 'stream',
   }
   for key, kind in pairs(kinds) do
     local found = call('TYPE', key).ok

@@ -76,7 +76,7 @@ impl Walk {
         let mut agent = world.link();
         agent.ask(&["FLUSHALL"]);
         let mut arguments = vec!["3600", "0"];
-        arguments.extend(world.ids.iter().map(String::as_str));
+        arguments.extend(world.ids.iter().flat_map(|id| [id.as_str(), ""]));
         agent.ask(&call(Op::Init, &arguments));
         agent.ask(&["HSET", "GPU_V2:META", "barrier_ms", "1"]);
         let law = Law::new(cast.misuse > 0.0, cast.legacy == 0);

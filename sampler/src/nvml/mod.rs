@@ -71,6 +71,12 @@ impl Gpus {
         self.nvml.device_count().map_err(|error| (fault(&error), words(&error)))
     }
 
+    /// The UUID of each GPU, by its number; none of one that does not tell.
+    pub(crate) fn uuids(&self) -> Result<Vec<Option<String>>, (Fault, String)> {
+        let uuid = |index| self.nvml.device_by_index(index).and_then(|device| device.uuid()).ok();
+        Ok((0..self.count()?).map(uuid).collect())
+    }
+
     /// Reads one GPU and its MIG instances; never fails, for what failed is in the samples.
     pub(crate) fn read(&mut self, index: u32, mut context: Context<'_>) -> Vec<GpuSample> {
         let device = match self.nvml.device_by_index(index) {
