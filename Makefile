@@ -32,9 +32,9 @@ golden: ## renews the golden pages and docs/; read the difference
 	cargo build --workspace
 	UPDATE_GOLDEN=1 cargo nextest run --workspace -E 'binary(golden) or binary(documentation)'
 
-bench: ## speed and size, beside nvitop-exporter and all-smi
-	@$(SETUP) compiler python peers
-	cargo build --release --package bailiff-exporter --package bailiff-enforcer --package fake-nvml --package end-to-end
+bench: ## speed and size, beside nvitop-exporter, all-smi and bare Redis
+	@$(SETUP) compiler python peers redis
+	cargo build --release --package bailiff-exporter --package bailiff-enforcer --package bailiff --package fake-nvml --package end-to-end
 	@target/release/bench
 	@cargo run --quiet --release --package bailiff-exporter --example page_cost
 	@cargo run --quiet --release --package bailiff-enforcer --example tick_cost

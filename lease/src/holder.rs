@@ -69,6 +69,10 @@ impl Here {
     /// Whether the holder of a lease lives.
     #[must_use]
     pub fn life(&self, lease: &Lease) -> Life {
+        if lease.get("mode") == Some("compat") {
+            // By GPU.py's rules it outlives whoever took it.
+            return Life::Unknown;
+        }
         let same = |field: &str, ours: &str| !ours.is_empty() && lease.get(field) == Some(ours);
         if !same("host", &self.host) {
             return Life::Elsewhere;
@@ -166,6 +170,7 @@ mod tests {
         assert_eq!(with("host", "another"), Life::Elsewhere);
         assert_eq!(with("pidns", "1"), Life::Unknown);
         assert_eq!(with("start", ""), Life::Unknown);
+        assert_eq!(with("mode", "compat"), Life::Unknown);
     }
 
     #[test]

@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use redis::{Client, Connection, FromRedisValue};
 
-use crate::audit::Audit;
+use crate::audit::{Audit, Lease};
 use crate::holder::{Here, Life};
 use crate::{Op, Trouble};
+
+/// From a fork to the exec after it takes less.
+const START: Duration = Duration::from_millis(100);
 
 /// What a ticket asks for, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -257,17 +260,25 @@ impl Pool {
     /// Where there is no answer.
     pub fn reap_here(&mut self, here: &Here, ttl: Duration) -> Result<usize, Trouble> {
         let audit = self.audit()?;
+        let dead: Vec<&Lease> = audit.leases.iter().filter(|lease| here.life(lease) == Life::Dead).collect();
+        if !dead.is_empty() {
+            // A command that was being started when its runner died bears the lease's name a moment later.
+            std::thread::park_timeout(START);
+        }
         let mut freed = 0;
-        for lease in &audit.leases {
-            #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
-            let late = lease.expires < audit.now as f64;
+        for lease in dead.into_iter().filter(|lease| here.life(lease) == Life::Dead) {
+            self.kill(&lease.lease)?;
+            freed += 1;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
+        for lease in audit.leases.iter().filter(|lease| lease.expires < audit.now as f64) {
             match here.life(lease) {
-                life if life == Life::Dead || (life == Life::Elsewhere && late) => {
+                Life::Elsewhere => {
                     self.kill(&lease.lease)?;
                     freed += 1;
                 }
-                Life::Alive if late => drop(self.touch(&lease.lease, ttl, None)?),
-                _ => {}
+                Life::Alive => drop(self.touch(&lease.lease, ttl, None)?),
+                Life::Dead | Life::Unknown => {}
             }
         }
         Ok(freed)

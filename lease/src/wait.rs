@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use redis::{Connection, RedisResult};
+use redis::{Client, Connection, RedisResult};
 
 use crate::holder::Here;
 use crate::pool::{Grant, Pool, Standing, Ticket};
@@ -16,6 +17,8 @@ use crate::{Op, Trouble};
 
 /// A ticket is renewed at least so often.
 const BEAT: Duration = Duration::from_secs(10);
+/// Between two calls of slots out of the line.
+const CALLED: Duration = Duration::from_millis(5);
 /// Between two attempts to reach Redis, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
@@ -38,9 +41,7 @@ impl Pool {
             told(before);
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
-                let withdrawn = self.withdraw(ticket);
-                drop(slots);
-                return withdrawn.map(|()| standing);
+                return self.withdraw(ticket).map(|()| standing);
             }
             if slots.is_none() {
                 slots = Some(Slots::open(self, ticket.want));
@@ -63,9 +64,6 @@ impl Pool {
                     awaited?
                 }
             };
-        }
-        if let Some(slots) = slots {
-            slots.close(self);
         }
         Ok(standing)
     }
@@ -102,59 +100,84 @@ impl Pool {
 /// Places in Redis' line, each a connection and a thread that is blocked in it.
 struct Slots {
     over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
     /// The numbers that Redis gives to connections.
     connections: Receiver<u64>,
+    client: Client,
 }
 
 impl Slots {
     fn open(pool: &Pool, count: u32) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let (tell, connections) = channel();
-        for _ in 0..count {
+        let slot = |_| {
             let (client, prefix) = (pool.client.clone(), pool.prefix.clone());
             let (over, tell) = (Arc::clone(&over), tell.clone());
             let slot = std::thread::Builder::new().name("slot".to_owned());
             // Without a slot the ticket is served too, when it is next renewed.
-            let _ = slot.spawn(move || {
+            let started = slot.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
-                    let connected = client.get_connection().and_then(|mut connection| {
+                    let stood = client.get_connection().and_then(|mut connection| {
                         let number: u64 = redis::cmd("CLIENT").arg("ID").query(&mut connection)?;
                         let _ = tell.send(number);
                         stand(&mut connection, &prefix, &over)
                     });
-                    if connected.is_err() {
+                    if stood.is_err() && !over.load(Ordering::Relaxed) {
                         std::thread::park_timeout(PAUSES.1);
                     }
                 }
             });
-        }
-        Self { over, connections }
-    }
-
-    /// Leaves the line. Whatever a slot still pops goes to the next.
-    fn close(self, pool: &mut Pool) {
-        self.over.store(true, Ordering::Relaxed);
-        while let Ok(number) = self.connections.try_recv() {
-            let _: Result<u64, Trouble> =
-                pool.with(|connection| redis::cmd("CLIENT").arg("UNBLOCK").arg(number).query(connection));
-        }
+            started.ok()
+        };
+        let threads = (0..count).filter_map(slot).collect();
+        Self { over, threads, connections, client: pool.client.clone() }
     }
 }
 
 impl Drop for Slots {
+    /// Leaves the line, and does not wait for that: whatever a slot still pops goes to the next.
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
+        let (_, nobody) = channel();
+        let connections = std::mem::replace(&mut self.connections, nobody);
+        let (threads, client) = (std::mem::take(&mut self.threads), self.client.clone());
+        let closing = std::thread::Builder::new().name("slots".to_owned());
+        let _ = closing.spawn(move || {
+            let Ok(mut connection) = client.get_connection() else { return };
+            let mut numbers: Vec<u64> = Vec::new();
+            // One may have been about to stand in the line again when it was called out of it.
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                numbers.extend(connections.try_iter());
+                for number in &numbers {
+                    let called: RedisResult<u64> =
+                        redis::cmd("CLIENT").arg("UNBLOCK").arg(number).query(&mut connection);
+                    if called.is_err() {
+                        return;
+                    }
+                }
+                std::thread::park_timeout(CALLED);
+            }
+        });
     }
 }
 
 /// Pops for whoever is next, again and again. Both commands go in one write: should this program die in between, what
 /// was popped is assigned all the same.
 fn stand(connection: &mut Connection, prefix: &str, over: &AtomicBool) -> RedisResult<()> {
+    let load = || redis::cmd("SCRIPT").arg("LOAD").arg(Op::Assign.text()).to_owned();
+    load().exec(connection)?;
     while !over.load(Ordering::Relaxed) {
         let mut both = redis::pipe();
         both.cmd("BRPOPLPUSH").arg(format!("{prefix}_IDLE")).arg(format!("{prefix}_V2:POT")).arg(0).ignore();
-        both.cmd("EVAL").arg(Op::Assign.text()).arg(1).arg(prefix).ignore();
-        both.query::<()>(connection)?;
+        both.cmd("EVALSHA").arg(Op::Assign.script().get_hash()).arg(1).arg(prefix).ignore();
+        match both.query::<()>(connection) {
+            // Somebody has flushed the scripts meanwhile: what was popped is assigned now.
+            Err(error) if error.code() == Some("NOSCRIPT") => {
+                redis::cmd("EVAL").arg(Op::Assign.text()).arg(1).arg(prefix).exec(connection)?;
+                load().exec(connection)?;
+            }
+            stood => stood?,
+        }
     }
     Ok(())
 }

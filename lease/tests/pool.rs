@@ -248,6 +248,23 @@ fn whoever_came_first_is_served_first_of_whichever_kind() {
 }
 
 #[test]
+fn scripts_that_were_flushed_hold_up_nobody() {
+    let server = Server::start(&[]);
+    let (mut first, mut redis) = (pool(&server), raw(&server));
+    first.init(&ids(&[0]), 0, false).unwrap();
+    first.ask(&ticket("holder", 1)).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| pool(&server).wait(&ticket("waiter", 1), (&Here::look(), None), |_| {}));
+        blocked(&mut redis, 2);
+        ask::<()>(&mut redis, &["SCRIPT", "FLUSH"]);
+        ask::<u64>(&mut redis, &["HDEL", "GPU_V2:OWN", "0"]);
+        ask::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
+        ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
+        assert!(matches!(waiter.join().unwrap(), Ok(Standing::Held(_))));
+    });
+}
+
+#[test]
 fn a_wait_has_an_end_and_leaves_nothing_behind() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (pool(&server), raw(&server));

@@ -1,6 +1,7 @@
 //! A Redis of a test's own, on a socket of its own.
 
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
@@ -30,10 +31,16 @@ impl Redis {
         Self { folder, child }
     }
 
+    /// Its socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("redis.sock")
+    }
+
     /// As a client writes it.
     #[must_use]
     pub fn address(&self) -> String {
-        format!("redis+unix://{}/redis.sock", self.folder.path().display())
+        format!("redis+unix://{}", self.socket().display())
     }
 }
 

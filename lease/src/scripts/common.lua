@@ -76,6 +76,12 @@ local function set_of(list)
   return set
 end
 
+local function size_of(set)
+  local size = 0
+  for _ in pairs(set) do size = size + 1 end
+  return size
+end
+
 local function kind_of(key) return call('TYPE', key).ok end
 
 local function is_held(lease)
@@ -200,15 +206,17 @@ end
 
 -- The tickets that may be served, in their order, and how many GPUs they want. One that has not been heard of keeps its
 -- place and is passed over; one that wants more than there are is refused, and one that wants more than is not withheld
--- lets others pass.
-local function tickets(managed)
+-- lets others pass. Those behind as many as can be served at all are not looked at.
+local function tickets(managed, available)
   local all, able = 0, 0
+  local some_withheld = call('EXISTS', QUAR) == 1
   for id in pairs(managed) do
     all = all + 1
-    if call('HEXISTS', QUAR, id) == 0 then able = able + 1 end
+    if not some_withheld or call('HEXISTS', QUAR, id) == 0 then able = able + 1 end
   end
   local found, sum = {}, 0
   for _, lease in ipairs(call('ZRANGE', QUEUE, 0, -1)) do
+    if sum >= available then break end
     local about = kind_of(lease_key(lease)) == 'hash' and call('HMGET', lease_key(lease), 'state', 'want') or {}
     local want, expiry = tonumber(about[2] or ''), call('ZSCORE', EXPIRY, lease)
     if about[1] ~= 'waiting' or not want then
@@ -230,8 +238,10 @@ local may_pull = true
 -- Serves those who wait, in their order: the first gathers until it has all that it wants, so that nobody holds some and
 -- waits for more.
 local function assign(pull)
+  local available = call('LLEN', POT) + (pull and may_pull and call('LLEN', IDLE) or 0)
+  if available == 0 then return end
   local managed = set_of(call('LRANGE', MANAGED, 0, -1))
-  local waiting, sum = tickets(managed)
+  local waiting, sum = tickets(managed, available)
   local ids, met = {}, {}
   repeat
     if pull and may_pull then

@@ -5,8 +5,7 @@ local kind = kind_of(lease_key(lease))
 if kind ~= 'none' and kind ~= 'hash' then return redis.error_reply('WRONGTYPE ' .. lease_key(lease) .. ' is a ' .. kind) end
 local known = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus')
 if known[1] then return { known[1], known[2] or '', known[3] or '' } end
-local managed = 0
-for _ in pairs(set_of(call('LRANGE', MANAGED, 0, -1))) do managed = managed + 1 end
+local managed = size_of(set_of(call('LRANGE', MANAGED, 0, -1)))
 if managed == 0 then return { 'uninitialised', '', '' } end
 if want < 1 or want > managed then return { 'impossible', tostring(managed), '' } end
 local fields = {}

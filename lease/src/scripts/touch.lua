@@ -10,6 +10,10 @@ if state == 'held' and token ~= '' and token ~= about[2] then return { 'lost', '
 call('ZREM', EXPIRY, lease)
 call('ZADD', EXPIRY, now + ttl, lease)
 if state == 'waiting' then
+  if tonumber(call('HGET', lease_key(lease), 'want')) > size_of(set_of(call('LRANGE', MANAGED, 0, -1))) then
+    finish(lease, 'refused', '', '')
+    return { 'refused', '', '' }
+  end
   assign(true)
   about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode')
   if about[1] == 'waiting' then return { 'waiting', tostring(call('ZRANK', QUEUE, lease)), '' } end

@@ -1,6 +1,7 @@
 //! What the benchmark is made of: a load of real processes, the programs that are measured, what they use.
 
 pub mod enforcer;
+pub mod leases;
 pub mod load;
 pub mod peers;
 pub mod usage;

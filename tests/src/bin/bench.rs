@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use end_to_end::bench::enforcer::Court;
+use end_to_end::bench::leases::Counter;
 use end_to_end::bench::load::Load;
 use end_to_end::bench::peers::{self, Program};
 
@@ -14,10 +15,39 @@ const SCRAPES: usize = 300;
 fn main() {
     // `bench enforcer` is that part alone.
     let part = std::env::args().nth(1);
-    if part.as_deref() != Some("enforcer") {
-        exporter();
+    let parts = [("exporter", exporter as fn()), ("enforcer", enforcer), ("leases", leases)];
+    for (_, run) in parts.into_iter().filter(|(name, _)| part.as_deref().is_none_or(|part| part == *name)) {
+        run();
     }
-    enforcer();
+}
+
+/// Leases by command, and the way from one who gives to one who waits beside the shortest that there is.
+fn leases() {
+    const TIMES: usize = 100;
+    let counter = Counter::new();
+    let median = |mut took: Vec<Duration>| {
+        took.sort_unstable();
+        millis(took[took.len() / 2])
+    };
+    let (acquired, released): (Vec<Duration>, Vec<Duration>) = (0..TIMES).map(|_| counter.one_shot()).unzip();
+    println!(
+        "lease acquire {:>6.2} ms, release {:.2} ms, with process start",
+        median(acquired),
+        median(released)
+    );
+    let (run, bare): (Vec<Duration>, Vec<Duration>) = (0..TIMES).map(|_| counter.run()).unzip();
+    println!("lease run true {:>5.2} ms, true alone {:.2} ms", median(run), median(bare));
+    for waiters in [1, 50] {
+        let rounds = if waiters == 1 { TIMES } else { 2 };
+        let bare = median((0..rounds).flat_map(|_| counter.bare(waiters)).collect());
+        let ours = median((0..rounds).flat_map(|_| counter.ours(waiters)).collect());
+        println!(
+            "wake of {waiters:>2} waiters: {:>5.0} us, LPUSH to BRPOP alone {:.0} us: {:.1}x",
+            ours * 1e3,
+            bare * 1e3,
+            ours / bare
+        );
+    }
 }
 
 fn exporter() {

@@ -1,0 +1,179 @@
+//! Leases: what a command costs, and how soon a waiter has what was freed, beside the bare pop that Redis itself offers.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use bailiff_lease::holder::Here;
+use bailiff_lease::{Pool, Standing, Ticket};
+
+use crate::programs;
+use crate::redis::Redis;
+use crate::wait::until;
+
+/// A Redis with a pool of one GPU.
+pub struct Counter {
+    redis: Redis,
+}
+
+/// A connection that speaks in lines.
+struct Line {
+    reader: BufReader<UnixStream>,
+}
+
+impl Line {
+    fn open(redis: &Redis) -> Self {
+        Self { reader: BufReader::new(UnixStream::connect(redis.socket()).expect("Redis listens")) }
+    }
+
+    fn say(&mut self, words: &str) {
+        self.reader.get_mut().write_all(format!("{words}\r\n").as_bytes()).expect("Redis reads");
+    }
+
+    /// So many lines of answers.
+    fn hear(&mut self, lines: usize) -> Vec<String> {
+        let line = |reader: &mut BufReader<UnixStream>| {
+            let mut line = String::new();
+            reader.read_line(&mut line).expect("Redis answers");
+            line.trim_end().to_owned()
+        };
+        (0..lines).map(|_| line(&mut self.reader)).collect()
+    }
+
+    fn blocked(&mut self, count: usize) {
+        until("waiters to be blocked", || {
+            self.say("INFO clients");
+            let length: usize = self.hear(1)[0].trim_start_matches('$').parse().expect("a length");
+            let mut text = vec![0; length + 2];
+            std::io::Read::read_exact(&mut self.reader, &mut text).expect("Redis answers");
+            let wanted = format!("blocked_clients:{count}\r");
+            String::from_utf8_lossy(&text).lines().any(|line| format!("{line}\r") == wanted).then_some(())
+        });
+    }
+}
+
+impl Counter {
+    /// Starts one.
+    #[must_use]
+    pub fn new() -> Self {
+        let counter = Self { redis: Redis::start() };
+        counter.command(&["init", "--gpus", "0"]);
+        counter
+    }
+
+    fn command(&self, words: &[&str]) -> (Duration, String) {
+        let mut command = Command::new(programs::bailiff());
+        command
+            .arg("lease")
+            .args(words)
+            .env("LEASE_REDIS_URL", self.redis.address())
+            .stderr(Stdio::inherit());
+        let began = Instant::now();
+        let output = command.output().expect("bailiff runs");
+        let took = began.elapsed();
+        assert!(output.status.success(), "{output:?}");
+        (took, String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// What acquire and release take, from the start of a process to its end.
+    #[must_use]
+    pub fn one_shot(&self) -> (Duration, Duration) {
+        let pid = std::process::id().to_string();
+        let (acquired, told) = self.command(&["acquire", "--for", &pid]);
+        let lease =
+            told.lines().find_map(|line| line.strip_prefix("export BAILIFF_LEASE_ID=")).expect("a lease");
+        (acquired, self.command(&["release", lease]).0)
+    }
+
+    /// What `run` adds to a command.
+    #[must_use]
+    pub fn run(&self) -> (Duration, Duration) {
+        let began = Instant::now();
+        Command::new("true").status().expect("it runs");
+        let bare = began.elapsed();
+        (self.command(&["run", "true"]).0, bare)
+    }
+
+    /// From a push to the end of a bare pop, with so many blocked in it.
+    #[must_use]
+    pub fn bare(&self, waiters: usize) -> Vec<Duration> {
+        self.served(waiters, 1, |redis, served| {
+            let mut line = Line::open(redis);
+            line.say("BRPOP BARE 0");
+            line.hear(5);
+            served();
+        })
+    }
+
+    /// The same until a waiter of ours has its lease.
+    #[must_use]
+    pub fn ours(&self, waiters: usize) -> Vec<Duration> {
+        self.served(waiters, 2, |redis, served| {
+            let mut pool =
+                Pool::open(&redis.address(), "GPU", Duration::from_secs(5)).expect("Redis listens");
+            let lease = format!("{:?}-{:?}", std::thread::current().id(), Instant::now());
+            let here = Here::look();
+            let mut about = here.holder(std::process::id());
+            about.push(("legacy_pid", "0".to_owned()));
+            let ttl = Duration::from_mins(10);
+            let ticket = Ticket { lease, want: 1, priority: 0, ttl, nonblock: false, about };
+            let standing = pool.wait(&ticket, (&here, None), |_| {}).expect("Redis answers");
+            assert!(matches!(standing, Standing::Held(_)), "{standing:?}");
+            served();
+            pool.kill(&ticket.lease).expect("Redis answers");
+        })
+    }
+
+    /// Serves waiters one after the other; `each` is how many blocked connections one has.
+    fn served(&self, waiters: usize, each: usize, wait: impl Fn(&Redis, &dyn Fn()) + Sync) -> Vec<Duration> {
+        let list = if each == 1 { "BARE" } else { "GPU_IDLE" };
+        let mut line = Line::open(&self.redis);
+        // Whoever has a GPU gives it back when it was served: it is taken out again, so that one is served at a time.
+        line.say("DEL BARE GPU_IDLE");
+        line.hear(1);
+        std::thread::scope(|scope| {
+            let (tell, told) = channel();
+            for number in 0..waiters {
+                let (tell, wait) = (tell.clone(), &wait);
+                scope.spawn(move || {
+                    let (go, come) = channel::<()>();
+                    wait(&self.redis, &|| {
+                        tell.send((Instant::now(), go.clone())).expect("somebody measures");
+                        // Until the next one is measured nobody gives anything back.
+                        let _ = come.recv();
+                    });
+                });
+                line.blocked((number + 1) * each);
+            }
+            let mut took = Vec::new();
+            let mut done = Vec::new();
+            for number in 0..waiters {
+                std::thread::park_timeout(Duration::from_millis(1));
+                let began = Instant::now();
+                // A pool knows one GPU; what it holds is forgotten before it is pushed again.
+                line.say(&format!("LPUSH {list} 0"));
+                line.hear(1);
+                let (served, go) = told.recv().expect("a waiter is served");
+                took.push(served.duration_since(began));
+                if each == 2 {
+                    line.say("DEL GPU_V2:OWN GPU_GPU0");
+                    line.hear(1);
+                    line.blocked((waiters - number - 1) * each);
+                }
+                done.push(go);
+            }
+            for go in done {
+                let _ = go.send(());
+            }
+            took
+        })
+    }
+}
+
+impl Default for Counter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
