@@ -1,6 +1,7 @@
 //! The daemon: one loop that takes everything that can happen, one after the other, and waits for nothing else.
 
 mod doing;
+mod events;
 mod notice;
 mod reload;
 mod rights;
@@ -19,11 +20,12 @@ use bailiff_lifecycle::server::{self, Limits};
 use bailiff_lifecycle::signals::Hangups;
 use bailiff_lifecycle::{heap, listen, socket::Socket};
 use serde_json::Value;
-use tokio::sync::mpsc::{Receiver, UnboundedReceiver, channel};
+use tokio::sync::mpsc::{UnboundedReceiver, channel};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
+use self::events::{Event, Sources};
 use crate::actions::notices::Notices;
 use crate::actions::{self, Hand};
 use crate::audit::{self, Audit};
@@ -34,7 +36,8 @@ use crate::policy::Policy;
 use crate::policy_file;
 use crate::settings::Settings;
 use crate::stream::{self, Arrival, Source};
-use crate::verdict::{Hold, Report};
+use crate::verdict::Hold;
+use crate::verdict::Report;
 use crate::view::{TargetId, View};
 use crate::web::tally::Skipped;
 use crate::web::{Reload, Routes, Status};
@@ -81,51 +84,6 @@ struct Answer {
 impl From<Value> for Answer {
     fn from(value: Value) -> Self {
         Self { value, state: None }
-    }
-}
-
-/// Everything that can happen.
-enum Event {
-    Arrival(Arrival),
-    /// The file may have changed.
-    Stirred,
-    /// SIGHUP.
-    Hangup,
-    /// Somebody wants the file to be read, and to know how that went.
-    Reload(Reload),
-    Asked(Asked),
-    Report(Report),
-    /// The disk has come further.
-    Kept,
-    Beat,
-}
-
-/// Where events come from.
-struct Sources {
-    arrivals: Receiver<Arrival>,
-    stirs: Receiver<()>,
-    hangups: Hangups,
-    reloads: Receiver<Reload>,
-    asked: Receiver<Asked>,
-    reports: UnboundedReceiver<Report>,
-    receipts: state::Receipts,
-    beat: tokio::time::Interval,
-}
-
-impl Sources {
-    async fn next(&mut self) -> Event {
-        tokio::select! {
-            // What came of a deed is known before the next snapshot is judged, and wishes before both.
-            biased;
-            Some(report) = self.reports.recv() => Event::Report(report),
-            () = self.receipts.next() => Event::Kept,
-            Some(asked) = self.asked.recv() => Event::Asked(asked),
-            Some(reload) = self.reloads.recv() => Event::Reload(reload),
-            () = self.hangups.next() => Event::Hangup,
-            Some(()) = self.stirs.recv() => Event::Stirred,
-            Some(arrival) = self.arrivals.recv() => Event::Arrival(arrival),
-            _ = self.beat.tick() => Event::Beat,
-        }
     }
 }
 

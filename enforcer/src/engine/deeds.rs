@@ -1,16 +1,17 @@
 //! Which destructive step is next: one at a time, decided at one snapshot and confirmed at the next, and none
 //! while anything speaks against it.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::breakers::{Breakers, Share};
-use super::judge::{Census, Whose};
+use super::breakers::Breakers;
+use super::judge::Whose;
 use super::ledger::{Ledger, Stamp};
 use super::progress::Progress;
+use super::stuck::Stuck;
 use super::{Engine, Tick};
 use crate::policy::{Action, Kind, Mode};
 use crate::verdict::{Hold, Outcome, Report, Subject, Verdict, What};
@@ -62,15 +63,6 @@ pub(crate) struct Flying {
     name: Arc<str>,
     subject: Arc<Subject>,
     mode: Mode,
-}
-
-/// What a deed has left behind: a process that no signal ends, or memory that did not come back.
-#[derive(Debug, Clone)]
-pub(crate) struct Stuck {
-    pub(crate) rule: Arc<str>,
-    pub(crate) subject: Arc<Subject>,
-    /// Bytes that did not come back; none where the process is still there.
-    missing: Option<u64>,
 }
 
 /// What was done, is being done, and must not be done.
@@ -181,37 +173,11 @@ impl Deeds {
         }
         Some(flying)
     }
-
-    pub(crate) fn forget_stuck(&mut self) {
-        self.stuck.clear();
-        self.failed.clear();
-    }
-
-    /// What has ended or come back after all is stuck no longer.
-    fn forget_returned(&mut self, view: &View) {
-        self.stuck.retain(|stuck| match stuck.missing {
-            Some(missing) => unaccounted(&stuck.subject, view).is_none_or(|bytes| bytes > missing / 2),
-            None => view.snapshot.processes.iter().any(|process| {
-                stuck.subject.members.iter().any(|member| member.key == crate::view::key(process))
-            }),
-        });
-    }
 }
 
 /// Whether `/proc` confirms all of a target's processes: one that only the driver lists is flagged, and no more.
 fn is_known(target: usize, view: &View) -> bool {
     view.processes(&view.targets[target]).all(|process| process.start_ticks.is_some())
-}
-
-/// Memory of nobody on the GPUs of a subject.
-fn unaccounted(subject: &Subject, view: &View) -> Option<u64> {
-    let of_it = view.snapshot.gpus.iter().filter(|gpu| {
-        let uuid = gpu.uuid.as_ref();
-        uuid.is_some_and(|uuid| subject.gpus.contains(uuid))
-    });
-    let mut bytes = of_it.map(|gpu| gpu.memory.as_ref().and_then(|memory| memory.unaccounted));
-    let sum = bytes.try_fold(0_i64, |sum, bytes| Some(sum.saturating_add(bytes?)));
-    sum.map(|bytes| u64::try_from(bytes).unwrap_or_default())
 }
 
 impl Engine {
@@ -407,41 +373,4 @@ impl Engine {
         let boot_id = tick.view.snapshot.boot_id.as_deref();
         self.paused.take_if(|pause| pause.left(tick.now, boot_id).is_some_and(|left| left.is_zero()));
     }
-}
-
-/// What the breakers look at, of all rules that may end somebody.
-#[derive(Debug, Default)]
-pub(crate) struct Shares {
-    all: usize,
-    unknown: usize,
-    /// Workloads that match, by their keys.
-    matching: HashSet<String>,
-}
-
-impl Shares {
-    pub(crate) fn add(&mut self, census: &Census, view: &View) {
-        self.all += census.all;
-        self.unknown += census.unknown;
-        for target in census.matching.iter().filter_map(|place| view.targets.get(*place)) {
-            for workload in workload_of(target, view) {
-                if !self.matching.contains(workload) {
-                    self.matching.insert(workload.to_owned());
-                }
-            }
-        }
-    }
-}
-
-impl Deeds {
-    /// Looks whether too many match, or too much is unknown.
-    pub(crate) fn see_shares(&mut self, shares: &Shares, view: &View) {
-        let workloads = view.targets.iter().filter(|target| target.kind == Kind::Workload).count();
-        self.breakers.see_matches(Share { some: shares.matching.len(), all: workloads });
-        self.breakers.see_unknown(Share { some: shares.unknown, all: shares.all });
-    }
-}
-
-/// The workloads that a target belongs to.
-fn workload_of<'a>(target: &'a crate::view::Target, view: &'a View) -> impl Iterator<Item = &'a str> {
-    view.processes(target).filter_map(|process| process.facts.as_ref()?.workload.as_deref())
 }

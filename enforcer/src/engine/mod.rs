@@ -11,7 +11,9 @@ mod program;
 mod progress;
 mod protection;
 mod saved;
+mod shares;
 mod standing;
+mod stuck;
 mod subject;
 pub(crate) mod texts;
 mod told;
@@ -167,7 +169,7 @@ impl Engine {
         let absent = std::array::from_fn(|kind| self.populations[kind].absent(&view, self.tick));
         let mut verdicts = Vec::new();
         let mut candidates = Vec::new();
-        let mut shares = deeds::Shares::default();
+        let mut shares = shares::Shares::default();
         for (place, judge) in self.judges.iter_mut().enumerate() {
             let mut census = judge::Census::default();
             let mut court = judge::Court {

@@ -1,0 +1,55 @@
+//! Everything that can happen to the daemon, and the order in which it is taken.
+
+use bailiff_lifecycle::signals::Hangups;
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
+
+use super::{Asked, state};
+use crate::stream::Arrival;
+use crate::verdict::Report;
+use crate::web::Reload;
+
+/// Everything that can happen.
+pub(super) enum Event {
+    Arrival(Arrival),
+    /// The file may have changed.
+    Stirred,
+    /// SIGHUP.
+    Hangup,
+    /// Somebody wants the file to be read, and to know how that went.
+    Reload(Reload),
+    Asked(Asked),
+    Report(Report),
+    /// The disk has come further.
+    Kept,
+    Beat,
+}
+
+/// Where events come from.
+pub(super) struct Sources {
+    pub(super) arrivals: Receiver<Arrival>,
+    pub(super) stirs: Receiver<()>,
+    pub(super) hangups: Hangups,
+    pub(super) reloads: Receiver<Reload>,
+    pub(super) asked: Receiver<Asked>,
+    pub(super) reports: UnboundedReceiver<Report>,
+    pub(super) receipts: state::Receipts,
+    pub(super) beat: tokio::time::Interval,
+}
+
+impl Sources {
+    /// The next one.
+    pub(super) async fn next(&mut self) -> Event {
+        tokio::select! {
+            // What came of a deed is known before the next snapshot is judged, and wishes before both.
+            biased;
+            Some(report) = self.reports.recv() => Event::Report(report),
+            () = self.receipts.next() => Event::Kept,
+            Some(asked) = self.asked.recv() => Event::Asked(asked),
+            Some(reload) = self.reloads.recv() => Event::Reload(reload),
+            () = self.hangups.next() => Event::Hangup,
+            Some(()) = self.stirs.recv() => Event::Stirred,
+            Some(arrival) = self.arrivals.recv() => Event::Arrival(arrival),
+            _ = self.beat.tick() => Event::Beat,
+        }
+    }
+}
