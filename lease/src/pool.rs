@@ -250,7 +250,12 @@ impl Pool {
     /// # Errors
     /// Where there is no answer.
     pub fn kill(&mut self, lease: &str) -> Result<(), Trouble> {
-        self.call::<String>(Op::Kill, &[lease.to_owned()]).map(drop)
+        self.end(lease, "dead").map(drop)
+    }
+
+    /// Tells whether it was ended now.
+    fn end(&mut self, lease: &str, why: &str) -> Result<bool, Trouble> {
+        Ok(self.call::<String>(Op::Kill, &[lease.to_owned(), why.to_owned()])? == "reaped")
     }
 
     /// Frees what the dead of this host held, and what was not renewed in time from another; renews for those of this
@@ -267,16 +272,12 @@ impl Pool {
         }
         let mut freed = 0;
         for lease in dead.into_iter().filter(|lease| here.life(lease) == Life::Dead) {
-            self.kill(&lease.lease)?;
-            freed += 1;
+            freed += usize::from(self.end(&lease.lease, "dead")?);
         }
         #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
         for lease in audit.leases.iter().filter(|lease| lease.expires < audit.now as f64) {
             match here.life(lease) {
-                Life::Elsewhere => {
-                    self.kill(&lease.lease)?;
-                    freed += 1;
-                }
+                Life::Elsewhere => freed += usize::from(self.end(&lease.lease, "late")?),
                 Life::Alive => drop(self.touch(&lease.lease, ttl, None)?),
                 Life::Dead | Life::Unknown => {}
             }

@@ -9,10 +9,11 @@
 mod server;
 
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Grant, Init, Pool, Released, Standing, Ticket, Trouble};
+use bailiff_lease::{Grant, Init, Op, Pool, Released, Standing, Ticket, Trouble};
 use redis::Connection;
 
 use server::Server;
@@ -145,6 +146,17 @@ fn what_was_not_renewed_is_given_to_the_next() {
 }
 
 #[test]
+fn whoever_speaks_in_the_last_moment_keeps_his_lease() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = (pool(&server), raw(&server));
+    pool.init(&ids(&[0]), 0, false).unwrap();
+    let held = pool.ask(&ticket("a", 1));
+    // Somebody saw that it was late, and before he could say so it was renewed.
+    let told: String = ask(&mut redis, &["EVAL", Op::Kill.text(), "1", "GPU", "a", "late"]);
+    assert_eq!((told.as_str(), pool.touch("a", TTL, None)), ("held", held));
+}
+
+#[test]
 fn after_a_restart_holders_speak_first() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (pool(&server), raw(&server));
@@ -253,14 +265,20 @@ fn scripts_that_were_flushed_hold_up_nobody() {
     let (mut first, mut redis) = (pool(&server), raw(&server));
     first.init(&ids(&[0]), 0, false).unwrap();
     first.ask(&ticket("holder", 1)).unwrap();
+    let heard = AtomicU32::new(0);
+    let told = |_| {
+        heard.fetch_add(1, Relaxed);
+    };
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| pool(&server).wait(&ticket("waiter", 1), (&Here::look(), None), |_| {}));
+        let waiter = scope.spawn(|| pool(&server).wait(&ticket("waiter", 1), (&Here::look(), None), told));
         blocked(&mut redis, 2);
         ask::<()>(&mut redis, &["SCRIPT", "FLUSH"]);
+        let before = heard.load(Relaxed);
         ask::<u64>(&mut redis, &["HDEL", "GPU_V2:OWN", "0"]);
         ask::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
         ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
         assert!(matches!(waiter.join().unwrap(), Ok(Standing::Held(_))));
+        assert_eq!(heard.load(Relaxed), before, "its slot found it, and not its next renewal");
     });
 }
 

@@ -199,11 +199,7 @@ sleep 0.0$(($$ % 5 + 1)); echo $CUDA_VISIBLE_DEVICES >>$0/done";
 fn a_hundred_and_fifty_tasks_over_eight_gpus() {
     let redis = pool("0-7");
     let folder = tempfile::tempdir().unwrap();
-    let task = |_| {
-        let mut command = bailiff(&redis, &["run", "--", "sh", "-c", TASK]);
-        command.arg(folder.path()).spawn().unwrap()
-    };
-    let tasks: Vec<Child> = (0..150).map(task).collect();
+    let tasks = tasks(&redis, folder.path());
     all_end(tasks, &[]);
     assert_eq!(lines(&folder.path().join("done")).len(), 150);
     let used: std::collections::BTreeSet<String> = lines(&folder.path().join("done")).into_iter().collect();
@@ -216,11 +212,7 @@ fn a_hundred_and_fifty_tasks_over_eight_gpus() {
 fn a_hundred_and_fifty_tasks_of_which_some_are_killed() {
     let redis = pool("0-7");
     let folder = tempfile::tempdir().unwrap();
-    let task = |_| {
-        let mut command = bailiff(&redis, &["run", "--", "sh", "-c", TASK]);
-        command.arg(folder.path()).spawn().unwrap()
-    };
-    let tasks: Vec<Child> = (0..150).map(task).collect();
+    let tasks = tasks(&redis, folder.path());
     let mut killed = Vec::new();
     for (number, task) in tasks.iter().enumerate() {
         if number % 7 == 0 {
@@ -235,6 +227,11 @@ fn a_hundred_and_fifty_tasks_of_which_some_are_killed() {
         said(&run(&redis, &["reap"]));
         (states(&redis) == ["idle"; 8]).then_some(())
     });
+}
+
+fn tasks(redis: &Redis, folder: &Path) -> Vec<Child> {
+    let task = |_| bailiff(redis, &["run", "--", "sh", "-c", TASK]).arg(folder).spawn().unwrap();
+    (0..150).map(task).collect()
 }
 
 fn all_end(tasks: Vec<Child>, killed: &[u32]) {

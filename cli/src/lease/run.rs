@@ -143,8 +143,11 @@ async fn live(
                 }
             },
             _ = beat.tick() => match renew(pool, ticket, grant) {
-                Ok(Standing::Held(_)) => {}
-                Ok(standing) => eprintln!("bailiff: the lease is no longer ours alone: {standing:?}"),
+                Ok(Standing::Conflict(shared)) => {
+                    eprintln!("bailiff: somebody else was given GPUs of this lease: {:?}", shared.gpus);
+                }
+                Ok(Standing::Ended(how)) => eprintln!("bailiff: the lease has ended in Redis: {how}"),
+                Ok(_) => {}
                 Err(trouble) => eprintln!("bailiff: the lease could not be renewed: {trouble}"),
             },
         }

@@ -177,7 +177,7 @@ impl Walk {
     /// The agent learns of a death.
     fn notice(&mut self) {
         match self.dead.pop_front() {
-            Some(Dead::Lease(lease)) => drop(self.agent.ask(&call(Op::Kill, &[&lease]))),
+            Some(Dead::Lease(lease)) => drop(self.agent.ask(&call(Op::Kill, &[&lease, "dead"]))),
             Some(Dead::Legacy(pid)) => {
                 let busy = |client: &mut Client| match client {
                     Client::Legacy(client) => client.runnable(),
@@ -256,7 +256,7 @@ impl Walk {
             self.agent.ask(&call(Op::Assign, &[]));
         }
         for lease in self.agent.ask(&["ZRANGE", "GPU_V2:EXP", "0", "-1"]).texts() {
-            self.agent.ask(&call(Op::Kill, &[&lease]));
+            self.agent.ask(&call(Op::Kill, &[&lease, "dead"]));
         }
         self.resolve(|_| true);
         self.settle();
