@@ -44,7 +44,8 @@ fn nothing(pid: Option<u32>) -> String {
     match there {
         None | Some(Err(Errno::SRCH)) => format!("there is no process {pid}"),
         Some(_) => format!(
-            "process {pid} is no target: in the last snapshot it holds no memory of a GPU, and belongs to nobody who does"
+            "process {pid} is no target: in the last snapshot it held no memory of a GPU and belonged to nobody who did, or \
+             no rule that was asked about is about such"
         ),
     }
 }
