@@ -5,12 +5,14 @@
 //! of them has lost nothing. Clients are the rest: [`Pool`] asks them, one by one, each with a deadline.
 
 pub mod audit;
+pub mod health;
 pub mod holder;
+pub mod log;
 mod pool;
 mod scripts;
 mod trouble;
 mod wait;
 
-pub use pool::{Grant, Init, Pool, Released, Standing, Ticket};
+pub use pool::{Extended, Grant, Init, Pool, Released, Standing, Ticket};
 pub use scripts::Op;
 pub use trouble::Trouble;

@@ -51,6 +51,10 @@ ops! {
     Kill "kill.lua"
     /// Puts a GPU back that nobody holds and that is nowhere.
     Resolve "resolve.lua"
+    /// Hands a lease on to the process that it is for.
+    Transfer "transfer.lua"
+    /// Gives more time.
+    Extend "extend.lua"
     /// Tells everything.
     Audit "audit.lua"
 }

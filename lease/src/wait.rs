@@ -19,6 +19,8 @@ use crate::{Op, Trouble};
 const BEAT: Duration = Duration::from_secs(10);
 /// Between two calls of slots out of the line.
 const CALLED: Duration = Duration::from_millis(5);
+/// Whoever wants some GPUs in particular asks so often, and whoever popped what nobody can use pops again after that.
+const PARTICULAR: Duration = Duration::from_millis(500);
 /// Between two attempts to reach Redis, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
@@ -34,6 +36,8 @@ impl Pool {
         (here, until): (&Here, Option<Instant>),
         mut told: impl FnMut(u64),
     ) -> Result<Standing, Trouble> {
+        let particular = ticket.about.iter().any(|(field, _)| *field == "among");
+        let beat = if particular { PARTICULAR } else { BEAT };
         let mut standing = self.ask(ticket)?;
         let mut slots: Option<Slots> = None;
         let mut pause = PAUSES.0;
@@ -43,11 +47,11 @@ impl Pool {
             if left.is_some_and(|left| left.is_zero()) {
                 return self.withdraw(ticket).map(|()| standing);
             }
-            if slots.is_none() {
+            if slots.is_none() && !particular {
                 slots = Some(Slots::open(self, ticket.want));
             }
             let awaited =
-                self.woken(&ticket.lease, left.unwrap_or(BEAT).min(BEAT)).and_then(|grant| match grant {
+                self.woken(&ticket.lease, left.unwrap_or(beat).min(beat)).and_then(|grant| match grant {
                     Some(grant) => Ok(Standing::Held(grant)),
                     None => self
                         .reap_here(here, ticket.ttl)
@@ -169,14 +173,20 @@ fn stand(connection: &mut Connection, prefix: &str, over: &AtomicBool) -> RedisR
     while !over.load(Ordering::Relaxed) {
         let mut both = redis::pipe();
         both.cmd("BRPOPLPUSH").arg(format!("{prefix}_IDLE")).arg(format!("{prefix}_V2:POT")).arg(0).ignore();
-        both.cmd("EVALSHA").arg(Op::Assign.script().get_hash()).arg(1).arg(prefix).ignore();
-        match both.query::<()>(connection) {
+        both.cmd("EVALSHA").arg(Op::Assign.script().get_hash()).arg(1).arg(prefix);
+        let served: RedisResult<(String,)> = both.query(connection);
+        let served = match served {
             // Somebody has flushed the scripts meanwhile: what was popped is assigned now.
             Err(error) if error.code() == Some("NOSCRIPT") => {
-                redis::cmd("EVAL").arg(Op::Assign.text()).arg(1).arg(prefix).exec(connection)?;
+                let served =
+                    redis::cmd("EVAL").arg(Op::Assign.text()).arg(1).arg(prefix).query(connection)?;
                 load().exec(connection)?;
+                served
             }
-            stood => stood?,
+            served => served?.0,
+        };
+        if served == "BACK" && !over.load(Ordering::Relaxed) {
+            std::thread::park_timeout(PARTICULAR);
         }
     }
     Ok(())

@@ -204,28 +204,42 @@ local function sort_pot(managed, met, ids)
   call('DEL', POT)
 end
 
--- The tickets that may be served, in their order, and how many GPUs they want. One that has not been heard of keeps its
--- place and is passed over; one that wants more than there are is refused, and one that wants more than is not withheld
--- lets others pass. Those behind as many as can be served at all are not looked at.
+-- Which ids would do for a ticket, where not all do.
+local function among_of(text, managed)
+  if not text or text == '' then return managed end
+  local among = {}
+  for id in each(text) do
+    if managed[id] then among[id] = true end
+  end
+  return among
+end
+
+-- The tickets that may be served, in their order, and how many GPUs those want to which any will do. One that has not been
+-- heard of keeps its place and is passed over; one that wants more than there are is refused, and one that wants more than
+-- is not withheld lets others pass. Those behind as many as can be served at all are not looked at.
 local function tickets(managed, available)
-  local all, able = 0, 0
+  local able = {}
   local some_withheld = call('EXISTS', QUAR) == 1
   for id in pairs(managed) do
-    all = all + 1
-    if not some_withheld or call('HEXISTS', QUAR, id) == 0 then able = able + 1 end
+    if not some_withheld or call('HEXISTS', QUAR, id) == 0 then able[id] = true end
   end
+  local all, fit = size_of(managed), size_of(able)
   local found, sum = {}, 0
   for _, lease in ipairs(call('ZRANGE', QUEUE, 0, -1)) do
     if sum >= available then break end
-    local about = kind_of(lease_key(lease)) == 'hash' and call('HMGET', lease_key(lease), 'state', 'want') or {}
+    local about = kind_of(lease_key(lease)) == 'hash' and call('HMGET', lease_key(lease), 'state', 'want', 'among') or {}
     local want, expiry = tonumber(about[2] or ''), call('ZSCORE', EXPIRY, lease)
+    local particular = about[3] and about[3] ~= ''
     if about[1] ~= 'waiting' or not want then
       call('ZREM', QUEUE, lease)
-    elseif want > all then
+    elseif want > (particular and size_of(among_of(about[3], managed)) or all) then
       finish(lease, 'refused', '', '')
-    elseif expiry and tonumber(expiry) >= now and want <= able then
-      found[#found + 1] = { lease = lease, want = want }
-      sum = sum + want
+    elseif expiry and tonumber(expiry) >= now then
+      local among = particular and among_of(about[3], able)
+      if want <= (particular and size_of(among) or fit) then
+        found[#found + 1] = { lease = lease, want = want, among = among }
+        if not particular then sum = sum + want end
+      end
     end
   end
   return found, sum
@@ -235,39 +249,59 @@ end
 -- something there itself.
 local may_pull = true
 
--- Serves those who wait, in their order: the first gathers until it has all that it wants, so that nobody holds some and
--- waits for more.
+-- Takes what is idle into POT: all that some want in particular, and then as many as are wanted at all.
+local function pull_particular(waiting)
+  local wished = {}
+  for _, ticket in ipairs(waiting) do
+    for id in pairs(ticket.among or {}) do wished[id] = true end
+  end
+  for id in pairs(wished) do
+    if call('LREM', IDLE, 0, id) > 0 then call('LPUSH', POT, id) end
+  end
+  return wished
+end
+
+local function count_others(ids, wished)
+  local count = 0
+  for _, id in ipairs(ids) do
+    if not wished[id] then count = count + 1 end
+  end
+  return count
+end
+
+-- Serves those who wait, in their order. Who cannot have all yet keeps what there is for him: nobody holds some and waits
+-- for more, and nobody behind takes what he needs.
 local function assign(pull)
-  local available = call('LLEN', POT) + (pull and may_pull and call('LLEN', IDLE) or 0)
+  pull = pull and may_pull
+  local available = call('LLEN', POT) + (pull and call('LLEN', IDLE) or 0)
   if available == 0 then return end
   local managed = set_of(call('LRANGE', MANAGED, 0, -1))
   local waiting, sum = tickets(managed, available)
+  local wished = pull and pull_particular(waiting) or {}
   local ids, met = {}, {}
   repeat
-    if pull and may_pull then
-      for _ = 1, math.min(sum - #ids - call('LLEN', POT), call('LLEN', IDLE)) do call('RPOPLPUSH', IDLE, POT) end
+    if pull then
+      local missing = sum - count_others(ids, wished) - count_others(call('LRANGE', POT, 0, -1), wished)
+      for _ = 1, math.min(missing, call('LLEN', IDLE)) do call('RPOPLPUSH', IDLE, POT) end
     end
     sort_pot(managed, met, ids)
     -- Again, where some could not be used.
-  until not (pull and may_pull) or #ids >= sum or call('LLEN', IDLE) == 0
-  local next_id, gathers = 1, false
+  until not pull or count_others(ids, wished) >= sum or call('LLEN', IDLE) == 0
   for _, ticket in ipairs(waiting) do
-    if not gathers then
-      if #ids - next_id + 1 >= ticket.want then
-        local theirs = {}
-        for offset = 0, ticket.want - 1 do theirs[#theirs + 1] = ids[next_id + offset] end
-        next_id = next_id + ticket.want
-        grant(ticket.lease, theirs)
-      else
-        gathers = true
-      end
+    if #ids == 0 then break end
+    local theirs, rest = {}, {}
+    for _, id in ipairs(ids) do
+      local fits = #theirs < ticket.want and (not ticket.among or ticket.among[id])
+      table.insert(fits and theirs or rest, id)
     end
+    if #theirs == ticket.want then
+      grant(ticket.lease, theirs)
+    else
+      for _, id in ipairs(theirs) do call('LPUSH', POT, id) end
+    end
+    ids = rest
   end
-  if gathers then
-    for place = next_id, #ids do call('LPUSH', POT, ids[place]) end
-  else
-    for place = #ids, next_id, -1 do give_back(ids[place]) end
-  end
+  for place = #ids, 1, -1 do give_back(ids[place]) end
 end
 
 -- A server that was started anew, or took over, may have forgotten the last grants. What it takes for idle is withheld

@@ -20,6 +20,8 @@ pub(crate) struct Ours {
     slots: Vec<Link>,
     doing: Doing,
     want: u32,
+    /// Only of these, where any will not do.
+    among: Option<Vec<String>>,
     gpus: Vec<String>,
 }
 
@@ -33,6 +35,7 @@ impl Ours {
             slots: Vec::new(),
             doing: Doing::Asking,
             want: 0,
+            among: None,
             gpus: Vec::new(),
         };
         client.ask(world);
@@ -113,12 +116,18 @@ impl Ours {
         let ttl = if world.dice.u32(0..5) == 0 { SHORT.to_string() } else { TTL.to_owned() };
         let mut arguments = vec![self.lease.as_str(), &want, &priority, &ttl, "0"];
         arguments.extend(about);
+        self.among = (world.dice.u32(0..6) == 0).then(|| world.some(self.want));
+        let among = self.among.as_ref().map(|ids| ids.join(","));
+        if let Some(among) = &among {
+            arguments.extend(["among", among]);
+        }
         self.link.send(&[&call(Op::Enqueue, &arguments)]);
         self.doing = Doing::Asking;
     }
 
     fn wait(&mut self, world: &World) {
-        for _ in 0..self.want {
+        // Whoever wants some in particular has no use for others: he is served when he says that he waits.
+        for _ in 0..if self.among.is_some() { 0 } else { self.want } {
             let mut slot = world.link();
             arm(&mut slot);
             self.slots.push(slot);
@@ -131,6 +140,8 @@ impl Ours {
         self.gpus = gpus.split(',').map(str::to_owned).collect();
         assert_eq!(self.gpus.len(), self.want as usize, "all or none: {}", world.story());
         for gpu in &self.gpus {
+            let wanted = self.among.as_ref().is_none_or(|among| among.contains(gpu));
+            assert!(wanted, "{gpu} is none of {:?}: {}", self.among, world.story());
             world.takes(self.who, gpu);
         }
         world.count("our grants");

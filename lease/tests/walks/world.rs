@@ -57,6 +57,14 @@ impl World {
         Link::open(&self.socket)
     }
 
+    /// Some of the GPUs, at least so many.
+    pub(crate) fn some(&mut self, least: u32) -> Vec<String> {
+        let mut ids = self.ids.clone();
+        self.dice.shuffle(&mut ids);
+        ids.truncate(self.dice.usize(least as usize..=self.ids.len()));
+        ids
+    }
+
     pub(crate) fn count(&mut self, what: &'static str) {
         *self.counts.entry(what).or_default() += 1;
     }
