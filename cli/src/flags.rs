@@ -89,6 +89,15 @@ pub(crate) struct Ask {
     /// The job that it is for.
     #[arg(long, value_name = "ID", env = "SLURM_JOB_ID", hide_env = true)]
     pub(crate) job: Option<String>,
+    /// The exporter's stream: of idle GPUs, those that nobody uses anyway are taken first.
+    #[arg(
+        long,
+        env = "BAILIFF_STREAM",
+        value_name = "PATH",
+        default_value = "/run/bailiff/stream.sock",
+        hide_env = true
+    )]
+    pub(crate) stream: PathBuf,
     #[command(flatten)]
     pub(crate) pool: Pool,
 }

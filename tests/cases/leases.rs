@@ -1,15 +1,10 @@
 //! The user's command hands out GPUs through a real Redis: what it prints, what it returns, and that no GPU ever has
 //! two, though runners and commands are killed.
-#![expect(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a case runs programs and fails loudly"
-)]
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command};
 
 use end_to_end::fake::Scenario;
 use end_to_end::leases::{bailiff, code, end, heir, hold, pool, run, said, states};
