@@ -122,6 +122,9 @@ pub(crate) struct Run {
     /// Names GPUs by number, for programs that understand no UUIDs.
     #[arg(long)]
     pub(crate) index: bool,
+    /// The driver's library, which is asked whether numbers still mean the same.
+    #[arg(long, value_name = "PATH", default_value = "libnvidia-ml.so.1")]
+    pub(crate) nvml_library: PathBuf,
     /// The command and its arguments, after `--`.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
