@@ -10,6 +10,7 @@ pub mod holder;
 pub mod log;
 mod pool;
 mod scripts;
+pub mod told;
 mod trouble;
 mod wait;
 
