@@ -14,6 +14,6 @@ pub mod told;
 mod trouble;
 mod wait;
 
-pub use pool::{Extended, Grant, Init, Pool, Released, Standing, Ticket};
+pub use pool::{Extended, Grant, Init, Pool, Released, Standing, Ticket, check};
 pub use scripts::Op;
 pub use trouble::Trouble;
