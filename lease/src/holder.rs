@@ -13,7 +13,7 @@ use bailiff_snapshot::stat::{self, Stat};
 use crate::audit::Lease;
 
 /// The environment of every process of a lease has its name.
-pub const LEASE_VARIABLE: &str = "BAILIFF_LEASE_ID";
+pub const LEASE_VARIABLE: &str = bailiff_snapshot::Claim::VARIABLE;
 
 /// Where this process is.
 #[derive(Debug, Clone, PartialEq, Eq)]

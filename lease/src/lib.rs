@@ -10,9 +10,10 @@ pub mod holder;
 pub mod log;
 mod pool;
 mod scripts;
+pub mod told;
 mod trouble;
 mod wait;
 
-pub use pool::{Extended, Grant, Init, Pool, Released, Standing, Ticket};
+pub use pool::{Extended, Grant, Init, Pool, Released, Standing, Ticket, check};
 pub use scripts::Op;
 pub use trouble::Trouble;

@@ -45,6 +45,7 @@ impl Trouble {
     /// An address that makes no sense; what may be a password in it is not repeated.
     pub(crate) fn address(text: &str) -> Self {
         let shown = match (text.split_once("://"), text.rsplit_once('@')) {
+            (Some((scheme, rest)), _) if rest.contains("pass=") => format!("{scheme}://…"),
             (Some((scheme, _)), Some((_, place))) => format!("{scheme}://…@{place}"),
             (None, Some((_, place))) => format!("…@{place}"),
             _ => text.to_owned(),

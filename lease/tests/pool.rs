@@ -172,6 +172,17 @@ fn after_a_restart_holders_speak_first() {
 }
 
 #[test]
+fn an_address_that_makes_no_sense_is_told_without_its_password() {
+    for address in ["http://a:secret@host", "redis://a:sec@ret@host:port", "redis+unix:///x?db=y&pass=secret"]
+    {
+        let told = Pool::open(address, "GPU", PATIENCE).unwrap_err().to_string();
+        assert!(told.contains("is no address") && !told.contains("ret"), "{told}");
+        assert_eq!(bailiff_lease::check(address).unwrap_err().to_string(), told);
+    }
+    assert_eq!(bailiff_lease::check("redis://a:secret@host:1/2"), Ok(()));
+}
+
+#[test]
 fn what_goes_wrong_is_told_and_nothing_is_lost() {
     let server = Server::start(&["--requirepass", "secret"]);
     assert!(matches!(Pool::open("nonsense", "GPU", PATIENCE), Err(Trouble::Address(_))));
