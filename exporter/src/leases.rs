@@ -40,18 +40,23 @@ pub struct Leasing {
     ask: Sender<u64>,
     answers: Receiver<Answer>,
     patience: Duration,
+    /// The last change that was logged.
+    said: Option<Fault>,
 }
 
 /// What came for one beat.
 struct Answer {
     seq: u64,
-    outcome: Result<Told, Fault>,
+    outcome: Result<Told, Down>,
 }
 
 struct Told {
     leases: Leases,
     took: Duration,
 }
+
+/// Why nothing came, and in words.
+struct Down(Fault, String);
 
 impl Leasing {
     /// Starts the thread that asks; it has not asked yet.
@@ -63,20 +68,31 @@ impl Leasing {
         let (answer, answers) = channel();
         let patience = settings.deadline / PATIENCE_PART;
         let node = Node::look(&settings.procfs, settings.namespace);
-        let mut asker = Asker { settings, node, pool: None, said: None };
+        let mut asker = Asker { settings, node, pool: None };
         thread::Builder::new().name("leases".into()).spawn(move || asker.run(&asked, &answer))?;
-        Ok(Self { look, ask, answers, patience })
+        Ok(Self { look, ask, answers, patience, said: None })
     }
 
     /// What came for this beat; what came for others is let go.
-    fn answer(&self, seq: u64) -> Result<Told, Fault> {
+    fn answer(&self, seq: u64) -> Result<Told, Down> {
         let until = now() + self.patience;
         while let Ok(answer) = self.answers.recv_timeout(until.saturating_duration_since(now())) {
             if answer.seq == seq {
                 return answer.outcome;
             }
         }
-        Err(Fault::Timeout)
+        Err(Down(Fault::Timeout, "Redis is late".to_owned()))
+    }
+
+    /// Logs a change of state, once.
+    fn say(&mut self, down: Option<&Down>) {
+        let fault = down.map(|Down(fault, _)| *fault);
+        match down {
+            _ if self.said == fault => {}
+            Some(Down(_, words)) => tracing::warn!("leases are not read: {words}"),
+            None => tracing::info!("leases are read again"),
+        }
+        self.said = fault;
     }
 }
 
@@ -85,13 +101,15 @@ impl Look for Leasing {
         // It has ended where this fails, and so no answer comes.
         let _ = self.ask.send(seq);
         let mut sample = self.look.look(seq)?;
-        let state = match self.answer(seq) {
+        let answer = self.answer(seq);
+        self.say(answer.as_ref().err());
+        let state = match answer {
             Ok(Told { mut leases, took }) => {
                 leases.boot_ms = u64::try_from(sample.at.boot.as_millis()).unwrap_or(u64::MAX);
                 sample.leases = Some(leases);
                 SourceState::up(took)
             }
-            Err(fault) => SourceState::down(fault),
+            Err(Down(fault, _)) => SourceState::down(fault),
         };
         sample.sources.insert(Source::Redis, state);
         Some(sample)
@@ -103,7 +121,6 @@ struct Asker {
     settings: Settings,
     node: Node,
     pool: Option<Pool>,
-    said: Option<String>,
 }
 
 impl Asker {
@@ -118,17 +135,15 @@ impl Asker {
         }
     }
 
-    fn outcome(&mut self, began: Instant) -> Result<Told, Fault> {
+    fn outcome(&mut self, began: Instant) -> Result<Told, Down> {
         match self.ask() {
             Ok(audit) => {
                 let took = now().saturating_duration_since(began);
-                self.say(None);
                 Ok(Told { leases: audit.leases(&self.node, Duration::ZERO), took })
             }
             Err(trouble) => {
-                self.say(Some(trouble.to_string()));
                 let late = now().saturating_duration_since(began) >= self.settings.deadline;
-                Err(if late { Fault::Timeout } else { fault(&trouble) })
+                Err(Down(if late { Fault::Timeout } else { fault(&trouble) }, trouble.to_string()))
             }
         }
     }
@@ -143,16 +158,6 @@ impl Asker {
         let audit = pool.audit()?;
         self.pool = Some(pool);
         Ok(audit)
-    }
-
-    /// Logs a change of state, once.
-    fn say(&mut self, words: Option<String>) {
-        match &words {
-            _ if self.said == words => {}
-            Some(words) => tracing::warn!("leases are not read: {words}"),
-            None => tracing::info!("leases are read again"),
-        }
-        self.said = words;
     }
 }
 
