@@ -10,6 +10,7 @@ pub(crate) mod run;
 mod shell;
 mod told;
 mod tree;
+mod unclean;
 
 use std::time::Duration;
 

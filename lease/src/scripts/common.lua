@@ -1,32 +1,4 @@
--- What every script knows: the keys, the time by the server's clock, and the few ways in which an id moves.
---
--- KEYS[1] is the prefix of GPU.py's keys. An id is a decimal text and is in one place: IDLE, POT (popped for those who
--- wait), BAR (withheld after a restart of the server), QUAR, or OWN (leased by us). A GPU that a client of GPU.py holds is
--- in none of them.
-local prefix = KEYS[1]
-local ours = prefix .. '_V2:'
-local IDLE, MANAGED, EVENTS = prefix .. '_IDLE', prefix .. '_MANAGED', prefix .. '_EVENTS'
-local META, QUEUE, OWN, EXPIRY = ours .. 'META', ours .. 'Q', ours .. 'OWN', ours .. 'EXP'
-local POT, BAR, QUAR, LOG, UUIDS = ours .. 'POT', ours .. 'BAR', ours .. 'QUAR', ours .. 'LOG', ours .. 'UUID'
-
--- What has happened so far, counted: events, and how long those who were granted something had waited.
-local COUNTS = ours .. 'COUNTS'
-
-local MOST_EVENTS = 10000
--- How long a record is kept after its end, so that a late retry is answered.
-local REMEMBERED = 3600000
--- A wake-up that nobody took.
-local WAKE_KEPT = 60000
--- Waits are counted up to each of these.
-local WAITS = { 10, 100, 1000, 10000, 60000, 600000, 3600000, 21600000, 86400000 }
-
-local call = redis.call
-local time = call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
-local function lease_key(lease) return ours .. 'LEASE:' .. lease end
-local function wake_key(lease) return ours .. 'WAKE:' .. lease end
-local function gpu_key(id) return prefix .. '_GPU' .. id end
+-- What all scripts but the short way of a slot know beside that: the other ways in which an id moves.
 
 -- A script is not undone where it fails in the middle: what could make it fail is looked at before anything is written.
 local function wrong_key()
@@ -40,50 +12,6 @@ local function wrong_key()
       return redis.error_reply('WRONGTYPE ' .. key .. ' is a ' .. found .. ' and should be a ' .. kind)
     end
   end
-end
-
--- `2026-11-21 06:29:57`, as GPU.py writes it: the local time of whoever asked, whose offset is given in seconds. Days
--- to a date as in the proleptic Gregorian calendar, with years that begin in March.
-local function clock(offset)
-  local seconds = math.floor(now / 1000) + (tonumber(offset) or 0)
-  local days, rest = math.floor(seconds / 86400), seconds % 86400
-  local shifted = days + 719468
-  local era = math.floor(shifted / 146097)
-  local day = shifted - era * 146097
-  local year = math.floor((day - math.floor(day / 1460) + math.floor(day / 36524) - math.floor(day / 146096)) / 365)
-  day = day - (365 * year + math.floor(year / 4) - math.floor(year / 100))
-  local month = math.floor((5 * day + 2) / 153)
-  day = day - math.floor((153 * month + 2) / 5) + 1
-  month = month < 10 and month + 3 or month - 9
-  year = year + era * 400 + (month <= 2 and 1 or 0)
-  return string.format('%04d-%02d-%02d %02d:%02d:%02d', year, month, day, math.floor(rest / 3600),
-    math.floor(rest % 3600 / 60), rest % 60)
-end
-
--- A line of GPU.py's log.
-local function event(offset, text)
-  call('LPUSH', EVENTS, clock(offset) .. ': ' .. text)
-  call('LTRIM', EVENTS, 0, MOST_EVENTS - 1)
-end
-
--- Nothing depends on it, so nothing fails with it.
-local function count(what, by)
-  redis.pcall('HINCRBY', COUNTS, what, by)
-end
-
-local function count_wait(waited)
-  local bound = 'longer'
-  for place = #WAITS, 1, -1 do
-    if waited <= WAITS[place] then bound = WAITS[place] end
-  end
-  count('wait:' .. bound, 1)
-  count('waited', math.max(waited, 0))
-end
-
--- An entry of ours.
-local function note(what, ...)
-  count('event:' .. what, 1)
-  call('XADD', LOG, 'MAXLEN', '~', MOST_EVENTS, '*', 'event', what, ...)
 end
 
 local function each(ids)
@@ -123,41 +51,6 @@ end
 local function withhold(id, why)
   call('HSET', QUAR, id, why .. ':' .. now)
   note('quarantine', 'gpu', id, 'why', why)
-end
-
--- Writes the record that GPU.py's --active reads.
-local function record(lease, id, token)
-  local about = call('HMGET', lease_key(lease), 'legacy_pid', 'offset', 'host', 'boot', 'pidns', 'pid', 'start', 'uid',
-    'user', 'cmd', 'mode', 'job')
-  local text = {}
-  for place = 1, 12 do text[place] = about[place] or '' end
-  call('DEL', gpu_key(id))
-  call('HSET', gpu_key(id), 'PID', text[1], 'TIME', clock(text[2]), 'lease', lease, 'tok', token, 'host', text[3],
-    'boot', text[4], 'pidns', text[5], 'pid', text[6], 'start', text[7], 'uid', text[8], 'user', text[9], 'cmd',
-    text[10], 'mode', text[11], 'job', text[12])
-end
-
--- Gives a ticket its GPUs. It must say soon that it knows.
-local function grant(lease, ids)
-  local token = call('HINCRBY', META, 'tok', 1)
-  local about = call('HMGET', lease_key(lease), 'pid', 'offset', 'ack_ms', 'asked')
-  for _, id in ipairs(ids) do
-    call('LREM', IDLE, 0, id)
-    call('LREM', BAR, 0, id)
-    call('HSET', OWN, id, lease)
-    record(lease, id, token)
-    event(about[2], 'GPU ' .. id .. ' acquired by PID ' .. (about[1] or '0') .. '.')
-  end
-  local text = table.concat(ids, ',')
-  call('HSET', lease_key(lease), 'state', 'held', 'gpus', text, 'tok', token, 'granted', now)
-  call('ZREM', QUEUE, lease)
-  call('ZADD', EXPIRY, now + (tonumber(about[3]) or 10000), lease)
-  note('grant', 'lease', lease, 'tok', token, 'gpus', text)
-  local asked = tonumber(about[4] or '')
-  if asked then count_wait(now - asked) end
-  call('DEL', wake_key(lease))
-  call('LPUSH', wake_key(lease), token .. ':' .. text)
-  call('PEXPIRE', wake_key(lease), WAKE_KEPT)
 end
 
 -- Ends a lease or a ticket; each GPU goes back once. `line` is what GPU.py's log is told of a GPU.
@@ -317,7 +210,13 @@ local function assign(pull)
       table.insert(fits and theirs or rest, id)
     end
     if #theirs == ticket.want then
-      grant(ticket.lease, theirs)
+      -- Should one be elsewhere too, it was released twice; and whoever named the ticket cannot have been woken before.
+      for _, id in ipairs(theirs) do
+        call('LREM', IDLE, 0, id)
+        call('LREM', BAR, 0, id)
+      end
+      call('DEL', wake_key(ticket.lease))
+      grant(ticket.lease, theirs, told(ticket.lease, call))
     else
       for _, id in ipairs(theirs) do call('LPUSH', POT, id) end
     end

@@ -96,10 +96,12 @@ impl Ours {
     fn fill(&mut self, place: usize, world: &mut World) {
         let slot = &mut self.slots[place];
         slot.take();
-        slot.take();
+        if slot.take().text() == "SERVED" {
+            world.count("served the short way");
+        }
         if matches!(self.doing, Doing::Waiting) {
             world.count("slots sent again");
-            arm(slot);
+            arm(slot, world);
         } else {
             self.slots.remove(place);
         }
@@ -125,11 +127,11 @@ impl Ours {
         self.doing = Doing::Asking;
     }
 
-    fn wait(&mut self, world: &World) {
+    fn wait(&mut self, world: &mut World) {
         // Whoever wants some in particular has no use for others: he is served when he says that he waits.
         for _ in 0..if self.among.is_some() { 0 } else { self.want } {
             let mut slot = world.link();
-            arm(&mut slot);
+            arm(&mut slot, world);
             self.slots.push(slot);
         }
         self.link.send(&[&["BLPOP", &format!("GPU_V2:WAKE:{}", self.lease), "0"]]);
@@ -172,7 +174,11 @@ impl Ours {
     }
 }
 
-/// In one write, so that Redis serves those who wait even where the client is dead by then.
-fn arm(slot: &mut Link) {
-    slot.send(&[&["BRPOPLPUSH", "GPU_IDLE", "GPU_V2:POT", "0"], &call(Op::Assign, &[])]);
+/// In one write, so that Redis serves those who wait even where the client is dead by then. Some say which server they
+/// know, as the real ones do, and some leave it to the script to ask.
+fn arm(slot: &mut Link, world: &mut World) {
+    let run = world.run.clone();
+    let known = [run.as_str()];
+    let arguments: &[&str] = if world.dice.u32(0..4) == 0 { &[] } else { &known };
+    slot.send(&[&["BRPOPLPUSH", "GPU_IDLE", "GPU_V2:POT", "0"], &call(Op::Assign, arguments)]);
 }
