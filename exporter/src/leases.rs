@@ -40,7 +40,8 @@ pub struct Leasing {
     ask: Sender<u64>,
     answers: Receiver<Answer>,
     patience: Duration,
-    /// The last change that was logged.
+    /// How the beat before went, and what was logged last.
+    before: Option<Fault>,
     said: Option<Fault>,
 }
 
@@ -70,7 +71,7 @@ impl Leasing {
         let node = Node::look(&settings.procfs, settings.namespace);
         let mut asker = Asker { settings, node, pool: None };
         thread::Builder::new().name("leases".into()).spawn(move || asker.run(&asked, &answer))?;
-        Ok(Self { look, ask, answers, patience, said: None })
+        Ok(Self { look, ask, answers, patience, before: None, said: None })
     }
 
     /// What came for this beat; what came for others is let go.
@@ -84,11 +85,14 @@ impl Leasing {
         Err(Down(Fault::Timeout, "Redis is late".to_owned()))
     }
 
-    /// Logs a change of state, once.
+    /// Logs a change of state, once, and only where it lasts: a busy machine is late now and then.
     fn say(&mut self, down: Option<&Down>) {
         let fault = down.map(|Down(fault, _)| *fault);
+        let lasts = std::mem::replace(&mut self.before, fault) == fault;
+        if !lasts || self.said == fault {
+            return;
+        }
         match down {
-            _ if self.said == fault => {}
             Some(Down(_, words)) => tracing::warn!("leases are not read: {words}"),
             None => tracing::info!("leases are read again"),
         }
@@ -166,5 +170,71 @@ const fn fault(trouble: &Trouble) -> Fault {
         Trouble::Unreachable { .. } => Fault::Unreachable,
         Trouble::Denied(_) => Fault::NotPermitted,
         _ => Fault::Error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use bailiff_snapshot::{Driver, Gaps, Moment};
+
+    use super::*;
+
+    /// Sees nothing, at once.
+    struct Blind;
+
+    impl Look for Blind {
+        fn look(&mut self, seq: u64) -> Option<Sample> {
+            Some(Sample {
+                seq,
+                at: Moment { wall: Duration::ZERO, boot: Duration::from_secs(seq) },
+                took: Duration::ZERO,
+                interval: Duration::ZERO,
+                boot_id: None,
+                namespace: PidNamespace::Unknown,
+                sources: BTreeMap::new(),
+                driver: Driver::default(),
+                gpus: Vec::new(),
+                processes: BTreeMap::new(),
+                relatives: None,
+                groups: BTreeMap::new(),
+                openers: None,
+                leases: None,
+                gaps: Gaps::default(),
+                workers_left_behind: 0,
+            })
+        }
+    }
+
+    #[test]
+    fn a_beat_takes_only_the_answer_that_came_for_it() {
+        let (ask, asked) = channel();
+        let (answer, answers) = channel();
+        let mut leasing = Leasing {
+            look: Box::new(Blind),
+            ask,
+            answers,
+            patience: Duration::ZERO,
+            before: None,
+            said: None,
+        };
+        let told = |seq| Answer {
+            seq,
+            outcome: Ok(Told { leases: Leases::default(), took: Duration::from_millis(seq) }),
+        };
+        let mut look = |seq, came: Vec<Answer>| {
+            for came in came {
+                answer.send(came).expect("somebody listens");
+            }
+            let sample = leasing.look(seq).expect("it can look");
+            (sample.sources[&Source::Redis].fault, sample.leases.map(|leases| leases.boot_ms))
+        };
+        assert_eq!(look(1, vec![]), (Some(Fault::Timeout), None), "it is late");
+        assert_eq!(look(2, vec![told(1)]), (Some(Fault::Timeout), None), "what is late is not new");
+        assert_eq!(look(3, vec![told(2), told(3)]), (None, Some(3000)));
+        let refused = Answer { seq: 4, outcome: Err(Down(Fault::NotPermitted, "no".to_owned())) };
+        assert_eq!(look(4, vec![refused]), (Some(Fault::NotPermitted), None));
+        assert_eq!(asked.try_iter().collect::<Vec<_>>(), [1, 2, 3, 4]);
     }
 }
