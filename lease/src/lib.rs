@@ -6,6 +6,7 @@
 
 pub mod audit;
 pub mod holder;
+pub mod legacy;
 mod pool;
 mod scripts;
 mod trouble;

@@ -51,6 +51,10 @@ ops! {
     Kill "kill.lua"
     /// Puts a GPU back that nobody holds and that is nowhere.
     Resolve "resolve.lua"
+    /// Gives a GPU back by its number, as GPU.py does.
+    Give "give.lua"
+    /// Forgets a pool.
+    Forget "forget.lua"
     /// Tells everything.
     Audit "audit.lua"
 }

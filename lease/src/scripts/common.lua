@@ -14,6 +14,8 @@ local MOST_EVENTS = 10000
 local REMEMBERED = 3600000
 -- A wake-up that nobody took.
 local WAKE_KEPT = 60000
+-- A lease that nobody renews: a hundred years.
+local FOR_EVER = 3155760000000
 
 local call = redis.call
 local time = call('TIME')
@@ -166,8 +168,22 @@ local function finish(lease, how, offset, line)
   note(how, 'lease', lease, 'gpus', about[2] or '')
 end
 
+-- Ends all leases, under whoever holds them.
+local function revoke_all()
+  for _, lease in ipairs(call('HVALS', OWN)) do
+    if is_held(lease) then finish(lease, 'revoked', '', '') end
+  end
+  call('DEL', OWN)
+end
+
+-- What a pool is, its records and its log.
+local function clear_pool()
+  for _, id in ipairs(call('LRANGE', MANAGED, 0, -1)) do call('DEL', gpu_key(id)) end
+  call('DEL', IDLE, MANAGED, EVENTS, prefix .. '_INIT', POT, BAR, QUAR, UUIDS)
+end
+
 -- Appends what lies in POT and may be granted, the longest there first. The rest is put where it belongs.
-local function sort_pot(managed, met, ids)
+local function sort_pot(managed, met, ids, early)
   local pot = call('LRANGE', POT, 0, -1)
   for place = #pot, 1, -1 do
     local id = pot[place]
@@ -182,6 +198,8 @@ local function sort_pot(managed, met, ids)
       note('duplicate', 'gpu', id)
     elseif not managed[id] then
       note('unmanaged', 'gpu', id)
+      -- GPU.py begins a pool by listing an id as idle, and as managed after that.
+      if string.match(id, '^%d+$') then early[#early + 1] = id end
     elseif call('HEXISTS', QUAR, id) == 1 then
       note('withheld', 'gpu', id)
     elseif not string.match(id, '^%d+$') then
@@ -205,8 +223,8 @@ local function sort_pot(managed, met, ids)
 end
 
 -- The tickets that may be served, in their order, and how many GPUs they want. One that has not been heard of keeps its
--- place and is passed over; one that wants more than there are is refused, and one that wants more than is not withheld
--- lets others pass. Those behind as many as can be served at all are not looked at.
+-- place and is passed over; one that wants more than there are is refused (one that plays by GPU.py's rules waits for a
+-- pool that is yet to be begun), and one that wants more than is not withheld lets others pass. Those behind as many as can be served at all are not looked at.
 local function tickets(managed, available)
   local all, able = 0, 0
   local some_withheld = call('EXISTS', QUAR) == 1
@@ -217,11 +235,11 @@ local function tickets(managed, available)
   local found, sum = {}, 0
   for _, lease in ipairs(call('ZRANGE', QUEUE, 0, -1)) do
     if sum >= available then break end
-    local about = kind_of(lease_key(lease)) == 'hash' and call('HMGET', lease_key(lease), 'state', 'want') or {}
+    local about = kind_of(lease_key(lease)) == 'hash' and call('HMGET', lease_key(lease), 'state', 'want', 'mode') or {}
     local want, expiry = tonumber(about[2] or ''), call('ZSCORE', EXPIRY, lease)
     if about[1] ~= 'waiting' or not want then
       call('ZREM', QUEUE, lease)
-    elseif want > all then
+    elseif want > all and about[3] ~= 'compat' then
       finish(lease, 'refused', '', '')
     elseif expiry and tonumber(expiry) >= now and want <= able then
       found[#found + 1] = { lease = lease, want = want }
@@ -242,12 +260,12 @@ local function assign(pull)
   if available == 0 then return end
   local managed = set_of(call('LRANGE', MANAGED, 0, -1))
   local waiting, sum = tickets(managed, available)
-  local ids, met = {}, {}
+  local ids, met, early = {}, {}, {}
   repeat
     if pull and may_pull then
       for _ = 1, math.min(sum - #ids - call('LLEN', POT), call('LLEN', IDLE)) do call('RPOPLPUSH', IDLE, POT) end
     end
-    sort_pot(managed, met, ids)
+    sort_pot(managed, met, ids, early)
     -- Again, where some could not be used.
   until not (pull and may_pull) or #ids >= sum or call('LLEN', IDLE) == 0
   local next_id, gathers = 1, false
@@ -268,6 +286,7 @@ local function assign(pull)
   else
     for place = #ids, next_id, -1 do give_back(ids[place]) end
   end
+  for _, id in ipairs(early) do call('LPUSH', POT, id) end
 end
 
 -- A server that was started anew, or took over, may have forgotten the last grants. What it takes for idle is withheld

@@ -5,11 +5,13 @@ local kind = kind_of(lease_key(lease))
 if kind ~= 'none' and kind ~= 'hash' then return redis.error_reply('WRONGTYPE ' .. lease_key(lease) .. ' is a ' .. kind) end
 local known = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus')
 if known[1] then return { known[1], known[2] or '', known[3] or '' } end
-local managed = size_of(set_of(call('LRANGE', MANAGED, 0, -1)))
-if managed == 0 then return { 'uninitialised', '', '' } end
-if want < 1 or want > managed then return { 'impossible', tostring(managed), '' } end
-local fields = {}
+local fields, compat = {}, false
 for place = 6, #ARGV do fields[#fields + 1] = ARGV[place] end
+for place = 1, #fields, 2 do compat = compat or fields[place] == 'mode' and fields[place + 1] == 'compat' end
+local managed = size_of(set_of(call('LRANGE', MANAGED, 0, -1)))
+-- By GPU.py's rules one may wait for a pool that is yet to be begun.
+if managed == 0 and not compat then return { 'uninitialised', '', '' } end
+if want < 1 or want > managed and not compat then return { 'impossible', tostring(managed), '' } end
 local number = call('HINCRBY', META, 'seq', 1)
 call('HSET', lease_key(lease), 'state', 'waiting', 'want', want, 'prio', priority, 'asked', now, unpack(fields))
 call('ZADD', EXPIRY, now + ttl, lease)
