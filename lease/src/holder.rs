@@ -144,7 +144,7 @@ fn is_part(pid: u32, parent: u32) -> bool {
     let line = ours
         .split(|byte| *byte == 0)
         .nth(1)
-        .is_some_and(|word| word.starts_with(b"-") && word.ends_with(b"c"));
+        .is_some_and(|word| word.starts_with(b"-") && !word.starts_with(b"--") && word.ends_with(b"c"));
     line || !ours.is_empty() && ours == words(parent)
 }
 

@@ -35,6 +35,8 @@ enum Failure {
     NoRedis(Trouble),
     /// Told as the original tells it.
     Refused(String),
+    /// Nobody reads what we print.
+    Unread,
     /// The original would print a traceback.
     Other(String),
 }
@@ -47,7 +49,10 @@ impl From<Trouble> for Failure {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        Self::Other(bailiff_lifecycle::exit::plain(&error))
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Self::Unread,
+            _ => Self::Other(bailiff_lifecycle::exit::plain(&error)),
+        }
     }
 }
 
@@ -65,7 +70,8 @@ pub(crate) fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(why) => Err(Failure::Usage(why)),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        // A reader that has gone (`--log | head`) is no reason to fail.
+        Ok(()) | Err(Failure::Unread) => ExitCode::SUCCESS,
         Err(Failure::Usage(why)) => {
             let _ = writeln!(std::io::stderr(), "{}{NAME}: error: {why}", usage::usage(NAME));
             ExitCode::from(2)

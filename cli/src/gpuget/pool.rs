@@ -56,10 +56,15 @@ fn force(arguments: &Arguments, environment: &Environment) -> Force {
 }
 
 fn held(count: u64) -> Failure {
-    Failure::Other(format!(
-        "{count} GPUs are leased (see --active, and bailiff lease list), and their holders would share them with whoever \
-         comes next; release them first, or set GPU_PY_FORCE=1"
-    ))
+    let leased = match count {
+        1 => "1 GPU is leased (--active and bailiff lease list tell to whom), and its holder would share it"
+            .to_owned(),
+        _ => format!(
+            "{count} GPUs are leased (--active and bailiff lease list tell to whom), and their holders would share them"
+        ),
+    };
+    let them = if count == 1 { "it" } else { "them" };
+    Failure::Other(format!("{leased} with whoever comes next; release {them} first, or set GPU_PY_FORCE=1"))
 }
 
 /// The numbers of the GPUs that are to be managed, in the order of their push.

@@ -168,6 +168,22 @@ local function finish(lease, how, offset, line)
   note(how, 'lease', lease, 'gpus', about[2] or '')
 end
 
+-- By GPU.py's rules anybody may release, and his client tells nobody: what no longer bears a lease's record is no longer
+-- its own.
+local function settle()
+  local owners = call('HGETALL', OWN)
+  for place = 1, #owners, 2 do
+    local id, lease = owners[place], owners[place + 1]
+    if is_held(lease) and call('HGET', lease_key(lease), 'mode') == 'compat' then
+      local kind = kind_of(gpu_key(id))
+      if kind == 'none' or kind == 'hash' and call('HGET', gpu_key(id), 'lease') ~= lease then
+        call('HDEL', OWN, id)
+        finish(lease, 'released', '', '')
+      end
+    end
+  end
+end
+
 -- Ends all leases, under whoever holds them.
 local function revoke_all()
   for _, lease in ipairs(call('HVALS', OWN)) do

@@ -2,6 +2,7 @@
 -- nothing: the last is handed out last. Then how many GPUs there are, where not all are managed. Answers what is managed.
 local offset, force = ARGV[1], ARGV[2]
 if call('EXISTS', prefix .. '_INIT') == 1 and force == '0' then return { 'initialised', call('LLEN', MANAGED) } end
+settle()
 if call('HLEN', OWN) > 0 and force ~= '2' then return { 'held', call('HLEN', OWN) } end
 revoke_all()
 clear_pool()
