@@ -69,6 +69,8 @@ struct Walk {
     clients: BTreeMap<u32, Client>,
     dead: VecDeque<Dead>,
     law: Law,
+    /// The script that audits, and without what it settles before.
+    audits: (String, String),
     born: u32,
     quiet: u32,
 }
@@ -94,7 +96,10 @@ impl Walk {
         agent.ask(&["HSET", "GPU_V2:META", "barrier_ms", "1"]);
         let law = Law::new(cast.misuse > 0.0, cast.legacy == 0);
         let (clients, dead) = (BTreeMap::new(), VecDeque::new());
-        let mut walk = Self { world, agent, clients, dead, law, born: 0, quiet: 0 };
+        let audit = Op::Audit.text();
+        assert_eq!(audit.matches("\nsettle()\n").count(), 1, "it settles once");
+        let audits = (audit.to_owned(), audit.replace("\nsettle()\n", "\n"));
+        let mut walk = Self { world, agent, clients, dead, law, audits, born: 0, quiet: 0 };
         let kinds = [(Kind::Ours, cast.ours), (Kind::Legacy, cast.legacy), (Kind::Compat, cast.compat)];
         for (kind, count) in kinds {
             for _ in 0..count {
@@ -154,7 +159,10 @@ impl Walk {
             self.look_around();
         }
         self.settle();
-        let audit = self.agent.ask(&call(Op::Audit, &[])).text();
+        // As it is, and only now and then settled by being looked at.
+        let settled = self.world.dice.u32(0..50) == 0;
+        let script = if settled { self.audits.0.clone() } else { self.audits.1.clone() };
+        let audit = self.agent.ask(&["EVAL", &script, "1", PREFIX]).text();
         self.law.hold(&audit, &mut self.world);
     }
 
