@@ -19,6 +19,9 @@ pub struct View {
     pub idle: Vec<String>,
 }
 
+/// A pid and a time, as far as they are there.
+pub type Recorded = (Option<String>, Option<String>);
+
 /// How it went that a GPU was given back by its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Given {
@@ -83,11 +86,11 @@ impl Pool {
         Ok(events)
     }
 
-    /// The records of GPUs: a pid and a time, where there are any.
+    /// The records of GPUs.
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn records(&mut self, ids: &[String]) -> Result<Vec<(Option<String>, Option<String>)>, Trouble> {
+    pub fn records(&mut self, ids: &[String]) -> Result<Vec<Recorded>, Trouble> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }

@@ -44,10 +44,8 @@ impl Legacy {
     }
 
     fn send(&mut self, words: &[&str]) {
-        let mut bytes = format!("*{}\r\n", words.len());
-        for word in words {
-            bytes.push_str(&format!("${}\r\n{word}\r\n", word.len()));
-        }
+        let words: Vec<String> = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        let bytes = format!("*{}\r\n{}", words.len(), words.concat());
         self.stream.get_mut().write_all(bytes.as_bytes()).expect("Redis takes a command");
     }
 

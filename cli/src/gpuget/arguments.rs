@@ -66,23 +66,15 @@ pub(super) fn parse(words: &[String]) -> Result<Asked, String> {
             }
             Word::Flag(flag, written, value) => (*flag, *written, *value),
         };
-        let wrong = |why: String| format!("argument {}: {why}", flag.title());
-        let value = match (flag.takes, value) {
-            (Takes::Nothing, None) => "",
-            (Takes::Nothing, Some(value)) => joined(written, value).map_err(wrong)?,
-            (_, Some(value)) => value,
-            (_, None) => match left.next_if(|next| matches!(next, Word::Value(_))) {
-                Some(Word::Value(value)) => value,
-                _ => return Err(wrong("expected one argument".to_owned())),
-            },
+        let next = || match left.next_if(|next| matches!(next, Word::Value(_))) {
+            Some(Word::Value(value)) => Some(*value),
+            _ => None,
         };
-        let value = match flag.takes {
-            Takes::Int => int(value).ok_or_else(|| wrong(format!("invalid int value: {}", repr(value))))?,
-            Takes::Text | Takes::Nothing => value.to_owned(),
-        };
-        if let Some(other) = other_of(flag, &given) {
-            return Err(wrong(format!("not allowed with argument {other}")));
-        }
+        let value = value_of(flag, written, value, next).and_then(|value| match other_of(flag, &given) {
+            Some(other) => Err(format!("not allowed with argument {other}")),
+            None => Ok(value),
+        });
+        let value = value.map_err(|why| format!("argument {}: {why}", flag.title()))?;
         if flag.name == "--help" {
             return Ok(Asked::Help);
         }
@@ -92,6 +84,23 @@ pub(super) fn parse(words: &[String]) -> Result<Asked, String> {
         Ok(Asked::Action(given))
     } else {
         Err(format!("unrecognized arguments: {}", extra.join(" ")))
+    }
+}
+
+/// The value of a flag: what follows `=`, or the next word.
+fn value_of<'a>(
+    flag: &Flag,
+    written: &str,
+    value: Option<&'a str>,
+    next: impl FnOnce() -> Option<&'a str>,
+) -> Result<String, String> {
+    if flag.takes == Takes::Nothing {
+        return value.map_or(Ok(()), |value| joined(written, value)).map(|()| String::new());
+    }
+    let value = value.or_else(next).ok_or("expected one argument")?;
+    match flag.takes {
+        Takes::Int => int(value).ok_or_else(|| format!("invalid int value: {}", repr(value))),
+        Takes::Text | Takes::Nothing => Ok(value.to_owned()),
     }
 }
 
@@ -150,10 +159,10 @@ fn meant<'a>(word: &'a str, name: &str, value: Option<&'a str>) -> Vec<(&'static
 }
 
 /// What stands behind a flag that takes no value: more flags of one letter, of which there is but one.
-fn joined<'a>(written: &str, value: &'a str) -> Result<&'a str, String> {
+fn joined(written: &str, value: &str) -> Result<(), String> {
     let rest = value.trim_start_matches('h');
     if written == "-h" && rest.is_empty() && !value.is_empty() {
-        return Ok("");
+        return Ok(());
     }
     Err(format!("ignored explicit argument {}", repr(if written == "-h" { rest } else { value })))
 }
@@ -201,7 +210,7 @@ mod tests {
                     assert!(case["code"] == 0 && case["given"].is_null(), "{case}");
                 }
                 Err(why) => {
-                    assert_eq!((&case["code"], &case["error"]), (&2.into(), &why.as_str().into()), "{case}")
+                    assert_eq!((&case["code"], &case["error"]), (&2.into(), &why.as_str().into()), "{case}");
                 }
             }
         }

@@ -26,20 +26,21 @@ pub(super) fn usage(program: &str) -> String {
 
 /// The help, with its line ends.
 pub(super) fn help(program: &str) -> String {
-    let mut text = usage(program);
-    text.push_str(
-        "\nGPUs handed out through Redis, one holder each. Stands in for GPUGET's GPU.py.\n\noptions:\n",
-    );
-    for flag in &FLAGS {
-        let name =
-            if flag.name == "--help" { "  -h, --help".to_owned() } else { format!("  {}", written(flag)) };
-        if name.len() + 2 <= COLUMN {
-            text.push_str(&format!("{name:COLUMN$}{}\n", flag.help));
-        } else {
-            text.push_str(&format!("{name}\n{:COLUMN$}{}\n", "", flag.help));
-        }
+    let options: Vec<String> = FLAGS.iter().map(option).collect();
+    format!(
+        "{}\nGPUs handed out through Redis, one holder each. Stands in for GPUGET's GPU.py.\n\noptions:\n{}",
+        usage(program),
+        options.concat()
+    )
+}
+
+fn option(flag: &Flag) -> String {
+    let name = if flag.name == "--help" { "  -h, --help".to_owned() } else { format!("  {}", written(flag)) };
+    if name.len() + 2 <= COLUMN {
+        format!("{name:COLUMN$}{}\n", flag.help)
+    } else {
+        format!("{name}\n{:COLUMN$}{}\n", "", flag.help)
     }
-    text
 }
 
 fn written(flag: &Flag) -> String {
