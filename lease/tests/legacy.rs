@@ -3,6 +3,7 @@
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::panic,
     reason = "a test starts a server and fails loudly"
 )]
