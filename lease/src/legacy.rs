@@ -78,7 +78,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn events(&mut self) -> Result<Vec<String>, Trouble> {
+    pub fn lines(&mut self) -> Result<Vec<String>, Trouble> {
         let mut all = redis::cmd("LRANGE");
         all.arg(format!("{}_EVENTS", self.prefix)).arg(0).arg(-1);
         let mut events: Vec<String> = self.with(|connection| all.query(connection))?;

@@ -95,7 +95,7 @@ fn a_gpu_is_given_back_by_its_number() {
     ask::<u64>(&mut redis, &["LREM", "GPU_IDLE", "0", "3"]);
     ask::<u64>(&mut redis, &["LPUSH", "GPU_V2:POT", "3"]);
     assert_eq!(pool.give("3", who), Ok(Given::Idle), "it is gathered for somebody");
-    let events = pool.events().unwrap();
+    let events = pool.lines().unwrap();
     assert!(events[3].ends_with(": GPU 0 released by PID 42."), "{events:?}");
 }
 

@@ -9,7 +9,7 @@ use super::{Failure, say};
 /// Does one of `--managed-gpu-count`, `--log`, `--idle`, `--managed`, `--info` and `--active`.
 pub(super) fn look(pool: &mut Pool, what: &str, environment: &Environment) -> Result<(), Failure> {
     if what == "--log" {
-        return pool.events()?.iter().try_for_each(|line| say(line));
+        return pool.lines()?.iter().try_for_each(|line| say(line));
     }
     let view = pool.view()?;
     match what {

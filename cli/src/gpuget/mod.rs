@@ -7,6 +7,7 @@ mod get;
 mod look;
 mod place;
 mod pool;
+mod purge;
 mod python;
 mod signals;
 mod usage;
@@ -130,7 +131,7 @@ fn act(arguments: &Arguments) -> Result<(), Failure> {
         Some("--get") => get::get(&place, pool),
         Some("--release") => pool::release(&mut pool, arguments.value("--release").unwrap_or_default()),
         Some("--redis-delete") => pool::delete(&mut pool, &environment),
-        Some("--redis-purge") => pool::purge(&mut pool, &place),
+        Some("--redis-purge") => purge::purge(&mut pool, &place, &environment),
         Some(name) => look::look(&mut pool, name, &environment),
         None => Ok(()),
     }

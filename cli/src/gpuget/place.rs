@@ -30,6 +30,8 @@ pub(super) struct Environment {
     pub(super) under: bool,
     /// The driver's library.
     pub(super) library: PathBuf,
+    /// The exporter's stream.
+    pub(super) stream: PathBuf,
 }
 
 impl Environment {
@@ -40,6 +42,7 @@ impl Environment {
             visible: var("CUDA_VISIBLE_DEVICES").ok(),
             under: var("GPU_PY_FORCE").is_ok_and(|force| force == "1"),
             library: var("BAILIFF_NVML_LIBRARY").unwrap_or_else(|_| "libnvidia-ml.so.1".to_owned()).into(),
+            stream: var("BAILIFF_STREAM").unwrap_or_else(|_| "/run/bailiff/stream.sock".to_owned()).into(),
         }
     }
 }

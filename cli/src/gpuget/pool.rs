@@ -1,20 +1,14 @@
-//! The actions that change a pool: which GPUs it has, who gives one back, what the dead held.
+//! The actions that change a pool: which GPUs it has, and who gives one back.
 
-use bailiff_lease::holder::{Here, Life};
 use bailiff_lease::legacy::{Force, Given};
 use bailiff_lease::{Init, Pool};
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
 
 use super::arguments::Arguments;
-use super::place::{Environment, Place};
+use super::place::Environment;
 use super::python::int;
 use super::visible::visible;
-use super::{Failure, say, warn};
+use super::{Failure, say};
 use crate::lease::offset;
-
-/// The PID namespace of the machine itself.
-const INITIAL: &str = "4026531836";
 
 /// The UUIDs of the GPUs that CUDA would count.
 pub(super) fn gpus(environment: &Environment) -> Result<Vec<Option<String>>, String> {
@@ -115,39 +109,6 @@ pub(super) fn delete(pool: &mut Pool, environment: &Environment) -> Result<(), F
     say("All Redis objects related to GPU management were deleted.")
 }
 
-/// Frees what those held who are certainly dead.
-pub(super) fn purge(pool: &mut Pool, place: &Place) -> Result<(), Failure> {
-    let (audit, here) = (pool.audit()?, Here::look());
-    for gpu in &audit.gpus {
-        let lease = audit.leases.iter().find(|lease| gpu.owner.as_ref() == Some(&lease.lease));
-        if let Some(lease) = lease {
-            if lease.get("mode") == Some("compat") && here.chained(lease) == Life::Dead {
-                pool.kill(&lease.lease)?;
-            }
-            continue;
-        }
-        let Some(record) = gpu.record.as_ref().filter(|record| record.lease.is_none()) else { continue };
-        if gpu.idle + gpu.pot + gpu.bar > 0 || !is_gone(&record.pid) {
-            continue;
-        }
-        if here.pidns != INITIAL || !place.is_near() {
-            warn(&format!(
-                "GPU {}: there is no process {} here, but it may be one of another host or container; not freed",
-                gpu.id, record.pid
-            ));
-            continue;
-        }
-        pool.strike(&gpu.id, (&record.pid, &record.time), offset())?;
-    }
-    Ok(())
-}
-
-/// There is no such process; one of another user's is one.
-fn is_gone(pid: &str) -> bool {
-    let pid = pid.parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw);
-    pid.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::arguments::{Asked, parse};
@@ -175,15 +136,6 @@ mod tests {
                 }
                 (outcome, expected) => panic!("{words:?}: {outcome:?}, not {expected:?}"),
             }
-        }
-    }
-
-    #[test]
-    fn who_is_gone() {
-        for (pid, gone) in
-            [("0", false), ("-5", false), ("1", false), ("x", false), ("", false), ("4194305", true)]
-        {
-            assert_eq!(is_gone(pid), gone, "{pid}");
         }
     }
 }

@@ -5,6 +5,6 @@ if call('HLEN', OWN) > 0 and ARGV[1] ~= '1' then return { 'held', call('HLEN', O
 local count = call('LLEN', MANAGED)
 revoke_all()
 clear_pool()
-call('DEL', LOG)
+call('DEL', LOG, COUNTS)
 call('HDEL', META, 'schema', 'barrier')
 return { 'done', count }

@@ -15,7 +15,8 @@ if state == 'held' and about[4] == 'compat' then
 end
 call('ZADD', EXPIRY, now + ttl, lease)
 if state == 'waiting' then
-  if about[4] ~= 'compat' and tonumber(call('HGET', lease_key(lease), 'want')) > size_of(set_of(call('LRANGE', MANAGED, 0, -1))) then
+  local wish = call('HMGET', lease_key(lease), 'want', 'among')
+  if about[4] ~= 'compat' and tonumber(wish[1]) > size_of(among_of(wish[2], set_of(call('LRANGE', MANAGED, 0, -1)))) then
     finish(lease, 'refused', '', '')
     return { 'refused', '', '' }
   end
@@ -25,6 +26,7 @@ if state == 'waiting' then
   if about[1] ~= 'held' then return { about[1], '', '' } end
   call('ZADD', EXPIRY, now + ttl, lease)
 end
+if token ~= '' then call('HSET', lease_key(lease), 'renewed', now) end
 local taken = {}
 for id in each(about[3]) do
   local kind = kind_of(gpu_key(id))
