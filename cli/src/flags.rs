@@ -21,6 +21,17 @@ pub(crate) enum Command {
     /// GPUs are handed out: to one at a time, in the order in which they were asked for
     #[command(subcommand)]
     Lease(Lease),
+    /// Does what GPUGET's GPU.py does, with its flags; so does bailiff where it is called GPU.py
+    #[command(disable_help_flag = true)]
+    Gpuget(Words),
+}
+
+/// Words that are understood elsewhere.
+#[derive(Debug, Args)]
+pub(crate) struct Words {
+    /// GPU.py's flags; --help tells them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
+    pub(crate) words: Vec<OsString>,
 }
 
 /// What can be done with leases.

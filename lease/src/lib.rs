@@ -7,6 +7,7 @@
 pub mod audit;
 pub mod health;
 pub mod holder;
+pub mod legacy;
 pub mod log;
 mod pool;
 mod scripts;

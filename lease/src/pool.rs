@@ -144,7 +144,7 @@ impl Pool {
     }
 
     /// Calls a script, and once more where the connection broke: none does anything twice.
-    fn call<T: FromRedisValue>(&mut self, op: Op, arguments: &[String]) -> Result<T, Trouble> {
+    pub(crate) fn call<T: FromRedisValue>(&mut self, op: Op, arguments: &[String]) -> Result<T, Trouble> {
         let mut call = op.script().key(&self.prefix);
         for argument in arguments {
             call.arg(argument);

@@ -1,4 +1,5 @@
 -- Everything at one moment, as JSON: each managed GPU with its places, each lease, each ticket.
+settle()
 local idle, pot, bar = {}, {}, {}
 for list, counts in pairs({ [IDLE] = idle, [POT] = pot, [BAR] = bar }) do
   for _, id in ipairs(call('LRANGE', list, 0, -1)) do counts[id] = (counts[id] or 0) + 1 end

@@ -16,6 +16,8 @@ local MOST_EVENTS = 10000
 local REMEMBERED = 3600000
 -- A wake-up that nobody took.
 local WAKE_KEPT = 60000
+-- A lease that nobody renews: a hundred years.
+local FOR_EVER = 3155760000000
 -- Waits are counted up to each of these.
 local WAITS = { 10, 100, 1000, 10000, 60000, 600000, 3600000, 21600000, 86400000 }
 

@@ -8,10 +8,15 @@ if state ~= 'waiting' and state ~= 'held' then return { state, '', '' } end
 if state == 'held' and token ~= '' and token ~= about[2] then return { 'lost', '', '' } end
 -- A server that has no memory left lets a script write that begins with what frees some.
 call('ZREM', EXPIRY, lease)
+if state == 'held' and about[4] == 'compat' then
+  -- By GPU.py's rules it outlives whoever took it, once he has said that he knows of it.
+  if token ~= '' then call('HSET', lease_key(lease), 'known', 1) end
+  if call('HEXISTS', lease_key(lease), 'known') == 1 then ttl = FOR_EVER end
+end
 call('ZADD', EXPIRY, now + ttl, lease)
 if state == 'waiting' then
   local wish = call('HMGET', lease_key(lease), 'want', 'among')
-  if tonumber(wish[1]) > size_of(among_of(wish[2], set_of(call('LRANGE', MANAGED, 0, -1)))) then
+  if about[4] ~= 'compat' and tonumber(wish[1]) > size_of(among_of(wish[2], set_of(call('LRANGE', MANAGED, 0, -1)))) then
     finish(lease, 'refused', '', '')
     return { 'refused', '', '' }
   end
@@ -29,8 +34,7 @@ for id in each(about[3]) do
     record(lease, id, about[2])
   elseif call('HGET', gpu_key(id), 'lease') ~= lease then
     local recorded = call('HEXISTS', gpu_key(id), 'PID') == 1
-    -- Released by somebody whose it was not, and nobody has taken it yet: it is taken back. Of a lease that plays by
-    -- GPU.py's rules anybody may release.
+    -- Released by somebody whose it was not, and nobody has taken it yet: it is taken back.
     if not recorded and about[4] ~= 'compat' and call('LREM', IDLE, 0, id) + call('LREM', POT, 0, id) > 0 then
       record(lease, id, about[2])
       note('reassert', 'gpu', id, 'lease', lease)
@@ -38,6 +42,12 @@ for id in each(about[3]) do
       taken[#taken + 1] = id
     end
   end
+end
+if #taken > 0 and about[4] == 'compat' then
+  -- By GPU.py's rules anybody may release it.
+  finish(lease, 'released', '', '')
+  assign(false)
+  return { 'released', '', '' }
 end
 if #taken > 0 then
   note('conflict', 'lease', lease, 'gpus', table.concat(taken, ','))
