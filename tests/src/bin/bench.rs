@@ -8,6 +8,7 @@ use end_to_end::bench::enforcer::Court;
 use end_to_end::bench::leases::Counter;
 use end_to_end::bench::load::Load;
 use end_to_end::bench::peers::{self, Program};
+use end_to_end::leases::pool;
 
 /// Scrapes that are timed, after some that are not.
 const SCRAPES: usize = 300;
@@ -59,6 +60,9 @@ fn exporter() {
         let load = Load::new(gpus, each);
         let name = load.name();
         let ours = measure(&format!("bailiff {name}"), &peers::bailiff(&load, &["--interval", "5s"]));
+        let redis = pool("0-7");
+        let with_leases = peers::bailiff(&load, &["--interval", "5s", "--lease.redis", &redis.address()]);
+        measure(&format!("  with leases {name}"), &with_leases);
         for peer in peers::others(&load) {
             let title = format!("{} {name}", peer.name());
             let theirs = measure(&title, &peer);
