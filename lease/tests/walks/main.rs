@@ -217,7 +217,8 @@ impl Walk {
         match self.dead.pop_front() {
             Some(Dead::Lease(lease)) => drop(self.agent.ask(&call(Op::Kill, &[&lease, "dead"]))),
             Some(Dead::Legacy(pid)) => {
-                if !self.resolve(|recorded| recorded.is_empty() || recorded == pid) {
+                let all = self.resolve(|recorded| recorded.is_empty() || recorded == pid);
+                if !all {
                     self.dead.push_back(Dead::Legacy(pid));
                 }
             }
