@@ -20,7 +20,7 @@ pub(crate) struct Flags {
 pub(crate) enum Command {
     /// GPUs are handed out: to one at a time, in the order in which they were asked for
     #[command(subcommand)]
-    Lease(Lease),
+    Lease(Box<Lease>),
     /// Does what GPUGET's GPU.py does, with its flags; so does bailiff where it is called GPU.py
     #[command(disable_help_flag = true)]
     Gpuget(Words),

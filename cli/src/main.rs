@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     };
     let command = match flags.command {
         Command::Gpuget(flags) => return gpuget::main(flags.words),
-        Command::Lease(command) => command,
+        Command::Lease(command) => *command,
     };
     let outcome = match command {
         Lease::Init(flags) => lease::init::init(&flags),

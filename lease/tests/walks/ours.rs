@@ -176,7 +176,7 @@ impl Ours {
 
 /// In one write, so that Redis serves those who wait even where the client is dead by then. Some say which server they
 /// know, as the real ones do, and some leave it to the script to ask.
-fn arm(slot: &mut Link, world: &mut World) {
+pub(crate) fn arm(slot: &mut Link, world: &mut World) {
     let run = world.run.clone();
     let known = [run.as_str()];
     let arguments: &[&str] = if world.dice.u32(0..4) == 0 { &[] } else { &known };
