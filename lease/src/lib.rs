@@ -6,11 +6,15 @@
 
 pub mod audit;
 pub mod holder;
+mod leases;
+mod local;
 mod pool;
 mod scripts;
 mod trouble;
 mod wait;
 
+pub use leases::Leases;
+pub use local::Local;
 pub use pool::{Grant, Init, Pool, Released, Standing, Ticket};
 pub use scripts::Op;
 pub use trouble::Trouble;

@@ -1,0 +1,356 @@
+//! A pool of this machine's own, without a server: who holds a GPU has the kernel's lock (`flock`) of its file. The kernel
+//! gives a lock back when the last process has ended that has its descriptor, at once and however it ended, so nothing
+//! is renewed, nothing expires, and no pid is believed.
+//!
+//! ```text
+//! /run/bailiff/lease/        0755, the pool's owner's
+//!     pool                   0644  which GPUs are handed out
+//!     gate                   0666  one at a time goes in; the last token
+//!     gpu/0, gpu/1, …        0666  locked by who holds the GPU, and a record that says who he is
+//!     queue/                 1777
+//!         NUMBER-LEASE       0644  a ticket, its waiter's, locked by him
+//! ```
+//!
+//! All but tickets are made by `init` and opened without being created, so that `fs.protected_regular` stands in nobody's
+//! way; where others may not look into the folder, its group has what others would have. In `queue/`, which is sticky,
+//! each ticket belongs to its waiter: it is made without a name (`O_TMPFILE`), locked, and then linked, so that whoever
+//! finds one unlocked knows that its waiter has ended. It is passed by then, and taken away by its owner or by root,
+//! whoever of them looks next; others' remain until then and hold up nobody.
+//!
+//! The first of the queue alone tries the GPUs. Each of the others stands at the lock of the ticket before his own, so one
+//! end wakes one waiter. Whoever was stopped while he waited is passed by, and has his place again when he goes on.
+//! The gate keeps order and nothing else: what keeps a GPU from being had twice is its lock alone.
+//!
+//! What others can do: a user may lock the file of an idle GPU without standing in the queue, make a ticket with a low
+//! number, or write nonsense into records. None of these takes a GPU from who has it.
+
+mod folder;
+mod keeper;
+mod list;
+mod processes;
+mod queue;
+mod record;
+mod take;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+
+use crate::audit::Audit;
+use crate::holder::{self, Here};
+use crate::{Grant, Init, Leases, Released, Standing, Ticket, Trouble};
+use folder::{Folder, Gate, Managed};
+use queue::{Ahead, Place, Seen};
+use record::Record;
+use take::Head;
+
+/// Descriptors that are passed on have numbers above those that shells and programs give to their own.
+const ABOVE: i32 = 100;
+/// Whoever waits looks around so often, should he have missed something.
+const TICK: Duration = Duration::from_secs(1);
+
+/// A pool of this machine's own.
+#[derive(Debug)]
+pub struct Local {
+    path: PathBuf,
+    folder: Option<Arc<Folder>>,
+    mine: BTreeMap<String, Mine>,
+    pidns: String,
+}
+
+/// A ticket or a lease of this process.
+#[derive(Debug)]
+enum Mine {
+    Waits(Box<Waiter>),
+    Holds(Grant, Vec<File>),
+}
+
+impl Local {
+    /// The pool in a folder; it is looked at when something is asked.
+    #[must_use]
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), folder: None, mine: BTreeMap::new(), pidns: Here::look().pidns }
+    }
+
+    fn folder(&mut self) -> Result<Arc<Folder>, Trouble> {
+        if let Some(folder) = &self.folder {
+            return Ok(Arc::clone(folder));
+        }
+        let folder = Arc::new(Folder::open(&self.path)?);
+        self.folder = Some(Arc::clone(&folder));
+        Ok(folder)
+    }
+
+    /// Makes a step with a ticket, and keeps what came of it.
+    fn step(&mut self, folder: &Folder, gate: Gate, mut waiter: Box<Waiter>) -> Result<Standing, Trouble> {
+        let lease = waiter.place.name.lease.clone();
+        Ok(match waiter.step(folder, &gate)? {
+            Step::Took(grant, files) => {
+                // Whoever is next finds the gate open.
+                drop(gate);
+                self.mine.insert(lease, Mine::Holds(grant.clone(), files));
+                Standing::Held(grant)
+            }
+            Step::Waits(before) => {
+                self.mine.insert(lease, Mine::Waits(waiter));
+                Standing::Waiting { before }
+            }
+            Step::Ended(how) => Standing::Ended(how.to_owned()),
+        })
+    }
+}
+
+impl Leases for Local {
+    fn init(&mut self, gpus: &[(u32, Option<String>)], _: i32, force: bool) -> Result<Init, Trouble> {
+        let folder = Folder::make(&self.path)?;
+        let gate = folder.enter()?;
+        if !gate.alone {
+            return Err(Trouble::NotNow(
+                "somebody was stopped while he asked for GPUs; try again".to_owned(),
+            ));
+        }
+        match folder.managed() {
+            Ok(managed) if !force => return Ok(Init::Already(managed.len() as u64)),
+            Ok(managed) => {
+                let held = |gpu: &&Managed| {
+                    folder.gpu(gpu.id, OFlags::RDONLY).is_ok_and(|file| list::is_locked(&file))
+                };
+                let held = managed.iter().filter(held).count();
+                if held > 0 {
+                    return Ok(Init::Held(held as u64));
+                }
+            }
+            Err(Trouble::Absent(_)) => {}
+            Err(_) if force => {}
+            Err(trouble) => return Err(trouble),
+        }
+        let mut managed: Vec<Managed> =
+            gpus.iter().map(|(id, uuid)| Managed { id: *id, uuid: uuid.clone() }).collect();
+        managed.sort_by_key(|gpu| gpu.id);
+        managed.dedup_by_key(|gpu| gpu.id);
+        let count = managed.len() as u64;
+        folder.describe(managed)?;
+        Ok(Init::Done(count))
+    }
+
+    fn ask(&mut self, ticket: &Ticket) -> Result<Standing, Trouble> {
+        if self.mine.contains_key(&ticket.lease) {
+            return self.touch(&ticket.lease, ticket.ttl, None);
+        }
+        if ticket.priority != 0 {
+            return Err(Trouble::NotHere("priorities need a pool in Redis: --redis".to_owned()));
+        }
+        if !queue::is_name(&ticket.lease) {
+            return Err(Trouble::NotHere(format!("{:?} is no name of a lease", ticket.lease)));
+        }
+        let folder = self.folder()?;
+        let managed = folder.managed()?.len() as u64;
+        if managed == 0 {
+            return Ok(Standing::Uninitialised);
+        }
+        if ticket.want == 0 || u64::from(ticket.want) > managed {
+            return Ok(Standing::Impossible { managed });
+        }
+        let us = std::process::id();
+        let asked = u64::try_from(queue::now().as_millis()).unwrap_or_default();
+        let record = Record::of(ticket, asked, (us, holder::start(us).unwrap_or_default()));
+        let gate = folder.enter()?;
+        let waiter = Waiter::stand(&folder, record, ticket)?;
+        let standing = self.step(&folder, gate, Box::new(waiter))?;
+        if ticket.nonblock && matches!(standing, Standing::Waiting { .. }) {
+            self.mine.remove(&ticket.lease);
+            return Ok(Standing::Busy);
+        }
+        Ok(standing)
+    }
+
+    fn wait(
+        &mut self,
+        ticket: &Ticket,
+        (_, until): (&Here, Option<Instant>),
+        told: &mut dyn FnMut(u64),
+    ) -> Result<Standing, Trouble> {
+        let mut standing = self.ask(ticket)?;
+        while let Standing::Waiting { before } = standing {
+            told(before);
+            let left = until.map(queue::left);
+            if left.is_some_and(|left| left.is_zero()) {
+                self.mine.remove(&ticket.lease);
+                break;
+            }
+            if let Some(Mine::Waits(waiter)) = self.mine.get_mut(&ticket.lease) {
+                waiter.rest(left.unwrap_or(TICK).min(TICK));
+            }
+            standing = self.touch(&ticket.lease, ticket.ttl, None)?;
+        }
+        Ok(standing)
+    }
+
+    fn touch(&mut self, lease: &str, _: Duration, token: Option<u64>) -> Result<Standing, Trouble> {
+        match self.mine.remove(lease) {
+            Some(Mine::Waits(waiter)) => {
+                let folder = self.folder()?;
+                let gate = folder.enter()?;
+                self.step(&folder, gate, waiter)
+            }
+            Some(Mine::Holds(grant, files)) => {
+                let standing = match token {
+                    Some(token) if token != grant.token => Standing::Ended("lost".to_owned()),
+                    _ => Standing::Held(grant.clone()),
+                };
+                self.mine.insert(lease.to_owned(), Mine::Holds(grant, files));
+                Ok(standing)
+            }
+            None => Ok(Standing::Ended("unknown".to_owned())),
+        }
+    }
+
+    /// The kernel forgets no lock.
+    fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<Standing, Trouble> {
+        self.touch(&ticket.lease, ttl, Some(grant.token))
+    }
+
+    /// One of another process is given back by that process, which is asked to end; only one that does nothing but keep
+    /// it can be asked.
+    fn release(&mut self, lease: &str, token: Option<u64>, _: (i32, u32)) -> Result<Released, Trouble> {
+        match self.mine.get(lease) {
+            Some(Mine::Holds(grant, _)) if token.is_some_and(|token| token != grant.token) => {
+                Ok(Released::Lost)
+            }
+            Some(_) => {
+                self.mine.remove(lease);
+                Ok(Released::Done)
+            }
+            None => keeper::release(&*self.folder()?, (lease, token), &self.pidns),
+        }
+    }
+
+    fn audit(&mut self) -> Result<Audit, Trouble> {
+        list::audit(&*self.folder()?, &self.pidns)
+    }
+
+    /// The kernel has done it. Tickets of the dead are taken away.
+    fn reap_here(&mut self, _: &Here, _: Duration) -> Result<usize, Trouble> {
+        let folder = self.folder()?;
+        folder.managed()?;
+        let _gate = folder.enter()?;
+        for name in queue::names(&folder)? {
+            queue::look(&folder, &name);
+        }
+        Ok(0)
+    }
+
+    fn pass_on(&mut self, lease: &str) -> Result<(), Trouble> {
+        let Some(Mine::Holds(_, files)) = self.mine.get_mut(lease) else { return Ok(()) };
+        for file in files {
+            // Where so many descriptors are not allowed it keeps its number. The lock is that of both.
+            if let Ok(high) = fcntl_dupfd_cloexec(&*file, ABOVE) {
+                *file = high.into();
+            }
+            fcntl_setfd(&*file, FdFlags::empty()).map_err(|error| folder::trouble(&self.path, error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Somebody who waits.
+#[derive(Debug)]
+struct Waiter {
+    place: Place,
+    record: Record,
+    want: usize,
+    /// Whoever does not wait needs no bell.
+    nonblock: bool,
+    stands: Stands,
+}
+
+/// Where he stands.
+#[derive(Debug)]
+enum Stands {
+    Nowhere,
+    Behind(Ahead),
+    First(Head),
+}
+
+/// What came of looking around.
+enum Step {
+    Took(Grant, Vec<File>),
+    Waits(u64),
+    Ended(&'static str),
+}
+
+impl Waiter {
+    fn stand(folder: &Arc<Folder>, record: Record, ticket: &Ticket) -> Result<Self, Trouble> {
+        let place = Place::stand(folder, &record)?;
+        Ok(Self {
+            place,
+            record,
+            want: ticket.want as usize,
+            nonblock: ticket.nonblock,
+            stands: Stands::Nowhere,
+        })
+    }
+
+    fn step(&mut self, folder: &Folder, gate: &Gate) -> Result<Step, Trouble> {
+        self.place.awake();
+        let names = queue::names(folder)?;
+        let Some(ours) = names.iter().position(|name| *name == self.place.name) else {
+            return Ok(Step::Ended("cancelled"));
+        };
+        for (before, name) in names[..ours].iter().enumerate().rev() {
+            if let Seen::Waits(file) = queue::look(folder, name) {
+                if !matches!(&self.stands, Stands::Behind(ahead) if ahead.is(name)) {
+                    let ahead = (!self.nonblock).then(|| Ahead::follow(name, file)).flatten();
+                    self.stands = ahead.map_or(Stands::Nowhere, Stands::Behind);
+                }
+                return Ok(Step::Waits(before as u64 + 1));
+            }
+        }
+        let managed = folder.managed()?;
+        if self.want > managed.len() {
+            return Ok(Step::Ended("refused"));
+        }
+        Ok(self.first(folder, managed).map_or(Step::Waits(0), |taken| self.took(gate, taken)))
+    }
+
+    fn first(&mut self, folder: &Folder, managed: Vec<Managed>) -> Option<Vec<(u32, File)>> {
+        if !matches!(&self.stands, Stands::First(head) if head.is_of(&managed)) {
+            self.stands = Stands::First(Head::open(folder, managed));
+        }
+        let Stands::First(head) = &mut self.stands else { return None };
+        let taken = head.take(folder, self.want);
+        // Somebody may have let go before we listened.
+        if taken.is_none() && !self.nonblock && head.listen() { head.take(folder, self.want) } else { taken }
+    }
+
+    /// Writes down who holds them, and leaves the queue.
+    fn took(&mut self, gate: &Gate, mut taken: Vec<(u32, File)>) -> Step {
+        taken.sort_by_key(|(id, _)| *id);
+        let last = taken.iter().filter_map(|(_, file)| Record::read(file)?.number("tok")).max();
+        let token = gate.token(last.unwrap_or_default());
+        let gpus: Vec<u32> = taken.iter().map(|(id, _)| *id).collect();
+        let about = &mut self.record.about;
+        about.insert("gpus".to_owned(), gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+        about.insert("tok".to_owned(), token.to_string());
+        about.insert("granted".to_owned(), queue::now().as_millis().to_string());
+        for (_, file) in &taken {
+            // A full disk keeps nobody from holding what he has locked.
+            let _ = self.record.write(file);
+        }
+        self.place.leave();
+        Step::Took(Grant { token, gpus }, taken.into_iter().map(|(_, file)| file).collect())
+    }
+
+    fn rest(&mut self, at_most: Duration) {
+        match &mut self.stands {
+            Stands::Behind(ahead) => ahead.rest(at_most),
+            Stands::First(head) => head.rest(at_most),
+            Stands::Nowhere => queue::rest(at_most),
+        }
+    }
+}

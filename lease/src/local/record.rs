@@ -1,0 +1,73 @@
+//! What a holder or a waiter writes about himself. Nothing rests on it: it tells others who he is, and everybody may
+//! write into the file of a GPU.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use serde::{Deserialize, Serialize};
+
+use super::folder;
+use crate::Ticket;
+use crate::audit::Lease;
+
+/// Commands may be longer than anybody reads.
+const LONGEST: usize = 1000;
+
+/// What is known of a lease or of a ticket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) lease: String,
+    pub(super) about: BTreeMap<String, String>,
+}
+
+impl Record {
+    /// Of a ticket, asked for in this millisecond of the epoch by this process.
+    pub(super) fn of(ticket: &Ticket, asked: u64, keeper: (u32, u64)) -> Self {
+        let mut about: BTreeMap<String, String> =
+            ticket.about.iter().map(|(field, value)| ((*field).to_owned(), cut(value))).collect();
+        let ttl = ticket.ttl.as_millis();
+        about.insert("want".to_owned(), ticket.want.to_string());
+        about.insert("prio".to_owned(), ticket.priority.to_string());
+        about.insert("ttl_ms".to_owned(), ttl.to_string());
+        about.insert("asked".to_owned(), asked.to_string());
+        about.insert("keeper".to_owned(), keeper.0.to_string());
+        about.insert("keeper_start".to_owned(), keeper.1.to_string());
+        Self { lease: ticket.lease.clone(), about }
+    }
+
+    pub(super) fn read(file: &File) -> Option<Self> {
+        serde_json::from_slice(&folder::text(file).ok()?).ok()
+    }
+
+    pub(super) fn write(&self, file: &File) -> io::Result<()> {
+        let text = serde_json::to_vec(self)?;
+        file.set_len(0)?;
+        file.write_all_at(&text, 0)
+    }
+
+    pub(super) fn get(&self, field: &str) -> Option<&str> {
+        self.about.get(field).map(String::as_str).filter(|text| !text.is_empty())
+    }
+
+    pub(super) fn number(&self, field: &str) -> Option<u64> {
+        self.get(field)?.parse().ok()
+    }
+
+    /// The process that has the lock, and when it began.
+    pub(super) fn keeper(&self) -> Option<(u32, u64)> {
+        Some((self.get("keeper")?.parse().ok()?, self.number("keeper_start")?))
+    }
+
+    /// As `audit` tells it.
+    pub(super) fn told(self, state: &str) -> Lease {
+        let about = self.about.into_iter().map(|(field, value)| (field, value.into())).collect();
+        // The kernel forgets nobody, and keeps nobody.
+        Lease { lease: self.lease, state: state.to_owned(), expires: f64::INFINITY, about }
+    }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(LONGEST).collect()
+}
