@@ -27,15 +27,22 @@ const HIGHEST: u64 = 1 << 53;
 
 /// A GPU that is handed out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Managed {
+pub(super) struct Gpu {
     pub(super) id: u32,
     pub(super) uuid: Option<String>,
+}
+
+/// Which GPUs are handed out, and the file that said so.
+#[derive(Debug)]
+pub(super) struct Managed {
+    pub(super) gpus: Vec<Gpu>,
+    file: Stat,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Description {
     version: u32,
-    gpus: Vec<Managed>,
+    gpus: Vec<Gpu>,
 }
 
 /// The folder, opened.
@@ -45,6 +52,7 @@ pub(super) struct Folder {
     top: OwnedFd,
     gpus: OwnedFd,
     pub(super) queue: OwnedFd,
+    gate: File,
     owner: u32,
 }
 
@@ -58,8 +66,14 @@ impl Folder {
         let top = openat(CWD, path, DIRECTORY, Mode::empty()).map_err(absent)?;
         let below = |name: &str| openat(&top, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
         let (gpus, queue) = (below("gpu").map_err(absent)?, below("queue").map_err(absent)?);
+        let gate = openat(&top, "gate", WRITE, Mode::empty());
+        let gate = File::from(gate.map_err(|error| match error {
+            Errno::NOENT => absent(error),
+            error => trouble(&path.join("gate"), error),
+        })?);
         let owner = fstat(&top).map_err(|error| trouble(path, error))?.st_uid;
-        Ok(Self { path: path.to_owned(), top, gpus, queue, owner })
+        check(&gate, owner).map_err(|error| Trouble::file(&path.join("gate"), &error))?;
+        Ok(Self { path: path.to_owned(), top, gpus, queue, gate, owner })
     }
 
     /// Makes what is missing. A folder that was there says by its own rights whether the pool is everybody's or a
@@ -68,7 +82,10 @@ impl Folder {
         missing(path).map_err(|error| Trouble::file(path, &error))?;
         let wrong = |error| trouble(path, error);
         let top = openat(CWD, path, DIRECTORY, Mode::empty()).map_err(wrong)?;
-        let rights = Rights::of(&fstat(&top).map_err(wrong)?);
+        let found = fstat(&top).map_err(wrong)?;
+        let rights = Rights::of(&found);
+        file(&top, "gate", (rights, found.st_uid))
+            .map_err(|error| Trouble::file(&path.join("gate"), &error))?;
         for (name, mode) in [("gpu", rights.folder), ("queue", rights.queue)] {
             match mkdirat(&top, name, mode) {
                 Ok(()) | Err(Errno::EXIST) => {}
@@ -78,23 +95,22 @@ impl Folder {
         let folder = Self::open(path)?;
         rights.give(&folder.gpus, rights.folder).map_err(wrong)?;
         rights.give(&folder.queue, rights.queue).map_err(wrong)?;
-        folder.file(&folder.top, "gate", rights)?;
         Ok(folder)
     }
 
     /// Which GPUs are handed out; none where nobody has said so yet.
-    pub(super) fn managed(&self) -> Result<Vec<Managed>, Trouble> {
+    pub(super) fn managed(&self) -> Result<Managed, Trouble> {
         let path = self.path.join("pool");
         let file = match openat(&self.top, "pool", READ, Mode::empty()) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return Err(Trouble::Absent(self.path.display().to_string())),
             Err(error) => return Err(trouble(&path, error)),
         };
-        self.check(&file).map_err(|error| Trouble::file(&path, &error))?;
-        let mut text = Vec::new();
+        let found = check(&file, self.owner).map_err(|error| Trouble::file(&path, &error))?;
+        let mut text = Vec::with_capacity(4096);
         file.take(1 << 24).read_to_end(&mut text).map_err(|error| Trouble::file(&path, &error))?;
         match serde_json::from_slice(&text) {
-            Ok(Description { version: 1, gpus }) => Ok(gpus),
+            Ok(Description { version: 1, gpus }) => Ok(Managed { gpus, file: found }),
             _ => Err(Trouble::file(
                 &path,
                 &io::Error::other("not understood; `bailiff lease init --force` writes it anew"),
@@ -102,11 +118,20 @@ impl Folder {
         }
     }
 
+    /// Whether they are still handed out.
+    pub(super) fn is_current(&self, managed: &Managed) -> bool {
+        let found = statat(&self.top, "pool", AtFlags::SYMLINK_NOFOLLOW);
+        let stamp = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec, stat.st_size);
+        found.is_ok_and(|found| same(&found, &managed.file) && stamp(&found) == stamp(&managed.file))
+    }
+
     /// Says which GPUs are handed out, all at once.
-    pub(super) fn describe(&self, gpus: Vec<Managed>) -> Result<(), Trouble> {
+    pub(super) fn describe(&self, gpus: Vec<Gpu>) -> Result<(), Trouble> {
         let rights = Rights::of(&fstat(&self.top).map_err(|error| trouble(&self.path, error))?);
         for gpu in &gpus {
-            self.file(&self.gpus, &gpu.id.to_string(), rights)?;
+            let name = gpu.id.to_string();
+            let made = file(&self.gpus, &name, (rights, self.owner));
+            made.map_err(|error| Trouble::file(&self.path.join("gpu").join(name), &error))?;
         }
         let path = self.path.join("pool");
         let text = serde_json::to_vec(&Description { version: 1, gpus });
@@ -122,40 +147,31 @@ impl Folder {
     }
 
     /// The file of a GPU.
-    pub(super) fn gpu(&self, id: u32, how: OFlags) -> io::Result<File> {
+    pub(super) fn gpu(&self, id: u32, how: OFlags) -> io::Result<(File, Stat)> {
         let flags = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(openat(&self.gpus, id.to_string(), flags, Mode::empty())?);
-        self.check(&file)?;
-        Ok(file)
+        let found = check(&file, self.owner)?;
+        Ok((file, found))
     }
 
     /// Whether this is still the file of that GPU.
-    pub(super) fn is_gpu(&self, id: u32, file: &File) -> bool {
+    pub(super) fn is_gpu(&self, id: u32, file: &Stat) -> bool {
         let found = statat(&self.gpus, id.to_string(), AtFlags::SYMLINK_NOFOLLOW);
-        let same = |(found, ours): (Stat, Stat)| (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino);
-        found.ok().zip(fstat(file).ok()).is_some_and(same)
+        found.is_ok_and(|found| same(&found, file))
     }
 
     /// One at a time changes the queue, takes GPUs or looks who has them. Nobody is safe by that, only in order: whoever
     /// was stopped at the gate is not waited for.
-    pub(super) fn enter(&self) -> Result<Gate, Trouble> {
-        let path = self.path.join("gate");
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = openat(&self.top, "gate", flags, Mode::empty()).map_err(|error| trouble(&path, error))?;
-        let file = File::from(file);
-        self.check(&file).map_err(|error| Trouble::file(&path, &error))?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return Ok(Gate { file, alone: true });
-        }
+    pub(super) fn enter(&self) -> Gate<'_> {
         let began = Instant::now();
         let alone = loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            match flock(&self.gate, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break true,
                 Err(_) if began.elapsed() > PATIENCE => break false,
                 Err(_) => std::thread::park_timeout(PAUSE),
             }
         };
-        Ok(Gate { file, alone })
+        Gate { file: &self.gate, alone }
     }
 
     pub(super) fn trouble(&self, name: &str, error: Errno) -> Trouble {
@@ -165,35 +181,38 @@ impl Folder {
     pub(super) fn wrong(&self, name: &str, error: &io::Error) -> Trouble {
         Trouble::file(&self.path.join(name), error)
     }
+}
 
-    fn file(&self, below: &OwnedFd, name: &str, rights: Rights) -> Result<(), Trouble> {
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let open = || {
-            let file = match openat(below, name, flags, Mode::empty()) {
-                Err(Errno::NOENT) => openat(below, name, flags | OFlags::CREATE | OFlags::EXCL, rights.file),
-                opened => opened,
-            };
-            let file = File::from(file?);
-            self.check(&file)?;
-            Ok(rights.give(&file, rights.file)?)
-        };
-        open().map_err(|error: io::Error| Trouble::file(&self.path.join(name), &error))
-    }
+/// Makes a file, or gives one that is there the rights it should have.
+fn file(below: &OwnedFd, name: &str, (rights, owner): (Rights, u32)) -> io::Result<()> {
+    let file = match openat(below, name, WRITE, Mode::empty()) {
+        Err(Errno::NOENT) => openat(below, name, WRITE | OFlags::CREATE | OFlags::EXCL, rights.file),
+        opened => opened,
+    };
+    let file = File::from(file?);
+    check(&file, owner)?;
+    Ok(rights.give(&file, rights.file)?)
+}
 
-    fn check(&self, file: &File) -> io::Result<()> {
-        let found = fstat(file)?;
-        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-            return Err(io::Error::other("no ordinary file"));
-        }
-        if found.st_uid != self.owner && found.st_uid != 0 {
-            return Err(io::Error::other(format!("belongs to user {}, not to the pool's", found.st_uid)));
-        }
-        Ok(())
+fn check(file: &File, owner: u32) -> io::Result<Stat> {
+    let found = fstat(file)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("no ordinary file"));
     }
+    if found.st_uid != owner && found.st_uid != 0 {
+        return Err(io::Error::other(format!("belongs to user {}, not to the pool's", found.st_uid)));
+    }
+    Ok(found)
+}
+
+fn same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+const WRITE: OFlags = OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// What others may do.
 #[derive(Clone, Copy)]
@@ -243,12 +262,20 @@ fn missing(path: &Path) -> io::Result<()> {
 
 /// Whoever has it is alone, unless somebody was stopped who had it.
 #[derive(Debug)]
-pub(super) struct Gate {
-    file: File,
+pub(super) struct Gate<'a> {
+    file: &'a File,
     pub(super) alone: bool,
 }
 
-impl Gate {
+impl Drop for Gate<'_> {
+    fn drop(&mut self) {
+        if self.alone {
+            let _ = flock(self.file, FlockOperation::Unlock);
+        }
+    }
+}
+
+impl Gate<'_> {
     /// The next token, above the last and above this one: what a user has written into the file makes none go back.
     pub(super) fn token(&self, above: u64) -> u64 {
         let mut text = [0; 20];
@@ -269,8 +296,12 @@ impl Gate {
 
 /// All that is in a file.
 pub(super) fn text(file: &File) -> io::Result<Vec<u8>> {
-    let mut text = vec![0; LONGEST];
-    let read = file.read_at(&mut text, 0)?;
+    let mut text = vec![0; 2048];
+    let mut read = file.read_at(&mut text, 0)?;
+    if read == text.len() {
+        text.resize(LONGEST, 0);
+        read = file.read_at(&mut text, 0)?;
+    }
     text.truncate(read);
     Ok(text)
 }

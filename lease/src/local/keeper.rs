@@ -25,14 +25,17 @@ pub(super) fn release(
     (lease, token): (&str, Option<u64>),
     pidns: &str,
 ) -> Result<Released, Trouble> {
-    let gate = folder.enter()?;
+    let gate = folder.enter();
     let ticket = queue::names(folder)?.into_iter().find(|name| name.lease == lease);
     if let Some(ticket) = ticket {
-        return Ok(if queue::remove(folder, &ticket) { Released::Done } else { Released::Lost });
+        return Ok(match queue::remove(folder, &ticket) {
+            Ok(()) | Err(Errno::NOENT) => Released::Done,
+            Err(_) => Released::Lost,
+        });
     }
     let mut ended = Released::Unknown;
-    for gpu in folder.managed()? {
-        let Ok(file) = folder.gpu(gpu.id, OFlags::RDONLY) else { continue };
+    for gpu in folder.managed()?.gpus {
+        let Ok((file, _)) = folder.gpu(gpu.id, OFlags::RDONLY) else { continue };
         let Some(record) = Record::read(&file).filter(|record| record.lease == lease) else { continue };
         if token.is_some() && token != record.number("tok") {
             return Ok(Released::Lost);

@@ -6,7 +6,7 @@ use std::fs::File;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use super::folder::{Folder, Managed};
+use super::folder::{self, Folder};
 use super::processes::{self, Inode, Locks};
 use super::queue::{self, Seen};
 use super::record::Record;
@@ -15,8 +15,8 @@ use crate::audit::{Audit, Gpu, Lease};
 
 /// Tells everything.
 pub(super) fn audit(folder: &Folder, pidns: &str) -> Result<Audit, Trouble> {
-    let managed = folder.managed()?;
-    let gate = folder.enter()?;
+    let managed = folder.managed()?.gpus;
+    let gate = folder.enter();
     let held: Vec<Option<Held>> = managed.iter().map(|gpu| held(folder, gpu.id)).collect();
     let waiting = waiting(folder)?;
     let now = queue::now().as_millis();
@@ -38,7 +38,7 @@ pub(super) fn audit(folder: &Folder, pidns: &str) -> Result<Audit, Trouble> {
     Ok(Audit { now: u64::try_from(now).unwrap_or_default(), barrier: None, gpus, leases, queue })
 }
 
-fn told(gpu: Managed, idle: u32, owner: Option<String>) -> Gpu {
+fn told(gpu: folder::Gpu, idle: u32, owner: Option<String>) -> Gpu {
     let id = gpu.id.to_string();
     Gpu { id, uuid: gpu.uuid, idle, pot: 0, bar: 0, owner, quarantine: None, record: None }
 }
@@ -50,7 +50,7 @@ enum Held {
 }
 
 fn held(folder: &Folder, id: u32) -> Option<Held> {
-    let file = folder.gpu(id, OFlags::RDONLY).ok()?;
+    let (file, _) = folder.gpu(id, OFlags::RDONLY).ok()?;
     if !is_locked(&file) {
         return Some(Held::Nobody);
     }

@@ -44,7 +44,7 @@ use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use crate::audit::Audit;
 use crate::holder::{self, Here};
 use crate::{Grant, Init, Leases, Released, Standing, Ticket, Trouble};
-use folder::{Folder, Gate, Managed};
+use folder::{Folder, Gate, Gpu};
 use queue::{Ahead, Place, Seen};
 use record::Record;
 use take::Head;
@@ -57,9 +57,10 @@ const TICK: Duration = Duration::from_secs(1);
 /// A pool of this machine's own.
 #[derive(Debug)]
 pub struct Local {
+    /// The first that is dropped, so that others have what was ours.
+    mine: BTreeMap<String, Mine>,
     path: PathBuf,
     folder: Option<Arc<Folder>>,
-    mine: BTreeMap<String, Mine>,
     pidns: String,
 }
 
@@ -86,41 +87,61 @@ impl Local {
         Ok(folder)
     }
 
-    /// Makes a step with a ticket, and keeps what came of it.
-    fn step(&mut self, folder: &Folder, gate: Gate, mut waiter: Box<Waiter>) -> Result<Standing, Trouble> {
-        let lease = waiter.place.name.lease.clone();
-        Ok(match waiter.step(folder, &gate)? {
+    /// Tries what has just been let go, without looking around.
+    fn hurry(&mut self, lease: &str) -> Result<Option<Standing>, Trouble> {
+        let folder = self.folder()?;
+        let Some(Mine::Waits(waiter)) = self.mine.get_mut(lease) else { return Ok(None) };
+        let gate = folder.enter();
+        let Some(step) = waiter.hurry(&folder, &gate) else { return Ok(None) };
+        Ok(Some(self.keep(lease, gate, step)))
+    }
+
+    /// Keeps what came of a step.
+    fn keep(&mut self, lease: &str, gate: Gate<'_>, step: Step) -> Standing {
+        // Whoever is next finds the gate open.
+        drop(gate);
+        match step {
             Step::Took(grant, files) => {
-                // Whoever is next finds the gate open.
-                drop(gate);
-                self.mine.insert(lease, Mine::Holds(grant.clone(), files));
+                let waited = self.mine.insert(lease.to_owned(), Mine::Holds(grant.clone(), files));
+                if let Some(Mine::Waits(waiter)) = waited {
+                    waiter.go();
+                }
                 Standing::Held(grant)
             }
-            Step::Waits(before) => {
-                self.mine.insert(lease, Mine::Waits(waiter));
-                Standing::Waiting { before }
+            Step::Waits(before) => Standing::Waiting { before },
+            Step::Ended(how) => {
+                self.mine.remove(lease);
+                Standing::Ended(how.to_owned())
             }
-            Step::Ended(how) => Standing::Ended(how.to_owned()),
-        })
+        }
+    }
+
+    /// Looks around, and tries what there is.
+    fn step(&mut self, lease: &str, folder: &Folder, gate: Gate<'_>) -> Result<Standing, Trouble> {
+        let Some(Mine::Waits(waiter)) = self.mine.get_mut(lease) else {
+            return Ok(Standing::Ended("unknown".to_owned()));
+        };
+        let step = waiter.step(folder, &gate)?;
+        Ok(self.keep(lease, gate, step))
     }
 }
 
 impl Leases for Local {
     fn init(&mut self, gpus: &[(u32, Option<String>)], _: i32, force: bool) -> Result<Init, Trouble> {
         let folder = Folder::make(&self.path)?;
-        let gate = folder.enter()?;
+        let gate = folder.enter();
         if !gate.alone {
             return Err(Trouble::NotNow(
                 "somebody was stopped while he asked for GPUs; try again".to_owned(),
             ));
         }
         match folder.managed() {
-            Ok(managed) if !force => return Ok(Init::Already(managed.len() as u64)),
+            Ok(managed) if !force => return Ok(Init::Already(managed.gpus.len() as u64)),
             Ok(managed) => {
-                let held = |gpu: &&Managed| {
-                    folder.gpu(gpu.id, OFlags::RDONLY).is_ok_and(|file| list::is_locked(&file))
+                let held = |gpu: &&Gpu| {
+                    folder.gpu(gpu.id, OFlags::RDONLY).is_ok_and(|(file, _)| list::is_locked(&file))
                 };
-                let held = managed.iter().filter(held).count();
+                let held = managed.gpus.iter().filter(held).count();
                 if held > 0 {
                     return Ok(Init::Held(held as u64));
                 }
@@ -129,8 +150,8 @@ impl Leases for Local {
             Err(_) if force => {}
             Err(trouble) => return Err(trouble),
         }
-        let mut managed: Vec<Managed> =
-            gpus.iter().map(|(id, uuid)| Managed { id: *id, uuid: uuid.clone() }).collect();
+        let mut managed: Vec<Gpu> =
+            gpus.iter().map(|(id, uuid)| Gpu { id: *id, uuid: uuid.clone() }).collect();
         managed.sort_by_key(|gpu| gpu.id);
         managed.dedup_by_key(|gpu| gpu.id);
         let count = managed.len() as u64;
@@ -149,7 +170,7 @@ impl Leases for Local {
             return Err(Trouble::NotHere(format!("{:?} is no name of a lease", ticket.lease)));
         }
         let folder = self.folder()?;
-        let managed = folder.managed()?.len() as u64;
+        let managed = folder.managed()?.gpus.len() as u64;
         if managed == 0 {
             return Ok(Standing::Uninitialised);
         }
@@ -159,9 +180,10 @@ impl Leases for Local {
         let us = std::process::id();
         let asked = u64::try_from(queue::now().as_millis()).unwrap_or_default();
         let record = Record::of(ticket, asked, (us, holder::start(us).unwrap_or_default()));
-        let gate = folder.enter()?;
+        let gate = folder.enter();
         let waiter = Waiter::stand(&folder, record, ticket)?;
-        let standing = self.step(&folder, gate, Box::new(waiter))?;
+        self.mine.insert(ticket.lease.clone(), Mine::Waits(Box::new(waiter)));
+        let standing = self.step(&ticket.lease, &folder, gate)?;
         if ticket.nonblock && matches!(standing, Standing::Waiting { .. }) {
             self.mine.remove(&ticket.lease);
             return Ok(Standing::Busy);
@@ -183,30 +205,27 @@ impl Leases for Local {
                 self.mine.remove(&ticket.lease);
                 break;
             }
-            if let Some(Mine::Waits(waiter)) = self.mine.get_mut(&ticket.lease) {
-                waiter.rest(left.unwrap_or(TICK).min(TICK));
-            }
-            standing = self.touch(&ticket.lease, ticket.ttl, None)?;
+            let at_most = left.unwrap_or(TICK).min(TICK);
+            let rung = match self.mine.get_mut(&ticket.lease) {
+                Some(Mine::Waits(waiter)) => waiter.rest(at_most),
+                _ => false,
+            };
+            let hurried = if rung { self.hurry(&ticket.lease)? } else { None };
+            standing = hurried.map_or_else(|| self.touch(&ticket.lease, ticket.ttl, None), Ok)?;
         }
         Ok(standing)
     }
 
     fn touch(&mut self, lease: &str, _: Duration, token: Option<u64>) -> Result<Standing, Trouble> {
-        match self.mine.remove(lease) {
-            Some(Mine::Waits(waiter)) => {
+        match self.mine.get(lease) {
+            Some(Mine::Holds(grant, _)) if token.is_some_and(|token| token != grant.token) => {
+                Ok(Standing::Ended("lost".to_owned()))
+            }
+            Some(Mine::Holds(grant, _)) => Ok(Standing::Held(grant.clone())),
+            _ => {
                 let folder = self.folder()?;
-                let gate = folder.enter()?;
-                self.step(&folder, gate, waiter)
+                self.step(lease, &folder, folder.enter())
             }
-            Some(Mine::Holds(grant, files)) => {
-                let standing = match token {
-                    Some(token) if token != grant.token => Standing::Ended("lost".to_owned()),
-                    _ => Standing::Held(grant.clone()),
-                };
-                self.mine.insert(lease.to_owned(), Mine::Holds(grant, files));
-                Ok(standing)
-            }
-            None => Ok(Standing::Ended("unknown".to_owned())),
         }
     }
 
@@ -238,7 +257,7 @@ impl Leases for Local {
     fn reap_here(&mut self, _: &Here, _: Duration) -> Result<usize, Trouble> {
         let folder = self.folder()?;
         folder.managed()?;
-        let _gate = folder.enter()?;
+        let _gate = folder.enter();
         for name in queue::names(&folder)? {
             queue::look(&folder, &name);
         }
@@ -296,7 +315,7 @@ impl Waiter {
         })
     }
 
-    fn step(&mut self, folder: &Folder, gate: &Gate) -> Result<Step, Trouble> {
+    fn step(&mut self, folder: &Folder, gate: &Gate<'_>) -> Result<Step, Trouble> {
         self.place.awake();
         let names = queue::names(folder)?;
         let Some(ours) = names.iter().position(|name| *name == self.place.name) else {
@@ -311,46 +330,69 @@ impl Waiter {
                 return Ok(Step::Waits(before as u64 + 1));
             }
         }
-        let managed = folder.managed()?;
-        if self.want > managed.len() {
-            return Ok(Step::Ended("refused"));
-        }
-        Ok(self.first(folder, managed).map_or(Step::Waits(0), |taken| self.took(gate, taken)))
-    }
-
-    fn first(&mut self, folder: &Folder, managed: Vec<Managed>) -> Option<Vec<(u32, File)>> {
-        if !matches!(&self.stands, Stands::First(head) if head.is_of(&managed)) {
+        if !matches!(&self.stands, Stands::First(head) if head.is_current(folder)) {
+            let managed = folder.managed()?;
+            if self.want > managed.gpus.len() {
+                return Ok(Step::Ended("refused"));
+            }
             self.stands = Stands::First(Head::open(folder, managed));
         }
-        let Stands::First(head) = &mut self.stands else { return None };
-        let taken = head.take(folder, self.want);
+        Ok(self.first(folder, gate))
+    }
+
+    fn first(&mut self, folder: &Folder, gate: &Gate<'_>) -> Step {
+        let Stands::First(head) = &mut self.stands else { return Step::Waits(0) };
+        let mut taken = head.take(folder, self.want);
         // Somebody may have let go before we listened.
-        if taken.is_none() && !self.nonblock && head.listen() { head.take(folder, self.want) } else { taken }
+        if taken.is_none() && !self.nonblock && head.listen() {
+            taken = head.take(folder, self.want);
+        }
+        let above = head.token;
+        taken.map_or(Step::Waits(0), |taken| self.took(gate, taken, above))
+    }
+
+    /// Only tries what there is, as the first.
+    fn hurry(&mut self, folder: &Folder, gate: &Gate<'_>) -> Option<Step> {
+        let Stands::First(head) = &mut self.stands else { return None };
+        let above = head.token;
+        head.take(folder, self.want).map(|taken| self.took(gate, taken, above))
     }
 
     /// Writes down who holds them, and leaves the queue.
-    fn took(&mut self, gate: &Gate, mut taken: Vec<(u32, File)>) -> Step {
-        taken.sort_by_key(|(id, _)| *id);
-        let last = taken.iter().filter_map(|(_, file)| Record::read(file)?.number("tok")).max();
-        let token = gate.token(last.unwrap_or_default());
-        let gpus: Vec<u32> = taken.iter().map(|(id, _)| *id).collect();
+    fn took(&mut self, gate: &Gate<'_>, mut taken: Vec<take::Gpu>, above: u64) -> Step {
+        taken.sort_by_key(|gpu| gpu.id);
+        let token = gate.token(above);
+        let gpus: Vec<u32> = taken.iter().map(|gpu| gpu.id).collect();
         let about = &mut self.record.about;
         about.insert("gpus".to_owned(), gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
         about.insert("tok".to_owned(), token.to_string());
         about.insert("granted".to_owned(), queue::now().as_millis().to_string());
-        for (_, file) in &taken {
+        for gpu in &taken {
             // A full disk keeps nobody from holding what he has locked.
-            let _ = self.record.write(file);
+            let _ = self.record.write(&gpu.file);
         }
-        self.place.leave();
-        Step::Took(Grant { token, gpus }, taken.into_iter().map(|(_, file)| file).collect())
+        if !self.place.leave() {
+            return Step::Ended("cancelled");
+        }
+        Step::Took(Grant { token, gpus }, taken.into_iter().map(|gpu| gpu.file).collect())
     }
 
-    fn rest(&mut self, at_most: Duration) {
+    /// Has what he wanted; nobody waits until the rest is put away.
+    fn go(mut self: Box<Self>) {
+        if let Stands::First(head) = &mut self.stands
+            && let Some(bell) = head.bell.take()
+        {
+            bell.take_down(self);
+        }
+    }
+
+    /// Rests, and tells whether a GPU was let go.
+    fn rest(&mut self, at_most: Duration) -> bool {
         match &mut self.stands {
             Stands::Behind(ahead) => ahead.rest(at_most),
-            Stands::First(head) => head.rest(at_most),
+            Stands::First(head) => return head.rest(at_most),
             Stands::Nowhere => queue::rest(at_most),
         }
+        false
     }
 }

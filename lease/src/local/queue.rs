@@ -97,12 +97,9 @@ impl Place {
         let _ = futimens(&self.file, &Timestamps { last_access: now(), last_modification: now() });
     }
 
-    /// Leaves the queue.
-    pub(super) fn leave(&mut self) {
-        if !self.left {
-            self.left = true;
-            remove(&self.folder, &self.name);
-        }
+    /// Leaves the queue; whether it was in it.
+    pub(super) fn leave(&mut self) -> bool {
+        !std::mem::replace(&mut self.left, true) && remove(&self.folder, &self.name) == Ok(())
     }
 }
 
@@ -112,9 +109,9 @@ impl Drop for Place {
     }
 }
 
-/// Takes a ticket out of the queue; whether we may.
-pub(super) fn remove(folder: &Folder, name: &Name) -> bool {
-    matches!(unlinkat(&folder.queue, name.text(), AtFlags::empty()), Ok(()) | Err(Errno::NOENT))
+/// Takes a ticket out of the queue.
+pub(super) fn remove(folder: &Folder, name: &Name) -> Result<(), Errno> {
+    unlinkat(&folder.queue, name.text(), AtFlags::empty())
 }
 
 /// How a ticket stands.
@@ -138,7 +135,7 @@ pub(super) fn look(folder: &Folder, name: &Name) -> Seen {
         return Seen::Over;
     }
     if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
-        remove(folder, name);
+        let _ = remove(folder, name);
         return Seen::Over;
     }
     let file = File::from(file);

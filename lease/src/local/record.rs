@@ -37,14 +37,15 @@ impl Record {
         Self { lease: ticket.lease.clone(), about }
     }
 
+    /// The record of a file; after it an older, longer one may be seen.
     pub(super) fn read(file: &File) -> Option<Self> {
-        serde_json::from_slice(&folder::text(file).ok()?).ok()
+        let text = folder::text(file).ok()?;
+        serde_json::Deserializer::from_slice(&text).into_iter().next()?.ok()
     }
 
+    /// In one write, so that whoever reads meanwhile, or after we were killed, finds the old one or the new.
     pub(super) fn write(&self, file: &File) -> io::Result<()> {
-        let text = serde_json::to_vec(self)?;
-        file.set_len(0)?;
-        file.write_all_at(&text, 0)
+        file.write_all_at(&serde_json::to_vec(self)?, 0)
     }
 
     pub(super) fn get(&self, field: &str) -> Option<&str> {

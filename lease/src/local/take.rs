@@ -2,13 +2,15 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, OFlags, Stat, flock};
 
-use super::folder::{Folder, Managed};
+use super::folder::{self, Folder, Managed};
+use super::record::Record;
 
 /// The kernel says that a file was closed some instructions before it forgets the lock: who comes too early tries again
 /// so soon, and then ever later.
@@ -21,76 +23,124 @@ const WITHOUT: Duration = Duration::from_millis(20);
 /// The first of the queue, with the files of all GPUs open.
 #[derive(Debug)]
 pub(super) struct Head {
-    managed: Vec<Managed>,
-    gpus: Vec<(u32, File)>,
-    bell: Option<OwnedFd>,
+    managed: Managed,
+    /// Those first that nobody was given for the longest time; as long as we are the first nobody is given any.
+    gpus: Vec<Gpu>,
+    /// The highest in the records: as long as we are the first no higher one is written.
+    pub(super) token: u64,
+    pub(super) bell: Option<Bell>,
     pause: Duration,
 }
 
+/// A GPU's file.
+#[derive(Debug)]
+pub(super) struct Gpu {
+    pub(super) id: u32,
+    pub(super) file: File,
+    found: Stat,
+}
+
 impl Head {
-    pub(super) fn open(folder: &Folder, managed: Vec<Managed>) -> Self {
-        let open = |gpu: &Managed| Some((gpu.id, folder.gpu(gpu.id, OFlags::RDWR).ok()?));
-        let gpus = managed.iter().filter_map(open).collect();
-        Self { managed, gpus, bell: None, pause: SOON }
+    pub(super) fn open(folder: &Folder, managed: Managed) -> Self {
+        let open = |gpu: &folder::Gpu| {
+            let (file, found) = folder.gpu(gpu.id, OFlags::RDWR).ok()?;
+            Some(Gpu { id: gpu.id, file, found })
+        };
+        let mut gpus: Vec<Gpu> = managed.gpus.iter().filter_map(open).collect();
+        gpus.sort_by_key(|gpu| (gpu.found.st_mtime, gpu.found.st_mtime_nsec, gpu.id));
+        let token =
+            gpus.iter().filter_map(|gpu| Record::read(&gpu.file)?.number("tok")).max().unwrap_or_default();
+        Self { managed, gpus, token, bell: None, pause: SOON }
     }
 
-    pub(super) fn is_of(&self, managed: &[Managed]) -> bool {
-        self.managed == managed
+    /// Whether these are the GPUs that are handed out.
+    pub(super) fn is_current(&self, folder: &Folder) -> bool {
+        folder.is_current(&self.managed) && self.gpus.iter().all(|gpu| folder.is_gpu(gpu.id, &gpu.found))
     }
 
-    /// Takes so many, those first that nobody has had for the longest time.
-    pub(super) fn take(&mut self, folder: &Folder, want: usize) -> Option<Vec<(u32, File)>> {
-        let used = |file: &File| file.metadata().and_then(|found| found.modified()).ok();
-        self.gpus.sort_by_cached_key(|(id, file)| (used(file), *id));
+    /// Takes so many.
+    pub(super) fn take(&mut self, folder: &Folder, want: usize) -> Option<Vec<Gpu>> {
         let mut taken = Vec::new();
-        for (place, (id, file)) in self.gpus.iter().enumerate() {
+        for (place, gpu) in self.gpus.iter().enumerate() {
             if taken.len() == want {
                 break;
             }
-            if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                // A lock on a file that was replaced keeps nobody out.
-                if folder.is_gpu(*id, file) { taken.push(place) } else { self.managed.clear() }
+            if flock(&gpu.file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                taken.push(place);
             }
         }
-        if taken.len() == want {
+        // A lock on a file that was replaced keeps nobody out.
+        let usable = |place: &usize| folder.is_gpu(self.gpus[*place].id, &self.gpus[*place].found);
+        if taken.len() == want && taken.iter().all(usable) && folder.is_current(&self.managed) {
             return Some(taken.into_iter().rev().map(|place| self.gpus.swap_remove(place)).collect());
         }
         for place in taken {
-            let _ = flock(&self.gpus[place].1, FlockOperation::Unlock);
+            let _ = flock(&self.gpus[place].file, FlockOperation::Unlock);
         }
         None
     }
 
     /// From now on hears that a GPU was let go; tells whether that is new.
     pub(super) fn listen(&mut self) -> bool {
-        if self.bell.is_some() {
-            return false;
+        let new = self.bell.is_none();
+        if new {
+            self.bell = Bell::hang(&self.gpus);
         }
-        let ring = || {
-            let bell = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-            for (_, file) in &self.gpus {
-                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-                add_watch(&bell, path, WatchFlags::CLOSE_WRITE)?;
-            }
-            rustix::io::Result::Ok(bell)
-        };
-        self.bell = ring().ok();
-        self.bell.is_some()
+        new && self.bell.is_some()
     }
 
-    /// Back when a GPU was let go, or when it is time to try again.
-    pub(super) fn rest(&mut self, at_most: Duration) {
+    /// Back when a GPU was let go, which it tells, or when it is time to look around.
+    pub(super) fn rest(&mut self, at_most: Duration) -> bool {
         let Some(bell) = &self.bell else {
             std::thread::park_timeout(at_most.min(WITHOUT));
-            return;
+            return false;
         };
-        let pause = self.pause.min(at_most);
-        let time = Timespec { tv_sec: pause.as_secs().cast_signed(), tv_nsec: pause.subsec_nanos().into() };
-        let rung = poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&time)).is_ok_and(|ready| ready > 0);
-        if rung {
-            let mut heard = [0; 4096];
-            while rustix::io::read(bell, &mut heard).is_ok_and(|bytes| bytes > 0) {}
-        }
+        let rung = bell.heard(self.pause.min(at_most));
         self.pause = if rung { SOON } else { (self.pause * 4).min(LATE) };
+        rung
+    }
+}
+
+impl Drop for Head {
+    fn drop(&mut self) {
+        if let Some(bell) = self.bell.take() {
+            bell.take_down(std::mem::take(&mut self.gpus));
+        }
+    }
+}
+
+/// Rings when one of the files is closed.
+#[derive(Debug)]
+pub(super) struct Bell {
+    ears: OwnedFd,
+    down: Sender<Box<dyn Send>>,
+}
+
+impl Bell {
+    fn hang(gpus: &[Gpu]) -> Option<Self> {
+        let ears = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
+        for gpu in gpus {
+            let path = format!("/proc/self/fd/{}", gpu.file.as_raw_fd());
+            add_watch(&ears, path, WatchFlags::CLOSE_WRITE).ok()?;
+        }
+        let (down, until) = channel();
+        let thread = std::thread::Builder::new().name("bell".to_owned());
+        thread.spawn(move || drop(until.recv())).ok()?;
+        Some(Self { ears, down })
+    }
+
+    /// Takes the kernel some 10 ms, and who has waited has better things to do: a thread does that, and puts away the
+    /// rest.
+    pub(super) fn take_down(self, rest: impl Send + 'static) {
+        let _ = self.down.send(Box::new((rest, self.ears)));
+    }
+
+    /// Whether it rings within.
+    fn heard(&self, within: Duration) -> bool {
+        let time = Timespec { tv_sec: within.as_secs().cast_signed(), tv_nsec: within.subsec_nanos().into() };
+        let mut ears = [PollFd::new(&self.ears, PollFlags::IN)];
+        let rung = poll(&mut ears, Some(&time)).is_ok_and(|ready| ready > 0);
+        // More than are read ring again.
+        rung && rustix::io::read(&self.ears, &mut [0; 4096]).is_ok()
     }
 }
