@@ -13,7 +13,7 @@ use bailiff_snapshot::stat::{self, Stat};
 use crate::audit::Lease;
 
 /// The environment of every process of a lease has its name.
-pub const LEASE_VARIABLE: &str = "BAILIFF_LEASE_ID";
+pub const LEASE_VARIABLE: &str = bailiff_snapshot::Claim::VARIABLE;
 
 /// Where this process is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub enum Life {
     Dead,
     /// He is on another machine.
     Elsewhere,
+    /// There is none: it was taken for a time, and ends with it.
+    Timed,
     /// He is on this machine, and from here it cannot be told: in another PID namespace, or another user's.
     Unknown,
 }
@@ -72,6 +74,9 @@ impl Here {
         if lease.get("mode") == Some("compat") {
             // By GPU.py's rules it outlives whoever took it.
             return Life::Unknown;
+        }
+        if lease.get("mode") == Some("timed") {
+            return Life::Timed;
         }
         let same = |field: &str, ours: &str| !ours.is_empty() && lease.get(field) == Some(ours);
         if !same("host", &self.host) {
@@ -171,6 +176,7 @@ mod tests {
         assert_eq!(with("pidns", "1"), Life::Unknown);
         assert_eq!(with("start", ""), Life::Unknown);
         assert_eq!(with("mode", "compat"), Life::Unknown);
+        assert_eq!(with("mode", "timed"), Life::Timed);
     }
 
     #[test]

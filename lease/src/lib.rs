@@ -5,16 +5,19 @@
 //! of them has lost nothing. Clients are the rest: [`Pool`] asks them, one by one, each with a deadline.
 
 pub mod audit;
+pub mod health;
 pub mod holder;
 mod leases;
 mod local;
+pub mod log;
 mod pool;
 mod scripts;
+pub mod told;
 mod trouble;
 mod wait;
 
 pub use leases::Leases;
 pub use local::Local;
-pub use pool::{Grant, Init, Pool, Released, Standing, Ticket};
+pub use pool::{Extended, Grant, Init, Pool, Released, Standing, Ticket, check};
 pub use scripts::Op;
 pub use trouble::Trouble;

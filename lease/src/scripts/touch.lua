@@ -10,7 +10,8 @@ if state == 'held' and token ~= '' and token ~= about[2] then return { 'lost', '
 call('ZREM', EXPIRY, lease)
 call('ZADD', EXPIRY, now + ttl, lease)
 if state == 'waiting' then
-  if tonumber(call('HGET', lease_key(lease), 'want')) > size_of(set_of(call('LRANGE', MANAGED, 0, -1))) then
+  local wish = call('HMGET', lease_key(lease), 'want', 'among')
+  if tonumber(wish[1]) > size_of(among_of(wish[2], set_of(call('LRANGE', MANAGED, 0, -1)))) then
     finish(lease, 'refused', '', '')
     return { 'refused', '', '' }
   end
@@ -20,6 +21,7 @@ if state == 'waiting' then
   if about[1] ~= 'held' then return { about[1], '', '' } end
   call('ZADD', EXPIRY, now + ttl, lease)
 end
+if token ~= '' then call('HSET', lease_key(lease), 'renewed', now) end
 local taken = {}
 for id in each(about[3]) do
   local kind = kind_of(gpu_key(id))
