@@ -1,5 +1,6 @@
 //! What a pool can be asked, whoever keeps it: Redis ([`Pool`]), or the kernel of this machine ([`crate::Local`]).
 
+use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use crate::audit::Audit;
@@ -50,6 +51,17 @@ pub trait Leases: Send {
     /// Where there is no answer; it may be asked again.
     fn release(&mut self, lease: &str, token: Option<u64>, by: (i32, u32)) -> Result<Released, Trouble>;
 
+    /// Hands a lease on to the process that it is for, or to nobody: what is new of its holder is told in `about`.
+    ///
+    /// # Errors
+    /// Where there is no answer; it may be asked again.
+    fn hand_on(
+        &mut self,
+        lease: (&str, u64),
+        ttl: Duration,
+        about: &[(&'static str, String)],
+    ) -> Result<Standing, Trouble>;
+
     /// Everything, at one moment.
     ///
     /// # Errors
@@ -62,11 +74,12 @@ pub trait Leases: Send {
     /// Where there is no answer.
     fn reap_here(&mut self, here: &Here, ttl: Duration) -> Result<usize, Trouble>;
 
-    /// From now on whoever is started by this process keeps the lease as long as he lives.
+    /// From now on whoever is started by this process keeps the lease as long as he lives. Gives the descriptors that do
+    /// that; none where the lease is kept elsewhere.
     ///
     /// # Errors
     /// Where the system refuses.
-    fn pass_on(&mut self, lease: &str) -> Result<(), Trouble>;
+    fn pass_on(&mut self, lease: &str) -> Result<Vec<RawFd>, Trouble>;
 }
 
 impl Leases for Pool {
@@ -99,6 +112,15 @@ impl Leases for Pool {
         self.release(lease, token, by)
     }
 
+    fn hand_on(
+        &mut self,
+        lease: (&str, u64),
+        ttl: Duration,
+        about: &[(&'static str, String)],
+    ) -> Result<Standing, Trouble> {
+        self.transfer(lease, ttl, about)
+    }
+
     fn audit(&mut self) -> Result<Audit, Trouble> {
         self.audit()
     }
@@ -108,7 +130,7 @@ impl Leases for Pool {
     }
 
     /// Redis knows holders by their identity, and whom they started by the lease's name in their environment.
-    fn pass_on(&mut self, _: &str) -> Result<(), Trouble> {
-        Ok(())
+    fn pass_on(&mut self, _: &str) -> Result<Vec<RawFd>, Trouble> {
+        Ok(Vec::new())
     }
 }

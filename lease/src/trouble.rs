@@ -50,6 +50,9 @@ pub enum Trouble {
     /// It cannot be done here.
     #[error("{0}")]
     NotHere(String),
+    /// Who has it cannot be asked to give it back.
+    #[error("{0}")]
+    Kept(String),
 }
 
 impl Trouble {

@@ -269,7 +269,7 @@ fn a_ticket_that_was_withdrawn_ends_its_wait() {
     assert_eq!(other.release("waiter", None, BY), Ok(Released::Done));
     assert_eq!(again(&mut waiter, "waiter"), Standing::Ended("cancelled".to_owned()));
     let kept = other.release("holder", None, BY);
-    assert!(matches!(kept, Err(Trouble::NotHere(_))), "we run, and do nothing but hold: {kept:?}");
+    assert!(matches!(kept, Err(Trouble::Kept(_))), "we run, and do nothing but hold: {kept:?}");
     assert_eq!(other.release("holder", Some(7), BY), Ok(Released::Lost));
 }
 
@@ -460,14 +460,15 @@ fn a_pool_is_everybodys_or_its_groups() {
 fn what_is_passed_on_has_a_number_that_nobody_uses() {
     let (_folder, path) = begun(1);
     let (mut pool, _) = ask(&path, "a", 1);
-    pool.pass_on("a").unwrap();
-    pool.pass_on("nobody").unwrap();
+    let passed = pool.pass_on("a").unwrap();
+    assert_eq!(pool.pass_on("nobody"), Ok(vec![]));
     let script = format!(
         "for fd in /proc/self/fd/*; do [ $fd -ef {} ] && echo ${{fd##*/}}; done; true",
         path.join("gpu/0").display()
     );
     let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
-    let number: u32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+    let number: i32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
     assert!(number >= 100, "{number}");
+    assert_eq!(passed, [number]);
     assert_eq!(gpus(&path)[0].owner.as_deref(), Some("a"));
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "waits for a process")]
 
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -53,37 +54,51 @@ pub(super) fn release(
 
 /// Asks the keeper to end, and waits until he has.
 fn dismiss(record: &Record, inode: Inode, pidns: &str) -> Result<Released, Trouble> {
-    let no = |why: String| Err(Trouble::NotHere(why));
     if record.get("pidns") != Some(pidns) {
-        return no("it is kept in another container: release it there".to_owned());
+        return Err(Trouble::Kept("it is kept in another container: release it there".to_owned()));
     }
-    let (pid, start) = record.keeper().unwrap_or_default();
-    let opened =
-        i32::try_from(pid).ok().and_then(Pid::from_raw).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
-    let Some(Ok(keeper)) = opened.filter(|_| processes::lives(pid, start)) else {
-        let heirs = processes::having(inode);
-        return no(format!(
-            "its keeper has ended; those whom he started have the GPU, and it is free with them: {heirs:?}"
-        ));
+    let keeper = record.keeper().map_or(0, |(pid, _)| pid);
+    let (pid, process) = match keeper_of(keeper, &record.lease, inode) {
+        Keeper::Is(pid, process) => (pid, process),
+        Keeper::Hidden => return Ok(Released::Lost),
+        Keeper::None => {
+            return Err(Trouble::Kept(format!(
+                "a command has it and ends with it; those are its processes, as far as you may know them: {:?}",
+                processes::having(inode)
+            )));
+        }
     };
-    match processes::has(pid, inode) {
-        None => return Ok(Released::Lost),
-        Some(false) => return Ok(Released::Already("released".to_owned())),
-        Some(true) => {}
-    }
-    // The record may be anybody's writing, the words that a process was started with are its own.
-    if !processes::command(pid).unwrap_or_default().contains(&record.lease) {
-        return no(format!("it belongs to a command that runs (process {pid}) and ends with it"));
-    }
-    match pidfd_send_signal(&keeper, Signal::TERM) {
+    match pidfd_send_signal(&process, Signal::TERM) {
         Ok(()) | Err(Errno::SRCH) => {}
         Err(_) => return Ok(Released::Lost),
     }
-    if gone(&keeper) {
+    if gone(&process) {
         Ok(Released::Done)
     } else {
         Err(Trouble::NotNow(format!("process {pid} keeps it and does not end")))
     }
+}
+
+/// Who keeps a lease and does nothing else.
+enum Keeper {
+    Is(u32, OwnedFd),
+    /// Another user's.
+    Hidden,
+    None,
+}
+
+/// Whoever has the lock and was started with the lease's name for a word: a record may be anybody's writing, and a pid
+/// anybody's. The process is held before it is looked at.
+fn keeper_of(said: u32, lease: &str, inode: Inode) -> Keeper {
+    if processes::has(said, inode).is_none() {
+        return Keeper::Hidden;
+    }
+    let keeper = processes::having(inode).into_iter().find_map(|pid| {
+        let process = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
+        let keeps = processes::command(pid)?.iter().any(|word| word == lease);
+        (keeps && processes::has(pid, inode) == Some(true)).then_some((pid, process))
+    });
+    keeper.map_or(Keeper::None, |(pid, process)| Keeper::Is(pid, process))
 }
 
 fn gone(process: &impl std::os::fd::AsFd) -> bool {

@@ -12,9 +12,10 @@ use super::queue::{self, Seen};
 use super::record::Record;
 use crate::Trouble;
 use crate::audit::{Audit, Gpu, Lease};
+use crate::holder::Here;
 
 /// Tells everything.
-pub(super) fn audit(folder: &Folder, pidns: &str) -> Result<Audit, Trouble> {
+pub(super) fn audit(folder: &Folder, here: &Here) -> Result<Audit, Trouble> {
     let managed = folder.managed()?.gpus;
     let gate = folder.enter();
     let held: Vec<Option<Held>> = managed.iter().map(|gpu| held(folder, gpu.id)).collect();
@@ -27,7 +28,7 @@ pub(super) fn audit(folder: &Folder, pidns: &str) -> Result<Audit, Trouble> {
     for (gpu, held) in managed.into_iter().zip(held) {
         let (idle, holder) = match held {
             Some(Held::Nobody) => (1, None),
-            Some(Held::Somebody(inode, record)) => (0, who(inode, record, &locks, pidns)),
+            Some(Held::Somebody(inode, record)) => (0, who(inode, record, &locks, here)),
             None => (0, None),
         };
         let owner = holder.map(|lease| join(&mut leases, lease, gpu.id));
@@ -35,7 +36,16 @@ pub(super) fn audit(folder: &Folder, pidns: &str) -> Result<Audit, Trouble> {
     }
     let queue: Vec<String> = waiting.iter().map(|ticket| ticket.lease.clone()).collect();
     let leases = leases.into_values().chain(waiting).collect();
-    Ok(Audit { now: u64::try_from(now).unwrap_or_default(), barrier: None, gpus, leases, queue })
+    Ok(Audit {
+        now: u64::try_from(now).unwrap_or_default(),
+        barrier: None,
+        gpus,
+        leases,
+        queue,
+        counts: BTreeMap::new(),
+        waits_ms: Vec::new(),
+        append_only: None,
+    })
 }
 
 fn told(gpu: folder::Gpu, idle: u32, owner: Option<String>) -> Gpu {
@@ -67,22 +77,22 @@ pub(super) fn is_locked(file: &File) -> bool {
 }
 
 /// Who holds a GPU: whoever wrote the record, if he is who took the lock; otherwise who has it, where we may see that.
-fn who(inode: Inode, record: Option<Record>, locks: &Locks, pidns: &str) -> Option<Lease> {
+fn who(inode: Inode, record: Option<Record>, locks: &Locks, here: &Here) -> Option<Lease> {
     let taker = locks.taker(inode);
-    if let Some(held) = record.and_then(|record| believed(record, taker, inode, pidns)) {
+    if let Some(held) = record.and_then(|record| believed(record, taker, inode, here)) {
         return Some(held);
     }
     let pid = processes::having(inode).first().copied().or(taker)?;
-    Some(unrecorded(pid))
+    Some(unrecorded(pid, here))
 }
 
 /// What a record says, unless it is not of whoever has the lock. From another container it can only be believed.
-fn believed(record: Record, taker: Option<u32>, inode: Inode, pidns: &str) -> Option<Lease> {
-    if record.get("pidns")? != pidns {
+fn believed(record: Record, taker: Option<u32>, inode: Inode, here: &Here) -> Option<Lease> {
+    if record.get("pidns")? != here.pidns {
         return Some(record.told("held"));
     }
     let (keeper, start) = record.keeper()?;
-    if taker.is_some_and(|taker| taker != keeper) {
+    if taker.is_some_and(|taker| record.number("taker") != Some(taker.into())) {
         return None;
     }
     if processes::lives(keeper, start) {
@@ -90,22 +100,28 @@ fn believed(record: Record, taker: Option<u32>, inode: Inode, pidns: &str) -> Op
         let has = processes::has(keeper, inode) != Some(false);
         return (same_user && has).then(|| record.told("held"));
     }
-    taker.map(|_| left(record, inode))
+    taker.map(|_| left(record, inode, here))
 }
 
 /// Of one whose keeper has ended: it lives on in those whom he started.
-fn left(mut record: Record, inode: Inode) -> Lease {
-    let pids: Vec<String> = processes::having(inode).iter().map(u32::to_string).collect();
-    record.about.insert("pid".to_owned(), pids.first().cloned().unwrap_or_default());
+fn left(mut record: Record, inode: Inode, here: &Here) -> Lease {
+    let heirs = processes::having(inode);
+    let pids: Vec<String> = heirs.iter().map(u32::to_string).collect();
     record.about.insert("heirs".to_owned(), pids.join(","));
+    // Who of them that is may not be for us to know: then his life is unknown, too.
+    record.about.extend([("pid".to_owned(), String::new()), ("start".to_owned(), String::new())]);
+    if let Some(heir) = heirs.first() {
+        record.about.extend(here.holder(*heir).into_iter().map(|(field, value)| (field.to_owned(), value)));
+    }
     record.told("held")
 }
 
 /// Of somebody who has the lock and did not say who he is.
-fn unrecorded(pid: u32) -> Lease {
+fn unrecorded(pid: u32, here: &Here) -> Lease {
     let owner = processes::owner(pid).map(|owner| owner.to_string()).unwrap_or_default();
     let command = processes::command(pid).unwrap_or_default().join(" ");
-    let about = [("pid", pid.to_string()), ("uid", owner.clone()), ("user", owner), ("cmd", command)];
+    let mut about = here.holder(pid);
+    about.extend([("uid", owner.clone()), ("user", owner), ("cmd", command)]);
     let about = about.into_iter().map(|(field, value)| (field.to_owned(), value)).collect();
     Record { lease: format!("pid:{pid}"), about }.told("held")
 }

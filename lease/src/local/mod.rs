@@ -31,9 +31,11 @@ mod processes;
 mod queue;
 mod record;
 mod take;
+mod waiter;
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,9 +47,9 @@ use crate::audit::Audit;
 use crate::holder::{self, Here};
 use crate::{Grant, Init, Leases, Released, Standing, Ticket, Trouble};
 use folder::{Folder, Gate, Gpu};
-use queue::{Ahead, Place, Seen};
 use record::Record;
-use take::Head;
+use take::Wish;
+use waiter::{Step, Waiter};
 
 /// Descriptors that are passed on have numbers above those that shells and programs give to their own.
 const ABOVE: i32 = 100;
@@ -61,21 +63,21 @@ pub struct Local {
     mine: BTreeMap<String, Mine>,
     path: PathBuf,
     folder: Option<Arc<Folder>>,
-    pidns: String,
+    here: Here,
 }
 
 /// A ticket or a lease of this process.
 #[derive(Debug)]
 enum Mine {
     Waits(Box<Waiter>),
-    Holds(Grant, Vec<File>),
+    Holds(Grant, Record, Vec<File>),
 }
 
 impl Local {
     /// The pool in a folder; it is looked at when something is asked.
     #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), folder: None, mine: BTreeMap::new(), pidns: Here::look().pidns }
+        Self { path: path.into(), folder: None, mine: BTreeMap::new(), here: Here::look() }
     }
 
     fn folder(&mut self) -> Result<Arc<Folder>, Trouble> {
@@ -101,8 +103,8 @@ impl Local {
         // Whoever is next finds the gate open.
         drop(gate);
         match step {
-            Step::Took(grant, files) => {
-                let waited = self.mine.insert(lease.to_owned(), Mine::Holds(grant.clone(), files));
+            Step::Took(grant, record, files) => {
+                let waited = self.mine.insert(lease.to_owned(), Mine::Holds(grant.clone(), record, files));
                 if let Some(Mine::Waits(waiter)) = waited {
                     waiter.go();
                 }
@@ -170,16 +172,17 @@ impl Leases for Local {
             return Err(Trouble::NotHere(format!("{:?} is no name of a lease", ticket.lease)));
         }
         let folder = self.folder()?;
-        let managed = folder.managed()?.gpus.len() as u64;
-        if managed == 0 {
+        let managed = folder.managed()?;
+        if managed.gpus.is_empty() {
             return Ok(Standing::Uninitialised);
-        }
-        if ticket.want == 0 || u64::from(ticket.want) > managed {
-            return Ok(Standing::Impossible { managed });
         }
         let us = std::process::id();
         let asked = u64::try_from(queue::now().as_millis()).unwrap_or_default();
         let record = Record::of(ticket, asked, (us, holder::start(us).unwrap_or_default()));
+        let fit = Wish::of(&record).fit(&managed) as u64;
+        if ticket.want == 0 || u64::from(ticket.want) > fit {
+            return Ok(Standing::Impossible { managed: fit });
+        }
         let gate = folder.enter();
         let waiter = Waiter::stand(&folder, record, ticket)?;
         self.mine.insert(ticket.lease.clone(), Mine::Waits(Box::new(waiter)));
@@ -218,10 +221,10 @@ impl Leases for Local {
 
     fn touch(&mut self, lease: &str, _: Duration, token: Option<u64>) -> Result<Standing, Trouble> {
         match self.mine.get(lease) {
-            Some(Mine::Holds(grant, _)) if token.is_some_and(|token| token != grant.token) => {
+            Some(Mine::Holds(grant, ..)) if token.is_some_and(|token| token != grant.token) => {
                 Ok(Standing::Ended("lost".to_owned()))
             }
-            Some(Mine::Holds(grant, _)) => Ok(Standing::Held(grant.clone())),
+            Some(Mine::Holds(grant, ..)) => Ok(Standing::Held(grant.clone())),
             _ => {
                 let folder = self.folder()?;
                 self.step(lease, &folder, folder.enter())
@@ -238,19 +241,39 @@ impl Leases for Local {
     /// it can be asked.
     fn release(&mut self, lease: &str, token: Option<u64>, _: (i32, u32)) -> Result<Released, Trouble> {
         match self.mine.get(lease) {
-            Some(Mine::Holds(grant, _)) if token.is_some_and(|token| token != grant.token) => {
+            Some(Mine::Holds(grant, ..)) if token.is_some_and(|token| token != grant.token) => {
                 Ok(Released::Lost)
             }
             Some(_) => {
                 self.mine.remove(lease);
                 Ok(Released::Done)
             }
-            None => keeper::release(&*self.folder()?, (lease, token), &self.pidns),
+            None => keeper::release(&*self.folder()?, (lease, token), &self.here.pidns),
         }
     }
 
     fn audit(&mut self) -> Result<Audit, Trouble> {
-        list::audit(&*self.folder()?, &self.pidns)
+        list::audit(&*self.folder()?, &self.here)
+    }
+
+    /// What is new is written into the record; the process that will keep it is told as `keeper`.
+    fn hand_on(
+        &mut self,
+        (lease, token): (&str, u64),
+        _: Duration,
+        about: &[(&'static str, String)],
+    ) -> Result<Standing, Trouble> {
+        let Some(Mine::Holds(grant, record, files)) = self.mine.get_mut(lease) else {
+            return Ok(Standing::Ended("unknown".to_owned()));
+        };
+        if grant.token != token {
+            return Ok(Standing::Ended("lost".to_owned()));
+        }
+        record.about.extend(about.iter().map(|(field, value)| ((*field).to_owned(), value.clone())));
+        for file in files {
+            record.write(file).map_err(|error| Trouble::file(&self.path, &error))?;
+        }
+        Ok(Standing::Held(grant.clone()))
     }
 
     /// The kernel has done it. Tickets of the dead are taken away.
@@ -264,135 +287,15 @@ impl Leases for Local {
         Ok(0)
     }
 
-    fn pass_on(&mut self, lease: &str) -> Result<(), Trouble> {
-        let Some(Mine::Holds(_, files)) = self.mine.get_mut(lease) else { return Ok(()) };
-        for file in files {
+    fn pass_on(&mut self, lease: &str) -> Result<Vec<RawFd>, Trouble> {
+        let Some(Mine::Holds(_, _, files)) = self.mine.get_mut(lease) else { return Ok(Vec::new()) };
+        for file in &mut *files {
             // Where so many descriptors are not allowed it keeps its number. The lock is that of both.
             if let Ok(high) = fcntl_dupfd_cloexec(&*file, ABOVE) {
                 *file = high.into();
             }
             fcntl_setfd(&*file, FdFlags::empty()).map_err(|error| folder::trouble(&self.path, error))?;
         }
-        Ok(())
-    }
-}
-
-/// Somebody who waits.
-#[derive(Debug)]
-struct Waiter {
-    place: Place,
-    record: Record,
-    want: usize,
-    /// Whoever does not wait needs no bell.
-    nonblock: bool,
-    stands: Stands,
-}
-
-/// Where he stands.
-#[derive(Debug)]
-enum Stands {
-    Nowhere,
-    Behind(Ahead),
-    First(Head),
-}
-
-/// What came of looking around.
-enum Step {
-    Took(Grant, Vec<File>),
-    Waits(u64),
-    Ended(&'static str),
-}
-
-impl Waiter {
-    fn stand(folder: &Arc<Folder>, record: Record, ticket: &Ticket) -> Result<Self, Trouble> {
-        let place = Place::stand(folder, &record)?;
-        Ok(Self {
-            place,
-            record,
-            want: ticket.want as usize,
-            nonblock: ticket.nonblock,
-            stands: Stands::Nowhere,
-        })
-    }
-
-    fn step(&mut self, folder: &Folder, gate: &Gate<'_>) -> Result<Step, Trouble> {
-        self.place.awake();
-        let names = queue::names(folder)?;
-        let Some(ours) = names.iter().position(|name| *name == self.place.name) else {
-            return Ok(Step::Ended("cancelled"));
-        };
-        for (before, name) in names[..ours].iter().enumerate().rev() {
-            if let Seen::Waits(file) = queue::look(folder, name) {
-                if !matches!(&self.stands, Stands::Behind(ahead) if ahead.is(name)) {
-                    let ahead = (!self.nonblock).then(|| Ahead::follow(name, file)).flatten();
-                    self.stands = ahead.map_or(Stands::Nowhere, Stands::Behind);
-                }
-                return Ok(Step::Waits(before as u64 + 1));
-            }
-        }
-        if !matches!(&self.stands, Stands::First(head) if head.is_current(folder)) {
-            let managed = folder.managed()?;
-            if self.want > managed.gpus.len() {
-                return Ok(Step::Ended("refused"));
-            }
-            self.stands = Stands::First(Head::open(folder, managed));
-        }
-        Ok(self.first(folder, gate))
-    }
-
-    fn first(&mut self, folder: &Folder, gate: &Gate<'_>) -> Step {
-        let Stands::First(head) = &mut self.stands else { return Step::Waits(0) };
-        let mut taken = head.take(folder, self.want);
-        // Somebody may have let go before we listened.
-        if taken.is_none() && !self.nonblock && head.listen() {
-            taken = head.take(folder, self.want);
-        }
-        let above = head.token;
-        taken.map_or(Step::Waits(0), |taken| self.took(gate, taken, above))
-    }
-
-    /// Only tries what there is, as the first.
-    fn hurry(&mut self, folder: &Folder, gate: &Gate<'_>) -> Option<Step> {
-        let Stands::First(head) = &mut self.stands else { return None };
-        let above = head.token;
-        head.take(folder, self.want).map(|taken| self.took(gate, taken, above))
-    }
-
-    /// Writes down who holds them, and leaves the queue.
-    fn took(&mut self, gate: &Gate<'_>, mut taken: Vec<take::Gpu>, above: u64) -> Step {
-        taken.sort_by_key(|gpu| gpu.id);
-        let token = gate.token(above);
-        let gpus: Vec<u32> = taken.iter().map(|gpu| gpu.id).collect();
-        let about = &mut self.record.about;
-        about.insert("gpus".to_owned(), gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
-        about.insert("tok".to_owned(), token.to_string());
-        about.insert("granted".to_owned(), queue::now().as_millis().to_string());
-        for gpu in &taken {
-            // A full disk keeps nobody from holding what he has locked.
-            let _ = self.record.write(&gpu.file);
-        }
-        if !self.place.leave() {
-            return Step::Ended("cancelled");
-        }
-        Step::Took(Grant { token, gpus }, taken.into_iter().map(|gpu| gpu.file).collect())
-    }
-
-    /// Has what he wanted; nobody waits until the rest is put away.
-    fn go(mut self: Box<Self>) {
-        if let Stands::First(head) = &mut self.stands
-            && let Some(bell) = head.bell.take()
-        {
-            bell.take_down(self);
-        }
-    }
-
-    /// Rests, and tells whether a GPU was let go.
-    fn rest(&mut self, at_most: Duration) -> bool {
-        match &mut self.stands {
-            Stands::Behind(ahead) => ahead.rest(at_most),
-            Stands::First(head) => return head.rest(at_most),
-            Stands::Nowhere => queue::rest(at_most),
-        }
-        false
+        Ok(files.iter().map(AsRawFd::as_raw_fd).collect())
     }
 }

@@ -16,7 +16,7 @@ use crate::audit::Lease;
 const LONGEST: usize = 1000;
 
 /// What is known of a lease or of a ticket.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) lease: String,
     pub(super) about: BTreeMap<String, String>,
@@ -32,6 +32,7 @@ impl Record {
         about.insert("prio".to_owned(), ticket.priority.to_string());
         about.insert("ttl_ms".to_owned(), ttl.to_string());
         about.insert("asked".to_owned(), asked.to_string());
+        about.insert("taker".to_owned(), keeper.0.to_string());
         about.insert("keeper".to_owned(), keeper.0.to_string());
         about.insert("keeper_start".to_owned(), keeper.1.to_string());
         Self { lease: ticket.lease.clone(), about }
@@ -63,9 +64,10 @@ impl Record {
 
     /// As `audit` tells it.
     pub(super) fn told(self, state: &str) -> Lease {
+        // The kernel forgets nobody; one for a time has a keeper who ends with it.
+        let expires = self.get("expires").and_then(|expires| expires.parse().ok()).unwrap_or(f64::INFINITY);
         let about = self.about.into_iter().map(|(field, value)| (field, value.into())).collect();
-        // The kernel forgets nobody, and keeps nobody.
-        Lease { lease: self.lease, state: state.to_owned(), expires: f64::INFINITY, about }
+        Lease { lease: self.lease, state: state.to_owned(), expires, about }
     }
 }
 

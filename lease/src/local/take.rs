@@ -1,5 +1,6 @@
 //! The first of the queue: he alone tries the GPUs, all that he wants or none.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::{Sender, channel};
@@ -20,10 +21,54 @@ const LATE: Duration = Duration::from_secs(1);
 /// Where this user has no bells left.
 const WITHOUT: Duration = Duration::from_millis(20);
 
-/// The first of the queue, with the files of all GPUs open.
+/// Which GPUs would do.
+#[derive(Debug, Default)]
+pub(super) struct Wish {
+    /// Any of these, and no other; where there are none, any.
+    among: BTreeSet<u32>,
+    /// These after the rest.
+    last: BTreeSet<u32>,
+}
+
+impl Wish {
+    pub(super) fn of(record: &Record) -> Self {
+        let ids = |field| {
+            record.get(field).unwrap_or_default().split(',').filter_map(|id| id.parse().ok()).collect()
+        };
+        Self { among: ids("among"), last: ids("last") }
+    }
+
+    fn fits(&self, id: u32) -> bool {
+        self.among.is_empty() || self.among.contains(&id)
+    }
+
+    /// How many would do.
+    pub(super) fn fit(&self, managed: &Managed) -> usize {
+        managed.gpus.iter().filter(|gpu| self.fits(gpu.id)).count()
+    }
+}
+
+/// What is kept for those who wait for particular GPUs and came before; who wants any goes behind them only for these.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    gpus: BTreeSet<u32>,
+    pub(super) tickets: u64,
+}
+
+impl Kept {
+    /// Keeps what somebody wants, unless all would do.
+    pub(super) fn add(&mut self, wish: &Wish) -> bool {
+        self.tickets += 1;
+        self.gpus.extend(&wish.among);
+        !wish.among.is_empty()
+    }
+}
+
+/// The first of the queue, with the files of all GPUs open that would do.
 #[derive(Debug)]
 pub(super) struct Head {
     managed: Managed,
+    pub(super) kept: Kept,
     /// Those first that nobody was given for the longest time; as long as we are the first nobody is given any.
     gpus: Vec<Gpu>,
     /// The highest in the records: as long as we are the first no higher one is written.
@@ -41,16 +86,18 @@ pub(super) struct Gpu {
 }
 
 impl Head {
-    pub(super) fn open(folder: &Folder, managed: Managed) -> Self {
+    pub(super) fn open(folder: &Folder, managed: Managed, wish: &Wish) -> Self {
         let open = |gpu: &folder::Gpu| {
             let (file, found) = folder.gpu(gpu.id, OFlags::RDWR).ok()?;
             Some(Gpu { id: gpu.id, file, found })
         };
-        let mut gpus: Vec<Gpu> = managed.gpus.iter().filter_map(open).collect();
-        gpus.sort_by_key(|gpu| (gpu.found.st_mtime, gpu.found.st_mtime_nsec, gpu.id));
+        let fits = managed.gpus.iter().filter(|gpu| wish.fits(gpu.id));
+        let mut gpus: Vec<Gpu> = fits.filter_map(open).collect();
+        let given = |gpu: &Gpu| (gpu.found.st_mtime, gpu.found.st_mtime_nsec);
+        gpus.sort_by_key(|gpu| (wish.last.contains(&gpu.id), given(gpu), gpu.id));
         let token =
             gpus.iter().filter_map(|gpu| Record::read(&gpu.file)?.number("tok")).max().unwrap_or_default();
-        Self { managed, gpus, token, bell: None, pause: SOON }
+        Self { managed, kept: Kept::default(), gpus, token, bell: None, pause: SOON }
     }
 
     /// Whether these are the GPUs that are handed out.
@@ -65,7 +112,8 @@ impl Head {
             if taken.len() == want {
                 break;
             }
-            if flock(&gpu.file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let may = !self.kept.gpus.contains(&gpu.id);
+            if may && flock(&gpu.file, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 taken.push(place);
             }
         }
