@@ -40,18 +40,24 @@ pub struct Leasing {
     ask: Sender<u64>,
     answers: Receiver<Answer>,
     patience: Duration,
+    /// How the beat before went, and what was logged last.
+    before: Option<Fault>,
+    said: Option<Fault>,
 }
 
 /// What came for one beat.
 struct Answer {
     seq: u64,
-    outcome: Result<Told, Fault>,
+    outcome: Result<Told, Down>,
 }
 
 struct Told {
     leases: Leases,
     took: Duration,
 }
+
+/// Why nothing came, and in words.
+struct Down(Fault, String);
 
 impl Leasing {
     /// Starts the thread that asks; it has not asked yet.
@@ -63,20 +69,34 @@ impl Leasing {
         let (answer, answers) = channel();
         let patience = settings.deadline / PATIENCE_PART;
         let node = Node::look(&settings.procfs, settings.namespace);
-        let mut asker = Asker { settings, node, pool: None, said: None };
+        let mut asker = Asker { settings, node, pool: None };
         thread::Builder::new().name("leases".into()).spawn(move || asker.run(&asked, &answer))?;
-        Ok(Self { look, ask, answers, patience })
+        Ok(Self { look, ask, answers, patience, before: None, said: None })
     }
 
     /// What came for this beat; what came for others is let go.
-    fn answer(&self, seq: u64) -> Result<Told, Fault> {
+    fn answer(&self, seq: u64) -> Result<Told, Down> {
         let until = now() + self.patience;
         while let Ok(answer) = self.answers.recv_timeout(until.saturating_duration_since(now())) {
             if answer.seq == seq {
                 return answer.outcome;
             }
         }
-        Err(Fault::Timeout)
+        Err(Down(Fault::Timeout, "Redis is late".to_owned()))
+    }
+
+    /// Logs a change of state, once, and only where it lasts: a busy machine is late now and then.
+    fn say(&mut self, down: Option<&Down>) {
+        let fault = down.map(|Down(fault, _)| *fault);
+        let lasts = std::mem::replace(&mut self.before, fault) == fault;
+        if !lasts || self.said == fault {
+            return;
+        }
+        match down {
+            Some(Down(_, words)) => tracing::warn!("leases are not read: {words}"),
+            None => tracing::info!("leases are read again"),
+        }
+        self.said = fault;
     }
 }
 
@@ -85,13 +105,15 @@ impl Look for Leasing {
         // It has ended where this fails, and so no answer comes.
         let _ = self.ask.send(seq);
         let mut sample = self.look.look(seq)?;
-        let state = match self.answer(seq) {
+        let answer = self.answer(seq);
+        self.say(answer.as_ref().err());
+        let state = match answer {
             Ok(Told { mut leases, took }) => {
                 leases.boot_ms = u64::try_from(sample.at.boot.as_millis()).unwrap_or(u64::MAX);
                 sample.leases = Some(leases);
                 SourceState::up(took)
             }
-            Err(fault) => SourceState::down(fault),
+            Err(Down(fault, _)) => SourceState::down(fault),
         };
         sample.sources.insert(Source::Redis, state);
         Some(sample)
@@ -103,7 +125,6 @@ struct Asker {
     settings: Settings,
     node: Node,
     pool: Option<Pool>,
-    said: Option<String>,
 }
 
 impl Asker {
@@ -118,17 +139,15 @@ impl Asker {
         }
     }
 
-    fn outcome(&mut self, began: Instant) -> Result<Told, Fault> {
+    fn outcome(&mut self, began: Instant) -> Result<Told, Down> {
         match self.ask() {
             Ok(audit) => {
                 let took = now().saturating_duration_since(began);
-                self.say(None);
                 Ok(Told { leases: audit.leases(&self.node, Duration::ZERO), took })
             }
             Err(trouble) => {
-                self.say(Some(trouble.to_string()));
                 let late = now().saturating_duration_since(began) >= self.settings.deadline;
-                Err(if late { Fault::Timeout } else { fault(&trouble) })
+                Err(Down(if late { Fault::Timeout } else { fault(&trouble) }, trouble.to_string()))
             }
         }
     }
@@ -144,16 +163,6 @@ impl Asker {
         self.pool = Some(pool);
         Ok(audit)
     }
-
-    /// Logs a change of state, once.
-    fn say(&mut self, words: Option<String>) {
-        match &words {
-            _ if self.said == words => {}
-            Some(words) => tracing::warn!("leases are not read: {words}"),
-            None => tracing::info!("leases are read again"),
-        }
-        self.said = words;
-    }
 }
 
 const fn fault(trouble: &Trouble) -> Fault {
@@ -161,5 +170,71 @@ const fn fault(trouble: &Trouble) -> Fault {
         Trouble::Unreachable { .. } => Fault::Unreachable,
         Trouble::Denied(_) => Fault::NotPermitted,
         _ => Fault::Error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use bailiff_snapshot::{Driver, Gaps, Moment};
+
+    use super::*;
+
+    /// Sees nothing, at once.
+    struct Blind;
+
+    impl Look for Blind {
+        fn look(&mut self, seq: u64) -> Option<Sample> {
+            Some(Sample {
+                seq,
+                at: Moment { wall: Duration::ZERO, boot: Duration::from_secs(seq) },
+                took: Duration::ZERO,
+                interval: Duration::ZERO,
+                boot_id: None,
+                namespace: PidNamespace::Unknown,
+                sources: BTreeMap::new(),
+                driver: Driver::default(),
+                gpus: Vec::new(),
+                processes: BTreeMap::new(),
+                relatives: None,
+                groups: BTreeMap::new(),
+                openers: None,
+                leases: None,
+                gaps: Gaps::default(),
+                workers_left_behind: 0,
+            })
+        }
+    }
+
+    #[test]
+    fn a_beat_takes_only_the_answer_that_came_for_it() {
+        let (ask, asked) = channel();
+        let (answer, answers) = channel();
+        let mut leasing = Leasing {
+            look: Box::new(Blind),
+            ask,
+            answers,
+            patience: Duration::ZERO,
+            before: None,
+            said: None,
+        };
+        let told = |seq| Answer {
+            seq,
+            outcome: Ok(Told { leases: Leases::default(), took: Duration::from_millis(seq) }),
+        };
+        let mut look = |seq, came: Vec<Answer>| {
+            for came in came {
+                answer.send(came).expect("somebody listens");
+            }
+            let sample = leasing.look(seq).expect("it can look");
+            (sample.sources[&Source::Redis].fault, sample.leases.map(|leases| leases.boot_ms))
+        };
+        assert_eq!(look(1, vec![]), (Some(Fault::Timeout), None), "it is late");
+        assert_eq!(look(2, vec![told(1)]), (Some(Fault::Timeout), None), "what is late is not new");
+        assert_eq!(look(3, vec![told(2), told(3)]), (None, Some(3000)));
+        let refused = Answer { seq: 4, outcome: Err(Down(Fault::NotPermitted, "no".to_owned())) };
+        assert_eq!(look(4, vec![refused]), (Some(Fault::NotPermitted), None));
+        assert_eq!(asked.try_iter().collect::<Vec<_>>(), [1, 2, 3, 4]);
     }
 }

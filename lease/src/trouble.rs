@@ -106,6 +106,7 @@ mod tests {
             ("redsi://bob:secret@host:1/0", "redsi://…@host:1/0"),
             ("bob:s@cret@host", "…@host"),
             ("redsi://host", "redsi://host"),
+            ("redis+unix:///x?db=y&pass=p@ss", "redis+unix://…"),
             ("nonsense", "nonsense"),
         ] {
             assert_eq!(Trouble::address(text), Trouble::Address(shown.to_owned()));

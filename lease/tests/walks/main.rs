@@ -179,19 +179,22 @@ impl Walk {
         match self.dead.pop_front() {
             Some(Dead::Lease(lease)) => drop(self.agent.ask(&call(Op::Kill, &[&lease, "dead"]))),
             Some(Dead::Legacy(pid)) => {
-                let busy = |client: &mut Client| match client {
-                    Client::Legacy(client) => client.runnable(),
-                    Client::Ours(_) => false,
-                };
-                if self.clients.values_mut().any(busy) {
-                    // Whoever is between his pop and his record looks just like one that is lost.
+                if !self.resolve(|recorded| recorded.is_empty() || recorded == pid) {
                     self.dead.push_back(Dead::Legacy(pid));
-                } else {
-                    self.resolve(|recorded| recorded.is_empty() || recorded == pid);
                 }
             }
             None => {}
         }
+    }
+
+    /// A client of GPU.py's is between two of its commands: what it has popped and not recorded looks just like what is
+    /// lost.
+    fn busy(&mut self) -> bool {
+        let busy = |client: &mut Client| match client {
+            Client::Legacy(client) => client.runnable(),
+            Client::Ours(_) => false,
+        };
+        self.clients.values_mut().any(busy)
     }
 
     /// Nobody can go on: what is withheld is looked at, and what is nowhere.
@@ -226,9 +229,14 @@ impl Walk {
         }
     }
 
-    /// Puts back what nobody holds, where its record says nothing else.
-    fn resolve(&mut self, dead: impl Fn(&str) -> bool) {
+    /// Puts back what nobody holds, where its record says nothing else. What is put back may wake a client of GPU.py's,
+    /// and then the rest waits until it has recorded itself. Tells whether all were looked at.
+    fn resolve(&mut self, dead: impl Fn(&str) -> bool) -> bool {
         for id in self.world.ids.clone() {
+            self.settle();
+            if self.busy() {
+                return false;
+            }
             let recorded = self.recorded(&id);
             if self.world.holders[&id].is_empty() && dead(&recorded) {
                 let how = self.agent.ask(&call(Op::Resolve, &[&id, &recorded, "3600"])).text();
@@ -237,6 +245,7 @@ impl Walk {
                 }
             }
         }
+        true
     }
 
     /// All die and are noticed: everything is idle again, once.
