@@ -169,7 +169,7 @@ fn any_lives(processes: &str) -> Life {
 }
 
 /// When a process that is there started; none of one that has ended, though its parent has not asked yet.
-fn start(pid: u32) -> Option<u64> {
+pub(crate) fn start(pid: u32) -> Option<u64> {
     let stat = stated(&Path::new("/proc").join(pid.to_string()))?;
     (!matches!(stat.state, State::Zombie | State::Dead)).then_some(stat.key.start_ticks)
 }

@@ -7,7 +7,9 @@
 pub mod audit;
 pub mod health;
 pub mod holder;
+mod leases;
 pub mod legacy;
+mod local;
 pub mod log;
 mod pool;
 mod scripts;
@@ -15,6 +17,8 @@ pub mod told;
 mod trouble;
 mod wait;
 
+pub use leases::Leases;
+pub use local::Local;
 pub use pool::{Extended, Grant, Init, Pool, Released, Standing, Ticket, check};
 pub use scripts::Op;
 pub use trouble::Trouble;

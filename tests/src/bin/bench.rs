@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use end_to_end::bench::enforcer::Court;
 use end_to_end::bench::leases::Counter;
 use end_to_end::bench::load::Load;
+use end_to_end::bench::local::Locks;
 use end_to_end::bench::peers::{self, Program};
 use end_to_end::leases::pool;
 
@@ -16,7 +17,8 @@ const SCRAPES: usize = 300;
 fn main() {
     // `bench enforcer` is that part alone.
     let part = std::env::args().nth(1);
-    let parts = [("exporter", exporter as fn()), ("enforcer", enforcer), ("leases", leases)];
+    let parts =
+        [("exporter", exporter as fn()), ("enforcer", enforcer), ("leases", leases), ("locks", locks)];
     for (_, run) in parts.into_iter().filter(|(name, _)| part.as_deref().is_none_or(|part| part == *name)) {
         run();
     }
@@ -46,6 +48,28 @@ fn leases() {
             "wake of {waiters:>2} waiters: {:>5.0} us, LPUSH to BRPOP alone {:.0} us: {:.1}x",
             ours * 1e3,
             bare * 1e3,
+            ours / bare
+        );
+    }
+}
+
+/// The same without a server: from the end of one to the lock of the next, beside a bare bell and lock.
+fn locks() {
+    const TIMES: usize = 200;
+    let locks = Locks::new();
+    let median = |mut took: Vec<Duration>| {
+        took.sort_unstable();
+        millis(took[took.len() / 2]) * 1e3
+    };
+    for waiters in [1, 50] {
+        let (mut bare, mut ours) = (Vec::new(), Vec::new());
+        while ours.len() < TIMES {
+            bare.push(locks.bare());
+            ours.extend(locks.ours(waiters));
+        }
+        let (bare, ours) = (median(bare), median(ours));
+        println!(
+            "local wake of {waiters:>2} waiters: {ours:>5.0} us, inotify and flock alone {bare:.0} us: {:.1}x",
             ours / bare
         );
     }
