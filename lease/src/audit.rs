@@ -17,6 +17,20 @@ pub struct Audit {
     pub leases: Vec<Lease>,
     /// Tickets, in the order in which they will be served.
     pub queue: Vec<String>,
+    /// Agents of nodes that are there.
+    #[serde(default)]
+    pub agents: Vec<Agent>,
+}
+
+/// A node's agent, which looks after the dead of its PID namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Agent {
+    /// Its host.
+    pub host: String,
+    /// Which boot of it.
+    pub boot: String,
+    /// The PID namespace.
+    pub pidns: String,
 }
 
 /// One managed GPU.
@@ -49,6 +63,9 @@ pub struct Record {
     pub time: String,
     /// The lease, where it is one of ours.
     pub lease: Option<String>,
+    /// What a node's agent saw of whoever wrote it, or an earlier one.
+    #[serde(default)]
+    pub seen: Option<String>,
 }
 
 /// A lease or a ticket.

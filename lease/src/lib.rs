@@ -6,11 +6,14 @@
 
 pub mod audit;
 pub mod holder;
+pub mod legacy;
 mod pool;
+mod reap;
 mod scripts;
 mod trouble;
 mod wait;
 
 pub use pool::{Grant, Init, Pool, Released, Standing, Ticket};
+pub use reap::{Back, End, Ended, START};
 pub use scripts::Op;
 pub use trouble::Trouble;
