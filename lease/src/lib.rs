@@ -8,6 +8,7 @@ pub mod audit;
 pub mod holder;
 mod pool;
 mod scripts;
+pub mod told;
 mod trouble;
 mod wait;
 

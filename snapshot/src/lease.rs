@@ -142,7 +142,10 @@ pub struct Held {
     /// The process that holds it, where it is of this boot and PID namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<ProcessKey>,
-    /// Whether that process lives. Processes that it started may outlive it, and have the lease then.
+    /// Those who may have it beside him by GPU.py's rules: the shells that he is a part of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub chain: Vec<ProcessKey>,
+    /// Whether that process, or one of these, lives. Processes that it started may outlive it, and have the lease then.
     pub alive: Truth,
 }
 

@@ -126,7 +126,8 @@ impl Held {
     /// Whether a process belongs to it: it holds it, descends from the holder, or says so.
     #[must_use]
     pub fn has(&self, kin: &Kin<'_>) -> Truth {
-        if self.holder.is_some_and(|holder| kin.line().any(|key| key == holder)) {
+        let holds = |key| self.holder == Some(key) || self.chain.contains(&key);
+        if kin.line().any(holds) {
             return Truth::True;
         }
         match kin.claim {
