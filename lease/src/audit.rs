@@ -20,6 +20,15 @@ pub struct Audit {
     /// Agents of nodes that are there.
     #[serde(default)]
     pub agents: Vec<Agent>,
+    /// What the scripts have counted: `event:NAME`, `wait:BOUND`, and all waits together as `waited`.
+    #[serde(default)]
+    pub counts: BTreeMap<String, String>,
+    /// The bounds of the waits that are counted, milliseconds.
+    #[serde(default)]
+    pub waits_ms: Vec<u64>,
+    /// Redis writes down what it does.
+    #[serde(default)]
+    pub append_only: Option<bool>,
 }
 
 /// A node's agent, which looks after the dead of its PID namespace.
@@ -73,7 +82,8 @@ pub struct Record {
 pub struct Lease {
     /// Its name.
     pub lease: String,
-    /// `waiting` or `held`.
+    /// `waiting` or `held`; empty where somebody has deleted it.
+    #[serde(default)]
     pub state: String,
     /// When it is forgotten unless it is renewed, in milliseconds since the Unix epoch.
     pub expires: f64,

@@ -10,6 +10,7 @@ pub mod legacy;
 mod pool;
 mod reap;
 mod scripts;
+pub mod told;
 mod trouble;
 mod wait;
 

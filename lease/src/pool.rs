@@ -258,8 +258,10 @@ impl Pool {
     /// # Errors
     /// Where there is no answer.
     pub fn audit(&mut self) -> Result<Audit, Trouble> {
-        let text: String = self.call(Op::Audit, &[])?;
-        serde_json::from_str(&text).map_err(|error| Trouble::Strange(error.to_string()))
+        // Commands and names are whatever bytes their owners like.
+        let text: Vec<u8> = self.call(Op::Audit, &[])?;
+        serde_json::from_str(&String::from_utf8_lossy(&text))
+            .map_err(|error| Trouble::Strange(error.to_string()))
     }
 }
 

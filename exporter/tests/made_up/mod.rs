@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::{
-    About, Answer, BootId, ComputeMode, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gap, Gaps,
-    GpuId, GpuSample, Io, Kinds, Memory, MigIds, Moment, Opener, Openers, PidNamespace, Place, ProcessKey,
-    Reading, Sample, Seen, Snapshot, Source, SourceState, State, Telemetry, UtilSample,
+    About, Answer, BootId, Claim, ComputeMode, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gap,
+    Gaps, GpuId, GpuSample, Io, Kinds, Memory, MigIds, Moment, Opener, Openers, PidNamespace, Place,
+    ProcessKey, Reading, Sample, Seen, Snapshot, Source, SourceState, State, Telemetry, UtilSample,
 };
 
 pub(crate) const GIB: u64 = 1 << 30;
@@ -35,6 +35,7 @@ pub(crate) fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Se
         relatives: None,
         groups: BTreeMap::new(),
         openers: None,
+        leases: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
     }
@@ -110,6 +111,8 @@ pub(crate) fn facts(pid: u32, user: &str, comm: &str) -> Facts {
         workload: Some(format!("tree:{pid}@7")),
         exe: Some("/usr/bin/python3.13".into()),
         role: None,
+        claim: Claim::Unread,
+        ancestors: None,
     }
 }
 

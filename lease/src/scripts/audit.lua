@@ -20,7 +20,7 @@ for _, id in ipairs(call('LRANGE', MANAGED, 0, -1)) do
   })
 end
 for _, lease in ipairs(call('ZRANGE', EXPIRY, 0, -1)) do
-  local about = hash(lease_key(lease))
+  local about = kind_of(lease_key(lease)) == 'hash' and hash(lease_key(lease)) or {}
   about.lease, about.expires = lease, tonumber(call('ZSCORE', EXPIRY, lease))
   leases[#leases + 1] = cjson.encode(about)
 end
@@ -31,7 +31,11 @@ for host, about in pairs(hash(AGENTS)) do
   local till, boot, pidns = string.match(about, '^(%d+) (%S*) (%S*)$')
   if till and tonumber(till) >= now then agents[#agents + 1] = cjson.encode({ host = host, boot = boot, pidns = pidns }) end
 end
+local counts = kind_of(COUNTS) == 'hash' and hash(COUNTS) or {}
+local append_only = string.match(call('INFO', 'persistence'), 'aof_enabled:(%d)')
 -- An empty table would be encoded as an object.
 local function list(parts) return '[' .. table.concat(parts, ',') .. ']' end
 return '{"now":' .. string.format('%.0f', now) .. ',"barrier":' .. (call('HGET', META, 'barrier') or 'null') .. ',"gpus":' .. list(gpus)
-  .. ',"leases":' .. list(leases) .. ',"queue":' .. list(queue) .. ',"agents":' .. list(agents) .. '}'
+  .. ',"leases":' .. list(leases) .. ',"queue":' .. list(queue) .. ',"agents":' .. list(agents)
+  .. ',"counts":' .. cjson.encode(counts) .. ',"waits_ms":' .. cjson.encode(WAITS)
+  .. ',"append_only":' .. (append_only and tostring(append_only == '1') or 'null') .. '}'

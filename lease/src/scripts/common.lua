@@ -11,11 +11,16 @@ local POT, BAR, QUAR, LOG, UUIDS = ours .. 'POT', ours .. 'BAR', ours .. 'QUAR',
 -- What a node's agent knows: who of GPU.py's clients took an id, and until when an agent of which host is there.
 local SEEN, AGENTS = ours .. 'SEEN', ours .. 'AGENTS'
 
+-- What has happened so far, counted: events, and how long those who were granted something had waited.
+local COUNTS = ours .. 'COUNTS'
+
 local MOST_EVENTS = 10000
 -- How long a record is kept after its end, so that a late retry is answered.
 local REMEMBERED = 3600000
 -- A wake-up that nobody took.
 local WAKE_KEPT = 60000
+-- Waits are counted up to each of these.
+local WAITS = { 10, 100, 1000, 10000, 60000, 600000, 3600000, 21600000, 86400000 }
 
 local call = redis.call
 local time = call('TIME')
@@ -63,8 +68,23 @@ local function event(offset, text)
   call('LTRIM', EVENTS, 0, MOST_EVENTS - 1)
 end
 
+-- Nothing depends on it, so nothing fails with it.
+local function count(what, by)
+  redis.pcall('HINCRBY', COUNTS, what, by)
+end
+
+local function count_wait(waited)
+  local bound = 'longer'
+  for place = #WAITS, 1, -1 do
+    if waited <= WAITS[place] then bound = WAITS[place] end
+  end
+  count('wait:' .. bound, 1)
+  count('waited', math.max(waited, 0))
+end
+
 -- An entry of ours.
 local function note(what, ...)
+  count('event:' .. what, 1)
   call('XADD', LOG, 'MAXLEN', '~', MOST_EVENTS, '*', 'event', what, ...)
 end
 
@@ -122,7 +142,7 @@ end
 -- Gives a ticket its GPUs. It must say soon that it knows.
 local function grant(lease, ids)
   local token = call('HINCRBY', META, 'tok', 1)
-  local about = call('HMGET', lease_key(lease), 'pid', 'offset', 'ack_ms')
+  local about = call('HMGET', lease_key(lease), 'pid', 'offset', 'ack_ms', 'asked')
   for _, id in ipairs(ids) do
     call('LREM', IDLE, 0, id)
     call('LREM', BAR, 0, id)
@@ -135,6 +155,8 @@ local function grant(lease, ids)
   call('ZREM', QUEUE, lease)
   call('ZADD', EXPIRY, now + (tonumber(about[3]) or 10000), lease)
   note('grant', 'lease', lease, 'tok', token, 'gpus', text)
+  local asked = tonumber(about[4] or '')
+  if asked then count_wait(now - asked) end
   call('DEL', wake_key(lease))
   call('LPUSH', wake_key(lease), token .. ':' .. text)
   call('PEXPIRE', wake_key(lease), WAKE_KEPT)

@@ -20,6 +20,7 @@ if state == 'waiting' then
   if about[1] ~= 'held' then return { about[1], '', '' } end
   call('ZADD', EXPIRY, now + ttl, lease)
 end
+if token ~= '' then call('HSET', lease_key(lease), 'renewed', now) end
 local taken = {}
 for id in each(about[3]) do
   local kind = kind_of(gpu_key(id))

@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::workload::{Home, Node};
 use bailiff_snapshot::{
-    Facts, Fault, Gap, Gaps, Io, Moment, Openers, Place, ProcessKey, Relative, Role, Seen, redact,
+    Claim, Facts, Fault, Gap, Gaps, Io, Moment, Openers, Place, ProcessKey, Relative, Role, Seen, redact,
 };
 
 use super::files::{Folder, Kept, Missing};
@@ -278,6 +278,8 @@ impl Processes {
             workload: None,
             exe: known.exe.clone(),
             role: known.role,
+            claim: Claim::Unread,
+            ancestors: None,
         })
     }
 }
