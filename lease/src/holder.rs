@@ -90,6 +90,11 @@ impl Here {
             // By GPU.py's rules it outlives whoever took it.
             return Some(Life::Unknown);
         }
+        self.place(lease)
+    }
+
+    /// What is known by where it was taken.
+    fn place(&self, lease: &Lease) -> Option<Life> {
         let same = |field: &str, ours: &str| !ours.is_empty() && lease.get(field) == Some(ours);
         if !same("host", &self.host) {
             return Some(Life::Elsewhere);
@@ -98,6 +103,24 @@ impl Here {
             return Some(Life::Dead);
         }
         (!same("boot", &self.boot) || !same("pidns", &self.pidns)).then_some(Life::Unknown)
+    }
+
+    /// Whether somebody lives whom a lease names that plays by GPU.py's rules: who took it, and those above him
+    /// (`chain`).
+    #[must_use]
+    pub fn look_at_line(&self, lease: &Lease) -> Life {
+        if let Some(life) = self.place(lease) {
+            return life;
+        }
+        let key = |(pid, start): (&str, &str)| {
+            Some(ProcessKey { pid: pid.parse().ok()?, start_ticks: start.parse().ok()? })
+        };
+        let holder = lease.get("pid").zip(lease.get("start"));
+        let above = lease.get("chain").unwrap_or_default().split(',').filter_map(|one| one.split_once(':'));
+        if holder.into_iter().chain(above).filter_map(key).any(lives) {
+            return Life::Alive;
+        }
+        if self.everybody { Life::Dead } else { Life::Unknown }
     }
 
     fn look_here(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {

@@ -1,6 +1,9 @@
 //! Ends of leases that their holders do not tell of: by whoever meets the dead, and by the agent of a node, who knows more.
 
+use std::net::IpAddr;
 use std::time::Duration;
+
+use redis::ConnectionAddr;
 
 use crate::audit::{Agent, Audit, Lease};
 use crate::holder::{Here, Life};
@@ -55,6 +58,18 @@ impl Back {
 }
 
 impl Pool {
+    /// Whether the server is on this host.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match self.client.get_connection_info().addr() {
+            ConnectionAddr::Unix(_) => true,
+            ConnectionAddr::Tcp(host, _) => {
+                host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+            }
+            _ => false,
+        }
+    }
+
     /// Ends a lease or a ticket. GPUs of it that are `busy` are withheld until [`Self::clear`].
     ///
     /// # Errors

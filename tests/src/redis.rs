@@ -4,6 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::wait::until;
@@ -35,6 +36,26 @@ impl Redis {
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("redis.sock")
+    }
+
+    /// It answers nobody until [`Self::go_on`].
+    ///
+    /// # Panics
+    /// Where it cannot be stopped.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// It answers again.
+    ///
+    /// # Panics
+    /// Where it has ended.
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
     }
 
     /// As a client writes it.
