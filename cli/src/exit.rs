@@ -42,6 +42,11 @@ impl Failure {
         Self { code: 4, why: why.into() }
     }
 
+    /// The lease was lost (`EX_IOERR`), and the command with it.
+    pub(crate) fn lost(why: impl Into<String>) -> Self {
+        Self { code: 74, why: why.into() }
+    }
+
     /// Ended by a signal.
     pub(crate) fn signalled(number: i32) -> Self {
         Self { code: u8::try_from(128 + number).unwrap_or(255), why: String::new() }

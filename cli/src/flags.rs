@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// GPUs under a lease.
 #[derive(Debug, Parser)]
@@ -27,22 +28,30 @@ pub(crate) enum Command {
 pub(crate) enum Lease {
     /// Runs a command on GPUs that nobody else has, and frees them when all that it started has ended
     Run(Run),
-    /// Takes GPUs for a process; they are freed when it ends
+    /// Takes GPUs for a process, or for a time; they are freed when it ends
     Acquire(Acquire),
+    /// Takes a GPU for a process that runs on it already
+    Adopt(Adopt),
     /// Gives GPUs back
     Release(Release),
+    /// Lets a lease that has an end of its own last longer
+    Extend(Extend),
     /// Lists the GPUs, who has them and who waits
     List(List),
+    /// Lists who waits, in the order in which they will be served
+    Queue(List),
+    /// Tells what happened: who was given what, and what became of it
+    Log(Log),
     /// Begins a pool: says which GPUs are handed out
     Init(Init),
     /// Frees what the dead of this machine held
-    Reap(Pool),
+    Reap(Reap),
 }
 
 /// Where leases are kept.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Pool {
-    /// Redis, as `redis://HOST:PORT/DB` or `redis+unix:///PATH`.
+    /// Redis, as `redis://USER:PASSWORD@HOST:PORT/DB`, `rediss://` with TLS, or `redis+unix:///PATH`.
     #[arg(
         long,
         env = "LEASE_REDIS_URL",
@@ -59,15 +68,36 @@ pub(crate) struct Pool {
 /// What is asked for.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Ask {
-    /// How many GPUs; all or none.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) gpus: u32,
+    /// How many GPUs; all or none. One, unless --gpu names some.
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) gpus: Option<u32>,
+    /// These, by number or UUID, such as 0,1; all of them, or with -n so many of them.
+    #[arg(long, value_name = "LIST")]
+    pub(crate) gpu: Option<String>,
     /// Waits no longer than this, such as 30m.
-    #[arg(long, value_name = "TIME", conflicts_with = "nonblock")]
-    pub(crate) wait: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "nonblock")]
+    pub(crate) wait: Option<Duration>,
     /// Does not wait.
     #[arg(long)]
     pub(crate) nonblock: bool,
+    /// Before those of a lower one, -100 to 100; above 0 is for root.
+    #[arg(long, value_name = "P", default_value_t = 0, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-100..=100))]
+    pub(crate) priority: i32,
+    /// A word for others, who see it in `list`.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+    /// The job that it is for.
+    #[arg(long, value_name = "ID", env = "SLURM_JOB_ID", hide_env = true)]
+    pub(crate) job: Option<String>,
+    /// The exporter's stream: of idle GPUs, those that nobody uses anyway are taken first.
+    #[arg(
+        long,
+        env = "BAILIFF_STREAM",
+        value_name = "PATH",
+        default_value = "/run/bailiff/stream.sock",
+        hide_env = true
+    )]
+    pub(crate) stream: PathBuf,
     #[command(flatten)]
     pub(crate) pool: Pool,
 }
@@ -77,9 +107,38 @@ pub(crate) struct Ask {
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) ask: Ask,
+    /// The command is told to end after this time, such as 4h, and killed after a grace.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) max_time: Option<Duration>,
+    /// What becomes of the command where somebody else got its GPUs.
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = OnLost::Warn)]
+    pub(crate) on_lost: OnLost,
+    /// Between the request to end and the kill of all that is left.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "10s")]
+    pub(crate) grace: Duration,
+    /// The lease is renewed so often; after a minute without, others may take the holder for lost.
+    #[arg(long, value_name = "TIME", value_parser = beat, default_value = "20s")]
+    pub(crate) renew: Duration,
+    /// Names GPUs by number, for programs that understand no UUIDs.
+    #[arg(long)]
+    pub(crate) index: bool,
+    /// The driver's library, which is asked whether numbers still mean the same.
+    #[arg(long, value_name = "PATH", default_value = "libnvidia-ml.so.1")]
+    pub(crate) nvml_library: PathBuf,
     /// The command and its arguments, after `--`.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// What becomes of a command whose lease was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    /// It goes on, and it is said.
+    Warn,
+    /// It is told to end, and killed after a grace.
+    Term,
+    /// It is killed.
+    Kill,
 }
 
 /// Takes GPUs.
@@ -87,17 +146,68 @@ pub(crate) struct Run {
 pub(crate) struct Acquire {
     #[command(flatten)]
     pub(crate) ask: Ask,
-    /// For this process; its end frees them. Without this for the one that runs this command.
-    #[arg(long = "for", value_name = "PID")]
+    /// For this process, whose end frees them. Without this, for the shell or script that runs this command.
+    #[arg(long = "for", value_name = "PID", conflicts_with = "duration")]
     pub(crate) holder: Option<u32>,
+    /// For so long, such as 2h, whoever lives or dies.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) duration: Option<Duration>,
+    /// What is printed.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Env)]
+    pub(crate) format: Format,
+}
+
+/// How a grant is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Lines for a shell: eval "$(bailiff lease acquire)".
+    Env,
+    /// The numbers of the GPUs, 0,3.
+    Ids,
+    /// Their UUIDs.
+    Uuid,
+    /// An object, as list --json has it.
+    Json,
+}
+
+/// Takes a GPU for whom has it.
+#[derive(Debug, Args)]
+pub(crate) struct Adopt {
+    /// The GPUs that it runs on, by number or UUID, such as 3 or 0,1.
+    #[arg(long, value_name = "LIST")]
+    pub(crate) gpu: String,
+    /// The process; its end frees them.
+    #[arg(long, value_name = "PID")]
+    pub(crate) pid: u32,
+    #[command(flatten)]
+    pub(crate) pool: Pool,
 }
 
 /// Gives GPUs back.
 #[derive(Debug, Args)]
 pub(crate) struct Release {
     /// The lease, as acquire printed it.
-    #[arg(value_name = "LEASE", env = "BAILIFF_LEASE_ID")]
+    #[arg(value_name = "LEASE", env = "BAILIFF_LEASE_ID", required_unless_present_any = ["gpu", "mine"])]
+    pub(crate) lease: Option<String>,
+    /// The lease of this GPU, by number or UUID.
+    #[arg(long, value_name = "GPU", conflicts_with = "mine")]
+    pub(crate) gpu: Option<String>,
+    /// All that you have taken with `acquire` and `adopt` on this machine.
+    #[arg(long)]
+    pub(crate) mine: bool,
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+}
+
+/// Gives more time.
+#[derive(Debug, Args)]
+pub(crate) struct Extend {
+    /// The lease, as acquire printed it.
+    #[arg(value_name = "LEASE")]
     pub(crate) lease: String,
+    /// It ends so long from now, such as 2h.
+    #[arg(value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) span: Duration,
     #[command(flatten)]
     pub(crate) pool: Pool,
 }
@@ -106,6 +216,22 @@ pub(crate) struct Release {
 #[derive(Debug, Args)]
 pub(crate) struct List {
     /// Prints JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+}
+
+/// Tells what happened.
+#[derive(Debug, Args)]
+pub(crate) struct Log {
+    /// Goes on with what happens from now on.
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// So many events, the newest.
+    #[arg(short = 'n', long = "lines", value_name = "N", default_value_t = 100)]
+    pub(crate) lines: u64,
+    /// Prints JSON, one object a line.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -126,4 +252,20 @@ pub(crate) struct Init {
     pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) pool: Pool,
+}
+
+/// Frees what the dead held.
+#[derive(Debug, Args)]
+pub(crate) struct Reap {
+    /// Says what would be freed, and frees nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+}
+
+fn beat(text: &str) -> Result<Duration, String> {
+    let beat = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let allowed = Duration::from_millis(10)..=Duration::from_secs(30);
+    if allowed.contains(&beat) { Ok(beat) } else { Err("it is from 10ms to 30s".to_owned()) }
 }

@@ -18,12 +18,16 @@ fn main() -> ExitCode {
     };
     let Command::Lease(command) = flags.command;
     let outcome = match command {
-        Lease::Init(flags) => lease::init(&flags),
+        Lease::Init(flags) => lease::init::init(&flags),
         Lease::Run(flags) => lease::run::run(&flags),
-        Lease::Acquire(flags) => lease::acquire(&flags),
-        Lease::Release(flags) => lease::release(&flags),
+        Lease::Acquire(flags) => lease::acquire::acquire(&flags),
+        Lease::Adopt(flags) => lease::acquire::adopt(&flags),
+        Lease::Release(flags) => lease::release::release(&flags),
+        Lease::Extend(flags) => lease::release::extend(&flags),
         Lease::List(flags) => lease::list::list(&flags),
-        Lease::Reap(flags) => lease::reap(&flags),
+        Lease::Queue(flags) => lease::list::queue(&flags),
+        Lease::Log(flags) => lease::log::log(&flags),
+        Lease::Reap(flags) => lease::release::reap(&flags),
     };
     outcome.unwrap_or_else(exit::Failure::tell)
 }

@@ -13,7 +13,7 @@ use bailiff_snapshot::{ProcessKey, State};
 use crate::audit::Lease;
 
 /// The environment of every process of a lease has its name.
-pub const LEASE_VARIABLE: &str = "BAILIFF_LEASE_ID";
+pub const LEASE_VARIABLE: &str = bailiff_snapshot::Claim::VARIABLE;
 
 /// Where this process is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub enum Life {
     Dead,
     /// He is on another machine.
     Elsewhere,
+    /// There is none: it was taken for a time, and ends with it.
+    Timed,
     /// He is on this machine, and from here it cannot be told: in another PID namespace, or another user's.
     Unknown,
 }
@@ -89,6 +91,9 @@ impl Here {
         if lease.get("mode") == Some("compat") {
             // By GPU.py's rules it outlives whoever took it.
             return Some(Life::Unknown);
+        }
+        if lease.get("mode") == Some("timed") {
+            return Some(Life::Timed);
         }
         self.place(lease)
     }
@@ -235,6 +240,7 @@ mod tests {
         assert_eq!(with("pidns", "1"), Life::Unknown);
         assert_eq!(with("start", ""), Life::Unknown);
         assert_eq!(with("mode", "compat"), Life::Unknown);
+        assert_eq!(with("mode", "timed"), Life::Timed);
     }
 
     #[test]

@@ -5,8 +5,10 @@
 //! of them has lost nothing. Clients are the rest: [`Pool`] asks them, one by one, each with a deadline.
 
 pub mod audit;
+pub mod health;
 pub mod holder;
 pub mod legacy;
+pub mod log;
 mod pool;
 mod reap;
 mod scripts;
@@ -14,7 +16,7 @@ pub mod told;
 mod trouble;
 mod wait;
 
-pub use pool::{Grant, Init, Pool, Released, Standing, Ticket};
+pub use pool::{Extended, Grant, Init, Pool, Released, Standing, Ticket, check};
 pub use reap::{Back, End, Ended, START};
 pub use scripts::Op;
 pub use trouble::Trouble;

@@ -84,6 +84,17 @@ pub enum Released {
     Unknown,
 }
 
+/// How it went to give a lease more time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Extended {
+    /// It ends then, in milliseconds since the Unix epoch by Redis' clock.
+    Until(u64),
+    /// It has no end of its own: it ends with its holder.
+    Endless,
+    /// It is not held: its state, `unknown` where Redis knows nothing of it.
+    Ended(String),
+}
+
 /// A pool.
 pub struct Pool {
     connection: Connection,
@@ -108,7 +119,7 @@ impl Pool {
     /// # Errors
     /// Where nobody answers, or it refuses.
     pub fn open(address: &str, prefix: &str, patience: Duration) -> Result<Self, Trouble> {
-        let client = Client::open(address).map_err(|_| Trouble::Address(address.to_owned()))?;
+        let client = client(address)?;
         let shown = client.get_connection_info().addr().to_string();
         let connection = connect(&client, patience).map_err(|error| Trouble::of(&error, &shown))?;
         Ok(Self { connection, client, address: shown, prefix: prefix.to_owned(), patience })
@@ -253,6 +264,37 @@ impl Pool {
         })
     }
 
+    /// Hands a lease on to the process that it is for, or to nobody: what is new of its holder is told in `about`.
+    ///
+    /// # Errors
+    /// Where there is no answer; it may be asked again.
+    pub fn transfer(
+        &mut self,
+        (lease, token): (&str, u64),
+        ttl: Duration,
+        about: &[(&'static str, String)],
+    ) -> Result<Standing, Trouble> {
+        let mut arguments = vec![lease.to_owned(), token.to_string(), ttl.as_millis().to_string()];
+        for (field, value) in about {
+            arguments.extend([(*field).to_owned(), value.clone()]);
+        }
+        standing(self.call(Op::Transfer, &arguments)?)
+    }
+
+    /// Lets a lease that has an end of its own end so long from now.
+    ///
+    /// # Errors
+    /// Where there is no answer; it may be asked again.
+    pub fn extend(&mut self, lease: &str, span: Duration) -> Result<Extended, Trouble> {
+        let arguments = [lease.to_owned(), span.as_millis().to_string()];
+        let (how, until): (String, u64) = self.call(Op::Extend, &arguments)?;
+        Ok(match how.as_str() {
+            "extended" => Extended::Until(until),
+            "endless" => Extended::Endless,
+            _ => Extended::Ended(how),
+        })
+    }
+
     /// Everything, at one moment.
     ///
     /// # Errors
@@ -263,6 +305,18 @@ impl Pool {
         serde_json::from_str(&String::from_utf8_lossy(&text))
             .map_err(|error| Trouble::Strange(error.to_string()))
     }
+}
+
+/// Whether this is an address of Redis.
+///
+/// # Errors
+/// Where it is none.
+pub fn check(address: &str) -> Result<(), Trouble> {
+    client(address).map(drop)
+}
+
+fn client(address: &str) -> Result<Client, Trouble> {
+    Client::open(address).map_err(|_| Trouble::address(address))
 }
 
 fn connect(client: &Client, patience: Duration) -> redis::RedisResult<Connection> {

@@ -143,11 +143,12 @@ impl Pool {
         }
         for lease in audit.late() {
             match here.life(lease) {
-                Life::Elsewhere if !audit.has_agent(lease) => {
+                Life::Elsewhere if audit.has_agent(lease) => {}
+                Life::Elsewhere | Life::Timed => {
                     freed += usize::from(self.end(&lease.lease, End::Late, &[])? == Ended::Done);
                 }
                 Life::Alive => drop(self.touch(&lease.lease, ttl, None)?),
-                Life::Elsewhere | Life::Dead | Life::Unknown => {}
+                Life::Dead | Life::Unknown => {}
             }
         }
         Ok(freed)

@@ -1,11 +1,11 @@
-//! The scripts: each is what they all know, and its own part.
+//! The scripts: each is what they all know, and its own part. One has a shorter way before the long one.
 
 use std::sync::LazyLock;
 
 use redis::Script;
 
 macro_rules! ops {
-    ($($(#[$doc:meta])* $op:ident $file:literal)+) => {
+    ($($(#[$doc:meta])* $op:ident $([$first:literal])? $file:literal)+) => {
         /// What can be asked of a pool, each a script that Redis runs as one step.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Op {
@@ -17,7 +17,12 @@ macro_rules! ops {
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match self {
-                    $(Self::$op => concat!(include_str!("scripts/common.lua"), "\n", include_str!(concat!("scripts/", $file))),)+
+                    $(Self::$op => concat!(
+                        include_str!("scripts/grant.lua"),
+                        $(include_str!(concat!("scripts/", $first)),)?
+                        include_str!("scripts/common.lua"),
+                        include_str!(concat!("scripts/", $file)),
+                    ),)+
                 }
             }
 
@@ -40,7 +45,7 @@ ops! {
     /// Asks for GPUs.
     Enqueue "enqueue.lua"
     /// Serves those who wait.
-    Assign "assign.lua"
+    Assign ["slot.lua"] "assign.lua"
     /// Keeps a ticket; acknowledges or renews a lease.
     Touch "touch.lua"
     /// Ends a lease, or withdraws a ticket.
@@ -57,6 +62,10 @@ ops! {
     Agent "agent.lua"
     /// Puts a GPU back that nobody holds and that is nowhere.
     Resolve "resolve.lua"
+    /// Hands a lease on to the process that it is for.
+    Transfer "transfer.lua"
+    /// Gives more time.
+    Extend "extend.lua"
     /// Tells everything.
     Audit "audit.lua"
 }

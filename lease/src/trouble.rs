@@ -6,7 +6,9 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
     /// The address makes no sense.
-    #[error("{0} is no address of Redis; write redis://HOST:PORT/DB or redis+unix:///PATH")]
+    #[error(
+        "{0} is no address of Redis; write redis://HOST:PORT/DB, rediss:// with TLS, or redis+unix:///PATH"
+    )]
     Address(String),
     /// Nobody answers.
     #[error("Redis at {address} does not answer: {why}")]
@@ -40,6 +42,17 @@ impl Trouble {
         matches!(self, Self::Unreachable { .. } | Self::NotNow(_))
     }
 
+    /// An address that makes no sense; what may be a password in it is not repeated.
+    pub(crate) fn address(text: &str) -> Self {
+        let shown = match (text.split_once("://"), text.rsplit_once('@')) {
+            (Some((scheme, rest)), _) if rest.contains("pass=") => format!("{scheme}://…"),
+            (Some((scheme, _)), Some((_, place))) => format!("{scheme}://…@{place}"),
+            (None, Some((_, place))) => format!("…@{place}"),
+            _ => text.to_owned(),
+        };
+        Self::Address(shown)
+    }
+
     pub(crate) fn of(error: &RedisError, address: &str) -> Self {
         let told = error.detail().unwrap_or_default().to_owned();
         match error.kind() {
@@ -53,6 +66,23 @@ impl Trouble {
                 Some("MISCONF" | "MASTERDOWN" | "NOREPLICAS") => Self::NotNow(told),
                 _ => Self::Strange(error.to_string()),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_password_is_repeated() {
+        for (text, shown) in [
+            ("redsi://bob:secret@host:1/0", "redsi://…@host:1/0"),
+            ("bob:s@cret@host", "…@host"),
+            ("redsi://host", "redsi://host"),
+            ("nonsense", "nonsense"),
+        ] {
+            assert_eq!(Trouble::address(text), Trouble::Address(shown.to_owned()));
         }
     }
 }

@@ -172,6 +172,17 @@ fn after_a_restart_holders_speak_first() {
 }
 
 #[test]
+fn an_address_that_makes_no_sense_is_told_without_its_password() {
+    for address in ["http://a:secret@host", "redis://a:sec@ret@host:port", "redis+unix:///x?db=y&pass=secret"]
+    {
+        let told = Pool::open(address, "GPU", PATIENCE).unwrap_err().to_string();
+        assert!(told.contains("is no address") && !told.contains("ret"), "{told}");
+        assert_eq!(bailiff_lease::check(address).unwrap_err().to_string(), told);
+    }
+    assert_eq!(bailiff_lease::check("redis://a:secret@host:1/2"), Ok(()));
+}
+
+#[test]
 fn what_goes_wrong_is_told_and_nothing_is_lost() {
     let server = Server::start(&["--requirepass", "secret"]);
     assert!(matches!(Pool::open("nonsense", "GPU", PATIENCE), Err(Trouble::Address(_))));
@@ -382,4 +393,91 @@ fn one_that_cannot_be_served_stops_nobody() {
         Ok(Standing::Ended("refused".to_owned())),
         "there are no three any more"
     );
+}
+
+#[test]
+fn what_is_withheld_and_released_by_somebody_is_put_back_once() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = (pool(&server), raw(&server));
+    pool.init(&ids(&[0]), 0, false).unwrap();
+    ask::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "4711"]);
+    assert_eq!(
+        pool.ask(&ticket("a", 1)),
+        Ok(Standing::Waiting { before: 0 }),
+        "a record of GPU.py's is there"
+    );
+    let withheld: Vec<String> = ask(&mut redis, &["HKEYS", "GPU_V2:QUAR"]);
+    assert_eq!(withheld, ["0"]);
+    ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
+    let resolve = |redis: &mut Connection, pid: &str| -> String {
+        ask(redis, &["EVAL", Op::Resolve.text(), "1", "GPU", "0", pid, "0"])
+    };
+    assert_eq!(resolve(&mut redis, "4712"), "changed");
+    assert_eq!(resolve(&mut redis, "4711"), "freed");
+    assert_eq!(resolve(&mut redis, ""), "placed");
+    assert_eq!(ask::<Vec<String>>(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]), ["0"]);
+    assert_eq!(pool.touch("a", TTL, None), Ok(Standing::Held(Grant { token: 1, gpus: vec![0] })));
+}
+
+/// Everything that a server holds, times left out: they are numbers of at least twelve digits, and dates.
+fn everything(redis: &mut Connection) -> String {
+    let mut keys: Vec<String> = ask(redis, &["KEYS", "*"]);
+    keys.sort();
+    let mut all = String::new();
+    for key in keys {
+        let kind: String = ask(redis, &["TYPE", &key]);
+        let words = match kind.as_str() {
+            "list" => vec!["LRANGE", &key, "0", "-1"],
+            "hash" => vec!["HGETALL", &key],
+            "zset" => vec!["ZRANGE", &key, "0", "-1", "WITHSCORES"],
+            "stream" => vec!["XRANGE", &key, "-", "+"],
+            other => panic!("{key} is a {other}"),
+        };
+        let told: redis::Value = ask(redis, &words);
+        let expires = ask::<i64>(redis, &["PTTL", &key]) >= 0;
+        all.push_str(&format!("{key}, expires: {expires}: {told:?}\n"));
+    }
+    let digits = |word: &str| word.chars().filter(char::is_ascii_digit).count();
+    let words = all.split_inclusive([' ', ',', '\'', '\n']);
+    words.map(|word| if digits(word) >= 6 { "time " } else { word }).collect()
+}
+
+#[test]
+fn the_short_way_of_a_slot_does_what_the_long_one_does() {
+    let server = Server::start(&[]);
+    let mut redis = raw(&server);
+    let info: redis::InfoDict = redis::cmd("INFO").arg("server").query(&mut redis).unwrap();
+    let run: String = info.get("run_id").unwrap();
+    let mut outcome = |arguments: &[&str]| {
+        ask::<()>(&mut redis, &["FLUSHALL"]);
+        let mut pool = pool(&server);
+        pool.init(&ids(&[0, 1]), 0, false).unwrap();
+        pool.ask(&ticket("holder", 2)).unwrap();
+        for name in ["next", "after"] {
+            let mut ticket = ticket(name, 1);
+            ticket.about.extend(
+                ["host", "boot", "pidns", "start", "uid", "cmd", "mode", "job"]
+                    .map(|field| (field, format!("its {field}"))),
+            );
+            assert!(matches!(pool.ask(&ticket), Ok(Standing::Waiting { .. })));
+        }
+        pool.release("holder", None, (0, 1)).unwrap();
+        ask::<String>(&mut redis, &["RPOPLPUSH", "GPU_IDLE", "GPU_V2:POT"]);
+        ask::<u64>(&mut redis, &["DEL", "GPU_IDLE"]);
+        let mut words = vec!["EVAL", Op::Assign.text(), "1", "GPU"];
+        words.extend(arguments);
+        let how: String = ask(&mut redis, &words);
+        // How long each had waited differs by itself.
+        for wait in ["waited", "wait:10", "wait:100", "wait:1000"] {
+            ask::<u64>(&mut redis, &["HDEL", "GPU_V2:COUNTS", wait]);
+        }
+        (how, everything(&mut redis))
+    };
+    let (long, by_long) = outcome(&[]);
+    let (short, by_short) = outcome(&[&run]);
+    assert_eq!((long.as_str(), short.as_str()), ("OK", "SERVED"));
+    assert_eq!(by_short, by_long);
+    assert!(by_short.contains("GPU_V2:WAKE:next"), "{by_short}");
+    let (another, by_another) = outcome(&["another server's"]);
+    assert_eq!((another.as_str(), by_another), ("OK", by_long), "whoever knows another server asks this one");
 }

@@ -211,20 +211,22 @@ pub enum Claim {
 }
 
 impl Claim {
+    /// The environment of every process of a lease has its name here.
+    pub const VARIABLE: &str = "BAILIFF_LEASE_ID";
     /// More bytes than this no lease has in its name.
     pub const MOST: usize = 64;
 
     /// Understands `/proc/PID/environ`, of which all was read. A process may have written something else over it, its
     /// title for example: that says nothing.
     #[must_use]
-    pub fn of_environment(environ: &[u8], variable: &str) -> Self {
+    pub fn of_environment(environ: &[u8]) -> Self {
         let Some(pairs) = environ.strip_suffix(b"\0") else { return Self::Unread };
         let mut claim = Self::Nothing;
         for pair in pairs.split(|byte| *byte == 0) {
             let Some(equals) = pair.iter().position(|byte| *byte == b'=') else { return Self::Unread };
             let (name, value) = pair.split_at(equals);
             // The first of a name is what programs are told.
-            if name == variable.as_bytes() && claim == Self::Nothing {
+            if name == Self::VARIABLE.as_bytes() && claim == Self::Nothing {
                 claim = Self::named(&value[1..]);
             }
         }
@@ -308,6 +310,12 @@ impl Leases {
         self.held.iter().find(|held| held.lease == lease)
     }
 
+    /// The lease that holds a GPU, where it is known.
+    #[must_use]
+    pub fn holding(&self, gpu: &PoolGpu) -> Option<&Held> {
+        self.held(gpu.lease.as_deref()?)
+    }
+
     /// Joins it with what was told a window before; none where nothing was.
     pub(crate) fn carry_on(&mut self, before: Option<&Self>, window: Duration, gpus: &[Gpu]) {
         let window = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
@@ -337,23 +345,23 @@ mod tests {
     #[test]
     fn an_environment_that_was_written_over_says_nothing() {
         let lease = |name: &str| Claim::Lease(name.to_owned());
-        let long = format!("X=0123456789{}\0", "0".repeat(Claim::MOST));
+        let long = format!("BAILIFF_LEASE_ID=0123456789{}\0", "0".repeat(Claim::MOST));
         let cases: [(&[u8], Claim); 11] = [
-            (b"PATH=/bin\0X=abc\0HOME=/\0", lease("abc")),
+            (b"PATH=/bin\0BAILIFF_LEASE_ID=abc\0HOME=/\0", lease("abc")),
             (b"PATH=/bin\0", Claim::Nothing),
-            (b"XX=abc\0AX=abc\0", Claim::Nothing),
-            (b"X=\0", Claim::Nothing),
-            (b"X=one\0X=two\0", lease("one")),
-            (b"X=a=b\0", lease("a=b")),
+            (b"XBAILIFF_LEASE_ID=abc\0ABAILIFF_LEASE_ID=abc\0", Claim::Nothing),
+            (b"BAILIFF_LEASE_ID=\0", Claim::Nothing),
+            (b"BAILIFF_LEASE_ID=one\0BAILIFF_LEASE_ID=two\0", lease("one")),
+            (b"BAILIFF_LEASE_ID=a=b\0", lease("a=b")),
             (long.as_bytes(), Claim::Nothing),
             (b"", Claim::Unread),
-            (b"PATH=/bin\0X=abc", Claim::Unread),
-            (b"python3: worker 7\0X=abc\0", Claim::Unread),
-            (b"X=abc\0\0\0\0", Claim::Unread),
+            (b"PATH=/bin\0BAILIFF_LEASE_ID=abc", Claim::Unread),
+            (b"python3: worker 7\0BAILIFF_LEASE_ID=abc\0", Claim::Unread),
+            (b"BAILIFF_LEASE_ID=abc\0\0\0\0", Claim::Unread),
         ];
         for (environ, expected) in cases {
             let text = String::from_utf8_lossy(environ);
-            assert_eq!(Claim::of_environment(environ, "X"), expected, "{text:?}");
+            assert_eq!(Claim::of_environment(environ), expected, "{text:?}");
         }
     }
 

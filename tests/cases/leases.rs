@@ -1,53 +1,18 @@
 //! The user's command hands out GPUs through a real Redis: what it prints, what it returns, and that no GPU ever has
 //! two, though runners and commands are killed.
-#![expect(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a case runs programs and fails loudly"
-)]
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command};
 
 use end_to_end::fake::Scenario;
+use end_to_end::leases::{bailiff, code, end, heir, hold, pool, run, said, states};
 use end_to_end::programs;
 use end_to_end::redis::Redis;
 use end_to_end::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-
-fn bailiff(redis: &Redis, words: &[&str]) -> Command {
-    let mut command = Command::new(programs::bailiff());
-    command.arg("lease").args(words).env("LEASE_REDIS_URL", redis.address()).env_remove("BAILIFF_LEASE_ID");
-    command
-}
-
-fn run(redis: &Redis, words: &[&str]) -> Output {
-    bailiff(redis, words).output().unwrap()
-}
-
-fn code(output: &Output) -> i32 {
-    output.status.code().unwrap_or_else(|| panic!("{output:?}"))
-}
-
-fn said(output: &Output) -> String {
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-/// Each GPU's state, in their order.
-fn states(redis: &Redis) -> Vec<String> {
-    let told: Value = serde_json::from_str(&said(&run(redis, &["list", "--json"]))).unwrap();
-    told["gpus"].as_array().unwrap().iter().map(|gpu| gpu["state"].as_str().unwrap().to_owned()).collect()
-}
-
-fn pool(gpus: &str) -> Redis {
-    let redis = Redis::start();
-    said(&run(&redis, &["init", "--gpus", gpus]));
-    redis
-}
 
 #[test]
 fn a_command_has_its_gpus_as_long_as_it_lasts() {
@@ -92,6 +57,16 @@ fn gpus_are_named_by_what_does_not_change() {
     let visible =
         said(&run(&redis, &["run", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES $BAILIFF_LEASE_GPUS"]));
     assert_eq!(visible.trim(), format!("{uuid} 0"));
+    let index = |scenario: &Scenario| {
+        let mut command = bailiff(&redis, &["run", "--index", "--gpu", "1", "--nvml-library"]);
+        command.arg(&library).args(["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]);
+        command.env("FAKE_NVML_SCENARIO", scenario.path()).output().unwrap()
+    };
+    assert_eq!(said(&index(&scenario)).trim(), "1");
+    let shifted = Scenario::new("gpus: [{}]");
+    let output = index(&shifted);
+    assert_eq!(code(&output), 69, "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("drop --index"), "{output:?}");
     let nothing = Redis::start();
     let output = run(&nothing, &["init", "--nvml-library", "/nowhere.so"]);
     assert_eq!(code(&output), 69);
@@ -116,31 +91,6 @@ fn where_there_is_nothing_to_be_had_it_is_said() {
     assert_eq!(states(&redis), ["leased"]);
     end(holder, Signal::TERM);
     assert_eq!(states(&redis), ["idle"], "a command that is told to end ends its lease");
-}
-
-/// A command under a lease that says when it has begun.
-fn hold(redis: &Redis, words: &[&str]) -> Child {
-    let mut command = bailiff(redis, words);
-    command.args(["--", "sh", "-c", "echo begun; exec sleep infinity"]).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut first = [0; 6];
-    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut first).unwrap();
-    assert_eq!(&first, b"begun\n");
-    child
-}
-
-fn end(mut child: Child, signal: Signal) {
-    kill_process(Pid::from_child(&child), signal).unwrap();
-    child.wait().unwrap();
-}
-
-/// The process that a lease was run for.
-fn heir(runner: &Child) -> Pid {
-    let children = format!("/proc/{0}/task/{0}/children", runner.id());
-    let text = until("the command to be there", || {
-        fs::read_to_string(&children).ok().filter(|text| !text.is_empty())
-    });
-    Pid::from_raw(text.split(' ').next().unwrap().parse().unwrap()).unwrap()
 }
 
 #[test]

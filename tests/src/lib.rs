@@ -18,6 +18,7 @@ pub mod fake;
 pub mod holder;
 pub mod home;
 pub mod http;
+pub mod leases;
 pub mod node;
 pub mod page;
 pub mod procfs;

@@ -1,5 +1,8 @@
 //! A Redis of a test's own, on a socket of its own.
 
+use std::fs::{self, Permissions};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -22,10 +25,23 @@ impl Redis {
     /// Where it is not installed, or does not listen.
     #[must_use]
     pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts one with more of its options.
+    ///
+    /// # Panics
+    /// Where it is not installed, or does not listen.
+    #[must_use]
+    pub fn with(options: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
+        // Other users are clients too.
+        let _ = fs::set_permissions(folder.path(), Permissions::from_mode(0o755));
         let socket = folder.path().join("redis.sock");
         let mut command = Command::new("redis-server");
-        command.args(["--port", "0", "--save", "", "--loglevel", "warning", "--unixsocket"]).arg(&socket);
+        command.args(["--port", "0", "--save", "", "--loglevel", "warning", "--unixsocketperm", "777"]);
+        command.arg("--unixsocket").arg(&socket);
+        command.args(options);
         let child = command.arg("--dir").arg(folder.path()).stdout(Stdio::null()).spawn();
         let child = child.expect("redis-server is installed: tests/setup redis");
         until("Redis to listen", || UnixStream::connect(&socket).ok());
@@ -63,6 +79,16 @@ impl Redis {
     pub fn address(&self) -> String {
         format!("redis+unix://{}", self.socket().display())
     }
+}
+
+/// A port that nobody listens on, for a server that cannot choose one itself.
+///
+/// # Panics
+/// Where the system has none.
+#[must_use]
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("it listens").port()
 }
 
 impl Drop for Redis {

@@ -1,11 +1,13 @@
-//! `bailiff lease list`.
+//! `bailiff lease list` and `queue`.
 
 use std::process::ExitCode;
 
 use bailiff_lease::audit::{Audit, Gpu, Lease};
-use serde_json::json;
+use bailiff_lease::holder::Here;
+use serde_json::{Value, json};
 
 use super::open;
+use super::told::{as_json, holder, lease, plain, span};
 use crate::exit::Failure;
 use crate::flags;
 
@@ -15,41 +17,68 @@ pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
     // What is no number comes last.
     audit.gpus.sort_by_key(|gpu| (gpu.id.parse().unwrap_or(u32::MAX), gpu.id.clone()));
     if flags.json {
-        let gpus: Vec<_> = audit.gpus.iter().map(|gpu| as_json(gpu, &audit)).collect();
-        let waiting: Vec<_> = audit.queue.iter().filter_map(|name| lease(&audit, name)).map(about).collect();
-        println!("{}", json!({"gpus": gpus, "waiting": waiting}));
+        let here = Here::look();
+        let gpus: Vec<Value> = audit.gpus.iter().map(|gpu| gpu_as_json(gpu, &audit, &here)).collect();
+        println!("{}", json!({"gpus": gpus, "waiting": waiting_as_json(&audit, &here)}));
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{:<5} {:<11} {:<12} {:>8}  COMMAND", "GPU", "STATE", "USER", "PID");
+    println!("{:<5} {:<11} {:<12} {:>8} {:>9}  COMMAND", "GPU", "STATE", "USER", "PID", "SINCE");
     for gpu in &audit.gpus {
-        let held = gpu.owner.as_deref().and_then(|name| lease(&audit, name));
-        let get = |field| held.and_then(|lease| lease.get(field)).unwrap_or("-").to_owned();
-        let pid = match (held, &gpu.record) {
-            (None, Some(record)) => record.pid.clone(),
-            _ => get("pid"),
-        };
-        println!(
-            "{:<5} {:<11} {:<12} {pid:>8}  {}",
-            gpu.id,
-            state(gpu),
-            plain(&get("user")),
-            plain(&get("cmd"))
-        );
+        println!("{}", line(gpu, &audit));
     }
-    for (place, ticket) in audit.queue.iter().filter_map(|name| lease(&audit, name)).enumerate() {
+    for (place, ticket) in waiting(&audit).enumerate() {
         let get = |field| plain(ticket.get(field).unwrap_or("-"));
-        let (user, pid, cmd) = (get("user"), get("pid"), get("cmd"));
-        println!(
-            "{:<5} {:<11} {user:<12} {pid:>8}  {cmd}",
-            format!("x{}", get("want")),
-            format!("waits #{}", place + 1)
-        );
+        let (user, pid, cmd, since) = (get("user"), get("pid"), get("cmd"), since(ticket, "asked", &audit));
+        let (want, place) = (format!("x{}", get("want")), format!("waits #{}", place + 1));
+        println!("{want:<5} {place:<11} {user:<12} {pid:>8} {since:>9}  {cmd}");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn lease<'a>(audit: &'a Audit, name: &str) -> Option<&'a Lease> {
-    audit.leases.iter().find(|lease| lease.lease == name)
+fn line(gpu: &Gpu, audit: &Audit) -> String {
+    let held = holder(audit, gpu);
+    let get = |field| plain(held.and_then(|lease| lease.get(field)).unwrap_or("-"));
+    let pid = match (held, &gpu.record) {
+        (None, Some(record)) => plain(&record.pid),
+        _ => get("pid"),
+    };
+    let since = held.map_or_else(|| "-".to_owned(), |lease| since(lease, "granted", audit));
+    let (id, state, user, cmd) = (plain(&gpu.id), state(gpu), get("user"), get("cmd"));
+    format!("{id:<5} {state:<11} {user:<12} {pid:>8} {since:>9}  {cmd}")
+}
+
+/// How long ago something was.
+fn since(lease: &Lease, field: &str, audit: &Audit) -> String {
+    let then = lease.get(field).and_then(|text| text.parse::<u64>().ok());
+    then.map_or_else(|| "-".to_owned(), |then| span(audit.now.saturating_sub(then)))
+}
+
+/// Lists who waits.
+pub(crate) fn queue(flags: &flags::List) -> Result<ExitCode, Failure> {
+    let audit = open(&flags.pool)?.audit()?;
+    if flags.json {
+        println!("{}", json!(waiting_as_json(&audit, &Here::look())));
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!(
+        "{:<5} {:>4} {:>5} {:<12} {:>8} {:>9}  COMMAND",
+        "PLACE", "GPUS", "PRIO", "USER", "PID", "WAITS"
+    );
+    for (place, ticket) in waiting(&audit).enumerate() {
+        let get = |field| plain(ticket.get(field).unwrap_or("-"));
+        let (want, prio, user, pid, cmd) = (get("want"), get("prio"), get("user"), get("pid"), get("cmd"));
+        let since = since(ticket, "asked", &audit);
+        println!("{:<5} {want:>4} {prio:>5} {user:<12} {pid:>8} {since:>9}  {cmd}", place + 1);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn waiting(audit: &Audit) -> impl Iterator<Item = &Lease> {
+    audit.queue.iter().filter_map(|name| lease(audit, name))
+}
+
+fn waiting_as_json(audit: &Audit, here: &Here) -> Vec<Value> {
+    waiting(audit).map(|ticket| as_json(ticket, audit, here)).collect()
 }
 
 /// In which of its places a GPU is.
@@ -66,20 +95,10 @@ fn state(gpu: &Gpu) -> &'static str {
     }
 }
 
-fn as_json(gpu: &Gpu, audit: &Audit) -> serde_json::Value {
-    let held = gpu.owner.as_deref().and_then(|name| lease(audit, name));
-    json!({"id": gpu.id, "uuid": gpu.uuid, "state": state(gpu), "lease": held.map(about)})
-}
-
-fn about(lease: &Lease) -> serde_json::Value {
-    let number = |field| lease.get(field).and_then(|text| text.parse::<u64>().ok());
-    json!({
-        "lease": lease.lease, "state": lease.state, "token": number("tok"), "gpus": lease.gpus().collect::<Vec<_>>(),
-        "want": number("want"), "user": lease.get("user"), "pid": number("pid"), "cmd": lease.get("cmd"),
-    })
-}
-
-/// Others' names do not write to our terminal.
-fn plain(text: &str) -> String {
-    text.escape_default().to_string()
+fn gpu_as_json(gpu: &Gpu, audit: &Audit, here: &Here) -> Value {
+    let held = holder(audit, gpu).map(|lease| as_json(lease, audit, here));
+    let legacy = gpu.record.as_ref().filter(|record| record.lease.is_none());
+    let legacy = legacy
+        .map(|record| json!({"legacy": true, "pid": record.pid.parse::<u64>().ok(), "time": record.time}));
+    json!({"id": gpu.id, "uuid": gpu.uuid, "state": state(gpu), "lease": held.or(legacy)})
 }

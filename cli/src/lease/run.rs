@@ -12,14 +12,16 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use super::{LEASE, environment, obtain, offset, open, ticket};
+use super::ask::{obtain, ticket};
+use super::told::{self, Names, environment};
+use super::{LEASE, offset, open, tree};
 use crate::exit::Failure;
-use crate::flags;
+use crate::flags::{self, OnLost};
 
-/// A lease is renewed so often.
-const BEAT: Duration = Duration::from_secs(20);
+/// Between two kills of a tree that goes on growing.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Runs a command.
 pub(crate) fn run(flags: &flags::Run) -> Result<ExitCode, Failure> {
@@ -30,9 +32,14 @@ pub(crate) fn run(flags: &flags::Run) -> Result<ExitCode, Failure> {
 async fn held(flags: &flags::Run) -> Result<ExitCode, Failure> {
     let mut signals = Signals::listen()?;
     let words: Vec<String> = flags.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let ticket = ticket(&flags.ask, std::process::id(), &words.join(" "))?;
-    let (mut pool, grant) = waited(&flags.ask, &ticket, &mut signals).await?;
-    let lived = live(flags, (&ticket, &grant), &mut pool, &mut signals).await;
+    let mut pool = open(&flags.ask.pool)?;
+    let mut ticket = ticket(&mut pool, &flags.ask, &words.join(" "))?;
+    ticket.about.extend(flags.max_time.map(|time| ("max_ms", time.as_millis().to_string())));
+    let (pool, grant) = waited(pool, &flags.ask, &ticket, &mut signals).await?;
+    let mut held = Held { flags, ticket, grant, pool, stop: None };
+    let lived = held.live(&mut signals).await;
+    let why = held.stop.map(|stop| stop.why);
+    let Held { ticket, grant, mut pool, .. } = held;
     let code = match lived {
         // Whoever is left has the lease, and it is freed when they have ended: see `Pool::reap_here`.
         Ok(Lived::Left(number)) => return Err(Failure::signalled(number)),
@@ -42,7 +49,11 @@ async fn held(flags: &flags::Run) -> Result<ExitCode, Failure> {
     if let Err(trouble) = pool.release(&ticket.lease, Some(grant.token), (offset(), std::process::id())) {
         eprintln!("bailiff: the GPUs could not be given back, and will be once Redis answers: {trouble}");
     }
-    code.map(exit_code)
+    match why {
+        Some(Why::TimeUp) => Err(Failure::late("the command was ended: its time was up")),
+        Some(Why::Lost) => Err(Failure::lost("the command was ended: its lease was lost")),
+        None => code.map(exit_code),
+    }
 }
 
 /// As a shell tells it.
@@ -52,8 +63,12 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 }
 
 /// Waits in a thread of its own, so that a signal ends it in order.
-async fn waited(ask: &flags::Ask, ticket: &Ticket, signals: &mut Signals) -> Result<(Pool, Grant), Failure> {
-    let mut pool = open(&ask.pool)?;
+async fn waited(
+    mut pool: Pool,
+    ask: &flags::Ask,
+    ticket: &Ticket,
+    signals: &mut Signals,
+) -> Result<(Pool, Grant), Failure> {
     let (tell, mut told) = unbounded_channel();
     let (theirs, wanted) = (ask.clone(), ticket.clone());
     std::thread::Builder::new().name("wait".to_owned()).spawn(move || {
@@ -103,55 +118,155 @@ enum Lived {
     Left(i32),
 }
 
-/// Runs the command until nobody is left whom it started.
-async fn live(
-    flags: &flags::Run,
-    (ticket, grant): (&Ticket, &Grant),
-    pool: &mut Pool,
-    signals: &mut Signals,
-) -> Result<Lived, Failure> {
-    // Whoever loses his parent becomes our child, so that the last one's end is seen at once.
-    set_child_subreaper(Some(getpid())).map_err(std::io::Error::from)?;
-    let Some((program, arguments)) = flags.command.split_first() else {
-        return Err(Failure::usage("there is no command"));
-    };
-    let mut command = Command::new(program);
-    command.args(arguments).envs(environment(pool, &ticket.lease, grant)?);
-    let child = command.spawn().map_err(|error| Failure::start(&program.to_string_lossy(), &error))?;
-    let child = Pid::from_child(&child);
-    let mut ends = ends()?;
-    let mut ended = None;
-    let mut beat = interval(BEAT);
-    beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    loop {
-        tokio::select! {
-            biased;
-            end = ends.recv() => match (end, ended) {
-                (Some((pid, status)), _) if pid == child => ended = Some(status),
-                (Some(_), _) => {}
-                (None, Some(status)) => return Ok(Lived::Ended(status)),
-                (None, None) => return Err(Failure::unavailable("the command's end was not seen")),
-            },
-            number = signals.any() => match ended {
-                Some(_) => return Ok(Lived::Left(number)),
-                // The terminal sends these to the command itself.
-                None if number == Signal::INT.as_raw() || number == Signal::QUIT.as_raw() => {}
-                None => {
-                    let signal = if number == Signal::HUP.as_raw() { Signal::HUP } else { Signal::TERM };
-                    // It may have ended just now.
-                    let _ = kill_process(child, signal);
-                }
-            },
-            _ = beat.tick() => match renew(pool, ticket, grant) {
-                Ok(Standing::Conflict(shared)) => {
-                    eprintln!("bailiff: somebody else was given GPUs of this lease: {:?}", shared.gpus);
-                }
-                Ok(Standing::Ended(how)) => eprintln!("bailiff: the lease has ended in Redis: {how}"),
-                Ok(_) => {}
-                Err(trouble) => eprintln!("bailiff: the lease could not be renewed: {trouble}"),
-            },
+/// Why the command is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    TimeUp,
+    Lost,
+}
+
+/// The command is being ended.
+#[derive(Debug, Clone, Copy)]
+struct Stop {
+    why: Why,
+    /// All that is left is killed then, and again.
+    kill: Instant,
+}
+
+/// A command under a lease.
+struct Held<'a> {
+    flags: &'a flags::Run,
+    ticket: Ticket,
+    grant: Grant,
+    pool: Pool,
+    stop: Option<Stop>,
+}
+
+impl Held<'_> {
+    /// Runs the command until nobody is left whom it started.
+    async fn live(&mut self, signals: &mut Signals) -> Result<Lived, Failure> {
+        // Whoever loses his parent becomes our child, so that the last one's end is seen at once.
+        set_child_subreaper(Some(getpid())).map_err(std::io::Error::from)?;
+        let child = self.start()?;
+        let mut ends = ends()?;
+        let mut ended = None;
+        let mut beat = interval(self.flags.renew);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut up = self.flags.max_time.map(|time| Instant::now() + time);
+        loop {
+            tokio::select! {
+                biased;
+                end = ends.recv() => match (end, ended) {
+                    (Some((pid, status)), _) if pid == child => ended = Some(status),
+                    (Some(_), _) => {}
+                    (None, Some(status)) => return Ok(Lived::Ended(status)),
+                    (None, None) => return Err(Failure::unavailable("the command's end was not seen")),
+                },
+                number = signals.any() => match ended {
+                    Some(_) => return Ok(Lived::Left(number)),
+                    None => forward(number, child),
+                },
+                () = at(self.stop.map(|stop| stop.kill)) => self.kill(),
+                () = at(up) => up = self.time_up(child),
+                _ = beat.tick() => self.renew(child),
+            }
         }
     }
+
+    fn start(&mut self) -> Result<Pid, Failure> {
+        let Some((program, arguments)) = self.flags.command.split_first() else {
+            return Err(Failure::usage("there is no command"));
+        };
+        let names = if self.flags.index { Names::Numbers } else { Names::Uuids };
+        if self.flags.index {
+            told::check_numbers(&mut self.pool, &self.grant, &self.flags.nvml_library)?;
+        }
+        let mut command = Command::new(program);
+        command.args(arguments);
+        command.envs(environment(&mut self.pool, (&self.ticket.lease, &self.grant), names)?);
+        let child = command.spawn().map_err(|error| Failure::start(&program.to_string_lossy(), &error))?;
+        Ok(Pid::from_child(&child))
+    }
+
+    /// Tells the command to end, unless it was given more time meanwhile: until when, then.
+    fn time_up(&mut self, child: Pid) -> Option<Instant> {
+        let audit = self.pool.audit().ok();
+        let lease = audit.as_ref().and_then(|audit| told::lease(audit, &self.ticket.lease));
+        let number = |field| lease?.get(field)?.parse::<u64>().ok();
+        let left =
+            number("granted").zip(number("max_ms")).zip(audit.as_ref()).map(|((granted, most), audit)| {
+                Duration::from_millis((granted + most).saturating_sub(audit.now))
+            });
+        if let Some(left) = left.filter(|left| !left.is_zero()) {
+            eprintln!("bailiff: given more time: {}", humantime::format_duration(left));
+            return Some(Instant::now() + left);
+        }
+        eprintln!("bailiff: the time is up: the command is told to end");
+        self.end(Why::TimeUp, child);
+        None
+    }
+
+    fn end(&mut self, why: Why, child: Pid) {
+        if self.stop.is_some() {
+            return;
+        }
+        let grace = if why == Why::Lost && self.flags.on_lost == OnLost::Kill {
+            Duration::ZERO
+        } else {
+            self.flags.grace
+        };
+        if !grace.is_zero() {
+            // It may have ended just now.
+            let _ = kill_process(child, Signal::TERM);
+        }
+        self.stop = Some(Stop { why, kill: Instant::now() + grace });
+    }
+
+    fn kill(&mut self) {
+        tree::kill();
+        if let Some(stop) = &mut self.stop {
+            stop.kill = Instant::now() + AGAIN;
+        }
+    }
+
+    fn renew(&mut self, child: Pid) {
+        let lost = match renew(&mut self.pool, &self.ticket, &self.grant) {
+            Ok(Standing::Conflict(shared)) => {
+                eprintln!("bailiff: somebody else was given GPUs of this lease: {:?}", shared.gpus);
+                true
+            }
+            Ok(Standing::Ended(how)) => {
+                eprintln!("bailiff: the lease has ended in Redis: {how}");
+                true
+            }
+            Ok(_) => false,
+            // Nobody is given the GPUs while Redis is silent.
+            Err(trouble) => {
+                eprintln!("bailiff: the lease could not be renewed: {trouble}");
+                false
+            }
+        };
+        if lost && self.flags.on_lost != OnLost::Warn {
+            self.end(Why::Lost, child);
+        }
+    }
+}
+
+async fn at(when: Option<Instant>) {
+    match when {
+        Some(when) => sleep_until(when).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The terminal sends interrupts to the command itself.
+fn forward(number: i32, child: Pid) {
+    if number == Signal::INT.as_raw() || number == Signal::QUIT.as_raw() {
+        return;
+    }
+    let signal = if number == Signal::HUP.as_raw() { Signal::HUP } else { Signal::TERM };
+    // It may have ended just now.
+    let _ = kill_process(child, signal);
 }
 
 /// Renews a lease; one that Redis has forgotten is asked back.

@@ -20,7 +20,7 @@ use crate::view::TargetId;
 pub enum Act {
     /// A lease whose holder is dead is ended.
     ReapDead,
-    /// One of a host without an agent that was not renewed in time.
+    /// One whose time is over, or of a host without an agent that was not renewed in time.
     ReapLate,
     /// A GPU that was withheld, and is quiet, goes back.
     ClearWithheld,

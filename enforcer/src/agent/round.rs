@@ -217,7 +217,10 @@ impl Rounds<'_> {
             match life {
                 Life::Alive if late && acts => drop(actor.pool.touch(&lease.lease, LEASE, None)?),
                 Life::Elsewhere if late && frees && !audit.has_agent(lease) => {
-                    actor.end((Act::ReapLate, lease), &[], "it was not renewed in time")?;
+                    actor.end((Act::ReapLate, lease), &look.busy(lease), "it was not renewed in time")?;
+                }
+                Life::Timed if late && frees => {
+                    actor.end((Act::ReapLate, lease), &look.busy(lease), "its time is over")?;
                 }
                 _ => {}
             }
@@ -229,8 +232,11 @@ impl Rounds<'_> {
         }
         std::thread::park_timeout(START);
         for lease in dead.into_iter().filter(|lease| self.here.life(lease) == Life::Dead) {
-            let busy = look.evidence.as_ref().map(|evidence| evidence.busy(audit, lease)).unwrap_or_default();
-            actor.end((Act::ReapDead, lease), &busy, "its holder is dead, and all whom he started")?;
+            actor.end(
+                (Act::ReapDead, lease),
+                &look.busy(lease),
+                "its holder is dead, and all whom he started",
+            )?;
         }
         Ok(())
     }
@@ -332,6 +338,11 @@ impl Rounds<'_> {
 impl Look<'_> {
     fn on(&self, gpu: &Gpu) -> On {
         self.evidence.as_ref().map_or(On::Unknown, |evidence| evidence.on(gpu))
+    }
+
+    /// GPUs of a lease that somebody is seen on.
+    fn busy(&self, lease: &Lease) -> Vec<String> {
+        self.evidence.as_ref().map(|evidence| evidence.busy(self.audit, lease)).unwrap_or_default()
     }
 
     fn is_here(&self, gpu: &Gpu) -> bool {

@@ -3,8 +3,10 @@
 -- looked at again here. Without a time any will do.
 local id, pid, offset, moment = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 if not set_of(call('LRANGE', MANAGED, 0, -1))[id] then return 'unmanaged' end
+local withheld = call('HEXISTS', QUAR, id) == 1
 for _, list in ipairs({ IDLE, POT, BAR }) do
-  if set_of(call('LRANGE', list, 0, -1))[id] then return 'placed' end
+  -- What is withheld may be idle too: somebody released it who had it no longer.
+  if not (withheld and list == IDLE) and set_of(call('LRANGE', list, 0, -1))[id] then return 'placed' end
 end
 local owner = call('HGET', OWN, id)
 if owner and is_held(owner) then return 'held' end

@@ -10,7 +10,8 @@ if state == 'held' and token ~= '' and token ~= about[2] then return { 'lost', '
 call('ZREM', EXPIRY, lease)
 call('ZADD', EXPIRY, now + ttl, lease)
 if state == 'waiting' then
-  if tonumber(call('HGET', lease_key(lease), 'want')) > size_of(set_of(call('LRANGE', MANAGED, 0, -1))) then
+  local wish = call('HMGET', lease_key(lease), 'want', 'among')
+  if tonumber(wish[1]) > size_of(among_of(wish[2], set_of(call('LRANGE', MANAGED, 0, -1)))) then
     finish(lease, 'refused', '', '')
     return { 'refused', '', '' }
   end

@@ -12,7 +12,7 @@ pub(crate) struct Law {
     /// There are no clients of GPU.py: no GPU is ever nowhere.
     alone: bool,
     token: u64,
-    /// Tickets of the step before, in their order: lease, how many it wants, priority.
+    /// Tickets of the step before, in their order: lease, what it wants, priority.
     queue: Vec<(String, String, String)>,
     met: BTreeSet<(String, BTreeSet<Who>)>,
 }
@@ -88,8 +88,8 @@ impl Law {
                 leases.get(name).unwrap_or_else(|| panic!("{name} waits and is no lease{}", world.story()));
             // One that is not heard of is passed over.
             let heard_of = lease["expires"].as_f64().unwrap() > now + f64::from(SHORT) * 1000.0;
-            heard_of
-                .then(|| (name.to_owned(), text(&lease["want"]).to_owned(), text(&lease["prio"]).to_owned()))
+            let wish = format!("{} of {}", text(&lease["want"]), lease["among"].as_str().unwrap_or("all"));
+            heard_of.then(|| (name.to_owned(), wish, text(&lease["prio"]).to_owned()))
         };
         let queue: Vec<(String, String, String)> =
             list(&audit["queue"]).map(text).filter_map(ticket).collect();

@@ -20,6 +20,8 @@ pub(crate) struct Ours {
     slots: Vec<Link>,
     doing: Doing,
     want: u32,
+    /// Only of these, where any will not do.
+    among: Option<Vec<String>>,
     gpus: Vec<String>,
 }
 
@@ -33,6 +35,7 @@ impl Ours {
             slots: Vec::new(),
             doing: Doing::Asking,
             want: 0,
+            among: None,
             gpus: Vec::new(),
         };
         client.ask(world);
@@ -93,10 +96,12 @@ impl Ours {
     fn fill(&mut self, place: usize, world: &mut World) {
         let slot = &mut self.slots[place];
         slot.take();
-        slot.take();
+        if slot.take().text() == "SERVED" {
+            world.count("served the short way");
+        }
         if matches!(self.doing, Doing::Waiting) {
             world.count("slots sent again");
-            arm(slot);
+            arm(slot, world);
         } else {
             self.slots.remove(place);
         }
@@ -113,14 +118,20 @@ impl Ours {
         let ttl = if world.dice.u32(0..5) == 0 { SHORT.to_string() } else { TTL.to_owned() };
         let mut arguments = vec![self.lease.as_str(), &want, &priority, &ttl, "0"];
         arguments.extend(about);
+        self.among = (world.dice.u32(0..6) == 0).then(|| world.some(self.want));
+        let among = self.among.as_ref().map(|ids| ids.join(","));
+        if let Some(among) = &among {
+            arguments.extend(["among", among]);
+        }
         self.link.send(&[&call(Op::Enqueue, &arguments)]);
         self.doing = Doing::Asking;
     }
 
-    fn wait(&mut self, world: &World) {
-        for _ in 0..self.want {
+    fn wait(&mut self, world: &mut World) {
+        // Whoever wants some in particular has no use for others: he is served when he says that he waits.
+        for _ in 0..if self.among.is_some() { 0 } else { self.want } {
             let mut slot = world.link();
-            arm(&mut slot);
+            arm(&mut slot, world);
             self.slots.push(slot);
         }
         self.link.send(&[&["BLPOP", &format!("GPU_V2:WAKE:{}", self.lease), "0"]]);
@@ -131,6 +142,8 @@ impl Ours {
         self.gpus = gpus.split(',').map(str::to_owned).collect();
         assert_eq!(self.gpus.len(), self.want as usize, "all or none: {}", world.story());
         for gpu in &self.gpus {
+            let wanted = self.among.as_ref().is_none_or(|among| among.contains(gpu));
+            assert!(wanted, "{gpu} is none of {:?}: {}", self.among, world.story());
             world.takes(self.who, gpu);
         }
         world.count("our grants");
@@ -161,7 +174,11 @@ impl Ours {
     }
 }
 
-/// In one write, so that Redis serves those who wait even where the client is dead by then.
-fn arm(slot: &mut Link) {
-    slot.send(&[&["BRPOPLPUSH", "GPU_IDLE", "GPU_V2:POT", "0"], &call(Op::Assign, &[])]);
+/// In one write, so that Redis serves those who wait even where the client is dead by then. Some say which server they
+/// know, as the real ones do, and some leave it to the script to ask.
+fn arm(slot: &mut Link, world: &mut World) {
+    let run = world.run.clone();
+    let known = [run.as_str()];
+    let arguments: &[&str] = if world.dice.u32(0..4) == 0 { &[] } else { &known };
+    slot.send(&[&["BRPOPLPUSH", "GPU_IDLE", "GPU_V2:POT", "0"], &call(Op::Assign, arguments)]);
 }

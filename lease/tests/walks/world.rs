@@ -1,7 +1,7 @@
 //! What is true, whatever Redis says: who believes to hold which GPU.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bailiff_lease::Op;
 use fastrand::Rng;
@@ -25,6 +25,8 @@ pub(crate) struct Who {
 pub(crate) struct World {
     pub(crate) dice: Rng,
     pub(crate) socket: PathBuf,
+    /// The server's `run_id`.
+    pub(crate) run: String,
     pub(crate) ids: Vec<String>,
     /// A legacy client releases what it should not, with this probability.
     pub(crate) misuse: f64,
@@ -44,6 +46,7 @@ impl World {
         let ids: Vec<String> = (0..4).map(|id| id.to_string()).collect();
         Self {
             dice: Rng::with_seed(seed),
+            run: run_of(&socket),
             socket,
             holders: ids.iter().map(|id| (id.clone(), BTreeSet::new())).collect(),
             ids,
@@ -58,6 +61,14 @@ impl World {
 
     pub(crate) fn link(&self) -> Link {
         Link::open(&self.socket)
+    }
+
+    /// Some of the GPUs, at least so many.
+    pub(crate) fn some(&mut self, least: u32) -> Vec<String> {
+        let mut ids = self.ids.clone();
+        self.dice.shuffle(&mut ids);
+        ids.truncate(self.dice.usize(least as usize..=self.ids.len()));
+        ids
     }
 
     pub(crate) fn count(&mut self, what: &'static str) {
@@ -100,6 +111,11 @@ impl World {
         let lines: Vec<&str> = self.trace.iter().map(String::as_str).collect();
         format!("\n  {}", lines.join("\n  "))
     }
+}
+
+fn run_of(socket: &Path) -> String {
+    let told = Link::open(socket).ask(&["INFO", "server"]).text();
+    told.lines().find_map(|line| line.strip_prefix("run_id:")).expect("a run_id").to_owned()
 }
 
 /// A call of a script.

@@ -111,7 +111,7 @@ impl Leases {
     }
 
     fn tie_to_lease(&self, kin: &Kin<'_>, gpu: &PoolGpu) -> Tie<'_> {
-        let Some(held) = gpu.lease.as_deref().and_then(|lease| self.held(lease)) else {
+        let Some(held) = self.holding(gpu) else {
             return Tie::Unknown("nothing is known of the lease that has the GPU");
         };
         match held.has(kin) {

@@ -1,0 +1,99 @@
+//! `bailiff lease acquire` and `adopt`: GPUs for a process that runs already, or for a time.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bailiff_lease::holder::Here;
+use bailiff_lease::{Grant, Pool, Standing, Ticket};
+
+use super::ask::{obtain, ticket};
+use super::told::{self, Names, environment};
+use super::{LEASE, offset, open, shell};
+use crate::exit::Failure;
+use crate::flags::{self, Format};
+
+/// Takes GPUs and prints them.
+pub(crate) fn acquire(flags: &flags::Acquire) -> Result<ExitCode, Failure> {
+    let mut pool = open(&flags.ask.pool)?;
+    let (ttl, whose) = match flags.duration {
+        Some(duration) => {
+            (duration, vec![("mode", "timed".to_owned()), ("pid", String::new()), ("start", String::new())])
+        }
+        None => (LEASE, process(flags.holder)?),
+    };
+    let ticket = ticket(&mut pool, &flags.ask, "acquire")?;
+    let grant = obtain(&mut pool, &flags.ask, &ticket, |_| {})?;
+    hand_on(&mut pool, (&ticket, &grant), ttl, &whose)?;
+    let printed = text(&mut pool, (&ticket, &grant), flags.format);
+    // Whoever reads it knows the lease; where nobody can, it is given back.
+    if printed.is_err() {
+        pool.release(&ticket.lease, Some(grant.token), (offset(), std::process::id()))?;
+    }
+    println!("{}", printed?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Takes GPUs for whom has them already, if nobody leases them.
+pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
+    let whose = process(Some(flags.pid))?;
+    let ask = flags::Ask {
+        gpus: None,
+        gpu: Some(flags.gpu.clone()),
+        wait: None,
+        nonblock: true,
+        priority: 0,
+        note: None,
+        job: None,
+        stream: PathBuf::new(),
+        pool: flags.pool.clone(),
+    };
+    let mut pool = open(&ask.pool)?;
+    let ticket = ticket(&mut pool, &ask, &shell::command(flags.pid))?;
+    let grant = obtain(&mut pool, &ask, &ticket, |_| {})?;
+    hand_on(&mut pool, (&ticket, &grant), LEASE, &whose)?;
+    println!("{}", ticket.lease);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whose it will be: until then it is ours, and ends with us.
+fn process(holder: Option<u32>) -> Result<Vec<(&'static str, String)>, Failure> {
+    let holder = holder.or_else(shell::runner).ok_or_else(|| Failure::usage("--for: whose is it to be?"))?;
+    let mut fields = Here::look().holder(holder);
+    if fields.iter().any(|(field, value)| *field == "start" && value.is_empty()) {
+        return Err(Failure::usage(format!("there is no process {holder}")));
+    }
+    fields.push(("mode", "acquire".to_owned()));
+    Ok(fields)
+}
+
+fn hand_on(
+    pool: &mut Pool,
+    (ticket, grant): (&Ticket, &Grant),
+    ttl: std::time::Duration,
+    whose: &[(&'static str, String)],
+) -> Result<(), Failure> {
+    match pool.transfer((&ticket.lease, grant.token), ttl, whose)? {
+        Standing::Held(_) => Ok(()),
+        _ => Err(Failure::not_ours("the lease was lost as soon as it was given")),
+    }
+}
+
+fn text(pool: &mut Pool, (ticket, grant): (&Ticket, &Grant), format: Format) -> Result<String, Failure> {
+    let ids: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
+    Ok(match format {
+        Format::Env => {
+            let pairs = environment(pool, (&ticket.lease, grant), Names::Uuids)?;
+            pairs.iter().map(|(name, value)| format!("export {name}={value}")).collect::<Vec<_>>().join("\n")
+        }
+        Format::Ids => ids.join(","),
+        Format::Uuid => told::uuids(&pool.audit()?, &ids)
+            .ok_or_else(|| Failure::unavailable("the pool knows no UUIDs: it was begun without a driver"))?
+            .join(","),
+        Format::Json => {
+            let audit = pool.audit()?;
+            let lease = told::lease(&audit, &ticket.lease)
+                .ok_or_else(|| Failure::not_ours("the lease was lost as soon as it was given"))?;
+            told::as_json(lease, &audit, &Here::look()).to_string()
+        }
+    })
+}

@@ -1,0 +1,66 @@
+//! `bailiff lease log`.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bailiff_lease::log::Event;
+use serde_json::{Map, Value};
+
+use super::open;
+use super::told::{plain, time};
+use crate::exit::Failure;
+use crate::flags;
+
+/// Redis is asked again so often, though nothing has happened.
+const BEAT: Duration = Duration::from_secs(10);
+
+/// Tells what happened.
+pub(crate) fn log(flags: &flags::Log) -> Result<ExitCode, Failure> {
+    let mut pool = open(&flags.pool)?;
+    let mut events = pool.events(flags.lines.max(1))?;
+    // What is followed from is known though nothing of before is wanted.
+    let mut last = events.last().map_or_else(|| "0-0".to_owned(), |event| event.id.clone());
+    if flags.lines == 0 {
+        events.clear();
+    }
+    loop {
+        let mut out = std::io::stdout().lock();
+        for event in &events {
+            let written = if flags.json {
+                writeln!(out, "{}", as_json(event))
+            } else {
+                writeln!(out, "{}", line(event))
+            };
+            if written.is_err() {
+                // Nobody reads any more.
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+        drop(out);
+        if !flags.follow {
+            return Ok(ExitCode::SUCCESS);
+        }
+        events = pool.events_after(&last, BEAT)?;
+        if let Some(event) = events.last() {
+            last.clone_from(&event.id);
+        }
+    }
+}
+
+fn line(event: &Event) -> String {
+    let when = event.at().and_then(time).unwrap_or_else(|| event.id.clone());
+    let about: Vec<String> =
+        event.about.iter().map(|(field, value)| format!(" {}={}", plain(field), plain(value))).collect();
+    format!("{when} {}{}", plain(&event.what), about.concat())
+}
+
+fn as_json(event: &Event) -> Value {
+    let mut object = Map::new();
+    object.insert("time".to_owned(), event.at().and_then(time).into());
+    object.insert("event".to_owned(), event.what.clone().into());
+    for (field, value) in &event.about {
+        object.insert(field.clone(), value.clone().into());
+    }
+    Value::Object(object)
+}

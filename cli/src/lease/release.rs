@@ -1,0 +1,92 @@
+//! The ends of leases: `bailiff lease release`, `extend` and `reap`.
+
+use std::process::ExitCode;
+
+use bailiff_lease::audit::Lease;
+use bailiff_lease::holder::{Here, Life};
+use bailiff_lease::{Extended, Pool, Released};
+
+use super::told::{self, ids};
+use super::{LEASE, offset, open};
+use crate::exit::Failure;
+use crate::flags;
+
+/// Gives GPUs back.
+pub(crate) fn release(flags: &flags::Release) -> Result<ExitCode, Failure> {
+    let mut pool = open(&flags.pool)?;
+    if flags.mine {
+        return all_of_mine(&mut pool);
+    }
+    let lease = match (&flags.gpu, &flags.lease) {
+        (Some(gpu), _) => of_gpu(&mut pool, gpu)?,
+        (None, lease) => lease.clone().unwrap_or_default(),
+    };
+    match pool.release(&lease, None, (offset(), std::process::id()))? {
+        Released::Done | Released::Already(_) => Ok(ExitCode::SUCCESS),
+        Released::Lost => Err(Failure::not_ours("it is somebody else's by now")),
+        Released::Unknown => Err(Failure::unknown(format!("nothing is known of a lease {lease:?}"))),
+    }
+}
+
+fn of_gpu(pool: &mut Pool, gpu: &str) -> Result<String, Failure> {
+    let audit = pool.audit()?;
+    let wanted = ids(&audit, gpu)?;
+    let held = audit.gpus.iter().find(|gpu| wanted.first() == Some(&gpu.id));
+    let owner = held.and_then(|gpu| gpu.owner.clone());
+    owner.ok_or_else(|| Failure::not_ours(format!("no lease holds GPU {gpu}")))
+}
+
+/// What `run` holds ends with its command.
+fn all_of_mine(pool: &mut Pool) -> Result<ExitCode, Failure> {
+    let (here, uid) = (Here::look(), nix::unistd::getuid().to_string());
+    let mine = |lease: &&Lease| {
+        let host = lease.get("host") == Some(here.host.as_str());
+        host && lease.get("uid") == Some(&uid) && matches!(lease.get("mode"), Some("acquire" | "timed"))
+    };
+    let audit = pool.audit()?;
+    let mut released = 0_u32;
+    for lease in audit.leases.iter().filter(mine) {
+        pool.release(&lease.lease, None, (offset(), std::process::id()))?;
+        released += 1;
+    }
+    println!("{released}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Gives more time.
+pub(crate) fn extend(flags: &flags::Extend) -> Result<ExitCode, Failure> {
+    match open(&flags.pool)?.extend(&flags.lease, flags.span)? {
+        Extended::Until(until) => {
+            println!("it ends at {}", told::time(until).unwrap_or_default());
+            Ok(ExitCode::SUCCESS)
+        }
+        Extended::Endless => Err(Failure::usage("it has no end of its own: it ends with its holder")),
+        Extended::Ended(how) if how == "unknown" => {
+            Err(Failure::unknown(format!("nothing is known of a lease {:?}", flags.lease)))
+        }
+        Extended::Ended(how) => Err(Failure::not_ours(format!("it is not held: {how}"))),
+    }
+}
+
+/// Frees what the dead held.
+pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
+    let (mut pool, here) = (open(&flags.pool)?, Here::look());
+    if !flags.dry_run {
+        println!("{}", pool.reap_here(&here, LEASE)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let audit = pool.audit()?;
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
+    let late = |lease: &Lease| lease.expires < audit.now as f64;
+    for lease in &audit.leases {
+        let why = match here.life(lease) {
+            Life::Dead => "its holder is dead",
+            Life::Elsewhere if late(lease) => "its host is silent",
+            Life::Timed if late(lease) => "its time is over",
+            _ => continue,
+        };
+        let gpus: Vec<&str> = lease.gpus().collect();
+        println!("{} GPU {} {}", lease.lease, gpus.join(","), why);
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,172 @@
+//! What others are told of a lease: programs by their environment, scripts as JSON, people as text.
+
+use std::path::Path;
+
+use bailiff_lease::audit::{Audit, Gpu, Lease};
+use bailiff_lease::holder::{Here, LEASE_VARIABLE, Life};
+use bailiff_lease::{Grant, Pool};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::exit::Failure;
+
+/// How programs are told of their GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Names {
+    /// UUIDs, which mean the same in every order; numbers, where the pool knows none.
+    Uuids,
+    /// Numbers, in the order of the PCI bus.
+    Numbers,
+}
+
+/// The environment of whoever uses a lease's GPUs.
+pub(super) fn environment(
+    pool: &mut Pool,
+    (lease, grant): (&str, &Grant),
+    names: Names,
+) -> Result<Vec<(&'static str, String)>, Failure> {
+    let ids: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
+    let uuids = if names == Names::Uuids { uuids(&pool.audit()?, &ids) } else { None };
+    let ids = ids.join(",");
+    let visible = uuids.map_or_else(|| ids.clone(), |uuids| uuids.join(","));
+    Ok(vec![
+        ("CUDA_VISIBLE_DEVICES", visible.clone()),
+        ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
+        ("NVIDIA_VISIBLE_DEVICES", visible),
+        (LEASE_VARIABLE, lease.to_owned()),
+        ("BAILIFF_LEASE_TOKEN", grant.token.to_string()),
+        ("BAILIFF_LEASE_GPUS", ids),
+    ])
+}
+
+/// The UUIDs of GPUs, where the pool knows all of them.
+pub(super) fn uuids(audit: &Audit, ids: &[String]) -> Option<Vec<String>> {
+    let uuid = |id: &String| audit.gpus.iter().find(|gpu| gpu.id == *id)?.uuid.clone();
+    ids.iter().map(uuid).collect()
+}
+
+/// Numbers are good only while the driver counts as it did when the pool was begun: a GPU that fell off the bus shifts
+/// those behind it.
+pub(super) fn check_numbers(pool: &mut Pool, grant: &Grant, library: &Path) -> Result<(), Failure> {
+    let audit = pool.audit()?;
+    for number in &grant.gpus {
+        let Some(known) = uuids(&audit, &[number.to_string()]).map(|uuids| uuids.concat()) else { continue };
+        let now = bailiff_sampler::uuids(Some(library)).map_err(|why| {
+            Failure::unavailable(format!(
+                "the driver does not tell which GPU is {number} ({why}); drop --index"
+            ))
+        })?;
+        let found = usize::try_from(*number).ok().and_then(|number| now.get(number)?.clone());
+        if found.as_ref() != Some(&known) {
+            let found = found.unwrap_or_else(|| "none".to_owned());
+            return Err(Failure::unavailable(format!(
+                "GPU {number} was {known} when the pool was begun, and is {found} now: drop --index, or begin it anew"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The ids of GPUs that somebody names by number or UUID, such as `0,GPU-…`.
+pub(super) fn ids(audit: &Audit, list: &str) -> Result<Vec<String>, Failure> {
+    let named = |name: &str| {
+        let found = audit.gpus.iter().find(|gpu| gpu.id == name || gpu.uuid.as_deref() == Some(name));
+        found.map(|gpu| gpu.id.clone()).ok_or_else(|| {
+            Failure::usage(format!("--gpu: {name:?} is no GPU of this pool; `bailiff lease list` tells them"))
+        })
+    };
+    let mut ids = list.split(',').map(|name| named(name.trim())).collect::<Result<Vec<_>, _>>()?;
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
+}
+
+/// A lease as JSON.
+pub(super) fn as_json(lease: &Lease, audit: &Audit, here: &Here) -> Value {
+    let number = |field| lease.get(field).and_then(|text| text.parse::<u64>().ok());
+    let gpu = |id: &str| {
+        let uuid = audit.gpus.iter().find(|gpu| gpu.id == id).and_then(|gpu| gpu.uuid.clone());
+        json!({"index": id.parse::<u32>().map_or_else(|_| json!(id), |id| json!(id)), "uuid": uuid})
+    };
+    let waited = number("granted").zip(number("asked")).map(|(granted, asked)| granted.saturating_sub(asked));
+    json!({
+        "lease": lease.lease,
+        "token": number("tok"),
+        "state": lease.state,
+        "gpus": lease.gpus().map(gpu).collect::<Vec<_>>(),
+        "want": number("want"),
+        "priority": lease.get("prio").and_then(|text| text.parse::<i32>().ok()),
+        "host": lease.get("host"),
+        "pid": number("pid"),
+        "user": lease.get("user"),
+        "cmd": lease.get("cmd"),
+        "note": lease.get("note"),
+        "job": lease.get("job"),
+        "asked": number("asked").and_then(time),
+        "acquired": number("granted").and_then(time),
+        "expires": time(expiry(lease)),
+        "waited_ms": waited,
+        "mode": lease.get("mode"),
+        "legacy": false,
+        "evidence": life(here, lease),
+    })
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "milliseconds since 1970")]
+fn expiry(lease: &Lease) -> u64 {
+    lease.expires.max(0.0) as u64
+}
+
+/// What is known of the holder's life.
+pub(super) fn life(here: &Here, lease: &Lease) -> &'static str {
+    match here.life(lease) {
+        Life::Alive => "alive",
+        Life::Dead => "dead",
+        Life::Elsewhere => "elsewhere",
+        Life::Timed => "timed",
+        Life::Unknown => "unknown",
+    }
+}
+
+/// RFC 3339, UTC.
+pub(super) fn time(ms: u64) -> Option<String> {
+    Some(Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?.to_string())
+}
+
+/// `3m 20s`, at most two units.
+pub(super) fn span(ms: u64) -> String {
+    let text = humantime::format_duration(std::time::Duration::from_secs(ms / 1000)).to_string();
+    text.split(' ').take(2).collect::<Vec<_>>().join(" ")
+}
+
+pub(super) fn lease<'a>(audit: &'a Audit, name: &str) -> Option<&'a Lease> {
+    audit.leases.iter().find(|lease| lease.lease == name)
+}
+
+/// The lease that holds a GPU.
+pub(super) fn holder<'a>(audit: &'a Audit, gpu: &Gpu) -> Option<&'a Lease> {
+    lease(audit, gpu.owner.as_deref()?)
+}
+
+/// Others' names do not write to our terminal.
+pub(super) fn plain(text: &str) -> String {
+    text.chars().flat_map(|letter| if letter.is_control() { escape(letter) } else { vec![letter] }).collect()
+}
+
+fn escape(letter: char) -> Vec<char> {
+    letter.escape_default().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts() {
+        assert_eq!(span(0), "0s");
+        assert_eq!(span(200_900), "3m 20s");
+        assert_eq!(span(93_784_000), "1day 2h");
+        assert_eq!(time(1_763_762_626_500).unwrap(), "2025-11-21T22:03:46.5Z");
+        assert_eq!(plain("Jürgen\x1b[2J"), "Jürgen\\u{1b}[2J");
+    }
+}

@@ -1,0 +1,76 @@
+//! What happened to GPUs and leases, as the scripts note it: a stream of the newest ten thousand events.
+
+use std::time::Duration;
+
+use crate::{Pool, Trouble};
+
+/// One event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Its id in the stream: milliseconds since the Unix epoch by Redis' clock, and a number.
+    pub id: String,
+    /// `grant`, `released`, `reaped` and so on.
+    pub what: String,
+    /// Of which GPUs, which lease, and so on.
+    pub about: Vec<(String, String)>,
+}
+
+impl Event {
+    /// When it happened, in milliseconds since the Unix epoch.
+    #[must_use]
+    pub fn at(&self) -> Option<u64> {
+        self.id.split_once('-')?.0.parse().ok()
+    }
+
+    /// One of the things that are known of it.
+    #[must_use]
+    pub fn get(&self, field: &str) -> Option<&str> {
+        self.about.iter().find(|(name, _)| name == field).map(|(_, value)| value.as_str())
+    }
+}
+
+/// As Redis tells an entry.
+type Entry = (String, Vec<String>);
+
+impl Pool {
+    /// The newest events, at most so many, the oldest of them first.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn events(&mut self, at_most: u64) -> Result<Vec<Event>, Trouble> {
+        let key = self.log_key();
+        let mut command = redis::cmd("XREVRANGE");
+        command.arg(key).arg("+").arg("-").arg("COUNT").arg(at_most);
+        let mut entries: Vec<Entry> = self.with(|connection| command.query(connection))?;
+        entries.reverse();
+        Ok(entries.into_iter().map(event).collect())
+    }
+
+    /// Those after one, waiting for the first of them, though no longer than `at_most`.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn events_after(&mut self, id: &str, at_most: Duration) -> Result<Vec<Event>, Trouble> {
+        let key = self.log_key();
+        let mut command = redis::cmd("XREAD");
+        command.arg("BLOCK").arg(at_most.as_millis().max(1).to_string()).arg("STREAMS").arg(key).arg(id);
+        let patience = self.patience;
+        let answer: Option<Vec<(String, Vec<Entry>)>> = self.with(|connection| {
+            connection.set_read_timeout(Some(at_most + patience))?;
+            let answer = command.query(connection);
+            connection.set_read_timeout(Some(patience))?;
+            answer
+        })?;
+        Ok(answer.into_iter().flatten().flat_map(|(_, entries)| entries).map(event).collect())
+    }
+
+    fn log_key(&self) -> String {
+        format!("{}_V2:LOG", self.prefix)
+    }
+}
+
+fn event((id, fields): Entry) -> Event {
+    let mut pairs = fields.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()));
+    let what = pairs.next().map(|(_, what)| what).unwrap_or_default();
+    Event { id, what, about: pairs.collect() }
+}

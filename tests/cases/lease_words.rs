@@ -1,0 +1,313 @@
+//! What can be asked of a lease besides a GPU for a command: particular GPUs, a time, a holder, a place in the line; and
+//! what is told of it.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use end_to_end::leases::{bailiff, code, end, heir, hold, pool, run, said, states};
+use end_to_end::node::Node;
+use end_to_end::redis::Redis;
+use end_to_end::tenant::Tenant;
+use end_to_end::wait::until;
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+
+fn told(redis: &Redis, words: &[&str]) -> Value {
+    serde_json::from_str(&said(&run(redis, words))).unwrap()
+}
+
+fn err(output: &std::process::Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn gpus_may_be_named() {
+    let redis = pool("0-3");
+    let ids = |words: &[&str]| said(&run(&redis, words)).trim().to_owned();
+    assert_eq!(ids(&["run", "--gpu", "3,1", "--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"]), "1,3");
+    let holder = hold(&redis, &["run", "--gpu", "2"]);
+    assert_eq!(states(&redis), ["idle", "idle", "leased", "idle"]);
+    assert_eq!(code(&run(&redis, &["run", "--nonblock", "--gpu", "2", "true"])), 75);
+    assert_eq!(code(&run(&redis, &["run", "--gpu", "9", "true"])), 64, "there is none");
+    assert_eq!(code(&run(&redis, &["run", "--gpu", "1,2", "-n", "3", "true"])), 64, "more than would do");
+    let one_of = ["run", "--gpu", "2,3", "-n", "1", "--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"];
+    assert_eq!(ids(&one_of), "3", "either would do");
+    let waiter = bailiff(&redis, &["run", "--gpu", "2", "--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("it to wait", || (told(&redis, &["queue", "--json"])[0]["want"] == 1).then_some(()));
+    assert_eq!(ids(&["run", "--", "sh", "-c", "echo had"]), "had", "who wants any need not wait behind it");
+    end(holder, Signal::TERM);
+    assert_eq!(said(&waiter.wait_with_output().unwrap()).trim(), "2");
+    assert_eq!(states(&redis), ["idle"; 4]);
+}
+
+#[test]
+fn who_runs_on_a_gpu_already_may_lease_it() {
+    let redis = pool("0,1");
+    let mut process = Command::new("sleep").arg("infinity").spawn().unwrap();
+    let pid = process.id().to_string();
+    let lease = said(&run(&redis, &["adopt", "--gpu", "1", "--pid", &pid])).trim().to_owned();
+    assert_eq!(states(&redis), ["idle", "leased"]);
+    let gpu = &told(&redis, &["list", "--json"])["gpus"][1];
+    assert_eq!(gpu["lease"]["lease"], lease.as_str());
+    assert_eq!(gpu["lease"]["pid"].to_string(), pid);
+    assert_eq!(gpu["lease"]["cmd"], "sleep infinity");
+    assert_eq!(gpu["lease"]["evidence"], "alive");
+    assert_eq!(code(&run(&redis, &["adopt", "--gpu", "1", "--pid", &pid])), 75, "it is leased");
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let dry = said(&run(&redis, &["reap", "--dry-run"]));
+    assert_eq!(dry.trim(), format!("{lease} GPU 1 its holder is dead"));
+    assert_eq!(states(&redis), ["idle", "leased"], "nothing is freed by saying so");
+    assert_eq!(said(&run(&redis, &["reap"])).trim(), "1");
+    assert_eq!(states(&redis), ["idle"; 2]);
+}
+
+#[test]
+fn a_lease_for_a_time_ends_with_it() {
+    let redis = pool("0");
+    let lease = told(&redis, &["acquire", "--duration", "1h", "--note", "tea", "--format", "json"]);
+    assert_eq!((&lease["mode"], &lease["note"]), (&Value::from("timed"), &Value::from("tea")));
+    let name = lease["lease"].as_str().unwrap();
+    assert_eq!(said(&run(&redis, &["reap"])).trim(), "0");
+    let extended = said(&run(&redis, &["extend", name, "2h"]));
+    assert!(extended.starts_with("it ends at 2"), "{extended}");
+    let expires = |told: &Value| told["gpus"][0]["lease"]["expires"].as_str().unwrap().to_owned();
+    assert!(expires(&told(&redis, &["list", "--json"])).as_str() > lease["expires"].as_str().unwrap());
+    said(&run(&redis, &["extend", name, "1ms"]));
+    until("its time to be over", || (said(&run(&redis, &["reap"])).trim() == "1").then_some(()));
+    assert_eq!(states(&redis), ["idle"]);
+    assert_eq!(code(&run(&redis, &["extend", name, "1h"])), 3);
+    assert_eq!(code(&run(&redis, &["extend", "nobody's", "1h"])), 4);
+    let holder = hold(&redis, &["run"]);
+    let name = told(&redis, &["list", "--json"])["gpus"][0]["lease"]["lease"].as_str().unwrap().to_owned();
+    assert_eq!(code(&run(&redis, &["extend", &name, "1h"])), 64, "it ends with its holder");
+    end(holder, Signal::TERM);
+}
+
+#[test]
+fn a_command_whose_time_is_up_is_ended_unless_it_is_given_more() {
+    let redis = pool("0");
+    let output = run(&redis, &["run", "--max-time", "50ms", "--", "sleep", "infinity"]);
+    assert_eq!(code(&output), 124);
+    assert!(err(&output).contains("time was up"), "{output:?}");
+    assert_eq!(states(&redis), ["idle"]);
+    let mut runner = bailiff(&redis, &["run", "--max-time", "1s", "--", "sleep", "infinity"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("the lease", || (states(&redis) == ["leased"]).then_some(()));
+    let name = told(&redis, &["list", "--json"])["gpus"][0]["lease"]["lease"].as_str().unwrap().to_owned();
+    said(&run(&redis, &["extend", &name, "1h"]));
+    let mut line = String::new();
+    BufReader::new(runner.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("given more time"), "{line}");
+    end(runner, Signal::TERM);
+}
+
+#[test]
+fn a_command_that_lost_its_lease_goes_on_or_not() {
+    // What does not end by itself is killed, whoever started it.
+    let stubborn = "sh -c 'trap : TERM; while :; do sleep 0.01; done' & wait; wait";
+    for (how, expected, script) in
+        [("warn", 143, "exec sleep infinity"), ("term", 74, stubborn), ("kill", 74, stubborn)]
+    {
+        let redis = pool("0");
+        let mut runner = bailiff(&redis, &["run", "--renew", "50ms", "--grace", "1s", "--on-lost", how])
+            .args(["--", "sh", "-c", script])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        until("the lease", || (states(&redis) == ["leased"]).then_some(()));
+        said(&run(&redis, &["release", "--gpu", "0"]));
+        if how == "warn" {
+            let mut said = BufReader::new(runner.stderr.take().unwrap());
+            let mut line = String::new();
+            said.read_line(&mut line).unwrap();
+            assert!(line.contains("ended in Redis"), "{line}");
+            kill_process(heir(&runner), Signal::TERM).unwrap();
+        }
+        let output = runner.wait_with_output().unwrap();
+        assert_eq!(code(&output), expected, "{how}: {output:?}");
+    }
+}
+
+#[test]
+fn grants_are_printed_as_wished() {
+    let redis = pool("0-2");
+    let me = std::process::id().to_string();
+    let acquire = |format: &str| {
+        let output = run(&redis, &["acquire", "-n", "2", "--for", &me, "--format", format]);
+        let text = String::from_utf8(output.stdout.clone()).unwrap();
+        assert_eq!(
+            said(&run(&redis, &["release", "--mine"])).trim(),
+            if output.status.success() { "1" } else { "0" }
+        );
+        (code(&output), text.trim().to_owned())
+    };
+    assert_eq!(acquire("ids"), (0, "0,1".to_owned()));
+    let (code, env) = acquire("env");
+    assert!(code == 0 && env.starts_with("export CUDA_VISIBLE_DEVICES="), "{env}");
+    assert_eq!(acquire("uuid").0, 69, "without a driver the pool knows none, and nothing is held");
+    let (_, json) = acquire("json");
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["gpus"].as_array().unwrap().len(), 2);
+    assert_eq!(states(&redis), ["idle"; 3]);
+}
+
+#[test]
+fn a_shell_s_copies_are_not_the_holder() {
+    let redis = pool("0");
+    for script in [
+        "eval \"$($0 lease acquire)\"; echo $$; read line",
+        "eval \"$($0 lease acquire | cat)\"; echo $$; read line",
+        "eval \"$(true; $0 lease acquire; true)\"; echo $$; read line",
+        "$0 lease acquire | { read x; echo $$; }; read line",
+    ] {
+        for shell in ["bash", "dash"] {
+            let mut command = Command::new(shell);
+            command.args(["-c", script]).arg(end_to_end::programs::bailiff());
+            command.env("LEASE_REDIS_URL", redis.address()).env_remove("BAILIFF_LEASE_ID");
+            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            let lease = until("the lease", || {
+                let told = told(&redis, &["list", "--json"]);
+                let lease = told["gpus"][0]["lease"].clone();
+                (lease["mode"] == "acquire").then_some(lease)
+            });
+            assert_eq!(lease["pid"], child.id(), "{shell}: {script}");
+            assert_eq!(said(&run(&redis, &["reap"])).trim(), "0", "{shell}: {script}");
+            drop(child.stdin.take());
+            child.kill().unwrap();
+            child.wait().unwrap();
+            until("it to be freed", || (said(&run(&redis, &["reap"])).trim() == "1").then_some(()));
+        }
+    }
+}
+
+#[test]
+fn the_line_and_the_log_tell_who_and_when() {
+    let redis = pool("0");
+    let holder = hold(&redis, &["run"]);
+    let waiters: Vec<_> = [("0", "first"), ("0", "second"), ("5", "urgent")]
+        .into_iter()
+        .map(|(priority, note)| {
+            let waiter =
+                bailiff(&redis, &["run", "--priority", priority, "--note", note, "true"]).spawn().unwrap();
+            until("it to wait", || {
+                let told = told(&redis, &["queue", "--json"]);
+                told.as_array().unwrap().iter().any(|ticket| ticket["note"] == note).then_some(())
+            });
+            waiter
+        })
+        .collect();
+    let queue = told(&redis, &["queue", "--json"]);
+    let notes: Vec<&str> =
+        queue.as_array().unwrap().iter().map(|ticket| ticket["note"].as_str().unwrap()).collect();
+    assert_eq!(notes, ["urgent", "first", "second"]);
+    let text = said(&run(&redis, &["queue"]));
+    assert_eq!(text.lines().count(), 4, "{text}");
+    let follower =
+        bailiff(&redis, &["log", "-f", "-n", "0", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    end(holder, Signal::TERM);
+    for mut waiter in waiters {
+        assert!(waiter.wait().unwrap().success());
+    }
+    let log = said(&run(&redis, &["log", "--json"]));
+    let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let count = |what: &str| events.iter().filter(|event| event["event"] == what).count();
+    assert_eq!((count("grant"), count("released")), (4, 4), "{log}");
+    assert!(events[0]["time"].as_str().unwrap().ends_with('Z'), "{log}");
+    assert_eq!(said(&run(&redis, &["log", "-n", "1"])).lines().count(), 1);
+    end(follower, Signal::KILL);
+}
+
+#[test]
+fn only_root_overtakes() {
+    let redis = pool("0");
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--clear-groups"]).arg(end_to_end::programs::bailiff());
+    command.args(["lease", "run", "--priority", "1", "true"]).env("LEASE_REDIS_URL", redis.address());
+    let output = command.output().unwrap();
+    assert_eq!(code(&output), 64, "{output:?}");
+    assert!(err(&output).contains("root"), "{output:?}");
+}
+
+/// An authority of our own, and a server's certificate that it has signed.
+const CERTIFY: &str =
+    "new() { openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \"$@\"; }
+    new -subj /CN=ours -keyout ca.key -out ca.pem &&
+    new -subj /CN=localhost -CA ca.pem -CAkey ca.key -addext basicConstraints=critical,CA:FALSE \
+        -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem";
+
+#[test]
+fn redis_may_be_reached_by_tls_and_a_password() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(
+        Command::new("sh")
+            .args(["-c", CERTIFY])
+            .current_dir(folder.path())
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
+    let port = end_to_end::redis::free_port();
+    let (number, path) = (port.to_string(), |name: &str| folder.path().join(name).display().to_string());
+    let _redis = Redis::with(&[
+        "--tls-port",
+        &number,
+        "--tls-cert-file",
+        &path("cert.pem"),
+        "--tls-key-file",
+        &path("key.pem"),
+        "--tls-ca-cert-file",
+        &path("ca.pem"),
+        "--tls-auth-clients",
+        "no",
+        "--requirepass",
+        "s3cret",
+    ]);
+    let lease = |password: &str, trusted: &str, words: &[&str]| {
+        let address = format!("rediss://:{password}@127.0.0.1:{port}/0");
+        let mut command = Command::new(end_to_end::programs::bailiff());
+        command.arg("lease").args(words).env("LEASE_REDIS_URL", address).env("SSL_CERT_FILE", path(trusted));
+        command.output().unwrap()
+    };
+    said(&lease("s3cret", "ca.pem", &["init", "--gpus", "0"]));
+    assert_eq!(said(&lease("s3cret", "ca.pem", &["run", "echo", "had"])).trim(), "had");
+    let output = lease("wrong", "ca.pem", &["list"]);
+    assert_eq!(code(&output), 69);
+    assert!(err(&output).contains("refuses") && !err(&output).contains("wrong@"), "{output:?}");
+    let output = lease("s3cret", "key.pem", &["list"]);
+    assert_eq!(code(&output), 69, "an unknown authority is not believed");
+}
+
+#[test]
+fn of_idle_gpus_those_are_taken_first_that_nobody_uses() {
+    let redis = pool("0-2");
+    let node = Node::of("version: 1\nrules: []\n", &["", "", ""]);
+    let squatters = [Tenant::obeying(&node.home), Tenant::obeying(&node.home)];
+    node.hold(&squatters[0], 0, "used: 1GiB");
+    node.hold(&squatters[1], 2, "used: 1GiB");
+    let beat = node.beat();
+    until("the exporter to see them", || (node.beat() > beat + 1).then_some(()));
+    let stream = node.home.stream().display().to_string();
+    let run_one = |words: &[&str]| {
+        let words =
+            [&["run", "--stream", &stream], words, &["--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"]].concat();
+        run(&redis, &words)
+    };
+    for _ in 0..3 {
+        let output = run_one(&[]);
+        assert_eq!((said(&output).trim(), err(&output)), ("1", String::new()));
+    }
+    let all = run_one(&["-n", "3"]);
+    let pids = squatters.each_ref().map(|squatter| squatter.pid().to_string());
+    assert!(pids.iter().all(|pid| err(&all).contains(pid)), "{all:?}");
+    let nobody = run(&redis, &["run", "--stream", "/nowhere", "echo", "had"]);
+    assert_eq!(said(&nobody).trim(), "had", "without an exporter any will do");
+}
