@@ -8,6 +8,7 @@
 
 mod server;
 
+use std::fmt::Write;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -431,11 +432,11 @@ fn everything(redis: &mut Connection) -> String {
             "hash" => vec!["HGETALL", &key],
             "zset" => vec!["ZRANGE", &key, "0", "-1", "WITHSCORES"],
             "stream" => vec!["XRANGE", &key, "-", "+"],
-            other => panic!("{key} is a {other}"),
+            other => unreachable!("{key} is a {other}"),
         };
         let told: redis::Value = ask(redis, &words);
         let expires = ask::<i64>(redis, &["PTTL", &key]) >= 0;
-        all.push_str(&format!("{key}, expires: {expires}: {told:?}\n"));
+        writeln!(all, "{key}, expires: {expires}: {told:?}").unwrap();
     }
     let digits = |word: &str| word.chars().filter(char::is_ascii_digit).count();
     let words = all.split_inclusive([' ', ',', '\'', '\n']);
