@@ -106,6 +106,8 @@ pub struct Pool {
     address: String,
     pub(crate) prefix: String,
     pub(crate) patience: Duration,
+    /// For so long nothing is given away, as was told when it was last asked about a ticket: the server was started anew.
+    pub(crate) closed: Option<Duration>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -126,7 +128,7 @@ impl Pool {
         let client = Client::open(address).map_err(|_| Trouble::address(address))?;
         let shown = client.get_connection_info().addr().to_string();
         let connection = connect(&client, patience).map_err(|error| Trouble::of(&error, &shown))?;
-        Ok(Self { connection, client, address: shown, prefix: prefix.to_owned(), patience })
+        Ok(Self { connection, client, address: shown, prefix: prefix.to_owned(), patience, closed: None })
     }
 
     pub(crate) fn reconnect(&mut self) -> Result<(), Trouble> {
@@ -196,7 +198,8 @@ impl Pool {
         for (field, value) in &ticket.about {
             arguments.extend([(*field).to_owned(), value.clone()]);
         }
-        standing(self.call(Op::Enqueue, &arguments)?)
+        let answer = self.call(Op::Enqueue, &arguments)?;
+        self.stands(answer)
     }
 
     /// Says that a ticket or a lease is still wanted.
@@ -205,7 +208,14 @@ impl Pool {
     /// Where there is no answer.
     pub fn touch(&mut self, lease: &str, ttl: Duration, token: Option<u64>) -> Result<Standing, Trouble> {
         let token = token.map(|token| token.to_string()).unwrap_or_default();
-        standing(self.call(Op::Touch, &[lease.to_owned(), ttl.as_millis().to_string(), token])?)
+        let answer = self.call(Op::Touch, &[lease.to_owned(), ttl.as_millis().to_string(), token])?;
+        self.stands(answer)
+    }
+
+    fn stands(&mut self, answer: (String, String, String)) -> Result<Standing, Trouble> {
+        let waits = answer.0 == "waiting";
+        self.closed = answer.2.parse().ok().filter(|_| waits).map(Duration::from_millis);
+        standing(answer)
     }
 
     /// Asks for a lease that Redis no longer knows, where [`Self::touch`] has said `unknown`: it was started anew from
@@ -221,6 +231,17 @@ impl Pool {
             arguments.extend([(*field).to_owned(), value.clone()]);
         }
         standing(self.call(Op::Reclaim, &arguments)?)
+    }
+
+    /// Says that a lease is still wanted; one that the server has forgotten is asked back.
+    ///
+    /// # Errors
+    /// Where there is no answer; it may be asked again.
+    pub fn renew(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<Standing, Trouble> {
+        match self.touch(&ticket.lease, ttl, Some(grant.token))? {
+            Standing::Ended(how) if how == "unknown" => self.reclaim(ticket, grant, ttl),
+            standing => Ok(standing),
+        }
     }
 
     /// Ends a lease, or withdraws a ticket; `pid` is who says so, for the log.

@@ -6,6 +6,8 @@ local state = about[1]
 if not state then return { 'unknown', '', '' } end
 if state ~= 'waiting' and state ~= 'held' then return { state, '', '' } end
 if state == 'held' and token ~= '' and token ~= about[2] then return { 'lost', '', '' } end
+-- He holds, and the server went back to when he waited.
+if state == 'waiting' and token ~= '' then return { 'unknown', '', '' } end
 -- A server that has no memory left lets a script write that begins with what frees some.
 call('ZREM', EXPIRY, lease)
 call('ZADD', EXPIRY, now + ttl, lease)
@@ -17,7 +19,7 @@ if state == 'waiting' then
   end
   assign(true)
   about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode')
-  if about[1] == 'waiting' then return { 'waiting', tostring(call('ZRANK', QUEUE, lease)), '' } end
+  if about[1] == 'waiting' then return waits(lease) end
   if about[1] ~= 'held' then return { about[1], '', '' } end
   call('ZADD', EXPIRY, now + ttl, lease)
 end

@@ -179,15 +179,8 @@ impl Walk {
         match self.dead.pop_front() {
             Some(Dead::Lease(lease)) => drop(self.agent.ask(&call(Op::Kill, &[&lease, "dead"]))),
             Some(Dead::Legacy(pid)) => {
-                let busy = |client: &mut Client| match client {
-                    Client::Legacy(client) => client.runnable(),
-                    Client::Ours(_) => false,
-                };
-                if self.clients.values_mut().any(busy) {
-                    // Whoever is between his pop and his record looks just like one that is lost.
+                if !self.resolve(|recorded| recorded.is_empty() || recorded == pid) {
                     self.dead.push_back(Dead::Legacy(pid));
-                } else {
-                    self.resolve(|recorded| recorded.is_empty() || recorded == pid);
                 }
             }
             None => {}
@@ -210,6 +203,9 @@ impl Walk {
             }
         }
         for id in withheld {
+            if self.legacy_goes_on() {
+                return;
+            }
             if self.world.holders[&id].is_empty() {
                 let recorded = self.recorded(&id);
                 self.agent.ask(&call(Op::Resolve, &[&id, &recorded, "3600"]));
@@ -226,9 +222,22 @@ impl Walk {
         }
     }
 
-    /// Puts back what nobody holds, where its record says nothing else.
-    fn resolve(&mut self, dead: impl Fn(&str) -> bool) {
+    /// Whoever is between his pop and his record looks just like one that is lost.
+    fn legacy_goes_on(&mut self) -> bool {
+        self.settle();
+        self.clients.values_mut().any(|client| match client {
+            Client::Legacy(client) => client.runnable(),
+            Client::Ours(_) => false,
+        })
+    }
+
+    /// Puts back what nobody holds, where its record says nothing else. Tells whether it came to an end.
+    fn resolve(&mut self, dead: impl Fn(&str) -> bool) -> bool {
         for id in self.world.ids.clone() {
+            // What was put back a moment ago may have been popped.
+            if self.legacy_goes_on() {
+                return false;
+            }
             let recorded = self.recorded(&id);
             if self.world.holders[&id].is_empty() && dead(&recorded) {
                 let how = self.agent.ask(&call(Op::Resolve, &[&id, &recorded, "3600"])).text();
@@ -237,6 +246,7 @@ impl Walk {
                 }
             }
         }
+        true
     }
 
     /// All die and are noticed: everything is idle again, once.
