@@ -57,16 +57,26 @@ local function withhold(id, why)
   note('quarantine', 'gpu', id, 'why', why)
 end
 
+-- Whose record a GPU has: `its`, which is this lease's, whose process is `pid`; `another's`, of somebody who wrote himself
+-- over it or into its place; `nobody's`; or `none` that could be one.
+local function recorded(lease, pid, id)
+  local kind = kind_of(gpu_key(id))
+  if kind ~= 'hash' then return kind == 'none' and "nobody's" or 'none' end
+  local about = call('HMGET', gpu_key(id), 'lease', 'PID')
+  if about[1] == lease and (about[2] or pid) == pid then return 'its' end
+  return about[2] and "another's" or "nobody's"
+end
+
 -- Ends a lease or a ticket; each GPU goes back once. `line` is what GPU.py's log is told of a GPU.
 local function finish(lease, how, offset, line)
-  local about = call('HMGET', lease_key(lease), 'state', 'gpus')
+  local about = call('HMGET', lease_key(lease), 'state', 'gpus', 'legacy_pid')
   if about[1] == 'held' then
     for id in each(about[2]) do
       if call('HGET', OWN, id) == lease then
-        -- What is no record is nobody's: it must not stand in the way.
-        local kind = kind_of(gpu_key(id))
+        local whose = recorded(lease, about[3] or '', id)
         call('HDEL', OWN, id)
-        if kind == 'hash' and call('HGET', gpu_key(id), 'lease') == lease or kind ~= 'hash' and kind ~= 'none' then
+        -- What is no record is nobody's: it must not stand in the way.
+        if whose == 'its' or whose == 'none' then
           call('DEL', gpu_key(id))
           event(offset, 'GPU ' .. id .. line)
           if call('HEXISTS', QUAR, id) == 0 then free(id) end
@@ -74,6 +84,7 @@ local function finish(lease, how, offset, line)
           -- Somebody else released it already: it is there once.
           free(id)
         end
+        if whose == "another's" then call('HDEL', gpu_key(id), 'lease', 'tok') end
       end
     end
   end

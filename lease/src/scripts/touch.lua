@@ -1,7 +1,7 @@
 -- lease, ttl, token: a ticket is kept, a lease is acknowledged and renewed. Tells a holder of a GPU that is no longer
 -- his alone.
 local lease, ttl, token = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode')
+local about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode', 'legacy_pid')
 local state = about[1]
 if not state then return { 'unknown', '', '' } end
 if state ~= 'waiting' and state ~= 'held' then return { state, '', '' } end
@@ -18,21 +18,21 @@ if state == 'waiting' then
     return { 'refused', '', '' }
   end
   assign(true)
-  about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode')
+  about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode', 'legacy_pid')
   if about[1] == 'waiting' then return waits(lease) end
   if about[1] ~= 'held' then return { about[1], '', '' } end
   call('ZADD', EXPIRY, now + ttl, lease)
 end
 local taken = {}
 for id in each(about[3]) do
-  local kind = kind_of(gpu_key(id))
-  if kind ~= 'hash' and kind ~= 'none' then
+  local whose = recorded(lease, about[5] or '', id)
+  if whose == 'none' then
     record(lease, id, about[2])
-  elseif call('HGET', gpu_key(id), 'lease') ~= lease then
-    local recorded = call('HEXISTS', gpu_key(id), 'PID') == 1
+  elseif whose ~= 'its' then
     -- Released by somebody whose it was not, and nobody has taken it yet: it is taken back. Of a lease that plays by
     -- GPU.py's rules anybody may release.
-    if not recorded and about[4] ~= 'compat' and call('LREM', IDLE, 0, id) + call('LREM', POT, 0, id) > 0 then
+    local free_again = whose == "nobody's" and about[4] ~= 'compat'
+    if free_again and call('LREM', IDLE, 0, id) + call('LREM', POT, 0, id) + call('LREM', BAR, 0, id) > 0 then
       record(lease, id, about[2])
       note('reassert', 'gpu', id, 'lease', lease)
     else

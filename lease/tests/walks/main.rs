@@ -197,7 +197,10 @@ impl Walk {
                 return;
             }
             self.quiet += 1;
-            assert!(self.quiet <= 30, "nobody can go on: {}", self.world.story());
+            if self.quiet > 30 {
+                let audit = self.agent.ask(&call(Op::Audit, &[])).text();
+                panic!("nobody can go on: {audit}{}", self.world.story());
+            }
             if self.quiet.is_multiple_of(10) {
                 self.resolve(|_| true);
             }

@@ -34,6 +34,8 @@ pub(crate) struct World {
     pub(crate) most: u32,
     pub(crate) leases: u32,
     pub(crate) holders: BTreeMap<String, BTreeSet<Who>>,
+    /// Who of GPU.py's clients recorded himself last, where that record stands.
+    pub(crate) recorded: BTreeMap<String, Who>,
     pub(crate) counts: BTreeMap<&'static str, u32>,
     /// What happened last.
     trace: VecDeque<String>,
@@ -51,6 +53,7 @@ impl World {
             misuse,
             most,
             leases: 0,
+            recorded: BTreeMap::new(),
             counts: BTreeMap::new(),
             trace: VecDeque::new(),
         }
@@ -82,6 +85,11 @@ impl World {
     pub(crate) fn takes(&mut self, who: Who, id: &str) {
         self.tell(who, &format!("takes {id}"));
         self.holders.get_mut(id).expect("a managed GPU").insert(who);
+    }
+
+    /// Somebody has it beside this one, and his record tells so.
+    pub(crate) fn shared(&self, id: &str) -> bool {
+        self.recorded.get(id).is_some_and(|other| self.holders[id].contains(other))
     }
 
     pub(crate) fn leaves(&mut self, who: Who, id: &str) {
