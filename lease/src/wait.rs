@@ -183,20 +183,22 @@ impl Line {
 
     /// A slot. `tell` hears the numbers that Redis gives to its connections.
     fn fill(&self, tell: &Sender<u64>) {
+        let mut pause = PAUSES.0;
         while !self.is_over() {
             let stood = self.client.get_connection().and_then(|mut connection| {
                 let _ = tell.send(redis::cmd("CLIENT").arg("ID").query(&mut connection)?);
-                self.stand(&mut connection)
+                self.stand(&mut connection, &mut pause)
             });
             if stood.is_err() && !self.is_over() {
-                std::thread::park_timeout(PAUSES.1);
+                std::thread::park_timeout(pause);
+                pause = (pause * 2).min(PAUSES.1);
             }
         }
     }
 
     /// Pops for whoever is next, again and again. Both commands go in one write: should this program die in between,
     /// what was popped is assigned all the same.
-    fn stand(&self, connection: &mut Connection) -> RedisResult<()> {
+    fn stand(&self, connection: &mut Connection, pause: &mut Duration) -> RedisResult<()> {
         let server: InfoDict = redis::cmd("INFO").arg("server").query(connection)?;
         let run: String = server.get("run_id").unwrap_or_default();
         let (idle, pot) = (format!("{}_IDLE", self.prefix), format!("{}_V2:POT", self.prefix));
@@ -218,6 +220,7 @@ impl Line {
                 }
                 served => served?.0,
             };
+            *pause = PAUSES.0;
             if served == "BACK" && !self.is_over() {
                 std::thread::park_timeout(PARTICULAR);
             }

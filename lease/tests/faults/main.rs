@@ -8,7 +8,9 @@
     reason = "a test starts a server, waits for it and fails loudly"
 )]
 
+mod cuts;
 mod people;
+mod proxy;
 mod rollback;
 #[path = "../server/mod.rs"]
 mod server;
