@@ -11,6 +11,7 @@
 mod cuts;
 mod people;
 mod proxy;
+mod refusals;
 mod rollback;
 #[path = "../server/mod.rs"]
 mod server;
