@@ -21,6 +21,17 @@ pub(crate) enum Command {
     /// GPUs are handed out: to one at a time, in the order in which they were asked for
     #[command(subcommand)]
     Lease(Lease),
+    /// Does what GPUGET's GPU.py does, with its flags; so does bailiff where it is called GPU.py
+    #[command(disable_help_flag = true)]
+    Gpuget(Words),
+}
+
+/// Words that are understood elsewhere.
+#[derive(Debug, Args)]
+pub(crate) struct Words {
+    /// GPU.py's flags; --help tells them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
+    pub(crate) words: Vec<OsString>,
 }
 
 /// What can be done with leases.
@@ -89,6 +100,15 @@ pub(crate) struct Ask {
     /// The job that it is for.
     #[arg(long, value_name = "ID", env = "SLURM_JOB_ID", hide_env = true)]
     pub(crate) job: Option<String>,
+    /// The exporter's stream: of idle GPUs, those that nobody uses anyway are taken first.
+    #[arg(
+        long,
+        env = "BAILIFF_STREAM",
+        value_name = "PATH",
+        default_value = "/run/bailiff/stream.sock",
+        hide_env = true
+    )]
+    pub(crate) stream: PathBuf,
     #[command(flatten)]
     pub(crate) pool: Pool,
 }
@@ -113,6 +133,9 @@ pub(crate) struct Run {
     /// Names GPUs by number, for programs that understand no UUIDs.
     #[arg(long)]
     pub(crate) index: bool,
+    /// The driver's library, which is asked whether numbers still mean the same.
+    #[arg(long, value_name = "PATH", default_value = "libnvidia-ml.so.1")]
+    pub(crate) nvml_library: PathBuf,
     /// The command and its arguments, after `--`.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,

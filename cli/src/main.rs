@@ -2,6 +2,7 @@
 
 mod exit;
 mod flags;
+mod gpuget;
 mod lease;
 
 use std::process::ExitCode;
@@ -12,11 +13,18 @@ use clap::Parser;
 use flags::{Command, Flags, Lease};
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    if words.next().is_some_and(|name| gpuget::is_called(&name)) {
+        return gpuget::main(words);
+    }
     let flags = match Flags::try_parse() {
         Ok(flags) => flags,
         Err(error) => return tell("bailiff", Err(Stop::from(error))).into(),
     };
-    let Command::Lease(command) = flags.command;
+    let command = match flags.command {
+        Command::Gpuget(flags) => return gpuget::main(flags.words),
+        Command::Lease(command) => command,
+    };
     let outcome = match command {
         Lease::Init(flags) => lease::init::init(&flags),
         Lease::Run(flags) => lease::run::run(&flags),

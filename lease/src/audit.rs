@@ -17,6 +17,15 @@ pub struct Audit {
     pub leases: Vec<Lease>,
     /// Tickets, in the order in which they will be served.
     pub queue: Vec<String>,
+    /// What the scripts have counted: `event:NAME`, `wait:BOUND`, and all waits together as `waited`.
+    #[serde(default)]
+    pub counts: BTreeMap<String, String>,
+    /// The bounds of the waits that are counted, milliseconds.
+    #[serde(default)]
+    pub waits_ms: Vec<u64>,
+    /// Redis writes down what it does.
+    #[serde(default)]
+    pub append_only: Option<bool>,
 }
 
 /// One managed GPU.
@@ -56,7 +65,8 @@ pub struct Record {
 pub struct Lease {
     /// Its name.
     pub lease: String,
-    /// `waiting` or `held`.
+    /// `waiting` or `held`; empty where somebody has deleted it.
+    #[serde(default)]
     pub state: String,
     /// When it is forgotten unless it is renewed, in milliseconds since the Unix epoch.
     pub expires: f64,

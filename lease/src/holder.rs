@@ -13,7 +13,7 @@ use bailiff_snapshot::stat::{self, Stat};
 use crate::audit::Lease;
 
 /// The environment of every process of a lease has its name.
-pub const LEASE_VARIABLE: &str = "BAILIFF_LEASE_ID";
+pub const LEASE_VARIABLE: &str = bailiff_snapshot::Claim::VARIABLE;
 
 /// Where this process is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,25 +68,35 @@ impl Here {
         ]
     }
 
+    /// What a ticket that plays by GPU.py's rules says beside that: who waits, and all who may have the GPU after him.
+    #[must_use]
+    pub fn taker(&self, parent: u32) -> Vec<(&'static str, String)> {
+        let chain: Vec<String> =
+            chain(parent).into_iter().map(|(pid, start)| format!("{pid}:{start}")).collect();
+        let pid = std::process::id();
+        vec![
+            ("mode", "compat".to_owned()),
+            ("taker", format!("{pid}:{}", start(pid).unwrap_or_default())),
+            ("chain", chain.join(",")),
+        ]
+    }
+
     /// Whether the holder of a lease lives.
     #[must_use]
     pub fn life(&self, lease: &Lease) -> Life {
-        if lease.get("mode") == Some("compat") {
+        let compat = lease.get("mode") == Some("compat");
+        if compat && lease.get("known").is_some() {
             // By GPU.py's rules it outlives whoever took it.
             return Life::Unknown;
         }
         if lease.get("mode") == Some("timed") {
             return Life::Timed;
         }
-        let same = |field: &str, ours: &str| !ours.is_empty() && lease.get(field) == Some(ours);
-        if !same("host", &self.host) {
-            return Life::Elsewhere;
+        if let Some(life) = self.place(lease) {
+            return life;
         }
-        if lease.get("boot").is_some() && !self.boot.is_empty() && !same("boot", &self.boot) {
-            return Life::Dead;
-        }
-        if !same("boot", &self.boot) || !same("pidns", &self.pidns) {
-            return Life::Unknown;
+        if compat {
+            return lease.get("taker").map_or(Life::Unknown, any_lives);
         }
         let began = lease.get("pid").and_then(|pid| start(pid.parse().ok()?));
         if began.is_some_and(|began| lease.get("start") == Some(began.to_string().as_str())) {
@@ -94,6 +104,68 @@ impl Here {
         }
         if lease.get("start").is_none() { Life::Unknown } else { heirs(lease) }
     }
+
+    /// Whether anybody lives who may have what was taken by GPU.py's rules: the process for which it was, and those
+    /// whose part it was.
+    #[must_use]
+    pub fn chained(&self, lease: &Lease) -> Life {
+        self.place(lease).unwrap_or_else(|| lease.get("chain").map_or(Life::Unknown, any_lives))
+    }
+
+    /// What the place alone says of a holder's life; nothing where he can be looked at from here.
+    fn place(&self, lease: &Lease) -> Option<Life> {
+        let same = |field: &str, ours: &str| !ours.is_empty() && lease.get(field) == Some(ours);
+        if !same("host", &self.host) {
+            return Some(Life::Elsewhere);
+        }
+        if lease.get("boot").is_some() && !self.boot.is_empty() && !same("boot", &self.boot) {
+            return Some(Life::Dead);
+        }
+        (!same("boot", &self.boot) || !same("pidns", &self.pidns)).then_some(Life::Unknown)
+    }
+}
+
+/// A process and, as long as it is but a part of its parent, that: a shell's subshell, or a shell that runs a line for a
+/// program (`sh -c`). Each with its start.
+fn chain(pid: u32) -> Vec<(u32, u64)> {
+    let mut chain = Vec::new();
+    let mut pid = pid;
+    while pid > 1
+        && let Some(stat) = stated(&Path::new("/proc").join(pid.to_string()))
+        && !chain.iter().any(|(met, _)| *met == pid)
+    {
+        chain.push((pid, stat.key.start_ticks));
+        if !is_part(pid, stat.ppid) {
+            break;
+        }
+        pid = stat.ppid;
+    }
+    chain
+}
+
+fn is_part(pid: u32, parent: u32) -> bool {
+    let words = |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let ours = words(pid);
+    let line = ours
+        .split(|byte| *byte == 0)
+        .nth(1)
+        .is_some_and(|word| word.starts_with(b"-") && !word.starts_with(b"--") && word.ends_with(b"c"));
+    line || !ours.is_empty() && ours == words(parent)
+}
+
+/// Of processes written `pid:start`, one after the other.
+fn any_lives(processes: &str) -> Life {
+    let mut life = Life::Dead;
+    for process in processes.split(',') {
+        let Some((pid, began)) = process.split_once(':') else { return Life::Unknown };
+        let (Ok(pid), Ok(began)) = (pid.parse(), began.parse::<u64>()) else { return Life::Unknown };
+        match start(pid) {
+            _ if began == 0 => life = Life::Unknown,
+            Some(start) if start == began => return Life::Alive,
+            _ => {}
+        }
+    }
+    life
 }
 
 /// When a process that is there started; none of one that has ended, though its parent has not asked yet.
@@ -175,7 +247,7 @@ mod tests {
         assert_eq!(with("host", "another"), Life::Elsewhere);
         assert_eq!(with("pidns", "1"), Life::Unknown);
         assert_eq!(with("start", ""), Life::Unknown);
-        assert_eq!(with("mode", "compat"), Life::Unknown);
+        assert_eq!(with("mode", "compat"), Life::Unknown, "nobody knows who took it");
         assert_eq!(with("mode", "timed"), Life::Timed);
     }
 

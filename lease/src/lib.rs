@@ -7,12 +7,14 @@
 pub mod audit;
 pub mod health;
 pub mod holder;
+pub mod legacy;
 pub mod log;
 mod pool;
 mod scripts;
+pub mod told;
 mod trouble;
 mod wait;
 
-pub use pool::{Extended, Grant, Init, Pool, Released, Standing, Ticket};
+pub use pool::{Extended, Grant, Init, Pool, Released, Standing, Ticket, check};
 pub use scripts::Op;
 pub use trouble::Trouble;

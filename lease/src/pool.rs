@@ -125,7 +125,7 @@ impl Pool {
     /// # Errors
     /// Where nobody answers, or it refuses.
     pub fn open(address: &str, prefix: &str, patience: Duration) -> Result<Self, Trouble> {
-        let client = Client::open(address).map_err(|_| Trouble::address(address))?;
+        let client = client(address)?;
         let shown = client.get_connection_info().addr().to_string();
         let connection = connect(&client, patience).map_err(|error| Trouble::of(&error, &shown))?;
         Ok(Self { connection, client, address: shown, prefix: prefix.to_owned(), patience, closed: None })
@@ -146,7 +146,7 @@ impl Pool {
     }
 
     /// Calls a script, and once more where the connection broke: none does anything twice.
-    fn call<T: FromRedisValue>(&mut self, op: Op, arguments: &[String]) -> Result<T, Trouble> {
+    pub(crate) fn call<T: FromRedisValue>(&mut self, op: Op, arguments: &[String]) -> Result<T, Trouble> {
         let mut call = op.script().key(&self.prefix);
         for argument in arguments {
             call.arg(argument);
@@ -304,8 +304,10 @@ impl Pool {
     /// # Errors
     /// Where there is no answer.
     pub fn audit(&mut self) -> Result<Audit, Trouble> {
-        let text: String = self.call(Op::Audit, &[])?;
-        serde_json::from_str(&text).map_err(|error| Trouble::Strange(error.to_string()))
+        // Commands and names are whatever bytes their owners like.
+        let text: Vec<u8> = self.call(Op::Audit, &[])?;
+        serde_json::from_str(&String::from_utf8_lossy(&text))
+            .map_err(|error| Trouble::Strange(error.to_string()))
     }
 
     /// Says that the holder of a lease, or whoever waited for one, is dead.
@@ -347,6 +349,18 @@ impl Pool {
         }
         Ok(freed)
     }
+}
+
+/// Whether this is an address of Redis.
+///
+/// # Errors
+/// Where it is none.
+pub fn check(address: &str) -> Result<(), Trouble> {
+    client(address).map(drop)
+}
+
+fn client(address: &str) -> Result<Client, Trouble> {
+    Client::open(address).map_err(|_| Trouble::address(address))
 }
 
 fn connect(client: &Client, patience: Duration) -> redis::RedisResult<Connection> {

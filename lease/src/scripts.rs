@@ -60,6 +60,10 @@ ops! {
     Transfer "transfer.lua"
     /// Gives more time.
     Extend "extend.lua"
+    /// Gives a GPU back by its number, as GPU.py does.
+    Give "give.lua"
+    /// Forgets a pool.
+    Forget "forget.lua"
     /// Tells everything.
     Audit "audit.lua"
 }

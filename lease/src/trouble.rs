@@ -45,6 +45,7 @@ impl Trouble {
     /// An address that makes no sense; what may be a password in it is not repeated.
     pub(crate) fn address(text: &str) -> Self {
         let shown = match (text.split_once("://"), text.rsplit_once('@')) {
+            (Some((scheme, rest)), _) if rest.contains("pass=") => format!("{scheme}://…"),
             (Some((scheme, _)), Some((_, place))) => format!("{scheme}://…@{place}"),
             (None, Some((_, place))) => format!("…@{place}"),
             _ => text.to_owned(),
@@ -79,6 +80,7 @@ mod tests {
             ("redsi://bob:secret@host:1/0", "redsi://…@host:1/0"),
             ("bob:s@cret@host", "…@host"),
             ("redsi://host", "redsi://host"),
+            ("redis+unix:///x?db=y&pass=p@ss", "redis+unix://…"),
             ("nonsense", "nonsense"),
         ] {
             assert_eq!(Trouble::address(text), Trouble::Address(shown.to_owned()));

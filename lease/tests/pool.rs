@@ -179,6 +179,17 @@ fn after_a_restart_holders_speak_first() {
 }
 
 #[test]
+fn an_address_that_makes_no_sense_is_told_without_its_password() {
+    for address in ["http://a:secret@host", "redis://a:sec@ret@host:port", "redis+unix:///x?db=y&pass=secret"]
+    {
+        let told = Pool::open(address, "GPU", PATIENCE).unwrap_err().to_string();
+        assert!(told.contains("is no address") && !told.contains("ret"), "{told}");
+        assert_eq!(bailiff_lease::check(address).unwrap_err().to_string(), told);
+    }
+    assert_eq!(bailiff_lease::check("redis://a:secret@host:1/2"), Ok(()));
+}
+
+#[test]
 fn what_goes_wrong_is_told_and_nothing_is_lost() {
     let server = Server::start(&["--requirepass", "secret"]);
     assert!(matches!(Pool::open("nonsense", "GPU", PATIENCE), Err(Trouble::Address(_))));
@@ -429,11 +440,11 @@ fn everything(redis: &mut Connection) -> String {
             "hash" => vec!["HGETALL", &key],
             "zset" => vec!["ZRANGE", &key, "0", "-1", "WITHSCORES"],
             "stream" => vec!["XRANGE", &key, "-", "+"],
-            other => panic!("{key} is a {other}"),
+            _ => vec!["GET", &key],
         };
         let told: redis::Value = ask(redis, &words);
         let expires = ask::<i64>(redis, &["PTTL", &key]) >= 0;
-        all += &format!("{key}, expires: {expires}: {told:?}\n");
+        all.extend([key, format!(", expires: {expires}: {told:?}\n")]);
     }
     let digits = |word: &str| word.chars().filter(char::is_ascii_digit).count();
     let words = all.split_inclusive([' ', ',', '\'', '\n']);
@@ -465,6 +476,10 @@ fn the_short_way_of_a_slot_does_what_the_long_one_does() {
         let mut words = vec!["EVAL", Op::Assign.text(), "1", "GPU"];
         words.extend(arguments);
         let how: String = ask(&mut redis, &words);
+        // How long each had waited differs by itself.
+        for wait in ["waited", "wait:10", "wait:100", "wait:1000"] {
+            ask::<u64>(&mut redis, &["HDEL", "GPU_V2:COUNTS", wait]);
+        }
         (how, everything(&mut redis))
     };
     let (long, by_long) = outcome(&[]);

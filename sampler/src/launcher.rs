@@ -19,7 +19,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::settings::{Commands, Settings};
+use crate::settings::{Claims, Commands, Settings};
 
 /// The first argument of a launcher process.
 pub const LAUNCHER_ROLE: &str = "sampling-launcher";
@@ -49,7 +49,7 @@ pub(crate) struct Started {
 pub(crate) enum Asked {
     /// As the settings say.
     Whole = b'+' as isize,
-    /// One that leaves command lines alone, since reading one hung.
+    /// One that leaves command lines and environments alone, since reading one hung.
     Plain = b'-' as isize,
 }
 
@@ -193,6 +193,7 @@ pub(crate) fn worker_settings() -> Option<Settings> {
     let mut settings: Settings = serde_json::from_str(&arguments.next()?).ok()?;
     if arguments.next().as_deref() == Some(PLAIN) {
         settings.commands = Commands::Shunned;
+        settings.claims = Claims::Left;
     }
     Some(settings)
 }

@@ -28,5 +28,5 @@ pub fn uuids(library: Option<&std::path::Path>) -> Result<Vec<Option<String>>, S
 }
 
 pub use launcher::Launcher;
-pub use settings::{Commands, Namespace, Settings};
+pub use settings::{Claims, Commands, Namespace, Settings};
 pub use supervisor::Supervisor;

@@ -272,6 +272,13 @@ impl Window<'_> {
         }
     }
 
+    /// Whether the device as a whole was idle; `None` where its sampler cannot tell.
+    #[must_use]
+    pub fn device_idle(&self) -> Option<bool> {
+        let before = self.before.filter(|_| !self.mig)?;
+        self.calm(before).ok()
+    }
+
     /// Row 3: the samples of this pid that the snapshot before did not have, joined.
     fn unseen(&self, before: &Reading, pid: u32) -> Option<Engines> {
         let seen = before.samples_of(pid);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Place, ProcessId};
+use crate::{Claim, Leases, Place, ProcessId, ProcessKey};
 
 /// The version that is written, and the only one that is read.
 pub const VERSION: u32 = 1;
@@ -47,7 +47,7 @@ pub struct Snapshot {
     pub interval_ms: u64,
     /// `host`, `other` or `unknown`; nothing is attributed but in `host`.
     pub pid_namespace: String,
-    /// By name: `nvml`, `proc`.
+    /// By name: `nvml`, `proc`, `redis` where there is a pool of leases.
     pub sources: BTreeMap<String, Source>,
     /// GPUs and MIG instances.
     pub gpus: Vec<Gpu>,
@@ -60,6 +60,9 @@ pub struct Snapshot {
     /// looked for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relatives: Option<Vec<Relative>>,
+    /// The pool of leases; none where there is none, or it did not answer: then `sources` has `redis`, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leases: Option<Leases>,
 }
 
 /// A process that holds no GPU memory and belongs to a workload that does.
@@ -230,6 +233,12 @@ pub struct Facts {
     /// `mps_server` or `mps_control`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
+    /// The lease that its environment names: `nothing`, or `{"lease": NAME}`; left out where that was not read.
+    #[serde(default, skip_serializing_if = "Claim::is_unread")]
+    pub claim: Claim,
+    /// Pid and start tick of its parent, and so on up to the first process; none where one could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "pairs")]
+    pub ancestors: Option<Vec<ProcessKey>>,
 }
 
 /// Who has device files open.
@@ -305,6 +314,7 @@ impl From<&crate::Snapshot> for Snapshot {
                 unreadable: openers.unreadable,
             }),
             relatives: snapshot.relatives.as_ref().map(|all| all.iter().map(Relative::from).collect()),
+            leases: snapshot.leases.clone(),
         }
     }
 }
@@ -382,6 +392,8 @@ impl From<&crate::Facts> for Facts {
             exe: facts.exe.clone(),
             groups: None,
             role: facts.role.map(|role| role.name().to_owned()),
+            claim: facts.claim.clone(),
+            ancestors: facts.ancestors.clone(),
         }
     }
 }
@@ -400,6 +412,30 @@ impl From<&crate::Relative> for Relative {
             cpu_seconds: relative.cpu_seconds,
             reaped_cpu_seconds: relative.reaped_cpu_seconds,
         }
+    }
+}
+
+/// Many processes in two numbers each.
+mod pairs {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::ProcessKey;
+
+    #[expect(clippy::ref_option, reason = "serde asks for this form")]
+    pub(super) fn serialize<S: Serializer>(
+        keys: &Option<Vec<ProcessKey>>,
+        out: S,
+    ) -> Result<S::Ok, S::Error> {
+        let pairs = keys.as_ref().map(|keys| keys.iter().map(|key| (key.pid, key.start_ticks)).collect());
+        Option::<Vec<(u32, u64)>>::serialize(&pairs, out)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        line: D,
+    ) -> Result<Option<Vec<ProcessKey>>, D::Error> {
+        let pairs = Option::<Vec<(u32, u64)>>::deserialize(line)?;
+        let key = |(pid, start_ticks)| ProcessKey { pid, start_ticks };
+        Ok(pairs.map(|pairs| pairs.into_iter().map(key).collect()))
     }
 }
 

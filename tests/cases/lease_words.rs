@@ -6,7 +6,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use end_to_end::leases::{bailiff, code, end, heir, hold, pool, run, said, states};
+use end_to_end::node::Node;
 use end_to_end::redis::Redis;
+use end_to_end::tenant::Tenant;
 use end_to_end::wait::until;
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
@@ -282,4 +284,30 @@ fn redis_may_be_reached_by_tls_and_a_password() {
     assert!(err(&output).contains("refuses") && !err(&output).contains("wrong@"), "{output:?}");
     let output = lease("s3cret", "key.pem", &["list"]);
     assert_eq!(code(&output), 69, "an unknown authority is not believed");
+}
+
+#[test]
+fn of_idle_gpus_those_are_taken_first_that_nobody_uses() {
+    let redis = pool("0-2");
+    let node = Node::of("version: 1\nrules: []\n", &["", "", ""]);
+    let squatters = [Tenant::obeying(&node.home), Tenant::obeying(&node.home)];
+    node.hold(&squatters[0], 0, "used: 1GiB");
+    node.hold(&squatters[1], 2, "used: 1GiB");
+    let beat = node.beat();
+    until("the exporter to see them", || (node.beat() > beat + 1).then_some(()));
+    let stream = node.home.stream().display().to_string();
+    let run_one = |words: &[&str]| {
+        let words =
+            [&["run", "--stream", &stream], words, &["--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"]].concat();
+        run(&redis, &words)
+    };
+    for _ in 0..3 {
+        let output = run_one(&[]);
+        assert_eq!((said(&output).trim(), err(&output)), ("1", String::new()));
+    }
+    let all = run_one(&["-n", "3"]);
+    let pids = squatters.each_ref().map(|squatter| squatter.pid().to_string());
+    assert!(pids.iter().all(|pid| err(&all).contains(pid)), "{all:?}");
+    let nobody = run(&redis, &["run", "--stream", "/nowhere", "echo", "had"]);
+    assert_eq!(said(&nobody).trim(), "had", "without an exporter any will do");
 }

@@ -1,15 +1,10 @@
 //! The user's command hands out GPUs through a real Redis: what it prints, what it returns, and that no GPU ever has
 //! two, though runners and commands are killed.
-#![expect(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a case runs programs and fails loudly"
-)]
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command};
 
 use end_to_end::fake::Scenario;
 use end_to_end::leases::{bailiff, code, end, heir, hold, pool, run, said, states};
@@ -62,6 +57,16 @@ fn gpus_are_named_by_what_does_not_change() {
     let visible =
         said(&run(&redis, &["run", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES $BAILIFF_LEASE_GPUS"]));
     assert_eq!(visible.trim(), format!("{uuid} 0"));
+    let index = |scenario: &Scenario| {
+        let mut command = bailiff(&redis, &["run", "--index", "--gpu", "1", "--nvml-library"]);
+        command.arg(&library).args(["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]);
+        command.env("FAKE_NVML_SCENARIO", scenario.path()).output().unwrap()
+    };
+    assert_eq!(said(&index(&scenario)).trim(), "1");
+    let shifted = Scenario::new("gpus: [{}]");
+    let output = index(&shifted);
+    assert_eq!(code(&output), 69, "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("drop --index"), "{output:?}");
     let nothing = Redis::start();
     let output = run(&nothing, &["init", "--nvml-library", "/nowhere.so"]);
     assert_eq!(code(&output), 69);

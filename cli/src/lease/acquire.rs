@@ -1,5 +1,6 @@
 //! `bailiff lease acquire` and `adopt`: GPUs for a process that runs already, or for a time.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bailiff_lease::holder::Here;
@@ -43,6 +44,7 @@ pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
         priority: 0,
         note: None,
         job: None,
+        stream: PathBuf::new(),
         pool: flags.pool.clone(),
     };
     let mut pool = open(&ask.pool)?;

@@ -2,12 +2,14 @@
 
 #![expect(clippy::disallowed_methods, reason = "a wait has an end")]
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use bailiff_lease::holder::Here;
 use bailiff_lease::{Grant, Pool, Standing, Ticket};
 
 use super::told::ids;
+use super::unclean::unclean;
 use super::{LEASE, TICKET, offset};
 use crate::exit::Failure;
 use crate::flags::Ask;
@@ -57,11 +59,19 @@ pub(super) fn obtain(
 ) -> Result<Grant, Failure> {
     let here = Here::look();
     pool.reap_here(&here, LEASE)?;
+    let used = if ask.gpu.is_none() { unclean(&ask.stream, &pool.audit()?) } else { BTreeMap::new() };
+    let mut ticket = ticket.clone();
+    if !used.is_empty() {
+        ticket.about.push(("last", used.keys().cloned().collect::<Vec<_>>().join(",")));
+    }
     let until = ask.wait.map(|wait| Instant::now() + wait);
-    match pool.wait(ticket, (&here, until), told)? {
+    match pool.wait(&ticket, (&here, until), told)? {
         Standing::Held(grant) => {
             // Whoever is granted something says so, or it is given to the next.
             pool.touch(&ticket.lease, LEASE, Some(grant.token))?;
+            for (gpu, pids) in grant.gpus.iter().filter_map(|id| used.get_key_value(&id.to_string())) {
+                eprintln!("bailiff: GPU {gpu} is used by {pids:?}, who lease nothing; no other was idle");
+            }
             Ok(grant)
         }
         Standing::Waiting { .. } => {

@@ -10,6 +10,7 @@ pub(crate) mod run;
 mod shell;
 mod told;
 mod tree;
+pub(crate) mod unclean;
 
 use std::time::Duration;
 
@@ -19,17 +20,17 @@ use crate::exit::Failure;
 use crate::flags;
 
 /// No answer of Redis takes longer.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// A ticket is forgotten after so long without a word of its holder.
-const TICKET: Duration = Duration::from_secs(30);
+pub(crate) const TICKET: Duration = Duration::from_secs(30);
 /// A lease.
-const LEASE: Duration = Duration::from_mins(1);
+pub(crate) const LEASE: Duration = Duration::from_mins(1);
 
 pub(crate) fn open(flags: &flags::Pool) -> Result<Pool, Failure> {
     Ok(Pool::open(&flags.redis, &flags.prefix, PATIENCE)?)
 }
 
 /// The local time's distance from UTC, in seconds.
-fn offset() -> i32 {
+pub(crate) fn offset() -> i32 {
     jiff::Zoned::now().offset().seconds()
 }

@@ -178,6 +178,9 @@ impl Held<'_> {
             return Err(Failure::usage("there is no command"));
         };
         let names = if self.flags.index { Names::Numbers } else { Names::Uuids };
+        if self.flags.index {
+            told::check_numbers(&mut self.pool, &self.grant, &self.flags.nvml_library)?;
+        }
         let mut command = Command::new(program);
         command.args(arguments);
         command.envs(environment(&mut self.pool, (&self.ticket.lease, &self.grant), names)?);

@@ -1,5 +1,7 @@
 //! What others are told of a lease: programs by their environment, scripts as JSON, people as text.
 
+use std::path::Path;
+
 use bailiff_lease::audit::{Audit, Gpu, Lease};
 use bailiff_lease::holder::{Here, LEASE_VARIABLE, Life};
 use bailiff_lease::{Grant, Pool};
@@ -41,6 +43,28 @@ pub(super) fn environment(
 pub(super) fn uuids(audit: &Audit, ids: &[String]) -> Option<Vec<String>> {
     let uuid = |id: &String| audit.gpus.iter().find(|gpu| gpu.id == *id)?.uuid.clone();
     ids.iter().map(uuid).collect()
+}
+
+/// Numbers are good only while the driver counts as it did when the pool was begun: a GPU that fell off the bus shifts
+/// those behind it.
+pub(super) fn check_numbers(pool: &mut Pool, grant: &Grant, library: &Path) -> Result<(), Failure> {
+    let audit = pool.audit()?;
+    for number in &grant.gpus {
+        let Some(known) = uuids(&audit, &[number.to_string()]).map(|uuids| uuids.concat()) else { continue };
+        let now = bailiff_sampler::uuids(Some(library)).map_err(|why| {
+            Failure::unavailable(format!(
+                "the driver does not tell which GPU is {number} ({why}); drop --index"
+            ))
+        })?;
+        let found = usize::try_from(*number).ok().and_then(|number| now.get(number)?.clone());
+        if found.as_ref() != Some(&known) {
+            let found = found.unwrap_or_else(|| "none".to_owned());
+            return Err(Failure::unavailable(format!(
+                "GPU {number} was {known} when the pool was begun, and is {found} now: drop --index, or begin it anew"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The ids of GPUs that somebody names by number or UUID, such as `0,GPU-…`.

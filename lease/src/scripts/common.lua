@@ -96,8 +96,38 @@ local function finish(lease, how, offset, line)
   note(how, 'lease', lease, 'gpus', about[2] or '')
 end
 
+-- By GPU.py's rules anybody may release, and his client tells nobody: what no longer bears a lease's record is no longer
+-- its own.
+local function settle()
+  local owners = call('HGETALL', OWN)
+  for place = 1, #owners, 2 do
+    local id, lease = owners[place], owners[place + 1]
+    if is_held(lease) and call('HGET', lease_key(lease), 'mode') == 'compat' then
+      local kind = kind_of(gpu_key(id))
+      if kind == 'none' or kind == 'hash' and call('HGET', gpu_key(id), 'lease') ~= lease then
+        call('HDEL', OWN, id)
+        finish(lease, 'released', '', '')
+      end
+    end
+  end
+end
+
+-- Ends all leases, under whoever holds them.
+local function revoke_all()
+  for _, lease in ipairs(call('HVALS', OWN)) do
+    if is_held(lease) then finish(lease, 'revoked', '', '') end
+  end
+  call('DEL', OWN)
+end
+
+-- What a pool is, its records and its log.
+local function clear_pool()
+  for _, id in ipairs(call('LRANGE', MANAGED, 0, -1)) do call('DEL', gpu_key(id)) end
+  call('DEL', IDLE, MANAGED, EVENTS, prefix .. '_INIT', POT, BAR, QUAR, UUIDS)
+end
+
 -- Appends what lies in POT and may be granted, the longest there first. The rest is put where it belongs.
-local function sort_pot(managed, met, ids)
+local function sort_pot(managed, met, ids, early)
   local pot = call('LRANGE', POT, 0, -1)
   for place = #pot, 1, -1 do
     local id = pot[place]
@@ -112,6 +142,8 @@ local function sort_pot(managed, met, ids)
       note('duplicate', 'gpu', id)
     elseif not managed[id] then
       note('unmanaged', 'gpu', id)
+      -- GPU.py begins a pool by listing an id as idle, and as managed after that.
+      if string.match(id, '^%d+$') then early[#early + 1] = id end
     elseif call('HEXISTS', QUAR, id) == 1 then
       note('withheld', 'gpu', id)
     elseif not string.match(id, '^%d+$') then
@@ -145,8 +177,9 @@ local function among_of(text, managed)
 end
 
 -- The tickets that may be served, in their order, and how many GPUs those want to which any will do. One that has not been
--- heard of keeps its place and is passed over; one that wants more than there are is refused, and one that wants more than
--- is not withheld lets others pass. Those behind as many as can be served at all are not looked at.
+-- heard of keeps its place and is passed over; one that wants more than there are is refused (one that plays by GPU.py's
+-- rules waits for a pool that is yet to be begun), and one that wants more than is not withheld lets others pass. Those
+-- behind as many as can be served at all are not looked at.
 local function tickets(managed, available)
   local able = {}
   local some_withheld = call('EXISTS', QUAR) == 1
@@ -157,12 +190,12 @@ local function tickets(managed, available)
   local found, sum = {}, 0
   for _, lease in ipairs(call('ZRANGE', QUEUE, 0, -1)) do
     if sum >= available then break end
-    local about = kind_of(lease_key(lease)) == 'hash' and call('HMGET', lease_key(lease), 'state', 'want', 'among') or {}
+    local about = kind_of(lease_key(lease)) == 'hash' and call('HMGET', lease_key(lease), 'state', 'want', 'among', 'mode') or {}
     local want, expiry = tonumber(about[2] or ''), call('ZSCORE', EXPIRY, lease)
     local particular = about[3] and about[3] ~= ''
     if about[1] ~= 'waiting' or not want then
       call('ZREM', QUEUE, lease)
-    elseif want > (particular and size_of(among_of(about[3], managed)) or all) then
+    elseif about[4] ~= 'compat' and want > (particular and size_of(among_of(about[3], managed)) or all) then
       finish(lease, 'refused', '', '')
     elseif expiry and tonumber(expiry) >= now then
       local among = particular and among_of(about[3], able)
@@ -212,13 +245,13 @@ local function assign(pull)
   local managed = set_of(call('LRANGE', MANAGED, 0, -1))
   local waiting, sum = tickets(managed, available)
   local wished = pull and pull_particular(waiting) or {}
-  local ids, met = {}, {}
+  local ids, met, early = {}, {}, {}
   repeat
     if pull then
       local missing = sum - count_others(ids, wished) - count_others(call('LRANGE', POT, 0, -1), wished)
       for _ = 1, math.min(missing, call('LLEN', IDLE)) do call('RPOPLPUSH', IDLE, POT) end
     end
-    sort_pot(managed, met, ids)
+    sort_pot(managed, met, ids, early)
     -- Again, where some could not be used.
   until not pull or count_others(ids, wished) >= sum or call('LLEN', IDLE) == 0
   for _, ticket in ipairs(waiting) do
@@ -242,6 +275,7 @@ local function assign(pull)
     ids = rest
   end
   for place = #ids, 1, -1 do give_back(ids[place]) end
+  for _, id in ipairs(early) do call('LPUSH', POT, id) end
 end
 
 -- Gives back what was withheld. Whoever is blocked in the line is served before we are.

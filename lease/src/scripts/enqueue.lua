@@ -1,6 +1,6 @@
--- A ticket: lease, want, priority, ttl, nonblock (0 or 1), then fields and values; of `among`,
--- ids with commas between, any will do. Asked again with the same lease it
--- answers how that one stands.
+-- A ticket: lease, want, priority, ttl, nonblock (0 or 1), then fields and values. Of `among`, ids with commas between, any
+-- will do, and no other; those in `last` are handed out after the rest. Asked again with the same lease it answers how
+-- that one stands.
 local lease, want, priority, ttl, nonblock = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local kind = kind_of(lease_key(lease))
 if kind ~= 'none' and kind ~= 'hash' then return redis.error_reply('WRONGTYPE ' .. lease_key(lease) .. ' is a ' .. kind) end
@@ -8,14 +8,23 @@ local known = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus')
 if known[1] == 'waiting' then return waits(lease) end
 if known[1] then return { known[1], known[2] or '', known[3] or '' } end
 local managed = set_of(call('LRANGE', MANAGED, 0, -1))
-if size_of(managed) == 0 then return { 'uninitialised', '', '' } end
-local fields, among = {}, ''
-for place = 6, #ARGV do
-  fields[#fields + 1] = ARGV[place]
-  if place % 2 == 0 and ARGV[place] == 'among' then among = ARGV[place + 1] end
+local fields, among, compat = {}, '', false
+for place = 6, #ARGV, 2 do
+  local field, value = ARGV[place], ARGV[place + 1]
+  if field == 'last' then
+    for id in each(value) do
+      if call('LREM', IDLE, 0, id) > 0 then call('LPUSH', IDLE, id) end
+    end
+  else
+    fields[#fields + 1], fields[#fields + 2] = field, value
+  end
+  if field == 'among' then among = value end
+  compat = compat or field == 'mode' and value == 'compat'
 end
+-- By GPU.py's rules one may wait for a pool that is yet to be begun.
+if size_of(managed) == 0 and not compat then return { 'uninitialised', '', '' } end
 local fit = size_of(among_of(among, managed))
-if want < 1 or want > fit then return { 'impossible', tostring(fit), '' } end
+if want < 1 or want > fit and not compat then return { 'impossible', tostring(fit), '' } end
 local number = call('HINCRBY', META, 'seq', 1)
 call('HSET', lease_key(lease), 'state', 'waiting', 'want', want, 'prio', priority, 'asked', now, unpack(fields))
 call('ZADD', EXPIRY, now + ttl, lease)

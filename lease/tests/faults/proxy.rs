@@ -132,7 +132,7 @@ impl Shared {
         let (mut client, mut server) = (&wire.client, &wire.server);
         let (from, to): (&mut dyn Read, &mut dyn Write) =
             if commands { (&mut client, &mut server) } else { (&mut server, &mut client) };
-        let (mut inbox, mut chunk) = (Vec::new(), [0; 65536]);
+        let (mut inbox, mut chunk) = (Vec::new(), [0; 16384]);
         while let Ok(read @ 1..) = from.read(&mut chunk) {
             inbox.extend(&chunk[..read]);
             while let Some(length) = message(&inbox, 0) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Grant, Pool, Standing};
+use bailiff_lease::{Grant, Pool, Standing, Ticket};
 
 use crate::people::{
     TTL, Truth, acquire, assert_all_idle, begin, insist, open, release, renew, tell, ticket, until,
@@ -30,38 +30,34 @@ fn held(standing: Standing) -> Grant {
     }
 }
 
+/// Four that hold when the server ends, by what happened since it was saved: one held then, too; one waited; two came later.
+/// `over` and `other` held then, and have ended.
+fn holders(pool: &mut Pool, address: &str) -> [(Ticket, Grant); 4] {
+    let [before, over, other, waiting, after, later] =
+        [("before", 1), ("over", 2), ("other", 2), ("waiting", 2), ("after", 1), ("later", 1)]
+            .map(|(lease, want)| ticket(lease, want));
+    let before_grant = acquire(pool, &before);
+    let over_grant = acquire(pool, &over);
+    let other_grant = acquire(pool, &other);
+    assert!(matches!(pool.ask(&waiting), Ok(Standing::Waiting { .. })));
+    tell::<()>(address, &["SAVE"]);
+    release(pool, &over, &over_grant);
+    let waiting_grant = held(pool.touch("waiting", TTL, None).unwrap());
+    assert_eq!(waiting_grant.gpus, over_grant.gpus);
+    release(pool, &other, &other_grant);
+    let (after_grant, later_grant) = (acquire(pool, &after), acquire(pool, &later));
+    [(before, before_grant), (waiting, waiting_grant), (after, after_grant), (later, later_grant)]
+}
+
 #[test]
 fn whoever_held_when_it_ended_holds_again() {
     let mut server = Server::start(&[]);
     let address = server.address();
-    let mut pool = begin(&address, 5, BARRIER);
-    let before = ticket("before", 1);
-    let (over, waiting) = (ticket("over", 2), ticket("waiting", 2));
-    let before_grant = acquire(&mut pool, &before);
-    let over_grant = acquire(&mut pool, &over);
-    let other = ticket("other", 2);
-    let other_grant = acquire(&mut pool, &other);
-    assert!(matches!(pool.ask(&waiting), Ok(Standing::Waiting { .. })));
-    tell::<()>(&address, &["SAVE"]);
-
-    // After that one lease ends, and its GPUs go to who waited; and another ends, and its GPUs go to who came later.
-    release(&mut pool, &over, &over_grant);
-    let waiting_grant = held(pool.touch("waiting", TTL, None).unwrap());
-    assert_eq!(waiting_grant.gpus, over_grant.gpus);
-    release(&mut pool, &other, &other_grant);
-    let (after, later) = (ticket("after", 1), ticket("later", 1));
-    let (after_grant, later_grant) = (acquire(&mut pool, &after), acquire(&mut pool, &later));
-    let truth = Truth::default();
-    let holders = [
-        (&before, &before_grant),
-        (&waiting, &waiting_grant),
-        (&after, &after_grant),
-        (&later, &later_grant),
-    ];
-    for (ticket, grant) in holders {
+    let (mut pool, truth) = (begin(&address, 5, BARRIER), Truth::default());
+    let mut holders = holders(&mut pool, &address).to_vec();
+    for (ticket, grant) in &holders {
         truth.takes(&ticket.lease, &grant.gpus);
     }
-
     back_to_what_was_saved(&mut server);
     let mut pool = open(&address);
     // Somebody hurries: he asks before any holder has spoken.
@@ -72,26 +68,26 @@ fn whoever_held_when_it_ended_holds_again() {
         pool.kill(lease).unwrap();
         waits(&mut pool, "hurried");
     }
-    for _ in 0..2 {
-        for (ticket, grant) in holders {
-            renew(&mut pool, ticket, grant);
-            waits(&mut pool, "hurried");
-        }
+    for (ticket, grant) in holders.iter().chain(&holders) {
+        renew(&mut pool, ticket, grant);
+        waits(&mut pool, "hurried");
     }
     until("the barrier to be over", || pool.audit().unwrap().barrier.is_none().then_some(()));
     // The script that ends it gives nothing away yet.
     for _ in 0..2 {
         waits(&mut pool, "hurried");
     }
-    for (ticket, grant) in holders {
+    for (ticket, grant) in &holders {
         renew(&mut pool, ticket, grant);
     }
-    release(&mut pool, &later, &later_grant);
-    let next = held(pool.wait(&hurried, (&Here::look(), None), |_| {}).unwrap());
-    assert_eq!(next.gpus, later_grant.gpus);
+    let (later, theirs) = holders.pop().unwrap();
+    truth.leaves(&later.lease, &theirs.gpus);
+    release(&mut pool, &later, &theirs);
+    let next = acquire(&mut pool, &hurried);
+    truth.takes("hurried", &next.gpus);
     assert!(holders.iter().all(|(_, grant)| grant.token < next.token), "tokens rise");
-    release(&mut pool, &hurried, &next);
-    for (ticket, grant) in &holders[..3] {
+    holders.push((hurried, next));
+    for (ticket, grant) in &holders {
         release(&mut pool, ticket, grant);
     }
     assert_all_idle(&mut pool);

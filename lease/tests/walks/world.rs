@@ -25,7 +25,7 @@ pub(crate) struct Who {
 pub(crate) struct World {
     pub(crate) dice: Rng,
     pub(crate) socket: PathBuf,
-    /// The server's run_id.
+    /// The server's `run_id`.
     pub(crate) run: String,
     pub(crate) ids: Vec<String>,
     /// A legacy client releases what it should not, with this probability.

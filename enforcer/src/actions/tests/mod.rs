@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bailiff_snapshot::{ProcessKey, wire};
+use bailiff_snapshot::{Claim, ProcessKey, wire};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -304,6 +304,7 @@ impl Machine {
             processes: self.holders.iter().map(process).collect(),
             openers: None,
             relatives: None,
+            leases: None,
         };
         View::between(None, snapshot)
     }
@@ -325,6 +326,8 @@ fn process(listed: &Listed) -> wire::Process {
         exe: None,
         groups: None,
         role: None,
+        claim: Claim::Unread,
+        ancestors: None,
     };
     wire::Process {
         pid: listed.key.pid,
