@@ -102,6 +102,8 @@ pub struct Pool {
     address: String,
     pub(crate) prefix: String,
     pub(crate) patience: Duration,
+    /// For so long nothing is given away, as was told when it was last asked about a ticket: the server was started anew.
+    pub(crate) closed: Option<Duration>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -122,7 +124,7 @@ impl Pool {
         let client = client(address)?;
         let shown = client.get_connection_info().addr().to_string();
         let connection = connect(&client, patience).map_err(|error| Trouble::of(&error, &shown))?;
-        Ok(Self { connection, client, address: shown, prefix: prefix.to_owned(), patience })
+        Ok(Self { connection, client, address: shown, prefix: prefix.to_owned(), patience, closed: None })
     }
 
     pub(crate) fn reconnect(&mut self) -> Result<(), Trouble> {
@@ -144,6 +146,7 @@ impl Pool {
             address: self.address.clone(),
             prefix: self.prefix.clone(),
             patience: self.patience,
+            closed: None,
         })
     }
 
@@ -213,7 +216,8 @@ impl Pool {
         for (field, value) in &ticket.about {
             arguments.extend([(*field).to_owned(), value.clone()]);
         }
-        standing(self.call(Op::Enqueue, &arguments)?)
+        let answer = self.call(Op::Enqueue, &arguments)?;
+        self.stands(answer)
     }
 
     /// Says that a ticket or a lease is still wanted.
@@ -222,7 +226,14 @@ impl Pool {
     /// Where there is no answer.
     pub fn touch(&mut self, lease: &str, ttl: Duration, token: Option<u64>) -> Result<Standing, Trouble> {
         let token = token.map(|token| token.to_string()).unwrap_or_default();
-        standing(self.call(Op::Touch, &[lease.to_owned(), ttl.as_millis().to_string(), token])?)
+        let answer = self.call(Op::Touch, &[lease.to_owned(), ttl.as_millis().to_string(), token])?;
+        self.stands(answer)
+    }
+
+    fn stands(&mut self, answer: (String, String, String)) -> Result<Standing, Trouble> {
+        let waits = answer.0 == "waiting";
+        self.closed = answer.2.parse().ok().filter(|_| waits).map(Duration::from_millis);
+        standing(answer)
     }
 
     /// Asks for a lease that Redis no longer knows, where [`Self::touch`] has said `unknown`: it was started anew from

@@ -242,12 +242,10 @@ impl Walk {
                 about.extend(busy.iter().map(String::as_str));
                 self.agent.ask(&call(Op::Kill, &about));
             }
-            Some(Dead::Legacy(pid)) => {
-                if !self.resolve(|recorded| recorded.is_empty() || recorded == pid) {
-                    self.dead.push_back(Dead::Legacy(pid));
-                }
+            Some(Dead::Legacy(pid)) if !self.resolve(|recorded| recorded.is_empty() || recorded == pid) => {
+                self.dead.push_back(Dead::Legacy(pid));
             }
-            None => {}
+            Some(Dead::Legacy(_)) | None => {}
         }
     }
 
@@ -274,12 +272,19 @@ impl Walk {
                 return;
             }
             self.quiet += 1;
-            assert!(self.quiet <= 30, "nobody can go on: {}", self.world.story());
+            if self.quiet > 30 {
+                let audit = self.agent.ask(&call(Op::Audit, &[])).text();
+                panic!("nobody can go on: {audit}{}", self.world.story());
+            }
             if self.quiet.is_multiple_of(10) {
                 self.resolve(|_| true);
             }
         }
         for id in withheld {
+            self.settle();
+            if self.busy() {
+                return;
+            }
             if self.world.holders[&id].is_empty() {
                 let recorded = self.recorded(&id);
                 self.agent.ask(&call(Op::Resolve, &[&id, &recorded, "3600"]));

@@ -36,6 +36,8 @@ pub(crate) struct World {
     pub(crate) holders: BTreeMap<String, BTreeSet<Who>>,
     /// GPUs that somebody is on whose lease's holder is dead.
     pub(crate) orphans: BTreeSet<String>,
+    /// Who of GPU.py's clients recorded himself last, where that record stands.
+    pub(crate) recorded: BTreeMap<String, Who>,
     pub(crate) counts: BTreeMap<&'static str, u32>,
     /// What happened last.
     trace: VecDeque<String>,
@@ -54,6 +56,7 @@ impl World {
             most,
             leases: 0,
             orphans: BTreeSet::new(),
+            recorded: BTreeMap::new(),
             counts: BTreeMap::new(),
             trace: VecDeque::new(),
         }
@@ -85,6 +88,11 @@ impl World {
     pub(crate) fn takes(&mut self, who: Who, id: &str) {
         self.tell(who, &format!("takes {id}"));
         self.holders.get_mut(id).expect("a managed GPU").insert(who);
+    }
+
+    /// Somebody has it beside this one, and his record tells so.
+    pub(crate) fn shared(&self, id: &str) -> bool {
+        self.recorded.get(id).is_some_and(|other| self.holders[id].contains(other))
     }
 
     pub(crate) fn leaves(&mut self, who: Who, id: &str) {
