@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+use bailiff_lease::End;
 use fastrand::Rng;
 
 use crate::people::{Truth, acquire, assert_all_idle, begin, insist, open, release, renew, ticket, until};
