@@ -390,7 +390,7 @@ fn while_redis_is_silent_nothing_is_concluded_and_nothing_else_waits() {
     // Snapshots are judged all the same.
     enforcer.beats(10);
     assert_eq!(enforcer.page().value("bailiff_lease_agent_up", &[]), Some(0.0));
-    assert_eq!(enforcer.page().values("bailiff_lease_agent_judged").len(), 0);
+    assert_eq!(enforcer.page().all("bailiff_lease_agent_judged", &[]).count(), 0);
     assert_eq!(stage.node.home.results("reap_dead").iter().filter(|result| *result == "freed").count(), 0);
     stage.redis.go_on();
     stage.until_idle(&gpu);

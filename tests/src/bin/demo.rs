@@ -146,9 +146,9 @@ const LEASES: [&str; 3] =
 
 /// A lease is lost, and its GPU freed for who waits.
 fn hand_gpus_out(redis: &Redis, enforcer: &Enforcer) {
-    println!("\nThe same two GPUs, handed out. Three jobs want one each, so one waits:\n");
-    show_lease(redis, &["init", "--gpus", "0,1"]);
-    let mut jobs: Vec<Child> = ["one", "two", "three"].map(|note| job(redis, note)).into();
+    println!("\nThe GPU that is free now is handed out. Two jobs want it, so one waits:\n");
+    show_lease(redis, &["init", "--gpus", "1"]);
+    let mut jobs: Vec<Child> = ["one", "two"].map(|note| job(redis, note)).into();
     let lost = leases::heir(&jobs[0]);
     show_lease(redis, &["list"]);
     println!("Job one is killed, and so is the bailiff that ran it: nobody is left to give its GPU back.");
@@ -158,9 +158,12 @@ fn hand_gpus_out(redis: &Redis, enforcer: &Enforcer) {
     jobs[0].kill().expect("our own child can be ended");
     jobs[0].wait().expect("our own child can be waited for");
     kill_process(lost, Signal::KILL).expect("its command can be ended");
-    enforcer.print_audit_of("reap");
-    until("the third job to have it", || (leases::states(redis) == ["leased"; 2]).then_some(()));
-    println!("\nJob three has it:\n");
+    enforcer.print_audit_of("reap_dead");
+    until("the second job to have it", || {
+        let told = leases::told(redis, &["list", "--json"]);
+        (told["gpus"][0]["lease"]["note"] == "two").then_some(())
+    });
+    println!("\nJob two has it:\n");
     show_lease(redis, &["list"]);
     show_lease(redis, &["log", "-n", "3"]);
     for job in jobs.drain(1..) {
@@ -266,7 +269,8 @@ rules:
                 log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
             lines.find(|line| line["step"] == step)
         });
-        println!("  {line}");
+        let of = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+        println!("  {} {:<10} {:<10} {}", of("time"), of("step"), of("result"), of("detail"));
     }
 
     fn print_numbers(&self) {
