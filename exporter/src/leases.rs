@@ -16,7 +16,8 @@ use crate::Look;
 use crate::clock::now;
 use crate::settings::Secret;
 
-/// Past the look the beat waits for an answer no longer than this part of the deadline.
+/// Past the look the beat waits for an answer no longer than this part of the deadline and of the interval: a beat that is
+/// late costs more than leases.
 const PATIENCE_PART: u32 = 10;
 
 /// Which pool, and how it is asked.
@@ -28,6 +29,8 @@ pub struct Settings {
     pub prefix: String,
     /// How long Redis may be silent.
     pub deadline: Duration,
+    /// Between two beats.
+    pub interval: Duration,
     /// Where holders are looked for.
     pub procfs: PathBuf,
     /// What is known of the PID namespace that this is the `/proc` of.
@@ -67,7 +70,7 @@ impl Leasing {
     pub fn start(look: Box<dyn Look>, settings: Settings) -> io::Result<Self> {
         let (ask, asked) = channel();
         let (answer, answers) = channel();
-        let patience = settings.deadline / PATIENCE_PART;
+        let patience = settings.deadline.min(settings.interval) / PATIENCE_PART;
         let node = Node::look(&settings.procfs, settings.namespace);
         let mut asker = Asker { settings, node, pool: None };
         thread::Builder::new().name("leases".into()).spawn(move || asker.run(&asked, &answer))?;

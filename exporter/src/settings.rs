@@ -113,7 +113,7 @@ impl TryFrom<Flags> for Settings {
     fn try_from(flags: Flags) -> Result<Self, String> {
         let interval = duration("--interval", &flags.interval)?;
         let deadline = duration("--deadline", &flags.deadline)?;
-        let leases = pool(&flags, deadline)?;
+        let leases = pool(&flags, (interval, deadline))?;
         if flags.max_connections == 0 {
             return Err("--web.max-connections=0 would serve nobody".to_owned());
         }
@@ -142,7 +142,10 @@ impl TryFrom<Flags> for Settings {
 }
 
 /// An address that is empty is none: a variable may be set and empty.
-fn pool(flags: &Flags, deadline: Duration) -> Result<Option<leases::Settings>, String> {
+fn pool(
+    flags: &Flags,
+    (interval, deadline): (Duration, Duration),
+) -> Result<Option<leases::Settings>, String> {
     let Some(redis) = flags.lease_redis.clone().filter(|redis| !redis.is_empty()) else { return Ok(None) };
     bailiff_lease::check(&redis).map_err(|trouble| format!("--lease.redis: {trouble}"))?;
     let trusted = flags.trust_pid_namespace;
@@ -150,6 +153,7 @@ fn pool(flags: &Flags, deadline: Duration) -> Result<Option<leases::Settings>, S
         redis: Secret(redis),
         prefix: flags.lease_prefix.clone(),
         deadline,
+        interval,
         procfs: flags.procfs.clone(),
         namespace: if trusted { PidNamespace::Host } else { PidNamespace::Unknown },
     }))

@@ -133,8 +133,9 @@ fn tell_the_story(folder: &Path) {
     print_numbers(&exporter, &USE);
     enforcer.print_numbers();
     hand_gpus_out(&redis, &enforcer);
-    let _ = beats.beat();
-    println!();
+    for _ in 0..3 {
+        let _ = beats.beat();
+    }
     print_numbers(&exporter, &LEASES);
 }
 
