@@ -45,6 +45,17 @@ pub trait Leases: Send {
     /// Where there is no answer.
     fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<Standing, Trouble>;
 
+    /// Says that a lease is still wanted; one that was forgotten is asked back.
+    ///
+    /// # Errors
+    /// Where there is no answer; it may be asked again.
+    fn renew(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<Standing, Trouble> {
+        match self.touch(&ticket.lease, ttl, Some(grant.token))? {
+            Standing::Ended(how) if how == "unknown" => self.reclaim(ticket, grant, ttl),
+            standing => Ok(standing),
+        }
+    }
+
     /// Ends a lease, or withdraws a ticket; `by` is the local time's offset and the pid of who says so.
     ///
     /// # Errors

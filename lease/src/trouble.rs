@@ -30,7 +30,7 @@ pub enum Trouble {
     /// A key holds what is not ours.
     #[error("{0}; another program uses this prefix, or a key of it was written by hand")]
     WrongType(String),
-    /// It is loading, or a replica that cannot be written to.
+    /// It is loading or busy, a replica that cannot be written to, or somebody called us out of a line.
     #[error("Redis cannot serve now: {0}")]
     NotNow(String),
     /// Something else.
@@ -89,7 +89,7 @@ impl Trouble {
                 Some("NOAUTH" | "NOPERM" | "WRONGPASS") => Self::Denied(told),
                 Some("OOM") => Self::Full(told),
                 Some("WRONGTYPE") => Self::WrongType(told),
-                Some("MISCONF" | "MASTERDOWN" | "NOREPLICAS") => Self::NotNow(told),
+                Some("MISCONF" | "MASTERDOWN" | "NOREPLICAS" | "BUSY" | "UNBLOCKED") => Self::NotNow(told),
                 _ => Self::Strange(error.to_string()),
             },
         }

@@ -234,7 +234,7 @@ impl Held<'_> {
     }
 
     fn renew(&mut self, child: Pid) {
-        let lost = match renew(&mut *self.pool, &self.ticket, &self.grant) {
+        let lost = match self.pool.renew(&self.ticket, &self.grant, LEASE) {
             Ok(Standing::Conflict(shared)) => {
                 eprintln!("bailiff: somebody else was given GPUs of this lease: {:?}", shared.gpus);
                 true
@@ -271,14 +271,6 @@ fn forward(number: i32, child: Pid) {
     let signal = if number == Signal::HUP.as_raw() { Signal::HUP } else { Signal::TERM };
     // It may have ended just now.
     let _ = kill_process(child, signal);
-}
-
-/// Renews a lease; one that Redis has forgotten is asked back.
-fn renew(pool: &mut dyn Leases, ticket: &Ticket, grant: &Grant) -> Result<Standing, Trouble> {
-    match pool.touch(&ticket.lease, LEASE, Some(grant.token))? {
-        Standing::Ended(how) if how == "unknown" => pool.reclaim(ticket, grant, LEASE),
-        standing => Ok(standing),
-    }
 }
 
 /// The ends of all children, those included that others have left behind; closed once there are none.

@@ -42,6 +42,7 @@ pub(super) fn audit(folder: &Folder, here: &Here) -> Result<Audit, Trouble> {
         gpus,
         leases,
         queue,
+        agents: Vec::new(),
         counts: BTreeMap::new(),
         waits_ms: Vec::new(),
         append_only: None,
