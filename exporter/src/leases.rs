@@ -95,9 +95,10 @@ impl Leasing {
         if !lasts || self.said == fault {
             return;
         }
-        match down {
-            Some(Down(_, words)) => tracing::warn!("leases are not read: {words}"),
-            None => tracing::info!("leases are read again"),
+        if let Some(Down(_, words)) = down {
+            tracing::warn!("leases are not read: {words}");
+        } else {
+            tracing::info!("leases are read again");
         }
         self.said = fault;
     }

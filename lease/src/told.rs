@@ -11,6 +11,7 @@ use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
 use bailiff_snapshot::{Held, Leases, PidNamespace, PoolGpu, ProcessKey, Spot, State, Truth, stat};
 
 use crate::audit::{self, Audit, Lease};
+use crate::legacy::Witness;
 
 /// Names of events are words of ours, and so many at most.
 const MOST_EVENTS: usize = 64;
@@ -63,6 +64,27 @@ impl Node {
         // By GPU.py's rules it outlives whoever took it.
         let outlives = lease.get("mode") == Some("compat") && alive == Truth::False;
         (holder, chain, if outlives { Truth::Unknown } else { alive })
+    }
+
+    fn record(&self, record: &audit::Record) -> Record {
+        let pid = record.pid.parse::<u32>().ok().filter(|pid| *pid > 0);
+        let witness = Witness::of(record).filter(|witness| {
+            let ours = Some(&witness.boot) == self.boot.as_ref() && self.namespaces.contains(&witness.pidns);
+            ours && witness.prompt
+        });
+        // One alone: in namespaces of containers the same pid is another's.
+        let of_pid = |witness: Witness| {
+            let mut named = witness.line.into_iter().filter(|key| Some(key.pid) == pid);
+            named.next().filter(|_| named.next().is_none())
+        };
+        let process = witness.and_then(of_pid);
+        let alive = match (process, pid) {
+            (Some(process), _) => self.lives(process),
+            (None, Some(pid)) => self.stat(pid).map_or_else(|missing| missing, |_| Truth::True),
+            (None, None) => Truth::Unknown,
+        };
+        let start_ticks = process.map(|process| process.start_ticks);
+        Record { pid, start_ticks, time: record.time.clone(), alive }
     }
 
     fn lives(&self, key: ProcessKey) -> Truth {
@@ -166,14 +188,7 @@ fn pool_gpu(gpu: &audit::Gpu, node: &Node) -> PoolGpu {
         uuid: gpu.uuid.clone(),
         spot: spot(gpu),
         lease: gpu.owner.clone(),
-        record: legacy.map(|record| {
-            let pid = record.pid.parse::<u32>().ok();
-            let alive = pid.filter(|pid| *pid > 0).map_or(Truth::Unknown, |pid| match node.stat(pid) {
-                Ok(_) => Truth::True,
-                Err(missing) => missing,
-            });
-            Record { pid, time: record.time.clone(), alive }
-        }),
+        record: legacy.map(|record| node.record(record)),
         ..PoolGpu::default()
     }
 }

@@ -193,6 +193,42 @@ fn whether_a_holder_lives() {
 }
 
 #[test]
+fn a_record_means_the_process_that_an_agent_saw() {
+    let procfs = procfs();
+    let told = |seen: &str| {
+        let record = format!(r#"{{"pid":"40","time":"then"{seen}}}"#);
+        let gpu = format!(r#"{{"id":"0","idle":0,"pot":0,"bar":0,"record":{record}}}"#);
+        let text = format!(r#"{{"now":1000,"barrier":null,"gpus":[{gpu}],"leases":[],"queue":[]}}"#);
+        let audit: Audit = serde_json::from_str(&text).unwrap();
+        let gpu = audit
+            .leases(&Node::look(procfs.path(), PidNamespace::Unknown), BOOT)
+            .gpus
+            .remove(0)
+            .record
+            .unwrap();
+        (gpu.start_ticks, gpu.alive)
+    };
+    let seen = |boot: &str, pidns: &str, time: &str, prompt: bool, ticks: u64| {
+        let line = format!(r#"[{{"pid":39,"start_ticks":5}},{{"pid":40,"start_ticks":{ticks}}}]"#);
+        let witness = format!(
+            r#"{{"pid":"40","time":"{time}","boot":"{boot}","pidns":"{pidns}","uid":1000,"prompt":{prompt},"whole":true,"line":{line}}}"#
+        );
+        told(&format!(r#","seen":{}"#, serde_json::Value::from(witness)))
+    };
+    assert_eq!(told(""), (None, Truth::True), "somebody of this pid");
+    assert_eq!(seen("here", "77", "then", true, 7), (Some(7), Truth::True));
+    assert_eq!(seen("here", "77", "then", true, 6), (Some(6), Truth::False), "another has its pid");
+    for (why, told) in [
+        ("of another record", seen("here", "77", "earlier", true, 6)),
+        ("of another boot", seen("there", "77", "then", true, 6)),
+        ("of another namespace", seen("here", "78", "then", true, 6)),
+        ("looked at later", seen("here", "77", "then", false, 6)),
+    ] {
+        assert_eq!(told, (None, Truth::True), "{why}");
+    }
+}
+
+#[test]
 fn a_chain_is_told_beside_the_holder() {
     let procfs = procfs();
     let lease = r#"{"lease":"x","state":"held","expires":900,"boot":"here","pidns":"77","pid":"40","start":"7","mode":"compat","chain":"40:7,39:5,junk"}"#;

@@ -99,14 +99,17 @@ pub struct PoolGpu {
 }
 
 /// A record of GPU.py's.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The process that it names: the parent of a `GPU.py --get`. None where it is no number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
+    /// When that process began, where a node's agent saw it as the record was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_ticks: Option<u64>,
     /// When, in a local time of nobody knows where.
     pub time: String,
-    /// Whether there is a process of this number on this node; it may be another one by now.
+    /// Whether there is this process; a process of this number on this node, where no more is known of it.
     pub alive: Truth,
 }
 

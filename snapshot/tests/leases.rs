@@ -175,7 +175,12 @@ fn the_wire_reads_what_it_wrote() {
         id: "1".into(),
         uuid: Some("GPU-2".into()),
         spot: Spot::Legacy,
-        record: Some(Record { pid: Some(7), time: "2026-11-21 06:29:57".into(), alive: Truth::False }),
+        record: Some(Record {
+            pid: Some(7),
+            time: "2026-11-21 06:29:57".into(),
+            alive: Truth::False,
+            ..Record::default()
+        }),
         ..PoolGpu::default()
     });
     told.held.push(Held {

@@ -11,7 +11,8 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 
 use bailiff_snapshot::lease::tie::{Kin, Tie};
 use bailiff_snapshot::{Truth, wire};
@@ -23,7 +24,7 @@ use end_to_end::page::Page;
 use end_to_end::redis::Redis;
 use end_to_end::tenant::NOBODY;
 use end_to_end::{http, programs};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const GIB: &str = "used: 1GiB, sm: 0";
 
@@ -226,6 +227,26 @@ fn what_a_client_of_the_original_took() {
     });
     assert_eq!(unreserved(&exporter.next(), "1"), None, "its record does not tell for whom");
     holder.end();
+}
+
+#[test]
+fn what_a_script_took_by_the_rules_of_the_original() {
+    let (redis, folder) = (pool("0"), tempfile::tempdir().unwrap());
+    std::os::unix::fs::symlink(programs::bailiff(), folder.path().join("GPU.py")).unwrap();
+    // The pid that is recorded is that of a subshell that has ended.
+    let mut script = Command::new("bash");
+    script.args(["-c", "D=$(GPU.py --get | cat); sleep infinity & echo $!; wait"]).process_group(0);
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    script.env("PATH", path).env("LEASE_REDIS_URL", redis.address()).stdout(Stdio::piped());
+    let mut script = script.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(script.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let scenario = Scenario::new(&gpus(&[&[line.trim().parse().unwrap()]]));
+    let exporter = watch(&scenario, &redis, &[]);
+    exporter.until("it is known whose it is", |page| (unreserved(page, "0") == Some(0.0)).then_some(()));
+    assert_eq!(exporter.page().all("bailiff_lease_held", &[("mode", "compat")]).count(), 1);
+    kill_process_group(Pid::from_child(&script), Signal::KILL).unwrap();
+    script.wait().unwrap();
 }
 
 /// Waits until the pool is told of as down for this reason, and gives that page.

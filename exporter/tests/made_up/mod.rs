@@ -193,7 +193,8 @@ pub(crate) fn motley(seq: u64) -> Sample {
 /// taken by a client of GPU.py.
 pub(crate) fn pool(seq: u64) -> Leases {
     let gpu = |id: &str, spot| PoolGpu { id: id.to_owned(), spot, ..PoolGpu::default() };
-    let record = Record { pid: Some(7), time: "2026-11-21 06:29:57".into(), alive: Truth::False };
+    let record =
+        Record { pid: Some(7), time: "2026-11-21 06:29:57".into(), alive: Truth::False, ..Record::default() };
     let held = Held {
         lease: "ours".into(),
         gpus: vec!["0".into()],

@@ -160,11 +160,15 @@ impl Held {
     }
 }
 
-/// The record has a pid and no start time, and the pid may be a subshell's that has ended: it can prove, not refute.
+/// The record has a pid, and a start time only where an agent saw it; the pid may be a subshell's that has ended. It can
+/// prove, not refute.
 /// Pid 1 is everybody's ancestor, and what a record of a container says.
 fn tie_to_record<'a>(kin: &Kin<'_>, record: &'a Record) -> Tie<'a> {
+    let is_meant = |key: ProcessKey, pid| {
+        key.pid == pid && record.start_ticks.is_none_or(|start_ticks| key.start_ticks == start_ticks)
+    };
     match record.pid.filter(|pid| *pid > 1) {
-        Some(pid) if kin.line().any(|key| key.pid == pid) => Tie::Legacy(record),
+        Some(pid) if kin.line().any(|key| is_meant(key, pid)) => Tie::Legacy(record),
         _ => Tie::Unknown("a client of GPU.py has the GPU, and its record does not tell for whom"),
     }
 }
@@ -203,7 +207,7 @@ mod tests {
     }
 
     fn record(pid: Option<u32>) -> Record {
-        Record { pid, time: "2026-11-21 06:29:57".into(), alive: Truth::Unknown }
+        Record { pid, time: "2026-11-21 06:29:57".into(), ..Record::default() }
     }
 
     fn claims(name: &str) -> Claim {
@@ -313,11 +317,14 @@ mod tests {
         let with =
             |spot, record: Option<Record>| Leases { gpus: vec![PoolGpu { record, ..gpu(spot) }], ..pool() };
         let record = |pid| Some(record(pid));
+        let began = |ticks| Some(Record { pid: Some(150), start_ticks: Some(ticks), ..Record::default() });
         let cases = [
             ("idle", with(Spot::Idle, None), False),
             ("idle, and somebody's record is there", with(Spot::Idle, record(Some(9))), Unknown),
             ("GPU.py's, for its parent", with(Spot::Legacy, record(Some(150))), True),
             ("GPU.py's, for itself", with(Spot::Legacy, record(Some(200))), True),
+            ("GPU.py's, for an earlier process of that pid", with(Spot::Legacy, began(8)), Unknown),
+            ("GPU.py's, for just this one", with(Spot::Legacy, began(2)), True),
             ("GPU.py's, for a subshell that may have ended", with(Spot::Legacy, record(Some(9))), Unknown),
             ("GPU.py's, of a container's first process", with(Spot::Legacy, record(Some(1))), Unknown),
             ("GPU.py's, and no pid", with(Spot::Legacy, record(None)), Unknown),
