@@ -36,6 +36,8 @@ pub(crate) struct World {
     pub(crate) holders: BTreeMap<String, BTreeSet<Who>>,
     /// Who of GPU.py's clients recorded himself last, where that record stands.
     pub(crate) recorded: BTreeMap<String, Who>,
+    /// Leases that a server had forgotten.
+    pub(crate) asked_back: BTreeSet<String>,
     pub(crate) counts: BTreeMap<&'static str, u32>,
     /// What happened last.
     trace: VecDeque<String>,
@@ -54,6 +56,7 @@ impl World {
             most,
             leases: 0,
             recorded: BTreeMap::new(),
+            asked_back: BTreeSet::new(),
             counts: BTreeMap::new(),
             trace: VecDeque::new(),
         }
