@@ -8,13 +8,16 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use bailiff_snapshot::stat::{self, Stat};
-use bailiff_snapshot::{PidNamespace, State};
+use bailiff_snapshot::{Claim, PidNamespace, ProcessKey, State, workload};
 use rustix::io::Errno;
 
 use crate::audit::Lease;
 
 /// The environment of every process of a lease has its name.
 pub const LEASE_VARIABLE: &str = bailiff_snapshot::Claim::VARIABLE;
+
+/// Nobody is further from the first process.
+const DEEPEST: usize = 256;
 
 /// Where this process is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +28,8 @@ pub struct Here {
     pub boot: String,
     /// The inode of the PID namespace.
     pub pidns: String,
+    /// Processes of all users are to be seen: `/proc` is not mounted with `hidepid`, or we may look all the same.
+    pub everybody: bool,
 }
 
 /// What is known of a holder's life.
@@ -54,6 +59,7 @@ impl Here {
             host,
             boot: text("/proc/sys/kernel/random/boot_id"),
             pidns: pidns.to_string_lossy().trim_start_matches("pid:[").trim_end_matches(']').to_owned(),
+            everybody: stated(Path::new("/proc/1")).is_some(),
         }
     }
 
@@ -85,25 +91,32 @@ impl Here {
     /// Whether the holder of a lease lives.
     #[must_use]
     pub fn life(&self, lease: &Lease) -> Life {
+        self.look_for(lease).0
+    }
+
+    /// The same, and who it is that lives.
+    #[must_use]
+    pub fn look_for(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
+        match self.known(lease) {
+            Some(life) => (life, None),
+            None => self.look_here(lease),
+        }
+    }
+
+    /// What is known of a holder without a look; none where a look can tell.
+    fn known(&self, lease: &Lease) -> Option<Life> {
         let compat = lease.get("mode") == Some("compat");
         if compat && lease.get("known").is_some() {
             // By GPU.py's rules it outlives whoever took it.
-            return Life::Unknown;
+            return Some(Life::Unknown);
         }
         if lease.get("mode") == Some("timed") {
-            return Life::Timed;
+            return Some(Life::Timed);
         }
-        if let Some(life) = self.place(lease) {
-            return life;
-        }
-        if compat {
-            return lease.get("taker").map_or(Life::Unknown, any_lives);
-        }
-        let began = lease.get("pid").and_then(|pid| start(pid.parse().ok()?));
-        if began.is_some_and(|began| lease.get("start") == Some(began.to_string().as_str())) {
-            return Life::Alive;
-        }
-        if lease.get("start").is_none() { Life::Unknown } else { heirs(lease) }
+        let place = self.place(lease);
+        // Until whoever took it has said so, it is as good as its taker's life.
+        let taken = || compat.then(|| lease.get("taker").map_or(Life::Unknown, any_lives));
+        place.or_else(taken)
     }
 
     /// Whether anybody lives who may have what was taken by GPU.py's rules: the process for which it was, and those
@@ -113,7 +126,7 @@ impl Here {
         self.place(lease).unwrap_or_else(|| lease.get("chain").map_or(Life::Unknown, any_lives))
     }
 
-    /// What the place alone says of a holder's life; nothing where he can be looked at from here.
+    /// What is known by where it was taken.
     fn place(&self, lease: &Lease) -> Option<Life> {
         let same = |field: &str, ours: &str| !ours.is_empty() && lease.get(field) == Some(ours);
         if !same("host", &self.host) {
@@ -128,7 +141,7 @@ impl Here {
         if same("pidns", &self.pidns) {
             return None;
         }
-        let gone = self.is_host() && lease.get("pidns").is_some_and(is_gone);
+        let gone = self.everybody && self.is_host() && lease.get("pidns").is_some_and(is_gone);
         Some(if gone { Life::Dead } else { Life::Unknown })
     }
 
@@ -136,12 +149,45 @@ impl Here {
     fn is_host(&self) -> bool {
         PidNamespace::of_link(&format!("pid:[{}]", self.pidns)) == PidNamespace::Host
     }
+
+    /// Whether somebody lives whom a lease names that plays by GPU.py's rules: who took it, and those above him
+    /// (`chain`).
+    #[must_use]
+    pub fn look_at_line(&self, lease: &Lease) -> Life {
+        if let Some(life) = self.place(lease) {
+            return life;
+        }
+        let key = |(pid, start): (&str, &str)| {
+            Some(ProcessKey { pid: pid.parse().ok()?, start_ticks: start.parse().ok()? })
+        };
+        let holder = lease.get("pid").zip(lease.get("start"));
+        let above = lease.get("chain").unwrap_or_default().split(',').filter_map(|one| one.split_once(':'));
+        if holder.into_iter().chain(above).filter_map(key).any(lives) {
+            return Life::Alive;
+        }
+        if self.everybody { Life::Dead } else { Life::Unknown }
+    }
+
+    fn look_here(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
+        let number = |field| lease.get(field).and_then(|text| text.parse::<u64>().ok());
+        let (Some(pid), Some(start_ticks)) =
+            (number("pid").and_then(|pid| u32::try_from(pid).ok()), number("start"))
+        else {
+            return (Life::Unknown, None);
+        };
+        let holder = ProcessKey { pid, start_ticks };
+        if lives(holder) {
+            return (Life::Alive, Some(holder));
+        }
+        let owner = number("uid").and_then(|uid| u32::try_from(uid).ok());
+        // Who is not to be seen may be there.
+        let seen = self.everybody || owner == Some(rustix::process::geteuid().as_raw());
+        if seen { heirs(lease, owner, holder) } else { (Life::Unknown, None) }
+    }
 }
 
 /// Nobody is left in a PID namespace, by all that is to be seen: whoever was in it has ended, and whoever he started.
 fn is_gone(pidns: &str) -> bool {
-    // Where `/proc` is mounted with `hidepid` not all are to be seen.
-    let Some(_) = stated(Path::new("/proc/1")) else { return false };
     let Ok(processes) = fs::read_dir("/proc") else { return false };
     let theirs = format!("pid:[{pidns}]");
     let numbered = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| name.parse::<u32>().is_ok());
@@ -164,6 +210,12 @@ fn is_not_nested(process: &Path) -> bool {
             error.kind() == ErrorKind::NotFound || Errno::from_io_error(&error) == Some(Errno::SRCH)
         }
     }
+}
+
+/// Whether a process lives; one that has ended does not, though its parent has not asked yet.
+#[must_use]
+pub fn lives(process: ProcessKey) -> bool {
+    start(process.pid) == Some(process.start_ticks)
 }
 
 /// A process and, as long as it is but a part of its parent, that: a shell's subshell, or a shell that runs a line for a
@@ -210,44 +262,93 @@ fn any_lives(processes: &str) -> Life {
 }
 
 /// When a process that is there started; none of one that has ended, though its parent has not asked yet.
-fn start(pid: u32) -> Option<u64> {
-    let stat = stated(&Path::new("/proc").join(pid.to_string()))?;
-    (!matches!(stat.state, State::Zombie | State::Dead)).then_some(stat.key.start_ticks)
+pub(crate) fn start(pid: u32) -> Option<u64> {
+    let process = Path::new("/proc").join(pid.to_string());
+    let stat = stated(&process)?;
+    (!ended(&stat) || has_threads(&process)).then_some(stat.key.start_ticks)
 }
 
-fn stated(process: &Path) -> Option<Stat> {
+const fn ended(stat: &Stat) -> bool {
+    matches!(stat.state, State::Zombie | State::Dead)
+}
+
+/// Whether threads live on whose first one has ended: they hold what the process held.
+fn has_threads(process: &Path) -> bool {
+    let Ok(threads) = fs::read_dir(process.join("task")) else { return false };
+    threads.filter_map(Result::ok).any(|thread| stated(&thread.path()).is_some_and(|stat| !ended(&stat)))
+}
+
+pub(crate) fn stated(process: &Path) -> Option<Stat> {
     stat::parse(&fs::read(process.join("stat")).ok()?)
 }
 
-/// Whether somebody lives on who was started under the lease.
-fn heirs(lease: &Lease) -> Life {
-    let Ok(processes) = fs::read_dir("/proc") else { return Life::Unknown };
-    let owner = lease.get("uid").and_then(|uid| uid.parse::<u32>().ok());
-    let begun = lease.get("start").and_then(|start| start.parse::<u64>().ok()).unwrap_or_default();
-    let wanted = format!("{LEASE_VARIABLE}={}", lease.lease);
+/// Whether somebody lives on who was started under the lease, and who.
+fn heirs(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Life, Option<ProcessKey>) {
+    let Ok(processes) = fs::read_dir("/proc") else { return (Life::Unknown, None) };
     let mut life = Life::Dead;
     for process in processes.filter_map(Result::ok) {
         if process.file_name().to_str().is_none_or(|name| name.parse::<u32>().is_err()) {
             continue;
         }
-        // Whoever is older than the holder was not started by him.
-        if stated(&process.path()).is_none_or(|stat| stat.key.start_ticks < begun) {
-            continue;
-        }
-        match fs::read(process.path().join("environ")) {
-            Ok(environ) if environ.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes()) => {
-                return Life::Alive;
+        let Some(stat) = stated(&process.path()).filter(|stat| is_younger(stat, holder)) else { continue };
+        match named(&process.path()) {
+            Some(Claim::Lease(name)) if name == lease.lease => return (Life::Alive, Some(stat.key)),
+            Some(Claim::Lease(_) | Claim::Nothing) => {}
+            // Of somebody's process whose environment does not tell it cannot be told; others' are not heirs.
+            Some(Claim::Unread) | None => {
+                if may_be_his(&process.path(), owner) && !is_of_others(&stat, lease, holder) {
+                    life = Life::Unknown;
+                }
             }
-            // Of somebody's process whose environment is not ours to read it cannot be told; others' are not heirs.
-            Err(error)
-                if error.kind() == ErrorKind::PermissionDenied && may_be_his(&process.path(), owner) =>
-            {
-                life = Life::Unknown;
-            }
-            Ok(_) | Err(_) => {}
         }
     }
-    life
+    (life, None)
+}
+
+/// Whoever is older than the holder was not started by him.
+const fn is_younger(stat: &Stat, holder: ProcessKey) -> bool {
+    stat.key.start_ticks >= holder.start_ticks
+}
+
+/// The lease that the environment of a process names; none where it is not ours to read.
+fn named(process: &Path) -> Option<Claim> {
+    let mut environ = fs::read(process.join("environ"));
+    if environ.as_ref().is_ok_and(Vec::is_empty) {
+        // Its first thread may have ended, and others not.
+        let threads = fs::read_dir(process.join("task")).ok()?.filter_map(Result::ok);
+        let others = threads.map(|thread| fs::read(thread.path().join("environ")));
+        environ = others
+            .into_iter()
+            .find(|other| other.as_ref().is_ok_and(|other| !other.is_empty()))
+            .unwrap_or(environ);
+    }
+    match environ {
+        // A kernel's thread has none, and whoever has ended has none any more.
+        Ok(environ) if environ.is_empty() => Some(Claim::Nothing),
+        Ok(environ) => Some(Claim::of_environment(&environ)),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
+        Err(_) => Some(Claim::Nothing),
+    }
+}
+
+/// A process that has written something else over its environment, as some do for a title: whether the next one above it
+/// that has one was not started under the lease. Whoever loses his parent is given to the first process, or to one that
+/// only starts other people's work.
+fn is_of_others(stat: &Stat, lease: &Lease, holder: ProcessKey) -> bool {
+    let mut parent = stat.ppid;
+    for _ in 0..DEEPEST {
+        let process = Path::new("/proc").join(parent.to_string());
+        let Some(stat) = stated(&process).filter(|_| parent > 1) else { return false };
+        if !is_younger(&stat, holder) {
+            return !workload::keeps_others(&stat.comm);
+        }
+        match named(&process) {
+            Some(Claim::Lease(name)) if name == lease.lease => return false,
+            Some(Claim::Lease(_) | Claim::Nothing) => return true,
+            Some(Claim::Unread) | None => parent = stat.ppid,
+        }
+    }
+    false
 }
 
 fn may_be_his(process: &Path, owner: Option<u32>) -> bool {
@@ -291,6 +392,48 @@ mod tests {
         assert_eq!(with("start", ""), Life::Unknown);
         assert_eq!(with("mode", "compat"), Life::Unknown, "nobody knows who took it");
         assert_eq!(with("mode", "timed"), Life::Timed);
+    }
+
+    /// A process of this environment that has overwritten it, if any, and waits.
+    fn with_title(program: &str) -> std::process::Child {
+        let mut child = Command::new("python3")
+            .args(["-c", program])
+            .env(LEASE_VARIABLE, "0123")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+            .unwrap();
+        child
+    }
+
+    #[test]
+    fn whoever_has_overwritten_his_environment_may_be_an_heir() {
+        let here = Here::look();
+        let mut about = here.holder(std::process::id());
+        about.retain(|(field, _)| *field != "pid");
+        about
+            .extend([("pid", ended().to_string()), ("uid", rustix::process::geteuid().as_raw().to_string())]);
+        // What `prctl(PR_SET_MM_ENV_START)` and libraries for titles do: the kernel shows what lies there then.
+        let program = "import ctypes, re, time
+spot = open('/proc/self/stat').read().rsplit(')', 1)[1].split()
+start, end = int(spot[47]), int(spot[48])
+ctypes.memset(start, 120, end - start)
+print('ready', flush=True)
+time.sleep(1000)";
+        let mut titled = with_title(program);
+        let stat = stated(&Path::new("/proc").join(titled.id().to_string())).unwrap();
+        let holder = ProcessKey { pid: ended(), start_ticks: 0 };
+        let (of_it, of_nobody) = (lease(about.clone()), ProcessKey { pid: 1, start_ticks: u64::MAX });
+        assert_eq!(named(&Path::new("/proc").join(titled.id().to_string())), Some(Claim::Unread));
+        assert!(is_of_others(&stat, &of_it, holder), "this test has an environment, and started it");
+        assert!(is_of_others(&stat, &of_it, of_nobody), "this test is older, and no keeper of others");
+        assert_eq!(here.life(&of_it), Life::Dead);
+        let left_behind = Stat { ppid: 1, ..stat };
+        assert!(!is_of_others(&left_behind, &of_it, holder), "nobody can tell who started it");
+        titled.kill().unwrap();
+        titled.wait().unwrap();
     }
 
     #[test]

@@ -5,12 +5,8 @@ use std::time::Duration;
 
 use redis::{Client, Connection, FromRedisValue};
 
-use crate::audit::{Audit, Lease};
-use crate::holder::{Here, Life};
+use crate::audit::Audit;
 use crate::{Op, Trouble};
-
-/// From a fork to the exec after it takes less.
-const START: Duration = Duration::from_millis(100);
 
 /// What a ticket asks for, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,6 +133,28 @@ impl Pool {
         Ok(())
     }
 
+    /// A connection by other settings of the same server.
+    pub(crate) fn connection_of(&self, client: &Client) -> Result<Connection, Trouble> {
+        self.asked(connect(client, self.patience))
+    }
+
+    /// The same pool, on a connection by other settings of the same server.
+    pub(crate) fn another(&self, client: &Client) -> Result<Self, Trouble> {
+        Ok(Self {
+            connection: self.connection_of(client)?,
+            client: client.clone(),
+            address: self.address.clone(),
+            prefix: self.prefix.clone(),
+            patience: self.patience,
+            closed: None,
+        })
+    }
+
+    /// What was asked of this server outside of it.
+    pub(crate) fn asked<T>(&self, answer: redis::RedisResult<T>) -> Result<T, Trouble> {
+        answer.map_err(|error| Trouble::of(&error, &self.address))
+    }
+
     /// Does something with the connection.
     pub(crate) fn with<T>(
         &mut self,
@@ -233,17 +251,6 @@ impl Pool {
         standing(self.call(Op::Reclaim, &arguments)?)
     }
 
-    /// Says that a lease is still wanted; one that the server has forgotten is asked back.
-    ///
-    /// # Errors
-    /// Where there is no answer; it may be asked again.
-    pub fn renew(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<Standing, Trouble> {
-        match self.touch(&ticket.lease, ttl, Some(grant.token))? {
-            Standing::Ended(how) if how == "unknown" => self.reclaim(ticket, grant, ttl),
-            standing => Ok(standing),
-        }
-    }
-
     /// Ends a lease, or withdraws a ticket; `pid` is who says so, for the log.
     ///
     /// # Errors
@@ -308,46 +315,6 @@ impl Pool {
         let text: Vec<u8> = self.call(Op::Audit, &[])?;
         serde_json::from_str(&String::from_utf8_lossy(&text))
             .map_err(|error| Trouble::Strange(error.to_string()))
-    }
-
-    /// Says that the holder of a lease, or whoever waited for one, is dead.
-    ///
-    /// # Errors
-    /// Where there is no answer.
-    pub fn kill(&mut self, lease: &str) -> Result<(), Trouble> {
-        self.end(lease, "dead").map(drop)
-    }
-
-    /// Tells whether it was ended now.
-    fn end(&mut self, lease: &str, why: &str) -> Result<bool, Trouble> {
-        Ok(self.call::<String>(Op::Kill, &[lease.to_owned(), why.to_owned()])? == "reaped")
-    }
-
-    /// Frees what the dead of this host held, and what was not renewed in time from another; renews for those of this
-    /// host who cannot say themselves that they live. Tells how many were freed. Time alone frees nothing on this host.
-    ///
-    /// # Errors
-    /// Where there is no answer.
-    pub fn reap_here(&mut self, here: &Here, ttl: Duration) -> Result<usize, Trouble> {
-        let audit = self.audit()?;
-        let dead: Vec<&Lease> = audit.leases.iter().filter(|lease| here.life(lease) == Life::Dead).collect();
-        if !dead.is_empty() {
-            // A command that was being started when its runner died bears the lease's name a moment later.
-            std::thread::park_timeout(START);
-        }
-        let mut freed = 0;
-        for lease in dead.into_iter().filter(|lease| here.life(lease) == Life::Dead) {
-            freed += usize::from(self.end(&lease.lease, "dead")?);
-        }
-        #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
-        for lease in audit.leases.iter().filter(|lease| lease.expires < audit.now as f64) {
-            match here.life(lease) {
-                Life::Elsewhere | Life::Timed => freed += usize::from(self.end(&lease.lease, "late")?),
-                Life::Alive => drop(self.touch(&lease.lease, ttl, None)?),
-                Life::Dead | Life::Unknown => {}
-            }
-        }
-        Ok(freed)
     }
 }
 

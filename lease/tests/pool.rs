@@ -8,6 +8,7 @@
 
 mod server;
 
+use std::fmt::Write;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -447,7 +448,7 @@ fn everything(redis: &mut Connection) -> String {
         };
         let told: redis::Value = ask(redis, &words);
         let expires = ask::<i64>(redis, &["PTTL", &key]) >= 0;
-        all.extend([key, format!(", expires: {expires}: {told:?}\n")]);
+        writeln!(all, "{key}, expires: {expires}: {told:?}").unwrap();
     }
     let digits = |word: &str| word.chars().filter(char::is_ascii_digit).count();
     let words = all.split_inclusive([' ', ',', '\'', '\n']);

@@ -1,10 +1,14 @@
 -- What all scripts but the short way of a slot know beside that: the other ways in which an id moves.
 
+-- What a node's agent knows: who of GPU.py's clients took an id, and until when an agent of which host is there.
+local SEEN, AGENTS = ours .. 'SEEN', ours .. 'AGENTS'
+
 -- A script is not undone where it fails in the middle: what could make it fail is looked at before anything is written.
 local function wrong_key()
   local kinds = {
     [IDLE] = 'list', [MANAGED] = 'list', [EVENTS] = 'list', [POT] = 'list', [BAR] = 'list',
-    [META] = 'hash', [OWN] = 'hash', [QUAR] = 'hash', [UUIDS] = 'hash', [QUEUE] = 'zset', [EXPIRY] = 'zset', [LOG] = 'stream',
+    [META] = 'hash', [OWN] = 'hash', [QUAR] = 'hash', [UUIDS] = 'hash', [SEEN] = 'hash', [AGENTS] = 'hash',
+    [QUEUE] = 'zset', [EXPIRY] = 'zset', [LOG] = 'stream',
   }
   for key, kind in pairs(kinds) do
     local found = call('TYPE', key).ok
@@ -57,6 +61,13 @@ local function withhold(id, why)
   note('quarantine', 'gpu', id, 'why', why)
 end
 
+-- Where a GPU goes whose lease has ended: to the next, unless it is withheld, or somebody is still on it.
+local function vacate(id, busy)
+  call('LREM', IDLE, 0, id)
+  if call('HEXISTS', QUAR, id) == 1 then return end
+  if busy[id] then withhold(id, 'busy') else free(id) end
+end
+
 -- Whose record a GPU has: `its`, which is this lease's, whose process is `pid`; `another's`, of somebody who wrote himself
 -- over it or into its place; `nobody's`; or `none` that could be one.
 local function recorded(lease, pid, id)
@@ -67,8 +78,10 @@ local function recorded(lease, pid, id)
   return about[2] and "another's" or "nobody's"
 end
 
--- Ends a lease or a ticket; each GPU goes back once. `line` is what GPU.py's log is told of a GPU.
-local function finish(lease, how, offset, line)
+-- Ends a lease or a ticket; each GPU goes back once. `line` is what GPU.py's log is told of a GPU; `busy` are those that
+-- somebody is seen on.
+local function finish(lease, how, offset, line, busy)
+  busy = busy or {}
   local about = call('HMGET', lease_key(lease), 'state', 'gpus', 'legacy_pid')
   if about[1] == 'held' then
     for id in each(about[2]) do
@@ -79,10 +92,10 @@ local function finish(lease, how, offset, line)
         if whose == 'its' or whose == 'none' then
           call('DEL', gpu_key(id))
           event(offset, 'GPU ' .. id .. line)
-          if call('HEXISTS', QUAR, id) == 0 then free(id) end
-        elseif call('LREM', IDLE, 0, id) > 0 then
+          vacate(id, busy)
+        elseif call('LREM', IDLE, 0, id) + (busy[id] and call('LREM', POT, 0, id) or 0) > 0 then
           -- Somebody else released it already: it is there once.
-          free(id)
+          vacate(id, busy)
         end
         if whose == "another's" then call('HDEL', gpu_key(id), 'lease', 'tok') end
       end

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Grant, Pool, Released, Standing};
+use bailiff_lease::{Grant, Leases, Pool, Released, Standing};
 
 use crate::people::{TTL, assert_all_idle, begin, insist, tell, ticket, until};
 use crate::proxy::{Fault, Plan, Proxy};

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Grant, Init, Pool, Released, Standing, Ticket, Trouble};
+use bailiff_lease::{Grant, Init, Leases, Pool, Released, Standing, Ticket, Trouble};
 
 /// How long anything may take on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_mins(1);

@@ -3,6 +3,7 @@
 
 use bailiff_lease::Op;
 
+use crate::ours::arm;
 use crate::wire::Link;
 use crate::world::{TTL, Who, World, call};
 
@@ -49,7 +50,7 @@ impl Compat {
 
     pub(crate) fn step(&mut self, world: &mut World) {
         if !self.link.has(1) {
-            return self.fill();
+            return self.fill(world);
         }
         let reply = self.link.take();
         match std::mem::replace(&mut self.doing, Doing::Asking) {
@@ -91,12 +92,12 @@ impl Compat {
     }
 
     /// Its slot was served, for whomever.
-    fn fill(&mut self) {
+    fn fill(&mut self, world: &mut World) {
         let Some(mut slot) = self.slot.take() else { return };
         slot.take();
         slot.take();
         if matches!(self.doing, Doing::Waiting) {
-            arm(&mut slot);
+            arm(&mut slot, world);
             self.slot = Some(slot);
         }
     }
@@ -113,9 +114,9 @@ impl Compat {
         self.doing = Doing::Asking;
     }
 
-    fn wait(&mut self, world: &World) {
+    fn wait(&mut self, world: &mut World) {
         let mut slot = world.link();
-        arm(&mut slot);
+        arm(&mut slot, world);
         self.slot = Some(slot);
         self.link.send(&[&["BLPOP", &format!("GPU_V2:WAKE:{}", self.lease), "0"]]);
         self.doing = Doing::Waiting;
@@ -156,9 +157,4 @@ impl Compat {
         self.misused = false;
         self.ask(world);
     }
-}
-
-/// In one write, as ours do.
-fn arm(slot: &mut Link) {
-    slot.send(&[&["BRPOPLPUSH", "GPU_IDLE", "GPU_V2:POT", "0"], &call(Op::Assign, &[])]);
 }

@@ -87,40 +87,37 @@ impl Ours {
                 let (token, gpus) = told.split_once(':').expect("a token and GPUs");
                 self.holds(token, gpus, world);
             }
-            Doing::Using(left) if self.silent && reply.texts()[0] == "unknown" => {
-                world.count("asked back");
-                world.asked_back.insert(self.lease.clone());
-                self.ask_back();
-                self.doing = Doing::AskingBack(left);
-            }
-            Doing::AskingBack(left) => {
-                assert_eq!(reply.texts()[0], "held", "{reply:?}{}", world.story());
-                self.silent = false;
-                self.go_on(left, world);
-            }
-            Doing::Using(left) => {
-                let answer = reply.texts();
-                let well = answer[0] == "held" || answer[0] == "conflict" && world.misuse > 0.0;
-                assert!(well, "{answer:?}{}", world.story());
-                self.silent = false;
-                let told: Vec<&str> =
-                    if answer[0] == "conflict" { answer[2].split(',').collect() } else { Vec::new() };
-                let hidden = self.shared.iter().find(|gpu| !told.contains(&gpu.as_str()));
-                assert_eq!(hidden, None, "shared, and not told: {answer:?}{}", world.story());
-                if !told.is_empty() {
-                    world.count("conflicts told");
-                }
-                for gpu in told {
-                    world.leaves(self.who, gpu);
-                }
-                self.go_on(left, world);
-            }
+            Doing::Using(left) | Doing::AskingBack(left) => self.renewed(&reply.texts(), left, world),
             Doing::Releasing if world.dice.u32(0..10) < 3 => {
                 self.release();
                 self.doing = Doing::ReleasingAgain;
             }
             Doing::Releasing | Doing::ReleasingAgain => self.ask(world),
         }
+    }
+
+    fn renewed(&mut self, answer: &[String], left: u32, world: &mut World) {
+        if self.silent && answer[0] == "unknown" && matches!(self.doing, Doing::Using(_)) {
+            world.count("asked back");
+            world.asked_back.insert(self.lease.clone());
+            self.ask_back();
+            self.doing = Doing::AskingBack(left);
+            return;
+        }
+        let well = answer[0] == "held" || answer[0] == "conflict" && world.misuse > 0.0;
+        assert!(well, "{answer:?}{}", world.story());
+        self.silent = false;
+        let told: Vec<&str> =
+            if answer[0] == "conflict" { answer[2].split(',').collect() } else { Vec::new() };
+        let hidden = self.shared.iter().find(|gpu| !told.contains(&gpu.as_str()));
+        assert_eq!(hidden, None, "shared, and not told: {answer:?}{}", world.story());
+        if !told.is_empty() {
+            world.count("conflicts told");
+        }
+        for gpu in told {
+            world.leaves(self.who, gpu);
+        }
+        self.go_on(left, world);
     }
 
     /// A slot was served, for whomever.
@@ -245,7 +242,7 @@ impl Ours {
 
 /// In one write, so that Redis serves those who wait even where the client is dead by then. Some say which server they
 /// know, as the real ones do, and some leave it to the script to ask.
-fn arm(slot: &mut Link, world: &mut World) {
+pub(crate) fn arm(slot: &mut Link, world: &mut World) {
     let run = world.run.clone();
     let known = [run.as_str()];
     let arguments: &[&str] = if world.dice.u32(0..4) == 0 { &[] } else { &known };

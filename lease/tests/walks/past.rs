@@ -23,6 +23,10 @@ impl Walk {
             return;
         }
         self.world.count("went back");
+        // Whom the dead have left behind nobody asks back.
+        while !self.world.orphans.is_empty() {
+            self.orphan_ends();
+        }
         self.agent.ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         self.copy("1", "0");
         self.agent.ask(&["HSET", "GPU_V2:META", "run", "another", "barrier_ms", "600000"]);

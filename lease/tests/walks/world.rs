@@ -34,6 +34,8 @@ pub(crate) struct World {
     pub(crate) most: u32,
     pub(crate) leases: u32,
     pub(crate) holders: BTreeMap<String, BTreeSet<Who>>,
+    /// GPUs that somebody is on whose lease's holder is dead.
+    pub(crate) orphans: BTreeSet<String>,
     /// Who of GPU.py's clients recorded himself last, where that record stands.
     pub(crate) recorded: BTreeMap<String, Who>,
     /// Leases that a server had forgotten.
@@ -55,6 +57,7 @@ impl World {
             misuse,
             most,
             leases: 0,
+            orphans: BTreeSet::new(),
             recorded: BTreeMap::new(),
             asked_back: BTreeSet::new(),
             counts: BTreeMap::new(),
@@ -98,6 +101,13 @@ impl World {
     pub(crate) fn leaves(&mut self, who: Who, id: &str) {
         self.tell(who, &format!("leaves {id}"));
         self.holders.get_mut(id).expect("a managed GPU").remove(&who);
+    }
+
+    /// Whom it started goes on without it.
+    pub(crate) fn leaves_behind(&mut self, who: Who) {
+        let held =
+            self.holders.iter().filter(|(_, holders)| holders.contains(&who)).map(|(id, _)| id.clone());
+        self.orphans.extend(held.collect::<Vec<String>>());
     }
 
     /// It ended: it believes nothing any more.
