@@ -16,7 +16,7 @@ demo: ## the whole story in a minute, with a GPU or without
 	@target/debug/demo
 
 test: check ## every check and every test
-	@$(SETUP) compiler nextest prometheus python redis openssl
+	@$(SETUP) compiler nextest prometheus python redis openssl faketime
 	cargo build --workspace
 	cargo nextest run --workspace
 

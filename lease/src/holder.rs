@@ -8,7 +8,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use bailiff_snapshot::stat::{self, Stat};
-use bailiff_snapshot::{Claim, ProcessKey, State, workload};
+use bailiff_snapshot::{Claim, PidNamespace, ProcessKey, State, workload};
+use rustix::io::Errno;
 
 use crate::audit::Lease;
 
@@ -134,7 +135,19 @@ impl Here {
         if lease.get("boot").is_some() && !self.boot.is_empty() && !same("boot", &self.boot) {
             return Some(Life::Dead);
         }
-        (!same("boot", &self.boot) || !same("pidns", &self.pidns)).then_some(Life::Unknown)
+        if !same("boot", &self.boot) {
+            return Some(Life::Unknown);
+        }
+        if same("pidns", &self.pidns) {
+            return None;
+        }
+        let gone = self.everybody && self.is_host() && lease.get("pidns").is_some_and(is_gone);
+        Some(if gone { Life::Dead } else { Life::Unknown })
+    }
+
+    /// Processes of all PID namespaces are to be seen from here.
+    fn is_host(&self) -> bool {
+        PidNamespace::of_link(&format!("pid:[{}]", self.pidns)) == PidNamespace::Host
     }
 
     /// Whether somebody lives whom a lease names that plays by GPU.py's rules: who took it, and those above him
@@ -170,6 +183,32 @@ impl Here {
         // Who is not to be seen may be there.
         let seen = self.everybody || owner == Some(rustix::process::geteuid().as_raw());
         if seen { heirs(lease, owner, holder) } else { (Life::Unknown, None) }
+    }
+}
+
+/// Nobody is left in a PID namespace, by all that is to be seen: whoever was in it has ended, and whoever he started.
+fn is_gone(pidns: &str) -> bool {
+    let Ok(processes) = fs::read_dir("/proc") else { return false };
+    let theirs = format!("pid:[{pidns}]");
+    let numbered = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+    processes.filter_map(Result::ok).filter(|process| numbered(&process.file_name())).all(|process| {
+        match fs::read_link(process.path().join("ns/pid")) {
+            Ok(namespace) => namespace.as_os_str() != theirs.as_str(),
+            Err(_) => is_not_nested(&process.path()),
+        }
+    })
+}
+
+/// A process whose namespace is not ours to read is in this one, or has ended.
+fn is_not_nested(process: &Path) -> bool {
+    match fs::read_to_string(process.join("status")) {
+        Ok(status) => status
+            .lines()
+            .find_map(|line| line.strip_prefix("NSpid:"))
+            .is_some_and(|pids| pids.split_whitespace().count() == 1),
+        Err(error) => {
+            error.kind() == ErrorKind::NotFound || Errno::from_io_error(&error) == Some(Errno::SRCH)
+        }
     }
 }
 
@@ -348,7 +387,8 @@ mod tests {
         assert_eq!(with("start", "9999999999999"), Life::Dead, "another had this pid");
         assert_eq!(with("boot", "another"), Life::Dead, "this host was started anew");
         assert_eq!(with("host", "another"), Life::Elsewhere);
-        assert_eq!(with("pidns", "1"), Life::Unknown);
+        let outside = if here.is_host() { Life::Dead } else { Life::Unknown };
+        assert_eq!(with("pidns", "1"), outside, "where all are to be seen nobody is in that namespace");
         assert_eq!(with("start", ""), Life::Unknown);
         assert_eq!(with("mode", "compat"), Life::Unknown, "nobody knows who took it");
         assert_eq!(with("mode", "timed"), Life::Timed);

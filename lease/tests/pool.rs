@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Grant, Init, Op, Pool, Released, Standing, Ticket, Trouble};
+use bailiff_lease::{Extended, Grant, Init, Op, Pool, Released, Standing, Ticket, Trouble};
 use redis::Connection;
 
 use server::Server;
@@ -375,8 +375,11 @@ fn a_lease_that_the_server_forgot_is_asked_back() {
     let forgotten = Grant { token: 77, gpus: vec![0, 2] };
     assert_eq!(pool.touch("forgotten", TTL, Some(77)), Ok(Standing::Ended("unknown".to_owned())));
     let held = Ok(Standing::Held(forgotten.clone()));
-    assert_eq!(pool.reclaim(&ticket("forgotten", 2), &forgotten, TTL), held);
+    let mut theirs = ticket("forgotten", 2);
+    theirs.about.push(("max_ms", "60000".to_owned()));
+    assert_eq!(pool.reclaim(&theirs, &forgotten, TTL), held);
     assert_eq!(pool.touch("forgotten", TTL, Some(77)), held);
+    assert!(matches!(pool.extend("forgotten", TTL), Ok(Extended::Until(_))), "it has a time of its own");
     let theirs = Grant { token: 1, ..other.clone() };
     let conflict = Ok(Standing::Conflict(theirs.clone()));
     assert_eq!(pool.reclaim(&ticket("late", 1), &theirs, TTL), conflict, "somebody was given it later");

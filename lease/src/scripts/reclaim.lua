@@ -26,6 +26,8 @@ local fields = {}
 for place = 5, #ARGV do fields[#fields + 1] = ARGV[place] end
 call('ZREM', QUEUE, lease)
 call('HSET', lease_key(lease), 'state', 'held', 'want', count, 'prio', 0, 'gpus', gpus, 'tok', token, unpack(fields))
+-- It had begun before, and nobody knows when.
+call('HSETNX', lease_key(lease), 'granted', now)
 if tonumber(call('HGET', META, 'tok') or '0') < token then call('HSET', META, 'tok', token) end
 for id in each(gpus) do
   for _, list in ipairs({ IDLE, POT, BAR }) do call('LREM', list, 0, id) end

@@ -22,6 +22,11 @@ impl Law {
         Self { misuse, alone, token: 0, queue: Vec::new(), met: BTreeSet::new() }
     }
 
+    /// The server does not know any more what it had granted since.
+    pub(crate) fn forget(&mut self) {
+        (self.token, self.queue) = (0, Vec::new());
+    }
+
     pub(crate) fn hold(&mut self, audit: &str, world: &mut World) {
         let audit: Value = serde_json::from_str(audit).unwrap_or_else(|error| panic!("{error}: {audit}"));
         self.holders(&audit, world);
@@ -94,7 +99,8 @@ impl Law {
         let queue: Vec<(String, String, String)> =
             list(&audit["queue"]).map(text).filter_map(ticket).collect();
         for (place, (served, want, priority)) in self.queue.iter().enumerate() {
-            if leases.get(served.as_str()).is_some_and(|lease| lease["state"] == "held") {
+            let granted = !world.asked_back.contains(served);
+            if granted && leases.get(served.as_str()).is_some_and(|lease| lease["state"] == "held") {
                 let passed = self.queue[..place].iter().find(|(lease, theirs, prio)| {
                     theirs == want && prio == priority && queue.iter().any(|(waiting, ..)| waiting == lease)
                 });

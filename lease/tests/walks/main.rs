@@ -12,6 +12,7 @@ mod compat;
 mod law;
 mod legacy;
 mod ours;
+mod past;
 #[path = "../server/mod.rs"]
 mod server;
 mod wire;
@@ -25,6 +26,7 @@ use compat::Compat;
 use law::Law;
 use legacy::Legacy;
 use ours::Ours;
+use past::Past;
 use server::Server;
 use wire::Link;
 use world::{PREFIX, TTL, Who, World, call};
@@ -41,6 +43,8 @@ struct Cast {
     misuse: f64,
     /// So many GPUs one of ours wants at most.
     most: u32,
+    /// The server comes back with an older state now and then.
+    goes_back: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +77,7 @@ struct Walk {
     audits: (String, String),
     born: u32,
     quiet: u32,
+    past: Past,
 }
 
 impl Client {
@@ -99,7 +104,8 @@ impl Walk {
         let audit = Op::Audit.text();
         assert_eq!(audit.matches("\nsettle()\n").count(), 1, "it settles once");
         let audits = (audit.to_owned(), audit.replace("\nsettle()\n", "\n"));
-        let mut walk = Self { world, agent, clients, dead, law, audits, born: 0, quiet: 0 };
+        let past = Past::default();
+        let mut walk = Self { world, agent, clients, dead, law, audits, born: 0, quiet: 0, past };
         let kinds = [(Kind::Ours, cast.ours), (Kind::Legacy, cast.legacy), (Kind::Compat, cast.compat)];
         for (kind, count) in kinds {
             for _ in 0..count {
@@ -132,13 +138,16 @@ impl Walk {
         clients.filter_map(|(number, client)| client.runnable().then_some(*number)).collect()
     }
 
-    fn step(&mut self, deaths: f64) {
+    fn step(&mut self, cast: Cast) {
         self.settle();
+        self.open_again();
         match self.world.dice.u32(0..500) {
             0..25 => self.nudge(),
             // The server was another: what is idle is withheld for a moment.
             25 => drop(self.agent.ask(&["HSET", "GPU_V2:META", "run", "another"])),
             26..36 => self.orphan_ends(),
+            36 if cast.goes_back => self.save(),
+            37..40 if cast.goes_back => self.go_back(),
             _ => {}
         }
         let runnable = self.runnable();
@@ -146,7 +155,7 @@ impl Walk {
             self.notice();
         } else if let Some(number) = self.world.dice.choice(&runnable).copied() {
             self.quiet = 0;
-            if self.world.dice.f64() < deaths {
+            if self.world.dice.f64() < cast.deaths {
                 self.kill(number);
             } else {
                 match self.clients.get_mut(&number) {
@@ -335,6 +344,7 @@ impl Walk {
         self.clients.clear();
         // What clients had in the air has arrived, and what was withheld is back.
         self.settle();
+        self.open_again();
         while !self.world.orphans.is_empty() {
             self.orphan_ends();
         }
@@ -364,7 +374,7 @@ fn walk(cast: Cast) {
     for seed in 0..5 {
         let mut walk = Walk::new(seed, cast, &server);
         for _ in 0..steps() {
-            walk.step(cast.deaths);
+            walk.step(cast);
         }
         for (what, count) in walk.end() {
             *counts.entry(what).or_default() += count;
@@ -374,7 +384,8 @@ fn walk(cast: Cast) {
     assert!(counts.values().sum::<u32>() > 0, "nothing happened");
 }
 
-const CALM: Cast = Cast { ours: 8, legacy: 0, compat: 0, deaths: 0.0, misuse: 0.0, most: 1 };
+const CALM: Cast =
+    Cast { ours: 8, legacy: 0, compat: 0, deaths: 0.0, misuse: 0.0, most: 1, goes_back: false };
 
 #[test]
 fn one_gpu_each() {
@@ -384,6 +395,11 @@ fn one_gpu_each() {
 #[test]
 fn several_gpus_and_deaths() {
     walk(Cast { most: 3, deaths: 0.03, ..CALM });
+}
+
+#[test]
+fn back_to_an_older_state() {
+    walk(Cast { most: 3, deaths: 0.02, goes_back: true, ..CALM });
 }
 
 #[test]

@@ -9,6 +9,8 @@ enum Doing {
     Asking,
     Waiting,
     Using(u32),
+    /// The server has forgotten its lease.
+    AskingBack(u32),
     Releasing,
     ReleasingAgain,
 }
@@ -22,9 +24,14 @@ pub(crate) struct Ours {
     want: u32,
     /// Only of these, where any will not do.
     among: Option<Vec<String>>,
+    /// What it asked for, as it was sent.
+    asked: Vec<String>,
     gpus: Vec<String>,
+    token: String,
     /// Those that somebody else had too when it last renewed.
     shared: Vec<String>,
+    /// It holds, and has not said so to the server that came back.
+    silent: bool,
 }
 
 impl Ours {
@@ -38,8 +45,11 @@ impl Ours {
             doing: Doing::Asking,
             want: 0,
             among: None,
+            asked: Vec::new(),
             gpus: Vec::new(),
+            token: String::new(),
             shared: Vec::new(),
+            silent: false,
         };
         client.ask(world);
         client
@@ -66,7 +76,7 @@ impl Ours {
             Doing::Asking => {
                 let answer = reply.texts();
                 match answer[0].as_str() {
-                    "held" => self.holds(&answer[2], world),
+                    "held" => self.holds(&answer[1], &answer[2], world),
                     "waiting" => self.wait(world),
                     other => panic!("{other}: {}", world.story()),
                 }
@@ -74,29 +84,40 @@ impl Ours {
             Doing::Waiting => {
                 world.count("our waits");
                 let told = reply.texts().remove(1);
-                let (_, gpus) = told.split_once(':').expect("a token and GPUs");
-                self.holds(gpus, world);
+                let (token, gpus) = told.split_once(':').expect("a token and GPUs");
+                self.holds(token, gpus, world);
             }
-            Doing::Using(left) => {
-                let answer = reply.texts();
-                let told: Vec<&str> =
-                    if answer[0] == "conflict" { answer[2].split(',').collect() } else { Vec::new() };
-                let hidden = self.shared.iter().find(|gpu| !told.contains(&gpu.as_str()));
-                assert_eq!(hidden, None, "shared, and not told: {answer:?}{}", world.story());
-                if !told.is_empty() {
-                    world.count("conflicts told");
-                }
-                for gpu in told {
-                    world.leaves(self.who, gpu);
-                }
-                self.go_on(left, world);
-            }
+            Doing::Using(left) | Doing::AskingBack(left) => self.renewed(&reply.texts(), left, world),
             Doing::Releasing if world.dice.u32(0..10) < 3 => {
                 self.release();
                 self.doing = Doing::ReleasingAgain;
             }
             Doing::Releasing | Doing::ReleasingAgain => self.ask(world),
         }
+    }
+
+    fn renewed(&mut self, answer: &[String], left: u32, world: &mut World) {
+        if self.silent && answer[0] == "unknown" && matches!(self.doing, Doing::Using(_)) {
+            world.count("asked back");
+            world.asked_back.insert(self.lease.clone());
+            self.ask_back();
+            self.doing = Doing::AskingBack(left);
+            return;
+        }
+        let well = answer[0] == "held" || answer[0] == "conflict" && world.misuse > 0.0;
+        assert!(well, "{answer:?}{}", world.story());
+        self.silent = false;
+        let told: Vec<&str> =
+            if answer[0] == "conflict" { answer[2].split(',').collect() } else { Vec::new() };
+        let hidden = self.shared.iter().find(|gpu| !told.contains(&gpu.as_str()));
+        assert_eq!(hidden, None, "shared, and not told: {answer:?}{}", world.story());
+        if !told.is_empty() {
+            world.count("conflicts told");
+        }
+        for gpu in told {
+            world.leaves(self.who, gpu);
+        }
+        self.go_on(left, world);
     }
 
     /// A slot was served, for whomever.
@@ -119,17 +140,21 @@ impl Ours {
         world.leases += 1;
         self.lease = format!("{:032x}", world.leases);
         self.want = world.dice.u32(1..=world.most);
-        let (want, priority) = (self.want.to_string(), u32::from(world.dice.u32(0..4) == 0).to_string());
+        let priority = u32::from(world.dice.u32(0..4) == 0).to_string();
+        let ttl = if world.dice.u32(0..5) == 0 { SHORT.to_string() } else { TTL.to_owned() };
+        self.among = (world.dice.u32(0..6) == 0).then(|| world.some(self.want));
+        self.asked = [self.lease.clone(), self.want.to_string(), priority, ttl, "0".to_owned()].to_vec();
         let pid = self.who.number.to_string();
         let about = ["pid", &pid, "legacy_pid", "0", "offset", "3600", "user", "alice", "mode", "run"];
-        let ttl = if world.dice.u32(0..5) == 0 { SHORT.to_string() } else { TTL.to_owned() };
-        let mut arguments = vec![self.lease.as_str(), &want, &priority, &ttl, "0"];
-        arguments.extend(about);
-        self.among = (world.dice.u32(0..6) == 0).then(|| world.some(self.want));
-        let among = self.among.as_ref().map(|ids| ids.join(","));
-        if let Some(among) = &among {
-            arguments.extend(["among", among]);
+        self.asked.extend(about.map(str::to_owned));
+        if let Some(among) = &self.among {
+            self.asked.extend(["among".to_owned(), among.join(",")]);
         }
+        self.ask_as_before();
+    }
+
+    fn ask_as_before(&mut self) {
+        let arguments: Vec<&str> = self.asked.iter().map(String::as_str).collect();
         self.link.send(&[&call(Op::Enqueue, &arguments)]);
         self.doing = Doing::Asking;
     }
@@ -145,7 +170,8 @@ impl Ours {
         self.doing = Doing::Waiting;
     }
 
-    fn holds(&mut self, gpus: &str, world: &mut World) {
+    fn holds(&mut self, token: &str, gpus: &str, world: &mut World) {
+        token.clone_into(&mut self.token);
         self.gpus = gpus.split(',').map(str::to_owned).collect();
         assert_eq!(self.gpus.len(), self.want as usize, "all or none: {}", world.story());
         for gpu in &self.gpus {
@@ -165,7 +191,7 @@ impl Ours {
     fn go_on(&mut self, left: u32, world: &mut World) {
         if left > 0 {
             self.shared = self.gpus.iter().filter(|gpu| world.shared(gpu)).cloned().collect();
-            self.link.send(&[&call(Op::Touch, &[&self.lease, TTL, ""])]);
+            self.touch();
             self.doing = Doing::Using(left - 1);
         } else {
             for gpu in std::mem::take(&mut self.gpus) {
@@ -174,6 +200,38 @@ impl Ours {
             self.release();
             self.doing = Doing::Releasing;
         }
+    }
+
+    fn touch(&mut self) {
+        self.link.send(&[&call(Op::Touch, &[&self.lease, TTL, &self.token])]);
+    }
+
+    fn ask_back(&mut self) {
+        let (gpus, pid) = (self.gpus.join(","), self.who.number.to_string());
+        let about = ["pid", &pid, "legacy_pid", "0", "offset", "3600", "user", "alice", "mode", "run"];
+        let mut arguments = vec![self.lease.as_str(), &self.token, &gpus, TTL];
+        arguments.extend(about);
+        self.link.send(&[&call(Op::Reclaim, &arguments)]);
+    }
+
+    /// All connections broke: whatever was asked is asked again, and whoever holds says so.
+    pub(crate) fn reconnect(&mut self, world: &mut World) {
+        self.link = world.link();
+        self.slots.clear();
+        match self.doing {
+            Doing::Asking | Doing::Waiting => self.ask_as_before(),
+            Doing::Using(left) | Doing::AskingBack(left) => {
+                self.silent = true;
+                self.touch();
+                self.doing = Doing::Using(left);
+            }
+            Doing::Releasing | Doing::ReleasingAgain => self.release(),
+        }
+    }
+
+    /// Its GPUs are idle by what the server knows, for all that it has said.
+    pub(crate) fn silent(&self) -> bool {
+        self.silent
     }
 
     fn release(&mut self) {

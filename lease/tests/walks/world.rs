@@ -38,6 +38,8 @@ pub(crate) struct World {
     pub(crate) orphans: BTreeSet<String>,
     /// Who of GPU.py's clients recorded himself last, where that record stands.
     pub(crate) recorded: BTreeMap<String, Who>,
+    /// Leases that a server had forgotten.
+    pub(crate) asked_back: BTreeSet<String>,
     pub(crate) counts: BTreeMap<&'static str, u32>,
     /// What happened last.
     trace: VecDeque<String>,
@@ -57,6 +59,7 @@ impl World {
             leases: 0,
             orphans: BTreeSet::new(),
             recorded: BTreeMap::new(),
+            asked_back: BTreeSet::new(),
             counts: BTreeMap::new(),
             trace: VecDeque::new(),
         }

@@ -1,0 +1,266 @@
+//! Leases where clocks are wrong, pids are reused, holders are other users' or in containers, and Redis refuses or is
+//! silent: what the command returns, and that nobody is taken for dead who lives.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use end_to_end::leases::{bailiff, code, end, heir, hold, pool, run, said, states};
+use end_to_end::programs;
+use end_to_end::redis::Redis;
+use end_to_end::wait::until;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// How many it freed.
+fn reap(redis: &Redis) -> String {
+    said(&run(redis, &["reap"])).trim().to_owned()
+}
+
+fn told(redis: &Redis, words: &[&str]) -> Value {
+    serde_json::from_str(&said(&run(redis, words))).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// `bailiff lease` whose clock is so many seconds off.
+fn wrong_by(redis: &Redis, seconds: i64, words: &[&str]) -> Command {
+    let mut command = bailiff(redis, words);
+    command
+        .env("LD_PRELOAD", programs::tool("libfaketime.so.1"))
+        .env("FAKETIME", format!("{seconds:+}s"))
+        // What counts is what time it is, not how fast it goes by.
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    command
+}
+
+#[test]
+fn nobody_s_clock_counts_but_that_of_redis() {
+    let date = Command::new("date")
+        .arg("+%s")
+        .env("LD_PRELOAD", programs::tool("libfaketime.so.1"))
+        .env("FAKETIME", "-86400s")
+        .output()
+        .unwrap();
+    let date: u64 = said(&date).trim().parse().unwrap();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    assert!(date < now - 86000, "libfaketime does nothing: {date}, {now}");
+
+    for seconds in [-86400, 86400] {
+        let redis = pool("0,1");
+        let mut holder = wrong_by(&redis, seconds, &["run", "--renew", "100ms", "--", "sleep", "infinity"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        until("a lease", || (states(&redis) == ["leased", "idle"]).then_some(()));
+        let timed = wrong_by(&redis, -seconds, &["acquire", "--duration", "2h"]).output().unwrap();
+        said(&timed);
+        for command in [bailiff(&redis, &["reap"]), wrong_by(&redis, -seconds, &["reap"])] {
+            let mut command = command;
+            assert_eq!(said(&command.output().unwrap()).trim(), "0", "{seconds}");
+        }
+        assert_eq!(states(&redis), ["leased"; 2]);
+        // A time that both tell in text: whoever wrote it, Redis said it.
+        let list = told(&redis, &["list", "--json"]);
+        for gpu in list["gpus"].as_array().unwrap() {
+            let acquired = gpu["lease"]["acquired"].as_str().unwrap();
+            let acquired = humantime::parse_rfc3339_weak(acquired).unwrap();
+            let since = SystemTime::now().duration_since(acquired).unwrap_or_default();
+            assert!(since < Duration::from_hours(1), "{seconds}: {gpu}");
+        }
+        let late = wrong_by(&redis, -seconds, &["run", "--wait", "100ms", "true"]).output().unwrap();
+        assert_eq!(code(&late), 124, "{late:?}");
+        let waiter = wrong_by(&redis, seconds, &["run", "--wait", "1m", "--", "sh", "-c", "echo had"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        until("it to wait", || {
+            (told(&redis, &["queue", "--json"]).as_array().unwrap().len() == 1).then_some(())
+        });
+        kill_process(Pid::from_child(&holder), Signal::TERM).unwrap();
+        holder.wait().unwrap();
+        assert_eq!(said(&waiter.wait_with_output().unwrap()).trim(), "had");
+        assert_eq!(states(&redis), ["idle", "leased"]);
+    }
+}
+
+/// A PID namespace with a shell in it that does what it is told, line by line.
+struct Namespace {
+    shell: Child,
+    answers: BufReader<std::process::ChildStdout>,
+}
+
+impl Namespace {
+    fn new(redis: &Redis) -> Self {
+        let mut shell = Command::new("unshare")
+            .args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh"])
+            .env("LEASE_REDIS_URL", redis.address())
+            .env("BAILIFF", programs::bailiff())
+            .env_remove("BAILIFF_LEASE_ID")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let answers = BufReader::new(shell.stdout.take().unwrap());
+        Self { shell, answers }
+    }
+
+    /// What a line prints, which is one line.
+    fn ask(&mut self, line: &str) -> String {
+        writeln!(self.shell.stdin.as_mut().unwrap(), "{line}").unwrap();
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        answer.trim().to_owned()
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
+
+#[test]
+fn a_pid_that_is_used_again_is_somebody_else() {
+    let redis = pool("0");
+    let mut inside = Namespace::new(&redis);
+    assert_eq!(
+        inside.ask("sleep infinity & holder=$!; $BAILIFF lease acquire --for $holder --format ids"),
+        "0"
+    );
+    assert_eq!(inside.ask("$BAILIFF lease reap"), "0");
+    assert_eq!(
+        inside.ask(
+            "kill -9 $holder; wait $holder 2>/dev/null; \
+             echo $((holder - 1)) >/proc/sys/kernel/ns_last_pid; sleep infinity & echo $(($! - holder))"
+        ),
+        "0",
+        "another process has its pid"
+    );
+    assert_eq!(inside.ask("$BAILIFF lease reap"), "1");
+    assert_eq!(states(&redis), ["idle"]);
+}
+
+#[test]
+fn holders_in_a_container_are_judged_by_who_can_see_them() {
+    let redis = pool("0,1");
+    let mut inside = Namespace::new(&redis);
+    let mut holder =
+        || inside.ask("sleep infinity & holder=$!; $BAILIFF lease acquire --for $holder --format ids");
+    assert_eq!((holder(), holder()), ("0".to_owned(), "1".to_owned()));
+    assert_eq!(reap(&redis), "0", "from outside");
+    let mut another = Namespace::new(&redis);
+    assert_eq!(another.ask("$BAILIFF lease reap"), "0", "from another one");
+    assert_eq!(inside.ask("kill -9 $holder; wait $holder 2>/dev/null; echo dead"), "dead");
+    assert_eq!((reap(&redis), another.ask("$BAILIFF lease reap")), ("0".to_owned(), "0".to_owned()));
+    assert_eq!(states(&redis), ["leased"; 2]);
+    assert_eq!(inside.ask("$BAILIFF lease reap"), "1", "who can look at it");
+    assert_eq!(states(&redis), ["leased", "idle"]);
+    // The one outside is of no concern to those inside.
+    let outside = hold(&redis, &["run"]);
+    assert_eq!(
+        (inside.ask("$BAILIFF lease reap"), another.ask("$BAILIFF lease reap")),
+        ("0".to_owned(), "0".to_owned())
+    );
+    end(outside, Signal::TERM);
+    drop(inside);
+    assert_eq!(another.ask("$BAILIFF lease reap"), "0", "a container sees only itself");
+    until("a container that is gone to have nobody left", || (reap(&redis) == "1").then_some(()));
+    assert_eq!(states(&redis), ["idle"; 2]);
+}
+
+/// As a user who is nobody.
+fn as_user(uid: u32, redis: &Redis, words: &[&str]) -> Command {
+    let mut command = Command::new("setpriv");
+    let uid = uid.to_string();
+    command.args(["--reuid", &uid, "--regid", &uid, "--clear-groups"]).arg(programs::bailiff());
+    command.arg("lease").args(words).env("LEASE_REDIS_URL", redis.address()).env_remove("BAILIFF_LEASE_ID");
+    command
+}
+
+#[test]
+fn holders_of_other_users_live() {
+    const THEIRS: u32 = 65534;
+    const OTHERS: u32 = 65533;
+    let redis = pool("0,1");
+    let reaped = |uid| said(&as_user(uid, &redis, &["reap"]).output().unwrap()).trim().to_owned();
+    let ours = hold(&redis, &["run"]);
+    let script = "echo begun; exec sleep infinity";
+    let mut theirs =
+        as_user(THEIRS, &redis, &["run", "--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(theirs.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert_eq!(first, "begun\n");
+    assert_eq!(
+        (reap(&redis), reaped(THEIRS), reaped(OTHERS)),
+        ("0".to_owned(), "0".to_owned(), "0".to_owned())
+    );
+    let command = heir(&theirs);
+    kill_process(Pid::from_child(&theirs), Signal::KILL).unwrap();
+    theirs.wait().unwrap();
+    assert_eq!((reap(&redis), reaped(THEIRS)), ("0".to_owned(), "0".to_owned()), "the command lives on");
+    assert_eq!(reaped(OTHERS), "0", "it cannot be told");
+    assert_eq!(states(&redis), ["leased"; 2]);
+    kill_process(command, Signal::KILL).unwrap();
+    until("the lease to end with its last process", || (reaped(OTHERS) == "1").then_some(()));
+    end(ours, Signal::TERM);
+    assert_eq!(states(&redis), ["idle"; 2]);
+}
+
+#[test]
+fn what_redis_refuses_is_told_with_the_code_of_what_is_not_to_be_had() {
+    let redis = pool("0");
+    let redis_says = |words: &[&str]| {
+        let told = Command::new("redis-cli").arg("-s").arg(redis.socket()).args(words).output().unwrap();
+        assert!(said(&told).starts_with("OK"), "{words:?}: {told:?}");
+    };
+    let refused = |because: &str| {
+        for words in
+            [&["run", "true"][..], &["acquire"], &["list"], &["reap"], &["release", "whose"], &["queue"]]
+        {
+            let output = run(&redis, words);
+            assert_eq!(code(&output), 69, "{words:?}: {output:?}");
+            assert!(err(&output).contains(because), "{words:?}: {output:?}");
+        }
+    };
+    redis_says(&["ACL", "SETUSER", "default", "on", "nopass", "resetkeys", "~nothing*", "+@all"]);
+    refused("give a user and a password");
+    redis_says(&["ACL", "SETUSER", "default", "resetkeys", "~*", "-evalsha", "-eval"]);
+    refused("give a user and a password");
+    redis_says(&["ACL", "SETUSER", "default", "+@all"]);
+    redis_says(&["RENAME", "GPU_EVENTS", "aside"]);
+    redis_says(&["SET", "GPU_EVENTS", "what is this"]);
+    refused("GPU_EVENTS is a string");
+    redis_says(&["RENAME", "aside", "GPU_EVENTS"]);
+    redis_says(&["CONFIG", "SET", "maxmemory", "1"]);
+    let full = run(&redis, &["run", "true"]);
+    assert_eq!((code(&full), err(&full).contains("no memory left")), (69, true), "{full:?}");
+    redis_says(&["CONFIG", "SET", "maxmemory", "0"]);
+    redis_says(&["CONFIG", "SET", "requirepass", "secret"]);
+    refused("give a user and a password");
+    let redis_url = format!("{}?pass=secret", redis.address());
+    let known = bailiff(&redis, &["run", "true"]).env("LEASE_REDIS_URL", redis_url).output().unwrap();
+    said(&known);
+}
+
+#[test]
+fn a_redis_that_is_silent_is_given_up() {
+    let redis = pool("0");
+    let holder = hold(&redis, &["run"]);
+    let began = Instant::now();
+    let output = redis.standing_still(|| run(&redis, &["run", "--wait", "1s", "true"]));
+    let took = began.elapsed();
+    assert_eq!(code(&output), 69, "{output:?}");
+    assert!(err(&output).contains("does not answer"), "{output:?}");
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    assert_eq!(states(&redis), ["leased"]);
+    end(holder, Signal::TERM);
+    until("it to be idle", || {
+        said(&run(&redis, &["reap"]));
+        (states(&redis) == ["idle"]).then_some(())
+    });
+}
