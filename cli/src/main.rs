@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Lease::Queue(flags) => lease::list::queue(&flags),
         Lease::Log(flags) => lease::log::log(&flags),
         Lease::Reap(flags) => lease::release::reap(&flags),
+        Lease::Hold(flags) => lease::hold::hold(&flags),
     };
     outcome.unwrap_or_else(exit::Failure::tell)
 }

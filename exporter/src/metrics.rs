@@ -110,7 +110,7 @@ LEASE_WAIT Histogram Seconds "bailiff_lease_wait_seconds" [""]
 LEASE_EVENTS Counter One "bailiff_lease_events_total" ["event"]
     "What has happened in the pool: grant, released, reaped, cancelled, conflict, duplicate, reassert, reclaim, barrier and so on. Redis counts, as for bailiff_lease_wait_seconds; absent where none of that name has happened.";
 LEASE_UNRESERVED Gauge One "bailiff_lease_unreserved_use" ["gpu gpu_uuid"]
-    "1 where processes compute on a GPU of the pool and none of them has a lease for it, at this look and the one before; 0 where nobody does, or one has. Absent where that is not certain: an environment or an ancestor could not be read, a client of GPU.py holds the GPU, or it changes hands.";
+    "1 where processes compute on a GPU of the pool and none of them has a lease for it, at this look and the one before; 0 where nobody does, or one has. Absent where that is not certain: an environment or an ancestor could not be read; the GPU is leased to the owner of such a process, or it is in a container, and so may be the holder's; a client of GPU.py holds the GPU; or it changes hands.";
 LEASE_LEGACY_SUSPECT Gauge One "bailiff_lease_legacy_suspect" [""]
     "GPUs of the pool that may have been lost by clients of GPU.py, and on which nobody is listed: the process of the record does not exist, or the GPU has been in no place for 30 seconds.";
 LEASE_AOF Gauge One "bailiff_lease_redis_aof_enabled" [""]

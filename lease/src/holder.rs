@@ -7,8 +7,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use bailiff_snapshot::State;
 use bailiff_snapshot::stat::{self, Stat};
+use bailiff_snapshot::{ProcessKey, State};
 
 use crate::audit::Lease;
 
@@ -24,6 +24,8 @@ pub struct Here {
     pub boot: String,
     /// The inode of the PID namespace.
     pub pidns: String,
+    /// Processes of all users are to be seen: `/proc` is not mounted with `hidepid`, or we may look all the same.
+    pub everybody: bool,
 }
 
 /// What is known of a holder's life.
@@ -53,6 +55,7 @@ impl Here {
             host,
             boot: text("/proc/sys/kernel/random/boot_id"),
             pidns: pidns.to_string_lossy().trim_start_matches("pid:[").trim_end_matches(']').to_owned(),
+            everybody: stated(Path::new("/proc/1")).is_some(),
         }
     }
 
@@ -84,25 +87,32 @@ impl Here {
     /// Whether the holder of a lease lives.
     #[must_use]
     pub fn life(&self, lease: &Lease) -> Life {
+        self.look_for(lease).0
+    }
+
+    /// The same, and who it is that lives.
+    #[must_use]
+    pub fn look_for(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
+        match self.known(lease) {
+            Some(life) => (life, None),
+            None => self.look_here(lease),
+        }
+    }
+
+    /// What is known of a holder without a look; none where a look can tell.
+    fn known(&self, lease: &Lease) -> Option<Life> {
         let compat = lease.get("mode") == Some("compat");
         if compat && lease.get("known").is_some() {
             // By GPU.py's rules it outlives whoever took it.
-            return Life::Unknown;
+            return Some(Life::Unknown);
         }
         if lease.get("mode") == Some("timed") {
-            return Life::Timed;
+            return Some(Life::Timed);
         }
-        if let Some(life) = self.place(lease) {
-            return life;
-        }
-        if compat {
-            return lease.get("taker").map_or(Life::Unknown, any_lives);
-        }
-        let began = lease.get("pid").and_then(|pid| start(pid.parse().ok()?));
-        if began.is_some_and(|began| lease.get("start") == Some(began.to_string().as_str())) {
-            return Life::Alive;
-        }
-        if lease.get("start").is_none() { Life::Unknown } else { heirs(lease) }
+        let place = self.place(lease);
+        // Until whoever took it has said so, it is as good as its taker's life.
+        let taken = || compat.then(|| lease.get("taker").map_or(Life::Unknown, any_lives));
+        place.or_else(taken)
     }
 
     /// Whether anybody lives who may have what was taken by GPU.py's rules: the process for which it was, and those
@@ -112,7 +122,7 @@ impl Here {
         self.place(lease).unwrap_or_else(|| lease.get("chain").map_or(Life::Unknown, any_lives))
     }
 
-    /// What the place alone says of a holder's life; nothing where he can be looked at from here.
+    /// What is known by where it was taken.
     fn place(&self, lease: &Lease) -> Option<Life> {
         let same = |field: &str, ours: &str| !ours.is_empty() && lease.get(field) == Some(ours);
         if !same("host", &self.host) {
@@ -123,6 +133,47 @@ impl Here {
         }
         (!same("boot", &self.boot) || !same("pidns", &self.pidns)).then_some(Life::Unknown)
     }
+
+    /// Whether somebody lives whom a lease names that plays by GPU.py's rules: who took it, and those above him
+    /// (`chain`).
+    #[must_use]
+    pub fn look_at_line(&self, lease: &Lease) -> Life {
+        if let Some(life) = self.place(lease) {
+            return life;
+        }
+        let key = |(pid, start): (&str, &str)| {
+            Some(ProcessKey { pid: pid.parse().ok()?, start_ticks: start.parse().ok()? })
+        };
+        let holder = lease.get("pid").zip(lease.get("start"));
+        let above = lease.get("chain").unwrap_or_default().split(',').filter_map(|one| one.split_once(':'));
+        if holder.into_iter().chain(above).filter_map(key).any(lives) {
+            return Life::Alive;
+        }
+        if self.everybody { Life::Dead } else { Life::Unknown }
+    }
+
+    fn look_here(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
+        let number = |field| lease.get(field).and_then(|text| text.parse::<u64>().ok());
+        let (Some(pid), Some(start_ticks)) =
+            (number("pid").and_then(|pid| u32::try_from(pid).ok()), number("start"))
+        else {
+            return (Life::Unknown, None);
+        };
+        let holder = ProcessKey { pid, start_ticks };
+        if lives(holder) {
+            return (Life::Alive, Some(holder));
+        }
+        let owner = number("uid").and_then(|uid| u32::try_from(uid).ok());
+        // Who is not to be seen may be there.
+        let seen = self.everybody || owner == Some(rustix::process::geteuid().as_raw());
+        if seen { heirs(lease, owner, holder) } else { (Life::Unknown, None) }
+    }
+}
+
+/// Whether a process lives; one that has ended does not, though its parent has not asked yet.
+#[must_use]
+pub fn lives(process: ProcessKey) -> bool {
+    start(process.pid) == Some(process.start_ticks)
 }
 
 /// A process and, as long as it is but a part of its parent, that: a shell's subshell, or a shell that runs a line for a
@@ -169,20 +220,29 @@ fn any_lives(processes: &str) -> Life {
 }
 
 /// When a process that is there started; none of one that has ended, though its parent has not asked yet.
-fn start(pid: u32) -> Option<u64> {
-    let stat = stated(&Path::new("/proc").join(pid.to_string()))?;
-    (!matches!(stat.state, State::Zombie | State::Dead)).then_some(stat.key.start_ticks)
+pub(crate) fn start(pid: u32) -> Option<u64> {
+    let process = Path::new("/proc").join(pid.to_string());
+    let stat = stated(&process)?;
+    (!ended(&stat) || has_threads(&process)).then_some(stat.key.start_ticks)
 }
 
-fn stated(process: &Path) -> Option<Stat> {
+const fn ended(stat: &Stat) -> bool {
+    matches!(stat.state, State::Zombie | State::Dead)
+}
+
+/// Whether threads live on whose first one has ended: they hold what the process held.
+fn has_threads(process: &Path) -> bool {
+    let Ok(threads) = fs::read_dir(process.join("task")) else { return false };
+    threads.filter_map(Result::ok).any(|thread| stated(&thread.path()).is_some_and(|stat| !ended(&stat)))
+}
+
+pub(crate) fn stated(process: &Path) -> Option<Stat> {
     stat::parse(&fs::read(process.join("stat")).ok()?)
 }
 
-/// Whether somebody lives on who was started under the lease.
-fn heirs(lease: &Lease) -> Life {
-    let Ok(processes) = fs::read_dir("/proc") else { return Life::Unknown };
-    let owner = lease.get("uid").and_then(|uid| uid.parse::<u32>().ok());
-    let begun = lease.get("start").and_then(|start| start.parse::<u64>().ok()).unwrap_or_default();
+/// Whether somebody lives on who was started under the lease, and who.
+fn heirs(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Life, Option<ProcessKey>) {
+    let Ok(processes) = fs::read_dir("/proc") else { return (Life::Unknown, None) };
     let wanted = format!("{LEASE_VARIABLE}={}", lease.lease);
     let mut life = Life::Dead;
     for process in processes.filter_map(Result::ok) {
@@ -190,12 +250,11 @@ fn heirs(lease: &Lease) -> Life {
             continue;
         }
         // Whoever is older than the holder was not started by him.
-        if stated(&process.path()).is_none_or(|stat| stat.key.start_ticks < begun) {
-            continue;
-        }
+        let young = |stat: &Stat| stat.key.start_ticks >= holder.start_ticks;
+        let Some(stat) = stated(&process.path()).filter(young) else { continue };
         match fs::read(process.path().join("environ")) {
             Ok(environ) if environ.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes()) => {
-                return Life::Alive;
+                return (Life::Alive, Some(stat.key));
             }
             // Of somebody's process whose environment is not ours to read it cannot be told; others' are not heirs.
             Err(error)
@@ -206,7 +265,7 @@ fn heirs(lease: &Lease) -> Life {
             Ok(_) | Err(_) => {}
         }
     }
-    life
+    (life, None)
 }
 
 fn may_be_his(process: &Path, owner: Option<u32>) -> bool {

@@ -52,8 +52,14 @@ ops! {
     Release "release.lua"
     /// Gives a lease back that a server has forgotten.
     Reclaim "reclaim.lua"
-    /// Ends what is known to be dead.
+    /// Ends what is known to be dead, or what a rule wants to be ended.
     Kill "kill.lua"
+    /// Puts a GPU back that was withheld while somebody was on it.
+    Clear "clear.lua"
+    /// Keeps what was seen of a client of GPU.py's.
+    Seen "seen.lua"
+    /// Says that a node has an agent.
+    Agent "agent.lua"
     /// Puts a GPU back that nobody holds and that is nowhere.
     Resolve "resolve.lua"
     /// Hands a lease on to the process that it is for.

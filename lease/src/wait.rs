@@ -19,8 +19,12 @@ use crate::{Op, Trouble};
 const BEAT: Duration = Duration::from_secs(10);
 /// Between two calls of slots out of the line.
 const CALLED: Duration = Duration::from_millis(5);
+/// So many calls are enough for those who hear them.
+const CALLS: u32 = 400;
 /// Whoever wants some GPUs in particular asks so often, and whoever popped what nobody can use pops again after that.
 const PARTICULAR: Duration = Duration::from_millis(500);
+/// So many who wait look after the dead at every renewal; those behind them less often.
+const FRONT: u64 = 4;
 /// Between two attempts to reach Redis, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
@@ -37,32 +41,37 @@ impl Pool {
         mut told: impl FnMut(u64),
     ) -> Result<Standing, Trouble> {
         let particular = ticket.about.iter().any(|(field, _)| *field == "among");
-        let beat = if particular { PARTICULAR } else { BEAT };
         let mut standing = self.ask(ticket)?;
         let mut slots: Option<Slots> = None;
-        let mut pause = PAUSES.0;
+        let (mut pause, mut beats) = (PAUSES.0, 0);
         while let Standing::Waiting { before } = standing {
             told(before);
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
+            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
                 return self.withdraw(ticket).map(|()| standing);
             }
             if slots.is_none() && !particular {
                 slots = Some(Slots::open(self, ticket.want));
             }
-            let awaited =
-                self.woken(&ticket.lease, left.unwrap_or(beat).min(beat)).and_then(|grant| match grant {
-                    Some(grant) => Ok(Standing::Held(grant)),
-                    None => self
-                        .reap_here(here, ticket.ttl)
-                        .and_then(|_| self.touch(&ticket.lease, ticket.ttl, None)),
-                });
+            let beat = if particular { PARTICULAR } else { BEAT };
+            // Who asks a moment after the server gives away again need not wait longer than that.
+            let beat = self.closed.map_or(beat, |closed| beat.min(closed + CALLED));
+            beats += 1;
+            let awaited = self.woken(&ticket.lease, beat.min(left)).and_then(|grant| match grant {
+                Some(grant) => Ok(Standing::Held(grant)),
+                // Those in front look after the dead: were it all, the server would do nothing else.
+                None if beats % (1 + before / FRONT) != 0 => self.touch(&ticket.lease, ticket.ttl, None),
+                None => {
+                    self.reap_here(here, ticket.ttl).and_then(|_| self.touch(&ticket.lease, ticket.ttl, None))
+                }
+            });
             standing = match awaited {
                 Err(trouble) if trouble.passes() => {
-                    std::thread::park_timeout(pause);
+                    std::thread::park_timeout(pause.min(left));
                     pause = (pause * 2).min(PAUSES.1);
-                    if self.reconnect().is_err() { standing } else { self.ask(ticket)? }
+                    self.ask_again(ticket, standing)?
                 }
+                Ok(Standing::Ended(how)) if how == "unknown" => self.ask(ticket)?,
                 awaited => {
                     pause = PAUSES.0;
                     awaited?
@@ -70,6 +79,14 @@ impl Pool {
             };
         }
         Ok(standing)
+    }
+
+    /// After a connection broke; it stands as before where there is no other yet.
+    fn ask_again(&mut self, ticket: &Ticket, before: Standing) -> Result<Standing, Trouble> {
+        match self.reconnect().and_then(|()| self.ask(ticket)) {
+            Err(trouble) if trouble.passes() => Ok(before),
+            asked => asked,
+        }
     }
 
     /// What came of it where it was granted in the last moment does not matter: it goes back.
@@ -148,7 +165,10 @@ impl Line {
         let Ok(mut connection) = self.client.get_connection() else { return };
         let mut connections: Vec<u64> = Vec::new();
         // One may have been about to stand in the line again when it was called out of it.
-        while threads.iter().any(|thread| !thread.is_finished()) {
+        for _ in 0..CALLS {
+            if threads.iter().all(JoinHandle::is_finished) {
+                return;
+            }
             connections.extend(numbers.try_iter());
             for number in &connections {
                 let called: RedisResult<u64> =
@@ -163,20 +183,22 @@ impl Line {
 
     /// A slot. `tell` hears the numbers that Redis gives to its connections.
     fn fill(&self, tell: &Sender<u64>) {
+        let mut pause = PAUSES.0;
         while !self.is_over() {
             let stood = self.client.get_connection().and_then(|mut connection| {
                 let _ = tell.send(redis::cmd("CLIENT").arg("ID").query(&mut connection)?);
-                self.stand(&mut connection)
+                self.stand(&mut connection, &mut pause)
             });
             if stood.is_err() && !self.is_over() {
-                std::thread::park_timeout(PAUSES.1);
+                std::thread::park_timeout(pause);
+                pause = (pause * 2).min(PAUSES.1);
             }
         }
     }
 
     /// Pops for whoever is next, again and again. Both commands go in one write: should this program die in between,
     /// what was popped is assigned all the same.
-    fn stand(&self, connection: &mut Connection) -> RedisResult<()> {
+    fn stand(&self, connection: &mut Connection, pause: &mut Duration) -> RedisResult<()> {
         let server: InfoDict = redis::cmd("INFO").arg("server").query(connection)?;
         let run: String = server.get("run_id").unwrap_or_default();
         let (idle, pot) = (format!("{}_IDLE", self.prefix), format!("{}_V2:POT", self.prefix));
@@ -198,6 +220,7 @@ impl Line {
                 }
                 served => served?.0,
             };
+            *pause = PAUSES.0;
             if served == "BACK" && !self.is_over() {
                 std::thread::park_timeout(PARTICULAR);
             }

@@ -154,6 +154,8 @@ fn role(role: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     // A Ctrl-C at the terminal is for the supervisor; when that ends, the sockets close and so do these.
     command.process_group(0);
+    // There may be a password in it, which is nothing to them nor to the driver's library.
+    command.env_remove("LEASE_REDIS_URL");
     // NVML_MPS_DEVICE_ENUMERATION gives NVML an MPS client's view, in which process lists are missing.
     command.arg(role).env_remove("NVML_MPS_DEVICE_ENUMERATION");
     command

@@ -231,7 +231,7 @@ impl Join<'_> {
             entries.iter().partition(|entry| entry.pid == 0 || !self.namespace.attributes());
         let holders: Vec<Holder> =
             somebody.into_iter().map(|entry| self.holder(entry, &window, &past)).collect();
-        let idle = idle(&window, &holders);
+        let idle = window.idle(holders.iter().map(|holder| holder.utilization));
         let held = sample.entries.is_some().then(|| self.held(&nobody, &holders)).flatten();
         let mut xids = last.map(|gpu| gpu.xids.clone()).unwrap_or_default();
         for xid in sample.xids {
@@ -384,20 +384,6 @@ impl Holder {
             Some(false) => Duration::ZERO,
             None => before.idle,
         };
-    }
-}
-
-/// Whether nothing computed on a GPU: the device itself says so, or all who are on it were seen idle. Nobody's being
-/// listed at both ends alone says nothing of what was between them.
-fn idle(window: &Window<'_>, holders: &[Holder]) -> Truth {
-    if holders.iter().any(|holder| holder.utilization.idle() == Some(false)) {
-        return Truth::False;
-    }
-    let seen = |holder: &Holder| holder.utilization.idle() == Some(true);
-    match window.device_idle() {
-        Some(idle) => idle.into(),
-        None if !holders.is_empty() && holders.iter().all(seen) => Truth::True,
-        None => Truth::Unknown,
     }
 }
 

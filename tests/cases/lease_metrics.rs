@@ -21,6 +21,7 @@ use end_to_end::holder::Holder;
 use end_to_end::leases::{bailiff, end, heir, hold, pool, run, said};
 use end_to_end::page::Page;
 use end_to_end::redis::Redis;
+use end_to_end::tenant::NOBODY;
 use end_to_end::{http, programs};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -179,12 +180,21 @@ fn while_gpus_change_hands_nobody_is_accused() {
 fn a_process_that_takes_a_leased_gpu_is_none_of_the_lease() {
     let redis = pool("0");
     let runner = hold(&redis, &["run"]);
-    let mut thief = Holder::sleeping();
-    let scenario = Scenario::new(&gpus(&[&[thief.pid()]]));
+    let (mut own, mut thief) = (Holder::sleeping(), Holder::sleeping_as(NOBODY));
+    let scenario = Scenario::new(&gpus(&[&[own.pid()]]));
     let exporter = watch(&scenario, &redis, &[]);
+    for _ in 0..3 {
+        assert_eq!(
+            unreserved(&exporter.next(), "0"),
+            None,
+            "a process of the holder's own may be a part of it"
+        );
+    }
+    scenario.set(&gpus(&[&[thief.pid()]]));
     exporter.until("the thief is told", |page| (unreserved(page, "0") == Some(1.0)).then_some(()));
     scenario.set(&gpus(&[&[thief.pid(), number(heir(&runner))]]));
     exporter.until("the holder is there too", |page| (unreserved(page, "0") == Some(0.0)).then_some(()));
+    own.end();
     thief.end();
     end(runner, Signal::TERM);
 }

@@ -79,6 +79,26 @@ impl Redis {
         self.folder.path().join("redis.sock")
     }
 
+    /// It answers nobody until [`Self::go_on`].
+    ///
+    /// # Panics
+    /// Where it cannot be stopped.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// It answers again.
+    ///
+    /// # Panics
+    /// Where it has ended.
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+    }
+
     /// As a client writes it.
     #[must_use]
     pub fn address(&self) -> String {

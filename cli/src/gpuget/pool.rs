@@ -1,6 +1,6 @@
 //! The actions that change a pool: which GPUs it has, and who gives one back.
 
-use bailiff_lease::legacy::{Force, Given};
+use bailiff_lease::compat::{Force, Given};
 use bailiff_lease::{Init, Pool};
 
 use super::arguments::Arguments;

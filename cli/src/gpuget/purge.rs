@@ -1,8 +1,8 @@
 //! `--redis-purge`: frees what those held who are certainly dead.
 
-use bailiff_lease::Pool;
 use bailiff_lease::audit::{Audit, Gpu, Record};
 use bailiff_lease::holder::{Here, Life};
+use bailiff_lease::{End, Pool};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
@@ -34,7 +34,7 @@ pub(super) fn purge(pool: &mut Pool, place: &Place, environment: &Environment) -
             continue;
         }
         match dead {
-            Dead::Lease(lease) => pool.kill(lease)?,
+            Dead::Lease(lease) => drop(pool.end(lease, End::Dead, &[])?),
             Dead::Record(record) if here.pidns != INITIAL || !place.is_near() => warn(&format!(
                 "GPU {}: there is no process {} here, but it may be one of another host or container; not freed",
                 gpu.id, record.pid

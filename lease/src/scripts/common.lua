@@ -1,10 +1,14 @@
 -- What all scripts but the short way of a slot know beside that: the other ways in which an id moves.
 
+-- What a node's agent knows: who of GPU.py's clients took an id, and until when an agent of which host is there.
+local SEEN, AGENTS = ours .. 'SEEN', ours .. 'AGENTS'
+
 -- A script is not undone where it fails in the middle: what could make it fail is looked at before anything is written.
 local function wrong_key()
   local kinds = {
     [IDLE] = 'list', [MANAGED] = 'list', [EVENTS] = 'list', [POT] = 'list', [BAR] = 'list',
-    [META] = 'hash', [OWN] = 'hash', [QUAR] = 'hash', [UUIDS] = 'hash', [QUEUE] = 'zset', [EXPIRY] = 'zset', [LOG] = 'stream',
+    [META] = 'hash', [OWN] = 'hash', [QUAR] = 'hash', [UUIDS] = 'hash', [SEEN] = 'hash', [AGENTS] = 'hash',
+    [QUEUE] = 'zset', [EXPIRY] = 'zset', [LOG] = 'stream',
   }
   for key, kind in pairs(kinds) do
     local found = call('TYPE', key).ok
@@ -42,10 +46,14 @@ local function give_back(id)
   call('RPUSH', IDLE, id)
 end
 
+-- The server was started anew: nothing is given away until then, when all holders have had the time to speak.
+local closed = false
+
 -- As GPU.py releases. Redis serves the longest waiter, of either kind, once the script has ended.
 local function free(id)
   call('LREM', IDLE, 0, id)
-  call('LPUSH', IDLE, id)
+  if closed then call('LREM', BAR, 0, id) end
+  call('LPUSH', closed and BAR or IDLE, id)
 end
 
 local function withhold(id, why)
@@ -53,23 +61,43 @@ local function withhold(id, why)
   note('quarantine', 'gpu', id, 'why', why)
 end
 
--- Ends a lease or a ticket; each GPU goes back once. `line` is what GPU.py's log is told of a GPU.
-local function finish(lease, how, offset, line)
-  local about = call('HMGET', lease_key(lease), 'state', 'gpus')
+-- Where a GPU goes whose lease has ended: to the next, unless it is withheld, or somebody is still on it.
+local function vacate(id, busy)
+  call('LREM', IDLE, 0, id)
+  if call('HEXISTS', QUAR, id) == 1 then return end
+  if busy[id] then withhold(id, 'busy') else free(id) end
+end
+
+-- Whose record a GPU has: `its`, which is this lease's, whose process is `pid`; `another's`, of somebody who wrote himself
+-- over it or into its place; `nobody's`; or `none` that could be one.
+local function recorded(lease, pid, id)
+  local kind = kind_of(gpu_key(id))
+  if kind ~= 'hash' then return kind == 'none' and "nobody's" or 'none' end
+  local about = call('HMGET', gpu_key(id), 'lease', 'PID')
+  if about[1] == lease and (about[2] or pid) == pid then return 'its' end
+  return about[2] and "another's" or "nobody's"
+end
+
+-- Ends a lease or a ticket; each GPU goes back once. `line` is what GPU.py's log is told of a GPU; `busy` are those that
+-- somebody is seen on.
+local function finish(lease, how, offset, line, busy)
+  busy = busy or {}
+  local about = call('HMGET', lease_key(lease), 'state', 'gpus', 'legacy_pid')
   if about[1] == 'held' then
     for id in each(about[2]) do
       if call('HGET', OWN, id) == lease then
-        -- What is no record is nobody's: it must not stand in the way.
-        local kind = kind_of(gpu_key(id))
+        local whose = recorded(lease, about[3] or '', id)
         call('HDEL', OWN, id)
-        if kind == 'hash' and call('HGET', gpu_key(id), 'lease') == lease or kind ~= 'hash' and kind ~= 'none' then
+        -- What is no record is nobody's: it must not stand in the way.
+        if whose == 'its' or whose == 'none' then
           call('DEL', gpu_key(id))
           event(offset, 'GPU ' .. id .. line)
-          if call('HEXISTS', QUAR, id) == 0 then free(id) end
-        elseif call('LREM', IDLE, 0, id) > 0 then
+          vacate(id, busy)
+        elseif call('LREM', IDLE, 0, id) + (busy[id] and call('LREM', POT, 0, id) or 0) > 0 then
           -- Somebody else released it already: it is there once.
-          free(id)
+          vacate(id, busy)
         end
+        if whose == "another's" then call('HDEL', gpu_key(id), 'lease', 'tok') end
       end
     end
   end
@@ -220,6 +248,10 @@ end
 -- Serves those who wait, in their order. Who cannot have all yet keeps what there is for him: nobody holds some and waits
 -- for more, and nobody behind takes what he needs.
 local function assign(pull)
+  if closed then
+    while call('RPOPLPUSH', POT, BAR) do end
+    return
+  end
   pull = pull and may_pull
   local available = call('LLEN', POT) + (pull and call('LLEN', IDLE) or 0)
   if available == 0 then return end
@@ -259,33 +291,57 @@ local function assign(pull)
   for _, id in ipairs(early) do call('LPUSH', POT, id) end
 end
 
--- A server that was started anew, or took over, may have forgotten the last grants. What it takes for idle is withheld
--- until their holders have had the time to say so (`reclaim`), and tokens are above all that were ever given.
+-- Gives back what was withheld. Whoever is blocked in the line is served before we are.
+local function open()
+  call('HDEL', META, 'barrier')
+  may_pull = false
+  local idle = set_of(call('LRANGE', IDLE, 0, -1))
+  local id = call('RPOP', BAR)
+  while id do
+    local owner = call('HGET', OWN, id)
+    -- Whose record is there holds it: he has only to release it.
+    local legacy = kind_of(gpu_key(id)) == 'hash' and call('HEXISTS', gpu_key(id), 'lease') == 0
+    local withheld = call('HEXISTS', QUAR, id) == 1
+    if not (owner and is_held(owner)) and not legacy and not withheld and not idle[id] then free(id) end
+    id = call('RPOP', BAR)
+  end
+end
+
+-- Withholds what is idle, and takes nobody for late for the time that the server was away.
+local function close(till)
+  call('HSET', META, 'barrier', till)
+  call('HINCRBY', META, 'tok', 1000000)
+  while call('RPOPLPUSH', IDLE, BAR) do end
+  for _, lease in ipairs(call('ZRANGE', EXPIRY, 0, -1)) do
+    local timed = kind_of(lease_key(lease)) == 'hash' and call('HGET', lease_key(lease), 'mode') == 'timed'
+    if not timed and tonumber(call('ZSCORE', EXPIRY, lease)) < till then call('ZADD', EXPIRY, till, lease) end
+  end
+end
+
+-- A server that was started anew, or took over, may have forgotten the last grants, and may take for a holder, or for one
+-- who waits, whoever is that no longer. What it takes for idle is withheld, and so is what becomes free, until those who
+-- hold have had the time to say so (`reclaim`); tokens are above all that were ever given.
 local function barrier()
   local run = string.match(call('INFO', 'server'), 'run_id:(%x+)')
   local known = call('HMGET', META, 'run', 'barrier', 'barrier_ms')
+  local till = tonumber(known[2] or '')
   if known[1] ~= run then
     call('HSET', META, 'run', run)
     if not known[1] then return end
-    call('HSET', META, 'barrier', now + (tonumber(known[3]) or 40000))
-    call('HINCRBY', META, 'tok', 1000000)
-    while call('RPOPLPUSH', IDLE, BAR) do end
-    while call('RPOPLPUSH', POT, BAR) do end
+    closed = now + (tonumber(known[3] or '') or 40000)
+    close(closed)
     note('barrier', 'run', run)
-  elseif known[2] and tonumber(known[2]) <= now then
-    call('HDEL', META, 'barrier')
-    may_pull = false
-    local idle = set_of(call('LRANGE', IDLE, 0, -1))
-    local id = call('RPOP', BAR)
-    while id do
-      local owner = call('HGET', OWN, id)
-      -- Whose record is there holds it: he has only to release it.
-      local legacy = kind_of(gpu_key(id)) == 'hash' and call('HEXISTS', gpu_key(id), 'lease') == 0
-      if not (owner and is_held(owner)) and not legacy and not idle[id] then free(id) end
-      id = call('RPOP', BAR)
-    end
+  elseif till and till <= now then
+    open()
     note('barrier_over', 'run', run)
+  else
+    closed = till
   end
+end
+
+-- How a ticket stands that waits: behind how many, and how long nothing is given away at all.
+local function waits(lease)
+  return { 'waiting', tostring(call('ZRANK', QUEUE, lease) or ''), closed and tostring(closed - now) or '' }
 end
 
 local refused = wrong_key()

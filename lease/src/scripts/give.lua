@@ -10,7 +10,7 @@ local kind, owner = kind_of(gpu_key(id)), call('HGET', OWN, id)
 local theirs = kind == 'hash' and call('HGET', gpu_key(id), 'lease')
 if owner and is_held(owner) then
   if call('HGET', lease_key(owner), 'mode') ~= 'compat' then return { 'held', owner } end
-  if theirs == owner then
+  if recorded(owner, call('HGET', lease_key(owner), 'legacy_pid') or '', id) == 'its' then
     finish(owner, 'released', offset, line)
     assign(false)
     return { 'released', owner }

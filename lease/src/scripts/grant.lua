@@ -81,8 +81,11 @@ end
 
 -- Writes the record that GPU.py's --active reads.
 local function record(lease, id, token, about)
-  about = about or told(lease, call)
-  call('DEL', gpu_key(id))
+  if not about then
+    about = told(lease, call)
+    -- Whatever it is: a ticket's GPU was looked at before.
+    call('DEL', gpu_key(id))
+  end
   call('HSET', gpu_key(id), 'PID', about[5] or '', 'TIME', clock(about[6]), 'lease', lease, 'tok', token,
     'pid', about[7] or '', 'host', about[8] or '', 'boot', about[9] or '', 'pidns', about[10] or '',
     'start', about[11] or '', 'uid', about[12] or '', 'user', about[13] or '', 'cmd', about[14] or '',

@@ -134,11 +134,13 @@ impl Compat {
         } else {
             let gpu = std::mem::take(&mut self.gpu);
             world.leaves(self.who, &gpu);
-            self.give(&gpu);
+            self.give(&gpu, world);
         }
     }
 
-    fn give(&mut self, gpu: &str) {
+    fn give(&mut self, gpu: &str, world: &mut World) {
+        // Whoever had recorded himself is forgotten with it.
+        world.recorded.remove(gpu);
         let pid = self.who.number.to_string();
         self.link.send(&[&call(Op::Give, &[gpu, "3600", &pid])]);
         self.doing = Doing::Giving;
@@ -150,7 +152,7 @@ impl Compat {
             self.misused = true;
             world.count("misuses");
             let any = world.dice.choice(&world.ids).cloned().expect("there are GPUs");
-            return self.give(&any);
+            return self.give(&any, world);
         }
         self.misused = false;
         self.ask(world);

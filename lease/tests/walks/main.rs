@@ -138,6 +138,7 @@ impl Walk {
             0..25 => self.nudge(),
             // The server was another: what is idle is withheld for a moment.
             25 => drop(self.agent.ask(&["HSET", "GPU_V2:META", "run", "another"])),
+            26..36 => self.orphan_ends(),
             _ => {}
         }
         let runnable = self.runnable();
@@ -207,22 +208,44 @@ impl Walk {
                 (client.who, Kind::Legacy)
             }
         };
+        if who.ours && self.world.dice.u32(0..3) == 0 {
+            self.world.leaves_behind(who);
+        }
         self.world.dies(who);
         drop(client);
         self.bear(kind);
     }
 
+    /// Whoever was left on a GPU ends, and the agent sees that it is quiet.
+    fn orphan_ends(&mut self) {
+        let Some(id) = self.world.orphans.pop_first() else { return };
+        self.clear(&id);
+    }
+
+    fn clear(&mut self, id: &str) {
+        let withheld = self.agent.ask(&["HGET", "GPU_V2:QUAR", id]);
+        if withheld != wire::Reply::Nil && withheld.text().starts_with("busy:") {
+            self.world.tell(Who { ours: true, number: 0 }, &format!("clears {id}"));
+            let how = self.agent.ask(&call(Op::Clear, &[id, &withheld.text()])).text();
+            if how == "freed" {
+                self.world.count("cleared");
+            }
+        }
+    }
+
     /// The agent learns of a death.
     fn notice(&mut self) {
         match self.dead.pop_front() {
-            Some(Dead::Lease(lease)) => drop(self.agent.ask(&call(Op::Kill, &[&lease, "dead"]))),
-            Some(Dead::Legacy(pid)) => {
-                let all = self.resolve(|recorded| recorded.is_empty() || recorded == pid);
-                if !all {
-                    self.dead.push_back(Dead::Legacy(pid));
-                }
+            Some(Dead::Lease(lease)) => {
+                let busy: Vec<String> = self.world.orphans.iter().cloned().collect();
+                let mut about = vec![lease.as_str(), "dead", "", "0"];
+                about.extend(busy.iter().map(String::as_str));
+                self.agent.ask(&call(Op::Kill, &about));
             }
-            None => {}
+            Some(Dead::Legacy(pid)) if !self.resolve(|recorded| recorded.is_empty() || recorded == pid) => {
+                self.dead.push_back(Dead::Legacy(pid));
+            }
+            Some(Dead::Legacy(_)) | None => {}
         }
     }
 
@@ -238,6 +261,9 @@ impl Walk {
 
     /// Nobody can go on: what is withheld is looked at, and what is nowhere.
     fn look_around(&mut self) {
+        while !self.world.orphans.is_empty() {
+            self.orphan_ends();
+        }
         let withheld = self.agent.ask(&["HKEYS", "GPU_V2:QUAR"]).texts();
         if withheld.is_empty() {
             self.nudge();
@@ -246,12 +272,19 @@ impl Walk {
                 return;
             }
             self.quiet += 1;
-            assert!(self.quiet <= 30, "nobody can go on: {}", self.world.story());
+            if self.quiet > 30 {
+                let audit = self.agent.ask(&call(Op::Audit, &[])).text();
+                panic!("nobody can go on: {audit}{}", self.world.story());
+            }
             if self.quiet.is_multiple_of(10) {
                 self.resolve(|_| true);
             }
         }
         for id in withheld {
+            self.settle();
+            if self.busy() {
+                return;
+            }
             if self.world.holders[&id].is_empty() {
                 let recorded = self.recorded(&id);
                 self.agent.ask(&call(Op::Resolve, &[&id, &recorded, "3600"]));
@@ -277,7 +310,8 @@ impl Walk {
                 return false;
             }
             let recorded = self.recorded(&id);
-            if self.world.holders[&id].is_empty() && dead(&recorded) {
+            let held = !self.world.holders[&id].is_empty() || self.world.orphans.contains(&id);
+            if !held && dead(&recorded) {
                 let how = self.agent.ask(&call(Op::Resolve, &[&id, &recorded, "3600"])).text();
                 if how == "freed" {
                     self.world.count("put back");
@@ -301,6 +335,9 @@ impl Walk {
         self.clients.clear();
         // What clients had in the air has arrived, and what was withheld is back.
         self.settle();
+        while !self.world.orphans.is_empty() {
+            self.orphan_ends();
+        }
         while self.agent.ask(&["EXISTS", "GPU_V2:BAR"]).text() == "1" {
             self.agent.ask(&call(Op::Assign, &[]));
         }

@@ -23,6 +23,8 @@ pub(crate) struct Ours {
     /// Only of these, where any will not do.
     among: Option<Vec<String>>,
     gpus: Vec<String>,
+    /// Those that somebody else had too when it last renewed.
+    shared: Vec<String>,
 }
 
 impl Ours {
@@ -37,6 +39,7 @@ impl Ours {
             want: 0,
             among: None,
             gpus: Vec::new(),
+            shared: Vec::new(),
         };
         client.ask(world);
         client
@@ -76,11 +79,15 @@ impl Ours {
             }
             Doing::Using(left) => {
                 let answer = reply.texts();
-                if answer[0] == "conflict" {
+                let told: Vec<&str> =
+                    if answer[0] == "conflict" { answer[2].split(',').collect() } else { Vec::new() };
+                let hidden = self.shared.iter().find(|gpu| !told.contains(&gpu.as_str()));
+                assert_eq!(hidden, None, "shared, and not told: {answer:?}{}", world.story());
+                if !told.is_empty() {
                     world.count("conflicts told");
-                    for gpu in answer[2].split(',') {
-                        world.leaves(self.who, gpu);
-                    }
+                }
+                for gpu in told {
+                    world.leaves(self.who, gpu);
                 }
                 self.go_on(left, world);
             }
@@ -157,6 +164,7 @@ impl Ours {
 
     fn go_on(&mut self, left: u32, world: &mut World) {
         if left > 0 {
+            self.shared = self.gpus.iter().filter(|gpu| world.shared(gpu)).cloned().collect();
             self.link.send(&[&call(Op::Touch, &[&self.lease, TTL, ""])]);
             self.doing = Doing::Using(left - 1);
         } else {

@@ -34,6 +34,10 @@ pub(crate) struct World {
     pub(crate) most: u32,
     pub(crate) leases: u32,
     pub(crate) holders: BTreeMap<String, BTreeSet<Who>>,
+    /// GPUs that somebody is on whose lease's holder is dead.
+    pub(crate) orphans: BTreeSet<String>,
+    /// Who of GPU.py's clients recorded himself last, where that record stands.
+    pub(crate) recorded: BTreeMap<String, Who>,
     pub(crate) counts: BTreeMap<&'static str, u32>,
     /// What happened last.
     trace: VecDeque<String>,
@@ -51,6 +55,8 @@ impl World {
             misuse,
             most,
             leases: 0,
+            orphans: BTreeSet::new(),
+            recorded: BTreeMap::new(),
             counts: BTreeMap::new(),
             trace: VecDeque::new(),
         }
@@ -84,9 +90,21 @@ impl World {
         self.holders.get_mut(id).expect("a managed GPU").insert(who);
     }
 
+    /// Somebody has it beside this one, and his record tells so.
+    pub(crate) fn shared(&self, id: &str) -> bool {
+        self.recorded.get(id).is_some_and(|other| self.holders[id].contains(other))
+    }
+
     pub(crate) fn leaves(&mut self, who: Who, id: &str) {
         self.tell(who, &format!("leaves {id}"));
         self.holders.get_mut(id).expect("a managed GPU").remove(&who);
+    }
+
+    /// Whom it started goes on without it.
+    pub(crate) fn leaves_behind(&mut self, who: Who) {
+        let held =
+            self.holders.iter().filter(|(_, holders)| holders.contains(&who)).map(|(id, _)| id.clone());
+        self.orphans.extend(held.collect::<Vec<String>>());
     }
 
     /// It ended: it believes nothing any more.

@@ -1,7 +1,7 @@
 //! To which lease a process belongs. True and false are told only where they are certain; all else is unknown.
 
 use super::{Claim, Held, Leases, PoolGpu, Record, Spot};
-use crate::{Facts, ProcessKey, Truth, wire};
+use crate::{Facts, Place, ProcessKey, Truth, wire};
 
 /// Ticks of `start_ticks` in a second: `USER_HZ` of `include/uapi/asm-generic/param.h`.
 const TICKS_PER_SECOND: u64 = 100;
@@ -19,6 +19,8 @@ pub struct Kin<'a> {
     pub ancestors: Option<&'a [ProcessKey]>,
     /// It stands for others: a part of MPS.
     pub stands_for_others: bool,
+    /// It is in a container or a pod: a daemon has started it, as a user of nobody knows whom.
+    pub contained: bool,
 }
 
 impl<'a> From<&'a Facts> for Kin<'a> {
@@ -29,8 +31,13 @@ impl<'a> From<&'a Facts> for Kin<'a> {
             claim: &facts.claim,
             ancestors: facts.ancestors.as_deref(),
             stands_for_others: facts.role.is_some(),
+            contained: is_contained(&facts.place),
         }
     }
+}
+
+fn is_contained(place: &Place) -> bool {
+    place.container.is_some() || place.pod_uid.is_some()
 }
 
 impl<'a> Kin<'a> {
@@ -44,6 +51,7 @@ impl<'a> Kin<'a> {
             claim: &facts.claim,
             ancestors: facts.ancestors.as_deref(),
             stands_for_others: facts.role.is_some(),
+            contained: is_contained(&facts.place),
         })
     }
 
@@ -117,7 +125,7 @@ impl Leases {
         match held.has(kin) {
             Truth::True => Tie::Lease(held),
             Truth::False => Tie::Nothing,
-            Truth::Unknown => Tie::Unknown("its environment or its ancestors do not tell"),
+            Truth::Unknown => Tie::Unknown("neither its environment nor its ancestors tell"),
         }
     }
 }
@@ -130,18 +138,23 @@ impl Held {
         if kin.line().any(holds) {
             return Truth::True;
         }
+        let others = self.uid.zip(kin.uid).map(|(holder, owner)| holder != owner);
         match kin.claim {
             // Anybody can write another's name into his environment.
             Claim::Lease(name) if *name == self.lease => {
-                let others = self.uid.zip(kin.uid).is_some_and(|(holder, owner)| holder != owner);
-                if others { Truth::Unknown } else { Truth::True }
+                if others == Some(true) {
+                    Truth::Unknown
+                } else {
+                    Truth::True
+                }
             }
             Claim::Unread => Truth::Unknown,
-            // Whoever leaves his parent, or was started in another namespace, is known by his environment alone; and a
-            // script of GPU.py's may have taken it in a subshell that has ended.
+            // What a daemon starts for the holder (in a container, in a multiplexer, by a timer) has neither him above it
+            // nor his environment; in a namespace of its own the holder is not found at all; and a script of GPU.py's may
+            // have taken the GPU in a subshell that has ended.
             Claim::Lease(_) | Claim::Nothing => {
                 let known = self.holder.is_some() && kin.ancestors.is_some() && !self.is_compat();
-                if known { Truth::False } else { Truth::Unknown }
+                if known && others == Some(true) && !kin.contained { Truth::False } else { Truth::Unknown }
             }
         }
     }
@@ -203,16 +216,18 @@ mod tests {
         claim: Claim,
         ancestors: Option<Vec<ProcessKey>>,
         role: bool,
+        contained: bool,
     }
 
-    /// Somebody's process, of whom all is known, and nothing ties him to the lease.
+    /// Another user's process, of which all is known, and nothing ties it to the lease.
     fn stranger() -> Case {
         Case {
             key: PROCESS,
-            uid: Some(1000),
+            uid: Some(1001),
             claim: Claim::Nothing,
             ancestors: Some(vec![ProcessKey { pid: 150, start_ticks: 2 }, INIT]),
             role: false,
+            contained: false,
         }
     }
 
@@ -223,6 +238,7 @@ mod tests {
             claim: &case.claim,
             ancestors: case.ancestors.as_deref(),
             stands_for_others: case.role,
+            contained: case.contained,
         };
         pool.lease_of(&kin, pool.gpus.first()).truth()
     }
@@ -240,10 +256,17 @@ mod tests {
                 Case { ancestors: below, claim: Claim::Unread, ..stranger() },
                 True,
             ),
-            ("its environment says so", Case { claim: claims("ours"), ancestors: None, ..stranger() }, True),
+            (
+                "its environment says so",
+                Case { claim: claims("ours"), ancestors: None, uid: Some(1000), ..stranger() },
+                True,
+            ),
             ("and its owner is not known", Case { claim: claims("ours"), uid: None, ..stranger() }, True),
-            ("another user says so", Case { claim: claims("ours"), uid: Some(1001), ..stranger() }, Unknown),
+            ("another user says so", Case { claim: claims("ours"), ..stranger() }, Unknown),
             ("a stranger", stranger(), False),
+            ("the holder's own, from elsewhere", Case { uid: Some(1000), ..stranger() }, Unknown),
+            ("nobody knows whose", Case { uid: None, ..stranger() }, Unknown),
+            ("in a container", Case { contained: true, ..stranger() }, Unknown),
             ("of another lease", Case { claim: claims("theirs"), ..stranger() }, False),
             ("below another process of the holder's pid", Case { ancestors: reused, ..stranger() }, False),
             ("environment unread", Case { claim: Claim::Unread, ..stranger() }, Unknown),

@@ -384,6 +384,7 @@ fn deed(subject: Subject, action: Action) -> Deed {
         evidence: Evidence { seq: 1, streak: 3, needed: 3, leaves: Vec::new() },
         policy: "0123".into(),
         limits: Limits { root: Root::Protected, max_processes: 1000, spared: BTreeSet::new(), protect: None },
+        leases: None,
         until: None,
     }
 }

@@ -13,8 +13,8 @@ mod server;
 use std::process::Command;
 use std::time::Duration;
 
+use bailiff_lease::compat::{Force, Given};
 use bailiff_lease::holder::{Here, Life};
-use bailiff_lease::legacy::{Force, Given};
 use bailiff_lease::{Grant, Init, Pool, Standing, Ticket};
 use redis::Connection;
 
@@ -160,7 +160,7 @@ fn an_id_that_is_idle_before_it_is_managed_is_kept_for_whoever_waits() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = begun(&server, 1);
     assert_eq!(pool.forget(Force::No), Ok(Ok(())));
-    assert_eq!(pool.view().unwrap(), bailiff_lease::legacy::View::default());
+    assert_eq!(pool.view().unwrap(), bailiff_lease::compat::View::default());
     assert_eq!(pool.ask(&ticket("early", "compat")), Ok(Standing::Waiting { before: 0 }));
     assert_eq!(pool.touch("early", TTL, None), Ok(Standing::Waiting { before: 0 }));
     ask::<u64>(&mut redis, &["LPUSH", "GPU_V2:POT", "7"]);
