@@ -361,6 +361,36 @@ fn a_waiter_that_is_told_to_end_leaves_the_line_and_dies_of_it() {
 }
 
 #[test]
+fn a_waiter_whose_server_went_back_keeps_its_place() {
+    let bench = Bench::of("0");
+    let mut original = bench.legacy(1);
+    assert_eq!(original.get(), "0");
+    let mut child = waiter(&bench, 2);
+    send(&child, Signal::STOP);
+    assert_eq!(original.release("0"), "GPU 0 released.");
+    // Redis is told to forget the grant, of which the waiter has yet to hear.
+    let Reply::Text(lease) = original.ask(&["HGET", "GPU_V2:OWN", "0"]) else {
+        panic!("nobody was granted it")
+    };
+    let key = format!("GPU_V2:LEASE:{lease}");
+    for words in [
+        vec!["HSET", &key, "state", "waiting"],
+        vec!["HDEL", &key, "gpus", "tok"],
+        vec!["ZADD", "GPU_V2:Q", "1", &lease],
+        vec!["HDEL", "GPU_V2:OWN", "0"],
+        vec!["DEL", "GPU_GPU0"],
+    ] {
+        original.ask(&words);
+    }
+    send(&child, Signal::CONT);
+    bench.blocked(2);
+    original.ask(&["LPUSH", "GPU_IDLE", "0"]);
+    assert_eq!(first_line(&mut child), "0");
+    assert!(child.wait().unwrap().success());
+    assert_eq!(bench.states(), ["leased"]);
+}
+
+#[test]
 fn an_answer_that_nobody_could_read_is_no_lease() {
     let bench = Bench::of("0");
     let output = bench.bash("GPU.py --get >/dev/full").output().unwrap();
