@@ -8,12 +8,15 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use bailiff_snapshot::stat::{self, Stat};
-use bailiff_snapshot::{ProcessKey, State};
+use bailiff_snapshot::{Claim, ProcessKey, State, workload};
 
 use crate::audit::Lease;
 
 /// The environment of every process of a lease has its name.
 pub const LEASE_VARIABLE: &str = bailiff_snapshot::Claim::VARIABLE;
+
+/// Nobody is further from the first process.
+const DEEPEST: usize = 256;
 
 /// Where this process is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -243,29 +246,70 @@ pub(crate) fn stated(process: &Path) -> Option<Stat> {
 /// Whether somebody lives on who was started under the lease, and who.
 fn heirs(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Life, Option<ProcessKey>) {
     let Ok(processes) = fs::read_dir("/proc") else { return (Life::Unknown, None) };
-    let wanted = format!("{LEASE_VARIABLE}={}", lease.lease);
     let mut life = Life::Dead;
     for process in processes.filter_map(Result::ok) {
         if process.file_name().to_str().is_none_or(|name| name.parse::<u32>().is_err()) {
             continue;
         }
-        // Whoever is older than the holder was not started by him.
-        let young = |stat: &Stat| stat.key.start_ticks >= holder.start_ticks;
-        let Some(stat) = stated(&process.path()).filter(young) else { continue };
-        match fs::read(process.path().join("environ")) {
-            Ok(environ) if environ.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes()) => {
-                return (Life::Alive, Some(stat.key));
+        let Some(stat) = stated(&process.path()).filter(|stat| is_younger(stat, holder)) else { continue };
+        match named(&process.path()) {
+            Some(Claim::Lease(name)) if name == lease.lease => return (Life::Alive, Some(stat.key)),
+            Some(Claim::Lease(_) | Claim::Nothing) => {}
+            // Of somebody's process whose environment does not tell it cannot be told; others' are not heirs.
+            Some(Claim::Unread) | None => {
+                if may_be_his(&process.path(), owner) && !is_of_others(&stat, lease, holder) {
+                    life = Life::Unknown;
+                }
             }
-            // Of somebody's process whose environment is not ours to read it cannot be told; others' are not heirs.
-            Err(error)
-                if error.kind() == ErrorKind::PermissionDenied && may_be_his(&process.path(), owner) =>
-            {
-                life = Life::Unknown;
-            }
-            Ok(_) | Err(_) => {}
         }
     }
     (life, None)
+}
+
+/// Whoever is older than the holder was not started by him.
+const fn is_younger(stat: &Stat, holder: ProcessKey) -> bool {
+    stat.key.start_ticks >= holder.start_ticks
+}
+
+/// The lease that the environment of a process names; none where it is not ours to read.
+fn named(process: &Path) -> Option<Claim> {
+    let mut environ = fs::read(process.join("environ"));
+    if environ.as_ref().is_ok_and(Vec::is_empty) {
+        // Its first thread may have ended, and others not.
+        let threads = fs::read_dir(process.join("task")).ok()?.filter_map(Result::ok);
+        let others = threads.map(|thread| fs::read(thread.path().join("environ")));
+        environ = others
+            .into_iter()
+            .find(|other| other.as_ref().is_ok_and(|other| !other.is_empty()))
+            .unwrap_or(environ);
+    }
+    match environ {
+        // A kernel's thread has none, and whoever has ended has none any more.
+        Ok(environ) if environ.is_empty() => Some(Claim::Nothing),
+        Ok(environ) => Some(Claim::of_environment(&environ)),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
+        Err(_) => Some(Claim::Nothing),
+    }
+}
+
+/// A process that has written something else over its environment, as some do for a title: whether the next one above it
+/// that has one was not started under the lease. Whoever loses his parent is given to the first process, or to one that
+/// only starts other people's work.
+fn is_of_others(stat: &Stat, lease: &Lease, holder: ProcessKey) -> bool {
+    let mut parent = stat.ppid;
+    for _ in 0..DEEPEST {
+        let process = Path::new("/proc").join(parent.to_string());
+        let Some(stat) = stated(&process).filter(|_| parent > 1) else { return false };
+        if !is_younger(&stat, holder) {
+            return !workload::keeps_others(&stat.comm);
+        }
+        match named(&process) {
+            Some(Claim::Lease(name)) if name == lease.lease => return false,
+            Some(Claim::Lease(_) | Claim::Nothing) => return true,
+            Some(Claim::Unread) | None => parent = stat.ppid,
+        }
+    }
+    false
 }
 
 fn may_be_his(process: &Path, owner: Option<u32>) -> bool {
@@ -308,6 +352,48 @@ mod tests {
         assert_eq!(with("start", ""), Life::Unknown);
         assert_eq!(with("mode", "compat"), Life::Unknown, "nobody knows who took it");
         assert_eq!(with("mode", "timed"), Life::Timed);
+    }
+
+    /// A process of this environment that has overwritten it, if any, and waits.
+    fn with_title(program: &str) -> std::process::Child {
+        let mut child = Command::new("python3")
+            .args(["-c", program])
+            .env(LEASE_VARIABLE, "0123")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+            .unwrap();
+        child
+    }
+
+    #[test]
+    fn whoever_has_overwritten_his_environment_may_be_an_heir() {
+        let here = Here::look();
+        let mut about = here.holder(std::process::id());
+        about.retain(|(field, _)| *field != "pid");
+        about
+            .extend([("pid", ended().to_string()), ("uid", rustix::process::geteuid().as_raw().to_string())]);
+        // What `prctl(PR_SET_MM_ENV_START)` and libraries for titles do: the kernel shows what lies there then.
+        let program = "import ctypes, re, time
+spot = open('/proc/self/stat').read().rsplit(')', 1)[1].split()
+start, end = int(spot[47]), int(spot[48])
+ctypes.memset(start, 120, end - start)
+print('ready', flush=True)
+time.sleep(1000)";
+        let mut titled = with_title(program);
+        let stat = stated(&Path::new("/proc").join(titled.id().to_string())).unwrap();
+        let holder = ProcessKey { pid: ended(), start_ticks: 0 };
+        let (of_it, of_nobody) = (lease(about.clone()), ProcessKey { pid: 1, start_ticks: u64::MAX });
+        assert_eq!(named(&Path::new("/proc").join(titled.id().to_string())), Some(Claim::Unread));
+        assert!(is_of_others(&stat, &of_it, holder), "this test has an environment, and started it");
+        assert!(is_of_others(&stat, &of_it, of_nobody), "this test is older, and no keeper of others");
+        assert_eq!(here.life(&of_it), Life::Dead);
+        let left_behind = Stat { ppid: 1, ..stat };
+        assert!(!is_of_others(&left_behind, &of_it, holder), "nobody can tell who started it");
+        titled.kill().unwrap();
+        titled.wait().unwrap();
     }
 
     #[test]

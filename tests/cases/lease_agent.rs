@@ -13,10 +13,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use bailiff_lease::Pool;
 use bailiff_lease::audit::{Audit, Gpu};
+use bailiff_lease::{Grant, Pool, Standing};
 use end_to_end::enforcer::Enforcer;
-use end_to_end::node::Node;
+use end_to_end::node::{BEATS, Node};
 use end_to_end::programs;
 use end_to_end::redis::Redis;
 use end_to_end::tenant::{Tenant, start};
@@ -52,7 +52,9 @@ rules:
 {rules}
 "
         );
-        let stage = Self { node: Node::of(&rules, &vec![""; gpus]), redis };
+        let mut beats: Vec<&str> = BEATS.to_vec();
+        beats.extend(["--lease.redis", &address]);
+        let stage = Self { node: Node::with_beats(&rules, &vec![""; gpus], &beats), redis };
         let output = stage.bailiff(&["init", "--gpus", &format!("0-{}", gpus - 1)]).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         stage
@@ -81,10 +83,13 @@ rules:
         (runner, pid.parse().unwrap(), gpu.to_owned())
     }
 
+    fn pool(&self) -> Pool {
+        Pool::open(&self.redis.address(), "GPU", Duration::from_secs(30)).unwrap()
+    }
+
     /// Nobody's command: it frees nothing.
     fn audit(&self) -> Audit {
-        let mut pool = Pool::open(&self.redis.address(), "GPU", Duration::from_secs(30)).unwrap();
-        pool.audit().unwrap()
+        self.pool().audit().unwrap()
     }
 
     fn gpu(&self, id: &str) -> Gpu {
@@ -390,4 +395,71 @@ fn while_redis_is_silent_nothing_is_concluded_and_nothing_else_waits() {
     stage.redis.go_on();
     stage.until_idle(&gpu);
     until_up(&enforcer);
+}
+
+/// Releases what nobody uses.
+const UNUSED: &str = "  - {name: unused, of: lease, when: {attached_processes: {max: 0}}, for: {samples: 5}, then: [{flag: info}, {release_lease: {}}]}";
+
+#[test]
+fn a_rule_releases_what_nobody_uses_and_its_holder_is_told() {
+    let stage = Stage::with(2, "", UNUSED);
+    let tenant = Tenant::running(&stage.node.home, &["sleep", "infinity"]);
+    let (used, _, gpu) = stage.hold();
+    let lease = stage.gpu(&gpu).owner.unwrap();
+    // He has a lease by his environment.
+    let home = &stage.node.home;
+    let mut command = Command::new("setsid");
+    command.args(["sleep", "infinity"]).env("BAILIFF_LEASE_ID", &lease);
+    let user = Tenant::spawn(home, command);
+    stage.node.hold(&user, gpu.parse().unwrap(), "used: 1GiB");
+    let (idle, child, other) = stage.hold();
+    let held = stage.audit().leases.into_iter().find(|lease| lease.gpus().eq([other.as_str()])).unwrap();
+    let token: u64 = held.get("tok").unwrap().parse().unwrap();
+    let mut pool = stage.pool();
+    let mut touch = || pool.touch(&held.lease, Duration::from_mins(1), Some(token)).unwrap();
+    assert_eq!(touch(), Standing::Held(Grant { token, gpus: vec![other.parse().unwrap()] }));
+    let enforcer = stage.enforcer();
+    let line = home.until_line("release_lease", "released");
+    assert_eq!(line["target"]["id"], format!("lease:{}#{token}", held.lease));
+    stage.until_idle(&other);
+    assert_eq!(touch(), Standing::Ended("revoked".to_owned()));
+    assert!(start(child).is_some(), "nobody is ended");
+    enforcer.beats(10);
+    assert_eq!(stage.gpu(&gpu).owner, Some(lease), "somebody uses it");
+    assert_eq!(home.results("release_lease"), ["due", "begun", "released"]);
+    drop((tenant, user));
+    for runner in [used, idle] {
+        end(runner);
+    }
+}
+
+#[test]
+fn without_a_word_of_redis_no_lease_is_judged() {
+    let rules = format!(
+        "{UNUSED}
+  - {{name: no-lease, of: process, when: {{has_lease: false}}, for: {{samples: 3}}, then: [{{flag: warning}}]}}"
+    );
+    let stage = Stage::with(2, ", reap: false", &rules);
+    let tenant = Tenant::running(&stage.node.home, &["sleep", "infinity"]);
+    stage.node.hold(&tenant, 1, "used: 1GiB");
+    let enforcer = stage.enforcer();
+    let flagged = |rule: &str| enforcer.page().value("bailiff_flag", &[("rule", rule)]) == Some(1.0);
+    until("whoever has no lease is flagged", || flagged("no-lease").then_some(()));
+    stage.redis.stop();
+    let unknown = |rule: &str| enforcer.page().value("bailiff_rule_unknown", &[("rule", rule)]);
+    until("it is unknown", || (unknown("no-lease")? > 0.0).then_some(()));
+    stage.redis.go_on();
+    until("it is known again", || (unknown("no-lease")? == 0.0).then_some(()));
+    // One that is held while nobody is heard of is not released, however long that lasts.
+    let (runner, child, gpu) = stage.hold();
+    stage.redis.stop();
+    until("it is unknown", || (unknown("no-lease")? > 0.0).then_some(()));
+    let released = || stage.node.home.results("release_lease").contains(&"released".to_owned());
+    let before = released();
+    enforcer.beats(15);
+    assert_eq!(released(), before);
+    stage.redis.go_on();
+    stage.until_idle(&gpu);
+    end(runner);
+    kill(child);
 }

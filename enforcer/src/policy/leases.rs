@@ -54,6 +54,10 @@ pub(super) fn read(node: &Node, faults: &mut Faults) -> Option<Leases> {
     let reap = fields.get("reap").map_or(Some(true), |node| flag(node, faults));
     let grace = fields.get("legacy_idle_grace").map(|node| some_time(node, faults));
     let lost = fields.get("lost_after").map_or(Some(LOST_AFTER), |node| some_time(node, faults));
+    if let (Some(false), Some(node)) = (reap, fields.get("legacy_idle_grace")) {
+        let fault = Fault::warning(&node.at, "nothing is freed where `reap` is false");
+        faults.push(fault.help("remove one of the two"));
+    }
     Some(Leases {
         redis: redis?,
         prefix: prefix?.to_owned(),
@@ -67,10 +71,10 @@ fn server(node: &Node, fields: &Fields<'_>, faults: &mut Faults) -> Option<Serve
     match (fields.get("redis"), fields.get("redis_file")) {
         (Some(url), None) => {
             let address = text(url, "an address, as `redis://127.0.0.1:6379/0`", faults)?;
-            if ["redis://", "redis+unix:///"].iter().any(|begin| address.starts_with(begin)) {
+            if bailiff_lease::check(address).is_ok() {
                 return Some(Server::Url(address.to_owned()));
             }
-            expected(url, "an address that begins with `redis://` or `redis+unix:///`", faults);
+            expected(url, "an address, as `redis://HOST:PORT/DB` or `redis+unix:///PATH`", faults);
             None
         }
         (None, Some(file)) => {

@@ -25,9 +25,11 @@ pub struct Witness {
     pub pid: String,
     /// ... and time: it belongs to no other record.
     pub time: String,
-    /// Which boot.
+    /// The host of whoever looked, ...
+    pub host: String,
+    /// ... which boot of it, ...
     pub boot: String,
-    /// The PID namespace of whoever looked.
+    /// ... and which PID namespace.
     pub pidns: String,
     /// The owner of the process that the record names.
     pub uid: Option<u32>,
@@ -68,6 +70,7 @@ impl Witness {
         let mut witness = Self {
             pid: record.pid.clone(),
             time: record.time.clone(),
+            host: here.host.clone(),
             boot: here.boot.clone(),
             pidns: here.pidns.clone(),
             uid: None,
@@ -136,6 +139,9 @@ impl Witness {
     /// Whether somebody of the line lives; none where that cannot be told.
     #[must_use]
     pub fn lives(&self, here: &Here) -> Option<bool> {
+        if self.host != here.host {
+            return None;
+        }
         if !here.boot.is_empty() && self.boot != here.boot {
             return Some(false);
         }
@@ -298,6 +304,8 @@ mod tests {
         assert_eq!(Witness::of(&with), None);
         let rebooted = Here { boot: "another".to_owned(), ..here.clone() };
         assert_eq!(seen.lives(&rebooted), Some(false), "nobody outlives a reboot");
+        let another = Here { host: "another".to_owned(), boot: "another".to_owned(), ..here.clone() };
+        assert_eq!(seen.lives(&another), None, "somebody of another host has looked");
         let elsewhere = Here { pidns: "1".to_owned(), ..here };
         let mut dead = seen;
         dead.line.clear();

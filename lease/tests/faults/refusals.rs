@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Leases, Pool, Released, Standing, Trouble};
+use bailiff_lease::{End, Leases, Pool, Released, Standing, Trouble};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::people::{
@@ -168,7 +168,7 @@ fn what_is_not_allowed_is_told_and_ends_the_wait() {
     });
     release(&mut pool, &ticket("holder", 1), &grant);
     // What he had asked for before he lost his rights goes to the next, as that of everybody who has ended.
-    pool.kill("waiter").unwrap();
+    pool.end("waiter", End::Dead, &[]).unwrap();
     assert_all_idle(&mut pool);
 }
 
@@ -195,7 +195,7 @@ fn a_key_of_another_type_is_named_and_nothing_is_begun() {
             pool.ask(&ticket("another", 1)).err(),
             pool.renew(&holder, &grant, TTL).err(),
             pool.release("holder", None, (0, 1)).err(),
-            pool.kill("holder").err(),
+            pool.end("holder", End::Dead, &[]).err(),
             pool.audit().err(),
         ];
         for told in told {

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+use bailiff_lease::End;
 use fastrand::Rng;
 
 use crate::people::{Truth, acquire, assert_all_idle, begin, insist, open, release, renew, ticket, until};
@@ -84,7 +85,7 @@ fn settle(storm: &Storm) {
     for lease in pool.audit().unwrap().leases {
         assert!(storm.truth.has_ended(&lease.lease), "{lease:?} is nobody's");
         println!("forgotten: {}", lease.lease);
-        pool.kill(&lease.lease).unwrap();
+        pool.end(&lease.lease, End::Dead, &[]).unwrap();
     }
     until("the barrier to be over", || insist("an audit", || pool.audit()).barrier.is_none().then_some(()));
     assert_all_idle(&mut pool);

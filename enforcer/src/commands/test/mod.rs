@@ -8,11 +8,13 @@
 //!   - name: an idle notebook is flagged, then ended
 //!     targets:
 //!       - process: 4100        # also: comm, user, uid, groups, exe, cmdline, cgroup, workload, container, pod,
-//!         vram: 4GiB           # namespace, slurm_job, parent, gpus, context, role, age, from, until
+//!         vram: 4GiB           # namespace, slurm_job, parent, gpus, context, role, lease, age, from, until
 //!         series:              # also: io_rate, vram, state, orphaned; what nobody says is unknown
 //!           gpu_util: '0x240'  # percent: 0 and 240 times 0 more; `_` was not observed
 //!           cpu_util: '0x240'
 //!     gpus: [{gpu: 0, memory: 80GiB, series: {vram_unaccounted: '0x240'}}]
+//!     leases:                  # none: no pool; also: user, uid, holder (a target's pid), priority, age, from, until
+//!       - {lease: train, gpus: [0], series: {holder_alive: 'true x240', heartbeat_age: '0x240'}}
 //!     expect:
 //!       - {at: 5m, rule: idle, step: terminate, target: 4100}   # or at: {sample: 60}, counted from 0
 //!     never:
@@ -22,6 +24,7 @@
 //! A destructive step is decided at one sample and done at the next, which is where it is expected. As with
 //! `replay`, one that would have been ended goes on as its series say.
 
+mod pool;
 mod print;
 mod script;
 mod series;

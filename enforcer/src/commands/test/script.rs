@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_saphyr::Spanned;
 
+use super::pool::Lease;
 use super::series::{self, Play};
 use super::stage::{Actor, Device, Stage};
 use super::written::{self, Text, When};
@@ -109,12 +110,16 @@ pub(super) fn case(test: written::Test, head: &Head, policy: &Arc<Policy>, fault
     let beats = test.beats.as_ref().map_or(Play::Always(1.0), |text| ones(text, faults));
     let mut sources = Vec::new();
     for (name, text) in &test.sources {
-        if !matches!(name.as_str(), "nvml" | "proc") {
-            faults.at(text, &format!("there is no source {name:?}: known are nvml and proc"));
+        if !matches!(name.as_str(), "nvml" | "proc" | "redis") {
+            faults.at(text, &format!("there is no source {name:?}: known are nvml, proc and redis"));
         }
         sources.push((name.clone(), ones(text, faults)));
     }
-    let stage = Stage { interval, start: head.start, devices, actors, beats, sources };
+    let leases = test.leases.as_ref().map(|leases| {
+        let about = (devices.as_slice(), actors.as_slice(), interval);
+        (0..).zip(leases).map(|(place, lease)| Lease::of(lease, place, about, faults)).collect()
+    });
+    let stage = Stage { interval, start: head.start, devices, actors, leases, beats, sources };
     let expect: Vec<Expected> =
         test.expect.iter().filter_map(|expect| expected(expect, (policy, interval), faults)).collect();
     let samples = length_of(&stage, &test, (&expect, interval), faults);
@@ -220,12 +225,7 @@ fn actor(
     (devices, interval): (&[Device], Duration),
     faults: &mut Faults,
 ) -> Actor {
-    let mut time =
-        |text: &Option<Text>| text.as_ref().and_then(|text| faults.take(text, self::time(&text.value)));
-    let (from, until, age) = (time(&process.from), time(&process.until), time(&process.age));
-    let usual_age = if from.is_some() { Duration::ZERO } else { Duration::from_hours(24) };
-    let beats = |time: Duration| time.as_nanos().div_ceil(interval.as_nanos());
-    let number = |time: Duration| usize::try_from(beats(time)).unwrap_or(usize::MAX);
+    let (from, until, age) = times((&process.from, &process.until, &process.age), interval, faults);
     let series = &process.series;
     let vram = match (&series.vram, &process.vram) {
         (Some(text), _) => plays(Some(text), Unit::Bytes, faults),
@@ -247,9 +247,9 @@ fn actor(
         facts: super::stage::Who::of(process, uid(process, faults)),
         holds,
         context: process.context.clone().unwrap_or_else(|| "C".to_owned()),
-        age: age.unwrap_or(usual_age),
-        from: from.map_or(0, number),
-        until: until.map_or(usize::MAX, number),
+        age,
+        from,
+        until,
         vram,
         gpu_util: percents(series.gpu_util.as_ref(), faults),
         cpu_util: plays(series.cpu_util.as_ref(), Unit::Percent, faults),
@@ -263,6 +263,22 @@ fn actor(
             .as_ref()
             .map_or(Play::Never, |text| words(text, &["true", "false"], faults)),
     }
+}
+
+/// The sample that it is first seen at, the one from which on it is gone, and how old it is at first: one that is there
+/// from the beginning has been there for a day.
+pub(super) fn times(
+    (from, until, age): (&Option<Text>, &Option<Text>, &Option<Text>),
+    interval: Duration,
+    faults: &mut Faults,
+) -> (usize, usize, Duration) {
+    let mut time =
+        |text: &Option<Text>| text.as_ref().and_then(|text| faults.take(text, self::time(&text.value)));
+    let (from, until, age) = (time(from), time(until), time(age));
+    let usual_age = if from.is_some() { Duration::ZERO } else { Duration::from_hours(24) };
+    let beats = |time: Duration| time.as_nanos().div_ceil(interval.as_nanos());
+    let number = |time: Duration| usize::try_from(beats(time)).unwrap_or(usize::MAX);
+    (from.map_or(0, number), until.map_or(usize::MAX, number), age.unwrap_or(usual_age))
 }
 
 fn uid(process: &written::Process, faults: &mut Faults) -> Option<u32> {
@@ -283,11 +299,11 @@ fn states() -> Vec<&'static str> {
     }
 }
 
-fn words(text: &Text, known: &[&str], faults: &mut Faults) -> Play<String> {
+pub(super) fn words(text: &Text, known: &[&str], faults: &mut Faults) -> Play<String> {
     faults.take(text, series::words(&text.value, known)).map_or(Play::Never, Play::Series)
 }
 
-fn plays(text: Option<&Text>, unit: Unit, faults: &mut Faults) -> Play<f64> {
+pub(super) fn plays(text: Option<&Text>, unit: Unit, faults: &mut Faults) -> Play<f64> {
     let Some(text) = text else { return Play::Never };
     faults.take(text, series::numbers(&text.value, unit)).map_or(Play::Never, Play::Series)
 }

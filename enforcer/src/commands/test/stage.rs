@@ -1,10 +1,10 @@
 //! Plays a test: one made-up snapshot a beat, in the form that the exporter's stream has.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bailiff_snapshot::{Claim, Place, Why, wire};
+use bailiff_snapshot::{Place, Why, wire};
 
+use super::pool::{self, Lease};
 use super::series::Play;
 use super::written;
 
@@ -18,6 +18,8 @@ pub(super) struct Stage {
     pub(super) start: Duration,
     pub(super) devices: Vec<Device>,
     pub(super) actors: Vec<Actor>,
+    /// None where there is no pool.
+    pub(super) leases: Option<Vec<Lease>>,
     pub(super) beats: Play<f64>,
     pub(super) sources: Vec<(String, Play<f64>)>,
 }
@@ -114,8 +116,8 @@ impl Who {
             exe: process.exe.clone(),
             groups: process.groups.clone(),
             role: process.role.clone(),
-            claim: Claim::Unread,
-            ancestors: None,
+            claim: pool::claim(process.lease.as_ref()),
+            ancestors: Some(Vec::new()),
         };
         Self { facts }
     }
@@ -147,7 +149,14 @@ impl Stage {
             numbers.into_iter().chain([actor.state.samples(), actor.orphaned.samples()])
         });
         let sources = self.sources.iter().map(|(_, source)| source.samples());
-        devices.chain(actors).chain(sources).chain([self.beats.samples()]).max().unwrap_or_default()
+        let leases = self.leases.iter().flatten().map(Lease::samples);
+        devices
+            .chain(actors)
+            .chain(leases)
+            .chain(sources)
+            .chain([self.beats.samples()])
+            .max()
+            .unwrap_or_default()
     }
 
     /// Begins.
@@ -155,11 +164,16 @@ impl Stage {
         Playing { stage: self, counters: vec![Counters::default(); self.actors.len()], next: 0 }
     }
 
-    fn since_boot(&self, sample: usize) -> Duration {
+    pub(super) fn since_boot(&self, sample: usize) -> Duration {
         UPTIME + self.interval.saturating_mul(u32::try_from(sample).unwrap_or(u32::MAX))
     }
 
-    fn up(&self, source: &str, sample: usize) -> bool {
+    /// When a process began, in ticks of 10 ms since boot.
+    pub(super) fn start_ticks(&self, actor: &Actor) -> u64 {
+        millis(self.since_boot(actor.from).saturating_sub(actor.age)) / 10
+    }
+
+    pub(super) fn up(&self, source: &str, sample: usize) -> bool {
         let source = self.sources.iter().find(|(name, _)| name == source);
         source.is_none_or(|(_, play)| play.at(sample).is_some_and(|up| up > 0.0))
     }
@@ -210,12 +224,16 @@ impl Playing<'_> {
             boot_ms: millis(stage.since_boot(sample)),
             interval_ms: millis(stage.interval),
             pid_namespace: "host".to_owned(),
-            sources: BTreeMap::from([up("nvml"), up("proc")]),
+            sources: ["nvml", "proc"]
+                .into_iter()
+                .chain(stage.leases.as_ref().map(|_| "redis"))
+                .map(up)
+                .collect(),
             gpus,
             processes,
             openers: None,
             relatives: stage.up("proc", sample).then_some(relatives),
-            leases: None,
+            leases: stage.pool(sample),
         }
     }
 
@@ -259,7 +277,7 @@ impl Playing<'_> {
             let state = "unknown".to_owned();
             return wire::Process { pid: actor.pid, start_ticks: None, first_seq, state, facts: None };
         }
-        let start_ticks = self.start_ticks(actor);
+        let start_ticks = self.stage.start_ticks(actor);
         let tree = || format!("tree:{}@{start_ticks}", actor.pid);
         let facts = wire::Facts {
             cpu_seconds: counters.cpu_seconds,
@@ -283,7 +301,7 @@ impl Playing<'_> {
         let facts = &actor.facts.facts;
         wire::Relative {
             pid: actor.pid,
-            start_ticks: self.start_ticks(actor),
+            start_ticks: self.stage.start_ticks(actor),
             ppid: facts.ppid,
             uid: facts.uid,
             comm: facts.comm.clone(),
@@ -293,11 +311,6 @@ impl Playing<'_> {
             cpu_seconds: counters.cpu_seconds,
             reaped_cpu_seconds: 0.0,
         }
-    }
-
-    /// In ticks of 10 ms since boot.
-    fn start_ticks(&self, actor: &Actor) -> u64 {
-        millis(self.stage.since_boot(actor.from).saturating_sub(actor.age)) / 10
     }
 }
 
@@ -319,7 +332,7 @@ impl Actor {
     }
 }
 
-fn millis(time: Duration) -> u64 {
+pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 

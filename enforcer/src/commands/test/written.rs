@@ -38,9 +38,11 @@ pub(super) struct Test {
     /// Processes.
     #[serde(default)]
     pub(super) targets: Vec<Process>,
+    /// Leases that are held; without a word there is no pool, and with an empty list all its GPUs are idle.
+    pub(super) leases: Option<Vec<Lease>>,
     /// 1 where there is a snapshot; `_` where a beat is missed.
     pub(super) beats: Option<Text>,
-    /// By name (nvml, proc): 1 where it answers, 0 where it does not.
+    /// By name (nvml, proc, redis): 1 where it answers, 0 where it does not.
     #[serde(default)]
     pub(super) sources: BTreeMap<String, Text>,
     /// What happens.
@@ -125,6 +127,8 @@ pub(super) struct Process {
     pub(super) context: Option<String>,
     /// `mps_server`.
     pub(super) role: Option<String>,
+    /// The lease that its environment names.
+    pub(super) lease: Option<String>,
     /// How old it is when it is first seen: 1d.
     pub(super) age: Option<Text>,
     /// The time that it is first seen.
@@ -134,6 +138,44 @@ pub(super) struct Process {
     /// What changes.
     #[serde(default)]
     pub(super) series: ProcessSeries,
+}
+
+/// A lease.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Lease {
+    /// Its name.
+    #[serde(rename = "lease")]
+    pub(super) name: String,
+    /// Indexes of its GPUs: [0].
+    pub(super) gpus: Option<Vec<String>>,
+    /// Whose it is: user.
+    pub(super) user: Option<String>,
+    /// The same as a number: 1000.
+    pub(super) uid: Option<u32>,
+    /// The pid of one of the targets; without a word it is held by somebody who holds no GPU memory.
+    pub(super) holder: Option<u32>,
+    /// 0.
+    pub(super) priority: Option<i32>,
+    /// How old it is when it is first seen: 1d.
+    pub(super) age: Option<Text>,
+    /// The time that it is first seen.
+    pub(super) from: Option<Text>,
+    /// The time from which on it is gone.
+    pub(super) until: Option<Text>,
+    /// What changes.
+    #[serde(default)]
+    pub(super) series: LeaseSeries,
+}
+
+/// What of a lease changes.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct LeaseSeries {
+    /// Whether its holder lives, `true` or `false`: true.
+    pub(super) holder_alive: Option<Text>,
+    /// Time since its holder last renewed it.
+    pub(super) heartbeat_age: Option<Text>,
 }
 
 /// What of a process changes. What nobody says is unknown.
