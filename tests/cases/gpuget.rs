@@ -10,9 +10,10 @@ use std::process::{Child, Command, Output, Stdio};
 
 use end_to_end::fake::Scenario;
 use end_to_end::legacy::{Legacy, Reply};
+use end_to_end::node::Node;
 use end_to_end::programs;
 use end_to_end::redis::Redis;
-use end_to_end::tenant::NOBODY;
+use end_to_end::tenant::{NOBODY, Tenant};
 use end_to_end::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -360,6 +361,36 @@ fn a_waiter_that_is_told_to_end_leaves_the_line_and_dies_of_it() {
 }
 
 #[test]
+fn a_waiter_whose_server_went_back_keeps_its_place() {
+    let bench = Bench::of("0");
+    let mut original = bench.legacy(1);
+    assert_eq!(original.get(), "0");
+    let mut child = waiter(&bench, 2);
+    send(&child, Signal::STOP);
+    assert_eq!(original.release("0"), "GPU 0 released.");
+    // Redis is told to forget the grant, of which the waiter has yet to hear.
+    let Reply::Text(lease) = original.ask(&["HGET", "GPU_V2:OWN", "0"]) else {
+        panic!("nobody was granted it")
+    };
+    let key = format!("GPU_V2:LEASE:{lease}");
+    for words in [
+        vec!["HSET", &key, "state", "waiting"],
+        vec!["HDEL", &key, "gpus", "tok"],
+        vec!["ZADD", "GPU_V2:Q", "1", &lease],
+        vec!["HDEL", "GPU_V2:OWN", "0"],
+        vec!["DEL", "GPU_GPU0"],
+    ] {
+        original.ask(&words);
+    }
+    send(&child, Signal::CONT);
+    bench.blocked(2);
+    original.ask(&["LPUSH", "GPU_IDLE", "0"]);
+    assert_eq!(first_line(&mut child), "0");
+    assert!(child.wait().unwrap().success());
+    assert_eq!(bench.states(), ["leased"]);
+}
+
+#[test]
 fn an_answer_that_nobody_could_read_is_no_lease() {
     let bench = Bench::of("0");
     let output = bench.bash("GPU.py --get >/dev/full").output().unwrap();
@@ -527,6 +558,31 @@ fn a_purge_frees_what_the_dead_of_this_host_held() {
         dead.id()
     );
     assert!(log.contains(&purged), "{log:?}");
+}
+
+#[test]
+fn a_purge_leaves_a_gpu_on_which_somebody_computes() {
+    let bench = Bench::of("0,1");
+    let node = Node::of("version: 1\nrules: []\n", &["", ""]);
+    let left_behind = Tenant::obeying(&node.home);
+    node.hold(&left_behind, 0, "used: 1GiB");
+    let beat = node.beat();
+    until("the exporter to see it", || (node.beat() > beat + 1).then_some(()));
+    for id in ["0", "1"] {
+        let mut script = bench.script("gone", "read id < <(GPU.py --get); echo $id");
+        assert_eq!(first_line(&mut script), id);
+        script.wait().unwrap();
+    }
+    let output = bench.gpu_py(&["--redis-purge"]).env("BAILIFF_STREAM", node.home.stream()).output().unwrap();
+    assert_eq!(said(&output), "");
+    let told = format!(
+        "GPU.py: GPU 0: whoever took it is dead, and [{}] compute there; not freed\n",
+        left_behind.pid()
+    );
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), told);
+    assert_eq!(bench.states(), ["leased", "idle"]);
+    assert_eq!(bench.says(&["--redis-purge"]), "");
+    assert_eq!(bench.states(), ["idle", "idle"], "without an exporter nobody knows of him");
 }
 
 #[test]

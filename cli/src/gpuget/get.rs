@@ -29,17 +29,18 @@ pub(super) fn get(place: &Place, mut pool: Pool) -> Result<(), Failure> {
             place.prefix
         ));
     }
+    let mut wanted = ticket(&here, parent)?;
     loop {
-        let ticket = ticket(&here, parent)?;
-        *lock(&wish) = Some(ticket.lease.clone());
-        match pool.wait(&ticket, (&here, None), |_| {})? {
-            Standing::Held(grant) => {
-                if told(&mut pool, (&ticket, &grant), &wish)? {
-                    return Ok(());
-                }
-            }
+        *lock(&wish) = Some(wanted.lease.clone());
+        match pool.wait(&wanted, (&here, None), |_| {})? {
+            Standing::Held(grant) if told(&mut pool, (&wanted, &grant), &wish)? => return Ok(()),
+            // It does not hold as it was told: it is asked how it stands.
+            Standing::Held(_) => {}
             // It was released, or taken for dead, before we knew of it: somebody else has the GPU.
-            Standing::Ended(_) | Standing::Conflict(_) => std::thread::park_timeout(PAUSE),
+            Standing::Ended(_) | Standing::Conflict(_) => {
+                std::thread::park_timeout(PAUSE);
+                wanted = ticket(&here, parent)?;
+            }
             other => return Err(Failure::Other(format!("Redis answered what is not understood: {other:?}"))),
         }
     }

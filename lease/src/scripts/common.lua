@@ -136,7 +136,7 @@ end
 -- What a pool is, its records and its log.
 local function clear_pool()
   for _, id in ipairs(call('LRANGE', MANAGED, 0, -1)) do call('DEL', gpu_key(id)) end
-  call('DEL', IDLE, MANAGED, EVENTS, prefix .. '_INIT', POT, BAR, QUAR, UUIDS)
+  call('DEL', IDLE, MANAGED, EVENTS, prefix .. '_INIT', POT, BAR, QUAR, UUIDS, SEEN)
 end
 
 -- Appends what lies in POT and may be granted, the longest there first. The rest is put where it belongs.
