@@ -73,6 +73,12 @@ pub trait Leases: Send {
         about: &[(&'static str, String)],
     ) -> Result<Standing, Trouble>;
 
+    /// The GPUs that are handed out, and their UUIDs where those are known.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    fn gpus(&mut self) -> Result<Vec<(String, Option<String>)>, Trouble>;
+
     /// Everything, at one moment.
     ///
     /// # Errors
@@ -130,6 +136,10 @@ impl Leases for Pool {
         about: &[(&'static str, String)],
     ) -> Result<Standing, Trouble> {
         self.transfer(lease, ttl, about)
+    }
+
+    fn gpus(&mut self) -> Result<Vec<(String, Option<String>)>, Trouble> {
+        Ok(self.audit()?.gpus.into_iter().map(|gpu| (gpu.id, gpu.uuid)).collect())
     }
 
     fn audit(&mut self) -> Result<Audit, Trouble> {

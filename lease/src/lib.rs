@@ -3,6 +3,8 @@
 //!
 //! The rules are the scripts in `scripts/`: each runs in Redis as one step, so that a client that dies between two
 //! of them has lost nothing. Clients are the rest: [`Pool`] asks them, one by one, each with a deadline.
+//!
+//! [`Local`] is a pool without a server, kept by the kernel of one machine; [`Leases`] is what both can be asked.
 
 pub mod audit;
 pub mod compat;

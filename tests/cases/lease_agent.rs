@@ -108,7 +108,7 @@ rules:
     }
 
     /// What is concluded of a GPU.
-    fn judgement(&self, enforcer: &Enforcer, id: &str) -> Option<String> {
+    fn judgement(enforcer: &Enforcer, id: &str) -> Option<String> {
         let status = enforcer.status();
         let judged = status["leases"]["judged"].as_array()?.clone();
         let of_it = judged.into_iter().find(|judged| judged["gpu"] == id)?;
@@ -257,10 +257,10 @@ fn of_a_script() {
     let script = stage.script();
     let pid = stage.recorded("0");
     assert!(pid != script && start(pid).is_none(), "the record names a process that has ended");
-    until("it is judged", || stage.judgement(&enforcer, "0"));
+    until("it is judged", || Stage::judgement(&enforcer, "0"));
     // Twice as long as it would take to free it.
     enforcer.beats(15);
-    assert_eq!(stage.judgement(&enforcer, "0").as_deref(), Some("keep"));
+    assert_eq!(Stage::judgement(&enforcer, "0").as_deref(), Some("keep"));
     assert_eq!(stage.recorded("0"), pid);
     end_session(script);
     stage.until_idle("0");
@@ -284,12 +284,12 @@ fn without_a_grace() {
     let enforcer = stage.enforcer();
     until_up(&enforcer);
     end_session(stage.script());
-    until("it is suspect", || (stage.judgement(&enforcer, "0")? == "suspect").then_some(()));
+    until("it is suspect", || (Stage::judgement(&enforcer, "0")? == "suspect").then_some(()));
     let tenant = Tenant::running(&stage.node.home, &["sleep", "infinity"]);
     stage.node.hold(&tenant, 0, "used: 1GiB");
-    until("somebody is seen on it", || (stage.judgement(&enforcer, "0")? == "keep").then_some(()));
+    until("somebody is seen on it", || (Stage::judgement(&enforcer, "0")? == "keep").then_some(()));
     drop(tenant);
-    until("it is suspect again", || (stage.judgement(&enforcer, "0")? == "suspect").then_some(()));
+    until("it is suspect again", || (Stage::judgement(&enforcer, "0")? == "suspect").then_some(()));
     enforcer.beats(10);
     assert_eq!(stage.node.home.results("free_orphaned"), [""; 0]);
     assert_eq!(stage.gpu("0").idle, 0);
@@ -329,7 +329,7 @@ fn what_was_lost_on_its_way_is_put_back() {
     until_up(&enforcer);
     // A client that dies between its pop and its record.
     stage.redis(&["brpop", "GPU_IDLE", "0"]);
-    until("it is suspect", || (stage.judgement(&enforcer, "0")? == "suspect").then_some(()));
+    until("it is suspect", || (Stage::judgement(&enforcer, "0")? == "suspect").then_some(()));
     stage.until_idle("0");
     assert_eq!(stage.node.home.results("put_back_lost"), ["begun", "freed"]);
 }

@@ -1,13 +1,13 @@
 //! The user's command hands out GPUs through a real Redis: what it prints, what it returns, and that no GPU ever has
 //! two, though runners and commands are killed.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+#![expect(clippy::disallowed_methods, reason = "a case runs programs and fails loudly")]
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 
 use end_to_end::fake::Scenario;
-use end_to_end::leases::{bailiff, code, end, heir, hold, pool, run, said, states};
+use end_to_end::leases::{Tasks, bailiff, code, end, heir, hold, pool, run, said, states};
 use end_to_end::programs;
 use end_to_end::redis::Redis;
 use end_to_end::wait::until;
@@ -140,57 +140,27 @@ fn acquired_gpus_end_with_whom_they_are_for() {
     assert_eq!(states(&redis), ["idle"]);
 }
 
-/// Has a GPU for a moment, and says so if somebody else had it too: whoever has it holds a lock of the kernel's.
-const TASK: &str =
-    "exec 9>$0/gpu-$CUDA_VISIBLE_DEVICES; flock -n 9 || echo $CUDA_VISIBLE_DEVICES >>$0/doubled
-sleep 0.0$(($$ % 5 + 1)); echo $CUDA_VISIBLE_DEVICES >>$0/done";
-
 #[test]
 fn a_hundred_and_fifty_tasks_over_eight_gpus() {
     let redis = pool("0-7");
-    let folder = tempfile::tempdir().unwrap();
-    let tasks = tasks(&redis, folder.path());
-    all_end(tasks, &[]);
-    assert_eq!(lines(&folder.path().join("done")).len(), 150);
-    let used: std::collections::BTreeSet<String> = lines(&folder.path().join("done")).into_iter().collect();
-    assert_eq!(used.len(), 8, "all are used");
-    assert_eq!(lines(&folder.path().join("doubled")), Vec::<String>::new());
+    let done = Tasks::start(&redis, 150).all_end(&[]);
+    assert_eq!(done.len(), 150);
+    assert_eq!(BTreeSet::from_iter(done).len(), 8, "all are used");
     assert_eq!(states(&redis), ["idle"; 8]);
 }
 
 #[test]
 fn a_hundred_and_fifty_tasks_of_which_some_are_killed() {
     let redis = pool("0-7");
-    let folder = tempfile::tempdir().unwrap();
-    let tasks = tasks(&redis, folder.path());
+    let tasks = Tasks::start(&redis, 150);
     let mut killed = Vec::new();
-    for (number, task) in tasks.iter().enumerate() {
-        if number % 7 == 0 {
-            kill_process(Pid::from_child(task), Signal::KILL).unwrap();
-            killed.push(task.id());
-        }
+    for task in tasks.runners().iter().step_by(7) {
+        kill_process(Pid::from_child(task), Signal::KILL).unwrap();
+        killed.push(task.id());
     }
-    all_end(tasks, &killed);
-    assert_eq!(lines(&folder.path().join("doubled")), Vec::<String>::new());
-    assert!(lines(&folder.path().join("done")).len() >= 150 - killed.len());
+    assert!(tasks.all_end(&killed).len() >= 150 - killed.len());
     until("all to be idle", || {
         said(&run(&redis, &["reap"]));
         (states(&redis) == ["idle"; 8]).then_some(())
     });
-}
-
-fn tasks(redis: &Redis, folder: &Path) -> Vec<Child> {
-    let task = |_| bailiff(redis, &["run", "--", "sh", "-c", TASK]).arg(folder).spawn().unwrap();
-    (0..150).map(task).collect()
-}
-
-fn all_end(tasks: Vec<Child>, killed: &[u32]) {
-    for mut task in tasks {
-        let status = task.wait().unwrap();
-        assert!(status.success() || killed.contains(&task.id()), "{status:?}");
-    }
-}
-
-fn lines(file: &Path) -> Vec<String> {
-    fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
 }

@@ -6,25 +6,92 @@
     reason = "runs programs and fails loudly"
 )]
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::programs;
 use crate::redis::Redis;
 use crate::wait::until;
 
-/// `bailiff lease …` on a Redis.
+/// Where a test's pool is.
+pub trait Keeps {
+    /// How the environment tells the user's command.
+    fn told(&self) -> (&'static str, OsString);
+}
+
+impl Keeps for Redis {
+    fn told(&self) -> (&'static str, OsString) {
+        ("LEASE_REDIS_URL", self.address().into())
+    }
+}
+
+/// A folder for a pool of the machine's own, which other users may look into; in memory, as `/run` is.
+pub struct Folder(TempDir);
+
+impl Folder {
+    /// An empty one.
+    ///
+    /// # Panics
+    /// Where that fails.
+    #[must_use]
+    pub fn new() -> Self {
+        let memory = Path::new("/dev/shm");
+        let folder =
+            if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        Self(folder)
+    }
+
+    /// Its pool, of these GPUs.
+    ///
+    /// # Panics
+    /// Where that fails.
+    #[must_use]
+    pub fn of(gpus: &str) -> Self {
+        let folder = Self::new();
+        said(&run(&folder, &["init", "--gpus", gpus]));
+        folder
+    }
+
+    /// Where the pool is.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.0.path().join("lease")
+    }
+}
+
+impl Default for Folder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Keeps for Folder {
+    fn told(&self) -> (&'static str, OsString) {
+        ("LEASE_DIR", self.path().into())
+    }
+}
+
+/// `bailiff lease …` on a pool.
 ///
 /// # Panics
 /// Where that fails.
 #[must_use]
-pub fn bailiff(redis: &Redis, words: &[&str]) -> Command {
+pub fn bailiff(pool: &impl Keeps, words: &[&str]) -> Command {
     let mut command = Command::new(programs::bailiff());
-    command.arg("lease").args(words).env("LEASE_REDIS_URL", redis.address()).env_remove("BAILIFF_LEASE_ID");
+    for other in ["LEASE_REDIS_URL", "LEASE_DIR", "BAILIFF_LEASE_ID"] {
+        command.env_remove(other);
+    }
+    let (name, place) = pool.told();
+    command.arg("lease").args(words).env(name, place);
     command
 }
 
@@ -33,8 +100,8 @@ pub fn bailiff(redis: &Redis, words: &[&str]) -> Command {
 /// # Panics
 /// Where that fails.
 #[must_use]
-pub fn run(redis: &Redis, words: &[&str]) -> Output {
-    bailiff(redis, words).output().unwrap()
+pub fn run(pool: &impl Keeps, words: &[&str]) -> Output {
+    bailiff(pool, words).output().unwrap()
 }
 
 /// Its exit code.
@@ -61,8 +128,8 @@ pub fn said(output: &Output) -> String {
 /// # Panics
 /// Where that fails.
 #[must_use]
-pub fn states(redis: &Redis) -> Vec<String> {
-    let told: Value = serde_json::from_str(&said(&run(redis, &["list", "--json"]))).unwrap();
+pub fn states(pool: &impl Keeps) -> Vec<String> {
+    let told: Value = serde_json::from_str(&said(&run(pool, &["list", "--json"]))).unwrap();
     told["gpus"].as_array().unwrap().iter().map(|gpu| gpu["state"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -82,8 +149,8 @@ pub fn pool(gpus: &str) -> Redis {
 /// # Panics
 /// Where that fails.
 #[must_use]
-pub fn hold(redis: &Redis, words: &[&str]) -> Child {
-    let mut command = bailiff(redis, words);
+pub fn hold(pool: &impl Keeps, words: &[&str]) -> Child {
+    let mut command = bailiff(pool, words);
     command.args(["--", "sh", "-c", "echo begun; exec sleep infinity"]).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut first = [0; 6];
@@ -121,4 +188,54 @@ pub fn heir(runner: &Child) -> Pid {
 #[must_use]
 pub fn told(redis: &Redis, words: &[&str]) -> Value {
     serde_json::from_str(&said(&run(redis, words))).unwrap()
+}
+
+/// Has a GPU for a moment, and says so if somebody else had it too: whoever has it holds a lock of the kernel's.
+const TASK: &str =
+    "exec 9>$0/gpu-$CUDA_VISIBLE_DEVICES; flock -n 9 || echo $CUDA_VISIBLE_DEVICES >>$0/doubled
+sleep 0.0$(($$ % 5 + 1)); echo $CUDA_VISIBLE_DEVICES >>$0/done";
+
+/// Many tasks, each for a GPU of its own.
+pub struct Tasks {
+    folder: TempDir,
+    tasks: Vec<Child>,
+}
+
+impl Tasks {
+    /// Starts them all at once.
+    ///
+    /// # Panics
+    /// Where that fails.
+    #[must_use]
+    pub fn start(pool: &impl Keeps, count: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let task = || bailiff(pool, &["run", "--", "sh", "-c", TASK]).arg(folder.path()).spawn().unwrap();
+        let tasks = (0..count).map(|_| task()).collect();
+        Self { folder, tasks }
+    }
+
+    /// The runners.
+    #[must_use]
+    pub fn runners(&self) -> &[Child] {
+        &self.tasks
+    }
+
+    /// Waits for all; those not told were not to fail. Gives which GPUs were used, one for each task that came to its
+    /// end.
+    ///
+    /// # Panics
+    /// Where one fails, or a GPU had two.
+    #[must_use]
+    pub fn all_end(self, killed: &[u32]) -> Vec<String> {
+        for mut task in self.tasks {
+            let status = task.wait().unwrap();
+            assert!(status.success() || killed.contains(&task.id()), "{status:?}");
+        }
+        let lines = |name: &str| {
+            let text = fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
+            text.lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(lines("doubled"), Vec::<String>::new());
+        lines("done")
+    }
 }

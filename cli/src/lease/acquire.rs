@@ -100,7 +100,7 @@ fn text(
             pairs.iter().map(|(name, value)| format!("export {name}={value}")).collect::<Vec<_>>().join("\n")
         }
         Format::Ids => ids.join(","),
-        Format::Uuid => told::uuids(&pool.audit()?, &ids)
+        Format::Uuid => told::uuids(&pool.gpus()?, &ids)
             .ok_or_else(|| Failure::unavailable("the pool knows no UUIDs: it was begun without a driver"))?
             .join(","),
         Format::Json => {

@@ -55,17 +55,18 @@ pub(super) fn obtain(
     pool: &mut dyn Leases,
     ask: &Ask,
     ticket: &Ticket,
-    mut told: impl FnMut(u64),
+    mut tell: impl FnMut(u64),
 ) -> Result<Grant, Failure> {
     let here = Here::look();
     pool.reap_here(&here, LEASE)?;
-    let used = if ask.gpu.is_none() { unclean(&ask.stream, &pool.audit()?) } else { BTreeMap::new() };
+    let told = ask.gpu.is_none() && ask.stream.exists();
+    let used = if told { unclean(&ask.stream, &pool.audit()?) } else { BTreeMap::new() };
     let mut ticket = ticket.clone();
     if !used.is_empty() {
         ticket.about.push(("last", used.keys().cloned().collect::<Vec<_>>().join(",")));
     }
     let until = ask.wait.map(|wait| Instant::now() + wait);
-    match pool.wait(&ticket, (&here, until), &mut told)? {
+    match pool.wait(&ticket, (&here, until), &mut tell)? {
         Standing::Held(grant) => {
             // Whoever is granted something says so, or it is given to the next.
             pool.touch(&ticket.lease, LEASE, Some(grant.token))?;

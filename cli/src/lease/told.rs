@@ -26,7 +26,7 @@ pub(super) fn environment(
     names: Names,
 ) -> Result<Vec<(&'static str, String)>, Failure> {
     let ids: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
-    let uuids = if names == Names::Uuids { uuids(&pool.audit()?, &ids) } else { None };
+    let uuids = if names == Names::Uuids { uuids(&pool.gpus()?, &ids) } else { None };
     let ids = ids.join(",");
     let visible = uuids.map_or_else(|| ids.clone(), |uuids| uuids.join(","));
     Ok(vec![
@@ -40,17 +40,17 @@ pub(super) fn environment(
 }
 
 /// The UUIDs of GPUs, where the pool knows all of them.
-pub(super) fn uuids(audit: &Audit, ids: &[String]) -> Option<Vec<String>> {
-    let uuid = |id: &String| audit.gpus.iter().find(|gpu| gpu.id == *id)?.uuid.clone();
+pub(super) fn uuids(gpus: &[(String, Option<String>)], ids: &[String]) -> Option<Vec<String>> {
+    let uuid = |id: &String| gpus.iter().find(|(known, _)| known == id)?.1.clone();
     ids.iter().map(uuid).collect()
 }
 
 /// Numbers are good only while the driver counts as it did when the pool was begun: a GPU that fell off the bus shifts
 /// those behind it.
 pub(super) fn check_numbers(pool: &mut dyn Leases, grant: &Grant, library: &Path) -> Result<(), Failure> {
-    let audit = pool.audit()?;
+    let gpus = pool.gpus()?;
     for number in &grant.gpus {
-        let Some(known) = uuids(&audit, &[number.to_string()]).map(|uuids| uuids.concat()) else { continue };
+        let Some(known) = uuids(&gpus, &[number.to_string()]).map(|uuids| uuids.concat()) else { continue };
         let now = bailiff_sampler::uuids(Some(library)).map_err(|why| {
             Failure::unavailable(format!(
                 "the driver does not tell which GPU is {number} ({why}); drop --index"

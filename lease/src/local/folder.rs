@@ -1,18 +1,18 @@
 //! The pool's folder and its files, which are opened one by one below it: no symbolic link is followed, and what is not
 //! an ordinary file of the pool's owner is not used.
 
-#![expect(clippy::disallowed_methods, reason = "nobody waits for ever at the gate")]
-
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Stat, Uid};
 use rustix::fs::{fchmod, fchown, flock, fstat, mkdirat, openat, renameat, statat};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 
 use crate::Trouble;
@@ -21,7 +21,8 @@ use crate::Trouble;
 const LONGEST: usize = 1 << 16;
 /// Whoever is at the gate is out again in less, unless he was stopped there.
 const PATIENCE: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_micros(200);
+/// Of whoever was stopped there it is not expected again.
+const AGAIN: Duration = Duration::from_millis(10);
 /// Tokens are numbers in JSON, too.
 const HIGHEST: u64 = 1 << 53;
 
@@ -53,6 +54,8 @@ pub(super) struct Folder {
     gpus: OwnedFd,
     pub(super) queue: OwnedFd,
     gate: File,
+    /// Somebody was stopped at the gate, and a thread of ours still stands there.
+    line: Mutex<Option<Receiver<File>>>,
     owner: u32,
 }
 
@@ -73,7 +76,7 @@ impl Folder {
         })?);
         let owner = fstat(&top).map_err(|error| trouble(path, error))?.st_uid;
         check(&gate, owner).map_err(|error| Trouble::file(&path.join("gate"), &error))?;
-        Ok(Self { path: path.to_owned(), top, gpus, queue, gate, owner })
+        Ok(Self { path: path.to_owned(), top, gpus, queue, gate, line: Mutex::new(None), owner })
     }
 
     /// Makes what is missing. A folder that was there says by its own rights whether the pool is everybody's or a
@@ -160,18 +163,42 @@ impl Folder {
         found.is_ok_and(|found| same(&found, file))
     }
 
-    /// One at a time changes the queue, takes GPUs or looks who has them. Nobody is safe by that, only in order: whoever
+    /// One at a time comes to the queue, takes GPUs or looks who has them. Nobody is safe by that, only in order: whoever
     /// was stopped at the gate is not waited for.
     pub(super) fn enter(&self) -> Gate<'_> {
-        let began = Instant::now();
-        let alone = loop {
-            match flock(&self.gate, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break true,
-                Err(_) if began.elapsed() > PATIENCE => break false,
-                Err(_) => std::thread::park_timeout(PAUSE),
+        let free = flock(&self.gate, FlockOperation::NonBlockingLockExclusive).is_ok();
+        let own = if free { None } else { self.at_the_gate() };
+        Gate { file: &self.gate, alone: free || own.is_some(), own }
+    }
+
+    /// Waits in the kernel's line, in a thread that goes on standing there should we go on without.
+    fn at_the_gate(&self) -> Option<File> {
+        let mut line = self.line.lock().ok()?;
+        let (come, patience) = match line.take() {
+            Some(come) => (come, AGAIN),
+            None => (self.stand_in_line()?, PATIENCE),
+        };
+        match come.recv_timeout(patience) {
+            Ok(file) => Some(file),
+            Err(RecvTimeoutError::Timeout) => {
+                *line = Some(come);
+                None
+            }
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    fn stand_in_line(&self) -> Option<Receiver<File>> {
+        let file = File::from(openat(&self.top, "gate", WRITE, Mode::empty()).ok()?);
+        let (tell, told) = sync_channel(0);
+        let stand = move || {
+            if retry_on_intr(|| flock(&file, FlockOperation::LockExclusive)).is_ok() {
+                // Where nobody waits for it just now it is not kept from others.
+                let _ = tell.try_send(file);
             }
         };
-        Gate { file: &self.gate, alone }
+        std::thread::Builder::new().name("gate".to_owned()).spawn(stand).ok()?;
+        Some(told)
     }
 
     pub(super) fn trouble(&self, name: &str, error: Errno) -> Trouble {
@@ -264,12 +291,14 @@ fn missing(path: &Path) -> io::Result<()> {
 #[derive(Debug)]
 pub(super) struct Gate<'a> {
     file: &'a File,
+    /// The one that was waited with: its lock ends when it is closed.
+    own: Option<File>,
     pub(super) alone: bool,
 }
 
 impl Drop for Gate<'_> {
     fn drop(&mut self) {
-        if self.alone {
+        if self.alone && self.own.is_none() {
             let _ = flock(self.file, FlockOperation::Unlock);
         }
     }

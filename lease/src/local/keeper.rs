@@ -1,13 +1,11 @@
 //! Giving back what another process keeps: it is asked to end, once it is proven to be the one that was meant.
 
-#![expect(clippy::disallowed_methods, reason = "waits for a process")]
-
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::folder::Folder;
@@ -101,14 +99,8 @@ fn keeper_of(said: u32, lease: &str, inode: Inode) -> Keeper {
     keeper.map_or(Keeper::None, |(pid, process)| Keeper::Is(pid, process))
 }
 
-fn gone(process: &impl std::os::fd::AsFd) -> bool {
-    let began = Instant::now();
-    loop {
-        let left = PATIENCE.saturating_sub(began.elapsed());
-        let time = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&time)) {
-            Err(Errno::INTR) => {}
-            polled => return polled.is_ok_and(|ready| ready > 0),
-        }
-    }
+fn gone(process: &OwnedFd) -> bool {
+    let time = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+    let poll = || poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&time));
+    retry_on_intr(poll).is_ok_and(|ready| ready > 0)
 }

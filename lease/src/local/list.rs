@@ -19,9 +19,9 @@ pub(super) fn audit(folder: &Folder, here: &Here) -> Result<Audit, Trouble> {
     let managed = folder.managed()?.gpus;
     let gate = folder.enter();
     let held: Vec<Option<Held>> = managed.iter().map(|gpu| held(folder, gpu.id)).collect();
+    drop(gate);
     let waiting = waiting(folder)?;
     let now = queue::now().as_millis();
-    drop(gate);
     let locks = Locks::read();
     let mut leases: BTreeMap<String, Lease> = BTreeMap::new();
     let mut gpus = Vec::new();

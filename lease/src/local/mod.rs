@@ -94,14 +94,14 @@ impl Local {
         let folder = self.folder()?;
         let Some(Mine::Waits(waiter)) = self.mine.get_mut(lease) else { return Ok(None) };
         let gate = folder.enter();
-        let Some(step) = waiter.hurry(&folder, &gate) else { return Ok(None) };
-        Ok(Some(self.keep(lease, gate, step)))
+        let step = waiter.hurry(&folder, &gate);
+        // Whoever is next finds the gate open.
+        drop(gate);
+        Ok(step.map(|step| self.keep(lease, step)))
     }
 
     /// Keeps what came of a step.
-    fn keep(&mut self, lease: &str, gate: Gate<'_>, step: Step) -> Standing {
-        // Whoever is next finds the gate open.
-        drop(gate);
+    fn keep(&mut self, lease: &str, step: Step) -> Standing {
         match step {
             Step::Took(grant, record, files) => {
                 let waited = self.mine.insert(lease.to_owned(), Mine::Holds(grant.clone(), record, files));
@@ -118,13 +118,16 @@ impl Local {
         }
     }
 
-    /// Looks around, and tries what there is.
-    fn step(&mut self, lease: &str, folder: &Folder, gate: Gate<'_>) -> Result<Standing, Trouble> {
+    /// Looks around, and where we are the first tries what there is; at the gate, unless that was passed before.
+    fn step(&mut self, lease: &str, folder: &Folder, gate: Option<Gate<'_>>) -> Result<Standing, Trouble> {
         let Some(Mine::Waits(waiter)) = self.mine.get_mut(lease) else {
             return Ok(Standing::Ended("unknown".to_owned()));
         };
-        let step = waiter.step(folder, &gate)?;
-        Ok(self.keep(lease, gate, step))
+        let step = match waiter.look(folder)? {
+            Some(step) => step,
+            None => waiter.first(folder, &gate.unwrap_or_else(|| folder.enter())),
+        };
+        Ok(self.keep(lease, step))
     }
 }
 
@@ -186,7 +189,7 @@ impl Leases for Local {
         let gate = folder.enter();
         let waiter = Waiter::stand(&folder, record, ticket)?;
         self.mine.insert(ticket.lease.clone(), Mine::Waits(Box::new(waiter)));
-        let standing = self.step(&ticket.lease, &folder, gate)?;
+        let standing = self.step(&ticket.lease, &folder, Some(gate))?;
         if ticket.nonblock && matches!(standing, Standing::Waiting { .. }) {
             self.mine.remove(&ticket.lease);
             return Ok(Standing::Busy);
@@ -227,7 +230,7 @@ impl Leases for Local {
             Some(Mine::Holds(grant, ..)) => Ok(Standing::Held(grant.clone())),
             _ => {
                 let folder = self.folder()?;
-                self.step(lease, &folder, folder.enter())
+                self.step(lease, &folder, None)
             }
         }
     }
@@ -250,6 +253,11 @@ impl Leases for Local {
             }
             None => keeper::release(&*self.folder()?, (lease, token), &self.here.pidns),
         }
+    }
+
+    fn gpus(&mut self) -> Result<Vec<(String, Option<String>)>, Trouble> {
+        let gpus = self.folder()?.managed()?.gpus;
+        Ok(gpus.into_iter().map(|gpu| (gpu.id.to_string(), gpu.uuid)).collect())
     }
 
     fn audit(&mut self) -> Result<Audit, Trouble> {
@@ -276,15 +284,9 @@ impl Leases for Local {
         Ok(Standing::Held(grant.clone()))
     }
 
-    /// The kernel has done it. Tickets of the dead are taken away.
+    /// The kernel has done it.
     fn reap_here(&mut self, _: &Here, _: Duration) -> Result<usize, Trouble> {
-        let folder = self.folder()?;
-        folder.managed()?;
-        let _gate = folder.enter();
-        for name in queue::names(&folder)? {
-            queue::look(&folder, &name);
-        }
-        Ok(0)
+        self.folder()?.managed().map(|_| 0)
     }
 
     fn pass_on(&mut self, lease: &str) -> Result<Vec<RawFd>, Trouble> {

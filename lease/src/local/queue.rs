@@ -12,7 +12,7 @@ use rustix::fs::{
     AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW,
 };
 use rustix::fs::{fchmod, flock, fstat, futimens, linkat, openat, unlinkat};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::folder::Folder;
 use super::record::Record;
@@ -174,13 +174,7 @@ impl Ahead {
         let (tell, gone) = channel();
         let behind = std::thread::Builder::new().name("queue".to_owned());
         let stand = move || {
-            let locked = loop {
-                match flock(&file, FlockOperation::LockShared) {
-                    Err(Errno::INTR) => {}
-                    locked => break locked,
-                }
-            };
-            if locked.is_ok() {
+            if retry_on_intr(|| flock(&file, FlockOperation::LockShared)).is_ok() {
                 let _ = tell.send(());
             }
         };

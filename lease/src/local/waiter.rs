@@ -51,11 +51,12 @@ impl Waiter {
         })
     }
 
-    pub(super) fn step(&mut self, folder: &Folder, gate: &Gate<'_>) -> Result<Step, Trouble> {
+    /// Finds his place; whoever is the first is to try the GPUs.
+    pub(super) fn look(&mut self, folder: &Folder) -> Result<Option<Step>, Trouble> {
         self.place.awake();
         let names = queue::names(folder)?;
         let Some(ours) = names.iter().position(|name| *name == self.place.name) else {
-            return Ok(Step::Ended("cancelled"));
+            return Ok(Some(Step::Ended("cancelled")));
         };
         let mut kept = Kept::default();
         for (before, name) in names[..ours].iter().enumerate().rev() {
@@ -63,17 +64,20 @@ impl Waiter {
             let wish = Record::read(&file).map(|record| Wish::of(&record)).unwrap_or_default();
             if !kept.add(&wish) {
                 self.behind(name, file);
-                return Ok(Step::Waits(before as u64 + 1));
+                return Ok(Some(Step::Waits(before as u64 + 1)));
             }
         }
         if !matches!(&self.stands, Stands::First(head) if head.is_current(folder)) {
             let managed = folder.managed()?;
             if self.want > self.wish.fit(&managed) {
-                return Ok(Step::Ended("refused"));
+                return Ok(Some(Step::Ended("refused")));
             }
             self.stands = Stands::First(Box::new(Head::open(folder, managed, &self.wish)));
         }
-        Ok(self.first(folder, gate, kept))
+        if let Stands::First(head) = &mut self.stands {
+            head.kept = kept;
+        }
+        Ok(None)
     }
 
     fn behind(&mut self, name: &Name, file: File) {
@@ -83,16 +87,15 @@ impl Waiter {
         }
     }
 
-    fn first(&mut self, folder: &Folder, gate: &Gate<'_>, kept: Kept) -> Step {
-        let before = kept.tickets;
-        let Stands::First(head) = &mut self.stands else { return Step::Waits(before) };
-        head.kept = kept;
+    /// Tries the GPUs.
+    pub(super) fn first(&mut self, folder: &Folder, gate: &Gate<'_>) -> Step {
+        let Stands::First(head) = &mut self.stands else { return Step::Waits(0) };
         let mut taken = head.take(folder, self.want);
         // Somebody may have let go before we listened.
         if taken.is_none() && !self.nonblock && head.listen() {
             taken = head.take(folder, self.want);
         }
-        let above = head.token;
+        let (above, before) = (head.token, head.kept.tickets);
         taken.map_or(Step::Waits(before), |taken| self.took(gate, taken, above))
     }
 

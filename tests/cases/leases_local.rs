@@ -1,0 +1,376 @@
+//! The user's command on a pool of this machine's own: what ends with which process, whoever is killed and whoever asks.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Output, Stdio};
+
+use end_to_end::leases::{Folder, Tasks, bailiff, code, end, heir, hold, run, said, states};
+use end_to_end::redis::Redis;
+use end_to_end::tenant::NOBODY;
+use end_to_end::wait::until;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use serde_json::Value;
+
+fn told(pool: &Folder, words: &[&str]) -> Value {
+    serde_json::from_str(&said(&run(pool, words))).unwrap()
+}
+
+fn gpu(pool: &Folder, number: usize) -> Value {
+    told(pool, &["list", "--json"])["gpus"][number].take()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Another user's.
+fn nobodys(pool: &Folder, words: &[&str]) -> Command {
+    let mut command = bailiff(pool, words);
+    command.uid(NOBODY).gid(NOBODY).current_dir("/");
+    command
+}
+
+/// Until so many wait.
+fn queued(pool: &Folder, count: usize) {
+    until("waiters", || (told(pool, &["queue", "--json"]).as_array().unwrap().len() == count).then_some(()));
+}
+
+fn tickets(pool: &Folder) -> usize {
+    fs::read_dir(pool.path().join("queue")).unwrap().count()
+}
+
+/// A task that waits, and writes its name when it is its turn.
+fn waiter(pool: &Folder, name: &str) -> Child {
+    let file = pool.path().with_file_name("order");
+    let script = format!("echo {name} >>{}", file.display());
+    let already = told(pool, &["queue", "--json"]).as_array().unwrap().len();
+    let child = bailiff(pool, &["run", "--", "sh", "-c", &script]).spawn().unwrap();
+    queued(pool, already + 1);
+    child
+}
+
+fn order(pool: &Folder) -> Vec<String> {
+    let text = fs::read_to_string(pool.path().with_file_name("order")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_command_has_its_gpus_as_long_as_it_lasts() {
+    let pool = Folder::of("0-2");
+    let visible = ["run", "-n", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER"];
+    assert_eq!(said(&run(&pool, &visible)).trim(), "0,1 PCI_BUS_ID");
+    for (words, expected) in [
+        (vec!["run", "--", "sh", "-c", "exit 7"], 7),
+        (vec!["run", "--", "sh", "-c", "kill -9 $$"], 137),
+        (vec!["run", "nosuch-program"], 127),
+        (vec!["run", "/etc/passwd"], 126),
+        (vec!["run", "-n", "4", "true"], 64),
+        (vec!["run", "--gpu", "9", "true"], 64),
+        (vec!["run", "--gpu", "1,2", "-n", "3", "true"], 64),
+        (vec!["run", "--priority", "1", "true"], 64),
+        (vec!["run", "--max-time", "50ms", "sleep", "infinity"], 124),
+        (vec!["release", "nobodys"], 4),
+        (vec!["extend", "nobodys", "1h"], 64),
+        (vec!["log"], 64),
+        (vec!["acquire", "--for", "4194305"], 64),
+        (vec!["init", "--gpus", "0"], 64),
+    ] {
+        let output = run(&pool, &words);
+        assert_eq!(code(&output), expected, "{words:?}: {output:?}");
+        assert_eq!(states(&pool), ["idle"; 3], "{words:?}");
+    }
+    assert!(err(&run(&pool, &["log"])).contains("--redis"));
+    let holder = hold(&pool, &["run", "-n", "3"]);
+    assert_eq!(states(&pool), ["leased"; 3]);
+    assert_eq!(code(&run(&pool, &["run", "--nonblock", "true"])), 75);
+    assert_eq!(code(&run(&pool, &["run", "--wait", "100ms", "true"])), 124);
+    assert_eq!(code(&run(&pool, &["init", "--gpus", "0,1", "--force"])), 75, "not under a holder");
+    end(holder, Signal::TERM);
+    assert_eq!(states(&pool), ["idle"; 3]);
+    assert_eq!(tickets(&pool), 0);
+}
+
+#[test]
+fn where_there_is_no_pool_both_ways_out_are_told() {
+    let (folder, redis) = (Folder::new(), Redis::start());
+    for words in [&["run", "true"][..], &["list"], &["reap"], &["release", "a"], &["acquire"]] {
+        let output = run(&folder, words);
+        assert_eq!(code(&output), 69, "{words:?}");
+        assert!(
+            err(&output).contains("bailiff lease init") && err(&output).contains("--redis"),
+            "{output:?}"
+        );
+    }
+    let address = redis.address();
+    said(&run(&folder, &["init", "--gpus", "0", "--redis", &address]));
+    said(&run(&folder, &["init", "--gpus", "0,1"]));
+    let list = |words: &[&str], of: &dyn Fn(&[&str]) -> Command| {
+        let told: Value = serde_json::from_str(&said(&of(words).output().unwrap())).unwrap();
+        told["gpus"].as_array().unwrap().len()
+    };
+    let path = folder.path();
+    let here = ["list", "--json", "--pool-dir", path.to_str().unwrap()];
+    assert_eq!(list(&["list", "--json"], &|words| bailiff(&redis, words)), 1);
+    assert_eq!(list(&here, &|words| bailiff(&redis, words)), 2, "a flag is louder than the environment");
+    assert_eq!(list(&["list", "--json", "--redis", &address], &|words| bailiff(&folder, words)), 1);
+    assert_eq!(code(&run(&folder, &[&here[..], &["--redis", &address]].concat())), 64);
+}
+
+#[test]
+fn waiters_are_served_in_their_order_and_the_dead_are_passed() {
+    let pool = Folder::of("0");
+    let holder = hold(&pool, &["run"]);
+    let mut waiters: Vec<Child> = ["a", "b", "c", "d", "e"].iter().map(|name| waiter(&pool, name)).collect();
+    // The first, and one in the middle.
+    let (third, first) = (waiters.remove(2), waiters.remove(0));
+    end(third, Signal::KILL);
+    end(first, Signal::KILL);
+    end(holder, Signal::KILL);
+    assert_eq!(order(&pool), Vec::<String>::new(), "the command of who was killed has its GPU");
+    let left = u64_of(&gpu(&pool, 0)["lease"]["pid"]);
+    kill_process(Pid::from_raw(i32::try_from(left).unwrap()).unwrap(), Signal::KILL).unwrap();
+    for mut waiter in waiters {
+        assert!(waiter.wait().unwrap().success());
+    }
+    assert_eq!(order(&pool), ["b", "d", "e"]);
+    assert_eq!(states(&pool), ["idle"]);
+    assert_eq!(tickets(&pool), 0);
+}
+
+fn u64_of(value: &Value) -> u64 {
+    value.as_u64().unwrap()
+}
+
+#[test]
+fn several_are_had_together_or_not_at_all() {
+    let pool = Folder::of("0,1");
+    let holder = hold(&pool, &["run"]);
+    let both = bailiff(&pool, &["run", "-n", "2", "--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    queued(&pool, 1);
+    assert_eq!(states(&pool), ["leased", "idle"], "who waits has none");
+    let late = waiter(&pool, "late");
+    assert_eq!(order(&pool), Vec::<String>::new(), "nobody overtakes, though one is idle");
+    end(holder, Signal::TERM);
+    assert_eq!(said(&both.wait_with_output().unwrap()).trim(), "0,1");
+    assert!(late.wait_with_output().unwrap().status.success());
+}
+
+#[test]
+fn who_wants_a_particular_one_holds_up_only_who_wants_it_too() {
+    let pool = Folder::of("0-2");
+    let holder = hold(&pool, &["run", "--gpu", "2"]);
+    let ids = |words: &[&str]| said(&run(&pool, words)).trim().to_owned();
+    let echo = ["--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"];
+    let second =
+        bailiff(&pool, &[&["run", "--gpu", "2"][..], &echo].concat()).stdout(Stdio::piped()).spawn().unwrap();
+    queued(&pool, 1);
+    assert_eq!(ids(&[&["run", "-n", "2"][..], &echo].concat()), "0,1");
+    assert_eq!(ids(&[&["run", "--gpu", "1,2", "-n", "1"][..], &echo].concat()), "1");
+    assert_eq!(code(&run(&pool, &["run", "-n", "3", "--nonblock", "true"])), 75);
+    let third =
+        bailiff(&pool, &[&["run", "-n", "3"][..], &echo].concat()).stdout(Stdio::piped()).spawn().unwrap();
+    queued(&pool, 2);
+    end(holder, Signal::TERM);
+    assert_eq!(said(&second.wait_with_output().unwrap()).trim(), "2");
+    assert_eq!(said(&third.wait_with_output().unwrap()).trim(), "0,1,2");
+}
+
+#[test]
+fn a_runner_that_is_killed_leaves_the_lease_to_its_command() {
+    let pool = Folder::of("0");
+    let runner = hold(&pool, &["run"]);
+    let command = heir(&runner);
+    let name = gpu(&pool, 0)["lease"]["lease"].as_str().unwrap().to_owned();
+    end(runner, Signal::KILL);
+    assert_eq!(said(&run(&pool, &["reap"])).trim(), "0", "there is nothing to reap");
+    let held = gpu(&pool, 0);
+    assert_eq!(
+        (&held["state"], &held["lease"]["lease"]),
+        (&Value::from("leased"), &Value::from(name.as_str()))
+    );
+    assert_eq!(u64_of(&held["lease"]["pid"]), u64::from(command.as_raw_nonzero().get().cast_unsigned()));
+    assert_eq!(held["lease"]["evidence"], "alive");
+    assert_eq!(said(&run(&pool, &["reap", "--dry-run"])), "");
+    assert_eq!(code(&run(&pool, &["release", &name])), 3, "it is not taken from a command that runs");
+    let next = waiter(&pool, "next");
+    kill_process(command, Signal::KILL).unwrap();
+    assert!(next.wait_with_output().unwrap().status.success());
+    assert_eq!(states(&pool), ["idle"], "the kernel frees what the dead held");
+}
+
+#[test]
+fn a_daemon_that_was_started_inside_keeps_the_lease_and_is_told() {
+    let pool = Folder::of("0");
+    let script = "setsid sleep infinity >/dev/null 2>&1 & echo $!";
+    let mut runner =
+        bailiff(&pool, &["run", "--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let daemon = until("the daemon", || {
+        let listed = gpu(&pool, 0)["lease"]["pid"].as_u64()?;
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", runner.id())).ok()?;
+        let daemon: u32 = children.trim().parse().ok()?;
+        (listed != u64::from(daemon) && fs::read(format!("/proc/{daemon}/comm")).ok()? == b"sleep\n")
+            .then_some(daemon)
+    });
+    // Nobody waits for a daemon for ever: whoever tells the runner to go leaves it with the lease.
+    until("the runner to go", || {
+        kill_process(Pid::from_child(&runner), Signal::TERM).ok()?;
+        runner.try_wait().unwrap()
+    });
+    let held = gpu(&pool, 0);
+    assert_eq!((u64_of(&held["lease"]["pid"]), &held["state"]), (daemon.into(), &Value::from("leased")));
+    kill_process(Pid::from_raw(daemon.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    until("it to be free", || (states(&pool) == ["idle"]).then_some(()));
+}
+
+#[test]
+fn acquired_gpus_end_with_whom_they_are_for() {
+    let pool = Folder::of("0");
+    let mut holder = Command::new("sleep").arg("infinity").spawn().unwrap();
+    let told = said(&run(&pool, &["acquire", "--for", &holder.id().to_string()]));
+    assert!(told.contains("export CUDA_VISIBLE_DEVICES=0\n"), "{told}");
+    let held = gpu(&pool, 0);
+    assert_eq!(u64_of(&held["lease"]["pid"]), u64::from(holder.id()));
+    assert_eq!((&held["lease"]["evidence"], &held["lease"]["mode"]), (&"alive".into(), &"acquire".into()));
+    holder.kill().unwrap();
+    until("it to be free", || (states(&pool) == ["idle"]).then_some(()));
+    holder.wait().unwrap();
+    let acquire = |words: &[&str]| {
+        let told = said(&run(&pool, &[&["acquire"][..], words].concat()));
+        told.lines().find_map(|line| line.strip_prefix("export BAILIFF_LEASE_ID=")).unwrap().to_owned()
+    };
+    let us = std::process::id().to_string();
+    let lease = acquire(&["--for", &us]);
+    for _ in 0..2 {
+        said(&run(&pool, &["release", &lease]));
+        assert_eq!(states(&pool), ["idle"]);
+    }
+    acquire(&["--for", &us]);
+    assert_eq!(said(&run(&pool, &["release", "--mine"])).trim(), "1");
+    acquire(&["--for", &us]);
+    said(&run(&pool, &["release", "--gpu", "0"]));
+    acquire(&["--duration", "50ms"]);
+    until("its time to be over", || (states(&pool) == ["idle"]).then_some(()));
+    let lease = acquire(&["--duration", "1h"]);
+    assert_eq!(gpu(&pool, 0)["lease"]["evidence"], "timed");
+    said(&run(&pool, &["release", &lease]));
+    let lease = said(&run(&pool, &["adopt", "--gpu", "0", "--pid", &us])).trim().to_owned();
+    assert_eq!(code(&run(&pool, &["adopt", "--gpu", "0", "--pid", &us])), 75);
+    said(&run(&pool, &["release", &lease]));
+    assert_eq!(states(&pool), ["idle"]);
+}
+
+#[test]
+fn whoever_keeps_a_lease_keeps_nothing_else() {
+    let pool = Folder::of("0");
+    let path = pool.path().with_file_name("lock");
+    let script = format!(
+        "exec 8>{0}; flock 8; exec 9>&1; eval \"$({1} lease acquire --duration 1h)\"; echo $BAILIFF_LEASE_ID >&9",
+        path.display(),
+        end_to_end::programs::bailiff().display()
+    );
+    let (name, place) = end_to_end::leases::Keeps::told(&pool);
+    let output = Command::new("bash").args(["-c", &script]).env(name, place).output().unwrap();
+    assert_eq!(states(&pool), ["leased"], "it outlives the script, whose pipe has ended all the same");
+    assert!(Command::new("flock").args(["-n"]).arg(&path).arg("true").status().unwrap().success());
+    said(&run(&pool, &["release", said(&output).trim()]));
+    assert_eq!(states(&pool), ["idle"]);
+}
+
+#[test]
+fn users_share_a_pool_and_take_nothing_from_one_another() {
+    let pool = Folder::of("0,1");
+    let mut theirs = nobodys(&pool, &["run", "--", "sh", "-c", "echo begun; exec sleep infinity"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("nobody's lease", || (gpu(&pool, 0)["lease"]["user"] == "nobody").then_some(()));
+    let ours = said(&run(&pool, &["acquire", "--for", &std::process::id().to_string(), "--format", "json"]));
+    let ours: Value = serde_json::from_str(&ours).unwrap();
+    let name = ours["lease"].as_str().unwrap();
+    assert_eq!(code(&nobodys(&pool, &["release", name]).output().unwrap()), 3);
+    assert_eq!(code(&nobodys(&pool, &["run", "--nonblock", "true"]).output().unwrap()), 75);
+    let seen: Value =
+        serde_json::from_str(&said(&nobodys(&pool, &["list", "--json"]).output().unwrap())).unwrap();
+    assert_eq!(
+        (&seen["gpus"][0]["lease"]["user"], &seen["gpus"][1]["lease"]["user"]),
+        (&"nobody".into(), &"root".into())
+    );
+    // One of each waits, and neither can send the other away.
+    let root = waiter(&pool, "root");
+    let mut other = nobodys(&pool, &["run", "true"]).spawn().unwrap();
+    queued(&pool, 2);
+    let first = told(&pool, &["queue", "--json"])[0]["lease"].as_str().unwrap().to_owned();
+    assert_eq!(code(&nobodys(&pool, &["release", &first]).output().unwrap()), 3);
+    assert_eq!(told(&pool, &["queue", "--json"])[1]["user"], "nobody");
+    said(&run(&pool, &["release", name]));
+    assert!(root.wait_with_output().unwrap().status.success());
+    assert!(other.wait().unwrap().success());
+    kill_process(Pid::from_child(&theirs), Signal::TERM).unwrap();
+    theirs.wait().unwrap();
+    assert_eq!(states(&pool), ["idle"; 2]);
+    assert_eq!(
+        code(&nobodys(&pool, &["init", "--force", "--gpus", "0"]).output().unwrap()),
+        69,
+        "it is root's"
+    );
+}
+
+#[test]
+fn a_dead_ticket_of_another_user_holds_up_nobody() {
+    let pool = Folder::of("0");
+    let holder = hold(&pool, &["run"]);
+    let mut theirs = bailiff(&pool, &["run", "true"]).spawn().unwrap();
+    queued(&pool, 1);
+    theirs.kill().unwrap();
+    theirs.wait().unwrap();
+    let waiter = nobodys(&pool, &["run", "true"]).spawn().unwrap();
+    until("two tickets, of which one is root's and dead", || (tickets(&pool) == 2).then_some(()));
+    end(holder, Signal::TERM);
+    assert!(waiter.wait_with_output().unwrap().status.success());
+    assert_eq!(tickets(&pool), 1, "it is not nobody's to take away");
+    assert_eq!(states(&pool), ["idle"]);
+    assert_eq!(tickets(&pool), 0, "it is root's");
+}
+
+#[test]
+fn a_hundred_and_fifty_tasks_over_eight_gpus() {
+    let pool = Folder::of("0-7");
+    let done = Tasks::start(&pool, 150).all_end(&[]);
+    assert_eq!(done.len(), 150);
+    assert_eq!(BTreeSet::from_iter(done).len(), 8, "all are used");
+    assert_eq!(states(&pool), ["idle"; 8]);
+    assert_eq!(tickets(&pool), 0);
+}
+
+#[test]
+fn a_hundred_and_fifty_tasks_of_which_some_are_killed() {
+    let pool = Folder::of("0-7");
+    let tasks = Tasks::start(&pool, 150);
+    let mut killed = Vec::new();
+    // Runners that wait, runners with a command, and commands of runners.
+    for (number, task) in tasks.runners().iter().enumerate().filter(|(number, _)| number % 5 == 0) {
+        match command_of(task).filter(|_| number % 2 == 0) {
+            Some(command) => pidfd_send_signal(command, Signal::KILL).unwrap_or_default(),
+            None => kill_process(Pid::from_child(task), Signal::KILL).unwrap(),
+        }
+        killed.push(task.id());
+    }
+    assert!(tasks.all_end(&killed).len() >= 150 - killed.len());
+    until("all to be idle", || (states(&pool) == ["idle"; 8]).then_some(()));
+    assert_eq!(tickets(&pool), 0);
+}
+
+/// The command of a runner, where it has begun. That it is his is looked at again once nobody else can have its pid.
+fn command_of(runner: &Child) -> Option<OwnedFd> {
+    let children = format!("/proc/{0}/task/{0}/children", runner.id());
+    let child = || Pid::from_raw(fs::read_to_string(&children).ok()?.split(' ').next()?.parse().ok()?);
+    let pid = child()?;
+    let command = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    (child() == Some(pid)).then_some(command)
+}
