@@ -6,8 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Stat, Uid};
@@ -21,8 +20,6 @@ use crate::Trouble;
 const LONGEST: usize = 1 << 16;
 /// Whoever is at the gate is out again in less, unless he was stopped there.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Of whoever was stopped there it is not expected again.
-const AGAIN: Duration = Duration::from_millis(10);
 /// Tokens are numbers in JSON, too.
 const HIGHEST: u64 = 1 << 53;
 
@@ -54,8 +51,6 @@ pub(super) struct Folder {
     gpus: OwnedFd,
     pub(super) queue: OwnedFd,
     gate: File,
-    /// Somebody was stopped at the gate, and a thread of ours still stands there.
-    line: Mutex<Option<Receiver<File>>>,
     owner: u32,
 }
 
@@ -76,7 +71,7 @@ impl Folder {
         })?);
         let owner = fstat(&top).map_err(|error| trouble(path, error))?.st_uid;
         check(&gate, owner).map_err(|error| Trouble::file(&path.join("gate"), &error))?;
-        Ok(Self { path: path.to_owned(), top, gpus, queue, gate, line: Mutex::new(None), owner })
+        Ok(Self { path: path.to_owned(), top, gpus, queue, gate, owner })
     }
 
     /// Makes what is missing. A folder that was there says by its own rights whether the pool is everybody's or a
@@ -171,34 +166,17 @@ impl Folder {
         Gate { file: &self.gate, alone: free || own.is_some(), own }
     }
 
-    /// Waits in the kernel's line, in a thread that goes on standing there should we go on without.
+    /// Waits in the kernel's line, in a thread that stays there should we go on without.
     fn at_the_gate(&self) -> Option<File> {
-        let mut line = self.line.lock().ok()?;
-        let (come, patience) = match line.take() {
-            Some(come) => (come, AGAIN),
-            None => (self.stand_in_line()?, PATIENCE),
-        };
-        match come.recv_timeout(patience) {
-            Ok(file) => Some(file),
-            Err(RecvTimeoutError::Timeout) => {
-                *line = Some(come);
-                None
-            }
-            Err(RecvTimeoutError::Disconnected) => None,
-        }
-    }
-
-    fn stand_in_line(&self) -> Option<Receiver<File>> {
         let file = File::from(openat(&self.top, "gate", WRITE, Mode::empty()).ok()?);
-        let (tell, told) = sync_channel(0);
+        let (tell, told) = channel();
         let stand = move || {
             if retry_on_intr(|| flock(&file, FlockOperation::LockExclusive)).is_ok() {
-                // Where nobody waits for it just now it is not kept from others.
-                let _ = tell.try_send(file);
+                let _ = tell.send(file);
             }
         };
         std::thread::Builder::new().name("gate".to_owned()).spawn(stand).ok()?;
-        Some(told)
+        told.recv_timeout(PATIENCE).ok()
     }
 
     pub(super) fn trouble(&self, name: &str, error: Errno) -> Trouble {

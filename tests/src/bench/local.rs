@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,6 @@ use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
-use crate::programs;
 use crate::wait::until;
 
 const GPUS: u32 = 8;
@@ -46,21 +44,6 @@ impl Locks {
     fn files(&self) -> Vec<File> {
         let open = |id| File::options().read(true).write(true).open(self.pool().join(format!("gpu/{id}")));
         (0..GPUS).map(|id| open(id).expect("a GPU has a file")).collect()
-    }
-
-    /// What a command of `bailiff lease` takes, from the start of its process to its end, and what it says.
-    ///
-    /// # Panics
-    /// Where that fails.
-    #[must_use]
-    pub fn command(&self, name: &str, words: &[&str]) -> (Duration, String) {
-        let mut command = Command::new(programs::bailiff());
-        command.args(["lease", name, "--pool-dir"]).arg(self.pool()).args(words);
-        let began = Instant::now();
-        let output = command.output().expect("bailiff runs");
-        let took = began.elapsed();
-        assert!(output.status.success(), "{output:?}");
-        (took, String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// From the close of a file to the lock of whoever heard it.

@@ -61,21 +61,6 @@ fn locks() {
         took.sort_unstable();
         millis(took[took.len() / 2]) * 1e3
     };
-    let pid = std::process::id().to_string();
-    let (mut acquired, mut released, mut run) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..TIMES / 2 {
-        let (took, lease) = locks.command("acquire", &["--for", &pid, "--format", "json"]);
-        acquired.push(took);
-        let lease = lease.split("\"lease\":\"").nth(1).and_then(|rest| rest.split('"').next());
-        released.push(locks.command("release", &[lease.unwrap_or_default()]).0);
-        run.push(locks.command("run", &["true"]).0);
-    }
-    println!(
-        "local acquire {:>6.0} us, release {:.0} us, run true {:.0} us, with process start",
-        median(acquired),
-        median(released),
-        median(run)
-    );
     for waiters in [1, 50] {
         let (mut bare, mut ours) = (Vec::new(), Vec::new());
         while ours.len() < TIMES {
