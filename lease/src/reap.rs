@@ -15,9 +15,14 @@ pub const START: Duration = Duration::from_millis(100);
 
 /// Why somebody else than its holder ends a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// Its holder is dead.
-    Dead,
+pub enum End<'a> {
+    /// Its holder is dead: this one, as it may be handed on to another.
+    Dead {
+        /// His pid.
+        pid: &'a str,
+        /// When he started.
+        start: &'a str,
+    },
     /// It was not renewed in time.
     Late,
     /// A rule wants it, of the lease with this token.
@@ -34,7 +39,7 @@ pub enum End {
 pub enum Ended {
     /// It has ended now.
     Done,
-    /// It was renewed meanwhile.
+    /// It was renewed meanwhile, or handed on.
     Kept,
     /// It has another token by now.
     Lost,
@@ -49,6 +54,15 @@ pub enum Back {
     Freed,
     /// Not as it was when that was found out: `changed`, `held`, `placed`, `unmanaged`.
     Not(String),
+}
+
+impl<'a> End<'a> {
+    /// Whoever is said to hold this lease is dead.
+    #[must_use]
+    pub fn dead(lease: &'a Lease) -> Self {
+        let about = |field| lease.get(field).unwrap_or_default();
+        Self::Dead { pid: about("pid"), start: about("start") }
+    }
 }
 
 impl Back {
@@ -74,13 +88,14 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer; it may be asked again.
-    pub fn end(&mut self, lease: &str, end: End, busy: &[String]) -> Result<Ended, Trouble> {
-        let (why, token, pid) = match end {
-            End::Dead => ("dead", String::new(), 0),
-            End::Late => ("late", String::new(), 0),
-            End::Revoked { token, pid } => ("revoked", token.to_string(), pid),
+    pub fn end(&mut self, lease: &str, end: End<'_>, busy: &[String]) -> Result<Ended, Trouble> {
+        let none = String::new;
+        let (why, token, pid, start) = match end {
+            End::Dead { pid, start } => ("dead", none(), pid.to_owned(), start.to_owned()),
+            End::Late => ("late", none(), none(), none()),
+            End::Revoked { token, pid } => ("revoked", token.to_string(), pid.to_string(), none()),
         };
-        let mut arguments = vec![lease.to_owned(), why.to_owned(), token, pid.to_string()];
+        let mut arguments = vec![lease.to_owned(), why.to_owned(), token, pid, start];
         arguments.extend_from_slice(busy);
         let told: String = self.call(Op::Kill, &arguments)?;
         Ok(match told.as_str() {
@@ -138,7 +153,7 @@ impl Pool {
                 std::thread::park_timeout(START);
             }
             for lease in dead.into_iter().filter(|lease| here.life(lease) == Life::Dead) {
-                freed += usize::from(self.end(&lease.lease, End::Dead, &[])? == Ended::Done);
+                freed += usize::from(self.end(&lease.lease, End::dead(lease), &[])? == Ended::Done);
             }
         }
         for lease in audit.late() {

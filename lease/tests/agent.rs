@@ -21,6 +21,9 @@ use server::Server;
 const PATIENCE: Duration = Duration::from_secs(5);
 const TTL: Duration = Duration::from_mins(1);
 
+/// Whose tickets are made here.
+const DEAD: End<'static> = End::Dead { pid: "4711", start: "" };
+
 fn pool(server: &Server) -> Pool {
     Pool::open(&server.address(), "GPU", PATIENCE).unwrap()
 }
@@ -71,7 +74,7 @@ fn a_gpu_that_somebody_is_on_is_withheld_until_it_is_quiet() {
     pool.ask(&ticket("dead", 2)).unwrap();
     pool.ask(&ticket("next", 1)).unwrap();
     pool.ask(&ticket("last", 1)).unwrap();
-    assert_eq!(pool.end("dead", End::Dead, &["1".to_owned()]), Ok(Ended::Done));
+    assert_eq!(pool.end("dead", DEAD, &["1".to_owned()]), Ok(Ended::Done));
     assert_eq!(pool.touch("next", TTL, None), Ok(held(2, &[0])));
     assert_eq!(pool.touch("last", TTL, None), Ok(Standing::Waiting { before: 0 }));
     let why = quarantine(&mut pool, "1").expect("it is withheld");
@@ -84,11 +87,23 @@ fn a_gpu_that_somebody_is_on_is_withheld_until_it_is_quiet() {
 }
 
 #[test]
+fn who_has_handed_his_lease_on_may_die() {
+    let server = Server::start(&[]);
+    let mut pool = begun(&server, 1);
+    let held = pool.ask(&ticket("a", 1));
+    for (pid, start) in [("4712", ""), ("4711", "7")] {
+        assert_eq!(pool.end("a", End::Dead { pid, start }, &[]), Ok(Ended::Kept), "{pid} {start}");
+    }
+    assert_eq!(pool.touch("a", TTL, None), held);
+    assert_eq!(pool.end("a", DEAD, &[]), Ok(Ended::Done));
+}
+
+#[test]
 fn whoever_took_a_withheld_gpu_keeps_it() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
     pool.ask(&ticket("dead", 1)).unwrap();
-    pool.end("dead", End::Dead, &["0".to_owned()]).unwrap();
+    pool.end("dead", DEAD, &["0".to_owned()]).unwrap();
     let why = quarantine(&mut pool, "0").unwrap();
     // Somebody released what was not his, and somebody took it.
     ask::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "2026-11-21 06:29:57"]);
@@ -104,7 +119,7 @@ fn what_a_foreign_release_had_put_back_is_withheld_too() {
     pool.ask(&ticket("dead", 1)).unwrap();
     ask::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
     ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
-    pool.end("dead", End::Dead, &["0".to_owned()]).unwrap();
+    pool.end("dead", DEAD, &["0".to_owned()]).unwrap();
     assert!(quarantine(&mut pool, "0").is_some());
     assert!(!ask::<bool>(&mut redis, &["EXISTS", "GPU_IDLE"]));
 }

@@ -87,14 +87,14 @@ impl Actor<'_> {
         busy: &[String],
         detail: &str,
     ) -> std::result::Result<(), Trouble> {
-        let end = if act == Act::ReapLate { End::Late } else { End::Dead };
+        let end = if act == Act::ReapLate { End::Late } else { End::dead(lease) };
         let gpus: Vec<&str> = lease.gpus().collect();
         let withheld = busy.iter().any(|id| gpus.contains(&id.as_str()));
         self.record((act, &of_lease(lease)), detail, |pool| {
             Ok(match pool.end(&lease.lease, end, busy)? {
                 Ended::Done if withheld => (Result::Withheld, format!("somebody is on {}", busy.join(", "))),
                 Ended::Done => (Result::Freed, String::new()),
-                Ended::Kept => (Result::Changed, "it was renewed meanwhile".to_owned()),
+                Ended::Kept => (Result::Changed, "it was renewed or handed on meanwhile".to_owned()),
                 Ended::Lost => (Result::Changed, "it is another one by now".to_owned()),
                 Ended::Already(how) => (Result::Changed, format!("it had ended: {how}")),
             })

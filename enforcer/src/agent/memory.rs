@@ -88,12 +88,13 @@ impl Memory {
     }
 }
 
-/// It is managed, and neither in a list, nor withheld, nor anybody's.
+/// It is managed, and neither in a list nor anybody's, nor withheld; or for a record alone that is there no more.
 pub(super) fn is_nowhere(gpu: &Gpu) -> bool {
+    let over = |why: &str| why.starts_with("legacy_record:") || why.starts_with("wrong_type:");
     gpu.idle + gpu.pot + gpu.bar == 0
         && gpu.owner.is_none()
-        && gpu.quarantine.is_none()
         && gpu.record.is_none()
+        && gpu.quarantine.as_deref().is_none_or(over)
 }
 
 #[cfg(test)]
@@ -152,8 +153,13 @@ mod tests {
             assert_eq!(memory.nowhere("0"), Some(at(3)));
             memory.look(at(5), &pool(&place));
             assert_eq!(memory.nowhere("0"), None, "{place}");
+            memory.look(
+                at(5),
+                &pool(&json!({"id": "0", "idle": 0, "pot": 0, "bar": 0, "quarantine": "legacy_record:1"})),
+            );
+            assert_eq!(memory.nowhere("0"), Some(at(0)), "its record is there no more");
             memory.look(at(6), &nowhere);
-            assert_eq!(memory.nowhere("0"), Some(at(0)));
+            assert_eq!(memory.nowhere("0"), Some(at(1)));
         }
         let mut memory = Memory::default();
         memory.look(at(1), &nowhere);

@@ -35,6 +35,7 @@ const DEEDS: [Column; 8] = [
     ("released", "n"),
     ("", "dim"),
 ];
+const LEASES: [Column; 3] = [("GPU", ""), ("taken for", ""), ("", "dim")];
 const BUDGETS: [Column; 3] = [("budget", ""), ("of", ""), ("used", "n")];
 
 /// The page.
@@ -52,6 +53,7 @@ pub(super) fn page(status: &Status, now: Now) -> String {
     flags(&status.flags, now, &mut html);
     deeds(&status.deeds, now, &mut html);
     budgets(status, &mut html);
+    leases(status, &mut html);
     html.end()
 }
 
@@ -197,6 +199,23 @@ fn budgets(status: &Status, html: &mut Html) {
             &BUDGETS,
             &[budget.scope.name().to_owned(), of, format!("{} of {}", budget.used, budget.limit)],
         );
+    }
+    html.end_table();
+}
+
+/// GPUs that clients of GPU.py have, or that are nowhere.
+fn leases(status: &Status, html: &mut Html) {
+    let Some(leases) = &status.leases else { return };
+    if let Some(trouble) = &leases.trouble {
+        warn(&format!("Leases are not looked after: {trouble}"), html);
+    }
+    if leases.judged.is_empty() {
+        return;
+    }
+    html.table("GPUs taken by GPU.py, or lost", &LEASES);
+    for judged in &leases.judged {
+        let taken_for = if judged.judgement == "keep" { "held" } else { &judged.judgement };
+        html.row(&LEASES, &[judged.gpu.clone(), taken_for.to_owned(), judged.why.clone()]);
     }
     html.end_table();
 }

@@ -247,7 +247,7 @@ impl Walk {
         match self.dead.pop_front() {
             Some(Dead::Lease(lease)) => {
                 let busy: Vec<String> = self.world.orphans.iter().cloned().collect();
-                let mut about = vec![lease.as_str(), "dead", "", "0"];
+                let mut about = vec![lease.as_str(), "dead", "", "", ""];
                 about.extend(busy.iter().map(String::as_str));
                 self.agent.ask(&call(Op::Kill, &about));
             }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::guard::Protect;
+use crate::policy::{Leases, Server};
 use crate::verdict::Outcome;
 
 const LONG: Duration = Duration::from_secs(40);
@@ -158,6 +159,27 @@ fn what_has_no_processes_is_not_signalled() {
         assert!(holder.lives());
     }
     let holder = sleeper(&home);
-    let report = home.hand().act(deed(of_process(&holder), Action::ReleaseLease), &mut Machine::default());
-    assert_eq!((report.outcome, report.detail.as_str()), (Outcome::Refused, "there is no source of leases"));
+    let release = |subject: Subject| {
+        let report = home.hand().act(deed(subject, Action::ReleaseLease), &mut Machine::default());
+        assert_eq!(report.outcome, Outcome::Refused);
+        report.detail
+    };
+    assert_eq!(release(of_process(&holder)), "it is no lease");
+    for name in ["lease:a", "lease:a#", "lease:a#b", "gpu:a#1"] {
+        assert_eq!(release(subject(Kind::Lease, name, &[])), "it is no lease", "{name}");
+    }
+    let nowhere = release(subject(Kind::Lease, "lease:a#1", &[]));
+    assert_eq!(nowhere, "the policy does not say where leases are (`leases`)");
+    let mut deed = deed(subject(Kind::Lease, "lease:a#1", &[]), Action::ReleaseLease);
+    deed.leases = Some(Arc::new(Leases {
+        redis: Server::Url("redis+unix:///nowhere.sock".to_owned()),
+        prefix: "GPU".to_owned(),
+        reap: true,
+        legacy_idle_grace: None,
+        lost_after: LONG,
+    }));
+    let report = home.hand().act(deed, &mut Machine::default());
+    assert_eq!(report.outcome, Outcome::Refused, "{}", report.detail);
+    assert!(report.detail.contains("does not answer"), "{}", report.detail);
+    assert_eq!(home.results().iter().filter(|result| *result == "begun").count(), 0, "nothing was begun");
 }
