@@ -39,8 +39,9 @@ bench: ## speed and size, beside nvitop-exporter, all-smi and bare Redis
 	@cargo run --quiet --release --package bailiff-exporter --example page_cost
 	@cargo run --quiet --release --package bailiff-enforcer --example tick_cost
 
-soak: ## half an hour: many more walks and histories, and faults put into the engine to see that the oracle finds each
+soak: ## an hour: many more walks and histories, servers that are killed again and again, and faults put into the engine to see that the oracle finds each
 	@$(SETUP) compiler redis
 	BAILIFF_STEPS=40000 cargo test --package bailiff-lease --test walks -- --nocapture
+	BAILIFF_KILLS=25 cargo test --package bailiff-lease --test faults -- --include-ignored --nocapture
 	BAILIFF_TRACES=200000 cargo test --package bailiff-enforcer --test oracle -- histories
 	cargo test --package bailiff-enforcer --test mutants -- --ignored --nocapture

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use bailiff_lease::{End, Pool};
 use end_to_end::leases::{bailiff, code, end, heir, hold, pool, run, said, states};
 use end_to_end::programs;
 use end_to_end::redis::Redis;
@@ -263,4 +264,48 @@ fn a_redis_that_is_silent_is_given_up() {
         said(&run(&redis, &["reap"]));
         (states(&redis) == ["idle"]).then_some(())
     });
+}
+
+#[test]
+fn whoever_slept_through_his_grant_does_not_begin() {
+    let redis = pool("0");
+    let mut leases = Pool::open(&redis.address(), "GPU", Duration::from_secs(5)).unwrap();
+    let holder = hold(&redis, &["run"]);
+    let waiter = bailiff(&redis, &["run", "--", "sh", "-c", "echo had"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("it to stand in the line", || {
+        let told = Command::new("redis-cli").arg("-s").arg(redis.socket()).args(["INFO", "clients"]).output();
+        said(&told.unwrap()).contains("blocked_clients:2").then_some(())
+    });
+    let theirs = leases.audit().unwrap().queue.remove(0);
+    kill_process(Pid::from_child(&waiter), Signal::STOP).unwrap();
+    end(holder, Signal::TERM);
+    until("it to be granted", || {
+        let audit = leases.audit().unwrap();
+        audit.leases.iter().any(|lease| lease.lease == theirs && lease.state == "held").then_some(())
+    });
+    // Nothing was heard of it, and somebody on another machine took it for lost.
+    leases.end(&theirs, End::Dead, &[]).unwrap();
+    let next = hold(&redis, &["run", "--nonblock"]);
+    kill_process(Pid::from_child(&waiter), Signal::CONT).unwrap();
+    let output = waiter.wait_with_output().unwrap();
+    assert_eq!((code(&output), output.stdout.len()), (3, 0), "{output:?}");
+    assert!(err(&output).contains("has ended"), "{output:?}");
+    end(next, Signal::TERM);
+    assert_eq!(states(&redis), ["idle"]);
+}
+
+#[test]
+fn a_signal_ends_a_wait_though_redis_is_gone() {
+    let mut redis = pool("0");
+    let holder = hold(&redis, &["run"]);
+    let mut waiter = bailiff(&redis, &["run", "true"]).stderr(Stdio::null()).spawn().unwrap();
+    until("it to wait", || (told(&redis, &["queue", "--json"]).as_array().unwrap().len() == 1).then_some(()));
+    redis.kill();
+    kill_process(Pid::from_child(&waiter), Signal::TERM).unwrap();
+    assert_eq!(waiter.wait().unwrap().code(), Some(128 + Signal::TERM.as_raw()));
+    end(holder, Signal::TERM);
 }

@@ -1,6 +1,7 @@
 //! A Redis of a test's own, on a socket of its own.
 
 use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -71,6 +72,28 @@ impl Redis {
         let done = act();
         kill_process(pid, Signal::CONT).expect("our own child can be signalled");
         done
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it answers to a command whose answer is a text.
+    ///
+    /// # Panics
+    /// Where it does not answer, or not so.
+    #[must_use]
+    pub fn ask(&self, command: &str) -> String {
+        let mut stream = BufReader::new(UnixStream::connect(self.socket()).expect("Redis listens"));
+        stream.get_mut().write_all(format!("{command}\r\n").as_bytes()).expect("Redis reads");
+        let mut length = String::new();
+        stream.read_line(&mut length).expect("Redis answers");
+        let length = length.trim().strip_prefix('$').and_then(|length| length.parse().ok());
+        let mut text = vec![0; length.unwrap_or_else(|| panic!("{command}: no text"))];
+        stream.read_exact(&mut text).expect("Redis answers");
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     /// Its socket.

@@ -1,5 +1,6 @@
 //! What the benchmark is made of: a load of real processes, the programs that are measured, what they use.
 
+pub mod crowd;
 pub mod enforcer;
 pub mod leases;
 pub mod load;

@@ -1,0 +1,107 @@
+//! A crowd that waits for one GPU: what it costs Redis that they wait, and that the GPU goes through all their hands.
+
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use bailiff_lease::holder::Here;
+use bailiff_lease::{Init, Leases, Pool, Standing, Ticket};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use super::usage::Usage;
+use crate::redis::Redis;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const TTL: Duration = Duration::from_mins(1);
+/// Twice as long as until a ticket is renewed.
+const WATCHED: Duration = Duration::from_secs(20);
+
+/// What was seen of it.
+#[derive(Debug)]
+pub struct Crowd {
+    /// Redis' memory for one who waits, in bytes.
+    pub bytes_each: u32,
+    /// Redis' CPU while all wait, of one core.
+    pub idle: f64,
+    /// From one to the next, on the average.
+    pub hand_off: Duration,
+    /// Redis' CPU for that.
+    pub cpu_each: Duration,
+    /// Who was served before his turn.
+    pub out_of_order: usize,
+}
+
+/// Lets so many wait, and then serves them.
+///
+/// # Panics
+/// Where Redis does not answer.
+#[must_use]
+pub fn crowd(count: usize) -> Crowd {
+    raise_limit();
+    let redis = Redis::start();
+    let mut pool = open(&redis);
+    assert_eq!(pool.init(&[(0, None)], 0, false), Ok(Init::Done(1)));
+    let holder = ticket(count);
+    assert!(matches!(pool.ask(&holder), Ok(Standing::Held(_))), "it is idle");
+    let before = memory(&redis);
+    std::thread::scope(|scope| {
+        let (tell, told) = channel();
+        for number in 0..count {
+            let (redis, tell) = (&redis, tell.clone());
+            let (waits, waiting) = channel();
+            scope.spawn(move || wait(redis, number, &waits, &tell));
+            waiting.recv().expect("it waits");
+        }
+        drop(tell);
+        let each = u32::try_from(count).expect("a crowd");
+        let bytes_each = u32::try_from(memory(&redis) - before).expect("little memory") / each;
+        let cpu = Usage::of(&[redis.pid()]).cpu;
+        std::thread::park_timeout(WATCHED);
+        let idle = (Usage::of(&[redis.pid()]).cpu - cpu).as_secs_f64() / WATCHED.as_secs_f64();
+        let (began, cpu) = (Instant::now(), Usage::of(&[redis.pid()]).cpu);
+        pool.release(&holder.lease, None, (0, 1)).expect("Redis answers");
+        let served: Vec<usize> = told.iter().collect();
+        Crowd {
+            bytes_each,
+            idle,
+            hand_off: began.elapsed() / each,
+            cpu_each: (Usage::of(&[redis.pid()]).cpu - cpu) / each,
+            out_of_order: served.iter().enumerate().filter(|(turn, number)| turn != *number).count(),
+        }
+    })
+}
+
+/// One who waits, has it for a moment, and gives it back.
+fn wait(redis: &Redis, number: usize, waits: &Sender<()>, tell: &Sender<usize>) {
+    let (mut pool, ticket, here) = (open(redis), ticket(number), Here::look());
+    let told = |_| {
+        let _ = waits.send(());
+    };
+    let standing = pool.wait(&ticket, (&here, None), told).expect("Redis answers");
+    let Standing::Held(grant) = standing else { panic!("{standing:?}") };
+    pool.renew(&ticket, &grant, TTL).expect("Redis answers");
+    tell.send(number).expect("somebody counts");
+    pool.release(&ticket.lease, Some(grant.token), (0, 1)).expect("Redis answers");
+}
+
+fn open(redis: &Redis) -> Pool {
+    Pool::open(&redis.address(), "GPU", PATIENCE).expect("Redis listens")
+}
+
+fn ticket(number: usize) -> Ticket {
+    let mut about = Here::look().holder(std::process::id());
+    about.push(("legacy_pid", "0".to_owned()));
+    Ticket { lease: format!("{number:032x}"), want: 1, priority: 0, ttl: TTL, nonblock: false, about }
+}
+
+fn memory(redis: &Redis) -> u64 {
+    let told = redis.ask("INFO memory");
+    let used = told.lines().find_map(|line| line.strip_prefix("used_memory:"));
+    used.and_then(|bytes| bytes.trim().parse().ok()).expect("Redis tells its memory")
+}
+
+/// Two descriptors for each who waits.
+fn raise_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
+}
