@@ -16,7 +16,7 @@ pub const START: Duration = Duration::from_millis(100);
 /// Why somebody else than its holder ends a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End<'a> {
-    /// Its holder is dead: this one, as it may be handed on to another.
+    /// Its holder is dead: this one, as it may be handed on to another; whoever it is, where no pid is given.
     Dead {
         /// His pid.
         pid: &'a str,

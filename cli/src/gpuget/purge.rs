@@ -1,6 +1,6 @@
 //! `--redis-purge`: frees what those held who are certainly dead.
 
-use bailiff_lease::audit::{Audit, Gpu, Record};
+use bailiff_lease::audit::{Audit, Gpu, Lease, Record};
 use bailiff_lease::holder::{Here, Life};
 use bailiff_lease::{End, Pool};
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ const INITIAL: &str = "4026531836";
 /// Whose death is certain.
 enum Dead<'a> {
     /// The holder of a lease of ours that plays by GPU.py's rules, and all who may have the GPU after him.
-    Lease(&'a str),
+    Lease(&'a Lease),
     /// The process of a record of GPU.py's.
     Record(&'a Record),
 }
@@ -34,7 +34,7 @@ pub(super) fn purge(pool: &mut Pool, place: &Place, environment: &Environment) -
             continue;
         }
         match dead {
-            Dead::Lease(lease) => drop(pool.end(lease, End::Dead, &[])?),
+            Dead::Lease(lease) => drop(pool.end(&lease.lease, End::dead(lease), &[])?),
             Dead::Record(record) if here.pidns != INITIAL || !place.is_near() => warn(&format!(
                 "GPU {}: there is no process {} here, but it may be one of another host or container; not freed",
                 gpu.id, record.pid
@@ -51,7 +51,7 @@ fn dead<'a>(gpu: &'a Gpu, audit: &'a Audit, here: &Here) -> Option<Dead<'a>> {
     if let Some(owner) = &gpu.owner {
         let lease = audit.leases.iter().find(|lease| lease.lease == *owner)?;
         let dead = lease.get("mode") == Some("compat") && here.chained(lease) == Life::Dead;
-        return dead.then_some(Dead::Lease(owner));
+        return dead.then_some(Dead::Lease(lease));
     }
     let record = gpu.record.as_ref().filter(|record| record.lease.is_none())?;
     (gpu.idle + gpu.pot + gpu.bar == 0 && is_gone(&record.pid)).then_some(Dead::Record(record))

@@ -28,9 +28,9 @@ pub(crate) fn acquire(flags: &flags::Acquire) -> Result<ExitCode, Failure> {
     let grant = obtain(&mut *pool, &flags.ask, &ticket, |_| {})?;
     let lease = (&ticket, &grant);
     let mut keeper = hand_on(&mut *pool, lease, (ttl, flags.duration), whose)?;
-    // Whoever reads it knows the lease; where nobody can, it is given back.
-    let printed =
-        text(&mut *pool, lease, flags.format).and_then(|text| Ok(writeln!(std::io::stdout(), "{text}")?));
+    // Whoever reads it, or its first line, knows the lease; where nobody can, it is given back. So all of it goes at once.
+    let printed = text(&mut *pool, lease, flags.format)
+        .and_then(|text| Ok(std::io::stdout().write_all(format!("{text}\n").as_bytes())?));
     if printed.is_err() {
         keeper.as_mut().map(Child::kill).transpose()?;
         pool.release(&ticket.lease, Some(grant.token), (offset(), std::process::id()))?;

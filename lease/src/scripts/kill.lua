@@ -1,7 +1,7 @@
 -- lease, why, token, pid, start, then the GPUs that somebody is seen on, which are withheld until he has left. The holder,
--- or whoever waited, is known to be `dead`, if it is still the one of this pid and start; or is `late`, which is looked at
--- again here, since he may have spoken meanwhile; or a rule of the node's has the lease `revoked`, by the process `pid` and
--- with the token that was judged. `was STATE` where it had ended before.
+-- or whoever waited, is known to be `dead`: the one of this pid and start, where they are given. Or he is `late`, which is
+-- looked at again here, since he may have spoken meanwhile; or a rule of the node's has the lease `revoked`, by the process
+-- `pid` and with the token that was judged. `was STATE` where it had ended before.
 local lease, why, token, pid, start = ARGV[1], ARGV[2], ARGV[3] or '', ARGV[4] or '', ARGV[5] or ''
 local about = call('HMGET', lease_key(lease), 'state', 'offset', 'pid', 'tok', 'start')
 if not about[1] then return 'unknown' end

@@ -5,12 +5,14 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Grant, Init, Leases, Pool, Released, Standing, Ticket, Trouble};
+use bailiff_lease::{End, Grant, Init, Leases, Pool, Released, Standing, Ticket, Trouble};
 
 /// How long anything may take on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_mins(1);
 /// No answer takes longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// Whoever holds it is dead.
+pub(crate) const NOBODY: End<'static> = End::Dead { pid: "", start: "" };
 /// A lease.
 pub(crate) const TTL: Duration = Duration::from_mins(1);
 

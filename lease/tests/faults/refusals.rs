@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{End, Leases, Pool, Released, Standing, Trouble};
+use bailiff_lease::{Leases, Pool, Released, Standing, Trouble};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::people::{
-    PATIENCE, TTL, Truth, acquire, assert_all_idle, begin, insist, open, release, renew, tell, ticket, until,
+    NOBODY, PATIENCE, TTL, Truth, acquire, assert_all_idle, begin, insist, open, release, renew, tell,
+    ticket, until,
 };
 use crate::server::Server;
 
@@ -168,7 +169,7 @@ fn what_is_not_allowed_is_told_and_ends_the_wait() {
     });
     release(&mut pool, &ticket("holder", 1), &grant);
     // What he had asked for before he lost his rights goes to the next, as that of everybody who has ended.
-    pool.end("waiter", End::Dead, &[]).unwrap();
+    pool.end("waiter", NOBODY, &[]).unwrap();
     assert_all_idle(&mut pool);
 }
 
@@ -195,7 +196,7 @@ fn a_key_of_another_type_is_named_and_nothing_is_begun() {
             pool.ask(&ticket("another", 1)).err(),
             pool.renew(&holder, &grant, TTL).err(),
             pool.release("holder", None, (0, 1)).err(),
-            pool.end("holder", End::Dead, &[]).err(),
+            pool.end("holder", NOBODY, &[]).err(),
             pool.audit().err(),
         ];
         for told in told {

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{End, Grant, Pool, Standing, Ticket};
+use bailiff_lease::{Grant, Pool, Standing, Ticket};
 
 use crate::people::{
-    TTL, Truth, acquire, assert_all_idle, begin, insist, open, release, renew, tell, ticket, until,
+    NOBODY, TTL, Truth, acquire, assert_all_idle, begin, insist, open, release, renew, tell, ticket, until,
 };
 use crate::server::Server;
 
@@ -65,7 +65,7 @@ fn whoever_held_when_it_ended_holds_again() {
     assert!(matches!(pool.ask(&hurried), Ok(Standing::Waiting { .. })));
     // By what the server knows, those who had ended still hold; they are seen to be dead.
     for lease in ["over", "other"] {
-        pool.end(lease, End::Dead, &[]).unwrap();
+        pool.end(lease, NOBODY, &[]).unwrap();
         waits(&mut pool, "hurried");
     }
     for (ticket, grant) in holders.iter().chain(&holders) {

@@ -85,7 +85,7 @@ fn settle(storm: &Storm) {
     for lease in pool.audit().unwrap().leases {
         assert!(storm.truth.has_ended(&lease.lease), "{lease:?} is nobody's");
         println!("forgotten: {}", lease.lease);
-        pool.end(&lease.lease, End::Dead, &[]).unwrap();
+        pool.end(&lease.lease, End::dead(&lease), &[]).unwrap();
     }
     until("the barrier to be over", || insist("an audit", || pool.audit()).barrier.is_none().then_some(()));
     assert_all_idle(&mut pool);
