@@ -99,6 +99,18 @@ fn who_has_handed_his_lease_on_may_die() {
 }
 
 #[test]
+fn a_gpu_that_is_asked_back_is_withheld_no_more() {
+    let server = Server::start(&[]);
+    let mut pool = begun(&server, 1);
+    pool.ask(&ticket("dead", 1)).unwrap();
+    pool.end("dead", DEAD, &["0".to_owned()]).unwrap();
+    // So a server of an older state has it; it had been cleared since, and was given to another.
+    let grant = Grant { token: 9, gpus: vec![0] };
+    assert_eq!(pool.reclaim(&ticket("later", 1), &grant, TTL), Ok(Standing::Held(grant)));
+    assert_eq!(quarantine(&mut pool, "0"), None);
+}
+
+#[test]
 fn whoever_took_a_withheld_gpu_keeps_it() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (begun(&server, 1), raw(&server));

@@ -31,6 +31,7 @@ call('HSETNX', lease_key(lease), 'granted', now)
 if tonumber(call('HGET', META, 'tok') or '0') < token then call('HSET', META, 'tok', token) end
 for id in each(gpus) do
   for _, list in ipairs({ IDLE, POT, BAR }) do call('LREM', list, 0, id) end
+  call('HDEL', QUAR, id)
   call('HSET', OWN, id, lease)
   record(lease, id, token)
 end
