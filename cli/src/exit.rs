@@ -1,5 +1,6 @@
 //! Why a command ends, and its exit code.
 
+use std::fmt;
 use std::process::ExitCode;
 
 use bailiff_lease::Trouble;
@@ -9,6 +10,12 @@ use bailiff_lease::Trouble;
 pub(crate) struct Failure {
     code: u8,
     why: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.why)
+    }
 }
 
 impl Failure {
@@ -60,7 +67,7 @@ impl Failure {
 
     pub(crate) fn tell(self) -> ExitCode {
         if !self.why.is_empty() {
-            eprintln!("bailiff: {}", self.why);
+            eprintln!("bailiff: {self}");
         }
         self.code.into()
     }

@@ -80,11 +80,17 @@ async fn waited(
     tokio::select! {
         Some(obtained) = told.recv() => obtained,
         number = signals.any() => {
-            match open(&ask.pool)?.release(&ticket.lease, None, (offset(), std::process::id())) {
-                // It was granted just now, to this process, and is free with its end.
-                Ok(_) | Err(Trouble::Kept(_)) => Err(Failure::signalled(number)),
-                Err(trouble) => Err(trouble.into()),
+            let withdrawn = open(&ask.pool).and_then(|mut pool| {
+                match pool.release(&ticket.lease, None, (offset(), std::process::id())) {
+                    // It was granted just now, to this process, and is free with its end.
+                    Ok(_) | Err(Trouble::Kept(_)) => Ok(()),
+                    Err(trouble) => Err(trouble.into()),
+                }
+            });
+            if let Err(failure) = withdrawn {
+                eprintln!("bailiff: the place in the line ends once Redis answers: {failure}");
             }
+            Err(Failure::signalled(number))
         }
     }
 }

@@ -56,7 +56,7 @@ pub fn crowd(count: usize) -> Crowd {
         let bytes_each = u32::try_from(memory(&redis) - before).expect("little memory") / each;
         let cpu = Usage::of(&[redis.pid()]).cpu;
         std::thread::park_timeout(WATCHED);
-        let idle = (Usage::of(&[redis.pid()]).cpu - cpu).as_secs_f64() / WATCHED.as_secs_f64();
+        let idle = Usage::of(&[redis.pid()]).cpu.saturating_sub(cpu).as_secs_f64() / WATCHED.as_secs_f64();
         let (began, cpu) = (Instant::now(), Usage::of(&[redis.pid()]).cpu);
         pool.release(&holder.lease, None, (0, 1)).expect("Redis answers");
         let served: Vec<usize> = told.iter().collect();
@@ -64,7 +64,7 @@ pub fn crowd(count: usize) -> Crowd {
             bytes_each,
             idle,
             hand_off: began.elapsed() / each,
-            cpu_each: (Usage::of(&[redis.pid()]).cpu - cpu) / each,
+            cpu_each: Usage::of(&[redis.pid()]).cpu.saturating_sub(cpu) / each,
             out_of_order: served.iter().enumerate().filter(|(turn, number)| turn != *number).count(),
         }
     })
