@@ -480,6 +480,8 @@ fn the_short_way_of_a_slot_does_what_the_long_one_does() {
         let mut words = vec!["EVAL", Op::Assign.text(), "1", "GPU"];
         words.extend(arguments);
         let how: String = ask(&mut redis, &words);
+        // The logs tell of it no later than now.
+        assert!(matches!(pool.touch("next", TTL, None), Ok(Standing::Held(_))));
         // How long each had waited differs by itself.
         for wait in ["waited", "wait:10", "wait:100", "wait:1000"] {
             ask::<u64>(&mut redis, &["HDEL", "GPU_V2:COUNTS", wait]);

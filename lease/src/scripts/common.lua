@@ -3,6 +3,17 @@
 -- What a node's agent knows: who of GPU.py's clients took an id, and until when an agent of which host is there.
 local SEEN, AGENTS = ours .. 'SEEN', ours .. 'AGENTS'
 
+-- What has happened so far, counted: events, and how long those who were granted something had waited.
+local COUNTS = ours .. 'COUNTS'
+local MOST_EVENTS = 10000
+-- Waits are counted up to each of these.
+local WAITS = { 10, 100, 1000, 10000, 60000, 600000, 3600000, 21600000, 86400000 }
+
+-- How long a record is kept after its end, so that a late retry is answered.
+local REMEMBERED = 3600000
+-- A lease that nobody renews: a hundred years.
+local FOR_EVER = 3155760000000
+
 -- A script is not undone where it fails in the middle: what could make it fail is looked at before anything is written.
 local function wrong_key()
   local kinds = {
@@ -20,6 +31,48 @@ end
 
 local function each(ids)
   return string.gmatch(ids or '', '[^,]+')
+end
+
+-- A line of GPU.py's log.
+local function event(offset, text)
+  local length = call('LPUSH', EVENTS, clock(offset) .. ': ' .. text)
+  if length > MOST_EVENTS then call('LTRIM', EVENTS, 0, MOST_EVENTS - 1) end
+end
+
+-- Nothing depends on it, so nothing fails with it.
+local function count(what, by)
+  redis.pcall('HINCRBY', COUNTS, what, by)
+end
+
+local function count_wait(waited)
+  local bound = 'longer'
+  for place = #WAITS, 1, -1 do
+    if waited <= WAITS[place] then bound = WAITS[place] end
+  end
+  count('wait:' .. bound, 1)
+  count('waited', math.max(waited, 0))
+end
+
+-- An entry of ours.
+local function note(what, ...)
+  count('event:' .. what, 1)
+  call('XADD', LOG, 'MAXLEN', '~', MOST_EVENTS, '*', 'event', what, ...)
+end
+
+-- Logs and counts that a lease was granted.
+local function tell_grant(lease)
+  local about = call('HMGET', lease_key(lease), 'gpus', 'tok', 'offset', 'pid', 'asked', 'granted')
+  for id in each(about[1]) do
+    event(about[3], 'GPU ' .. id .. ' acquired by PID ' .. (about[4] or '0') .. '.')
+  end
+  note('grant', 'lease', lease, 'tok', about[2], 'gpus', about[1])
+  local asked, granted = tonumber(about[5] or ''), tonumber(about[6] or '')
+  if asked and granted then count_wait(granted - asked) end
+end
+
+-- The same, where nobody has yet, since a slot gave it.
+local function tell_late(lease)
+  if call('HDEL', lease_key(lease), 'untold') == 1 then tell_grant(lease) end
 end
 
 local function set_of(list)
@@ -82,6 +135,7 @@ end
 -- somebody is seen on.
 local function finish(lease, how, offset, line, busy)
   busy = busy or {}
+  tell_late(lease)
   local about = call('HMGET', lease_key(lease), 'state', 'gpus', 'legacy_pid')
   if about[1] == 'held' then
     for id in each(about[2]) do
@@ -282,6 +336,7 @@ local function assign(pull)
       end
       call('DEL', wake_key(ticket.lease))
       grant(ticket.lease, theirs, told(ticket.lease, call))
+      tell_grant(ticket.lease)
     else
       for _, id in ipairs(theirs) do call('LPUSH', POT, id) end
     end

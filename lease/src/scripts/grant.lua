@@ -8,18 +8,6 @@ local ours = prefix .. '_V2:'
 local IDLE, MANAGED, EVENTS = prefix .. '_IDLE', prefix .. '_MANAGED', prefix .. '_EVENTS'
 local META, QUEUE, OWN, EXPIRY = ours .. 'META', ours .. 'Q', ours .. 'OWN', ours .. 'EXP'
 local POT, BAR, QUAR, LOG, UUIDS = ours .. 'POT', ours .. 'BAR', ours .. 'QUAR', ours .. 'LOG', ours .. 'UUID'
--- What has happened so far, counted: events, and how long those who were granted something had waited.
-local COUNTS = ours .. 'COUNTS'
-
-local MOST_EVENTS = 10000
--- How long a record is kept after its end, so that a late retry is answered.
-local REMEMBERED = 3600000
--- A wake-up that nobody took.
-local WAKE_KEPT = 60000
--- A lease that nobody renews: a hundred years.
-local FOR_EVER = 3155760000000
--- Waits are counted up to each of these.
-local WAITS = { 10, 100, 1000, 10000, 60000, 600000, 3600000, 21600000, 86400000 }
 
 local call = redis.call
 local time = call('TIME')
@@ -47,36 +35,10 @@ local function clock(offset)
     math.floor(rest % 3600 / 60), rest % 60)
 end
 
--- A line of GPU.py's log.
-local function event(offset, text)
-  local length = call('LPUSH', EVENTS, clock(offset) .. ': ' .. text)
-  if length > MOST_EVENTS then call('LTRIM', EVENTS, 0, MOST_EVENTS - 1) end
-end
-
--- Nothing depends on it, so nothing fails with it.
-local function count(what, by)
-  redis.pcall('HINCRBY', COUNTS, what, by)
-end
-
-local function count_wait(waited)
-  local bound = 'longer'
-  for place = #WAITS, 1, -1 do
-    if waited <= WAITS[place] then bound = WAITS[place] end
-  end
-  count('wait:' .. bound, 1)
-  count('waited', math.max(waited, 0))
-end
-
--- An entry of ours.
-local function note(what, ...)
-  count('event:' .. what, 1)
-  call('XADD', LOG, 'MAXLEN', '~', MOST_EVENTS, '*', 'event', what, ...)
-end
-
 -- What is known of a ticket or a lease: its state, what it asks for, and what records tell of its holder.
 local function told(lease, by)
   return by('HMGET', lease_key(lease), 'state', 'want', 'among', 'ack_ms', 'legacy_pid', 'offset', 'pid', 'host', 'boot',
-    'pidns', 'start', 'uid', 'user', 'cmd', 'mode', 'job', 'asked')
+    'pidns', 'start', 'uid', 'user', 'cmd', 'mode', 'job')
 end
 
 -- Writes the record that GPU.py's --active reads.
@@ -92,21 +54,16 @@ local function record(lease, id, token, about)
     'mode', about[15] or '', 'job', about[16] or '')
 end
 
--- Gives a ticket its GPUs. It must say soon that it knows.
-local function grant(lease, ids, about)
+-- Gives a ticket its GPUs. It must say soon that it knows; what is `untold` of it until then is told in `tell_grant`.
+local function grant(lease, ids, about, ...)
   local token = call('HINCRBY', META, 'tok', 1)
   for _, id in ipairs(ids) do
     call('HSET', OWN, id, lease)
     record(lease, id, token, about)
-    event(about[6], 'GPU ' .. id .. ' acquired by PID ' .. (about[7] or '0') .. '.')
   end
   local text = table.concat(ids, ',')
-  call('HSET', lease_key(lease), 'state', 'held', 'gpus', text, 'tok', token, 'granted', now)
+  call('HSET', lease_key(lease), 'state', 'held', 'gpus', text, 'tok', token, 'granted', now, ...)
   call('ZREM', QUEUE, lease)
   call('ZADD', EXPIRY, now + (tonumber(about[4]) or 10000), lease)
-  note('grant', 'lease', lease, 'tok', token, 'gpus', text)
-  local asked = tonumber(about[17] or '')
-  if asked then count_wait(now - asked) end
   call('LPUSH', wake_key(lease), token .. ':' .. text)
-  call('PEXPIRE', wake_key(lease), WAKE_KEPT)
 end

@@ -10,6 +10,7 @@ if state == 'held' and token ~= '' and token ~= about[2] then return { 'lost', '
 if state == 'waiting' and token ~= '' then return { 'unknown', '', '' } end
 -- A server that has no memory left lets a script write that begins with what frees some.
 call('ZREM', EXPIRY, lease)
+tell_late(lease)
 if state == 'held' and about[4] == 'compat' then
   -- By GPU.py's rules it outlives whoever took it, once he has said that he knows of it.
   if token ~= '' then call('HSET', lease_key(lease), 'known', 1) end

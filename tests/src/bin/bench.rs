@@ -42,9 +42,11 @@ fn leases() {
     let (run, bare): (Vec<Duration>, Vec<Duration>) = (0..TIMES).map(|_| counter.run()).unzip();
     println!("lease run true {:>5.2} ms, true alone {:.2} ms", median(run), median(bare));
     for waiters in [1, 50] {
-        let rounds = if waiters == 1 { TIMES } else { 2 };
-        let bare = median((0..rounds).flat_map(|_| counter.bare(waiters)).collect());
-        let ours = median((0..rounds).flat_map(|_| counter.ours(waiters)).collect());
+        let rounds = if waiters == 1 { TIMES } else { 4 };
+        // One after the other, so that both meet the machine in the same state.
+        let (bare, ours): (Vec<_>, Vec<_>) =
+            (0..rounds).map(|_| (counter.bare(waiters), counter.ours(waiters))).unzip();
+        let (bare, ours) = (median(bare.concat()), median(ours.concat()));
         println!(
             "wake of {waiters:>2} waiters: {:>5.0} us, LPUSH to BRPOP alone {:.0} us: {:.1}x",
             ours * 1e3,
