@@ -1,17 +1,19 @@
-//! A pool of this machine's own: how soon a waiter has what was let go, beside the least that the kernel allows: a bell
-//! when one of the files is closed, and a lock.
+//! A pool of this machine's own: how soon a waiter, a process of its own as in life, has what was let go, beside the least
+//! that the kernel allows: a bell when one of the files is closed, and a lock.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use bailiff_lease::holder::Here;
 use bailiff_lease::{Leases, Local, Standing, Ticket};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
 use rustix::fs::{FlockOperation, flock};
+use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 
 use crate::wait::until;
@@ -19,10 +21,104 @@ use crate::wait::until;
 const GPUS: u32 = 8;
 /// Until a waiter is at rest, and the caches are somebody else's.
 const REST: Duration = Duration::from_millis(2);
+/// The parts of [`waiter`].
+const WAITERS: [(&str, fn(&Path)); 2] = [("bare-waiter", bare_waiter), ("waiter", our_waiter)];
 
 /// A pool of eight GPUs where `/run` would be: in memory.
 pub struct Locks {
     folder: TempDir,
+}
+
+/// A process that waits.
+struct Waiter {
+    child: Child,
+    told: BufReader<ChildStdout>,
+}
+
+impl Waiter {
+    fn start(part: &str, pool: &Path) -> Self {
+        let us = std::env::current_exe().expect("a path");
+        let mut child = Command::new(us)
+            .arg(part)
+            .arg(pool)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let told = BufReader::new(child.stdout.take().expect("its words"));
+        Self { child, told }
+    }
+
+    /// The next moment that it tells.
+    fn told(&mut self) -> Duration {
+        let mut line = String::new();
+        self.told.read_line(&mut line).expect("it lives");
+        Duration::from_nanos(line.trim().parse().unwrap_or_else(|_| panic!("a moment: {line:?}")))
+    }
+
+    /// Lets it go, and tells when it began to.
+    fn go(mut self) -> Duration {
+        drop(self.child.stdin.take());
+        let began = self.told();
+        self.child.wait().expect("it ends");
+        began
+    }
+}
+
+/// What [`Waiter`] runs, where this is one.
+#[must_use]
+pub fn waiter(arguments: &[String]) -> bool {
+    let [part, pool] = arguments else { return false };
+    let found = WAITERS.iter().find(|(name, _)| name == part);
+    if let Some((_, wait)) = found {
+        wait(Path::new(pool));
+    }
+    found.is_some()
+}
+
+fn bare_waiter(pool: &Path) {
+    let files = files(pool);
+    let bell = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).expect("a bell");
+    for file in &files {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        add_watch(&bell, path, WatchFlags::CLOSE_WRITE).expect("the file can be watched");
+    }
+    tell();
+    loop {
+        let _ = poll(&mut [PollFd::new(&bell, PollFlags::IN)], None);
+        // The bell may be heard before the lock is let go.
+        for file in files.iter().cycle().take(files.len() * 1000) {
+            if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                return tell();
+            }
+        }
+    }
+}
+
+/// Waits, and holds until its input ends.
+fn our_waiter(path: &Path) {
+    let mut pool = Local::at(path);
+    let standing = ask(&mut pool, &format!("w{}", std::process::id()), 1);
+    tell();
+    assert!(matches!(standing, Standing::Held(_)), "{standing:?}");
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    let began = moment();
+    drop(pool);
+    println!("{}", began.as_nanos());
+}
+
+fn moment() -> Duration {
+    let time = clock_gettime(ClockId::Monotonic);
+    Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec.try_into().expect("less than a second"))
+}
+
+fn tell() {
+    println!("{}", moment().as_nanos());
+}
+
+fn files(pool: &Path) -> Vec<File> {
+    let open = |id| File::options().read(true).write(true).open(pool.join(format!("gpu/{id}")));
+    (0..GPUS).map(|id| open(id).expect("a GPU has a file")).collect()
 }
 
 impl Locks {
@@ -41,27 +137,21 @@ impl Locks {
         self.folder.path().join("lease")
     }
 
-    fn files(&self) -> Vec<File> {
-        let open = |id| File::options().read(true).write(true).open(self.pool().join(format!("gpu/{id}")));
-        (0..GPUS).map(|id| open(id).expect("a GPU has a file")).collect()
-    }
-
     /// From the close of a file to the lock of whoever heard it.
     #[must_use]
     pub fn bare(&self) -> Duration {
-        let held = self.files();
+        let held = files(&self.pool());
         for file in &held {
             flock(file, FlockOperation::LockExclusive).expect("nobody has it");
         }
-        let (tell, told) = channel();
-        std::thread::scope(|scope| {
-            scope.spawn(|| listen(&self.files(), &tell));
-            told.recv().expect("the waiter listens");
-            std::thread::park_timeout(REST);
-            let began = Instant::now();
-            drop(held.into_iter().nth(3));
-            told.recv().expect("the waiter has it").duration_since(began)
-        })
+        let mut waiter = Waiter::start("bare-waiter", &self.pool());
+        waiter.told();
+        std::thread::park_timeout(REST);
+        let began = moment();
+        drop(held.into_iter().nth(3));
+        let served = waiter.told();
+        waiter.child.wait().expect("it ends");
+        served.saturating_sub(began)
     }
 
     /// The same until each of so many waiters of ours has his lease.
@@ -72,28 +162,29 @@ impl Locks {
             let standing = ask(pool, lease, want);
             assert!(matches!(standing, Standing::Held(_)), "{standing:?}");
         }
-        let (tell, told) = channel();
-        std::thread::scope(|scope| {
-            for number in 0..waiters {
-                let (tell, path) = (tell.clone(), self.pool());
-                scope.spawn(move || wait(&path, number, &tell));
+        let line: Vec<Waiter> = (0..waiters)
+            .map(|number| {
+                let waiter = Waiter::start("waiter", &self.pool());
                 until("a waiter", || {
                     (Local::at(self.pool()).audit().ok()?.queue.len() == number + 1).then_some(())
                 });
-            }
-            let mut release: Box<dyn FnOnce()> = Box::new(move || drop(pool));
-            let mut took = Vec::new();
-            for _ in 0..waiters {
-                std::thread::park_timeout(REST);
-                let began = Instant::now();
-                release();
-                let (served, go): (Instant, Sender<()>) = told.recv().expect("a waiter is served");
-                took.push(served.duration_since(began));
-                release = Box::new(move || drop(go));
-            }
-            release();
-            took
-        })
+                waiter
+            })
+            .collect();
+        let mut release: Box<dyn FnOnce() -> Duration> = Box::new(move || {
+            let began = moment();
+            drop(pool);
+            began
+        });
+        let mut took = Vec::new();
+        for mut waiter in line {
+            std::thread::park_timeout(REST);
+            let began = release();
+            took.push(waiter.told().saturating_sub(began));
+            release = Box::new(move || waiter.go());
+        }
+        release();
+        took
     }
 }
 
@@ -110,34 +201,4 @@ fn ask(pool: &mut Local, lease: &str, want: u32) -> Standing {
 fn ticket(lease: &str, want: u32) -> Ticket {
     let about = Here::look().holder(std::process::id());
     Ticket { lease: lease.to_owned(), want, priority: 0, ttl: Duration::from_mins(1), nonblock: false, about }
-}
-
-/// Waits, and holds until told otherwise.
-fn wait(path: &Path, number: usize, tell: &Sender<(Instant, Sender<()>)>) {
-    let mut pool = Local::at(path);
-    let standing = ask(&mut pool, &format!("w{number}"), 1);
-    let served = Instant::now();
-    assert!(matches!(standing, Standing::Held(_)), "{standing:?}");
-    let (go, come): (Sender<()>, Receiver<()>) = channel();
-    tell.send((served, go)).expect("somebody measures");
-    let _ = come.recv();
-}
-
-fn listen(files: &[File], tell: &Sender<Instant>) {
-    let bell = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).expect("a bell");
-    for file in files {
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        add_watch(&bell, path, WatchFlags::CLOSE_WRITE).expect("the file can be watched");
-    }
-    tell.send(Instant::now()).expect("somebody measures");
-    loop {
-        let _ = poll(&mut [PollFd::new(&bell, PollFlags::IN)], None);
-        // The bell may be heard before the lock is let go.
-        for file in files.iter().cycle().take(files.len() * 1000) {
-            if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                tell.send(Instant::now()).expect("somebody measures");
-                return;
-            }
-        }
-    }
 }

@@ -8,7 +8,7 @@ use end_to_end::bench::crowd::crowd;
 use end_to_end::bench::enforcer::Court;
 use end_to_end::bench::leases::Counter;
 use end_to_end::bench::load::Load;
-use end_to_end::bench::local::Locks;
+use end_to_end::bench::local::{self, Locks};
 use end_to_end::bench::peers::{self, Program};
 use end_to_end::leases::pool;
 
@@ -17,7 +17,11 @@ const SCRAPES: usize = 300;
 
 fn main() {
     // `bench enforcer` is that part alone.
-    let part = std::env::args().nth(1);
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if local::waiter(&words) {
+        return;
+    }
+    let part = words.first().cloned();
     let parts =
         [("exporter", exporter as fn()), ("enforcer", enforcer), ("leases", leases), ("locks", locks)];
     for (_, run) in parts.into_iter().filter(|(name, _)| part.as_deref().is_none_or(|part| part == *name)) {
