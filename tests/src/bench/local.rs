@@ -21,8 +21,6 @@ use crate::wait::until;
 const GPUS: u32 = 8;
 /// Until a waiter is at rest, and the caches are somebody else's.
 const REST: Duration = Duration::from_millis(2);
-/// The parts of [`waiter`].
-const WAITERS: [(&str, fn(&Path)); 2] = [("bare-waiter", bare_waiter), ("waiter", our_waiter)];
 
 /// A pool of eight GPUs where `/run` would be: in memory.
 pub struct Locks {
@@ -69,11 +67,12 @@ impl Waiter {
 #[must_use]
 pub fn waiter(arguments: &[String]) -> bool {
     let [part, pool] = arguments else { return false };
-    let found = WAITERS.iter().find(|(name, _)| name == part);
-    if let Some((_, wait)) = found {
-        wait(Path::new(pool));
+    match part.as_str() {
+        "bare-waiter" => bare_waiter(Path::new(pool)),
+        "waiter" => our_waiter(Path::new(pool)),
+        _ => return false,
     }
-    found.is_some()
+    true
 }
 
 fn bare_waiter(pool: &Path) {
