@@ -63,7 +63,7 @@ impl Waiter {
     }
 }
 
-/// What [`Waiter`] runs, where this is one.
+/// Waits, where these are the arguments of one who does; whether they are.
 #[must_use]
 pub fn waiter(arguments: &[String]) -> bool {
     let [part, pool] = arguments else { return false };
