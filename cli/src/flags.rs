@@ -26,7 +26,7 @@ pub(crate) enum Command {
     /// Does what GPUGET's GPU.py does, with its flags; so does bailiff where it is called GPU.py
     #[command(disable_help_flag = true)]
     Gpuget(Words),
-    /// Ends a command that leaves its GPUs idle, as gpu_idle_timeout.py does; also where bailiff is called so
+    /// Ends a command that leaves its GPUs idle, as `gpu_idle_timeout.py` does; also where bailiff is called so
     #[command(override_help = idle_timeout::HELP)]
     IdleTimeout(Box<idle_timeout::Flags>),
 }

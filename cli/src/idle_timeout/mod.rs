@@ -8,6 +8,7 @@ mod log;
 mod session;
 mod settings;
 mod signals;
+mod start;
 mod visible;
 mod watch;
 

@@ -1,10 +1,8 @@
 //! One command, from its start to its end: everything that can happen, one after the other.
 
-#![expect(clippy::disallowed_methods, reason = "runs the command")]
-
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, channel};
 
 use bailiff_lifecycle::exit::plain;
@@ -19,6 +17,7 @@ use super::flags::Stop;
 use super::log::{Level, Log, list};
 use super::settings::{Settings, seconds};
 use super::signals::{Signals, Told};
+use super::start::start;
 use super::watch::{Basis, Counted, Look, Watch};
 use crate::tree;
 
@@ -67,6 +66,7 @@ pub(super) struct Session<'a> {
     before: Option<Snapshot>,
     watch: Watch,
     delay: u64,
+    looks: u32,
     told: Vec<i32>,
     said: Said,
 }
@@ -80,8 +80,8 @@ struct Said {
 
 /// Runs a command and watches it.
 pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
-    let signals = Signals::keep()?;
     let launcher = Launcher::start(&settings.sampler)?;
+    let signals = Signals::keep()?;
     let mut supervisor = Supervisor::new(launcher, settings.sampler.clone());
     let first = supervisor.look(1).map(|sample| Snapshot::between(None, sample));
     let fault = first.as_ref().and_then(fault);
@@ -96,7 +96,10 @@ pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
     if let Some(number) = signals.waiting()? {
         return Ok(Ended::Signal(number));
     }
-    let child = start(settings)?;
+    let child = start(&settings.command, signals.mask()).map_err(|error| {
+        let program = settings.command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+        Failure::Words(format!("cannot run {program}: {}", plain(&error)))
+    })?;
     let mut session = Session {
         settings,
         log: Log { debug: settings.debug },
@@ -106,23 +109,17 @@ pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
         before: first,
         watch: Watch::new(settings.rule),
         delay: u64::try_from(settings.delay).unwrap_or_default(),
+        looks: 0,
         told: Vec::new(),
         said: Said::default(),
     };
     session.begin();
     let (tell, events) = channel();
     signals.listen(tell.clone())?;
-    let beat = beat::start(supervisor, settings.every, tell)?;
+    let beat = beat::start(supervisor, settings.sampler.interval, tell)?;
     let ended = session.live(&events);
     drop(beat);
     Ok(ended)
-}
-
-fn start(settings: &Settings) -> Result<Pid, Failure> {
-    let child = Command::new(&settings.program).args(&settings.arguments).spawn();
-    let program = settings.program.to_string_lossy();
-    let child = child.map_err(|error| Failure::Words(format!("cannot run {program}: {}", plain(&error))))?;
-    Ok(Pid::from_child(&child))
 }
 
 fn fault(snapshot: &Snapshot) -> Option<Fault> {
@@ -131,16 +128,15 @@ fn fault(snapshot: &Snapshot) -> Option<Fault> {
 
 impl Session<'_> {
     fn begin(&mut self) {
-        let Settings { rule, every, delay, .. } = self.settings;
+        let Settings { rule, every, samples, delay, .. } = self.settings;
         self.log.line(
             Level::Info,
             format!(
-                "Starting GPU idle watcher: threshhold_percentage={}%, sample_freq={}, num_samples={}, \
+                "Starting GPU idle watcher: threshhold_percentage={}%, sample_freq={}, num_samples={samples}, \
                  delay_samples={delay}, window_size={}",
                 rule.threshold,
                 seconds(*every, 1),
-                rule.samples,
-                seconds(*every, rule.samples.into())
+                seconds(*every, (*samples).into())
             ),
         );
         self.tell_fault(self.before.as_ref().and_then(fault));
@@ -160,8 +156,10 @@ impl Session<'_> {
                     }
                 }
                 Ok(Event::Looked(None)) => {
-                    self.log.remark(Level::Warning, "the watch has ended, and the command goes on without it")
+                    self.log
+                        .remark(Level::Warning, "the watch has ended, and the command goes on without it");
                 }
+
                 // The thread of signals ends with us.
                 Err(_) => return Ended::Code(1),
             }
@@ -202,20 +200,27 @@ impl Session<'_> {
         }
     }
 
-    /// Takes a sample; true where the command is to be ended.
+    /// Takes a look; true where the command is to be ended.
     fn see(&mut self, sample: Sample) -> bool {
         let now = Snapshot::between(self.before.as_ref(), sample);
         self.tell_fault(fault(&now));
+        self.looks = (self.looks + 1) % self.settings.looks;
         let idle = if self.delay > 1 {
-            self.delay -= 1;
-            let left = seconds(self.settings.every, self.delay);
-            self.log.line(Level::Info, format!("waiting for delay samples. {left} seconds left"));
+            self.wait();
             false
         } else {
             self.judge(&now)
         };
         self.before = Some(now);
         idle
+    }
+
+    fn wait(&mut self) {
+        if self.looks == 0 {
+            self.delay -= 1;
+            let left = seconds(self.settings.every, self.delay);
+            self.log.line(Level::Info, format!("waiting for delay samples. {left} seconds left"));
+        }
     }
 
     fn judge(&mut self, now: &Snapshot) -> bool {
@@ -226,8 +231,12 @@ impl Session<'_> {
             tree: &tree,
             visible: &self.settings.visible,
             missed: self.missed(now),
+            ends_sample: self.looks == 0,
         };
         let seen = self.watch.see(&look);
+        if self.looks != 0 {
+            return false;
+        }
         let Some(counted) = seen.counted else {
             self.log.remark(Level::Debug, "usage unknown: the driver does not tell who uses which GPU");
             return false;
@@ -254,12 +263,12 @@ impl Session<'_> {
     }
 
     fn verdict(&self, counted: &Counted) -> String {
-        let Settings { rule, every, signal, .. } = self.settings;
+        let Settings { rule, every, samples, signal, .. } = self.settings;
         format!(
             "usage for all GPUs: {} was below threshhold {}% for last {} seconds.{}",
             list(counted.gpus.iter().map(|figure| figure.gpu.as_str())),
             rule.threshold,
-            seconds(*every, rule.samples.into()),
+            seconds(*every, (*samples).into()),
             if signal.is_none() { " Killing process." } else { "" }
         )
     }
@@ -267,8 +276,8 @@ impl Session<'_> {
     /// Beats since the sample before that came to nothing: the machine slept, or was too busy.
     fn missed(&self, now: &Snapshot) -> u32 {
         let Some(before) = &self.before else { return 0 };
-        let beats =
-            now.at.boot.saturating_sub(before.at.boot).as_nanos() / self.settings.every.as_nanos().max(1);
+        let beats = now.at.boot.saturating_sub(before.at.boot).as_nanos()
+            / self.settings.sampler.interval.as_nanos().max(1);
         u32::try_from(beats.saturating_sub(1)).unwrap_or(u32::MAX)
     }
 

@@ -12,12 +12,19 @@ use super::flags::{Flags, Kill, Stop};
 use super::visible::Visible;
 use super::watch::Rule;
 
+/// The driver keeps its samples for a while only: it is asked so often at least, as the exporter does.
+const LONGEST_BEAT: Duration = Duration::from_secs(5);
+
 /// A command and how it is watched.
 pub(super) struct Settings {
     pub(super) rule: Rule,
     pub(super) visible: Visible,
     /// Between two samples.
     pub(super) every: Duration,
+    /// In how many samples it has to be idle.
+    pub(super) samples: u32,
+    /// How many looks make a sample.
+    pub(super) looks: u32,
     /// Samples before the first that counts, itself included; below 1 is as 1.
     pub(super) delay: i64,
     /// None kills at once.
@@ -27,8 +34,8 @@ pub(super) struct Settings {
     pub(super) grace: Duration,
     pub(super) debug: bool,
     pub(super) sampler: bailiff_sampler::Settings,
-    pub(super) program: OsString,
-    pub(super) arguments: Vec<OsString>,
+    /// A program and its arguments.
+    pub(super) command: Vec<OsString>,
 }
 
 impl TryFrom<Flags> for Settings {
@@ -38,10 +45,9 @@ impl TryFrom<Flags> for Settings {
     fn try_from(flags: Flags) -> Result<Self, Stop> {
         let refused = |why: &str| Stop::Refused(why.to_owned());
         let positive = |number: i64, why| u32::try_from(number).ok().filter(|number| *number > 0).ok_or(why);
-        let mut words = flags.command.into_iter();
-        let program = words
-            .next()
-            .ok_or_else(|| refused("You must append the program and arguments you would like to execute."))?;
+        if flags.command.is_empty() {
+            return Err(refused("You must append the program and arguments you would like to execute."));
+        }
         let threshold =
             positive(flags.threshhold_percentage, "THRESHHOLD_PERCENTAGE must be greater than 0.");
         let threshold = threshold.map_err(refused)?;
@@ -50,14 +56,22 @@ impl TryFrom<Flags> for Settings {
         }
         let samples = positive(flags.num_samples, "NUM_SAMPLES must be greater than 0.").map_err(refused)?;
         let every = Duration::from_millis(flags.sample_freq);
+        let looks = u32::try_from(every.as_nanos().div_ceil(LONGEST_BEAT.as_nanos())).unwrap_or(u32::MAX);
         let variable = |name| std::env::var(name).ok();
         Ok(Self {
-            rule: Rule { threshold, samples, max_gap: flags.max_gap, count: flags.count },
+            rule: Rule {
+                threshold,
+                looks: samples.saturating_mul(looks),
+                max_gap: flags.max_gap.saturating_mul(looks),
+                count: flags.count,
+            },
             visible: Visible::parse(
                 variable("CUDA_VISIBLE_DEVICES").as_deref(),
                 variable("CUDA_DEVICE_ORDER").as_deref(),
             ),
             every,
+            samples,
+            looks,
             delay: flags.delay_samples,
             signal: signal(&flags.signal_name)?,
             signal_children: flags.signal_children,
@@ -66,13 +80,12 @@ impl TryFrom<Flags> for Settings {
             debug: flags.debug,
             sampler: bailiff_sampler::Settings {
                 nvml_library: flags.nvml_library,
-                interval: every,
+                interval: every / looks,
                 deadline: Duration::from_millis(flags.deadline),
                 look_back: Duration::from_millis(flags.look_back),
                 ..bailiff_sampler::Settings::default()
             },
-            program,
-            arguments: words.collect(),
+            command: flags.command,
         })
     }
 }

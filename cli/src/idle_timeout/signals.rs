@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -23,21 +23,29 @@ pub(super) struct Told {
     pub(super) by_terminal: bool,
 }
 
-/// Signals that are kept for [`Self::listen`]; call it before any thread is started. How they are treated is not changed,
+/// Signals that are kept for [`Self::listen`], from before any thread is started. How they are treated is not changed,
 /// so a command inherits what is ignored (nohup), and a signal that is ignored is not passed on.
-pub(super) struct Signals(SigSet);
+pub(super) struct Signals {
+    kept: SigSet,
+    mask: SigSet,
+}
 
 impl Signals {
     pub(super) fn keep() -> io::Result<Self> {
         let mut set: SigSet = TOLD.into_iter().collect();
         set.add(Signal::SIGCHLD);
-        set.thread_block()?;
-        Ok(Self(set))
+        let mask = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        Ok(Self { kept: set, mask })
+    }
+
+    /// Those that were blocked before.
+    pub(super) const fn mask(&self) -> &SigSet {
+        &self.mask
     }
 
     /// One that has come already and was to end us.
     pub(super) fn waiting(&self) -> io::Result<Option<i32>> {
-        let signals = SignalFd::with_flags(&self.0, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        let signals = SignalFd::with_flags(&self.kept, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         while let Some(signal) = signals.read_signal()? {
             if let Ok(number) = i32::try_from(signal.ssi_signo)
                 && number != libc::SIGCHLD
@@ -50,7 +58,7 @@ impl Signals {
 
     /// Tells of each from now on.
     pub(super) fn listen(&self, tell: Sender<Event>) -> io::Result<()> {
-        let signals = SignalFd::with_flags(&self.0, SfdFlags::SFD_CLOEXEC)?;
+        let signals = SignalFd::with_flags(&self.kept, SfdFlags::SFD_CLOEXEC)?;
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             loop {
                 let event = match signals.read_signal() {

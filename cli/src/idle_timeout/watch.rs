@@ -12,9 +12,9 @@ use super::visible::Visible;
 pub(crate) struct Rule {
     /// Usage is below this many percent, strictly.
     pub(crate) threshold: u32,
-    /// In so many samples, on each GPU that counts.
-    pub(crate) samples: u32,
-    /// Unknown samples in a row after which they are counted anew.
+    /// In so many looks, on each GPU that counts.
+    pub(crate) looks: u32,
+    /// After more unknown ones in a row they are counted anew.
     pub(crate) max_gap: u32,
     /// Which GPUs count.
     pub(crate) count: Count,
@@ -41,8 +41,10 @@ pub(crate) struct Look<'a> {
     /// The command's processes, by pid.
     pub(crate) tree: &'a HashMap<u32, ProcessKey>,
     pub(crate) visible: &'a Visible,
-    /// Samples that should have been taken since the one before, and were not.
+    /// Looks that should have been taken since the one before, and were not.
     pub(crate) missed: u32,
+    /// A sample is the most that was seen in one look, or in several.
+    pub(crate) ends_sample: bool,
 }
 
 /// The GPUs that count.
@@ -52,7 +54,7 @@ pub(crate) struct Counted {
     pub(crate) gpus: Vec<Figure>,
 }
 
-/// How much one GPU was used since the sample before: by the command, or by whomever.
+/// How much one GPU was used: by the command, or by whomever.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Figure {
     pub(crate) gpu: String,
@@ -64,35 +66,38 @@ pub(crate) struct Figure {
     pub(crate) why: &'static str,
 }
 
-/// What one sample came to.
+/// What one look came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// None where nobody can tell which GPUs count.
+    /// With all that was seen of the sample so far; none where nobody can tell which GPUs count.
     pub(crate) counted: Option<Counted>,
     /// The command is to be ended.
     pub(crate) idle: bool,
 }
 
-/// The samples so far.
+/// The looks so far.
 #[derive(Debug)]
 pub(crate) struct Watch {
     rule: Rule,
     basis: Option<Basis>,
     streaks: BTreeMap<String, Streak>,
+    /// What was seen of a sample that has not ended.
+    begun: Vec<Figure>,
 }
 
 impl Watch {
     pub(crate) const fn new(rule: Rule) -> Self {
-        Self { rule, basis: None, streaks: BTreeMap::new() }
+        Self { rule, basis: None, streaks: BTreeMap::new(), begun: Vec::new() }
     }
 
-    /// Takes one sample. A GPU that did not count before needs as many samples as any.
+    /// Takes one look. A GPU that did not count before needs as many as any.
     pub(crate) fn see(&mut self, look: &Look<'_>) -> Seen {
-        let Rule { threshold, samples, max_gap, .. } = self.rule;
-        let Some(counted) = self.rule.counted(look) else {
+        let Rule { threshold, looks, max_gap, .. } = self.rule;
+        let Some(mut counted) = self.rule.counted(look) else {
             self.streaks.values_mut().for_each(|streak| {
                 streak.miss(look.missed.saturating_add(1), max_gap);
             });
+            self.begun.retain(|_| !look.ends_sample);
             return Seen { counted: None, idle: false };
         };
         // Whoever opens its first context is at work.
@@ -107,9 +112,18 @@ impl Watch {
             streak.miss(look.missed, max_gap);
             let below = figure.below(threshold);
             streak.feed(below, max_gap);
-            idle &= below == Truth::True && streak.count >= samples;
+            idle &= below == Truth::True && streak.count >= looks;
         }
-        Seen { counted: Some(counted), idle }
+        let begun = std::mem::take(&mut self.begun);
+        for figure in &mut counted.gpus {
+            if let Some(earlier) = begun.iter().find(|earlier| earlier.gpu == figure.gpu) {
+                figure.join(earlier);
+            }
+        }
+        if !look.ends_sample {
+            self.begun.clone_from(&counted.gpus);
+        }
+        Seen { counted: Some(counted), idle: idle && look.ends_sample }
     }
 }
 
@@ -192,6 +206,15 @@ impl Look<'_> {
 }
 
 impl Figure {
+    /// The most of both.
+    fn join(&mut self, earlier: &Self) {
+        self.least = self.least.max(earlier.least);
+        self.most = self.most.zip(earlier.most).map(|(one, other)| one.max(other));
+        if earlier.most.is_none() {
+            self.why = earlier.why;
+        }
+    }
+
     /// Whether it was used less than this.
     fn below(&self, threshold: u32) -> Truth {
         match self.most {

@@ -116,6 +116,13 @@ fn sample(beat: u64, namespace: PidNamespace, gpus: &[Made]) -> Sample {
     }
 }
 
+/// Which look of a sample.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    First,
+    Last,
+}
+
 /// A run of the watch.
 struct Run {
     watch: Watch,
@@ -127,11 +134,11 @@ struct Run {
 }
 
 impl Run {
-    /// Below 20 % in three samples; one look was taken before, at GPUs like these.
+    /// Below 20 % in three looks; one was taken before, at GPUs like these.
     fn of(gpus: &[Made]) -> Self {
         let namespace = PidNamespace::Host;
         Self {
-            watch: Watch::new(Rule { threshold: 20, samples: 3, max_gap: 1, count: Count::Used }),
+            watch: Watch::new(Rule { threshold: 20, looks: 3, max_gap: 1, count: Count::Used }),
             before: Snapshot::between(None, sample(10, namespace, gpus)),
             beat: 10,
             namespace,
@@ -141,14 +148,16 @@ impl Run {
     }
 
     fn see(&mut self, gpus: &[Made]) -> Seen {
-        self.see_late(gpus, 0)
+        self.look(gpus, 0, Part::Last)
     }
 
-    fn see_late(&mut self, gpus: &[Made], missed: u32) -> Seen {
+    fn look(&mut self, gpus: &[Made], missed: u32, part: Part) -> Seen {
         self.beat += 1 + u64::from(missed);
         let now = Snapshot::between(Some(&self.before), sample(self.beat, self.namespace, gpus));
         let (tree, visible) = (&self.tree, &self.visible);
-        let seen = self.watch.see(&Look { before: Some(&self.before), now: &now, tree, visible, missed });
+        let ends_sample = part == Part::Last;
+        let look = Look { before: Some(&self.before), now: &now, tree, visible, missed, ends_sample };
+        let seen = self.watch.see(&look);
         self.before = now;
         seen
     }
@@ -159,8 +168,10 @@ impl Run {
     }
 }
 
-/// Names of the GPUs that count and what is shown of them.
-fn shown(seen: &Seen) -> Option<(Basis, Vec<(&str, Option<u32>)>)> {
+/// Why GPUs count, their names, and what is shown of them.
+type Shown<'a> = (Basis, Vec<(&'a str, Option<u32>)>);
+
+fn shown(seen: &Seen) -> Option<Shown<'_>> {
     let counted = seen.counted.as_ref()?;
     Some((counted.basis, counted.gpus.iter().map(|figure| (figure.gpu.as_str(), figure.shown(20))).collect()))
 }
@@ -200,11 +211,11 @@ fn beats_that_were_missed_are_unknown() {
     let mut run = Run::of(&idle);
     run.see(&idle);
     run.see(&idle);
-    assert!(run.see_late(&idle, 1).idle, "within the gap");
+    assert!(run.look(&idle, 1, Part::Last).idle, "within the gap");
     let mut run = Run::of(&idle);
     run.see(&idle);
     run.see(&idle);
-    assert!(!run.see_late(&idle, 2).idle);
+    assert!(!run.look(&idle, 2, Part::Last).idle);
 }
 
 #[test]
@@ -318,4 +329,33 @@ fn mig_instances_tell_nothing_of_their_use() {
         assert_eq!((shown(&seen).unwrap().1, seen.idle), (vec![("GPU-0", None)], false));
         assert_eq!(seen.counted.unwrap().gpus[0].why, "mig");
     }
+}
+
+#[test]
+fn a_sample_of_several_looks_is_the_most_of_all() {
+    let of = |percent| [held(&[(OURS, percent)])];
+    let mut run = Run::of(&of(0));
+    run.watch.rule.looks = 4;
+    let mut sample = |first, last| {
+        let early = run.look(&of(first), 0, Part::First);
+        let seen = run.look(&of(last), 0, Part::Last);
+        (early.idle, shown(&seen).unwrap().1[0].1, seen.idle)
+    };
+    assert_eq!(sample(5, 0), (false, Some(5), false));
+    assert_eq!(sample(80, 3), (false, Some(80), false), "work between two samples counts");
+    assert_eq!(sample(0, 0), (false, Some(0), false));
+    assert_eq!(sample(0, 7), (false, Some(7), true), "and not before a sample has ended");
+    let mut run = Run::of(&of(0));
+    run.look(&[fell(Fault::Timeout)], 0, Part::First);
+    let seen = run.look(&[Made { listed: true, ..held(&[]) }], 0, Part::Last);
+    assert_eq!(shown(&seen).unwrap().1, [("GPU-0", None)], "of a part nobody knows");
+    run.look(&of(80), 0, Part::First);
+    run.look(&[fell(Fault::Timeout)], 0, Part::Last);
+    run.look(&of(0), 0, Part::First);
+    run.look(&of(1), 0, Part::Last);
+    assert_eq!(
+        shown(&run.see(&of(2))).unwrap().1,
+        [("GPU-0", Some(2))],
+        "what was seen belongs to its own sample"
+    );
 }
