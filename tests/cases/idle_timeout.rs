@@ -162,7 +162,7 @@ fn a_driver_that_answers_with_errors_ends_nobody() {
         let broken = format!("{fault}{}", two("", ""));
         let scenario = Scenario::new(&broken);
         let words =
-            ["-t", "100", "-s", "0.05", "-n", "2", "-d", "0", "-x", "sh", "-c", "echo $$; read nothing"];
+            ["-t", "100", "-s", "0.02", "-n", "2", "-d", "0", "-x", "sh", "-c", "echo $$; read nothing"];
         let mut watched = Watched::start(&scenario, &words);
         let child = watched.pids(1);
         let unknown = if fault.contains("lost") { "no GPU counts" } else { "usage unknown" };
@@ -178,12 +178,19 @@ fn a_driver_that_answers_with_errors_ends_nobody() {
 #[test]
 fn a_driver_that_hangs_or_cannot_be_opened_ends_nobody_and_holds_up_nothing() {
     for fault in ["faults: {hang: true}\n", "init: driver_not_loaded\n", "init: unknown\n", "init: hang\n"] {
-        let scenario = Scenario::new(&format!("{fault}{}", two("", "")));
-        let words =
-            ["-s", "0.05", "-n", "2", "-d", "0", "-x", "--deadline", "0.2", "sh", "-c", "read word; exit 3"];
+        let at_work = two("{pid: 4194300, sm: 90}", "{pid: 4194301, sm: 90}");
+        let broken = format!("{fault}{}", two("", ""));
+        let opens = fault.starts_with("faults");
+        let scenario = Scenario::new(if opens { &at_work } else { &broken });
+        let mut words = vec!["-t", "90", "-s", "0.1", "-n", "2", "-d", "0", "-x", "--deadline", "0.5"];
+        words.extend(["sh", "-c", "read word; exit 3"]);
         let mut watched = Watched::start(&scenario, &words);
-        watched.until_logged(10, "usage unknown");
+        if opens {
+            watched.until_logged(1, "usage 90%");
+            scenario.set(&broken);
+        }
         watched.until_logged(1, "the driver does not answer");
+        watched.until_logged(10, "usage unknown");
         assert!(watched.lives(), "{fault}: {:#?}", watched.log());
         watched.close_input();
         assert_eq!(watched.end().code(), Some(3), "{fault}");
@@ -329,39 +336,45 @@ fn signals_are_passed_on_once_and_what_they_end_ends_us_likewise() {
     drop(watched);
 }
 
+/// Presses Ctrl-C at a terminal, waits for the byte that tells of it, has the command answer, and does so again.
+const TERMINAL: &str = r"import os, pty, sys
+pid, tty = pty.fork()
+if pid == 0: os.execv(sys.argv[1], sys.argv[1:])
+said = b''
+def wait(word, times):
+    global said
+    while said.count(word) < times: said += os.read(tty, 1024)
+for round in range(1, 61):
+    wait(b'ready', round)
+    before = said.count(b'\x02')
+    os.write(tty, b'\x03')
+    wait(b'\x02', before + 1)
+    os.write(tty, b'\n')
+try:
+    while True: said += os.read(tty, 1024)
+except OSError: pass
+print(said.count(b'\x02'), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
+
+/// Writes a byte for each SIGINT. It comes before all others, since two that wait for it would be one.
+const COUNTING: &str = "import os, select, signal, sys
+os.setpriority(os.PRIO_PROCESS, 0, -20)
+os.set_blocking(1, False)
+signal.set_wakeup_fd(1)
+signal.signal(signal.SIGINT, lambda *_: None)
+for round in range(60):
+    os.write(1, b'ready')
+    select.select([0], [], [])
+    os.read(0, 100)
+sys.exit(5)";
+
 #[test]
 fn a_key_of_the_terminal_reaches_the_command_once() {
     let scenario = Scenario::new(&two("", ""));
-    let command =
-        command(&scenario, &["sh", "-c", "trap 'echo caught' INT; echo ready; read word; read word; exit 5"]);
-    let words: Vec<String> = std::iter::once(command.get_program())
-        .chain(command.get_args())
-        .map(|word| format!("{:?}", word.to_str().unwrap()))
-        .collect();
-    let program = format!(
-        "import os, pty, sys\n\
-         pid, tty = pty.fork()\n\
-         if pid == 0: os.execv({0}, [{1}])\n\
-         said = b''\n\
-         def wait(word):\n\
-         \x20   global said\n\
-         \x20   while word not in said: said += os.read(tty, 1024)\n\
-         wait(b'ready')\n\
-         os.write(tty, b'\\x03')\n\
-         wait(b'caught')\n\
-         os.write(tty, b'a\\nb\\n')\n\
-         try:\n\
-         \x20   while True: said += os.read(tty, 1024)\n\
-         except OSError: pass\n\
-         status = os.waitpid(pid, 0)[1]\n\
-         print(said.count(b'caught'), os.waitstatus_to_exitcode(status))",
-        words[0],
-        words.join(", ")
-    );
-    let mut python = Command::new("python3");
-    python.args(["-c", &program]).env("FAKE_NVML_SCENARIO", scenario.path());
-    let output = python.output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "1 5", "{output:?}");
+    let inner = command(&scenario, &["python3", "-c", COUNTING]);
+    let mut terminal = Command::new("python3");
+    terminal.args(["-c", TERMINAL]).arg(inner.get_program()).args(inner.get_args());
+    let output = terminal.env("FAKE_NVML_SCENARIO", scenario.path()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "60 5", "{output:?}");
 }
 
 #[test]
