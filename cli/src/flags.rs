@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::idle_timeout;
+
 /// GPUs under a lease.
 #[derive(Debug, Parser)]
 #[command(name = "bailiff", version)]
@@ -24,6 +26,9 @@ pub(crate) enum Command {
     /// Does what GPUGET's GPU.py does, with its flags; so does bailiff where it is called GPU.py
     #[command(disable_help_flag = true)]
     Gpuget(Words),
+    /// Ends a command that leaves its GPUs idle, as `gpu_idle_timeout.py` does; also where bailiff is called so
+    #[command(override_help = idle_timeout::HELP)]
+    IdleTimeout(Box<idle_timeout::Flags>),
 }
 
 /// Words that are understood elsewhere.

@@ -3,19 +3,32 @@
 mod exit;
 mod flags;
 mod gpuget;
+mod idle_timeout;
 mod lease;
+mod tree;
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use bailiff_lifecycle::exit::{Stop, tell};
+use bailiff_sampler::{launcher, worker};
 use clap::Parser;
 
 use flags::{Command, Flags, Lease};
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
-    if words.next().is_some_and(|name| gpuget::is_called(&name)) {
-        return gpuget::main(words);
+    match words.next() {
+        Some(name) if gpuget::is_called(&name) => return gpuget::main(words),
+        Some(name) if idle_timeout::is_called(&name) => return idle_timeout::main(words),
+        _ => {}
+    }
+    match words.next().as_deref().and_then(OsStr::to_str) {
+        Some(launcher::LAUNCHER_ROLE) => return launcher::serve(),
+        Some(launcher::WORKER_ROLE) => return worker::serve(),
+        // Its exit codes and words are the original's, also for flags that make no sense.
+        Some("idle-timeout") => return idle_timeout::main(words),
+        _ => {}
     }
     let flags = match Flags::try_parse() {
         Ok(flags) => flags,
@@ -24,6 +37,7 @@ fn main() -> ExitCode {
     let command = match flags.command {
         Command::Gpuget(flags) => return gpuget::main(flags.words),
         Command::Lease(command) => *command,
+        Command::IdleTimeout(flags) => return idle_timeout::run(*flags),
     };
     let outcome = match command {
         Lease::Init(flags) => lease::init::init(&flags),

@@ -11,7 +11,7 @@ use crate::utilization::{Question, Window};
 use crate::{
     About, BootId, Driver, Entry, Facts, Fault, Gaps, GpuSample, Kinds, Leases, Memory, Moment, Openers,
     Parts, PidNamespace, ProcessId, Reading, Relative, Sample, Seen, Source, SourceState, State, Telemetry,
-    Truth, Utilization,
+    Truth, Utilization, Why,
 };
 
 /// Who has device files open is looked for once a minute where it matters; an answer older than that, and two
@@ -192,6 +192,16 @@ impl Gpu {
     #[must_use]
     pub fn mig(&self) -> bool {
         self.about.mig.is_some() || self.telemetry.mig_enabled == Some(true)
+    }
+
+    /// The largest utilization of the device as a whole since the snapshot before, percent, by whomever.
+    ///
+    /// # Errors
+    /// Where its own sampler cannot tell.
+    pub fn used_since(&self, before: Option<&Self>) -> Result<u32, Why> {
+        let before = before.filter(|gpu| gpu.fault.is_none()).map(|gpu| &gpu.reading);
+        let sampled = Window { before, now: &self.reading, mig: self.mig() }.device()?;
+        Ok(self.telemetry.utilization.map_or(sampled, |now| now.max(sampled)))
     }
 }
 

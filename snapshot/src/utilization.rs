@@ -258,7 +258,7 @@ impl Window<'_> {
         if let Some(engines) = self.unseen(before, question.pid) {
             return Utilization::Observed(engines);
         }
-        match self.calm(before) {
+        match self.device().map(|maximum| maximum <= IDLE_AT_MOST_PERCENT) {
             Err(why) => Utilization::Unknown(why),
             Ok(calm) if question.kinds.mps => zero_if(calm, Why::SharedByMps),
             Ok(_) if !question.listed_before => Utilization::Unknown(Why::NotListedBefore),
@@ -295,18 +295,26 @@ impl Window<'_> {
         unseen.map(|sample| sample.engines).reduce(Engines::or_busier)
     }
 
-    /// Whether the device as a whole was idle in the window; an error where its sampler cannot tell.
-    fn calm(&self, before: &Reading) -> Result<bool, Why> {
-        match (before.sampler, self.now.sampler) {
-            (_, DeviceSampler::CurrentOnly { utilization }) => Ok(utilization <= IDLE_AT_MOST_PERCENT),
+    /// The device's own figure: its largest utilization in the window, percent, by whomever.
+    ///
+    /// # Errors
+    /// Where its sampler cannot tell.
+    pub fn device(&self) -> Result<u32, Why> {
+        if self.mig {
+            return Err(Why::Mig);
+        }
+        let before = self.before.map(|before| before.sampler);
+        match (before, self.now.sampler) {
+            (_, DeviceSampler::CurrentOnly { utilization }) => Ok(utilization),
+            (None, _) => Err(Why::FirstLook),
             (
-                DeviceSampler::Stamped { newest: then, .. },
+                Some(DeviceSampler::Stamped { newest: then, .. }),
                 DeviceSampler::Stamped { newest, maximum, filled },
             ) => match newest.cmp(&then) {
                 std::cmp::Ordering::Less => Err(Why::ClockStepped),
                 std::cmp::Ordering::Equal => Err(Why::SamplerSilent),
                 std::cmp::Ordering::Greater if filled => Err(Why::WindowTooLong),
-                std::cmp::Ordering::Greater => Ok(maximum <= IDLE_AT_MOST_PERCENT),
+                std::cmp::Ordering::Greater => Ok(maximum),
             },
             _ => Err(Why::SamplerSilent),
         }

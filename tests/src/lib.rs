@@ -28,3 +28,4 @@ pub mod prometheus;
 pub mod redis;
 pub mod tenant;
 pub mod wait;
+pub mod watched;

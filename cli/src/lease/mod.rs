@@ -10,7 +10,6 @@ pub(crate) mod release;
 pub(crate) mod run;
 mod shell;
 mod told;
-mod tree;
 pub(crate) mod unclean;
 
 use std::time::Duration;

@@ -16,9 +16,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::ask::{obtain, ticket};
 use super::told::{self, Names, environment};
-use super::{LEASE, offset, open, tree};
+use super::{LEASE, offset, open};
 use crate::exit::Failure;
 use crate::flags::{self, OnLost};
+use crate::tree;
 
 /// Between two kills of a tree that goes on growing.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -233,7 +234,7 @@ impl Held<'_> {
     }
 
     fn kill(&mut self) {
-        tree::kill();
+        tree::kill(&[]);
         if let Some(stop) = &mut self.stop {
             stop.kill = Instant::now() + AGAIN;
         }

@@ -1,0 +1,44 @@
+//! The beat: one thread that looks on a steady schedule.
+
+#![expect(clippy::disallowed_methods, reason = "keeps to the clock")]
+
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bailiff_sampler::Supervisor;
+
+use super::session::Event;
+
+/// While it lives, the beat goes on.
+pub(super) struct Beat(#[expect(dead_code, reason = "its end is the message")] Sender<()>);
+
+/// Tells of a look after each of these spans, from now on; of none that would have been late by a whole span.
+pub(super) fn start(supervisor: Supervisor, every: Duration, tell: Sender<Event>) -> io::Result<Beat> {
+    let (alive, stop) = channel();
+    thread::Builder::new().name("beat".into()).spawn(move || run(supervisor, every, &tell, &stop))?;
+    Ok(Beat(alive))
+}
+
+fn run(mut supervisor: Supervisor, every: Duration, tell: &Sender<Event>, stop: &Receiver<()>) {
+    let start = Instant::now();
+    // The first look was before the command began.
+    for seq in 2.. {
+        let wait = until_next(start.elapsed(), every);
+        if stop.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+        let sample = supervisor.look(seq).map(Box::new);
+        let last = sample.is_none();
+        if tell.send(Event::Looked(sample)).is_err() || last {
+            return;
+        }
+    }
+}
+
+/// The schedule is fixed at the start: a late beat does not move those after it, and is not made up for.
+fn until_next(elapsed: Duration, every: Duration) -> Duration {
+    let late = elapsed.as_nanos().checked_rem(every.as_nanos()).unwrap_or_default();
+    every.saturating_sub(Duration::from_nanos(u64::try_from(late).unwrap_or(u64::MAX)))
+}

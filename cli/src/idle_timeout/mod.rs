@@ -1,0 +1,97 @@
+//! `bailiff idle-timeout`, and the program where it is called `gpu_idle_timeout`: a command is ended when it leaves its
+//! GPUs idle, with the flags, log and exit codes of `gpu_idle_timeout.py`.
+
+mod beat;
+mod end;
+mod flags;
+mod log;
+mod session;
+mod settings;
+mod signals;
+mod start;
+mod visible;
+mod watch;
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use flags::Stop;
+pub(crate) use flags::{Flags, HELP};
+use session::{Ended, Failure};
+use settings::Settings;
+
+/// What it is called in its own words.
+const NAME: &str = "gpu_idle_timeout";
+
+/// Whether a program that is called by this name is the original's stand-in.
+pub(crate) fn is_called(name: &OsStr) -> bool {
+    let name = Path::new(name).file_name().and_then(OsStr::to_str).unwrap_or_default();
+    name.strip_suffix(".py").unwrap_or(name) == NAME
+}
+
+/// Does what the words behind the name say.
+pub(crate) fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    flags::parse(words).map_or_else(tell, run)
+}
+
+/// Does what the flags say.
+pub(crate) fn run(flags: Flags) -> ExitCode {
+    let settings = match Settings::try_from(flags) {
+        Ok(settings) => settings,
+        Err(stop) => return tell(stop),
+    };
+    match session::run(&settings) {
+        Ok(Ended::Code(code)) => code.into(),
+        Ok(Ended::Signal(number)) => {
+            signals::die_of(number);
+            u8::try_from(128 + number).unwrap_or(1).into()
+        }
+        Err(Failure::Stop(stop)) => tell(stop),
+        Err(Failure::Words(words)) => {
+            let _ = writeln!(std::io::stderr(), "{NAME}: {words}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says why nothing is begun, where and with the code that the original does.
+fn tell(stop: Stop) -> ExitCode {
+    // A reader that has gone (`--help | head`) is no reason to fail otherwise.
+    let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
+    match stop {
+        Stop::Help => {
+            let _ = write!(out, "{HELP}");
+            ExitCode::SUCCESS
+        }
+        Stop::Usage(why) => {
+            let _ = writeln!(err, "{}\n{NAME}: error: {why}", flags::usage());
+            ExitCode::from(2)
+        }
+        Stop::Refused(why) => {
+            let _ = write!(out, "{HELP}").and_then(|()| out.flush());
+            let _ = writeln!(err, "\nERROR: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_known_by_the_originals_name() {
+        for (name, called) in [
+            ("gpu_idle_timeout", true),
+            ("/opt/bin/gpu_idle_timeout.py", true),
+            ("./gpu_idle_timeout.py", true),
+            ("bailiff", false),
+            ("my_gpu_idle_timeout", false),
+            ("gpu_idle_timeout/bailiff", false),
+        ] {
+            assert_eq!(is_called(OsStr::new(name)), called, "{name}");
+        }
+    }
+}

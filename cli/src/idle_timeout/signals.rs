@@ -1,0 +1,94 @@
+//! Signals: what we are told is passed on to the command; and how to die of one.
+
+use std::io;
+use std::sync::mpsc::Sender;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use super::session::Event;
+
+/// What is passed on.
+const TOLD: [Signal; 6] =
+    [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2];
+
+/// A signal that we were sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Told {
+    pub(super) number: i32,
+    /// By a key of the terminal, or its end: the command's group was sent it, too.
+    pub(super) by_terminal: bool,
+}
+
+/// Signals that are kept for [`Self::listen`], from before any thread is started. How they are treated is not changed,
+/// so a command inherits what is ignored (nohup), and a signal that is ignored is not passed on.
+pub(super) struct Signals {
+    kept: SigSet,
+    mask: SigSet,
+}
+
+impl Signals {
+    pub(super) fn keep() -> io::Result<Self> {
+        let mut set: SigSet = TOLD.into_iter().collect();
+        set.add(Signal::SIGCHLD);
+        let mask = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        Ok(Self { kept: set, mask })
+    }
+
+    /// Those that were blocked before.
+    pub(super) const fn mask(&self) -> &SigSet {
+        &self.mask
+    }
+
+    /// One that has come already and was to end us.
+    pub(super) fn waiting(&self) -> io::Result<Option<i32>> {
+        let signals = SignalFd::with_flags(&self.kept, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        while let Some(signal) = signals.read_signal()? {
+            if let Ok(number) = i32::try_from(signal.ssi_signo)
+                && number != libc::SIGCHLD
+            {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Tells of each from now on.
+    pub(super) fn listen(&self, tell: Sender<Event>) -> io::Result<()> {
+        let signals = SignalFd::with_flags(&self.kept, SfdFlags::SFD_CLOEXEC)?;
+        std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            loop {
+                let event = match signals.read_signal() {
+                    Ok(Some(signal)) => event(&signal),
+                    Ok(None) | Err(Errno::EINTR) => continue,
+                    Err(_) => return,
+                };
+                if event.is_some_and(|event| tell.send(event).is_err()) {
+                    return;
+                }
+            }
+        })?;
+        Ok(())
+    }
+}
+
+fn event(signal: &libc::signalfd_siginfo) -> Option<Event> {
+    let number = i32::try_from(signal.ssi_signo).ok()?;
+    if number == libc::SIGCHLD {
+        return Some(Event::ChildEnded);
+    }
+    Some(Event::Told(Told { number, by_terminal: signal.ssi_code == libc::SI_KERNEL }))
+}
+
+/// Ends this process by a signal, so that a shell sees what it would have seen of the command. Returns where that
+/// cannot be, as for the first process of a container.
+pub(super) fn die_of(number: i32) {
+    let Ok(signal) = Signal::try_from(number) else { return };
+    // The command has left its core already, if it was to leave one.
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    let set: SigSet = std::iter::once(signal).collect();
+    let _ = raise(signal).and_then(|()| set.thread_unblock());
+}

@@ -1,0 +1,457 @@
+//! A command that leaves its GPUs idle is ended, and nobody else: `bailiff idle-timeout` over the fake driver, with real
+//! processes and signals.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+
+use end_to_end::fake::Scenario;
+use end_to_end::holder::Holder;
+use end_to_end::programs;
+use end_to_end::tenant::start;
+use end_to_end::wait::until;
+use end_to_end::watched::{Watched, command};
+use rustix::process::Signal;
+
+const GPUS: [&str; 2] =
+    ["GPU-a5b02c30-9c95-cb81-e41e-ca204d57aa3b", "GPU-b805d632-775b-c673-fe68-26b26996cd09"];
+
+/// Two GPUs with these processes: `{pid: 41, sm: 80}`.
+fn two(first: &str, second: &str) -> String {
+    let gpu = |uuid, processes| format!("  - {{uuid: {uuid}, processes: [{processes}]}}\n");
+    format!("sampling_period: 20ms\ngpus:\n{}{}", gpu(GPUS[0], first), gpu(GPUS[1], second))
+}
+
+fn gone(pids: &[u32]) -> bool {
+    pids.iter().all(|pid| start(*pid).is_none())
+}
+
+fn output(scenario: &Scenario, words: &[&str]) -> Output {
+    command(scenario, words).output().unwrap()
+}
+
+fn code(output: &Output) -> Option<i32> {
+    output.status.code()
+}
+
+/// The original's lines; all others are told by our own name.
+fn originals(log: &[String]) -> Vec<String> {
+    let theirs = |line: &&String| line.split(' ').nth(1) == Some("gpu_idle_timeout:");
+    for line in log.iter().filter(|line| !theirs(line)) {
+        assert_eq!(line.split(' ').nth(1), Some("bailiff:"), "{line}");
+    }
+    log.iter().filter(theirs).cloned().collect()
+}
+
+#[test]
+fn the_published_session_gives_the_same_log_kill_and_exit_code() {
+    let golden = fs::read_to_string(programs::root().join("tests/golden/idle-timeout.log")).unwrap();
+    // In `make soak` as it was; else ten times as fast.
+    let as_it_was = std::env::var_os("BAILIFF_REAL_TIME").is_some();
+    let (every, golden) = if as_it_was {
+        ("6", golden)
+    } else {
+        let faster =
+            golden.replace("freq=6", "freq=0.6").replace("12 sec", "1.2 sec").replace(". 6 sec", ". 0.6 sec");
+        ("0.6", faster.replace("size=30", "size=3").replace("last 30", "last 3"))
+    };
+    let scenario = Scenario::new(&two("", ""));
+    let words = ["-t", "50", "-s", every, "-n", "5", "-d", "3", "-x", "--signal-name", "none", "grep", "foo"];
+    let mut watched = Watched::start(&scenario, &words);
+    watched.until_logged(1, "Starting");
+    let child = child_of(&watched, "grep");
+    assert_eq!(watched.end().code(), Some(1));
+    assert!(gone(&[child]));
+    let expected: Vec<&str> = golden.lines().collect();
+    assert_eq!(originals(&watched.log()), expected);
+    let which = "has a context on no GPU, so all visible ones count";
+    assert_eq!(watched.log().iter().filter(|line| line.contains(which)).count(), 1, "{:#?}", watched.log());
+}
+
+/// A child of the watcher that bears this name.
+fn child_of(watched: &Watched, name: &str) -> u32 {
+    let parent = watched.pid().as_raw_nonzero();
+    let children = format!("/proc/{parent}/task/{parent}/children");
+    until(name, || {
+        let children = fs::read_to_string(&children).ok()?;
+        let mut pids = children.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok());
+        pids.find(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name))
+    })
+}
+
+/// A launcher with two ranks below it.
+const TRAINING: &str = "sh -c 'echo $$; sleep infinity & wait' & sleep infinity & echo $!; wait";
+
+/// The figures of each sample of the second GPU, in their order.
+fn readings(log: &[String]) -> Vec<u32> {
+    let figure =
+        |line: &String| line.split_once(GPUS[1])?.1.strip_prefix(" usage ")?.strip_suffix('%')?.parse().ok();
+    log.iter().filter_map(figure).collect()
+}
+
+/// A training run on two GPUs, 20 % for seven samples; its ranks, once both were seen at work.
+fn training(scenario: &Scenario) -> (Watched, Vec<u32>) {
+    let words = ["-t", "20", "-s", "1", "-n", "7", "-d", "1", "-x", "--grace", "0.1", "sh", "-c", TRAINING];
+    let watched = Watched::start(scenario, &words);
+    let ranks = watched.pids(2);
+    works(scenario, &ranks);
+    watched.until_logged(1, &format!("{} usage 70%", GPUS[1]));
+    (watched, ranks)
+}
+
+fn works(scenario: &Scenario, ranks: &[u32]) {
+    let (first, second) = (ranks[0], ranks[1]);
+    scenario.set(&two(&format!("{{pid: {first}, sm: 37}}"), &format!("{{pid: {second}, sm: 70}}")));
+}
+
+fn hangs(scenario: &Scenario, ranks: &[u32]) {
+    let (first, second) = (ranks[0], ranks[1]);
+    scenario.set(&two(&format!("{{pid: {first}}}"), &format!("{{pid: {second}, sm: 1}}")));
+}
+
+#[test]
+fn a_training_run_that_hangs_is_ended_after_seven_samples() {
+    let scenario = Scenario::new(&two("", ""));
+    let (mut watched, ranks) = training(&scenario);
+    hangs(&scenario, &ranks);
+    assert_eq!(watched.end().code(), Some(1));
+    let log = watched.log();
+    assert!(
+        log.iter().any(|line| line.contains("has a context on these GPUs, which count: ['GPU-a5b")),
+        "{log:#?}"
+    );
+    let readings = readings(&log);
+    let idle = readings.iter().rev().take_while(|percent| **percent < 20).count();
+    assert_eq!(idle, 7, "{log:#?}");
+    assert!(gone(&ranks), "the ranks, and not their launcher alone");
+}
+
+#[test]
+fn a_training_run_that_pauses_for_six_samples_is_not_ended() {
+    let scenario = Scenario::new(&two("", ""));
+    let (mut watched, ranks) = training(&scenario);
+    hangs(&scenario, &ranks);
+    watched.until_logged(6, &format!("{} usage 1%", GPUS[1]));
+    let worked = watched.log().len();
+    works(&scenario, &ranks);
+    until("it to be seen at work again", || {
+        watched.log().get(worked..)?.iter().any(|line| line.contains("usage 70%")).then_some(())
+    });
+    assert!(watched.lives() && !gone(&ranks));
+    assert!(readings(&watched.log()).iter().filter(|percent| **percent == 1).count() >= 6);
+    assert!(!watched.log().iter().any(|line| line.contains("ERROR")), "{:#?}", watched.log());
+}
+
+/// How many samples of a driver that does not work: a thousand and more in `make soak`.
+fn many() -> usize {
+    std::env::var("BAILIFF_SAMPLES").ok().and_then(|count| count.parse().ok()).unwrap_or(100)
+}
+
+#[test]
+fn a_driver_that_answers_with_errors_ends_nobody() {
+    let faults = [
+        "faults: {errors: {\"*\": unknown}}\n",
+        "faults: {errors: {\"*\": timeout, nvmlDeviceGetCount_v2: unknown}}\n",
+        "faults: {errors: {nvmlDeviceGetSamples: unknown, nvmlDeviceGetUtilizationRates: unknown, \
+         nvmlDeviceGetProcessUtilization: unknown}}\n",
+        "faults: {errors: {nvmlDeviceGetUUID: gpu_is_lost}}\n",
+        "faults: {errors: {nvmlDeviceGetHandleByIndex_v2: gpu_is_lost}}\n",
+    ];
+    for fault in faults {
+        let broken = format!("{fault}{}", two("", ""));
+        let scenario = Scenario::new(&broken);
+        let words =
+            ["-t", "100", "-s", "0.02", "-n", "2", "-d", "0", "-x", "sh", "-c", "echo $$; read nothing"];
+        let mut watched = Watched::start(&scenario, &words);
+        let child = watched.pids(1);
+        let unknown = if fault.contains("lost") { "no GPU counts" } else { "usage unknown" };
+        watched.until_logged(many() / faults.len(), unknown);
+        assert!(watched.lives() && !gone(&child), "{fault}: {:#?}", watched.log());
+        assert_eq!(readings(&watched.log()), [0_u32; 0], "{fault}");
+        // It was watched all the time.
+        scenario.set(&two("", ""));
+        assert_eq!(watched.end().code(), Some(1), "{fault}");
+    }
+}
+
+#[test]
+fn a_driver_that_hangs_or_cannot_be_opened_ends_nobody_and_holds_up_nothing() {
+    for fault in ["faults: {hang: true}\n", "init: driver_not_loaded\n", "init: unknown\n", "init: hang\n"] {
+        let at_work = two("{pid: 4194300, sm: 90}", "{pid: 4194301, sm: 90}");
+        let broken = format!("{fault}{}", two("", ""));
+        let opens = fault.starts_with("faults");
+        let scenario = Scenario::new(if opens { &at_work } else { &broken });
+        let mut words = vec!["-t", "90", "-s", "0.1", "-n", "2", "-d", "0", "-x", "--deadline", "0.5"];
+        words.extend(["sh", "-c", "read word; exit 3"]);
+        let mut watched = Watched::start(&scenario, &words);
+        if opens {
+            watched.until_logged(1, "usage 90%");
+            scenario.set(&broken);
+        }
+        watched.until_logged(1, "the driver does not answer");
+        watched.until_logged(10, "usage unknown");
+        assert!(watched.lives(), "{fault}: {:#?}", watched.log());
+        watched.close_input();
+        assert_eq!(watched.end().code(), Some(3), "{fault}");
+    }
+}
+
+/// Leaves behind a process in a session of its own, and one whose parent has ended.
+const FAMILY: &str = "trap '' QUIT; setsid sh -c 'echo $$; sleep infinity' & \
+                      sh -c 'setsid sleep infinity & echo $!'; echo $$; sleep infinity & echo $!; wait";
+
+#[test]
+fn all_that_it_started_is_ended_with_it() {
+    let scenario = Scenario::new(&two("", ""));
+    let words = ["-s", "0.2", "-n", "2", "-d", "0", "--grace", "0.3", "sh", "-c", FAMILY];
+    let mut watched = Watched::start(&scenario, &words);
+    let family = watched.pids(4);
+    assert_eq!(watched.end().code(), Some(1));
+    assert!(gone(&family), "{family:?}");
+    let log = watched.log();
+    let said = |text: &str| log.iter().filter(|line| line.contains(text)).count();
+    assert_eq!(said("ERROR: gpu_idle_timeout: process still alive, maybe hung, killing."), 1, "{log:#?}");
+    assert_eq!(said("INFO: gpu_idle_timeout: Sending signal 3 to process"), 1, "{log:#?}");
+}
+
+#[test]
+fn the_command_alone_is_killed_where_that_is_asked_for() {
+    let scenario = Scenario::new(&two("", ""));
+    let words =
+        ["-s", "0.2", "-n", "2", "-d", "0", "--kill", "command", "--signal-name", "none", "sh", "-c", FAMILY];
+    let mut watched = Watched::start(&scenario, &words);
+    let family = watched.pids(4);
+    assert_eq!(watched.end().code(), Some(1));
+    let lives: Vec<bool> = family.iter().map(|pid| !gone(&[*pid])).collect();
+    assert_eq!(lives.iter().filter(|lives| **lives).count(), 3, "{family:?} {lives:?}");
+}
+
+#[test]
+fn a_signal_comes_first_and_children_are_told_before_their_parents() {
+    let scenario = Scenario::new(&two("", ""));
+    let script = "exec 2>/dev/null; trap 'echo parent; exit' TERM; sh -c 'trap \"echo child; exit\" TERM; echo begun; \
+                  while :; do sleep 0.05; done' & while :; do sleep 0.05; done";
+    let words =
+        ["-s", "0.3", "-n", "3", "-d", "0", "--signal-name", "SIGTERM", "--signal-children", "--grace", "60"];
+    let mut watched = Watched::start(&scenario, &[&words[..], &["sh", "-c", script]].concat());
+    assert_eq!(watched.end().code(), Some(1));
+    let mut said = watched.said();
+    said.sort();
+    assert_eq!(said, ["begun", "child", "parent"]);
+    let log = originals(&watched.log());
+    let children: Vec<&str> =
+        log.iter().filter_map(|line| line.strip_prefix("INFO: gpu_idle_timeout: ")).skip(1).collect();
+    let heads: Vec<String> = children.iter().map(|line| words_of(line)).collect();
+    let at = |head: &str| {
+        heads.iter().position(|line| line.starts_with(head)).unwrap_or_else(|| panic!("{head}: {heads:#?}"))
+    };
+    let order = [
+        "signal children: logging process tree",
+        "signal children: layer 0: pid N: 'sh -c exec",
+        "signal children: layer 1: pid N: 'sh -c trap",
+        "signal children: signalling started",
+        "signal children: send signal Nto pid N in layer 1",
+        "signal children: signaling ended",
+        "Sending signal N to process N",
+    ];
+    let places: Vec<usize> = order.iter().map(|head| at(head)).collect();
+    assert!(places.is_sorted(), "{heads:#?}");
+    assert!(!log.iter().any(|line| line.contains("maybe hung")), "it ended within its grace: {log:#?}");
+    let verdict = log.iter().find(|line| line.starts_with("ERROR")).unwrap();
+    assert!(verdict.ends_with("was below threshhold 1% for last 0.9 seconds."), "{verdict}");
+}
+
+/// A line with its pids and numbers of signals masked.
+fn words_of(line: &str) -> String {
+    let mask = |word: &str| {
+        let digits = word.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+        match digits.parse::<u32>() {
+            Ok(_) if digits.len() > 1 || word.ends_with("to") => format!("N{}", &word[digits.len()..]),
+            _ => word.to_owned(),
+        }
+    };
+    line.split(' ').map(mask).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn exit_codes_are_the_originals() {
+    let scenario = Scenario::new(&two("", ""));
+    for (words, expected) in [
+        (vec!["true"], 0),
+        (vec!["sh", "-c", "exit 7"], 7),
+        (vec!["sh", "-c", "kill -9 $$"], 256 - 9),
+        (vec!["-t", "5", "--", "sh", "-c", "exit 8"], 8),
+        (vec!["--nonsense", "true"], 2),
+        (vec!["-t", "x", "true"], 2),
+        (vec!["-s", "0", "true"], 1),
+        (vec!["--signal-name", "SIGNONSENSE", "true"], 1),
+        (vec!["nosuch-program"], 1),
+        (vec!["--nvml-library", "/nowhere.so", "true"], 1),
+        (vec!["--help"], 0),
+        (vec![], 1),
+    ] {
+        let output = output(&scenario, &words);
+        assert_eq!(code(&output), Some(expected), "{words:?}: {output:?}");
+    }
+    let told = output(&scenario, &["--nvml-library", "/nowhere.so", "sh", "-c", "echo begun"]);
+    assert!(
+        String::from_utf8_lossy(&told.stderr).ends_with("\nERROR: Unable to locate '/nowhere.so'\n"),
+        "{told:?}"
+    );
+    assert!(!String::from_utf8_lossy(&told.stdout).contains("begun"));
+    let as_a_command =
+        Command::new(programs::bailiff()).args(["idle-timeout", "-t", "x", "true"]).output().unwrap();
+    assert_eq!(code(&as_a_command), Some(2), "{as_a_command:?}");
+}
+
+#[test]
+fn signals_are_passed_on_once_and_what_they_end_ends_us_likewise() {
+    let scenario = Scenario::new(&two("", ""));
+    let script = "for name in INT QUIT TERM HUP USR1 USR2; do trap \"echo $name\" $name; done; echo ready; \
+                  while :; do sleep 0.02; done";
+    let mut watched = Watched::start(&scenario, &["sh", "-c", script]);
+    until("it to be ready", || (watched.said() == ["ready"]).then_some(()));
+    let signals = [
+        (Signal::INT, "INT"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::TERM, "TERM"),
+        (Signal::HUP, "HUP"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+    ];
+    for (count, (signal, name)) in signals.iter().enumerate() {
+        watched.signal(*signal);
+        until(name, || (watched.said().len() == count + 2).then_some(()));
+        assert_eq!(watched.said().last().map(String::as_str), Some(*name));
+    }
+    assert!(watched.lives());
+    for (signal, _) in signals {
+        let mut watched = Watched::start(&scenario, &["sh", "-c", "echo $$; exec sleep infinity"]);
+        let child = watched.pids(1);
+        watched.signal(signal);
+        assert_eq!(watched.end().signal(), Some(signal.as_raw()));
+        assert!(gone(&child));
+    }
+    drop(watched);
+}
+
+/// Presses Ctrl-C at a terminal, waits for the byte that tells of it, has the command answer, and does so again.
+const TERMINAL: &str = r"import os, pty, sys
+pid, tty = pty.fork()
+if pid == 0: os.execv(sys.argv[1], sys.argv[1:])
+said = b''
+def wait(word, times):
+    global said
+    while said.count(word) < times: said += os.read(tty, 1024)
+for round in range(1, 61):
+    wait(b'ready', round)
+    before = said.count(b'\x02')
+    os.write(tty, b'\x03')
+    wait(b'\x02', before + 1)
+    os.write(tty, b'\n')
+try:
+    while True: said += os.read(tty, 1024)
+except OSError: pass
+print(said.count(b'\x02'), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
+
+/// Writes a byte for each SIGINT. It comes before all others, since two that wait for it would be one.
+const COUNTING: &str = "import os, select, signal, sys
+os.setpriority(os.PRIO_PROCESS, 0, -20)
+os.set_blocking(1, False)
+signal.set_wakeup_fd(1)
+signal.signal(signal.SIGINT, lambda *_: None)
+for round in range(60):
+    os.write(1, b'ready')
+    select.select([0], [], [])
+    os.read(0, 100)
+sys.exit(5)";
+
+#[test]
+fn a_key_of_the_terminal_reaches_the_command_once() {
+    let scenario = Scenario::new(&two("", ""));
+    let inner = command(&scenario, &["python3", "-c", COUNTING]);
+    let mut terminal = Command::new("python3");
+    terminal.args(["-c", TERMINAL]).arg(inner.get_program()).args(inner.get_args());
+    let output = terminal.env("FAKE_NVML_SCENARIO", scenario.path()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "60 5", "{output:?}");
+}
+
+#[test]
+fn a_command_inherits_what_we_were_given() {
+    let scenario = Scenario::new(&two("", ""));
+    let masks = |command: &mut Command| {
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mask = |name: &str| {
+            let line =
+                text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{output:?}"));
+            u64::from_str_radix(line.trim(), 16).unwrap()
+        };
+        (mask("SigBlk:"), mask("SigIgn:") & 1)
+    };
+    let words = ["cat", "/proc/self/status"];
+    assert_eq!(masks(&mut command(&scenario, &words)), (0, 0));
+    let inner = command(&scenario, &words);
+    let mut nohup = Command::new("nohup");
+    nohup.arg(inner.get_program()).args(inner.get_args()).env("FAKE_NVML_SCENARIO", scenario.path());
+    assert_eq!(masks(&mut nohup), (0, 1), "a command under nohup survives its terminal");
+}
+
+#[test]
+fn whoever_kills_the_watcher_leaves_the_command() {
+    let scenario = Scenario::new(&two("", ""));
+    let mut watched = Watched::start(&scenario, &["-s", "0.1", "sh", "-c", "echo $$; exec sleep infinity"]);
+    let child = watched.pids(1);
+    let helper = child_of(&watched, "exe");
+    watched.signal(Signal::KILL);
+    assert_eq!(watched.end().signal(), Some(9));
+    until("our own helper to end", || gone(&[helper]).then_some(()));
+    assert!(!gone(&child));
+}
+
+#[test]
+fn the_use_of_others_keeps_nobody_alive_unless_all_gpus_are_to_count() {
+    let other = Holder::sleeping();
+    let busy = format!("{{pid: {}, sm: 90}}", other.pid());
+    for (count, ended) in [("used", true), ("all", false)] {
+        let scenario = Scenario::new(&two("", &busy));
+        let mut words = vec!["-s", "0.3", "-n", "3", "-d", "0", "-x", "--look-back", "0.6", "--count", count];
+        words.extend(["sh", "-c", "echo $$; read nothing"]);
+        let mut watched = Watched::start(&scenario, &words);
+        let child = watched.pids(1)[0];
+        // It shares its GPU, too.
+        scenario.set(&two(&format!("{{pid: {child}}}, {busy}"), &busy));
+        if ended {
+            assert_eq!(watched.end().code(), Some(1));
+            assert!(watched.log().iter().any(|line| line.contains(GPUS[0]) && line.contains("usage 0%")));
+        } else {
+            watched.until_logged(6, &format!("{} usage 90%", GPUS[1]));
+            assert!(watched.lives());
+        }
+    }
+}
+
+#[test]
+fn in_a_container_devices_count_and_the_first_process_passes_signals_on() {
+    let scenario = Scenario::new(&two("", ""));
+    let inside = |words: &[&str]| {
+        let inner = command(&scenario, words);
+        let mut outer = Command::new("unshare");
+        outer.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+        outer.arg(inner.get_program()).args(inner.get_args()).env("FAKE_NVML_SCENARIO", scenario.path());
+        outer.env_remove("CUDA_VISIBLE_DEVICES");
+        Watched::spawn(outer)
+    };
+    let mut watched = inside(&["-s", "0.3", "-n", "2", "-d", "0", "sleep", "infinity"]);
+    assert_eq!(watched.end().code(), Some(1));
+    let which = "nobody can tell which GPUs the command uses, so all visible ones count: ['GPU-a5b";
+    assert!(watched.log().iter().any(|line| line.contains(which)), "{:#?}", watched.log());
+    let mut watched = inside(&["sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"]);
+    until("it to be ready", || (!watched.said().is_empty()).then_some(()));
+    // What has no way out of its namespace is reached from without.
+    let first = child_of(&watched, "gpu_idle_timeou");
+    rustix::process::kill_process(rustix::process::Pid::from_raw(first.cast_signed()).unwrap(), Signal::TERM)
+        .unwrap();
+    assert_eq!(watched.end().code(), Some(9));
+}

@@ -1,0 +1,161 @@
+//! A command under `bailiff idle-timeout`, over the fake driver.
+#![expect(clippy::unwrap_used, reason = "runs programs and fails loudly")]
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tempfile::TempDir;
+
+use crate::fake::Scenario;
+use crate::programs;
+use crate::tenant::start;
+use crate::wait::until;
+
+/// What keeps a busy machine from looking like a driver that hangs.
+const PATIENT: [&str; 2] = ["--deadline", "10"];
+
+/// A running one, ended with its test, and with it whoever said a pid.
+pub struct Watched {
+    child: Child,
+    folder: TempDir,
+}
+
+/// `gpu_idle_timeout.py`, with these words behind it.
+///
+/// # Panics
+/// Where there is no such program.
+#[must_use]
+pub fn command(scenario: &Scenario, words: &[&str]) -> Command {
+    let name = scenario.folder().join("gpu_idle_timeout.py");
+    if !name.exists() {
+        std::os::unix::fs::symlink(programs::bailiff(), &name).unwrap();
+    }
+    let mut command = Command::new(name);
+    command.args(PATIENT).arg("--nvml-library").arg(programs::fake_nvml()).args(words);
+    command.env("FAKE_NVML_SCENARIO", scenario.path());
+    command.env_remove("CUDA_VISIBLE_DEVICES").env_remove("CUDA_DEVICE_ORDER");
+    command
+}
+
+impl Watched {
+    /// Starts it, with an input on which nothing comes.
+    #[must_use]
+    pub fn start(scenario: &Scenario, words: &[&str]) -> Self {
+        Self::spawn(command(scenario, words))
+    }
+
+    /// Starts any command line.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    #[must_use]
+    pub fn spawn(mut command: Command) -> Self {
+        use std::os::unix::process::CommandExt;
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| File::create(folder.path().join(name)).unwrap();
+        command.stdin(Stdio::piped()).stdout(file("said")).stderr(file("log")).process_group(0);
+        Self { child: command.spawn().unwrap(), folder }
+    }
+
+    /// Its pid.
+    ///
+    /// # Panics
+    /// Never: a child has one.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// What the command said, in lines.
+    #[must_use]
+    pub fn said(&self) -> Vec<String> {
+        self.lines("said")
+    }
+
+    /// The pids that the command said, once there are so many.
+    ///
+    /// # Panics
+    /// Where they do not come.
+    #[must_use]
+    pub fn pids(&self, count: usize) -> Vec<u32> {
+        until("pids", || {
+            let pids: Vec<u32> = self.said().iter().filter_map(|line| line.parse().ok()).collect();
+            (pids.len() == count).then_some(pids)
+        })
+    }
+
+    /// The log, without its times.
+    #[must_use]
+    pub fn log(&self) -> Vec<String> {
+        let time = "2026-11-21 23:22:16,266: ".len();
+        self.lines("log").iter().map(|line| line.get(time..).unwrap_or(line).to_owned()).collect()
+    }
+
+    /// Waits until the log has so many lines with this in them.
+    ///
+    /// # Panics
+    /// Where they do not come.
+    pub fn until_logged(&self, times: usize, text: &str) {
+        until(text, || {
+            let found = self.log().iter().filter(|line| line.contains(text)).count();
+            (found >= times).then_some(()).or_else(|| {
+                let over = self.log().iter().any(|line| line.contains("ERROR"));
+                assert!(!over || text.contains("ERROR"), "it is over: {:#?}", self.log());
+                None
+            })
+        });
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// Where it has ended.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Its input ends.
+    pub fn close_input(&mut self) {
+        self.child.stdin = None;
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Panics
+    /// Where it does not.
+    pub fn end(&mut self) -> ExitStatus {
+        until("its end", || self.child.try_wait().unwrap())
+    }
+
+    /// Whether it has not ended.
+    ///
+    /// # Panics
+    /// Where that cannot be told.
+    pub fn lives(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    fn lines(&self, name: &str) -> Vec<String> {
+        let path: PathBuf = self.folder.path().join(name);
+        fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let _ = kill_process_group(self.pid(), Signal::KILL);
+            let _ = self.child.wait();
+        }
+        for pid in self.said().iter().filter_map(|line| line.parse::<u32>().ok()) {
+            // Only what was started here prints one, and it is of this test's own session or its child's.
+            if start(pid).is_some()
+                && let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
+            {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
