@@ -99,7 +99,7 @@ pub struct Source {
 }
 
 /// A GPU or MIG instance.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
     /// `0`, or `0:1` for a MIG instance.
     pub index: String,
@@ -115,6 +115,9 @@ pub struct Gpu {
     /// N of `/dev/nvidiaN`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minor: Option<u32>,
+    /// CUDA compute capability, major and minor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_capability: Option<(i32, i32)>,
     /// Why nothing is known of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
@@ -137,7 +140,7 @@ pub struct Gpu {
 }
 
 /// Memory of a GPU in bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// All.
     pub total: u64,
@@ -145,6 +148,15 @@ pub struct Memory {
     pub free: u64,
     /// Used.
     pub used: u64,
+    /// Kept by driver and firmware; none where the driver does not tell it apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<u64>,
+    /// Held by pids that the driver lists and `/proc` does not have; none where a part of the sum is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dead_pids: Option<u64>,
+    /// Held by processes of PID namespaces that cannot be seen from the exporter; likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_namespaces: Option<u64>,
     /// Of no listed process; none where a part of the sum is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unaccounted: Option<i64>,
@@ -319,12 +331,16 @@ impl From<&crate::Gpu> for Gpu {
             name: about.name.clone(),
             parent_uuid: parent.map(|id| id.0.clone()),
             minor: about.minor,
+            compute_capability: about.compute_capability,
             fault: gpu.fault.map(|fault| fault.name().to_owned()),
             mig: gpu.mig(),
             memory: gpu.memory.map(|memory| Memory {
                 total: memory.total,
                 free: memory.free,
                 used: memory.used,
+                reserved: memory.reserved,
+                dead_pids: gpu.parts.map(|parts| parts.dead_pids),
+                other_namespaces: gpu.parts.map(|parts| parts.other_namespaces),
                 unaccounted: gpu.parts.map(|parts| parts.unaccounted),
             }),
             utilization: gpu.telemetry.utilization,
