@@ -1,22 +1,43 @@
 //! The program: its commands and exit codes.
 
+mod doctor;
 mod exit;
 mod flags;
+mod info;
+mod ink;
 mod lease;
+mod stream;
+mod table;
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use bailiff_lifecycle::exit::{Stop, tell};
+use bailiff_sampler::{cuda, launcher, worker};
 use clap::Parser;
 
 use flags::{Command, Flags, Lease};
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    if words.next().is_some_and(|name| info::is_called(&name)) {
+        return info::main();
+    }
+    match words.next().as_deref().and_then(OsStr::to_str) {
+        Some(launcher::LAUNCHER_ROLE) => return launcher::serve(),
+        Some(launcher::WORKER_ROLE) => return worker::serve(),
+        Some(cuda::ROLE) => return cuda::serve(),
+        _ => {}
+    }
     let flags = match Flags::try_parse() {
         Ok(flags) => flags,
         Err(error) => return tell("bailiff", Err(Stop::from(error))).into(),
     };
-    let Command::Lease(command) = flags.command;
+    let command = match flags.command {
+        Command::Doctor(flags) => return doctor::doctor(&flags).unwrap_or_else(exit::Failure::tell),
+        Command::Info(flags) => return info::info(&flags).unwrap_or_else(exit::Failure::tell),
+        Command::Lease(command) => command,
+    };
     let outcome = match command {
         Lease::Init(flags) => lease::init::init(&flags),
         Lease::Run(flags) => lease::run::run(&flags),

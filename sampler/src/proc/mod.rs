@@ -13,3 +13,4 @@ mod threads;
 
 pub(crate) use look::Processes;
 pub(crate) use node::Node;
+pub use openers::openers;
