@@ -26,4 +26,5 @@ pub mod programs;
 pub mod prometheus;
 pub mod redis;
 pub mod tenant;
+pub mod terminal;
 pub mod wait;
