@@ -11,8 +11,8 @@ help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
 
 demo: ## the whole story in a minute, with a GPU or without
-	@$(SETUP) compiler
-	@cargo build --quiet --package bailiff-exporter --package bailiff-enforcer --package fake-nvml --package end-to-end
+	@$(SETUP) compiler redis
+	@cargo build --quiet --package bailiff-exporter --package bailiff-enforcer --package bailiff --package fake-nvml --package end-to-end
 	@target/debug/demo
 
 test: check ## every check and every test

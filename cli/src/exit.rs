@@ -69,7 +69,8 @@ impl Failure {
 impl From<Trouble> for Failure {
     fn from(trouble: Trouble) -> Self {
         match trouble {
-            Trouble::Address(_) => Self::usage(trouble.to_string()),
+            Trouble::Address(_) | Trouble::NotHere(_) => Self::usage(trouble.to_string()),
+            Trouble::Kept(_) => Self::not_ours(trouble.to_string()),
             _ => Self::unavailable(trouble.to_string()),
         }
     }

@@ -1,7 +1,7 @@
 //! The command line, as it is written.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -26,7 +26,18 @@ pub(crate) enum Command {
     Doctor(doctor::flags::Doctor),
     /// GPUs are handed out: to one at a time, in the order in which they were asked for
     #[command(subcommand)]
-    Lease(Lease),
+    Lease(Box<Lease>),
+    /// Does what GPUGET's GPU.py does, with its flags; so does bailiff where it is called GPU.py
+    #[command(disable_help_flag = true)]
+    Gpuget(Words),
+}
+
+/// Words that are understood elsewhere.
+#[derive(Debug, Args)]
+pub(crate) struct Words {
+    /// GPU.py's flags; --help tells them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
+    pub(crate) words: Vec<OsString>,
 }
 
 /// What can be done with leases.
@@ -52,23 +63,49 @@ pub(crate) enum Lease {
     Init(Init),
     /// Frees what the dead of this machine held
     Reap(Reap),
+    /// Keeps a lease that `acquire` took
+    #[command(hide = true)]
+    Hold(Hold),
 }
 
 /// Where leases are kept.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Pool {
-    /// Redis, as `redis://USER:PASSWORD@HOST:PORT/DB`, `rediss://` with TLS, or `redis+unix:///PATH`.
-    #[arg(
-        long,
-        env = "LEASE_REDIS_URL",
-        value_name = "URL",
-        default_value = "redis://127.0.0.1:6379/0",
-        hide_env_values = true
-    )]
-    pub(crate) redis: String,
+    /// Redis keeps the pool, at `redis://USER:PASSWORD@HOST:PORT/DB`, `rediss://` with TLS, or `redis+unix:///PATH`; without
+    /// it this machine does. Also by `LEASE_REDIS_URL`.
+    #[arg(long, value_name = "URL", conflicts_with = "folder")]
+    pub(crate) redis: Option<String>,
+    /// The folder of this machine's own pool, `/run/bailiff/lease` if not told. Also by `LEASE_DIR`.
+    #[arg(long = "pool-dir", value_name = "DIR")]
+    pub(crate) folder: Option<PathBuf>,
+    /// What the environment says; a flag says it louder.
+    #[arg(long, env = "LEASE_REDIS_URL", hide = true, hide_env_values = true)]
+    usual_redis: Option<String>,
+    /// The same of the folder.
+    #[arg(long, env = "LEASE_DIR", hide = true, default_value = "/run/bailiff/lease")]
+    usual_folder: PathBuf,
     /// What all keys begin with, as GPU.py's --redis-prefix.
     #[arg(long, env = "LEASE_PREFIX", value_name = "PREFIX", default_value = "GPU")]
     pub(crate) prefix: String,
+}
+
+/// Who keeps a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place<'a> {
+    /// Redis, at this address.
+    Redis(&'a str),
+    /// This machine, in this folder.
+    Here(&'a Path),
+}
+
+impl Pool {
+    pub(crate) fn place(&self) -> Place<'_> {
+        match (&self.redis, &self.folder, &self.usual_redis) {
+            (Some(redis), _, _) | (None, None, Some(redis)) => Place::Redis(redis),
+            (None, Some(folder), _) => Place::Here(folder),
+            (None, None, None) => Place::Here(&self.usual_folder),
+        }
+    }
 }
 
 /// What is asked for.
@@ -268,6 +305,25 @@ pub(crate) struct Reap {
     pub(crate) dry_run: bool,
     #[command(flatten)]
     pub(crate) pool: Pool,
+}
+
+/// Keeps a lease for somebody.
+#[derive(Debug, Args)]
+pub(crate) struct Hold {
+    /// The lease, by which whoever releases it knows this process.
+    pub(crate) lease: String,
+    /// As long as this process lives.
+    #[arg(long = "for", value_name = "PID", requires = "start")]
+    pub(crate) holder: Option<u32>,
+    /// When it began, in clock ticks.
+    #[arg(long, value_name = "TICKS")]
+    pub(crate) start: Option<u64>,
+    /// So long.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) duration: Option<Duration>,
+    /// The descriptors of its locks; all others are closed.
+    #[arg(long, value_name = "FDS", value_delimiter = ',')]
+    pub(crate) keep: Vec<i32>,
 }
 
 fn beat(text: &str) -> Result<Duration, String> {

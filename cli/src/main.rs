@@ -3,6 +3,7 @@
 mod doctor;
 mod exit;
 mod flags;
+mod gpuget;
 mod info;
 mod ink;
 mod lease;
@@ -20,7 +21,11 @@ use flags::{Command, Flags, Lease};
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
-    if words.next().is_some_and(|name| info::is_called(&name)) {
+    let name = words.next().unwrap_or_default();
+    if gpuget::is_called(&name) {
+        return gpuget::main(words);
+    }
+    if info::is_called(&name) {
         return info::main();
     }
     match words.next().as_deref().and_then(OsStr::to_str) {
@@ -35,8 +40,9 @@ fn main() -> ExitCode {
     };
     let command = match flags.command {
         Command::Doctor(flags) => return doctor::doctor(&flags).unwrap_or_else(exit::Failure::tell),
+        Command::Gpuget(flags) => return gpuget::main(flags.words),
         Command::Info(flags) => return info::info(&flags).unwrap_or_else(exit::Failure::tell),
-        Command::Lease(command) => command,
+        Command::Lease(command) => *command,
     };
     let outcome = match command {
         Lease::Init(flags) => lease::init::init(&flags),
@@ -49,6 +55,7 @@ fn main() -> ExitCode {
         Lease::Queue(flags) => lease::list::queue(&flags),
         Lease::Log(flags) => lease::log::log(&flags),
         Lease::Reap(flags) => lease::release::reap(&flags),
+        Lease::Hold(flags) => lease::hold::hold(&flags),
     };
     outcome.unwrap_or_else(exit::Failure::tell)
 }

@@ -68,6 +68,7 @@ fn policy() -> Policy {
         protect: Some(select(Field::Users, &["slurm", "monitor"])),
         allow_root: false,
         channels: BTreeMap::new(),
+        leases: None,
         rules: (0..RULES).map(rule).collect(),
     }
 }

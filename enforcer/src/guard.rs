@@ -88,9 +88,14 @@ pub fn builtin(process: &Traits<'_>, root: Root) -> Option<&'static str> {
         }
         Some(_) => {}
     }
+    named(process.comm, process.contained)
+}
+
+/// Why the built-in protection spares a process of this name; none where it does not.
+pub(crate) fn named(comm: &str, contained: bool) -> Option<&'static str> {
     // The kernel has cut it; a name from elsewhere is cut alike.
-    let comm = process.comm.get(..15).unwrap_or(process.comm);
-    let on_host = PROTECTED_ON_HOST.iter().filter(|_| !process.contained);
+    let comm = comm.get(..15).unwrap_or(comm);
+    let on_host = PROTECTED_ON_HOST.iter().filter(|_| !contained);
     let first = comm.as_bytes().first();
     let mut alike = PROTECTED.iter().chain(on_host).filter(|(name, _)| name.as_bytes().first() == first);
     let named = alike.find(|(name, _)| match name.strip_suffix('*') {

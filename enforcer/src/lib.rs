@@ -1,6 +1,7 @@
 //! The enforcer: judges snapshots by the admin's rules, warns, ends, verifies and records.
 
 pub mod actions;
+pub mod agent;
 pub mod audit;
 pub mod census;
 pub mod clock;

@@ -38,6 +38,12 @@ NOTIFICATIONS Counter One "bailiff_notifications_total" ["channel result"]
     "Notices by channel and result. Absent until the first.";
 AUDIT_FAILURES Counter One "bailiff_audit_write_failures_total" [""]
     "Entries that could not be written to the audit log. While it cannot be written, nothing destructive is done.";
+LEASE_AGENT_UP Gauge One "bailiff_lease_agent_up" [""]
+    "1 while the pool that the policy names (leases) answers this node's agent, else 0; absent where it names none.";
+LEASE_AGENT_ACTS Counter One "bailiff_lease_agent_acts_total" ["act result"]
+    "What this node's agent did with leases: reap_dead (a lease whose holder is dead), reap_late (one of a host without an agent that was not renewed), clear_withheld (a GPU that is quiet again), free_orphaned (one that a client of GPU.py left behind), put_back_lost (one that was in no place); by result: freed, withheld (somebody is on a GPU of it), changed (it was not as judged any more, and nothing was done), failed. Absent until the first.";
+LEASE_AGENT_JUDGED Gauge One "bailiff_lease_agent_judged" ["judgement"]
+    "GPUs that clients of GPU.py have, or that are in no place, by what is concluded of them: keep, suspect (it looks abandoned, not for long enough), orphaned, lost. Absent while the pool does not answer.";
 POLICY_INFO Info One "bailiff_policy_info" ["sha256"]
     "The policy that is in force, by the SHA-256 of its file.";
 POLICY_LOADED Gauge One "bailiff_policy_last_reload_successful" [""]

@@ -238,7 +238,7 @@ pub struct Asked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It was ended, and its memory is back.
+    /// It was ended, and its memory is back; of a lease: its GPUs are no longer its.
     Released,
     /// It was ended, and its memory is not.
     GoneNotReleased,
@@ -252,7 +252,7 @@ pub enum Outcome {
     Refused,
     /// It had ended already.
     Gone,
-    /// A signal was sent, a server shut down, a program run, a lease released.
+    /// A signal was sent, a server shut down, a program run.
     Done,
     /// It was tried and did not work.
     Failed,

@@ -2,12 +2,13 @@
 
 mod account;
 mod between;
+pub(crate) mod leases;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_snapshot::{ProcessKey, wire};
+use bailiff_snapshot::{Held, Leases, ProcessKey, wire};
 use serde::{Deserialize, Serialize};
 
 use crate::policy::Kind;
@@ -18,7 +19,8 @@ use crate::value::Value;
 const TICKS_PER_SECOND: u64 = 100;
 
 /// The name of a target, stable as long as it is the same one: `process:4100@98765` (pid and start tick),
-/// `process:4100#12` (listed by the driver alone, first in snapshot 12), `workload:slurm:77`, `gpu:GPU-…`.
+/// `process:4100#12` (listed by the driver alone, first in snapshot 12), `workload:slurm:77`, `gpu:GPU-…`,
+/// `lease:NAME#TOKEN`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TargetId(pub Arc<str>);
@@ -42,10 +44,21 @@ pub struct Target {
     pub relatives: Option<Vec<usize>>,
     /// Those of the snapshot's `gpus` that it holds or is.
     pub gpus: Vec<usize>,
+    /// The lease that it is.
+    pub lease: Option<Leased>,
     /// CPU time a second, of all its processes; a core that is always busy is 1.
     pub cpu: Value,
     /// Bytes a second to and from storage, of those of its processes that hold memory.
     pub io: Value,
+}
+
+/// A lease as a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leased {
+    /// Its place among those that are held.
+    pub place: usize,
+    /// All who are on its GPUs could be told, and whether they belong to it.
+    pub whole: bool,
 }
 
 /// A snapshot and its targets.
@@ -109,6 +122,18 @@ impl View {
     #[must_use]
     pub fn gpu_of(&self, target: &Target) -> Option<&wire::Gpu> {
         self.snapshot.gpus.get(*target.gpus.first()?).filter(|_| target.kind == Kind::Gpu)
+    }
+
+    /// The pool of leases, where it answered, and not long before this snapshot.
+    #[must_use]
+    pub fn leases(&self) -> Option<&Leases> {
+        leases::of(&self.snapshot)
+    }
+
+    /// The lease that a target is.
+    #[must_use]
+    pub fn held(&self, target: &Target) -> Option<&Held> {
+        self.leases()?.held.get(target.lease?.place)
     }
 
     /// The processes of a target that hold memory.

@@ -64,6 +64,8 @@ fn what_was_not_observed_is_absent() {
         "bailiff_enforcer_tick_duration_seconds",
         "bailiff_budget_used",
         "bailiff_budget_limit",
+        "bailiff_lease_agent_up",
+        "bailiff_lease_agent_judged",
     ] {
         assert_eq!(page.values(name), [], "{name}");
     }

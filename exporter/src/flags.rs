@@ -26,7 +26,7 @@ pub struct Flags {
     /// Time between two looks, such as 5s or 200ms. Scrapes read the latest look and cause none.
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     pub interval: String,
-    /// How long the driver may be silent before it is shown as down; one GPU two fifths of that.
+    /// How long the driver may be silent before it is shown as down; one GPU two fifths of that. Redis as long.
     #[arg(long, value_name = "DURATION", default_value = "2s")]
     pub deadline: String,
     /// How far back the driver is asked for utilization samples, and two intervals at least: a process is idle
@@ -52,6 +52,12 @@ pub struct Flags {
     /// this program itself runs in the host's PID namespace.
     #[arg(long)]
     pub trust_pid_namespace: bool,
+    /// Redis with the pool of leases, as `redis://[USER:PASSWORD@]HOST:PORT/DB` or `redis+unix:///PATH`. Leases are shown only where this is given; in the environment a password is seen by fewer people.
+    #[arg(long = "lease.redis", value_name = "URL", env = "LEASE_REDIS_URL", hide_env_values = true)]
+    pub lease_redis: Option<String>,
+    /// What all keys of the pool begin with, as GPU.py's --redis-prefix.
+    #[arg(long = "lease.prefix", value_name = "PREFIX", env = "LEASE_PREFIX", default_value = "GPU")]
+    pub lease_prefix: String,
     /// Unix socket on which to stream snapshots, a line of JSON each; owner and group may read.
     #[arg(long, value_name = "PATH")]
     pub stream: Option<PathBuf>,

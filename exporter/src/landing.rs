@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use bailiff_exposition::html::{Column, Html};
 use bailiff_exposition::human::{Bytes, Span, or_unknown};
-use bailiff_snapshot::{Fault, Gpu, Holder, Process, Snapshot, Utilization, snapshot::user_label};
+use bailiff_snapshot::lease::Names;
+use bailiff_snapshot::{
+    Fault, Gpu, Holder, Leases, PoolGpu, Process, Snapshot, Truth, Utilization, snapshot::user_label,
+};
 
 use crate::published::Published;
 
@@ -37,6 +40,7 @@ impl View<'_> {
             sources(&published.snapshot, &mut html);
             gpus(&published.snapshot, &mut html);
             holders(published, &mut html);
+            leases(&published.snapshot, &mut html);
         }
         html.end()
     }
@@ -65,6 +69,9 @@ const HOLDERS: [Column; 9] = [
     ("idle for", "n"),
     ("state", ""),
 ];
+
+const LEASES: [Column; 6] =
+    [("GPU", ""), ("state", ""), ("user", ""), ("mode", ""), ("leased for", "n"), ("idle for", "n")];
 
 fn sources(snapshot: &Snapshot, html: &mut Html) {
     html.table("Sources", &SOURCES);
@@ -145,6 +152,34 @@ fn holder_cells(gpu: &Gpu, holder: &Holder, process: Option<&Process>) -> [Strin
         },
         or_unknown(idle),
         or_unknown(state),
+    ]
+}
+
+fn leases(snapshot: &Snapshot, html: &mut Html) {
+    let Some(leases) = &snapshot.leases else { return };
+    html.table("Leases", &LEASES);
+    for gpu in &leases.gpus {
+        let seen = snapshot.gpus.iter().find(|seen| gpu.is(Names::from(*seen)));
+        let index = seen.map_or(&gpu.id, |seen| &seen.about.index);
+        html.row(&LEASES, &lease_cells(index, gpu, leases));
+    }
+    html.end_table();
+    if let Some(oldest) = leases.queue.iter().filter_map(|ticket| ticket.age_ms).max() {
+        let (count, oldest) = (leases.queue.len(), Span(Duration::from_millis(oldest)));
+        html.raw(&format!("<p class=\"dim\">{count} wait for GPUs, the first for {oldest}</p>"));
+    }
+}
+
+fn lease_cells(index: &str, gpu: &PoolGpu, leases: &Leases) -> [String; 6] {
+    let held = leases.holding(gpu);
+    let span = |millis| Span(Duration::from_millis(millis));
+    [
+        index.to_owned(),
+        gpu.spot.name().to_owned(),
+        or_unknown(held.and_then(|held| held.user.as_ref())),
+        or_unknown(held.and_then(|held| held.mode.as_ref())),
+        or_unknown(held.and_then(|held| held.age_ms).map(span)),
+        or_unknown(Some(gpu.idle_ms).filter(|_| gpu.idle != Truth::Unknown).map(span)),
     ]
 }
 

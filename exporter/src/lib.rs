@@ -7,6 +7,7 @@ pub mod flags;
 pub mod gzip;
 pub mod health;
 pub mod landing;
+pub mod leases;
 pub mod metrics;
 pub mod once;
 pub mod page;
@@ -32,6 +33,7 @@ use bailiff_snapshot::Sample;
 use tokio::task::JoinSet;
 
 use crate::beat::Latest;
+use crate::leases::Leasing;
 use crate::record::Record;
 use crate::requests::Requests;
 use crate::routes::Routes;
@@ -49,6 +51,10 @@ pub trait Look: Send {
 /// # Errors
 /// Where an address, socket or file cannot be opened, or the looking ends by itself.
 pub async fn run(settings: Settings, look: Box<dyn Look>, shutdown: impl Future<Output = ()>) -> Result<()> {
+    let look = match settings.leases.clone() {
+        Some(pool) => Box::new(Leasing::start(look, pool).context("cannot start asking for leases")?),
+        None => look,
+    };
     if let Some(format) = settings.once {
         return once::run(settings.rhythm, format, look, shutdown).await;
     }

@@ -93,8 +93,30 @@ USER_PROCESSES Gauge One "bailiff_user_gpu_processes" ["gpu gpu_uuid user"]
     "Processes of the user on the GPU.";
 CONTAINER_MEMORY Gauge Bytes "bailiff_container_gpu_memory_bytes" ["gpu gpu_uuid container pod namespace"]
     "GPU memory that the processes of the container hold in bytes; absent where one's is not known.";
+LEASE_GPUS Gauge One "bailiff_lease_gpus" ["state"]
+    "GPUs of the pool of leases by where they are: idle, leased (by a lease of ours), legacy (taken by a client of GPU.py, by its record), pot (gathered for whoever waits), quarantine, barrier (withheld after a restart of Redis), unknown (in no place: a client of GPU.py may have it in hand). This and all other bailiff_lease_ families are absent without --lease.redis, and while Redis does not answer.";
+LEASE_HELD Gauge One "bailiff_lease_held" ["gpu gpu_uuid user mode"]
+    "1 for each GPU of the pool that somebody holds: who, as he said himself, and in which mode: run, compat (the rules of GPU.py), legacy (a client of GPU.py, who does not say who he is).";
+LEASE_AGE Gauge Seconds "bailiff_lease_age_seconds" ["gpu gpu_uuid"]
+    "Seconds since the lease that holds the GPU was granted, by Redis' clock; absent where it is not held by a lease of ours, or Redis was rolled back and has forgotten when.";
+LEASE_IDLE Gauge Seconds "bailiff_lease_idle_seconds" ["gpu gpu_uuid"]
+    "Seconds in which the GPU was seen leased, at each look to the same lease, and idle: the driver's sampler said so of the device, or where it says nothing all who are listed on it were observed idle. Use ends it; time that was not observed adds nothing, nor does the time before the exporter began. Absent where the last window was not observed, or the GPU is not leased.";
+LEASE_QUEUE_LENGTH Gauge One "bailiff_lease_queue_length" [""]
+    "Tickets that wait for GPUs; clients of GPU.py wait unseen.";
+LEASE_QUEUE_OLDEST Gauge Seconds "bailiff_lease_queue_oldest_seconds" [""]
+    "Seconds since the oldest of the tickets that wait was asked for; absent where nobody waits.";
+LEASE_WAIT Histogram Seconds "bailiff_lease_wait_seconds" [""]
+    "How long those had waited who were granted GPUs, 0 where they did not have to, from the ticket to the grant. Redis counts, in the same step as it grants: it goes on over restarts of the exporter, and falls where Redis loses its data. Absent before the first grant.";
+LEASE_EVENTS Counter One "bailiff_lease_events_total" ["event"]
+    "What has happened in the pool: grant, released, reaped, cancelled, conflict, duplicate, reassert, reclaim, barrier and so on. Redis counts, as for bailiff_lease_wait_seconds; absent where none of that name has happened.";
+LEASE_UNRESERVED Gauge One "bailiff_lease_unreserved_use" ["gpu gpu_uuid"]
+    "1 where processes compute on a GPU of the pool and none of them has a lease for it, at this look and the one before; 0 where nobody does, or one has. Absent where that is not certain: an environment or an ancestor could not be read; the GPU is leased to the owner of such a process, or it is in a container, and so may be the holder's; a client of GPU.py holds the GPU; or it changes hands.";
+LEASE_LEGACY_SUSPECT Gauge One "bailiff_lease_legacy_suspect" [""]
+    "GPUs of the pool that may have been lost by clients of GPU.py, and on which nobody is listed: the process of the record does not exist, or the GPU has been in no place for 30 seconds.";
+LEASE_AOF Gauge One "bailiff_lease_redis_aof_enabled" [""]
+    "1 where Redis writes down what it does (appendonly), so that leases outlive its crash, else 0.";
 SOURCE_UP Gauge One "bailiff_source_up" ["source"]
-    "1 where the source (nvml, proc) answered in the last snapshot, 0 where it did not; absent where it was not asked, as /proc is not without a list of pids.";
+    "1 where the source (nvml, proc, redis) answered in the last snapshot, 0 where it did not; absent where it was not asked, as /proc is not without a list of pids, nor redis without --lease.redis.";
 SOURCE_FAULT_INFO Info One "bailiff_source_fault_info" ["source reason"]
     "Why a source did not answer; absent where it did.";
 SOURCE_DURATION Gauge Seconds "bailiff_source_duration_seconds" ["source"]

@@ -2,6 +2,7 @@
 
 mod gpus;
 mod itself;
+mod leases;
 mod processes;
 mod tail;
 mod users;
@@ -37,6 +38,7 @@ pub fn write(content: Option<Content<'_>>, format: Format, out: &mut dyn Write) 
         gpus::write(content.snapshot, &mut page);
         processes::write(content.snapshot, content.selection, &mut page);
         users::write(content.snapshot, &mut page);
+        leases::write(content.snapshot, &mut page);
         itself::write(content.snapshot, content.dropped, &mut page);
     }
     itself::write_build(&mut page);

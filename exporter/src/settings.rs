@@ -1,12 +1,15 @@
 //! What the command line means: the second stage, past which nothing meets a setting that makes no sense.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bailiff_lifecycle::{listen, logs};
+use bailiff_snapshot::PidNamespace;
 
 use crate::beat::Rhythm;
 use crate::flags::{Flags, Once};
+use crate::leases;
 use crate::page::Format;
 
 /// The shortest beat: below it the driver would hardly do anything but answer.
@@ -24,12 +27,24 @@ pub struct Settings {
     pub rhythm: Rhythm,
     /// What a look reads.
     pub sources: Sources,
+    /// The pool of leases, where there is one.
+    pub leases: Option<leases::Settings>,
     /// Where snapshots go besides.
     pub outlets: Outlets,
     /// Prints one page and ends.
     pub once: Option<Format>,
     /// The log.
     pub logs: logs::LogFlags,
+}
+
+/// What nobody is told, not even a log.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("…")
+    }
 }
 
 /// What is served over HTTP.
@@ -75,7 +90,7 @@ impl Settings {
     /// The part that the sampler is told.
     #[must_use]
     pub fn sampler(&self) -> bailiff_sampler::Settings {
-        use bailiff_sampler::{Commands, Namespace};
+        use bailiff_sampler::{Claims, Commands, Namespace};
         let sources = &self.sources;
         bailiff_sampler::Settings {
             nvml_library: sources.nvml_library.clone(),
@@ -85,6 +100,7 @@ impl Settings {
             deadline: sources.deadline,
             look_back: sources.look_back,
             commands: if sources.command { Commands::Read } else { Commands::Left },
+            claims: if self.leases.is_some() { Claims::Read } else { Claims::Left },
             namespace: if sources.trust_pid_namespace { Namespace::Trusted } else { Namespace::Checked },
             ..bailiff_sampler::Settings::default()
         }
@@ -97,6 +113,7 @@ impl TryFrom<Flags> for Settings {
     fn try_from(flags: Flags) -> Result<Self, String> {
         let interval = duration("--interval", &flags.interval)?;
         let deadline = duration("--deadline", &flags.deadline)?;
+        let leases = pool(&flags, deadline)?;
         if flags.max_connections == 0 {
             return Err("--web.max-connections=0 would serve nobody".to_owned());
         }
@@ -116,11 +133,26 @@ impl TryFrom<Flags> for Settings {
                 deadline,
                 look_back: duration("--look-back", &flags.look_back)?,
             },
+            leases,
             outlets: Outlets { stream: flags.stream, record: flags.record },
             once: flags.once.map(|once| if once == Once::Text { Format::Text } else { Format::OpenMetrics }),
             logs: flags.logs,
         })
     }
+}
+
+/// An address that is empty is none: a variable may be set and empty.
+fn pool(flags: &Flags, deadline: Duration) -> Result<Option<leases::Settings>, String> {
+    let Some(redis) = flags.lease_redis.clone().filter(|redis| !redis.is_empty()) else { return Ok(None) };
+    bailiff_lease::check(&redis).map_err(|trouble| format!("--lease.redis: {trouble}"))?;
+    let trusted = flags.trust_pid_namespace;
+    Ok(Some(leases::Settings {
+        redis: Secret(redis),
+        prefix: flags.lease_prefix.clone(),
+        deadline,
+        procfs: flags.procfs.clone(),
+        namespace: if trusted { PidNamespace::Host } else { PidNamespace::Unknown },
+    }))
 }
 
 fn duration(flag: &str, text: &str) -> Result<Duration, String> {

@@ -17,8 +17,10 @@ use std::collections::BTreeSet;
 use bailiff_exporter::metrics::{FAMILIES, OWN_PROCESS};
 use bailiff_exporter::page::{self, Content, Format};
 use bailiff_exporter::selection::Selection;
-use bailiff_snapshot::{Fault, GpuSample, PidNamespace, Snapshot};
-use made_up::{GIB, entry, facts, found, gpu, large, motley, sample, small, walk};
+use bailiff_snapshot::{
+    Claim, Entry, Fault, GpuSample, Kinds, PidNamespace, PoolGpu, ProcessKey, Sample, Seen, Snapshot, Spot,
+};
+use made_up::{GIB, entry, facts, found, gpu, large, motley, pool, sample, small, walk};
 use parse::{Page, parse};
 use proptest::prelude::*;
 
@@ -34,6 +36,12 @@ fn written(snapshot: &Snapshot, most: usize, format: Format) -> String {
 
 fn page(snapshot: &Snapshot) -> Page {
     parse(&written(snapshot, usize::MAX, Format::Text))
+}
+
+/// A histogram's samples are called after their parts of it.
+fn family_of(sample: &parse::Sample) -> &str {
+    let histogram = "bailiff_lease_wait_seconds";
+    if sample.name.starts_with(histogram) { histogram } else { &sample.name }
 }
 
 /// Names of the samples that have this label.
@@ -58,11 +66,12 @@ fn both_formats_tell_the_same() {
 fn every_label_stands_in_the_table_and_most_families_on_this_page() {
     let page = page(&walk([motley(1), motley(2)]));
     for sample in &page.samples {
-        let family = FAMILIES.iter().chain(OWN_PROCESS).find(|family| family.name == sample.name);
+        let family = FAMILIES.iter().chain(OWN_PROCESS).find(|family| family.name == family_of(sample));
         let labels: Vec<&str> = family.expect("it is in the table").labels.split_ascii_whitespace().collect();
-        assert!(sample.labels.keys().all(|label| labels.contains(&label.as_str())), "{sample:?}");
+        let stands = |label: &String| labels.contains(&label.as_str()) || label == "le";
+        assert!(sample.labels.keys().all(stands), "{sample:?}");
     }
-    let seen: BTreeSet<&str> = page.samples.iter().map(|sample| sample.name.as_str()).collect();
+    let seen: BTreeSet<&str> = page.samples.iter().map(family_of).collect();
     let missing: Vec<&str> =
         FAMILIES.iter().map(|family| family.name).filter(|name| !seen.contains(name)).collect();
     let at_requests = [
@@ -180,6 +189,137 @@ fn a_full_node_is_in_order() {
     let snapshot = walk([large(1, 8, 100), large(2, 8, 100)]);
     let page = parse(&written(&snapshot, usize::MAX, Format::OpenMetrics));
     assert_eq!(page.values("bailiff_process_gpu_memory_bytes").len(), 800);
+}
+
+/// Two looks at a GPU of a pool that this changes, with process 41 on it.
+fn of_pool(change: impl Fn(u64, &mut Sample)) -> Page {
+    page(&walk([small(1), small(2)].map(|mut sample| {
+        let mut leases = pool(sample.seq);
+        leases.gpus.truncate(1);
+        sample.leases = Some(leases);
+        change(sample.seq, &mut sample);
+        sample
+    })))
+}
+
+/// The pool has the GPU idle, and the process is a stranger of whom all is known.
+fn stolen(sample: &mut Sample) {
+    let leases = sample.leases.as_mut().expect("there is a pool");
+    (leases.gpus[0].spot, leases.gpus[0].lease) = (Spot::Idle, None);
+    let facts = sample.processes.get_mut(&41).and_then(Seen::found_mut).expect("it is there");
+    (facts.claim, facts.ancestors) = (Claim::Nothing, Some(Vec::new()));
+}
+
+/// What somebody has done to a sample of a pool; with its number.
+type Change = fn(u64, &mut Sample);
+
+fn unreserved(change: Change) -> Option<f64> {
+    of_pool(change).value("bailiff_lease_unreserved_use", &FIRST)
+}
+
+fn listed(sample: &mut Sample, entries: Option<Vec<Entry>>) {
+    sample.gpus[0].entries = entries;
+}
+
+#[test]
+fn use_without_a_lease_is_told() {
+    let cases: [(&str, Change, f64); 4] = [
+        ("leased to it", |_, _| {}, 0.0),
+        ("a stranger", |_, sample| stolen(sample), 1.0),
+        (
+            "nobody is on it",
+            |_, sample| {
+                stolen(sample);
+                listed(sample, Some(vec![]));
+            },
+            0.0,
+        ),
+        (
+            "a desktop's picture",
+            |_, sample| {
+                stolen(sample);
+                let kinds = Kinds { graphics: true, ..Kinds::default() };
+                listed(sample, Some(vec![Entry { kinds, ..entry(41, Some(1)) }]));
+            },
+            0.0,
+        ),
+    ];
+    for (name, change, expected) in cases {
+        assert_eq!(unreserved(change), Some(expected), "{name}");
+    }
+}
+
+#[test]
+fn use_without_a_lease_is_not_told_where_it_is_not_certain() {
+    let cases: [(&str, Change); 6] = [
+        ("it came since the look before", |seq, sample| {
+            stolen(sample);
+            if seq == 1 {
+                listed(sample, Some(vec![]));
+            }
+        }),
+        ("the pool has it idle since the look before", |seq, sample| {
+            if seq == 2 {
+                stolen(sample);
+            }
+        }),
+        ("somebody beside it is in another namespace", |_, sample| {
+            stolen(sample);
+            listed(sample, Some(vec![entry(41, Some(1)), entry(0, Some(1))]));
+        }),
+        ("its environment is not ours to read", |_, sample| {
+            let leases = sample.leases.as_mut().expect("there is a pool");
+            leases.held[0].holder = Some(ProcessKey { pid: 40, start_ticks: 1 });
+        }),
+        ("a client of GPU.py has it", |_, sample| {
+            stolen(sample);
+            sample.leases.as_mut().expect("there is a pool").gpus[0].spot = Spot::Legacy;
+        }),
+        ("the driver gives no list", |_, sample| {
+            stolen(sample);
+            listed(sample, None);
+        }),
+    ];
+    for (name, change) in cases {
+        assert_eq!(unreserved(change), None, "{name}");
+    }
+}
+
+#[test]
+fn what_a_pool_is_told_of() {
+    let page = page(&walk([motley(1), motley(2)]));
+    assert_eq!(page.value("bailiff_lease_gpus", &[("state", "leased")]), Some(1.0));
+    assert_eq!(page.value("bailiff_lease_gpus", &[("state", "quarantine")]), Some(0.0));
+    let held = [("gpu", "0"), ("user", "alice"), ("mode", "run")];
+    assert_eq!(page.value("bailiff_lease_held", &held), Some(1.0));
+    let legacy = [("gpu", "9"), ("gpu_uuid", "GPU-elsewhere"), ("mode", "legacy")];
+    assert_eq!(page.value("bailiff_lease_held", &legacy), Some(1.0), "as the pool names it");
+    assert_eq!(page.value("bailiff_lease_age_seconds", &FIRST), Some(10.5));
+    assert_eq!(page.value("bailiff_lease_idle_seconds", &FIRST), Some(0.0), "alice is busy");
+    assert_eq!(page.value("bailiff_lease_queue_oldest_seconds", &[]), Some(1.5));
+    assert_eq!(page.value("bailiff_lease_wait_seconds_bucket", &[("le", "1.0")]), Some(2.0));
+    assert_eq!(page.value("bailiff_lease_wait_seconds_count", &[]), Some(3.0));
+    assert_eq!(page.value("bailiff_lease_legacy_suspect", &[]), Some(0.0), "nobody knows who is on it");
+    let lost = of_pool(|_, sample| {
+        sample.gpus[0].entries = Some(vec![]);
+        let leases = sample.leases.as_mut().expect("there is a pool");
+        leases.gpus[0] = PoolGpu { id: "0".into(), uuid: None, ..pool(1).gpus[2].clone() };
+    });
+    assert_eq!(lost.value("bailiff_lease_legacy_suspect", &[]), Some(1.0));
+    let silent = of_pool(|_, sample| sample.leases = None);
+    assert!(!silent.samples.iter().any(|sample| sample.name.starts_with("bailiff_lease_")));
+}
+
+#[test]
+fn no_name_in_the_pool_makes_a_series_twice() {
+    let twice = of_pool(|_, sample| {
+        let leases = sample.leases.as_mut().expect("there is a pool");
+        let gpu = leases.gpus[0].clone();
+        let uuid = sample.gpus[0].about.id.as_ref().map(|id| id.0.clone());
+        leases.gpus.extend([PoolGpu { id: "7".into(), uuid, ..gpu.clone() }, gpu]);
+    });
+    assert_eq!(twice.values("bailiff_lease_held").len(), 1);
+    assert_eq!(twice.value("bailiff_lease_gpus", &[("state", "leased")]), Some(3.0));
 }
 
 proptest! {

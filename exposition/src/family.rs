@@ -9,6 +9,8 @@ pub enum Kind {
     Counter,
     /// Always 1: its labels are what it tells.
     Info,
+    /// Counts by size: in buckets, with their sum.
+    Histogram,
 }
 
 /// What a family's numbers are counted in.

@@ -11,4 +11,4 @@ mod writer;
 
 pub use family::{Family, Kind, Unit};
 pub use labels::{Labels, bounded, bounded_prose};
-pub use writer::{Format, Number, PRESENT, Writer};
+pub use writer::{Format, Histogram, Number, PRESENT, Writer};

@@ -18,6 +18,7 @@ pub fn rows<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> Stri
             Kind::Gauge => "gauge",
             Kind::Counter => "counter",
             Kind::Info => "info",
+            Kind::Histogram => "histogram",
         };
         let labels: Vec<String> =
             family.labels.split_whitespace().map(|label| format!("`{label}`")).collect();
@@ -52,7 +53,9 @@ pub fn faults<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> Ve
 /// What `OpenMetrics` calls the family.
 fn stem(family: &Family) -> Option<&'static str> {
     match family.kind {
-        Kind::Gauge => Some(family.name).filter(|name| !name.ends_with("_total") && !name.ends_with("_info")),
+        Kind::Gauge | Kind::Histogram => {
+            Some(family.name).filter(|name| !name.ends_with("_total") && !name.ends_with("_info"))
+        }
         Kind::Counter => family.name.strip_suffix("_total"),
         Kind::Info => family.name.strip_suffix("_info"),
     }

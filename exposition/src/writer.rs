@@ -70,6 +70,17 @@ impl From<f64> for Number {
     }
 }
 
+/// Counts by size.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Histogram {
+    /// How many were at most so large, and larger than the bound before; from the smallest bound on.
+    pub buckets: Vec<(f64, u64)>,
+    /// How many were larger than all bounds.
+    pub larger: u64,
+    /// All together.
+    pub sum: f64,
+}
+
 /// 1, the number of every info.
 pub const PRESENT: Number = Number::Whole(1);
 
@@ -91,7 +102,7 @@ impl<'a> Writer<'a> {
 
     /// Writes one sample, under its family's head.
     pub fn put(&mut self, family: &'static Family, labels: &Labels, number: impl Into<Number>) {
-        self.line(family, (labels.open(), None), number.into());
+        self.line((family, ""), (labels.open(), None), number.into());
     }
 
     /// Writes one sample with one more label.
@@ -101,7 +112,22 @@ impl<'a> Writer<'a> {
         labels: &Labels,
         number: impl Into<Number>,
     ) {
-        self.line(family, (labels.open(), Some((label, value))), number.into());
+        self.line((family, ""), (labels.open(), Some((label, value))), number.into());
+    }
+
+    /// Writes a histogram's samples: buckets, each with those before it, their sum and their number.
+    pub fn put_histogram(&mut self, family: &'static Family, labels: &Labels, histogram: &Histogram) {
+        let mut count = 0;
+        for (bound, more) in &histogram.buckets {
+            count += more;
+            // With a point, as `OpenMetrics` has it, in both formats: it is one series.
+            let bound = format!("{bound:?}");
+            self.line((family, "_bucket"), (labels.open(), Some(("le", &bound))), count.into());
+        }
+        count += histogram.larger;
+        self.line((family, "_bucket"), (labels.open(), Some(("le", "+Inf"))), count.into());
+        self.line((family, "_sum"), (labels.open(), None), histogram.sum.into());
+        self.line((family, "_count"), (labels.open(), None), count.into());
     }
 
     /// Ends the static part of a page; its tail may follow.
@@ -124,7 +150,12 @@ impl<'a> Writer<'a> {
         self.finish()
     }
 
-    fn line(&mut self, family: &'static Family, (open, last): (&str, Option<(&str, &str)>), number: Number) {
+    fn line(
+        &mut self,
+        (family, part): (&'static Family, &str),
+        (open, last): (&str, Option<(&str, &str)>),
+        number: Number,
+    ) {
         if matches!(number, Number::Real(real) if !real.is_finite()) {
             return;
         }
@@ -132,6 +163,7 @@ impl<'a> Writer<'a> {
             self.head(family);
         }
         self.text(family.name);
+        self.text(part);
         self.text(open);
         if let Some((label, value)) = last {
             self.text(if open.is_empty() { "{" } else { "," });
@@ -155,6 +187,7 @@ impl<'a> Writer<'a> {
             (Format::OpenMetrics, Kind::Info) => (family.name.trim_end_matches("_info"), "info"),
             // The text format knows no info.
             (_, Kind::Gauge) | (Format::Text, Kind::Info) => (family.name, "gauge"),
+            (_, Kind::Histogram) => (family.name, "histogram"),
         };
         self.comment(["HELP", name, family.help]);
         self.comment(["TYPE", name, kind]);
@@ -239,6 +272,27 @@ mod tests {
         writer.put_as((&GPU_CLOCK, "clock", "sm"), &gpu, 1_980_000_000_u64);
         writer.end().expect("a Vec takes everything");
         String::from_utf8(out).expect("it is text")
+    }
+
+    #[test]
+    fn a_histogram_counts_upwards() {
+        static WAITS: Family = family("bailiff_lease_wait_seconds", Kind::Histogram, Unit::Seconds);
+        let mut out = Vec::new();
+        let mut writer = Writer::new(Format::OpenMetrics, &mut out);
+        let waits = Histogram { buckets: vec![(0.01, 2), (1.0, 0), (60.0, 3)], larger: 1, sum: 12.5 };
+        writer.put_histogram(&WAITS, &Labels::default(), &waits);
+        writer.end().expect("a Vec takes everything");
+        let page = String::from_utf8(out).expect("it is text");
+        assert!(page.contains("# TYPE bailiff_lease_wait_seconds histogram\n"));
+        let expected = [
+            "bailiff_lease_wait_seconds_bucket{le=\"0.01\"} 2",
+            "bailiff_lease_wait_seconds_bucket{le=\"1.0\"} 2",
+            "bailiff_lease_wait_seconds_bucket{le=\"60.0\"} 5",
+            "bailiff_lease_wait_seconds_bucket{le=\"+Inf\"} 6",
+            "bailiff_lease_wait_seconds_sum 12.5",
+            "bailiff_lease_wait_seconds_count 6",
+        ];
+        assert_eq!(samples(&page), expected);
     }
 
     fn samples(page: &str) -> Vec<&str> {

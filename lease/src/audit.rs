@@ -17,6 +17,29 @@ pub struct Audit {
     pub leases: Vec<Lease>,
     /// Tickets, in the order in which they will be served.
     pub queue: Vec<String>,
+    /// Agents of nodes that are there.
+    #[serde(default)]
+    pub agents: Vec<Agent>,
+    /// What the scripts have counted: `event:NAME`, `wait:BOUND`, and all waits together as `waited`.
+    #[serde(default)]
+    pub counts: BTreeMap<String, String>,
+    /// The bounds of the waits that are counted, milliseconds.
+    #[serde(default)]
+    pub waits_ms: Vec<u64>,
+    /// Redis writes down what it does.
+    #[serde(default)]
+    pub append_only: Option<bool>,
+}
+
+/// A node's agent, which looks after the dead of its PID namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Agent {
+    /// Its host.
+    pub host: String,
+    /// Which boot of it.
+    pub boot: String,
+    /// The PID namespace.
+    pub pidns: String,
 }
 
 /// One managed GPU.
@@ -49,6 +72,9 @@ pub struct Record {
     pub time: String,
     /// The lease, where it is one of ours.
     pub lease: Option<String>,
+    /// What a node's agent saw of whoever wrote it, or an earlier one.
+    #[serde(default)]
+    pub seen: Option<String>,
 }
 
 /// A lease or a ticket.
@@ -56,7 +82,8 @@ pub struct Record {
 pub struct Lease {
     /// Its name.
     pub lease: String,
-    /// `waiting` or `held`.
+    /// `waiting` or `held`; empty where somebody has deleted it.
+    #[serde(default)]
     pub state: String,
     /// When it is forgotten unless it is renewed, in milliseconds since the Unix epoch.
     pub expires: f64,

@@ -5,14 +5,23 @@
 //! of them has lost nothing. Clients are the rest: [`Pool`] asks them, one by one, each with a deadline.
 
 pub mod audit;
+pub mod compat;
 pub mod health;
 pub mod holder;
+mod leases;
+pub mod legacy;
+mod local;
 pub mod log;
 mod pool;
+mod reap;
 mod scripts;
+pub mod told;
 mod trouble;
 mod wait;
 
-pub use pool::{Extended, Grant, Init, Pool, Released, Standing, Ticket};
+pub use leases::Leases;
+pub use local::Local;
+pub use pool::{Extended, Grant, Init, Pool, Released, Standing, Ticket, check};
+pub use reap::{Back, End, Ended, START};
 pub use scripts::Op;
 pub use trouble::Trouble;

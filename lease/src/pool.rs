@@ -5,12 +5,8 @@ use std::time::Duration;
 
 use redis::{Client, Connection, FromRedisValue};
 
-use crate::audit::{Audit, Lease};
-use crate::holder::{Here, Life};
+use crate::audit::Audit;
 use crate::{Op, Trouble};
-
-/// From a fork to the exec after it takes less.
-const START: Duration = Duration::from_millis(100);
 
 /// What a ticket asks for, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,6 +102,8 @@ pub struct Pool {
     address: String,
     pub(crate) prefix: String,
     pub(crate) patience: Duration,
+    /// For so long nothing is given away, as was told when it was last asked about a ticket: the server was started anew.
+    pub(crate) closed: Option<Duration>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -123,16 +121,38 @@ impl Pool {
     /// # Errors
     /// Where nobody answers, or it refuses.
     pub fn open(address: &str, prefix: &str, patience: Duration) -> Result<Self, Trouble> {
-        let client = Client::open(address).map_err(|_| Trouble::address(address))?;
+        let client = client(address)?;
         let shown = client.get_connection_info().addr().to_string();
         let connection = connect(&client, patience).map_err(|error| Trouble::of(&error, &shown))?;
-        Ok(Self { connection, client, address: shown, prefix: prefix.to_owned(), patience })
+        Ok(Self { connection, client, address: shown, prefix: prefix.to_owned(), patience, closed: None })
     }
 
     pub(crate) fn reconnect(&mut self) -> Result<(), Trouble> {
         let connection = connect(&self.client, self.patience);
         self.connection = connection.map_err(|error| Trouble::of(&error, &self.address))?;
         Ok(())
+    }
+
+    /// A connection by other settings of the same server.
+    pub(crate) fn connection_of(&self, client: &Client) -> Result<Connection, Trouble> {
+        self.asked(connect(client, self.patience))
+    }
+
+    /// The same pool, on a connection by other settings of the same server.
+    pub(crate) fn another(&self, client: &Client) -> Result<Self, Trouble> {
+        Ok(Self {
+            connection: self.connection_of(client)?,
+            client: client.clone(),
+            address: self.address.clone(),
+            prefix: self.prefix.clone(),
+            patience: self.patience,
+            closed: None,
+        })
+    }
+
+    /// What was asked of this server outside of it.
+    pub(crate) fn asked<T>(&self, answer: redis::RedisResult<T>) -> Result<T, Trouble> {
+        answer.map_err(|error| Trouble::of(&error, &self.address))
     }
 
     /// Does something with the connection.
@@ -144,7 +164,7 @@ impl Pool {
     }
 
     /// Calls a script, and once more where the connection broke: none does anything twice.
-    fn call<T: FromRedisValue>(&mut self, op: Op, arguments: &[String]) -> Result<T, Trouble> {
+    pub(crate) fn call<T: FromRedisValue>(&mut self, op: Op, arguments: &[String]) -> Result<T, Trouble> {
         let mut call = op.script().key(&self.prefix);
         for argument in arguments {
             call.arg(argument);
@@ -196,7 +216,8 @@ impl Pool {
         for (field, value) in &ticket.about {
             arguments.extend([(*field).to_owned(), value.clone()]);
         }
-        standing(self.call(Op::Enqueue, &arguments)?)
+        let answer = self.call(Op::Enqueue, &arguments)?;
+        self.stands(answer)
     }
 
     /// Says that a ticket or a lease is still wanted.
@@ -205,7 +226,14 @@ impl Pool {
     /// Where there is no answer.
     pub fn touch(&mut self, lease: &str, ttl: Duration, token: Option<u64>) -> Result<Standing, Trouble> {
         let token = token.map(|token| token.to_string()).unwrap_or_default();
-        standing(self.call(Op::Touch, &[lease.to_owned(), ttl.as_millis().to_string(), token])?)
+        let answer = self.call(Op::Touch, &[lease.to_owned(), ttl.as_millis().to_string(), token])?;
+        self.stands(answer)
+    }
+
+    fn stands(&mut self, answer: (String, String, String)) -> Result<Standing, Trouble> {
+        let waits = answer.0 == "waiting";
+        self.closed = answer.2.parse().ok().filter(|_| waits).map(Duration::from_millis);
+        standing(answer)
     }
 
     /// Asks for a lease that Redis no longer knows, where [`Self::touch`] has said `unknown`: it was started anew from
@@ -283,49 +311,23 @@ impl Pool {
     /// # Errors
     /// Where there is no answer.
     pub fn audit(&mut self) -> Result<Audit, Trouble> {
-        let text: String = self.call(Op::Audit, &[])?;
-        serde_json::from_str(&text).map_err(|error| Trouble::Strange(error.to_string()))
+        // Commands and names are whatever bytes their owners like.
+        let text: Vec<u8> = self.call(Op::Audit, &[])?;
+        serde_json::from_str(&String::from_utf8_lossy(&text))
+            .map_err(|error| Trouble::Strange(error.to_string()))
     }
+}
 
-    /// Says that the holder of a lease, or whoever waited for one, is dead.
-    ///
-    /// # Errors
-    /// Where there is no answer.
-    pub fn kill(&mut self, lease: &str) -> Result<(), Trouble> {
-        self.end(lease, "dead").map(drop)
-    }
+/// Whether this is an address of Redis.
+///
+/// # Errors
+/// Where it is none.
+pub fn check(address: &str) -> Result<(), Trouble> {
+    client(address).map(drop)
+}
 
-    /// Tells whether it was ended now.
-    fn end(&mut self, lease: &str, why: &str) -> Result<bool, Trouble> {
-        Ok(self.call::<String>(Op::Kill, &[lease.to_owned(), why.to_owned()])? == "reaped")
-    }
-
-    /// Frees what the dead of this host held, and what was not renewed in time from another; renews for those of this
-    /// host who cannot say themselves that they live. Tells how many were freed. Time alone frees nothing on this host.
-    ///
-    /// # Errors
-    /// Where there is no answer.
-    pub fn reap_here(&mut self, here: &Here, ttl: Duration) -> Result<usize, Trouble> {
-        let audit = self.audit()?;
-        let dead: Vec<&Lease> = audit.leases.iter().filter(|lease| here.life(lease) == Life::Dead).collect();
-        if !dead.is_empty() {
-            // A command that was being started when its runner died bears the lease's name a moment later.
-            std::thread::park_timeout(START);
-        }
-        let mut freed = 0;
-        for lease in dead.into_iter().filter(|lease| here.life(lease) == Life::Dead) {
-            freed += usize::from(self.end(&lease.lease, "dead")?);
-        }
-        #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
-        for lease in audit.leases.iter().filter(|lease| lease.expires < audit.now as f64) {
-            match here.life(lease) {
-                Life::Elsewhere | Life::Timed => freed += usize::from(self.end(&lease.lease, "late")?),
-                Life::Alive => drop(self.touch(&lease.lease, ttl, None)?),
-                Life::Dead | Life::Unknown => {}
-            }
-        }
-        Ok(freed)
-    }
+fn client(address: &str) -> Result<Client, Trouble> {
+    Client::open(address).map_err(|_| Trouble::address(address))
 }
 
 fn connect(client: &Client, patience: Duration) -> redis::RedisResult<Connection> {

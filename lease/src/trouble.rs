@@ -1,4 +1,7 @@
-//! What can go wrong between us and Redis, in words that name the way out.
+//! What can go wrong between us and whoever keeps the pool, in words that name the way out.
+
+use std::io;
+use std::path::Path;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
@@ -27,12 +30,29 @@ pub enum Trouble {
     /// A key holds what is not ours.
     #[error("{0}; another program uses this prefix, or a key of it was written by hand")]
     WrongType(String),
-    /// It is loading, or a replica that cannot be written to.
+    /// It is loading or busy, a replica that cannot be written to, or somebody called us out of a line.
     #[error("Redis cannot serve now: {0}")]
     NotNow(String),
     /// Something else.
     #[error("Redis answered what is not understood: {0}")]
     Strange(String),
+    /// Nobody has begun a pool in the folder.
+    #[error("no GPUs are handed out in {0}: `bailiff lease init` begins that, or name a Redis with --redis")]
+    Absent(String),
+    /// A file of the pool cannot be used.
+    #[error("{path}: {why}")]
+    File {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It cannot be done here.
+    #[error("{0}")]
+    NotHere(String),
+    /// Who has it cannot be asked to give it back.
+    #[error("{0}")]
+    Kept(String),
 }
 
 impl Trouble {
@@ -42,9 +62,16 @@ impl Trouble {
         matches!(self, Self::Unreachable { .. } | Self::NotNow(_))
     }
 
+    pub(crate) fn file(path: &Path, error: &io::Error) -> Self {
+        let why = error.to_string();
+        let why = why.split(" (os error").next().unwrap_or_default().to_lowercase();
+        Self::File { path: path.display().to_string(), why }
+    }
+
     /// An address that makes no sense; what may be a password in it is not repeated.
     pub(crate) fn address(text: &str) -> Self {
         let shown = match (text.split_once("://"), text.rsplit_once('@')) {
+            (Some((scheme, rest)), _) if rest.contains("pass=") => format!("{scheme}://…"),
             (Some((scheme, _)), Some((_, place))) => format!("{scheme}://…@{place}"),
             (None, Some((_, place))) => format!("…@{place}"),
             _ => text.to_owned(),
@@ -62,7 +89,7 @@ impl Trouble {
                 Some("NOAUTH" | "NOPERM" | "WRONGPASS") => Self::Denied(told),
                 Some("OOM") => Self::Full(told),
                 Some("WRONGTYPE") => Self::WrongType(told),
-                Some("MISCONF" | "MASTERDOWN" | "NOREPLICAS") => Self::NotNow(told),
+                Some("MISCONF" | "MASTERDOWN" | "NOREPLICAS" | "BUSY" | "UNBLOCKED") => Self::NotNow(told),
                 _ => Self::Strange(error.to_string()),
             },
         }
@@ -79,6 +106,7 @@ mod tests {
             ("redsi://bob:secret@host:1/0", "redsi://…@host:1/0"),
             ("bob:s@cret@host", "…@host"),
             ("redsi://host", "redsi://host"),
+            ("redis+unix:///x?db=y&pass=p@ss", "redis+unix://…"),
             ("nonsense", "nonsense"),
         ] {
             assert_eq!(Trouble::address(text), Trouble::Address(shown.to_owned()));

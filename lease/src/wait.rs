@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use redis::{Client, Connection, RedisResult};
+use redis::{Client, Connection, InfoDict, RedisResult};
 
 use crate::holder::Here;
 use crate::pool::{Grant, Pool, Standing, Ticket};
@@ -19,8 +19,12 @@ use crate::{Op, Trouble};
 const BEAT: Duration = Duration::from_secs(10);
 /// Between two calls of slots out of the line.
 const CALLED: Duration = Duration::from_millis(5);
+/// So many calls are enough for those who hear them.
+const CALLS: u32 = 400;
 /// Whoever wants some GPUs in particular asks so often, and whoever popped what nobody can use pops again after that.
 const PARTICULAR: Duration = Duration::from_millis(500);
+/// So many who wait look after the dead at every renewal; those behind them less often.
+const FRONT: u64 = 4;
 /// Between two attempts to reach Redis, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
@@ -37,32 +41,37 @@ impl Pool {
         mut told: impl FnMut(u64),
     ) -> Result<Standing, Trouble> {
         let particular = ticket.about.iter().any(|(field, _)| *field == "among");
-        let beat = if particular { PARTICULAR } else { BEAT };
         let mut standing = self.ask(ticket)?;
         let mut slots: Option<Slots> = None;
-        let mut pause = PAUSES.0;
+        let (mut pause, mut beats) = (PAUSES.0, 0);
         while let Standing::Waiting { before } = standing {
             told(before);
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
+            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
                 return self.withdraw(ticket).map(|()| standing);
             }
             if slots.is_none() && !particular {
                 slots = Some(Slots::open(self, ticket.want));
             }
-            let awaited =
-                self.woken(&ticket.lease, left.unwrap_or(beat).min(beat)).and_then(|grant| match grant {
-                    Some(grant) => Ok(Standing::Held(grant)),
-                    None => self
-                        .reap_here(here, ticket.ttl)
-                        .and_then(|_| self.touch(&ticket.lease, ticket.ttl, None)),
-                });
+            let beat = if particular { PARTICULAR } else { BEAT };
+            // Who asks a moment after the server gives away again need not wait longer than that.
+            let beat = self.closed.map_or(beat, |closed| beat.min(closed + CALLED));
+            beats += 1;
+            let awaited = self.woken(&ticket.lease, beat.min(left)).and_then(|grant| match grant {
+                Some(grant) => Ok(Standing::Held(grant)),
+                // Those in front look after the dead: were it all, the server would do nothing else.
+                None if beats % (1 + before / FRONT) != 0 => self.touch(&ticket.lease, ticket.ttl, None),
+                None => {
+                    self.reap_here(here, ticket.ttl).and_then(|_| self.touch(&ticket.lease, ticket.ttl, None))
+                }
+            });
             standing = match awaited {
                 Err(trouble) if trouble.passes() => {
-                    std::thread::park_timeout(pause);
+                    std::thread::park_timeout(pause.min(left));
                     pause = (pause * 2).min(PAUSES.1);
-                    if self.reconnect().is_err() { standing } else { self.ask(ticket)? }
+                    self.ask_again(ticket, standing)?
                 }
+                Ok(Standing::Ended(how)) if how == "unknown" => self.ask(ticket)?,
                 awaited => {
                     pause = PAUSES.0;
                     awaited?
@@ -70,6 +79,14 @@ impl Pool {
             };
         }
         Ok(standing)
+    }
+
+    /// After a connection broke; it stands as before where there is no other yet.
+    fn ask_again(&mut self, ticket: &Ticket, before: Standing) -> Result<Standing, Trouble> {
+        match self.reconnect().and_then(|()| self.ask(ticket)) {
+            Err(trouble) if trouble.passes() => Ok(before),
+            asked => asked,
+        }
     }
 
     /// What came of it where it was granted in the last moment does not matter: it goes back.
@@ -101,93 +118,117 @@ impl Pool {
     }
 }
 
-/// Places in Redis' line, each a connection and a thread that is blocked in it.
+/// Places in Redis' line, each a connection and a thread that is blocked in it. They are left when this is dropped, which
+/// is not waited for: whatever a slot still pops goes to the next.
 struct Slots {
     over: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-    /// The numbers that Redis gives to connections.
-    connections: Receiver<u64>,
-    client: Client,
+    /// Nothing is sent: its end tells [`Line::keep`], whose thread is there already, since whoever was served goes on at once.
+    _leave: Sender<()>,
 }
 
 impl Slots {
     fn open(pool: &Pool, count: u32) -> Self {
-        let over = Arc::new(AtomicBool::new(false));
-        let (tell, connections) = channel();
-        let slot = |_| {
-            let (client, prefix) = (pool.client.clone(), pool.prefix.clone());
-            let (over, tell) = (Arc::clone(&over), tell.clone());
-            let slot = std::thread::Builder::new().name("slot".to_owned());
-            // Without a slot the ticket is served too, when it is next renewed.
-            let started = slot.spawn(move || {
-                while !over.load(Ordering::Relaxed) {
-                    let stood = client.get_connection().and_then(|mut connection| {
-                        let number: u64 = redis::cmd("CLIENT").arg("ID").query(&mut connection)?;
-                        let _ = tell.send(number);
-                        stand(&mut connection, &prefix, &over)
-                    });
-                    if stood.is_err() && !over.load(Ordering::Relaxed) {
-                        std::thread::park_timeout(PAUSES.1);
-                    }
-                }
-            });
-            started.ok()
-        };
-        let threads = (0..count).filter_map(slot).collect();
-        Self { over, threads, connections, client: pool.client.clone() }
+        let (over, (leave, left)) = (Arc::new(AtomicBool::new(false)), channel());
+        let line = Line { client: pool.client.clone(), prefix: pool.prefix.clone(), over: Arc::clone(&over) };
+        let keeper = std::thread::Builder::new().name("slots".to_owned());
+        // Without slots the ticket is served too, when it is next renewed.
+        let _ = keeper.spawn(move || line.keep(count, &left));
+        Self { over, _leave: leave }
     }
 }
 
 impl Drop for Slots {
-    /// Leaves the line, and does not wait for that: whatever a slot still pops goes to the next.
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        let (_, nobody) = channel();
-        let connections = std::mem::replace(&mut self.connections, nobody);
-        let (threads, client) = (std::mem::take(&mut self.threads), self.client.clone());
-        let closing = std::thread::Builder::new().name("slots".to_owned());
-        let _ = closing.spawn(move || {
-            let Ok(mut connection) = client.get_connection() else { return };
-            let mut numbers: Vec<u64> = Vec::new();
-            // One may have been about to stand in the line again when it was called out of it.
-            while threads.iter().any(|thread| !thread.is_finished()) {
-                numbers.extend(connections.try_iter());
-                for number in &numbers {
-                    let called: RedisResult<u64> =
-                        redis::cmd("CLIENT").arg("UNBLOCK").arg(number).query(&mut connection);
-                    if called.is_err() {
-                        return;
-                    }
-                }
-                std::thread::park_timeout(CALLED);
-            }
-        });
     }
 }
 
-/// Pops for whoever is next, again and again. Both commands go in one write: should this program die in between, what
-/// was popped is assigned all the same.
-fn stand(connection: &mut Connection, prefix: &str, over: &AtomicBool) -> RedisResult<()> {
-    let load = || redis::cmd("SCRIPT").arg("LOAD").arg(Op::Assign.text()).to_owned();
-    load().exec(connection)?;
-    while !over.load(Ordering::Relaxed) {
-        let mut both = redis::pipe();
-        both.cmd("BRPOPLPUSH").arg(format!("{prefix}_IDLE")).arg(format!("{prefix}_V2:POT")).arg(0).ignore();
-        both.cmd("EVALSHA").arg(Op::Assign.script().get_hash()).arg(1).arg(prefix);
-        let served: RedisResult<(String,)> = both.query(connection);
-        let served = match served {
-            // Somebody has flushed the scripts meanwhile: what was popped is assigned now.
-            Err(error) if error.code() == Some("NOSCRIPT") => {
-                let served =
-                    redis::cmd("EVAL").arg(Op::Assign.text()).arg(1).arg(prefix).query(connection)?;
-                load().exec(connection)?;
-                served
-            }
-            served => served?.0,
+/// What a slot knows of the line.
+#[derive(Clone)]
+struct Line {
+    client: Client,
+    prefix: String,
+    over: Arc<AtomicBool>,
+}
+
+impl Line {
+    /// Stands in it so many times until that was left, and calls the slots out of it then.
+    fn keep(&self, count: u32, left: &Receiver<()>) {
+        let (tell, numbers) = channel();
+        let slot = |_| {
+            let (line, tell) = (self.clone(), tell.clone());
+            let slot = std::thread::Builder::new().name("slot".to_owned());
+            slot.spawn(move || line.fill(&tell)).ok()
         };
-        if served == "BACK" && !over.load(Ordering::Relaxed) {
-            std::thread::park_timeout(PARTICULAR);
+        let threads: Vec<JoinHandle<()>> = (0..count).filter_map(slot).collect();
+        let _ = left.recv();
+        let Ok(mut connection) = self.client.get_connection() else { return };
+        let mut connections: Vec<u64> = Vec::new();
+        // One may have been about to stand in the line again when it was called out of it.
+        for _ in 0..CALLS {
+            if threads.iter().all(JoinHandle::is_finished) {
+                return;
+            }
+            connections.extend(numbers.try_iter());
+            for number in &connections {
+                let called: RedisResult<u64> =
+                    redis::cmd("CLIENT").arg("UNBLOCK").arg(number).query(&mut connection);
+                if called.is_err() {
+                    return;
+                }
+            }
+            std::thread::park_timeout(CALLED);
         }
     }
-    Ok(())
+
+    /// A slot. `tell` hears the numbers that Redis gives to its connections.
+    fn fill(&self, tell: &Sender<u64>) {
+        let mut pause = PAUSES.0;
+        while !self.is_over() {
+            let stood = self.client.get_connection().and_then(|mut connection| {
+                let _ = tell.send(redis::cmd("CLIENT").arg("ID").query(&mut connection)?);
+                self.stand(&mut connection, &mut pause)
+            });
+            if stood.is_err() && !self.is_over() {
+                std::thread::park_timeout(pause);
+                pause = (pause * 2).min(PAUSES.1);
+            }
+        }
+    }
+
+    /// Pops for whoever is next, again and again. Both commands go in one write: should this program die in between,
+    /// what was popped is assigned all the same.
+    fn stand(&self, connection: &mut Connection, pause: &mut Duration) -> RedisResult<()> {
+        let server: InfoDict = redis::cmd("INFO").arg("server").query(connection)?;
+        let run: String = server.get("run_id").unwrap_or_default();
+        let (idle, pot) = (format!("{}_IDLE", self.prefix), format!("{}_V2:POT", self.prefix));
+        let load = || redis::cmd("SCRIPT").arg("LOAD").arg(Op::Assign.text()).to_owned();
+        load().exec(connection)?;
+        while !self.is_over() {
+            let mut both = redis::pipe();
+            both.cmd("BRPOPLPUSH").arg(&idle).arg(&pot).arg(0).ignore();
+            both.cmd("EVALSHA").arg(Op::Assign.script().get_hash()).arg(1).arg(&self.prefix).arg(&run);
+            let served: RedisResult<(String,)> = both.query(connection);
+            let served = match served {
+                // Somebody has flushed the scripts meanwhile: what was popped is assigned now.
+                Err(error) if error.code() == Some("NOSCRIPT") => {
+                    let mut whole = redis::cmd("EVAL");
+                    whole.arg(Op::Assign.text()).arg(1).arg(&self.prefix).arg(&run);
+                    let served = whole.query(connection)?;
+                    load().exec(connection)?;
+                    served
+                }
+                served => served?.0,
+            };
+            *pause = PAUSES.0;
+            if served == "BACK" && !self.is_over() {
+                std::thread::park_timeout(PARTICULAR);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
 }

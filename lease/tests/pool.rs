@@ -8,6 +8,7 @@
 
 mod server;
 
+use std::fmt::Write;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -156,6 +157,16 @@ fn whoever_speaks_in_the_last_moment_keeps_his_lease() {
     assert_eq!((told.as_str(), pool.touch("a", TTL, None)), ("held", held));
 }
 
+fn until_held(pool: &mut Pool, lease: &str) -> Grant {
+    let began = std::time::Instant::now();
+    loop {
+        if let Ok(Standing::Held(grant)) = pool.touch(lease, TTL, None) {
+            return grant;
+        }
+        assert!(began.elapsed() < Duration::from_mins(1), "the barrier stays");
+    }
+}
+
 #[test]
 fn after_a_restart_holders_speak_first() {
     let server = Server::start(&[]);
@@ -165,10 +176,18 @@ fn after_a_restart_holders_speak_first() {
     // The server was another, and forgets nothing here but who it was.
     ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another", "barrier_ms", "1"]);
     assert_eq!(pool.ask(&ticket("b", 1)), Ok(Standing::Waiting { before: 0 }), "idle ids are withheld");
-    let began = std::time::Instant::now();
-    while !matches!(pool.touch("b", TTL, None), Ok(Standing::Held(_))) {
-        assert!(began.elapsed() < Duration::from_mins(1), "the barrier stays");
+    until_held(&mut pool, "b");
+}
+
+#[test]
+fn an_address_that_makes_no_sense_is_told_without_its_password() {
+    for address in ["http://a:secret@host", "redis://a:sec@ret@host:port", "redis+unix:///x?db=y&pass=secret"]
+    {
+        let told = Pool::open(address, "GPU", PATIENCE).unwrap_err().to_string();
+        assert!(told.contains("is no address") && !told.contains("ret"), "{told}");
+        assert_eq!(bailiff_lease::check(address).unwrap_err().to_string(), told);
     }
+    assert_eq!(bailiff_lease::check("redis://a:secret@host:1/2"), Ok(()));
 }
 
 #[test]
@@ -341,9 +360,11 @@ fn a_lease_that_the_server_forgot_is_asked_back() {
     let (mut pool, mut redis) = (pool(&server), raw(&server));
     pool.init(&ids(&[0, 1, 2]), 0, false).unwrap();
     ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "barrier_ms", "60000"]);
-    pool.ask(&ticket("other", 1)).unwrap();
+    pool.ask(&ticket("first", 1)).unwrap();
+    pool.release("first", None, (0, 1)).unwrap();
+    let Ok(Standing::Held(other)) = pool.ask(&ticket("other", 1)) else { panic!("all are idle") };
     pool.ask(&ticket("big", 3)).unwrap();
-    // An older state comes back, in which 1 was gathered for `big`, and 2 and the lease of 1 and 2 are not known.
+    // An older state comes back, in which 2 was gathered for `big`, and 0 and the lease of 0 and 2 are not known.
     ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another"]);
     pool.release("big", None, (0, 1)).unwrap();
     assert_eq!(
@@ -351,19 +372,19 @@ fn a_lease_that_the_server_forgot_is_asked_back() {
         Ok(Standing::Waiting { before: 0 }),
         "nothing is handed out yet"
     );
-    let forgotten = Grant { token: 77, gpus: vec![1, 2] };
+    let forgotten = Grant { token: 77, gpus: vec![0, 2] };
     assert_eq!(pool.touch("forgotten", TTL, Some(77)), Ok(Standing::Ended("unknown".to_owned())));
     let held = Ok(Standing::Held(forgotten.clone()));
     assert_eq!(pool.reclaim(&ticket("forgotten", 2), &forgotten, TTL), held);
     assert_eq!(pool.touch("forgotten", TTL, Some(77)), held);
-    let theirs = Grant { token: 3, gpus: vec![0] };
+    let theirs = Grant { token: 1, ..other.clone() };
     let conflict = Ok(Standing::Conflict(theirs.clone()));
-    assert_eq!(pool.reclaim(&ticket("late", 1), &theirs, TTL), conflict, "somebody has it");
+    assert_eq!(pool.reclaim(&ticket("late", 1), &theirs, TTL), conflict, "somebody was given it later");
     pool.release("other", None, (0, 1)).unwrap();
-    let Ok(Standing::Held(grant)) = pool.touch("next", TTL, None) else {
-        panic!("what was held all the while is free")
-    };
-    assert_eq!(grant.gpus, [0]);
+    assert!(matches!(pool.touch("next", TTL, None), Ok(Standing::Waiting { .. })), "nothing at all");
+    ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "barrier", "1"]);
+    let grant = until_held(&mut pool, "next");
+    assert_eq!(grant.gpus, other.gpus);
     assert!(grant.token > 77, "tokens are above all that were given: {grant:?}");
 }
 
@@ -382,4 +403,91 @@ fn one_that_cannot_be_served_stops_nobody() {
         Ok(Standing::Ended("refused".to_owned())),
         "there are no three any more"
     );
+}
+
+#[test]
+fn what_is_withheld_and_released_by_somebody_is_put_back_once() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = (pool(&server), raw(&server));
+    pool.init(&ids(&[0]), 0, false).unwrap();
+    ask::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "4711"]);
+    assert_eq!(
+        pool.ask(&ticket("a", 1)),
+        Ok(Standing::Waiting { before: 0 }),
+        "a record of GPU.py's is there"
+    );
+    let withheld: Vec<String> = ask(&mut redis, &["HKEYS", "GPU_V2:QUAR"]);
+    assert_eq!(withheld, ["0"]);
+    ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
+    let resolve = |redis: &mut Connection, pid: &str| -> String {
+        ask(redis, &["EVAL", Op::Resolve.text(), "1", "GPU", "0", pid, "0"])
+    };
+    assert_eq!(resolve(&mut redis, "4712"), "changed");
+    assert_eq!(resolve(&mut redis, "4711"), "freed");
+    assert_eq!(resolve(&mut redis, ""), "placed");
+    assert_eq!(ask::<Vec<String>>(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]), ["0"]);
+    assert_eq!(pool.touch("a", TTL, None), Ok(Standing::Held(Grant { token: 1, gpus: vec![0] })));
+}
+
+/// Everything that a server holds, times left out: they are numbers of at least twelve digits, and dates.
+fn everything(redis: &mut Connection) -> String {
+    let mut keys: Vec<String> = ask(redis, &["KEYS", "*"]);
+    keys.sort();
+    let mut all = String::new();
+    for key in keys {
+        let kind: String = ask(redis, &["TYPE", &key]);
+        let words = match kind.as_str() {
+            "list" => vec!["LRANGE", &key, "0", "-1"],
+            "hash" => vec!["HGETALL", &key],
+            "zset" => vec!["ZRANGE", &key, "0", "-1", "WITHSCORES"],
+            "stream" => vec!["XRANGE", &key, "-", "+"],
+            _ => vec!["GET", &key],
+        };
+        let told: redis::Value = ask(redis, &words);
+        let expires = ask::<i64>(redis, &["PTTL", &key]) >= 0;
+        writeln!(all, "{key}, expires: {expires}: {told:?}").unwrap();
+    }
+    let digits = |word: &str| word.chars().filter(char::is_ascii_digit).count();
+    let words = all.split_inclusive([' ', ',', '\'', '\n']);
+    words.map(|word| if digits(word) >= 6 { "time " } else { word }).collect()
+}
+
+#[test]
+fn the_short_way_of_a_slot_does_what_the_long_one_does() {
+    let server = Server::start(&[]);
+    let mut redis = raw(&server);
+    let info: redis::InfoDict = redis::cmd("INFO").arg("server").query(&mut redis).unwrap();
+    let run: String = info.get("run_id").unwrap();
+    let mut outcome = |arguments: &[&str]| {
+        ask::<()>(&mut redis, &["FLUSHALL"]);
+        let mut pool = pool(&server);
+        pool.init(&ids(&[0, 1]), 0, false).unwrap();
+        pool.ask(&ticket("holder", 2)).unwrap();
+        for name in ["next", "after"] {
+            let mut ticket = ticket(name, 1);
+            ticket.about.extend(
+                ["host", "boot", "pidns", "start", "uid", "cmd", "mode", "job"]
+                    .map(|field| (field, format!("its {field}"))),
+            );
+            assert!(matches!(pool.ask(&ticket), Ok(Standing::Waiting { .. })));
+        }
+        pool.release("holder", None, (0, 1)).unwrap();
+        ask::<String>(&mut redis, &["RPOPLPUSH", "GPU_IDLE", "GPU_V2:POT"]);
+        ask::<u64>(&mut redis, &["DEL", "GPU_IDLE"]);
+        let mut words = vec!["EVAL", Op::Assign.text(), "1", "GPU"];
+        words.extend(arguments);
+        let how: String = ask(&mut redis, &words);
+        // How long each had waited differs by itself.
+        for wait in ["waited", "wait:10", "wait:100", "wait:1000"] {
+            ask::<u64>(&mut redis, &["HDEL", "GPU_V2:COUNTS", wait]);
+        }
+        (how, everything(&mut redis))
+    };
+    let (long, by_long) = outcome(&[]);
+    let (short, by_short) = outcome(&[&run]);
+    assert_eq!((long.as_str(), short.as_str()), ("OK", "SERVED"));
+    assert_eq!(by_short, by_long);
+    assert!(by_short.contains("GPU_V2:WAKE:next"), "{by_short}");
+    let (another, by_another) = outcome(&["another server's"]);
+    assert_eq!((another.as_str(), by_another), ("OK", by_long), "whoever knows another server asks this one");
 }

@@ -19,7 +19,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::settings::{Commands, Settings};
+use crate::settings::{Claims, Commands, Settings};
 
 /// The first argument of a launcher process.
 pub const LAUNCHER_ROLE: &str = "sampling-launcher";
@@ -49,7 +49,7 @@ pub(crate) struct Started {
 pub(crate) enum Asked {
     /// As the settings say.
     Whole = b'+' as isize,
-    /// One that leaves command lines alone, since reading one hung.
+    /// One that leaves command lines and environments alone, since reading one hung.
     Plain = b'-' as isize,
 }
 
@@ -154,6 +154,8 @@ fn role(role: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     // A Ctrl-C at the terminal is for the supervisor; when that ends, the sockets close and so do these.
     command.process_group(0);
+    // There may be a password in it, which is nothing to them nor to the driver's library.
+    command.env_remove("LEASE_REDIS_URL");
     // NVML_MPS_DEVICE_ENUMERATION gives NVML an MPS client's view, in which process lists are missing.
     command.arg(role).env_remove("NVML_MPS_DEVICE_ENUMERATION");
     command
@@ -193,6 +195,7 @@ pub(crate) fn worker_settings() -> Option<Settings> {
     let mut settings: Settings = serde_json::from_str(&arguments.next()?).ok()?;
     if arguments.next().as_deref() == Some(PLAIN) {
         settings.commands = Commands::Shunned;
+        settings.claims = Claims::Left;
     }
     Some(settings)
 }

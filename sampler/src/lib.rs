@@ -30,5 +30,5 @@ pub fn uuids(library: Option<&std::path::Path>) -> Result<Vec<Option<String>>, S
 
 pub use launcher::Launcher;
 pub use proc::openers;
-pub use settings::{Commands, Namespace, Settings};
+pub use settings::{Claims, Commands, Namespace, Settings};
 pub use supervisor::Supervisor;

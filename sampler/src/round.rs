@@ -63,6 +63,7 @@ impl Round {
             relatives: rest.relatives,
             groups: rest.groups,
             openers: rest.openers,
+            leases: None,
             gaps: rest.gaps,
             workers_left_behind: frame.workers_left_behind,
         }

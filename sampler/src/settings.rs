@@ -26,6 +26,8 @@ pub struct Settings {
     pub open_deadline: Duration,
     /// Read command lines.
     pub commands: Commands,
+    /// Read which lease a process says that it belongs to, and whom it descends from.
+    pub claims: Claims,
     /// What to think of a PID namespace that is not the host's.
     pub namespace: Namespace,
 }
@@ -38,6 +40,16 @@ pub enum Commands {
     /// Not even there, since reading one hung.
     Shunned,
     /// And redacted.
+    Read,
+}
+
+/// Whether the environment of holders is read, for the one variable that names a lease: as with command lines, reading it
+/// can wait on the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Claims {
+    /// Leases are not told, or reading hung.
+    Left,
+    /// Wherever we may.
     Read,
 }
 
@@ -61,6 +73,7 @@ impl Default for Settings {
             look_back: Duration::from_secs(10),
             open_deadline: Duration::from_secs(30),
             commands: Commands::Left,
+            claims: Claims::Left,
             namespace: Namespace::Checked,
         }
     }

@@ -65,8 +65,8 @@ pub enum PidNamespace {
 }
 
 impl PidNamespace {
-    /// The inode number of the initial PID namespace (`PROC_PID_INIT_INO`, `linux/proc_ns.h`).
-    const INITIAL: &'static str = "pid:[4026531836]";
+    /// The initial PID namespace: its inode number is fixed (`PROC_PID_INIT_INO`, `linux/proc_ns.h`).
+    pub const INITIAL: &'static str = "pid:[4026531836]";
 
     /// Understands the target of the link `/proc/self/ns/pid`.
     #[must_use]

@@ -4,6 +4,7 @@
 pub mod gap;
 pub mod gpu;
 pub mod identity;
+pub mod lease;
 pub mod memory;
 pub mod place;
 pub mod process;
@@ -21,6 +22,7 @@ pub mod workload;
 pub use gap::{Gap, Gaps};
 pub use gpu::{About, ComputeMode, Entry, GpuId, GpuSample, Kinds, MigIds, Telemetry};
 pub use identity::{BootId, Moment, PidNamespace, ProcessId, ProcessKey};
+pub use lease::{Claim, Held, Leases, PoolGpu, Spot};
 pub use memory::{Memory, Parts};
 pub use place::Place;
 pub use process::{Facts, Io, Relative, Role, Seen, State};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Place, ProcessKey};
+use crate::{Claim, Place, ProcessKey};
 
 /// What a process is doing, as one look can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -126,6 +126,10 @@ pub struct Facts {
     pub exe: Option<String>,
     /// What it is to MPS.
     pub role: Option<Role>,
+    /// The lease that its environment names; read only where leases are told.
+    pub claim: Claim,
+    /// Its parent, and so on up to the first process; `None` where one could not be read, or leases are not told.
+    pub ancestors: Option<Vec<ProcessKey>>,
 }
 
 /// A part of MPS: both bear the same `comm`.

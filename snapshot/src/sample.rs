@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BootId, Gaps, GpuSample, Moment, PidNamespace, Relative, Seen, Source, SourceState};
+use crate::{BootId, Gaps, GpuSample, Leases, Moment, PidNamespace, Relative, Seen, Source, SourceState};
 
 /// Versions that the driver tells.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +71,8 @@ pub struct Sample {
     pub groups: BTreeMap<u32, Vec<String>>,
     /// Who has device files open, where it was looked for lately.
     pub openers: Option<Openers>,
+    /// The pool of leases; `None` where there is none, or it did not answer.
+    pub leases: Option<Leases>,
     /// What could not be read.
     pub gaps: Gaps,
     /// Sampling workers that hung and could not be ended.

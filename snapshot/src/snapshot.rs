@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::memory::Held;
 use crate::utilization::{Question, Window};
 use crate::{
-    About, BootId, Driver, Entry, Facts, Fault, Gaps, GpuSample, Kinds, Memory, Moment, Openers, Parts,
-    PidNamespace, ProcessId, Reading, Relative, Sample, Seen, Source, SourceState, State, Telemetry,
-    Utilization,
+    About, BootId, Driver, Entry, Facts, Fault, Gaps, GpuSample, Kinds, Leases, Memory, Moment, Openers,
+    Parts, PidNamespace, ProcessId, Reading, Relative, Sample, Seen, Source, SourceState, State, Telemetry,
+    Truth, Utilization,
 };
 
 /// Who has device files open is looked for once a minute where it matters; an answer older than that, and two
@@ -49,6 +49,8 @@ pub struct Snapshot {
     pub users: BTreeMap<String, UserTotals>,
     /// Who has device files open.
     pub openers: Option<Openers>,
+    /// The pool of leases; `None` where there is none, or it did not answer.
+    pub leases: Option<Leases>,
     /// All gaps so far.
     pub gaps: Gaps,
     /// Sampling workers that hung and could not be ended.
@@ -74,6 +76,8 @@ pub struct Gpu {
     pub holders: Vec<Holder>,
     /// Xid errors so far, by number.
     pub xids: BTreeMap<u64, u64>,
+    /// Whether nothing computed on it in the last window.
+    pub idle: Truth,
     /// The evidence, for the next window.
     pub reading: Reading,
 }
@@ -89,6 +93,8 @@ pub struct Holder {
     pub memory: Option<u64>,
     /// The most it ever held, where accounting is on.
     pub peak: Option<u64>,
+    /// For how long every look has listed it; 0 at the first.
+    pub listed: Duration,
     /// Use of the GPU in the last window.
     pub utilization: Utilization,
     /// Observed idle since it was last observed busy: the sum of the windows seen idle, so time that was not
@@ -149,6 +155,7 @@ impl Snapshot {
         });
         let gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
         let users = join.users(&gpus);
+        let leases = join.leases(sample.leases, &gpus);
         Self {
             seq: sample.seq,
             at: sample.at,
@@ -164,6 +171,7 @@ impl Snapshot {
             groups: sample.groups,
             users,
             openers,
+            leases,
             gaps: join.gaps,
             workers_left_behind: sample.workers_left_behind,
         }
@@ -223,6 +231,7 @@ impl Join<'_> {
             entries.iter().partition(|entry| entry.pid == 0 || !self.namespace.attributes());
         let holders: Vec<Holder> =
             somebody.into_iter().map(|entry| self.holder(entry, &window, &past)).collect();
+        let idle = window.idle(holders.iter().map(|holder| holder.utilization));
         let held = sample.entries.is_some().then(|| self.held(&nobody, &holders)).flatten();
         let mut xids = last.map(|gpu| gpu.xids.clone()).unwrap_or_default();
         for xid in sample.xids {
@@ -237,6 +246,7 @@ impl Join<'_> {
             telemetry: sample.telemetry,
             holders,
             xids,
+            idle,
             reading,
         }
     }
@@ -261,6 +271,7 @@ impl Join<'_> {
             kinds: entry.kinds,
             memory: entry.memory,
             peak: entry.peak,
+            listed: Duration::ZERO,
             utilization,
             idle: Duration::ZERO,
             busy_seconds: 0.0,
@@ -318,6 +329,14 @@ impl Join<'_> {
         Some(held)
     }
 
+    /// What was told of the pool, joined with what was told before.
+    fn leases(&self, told: Option<Leases>, gpus: &[Gpu]) -> Option<Leases> {
+        let mut leases = told?;
+        let before = self.previous.and_then(|previous| previous.leases.as_ref());
+        leases.carry_on(before, self.window(), gpus);
+        Some(leases)
+    }
+
     /// Adds the window to what each user has held: only what was held at both of its ends.
     fn users(&self, gpus: &[Gpu]) -> BTreeMap<String, UserTotals> {
         let Some(previous) = self.previous else { return BTreeMap::new() };
@@ -351,6 +370,7 @@ impl Join<'_> {
 impl Holder {
     fn carry_on(&mut self, before: &Self, window: Duration) {
         let seconds = window.as_secs_f64();
+        self.listed = before.listed + window;
         self.busy_seconds = before.busy_seconds;
         if let Some(percent) = self.utilization.percent() {
             self.busy_seconds += f64::from(percent) / 100.0 * seconds;

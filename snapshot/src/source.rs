@@ -12,11 +12,13 @@ pub enum Source {
     Nvml,
     /// `/proc`.
     Proc,
+    /// The server of leases, where one was named.
+    Redis,
 }
 
 impl Source {
     /// Every source, in the order of a page.
-    pub const ALL: [Self; 2] = [Self::Nvml, Self::Proc];
+    pub const ALL: [Self; 3] = [Self::Nvml, Self::Proc, Self::Redis];
 
     /// Its label value.
     #[must_use]
@@ -24,6 +26,7 @@ impl Source {
         match self {
             Self::Nvml => "nvml",
             Self::Proc => "proc",
+            Self::Redis => "redis",
         }
     }
 }
@@ -40,14 +43,16 @@ pub enum Fault {
     VersionMismatch,
     /// The driver answers and knows no GPU.
     NoDevices,
-    /// The driver did not answer within its deadline.
+    /// It did not answer within its deadline.
     Timeout,
     /// The driver is still being opened.
     Starting,
     /// The GPU has fallen off the bus (`NVML_ERROR_GPU_IS_LOST`).
     Lost,
-    /// A right is missing.
+    /// A right is missing, or a password.
     NotPermitted,
+    /// Nobody answers at its address.
+    Unreachable,
     /// The sampling worker ended (a crash in the driver's library, say) or could not be started.
     WorkerFailed,
     /// Any other error; the log has it.
@@ -67,6 +72,7 @@ impl Fault {
             Self::Starting => "starting",
             Self::Lost => "lost",
             Self::NotPermitted => "not_permitted",
+            Self::Unreachable => "unreachable",
             Self::WorkerFailed => "worker_failed",
             Self::Error => "error",
         }

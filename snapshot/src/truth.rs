@@ -3,12 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 /// True, false, or not known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Truth {
     /// Observed not to hold.
     False,
     /// What it rests on was not observed.
+    #[default]
     Unknown,
     /// Observed to hold.
     True,

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Gap, Gaps, Kinds};
+use crate::{Gap, Gaps, Kinds, Truth};
 
 /// At most this many percent is idle: of the whole device in rows 4 and 6, and of a process when idle time
 /// is counted.
@@ -269,6 +269,22 @@ impl Window<'_> {
                 zero_if(calm, Why::Unattributed)
             }
             Ok(_) => Utilization::Observed(Engines::default()),
+        }
+    }
+
+    /// Whether nothing computed on the GPU: the device itself says so, or all who are on it were seen idle. Nobody's being
+    /// listed at both ends alone says nothing of what was between them.
+    #[must_use]
+    pub fn idle(&self, holders: impl Iterator<Item = Utilization>) -> Truth {
+        let all: Vec<Option<bool>> = holders.map(|utilization| utilization.idle()).collect();
+        if all.contains(&Some(false)) {
+            return Truth::False;
+        }
+        let before = self.before.filter(|_| !self.mig);
+        match before.map(|before| self.calm(before)) {
+            Some(Ok(calm)) => calm.into(),
+            _ if !all.is_empty() && !all.contains(&None) => Truth::True,
+            _ => Truth::Unknown,
         }
     }
 

@@ -237,6 +237,13 @@ impl Kind {
     }
 }
 
+/// Whether a program of this name starts other people's work and belongs to none of it: a login, a supervisor, a
+/// multiplexer, a desktop.
+#[must_use]
+pub fn keeps_others(comm: &str) -> bool {
+    Kind::of(comm) == Kind::Keeper
+}
+
 /// What a look at one pid gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Look {

@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::{
-    About, Answer, BootId, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gaps, GpuId, GpuSample,
-    Kinds, Memory, Moment, PidNamespace, Place, ProcessId, ProcessKey, Reading, Relative, Sample, Seen,
-    Snapshot, State, UtilSample, wire,
+    About, Answer, BootId, Claim, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gaps, GpuId,
+    GpuSample, Kinds, Memory, Moment, PidNamespace, Place, ProcessId, ProcessKey, Reading, Relative, Sample,
+    Seen, Snapshot, State, UtilSample, wire,
 };
 
 const GIB: u64 = 1 << 30;
@@ -38,6 +38,8 @@ fn facts(pid: u32, start_ticks: u64) -> Facts {
         workload: Some(format!("tree:{pid}@7")),
         exe: Some("/usr/bin/python3.13".into()),
         role: None,
+        claim: Claim::Unread,
+        ancestors: None,
     }
 }
 
@@ -89,6 +91,7 @@ fn sample(n: u64, gpus: Vec<GpuSample>, processes: impl IntoIterator<Item = (u32
         relatives: None,
         groups: BTreeMap::new(),
         openers: None,
+        leases: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
     }

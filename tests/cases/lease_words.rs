@@ -5,17 +5,13 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use end_to_end::leases::{bailiff, code, end, heir, hold, pool, run, said, states};
+use end_to_end::leases::{bailiff, code, end, heir, hold, pool, run, said, states, told};
 use end_to_end::node::Node;
 use end_to_end::redis::Redis;
 use end_to_end::tenant::Tenant;
 use end_to_end::wait::until;
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
-
-fn told(redis: &Redis, words: &[&str]) -> Value {
-    serde_json::from_str(&said(&run(redis, words))).unwrap()
-}
 
 fn err(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()

@@ -16,7 +16,8 @@ use end_to_end::exporter::Exporter;
 use end_to_end::fake::Scenario;
 use end_to_end::prometheus::Prometheus;
 use end_to_end::wait::until;
-use end_to_end::{http, programs};
+use end_to_end::{http, leases, programs};
+use rustix::process::Signal;
 
 #[test]
 fn a_real_server_scrapes_it_without_an_error() {
@@ -99,19 +100,37 @@ fn every_reader_accepts_pages_of_0_1_2_and_8_gpus() {
         let scenario = Scenario::named(name);
         let exporter = Exporter::start(&scenario, &["--interval", "500ms"]);
         let _ = exporter.next();
-        let plain = http::get(exporter.address(), "/metrics", &[]).unwrap();
-        promtool(&plain.body);
-        let text = python_samples(&plain.body);
-        let openmetrics = http::get(exporter.address(), "/metrics", &[OPENMETRICS]).unwrap();
-        assert!(
-            openmetrics.head.to_ascii_lowercase().contains("application/openmetrics-text"),
-            "{}",
-            openmetrics.head
-        );
-        assert!(openmetrics.text().ends_with("# EOF\n"));
-        let other = python_samples(&openmetrics.body);
-        assert!(text > 20 && text.abs_diff(other) <= 5, "{name}: {text} and {other} samples");
+        accepted(&exporter, name);
     }
+}
+
+fn accepted(exporter: &Exporter, name: &str) {
+    let plain = http::get(exporter.address(), "/metrics", &[]).unwrap();
+    promtool(&plain.body);
+    let text = python_samples(&plain.body);
+    let openmetrics = http::get(exporter.address(), "/metrics", &[OPENMETRICS]).unwrap();
+    let head = openmetrics.head.to_ascii_lowercase();
+    assert!(head.contains("application/openmetrics-text"), "{head}");
+    assert!(openmetrics.text().ends_with("# EOF\n"));
+    let other = python_samples(&openmetrics.body);
+    assert!(text > 20 && text.abs_diff(other) <= 5, "{name}: {text} and {other} samples");
+}
+
+#[test]
+fn every_reader_accepts_a_page_with_leases() {
+    let redis = leases::pool("0-1");
+    let runner = leases::hold(&redis, &["run"]);
+    let scenario = Scenario::named("busy");
+    // Both pages are of one look.
+    let beats = ["--interval", "2s", "--deadline", "10s", "--look-back", "4s"];
+    let exporter =
+        Exporter::start(&scenario, &[&beats, ["--lease.redis", &redis.address()].as_slice()].concat());
+    exporter.until("a lease has been idle", |page| {
+        let idle = page.value("bailiff_lease_idle_seconds", &[("gpu", "0")]);
+        (idle.is_some() && page.value("bailiff_lease_wait_seconds_count", &[]) == Some(1.0)).then_some(())
+    });
+    accepted(&exporter, "leases");
+    leases::end(runner, Signal::TERM);
 }
 
 #[test]

@@ -22,6 +22,16 @@ impl Holder {
         Self(Command::new("sleep").arg("infinity").process_group(0).spawn().expect("sleep starts"))
     }
 
+    /// One that sleeps as another user.
+    ///
+    /// # Panics
+    /// Where no process can be started.
+    #[must_use]
+    pub fn sleeping_as(uid: u32) -> Self {
+        let mut command = Command::new("sleep");
+        Self(command.arg("infinity").process_group(0).uid(uid).spawn().expect("sleep starts"))
+    }
+
     /// A Python program; back when it has printed a line.
     ///
     /// # Panics

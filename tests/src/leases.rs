@@ -113,3 +113,12 @@ pub fn heir(runner: &Child) -> Pid {
     });
     Pid::from_raw(text.split(' ').next().unwrap().parse().unwrap()).unwrap()
 }
+
+/// What it told as JSON.
+///
+/// # Panics
+/// Where that fails.
+#[must_use]
+pub fn told(redis: &Redis, words: &[&str]) -> Value {
+    serde_json::from_str(&said(&run(redis, words))).unwrap()
+}

@@ -19,6 +19,7 @@ pub mod holder;
 pub mod home;
 pub mod http;
 pub mod leases;
+pub mod legacy;
 pub mod node;
 pub mod page;
 pub mod procfs;

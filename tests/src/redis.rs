@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::wait::until;
@@ -14,6 +15,7 @@ use crate::wait::until;
 /// A running server; it ends with its test.
 pub struct Redis {
     folder: TempDir,
+    options: Vec<String>,
     child: Child,
 }
 
@@ -36,15 +38,39 @@ impl Redis {
         let folder = tempfile::tempdir().expect("a temporary folder");
         // Other users are clients too.
         let _ = fs::set_permissions(folder.path(), Permissions::from_mode(0o755));
-        let socket = folder.path().join("redis.sock");
-        let mut command = Command::new("redis-server");
-        command.args(["--port", "0", "--save", "", "--loglevel", "warning", "--unixsocketperm", "777"]);
-        command.arg("--unixsocket").arg(&socket);
-        command.args(options);
-        let child = command.arg("--dir").arg(folder.path()).stdout(Stdio::null()).spawn();
-        let child = child.expect("redis-server is installed: tests/setup redis");
-        until("Redis to listen", || UnixStream::connect(&socket).ok());
-        Self { folder, child }
+        let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+        let child = server(&folder, &options);
+        Self { folder, options, child }
+    }
+
+    /// Ends it as a crash would, and waits until it has.
+    ///
+    /// # Panics
+    /// Where it cannot be ended.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("our own child can be ended");
+        self.child.wait().expect("our own child can be waited for");
+    }
+
+    /// Starts it anew at the same place, with what it has written down.
+    ///
+    /// # Panics
+    /// Where it does not listen.
+    pub fn start_again(&mut self) {
+        let _ = fs::remove_file(self.socket());
+        self.child = server(&self.folder, &self.options);
+    }
+
+    /// Does something while it stands still.
+    ///
+    /// # Panics
+    /// Where it cannot be stopped.
+    pub fn standing_still<T>(&self, act: impl FnOnce() -> T) -> T {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::STOP).expect("our own child can be signalled");
+        let done = act();
+        kill_process(pid, Signal::CONT).expect("our own child can be signalled");
+        done
     }
 
     /// Its socket.
@@ -53,11 +79,43 @@ impl Redis {
         self.folder.path().join("redis.sock")
     }
 
+    /// It answers nobody until [`Self::go_on`].
+    ///
+    /// # Panics
+    /// Where it cannot be stopped.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// It answers again.
+    ///
+    /// # Panics
+    /// Where it has ended.
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+    }
+
     /// As a client writes it.
     #[must_use]
     pub fn address(&self) -> String {
         format!("redis+unix://{}", self.socket().display())
     }
+}
+
+fn server(folder: &TempDir, options: &[String]) -> Child {
+    let socket = folder.path().join("redis.sock");
+    let mut command = Command::new("redis-server");
+    command.args(["--port", "0", "--save", "", "--loglevel", "warning", "--unixsocketperm", "777"]);
+    command.arg("--unixsocket").arg(&socket);
+    command.args(options);
+    let child = command.arg("--dir").arg(folder.path()).stdout(Stdio::null()).spawn();
+    let child = child.expect("redis-server is installed: tests/setup redis");
+    until("Redis to listen", || UnixStream::connect(&socket).ok());
+    child
 }
 
 /// A port that nobody listens on, for a server that cannot choose one itself.

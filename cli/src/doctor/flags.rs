@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::flags::Pool;
+
 /// Tells what works on this machine and what does not, and the way out.
 ///
 /// It changes nothing. What is not installed, or not for this user to see, is skipped.
@@ -41,12 +43,8 @@ pub(crate) struct Doctor {
     /// The enforcer's rules.
     #[arg(long, value_name = "FILE", default_value = "/etc/bailiff/rules.yaml")]
     pub(crate) rules: PathBuf,
-    /// Redis; without this, `redis://127.0.0.1:6379/0`, if anybody answers there.
-    #[arg(long, env = "LEASE_REDIS_URL", value_name = "URL", hide_env_values = true)]
-    pub(crate) redis: Option<String>,
-    /// What all keys of the pool begin with.
-    #[arg(long, env = "LEASE_PREFIX", value_name = "PREFIX", default_value = "GPU")]
-    pub(crate) prefix: String,
+    #[command(flatten)]
+    pub(crate) pool: Pool,
 }
 
 const EXAMPLES: &str = "Examples:

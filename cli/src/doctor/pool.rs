@@ -1,17 +1,16 @@
-//! Redis, and the pool of leases in it.
+//! The pool of leases, and Redis where that keeps it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bailiff_lease::audit::Audit;
-use bailiff_lease::{Pool, Trouble};
+use bailiff_lease::{Leases, Local, Pool, Trouble};
 use bailiff_snapshot::Sample;
 
 use super::check::Check;
 use super::flags::Doctor;
+use crate::flags::Place;
 
-/// Where leases are kept unless somebody says otherwise.
-const DEFAULT: &str = "redis://127.0.0.1:6379/0";
 /// Redis answers in a millisecond, or not.
 const PATIENCE: Duration = Duration::from_secs(3);
 const REDIS: &str = "redis";
@@ -19,51 +18,65 @@ const POOL: &str = "leases";
 
 /// Whether leases can be had, and whether they would be kept.
 pub(super) fn checks(flags: &Doctor, sample: Option<&Sample>) -> Vec<Check> {
-    let address = flags.redis.as_deref().filter(|address| !address.is_empty());
-    let mut pool = match Pool::open(address.unwrap_or(DEFAULT), &flags.prefix, PATIENCE.min(flags.deadline)) {
-        Ok(pool) => pool,
-        Err(trouble) => return vec![unopened(address, &trouble)],
-    };
-    let mut checks = Vec::new();
-    match pool.health() {
-        Ok(health) => {
-            let version =
-                health.version.clone().unwrap_or_else(|| "of a release that it does not tell us".to_owned());
-            checks.push(Check::ok(REDIS, format!("{version} answers")));
-            for warning in health.warnings() {
-                let (text, hint) = warning.split_once(": ").unwrap_or((&warning, "see its configuration"));
-                checks.push(Check::warn(REDIS, text, hint));
-            }
+    match flags.pool.place() {
+        Place::Redis(address) => in_redis(address, flags, sample),
+        Place::Here(folder) => {
+            let hint = "GPU.py's clients, and pools of several machines, need one: LEASE_REDIS_URL=redis://USER:PASSWORD@HOST";
+            let mut checks = vec![Check::skip(
+                REDIS,
+                "LEASE_REDIS_URL names none: this machine keeps its pool itself",
+                Some(hint),
+            )];
+            checks.extend(asked(Local::at(folder).audit(), sample));
+            checks
         }
-        Err(trouble) => return vec![refused(&trouble)],
     }
-    checks.extend(open_to_all(address.unwrap_or(DEFAULT)));
-    match pool.audit() {
-        Ok(audit) => checks.extend(of_pool(&audit, sample)),
-        Err(trouble) => checks.push(refused(&trouble)),
+}
+
+fn in_redis(address: &str, flags: &Doctor, sample: Option<&Sample>) -> Vec<Check> {
+    let mut pool = match Pool::open(address, &flags.pool.prefix, PATIENCE.min(flags.deadline)) {
+        Ok(pool) => pool,
+        Err(trouble) => return vec![refused(REDIS, &trouble)],
+    };
+    let health = match pool.health() {
+        Ok(health) => health,
+        Err(trouble) => return vec![refused(REDIS, &trouble)],
+    };
+    let version =
+        health.version.clone().unwrap_or_else(|| "of a release that it does not tell us".to_owned());
+    let mut checks = vec![Check::ok(REDIS, format!("{version} answers"))];
+    for warning in health.warnings() {
+        let (text, hint) = warning.split_once(": ").unwrap_or((&warning, "see its configuration"));
+        checks.push(Check::warn(REDIS, text, hint));
     }
+    checks.extend(open_to_all(address));
+    checks.extend(asked(pool.audit(), sample));
     checks
 }
 
-fn unopened(address: Option<&str>, trouble: &Trouble) -> Check {
-    let hint = "leases need a Redis: redis-server, and LEASE_REDIS_URL=redis://USER:PASSWORD@HOST:PORT/DB";
-    match (address, trouble) {
-        (None, Trouble::Unreachable { .. }) => {
-            Check::skip(REDIS, format!("none at {DEFAULT}, and LEASE_REDIS_URL names no other"), Some(hint))
-        }
-        (_, Trouble::Unreachable { .. }) => {
-            Check::fail(REDIS, trouble.to_string(), "is it running, and is LEASE_REDIS_URL its address?")
-        }
-        _ => refused(trouble),
+/// What the pool told, whoever keeps it.
+fn asked(audit: Result<Audit, Trouble>, sample: Option<&Sample>) -> Vec<Check> {
+    match audit {
+        Ok(audit) => of_pool(&audit, sample),
+        Err(Trouble::Absent(_)) => vec![none()],
+        Err(trouble) => vec![refused(POOL, &trouble)],
     }
 }
 
+fn none() -> Check {
+    let hint =
+        "bailiff lease init begins one; or is --prefix (LEASE_PREFIX) or --pool-dir (LEASE_DIR) another?";
+    Check::skip(POOL, "there is no pool of GPUs", Some(hint))
+}
+
 /// What a trouble says ends with the way out, after its last semicolon.
-fn refused(trouble: &Trouble) -> Check {
+fn refused(name: &'static str, trouble: &Trouble) -> Check {
     let words = trouble.to_string();
-    let (text, hint) =
-        words.rsplit_once("; ").unwrap_or((&words, "redis-cli, with the same address, tells more"));
-    Check::fail(REDIS, text, hint)
+    let (text, hint) = match trouble {
+        Trouble::Unreachable { .. } => (words.as_str(), "is it running, and is LEASE_REDIS_URL its address?"),
+        _ => words.rsplit_once("; ").unwrap_or((&words, "bailiff lease list tells whether it is still so")),
+    };
+    Check::fail(name, text, hint)
 }
 
 /// Without a password whoever reaches it may free what others hold; a Unix socket has an owner and a group.
@@ -81,8 +94,7 @@ fn open_to_all(address: &str) -> Option<Check> {
 
 fn of_pool(audit: &Audit, sample: Option<&Sample>) -> Vec<Check> {
     if audit.gpus.is_empty() {
-        let hint = "bailiff lease init begins one; or is --prefix (LEASE_PREFIX) another?";
-        return vec![Check::skip(POOL, "there is no pool of GPUs", Some(hint))];
+        return vec![none()];
     }
     let held = audit.gpus.iter().filter(|gpu| gpu.owner.is_some()).count();
     let waiting = audit.queue.len();
@@ -129,12 +141,11 @@ mod tests {
     }
 
     #[test]
-    fn a_redis_that_nobody_asked_for_may_be_missing() {
-        let gone = Trouble::Unreachable { address: "x".into(), why: "connection refused".into() };
-        assert_eq!(unopened(None, &gone).state, State::Skip);
-        assert_eq!(unopened(Some("redis://x"), &gone).state, State::Fail);
-        let denied = unopened(None, &Trouble::Denied("NOAUTH".into()));
-        assert_eq!(denied.text, "Redis refuses: NOAUTH");
+    fn a_trouble_is_told_with_its_way_out() {
+        let denied = refused(REDIS, &Trouble::Denied("NOAUTH".into()));
+        assert_eq!((denied.state, denied.text.as_str()), (State::Fail, "Redis refuses: NOAUTH"));
         assert_eq!(denied.hint.as_deref(), Some("give a user and a password in the address"));
+        let absent = asked(Err(Trouble::Absent("/run/bailiff/lease".into())), None);
+        assert_eq!(absent[0].state, State::Skip);
     }
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser};
 
+use crate::flags::Pool;
+
 /// Longer names are no names.
 const LONGEST_TAG: usize = 64;
 
@@ -67,6 +69,9 @@ pub(crate) struct Look {
     /// Where the host's /proc is mounted.
     #[arg(long, value_name = "PATH", default_value = "/proc")]
     pub(crate) procfs: PathBuf,
+    /// The pool of leases.
+    #[command(flatten)]
+    pub(crate) pool: Pool,
 }
 
 /// The command line under the names of the script whose report this is.

@@ -8,12 +8,13 @@
 use std::thread;
 use std::time::Duration;
 
-use bailiff_sampler::{Launcher, Settings, Supervisor};
+use bailiff_sampler::{Claims, Launcher, Settings, Supervisor};
 use bailiff_snapshot::{Fault, Snapshot, Source, wire};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::flags;
+use super::pool::Asked;
 use crate::exit::Failure;
 use crate::stream::{Silence, Stream};
 
@@ -41,8 +42,10 @@ pub(crate) struct Seen {
     pub(crate) by: By,
     /// How old it is.
     pub(crate) age: Duration,
-    /// What is wrong, where that was told in words.
+    /// What is wrong with the driver, where that was told in words.
     pub(crate) words: Option<String>,
+    /// What is wrong with the pool of leases.
+    pub(crate) trouble: Option<String>,
 }
 
 /// Where snapshots come from.
@@ -87,16 +90,21 @@ pub(crate) struct Exporter {
     first: Option<wire::Snapshot>,
     /// How long a beat may take.
     patience: Duration,
+    /// The pool, where the exporter was not told of one.
+    pool: Option<Asked>,
 }
 
 impl Exporter {
     fn next(&mut self) -> Result<Seen, Failure> {
         let next = self.first.take().map_or_else(|| self.stream.next(self.patience), Ok);
-        let snapshot = next.map_err(|silence| {
+        let mut snapshot = next.map_err(|silence| {
             Failure::unavailable(format!("bailiff-exporter tells nothing any more: {silence}"))
         })?;
-        let age = age(&snapshot);
-        Ok(Seen { snapshot, by: By::Exporter, age, words: None })
+        if let Some(pool) = &mut self.pool {
+            snapshot.leases = pool.tell();
+        }
+        let trouble = self.pool.as_ref().and_then(|pool| pool.trouble.clone());
+        Ok(Seen { age: age(&snapshot), snapshot, by: By::Exporter, words: None, trouble })
     }
 }
 
@@ -109,7 +117,8 @@ fn listen(flags: &flags::Look) -> Result<Exporter, Option<String>> {
     if is_stale(age, interval) {
         return Err(Some(format!("its newest look is {} s old", age.as_secs())));
     }
-    Ok(Exporter { stream, first: Some(first), patience: limit(interval) })
+    let pool = (!first.sources.contains_key("redis")).then(|| Asked::open(&flags.pool, &flags.procfs));
+    Ok(Exporter { stream, first: Some(first), patience: limit(interval), pool })
 }
 
 /// How old a snapshot of this machine is.
@@ -131,6 +140,7 @@ fn limit(interval: Duration) -> Duration {
 /// Looks of our own.
 pub(crate) struct Own {
     supervisor: Supervisor,
+    pool: Asked,
     interval: Duration,
     seq: u64,
     last: Option<Snapshot>,
@@ -144,11 +154,13 @@ impl Own {
             interval: flags.interval,
             deadline: flags.deadline.min(STEP),
             open_deadline: flags.deadline,
+            claims: Claims::Read,
             ..Settings::default()
         };
         let launcher = Launcher::start(&settings)?;
         Ok(Self {
             supervisor: Supervisor::new(launcher, settings),
+            pool: Asked::open(&flags.pool, &flags.procfs),
             interval: flags.interval,
             seq: 0,
             last: None,
@@ -167,14 +179,16 @@ impl Own {
         }
         let snapshot = self.last.as_ref().map(wire::Snapshot::from).ok_or_else(gone)?;
         let words = self.supervisor.words().map(str::to_owned);
-        Ok(Seen { age: age(&snapshot), snapshot, by: By::Itself, words })
+        let trouble = self.pool.trouble.clone();
+        Ok(Seen { age: age(&snapshot), snapshot, by: By::Itself, words, trouble })
     }
 
     /// Looks once; a driver that is being opened is waited for, as long as it may take.
     fn look(&mut self) -> Result<(), Failure> {
         loop {
             self.seq += 1;
-            let sample = self.supervisor.look(self.seq).ok_or_else(gone)?;
+            let mut sample = self.supervisor.look(self.seq).ok_or_else(gone)?;
+            sample.leases = self.pool.tell();
             let starting =
                 sample.sources.get(&Source::Nvml).and_then(|state| state.fault) == Some(Fault::Starting);
             self.last = Some(Snapshot::between(self.last.as_ref(), sample));

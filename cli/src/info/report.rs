@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use bailiff_snapshot::lease::Ticket;
 use bailiff_snapshot::utilization::IDLE_AT_MOST_PERCENT;
 use bailiff_snapshot::{Opener, Openers, Why, wire};
 use serde::{Deserialize, Serialize};
 
+use super::leased::{Leased, Pool};
 use super::look::{By, Seen};
 
 /// The version of the form.
@@ -30,9 +32,15 @@ pub(crate) struct Report {
     pub(crate) boot_id: Option<String>,
     pub(crate) pid_namespace: String,
     pub(crate) sources: BTreeMap<String, wire::Source>,
-    /// What is wrong, where that was told in words.
+    /// What is wrong with the driver, where that was told in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) words: Option<String>,
+    /// What is wrong with the pool of leases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) trouble: Option<String>,
+    /// Who waits for GPUs of the pool; none where there is no pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) queue: Option<Vec<Ticket>>,
     pub(crate) gpus: Vec<Gpu>,
     /// Processes whose open files we may not see; none where nobody looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,6 +70,9 @@ pub(crate) struct Gpu {
     pub(crate) utilization: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) compute_mode: Option<String>,
+    /// Where it is in the pool of leases; none where it is of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lease: Option<Leased>,
     /// Who holds it, those who hold the most first; none where the driver gave no list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) holders: Option<Vec<Holder>>,
@@ -139,14 +150,25 @@ pub(crate) struct Holder {
     pub(crate) unit: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) workload: Option<String>,
+    /// It has the GPU by a lease; none where that cannot be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) leased: Option<bool>,
+}
+
+/// What is known beside the GPUs.
+struct Node<'a> {
+    processes: BTreeMap<u32, &'a wire::Process>,
+    pool: Pool<'a>,
 }
 
 impl Report {
     /// Makes one of what was seen.
     pub(crate) fn of(seen: &Seen, tag: &str) -> Self {
         let snapshot = &seen.snapshot;
-        let processes: BTreeMap<u32, &wire::Process> =
-            snapshot.processes.iter().map(|process| (process.pid, process)).collect();
+        let node = Node {
+            processes: snapshot.processes.iter().map(|process| (process.pid, process)).collect(),
+            pool: Pool::of(snapshot),
+        };
         Self {
             version: VERSION,
             tag: tag.to_owned(),
@@ -158,7 +180,9 @@ impl Report {
             pid_namespace: snapshot.pid_namespace.clone(),
             sources: snapshot.sources.clone(),
             words: seen.words.clone(),
-            gpus: snapshot.gpus.iter().map(|gpu| Gpu::of(gpu, &processes)).collect(),
+            trouble: seen.trouble.clone(),
+            queue: node.pool.queue(),
+            gpus: snapshot.gpus.iter().map(|gpu| Gpu::of(gpu, &node)).collect(),
             unreadable: None,
         }
     }
@@ -201,13 +225,13 @@ impl Report {
 }
 
 impl Gpu {
-    fn of(gpu: &wire::Gpu, processes: &BTreeMap<u32, &wire::Process>) -> Self {
+    fn of(gpu: &wire::Gpu, node: &Node<'_>) -> Self {
+        let one = |holder: &wire::Holder| {
+            let process = node.processes.get(&holder.pid).copied();
+            Holder { leased: node.pool.has(process, gpu), ..Holder::of(holder, process) }
+        };
         let holders = gpu.listed.map(|_| {
-            let mut holders: Vec<Holder> = gpu
-                .holders
-                .iter()
-                .map(|holder| Holder::of(holder, processes.get(&holder.pid).copied()))
-                .collect();
+            let mut holders: Vec<Holder> = gpu.holders.iter().map(one).collect();
             holders.sort_by_key(|holder| (std::cmp::Reverse(holder.memory), holder.pid));
             holders
         });
@@ -222,6 +246,7 @@ impl Gpu {
             memory: gpu.memory.as_ref().map(|memory| Memory::of(memory, holders.as_deref())),
             utilization: gpu.utilization,
             compute_mode: gpu.compute_mode.clone(),
+            lease: node.pool.gpu(gpu),
             holders,
             openers: None,
         }
@@ -285,6 +310,7 @@ impl Holder {
             slurm_job: place.and_then(|place| place.slurm_job.clone()),
             unit: place.and_then(|place| place.unit.clone()),
             workload: facts.and_then(|facts| facts.workload.clone()),
+            leased: None,
         }
     }
 

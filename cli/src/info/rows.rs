@@ -8,7 +8,7 @@ use super::report::{Gpu, Holder};
 use super::text::Style;
 use crate::table::{Cell, Column, Table, Tone};
 
-const HOLDERS: [(&str, Column); 9] = [
+const HOLDERS: [(&str, Column); 10] = [
     ("PID", Column::Right),
     ("USER", Column::Gives),
     ("KIND", Column::Left),
@@ -16,6 +16,7 @@ const HOLDERS: [(&str, Column); 9] = [
     ("USE", Column::Right),
     ("IDLE", Column::Right),
     ("STATE", Column::Left),
+    ("LEASE", Column::Left),
     ("NAME", Column::Gives),
     ("WHERE", Column::Gives),
 ];
@@ -69,9 +70,19 @@ fn row(holder: &Holder) -> Vec<Cell> {
         or_unknown(holder.utilization, |percent| format!("{percent}%")).into(),
         idle.into(),
         state(holder),
+        lease(holder),
         name(holder).into(),
         place(holder).into(),
     ]
+}
+
+/// Whether it has the GPU by a lease.
+fn lease(holder: &Holder) -> Cell {
+    match holder.leased {
+        None => UNKNOWN.into(),
+        Some(true) => "yes".into(),
+        Some(false) => Cell::of("no", Tone::Odd),
+    }
 }
 
 /// What it does; that it was left behind says more than that it sleeps.

@@ -251,6 +251,7 @@ mod tests {
             memory: Some(memory),
             utilization: None,
             compute_mode: None,
+            lease: None,
             holders: Some(rows.iter().copied().map(holder).collect()),
             openers: None,
         };
@@ -265,6 +266,8 @@ mod tests {
             pid_namespace: "host".into(),
             sources: BTreeMap::new(),
             words: None,
+            trouble: None,
+            queue: None,
             gpus: vec![gpu],
             unreadable: None,
         }

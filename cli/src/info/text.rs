@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::tz::TimeZone;
 
 use super::figures::{UNKNOWN, ctime, or_unknown, signed, size, span};
+use super::leased::waiting;
 use super::look::By;
 use super::report::{Gpu, Holder, Memory, Report};
 use super::rows;
@@ -120,6 +121,9 @@ fn about(gpu: &Gpu, style: &Style) -> Vec<String> {
     lines.push(pair("utilization", &or_unknown(gpu.utilization, |percent| format!("{percent}%"))));
     let mode = gpu.compute_mode.as_ref().map(|mode| line(mode).replace('_', " "));
     lines.push(pair("compute mode", mode.as_deref().unwrap_or(UNKNOWN)));
+    if let Some(lease) = &gpu.lease {
+        lines.push(pair("leased to", &line(&lease.text())));
+    }
     lines
 }
 
@@ -170,12 +174,18 @@ pub(crate) fn notes(report: &Report, style: &Style) -> Vec<String> {
         By::Itself => format!("this command, for {beat}"),
     };
     let mut lines = vec![pair("seen by", &by)];
+    if let Some(waiting) = report.queue.as_deref().and_then(waiting) {
+        lines.push(pair("waiting", &line(&waiting)));
+    }
     for (source, fault) in report.down() {
         let words = report.words.as_deref().map(|words| format!(" ({})", line(words))).unwrap_or_default();
         lines.push(pair(
             "not seen",
             &style.ink.bad(&format!("{}: {}{words}", line(source), fault_words(fault))),
         ));
+    }
+    if let Some(trouble) = &report.trouble {
+        lines.push(pair("not seen", &style.ink.odd(&format!("leases: {}", line(trouble)))));
     }
     if report.pid_namespace != "host" && report.blind().is_none() {
         lines.push(pair("not seen", "processes: this is not the host's PID namespace"));

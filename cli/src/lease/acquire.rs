@@ -1,12 +1,15 @@
 //! `bailiff lease acquire` and `adopt`: GPUs for a process that runs already, or for a time.
 
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Child, ExitCode};
+use std::time::Duration;
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Grant, Pool, Standing, Ticket};
+use bailiff_lease::{Grant, Leases, Standing, Ticket};
 
 use super::ask::{obtain, ticket};
+use super::hold::{Whose, leave};
 use super::told::{self, Names, environment};
 use super::{LEASE, offset, open, shell};
 use crate::exit::Failure;
@@ -21,16 +24,18 @@ pub(crate) fn acquire(flags: &flags::Acquire) -> Result<ExitCode, Failure> {
         }
         None => (LEASE, process(flags.holder)?),
     };
-    let ticket = ticket(&mut pool, &flags.ask, "acquire")?;
-    let grant = obtain(&mut pool, &flags.ask, &ticket, |_| {})?;
-    hand_on(&mut pool, (&ticket, &grant), ttl, &whose)?;
-    let printed = text(&mut pool, (&ticket, &grant), flags.format);
+    let ticket = ticket(&mut *pool, &flags.ask, "acquire")?;
+    let grant = obtain(&mut *pool, &flags.ask, &ticket, |_| {})?;
+    let lease = (&ticket, &grant);
+    let mut keeper = hand_on(&mut *pool, lease, (ttl, flags.duration), whose)?;
     // Whoever reads it knows the lease; where nobody can, it is given back.
+    let printed =
+        text(&mut *pool, lease, flags.format).and_then(|text| Ok(writeln!(std::io::stdout(), "{text}")?));
     if printed.is_err() {
+        keeper.as_mut().map(Child::kill).transpose()?;
         pool.release(&ticket.lease, Some(grant.token), (offset(), std::process::id()))?;
     }
-    println!("{}", printed?);
-    Ok(ExitCode::SUCCESS)
+    printed.map(|()| ExitCode::SUCCESS)
 }
 
 /// Takes GPUs for whom has them already, if nobody leases them.
@@ -48,15 +53,15 @@ pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
         pool: flags.pool.clone(),
     };
     let mut pool = open(&ask.pool)?;
-    let ticket = ticket(&mut pool, &ask, &shell::command(flags.pid))?;
-    let grant = obtain(&mut pool, &ask, &ticket, |_| {})?;
-    hand_on(&mut pool, (&ticket, &grant), LEASE, &whose)?;
+    let ticket = ticket(&mut *pool, &ask, &shell::command(flags.pid))?;
+    let grant = obtain(&mut *pool, &ask, &ticket, |_| {})?;
+    hand_on(&mut *pool, (&ticket, &grant), (LEASE, None), whose)?;
     println!("{}", ticket.lease);
     Ok(ExitCode::SUCCESS)
 }
 
 /// Whose it will be: until then it is ours, and ends with us.
-fn process(holder: Option<u32>) -> Result<Vec<(&'static str, String)>, Failure> {
+fn process(holder: Option<u32>) -> Result<Whose, Failure> {
     let holder = holder.or_else(shell::runner).ok_or_else(|| Failure::usage("--for: whose is it to be?"))?;
     let mut fields = Here::look().holder(holder);
     if fields.iter().any(|(field, value)| *field == "start" && value.is_empty()) {
@@ -66,19 +71,28 @@ fn process(holder: Option<u32>) -> Result<Vec<(&'static str, String)>, Failure> 
     Ok(fields)
 }
 
+/// Hands a lease on to whom it is for; whoever is left behind to keep it ends with a failure.
 fn hand_on(
-    pool: &mut Pool,
+    pool: &mut dyn Leases,
     (ticket, grant): (&Ticket, &Grant),
-    ttl: std::time::Duration,
-    whose: &[(&'static str, String)],
-) -> Result<(), Failure> {
-    match pool.transfer((&ticket.lease, grant.token), ttl, whose)? {
-        Standing::Held(_) => Ok(()),
-        _ => Err(Failure::not_ours("the lease was lost as soon as it was given")),
-    }
+    (ttl, duration): (Duration, Option<Duration>),
+    mut whose: Whose,
+) -> Result<Option<Child>, Failure> {
+    let mut keeper = leave(pool, &ticket.lease, (&mut whose, duration))?;
+    let handed = match pool.hand_on((&ticket.lease, grant.token), ttl, &whose) {
+        Ok(Standing::Held(_)) => return Ok(keeper),
+        Ok(_) => Failure::not_ours("the lease was lost as soon as it was given"),
+        Err(trouble) => trouble.into(),
+    };
+    keeper.as_mut().map(Child::kill).transpose()?;
+    Err(handed)
 }
 
-fn text(pool: &mut Pool, (ticket, grant): (&Ticket, &Grant), format: Format) -> Result<String, Failure> {
+fn text(
+    pool: &mut dyn Leases,
+    (ticket, grant): (&Ticket, &Grant),
+    format: Format,
+) -> Result<String, Failure> {
     let ids: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
     Ok(match format {
         Format::Env => {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Grant, Pool, Standing, Ticket};
+use bailiff_lease::{Grant, Leases, Standing, Ticket};
 
 use super::told::ids;
 use super::unclean::unclean;
@@ -15,7 +15,7 @@ use crate::exit::Failure;
 use crate::flags::Ask;
 
 /// A ticket of this process, with a name that nobody has; `cmd` is what others read of it.
-pub(super) fn ticket(pool: &mut Pool, ask: &Ask, cmd: &str) -> Result<Ticket, Failure> {
+pub(super) fn ticket(pool: &mut dyn Leases, ask: &Ask, cmd: &str) -> Result<Ticket, Failure> {
     let among = ask.gpu.as_deref().map(|list| ids(&pool.audit()?, list)).transpose()?;
     let uid = nix::unistd::getuid();
     if ask.priority > 0 && !uid.is_root() {
@@ -52,10 +52,10 @@ pub(super) fn ticket(pool: &mut Pool, ask: &Ask, cmd: &str) -> Result<Ticket, Fa
 
 /// Asks, and waits as long as was wished. What the dead held is freed before.
 pub(super) fn obtain(
-    pool: &mut Pool,
+    pool: &mut dyn Leases,
     ask: &Ask,
     ticket: &Ticket,
-    told: impl FnMut(u64),
+    mut told: impl FnMut(u64),
 ) -> Result<Grant, Failure> {
     let here = Here::look();
     pool.reap_here(&here, LEASE)?;
@@ -65,7 +65,7 @@ pub(super) fn obtain(
         ticket.about.push(("last", used.keys().cloned().collect::<Vec<_>>().join(",")));
     }
     let until = ask.wait.map(|wait| Instant::now() + wait);
-    match pool.wait(&ticket, (&here, until), told)? {
+    match pool.wait(&ticket, (&here, until), &mut told)? {
         Standing::Held(grant) => {
             // Whoever is granted something says so, or it is given to the next.
             pool.touch(&ticket.lease, LEASE, Some(grant.token))?;

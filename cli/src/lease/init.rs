@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use bailiff_lease::Init;
 
-use super::{offset, open};
+use super::{offset, open, redis};
 use crate::exit::Failure;
-use crate::flags;
+use crate::flags::{self, Place};
 
 /// Begins a pool.
 pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
@@ -33,10 +33,12 @@ pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
             numbers.into_iter().map(|number| (number, uuid(number))).collect()
         }
     };
-    let mut pool = open(&flags.pool)?;
-    for warning in pool.health()?.warnings() {
-        eprintln!("bailiff: {warning}");
+    if let Place::Redis(_) = flags.pool.place() {
+        for warning in redis(&flags.pool, "has no server")?.health()?.warnings() {
+            eprintln!("bailiff: {warning}");
+        }
     }
+    let mut pool = open(&flags.pool)?;
     match pool.init(&gpus, offset(), flags.force)? {
         Init::Done(count) => println!("{count} GPUs are handed out"),
         Init::Already(count) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bailiff_lease::log::Event;
 use serde_json::{Map, Value};
 
-use super::open;
+use super::redis;
 use super::told::{plain, time};
 use crate::exit::Failure;
 use crate::flags;
@@ -17,7 +17,7 @@ const BEAT: Duration = Duration::from_secs(10);
 
 /// Tells what happened.
 pub(crate) fn log(flags: &flags::Log) -> Result<ExitCode, Failure> {
-    let mut pool = open(&flags.pool)?;
+    let mut pool = redis(&flags.pool, "keeps no log")?;
     let mut events = pool.events(flags.lines.max(1))?;
     // What is followed from is known though nothing of before is wanted.
     let mut last = events.last().map_or_else(|| "0-0".to_owned(), |event| event.id.clone());

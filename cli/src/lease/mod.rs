@@ -2,6 +2,7 @@
 
 pub(crate) mod acquire;
 mod ask;
+pub(crate) mod hold;
 pub(crate) mod init;
 pub(crate) mod list;
 pub(crate) mod log;
@@ -10,27 +11,41 @@ pub(crate) mod run;
 mod shell;
 mod told;
 mod tree;
-mod unclean;
+pub(crate) mod unclean;
 
 use std::time::Duration;
 
-use bailiff_lease::Pool;
+use bailiff_lease::{Leases, Local, Pool};
 
 use crate::exit::Failure;
-use crate::flags;
+use crate::flags::{self, Place};
 
 /// No answer of Redis takes longer.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// A ticket is forgotten after so long without a word of its holder.
-const TICKET: Duration = Duration::from_secs(30);
+pub(crate) const TICKET: Duration = Duration::from_secs(30);
 /// A lease.
-const LEASE: Duration = Duration::from_mins(1);
+pub(crate) const LEASE: Duration = Duration::from_mins(1);
 
-pub(crate) fn open(flags: &flags::Pool) -> Result<Pool, Failure> {
-    Ok(Pool::open(&flags.redis, &flags.prefix, PATIENCE)?)
+/// A pool, whoever keeps it.
+pub(crate) fn open(flags: &flags::Pool) -> Result<Box<dyn Leases>, Failure> {
+    Ok(match flags.place() {
+        Place::Redis(address) => Box::new(Pool::open(address, &flags.prefix, PATIENCE)?),
+        Place::Here(folder) => Box::new(Local::at(folder)),
+    })
+}
+
+/// A pool in Redis, for what this machine's own pool cannot do.
+pub(crate) fn redis(flags: &flags::Pool, what: &str) -> Result<Pool, Failure> {
+    match flags.place() {
+        Place::Redis(address) => Ok(Pool::open(address, &flags.prefix, PATIENCE)?),
+        Place::Here(_) => {
+            Err(Failure::usage(format!("this machine's own pool {what}: that needs one in Redis, --redis")))
+        }
+    }
 }
 
 /// The local time's distance from UTC, in seconds.
-fn offset() -> i32 {
+pub(crate) fn offset() -> i32 {
     jiff::Zoned::now().offset().seconds()
 }

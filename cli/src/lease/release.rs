@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use bailiff_lease::audit::Lease;
 use bailiff_lease::holder::{Here, Life};
-use bailiff_lease::{Extended, Pool, Released};
+use bailiff_lease::{Extended, Leases, Released};
 
 use super::told::{self, ids};
-use super::{LEASE, offset, open};
+use super::{LEASE, offset, open, redis};
 use crate::exit::Failure;
 use crate::flags;
 
@@ -15,10 +15,10 @@ use crate::flags;
 pub(crate) fn release(flags: &flags::Release) -> Result<ExitCode, Failure> {
     let mut pool = open(&flags.pool)?;
     if flags.mine {
-        return all_of_mine(&mut pool);
+        return all_of_mine(&mut *pool);
     }
     let lease = match (&flags.gpu, &flags.lease) {
-        (Some(gpu), _) => of_gpu(&mut pool, gpu)?,
+        (Some(gpu), _) => of_gpu(&mut *pool, gpu)?,
         (None, lease) => lease.clone().unwrap_or_default(),
     };
     match pool.release(&lease, None, (offset(), std::process::id()))? {
@@ -28,7 +28,7 @@ pub(crate) fn release(flags: &flags::Release) -> Result<ExitCode, Failure> {
     }
 }
 
-fn of_gpu(pool: &mut Pool, gpu: &str) -> Result<String, Failure> {
+fn of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<String, Failure> {
     let audit = pool.audit()?;
     let wanted = ids(&audit, gpu)?;
     let held = audit.gpus.iter().find(|gpu| wanted.first() == Some(&gpu.id));
@@ -37,7 +37,7 @@ fn of_gpu(pool: &mut Pool, gpu: &str) -> Result<String, Failure> {
 }
 
 /// What `run` holds ends with its command.
-fn all_of_mine(pool: &mut Pool) -> Result<ExitCode, Failure> {
+fn all_of_mine(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
     let (here, uid) = (Here::look(), nix::unistd::getuid().to_string());
     let mine = |lease: &&Lease| {
         let host = lease.get("host") == Some(here.host.as_str());
@@ -55,7 +55,7 @@ fn all_of_mine(pool: &mut Pool) -> Result<ExitCode, Failure> {
 
 /// Gives more time.
 pub(crate) fn extend(flags: &flags::Extend) -> Result<ExitCode, Failure> {
-    match open(&flags.pool)?.extend(&flags.lease, flags.span)? {
+    match redis(&flags.pool, "gives no more time")?.extend(&flags.lease, flags.span)? {
         Extended::Until(until) => {
             println!("it ends at {}", told::time(until).unwrap_or_default());
             Ok(ExitCode::SUCCESS)

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
-use bailiff_lease::{Grant, Pool, Standing, Ticket, Trouble};
+use bailiff_lease::{Grant, Leases, Standing, Ticket, Trouble};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
@@ -33,7 +33,7 @@ async fn held(flags: &flags::Run) -> Result<ExitCode, Failure> {
     let mut signals = Signals::listen()?;
     let words: Vec<String> = flags.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let mut pool = open(&flags.ask.pool)?;
-    let mut ticket = ticket(&mut pool, &flags.ask, &words.join(" "))?;
+    let mut ticket = ticket(&mut *pool, &flags.ask, &words.join(" "))?;
     ticket.about.extend(flags.max_time.map(|time| ("max_ms", time.as_millis().to_string())));
     let (pool, grant) = waited(pool, &flags.ask, &ticket, &mut signals).await?;
     let mut held = Held { flags, ticket, grant, pool, stop: None };
@@ -64,24 +64,27 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 
 /// Waits in a thread of its own, so that a signal ends it in order.
 async fn waited(
-    mut pool: Pool,
+    mut pool: Box<dyn Leases>,
     ask: &flags::Ask,
     ticket: &Ticket,
     signals: &mut Signals,
-) -> Result<(Pool, Grant), Failure> {
+) -> Result<(Box<dyn Leases>, Grant), Failure> {
     let (tell, mut told) = unbounded_channel();
     let (theirs, wanted) = (ask.clone(), ticket.clone());
     std::thread::Builder::new().name("wait".to_owned()).spawn(move || {
         let mut progress = Progress { shown: false, want: wanted.want };
-        let obtained = obtain(&mut pool, &theirs, &wanted, |before| progress.tell(before));
+        let obtained = obtain(&mut *pool, &theirs, &wanted, |before| progress.tell(before));
         drop(progress);
         let _ = tell.send(obtained.map(|grant| (pool, grant)));
     })?;
     tokio::select! {
         Some(obtained) = told.recv() => obtained,
         number = signals.any() => {
-            open(&ask.pool)?.release(&ticket.lease, None, (offset(), std::process::id()))?;
-            Err(Failure::signalled(number))
+            match open(&ask.pool)?.release(&ticket.lease, None, (offset(), std::process::id())) {
+                // It was granted just now, to this process, and is free with its end.
+                Ok(_) | Err(Trouble::Kept(_)) => Err(Failure::signalled(number)),
+                Err(trouble) => Err(trouble.into()),
+            }
         }
     }
 }
@@ -138,7 +141,7 @@ struct Held<'a> {
     flags: &'a flags::Run,
     ticket: Ticket,
     grant: Grant,
-    pool: Pool,
+    pool: Box<dyn Leases>,
     stop: Option<Stop>,
 }
 
@@ -179,11 +182,12 @@ impl Held<'_> {
         };
         let names = if self.flags.index { Names::Numbers } else { Names::Uuids };
         if self.flags.index {
-            told::check_numbers(&mut self.pool, &self.grant, &self.flags.nvml_library)?;
+            told::check_numbers(&mut *self.pool, &self.grant, &self.flags.nvml_library)?;
         }
         let mut command = Command::new(program);
         command.args(arguments);
-        command.envs(environment(&mut self.pool, (&self.ticket.lease, &self.grant), names)?);
+        command.envs(environment(&mut *self.pool, (&self.ticket.lease, &self.grant), names)?);
+        self.pool.pass_on(&self.ticket.lease)?;
         let child = command.spawn().map_err(|error| Failure::start(&program.to_string_lossy(), &error))?;
         Ok(Pid::from_child(&child))
     }
@@ -230,7 +234,7 @@ impl Held<'_> {
     }
 
     fn renew(&mut self, child: Pid) {
-        let lost = match renew(&mut self.pool, &self.ticket, &self.grant) {
+        let lost = match self.pool.renew(&self.ticket, &self.grant, LEASE) {
             Ok(Standing::Conflict(shared)) => {
                 eprintln!("bailiff: somebody else was given GPUs of this lease: {:?}", shared.gpus);
                 true
@@ -267,14 +271,6 @@ fn forward(number: i32, child: Pid) {
     let signal = if number == Signal::HUP.as_raw() { Signal::HUP } else { Signal::TERM };
     // It may have ended just now.
     let _ = kill_process(child, signal);
-}
-
-/// Renews a lease; one that Redis has forgotten is asked back.
-fn renew(pool: &mut Pool, ticket: &Ticket, grant: &Grant) -> Result<Standing, Trouble> {
-    match pool.touch(&ticket.lease, LEASE, Some(grant.token))? {
-        Standing::Ended(how) if how == "unknown" => pool.reclaim(ticket, grant, LEASE),
-        standing => Ok(standing),
-    }
 }
 
 /// The ends of all children, those included that others have left behind; closed once there are none.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bailiff_lease::audit::{Audit, Gpu, Lease};
 use bailiff_lease::holder::{Here, LEASE_VARIABLE, Life};
-use bailiff_lease::{Grant, Pool};
+use bailiff_lease::{Grant, Leases};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ pub(super) enum Names {
 
 /// The environment of whoever uses a lease's GPUs.
 pub(super) fn environment(
-    pool: &mut Pool,
+    pool: &mut dyn Leases,
     (lease, grant): (&str, &Grant),
     names: Names,
 ) -> Result<Vec<(&'static str, String)>, Failure> {
@@ -47,7 +47,7 @@ pub(super) fn uuids(audit: &Audit, ids: &[String]) -> Option<Vec<String>> {
 
 /// Numbers are good only while the driver counts as it did when the pool was begun: a GPU that fell off the bus shifts
 /// those behind it.
-pub(super) fn check_numbers(pool: &mut Pool, grant: &Grant, library: &Path) -> Result<(), Failure> {
+pub(super) fn check_numbers(pool: &mut dyn Leases, grant: &Grant, library: &Path) -> Result<(), Failure> {
     let audit = pool.audit()?;
     for number in &grant.gpus {
         let Some(known) = uuids(&audit, &[number.to_string()]).map(|uuids| uuids.concat()) else { continue };

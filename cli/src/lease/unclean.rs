@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use bailiff_lease::audit::Audit;
+use bailiff_lease::audit::{Audit, Gpu};
 
 use crate::stream;
 
@@ -13,9 +13,14 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The pool's idle GPUs that are in use all the same, with the pids; empty where the exporter does not tell in time.
 pub(super) fn unclean(stream: &Path, audit: &Audit) -> BTreeMap<String, Vec<u32>> {
+    used(stream, audit.gpus.iter().filter(|gpu| gpu.idle > 0))
+}
+
+/// Those that are in use, with the pids of who computes there; empty where the exporter does not tell in time.
+pub(crate) fn used<'a>(stream: &Path, gpus: impl Iterator<Item = &'a Gpu>) -> BTreeMap<String, Vec<u32>> {
     let Ok(snapshot) = stream::newest(stream, PATIENCE) else { return BTreeMap::new() };
     let mut unclean = BTreeMap::new();
-    for gpu in audit.gpus.iter().filter(|gpu| gpu.idle > 0) {
+    for gpu in gpus {
         let seen = snapshot.gpus.iter().find(|seen| match (&gpu.uuid, &seen.uuid) {
             (Some(ours), Some(theirs)) => ours == theirs,
             _ => seen.index == gpu.id,

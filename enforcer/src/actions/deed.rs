@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::audit::{After, Record};
 use crate::guard::{Limits, Protect, Root};
-use crate::policy::{Action, Mode, Policy};
+use crate::policy::{Action, Leases, Mode, Policy};
 use crate::verdict::{Evidence, Subject, Verdict, What};
 
 /// Something to be done.
@@ -28,6 +28,8 @@ pub struct Deed {
     pub policy: Arc<str>,
     /// What the guard goes by.
     pub limits: Limits,
+    /// Where leases are.
+    pub leases: Option<Arc<Leases>>,
     /// Later than this, since boot, it is not begun: what confirmed it is old then.
     pub until: Option<Duration>,
 }
@@ -51,6 +53,7 @@ impl Deed {
                 spared: BTreeSet::new(),
                 protect: None,
             },
+            leases: policy.leases.clone(),
             until: None,
         })
     }

@@ -15,7 +15,8 @@ mod licence;
 mod memory;
 mod mps;
 pub mod notices;
-mod pidfd;
+pub(crate) mod pidfd;
+mod release;
 mod signal;
 mod terminate;
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::hand::Settings;
 use super::inbox::{FRESH, Inbox};
 use super::licence::carry_out;
 use super::terminate::Termination;
-use super::{exec, mps, signal};
+use super::{exec, mps, release, signal};
 use crate::audit::Audit;
 use crate::census::{Census, Table};
 use crate::guard::Refusal;
@@ -81,7 +81,7 @@ impl Worker {
             Action::Signal(signal) => signal::send(&work, *signal),
             Action::ShutdownMps => mps::shut_down(&work),
             Action::Exec(program) => exec::run(&work, program),
-            Action::ReleaseLease => Err(Refusal::refused("there is no source of leases")),
+            Action::ReleaseLease => release::release(&work),
             Action::Flag(_) | Action::Notify(_) => Err(Refusal::refused("that is no deed")),
         }
     }

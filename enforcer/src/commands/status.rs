@@ -55,6 +55,7 @@ pub fn text(status: &Status, now: Now, ink: Ink) -> String {
     stream(status, now, ink, &mut text);
     withheld(status, now, ink, &mut text);
     budgets(status, &mut text);
+    leases(status, ink, &mut text);
     text.push_str(&rules(&status.rules, ink));
     text.push_str(&pending(&status.pending, ink));
     text.push_str(&flags_up(&status.flags, now, ink));
@@ -104,6 +105,23 @@ fn policy(status: &Status, now: Now, ink: Ink, text: &mut String) {
         for fault in &policy.faults {
             tell("", fault, |part| ink.bad(part), text);
         }
+    }
+}
+
+fn leases(status: &Status, ink: Ink, text: &mut String) {
+    let Some(leases) = &status.leases else { return };
+    match &leases.trouble {
+        Some(trouble) => tell("leases", trouble, |part| ink.bad(part), text),
+        None if leases.acts => tell("leases", "what the dead held is freed", str::to_owned, text),
+        None => tell("leases", "looked at, and nothing is freed", str::to_owned, text),
+    }
+    for judged in leases.judged.iter().filter(|judged| judged.judgement != "keep") {
+        tell(
+            "",
+            &format!("GPU {} is {}: {}", judged.gpu, judged.judgement, judged.why),
+            |part| ink.bad(part),
+            text,
+        );
     }
 }
 

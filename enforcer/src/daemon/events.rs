@@ -4,6 +4,7 @@ use bailiff_lifecycle::signals::Hangups;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
 
 use super::{Asked, state};
+use crate::agent;
 use crate::stream::Arrival;
 use crate::verdict::Report;
 use crate::web::Reload;
@@ -19,6 +20,8 @@ pub(super) enum Event {
     Reload(Reload),
     Asked(Asked),
     Report(Report),
+    /// What the agent of leases has to say.
+    Leases(agent::News),
     /// The disk has come further.
     Kept,
     Beat,
@@ -32,6 +35,7 @@ pub(super) struct Sources {
     pub(super) reloads: Receiver<Reload>,
     pub(super) asked: Receiver<Asked>,
     pub(super) reports: UnboundedReceiver<Report>,
+    pub(super) leases: UnboundedReceiver<agent::News>,
     pub(super) receipts: state::Receipts,
     pub(super) beat: tokio::time::Interval,
 }
@@ -44,6 +48,7 @@ impl Sources {
             biased;
             Some(report) = self.reports.recv() => Event::Report(report),
             () = self.receipts.next() => Event::Kept,
+            Some(news) = self.leases.recv() => Event::Leases(news),
             Some(asked) = self.asked.recv() => Event::Asked(asked),
             Some(reload) = self.reloads.recv() => Event::Reload(reload),
             () = self.hangups.next() => Event::Hangup,

@@ -2,6 +2,7 @@
 
 mod doing;
 mod events;
+mod leases;
 mod notice;
 mod reload;
 mod rights;
@@ -28,6 +29,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use self::events::{Event, Sources};
 use crate::actions::notices::Notices;
 use crate::actions::{self, Hand};
+use crate::agent::{self, Agent};
 use crate::audit::{self, Audit};
 use crate::clock::now;
 use crate::control::Question;
@@ -52,6 +54,9 @@ pub struct Daemon {
     settings: Settings,
     engine: Engine,
     hand: Hand,
+    /// Looks after leases, by these orders.
+    agent: Agent,
+    ordered: agent::Orders,
     notices: Notices,
     audit: Audit,
     node: String,
@@ -66,6 +71,12 @@ pub struct Daemon {
     shown: watch::Sender<Arc<Status>>,
     keeper: state::Keeper,
     saved: Duration,
+}
+
+/// What the threads have to say.
+struct Threads {
+    reports: UnboundedReceiver<Report>,
+    leases: UnboundedReceiver<agent::News>,
 }
 
 /// A question from the control socket, with who asks and where the answer goes.
@@ -117,7 +128,7 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let listeners = listen::open(&settings.web.listen).context("cannot serve")?;
     let control = Socket::open(&settings.control, "control").context("cannot be asked")?;
     let group = control.group().context("cannot tell whose the control socket is")?;
-    let (daemon, reports) = Daemon::open(settings, policy, file)?;
+    let (daemon, Threads { reports, leases }) = Daemon::open(settings, policy, file)?;
     let (reloads_to, reloads) = channel(1);
     let (asked_to, asked) = channel(16);
     let (arrivals_to, arrivals) = channel(ARRIVALS);
@@ -141,7 +152,7 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let mut beat = interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let hangups = Hangups::listen().context("cannot listen to signals")?;
-    let sources = Sources { arrivals, stirs, hangups, reloads, asked, reports, receipts, beat };
+    let sources = Sources { arrivals, stirs, hangups, reloads, asked, reports, leases, receipts, beat };
     let judging = daemon.judge(sources, (shutdown, group));
     server::serve(listeners, routes, limits(), judging).await.context("cannot serve")?;
     drop(reloads_to);
@@ -159,11 +170,7 @@ const fn limits() -> Limits {
 }
 
 impl Daemon {
-    fn open(
-        settings: Settings,
-        policy: Arc<Policy>,
-        file: reload::File,
-    ) -> Result<(Self, UnboundedReceiver<Report>)> {
+    fn open(settings: Settings, policy: Arc<Policy>, file: reload::File) -> Result<(Self, Threads)> {
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let boot_id = rights::boot_id(&settings.host.procfs);
         let about = audit::About { node: node.clone(), boot_id: boot_id.clone() };
@@ -182,6 +189,8 @@ impl Daemon {
         };
         let (hand, reports) =
             Hand::start(tools, audit.clone()).context("cannot start the thread that acts")?;
+        let (agent, leases) = Agent::start(audit.clone(), rights::in_host_namespace(&settings.host))
+            .context("cannot start the thread that looks after leases")?;
         let notices = Notices::new(actions::notices::Settings::default());
         let (shown, _) = watch::channel(Arc::new(Status::default()));
         let mut engine = Engine::new(policy, settings.most);
@@ -190,6 +199,8 @@ impl Daemon {
         let mut daemon = Self {
             engine,
             hand,
+            agent,
+            ordered: agent::Orders::default(),
             notices,
             audit,
             node,
@@ -205,7 +216,7 @@ impl Daemon {
             settings,
         };
         daemon.begin();
-        Ok((daemon, reports))
+        Ok((daemon, Threads { reports, leases }))
     }
 
     /// Takes one event after the other until told to end, then leaves everything in order.
@@ -233,9 +244,11 @@ impl Daemon {
                 drop(asked.answer.send(answer));
             }
             Event::Report(report) => self.landed(&report),
+            Event::Leases(news) => self.heard(news),
             Event::Kept => self.look_at_the_state(),
             Event::Beat => self.look_around(),
         }
+        self.order_the_agent();
         self.show();
     }
 
@@ -259,6 +272,7 @@ impl Daemon {
         }
         self.save();
         self.record_change("start", "");
+        self.order_the_agent();
         self.show();
     }
 
@@ -275,6 +289,7 @@ impl Daemon {
         match self.engine.tick(began, Arc::clone(&view)) {
             Ok(verdicts) => {
                 self.hand.seen(Arc::clone(&view));
+                self.agent.seen(Arc::clone(&view));
                 // Taking thousands of processes apart can wait until everything is carried out.
                 let _before = self.view.replace(Arc::clone(&view));
                 for verdict in &verdicts {
@@ -284,7 +299,7 @@ impl Daemon {
                 stream.seq = Some(view.snapshot.seq);
                 stream.seen_boot_ms = Some(view.snapshot.boot_ms);
                 stream.interval_ms = Some(view.snapshot.interval_ms);
-                stream.silent = silent(&view);
+                stream.silent = standing::silent(&view);
                 stream.tick_seconds = Some(now().boot.saturating_sub(began.boot).as_secs_f64());
                 self.status.counters.snapshots += 1;
                 self.save_sometimes();
@@ -339,6 +354,7 @@ impl Daemon {
         self.save_at_the_end();
         // It ends the step that it is in, so that the log has what came of it before its last line.
         self.hand.finish();
+        self.agent.finish();
         self.record_change("end", "");
         self.keeper.finish().await;
     }
@@ -373,11 +389,6 @@ impl Daemon {
             Question::Reload => reload::answer(&self.reread("asked over the control socket")).into(),
         }
     }
-}
-
-fn silent(view: &View) -> Vec<String> {
-    let down = view.snapshot.sources.iter().filter(|(_, source)| !source.up);
-    down.map(|(name, source)| format!("{name}: {}", source.fault.as_deref().unwrap_or("no answer"))).collect()
 }
 
 const fn skipped(skip: Skip) -> Skipped {

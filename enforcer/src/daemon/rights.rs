@@ -23,10 +23,7 @@ pub(super) fn boot_id(procfs: &Path) -> Option<String> {
 /// Why nothing destructive can be done, as far as that is known from the start.
 pub(super) fn missing(host: &Host) -> Vec<(Hold, Holds, String)> {
     let mut missing = Vec::new();
-    let target = fs::read_link(host.procfs.join("self/ns/pid")).ok();
-    let host_namespace =
-        target.is_some_and(|target| PidNamespace::of_link(&target.to_string_lossy()).attributes());
-    if !host_namespace && !host.trust_pid_namespace {
+    if !in_host_namespace(host) {
         let why = "this is not the host's PID namespace: pids would name other processes";
         missing.push((Hold::Untrusted, Holds::Yes, why.to_owned()));
     }
@@ -34,6 +31,14 @@ pub(super) fn missing(host: &Host) -> Vec<(Hold, Holds, String)> {
         missing.push((Hold::Untrusted, Holds::Yes, "the boot's id cannot be read".to_owned()));
     }
     missing
+}
+
+/// Whether the pids of `/proc` are the host's.
+pub(super) fn in_host_namespace(host: &Host) -> bool {
+    let target = fs::read_link(host.procfs.join("self/ns/pid")).ok();
+    let host_namespace =
+        target.is_some_and(|target| PidNamespace::of_link(&target.to_string_lossy()).attributes());
+    host_namespace || host.trust_pid_namespace
 }
 
 /// Whether signals may be sent to other users' processes.

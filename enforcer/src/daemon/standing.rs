@@ -8,6 +8,7 @@ use super::Daemon;
 use crate::clock::now;
 use crate::policy::{Mode, Rule};
 use crate::verdict::Hold;
+use crate::view::View;
 use crate::web::status::{
     Breaker, Budget, Cap, Flag, Held, InFlight, Open, Pending, PolicyStatus, RuleStatus, Scope, Status,
 };
@@ -16,6 +17,12 @@ use crate::web::{Outcome, tally};
 
 /// Matches that are shown as coming.
 const MOST_PENDING: usize = 50;
+
+/// Sources that did not answer, and why.
+pub(super) fn silent(view: &View) -> Vec<String> {
+    let down = view.snapshot.sources.iter().filter(|(_, source)| !source.up);
+    down.map(|(name, source)| format!("{name}: {}", source.fault.as_deref().unwrap_or("no answer"))).collect()
+}
 
 /// The answer to a question of how it stands.
 pub(super) fn answer(status: &Status) -> Value {

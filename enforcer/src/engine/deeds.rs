@@ -347,7 +347,8 @@ impl Engine {
             return Some(Hold::Cooldown);
         }
         let uid = super::subject::owner(target, tick.view);
-        if self.only.is_some_and(|only| uid != Some(only)) {
+        // To end a lease no right over its holder is needed.
+        if target.kind != Kind::Lease && self.only.is_some_and(|only| uid != Some(only)) {
             return Some(Hold::Rights);
         }
         let gpus = tick.view.gpus(target).filter_map(|gpu| gpu.uuid.as_deref());

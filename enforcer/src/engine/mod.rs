@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::policy::{Mode, Policy};
+use crate::policy::{Kind, Mode, Policy};
 use crate::verdict::{Hold, Report, Verdict};
 use crate::view::View;
 
@@ -166,7 +166,7 @@ impl Engine {
         self.table.fill(&self.policy, &view);
         let seen = self.enter(&tick);
         let places = places(&view);
-        let absent = std::array::from_fn(|kind| self.populations[kind].absent(&view, self.tick));
+        let absent = Kind::ALL.map(|kind| self.populations[kind as usize].absent(kind, &view, self.tick));
         let mut verdicts = Vec::new();
         let mut candidates = Vec::new();
         let mut shares = shares::Shares::default();

@@ -112,6 +112,7 @@ impl Picking {
             seen: *seen,
             held: held(&view.targets[seen.place], (view, place)),
             age: youngest(&view.targets[seen.place], view),
+            priority: view.priority(&view.targets[seen.place], place),
         });
         ranked.min_by(|one, other| one.compare(other, (&self.order, shortage))).map(|ranked| ranked.seen)
     }
@@ -257,13 +258,17 @@ struct Ranked {
     held: u64,
     /// Milliseconds since its youngest process began.
     age: u128,
+    /// Of the lease that it has the GPU under, 0 without one; none where that is not known.
+    priority: Option<i32>,
 }
 
 impl Ranked {
     fn compare(&self, other: &Self, (order, shortage): (&[Order], Option<f64>)) -> Ordering {
         let by = |order: &Order| match order {
-            // Leases are not in the snapshot: everybody has the priority of those without one.
-            Order::LowestPriority => Ordering::Equal,
+            // Whose priority is not known may have the highest.
+            Order::LowestPriority => {
+                (self.priority.is_none(), self.priority).cmp(&(other.priority.is_none(), other.priority))
+            }
             Order::SmallestSufficient => self.sufficiency(shortage).cmp(&other.sufficiency(shortage)),
             Order::LongestIdle => other.seen.streak.count.cmp(&self.seen.streak.count),
             Order::Largest => other.held.cmp(&self.held),

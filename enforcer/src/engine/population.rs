@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use crate::policy::Kind;
 use crate::view::{Health, Target, TargetId, View};
 
 /// Targets by number.
@@ -76,9 +77,9 @@ impl Population {
     }
 
     /// Those that this tick did not see, and what became of them.
-    pub(crate) fn absent(&self, view: &View, tick: u64) -> Vec<(usize, Absent)> {
+    pub(crate) fn absent(&self, kind: Kind, view: &View, tick: u64) -> Vec<(usize, Absent)> {
         let unseen = self.slots.iter().enumerate().filter_map(|(number, slot)| {
-            slot.as_ref().filter(|slot| slot.seen != tick).map(|slot| (number, slot.fate(view)))
+            slot.as_ref().filter(|slot| slot.seen != tick).map(|slot| (number, slot.fate(kind, view)))
         });
         unseen.collect()
     }
@@ -98,7 +99,10 @@ impl Slot {
         }
     }
 
-    fn fate(&self, view: &View) -> Absent {
+    fn fate(&self, kind: Kind, view: &View) -> Absent {
+        if kind == Kind::Lease {
+            return if view.leases().is_some() { Absent::Gone } else { Absent::Unknown };
+        }
         let ill = |source| view.source(source) == Health::Ill;
         // A pid that is listed and of which nothing is known may be this one.
         let shadowed = || {

@@ -125,6 +125,10 @@ impl Age {
         if target.kind == Kind::Gpu {
             return Self::None;
         }
+        if target.kind == Kind::Lease {
+            let age = view.held(target).and_then(|held| held.age_ms);
+            return age.map_or(Self::Unknown, |age| Self::Youngest(Duration::from_millis(age)));
+        }
         let mut youngest = Self::None;
         for process in view.processes(target).filter(|process| process.state != "gone") {
             let Some(age) = view.age(process) else { return Self::Unknown };

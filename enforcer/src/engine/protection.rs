@@ -11,7 +11,11 @@ use bailiff_snapshot::Truth;
 
 /// Whether a target is protected. One protected member protects all of a workload.
 pub(crate) fn of(policy: &Policy, target: &Target, view: &View) -> Truth {
-    // A GPU and a lease are nobody, and what ends a server of MPS asks it nicely.
+    // What is built in is about processes: that of a lease goes on.
+    if target.kind == Kind::Lease {
+        return policy.protect.as_ref().map_or(Truth::False, |protect| ask(protect, target, view));
+    }
+    // A GPU is nobody, and what ends a server of MPS asks it nicely.
     if !matches!(target.kind, Kind::Process | Kind::Workload) || is_gone(target, view) {
         return Truth::False;
     }

@@ -12,6 +12,9 @@ const MOST_OTHERS: usize = 64;
 
 /// The owner of a target, where all its processes have one and the same.
 pub(crate) fn owner(target: &Target, view: &View) -> Option<u32> {
+    if target.kind == Kind::Lease {
+        return view.held(target)?.uid;
+    }
     let holders = view.processes(target).map(|process| process.facts.as_ref().and_then(|facts| facts.uid));
     let mut uids = holders.chain(view.relatives(target).map(|relative| relative.uid));
     let first = uids.next()??;
@@ -27,7 +30,10 @@ pub(crate) fn of(target: &Target, view: &View) -> Subject {
         id: target.id.clone(),
         kind: target.kind,
         uid,
-        user: facts.filter(|facts| facts.uid == uid).find_map(|facts| facts.user.clone()),
+        user: match view.held(target) {
+            Some(held) => held.user.clone(),
+            None => facts.filter(|facts| facts.uid == uid).find_map(|facts| facts.user.clone()),
+        },
         gpus: view.gpus(target).filter_map(|gpu| gpu.uuid.clone()).collect(),
         members,
     }

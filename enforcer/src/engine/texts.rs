@@ -20,8 +20,19 @@ pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth
     if selector.field == Field::Gpus {
         let seen = any(view.gpus(target).map(|gpu| meant(selector, gpu_texts(gpu))));
         // On one that did not tell who holds it, it may hold memory as well.
-        let more = || target.kind != Kind::Gpu && view.snapshot.gpus.iter().any(|gpu| !has_told(gpu));
+        let more = || {
+            !matches!(target.kind, Kind::Gpu | Kind::Lease)
+                && view.snapshot.gpus.iter().any(|gpu| !has_told(gpu))
+        };
         return if seen == Truth::False && more() { Truth::Unknown } else { seen };
+    }
+    if let Some(held) = view.held(target)
+        && matches!(selector.field, Field::Users | Field::Groups)
+    {
+        return match selector.field {
+            Field::Users => is_owned(selector, held.uid, held.user.as_deref()),
+            _ => meant(selector, groups(groups_of(view, held.uid))),
+        };
     }
     any(view.processes(target).map(|process| {
         // The most common questions, without a list of texts being made for each.
@@ -41,11 +52,7 @@ fn has_told(gpu: &wire::Gpu) -> bool {
 
 /// Whether nothing of what a selector looks at could be read.
 pub(crate) fn unread(field: Field, target: &Target, view: &View) -> bool {
-    let all: Vec<Text<'_>> = if field == Field::Gpus {
-        view.gpus(target).flat_map(gpu_texts).collect()
-    } else {
-        view.processes(target).flat_map(|process| texts(field, process)).collect()
-    };
+    let all = all(field, target, view);
     !all.is_empty() && all.iter().all(|text| matches!(text, Text::Unread))
 }
 
@@ -115,6 +122,26 @@ fn owner(uid: Option<u32>, name: Option<&str>) -> Vec<Text<'_>> {
     vec![Text::Known(Cow::Owned(uid.to_string())), name.map_or(Text::Unread, known)]
 }
 
+fn groups(groups: Option<&[String]>) -> Vec<Text<'_>> {
+    groups.map_or_else(|| vec![Text::Unread], |groups| groups.iter().map(|group| known(group)).collect())
+}
+
+/// The groups of a user who owns one of the snapshot's holders.
+fn groups_of(view: &View, uid: Option<u32>) -> Option<&[String]> {
+    let facts = view.snapshot.processes.iter().filter_map(|process| process.facts.as_ref());
+    facts.filter(|facts| facts.uid == uid).find_map(|facts| facts.groups.as_deref())
+}
+
+/// All texts of a target that a field is about.
+fn all<'a>(field: Field, target: &'a Target, view: &'a View) -> Vec<Text<'a>> {
+    match (field, view.held(target)) {
+        (Field::Gpus, _) => view.gpus(target).flat_map(gpu_texts).collect(),
+        (Field::Users, Some(held)) => owner(held.uid, held.user.as_deref()),
+        (Field::Groups, Some(held)) => groups(groups_of(view, held.uid)),
+        _ => view.processes(target).flat_map(|process| texts(field, process)).collect(),
+    }
+}
+
 /// The name of a user who owns one of the snapshot's holders.
 fn user_named(view: &View, uid: Option<u32>) -> Option<&str> {
     let facts = view.snapshot.processes.iter().filter_map(|process| process.facts.as_ref());
@@ -126,10 +153,7 @@ fn texts(field: Field, process: &wire::Process) -> Vec<Text<'_>> {
     let place = &facts.place;
     match field {
         Field::Users => owner(facts.uid, facts.user.as_deref()),
-        Field::Groups => match &facts.groups {
-            Some(groups) => groups.iter().map(|group| known(group)).collect(),
-            None => vec![Text::Unread],
-        },
+        Field::Groups => groups(facts.groups.as_deref()),
         Field::Comms => vec![known(&facts.comm)],
         Field::Exe => or_unread(facts.exe.as_deref()),
         Field::Cmdline => or_unread(facts.command.as_deref()),
@@ -149,13 +173,8 @@ fn texts(field: Field, process: &wire::Process) -> Vec<Text<'_>> {
 
 /// What a selector's field says of a target, for people.
 pub(crate) fn shown(field: Field, target: &Target, view: &View) -> String {
-    let all: Vec<Text<'_>> = if field == Field::Gpus {
-        view.gpus(target).flat_map(gpu_texts).collect()
-    } else {
-        view.processes(target).flat_map(|process| texts(field, process)).collect()
-    };
     let mut shown: Vec<String> = Vec::new();
-    for text in all {
+    for text in all(field, target, view) {
         let text = match text {
             Text::Known(text) => text.into_owned(),
             Text::Unread => "unknown".to_owned(),

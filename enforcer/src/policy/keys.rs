@@ -159,6 +159,7 @@ pub(super) static FILE: Table = Table {
         ),
         key("conditions", May, Shape::Named(&Shape::Ask), "Named asks, for `use`."),
         key("notify", May, Shape::Named(&Shape::OneOf(&CHANNEL)), "Named channels, for `notify` steps."),
+        key("leases", May, Shape::Map(&LEASES), "The pool of GPUs that this node's agent looks after."),
         key("rules", Must, Shape::List(&Shape::Map(&RULE)), "The rules, at least one of them."),
     ],
 };
@@ -181,6 +182,44 @@ pub(super) static DEFAULTS: Table = Table {
             May,
             Shape::Time,
             "After a match with a destructive step, the same target's next one waits this long. Default: 30m.",
+        ),
+    ],
+};
+
+/// `leases`.
+pub(super) static LEASES: Table = Table {
+    what: "`leases`",
+    keys: &[
+        key("redis", May, Shape::Text, "Redis, as `redis://HOST:PORT/DB` or `redis+unix:///PATH`."),
+        key(
+            "redis_file",
+            May,
+            Shape::Text,
+            "A file whose first line is the address, by its full path; for one with a password.",
+        ),
+        key(
+            "prefix",
+            May,
+            Shape::Text,
+            "What all keys begin with, as GPU.py's --redis-prefix. Default: GPU.",
+        ),
+        key(
+            "reap",
+            May,
+            Shape::Flag,
+            "What the dead of this host held is freed at once, or withheld while somebody is on the GPU. Default: true.",
+        ),
+        key(
+            "legacy_idle_grace",
+            May,
+            Shape::Time,
+            "Whoever took a GPU with GPU.py is dead, all above it too, and for so long nobody was on the GPU: it is freed. Without this, never.",
+        ),
+        key(
+            "lost_after",
+            May,
+            Shape::Time,
+            "A GPU is in no place, without a record, and nobody was on it for so long: it is put back. Default: 30s.",
         ),
     ],
 };

@@ -1,6 +1,7 @@
 //! Reads a whole file.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::asks::Asks;
@@ -9,7 +10,7 @@ use super::fields::{Fields, count, expected, flag, list, time};
 use super::keys::{DEFAULTS, FILE, LIMITS};
 use super::rule::{self, Defaults, Times};
 use super::tree::{self, Data, Entry, Node};
-use super::{Action, Limits, Mode, Policy, Rule, Span, channels, digest};
+use super::{Action, Limits, Mode, Policy, Rule, Span, channels, digest, leases};
 
 /// A policy, and what an admin should look at.
 #[derive(Debug)]
@@ -61,6 +62,7 @@ fn policy(fields: &Fields<'_>, bytes: &[u8], now: Duration, mut faults: Faults) 
     let limits = limits(fields, &mut faults);
     let allow_root = fields.get("allow_root").map_or(Some(false), |node| flag(node, &mut faults));
     let channels = fields.get("notify").map(|node| channels::read(node, &mut faults)).unwrap_or_default();
+    let leases = fields.get("leases").map(|node| leases::read(node, &mut faults));
     let file = rule::File { defaults, channels: entries(fields, "notify").iter().map(name).collect(), now };
     if let Some(conditions) = fields.get("conditions") {
         named_conditions(conditions, &mut faults);
@@ -70,6 +72,9 @@ fn policy(fields: &Fields<'_>, bytes: &[u8], now: Duration, mut faults: Faults) 
     let rules = fields.get("rules").map(|node| rules(node, &file, &mut asks)).unwrap_or_default();
     let mut faults = asks.finish();
     unused_channels(entries(fields, "notify"), &rules, &mut faults);
+    if leases.is_none() {
+        nowhere_to_release(fields, &rules, &mut faults);
+    }
     let policy = limits.zip(allow_root).map(|(limits, allow_root)| Policy {
         sha256: digest::sha256(bytes),
         interval: defaults.interval,
@@ -77,6 +82,7 @@ fn policy(fields: &Fields<'_>, bytes: &[u8], now: Duration, mut faults: Faults) 
         protect,
         allow_root,
         channels,
+        leases: leases.flatten().map(Arc::new),
         rules,
     });
     (policy, faults)
@@ -198,5 +204,17 @@ fn unused_channels(written: &[Entry], rules: &[Rule], faults: &mut Faults) {
     for entry in written.iter().filter(|entry| !used.contains(entry.name.as_str())) {
         let message = format!("no rule notifies the channel {}", quoted(&entry.name));
         faults.push(Fault::warning(&entry.at, message).help("remove it, or `notify` it"));
+    }
+}
+
+/// Without the pool's address no lease can be released.
+fn nowhere_to_release(fields: &Fields<'_>, rules: &[Rule], faults: &mut Faults) {
+    let releases = |rule: &&Rule| rule.then.iter().any(|step| step.action == Action::ReleaseLease);
+    if let (Some(rule), Some(entry)) = (rules.iter().find(releases), fields.entry("rules")) {
+        let message = format!("the rule {} cannot release a lease: there is no `leases`", quoted(&rule.name));
+        faults.push(
+            Fault::warning(&entry.at, message)
+                .help("say where they are: `leases: {redis: redis://127.0.0.1:6379/0}`"),
+        );
     }
 }

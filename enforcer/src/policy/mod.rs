@@ -12,6 +12,7 @@ mod digest;
 mod fault;
 mod fields;
 mod keys;
+mod leases;
 mod lints;
 mod load;
 mod pattern;
@@ -31,6 +32,7 @@ use serde::{Deserialize, Serialize};
 
 pub use ask::{Ask, Field, Leaf, Pattern, Selector};
 pub use fault::{Fault, Faults, Gravity, Paint};
+pub use leases::{Leases, Server};
 pub use load::{Loaded, load};
 pub use schema::schema;
 
@@ -49,6 +51,8 @@ pub struct Policy {
     pub allow_root: bool,
     /// Channels of notices, by name.
     pub channels: BTreeMap<String, Channel>,
+    /// The pool of leases.
+    pub leases: Option<Arc<Leases>>,
     /// The rules, in the order of the file.
     pub rules: Vec<Rule>,
 }

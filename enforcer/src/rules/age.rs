@@ -1,6 +1,6 @@
 //! `age`: how long a target has existed.
 
-use super::Attribute;
+use super::{Attribute, seconds};
 use crate::policy::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View, joined};
@@ -15,6 +15,11 @@ pub(super) static AGE: Attribute = Attribute {
 };
 
 fn read(target: &Target, view: &View) -> Value {
+    if target.kind == Kind::Lease {
+        let granted = view.held(target).and_then(|held| held.age_ms);
+        return granted
+            .map_or(Value::Unknown("when it was granted was forgotten"), |age| Value::Number(seconds(age)));
+    }
     let ages = view.processes(target).map(|process| view.age(process).map(|age| age.as_secs_f64()));
     joined(ages, f64::max)
 }

@@ -14,6 +14,11 @@ pub(super) static ATTACHED_PROCESSES: Attribute = Attribute {
     read,
 };
 
-fn read(_: &Target, _: &View) -> Value {
-    Value::Unknown("leases are not in the snapshot")
+fn read(target: &Target, view: &View) -> Value {
+    let Some(leased) = target.lease.filter(|_| view.held(target).is_some()) else {
+        return Value::Unknown("the server of leases does not answer");
+    };
+    #[expect(clippy::cast_precision_loss, reason = "processes are counted in thousands")]
+    let attached = target.processes.len() as f64;
+    if leased.whole { Value::Number(attached) } else { Value::AtLeast(attached) }
 }

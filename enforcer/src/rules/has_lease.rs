@@ -1,5 +1,7 @@
 //! `has_lease`: whether a target's GPUs are leased to it.
 
+use bailiff_snapshot::Truth;
+
 use super::Attribute;
 use crate::policy::Kind;
 use crate::value::{Unit, Value};
@@ -14,6 +16,9 @@ pub(super) static HAS_LEASE: Attribute = Attribute {
     read,
 };
 
-fn read(_: &Target, _: &View) -> Value {
-    Value::Unknown("leases are not in the snapshot")
+fn read(target: &Target, view: &View) -> Value {
+    match view.has_lease(target) {
+        Ok(truth) => Value::Flag(truth == Truth::True),
+        Err(why) => Value::Unknown(why),
+    }
 }

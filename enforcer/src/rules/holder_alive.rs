@@ -1,5 +1,7 @@
 //! `holder_alive`: whether the holder of a lease lives.
 
+use bailiff_snapshot::Truth;
+
 use super::Attribute;
 use crate::policy::Kind;
 use crate::value::{Unit, Value};
@@ -14,6 +16,13 @@ pub(super) static HOLDER_ALIVE: Attribute = Attribute {
     read,
 };
 
-fn read(_: &Target, _: &View) -> Value {
-    Value::Unknown("leases are not in the snapshot")
+fn read(target: &Target, view: &View) -> Value {
+    match view.held(target).map(|held| held.alive) {
+        Some(Truth::True) => Value::Flag(true),
+        Some(Truth::False) => Value::Flag(false),
+        Some(Truth::Unknown) => {
+            Value::Unknown("it is of another host or PID namespace, or outlives its holder")
+        }
+        None => Value::Unknown("the server of leases does not answer"),
+    }
 }

@@ -77,6 +77,11 @@ pub static ALL: &[&Attribute] = &[
     &mps_clients::MPS_CLIENTS,
 ];
 
+#[expect(clippy::cast_precision_loss, reason = "milliseconds are far below 2^53")]
+fn seconds(millis: u64) -> f64 {
+    millis as f64 / 1000.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

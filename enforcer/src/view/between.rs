@@ -7,7 +7,7 @@ use bailiff_snapshot::{Place, wire};
 use hashbrown::{HashMap, HashSet};
 
 use super::account::{Account, NO_WINDOW, Window};
-use super::{Target, TargetId, View};
+use super::{Leased, Target, TargetId, View, leases};
 use crate::policy::Kind;
 
 impl View {
@@ -25,12 +25,14 @@ impl View {
         maker.processes();
         maker.workloads();
         maker.gpus();
+        maker.leases();
         let Maker { holdings, mut targets, .. } = maker;
         let account = Account::of(&snapshot, &targets);
         if let Some(before) = before {
             let length = Duration::from_millis(snapshot.boot_ms.saturating_sub(before.snapshot.boot_ms));
             let window = Window { length, before, now: &account };
-            for target in targets.iter_mut().filter(|target| target.kind != Kind::Gpu) {
+            for target in targets.iter_mut().filter(|target| !matches!(target.kind, Kind::Gpu | Kind::Lease))
+            {
                 (target.cpu, target.io) = (window.cpu(target), window.io(target));
             }
         }
@@ -111,6 +113,18 @@ impl<'a> Maker<'a> {
         }
     }
 
+    fn leases(&mut self) {
+        let Some(leases) = leases::of(self.snapshot) else { return };
+        for (place, held) in leases.held.iter().enumerate() {
+            let found = leases::Found::of(held, leases, (self.snapshot, &self.holdings));
+            let name = format!("lease:{}#{}", held.lease, held.token);
+            let mut target = self.target((Kind::Lease, name), found.processes);
+            target.gpus = found.gpus;
+            target.lease = Some(Leased { place, whole: found.whole });
+            self.targets.push(target);
+        }
+    }
+
     fn target(&self, (kind, name): (Kind, String), processes: Vec<usize>) -> Target {
         let mut gpus: Vec<usize> = processes
             .iter()
@@ -125,6 +139,7 @@ impl<'a> Maker<'a> {
             processes,
             relatives: None,
             gpus,
+            lease: None,
             cpu: NO_WINDOW,
             io: NO_WINDOW,
         }

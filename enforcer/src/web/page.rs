@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bailiff_exposition::own::{self, Own};
 use bailiff_exposition::{Family, Format, Labels, PRESENT, Writer};
+use bailiff_lease::legacy::Judgement;
 
 use super::status::{Breaker, Flag, RuleStatus, Scope, Status};
 use super::tally::{Counters, Reloaded, Skipped};
@@ -37,6 +38,7 @@ pub fn write(status: &Status, moment: &Moment, format: Format, out: &mut dyn Wri
     withheld(status, &mut page);
     flags(&status.flags, &mut page);
     notices(&status.counters, &mut page);
+    leases(status, &mut page);
     policy(status, &mut page);
     stream(status, moment.boot, &mut page);
     let version = Labels::default().with("version", env!("CARGO_PKG_VERSION"));
@@ -126,6 +128,23 @@ fn notices(counters: &Counters, page: &mut Writer<'_>) {
         page.put(&metrics::NOTIFICATIONS, &labels, count);
     }
     page.put(&metrics::AUDIT_FAILURES, &Labels::default(), counters.audit_failures);
+}
+
+fn leases(status: &Status, page: &mut Writer<'_>) {
+    let none = Labels::default();
+    if let Some(leases) = &status.leases {
+        page.put(&metrics::LEASE_AGENT_UP, &none, leases.up);
+    }
+    for (done, count) in status.counters.leases.iter() {
+        let labels = none.clone().with("act", done.act.name()).with("result", done.result.name());
+        page.put(&metrics::LEASE_AGENT_ACTS, &labels, count);
+    }
+    for judgement in Judgement::NAMES {
+        if let Some(leases) = status.leases.as_ref().filter(|leases| leases.up) {
+            let count = leases.judged_as(judgement) as u64;
+            page.put_as((&metrics::LEASE_AGENT_JUDGED, "judgement", judgement), &none, count);
+        }
+    }
 }
 
 fn policy(status: &Status, page: &mut Writer<'_>) {

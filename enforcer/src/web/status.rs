@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::tally::{Counters, Reloaded};
+use crate::agent;
 use crate::policy::{Kind, Mode, Severity};
 use crate::verdict::{Hold, Outcome};
 
@@ -41,6 +42,8 @@ pub struct Status {
     pub in_flight: Option<InFlight>,
     /// Where snapshots come from.
     pub stream: Stream,
+    /// The pool of leases; none where the policy names none.
+    pub leases: Option<agent::Standing>,
     /// What is counted.
     pub counters: Counters,
 }

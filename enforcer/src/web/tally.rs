@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::agent;
 use crate::policy::Mode;
 use crate::verdict::Outcome;
 
@@ -29,6 +30,8 @@ pub struct Counters {
     pub notices: Counted<Notice>,
     /// Entries that could not be written to the audit log.
     pub audit_failures: u64,
+    /// What the agent of leases did.
+    pub leases: Counted<LeaseAct>,
 }
 
 impl Counters {
@@ -70,6 +73,15 @@ pub struct Notice {
     pub channel: String,
     /// What became of it.
     pub result: String,
+}
+
+/// Something that the agent of leases did, and what came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LeaseAct {
+    /// What it did.
+    pub act: agent::Act,
+    /// What came of it.
+    pub result: agent::Result,
 }
 
 /// Why a snapshot is not judged.

@@ -1,12 +1,13 @@
 //! A made-up enforcer of which everything is known, and one whose every name is hostile.
 
+use bailiff_enforcer::agent::{Act, Judged, Result, Standing};
 use bailiff_enforcer::policy::{Kind, Mode, Severity};
 use bailiff_enforcer::verdict::{Hold, Outcome};
 use bailiff_enforcer::web::status::{
     Breaker, Budget, Cap, Deed, Flag, Held, InFlight, Open, Pending, PolicyStatus, RuleStatus, Scope, Status,
     Stream,
 };
-use bailiff_enforcer::web::tally::{Counters, Notice, Reloaded, Skipped};
+use bailiff_enforcer::web::tally::{Counters, LeaseAct, Notice, Reloaded, Skipped};
 
 /// Everything is known of it.
 pub(crate) fn full() -> Status {
@@ -58,8 +59,19 @@ pub(crate) fn named(user: &str, comm: &str) -> Status {
             tick_seconds: Some(0.000_25),
             silent: vec!["nvml: timeout".into()],
         },
+        leases: Some(leases()),
         counters: counters(),
     }
+}
+
+fn leases() -> Standing {
+    let judged = |gpu: &str, judgement: &str| Judged {
+        gpu: gpu.into(),
+        judgement: judgement.into(),
+        why: "all who may have taken it are dead".into(),
+    };
+    let judged = vec![judged("0", "keep"), judged("1", "suspect")];
+    Standing { up: true, trouble: None, acts: true, judged }
 }
 
 fn policy() -> PolicyStatus {
@@ -139,6 +151,7 @@ fn counters() -> Counters {
     counters.refused.count("wrong_owner".into());
     counters.reloads.count(Reloaded::Applied);
     counters.reloads.count(Reloaded::Refused);
+    counters.leases.count(LeaseAct { act: Act::ReapDead, result: Result::Freed });
     counters.notices.count(Notice { channel: "owner".into(), result: "delivered".into() });
     counters
 }

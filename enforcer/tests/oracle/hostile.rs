@@ -11,7 +11,7 @@ use bailiff_enforcer::rules;
 use bailiff_enforcer::value::{Bounds, Test, Unit};
 use bailiff_enforcer::verdict::What;
 use bailiff_enforcer::view::View;
-use bailiff_snapshot::{Place, wire};
+use bailiff_snapshot::{Claim, Place, wire};
 
 use crate::dice::Dice;
 use crate::plan::{Plan, Weather};
@@ -137,6 +137,7 @@ fn snapshot(dice: &mut Dice, seq: u64, boot_ms: u64) -> wire::Snapshot {
         processes: many(dice, process),
         openers: None,
         relatives: maybe(dice, |dice| many(dice, relative)),
+        leases: None,
     }
 }
 
@@ -192,6 +193,8 @@ fn process(dice: &mut Dice) -> wire::Process {
             exe: maybe(dice, text),
             groups: maybe(dice, |dice| many(dice, text)),
             role: maybe(dice, |dice| dice.pick(&["mps_server", "", "x"]).to_owned()),
+            claim: Claim::Unread,
+            ancestors: None,
         }),
     }
 }

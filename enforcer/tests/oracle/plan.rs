@@ -185,6 +185,7 @@ impl Plan {
             protect: self.protect.as_ref().map(Cond::ask),
             allow_root: self.allow_root,
             channels: BTreeMap::new(),
+            leases: None,
             rules: self.rules.iter().map(|rule| rule.rule()).collect(),
         })
     }

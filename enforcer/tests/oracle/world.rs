@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bailiff_snapshot::{Place, wire};
+use bailiff_snapshot::{Claim, Place, wire};
 
 use crate::dice::Dice;
 
@@ -227,6 +227,7 @@ impl World {
             processes,
             openers: None,
             relatives,
+            leases: None,
         }
     }
 
@@ -345,6 +346,8 @@ impl Slot {
             exe: None,
             groups: None,
             role: None,
+            claim: Claim::Unread,
+            ancestors: None,
         }
     }
 

@@ -8,7 +8,7 @@ use bailiff_enforcer::engine::{Engine, Now, Skip};
 use bailiff_enforcer::policy::{self, Mode, Policy};
 use bailiff_enforcer::verdict::{Outcome, Report, Verdict, What};
 use bailiff_enforcer::view::View;
-use bailiff_snapshot::{Place, wire};
+use bailiff_snapshot::{Claim, Place, wire};
 
 pub(crate) const BEAT: u64 = 5000;
 const MIB: u64 = 1 << 20;
@@ -194,6 +194,7 @@ impl Node {
             processes: self.listed().map(|(pid, process)| self.told(*pid, process)).collect(),
             openers: None,
             relatives: Some(Vec::new()),
+            leases: None,
         }
     }
 
@@ -260,6 +261,8 @@ impl Node {
                 exe: None,
                 groups: None,
                 role: None,
+                claim: Claim::Unread,
+                ancestors: None,
             }),
         }
     }

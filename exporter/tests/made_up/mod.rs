@@ -5,10 +5,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
 use bailiff_snapshot::{
-    About, Answer, BootId, ComputeMode, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gap, Gaps,
-    GpuId, GpuSample, Io, Kinds, Memory, MigIds, Moment, Opener, Openers, PidNamespace, Place, ProcessKey,
-    Reading, Sample, Seen, Snapshot, Source, SourceState, State, Telemetry, UtilSample,
+    About, Answer, BootId, Claim, ComputeMode, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gap,
+    Gaps, GpuId, GpuSample, Held, Io, Kinds, Leases, Memory, MigIds, Moment, Opener, Openers, PidNamespace,
+    Place, PoolGpu, ProcessKey, Reading, Sample, Seen, Snapshot, Source, SourceState, Spot, State, Telemetry,
+    Truth, UtilSample,
 };
 
 pub(crate) const GIB: u64 = 1 << 30;
@@ -24,7 +26,9 @@ pub(crate) fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Se
         interval: INTERVAL,
         boot_id: Some(BootId("boot".into())),
         namespace: PidNamespace::Host,
-        sources: Source::ALL.map(|source| (source, SourceState::up(Duration::from_millis(3)))).into(),
+        sources: [Source::Nvml, Source::Proc]
+            .map(|source| (source, SourceState::up(Duration::from_millis(3))))
+            .into(),
         driver: Driver {
             version: Some("580.95.05".into()),
             nvml: Some("13.580.95.05".into()),
@@ -35,6 +39,7 @@ pub(crate) fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Se
         relatives: None,
         groups: BTreeMap::new(),
         openers: None,
+        leases: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
     }
@@ -110,6 +115,8 @@ pub(crate) fn facts(pid: u32, user: &str, comm: &str) -> Facts {
         workload: Some(format!("tree:{pid}@7")),
         exe: Some("/usr/bin/python3.13".into()),
         role: None,
+        claim: Claim::Unread,
+        ancestors: None,
     }
 }
 
@@ -177,7 +184,46 @@ pub(crate) fn motley(seq: u64) -> Sample {
     sample.openers = Some(Openers { at: sample.at, who: openers(), unreadable: 2 });
     sample.sources.insert(Source::Proc, SourceState::down(Fault::NotPermitted));
     sample.gaps.count(Gap::Telemetry);
+    sample.sources.insert(Source::Redis, SourceState::up(Duration::from_millis(1)));
+    sample.leases = Some(pool(seq));
     sample
+}
+
+/// A pool of the first and third GPU and of one that the driver does not have: leased to alice's process 41, idle, and
+/// taken by a client of GPU.py.
+pub(crate) fn pool(seq: u64) -> Leases {
+    let gpu = |id: &str, spot| PoolGpu { id: id.to_owned(), spot, ..PoolGpu::default() };
+    let record = Record { pid: Some(7), time: "2026-11-21 06:29:57".into(), alive: Truth::False };
+    let held = Held {
+        lease: "ours".into(),
+        gpus: vec!["0".into()],
+        age_ms: Some(seq * 5000 + 500),
+        user: Some("alice".into()),
+        mode: Some("run".into()),
+        holder: Some(ProcessKey { pid: 41, start_ticks: 7 }),
+        alive: Truth::True,
+        ..Held::default()
+    };
+    Leases {
+        boot_ms: seq * 5000,
+        gpus: vec![
+            PoolGpu { lease: Some("ours".into()), ..gpu("0", Spot::Leased) },
+            gpu("2", Spot::Idle),
+            PoolGpu { record: Some(record), uuid: Some("GPU-elsewhere".into()), ..gpu("9", Spot::Legacy) },
+        ],
+        held: vec![held],
+        queue: vec![Ticket { lease: "theirs".into(), want: 2, age_ms: Some(1500), ..Ticket::default() }],
+        tally: Tally {
+            events: [("grant".to_owned(), 3)].into(),
+            waits: Some(Waits {
+                buckets: vec![(Duration::from_millis(10), 2), (Duration::from_secs(1), 0)],
+                longer: 1,
+                sum: Duration::from_millis(4250),
+            }),
+            append_only: Some(true),
+        },
+        ..Leases::default()
+    }
 }
 
 fn motley_entries() -> Vec<Entry> {

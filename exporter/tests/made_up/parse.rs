@@ -58,6 +58,7 @@ pub(crate) fn parse(text: &str) -> Page {
         let ending = match (kind.as_str(), body.len() < text.len()) {
             ("counter", true) => "_total",
             ("info", true) => "_info",
+            ("histogram", _) => part(&sample),
             _ => "",
         };
         assert_eq!(sample.name, format!("{family}{ending}"), "a sample under another family's head");
@@ -65,6 +66,14 @@ pub(crate) fn parse(text: &str) -> Page {
         page.samples.push(sample);
     }
     page
+}
+
+/// What a histogram's sample is of it: only buckets have a bound.
+fn part(sample: &Sample) -> &'static str {
+    let part = ["_bucket", "_sum", "_count"].into_iter().find(|part| sample.name.ends_with(part));
+    let part = part.unwrap_or_else(|| panic!("no part of a histogram: {sample:?}"));
+    assert_eq!(sample.labels.contains_key("le"), part == "_bucket", "{sample:?}");
+    part
 }
 
 fn head(page: &mut Page, comment: &str, last: &str) -> String {
@@ -75,7 +84,7 @@ fn head(page: &mut Page, comment: &str, last: &str) -> String {
     match keyword {
         Some("HELP") => assert!(!page.families.contains_key(&name), "{name} has two blocks"),
         Some("TYPE") => {
-            assert!(["gauge", "counter", "info"].contains(&rest), "{comment}");
+            assert!(["gauge", "counter", "info", "histogram"].contains(&rest), "{comment}");
             assert_eq!(page.families.insert(name.clone(), rest.to_owned()), None, "{name} has two types");
         }
         Some("UNIT") => assert!(name == last && name.ends_with(rest), "{comment}"),

@@ -1,4 +1,5 @@
 -- Everything at one moment, as JSON: each managed GPU with its places, each lease, each ticket.
+settle()
 local idle, pot, bar = {}, {}, {}
 for list, counts in pairs({ [IDLE] = idle, [POT] = pot, [BAR] = bar }) do
   for _, id in ipairs(call('LRANGE', list, 0, -1)) do counts[id] = (counts[id] or 0) + 1 end
@@ -15,17 +16,27 @@ for _, id in ipairs(call('LRANGE', MANAGED, 0, -1)) do
   gpus[#gpus + 1] = cjson.encode({
     id = id, uuid = call('HGET', UUIDS, id) or nil, idle = idle[id] or 0, pot = pot[id] or 0, bar = bar[id] or 0,
     owner = call('HGET', OWN, id) or nil, quarantine = call('HGET', QUAR, id) or nil,
-    record = legacy[1] and { pid = legacy[1], time = legacy[2] or '', lease = legacy[3] or nil } or nil,
+    record = legacy[1] and { pid = legacy[1], time = legacy[2] or '', lease = legacy[3] or nil,
+      seen = call('HGET', SEEN, id) or nil } or nil,
   })
 end
 for _, lease in ipairs(call('ZRANGE', EXPIRY, 0, -1)) do
-  local about = hash(lease_key(lease))
+  local about = kind_of(lease_key(lease)) == 'hash' and hash(lease_key(lease)) or {}
   about.lease, about.expires = lease, tonumber(call('ZSCORE', EXPIRY, lease))
   leases[#leases + 1] = cjson.encode(about)
 end
 local queue = {}
 for _, lease in ipairs(call('ZRANGE', QUEUE, 0, -1)) do queue[#queue + 1] = cjson.encode(lease) end
+local agents = {}
+for host, about in pairs(hash(AGENTS)) do
+  local till, boot, pidns = string.match(about, '^(%d+) (%S*) (%S*)$')
+  if till and tonumber(till) >= now then agents[#agents + 1] = cjson.encode({ host = host, boot = boot, pidns = pidns }) end
+end
+local counts = kind_of(COUNTS) == 'hash' and hash(COUNTS) or {}
+local append_only = string.match(call('INFO', 'persistence'), 'aof_enabled:(%d)')
 -- An empty table would be encoded as an object.
 local function list(parts) return '[' .. table.concat(parts, ',') .. ']' end
 return '{"now":' .. string.format('%.0f', now) .. ',"barrier":' .. (call('HGET', META, 'barrier') or 'null') .. ',"gpus":' .. list(gpus)
-  .. ',"leases":' .. list(leases) .. ',"queue":' .. list(queue) .. '}'
+  .. ',"leases":' .. list(leases) .. ',"queue":' .. list(queue) .. ',"agents":' .. list(agents)
+  .. ',"counts":' .. cjson.encode(counts) .. ',"waits_ms":' .. cjson.encode(WAITS)
+  .. ',"append_only":' .. (append_only and tostring(append_only == '1') or 'null') .. '}'

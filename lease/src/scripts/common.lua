@@ -1,33 +1,14 @@
--- What every script knows: the keys, the time by the server's clock, and the few ways in which an id moves.
---
--- KEYS[1] is the prefix of GPU.py's keys. An id is a decimal text and is in one place: IDLE, POT (popped for those who
--- wait), BAR (withheld after a restart of the server), QUAR, or OWN (leased by us). A GPU that a client of GPU.py holds is
--- in none of them.
-local prefix = KEYS[1]
-local ours = prefix .. '_V2:'
-local IDLE, MANAGED, EVENTS = prefix .. '_IDLE', prefix .. '_MANAGED', prefix .. '_EVENTS'
-local META, QUEUE, OWN, EXPIRY = ours .. 'META', ours .. 'Q', ours .. 'OWN', ours .. 'EXP'
-local POT, BAR, QUAR, LOG, UUIDS = ours .. 'POT', ours .. 'BAR', ours .. 'QUAR', ours .. 'LOG', ours .. 'UUID'
+-- What all scripts but the short way of a slot know beside that: the other ways in which an id moves.
 
-local MOST_EVENTS = 10000
--- How long a record is kept after its end, so that a late retry is answered.
-local REMEMBERED = 3600000
--- A wake-up that nobody took.
-local WAKE_KEPT = 60000
-
-local call = redis.call
-local time = call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
-local function lease_key(lease) return ours .. 'LEASE:' .. lease end
-local function wake_key(lease) return ours .. 'WAKE:' .. lease end
-local function gpu_key(id) return prefix .. '_GPU' .. id end
+-- What a node's agent knows: who of GPU.py's clients took an id, and until when an agent of which host is there.
+local SEEN, AGENTS = ours .. 'SEEN', ours .. 'AGENTS'
 
 -- A script is not undone where it fails in the middle: what could make it fail is looked at before anything is written.
 local function wrong_key()
   local kinds = {
     [IDLE] = 'list', [MANAGED] = 'list', [EVENTS] = 'list', [POT] = 'list', [BAR] = 'list',
-    [META] = 'hash', [OWN] = 'hash', [QUAR] = 'hash', [UUIDS] = 'hash', [QUEUE] = 'zset', [EXPIRY] = 'zset', [LOG] = 'stream',
+    [META] = 'hash', [OWN] = 'hash', [QUAR] = 'hash', [UUIDS] = 'hash', [SEEN] = 'hash', [AGENTS] = 'hash',
+    [QUEUE] = 'zset', [EXPIRY] = 'zset', [LOG] = 'stream',
   }
   for key, kind in pairs(kinds) do
     local found = call('TYPE', key).ok
@@ -35,35 +16,6 @@ local function wrong_key()
       return redis.error_reply('WRONGTYPE ' .. key .. ' is a ' .. found .. ' and should be a ' .. kind)
     end
   end
-end
-
--- `2026-11-21 06:29:57`, as GPU.py writes it: the local time of whoever asked, whose offset is given in seconds. Days
--- to a date as in the proleptic Gregorian calendar, with years that begin in March.
-local function clock(offset)
-  local seconds = math.floor(now / 1000) + (tonumber(offset) or 0)
-  local days, rest = math.floor(seconds / 86400), seconds % 86400
-  local shifted = days + 719468
-  local era = math.floor(shifted / 146097)
-  local day = shifted - era * 146097
-  local year = math.floor((day - math.floor(day / 1460) + math.floor(day / 36524) - math.floor(day / 146096)) / 365)
-  day = day - (365 * year + math.floor(year / 4) - math.floor(year / 100))
-  local month = math.floor((5 * day + 2) / 153)
-  day = day - math.floor((153 * month + 2) / 5) + 1
-  month = month < 10 and month + 3 or month - 9
-  year = year + era * 400 + (month <= 2 and 1 or 0)
-  return string.format('%04d-%02d-%02d %02d:%02d:%02d', year, month, day, math.floor(rest / 3600),
-    math.floor(rest % 3600 / 60), rest % 60)
-end
-
--- A line of GPU.py's log.
-local function event(offset, text)
-  call('LPUSH', EVENTS, clock(offset) .. ': ' .. text)
-  call('LTRIM', EVENTS, 0, MOST_EVENTS - 1)
-end
-
--- An entry of ours.
-local function note(what, ...)
-  call('XADD', LOG, 'MAXLEN', '~', MOST_EVENTS, '*', 'event', what, ...)
 end
 
 local function each(ids)
@@ -94,10 +46,14 @@ local function give_back(id)
   call('RPUSH', IDLE, id)
 end
 
+-- The server was started anew: nothing is given away until then, when all holders have had the time to speak.
+local closed = false
+
 -- As GPU.py releases. Redis serves the longest waiter, of either kind, once the script has ended.
 local function free(id)
   call('LREM', IDLE, 0, id)
-  call('LPUSH', IDLE, id)
+  if closed then call('LREM', BAR, 0, id) end
+  call('LPUSH', closed and BAR or IDLE, id)
 end
 
 local function withhold(id, why)
@@ -105,56 +61,43 @@ local function withhold(id, why)
   note('quarantine', 'gpu', id, 'why', why)
 end
 
--- Writes the record that GPU.py's --active reads.
-local function record(lease, id, token)
-  local about = call('HMGET', lease_key(lease), 'legacy_pid', 'offset', 'host', 'boot', 'pidns', 'pid', 'start', 'uid',
-    'user', 'cmd', 'mode', 'job')
-  local text = {}
-  for place = 1, 12 do text[place] = about[place] or '' end
-  call('DEL', gpu_key(id))
-  call('HSET', gpu_key(id), 'PID', text[1], 'TIME', clock(text[2]), 'lease', lease, 'tok', token, 'host', text[3],
-    'boot', text[4], 'pidns', text[5], 'pid', text[6], 'start', text[7], 'uid', text[8], 'user', text[9], 'cmd',
-    text[10], 'mode', text[11], 'job', text[12])
+-- Where a GPU goes whose lease has ended: to the next, unless it is withheld, or somebody is still on it.
+local function vacate(id, busy)
+  call('LREM', IDLE, 0, id)
+  if call('HEXISTS', QUAR, id) == 1 then return end
+  if busy[id] then withhold(id, 'busy') else free(id) end
 end
 
--- Gives a ticket its GPUs. It must say soon that it knows.
-local function grant(lease, ids)
-  local token = call('HINCRBY', META, 'tok', 1)
-  local about = call('HMGET', lease_key(lease), 'pid', 'offset', 'ack_ms')
-  for _, id in ipairs(ids) do
-    call('LREM', IDLE, 0, id)
-    call('LREM', BAR, 0, id)
-    call('HSET', OWN, id, lease)
-    record(lease, id, token)
-    event(about[2], 'GPU ' .. id .. ' acquired by PID ' .. (about[1] or '0') .. '.')
-  end
-  local text = table.concat(ids, ',')
-  call('HSET', lease_key(lease), 'state', 'held', 'gpus', text, 'tok', token, 'granted', now)
-  call('ZREM', QUEUE, lease)
-  call('ZADD', EXPIRY, now + (tonumber(about[3]) or 10000), lease)
-  note('grant', 'lease', lease, 'tok', token, 'gpus', text)
-  call('DEL', wake_key(lease))
-  call('LPUSH', wake_key(lease), token .. ':' .. text)
-  call('PEXPIRE', wake_key(lease), WAKE_KEPT)
+-- Whose record a GPU has: `its`, which is this lease's, whose process is `pid`; `another's`, of somebody who wrote himself
+-- over it or into its place; `nobody's`; or `none` that could be one.
+local function recorded(lease, pid, id)
+  local kind = kind_of(gpu_key(id))
+  if kind ~= 'hash' then return kind == 'none' and "nobody's" or 'none' end
+  local about = call('HMGET', gpu_key(id), 'lease', 'PID')
+  if about[1] == lease and (about[2] or pid) == pid then return 'its' end
+  return about[2] and "another's" or "nobody's"
 end
 
--- Ends a lease or a ticket; each GPU goes back once. `line` is what GPU.py's log is told of a GPU.
-local function finish(lease, how, offset, line)
-  local about = call('HMGET', lease_key(lease), 'state', 'gpus')
+-- Ends a lease or a ticket; each GPU goes back once. `line` is what GPU.py's log is told of a GPU; `busy` are those that
+-- somebody is seen on.
+local function finish(lease, how, offset, line, busy)
+  busy = busy or {}
+  local about = call('HMGET', lease_key(lease), 'state', 'gpus', 'legacy_pid')
   if about[1] == 'held' then
     for id in each(about[2]) do
       if call('HGET', OWN, id) == lease then
-        -- What is no record is nobody's: it must not stand in the way.
-        local kind = kind_of(gpu_key(id))
+        local whose = recorded(lease, about[3] or '', id)
         call('HDEL', OWN, id)
-        if kind == 'hash' and call('HGET', gpu_key(id), 'lease') == lease or kind ~= 'hash' and kind ~= 'none' then
+        -- What is no record is nobody's: it must not stand in the way.
+        if whose == 'its' or whose == 'none' then
           call('DEL', gpu_key(id))
           event(offset, 'GPU ' .. id .. line)
-          if call('HEXISTS', QUAR, id) == 0 then free(id) end
-        elseif call('LREM', IDLE, 0, id) > 0 then
+          vacate(id, busy)
+        elseif call('LREM', IDLE, 0, id) + (busy[id] and call('LREM', POT, 0, id) or 0) > 0 then
           -- Somebody else released it already: it is there once.
-          free(id)
+          vacate(id, busy)
         end
+        if whose == "another's" then call('HDEL', gpu_key(id), 'lease', 'tok') end
       end
     end
   end
@@ -166,8 +109,38 @@ local function finish(lease, how, offset, line)
   note(how, 'lease', lease, 'gpus', about[2] or '')
 end
 
+-- By GPU.py's rules anybody may release, and his client tells nobody: what no longer bears a lease's record is no longer
+-- its own.
+local function settle()
+  local owners = call('HGETALL', OWN)
+  for place = 1, #owners, 2 do
+    local id, lease = owners[place], owners[place + 1]
+    if is_held(lease) and call('HGET', lease_key(lease), 'mode') == 'compat' then
+      local kind = kind_of(gpu_key(id))
+      if kind == 'none' or kind == 'hash' and call('HGET', gpu_key(id), 'lease') ~= lease then
+        call('HDEL', OWN, id)
+        finish(lease, 'released', '', '')
+      end
+    end
+  end
+end
+
+-- Ends all leases, under whoever holds them.
+local function revoke_all()
+  for _, lease in ipairs(call('HVALS', OWN)) do
+    if is_held(lease) then finish(lease, 'revoked', '', '') end
+  end
+  call('DEL', OWN)
+end
+
+-- What a pool is, its records and its log.
+local function clear_pool()
+  for _, id in ipairs(call('LRANGE', MANAGED, 0, -1)) do call('DEL', gpu_key(id)) end
+  call('DEL', IDLE, MANAGED, EVENTS, prefix .. '_INIT', POT, BAR, QUAR, UUIDS)
+end
+
 -- Appends what lies in POT and may be granted, the longest there first. The rest is put where it belongs.
-local function sort_pot(managed, met, ids)
+local function sort_pot(managed, met, ids, early)
   local pot = call('LRANGE', POT, 0, -1)
   for place = #pot, 1, -1 do
     local id = pot[place]
@@ -182,6 +155,8 @@ local function sort_pot(managed, met, ids)
       note('duplicate', 'gpu', id)
     elseif not managed[id] then
       note('unmanaged', 'gpu', id)
+      -- GPU.py begins a pool by listing an id as idle, and as managed after that.
+      if string.match(id, '^%d+$') then early[#early + 1] = id end
     elseif call('HEXISTS', QUAR, id) == 1 then
       note('withheld', 'gpu', id)
     elseif not string.match(id, '^%d+$') then
@@ -215,8 +190,9 @@ local function among_of(text, managed)
 end
 
 -- The tickets that may be served, in their order, and how many GPUs those want to which any will do. One that has not been
--- heard of keeps its place and is passed over; one that wants more than there are is refused, and one that wants more than
--- is not withheld lets others pass. Those behind as many as can be served at all are not looked at.
+-- heard of keeps its place and is passed over; one that wants more than there are is refused (one that plays by GPU.py's
+-- rules waits for a pool that is yet to be begun), and one that wants more than is not withheld lets others pass. Those
+-- behind as many as can be served at all are not looked at.
 local function tickets(managed, available)
   local able = {}
   local some_withheld = call('EXISTS', QUAR) == 1
@@ -227,12 +203,12 @@ local function tickets(managed, available)
   local found, sum = {}, 0
   for _, lease in ipairs(call('ZRANGE', QUEUE, 0, -1)) do
     if sum >= available then break end
-    local about = kind_of(lease_key(lease)) == 'hash' and call('HMGET', lease_key(lease), 'state', 'want', 'among') or {}
+    local about = kind_of(lease_key(lease)) == 'hash' and call('HMGET', lease_key(lease), 'state', 'want', 'among', 'mode') or {}
     local want, expiry = tonumber(about[2] or ''), call('ZSCORE', EXPIRY, lease)
     local particular = about[3] and about[3] ~= ''
     if about[1] ~= 'waiting' or not want then
       call('ZREM', QUEUE, lease)
-    elseif want > (particular and size_of(among_of(about[3], managed)) or all) then
+    elseif about[4] ~= 'compat' and want > (particular and size_of(among_of(about[3], managed)) or all) then
       finish(lease, 'refused', '', '')
     elseif expiry and tonumber(expiry) >= now then
       local among = particular and among_of(about[3], able)
@@ -272,19 +248,23 @@ end
 -- Serves those who wait, in their order. Who cannot have all yet keeps what there is for him: nobody holds some and waits
 -- for more, and nobody behind takes what he needs.
 local function assign(pull)
+  if closed then
+    while call('RPOPLPUSH', POT, BAR) do end
+    return
+  end
   pull = pull and may_pull
   local available = call('LLEN', POT) + (pull and call('LLEN', IDLE) or 0)
   if available == 0 then return end
   local managed = set_of(call('LRANGE', MANAGED, 0, -1))
   local waiting, sum = tickets(managed, available)
   local wished = pull and pull_particular(waiting) or {}
-  local ids, met = {}, {}
+  local ids, met, early = {}, {}, {}
   repeat
     if pull then
       local missing = sum - count_others(ids, wished) - count_others(call('LRANGE', POT, 0, -1), wished)
       for _ = 1, math.min(missing, call('LLEN', IDLE)) do call('RPOPLPUSH', IDLE, POT) end
     end
-    sort_pot(managed, met, ids)
+    sort_pot(managed, met, ids, early)
     -- Again, where some could not be used.
   until not pull or count_others(ids, wished) >= sum or call('LLEN', IDLE) == 0
   for _, ticket in ipairs(waiting) do
@@ -295,42 +275,73 @@ local function assign(pull)
       table.insert(fits and theirs or rest, id)
     end
     if #theirs == ticket.want then
-      grant(ticket.lease, theirs)
+      -- Should one be elsewhere too, it was released twice; and whoever named the ticket cannot have been woken before.
+      for _, id in ipairs(theirs) do
+        call('LREM', IDLE, 0, id)
+        call('LREM', BAR, 0, id)
+      end
+      call('DEL', wake_key(ticket.lease))
+      grant(ticket.lease, theirs, told(ticket.lease, call))
     else
       for _, id in ipairs(theirs) do call('LPUSH', POT, id) end
     end
     ids = rest
   end
   for place = #ids, 1, -1 do give_back(ids[place]) end
+  for _, id in ipairs(early) do call('LPUSH', POT, id) end
 end
 
--- A server that was started anew, or took over, may have forgotten the last grants. What it takes for idle is withheld
--- until their holders have had the time to say so (`reclaim`), and tokens are above all that were ever given.
+-- Gives back what was withheld. Whoever is blocked in the line is served before we are.
+local function open()
+  call('HDEL', META, 'barrier')
+  may_pull = false
+  local idle = set_of(call('LRANGE', IDLE, 0, -1))
+  local id = call('RPOP', BAR)
+  while id do
+    local owner = call('HGET', OWN, id)
+    -- Whose record is there holds it: he has only to release it.
+    local legacy = kind_of(gpu_key(id)) == 'hash' and call('HEXISTS', gpu_key(id), 'lease') == 0
+    local withheld = call('HEXISTS', QUAR, id) == 1
+    if not (owner and is_held(owner)) and not legacy and not withheld and not idle[id] then free(id) end
+    id = call('RPOP', BAR)
+  end
+end
+
+-- Withholds what is idle, and takes nobody for late for the time that the server was away.
+local function close(till)
+  call('HSET', META, 'barrier', till)
+  call('HINCRBY', META, 'tok', 1000000)
+  while call('RPOPLPUSH', IDLE, BAR) do end
+  for _, lease in ipairs(call('ZRANGE', EXPIRY, 0, -1)) do
+    local timed = kind_of(lease_key(lease)) == 'hash' and call('HGET', lease_key(lease), 'mode') == 'timed'
+    if not timed and tonumber(call('ZSCORE', EXPIRY, lease)) < till then call('ZADD', EXPIRY, till, lease) end
+  end
+end
+
+-- A server that was started anew, or took over, may have forgotten the last grants, and may take for a holder, or for one
+-- who waits, whoever is that no longer. What it takes for idle is withheld, and so is what becomes free, until those who
+-- hold have had the time to say so (`reclaim`); tokens are above all that were ever given.
 local function barrier()
   local run = string.match(call('INFO', 'server'), 'run_id:(%x+)')
   local known = call('HMGET', META, 'run', 'barrier', 'barrier_ms')
+  local till = tonumber(known[2] or '')
   if known[1] ~= run then
     call('HSET', META, 'run', run)
     if not known[1] then return end
-    call('HSET', META, 'barrier', now + (tonumber(known[3]) or 40000))
-    call('HINCRBY', META, 'tok', 1000000)
-    while call('RPOPLPUSH', IDLE, BAR) do end
-    while call('RPOPLPUSH', POT, BAR) do end
+    closed = now + (tonumber(known[3] or '') or 40000)
+    close(closed)
     note('barrier', 'run', run)
-  elseif known[2] and tonumber(known[2]) <= now then
-    call('HDEL', META, 'barrier')
-    may_pull = false
-    local idle = set_of(call('LRANGE', IDLE, 0, -1))
-    local id = call('RPOP', BAR)
-    while id do
-      local owner = call('HGET', OWN, id)
-      -- Whose record is there holds it: he has only to release it.
-      local legacy = kind_of(gpu_key(id)) == 'hash' and call('HEXISTS', gpu_key(id), 'lease') == 0
-      if not (owner and is_held(owner)) and not legacy and not idle[id] then free(id) end
-      id = call('RPOP', BAR)
-    end
+  elseif till and till <= now then
+    open()
     note('barrier_over', 'run', run)
+  else
+    closed = till
   end
+end
+
+-- How a ticket stands that waits: behind how many, and how long nothing is given away at all.
+local function waits(lease)
+  return { 'waiting', tostring(call('ZRANK', QUEUE, lease) or ''), closed and tostring(closed - now) or '' }
 end
 
 local refused = wrong_key()

@@ -5,10 +5,10 @@ local lease, want, priority, ttl, nonblock = ARGV[1], tonumber(ARGV[2]), tonumbe
 local kind = kind_of(lease_key(lease))
 if kind ~= 'none' and kind ~= 'hash' then return redis.error_reply('WRONGTYPE ' .. lease_key(lease) .. ' is a ' .. kind) end
 local known = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus')
+if known[1] == 'waiting' then return waits(lease) end
 if known[1] then return { known[1], known[2] or '', known[3] or '' } end
 local managed = set_of(call('LRANGE', MANAGED, 0, -1))
-if size_of(managed) == 0 then return { 'uninitialised', '', '' } end
-local fields, among = {}, ''
+local fields, among, compat = {}, '', false
 for place = 6, #ARGV, 2 do
   local field, value = ARGV[place], ARGV[place + 1]
   if field == 'last' then
@@ -19,9 +19,12 @@ for place = 6, #ARGV, 2 do
     fields[#fields + 1], fields[#fields + 2] = field, value
   end
   if field == 'among' then among = value end
+  compat = compat or field == 'mode' and value == 'compat'
 end
+-- By GPU.py's rules one may wait for a pool that is yet to be begun.
+if size_of(managed) == 0 and not compat then return { 'uninitialised', '', '' } end
 local fit = size_of(among_of(among, managed))
-if want < 1 or want > fit then return { 'impossible', tostring(fit), '' } end
+if want < 1 or want > fit and not compat then return { 'impossible', tostring(fit), '' } end
 local number = call('HINCRBY', META, 'seq', 1)
 call('HSET', lease_key(lease), 'state', 'waiting', 'want', want, 'prio', priority, 'asked', now, unpack(fields))
 call('ZADD', EXPIRY, now + ttl, lease)
@@ -37,4 +40,4 @@ if nonblock == '1' then
   assign(false)
   return { 'busy', '', '' }
 end
-return { 'waiting', tostring(call('ZRANK', QUEUE, lease) or ''), '' }
+return waits(lease)

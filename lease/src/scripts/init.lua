@@ -1,13 +1,13 @@
--- offset, force (0 or 1), then ids in the order of their push, each with its GPU's UUID or nothing: the last is handed
--- out last. Answers what is managed.
+-- offset, force (0, 1, or 2 for under whoever holds), then ids in the order of their push, each with its GPU's UUID or
+-- nothing: the last is handed out last. Then how many GPUs there are, where not all are managed. Answers what is managed.
 local offset, force = ARGV[1], ARGV[2]
-if call('EXISTS', prefix .. '_INIT') == 1 and force ~= '1' then return { 'initialised', call('LLEN', MANAGED) } end
-if call('HLEN', OWN) > 0 then return { 'held', call('HLEN', OWN) } end
-for _, id in ipairs(call('LRANGE', MANAGED, 0, -1)) do call('DEL', gpu_key(id)) end
-call('DEL', IDLE, MANAGED, EVENTS, prefix .. '_INIT', POT, BAR, QUAR)
-call('DEL', UUIDS)
+if call('EXISTS', prefix .. '_INIT') == 1 and force == '0' then return { 'initialised', call('LLEN', MANAGED) } end
+settle()
+if call('HLEN', OWN) > 0 and force ~= '2' then return { 'held', call('HLEN', OWN) } end
+revoke_all()
+clear_pool()
 local ids, met = {}, {}
-for place = 3, #ARGV, 2 do
+for place = 3, #ARGV - 1, 2 do
   local id = ARGV[place]
   if not met[id] then
     met[id] = true
@@ -17,7 +17,8 @@ for place = 3, #ARGV, 2 do
     call('LPUSH', MANAGED, id)
   end
 end
-call('HSET', prefix .. '_INIT', 'TIME', clock(offset), 'GPUMANAGED', table.concat(ids, ','), 'GPUCOUNT', #ids)
+call('HSET', prefix .. '_INIT', 'TIME', clock(offset), 'GPUMANAGED', table.concat(ids, ','), 'GPUCOUNT',
+  #ARGV % 2 == 1 and ARGV[#ARGV] or #ids)
 event(offset, 'Redis initialized, ' .. #ids .. ' managed GPUs.')
 call('HSET', META, 'schema', 2)
 return { 'done', #ids }

@@ -1,10 +1,21 @@
--- lease, why: its holder, or whoever waited, is known to be `dead`; or is `late`, which is looked at again here, since he
--- may have spoken meanwhile.
-local about = call('HMGET', lease_key(ARGV[1]), 'state', 'offset', 'pid')
-if about[1] ~= 'waiting' and about[1] ~= 'held' then return about[1] or 'unknown' end
-local expiry = call('ZSCORE', EXPIRY, ARGV[1])
-if ARGV[2] == 'late' and expiry and tonumber(expiry) >= now then return about[1] end
-finish(ARGV[1], 'reaped', about[2], ' acquired by process with PID ' .. (about[3] or '0')
-  .. ', was released by redis purge as the process with given PID does no longer exist.')
+-- lease, why, token, pid, then the GPUs that somebody is seen on, which are withheld until he has left. The holder, or
+-- whoever waited, is known to be `dead`; or is `late`, which is looked at again here, since he may have spoken meanwhile;
+-- or a rule of the node's has the lease `revoked`, by the process `pid` and with the token that was judged. `was STATE`
+-- where it had ended before.
+local lease, why, token, pid = ARGV[1], ARGV[2], ARGV[3] or '', ARGV[4] or '0'
+local about = call('HMGET', lease_key(lease), 'state', 'offset', 'pid', 'tok')
+if not about[1] then return 'unknown' end
+if about[1] ~= 'waiting' and about[1] ~= 'held' then return 'was ' .. about[1] end
+local expiry = call('ZSCORE', EXPIRY, lease)
+if why == 'late' and expiry and tonumber(expiry) >= now then return about[1] end
+if token ~= '' and token ~= about[4] then return 'lost' end
+local busy = {}
+for place = 5, #ARGV do busy[ARGV[place]] = true end
+if why == 'revoked' then
+  finish(lease, why, about[2], ' released by PID ' .. pid .. '.', busy)
+else
+  finish(lease, 'reaped', about[2], ' acquired by process with PID ' .. (about[3] or '0')
+    .. ', was released by redis purge as the process with given PID does no longer exist.', busy)
+end
 assign(false)
-return 'reaped'
+return call('HGET', lease_key(lease), 'state')

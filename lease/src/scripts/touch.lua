@@ -1,42 +1,55 @@
 -- lease, ttl, token: a ticket is kept, a lease is acknowledged and renewed. Tells a holder of a GPU that is no longer
 -- his alone.
 local lease, ttl, token = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode')
+local about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode', 'legacy_pid')
 local state = about[1]
 if not state then return { 'unknown', '', '' } end
 if state ~= 'waiting' and state ~= 'held' then return { state, '', '' } end
 if state == 'held' and token ~= '' and token ~= about[2] then return { 'lost', '', '' } end
+-- He holds, and the server went back to when he waited.
+if state == 'waiting' and token ~= '' then return { 'unknown', '', '' } end
 -- A server that has no memory left lets a script write that begins with what frees some.
 call('ZREM', EXPIRY, lease)
+if state == 'held' and about[4] == 'compat' then
+  -- By GPU.py's rules it outlives whoever took it, once he has said that he knows of it.
+  if token ~= '' then call('HSET', lease_key(lease), 'known', 1) end
+  if call('HEXISTS', lease_key(lease), 'known') == 1 then ttl = FOR_EVER end
+end
 call('ZADD', EXPIRY, now + ttl, lease)
 if state == 'waiting' then
   local wish = call('HMGET', lease_key(lease), 'want', 'among')
-  if tonumber(wish[1]) > size_of(among_of(wish[2], set_of(call('LRANGE', MANAGED, 0, -1)))) then
+  if about[4] ~= 'compat' and tonumber(wish[1]) > size_of(among_of(wish[2], set_of(call('LRANGE', MANAGED, 0, -1)))) then
     finish(lease, 'refused', '', '')
     return { 'refused', '', '' }
   end
   assign(true)
-  about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode')
-  if about[1] == 'waiting' then return { 'waiting', tostring(call('ZRANK', QUEUE, lease)), '' } end
+  about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode', 'legacy_pid')
+  if about[1] == 'waiting' then return waits(lease) end
   if about[1] ~= 'held' then return { about[1], '', '' } end
   call('ZADD', EXPIRY, now + ttl, lease)
 end
+if token ~= '' then call('HSET', lease_key(lease), 'renewed', now) end
 local taken = {}
 for id in each(about[3]) do
-  local kind = kind_of(gpu_key(id))
-  if kind ~= 'hash' and kind ~= 'none' then
+  local whose = recorded(lease, about[5] or '', id)
+  if whose == 'none' then
     record(lease, id, about[2])
-  elseif call('HGET', gpu_key(id), 'lease') ~= lease then
-    local recorded = call('HEXISTS', gpu_key(id), 'PID') == 1
-    -- Released by somebody whose it was not, and nobody has taken it yet: it is taken back. Of a lease that plays by
-    -- GPU.py's rules anybody may release.
-    if not recorded and about[4] ~= 'compat' and call('LREM', IDLE, 0, id) + call('LREM', POT, 0, id) > 0 then
+  elseif whose ~= 'its' then
+    -- Released by somebody whose it was not, and nobody has taken it yet: it is taken back.
+    local free_again = whose == "nobody's" and about[4] ~= 'compat'
+    if free_again and call('LREM', IDLE, 0, id) + call('LREM', POT, 0, id) + call('LREM', BAR, 0, id) > 0 then
       record(lease, id, about[2])
       note('reassert', 'gpu', id, 'lease', lease)
     else
       taken[#taken + 1] = id
     end
   end
+end
+if #taken > 0 and about[4] == 'compat' then
+  -- By GPU.py's rules anybody may release it.
+  finish(lease, 'released', '', '')
+  assign(false)
+  return { 'released', '', '' }
 end
 if #taken > 0 then
   note('conflict', 'lease', lease, 'gpus', table.concat(taken, ','))

@@ -1,6 +1,8 @@
 //! A Redis of the test's own, on a socket of its own.
 
-use std::path::PathBuf;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -9,49 +11,45 @@ use tempfile::TempDir;
 /// A running server; it ends with its test.
 pub(crate) struct Server {
     folder: TempDir,
+    settings: Vec<String>,
     child: Child,
 }
 
 impl Server {
     pub(crate) fn start(settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("redis.sock");
-        let child = Command::new("redis-server")
-            .args([
-                "--port",
-                "0",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-                "--loglevel",
-                "warning",
-                "--unixsocket",
-            ])
-            .arg(&socket)
-            .arg("--dir")
-            .arg(folder.path())
-            .args(settings)
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server is installed: tests/setup redis");
-        let server = Self { folder, child };
-        let began = Instant::now();
-        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-            assert!(began.elapsed() < Duration::from_mins(1), "the server does not listen");
-            std::thread::park_timeout(Duration::from_millis(5));
-        }
-        server
+        let settings = settings.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>();
+        let child = start(folder.path(), &settings);
+        Self { folder, settings, child }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.folder.path().join("redis.sock")
+        socket(self.folder.path())
     }
 
     /// As a client writes it.
     #[allow(dead_code, reason = "walks write their own bytes")]
     pub(crate) fn address(&self) -> String {
         format!("redis+unix://{}", self.socket().display())
+    }
+
+    /// Its process.
+    #[allow(dead_code, reason = "only some tests stop it")]
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it at once, as `kill -9` does.
+    #[allow(dead_code, reason = "only some tests kill it")]
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again on the same data.
+    #[allow(dead_code, reason = "only some tests kill it")]
+    pub(crate) fn start_again(&mut self) {
+        self.child = start(self.folder.path(), &self.settings);
     }
 }
 
@@ -60,4 +58,31 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn socket(folder: &Path) -> PathBuf {
+    folder.join("redis.sock")
+}
+
+fn start(folder: &Path, settings: &[String]) -> Child {
+    let mut command = Command::new("redis-server");
+    command.args(["--port", "0", "--save", "", "--appendonly", "no", "--loglevel", "warning"]);
+    command.arg("--unixsocket").arg(socket(folder)).arg("--dir").arg(folder).args(settings);
+    let child = command.stdout(Stdio::null()).spawn();
+    let child = child.expect("redis-server is installed: tests/setup redis");
+    let began = Instant::now();
+    while !serves(&socket(folder)) {
+        assert!(began.elapsed() < Duration::from_mins(1), "the server does not serve");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    child
+}
+
+/// It listens, and has loaded its data.
+fn serves(socket: &Path) -> bool {
+    let Ok(mut stream) = UnixStream::connect(socket) else { return false };
+    let mut answer = [0; 5];
+    stream.write_all(b"PING\r\n").is_ok()
+        && stream.read_exact(&mut answer).is_ok()
+        && (&answer == b"+PONG" || &answer == b"-NOAU")
 }

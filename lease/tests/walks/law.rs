@@ -49,6 +49,12 @@ impl Law {
         for (id, holders) in world.holders.clone() {
             let ours = holders.iter().filter(|who| who.ours).count();
             assert!(ours <= 1, "two of ours hold {id}: {holders:?} {audit}{}", world.story());
+            let orphan = world.orphans.contains(&id);
+            assert!(
+                !orphan || holders.is_empty() || self.misuse,
+                "{id} was given away under somebody: {holders:?} {audit}{}",
+                world.story()
+            );
             if holders.len() > 1 {
                 assert!(self.misuse, "two hold {id}: {holders:?} {audit}{}", world.story());
                 if self.met.insert((id, holders)) {

@@ -58,6 +58,7 @@ impl Legacy {
             }
             Doing::Telling => {
                 self.link.send(&[&["HSET", &record, "PID", &pid]]);
+                world.recorded.insert(gpu, self.who);
                 Doing::Recording
             }
             Doing::Recording => {
@@ -72,6 +73,8 @@ impl Legacy {
             }
             Doing::Comparing(idle) => {
                 if idle.contains(&self.target) || !reply.texts().contains(&self.target) {
+                    // Somebody else released it: it is told so, and has it no more.
+                    world.leaves(self.who, &self.target);
                     self.released(world)
                 } else {
                     let line = format!("2026-11-21 06:29:57: GPU {} released by PID {pid}.", self.target);
@@ -81,6 +84,7 @@ impl Legacy {
             }
             Doing::Announcing => {
                 self.link.send(&[&["DEL", &format!("{PREFIX}_GPU{}", self.target)]]);
+                world.recorded.remove(&self.target);
                 Doing::Erasing
             }
             Doing::Erasing => {

@@ -8,6 +8,7 @@
     reason = "a test starts a server, waits for it and fails loudly"
 )]
 
+mod compat;
 mod law;
 mod legacy;
 mod ours;
@@ -20,6 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bailiff_lease::Op;
 
+use compat::Compat;
 use law::Law;
 use legacy::Legacy;
 use ours::Ours;
@@ -32,6 +34,8 @@ use world::{PREFIX, TTL, Who, World, call};
 struct Cast {
     ours: u32,
     legacy: u32,
+    /// Ours that play by GPU.py's rules.
+    compat: u32,
     /// The chance that whoever goes next is killed instead.
     deaths: f64,
     misuse: f64,
@@ -39,9 +43,17 @@ struct Cast {
     most: u32,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Ours,
+    Legacy,
+    Compat,
+}
+
 enum Client {
     Legacy(Legacy),
     Ours(Ours),
+    Compat(Compat),
 }
 
 /// Somebody whose death the node's agent has yet to notice.
@@ -57,6 +69,8 @@ struct Walk {
     clients: BTreeMap<u32, Client>,
     dead: VecDeque<Dead>,
     law: Law,
+    /// The script that audits, and without what it settles before.
+    audits: (String, String),
     born: u32,
     quiet: u32,
 }
@@ -66,6 +80,7 @@ impl Client {
         match self {
             Self::Legacy(client) => client.runnable(),
             Self::Ours(client) => client.runnable(),
+            Self::Compat(client) => client.runnable(),
         }
     }
 }
@@ -81,20 +96,26 @@ impl Walk {
         agent.ask(&["HSET", "GPU_V2:META", "barrier_ms", "1"]);
         let law = Law::new(cast.misuse > 0.0, cast.legacy == 0);
         let (clients, dead) = (BTreeMap::new(), VecDeque::new());
-        let mut walk = Self { world, agent, clients, dead, law, born: 0, quiet: 0 };
-        for number in 0..cast.ours + cast.legacy {
-            walk.bear(number < cast.ours);
+        let audit = Op::Audit.text();
+        assert_eq!(audit.matches("\nsettle()\n").count(), 1, "it settles once");
+        let audits = (audit.to_owned(), audit.replace("\nsettle()\n", "\n"));
+        let mut walk = Self { world, agent, clients, dead, law, audits, born: 0, quiet: 0 };
+        let kinds = [(Kind::Ours, cast.ours), (Kind::Legacy, cast.legacy), (Kind::Compat, cast.compat)];
+        for (kind, count) in kinds {
+            for _ in 0..count {
+                walk.bear(kind);
+            }
         }
         walk
     }
 
-    fn bear(&mut self, ours: bool) {
+    fn bear(&mut self, kind: Kind) {
         self.born += 1;
-        let who = Who { ours, number: self.born };
-        let client = if ours {
-            Client::Ours(Ours::new(who, &mut self.world))
-        } else {
-            Client::Legacy(Legacy::new(who, &self.world))
+        let who = Who { ours: kind == Kind::Ours, number: self.born };
+        let client = match kind {
+            Kind::Ours => Client::Ours(Ours::new(who, &mut self.world)),
+            Kind::Legacy => Client::Legacy(Legacy::new(who, &self.world)),
+            Kind::Compat => Client::Compat(Compat::new(who, &mut self.world)),
         };
         self.clients.insert(self.born, client);
     }
@@ -117,6 +138,7 @@ impl Walk {
             0..25 => self.nudge(),
             // The server was another: what is idle is withheld for a moment.
             25 => drop(self.agent.ask(&["HSET", "GPU_V2:META", "run", "another"])),
+            26..36 => self.orphan_ends(),
             _ => {}
         }
         let runnable = self.runnable();
@@ -130,6 +152,7 @@ impl Walk {
                 match self.clients.get_mut(&number) {
                     Some(Client::Legacy(client)) => client.step(&mut self.world),
                     Some(Client::Ours(client)) => client.step(&mut self.world),
+                    Some(Client::Compat(client)) => client.step(&mut self.world),
                     None => unreachable!("it was there"),
                 }
             }
@@ -137,18 +160,30 @@ impl Walk {
             self.look_around();
         }
         self.settle();
-        let audit = self.agent.ask(&call(Op::Audit, &[])).text();
+        // As it is, and only now and then settled by being looked at.
+        let settled = self.world.dice.u32(0..50) == 0;
+        let script = if settled { self.audits.0.clone() } else { self.audits.1.clone() };
+        let audit = self.agent.ask(&["EVAL", &script, "1", PREFIX]).text();
         self.law.hold(&audit, &mut self.world);
     }
 
     /// All who wait say that they still do.
     fn nudge(&mut self) {
-        let waiting = self.clients.values().filter_map(|client| match client {
-            Client::Ours(client) if client.waits() => Some(client.lease.clone()),
+        let waiting = self.clients.iter().filter_map(|(number, client)| match client {
+            Client::Ours(client) if client.waits() => Some((*number, client.lease.clone())),
+            Client::Compat(client) if client.waits() => Some((*number, client.lease.clone())),
             _ => None,
         });
-        for lease in waiting.collect::<Vec<String>>() {
+        for (number, lease) in waiting.collect::<Vec<(u32, String)>>() {
             let answer = self.agent.ask(&call(Op::Touch, &[&lease, TTL, ""])).texts();
+            // Somebody released what it had not heard of yet.
+            if let Some(Client::Compat(client)) = self.clients.get_mut(&number)
+                && self.world.misuse > 0.0
+                && answer[0] == "released"
+            {
+                client.ended(&mut self.world);
+                continue;
+            }
             // It may have been served since, and hear of it only now.
             let well = matches!(answer[0].as_str(), "waiting" | "held");
             let met = self.world.misuse > 0.0 && answer[0] == "conflict";
@@ -159,43 +194,76 @@ impl Walk {
     fn kill(&mut self, number: u32) {
         self.world.count("deaths");
         let client = self.clients.remove(&number).expect("it was there");
-        let who = match &client {
+        let (who, kind) = match &client {
             Client::Ours(client) => {
                 self.dead.push_back(Dead::Lease(client.lease.clone()));
-                client.who
+                (client.who, Kind::Ours)
+            }
+            Client::Compat(client) => {
+                self.dead.push_back(Dead::Lease(client.lease.clone()));
+                (client.who, Kind::Compat)
             }
             Client::Legacy(client) => {
                 self.dead.push_back(Dead::Legacy(client.pid()));
-                client.who
+                (client.who, Kind::Legacy)
             }
         };
+        if who.ours && self.world.dice.u32(0..3) == 0 {
+            self.world.leaves_behind(who);
+        }
         self.world.dies(who);
         drop(client);
-        self.bear(who.ours);
+        self.bear(kind);
+    }
+
+    /// Whoever was left on a GPU ends, and the agent sees that it is quiet.
+    fn orphan_ends(&mut self) {
+        let Some(id) = self.world.orphans.pop_first() else { return };
+        self.clear(&id);
+    }
+
+    fn clear(&mut self, id: &str) {
+        let withheld = self.agent.ask(&["HGET", "GPU_V2:QUAR", id]);
+        if withheld != wire::Reply::Nil && withheld.text().starts_with("busy:") {
+            self.world.tell(Who { ours: true, number: 0 }, &format!("clears {id}"));
+            let how = self.agent.ask(&call(Op::Clear, &[id, &withheld.text()])).text();
+            if how == "freed" {
+                self.world.count("cleared");
+            }
+        }
     }
 
     /// The agent learns of a death.
     fn notice(&mut self) {
         match self.dead.pop_front() {
-            Some(Dead::Lease(lease)) => drop(self.agent.ask(&call(Op::Kill, &[&lease, "dead"]))),
-            Some(Dead::Legacy(pid)) => {
-                let busy = |client: &mut Client| match client {
-                    Client::Legacy(client) => client.runnable(),
-                    Client::Ours(_) => false,
-                };
-                if self.clients.values_mut().any(busy) {
-                    // Whoever is between his pop and his record looks just like one that is lost.
-                    self.dead.push_back(Dead::Legacy(pid));
-                } else {
-                    self.resolve(|recorded| recorded.is_empty() || recorded == pid);
-                }
+            Some(Dead::Lease(lease)) => {
+                let busy: Vec<String> = self.world.orphans.iter().cloned().collect();
+                let mut about = vec![lease.as_str(), "dead", "", "0"];
+                about.extend(busy.iter().map(String::as_str));
+                self.agent.ask(&call(Op::Kill, &about));
             }
-            None => {}
+            Some(Dead::Legacy(pid)) if !self.resolve(|recorded| recorded.is_empty() || recorded == pid) => {
+                self.dead.push_back(Dead::Legacy(pid));
+            }
+            Some(Dead::Legacy(_)) | None => {}
         }
+    }
+
+    /// A client of GPU.py's is between two of its commands: what it has popped and not recorded looks just like what is
+    /// lost.
+    fn busy(&mut self) -> bool {
+        let busy = |client: &mut Client| match client {
+            Client::Legacy(client) => client.runnable(),
+            Client::Ours(_) | Client::Compat(_) => false,
+        };
+        self.clients.values_mut().any(busy)
     }
 
     /// Nobody can go on: what is withheld is looked at, and what is nowhere.
     fn look_around(&mut self) {
+        while !self.world.orphans.is_empty() {
+            self.orphan_ends();
+        }
         let withheld = self.agent.ask(&["HKEYS", "GPU_V2:QUAR"]).texts();
         if withheld.is_empty() {
             self.nudge();
@@ -204,12 +272,19 @@ impl Walk {
                 return;
             }
             self.quiet += 1;
-            assert!(self.quiet <= 30, "nobody can go on: {}", self.world.story());
+            if self.quiet > 30 {
+                let audit = self.agent.ask(&call(Op::Audit, &[])).text();
+                panic!("nobody can go on: {audit}{}", self.world.story());
+            }
             if self.quiet.is_multiple_of(10) {
                 self.resolve(|_| true);
             }
         }
         for id in withheld {
+            self.settle();
+            if self.busy() {
+                return;
+            }
             if self.world.holders[&id].is_empty() {
                 let recorded = self.recorded(&id);
                 self.agent.ask(&call(Op::Resolve, &[&id, &recorded, "3600"]));
@@ -226,17 +301,24 @@ impl Walk {
         }
     }
 
-    /// Puts back what nobody holds, where its record says nothing else.
-    fn resolve(&mut self, dead: impl Fn(&str) -> bool) {
+    /// Puts back what nobody holds, where its record says nothing else. What is put back may wake a client of GPU.py's,
+    /// and then the rest waits until it has recorded itself. Tells whether all were looked at.
+    fn resolve(&mut self, dead: impl Fn(&str) -> bool) -> bool {
         for id in self.world.ids.clone() {
+            self.settle();
+            if self.busy() {
+                return false;
+            }
             let recorded = self.recorded(&id);
-            if self.world.holders[&id].is_empty() && dead(&recorded) {
+            let held = !self.world.holders[&id].is_empty() || self.world.orphans.contains(&id);
+            if !held && dead(&recorded) {
                 let how = self.agent.ask(&call(Op::Resolve, &[&id, &recorded, "3600"])).text();
                 if how == "freed" {
                     self.world.count("put back");
                 }
             }
         }
+        true
     }
 
     /// All die and are noticed: everything is idle again, once.
@@ -245,6 +327,7 @@ impl Walk {
         for number in self.clients.keys().copied().collect::<Vec<_>>() {
             let who = match &self.clients[&number] {
                 Client::Ours(client) => client.who,
+                Client::Compat(client) => client.who,
                 Client::Legacy(client) => client.who,
             };
             self.world.dies(who);
@@ -252,6 +335,9 @@ impl Walk {
         self.clients.clear();
         // What clients had in the air has arrived, and what was withheld is back.
         self.settle();
+        while !self.world.orphans.is_empty() {
+            self.orphan_ends();
+        }
         while self.agent.ask(&["EXISTS", "GPU_V2:BAR"]).text() == "1" {
             self.agent.ask(&call(Op::Assign, &[]));
         }
@@ -288,7 +374,7 @@ fn walk(cast: Cast) {
     assert!(counts.values().sum::<u32>() > 0, "nothing happened");
 }
 
-const CALM: Cast = Cast { ours: 8, legacy: 0, deaths: 0.0, misuse: 0.0, most: 1 };
+const CALM: Cast = Cast { ours: 8, legacy: 0, compat: 0, deaths: 0.0, misuse: 0.0, most: 1 };
 
 #[test]
 fn one_gpu_each() {
@@ -313,4 +399,19 @@ fn side_by_side_with_deaths_of_both() {
 #[test]
 fn side_by_side_with_misuse() {
     walk(Cast { ours: 5, legacy: 4, most: 2, misuse: 0.2, ..CALM });
+}
+
+#[test]
+fn by_the_rules_of_the_original_beside_ours() {
+    walk(Cast { ours: 4, compat: 4, most: 2, deaths: 0.02, ..CALM });
+}
+
+#[test]
+fn by_the_rules_of_the_original_beside_all() {
+    walk(Cast { ours: 3, legacy: 3, compat: 3, most: 2, deaths: 0.02, ..CALM });
+}
+
+#[test]
+fn by_the_rules_of_the_original_with_misuse() {
+    walk(Cast { ours: 3, legacy: 3, compat: 3, most: 2, misuse: 0.2, ..CALM });
 }

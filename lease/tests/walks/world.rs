@@ -1,7 +1,7 @@
 //! What is true, whatever Redis says: who believes to hold which GPU.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bailiff_lease::Op;
 use fastrand::Rng;
@@ -25,6 +25,8 @@ pub(crate) struct Who {
 pub(crate) struct World {
     pub(crate) dice: Rng,
     pub(crate) socket: PathBuf,
+    /// The server's `run_id`.
+    pub(crate) run: String,
     pub(crate) ids: Vec<String>,
     /// A legacy client releases what it should not, with this probability.
     pub(crate) misuse: f64,
@@ -32,6 +34,10 @@ pub(crate) struct World {
     pub(crate) most: u32,
     pub(crate) leases: u32,
     pub(crate) holders: BTreeMap<String, BTreeSet<Who>>,
+    /// GPUs that somebody is on whose lease's holder is dead.
+    pub(crate) orphans: BTreeSet<String>,
+    /// Who of GPU.py's clients recorded himself last, where that record stands.
+    pub(crate) recorded: BTreeMap<String, Who>,
     pub(crate) counts: BTreeMap<&'static str, u32>,
     /// What happened last.
     trace: VecDeque<String>,
@@ -42,12 +48,15 @@ impl World {
         let ids: Vec<String> = (0..4).map(|id| id.to_string()).collect();
         Self {
             dice: Rng::with_seed(seed),
+            run: run_of(&socket),
             socket,
             holders: ids.iter().map(|id| (id.clone(), BTreeSet::new())).collect(),
             ids,
             misuse,
             most,
             leases: 0,
+            orphans: BTreeSet::new(),
+            recorded: BTreeMap::new(),
             counts: BTreeMap::new(),
             trace: VecDeque::new(),
         }
@@ -81,9 +90,21 @@ impl World {
         self.holders.get_mut(id).expect("a managed GPU").insert(who);
     }
 
+    /// Somebody has it beside this one, and his record tells so.
+    pub(crate) fn shared(&self, id: &str) -> bool {
+        self.recorded.get(id).is_some_and(|other| self.holders[id].contains(other))
+    }
+
     pub(crate) fn leaves(&mut self, who: Who, id: &str) {
         self.tell(who, &format!("leaves {id}"));
         self.holders.get_mut(id).expect("a managed GPU").remove(&who);
+    }
+
+    /// Whom it started goes on without it.
+    pub(crate) fn leaves_behind(&mut self, who: Who) {
+        let held =
+            self.holders.iter().filter(|(_, holders)| holders.contains(&who)).map(|(id, _)| id.clone());
+        self.orphans.extend(held.collect::<Vec<String>>());
     }
 
     /// It ended: it believes nothing any more.
@@ -98,6 +119,11 @@ impl World {
         let lines: Vec<&str> = self.trace.iter().map(String::as_str).collect();
         format!("\n  {}", lines.join("\n  "))
     }
+}
+
+fn run_of(socket: &Path) -> String {
+    let told = Link::open(socket).ask(&["INFO", "server"]).text();
+    told.lines().find_map(|line| line.strip_prefix("run_id:")).expect("a run_id").to_owned()
 }
 
 /// A call of a script.

@@ -12,6 +12,8 @@ use rustix::io::Errno;
 const MOST: usize = 16 << 10;
 /// More than any `PID/stat` or `PID/io` has.
 const PIECE: usize = 4096;
+/// An environment; one that is longer is not read to its end.
+pub(crate) const MOST_OF_ENVIRON: usize = 128 << 10;
 /// `/proc/stat` counts every interrupt of every CPU before it comes to what we want.
 const MOST_OF_STAT: usize = 1 << 20;
 
@@ -65,7 +67,11 @@ impl Folder {
         // Not blocking: a made-up /proc may hold a FIFO.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.0, name, flags, Mode::empty())?;
-        let most = if name == "stat" { MOST_OF_STAT } else { MOST };
+        let most = match name {
+            "stat" => MOST_OF_STAT,
+            "environ" => MOST_OF_ENVIRON,
+            _ => MOST,
+        };
         read_bounded(file.as_fd(), buffer, most)?;
         Ok(buffer)
     }

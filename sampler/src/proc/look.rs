@@ -10,9 +10,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::workload::{Home, Node};
 use bailiff_snapshot::{
-    Facts, Fault, Gap, Gaps, Io, Moment, Openers, Place, ProcessKey, Relative, Role, Seen, redact,
+    Claim, Facts, Fault, Gap, Gaps, Io, Moment, Openers, Place, ProcessKey, Relative, Role, Seen, redact,
 };
 
+use super::claim;
 use super::files::{Folder, Kept, Missing};
 use super::names::Names;
 use super::openers;
@@ -20,7 +21,7 @@ use super::orphan::{Parent, orphaned};
 use super::pods::Pods;
 use super::relations::{Relations, Time};
 use super::threads;
-use crate::settings::{Commands, Settings};
+use crate::settings::{Claims, Commands, Settings};
 
 /// Owner and cgroup may change in a process's life, though they seldom do.
 pub(crate) const FRESH: Duration = Duration::from_mins(1);
@@ -34,6 +35,7 @@ pub(crate) struct Processes {
     /// For how many processes files are held open.
     room: usize,
     commands: Commands,
+    claims: Claims,
     known: HashMap<u32, Known>,
     pods: Pods,
     names: Names,
@@ -55,6 +57,7 @@ struct Known {
     home: Home,
     exe: Option<String>,
     role: Option<Role>,
+    claim: Claim,
     /// The two files of every beat, held open where there is room for it.
     stat: Option<Kept>,
     io: Option<Kept>,
@@ -74,10 +77,11 @@ impl Processes {
             room: if root.is_proc() { room() } else { 0 },
             root,
             commands: settings.commands,
+            claims: settings.claims,
             known: HashMap::new(),
             pods: Pods::new(settings.pods.clone()),
             names: Names::new(),
-            relations: Relations::new(ticks_per_second),
+            relations: Relations::new(ticks_per_second, settings.claims),
             buffer,
             ticks_per_second,
             boot_time,
@@ -207,6 +211,7 @@ impl Processes {
             Commands::Left | Commands::Shunned => None,
             Commands::Read => folder.read("cmdline", &mut self.buffer).ok().map(redact::command),
         };
+        let claim = self.claim(&folder, stat.key);
         let keeps = self.known.len() < self.room;
         Ok(Known {
             stat: keeps.then(|| folder.keep("stat")).flatten(),
@@ -219,6 +224,7 @@ impl Processes {
             home: Home::of(&place),
             place,
             role,
+            claim,
             exe,
             command: command.filter(|command| !command.is_empty()),
         })
@@ -232,6 +238,20 @@ impl Processes {
         }
         let line = folder.read("cmdline", &mut self.buffer).ok()?;
         Role::of_program(&String::from_utf8_lossy(line.split(|byte| *byte == 0).next()?))
+    }
+
+    /// The lease that it was started under, by its environment. What was read of it before is not forgotten because it has
+    /// written something else there since.
+    fn claim(&mut self, folder: &Folder, key: ProcessKey) -> Claim {
+        let claim = match self.claims {
+            Claims::Left => Claim::Unread,
+            Claims::Read => claim::read(folder, &mut self.buffer),
+        };
+        let before = self.known.get(&key.pid).filter(|known| known.key == key).map(|known| &known.claim);
+        match (claim, before) {
+            (Claim::Unread, Some(before)) => before.clone(),
+            (claim, _) => claim,
+        }
     }
 
     fn orphaned(&mut self, stat: &Stat, place: &Place) -> Option<bool> {
@@ -278,6 +298,8 @@ impl Processes {
             workload: None,
             exe: known.exe.clone(),
             role: known.role,
+            claim: known.claim.clone(),
+            ancestors: None,
         })
     }
 }

@@ -1,5 +1,6 @@
 //! `/proc`: who the listed pids are, what they do, who belongs to them, and who has device files open.
 
+mod claim;
 mod files;
 mod look;
 mod names;

@@ -11,9 +11,13 @@ use bailiff_snapshot::{Gap, ProcessKey, Relative, Seen};
 use super::files::{Folder, Missing};
 use super::others::{Other, Others};
 use super::threads;
+use crate::settings::Claims;
 
 /// A node with more processes than this is not walked.
 const MOST: usize = 16 << 10;
+
+/// A line of ancestors that is longer than this is not told.
+const MOST_ANCESTORS: usize = 64;
 
 /// When a look at all processes was begun, and when it must end.
 #[derive(Clone, Copy)]
@@ -45,6 +49,7 @@ pub(crate) struct Relations {
     order: Vec<(u64, u32)>,
     buffer: Vec<u8>,
     ticks_per_second: f64,
+    claims: Claims,
 }
 
 struct Entry {
@@ -67,8 +72,9 @@ impl Entry {
 }
 
 impl Relations {
-    pub(crate) fn new(ticks_per_second: f64) -> Self {
+    pub(crate) fn new(ticks_per_second: f64, claims: Claims) -> Self {
         Self {
+            claims,
             others: Others::new(ticks_per_second),
             table: HashMap::new(),
             found: Vec::new(),
@@ -112,6 +118,9 @@ impl Relations {
         for facts in seen.values_mut().filter_map(Seen::found_mut) {
             let entry = self.table.get(&facts.key.pid);
             facts.workload = entry.and_then(|entry| entry.workload.as_ref()).map(Workload::to_string);
+            if self.claims == Claims::Read {
+                facts.ancestors = entry.and_then(|entry| self.ancestors(entry));
+            }
         }
         walked?;
         self.relatives(root).map(Some)
@@ -200,6 +209,21 @@ impl Relations {
             }
             (entry.workload, entry.below) = (found, below);
         }
+    }
+
+    /// The parent, and so on up to the first process; none where one of them was not read, or only its pid is meant.
+    fn ancestors(&self, entry: &Entry) -> Option<Vec<ProcessKey>> {
+        let mut line = Vec::new();
+        let mut node = &entry.node;
+        while node.ppid != 0 {
+            let parent = &self.table.get(&node.ppid)?.node;
+            if parent.key.start_ticks > node.key.start_ticks || line.len() == MOST_ANCESTORS {
+                return None;
+            }
+            line.push(parent.key);
+            node = parent;
+        }
+        Some(line)
     }
 
     /// Those that hold nothing and belong to a holder's workload, or descend from a holder.

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Pool, Standing, Ticket};
+use bailiff_lease::{End, Pool, Standing, Ticket};
 
 use crate::programs;
 use crate::redis::Redis;
@@ -122,7 +122,7 @@ impl Counter {
             let standing = pool.wait(&ticket, (&here, None), |_| {}).expect("Redis answers");
             assert!(matches!(standing, Standing::Held(_)), "{standing:?}");
             served();
-            pool.kill(&ticket.lease).expect("Redis answers");
+            pool.end(&ticket.lease, End::Dead, &[]).expect("Redis answers");
         })
     }
 

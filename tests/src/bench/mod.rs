@@ -3,5 +3,6 @@
 pub mod enforcer;
 pub mod leases;
 pub mod load;
+pub mod local;
 pub mod peers;
 pub mod usage;

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use end_to_end::bench::enforcer::Court;
 use end_to_end::bench::leases::Counter;
 use end_to_end::bench::load::Load;
+use end_to_end::bench::local::Locks;
 use end_to_end::bench::peers::{self, Program};
+use end_to_end::leases::pool;
 
 /// Scrapes that are timed, after some that are not.
 const SCRAPES: usize = 300;
@@ -15,7 +17,8 @@ const SCRAPES: usize = 300;
 fn main() {
     // `bench enforcer` is that part alone.
     let part = std::env::args().nth(1);
-    let parts = [("exporter", exporter as fn()), ("enforcer", enforcer), ("leases", leases)];
+    let parts =
+        [("exporter", exporter as fn()), ("enforcer", enforcer), ("leases", leases), ("locks", locks)];
     for (_, run) in parts.into_iter().filter(|(name, _)| part.as_deref().is_none_or(|part| part == *name)) {
         run();
     }
@@ -50,6 +53,28 @@ fn leases() {
     }
 }
 
+/// The same without a server: from the end of one to the lock of the next, beside a bare bell and lock.
+fn locks() {
+    const TIMES: usize = 200;
+    let locks = Locks::new();
+    let median = |mut took: Vec<Duration>| {
+        took.sort_unstable();
+        millis(took[took.len() / 2]) * 1e3
+    };
+    for waiters in [1, 50] {
+        let (mut bare, mut ours) = (Vec::new(), Vec::new());
+        while ours.len() < TIMES {
+            bare.push(locks.bare());
+            ours.extend(locks.ours(waiters));
+        }
+        let (bare, ours) = (median(bare), median(ours));
+        println!(
+            "local wake of {waiters:>2} waiters: {ours:>5.0} us, inotify and flock alone {bare:.0} us: {:.1}x",
+            ours / bare
+        );
+    }
+}
+
 fn exporter() {
     println!(
         "{:<28} {:>10} {:>10} {:>9} {:>9} {:>6} {:>10}",
@@ -59,6 +84,9 @@ fn exporter() {
         let load = Load::new(gpus, each);
         let name = load.name();
         let ours = measure(&format!("bailiff {name}"), &peers::bailiff(&load, &["--interval", "5s"]));
+        let redis = pool("0-7");
+        let with_leases = peers::bailiff(&load, &["--interval", "5s", "--lease.redis", &redis.address()]);
+        measure(&format!("  with leases {name}"), &with_leases);
         for peer in peers::others(&load) {
             let title = format!("{} {name}", peer.name());
             let theirs = measure(&title, &peer);

@@ -15,8 +15,10 @@ use bailiff_snapshot::wire::{self, Snapshot};
 use end_to_end::beats::Beats;
 use end_to_end::exporter::{Exporter, command};
 use end_to_end::fake::Scenario;
+use end_to_end::redis::Redis;
 use end_to_end::wait::until;
-use end_to_end::{http, programs};
+use end_to_end::{http, leases, programs};
+use rustix::process::{Signal, kill_process};
 
 const BEAT: &str = "1s";
 /// Where root runs the demo, its processes are nobody's: the enforcer leaves root's alone.
@@ -82,7 +84,7 @@ fn watch_real_gpus(stream: &Path) {
     for _ in 0..5 {
         show(&beats.beat());
     }
-    print_numbers(&exporter);
+    print_numbers(&exporter, &USE);
 }
 
 fn tell_the_story(folder: &Path) {
@@ -100,15 +102,16 @@ fn tell_the_story(folder: &Path) {
         format!("{working}  - processes:\n      - {{pid: {pid}, used: 40GiB{notebook_use}}}\n")
     };
     let scenario = Scenario::new(&computing(", sm: 71"));
+    let redis = Redis::start();
     let mut command = command(&scenario);
-    command.arg("--trust-pid-namespace");
+    command.args(["--trust-pid-namespace", "--lease.redis", &redis.address()]);
     let stream = folder.join("stream.sock");
     let exporter = start(&mut command, &stream);
     let mut beats = Beats::of(&stream);
     println!("Three processes hold two GPUs, and all of them work:\n");
     show(&beats.find(|snapshot| utilization(snapshot, pid) == Some(71)));
 
-    let enforcer = Enforcer::start(folder);
+    let enforcer = Enforcer::start(folder, &redis);
     scenario.set(&computing(""));
     println!(
         "The notebook's owner goes home. It keeps its 40 GiB and computes nothing; the driver now says\nnothing of it, and that alone is no proof. It is, once the GPU's own sampler was seen alive:\n"
@@ -127,8 +130,61 @@ fn tell_the_story(folder: &Path) {
     println!("All of it is in the audit log; the deed itself was written and synced before it was done:\n");
     enforcer.print_audit();
     println!();
-    print_numbers(&exporter);
+    print_numbers(&exporter, &USE);
     enforcer.print_numbers();
+    hand_gpus_out(&redis, &enforcer);
+    let _ = beats.beat();
+    println!();
+    print_numbers(&exporter, &LEASES);
+}
+
+/// What a dashboard shows of use, and of leases.
+const USE: [&str; 3] =
+    ["bailiff_user_gpu_memory_bytes{", "bailiff_held_gpu_seconds_total{", "bailiff_idle_gpu_seconds_total{"];
+const LEASES: [&str; 3] =
+    ["bailiff_lease_gpus{", "bailiff_lease_events_total{", "bailiff_lease_queue_length"];
+
+/// A lease is lost, and its GPU freed for who waits.
+fn hand_gpus_out(redis: &Redis, enforcer: &Enforcer) {
+    println!("\nThe same two GPUs, handed out. Three jobs want one each, so one waits:\n");
+    show_lease(redis, &["init", "--gpus", "0,1"]);
+    let mut jobs: Vec<Child> = ["one", "two", "three"].map(|note| job(redis, note)).into();
+    let lost = leases::heir(&jobs[0]);
+    show_lease(redis, &["list"]);
+    println!("Job one is killed, and so is the bailiff that ran it: nobody is left to give its GPU back.");
+    println!(
+        "The enforcer sees that the holder is dead, by its start time and boot and not by its pid alone:\n"
+    );
+    jobs[0].kill().expect("our own child can be ended");
+    jobs[0].wait().expect("our own child can be waited for");
+    kill_process(lost, Signal::KILL).expect("its command can be ended");
+    enforcer.print_audit_of("reap");
+    until("the third job to have it", || (leases::states(redis) == ["leased"; 2]).then_some(()));
+    println!("\nJob three has it:\n");
+    show_lease(redis, &["list"]);
+    show_lease(redis, &["log", "-n", "3"]);
+    for job in jobs.drain(1..) {
+        leases::end(job, Signal::TERM);
+    }
+}
+
+/// A job that waits for its turn, and then does nothing; there once it has its place.
+fn job(redis: &Redis, note: &str) -> Child {
+    let mut command = leases::bailiff(redis, &["run", "--note", note, "--", "sleep", "infinity"]);
+    let job = command.spawn().expect("bailiff starts");
+    until("its place", || {
+        let told = leases::told(redis, &["list", "--json"]);
+        told.to_string().contains(&format!("\"note\":\"{note}\"")).then_some(())
+    });
+    job
+}
+
+fn show_lease(redis: &Redis, words: &[&str]) {
+    println!("$ bailiff lease {}", words.join(" "));
+    for line in leases::said(&leases::run(redis, words)).lines() {
+        println!("  {line}");
+    }
+    println!();
 }
 
 /// The enforcer, with one rule.
@@ -138,17 +194,19 @@ struct Enforcer {
 }
 
 impl Enforcer {
-    fn start(folder: &Path) -> Self {
+    fn start(folder: &Path, redis: &Redis) -> Self {
         let ours = std::env::current_exe().expect("a running program has a file");
         let notices = folder.join("notices");
         let rules = format!(
             "version: 1
 notify:
   owner: {{exec: ['{}', notice, '{}']}}
+leases: {{redis: '{}'}}
 rules:
 {RULE}",
             ours.display(),
             notices.display(),
+            redis.address(),
         );
         std::fs::write(folder.join("rules.yaml"), rules).expect("rules can be written");
         println!(
@@ -200,6 +258,17 @@ rules:
         }
     }
 
+    /// The line of one of the agent's own deeds.
+    fn print_audit_of(&self, step: &str) {
+        let line = until("the agent's deed", || {
+            let log = std::fs::read_to_string(self.folder.join("audit.jsonl")).ok()?;
+            let mut lines =
+                log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+            lines.find(|line| line["step"] == step)
+        });
+        println!("  {line}");
+    }
+
     fn print_numbers(&self) {
         let log = std::fs::read_to_string(self.folder.join("enforcer.log")).unwrap_or_default();
         let address = log.lines().find_map(|line| line.split("address=").nth(1)?.trim().parse().ok());
@@ -237,14 +306,9 @@ fn start(command: &mut Command, stream: &Path) -> Exporter {
 }
 
 /// The figures that a dashboard would show.
-fn print_numbers(exporter: &Exporter) {
+fn print_numbers(exporter: &Exporter, wanted: &[&str]) {
     println!("What Prometheus sees of that:\n");
     let answer = http::get(exporter.address(), "/metrics", &[]).expect("the exporter answers");
-    let wanted = [
-        "bailiff_user_gpu_memory_bytes{",
-        "bailiff_held_gpu_seconds_total{",
-        "bailiff_idle_gpu_seconds_total{",
-    ];
     for line in answer.text().lines().filter(|line| wanted.iter().any(|name| line.starts_with(name))) {
         println!("  {line}");
     }

@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bailiff_snapshot::{ProcessKey, wire};
+use bailiff_snapshot::{Claim, ProcessKey, wire};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -306,6 +306,7 @@ impl Machine {
             processes: self.holders.iter().map(process).collect(),
             openers: None,
             relatives: None,
+            leases: None,
         };
         View::between(None, snapshot)
     }
@@ -327,6 +328,8 @@ fn process(listed: &Listed) -> wire::Process {
         exe: None,
         groups: None,
         role: None,
+        claim: Claim::Unread,
+        ancestors: None,
     };
     wire::Process {
         pid: listed.key.pid,
@@ -383,6 +386,7 @@ fn deed(subject: Subject, action: Action) -> Deed {
         evidence: Evidence { seq: 1, streak: 3, needed: 3, leaves: Vec::new() },
         policy: "0123".into(),
         limits: Limits { root: Root::Protected, max_processes: 1000, spared: BTreeSet::new(), protect: None },
+        leases: None,
         until: None,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use bailiff_snapshot::{Place, Why, wire};
+use bailiff_snapshot::{Claim, Place, Why, wire};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error, StrDeserializer};
@@ -89,6 +89,7 @@ impl<'a> Rebuild<'a> {
             gpus,
             processes,
             openers: None,
+            leases: None,
             relatives: match self.children {
                 Children::Unknown => None,
                 Children::Idle => Some(Vec::new()),
@@ -171,6 +172,8 @@ impl<'a> Rebuild<'a> {
                 exe: None,
                 groups: None,
                 role: None,
+                claim: Claim::Unread,
+                ancestors: None,
                 place: place.into(),
             }
         });

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bailiff_snapshot::{Place, Why, wire};
+use bailiff_snapshot::{Claim, Place, Why, wire};
 
 use super::series::Play;
 use super::written;
@@ -114,6 +114,8 @@ impl Who {
             exe: process.exe.clone(),
             groups: process.groups.clone(),
             role: process.role.clone(),
+            claim: Claim::Unread,
+            ancestors: None,
         };
         Self { facts }
     }
@@ -213,6 +215,7 @@ impl Playing<'_> {
             processes,
             openers: None,
             relatives: stage.up("proc", sample).then_some(relatives),
+            leases: None,
         }
     }
 

@@ -1,0 +1,167 @@
+//! `bailiff gpuget`, and the program where it is called `GPU.py`: GPUGET's flags, texts and exit codes, over leases that
+//! are neither lost nor doubled.
+
+mod arguments;
+mod flags;
+mod get;
+mod look;
+mod place;
+mod pool;
+mod purge;
+mod python;
+mod signals;
+mod usage;
+mod visible;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use bailiff_lease::holder::Here;
+use bailiff_lease::{Pool, Trouble};
+
+use crate::lease::LEASE;
+use arguments::{Arguments, Asked, parse};
+use place::{Environment, Place};
+
+/// What it is called in its own words, unless it is called by another name.
+const NAME: &str = "GPU.py";
+
+/// Why a command ends otherwise than done.
+#[derive(Debug)]
+enum Failure {
+    /// The flags make no sense.
+    Usage(String),
+    /// There is no Redis to be used.
+    NoRedis(Trouble),
+    /// Told as the original tells it.
+    Refused(String),
+    /// Nobody reads what we print.
+    Unread,
+    /// The original would print a traceback.
+    Other(String),
+}
+
+impl From<Trouble> for Failure {
+    fn from(trouble: Trouble) -> Self {
+        Self::Other(trouble.to_string())
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Self::Unread,
+            _ => Self::Other(bailiff_lifecycle::exit::plain(&error)),
+        }
+    }
+}
+
+/// Whether a program that is called by this name is GPU.py.
+pub(crate) fn is_called(name: &std::ffi::OsStr) -> bool {
+    name.as_encoded_bytes().ends_with(NAME.as_bytes())
+}
+
+/// Does what the flags say.
+pub(crate) fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let words: Vec<String> = words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let outcome = match parse(&words) {
+        Ok(Asked::Help) => say(usage::help(NAME).trim_end()),
+        Ok(Asked::Action(arguments)) => act(&arguments),
+        Err(why) => Err(Failure::Usage(why)),
+    };
+    match outcome {
+        // A reader that has gone (`--log | head`) is no reason to fail.
+        Ok(()) | Err(Failure::Unread) => ExitCode::SUCCESS,
+        Err(Failure::Usage(why)) => {
+            let _ = writeln!(std::io::stderr(), "{}{NAME}: error: {why}", usage::usage(NAME));
+            ExitCode::from(2)
+        }
+        Err(Failure::NoRedis(trouble)) => {
+            warn(&trouble.to_string());
+            // The code tells it too.
+            let _ = say("Can not connect to Redis server, try to start server first.");
+            ExitCode::from(255)
+        }
+        Err(Failure::Refused(text)) => {
+            let _ = say(&text);
+            ExitCode::from(255)
+        }
+        Err(Failure::Other(why)) => {
+            warn(&why);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is done where several are asked for: the first of these, as in the original.
+const ORDER: [&str; 13] = [
+    "--managed-gpu-count",
+    "--redis-manage-all",
+    "--redis-manage",
+    "--redis-manage-count",
+    "--get",
+    "--release",
+    "--log",
+    "--idle",
+    "--managed",
+    "--info",
+    "--redis-delete",
+    "--redis-purge",
+    "--active",
+];
+
+fn act(arguments: &Arguments) -> Result<(), Failure> {
+    let environment = Environment::read();
+    if arguments.has("--gpu-count") {
+        return say(&pool::gpus(&environment).map_err(Failure::Other)?.len().to_string());
+    }
+    let place = Place::of(arguments, &environment);
+    let mut pool = open(&place)?;
+    // As if it were absent: what Python takes for false.
+    let empty = |name: &str| match name {
+        "--redis-manage" => arguments.value(name) == Some(""),
+        "--redis-manage-count" => arguments.value(name) == Some("0"),
+        _ => false,
+    };
+    match ORDER.into_iter().find(|name| arguments.has(name) && !empty(name)) {
+        Some("--redis-manage-all" | "--redis-manage" | "--redis-manage-count") => {
+            pool::manage(&mut pool, arguments, &environment)
+        }
+        Some("--get") => get::get(&place, pool),
+        Some("--release") => pool::release(&mut pool, arguments.value("--release").unwrap_or_default()),
+        Some("--redis-delete") => pool::delete(&mut pool, &environment),
+        Some("--redis-purge") => purge::purge(&mut pool, &place, &environment),
+        Some(name) => look::look(&mut pool, name, &environment),
+        None => Ok(()),
+    }
+}
+
+/// Connects, and does what every command of ours does first: frees what the dead of this host held.
+fn open(place: &Place) -> Result<Pool, Failure> {
+    let pool = place.open().and_then(|mut pool| pool.ping().map(|()| pool));
+    let mut pool = pool.map_err(|trouble| match trouble {
+        Trouble::Unreachable { .. } | Trouble::Denied(_) | Trouble::NotNow(_) => Failure::NoRedis(trouble),
+        trouble => trouble.into(),
+    })?;
+    // Whoever may only read may look nevertheless.
+    let _ = pool.reap_here(&Here::look(), LEASE);
+    Ok(pool)
+}
+
+/// For whom a GPU is taken: the shell or program that runs us; 0 where that is outside of this PID namespace.
+fn parent() -> u32 {
+    let parent = rustix::process::getppid();
+    parent.and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok()).unwrap_or_default()
+}
+
+/// On standard output. A reader that has gone is told to the caller.
+fn say(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    Ok(writeln!(out, "{text}").and_then(|()| out.flush())?)
+}
+
+/// On standard error.
+fn warn(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{NAME}: {text}");
+}

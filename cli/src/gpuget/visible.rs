@@ -1,0 +1,87 @@
+//! Which GPUs `CUDA_VISIBLE_DEVICES` leaves, in its order, as the driver reads it.
+
+/// The UUIDs of what is visible, by the number that CUDA gives it.
+///
+/// # Errors
+/// Where that cannot be told.
+pub(super) fn visible(
+    uuids: &[Option<String>],
+    variable: Option<&str>,
+) -> Result<Vec<Option<String>>, String> {
+    let Some(variable) = variable else { return Ok(uuids.to_vec()) };
+    if variable.starts_with("MIG-") {
+        return Err("CUDA_VISIBLE_DEVICES names a MIG instance, and those are not counted here".to_owned());
+    }
+    let by_name = variable.starts_with("GPU-");
+    let mut seen: Vec<usize> = Vec::new();
+    for entry in variable.split(',') {
+        let entry = entry.trim();
+        let index = if by_name { named(uuids, entry)? } else { numbered(entry) };
+        // What stands behind the first that makes no sense is not visible.
+        let Some(index) = index.filter(|index| *index < uuids.len()) else { break };
+        // One that stands there twice hides all.
+        if seen.contains(&index) {
+            return Ok(Vec::new());
+        }
+        seen.push(index);
+    }
+    Ok(seen.into_iter().map(|index| uuids[index].clone()).collect())
+}
+
+/// The number with which a text begins, as `strtoul` has it.
+fn numbered(entry: &str) -> Option<usize> {
+    let digits = entry.strip_prefix('+').unwrap_or(entry);
+    let end = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());
+    digits[..end].parse().ok()
+}
+
+/// A UUID, or the beginning of one that fits no other.
+fn named(uuids: &[Option<String>], entry: &str) -> Result<Option<usize>, String> {
+    if !entry.starts_with("GPU-") {
+        return Ok(None);
+    }
+    if uuids.iter().any(Option::is_none) {
+        return Err(
+            "CUDA_VISIBLE_DEVICES names GPUs by UUID, and the driver does not tell all of those".to_owned()
+        );
+    }
+    let mut fitting =
+        (0..uuids.len()).filter(|index| uuids[*index].as_ref().is_some_and(|uuid| uuid.starts_with(entry)));
+    Ok(fitting.next().filter(|_| fitting.next().is_none()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_the_driver_reads_it() {
+        let names = ["GPU-aa", "GPU-ab", "GPU-b"];
+        let uuids: Vec<Option<String>> = names.iter().map(|name| Some((*name).to_owned())).collect();
+        for (variable, expected) in [
+            (None, vec![0, 1, 2]),
+            (Some(""), vec![]),
+            (Some("1"), vec![1]),
+            (Some("2,0"), vec![2, 0]),
+            (Some(" 2 , +0 "), vec![2, 0]),
+            (Some("0,7,1"), vec![0]),
+            (Some("0,-1,1"), vec![0]),
+            (Some("-1"), vec![]),
+            (Some("0,x,1"), vec![0]),
+            (Some("1gpu2,2"), vec![1, 2]),
+            (Some("0,0"), vec![]),
+            (Some("NoDevFiles"), vec![]),
+            (Some("GPU-b,GPU-aa"), vec![2, 0]),
+            (Some("GPU-ab,GPU-a"), vec![1]),
+            (Some("GPU-c,GPU-b"), vec![]),
+            (Some("GPU-b,0"), vec![2]),
+            (Some("0,GPU-b"), vec![0]),
+        ] {
+            let expected: Vec<Option<String>> =
+                expected.into_iter().map(|index| uuids[index].clone()).collect();
+            assert_eq!(visible(&uuids, variable), Ok(expected), "{variable:?}");
+        }
+        assert!(visible(&uuids, Some("MIG-1")).is_err());
+        assert!(visible(&[None], Some("GPU-aa")).is_err(), "unknown is not absent");
+    }
+}

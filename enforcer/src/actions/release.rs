@@ -1,0 +1,80 @@
+//! A lease that is taken from its holder: just the one that was judged, by its name and token. Nobody is signalled; GPUs of
+//! it that somebody is still on are withheld until he has left.
+
+use bailiff_lease::audit::Lease;
+use bailiff_lease::{End, Ended, Pool, Trouble};
+
+use super::ending::Ending;
+use super::worker::Work;
+use crate::agent;
+use crate::guard::Refusal;
+use crate::policy::Kind;
+use crate::verdict::Outcome;
+
+pub(super) fn release(work: &Work<'_>) -> Result<Ending, Refusal> {
+    let subject = &work.deed.subject;
+    let name = subject.id.0.strip_prefix("lease:").and_then(|name| name.rsplit_once('#'));
+    let named = name.and_then(|(lease, token)| Some((lease, token.parse::<u64>().ok()?)));
+    let (Kind::Lease, Some((lease, token))) = (subject.kind, named) else {
+        return Err(Refusal::refused("it is no lease"));
+    };
+    let Some(leases) = &work.deed.leases else {
+        return Err(Refusal::refused("the policy does not say where leases are (`leases`)"));
+    };
+    let refused = |trouble: Trouble| Refusal::refused(trouble.to_string());
+    let mut pool = agent::open(leases).map_err(refused)?;
+    let audit = pool.audit().map_err(refused)?;
+    let Some(held) = audit.leases.iter().find(|held| held.lease == lease && held.state == "held") else {
+        return Err(Refusal { outcome: Outcome::Gone, why: "it had ended".to_owned() });
+    };
+    if token_of(held) != Some(token) {
+        let why = "it has another token by now".to_owned();
+        return Err(Refusal { outcome: Outcome::IdentityChanged, why });
+    }
+    let view = work.inbox.view();
+    let busy = view.map(|view| agent::busy(&view, &audit, held)).unwrap_or_default();
+    Ok(work.carry_out(|_| {
+        let ended = pool.end(lease, End::Revoked { token, pid: std::process::id() }, &busy);
+        verify(ended, (&mut pool, lease, token), &busy)
+    }))
+}
+
+fn token_of(lease: &Lease) -> Option<u64> {
+    lease.get("tok")?.parse().ok()
+}
+
+/// What came of it, by another look at the pool: nothing of the lease is left there.
+fn verify(
+    ended: Result<Ended, Trouble>,
+    (pool, lease, token): (&mut Pool, &str, u64),
+    busy: &[String],
+) -> Ending {
+    match ended {
+        Ok(Ended::Lost) => Ending::new(Outcome::IdentityChanged, "it has another token by now"),
+        Ok(Ended::Already(how)) if how != "revoked" => {
+            Ending::new(Outcome::Gone, format!("it had ended: {how}"))
+        }
+        Ok(Ended::Kept) => Ending::new(Outcome::Failed, "Redis did not end it"),
+        Ok(Ended::Done | Ended::Already(_)) | Err(_) => {
+            let left = pool.audit().map(|audit| {
+                let holds = |held: &Lease| {
+                    held.lease == lease && held.state == "held" && token_of(held) == Some(token)
+                };
+                audit.leases.iter().any(holds)
+            });
+            match (left, ended) {
+                (Ok(false), _) if busy.is_empty() => Ending::new(Outcome::Released, ""),
+                (Ok(false), _) => {
+                    let ids = busy.join(", ");
+                    Ending::new(
+                        Outcome::Released,
+                        format!("somebody is still on {ids}: withheld until he has left"),
+                    )
+                }
+                (Ok(true), Err(trouble)) => Ending::new(Outcome::Failed, trouble.to_string()),
+                (Ok(true), Ok(_)) => Ending::new(Outcome::Failed, "the pool has it still"),
+                (Err(trouble), _) => Ending::new(Outcome::Undetermined, trouble.to_string()),
+            }
+        }
+    }
+}

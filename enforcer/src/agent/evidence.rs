@@ -1,0 +1,178 @@
+//! Who is on the GPUs of a pool, by one snapshot. Pure but for one question: whether a process that was seen then still
+//! lives.
+
+use bailiff_lease::audit;
+use bailiff_lease::holder::lives;
+use bailiff_snapshot::lease::Names;
+use bailiff_snapshot::{PoolGpu, ProcessKey, wire};
+
+use crate::guard;
+use crate::view::leases::tells;
+use crate::view::{Health, View, key};
+
+/// Who is on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum On {
+    /// Somebody, or somebody who has no name here.
+    Somebody,
+    /// Nobody but those who serve everybody.
+    Nobody,
+    /// That was not told.
+    Unknown,
+}
+
+/// What one snapshot tells.
+pub(super) struct Evidence<'a> {
+    pub(super) view: &'a View,
+    pub(super) lives: &'a dyn Fn(ProcessKey) -> bool,
+}
+
+/// GPUs of a lease that somebody is seen on.
+pub(crate) fn busy(view: &View, audit: &audit::Audit, lease: &audit::Lease) -> Vec<String> {
+    Evidence { view, lives: &lives }.busy(audit, lease)
+}
+
+impl Evidence<'_> {
+    /// GPUs of a lease that somebody is seen on.
+    pub(super) fn busy(&self, audit: &audit::Audit, lease: &audit::Lease) -> Vec<String> {
+        let gpus = audit.gpus.iter().filter(|gpu| lease.gpus().any(|id| id == gpu.id));
+        gpus.filter(|gpu| self.on(gpu) == On::Somebody).map(|gpu| gpu.id.clone()).collect()
+    }
+
+    /// Who is on a GPU of the pool.
+    pub(super) fn on(&self, gpu: &audit::Gpu) -> On {
+        if self.view.source("nvml") == Health::Ill {
+            return On::Unknown;
+        }
+        let all: Vec<&wire::Gpu> = self.of(gpu).collect();
+        if all.iter().any(|gpu| self.somebody(gpu)) {
+            return On::Somebody;
+        }
+        if !all.is_empty() && all.iter().all(|gpu| tells(gpu)) { On::Nobody } else { On::Unknown }
+    }
+
+    /// This node has the GPU, by a name that no other node's GPU has.
+    pub(super) fn is_ours(&self, gpu: &audit::Gpu) -> bool {
+        gpu.uuid.is_some() && self.of(gpu).next().is_some()
+    }
+
+    /// The GPU and its instances. A pool that knows numbers alone may mean those of CUDA, which are the driver's only
+    /// where all GPUs are alike.
+    fn of(&self, gpu: &audit::Gpu) -> impl Iterator<Item = &wire::Gpu> {
+        let pool = PoolGpu { id: gpu.id.clone(), uuid: gpu.uuid.clone(), ..PoolGpu::default() };
+        let gpus = &self.view.snapshot.gpus;
+        let alike = gpus.iter().filter(|gpu| gpu.parent_uuid.is_none()).map(|gpu| &gpu.name);
+        let alike = alike.clone().zip(alike.skip(1)).all(|(one, next)| one.is_some() && one == next);
+        let known = pool.uuid.is_some() || alike;
+        gpus.iter().filter(move |gpu| known && pool.is(Names::from(*gpu)))
+    }
+
+    fn somebody(&self, gpu: &wire::Gpu) -> bool {
+        let named = gpu.holders.len() as u64;
+        gpu.listed.is_some_and(|listed| listed > named)
+            || gpu.holders.iter().any(|holder| self.counts(holder))
+    }
+
+    /// Not one who serves everybody, nor one who has ended since.
+    fn counts(&self, holder: &wire::Holder) -> bool {
+        let processes = &self.view.snapshot.processes;
+        let Some(process) = processes.iter().find(|process| process.pid == holder.pid) else { return true };
+        if key(process).is_some_and(|key| !(self.lives)(key)) {
+            return false;
+        }
+        let Some(facts) = &process.facts else { return true };
+        let contained = facts.place.container.is_some() || facts.place.pod_uid.is_some();
+        let draws = holder.kinds == "G" && guard::named(&facts.comm, contained).is_some();
+        facts.role.is_none() && !draws
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn view(gpus: &Value, processes: &Value) -> View {
+        let snapshot = json!({
+            "version": 1, "seq": 1, "wall_ms": 0, "boot_ms": 0, "interval_ms": 5000, "pid_namespace": "host",
+            "sources": {"nvml": {"up": true}, "proc": {"up": true}}, "gpus": gpus, "processes": processes,
+        });
+        View::between(None, serde_json::from_value(snapshot).expect("a snapshot"))
+    }
+
+    fn gpu(index: &str, listed: Option<u64>, holders: &[(u32, &str)]) -> Value {
+        let holders: Vec<Value> =
+            holders.iter().map(|(pid, kinds)| json!({"pid": pid, "kinds": kinds, "idle_ms": 0})).collect();
+        json!({
+            "index": index, "uuid": format!("GPU-{index}"), "name": "H100", "mig": false, "listed": listed,
+            "holders": holders,
+        })
+    }
+
+    fn process(pid: u32, comm: &str, role: Option<&str>) -> Value {
+        json!({"pid": pid, "start_ticks": 7, "state": "sleeping", "facts": {
+            "comm": comm, "ppid": 1, "uid": 1000, "cpu_seconds": 0.0, "role": role, "place": {"cgroup": "/a"},
+        }})
+    }
+
+    fn pool(id: &str, uuid: Option<&str>) -> audit::Gpu {
+        serde_json::from_value(json!({"id": id, "uuid": uuid, "idle": 0, "pot": 0, "bar": 0})).expect("a GPU")
+    }
+
+    fn on(gpus: &Value, processes: &Value, of: &audit::Gpu) -> On {
+        Evidence { view: &view(gpus, processes), lives: &|process| process.pid != 99 }.on(of)
+    }
+
+    #[test]
+    fn who_counts() {
+        let of = pool("0", Some("GPU-0"));
+        let gone = json!({"pid": 5, "first_seq": 1, "state": "gone"});
+        let cases = [
+            (gpu("0", Some(0), &[]), json!([]), On::Nobody),
+            (gpu("0", None, &[]), json!([]), On::Unknown),
+            (gpu("0", Some(1), &[]), json!([]), On::Somebody),
+            (gpu("0", Some(1), &[(5, "C")]), json!([process(5, "python3", None)]), On::Somebody),
+            (gpu("0", Some(1), &[(5, "C")]), json!([]), On::Somebody),
+            (gpu("0", Some(1), &[(5, "C")]), json!([gone]), On::Somebody),
+            (gpu("0", Some(1), &[(99, "C")]), json!([process(99, "python3", None)]), On::Nobody),
+            (gpu("0", Some(1), &[(5, "G")]), json!([process(5, "Xorg", None)]), On::Nobody),
+            (gpu("0", Some(1), &[(5, "C")]), json!([process(5, "Xorg", None)]), On::Somebody),
+            (gpu("0", Some(1), &[(5, "G")]), json!([process(5, "render", None)]), On::Somebody),
+            (
+                gpu("0", Some(1), &[(5, "C")]),
+                json!([process(5, "nvidia-cuda-mps", Some("mps_server"))]),
+                On::Nobody,
+            ),
+            (gpu("1", Some(0), &[]), json!([]), On::Unknown),
+        ];
+        for (gpu, processes, expected) in cases {
+            assert_eq!(on(&json!([gpu]), &processes, &of), expected, "{gpu} {processes}");
+        }
+    }
+
+    #[test]
+    fn a_number_means_a_gpu_where_all_are_alike() {
+        let (of, none) = (pool("0", None), json!([]));
+        let mut gpus = json!([gpu("0", Some(0), &[]), gpu("1", Some(0), &[])]);
+        assert_eq!(on(&gpus, &none, &of), On::Nobody);
+        gpus[1]["name"] = json!("A30");
+        assert_eq!(on(&gpus, &none, &of), On::Unknown);
+        assert_eq!(on(&gpus, &none, &pool("0", Some("GPU-0"))), On::Nobody);
+    }
+
+    #[test]
+    fn of_a_gpu_in_parts_all_parts_count() {
+        let mut whole = gpu("0", None, &[]);
+        whole["mig"] = json!(true);
+        let part = |listed, holders: &[(u32, &str)]| {
+            let mut part = gpu("0:1", listed, holders);
+            part["parent_uuid"] = json!("GPU-0");
+            part
+        };
+        let (of, somebody) = (pool("0", Some("GPU-0")), json!([process(5, "python3", None)]));
+        assert_eq!(on(&json!([whole, part(Some(0), &[])]), &json!([]), &of), On::Nobody);
+        assert_eq!(on(&json!([whole, part(Some(1), &[(5, "C")])]), &somebody, &of), On::Somebody);
+        assert_eq!(on(&json!([whole, part(None, &[])]), &json!([]), &of), On::Unknown);
+    }
+}

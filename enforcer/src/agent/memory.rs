@@ -1,0 +1,177 @@
+//! What the agent remembers from one look to the next: for how long a GPU has been quiet or nowhere, and since when it is
+//! withheld. Time that was not observed counts for nothing.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bailiff_lease::audit::{Audit, Gpu};
+use bailiff_lease::legacy::Use;
+
+use super::evidence::On;
+
+/// After a longer silence of Redis a GPU may have been anywhere meanwhile.
+const LONGEST_GAP: Duration = Duration::from_secs(5);
+/// So many beats may lie between two snapshots, that one may be late.
+const LONGEST_BEATS: u32 = 3;
+
+/// What is remembered. Times are since boot.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// Of each GPU: since which snapshot nobody was seen on it.
+    quiet: HashMap<String, Duration>,
+    /// The last snapshot.
+    seen: Option<Duration>,
+    /// Of each GPU: since which look at the pool it is in no place.
+    nowhere: HashMap<String, Duration>,
+    /// The last look at the pool.
+    looked: Option<Duration>,
+    /// Of each GPU: why it is withheld, and when that was first seen.
+    withheld: HashMap<String, (String, Duration)>,
+}
+
+impl Memory {
+    /// A snapshot of this moment, and who is on each GPU of the pool.
+    pub(super) fn see(&mut self, (at, beat): (Duration, Duration), gpus: impl Iterator<Item = (String, On)>) {
+        if self.seen.is_some_and(|seen| at <= seen) {
+            return;
+        }
+        if self.seen.is_none_or(|seen| at.saturating_sub(seen) > beat * LONGEST_BEATS) {
+            self.quiet.clear();
+        }
+        self.seen = Some(at);
+        let before = std::mem::take(&mut self.quiet);
+        for (id, on) in gpus {
+            if on == On::Nobody {
+                let since = before.get(&id).copied().unwrap_or(at);
+                self.quiet.insert(id, since);
+            }
+        }
+    }
+
+    /// A look at the pool at this moment.
+    pub(super) fn look(&mut self, at: Duration, audit: &Audit) {
+        if self.looked.is_none_or(|looked| at.saturating_sub(looked) > LONGEST_GAP) {
+            self.nowhere.clear();
+        }
+        self.looked = Some(at);
+        let (nowhere, withheld) = (std::mem::take(&mut self.nowhere), std::mem::take(&mut self.withheld));
+        for gpu in &audit.gpus {
+            if is_nowhere(gpu) {
+                self.nowhere.insert(gpu.id.clone(), nowhere.get(&gpu.id).copied().unwrap_or(at));
+            }
+            if let Some(why) = &gpu.quarantine {
+                let known = withheld.get(&gpu.id).filter(|(known, _)| known == why);
+                let since = known.map_or(at, |(_, since)| *since);
+                self.withheld.insert(gpu.id.clone(), (why.clone(), since));
+            }
+        }
+    }
+
+    /// Who is on a GPU, and for how long nobody was.
+    pub(super) fn usage(&self, gpu: &str, on: On) -> Use {
+        match (on, self.quiet.get(gpu), self.seen) {
+            (On::Somebody, _, _) => Use::Busy,
+            (On::Nobody, Some(since), Some(seen)) => Use::Quiet(seen.saturating_sub(*since)),
+            (On::Nobody | On::Unknown, _, _) => Use::Unknown,
+        }
+    }
+
+    /// For how long a GPU has been in no place.
+    pub(super) fn nowhere(&self, gpu: &str) -> Option<Duration> {
+        Some(self.looked?.saturating_sub(*self.nowhere.get(gpu)?))
+    }
+
+    /// A snapshot was taken after it was known that the GPU is withheld.
+    pub(super) fn seen_since_withheld(&self, gpu: &str) -> bool {
+        let since = self.withheld.get(gpu).map(|(_, since)| *since);
+        since.zip(self.seen).is_some_and(|(since, seen)| seen > since)
+    }
+}
+
+/// It is managed, and neither in a list, nor withheld, nor anybody's.
+pub(super) fn is_nowhere(gpu: &Gpu) -> bool {
+    gpu.idle + gpu.pot + gpu.bar == 0
+        && gpu.owner.is_none()
+        && gpu.quarantine.is_none()
+        && gpu.record.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const BEAT: Duration = Duration::from_secs(5);
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn see(memory: &mut Memory, seconds: u64, on: On) -> Use {
+        memory.see((at(seconds), BEAT), std::iter::once(("0".to_owned(), on)));
+        memory.usage("0", on)
+    }
+
+    fn pool(gpu: &Value) -> Audit {
+        let all = json!({"now": 0, "barrier": null, "gpus": [gpu], "leases": [], "queue": []});
+        serde_json::from_value(all).expect("an audit")
+    }
+
+    #[test]
+    fn only_what_was_observed_is_quiet() {
+        let mut memory = Memory::default();
+        assert_eq!(memory.usage("0", On::Nobody), Use::Unknown, "nothing was seen yet");
+        assert_eq!(see(&mut memory, 5, On::Nobody), Use::Quiet(at(0)));
+        assert_eq!(see(&mut memory, 10, On::Nobody), Use::Quiet(at(5)));
+        assert_eq!(see(&mut memory, 10, On::Nobody), Use::Quiet(at(5)), "the same snapshot again");
+        assert_eq!(see(&mut memory, 24, On::Nobody), Use::Quiet(at(19)), "one that is late");
+        assert_eq!(see(&mut memory, 40, On::Nobody), Use::Quiet(at(0)), "nobody looked");
+        assert_eq!(see(&mut memory, 45, On::Unknown), Use::Unknown);
+        assert_eq!(see(&mut memory, 50, On::Nobody), Use::Quiet(at(0)), "it was not told in between");
+        assert_eq!(see(&mut memory, 55, On::Somebody), Use::Busy);
+        assert_eq!(see(&mut memory, 60, On::Nobody), Use::Quiet(at(0)));
+        assert_eq!(memory.usage("1", On::Nobody), Use::Unknown, "of another nothing is known");
+    }
+
+    #[test]
+    fn a_place_ends_being_nowhere_and_so_does_a_silence() {
+        let nowhere = pool(&json!({"id": "0", "idle": 0, "pot": 0, "bar": 0}));
+        let places = [
+            json!({"id": "0", "idle": 1, "pot": 0, "bar": 0}),
+            json!({"id": "0", "idle": 0, "pot": 1, "bar": 0}),
+            json!({"id": "0", "idle": 0, "pot": 0, "bar": 1}),
+            json!({"id": "0", "idle": 0, "pot": 0, "bar": 0, "owner": "a"}),
+            json!({"id": "0", "idle": 0, "pot": 0, "bar": 0, "quarantine": "busy:1"}),
+            json!({"id": "0", "idle": 0, "pot": 0, "bar": 0, "record": {"pid": "1", "time": ""}}),
+        ];
+        for place in places {
+            let mut memory = Memory::default();
+            memory.look(at(1), &nowhere);
+            memory.look(at(4), &nowhere);
+            assert_eq!(memory.nowhere("0"), Some(at(3)));
+            memory.look(at(5), &pool(&place));
+            assert_eq!(memory.nowhere("0"), None, "{place}");
+            memory.look(at(6), &nowhere);
+            assert_eq!(memory.nowhere("0"), Some(at(0)));
+        }
+        let mut memory = Memory::default();
+        memory.look(at(1), &nowhere);
+        memory.look(at(7), &nowhere);
+        assert_eq!(memory.nowhere("0"), Some(at(0)), "nobody looked for six seconds");
+    }
+
+    #[test]
+    fn what_was_seen_before_it_was_withheld_clears_nothing() {
+        let withheld =
+            |why: &str| pool(&json!({"id": "0", "idle": 0, "pot": 0, "bar": 0, "quarantine": why}));
+        let mut memory = Memory::default();
+        memory.look(at(7), &withheld("busy:1"));
+        see(&mut memory, 5, On::Nobody);
+        assert!(!memory.seen_since_withheld("0"));
+        see(&mut memory, 10, On::Nobody);
+        assert!(memory.seen_since_withheld("0"));
+        memory.look(at(11), &withheld("busy:2"));
+        assert!(!memory.seen_since_withheld("0"), "it was withheld anew");
+    }
+}

@@ -1,0 +1,83 @@
+//! A thread that is told of each record of GPU.py's as it is written, and looks at its writer while he is there.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bailiff_lease::holder::Here;
+use bailiff_lease::legacy::{Changes, Found, Witness};
+use bailiff_lease::{Pool, Trouble};
+
+use super::desk::{Orders, Shared};
+use super::round;
+
+/// Orders are looked at so often.
+const BEAT: Duration = Duration::from_millis(500);
+/// Between two tries to be told.
+const AGAIN: Duration = Duration::from_secs(2);
+/// A connection over which nothing came for so long may be dead, and is made anew.
+const SILENCE: u32 = 120;
+
+/// Runs until told to end.
+pub(super) fn run(shared: &Shared) {
+    let here = Here::look();
+    let mut told: Option<Trouble> = None;
+    while !shared.stopped() {
+        let orders = shared.orders();
+        let watched = match &orders.leases {
+            None => Ok(()),
+            Some(leases) => round::open(leases).and_then(|pool| watch(pool, (shared, &orders), &here)),
+        };
+        if let Err(trouble) = watched {
+            if told.as_ref() != Some(&trouble) {
+                tracing::debug!(%trouble, "nobody tells when records are written; they are looked at later");
+                told = Some(trouble);
+            }
+            shared.wait_for_orders(&orders, AGAIN);
+        } else if orders.leases.is_none() {
+            shared.wait_for_orders(&orders, Duration::from_secs(u64::from(u32::MAX)));
+        }
+    }
+}
+
+/// Watches as long as the orders are the same, and it is told something now and then.
+fn watch(mut pool: Pool, (shared, orders): (&Shared, &Orders), here: &Here) -> Result<(), Trouble> {
+    let mut changes = pool.changes()?;
+    let all: Vec<String> = pool.audit()?.gpus.into_iter().map(|gpu| gpu.id).collect();
+    let mut fresh = HashMap::new();
+    let mut silent = 0;
+    while silent < SILENCE && !shared.stopped() && shared.orders() == *orders {
+        match changes.next(BEAT, &all)? {
+            None => silent += 1,
+            Some(gpus) => {
+                silent = 0;
+                for gpu in gpus {
+                    look(&gpu, (&mut changes, &mut fresh), (shared, orders.acts), here)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn look(
+    gpu: &str,
+    (changes, fresh): (&mut Changes, &mut HashMap<String, Witness>),
+    (shared, keeps): (&Shared, bool),
+    here: &Here,
+) -> Result<(), Trouble> {
+    let Some(record) = changes.look(gpu)? else {
+        fresh.remove(gpu);
+        return Ok(());
+    };
+    let mut witness = Witness::look(here, &record, Found::Written);
+    // A record is written in two parts, and whoever is named may end between them.
+    if let Some(earlier) = fresh.get(gpu) {
+        witness.join(earlier);
+    }
+    fresh.insert(gpu.to_owned(), witness.clone());
+    if keeps {
+        changes.pool().keep(gpu, &witness)?;
+    }
+    shared.desk().witnesses.insert(gpu.to_owned(), witness);
+    Ok(())
+}

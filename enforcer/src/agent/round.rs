@@ -1,0 +1,372 @@
+//! A thread that looks at the pool again and again, and does what is to be done.
+
+#![expect(clippy::disallowed_methods, reason = "reads the file that has the address")]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bailiff_lease::audit::{Audit as Pooled, Gpu, Lease, Record};
+use bailiff_lease::holder::{Here, Life, lives};
+use bailiff_lease::legacy::{Case, Found, Judgement, Limits, Line, Witness, judge};
+use bailiff_lease::{Pool, START, Trouble};
+use bailiff_snapshot::ProcessKey;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::acts::{Act, Actor, owner};
+use super::desk::{Orders, Shared};
+use super::evidence::{Evidence, On};
+use super::memory::{Memory, is_nowhere};
+use super::standing::{Judged, News, Standing};
+use crate::actions::clock;
+use crate::actions::pidfd::Handle;
+use crate::audit::Audit;
+use crate::engine::STALE_BEATS;
+use crate::policy::{Leases, Server};
+
+/// The pool is looked at at least so often.
+const BEAT: Duration = Duration::from_secs(1);
+/// No answer of Redis takes longer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Others leave the dead to this agent for so long after its last word.
+const WORD: Duration = Duration::from_secs(5);
+/// A lease is renewed for so long on behalf of a holder who cannot say himself that he lives.
+const LEASE: Duration = Duration::from_mins(1);
+/// So many holders are waited for; the rest is looked at with every beat.
+const MOST_HANDLES: usize = 512;
+
+/// Runs until told to end.
+pub(super) fn run(shared: &Shared, log: &Audit, (news, host_namespace): (&UnboundedSender<News>, bool)) {
+    let mut rounds = Rounds {
+        shared,
+        log,
+        news,
+        here: Here::look(),
+        host_namespace,
+        memory: Memory::default(),
+        link: None,
+        said: None,
+        handles: Vec::new(),
+        living: HashMap::new(),
+        untold: HashMap::new(),
+    };
+    while !shared.stopped() {
+        rounds.once();
+        shared.wait(&rounds.handles, BEAT);
+    }
+    rounds.leave();
+}
+
+/// A connection to the pool of a policy.
+pub(crate) fn open(leases: &Leases) -> Result<Pool, Trouble> {
+    let address = match &leases.redis {
+        Server::Url(url) => url.clone(),
+        Server::File(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| Trouble::Address(format!("{} ({error})", path.display())))?;
+            text.lines().next().unwrap_or_default().trim().to_owned()
+        }
+    };
+    Pool::open(&address, &leases.prefix, PATIENCE)
+}
+
+/// The thread.
+struct Rounds<'a> {
+    shared: &'a Shared,
+    log: &'a Audit,
+    news: &'a UnboundedSender<News>,
+    here: Here,
+    host_namespace: bool,
+    memory: Memory,
+    link: Option<(Arc<Leases>, Pool)>,
+    /// What was said last of how it stands.
+    said: Option<Standing>,
+    /// Those whose end ends a lease.
+    handles: Vec<Handle>,
+    /// Who was seen to live of each lease.
+    living: HashMap<String, ProcessKey>,
+    /// Records that nobody told of when they were written, by GPU.
+    untold: HashMap<String, Record>,
+}
+
+/// What one look at the pool goes by.
+struct Look<'a> {
+    audit: &'a Pooled,
+    evidence: Option<Evidence<'a>>,
+    leases: &'a Leases,
+    /// Everybody who takes leases of this pool does so on this host, as far as is known.
+    local: bool,
+}
+
+impl Rounds<'_> {
+    fn once(&mut self) {
+        let orders = self.shared.orders();
+        let Some(leases) = &orders.leases else {
+            self.leave();
+            self.say(None);
+            return;
+        };
+        if self.link.as_ref().is_some_and(|(known, _)| known != leases) {
+            self.leave();
+        }
+        let linked = match self.link.take() {
+            Some(link) => Ok(link),
+            None => open(leases).map(|pool| (Arc::clone(leases), pool)),
+        };
+        let outcome = linked.and_then(|(leases, mut pool)| {
+            let judged = self.look(&leases, &mut pool, &orders);
+            if judged.is_ok() {
+                self.link = Some((leases, pool));
+            }
+            judged
+        });
+        let standing = match outcome {
+            Ok(judged) => Standing { up: true, trouble: None, acts: orders.acts && leases.reap, judged },
+            Err(trouble) => {
+                self.handles.clear();
+                Standing { trouble: Some(trouble.to_string()), ..Standing::default() }
+            }
+        };
+        self.say(Some(standing));
+    }
+
+    fn say(&mut self, standing: Option<Standing>) {
+        if self.said != standing {
+            if let Some(trouble) = standing.as_ref().and_then(|standing| standing.trouble.as_ref()) {
+                tracing::warn!(trouble, "leases are not looked after");
+            }
+            drop(self.news.send(News::Standing(standing.clone())));
+            self.said = standing;
+        }
+    }
+
+    /// Leaves the dead to others.
+    fn leave(&mut self) {
+        if let Some((_, mut pool)) = self.link.take()
+            && self.said.as_ref().is_some_and(|said| said.acts)
+        {
+            // Where this is not heard, the word ends by itself.
+            drop(pool.stand_in(&self.here, Duration::ZERO));
+        }
+        self.memory = Memory::default();
+        self.handles.clear();
+        self.living.clear();
+        self.untold.clear();
+    }
+
+    fn look(&mut self, leases: &Leases, pool: &mut Pool, orders: &Orders) -> Result<Vec<Judged>, Trouble> {
+        let acts = orders.acts && leases.reap;
+        if acts {
+            pool.stand_in(&self.here, WORD)?;
+        }
+        let audit = pool.audit()?;
+        let now = clock::since_boot();
+        self.memory.look(now, &audit);
+        let view = self.shared.desk().view.clone();
+        let fresh = view.as_deref().filter(|view| {
+            view.trusted() && now.saturating_sub(view.boot()) <= view.interval() * STALE_BEATS
+        });
+        let evidence = fresh.map(|view| Evidence { view, lives: &lives });
+        if let Some(evidence) = &evidence {
+            let on = audit.gpus.iter().map(|gpu| (gpu.id.clone(), evidence.on(gpu)));
+            self.memory.see((evidence.view.boot(), evidence.view.interval()), on);
+        }
+        let look = Look { audit: &audit, evidence, leases, local: self.is_local(pool, &audit) };
+        let mut actor = Actor { pool, log: self.log, policy: &orders.policy, news: self.news };
+        self.holders(&look, &mut actor, (acts, orders.acts))?;
+        if acts {
+            self.clear(&look, &mut actor)?;
+        }
+        self.records(&look, &mut actor, acts)
+    }
+
+    /// Nobody of another host is known, and the server is on this one.
+    fn is_local(&self, pool: &Pool, audit: &Pooled) -> bool {
+        let others = audit.leases.iter().filter_map(|lease| lease.get("host"));
+        let others = others.chain(audit.agents.iter().map(|agent| agent.host.as_str()));
+        pool.is_local() && others.into_iter().all(|host| host == self.here.host)
+    }
+
+    /// Looks who lives; frees what the dead held, and renews for those who cannot.
+    fn holders(
+        &mut self,
+        look: &Look<'_>,
+        actor: &mut Actor<'_>,
+        (frees, acts): (bool, bool),
+    ) -> Result<(), Trouble> {
+        let audit = look.audit;
+        let looked: Vec<(&Lease, Life, Option<ProcessKey>)> = audit
+            .leases
+            .iter()
+            .map(|lease| {
+                // To find somebody whom the dead started, everybody has to be looked at.
+                let known = self.living.get(&lease.lease).copied().filter(|known| lives(*known));
+                let (life, who) = match known {
+                    Some(known) => (Life::Alive, Some(known)),
+                    None => self.here.look_for(lease),
+                };
+                (lease, life, who)
+            })
+            .collect();
+        let living = looked.iter().filter_map(|(lease, _, who)| Some((lease.lease.clone(), (*who)?)));
+        self.living = living.collect();
+        self.handles = self.living.values().take(MOST_HANDLES).filter_map(|who| held(*who)).collect();
+        let late: Vec<&str> = audit.late().map(|lease| lease.lease.as_str()).collect();
+        for (lease, life, _) in &looked {
+            let late = late.contains(&lease.lease.as_str());
+            match life {
+                Life::Alive if late && acts => drop(actor.pool.touch(&lease.lease, LEASE, None)?),
+                Life::Elsewhere if late && frees && !audit.has_agent(lease) => {
+                    actor.end((Act::ReapLate, lease), &look.busy(lease), "it was not renewed in time")?;
+                }
+                Life::Timed if late && frees => {
+                    actor.end((Act::ReapLate, lease), &look.busy(lease), "its time is over")?;
+                }
+                _ => {}
+            }
+        }
+        let dead: Vec<&Lease> =
+            looked.iter().filter(|(_, life, _)| *life == Life::Dead).map(|(lease, _, _)| *lease).collect();
+        if dead.is_empty() || !frees {
+            return Ok(());
+        }
+        std::thread::park_timeout(START);
+        for lease in dead.into_iter().filter(|lease| self.here.life(lease) == Life::Dead) {
+            actor.end(
+                (Act::ReapDead, lease),
+                &look.busy(lease),
+                "its holder is dead, and all whom he started",
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Puts back what is quiet.
+    fn clear(&self, look: &Look<'_>, actor: &mut Actor<'_>) -> Result<(), Trouble> {
+        for gpu in &look.audit.gpus {
+            let busy = gpu.quarantine.as_deref().filter(|why| why.starts_with("busy:"));
+            if let Some(why) = busy
+                && look.on(gpu) == On::Nobody
+                && self.memory.seen_since_withheld(&gpu.id)
+            {
+                actor.clear(gpu, why)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges what clients of GPU.py have, and what is nowhere.
+    fn records(
+        &mut self,
+        look: &Look<'_>,
+        actor: &mut Actor<'_>,
+        acts: bool,
+    ) -> Result<Vec<Judged>, Trouble> {
+        let limits = Limits { idle: look.leases.legacy_idle_grace, nowhere: look.leases.lost_after };
+        let mut judged = Vec::new();
+        for gpu in &look.audit.gpus {
+            let Some(line) = self.line(look, gpu, (actor, acts))? else { continue };
+            let case = Case {
+                line,
+                usage: self.memory.usage(&gpu.id, look.on(gpu)),
+                single_host: look.is_here(gpu),
+                host_namespace: self.host_namespace,
+            };
+            let judgement = judge(&case, &limits);
+            judged.push(Judged::new(&gpu.id, judgement));
+            if acts {
+                act(judgement, (gpu, look.audit), actor)?;
+            }
+        }
+        Ok(judged)
+    }
+
+    /// Who is known of a GPU that a client of GPU.py has, or that is nowhere; none of any other.
+    fn line(
+        &mut self,
+        look: &Look<'_>,
+        gpu: &Gpu,
+        (actor, keeps): (&mut Actor<'_>, bool),
+    ) -> Result<Option<Line>, Trouble> {
+        if is_nowhere(gpu) {
+            return Ok(self.memory.nowhere(&gpu.id).map(Line::Nowhere));
+        }
+        let Some(record) = &gpu.record else { return Ok(None) };
+        let taken = match owner(look.audit, gpu) {
+            Some(lease) if lease.get("mode") == Some("compat") => Some(self.here.look_at_line(lease)),
+            None if record.lease.is_none() && gpu.owner.is_none() && gpu.idle + gpu.pot + gpu.bar == 0 => {
+                None
+            }
+            _ => return Ok(None),
+        };
+        let Some(witness) = self.witness(gpu, record, (actor, keeps))? else {
+            return Ok(Some(Line::Unknown));
+        };
+        Ok(Some(match (witness.lives(&self.here), taken) {
+            (Some(true), _) | (_, Some(Life::Alive)) => Line::Lives,
+            (Some(false), None | Some(Life::Dead)) => Line::Dead,
+            _ => Line::Unknown,
+        }))
+    }
+
+    /// What is known of whoever wrote a record. One that nobody told of when it was written is looked at now; not at
+    /// the first look, since it may be told of just then.
+    fn witness(
+        &mut self,
+        gpu: &Gpu,
+        record: &Record,
+        (actor, keeps): (&mut Actor<'_>, bool),
+    ) -> Result<Option<Witness>, Trouble> {
+        let told = self.shared.desk().witnesses.get(&gpu.id).cloned();
+        let told = told.filter(|told| told.pid == record.pid && told.time == record.time);
+        if let Some(witness) = told.or_else(|| Witness::of(record)) {
+            return Ok(Some(witness));
+        }
+        let known = self.untold.insert(gpu.id.clone(), record.clone());
+        if known.as_ref() != Some(record) {
+            return Ok(None);
+        }
+        let witness = Witness::look(&self.here, record, Found::Later);
+        if keeps {
+            actor.pool.keep(&gpu.id, &witness)?;
+        }
+        self.shared.desk().witnesses.insert(gpu.id.clone(), witness.clone());
+        Ok(Some(witness))
+    }
+}
+
+impl Look<'_> {
+    fn on(&self, gpu: &Gpu) -> On {
+        self.evidence.as_ref().map_or(On::Unknown, |evidence| evidence.on(gpu))
+    }
+
+    /// GPUs of a lease that somebody is seen on.
+    fn busy(&self, lease: &Lease) -> Vec<String> {
+        self.evidence.as_ref().map(|evidence| evidence.busy(self.audit, lease)).unwrap_or_default()
+    }
+
+    fn is_here(&self, gpu: &Gpu) -> bool {
+        let named = self.evidence.as_ref().is_some_and(|evidence| evidence.is_ours(gpu));
+        named || gpu.uuid.is_none() && self.local
+    }
+}
+
+fn act(judgement: Judgement, (gpu, audit): (&Gpu, &Pooled), actor: &mut Actor<'_>) -> Result<(), Trouble> {
+    match judgement {
+        Judgement::Keep(_) | Judgement::Suspect(_) => Ok(()),
+        Judgement::Lost => actor.resolve(Act::PutBackLost, gpu, "it was in no place and quiet for too long"),
+        Judgement::Orphaned => {
+            let why = "whoever took it is dead, all above him too, and nobody was on it for long enough";
+            match owner(audit, gpu) {
+                Some(lease) => actor.end((Act::FreeOrphaned, lease), &[], why),
+                None => actor.resolve(Act::FreeOrphaned, gpu, why),
+            }
+        }
+    }
+}
+
+/// Takes hold of a process; none where it has ended, or its pid is another's.
+fn held(process: ProcessKey) -> Option<Handle> {
+    let handle = Handle::open(process.pid).ok()??;
+    lives(process).then_some(handle)
+}

@@ -1,0 +1,34 @@
+//! What the agent of leases is told to do, and what it says.
+
+use super::Daemon;
+use crate::agent::{News, Orders};
+use crate::policy::Mode;
+use crate::verdict::Hold;
+use crate::web::tally::LeaseAct;
+
+/// What keeps it from acting. Others hold rules alone: who is dead is dead, whatever else is not known.
+const HOLDS: [Hold; 4] = [Hold::Paused, Hold::InvalidFile, Hold::Audit, Hold::Untrusted];
+
+impl Daemon {
+    /// Tells it where leases are and whether it may act, where that has changed.
+    pub(super) fn order_the_agent(&mut self) {
+        let holds = self.engine.holds();
+        let policy = self.engine.policy();
+        let orders = Orders {
+            leases: policy.leases.clone(),
+            policy: policy.sha256.as_str().into(),
+            acts: self.settings.most == Mode::Enforce && HOLDS.iter().all(|hold| !holds.contains(hold)),
+        };
+        if self.ordered != orders {
+            self.ordered = orders.clone();
+            self.agent.order(orders);
+        }
+    }
+
+    pub(super) fn heard(&mut self, news: News) {
+        match news {
+            News::Standing(standing) => self.status.leases = standing,
+            News::Act(act, result) => self.status.counters.leases.count(LeaseAct { act, result }),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The leases of a snapshot: which GPUs and processes belong to each.
+
+use bailiff_snapshot::lease::tie::{Kin, Tie};
+use bailiff_snapshot::{Held, Leases, Truth, wire};
+
+use super::between::Holdings;
+use super::{Target, View};
+
+/// A pool that was asked earlier than so many beats before is not what it was.
+const STALE_BEATS: u64 = 2;
+
+/// What the server of leases told, where it did and that is not old.
+pub(super) fn of(snapshot: &wire::Snapshot) -> Option<&Leases> {
+    let told = snapshot.leases.as_ref()?;
+    let age = snapshot.boot_ms.saturating_sub(told.boot_ms);
+    let answered = snapshot.sources.get("redis").is_none_or(|source| source.up);
+    (answered && age <= snapshot.interval_ms.saturating_mul(STALE_BEATS)).then_some(told)
+}
+
+/// What belongs to one lease.
+pub(super) struct Found {
+    /// Places of processes.
+    pub(super) processes: Vec<usize>,
+    /// Places of GPUs.
+    pub(super) gpus: Vec<usize>,
+    /// All GPUs are of this node and told who is on them, and of everybody it is known whether he belongs to it.
+    pub(super) whole: bool,
+}
+
+impl Found {
+    pub(super) fn of(
+        held: &Held,
+        leases: &Leases,
+        (snapshot, holdings): (&wire::Snapshot, &Holdings),
+    ) -> Self {
+        let of_it = |gpu: &wire::Gpu| leases.gpu(gpu).is_some_and(|gpu| held.gpus.contains(&gpu.id));
+        let gpus: Vec<usize> =
+            (0..).zip(&snapshot.gpus).filter(|(_, gpu)| of_it(gpu)).map(|(place, _)| place).collect();
+        let seen = |id: &String| {
+            let ours = |gpu: &&wire::Gpu| leases.gpu(*gpu).is_some_and(|gpu| gpu.id == *id);
+            snapshot.gpus.iter().any(|gpu| ours(&gpu))
+        };
+        let told = |place: &usize| snapshot.gpus.get(*place).is_some_and(tells);
+        let mut found =
+            Self { processes: Vec::new(), whole: held.gpus.iter().all(seen) && gpus.iter().all(told), gpus };
+        for (place, process) in snapshot.processes.iter().enumerate() {
+            let on_it = holdings.of(place).iter().map(|(gpu, _)| *gpu as usize);
+            let ties = on_it.filter(|gpu| found.gpus.contains(gpu)).filter_map(|gpu| snapshot.gpus.get(gpu));
+            let belongs = ties.map(|gpu| belongs(process, gpu, (held, leases))).reduce(Truth::or);
+            match belongs {
+                Some(Truth::True) => found.processes.push(place),
+                Some(Truth::Unknown) => found.whole = false,
+                Some(Truth::False) | None => {}
+            }
+        }
+        found
+    }
+}
+
+/// Whether a process on a GPU belongs to a lease.
+fn belongs(process: &wire::Process, gpu: &wire::Gpu, (held, leases): (&Held, &Leases)) -> Truth {
+    match Kin::of_wire(process).map(|kin| leases.lease_of(&kin, leases.gpu(gpu))) {
+        Some(Tie::Lease(theirs)) => (theirs.lease == held.lease).into(),
+        Some(Tie::Nothing | Tie::Legacy(_)) => Truth::False,
+        Some(Tie::Unknown(_)) | None => Truth::Unknown,
+    }
+}
+
+/// Whether a GPU told who is on it, and all of them have a name here; of one in MIG mode its instances tell.
+pub(crate) fn tells(gpu: &wire::Gpu) -> bool {
+    let divided = gpu.mig && gpu.parent_uuid.is_none();
+    divided || gpu.fault.is_none() && gpu.listed == Some(gpu.holders.len() as u64)
+}
+
+impl View {
+    /// Whether the GPUs that a target uses are leased to it, and why that is unknown.
+    pub(crate) fn has_lease(&self, target: &Target) -> Result<Truth, &'static str> {
+        let leases = self.leases().ok_or("the server of leases does not answer")?;
+        let mut all = Truth::True;
+        let mut why = "a GPU did not tell who is on it";
+        for place in &target.processes {
+            let kin = self.snapshot.processes.get(*place).and_then(Kin::of_wire);
+            for (gpu, _) in self.holdings_of(*place) {
+                let tie = kin.map(|kin| leases.lease_of(&kin, leases.gpu(gpu)));
+                let truth = tie.map_or(Truth::Unknown, |tie| tie.truth());
+                if truth == Truth::Unknown {
+                    why = match tie {
+                        Some(Tie::Unknown(why)) => why,
+                        _ => "the process is known to the driver alone",
+                    };
+                }
+                all = all.and(truth);
+            }
+        }
+        match all {
+            Truth::False => Ok(Truth::False),
+            Truth::True if !self.blind() => Ok(Truth::True),
+            _ => Err(why),
+        }
+    }
+
+    /// The priority of the lease that a workload has a GPU under; 0 without one, and none where that is not known.
+    pub(crate) fn priority(&self, target: &Target, gpu: usize) -> Option<i32> {
+        let (leases, gpu) = (self.leases()?, self.snapshot.gpus.get(gpu)?);
+        let mut highest = None;
+        for place in &target.processes {
+            if !self.holdings_of(*place).any(|(held, _)| held.index == gpu.index) {
+                continue;
+            }
+            let kin = self.snapshot.processes.get(*place).and_then(Kin::of_wire)?;
+            let priority = match leases.lease_of(&kin, leases.gpu(gpu)) {
+                Tie::Lease(held) => held.priority,
+                Tie::Legacy(_) | Tie::Nothing => 0,
+                Tie::Unknown(_) => return None,
+            };
+            highest = highest.max(Some(priority));
+        }
+        highest
+    }
+}

@@ -1,0 +1,240 @@
+//! Leases: a thread of its own asks the pool once a beat, and the beat takes the answer that came for it. One that is
+//! late is not told as new, and nothing waits for it.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bailiff_lease::audit::Audit;
+use bailiff_lease::told::Node;
+use bailiff_lease::{Pool, Trouble};
+use bailiff_snapshot::{Fault, Leases, PidNamespace, Sample, Source, SourceState};
+
+use crate::Look;
+use crate::clock::now;
+use crate::settings::Secret;
+
+/// Past the look the beat waits for an answer no longer than this part of the deadline.
+const PATIENCE_PART: u32 = 10;
+
+/// Which pool, and how it is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Redis' address; a password may be in it.
+    pub redis: Secret,
+    /// What all keys begin with.
+    pub prefix: String,
+    /// How long Redis may be silent.
+    pub deadline: Duration,
+    /// Where holders are looked for.
+    pub procfs: PathBuf,
+    /// What is known of the PID namespace that this is the `/proc` of.
+    pub namespace: PidNamespace,
+}
+
+/// A look, and the pool of leases beside it.
+pub struct Leasing {
+    look: Box<dyn Look>,
+    ask: Sender<u64>,
+    answers: Receiver<Answer>,
+    patience: Duration,
+    /// How the beat before went, and what was logged last.
+    before: Option<Fault>,
+    said: Option<Fault>,
+}
+
+/// What came for one beat.
+struct Answer {
+    seq: u64,
+    outcome: Result<Told, Down>,
+}
+
+struct Told {
+    leases: Leases,
+    took: Duration,
+}
+
+/// Why nothing came, and in words.
+struct Down(Fault, String);
+
+impl Leasing {
+    /// Starts the thread that asks; it has not asked yet.
+    ///
+    /// # Errors
+    /// Where no thread can be started.
+    pub fn start(look: Box<dyn Look>, settings: Settings) -> io::Result<Self> {
+        let (ask, asked) = channel();
+        let (answer, answers) = channel();
+        let patience = settings.deadline / PATIENCE_PART;
+        let node = Node::look(&settings.procfs, settings.namespace);
+        let mut asker = Asker { settings, node, pool: None };
+        thread::Builder::new().name("leases".into()).spawn(move || asker.run(&asked, &answer))?;
+        Ok(Self { look, ask, answers, patience, before: None, said: None })
+    }
+
+    /// What came for this beat; what came for others is let go.
+    fn answer(&self, seq: u64) -> Result<Told, Down> {
+        let until = now() + self.patience;
+        while let Ok(answer) = self.answers.recv_timeout(until.saturating_duration_since(now())) {
+            if answer.seq == seq {
+                return answer.outcome;
+            }
+        }
+        Err(Down(Fault::Timeout, "Redis is late".to_owned()))
+    }
+
+    /// Logs a change of state, once, and only where it lasts: a busy machine is late now and then.
+    fn say(&mut self, down: Option<&Down>) {
+        let fault = down.map(|Down(fault, _)| *fault);
+        let lasts = std::mem::replace(&mut self.before, fault) == fault;
+        if !lasts || self.said == fault {
+            return;
+        }
+        match down {
+            Some(Down(_, words)) => tracing::warn!("leases are not read: {words}"),
+            None => tracing::info!("leases are read again"),
+        }
+        self.said = fault;
+    }
+}
+
+impl Look for Leasing {
+    fn look(&mut self, seq: u64) -> Option<Sample> {
+        // It has ended where this fails, and so no answer comes.
+        let _ = self.ask.send(seq);
+        let mut sample = self.look.look(seq)?;
+        let answer = self.answer(seq);
+        self.say(answer.as_ref().err());
+        let state = match answer {
+            Ok(Told { mut leases, took }) => {
+                leases.boot_ms = u64::try_from(sample.at.boot.as_millis()).unwrap_or(u64::MAX);
+                sample.leases = Some(leases);
+                SourceState::up(took)
+            }
+            Err(Down(fault, _)) => SourceState::down(fault),
+        };
+        sample.sources.insert(Source::Redis, state);
+        Some(sample)
+    }
+}
+
+/// The thread that asks.
+struct Asker {
+    settings: Settings,
+    node: Node,
+    pool: Option<Pool>,
+}
+
+impl Asker {
+    fn run(&mut self, asked: &Receiver<u64>, answer: &Sender<Answer>) {
+        while let Ok(first) = asked.recv() {
+            // Beats that have passed while it waited want no answer any more.
+            let seq = asked.try_iter().last().unwrap_or(first);
+            let outcome = self.outcome(now());
+            if answer.send(Answer { seq, outcome }).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn outcome(&mut self, began: Instant) -> Result<Told, Down> {
+        match self.ask() {
+            Ok(audit) => {
+                let took = now().saturating_duration_since(began);
+                Ok(Told { leases: audit.leases(&self.node, Duration::ZERO), took })
+            }
+            Err(trouble) => {
+                let late = now().saturating_duration_since(began) >= self.settings.deadline;
+                Err(Down(if late { Fault::Timeout } else { fault(&trouble) }, trouble.to_string()))
+            }
+        }
+    }
+
+    fn ask(&mut self) -> Result<Audit, Trouble> {
+        let Settings { redis, prefix, deadline, .. } = &self.settings;
+        // After an error another connection is used: on this one the answer may come yet, and be taken for the next.
+        let mut pool = match self.pool.take() {
+            Some(pool) => pool,
+            None => Pool::open(&redis.0, prefix, *deadline)?,
+        };
+        let audit = pool.audit()?;
+        self.pool = Some(pool);
+        Ok(audit)
+    }
+}
+
+const fn fault(trouble: &Trouble) -> Fault {
+    match trouble {
+        Trouble::Unreachable { .. } => Fault::Unreachable,
+        Trouble::Denied(_) => Fault::NotPermitted,
+        _ => Fault::Error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use bailiff_snapshot::{Driver, Gaps, Moment};
+
+    use super::*;
+
+    /// Sees nothing, at once.
+    struct Blind;
+
+    impl Look for Blind {
+        fn look(&mut self, seq: u64) -> Option<Sample> {
+            Some(Sample {
+                seq,
+                at: Moment { wall: Duration::ZERO, boot: Duration::from_secs(seq) },
+                took: Duration::ZERO,
+                interval: Duration::ZERO,
+                boot_id: None,
+                namespace: PidNamespace::Unknown,
+                sources: BTreeMap::new(),
+                driver: Driver::default(),
+                gpus: Vec::new(),
+                processes: BTreeMap::new(),
+                relatives: None,
+                groups: BTreeMap::new(),
+                openers: None,
+                leases: None,
+                gaps: Gaps::default(),
+                workers_left_behind: 0,
+            })
+        }
+    }
+
+    #[test]
+    fn a_beat_takes_only_the_answer_that_came_for_it() {
+        let (ask, asked) = channel();
+        let (answer, answers) = channel();
+        let mut leasing = Leasing {
+            look: Box::new(Blind),
+            ask,
+            answers,
+            patience: Duration::ZERO,
+            before: None,
+            said: None,
+        };
+        let told = |seq| Answer {
+            seq,
+            outcome: Ok(Told { leases: Leases::default(), took: Duration::from_millis(seq) }),
+        };
+        let mut look = |seq, came: Vec<Answer>| {
+            for came in came {
+                answer.send(came).expect("somebody listens");
+            }
+            let sample = leasing.look(seq).expect("it can look");
+            (sample.sources[&Source::Redis].fault, sample.leases.map(|leases| leases.boot_ms))
+        };
+        assert_eq!(look(1, vec![]), (Some(Fault::Timeout), None), "it is late");
+        assert_eq!(look(2, vec![told(1)]), (Some(Fault::Timeout), None), "what is late is not new");
+        assert_eq!(look(3, vec![told(2), told(3)]), (None, Some(3000)));
+        let refused = Answer { seq: 4, outcome: Err(Down(Fault::NotPermitted, "no".to_owned())) };
+        assert_eq!(look(4, vec![refused]), (Some(Fault::NotPermitted), None));
+        assert_eq!(asked.try_iter().collect::<Vec<_>>(), [1, 2, 3, 4]);
+    }
+}

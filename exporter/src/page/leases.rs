@@ -1,0 +1,172 @@
+//! What the page says of the pool of leases.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bailiff_exposition::{Family, Histogram, Labels, Number, PRESENT, Writer};
+use bailiff_snapshot::lease::tie::Kin;
+use bailiff_snapshot::lease::{Names, Tally, Waits};
+use bailiff_snapshot::{Gpu, Holder, Leases, PoolGpu, Snapshot, Spot, Truth};
+
+use super::gpus;
+use crate::metrics;
+
+/// For so long a GPU may be in no place: GPU.py takes it off the list first and writes its record then.
+const IN_HAND: Duration = Duration::from_secs(30);
+
+/// A pool, and the snapshot that it is a part of.
+struct View<'a> {
+    leases: &'a Leases,
+    snapshot: &'a Snapshot,
+}
+
+/// One number a GPU of the pool.
+type Column = (&'static Family, fn(&View<'_>, &PoolGpu) -> Option<Number>);
+
+const COLUMNS: [Column; 3] = [
+    (&metrics::LEASE_AGE, |view, gpu| Some(seconds(view.leases.holding(gpu)?.age_ms?).into())),
+    (&metrics::LEASE_IDLE, |_, gpu| {
+        let observed = gpu.spot == Spot::Leased && gpu.idle != Truth::Unknown;
+        observed.then(|| seconds(gpu.idle_ms).into())
+    }),
+    (&metrics::LEASE_UNRESERVED, |view, gpu| view.unreserved(gpu).map(Number::from)),
+];
+
+/// Writes all families of leases; none where the pool did not answer.
+pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
+    let Some(leases) = &snapshot.leases else { return };
+    let view = View { leases, snapshot };
+    let none = Labels::default();
+    for spot in Spot::ALL {
+        let count = leases.gpus.iter().filter(|gpu| gpu.spot == spot).count();
+        page.put_as((&metrics::LEASE_GPUS, "state", spot.name()), &none, count as u64);
+    }
+    // By the labels as they are written: no series can stand twice, whatever somebody has called a GPU.
+    let gpus: BTreeMap<Labels, &PoolGpu> = leases.gpus.iter().map(|gpu| (view.labels(gpu), gpu)).collect();
+    for (labels, gpu) in &gpus {
+        if let Some(labels) = holder(leases, gpu, labels) {
+            page.put(&metrics::LEASE_HELD, &labels, PRESENT);
+        }
+    }
+    for (family, number) in COLUMNS {
+        for (labels, gpu) in &gpus {
+            if let Some(number) = number(&view, gpu) {
+                page.put(family, labels, number);
+            }
+        }
+    }
+    page.put(&metrics::LEASE_QUEUE_LENGTH, &none, leases.queue.len() as u64);
+    if let Some(oldest) = leases.queue.iter().filter_map(|ticket| ticket.age_ms).max() {
+        page.put(&metrics::LEASE_QUEUE_OLDEST, &none, seconds(oldest));
+    }
+    tally(&leases.tally, page);
+    let suspects = leases.gpus.iter().filter(|gpu| view.is_suspect(gpu)).count();
+    page.put(&metrics::LEASE_LEGACY_SUSPECT, &none, suspects as u64);
+    if let Some(append_only) = leases.tally.append_only {
+        page.put(&metrics::LEASE_AOF, &none, append_only);
+    }
+}
+
+fn tally(tally: &Tally, page: &mut Writer<'_>) {
+    let none = Labels::default();
+    if let Some(waits) = &tally.waits {
+        page.put_histogram(&metrics::LEASE_WAIT, &none, &histogram(waits));
+    }
+    for (event, count) in &tally.events {
+        page.put_as((&metrics::LEASE_EVENTS, "event", event), &none, *count);
+    }
+}
+
+fn histogram(waits: &Waits) -> Histogram {
+    Histogram {
+        buckets: waits.buckets.iter().map(|(bound, count)| (bound.as_secs_f64(), *count)).collect(),
+        larger: waits.longer,
+        sum: waits.sum.as_secs_f64(),
+    }
+}
+
+/// Who holds a GPU, by lease or by a record of GPU.py's.
+fn holder(leases: &Leases, gpu: &PoolGpu, labels: &Labels) -> Option<Labels> {
+    match gpu.spot {
+        Spot::Legacy => Some(labels.clone().with("mode", "legacy")),
+        Spot::Leased => {
+            let held = leases.holding(gpu);
+            let user = held.and_then(|held| held.user.as_deref());
+            let mode = held.and_then(|held| held.mode.as_deref());
+            Some(labels.clone().maybe("user", user).maybe("mode", mode))
+        }
+        _ => None,
+    }
+}
+
+impl View<'_> {
+    /// As the driver's GPU is named where it is known, else as the pool names it.
+    fn labels(&self, gpu: &PoolGpu) -> Labels {
+        match self.snapshot.gpus.iter().find(|seen| gpu.is(Names::from(*seen))) {
+            Some(seen) => gpus::labels(seen),
+            None => Labels::default().with("gpu", &gpu.id).maybe("gpu_uuid", gpu.uuid.as_deref()),
+        }
+    }
+
+    /// The driver's GPU, or its instances where it is in MIG mode: then processes are listed there.
+    fn parts(&self, gpu: &PoolGpu) -> Vec<&Gpu> {
+        let is_part = |seen: &&Gpu| self.leases.gpu(*seen).is_some_and(|ours| ours.id == gpu.id);
+        let mut parts: Vec<&Gpu> = self.snapshot.gpus.iter().filter(is_part).collect();
+        if parts.iter().any(|part| part.about.mig.is_some()) {
+            parts.retain(|part| part.about.mig.is_some());
+        }
+        parts
+    }
+
+    /// Whether processes compute on it of which none has a lease; none where that is not certain.
+    fn unreserved(&self, gpu: &PoolGpu) -> Option<bool> {
+        let parts = self.parts(gpu);
+        let all_named = |part: &&Gpu| part.listed == Some(part.holders.len() as u64);
+        let mut leased = Truth::Unknown;
+        if !parts.is_empty() && parts.iter().all(all_named) {
+            leased = Truth::False;
+        }
+        let holders: Vec<&Holder> =
+            parts.iter().flat_map(|part| &part.holders).filter(|holder| computes(holder)).collect();
+        for holder in &holders {
+            leased = leased.or(self.has_lease(holder, gpu));
+        }
+        match leased {
+            Truth::True => Some(false),
+            Truth::Unknown => None,
+            // Whoever was there before has not been given a lease in the moment between the two looks of a beat.
+            Truth::False if holders.iter().any(|holder| holder.listed.is_zero()) => None,
+            Truth::False => Some(!holders.is_empty()),
+        }
+    }
+
+    fn has_lease(&self, holder: &Holder, gpu: &PoolGpu) -> Truth {
+        let process = self.snapshot.processes.get(&holder.process);
+        match process.and_then(|process| process.facts.as_ref()) {
+            Some(facts) => self.leases.lease_of(&Kin::from(facts), Some(gpu)).truth(),
+            None => Truth::Unknown,
+        }
+    }
+
+    /// Whether a client of GPU.py may have lost it.
+    fn is_suspect(&self, gpu: &PoolGpu) -> bool {
+        let parts = self.parts(gpu);
+        let nobody = !parts.is_empty() && parts.iter().all(|part| part.listed == Some(0));
+        let gone = match (gpu.spot, &gpu.record) {
+            (Spot::Legacy, Some(record)) => record.alive == Truth::False,
+            (Spot::Unknown, None) => Duration::from_millis(gpu.since_ms) >= IN_HAND,
+            _ => false,
+        };
+        nobody && gone
+    }
+}
+
+/// A desktop's picture on a GPU takes it from nobody.
+const fn computes(holder: &Holder) -> bool {
+    holder.kinds.compute || holder.kinds.mps || !holder.kinds.graphics
+}
+
+#[expect(clippy::cast_precision_loss, reason = "milliseconds are far below 2^53")]
+fn seconds(millis: u64) -> f64 {
+    millis as f64 / 1e3
+}

@@ -1,0 +1,171 @@
+//! What GPU.py knows of a pool, read from its own keys; and what its rules allow that ours do not: to give back what
+//! somebody else has, and to begin anew under whoever holds.
+
+use std::collections::BTreeMap;
+
+use crate::pool::{Init, Pool};
+use crate::{Op, Trouble};
+
+/// What GPU.py would read, at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct View {
+    /// Whether the pool was begun.
+    pub begun: bool,
+    /// How many GPUs there were when it was begun.
+    pub count: Option<u32>,
+    /// Ids of managed GPUs.
+    pub managed: Vec<String>,
+    /// Ids of idle GPUs, one twice that was released twice.
+    pub idle: Vec<String>,
+}
+
+/// A pid and a time, as far as they are there.
+pub type Recorded = (Option<String>, Option<String>);
+
+/// How it went that a GPU was given back by its number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Given {
+    /// It is free.
+    Released,
+    /// Nobody has it.
+    Idle,
+    /// The pool does not know it.
+    Unmanaged,
+    /// A lease has it that ends with its holder alone.
+    Held(String),
+    /// It is withheld, for this reason.
+    Withheld(String),
+}
+
+/// Whether a pool is begun over what is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Force {
+    /// Not over another.
+    No,
+    /// Over another, if nobody holds a lease.
+    Over,
+    /// Under whoever holds a lease; his lease ends.
+    Under,
+}
+
+impl Pool {
+    /// Asks whether anybody is there.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn ping(&mut self) -> Result<(), Trouble> {
+        self.with(|connection| redis::cmd("PING").exec(connection))
+    }
+
+    /// What GPU.py would read.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn view(&mut self) -> Result<View, Trouble> {
+        let prefix = self.prefix.clone();
+        let all = |name| redis::cmd("LRANGE").arg(format!("{prefix}_{name}")).arg(0).arg(-1).to_owned();
+        let mut begun = redis::cmd("HGETALL");
+        begun.arg(format!("{prefix}_INIT"));
+        let mut pipe = redis::pipe();
+        pipe.atomic().add_command(begun).add_command(all("MANAGED")).add_command(all("IDLE"));
+        let (begun, managed, idle): (BTreeMap<String, String>, _, _) =
+            self.with(|connection| pipe.query(connection))?;
+        let count = begun.get("GPUCOUNT").and_then(|count| count.parse().ok());
+        Ok(View { begun: !begun.is_empty(), count, managed, idle })
+    }
+
+    /// Lines of GPU.py's log, the oldest first.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn lines(&mut self) -> Result<Vec<String>, Trouble> {
+        let mut all = redis::cmd("LRANGE");
+        all.arg(format!("{}_EVENTS", self.prefix)).arg(0).arg(-1);
+        let mut events: Vec<String> = self.with(|connection| all.query(connection))?;
+        events.reverse();
+        Ok(events)
+    }
+
+    /// The records of GPUs.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn records(&mut self, ids: &[String]) -> Result<Vec<Recorded>, Trouble> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pipe = redis::pipe();
+        for id in ids {
+            pipe.cmd("HMGET").arg(format!("{}_GPU{id}", self.prefix)).arg("PID").arg("TIME");
+        }
+        self.with(|connection| pipe.query(connection))
+    }
+
+    /// Begins a pool of these GPUs, of so many that there are.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn begin(
+        &mut self,
+        (gpus, count): (&[(u32, Option<String>)], usize),
+        offset: i32,
+        force: Force,
+    ) -> Result<Init, Trouble> {
+        let force = match force {
+            Force::No => "0",
+            Force::Over => "1",
+            Force::Under => "2",
+        };
+        let mut arguments = vec![offset.to_string(), force.to_owned()];
+        for (number, uuid) in gpus {
+            arguments.extend([number.to_string(), uuid.clone().unwrap_or_default()]);
+        }
+        arguments.push(count.to_string());
+        let (how, count): (String, u64) = self.call(Op::Init, &arguments)?;
+        match how.as_str() {
+            "done" => Ok(Init::Done(count)),
+            "initialised" => Ok(Init::Already(count)),
+            "held" => Ok(Init::Held(count)),
+            other => Err(Trouble::Strange(other.to_owned())),
+        }
+    }
+
+    /// Forgets a pool, with those who hold a lease of it only where that is forced; tells how many those are where it
+    /// is not done.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn forget(&mut self, force: Force) -> Result<Result<(), u64>, Trouble> {
+        let force = u8::from(force == Force::Under).to_string();
+        let (how, count): (String, u64) = self.call(Op::Forget, &[force])?;
+        Ok(if how == "held" { Err(count) } else { Ok(()) })
+    }
+
+    /// Gives a GPU back by its number, whoever has it; `pid` is who says so, for the log.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn give(&mut self, id: &str, (offset, pid): (i32, u32)) -> Result<Given, Trouble> {
+        let (how, why): (String, String) =
+            self.call(Op::Give, &[id.to_owned(), offset.to_string(), pid.to_string()])?;
+        Ok(match how.as_str() {
+            "released" => Given::Released,
+            "idle" => Given::Idle,
+            "unmanaged" => Given::Unmanaged,
+            "held" => Given::Held(why),
+            "withheld" => Given::Withheld(why),
+            _ => return Err(Trouble::Strange(how)),
+        })
+    }
+
+    /// Puts a GPU back whose record of GPU.py names a process that is dead; looked at again before it is done. Tells
+    /// whether it was.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn strike(&mut self, id: &str, (pid, time): (&str, &str), offset: i32) -> Result<bool, Trouble> {
+        let arguments = [id.to_owned(), pid.to_owned(), offset.to_string(), time.to_owned()];
+        let how: String = self.call(Op::Resolve, &arguments)?;
+        Ok(how == "freed")
+    }
+}

@@ -1,0 +1,147 @@
+//! What a pool can be asked, whoever keeps it: Redis ([`Pool`]), or the kernel of this machine ([`crate::Local`]).
+
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use crate::audit::Audit;
+use crate::holder::Here;
+use crate::{Grant, Init, Pool, Released, Standing, Ticket, Trouble};
+
+/// A pool of GPUs that are handed out.
+pub trait Leases: Send {
+    /// Begins a pool of these GPUs, by number and, where known, UUID; `offset` is the local time's, in seconds.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    fn init(&mut self, gpus: &[(u32, Option<String>)], offset: i32, force: bool) -> Result<Init, Trouble>;
+
+    /// Asks for GPUs; asked again with the same ticket it asks for nothing more.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    fn ask(&mut self, ticket: &Ticket) -> Result<Standing, Trouble>;
+
+    /// Asks, and waits until the GPUs are held, until then, or for ever; `told` hears how many are before it. Gives
+    /// [`Standing::Waiting`] where the time was up; the ticket is withdrawn then.
+    ///
+    /// # Errors
+    /// Where it is refused.
+    fn wait(
+        &mut self,
+        ticket: &Ticket,
+        here: (&Here, Option<Instant>),
+        told: &mut dyn FnMut(u64),
+    ) -> Result<Standing, Trouble>;
+
+    /// Says that a ticket or a lease is still wanted.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    fn touch(&mut self, lease: &str, ttl: Duration, token: Option<u64>) -> Result<Standing, Trouble>;
+
+    /// Asks for a lease that was forgotten.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<Standing, Trouble>;
+
+    /// Says that a lease is still wanted; one that was forgotten is asked back.
+    ///
+    /// # Errors
+    /// Where there is no answer; it may be asked again.
+    fn renew(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<Standing, Trouble> {
+        match self.touch(&ticket.lease, ttl, Some(grant.token))? {
+            Standing::Ended(how) if how == "unknown" => self.reclaim(ticket, grant, ttl),
+            standing => Ok(standing),
+        }
+    }
+
+    /// Ends a lease, or withdraws a ticket; `by` is the local time's offset and the pid of who says so.
+    ///
+    /// # Errors
+    /// Where there is no answer; it may be asked again.
+    fn release(&mut self, lease: &str, token: Option<u64>, by: (i32, u32)) -> Result<Released, Trouble>;
+
+    /// Hands a lease on to the process that it is for, or to nobody: what is new of its holder is told in `about`.
+    ///
+    /// # Errors
+    /// Where there is no answer; it may be asked again.
+    fn hand_on(
+        &mut self,
+        lease: (&str, u64),
+        ttl: Duration,
+        about: &[(&'static str, String)],
+    ) -> Result<Standing, Trouble>;
+
+    /// Everything, at one moment.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    fn audit(&mut self) -> Result<Audit, Trouble>;
+
+    /// Frees what the dead of this host held, and tells how much that was.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    fn reap_here(&mut self, here: &Here, ttl: Duration) -> Result<usize, Trouble>;
+
+    /// From now on whoever is started by this process keeps the lease as long as he lives. Gives the descriptors that do
+    /// that; none where the lease is kept elsewhere.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    fn pass_on(&mut self, lease: &str) -> Result<Vec<RawFd>, Trouble>;
+}
+
+impl Leases for Pool {
+    fn init(&mut self, gpus: &[(u32, Option<String>)], offset: i32, force: bool) -> Result<Init, Trouble> {
+        self.init(gpus, offset, force)
+    }
+
+    fn ask(&mut self, ticket: &Ticket) -> Result<Standing, Trouble> {
+        self.ask(ticket)
+    }
+
+    fn wait(
+        &mut self,
+        ticket: &Ticket,
+        here: (&Here, Option<Instant>),
+        told: &mut dyn FnMut(u64),
+    ) -> Result<Standing, Trouble> {
+        self.wait(ticket, here, told)
+    }
+
+    fn touch(&mut self, lease: &str, ttl: Duration, token: Option<u64>) -> Result<Standing, Trouble> {
+        self.touch(lease, ttl, token)
+    }
+
+    fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<Standing, Trouble> {
+        self.reclaim(ticket, grant, ttl)
+    }
+
+    fn release(&mut self, lease: &str, token: Option<u64>, by: (i32, u32)) -> Result<Released, Trouble> {
+        self.release(lease, token, by)
+    }
+
+    fn hand_on(
+        &mut self,
+        lease: (&str, u64),
+        ttl: Duration,
+        about: &[(&'static str, String)],
+    ) -> Result<Standing, Trouble> {
+        self.transfer(lease, ttl, about)
+    }
+
+    fn audit(&mut self) -> Result<Audit, Trouble> {
+        self.audit()
+    }
+
+    fn reap_here(&mut self, here: &Here, ttl: Duration) -> Result<usize, Trouble> {
+        self.reap_here(here, ttl)
+    }
+
+    /// Redis knows holders by their identity, and whom they started by the lease's name in their environment.
+    fn pass_on(&mut self, _: &str) -> Result<Vec<RawFd>, Trouble> {
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,311 @@
+//! The pool's folder and its files, which are opened one by one below it: no symbolic link is followed, and what is not
+//! an ordinary file of the pool's owner is not used.
+
+#![expect(clippy::disallowed_methods, reason = "nobody waits for ever at the gate")]
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::{fchmod, fchown, flock, fstat, mkdirat, openat, renameat, statat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::Trouble;
+
+/// Longer files are not ours.
+const LONGEST: usize = 1 << 16;
+/// Whoever is at the gate is out again in less, unless he was stopped there.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_micros(200);
+/// Tokens are numbers in JSON, too.
+const HIGHEST: u64 = 1 << 53;
+
+/// A GPU that is handed out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Gpu {
+    pub(super) id: u32,
+    pub(super) uuid: Option<String>,
+}
+
+/// Which GPUs are handed out, and the file that said so.
+#[derive(Debug)]
+pub(super) struct Managed {
+    pub(super) gpus: Vec<Gpu>,
+    file: Stat,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Description {
+    version: u32,
+    gpus: Vec<Gpu>,
+}
+
+/// The folder, opened.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    top: OwnedFd,
+    gpus: OwnedFd,
+    pub(super) queue: OwnedFd,
+    gate: File,
+    owner: u32,
+}
+
+impl Folder {
+    /// The folder of a pool that was begun.
+    pub(super) fn open(path: &Path) -> Result<Self, Trouble> {
+        let absent = |error| match error {
+            Errno::NOENT => Trouble::Absent(path.display().to_string()),
+            error => trouble(path, error),
+        };
+        let top = openat(CWD, path, DIRECTORY, Mode::empty()).map_err(absent)?;
+        let below = |name: &str| openat(&top, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
+        let (gpus, queue) = (below("gpu").map_err(absent)?, below("queue").map_err(absent)?);
+        let gate = openat(&top, "gate", WRITE, Mode::empty());
+        let gate = File::from(gate.map_err(|error| match error {
+            Errno::NOENT => absent(error),
+            error => trouble(&path.join("gate"), error),
+        })?);
+        let owner = fstat(&top).map_err(|error| trouble(path, error))?.st_uid;
+        check(&gate, owner).map_err(|error| Trouble::file(&path.join("gate"), &error))?;
+        Ok(Self { path: path.to_owned(), top, gpus, queue, gate, owner })
+    }
+
+    /// Makes what is missing. A folder that was there says by its own rights whether the pool is everybody's or a
+    /// group's.
+    pub(super) fn make(path: &Path) -> Result<Self, Trouble> {
+        missing(path).map_err(|error| Trouble::file(path, &error))?;
+        let wrong = |error| trouble(path, error);
+        let top = openat(CWD, path, DIRECTORY, Mode::empty()).map_err(wrong)?;
+        let found = fstat(&top).map_err(wrong)?;
+        let rights = Rights::of(&found);
+        file(&top, "gate", (rights, found.st_uid))
+            .map_err(|error| Trouble::file(&path.join("gate"), &error))?;
+        for (name, mode) in [("gpu", rights.folder), ("queue", rights.queue)] {
+            match mkdirat(&top, name, mode) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(trouble(&path.join(name), error)),
+            }
+        }
+        let folder = Self::open(path)?;
+        rights.give(&folder.gpus, rights.folder).map_err(wrong)?;
+        rights.give(&folder.queue, rights.queue).map_err(wrong)?;
+        Ok(folder)
+    }
+
+    /// Which GPUs are handed out; none where nobody has said so yet.
+    pub(super) fn managed(&self) -> Result<Managed, Trouble> {
+        let path = self.path.join("pool");
+        let file = match openat(&self.top, "pool", READ, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => return Err(Trouble::Absent(self.path.display().to_string())),
+            Err(error) => return Err(trouble(&path, error)),
+        };
+        let found = check(&file, self.owner).map_err(|error| Trouble::file(&path, &error))?;
+        let mut text = Vec::with_capacity(4096);
+        file.take(1 << 24).read_to_end(&mut text).map_err(|error| Trouble::file(&path, &error))?;
+        match serde_json::from_slice(&text) {
+            Ok(Description { version: 1, gpus }) => Ok(Managed { gpus, file: found }),
+            _ => Err(Trouble::file(
+                &path,
+                &io::Error::other("not understood; `bailiff lease init --force` writes it anew"),
+            )),
+        }
+    }
+
+    /// Whether they are still handed out.
+    pub(super) fn is_current(&self, managed: &Managed) -> bool {
+        let found = statat(&self.top, "pool", AtFlags::SYMLINK_NOFOLLOW);
+        let stamp = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec, stat.st_size);
+        found.is_ok_and(|found| same(&found, &managed.file) && stamp(&found) == stamp(&managed.file))
+    }
+
+    /// Says which GPUs are handed out, all at once.
+    pub(super) fn describe(&self, gpus: Vec<Gpu>) -> Result<(), Trouble> {
+        let rights = Rights::of(&fstat(&self.top).map_err(|error| trouble(&self.path, error))?);
+        for gpu in &gpus {
+            let name = gpu.id.to_string();
+            let made = file(&self.gpus, &name, (rights, self.owner));
+            made.map_err(|error| Trouble::file(&self.path.join("gpu").join(name), &error))?;
+        }
+        let path = self.path.join("pool");
+        let text = serde_json::to_vec(&Description { version: 1, gpus });
+        let text = text.map_err(|error| Trouble::file(&path, &error.into()))?;
+        let write = || {
+            let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = File::from(openat(&self.top, "pool.new", flags, rights.read)?);
+            rights.give(&file, rights.read)?;
+            file.write_all_at(&text, 0)?;
+            Ok(renameat(&self.top, "pool.new", &self.top, "pool")?)
+        };
+        write().map_err(|error: io::Error| Trouble::file(&path, &error))
+    }
+
+    /// The file of a GPU.
+    pub(super) fn gpu(&self, id: u32, how: OFlags) -> io::Result<(File, Stat)> {
+        let flags = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(openat(&self.gpus, id.to_string(), flags, Mode::empty())?);
+        let found = check(&file, self.owner)?;
+        Ok((file, found))
+    }
+
+    /// Whether this is still the file of that GPU.
+    pub(super) fn is_gpu(&self, id: u32, file: &Stat) -> bool {
+        let found = statat(&self.gpus, id.to_string(), AtFlags::SYMLINK_NOFOLLOW);
+        found.is_ok_and(|found| same(&found, file))
+    }
+
+    /// One at a time changes the queue, takes GPUs or looks who has them. Nobody is safe by that, only in order: whoever
+    /// was stopped at the gate is not waited for.
+    pub(super) fn enter(&self) -> Gate<'_> {
+        let began = Instant::now();
+        let alone = loop {
+            match flock(&self.gate, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break true,
+                Err(_) if began.elapsed() > PATIENCE => break false,
+                Err(_) => std::thread::park_timeout(PAUSE),
+            }
+        };
+        Gate { file: &self.gate, alone }
+    }
+
+    pub(super) fn trouble(&self, name: &str, error: Errno) -> Trouble {
+        self.wrong(name, &error.into())
+    }
+
+    pub(super) fn wrong(&self, name: &str, error: &io::Error) -> Trouble {
+        Trouble::file(&self.path.join(name), error)
+    }
+}
+
+/// Makes a file, or gives one that is there the rights it should have.
+fn file(below: &OwnedFd, name: &str, (rights, owner): (Rights, u32)) -> io::Result<()> {
+    let file = match openat(below, name, WRITE, Mode::empty()) {
+        Err(Errno::NOENT) => openat(below, name, WRITE | OFlags::CREATE | OFlags::EXCL, rights.file),
+        opened => opened,
+    };
+    let file = File::from(file?);
+    check(&file, owner)?;
+    Ok(rights.give(&file, rights.file)?)
+}
+
+fn check(file: &File, owner: u32) -> io::Result<Stat> {
+    let found = fstat(file)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("no ordinary file"));
+    }
+    if found.st_uid != owner && found.st_uid != 0 {
+        return Err(io::Error::other(format!("belongs to user {}, not to the pool's", found.st_uid)));
+    }
+    Ok(found)
+}
+
+fn same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+const WRITE: OFlags = OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+/// What others may do.
+#[derive(Clone, Copy)]
+struct Rights {
+    folder: Mode,
+    queue: Mode,
+    file: Mode,
+    read: Mode,
+    group: u32,
+}
+
+impl Rights {
+    /// As the folder itself has it: where others may not look into it, its group has what others would have.
+    fn of(folder: &Stat) -> Self {
+        let everybody = folder.st_mode & 0o001 != 0;
+        let mode = |all, group| Mode::from_raw_mode(if everybody { all } else { group });
+        Self {
+            folder: mode(0o755, 0o750),
+            queue: mode(0o1777, 0o1770),
+            file: mode(0o666, 0o660),
+            read: mode(0o644, 0o640),
+            group: folder.st_gid,
+        }
+    }
+
+    fn give(self, file: &impl std::os::fd::AsFd, mode: Mode) -> rustix::io::Result<()> {
+        let found = fstat(file)?;
+        if found.st_gid != self.group {
+            fchown(file, None::<Uid>, Some(Gid::from_raw(self.group)))?;
+        }
+        if found.st_mode & 0o7777 != mode.as_raw_mode() {
+            fchmod(file, mode)?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a folder and those above it, for everybody to look into whatever our umask says.
+fn missing(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    path.parent().filter(|above| !above.as_os_str().is_empty()).map_or(Ok(()), missing)?;
+    fs::create_dir(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o755))
+}
+
+/// Whoever has it is alone, unless somebody was stopped who had it.
+#[derive(Debug)]
+pub(super) struct Gate<'a> {
+    file: &'a File,
+    pub(super) alone: bool,
+}
+
+impl Drop for Gate<'_> {
+    fn drop(&mut self) {
+        if self.alone {
+            let _ = flock(self.file, FlockOperation::Unlock);
+        }
+    }
+}
+
+impl Gate<'_> {
+    /// The next token, above the last and above this one: what a user has written into the file makes none go back.
+    pub(super) fn token(&self, above: u64) -> u64 {
+        let mut text = [0; 20];
+        let read = self.file.read_at(&mut text, 0).unwrap_or_default();
+        let last = std::str::from_utf8(&text[..read]).ok().and_then(|text| text.trim().parse::<u64>().ok());
+        let token = [last, Some(above)]
+            .into_iter()
+            .flatten()
+            .filter(|token| *token < HIGHEST)
+            .max()
+            .unwrap_or_default()
+            + 1;
+        // Where it cannot be kept, the records of the GPUs still say it.
+        let _ = self.file.write_all_at(format!("{token:019}\n").as_bytes(), 0);
+        token
+    }
+}
+
+/// All that is in a file.
+pub(super) fn text(file: &File) -> io::Result<Vec<u8>> {
+    let mut text = vec![0; 2048];
+    let mut read = file.read_at(&mut text, 0)?;
+    if read == text.len() {
+        text.resize(LONGEST, 0);
+        read = file.read_at(&mut text, 0)?;
+    }
+    text.truncate(read);
+    Ok(text)
+}
+
+pub(super) fn trouble(path: &Path, error: Errno) -> Trouble {
+    Trouble::file(path, &error.into())
+}

@@ -1,0 +1,114 @@
+//! Giving back what another process keeps: it is asked to end, once it is proven to be the one that was meant.
+
+#![expect(clippy::disallowed_methods, reason = "waits for a process")]
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::folder::Folder;
+use super::list::is_locked;
+use super::processes::{self, Inode};
+use super::queue;
+use super::record::Record;
+use crate::{Released, Trouble};
+
+/// A keeper ends within.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Ends a lease that is not of this process, or withdraws a ticket.
+pub(super) fn release(
+    folder: &Folder,
+    (lease, token): (&str, Option<u64>),
+    pidns: &str,
+) -> Result<Released, Trouble> {
+    let gate = folder.enter();
+    let ticket = queue::names(folder)?.into_iter().find(|name| name.lease == lease);
+    if let Some(ticket) = ticket {
+        return Ok(match queue::remove(folder, &ticket) {
+            Ok(()) | Err(Errno::NOENT) => Released::Done,
+            Err(_) => Released::Lost,
+        });
+    }
+    let mut ended = Released::Unknown;
+    for gpu in folder.managed()?.gpus {
+        let Ok((file, _)) = folder.gpu(gpu.id, OFlags::RDONLY) else { continue };
+        let Some(record) = Record::read(&file).filter(|record| record.lease == lease) else { continue };
+        if token.is_some() && token != record.number("tok") {
+            return Ok(Released::Lost);
+        }
+        match Inode::of(&file).filter(|_| is_locked(&file)) {
+            None => ended = Released::Already("released".to_owned()),
+            Some(inode) => {
+                drop(gate);
+                return dismiss(&record, inode, pidns);
+            }
+        }
+    }
+    Ok(ended)
+}
+
+/// Asks the keeper to end, and waits until he has.
+fn dismiss(record: &Record, inode: Inode, pidns: &str) -> Result<Released, Trouble> {
+    if record.get("pidns") != Some(pidns) {
+        return Err(Trouble::Kept("it is kept in another container: release it there".to_owned()));
+    }
+    let keeper = record.keeper().map_or(0, |(pid, _)| pid);
+    let (pid, process) = match keeper_of(keeper, &record.lease, inode) {
+        Keeper::Is(pid, process) => (pid, process),
+        Keeper::Hidden => return Ok(Released::Lost),
+        Keeper::None => {
+            return Err(Trouble::Kept(format!(
+                "a command has it and ends with it; those are its processes, as far as you may know them: {:?}",
+                processes::having(inode)
+            )));
+        }
+    };
+    match pidfd_send_signal(&process, Signal::TERM) {
+        Ok(()) | Err(Errno::SRCH) => {}
+        Err(_) => return Ok(Released::Lost),
+    }
+    if gone(&process) {
+        Ok(Released::Done)
+    } else {
+        Err(Trouble::NotNow(format!("process {pid} keeps it and does not end")))
+    }
+}
+
+/// Who keeps a lease and does nothing else.
+enum Keeper {
+    Is(u32, OwnedFd),
+    /// Another user's.
+    Hidden,
+    None,
+}
+
+/// Whoever has the lock and was started with the lease's name for a word: a record may be anybody's writing, and a pid
+/// anybody's. The process is held before it is looked at.
+fn keeper_of(said: u32, lease: &str, inode: Inode) -> Keeper {
+    if processes::has(said, inode).is_none() {
+        return Keeper::Hidden;
+    }
+    let keeper = processes::having(inode).into_iter().find_map(|pid| {
+        let process = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
+        let keeps = processes::command(pid)?.iter().any(|word| word == lease);
+        (keeps && processes::has(pid, inode) == Some(true)).then_some((pid, process))
+    });
+    keeper.map_or(Keeper::None, |(pid, process)| Keeper::Is(pid, process))
+}
+
+fn gone(process: &impl std::os::fd::AsFd) -> bool {
+    let began = Instant::now();
+    loop {
+        let left = PATIENCE.saturating_sub(began.elapsed());
+        let time = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&time)) {
+            Err(Errno::INTR) => {}
+            polled => return polled.is_ok_and(|ready| ready > 0),
+        }
+    }
+}

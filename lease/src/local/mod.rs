@@ -1,0 +1,301 @@
+//! A pool of this machine's own, without a server: who holds a GPU has the kernel's lock (`flock`) of its file. The kernel
+//! gives a lock back when the last process has ended that has its descriptor, at once and however it ended, so nothing
+//! is renewed, nothing expires, and no pid is believed.
+//!
+//! ```text
+//! /run/bailiff/lease/        0755, the pool's owner's
+//!     pool                   0644  which GPUs are handed out
+//!     gate                   0666  one at a time goes in; the last token
+//!     gpu/0, gpu/1, …        0666  locked by who holds the GPU, and a record that says who he is
+//!     queue/                 1777
+//!         NUMBER-LEASE       0644  a ticket, its waiter's, locked by him
+//! ```
+//!
+//! All but tickets are made by `init` and opened without being created, so that `fs.protected_regular` stands in nobody's
+//! way; where others may not look into the folder, its group has what others would have. In `queue/`, which is sticky,
+//! each ticket belongs to its waiter: it is made without a name (`O_TMPFILE`), locked, and then linked, so that whoever
+//! finds one unlocked knows that its waiter has ended. It is passed by then, and taken away by its owner or by root,
+//! whoever of them looks next; others' remain until then and hold up nobody.
+//!
+//! The first of the queue alone tries the GPUs. Each of the others stands at the lock of the ticket before his own, so one
+//! end wakes one waiter. Whoever was stopped while he waited is passed by, and has his place again when he goes on.
+//! The gate keeps order and nothing else: what keeps a GPU from being had twice is its lock alone.
+//!
+//! What others can do: a user may lock the file of an idle GPU without standing in the queue, make a ticket with a low
+//! number, or write nonsense into records. None of these takes a GPU from who has it.
+
+mod folder;
+mod keeper;
+mod list;
+mod processes;
+mod queue;
+mod record;
+mod take;
+mod waiter;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+
+use crate::audit::Audit;
+use crate::holder::{self, Here};
+use crate::{Grant, Init, Leases, Released, Standing, Ticket, Trouble};
+use folder::{Folder, Gate, Gpu};
+use record::Record;
+use take::Wish;
+use waiter::{Step, Waiter};
+
+/// Descriptors that are passed on have numbers above those that shells and programs give to their own.
+const ABOVE: i32 = 100;
+/// Whoever waits looks around so often, should he have missed something.
+const TICK: Duration = Duration::from_secs(1);
+
+/// A pool of this machine's own.
+#[derive(Debug)]
+pub struct Local {
+    /// The first that is dropped, so that others have what was ours.
+    mine: BTreeMap<String, Mine>,
+    path: PathBuf,
+    folder: Option<Arc<Folder>>,
+    here: Here,
+}
+
+/// A ticket or a lease of this process.
+#[derive(Debug)]
+enum Mine {
+    Waits(Box<Waiter>),
+    Holds(Grant, Record, Vec<File>),
+}
+
+impl Local {
+    /// The pool in a folder; it is looked at when something is asked.
+    #[must_use]
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), folder: None, mine: BTreeMap::new(), here: Here::look() }
+    }
+
+    fn folder(&mut self) -> Result<Arc<Folder>, Trouble> {
+        if let Some(folder) = &self.folder {
+            return Ok(Arc::clone(folder));
+        }
+        let folder = Arc::new(Folder::open(&self.path)?);
+        self.folder = Some(Arc::clone(&folder));
+        Ok(folder)
+    }
+
+    /// Tries what has just been let go, without looking around.
+    fn hurry(&mut self, lease: &str) -> Result<Option<Standing>, Trouble> {
+        let folder = self.folder()?;
+        let Some(Mine::Waits(waiter)) = self.mine.get_mut(lease) else { return Ok(None) };
+        let gate = folder.enter();
+        let Some(step) = waiter.hurry(&folder, &gate) else { return Ok(None) };
+        Ok(Some(self.keep(lease, gate, step)))
+    }
+
+    /// Keeps what came of a step.
+    fn keep(&mut self, lease: &str, gate: Gate<'_>, step: Step) -> Standing {
+        // Whoever is next finds the gate open.
+        drop(gate);
+        match step {
+            Step::Took(grant, record, files) => {
+                let waited = self.mine.insert(lease.to_owned(), Mine::Holds(grant.clone(), record, files));
+                if let Some(Mine::Waits(waiter)) = waited {
+                    waiter.go();
+                }
+                Standing::Held(grant)
+            }
+            Step::Waits(before) => Standing::Waiting { before },
+            Step::Ended(how) => {
+                self.mine.remove(lease);
+                Standing::Ended(how.to_owned())
+            }
+        }
+    }
+
+    /// Looks around, and tries what there is.
+    fn step(&mut self, lease: &str, folder: &Folder, gate: Gate<'_>) -> Result<Standing, Trouble> {
+        let Some(Mine::Waits(waiter)) = self.mine.get_mut(lease) else {
+            return Ok(Standing::Ended("unknown".to_owned()));
+        };
+        let step = waiter.step(folder, &gate)?;
+        Ok(self.keep(lease, gate, step))
+    }
+}
+
+impl Leases for Local {
+    fn init(&mut self, gpus: &[(u32, Option<String>)], _: i32, force: bool) -> Result<Init, Trouble> {
+        let folder = Folder::make(&self.path)?;
+        let gate = folder.enter();
+        if !gate.alone {
+            return Err(Trouble::NotNow(
+                "somebody was stopped while he asked for GPUs; try again".to_owned(),
+            ));
+        }
+        match folder.managed() {
+            Ok(managed) if !force => return Ok(Init::Already(managed.gpus.len() as u64)),
+            Ok(managed) => {
+                let held = |gpu: &&Gpu| {
+                    folder.gpu(gpu.id, OFlags::RDONLY).is_ok_and(|(file, _)| list::is_locked(&file))
+                };
+                let held = managed.gpus.iter().filter(held).count();
+                if held > 0 {
+                    return Ok(Init::Held(held as u64));
+                }
+            }
+            Err(Trouble::Absent(_)) => {}
+            Err(_) if force => {}
+            Err(trouble) => return Err(trouble),
+        }
+        let mut managed: Vec<Gpu> =
+            gpus.iter().map(|(id, uuid)| Gpu { id: *id, uuid: uuid.clone() }).collect();
+        managed.sort_by_key(|gpu| gpu.id);
+        managed.dedup_by_key(|gpu| gpu.id);
+        let count = managed.len() as u64;
+        folder.describe(managed)?;
+        Ok(Init::Done(count))
+    }
+
+    fn ask(&mut self, ticket: &Ticket) -> Result<Standing, Trouble> {
+        if self.mine.contains_key(&ticket.lease) {
+            return self.touch(&ticket.lease, ticket.ttl, None);
+        }
+        if ticket.priority != 0 {
+            return Err(Trouble::NotHere("priorities need a pool in Redis: --redis".to_owned()));
+        }
+        if !queue::is_name(&ticket.lease) {
+            return Err(Trouble::NotHere(format!("{:?} is no name of a lease", ticket.lease)));
+        }
+        let folder = self.folder()?;
+        let managed = folder.managed()?;
+        if managed.gpus.is_empty() {
+            return Ok(Standing::Uninitialised);
+        }
+        let us = std::process::id();
+        let asked = u64::try_from(queue::now().as_millis()).unwrap_or_default();
+        let record = Record::of(ticket, asked, (us, holder::start(us).unwrap_or_default()));
+        let fit = Wish::of(&record).fit(&managed) as u64;
+        if ticket.want == 0 || u64::from(ticket.want) > fit {
+            return Ok(Standing::Impossible { managed: fit });
+        }
+        let gate = folder.enter();
+        let waiter = Waiter::stand(&folder, record, ticket)?;
+        self.mine.insert(ticket.lease.clone(), Mine::Waits(Box::new(waiter)));
+        let standing = self.step(&ticket.lease, &folder, gate)?;
+        if ticket.nonblock && matches!(standing, Standing::Waiting { .. }) {
+            self.mine.remove(&ticket.lease);
+            return Ok(Standing::Busy);
+        }
+        Ok(standing)
+    }
+
+    fn wait(
+        &mut self,
+        ticket: &Ticket,
+        (_, until): (&Here, Option<Instant>),
+        told: &mut dyn FnMut(u64),
+    ) -> Result<Standing, Trouble> {
+        let mut standing = self.ask(ticket)?;
+        while let Standing::Waiting { before } = standing {
+            told(before);
+            let left = until.map(queue::left);
+            if left.is_some_and(|left| left.is_zero()) {
+                self.mine.remove(&ticket.lease);
+                break;
+            }
+            let at_most = left.unwrap_or(TICK).min(TICK);
+            let rung = match self.mine.get_mut(&ticket.lease) {
+                Some(Mine::Waits(waiter)) => waiter.rest(at_most),
+                _ => false,
+            };
+            let hurried = if rung { self.hurry(&ticket.lease)? } else { None };
+            standing = hurried.map_or_else(|| self.touch(&ticket.lease, ticket.ttl, None), Ok)?;
+        }
+        Ok(standing)
+    }
+
+    fn touch(&mut self, lease: &str, _: Duration, token: Option<u64>) -> Result<Standing, Trouble> {
+        match self.mine.get(lease) {
+            Some(Mine::Holds(grant, ..)) if token.is_some_and(|token| token != grant.token) => {
+                Ok(Standing::Ended("lost".to_owned()))
+            }
+            Some(Mine::Holds(grant, ..)) => Ok(Standing::Held(grant.clone())),
+            _ => {
+                let folder = self.folder()?;
+                self.step(lease, &folder, folder.enter())
+            }
+        }
+    }
+
+    /// The kernel forgets no lock.
+    fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<Standing, Trouble> {
+        self.touch(&ticket.lease, ttl, Some(grant.token))
+    }
+
+    /// One of another process is given back by that process, which is asked to end; only one that does nothing but keep
+    /// it can be asked.
+    fn release(&mut self, lease: &str, token: Option<u64>, _: (i32, u32)) -> Result<Released, Trouble> {
+        match self.mine.get(lease) {
+            Some(Mine::Holds(grant, ..)) if token.is_some_and(|token| token != grant.token) => {
+                Ok(Released::Lost)
+            }
+            Some(_) => {
+                self.mine.remove(lease);
+                Ok(Released::Done)
+            }
+            None => keeper::release(&*self.folder()?, (lease, token), &self.here.pidns),
+        }
+    }
+
+    fn audit(&mut self) -> Result<Audit, Trouble> {
+        list::audit(&*self.folder()?, &self.here)
+    }
+
+    /// What is new is written into the record; the process that will keep it is told as `keeper`.
+    fn hand_on(
+        &mut self,
+        (lease, token): (&str, u64),
+        _: Duration,
+        about: &[(&'static str, String)],
+    ) -> Result<Standing, Trouble> {
+        let Some(Mine::Holds(grant, record, files)) = self.mine.get_mut(lease) else {
+            return Ok(Standing::Ended("unknown".to_owned()));
+        };
+        if grant.token != token {
+            return Ok(Standing::Ended("lost".to_owned()));
+        }
+        record.about.extend(about.iter().map(|(field, value)| ((*field).to_owned(), value.clone())));
+        for file in files {
+            record.write(file).map_err(|error| Trouble::file(&self.path, &error))?;
+        }
+        Ok(Standing::Held(grant.clone()))
+    }
+
+    /// The kernel has done it. Tickets of the dead are taken away.
+    fn reap_here(&mut self, _: &Here, _: Duration) -> Result<usize, Trouble> {
+        let folder = self.folder()?;
+        folder.managed()?;
+        let _gate = folder.enter();
+        for name in queue::names(&folder)? {
+            queue::look(&folder, &name);
+        }
+        Ok(0)
+    }
+
+    fn pass_on(&mut self, lease: &str) -> Result<Vec<RawFd>, Trouble> {
+        let Some(Mine::Holds(_, _, files)) = self.mine.get_mut(lease) else { return Ok(Vec::new()) };
+        for file in &mut *files {
+            // Where so many descriptors are not allowed it keeps its number. The lock is that of both.
+            if let Ok(high) = fcntl_dupfd_cloexec(&*file, ABOVE) {
+                *file = high.into();
+            }
+            fcntl_setfd(&*file, FdFlags::empty()).map_err(|error| folder::trouble(&self.path, error))?;
+        }
+        Ok(files.iter().map(AsRawFd::as_raw_fd).collect())
+    }
+}

@@ -1,0 +1,182 @@
+//! Ends of leases that their holders do not tell of: by whoever meets the dead, and by the agent of a node, who knows more.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use redis::ConnectionAddr;
+
+use crate::audit::{Agent, Audit, Lease};
+use crate::holder::{Here, Life};
+use crate::{Op, Pool, Trouble};
+
+/// From a fork to the exec after it takes less: a command that was being started when its runner died bears the lease's
+/// name a moment later.
+pub const START: Duration = Duration::from_millis(100);
+
+/// Why somebody else than its holder ends a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Its holder is dead.
+    Dead,
+    /// It was not renewed in time.
+    Late,
+    /// A rule wants it, of the lease with this token.
+    Revoked {
+        /// The token that was judged.
+        token: u64,
+        /// Who says so, for GPU.py's log.
+        pid: u32,
+    },
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// It has ended now.
+    Done,
+    /// It was renewed meanwhile.
+    Kept,
+    /// It has another token by now.
+    Lost,
+    /// It had ended before, or Redis knows nothing of it (`unknown`).
+    Already(String),
+}
+
+/// What came of putting a GPU back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Back {
+    /// It goes to the next.
+    Freed,
+    /// Not as it was when that was found out: `changed`, `held`, `placed`, `unmanaged`.
+    Not(String),
+}
+
+impl Back {
+    fn of(told: String) -> Self {
+        if told == "freed" { Self::Freed } else { Self::Not(told) }
+    }
+}
+
+impl Pool {
+    /// Whether the server is on this host.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match self.client.get_connection_info().addr() {
+            ConnectionAddr::Unix(_) => true,
+            ConnectionAddr::Tcp(host, _) => {
+                host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends a lease or a ticket. GPUs of it that are `busy` are withheld until [`Self::clear`].
+    ///
+    /// # Errors
+    /// Where there is no answer; it may be asked again.
+    pub fn end(&mut self, lease: &str, end: End, busy: &[String]) -> Result<Ended, Trouble> {
+        let (why, token, pid) = match end {
+            End::Dead => ("dead", String::new(), 0),
+            End::Late => ("late", String::new(), 0),
+            End::Revoked { token, pid } => ("revoked", token.to_string(), pid),
+        };
+        let mut arguments = vec![lease.to_owned(), why.to_owned(), token, pid.to_string()];
+        arguments.extend_from_slice(busy);
+        let told: String = self.call(Op::Kill, &arguments)?;
+        Ok(match told.as_str() {
+            "reaped" | "revoked" => Ended::Done,
+            "waiting" | "held" => Ended::Kept,
+            "lost" => Ended::Lost,
+            _ => Ended::Already(told.strip_prefix("was ").unwrap_or(&told).to_owned()),
+        })
+    }
+
+    /// Puts a GPU back that was withheld for this reason, as [`crate::audit::Gpu::quarantine`] has it, and that is quiet.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn clear(&mut self, gpu: &str, why: &str) -> Result<Back, Trouble> {
+        self.call(Op::Clear, &[gpu.to_owned(), why.to_owned()]).map(Back::of)
+    }
+
+    /// Puts a GPU back that nobody holds: it is in no place, or withheld, and has this record of GPU.py's (pid and time)
+    /// or none.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn resolve(&mut self, gpu: &str, record: Option<(&str, &str)>, offset: i32) -> Result<Back, Trouble> {
+        let mut arguments = vec![gpu.to_owned(), String::new(), offset.to_string()];
+        if let Some((pid, time)) = record {
+            pid.clone_into(&mut arguments[1]);
+            arguments.push(time.to_owned());
+        }
+        self.call(Op::Resolve, &arguments).map(Back::of)
+    }
+
+    /// Says for so long that this node has an agent, or no longer. While it has, nobody else ends what he can look at.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn stand_in(&mut self, here: &Here, ttl: Duration) -> Result<(), Trouble> {
+        let about = [here.host.clone(), here.boot.clone(), here.pidns.clone(), ttl.as_millis().to_string()];
+        self.call::<String>(Op::Agent, &about).map(drop)
+    }
+
+    /// Frees what the dead of this host held, and what was not renewed in time from another; renews for those of this
+    /// host who cannot say themselves that they live. Tells how many were freed. Time alone frees nothing on this host,
+    /// nor on one that has an agent; where this one has, the dead are his.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn reap_here(&mut self, here: &Here, ttl: Duration) -> Result<usize, Trouble> {
+        let audit = self.audit()?;
+        let mut freed = 0;
+        if !audit.agents.contains(&Agent::of(here)) {
+            let dead: Vec<&Lease> =
+                audit.leases.iter().filter(|lease| here.life(lease) == Life::Dead).collect();
+            if !dead.is_empty() {
+                std::thread::park_timeout(START);
+            }
+            for lease in dead.into_iter().filter(|lease| here.life(lease) == Life::Dead) {
+                freed += usize::from(self.end(&lease.lease, End::Dead, &[])? == Ended::Done);
+            }
+        }
+        for lease in audit.late() {
+            match here.life(lease) {
+                Life::Elsewhere if audit.has_agent(lease) => {}
+                Life::Elsewhere | Life::Timed => {
+                    freed += usize::from(self.end(&lease.lease, End::Late, &[])? == Ended::Done);
+                }
+                Life::Alive => drop(self.touch(&lease.lease, ttl, None)?),
+                Life::Dead | Life::Unknown => {}
+            }
+        }
+        Ok(freed)
+    }
+}
+
+impl Agent {
+    /// The one that looks after this PID namespace.
+    #[must_use]
+    pub fn of(here: &Here) -> Self {
+        Self { host: here.host.clone(), boot: here.boot.clone(), pidns: here.pidns.clone() }
+    }
+}
+
+impl Audit {
+    /// Leases and tickets that were not renewed in time.
+    pub fn late(&self) -> impl Iterator<Item = &Lease> {
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
+        let now = self.now as f64;
+        self.leases.iter().filter(move |lease| lease.expires < now)
+    }
+
+    /// An agent can look whether the holder lives: his word counts, and not the time.
+    #[must_use]
+    pub fn has_agent(&self, lease: &Lease) -> bool {
+        self.agents.iter().any(|agent| {
+            let same = |field, theirs: &str| lease.get(field) == Some(theirs);
+            same("host", &agent.host) && same("boot", &agent.boot) && same("pidns", &agent.pidns)
+        })
+    }
+}

@@ -1,0 +1,8 @@
+-- host, boot, pidns, ttl: a node's agent says that it looks after the dead of its PID namespace; no ttl: no longer.
+local host, boot, pidns, ttl = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+if ttl > 0 then
+  call('HSET', AGENTS, host, string.format('%.0f %s %s', now + ttl, boot, pidns))
+else
+  call('HDEL', AGENTS, host)
+end
+return 'noted'

@@ -1,0 +1,112 @@
+-- What every script knows: the keys, the time by the server's clock, and how an id is granted.
+--
+-- KEYS[1] is the prefix of GPU.py's keys. An id is a decimal text and is in one place: IDLE, POT (popped for those who
+-- wait), BAR (withheld after a restart of the server), QUAR, or OWN (leased by us). A GPU that a client of GPU.py holds is
+-- in none of them.
+local prefix = KEYS[1]
+local ours = prefix .. '_V2:'
+local IDLE, MANAGED, EVENTS = prefix .. '_IDLE', prefix .. '_MANAGED', prefix .. '_EVENTS'
+local META, QUEUE, OWN, EXPIRY = ours .. 'META', ours .. 'Q', ours .. 'OWN', ours .. 'EXP'
+local POT, BAR, QUAR, LOG, UUIDS = ours .. 'POT', ours .. 'BAR', ours .. 'QUAR', ours .. 'LOG', ours .. 'UUID'
+-- What has happened so far, counted: events, and how long those who were granted something had waited.
+local COUNTS = ours .. 'COUNTS'
+
+local MOST_EVENTS = 10000
+-- How long a record is kept after its end, so that a late retry is answered.
+local REMEMBERED = 3600000
+-- A wake-up that nobody took.
+local WAKE_KEPT = 60000
+-- A lease that nobody renews: a hundred years.
+local FOR_EVER = 3155760000000
+-- Waits are counted up to each of these.
+local WAITS = { 10, 100, 1000, 10000, 60000, 600000, 3600000, 21600000, 86400000 }
+
+local call = redis.call
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function lease_key(lease) return ours .. 'LEASE:' .. lease end
+local function wake_key(lease) return ours .. 'WAKE:' .. lease end
+local function gpu_key(id) return prefix .. '_GPU' .. id end
+
+-- `2026-11-21 06:29:57`, as GPU.py writes it: the local time of whoever asked, whose offset is given in seconds. Days
+-- to a date as in the proleptic Gregorian calendar, with years that begin in March.
+local function clock(offset)
+  local seconds = math.floor(now / 1000) + (tonumber(offset) or 0)
+  local days, rest = math.floor(seconds / 86400), seconds % 86400
+  local shifted = days + 719468
+  local era = math.floor(shifted / 146097)
+  local day = shifted - era * 146097
+  local year = math.floor((day - math.floor(day / 1460) + math.floor(day / 36524) - math.floor(day / 146096)) / 365)
+  day = day - (365 * year + math.floor(year / 4) - math.floor(year / 100))
+  local month = math.floor((5 * day + 2) / 153)
+  day = day - math.floor((153 * month + 2) / 5) + 1
+  month = month < 10 and month + 3 or month - 9
+  year = year + era * 400 + (month <= 2 and 1 or 0)
+  return string.format('%04d-%02d-%02d %02d:%02d:%02d', year, month, day, math.floor(rest / 3600),
+    math.floor(rest % 3600 / 60), rest % 60)
+end
+
+-- A line of GPU.py's log.
+local function event(offset, text)
+  local length = call('LPUSH', EVENTS, clock(offset) .. ': ' .. text)
+  if length > MOST_EVENTS then call('LTRIM', EVENTS, 0, MOST_EVENTS - 1) end
+end
+
+-- Nothing depends on it, so nothing fails with it.
+local function count(what, by)
+  redis.pcall('HINCRBY', COUNTS, what, by)
+end
+
+local function count_wait(waited)
+  local bound = 'longer'
+  for place = #WAITS, 1, -1 do
+    if waited <= WAITS[place] then bound = WAITS[place] end
+  end
+  count('wait:' .. bound, 1)
+  count('waited', math.max(waited, 0))
+end
+
+-- An entry of ours.
+local function note(what, ...)
+  count('event:' .. what, 1)
+  call('XADD', LOG, 'MAXLEN', '~', MOST_EVENTS, '*', 'event', what, ...)
+end
+
+-- What is known of a ticket or a lease: its state, what it asks for, and what records tell of its holder.
+local function told(lease, by)
+  return by('HMGET', lease_key(lease), 'state', 'want', 'among', 'ack_ms', 'legacy_pid', 'offset', 'pid', 'host', 'boot',
+    'pidns', 'start', 'uid', 'user', 'cmd', 'mode', 'job', 'asked')
+end
+
+-- Writes the record that GPU.py's --active reads.
+local function record(lease, id, token, about)
+  if not about then
+    about = told(lease, call)
+    -- Whatever it is: a ticket's GPU was looked at before.
+    call('DEL', gpu_key(id))
+  end
+  call('HSET', gpu_key(id), 'PID', about[5] or '', 'TIME', clock(about[6]), 'lease', lease, 'tok', token,
+    'pid', about[7] or '', 'host', about[8] or '', 'boot', about[9] or '', 'pidns', about[10] or '',
+    'start', about[11] or '', 'uid', about[12] or '', 'user', about[13] or '', 'cmd', about[14] or '',
+    'mode', about[15] or '', 'job', about[16] or '')
+end
+
+-- Gives a ticket its GPUs. It must say soon that it knows.
+local function grant(lease, ids, about)
+  local token = call('HINCRBY', META, 'tok', 1)
+  for _, id in ipairs(ids) do
+    call('HSET', OWN, id, lease)
+    record(lease, id, token, about)
+    event(about[6], 'GPU ' .. id .. ' acquired by PID ' .. (about[7] or '0') .. '.')
+  end
+  local text = table.concat(ids, ',')
+  call('HSET', lease_key(lease), 'state', 'held', 'gpus', text, 'tok', token, 'granted', now)
+  call('ZREM', QUEUE, lease)
+  call('ZADD', EXPIRY, now + (tonumber(about[4]) or 10000), lease)
+  note('grant', 'lease', lease, 'tok', token, 'gpus', text)
+  local asked = tonumber(about[17] or '')
+  if asked then count_wait(now - asked) end
+  call('LPUSH', wake_key(lease), token .. ':' .. text)
+  call('PEXPIRE', wake_key(lease), WAKE_KEPT)
+end

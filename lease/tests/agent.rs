@@ -1,0 +1,210 @@
+//! What the agent of a node asks of a pool, against a real Redis.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test starts a server and waits for it"
+)]
+
+mod server;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bailiff_lease::holder::Here;
+use bailiff_lease::legacy::{Found, Witness};
+use bailiff_lease::{Back, End, Ended, Grant, Pool, Released, Standing, Ticket};
+use redis::Connection;
+
+use server::Server;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const TTL: Duration = Duration::from_mins(1);
+
+fn pool(server: &Server) -> Pool {
+    Pool::open(&server.address(), "GPU", PATIENCE).unwrap()
+}
+
+fn begun(server: &Server, gpus: u32) -> Pool {
+    let mut pool = pool(server);
+    pool.init(&(0..gpus).map(|id| (id, None)).collect::<Vec<_>>(), 0, false).unwrap();
+    pool
+}
+
+fn raw(server: &Server) -> Connection {
+    redis::Client::open(server.address()).unwrap().get_connection().unwrap()
+}
+
+fn ask<T: redis::FromRedisValue>(redis: &mut Connection, words: &[&str]) -> T {
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]);
+    command.query(redis).unwrap()
+}
+
+fn ticket(lease: &str, want: u32) -> Ticket {
+    let about = vec![("pid", "4711".to_owned()), ("legacy_pid", "0".to_owned())];
+    Ticket { lease: lease.to_owned(), want, priority: 0, ttl: TTL, nonblock: false, about }
+}
+
+/// Of somebody of this host who has ended.
+fn of_the_dead(lease: &str, want: u32) -> Ticket {
+    let mut child = Command::new("sleep").arg("infinity").spawn().unwrap();
+    let about = Here::look().holder(child.id());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    Ticket { about, ..ticket(lease, want) }
+}
+
+fn quarantine(pool: &mut Pool, id: &str) -> Option<String> {
+    let audit = pool.audit().unwrap();
+    audit.gpus.iter().find(|gpu| gpu.id == id).unwrap().quarantine.clone()
+}
+
+fn held(token: u64, gpus: &[u32]) -> Standing {
+    Standing::Held(Grant { token, gpus: gpus.to_vec() })
+}
+
+#[test]
+fn a_gpu_that_somebody_is_on_is_withheld_until_it_is_quiet() {
+    let server = Server::start(&[]);
+    let mut pool = begun(&server, 2);
+    pool.ask(&ticket("dead", 2)).unwrap();
+    pool.ask(&ticket("next", 1)).unwrap();
+    pool.ask(&ticket("last", 1)).unwrap();
+    assert_eq!(pool.end("dead", End::Dead, &["1".to_owned()]), Ok(Ended::Done));
+    assert_eq!(pool.touch("next", TTL, None), Ok(held(2, &[0])));
+    assert_eq!(pool.touch("last", TTL, None), Ok(Standing::Waiting { before: 0 }));
+    let why = quarantine(&mut pool, "1").expect("it is withheld");
+    assert!(why.starts_with("busy:"), "{why}");
+    assert_eq!(pool.clear("1", "busy:0"), Ok(Back::Not("changed".to_owned())), "withheld anew since");
+    assert_eq!(quarantine(&mut pool, "1").as_ref(), Some(&why));
+    assert_eq!(pool.clear("1", &why), Ok(Back::Freed));
+    assert_eq!(pool.touch("last", TTL, None), Ok(held(3, &[1])));
+    assert_eq!(pool.clear("1", &why), Ok(Back::Not("changed".to_owned())), "once");
+}
+
+#[test]
+fn whoever_took_a_withheld_gpu_keeps_it() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
+    pool.ask(&ticket("dead", 1)).unwrap();
+    pool.end("dead", End::Dead, &["0".to_owned()]).unwrap();
+    let why = quarantine(&mut pool, "0").unwrap();
+    // Somebody released what was not his, and somebody took it.
+    ask::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "2026-11-21 06:29:57"]);
+    assert_eq!(pool.clear("0", &why), Ok(Back::Not("held".to_owned())));
+    assert_eq!(quarantine(&mut pool, "0"), None, "he has it, and it is his to release");
+    assert!(!ask::<bool>(&mut redis, &["EXISTS", "GPU_IDLE"]));
+}
+
+#[test]
+fn what_a_foreign_release_had_put_back_is_withheld_too() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
+    pool.ask(&ticket("dead", 1)).unwrap();
+    ask::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
+    ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
+    pool.end("dead", End::Dead, &["0".to_owned()]).unwrap();
+    assert!(quarantine(&mut pool, "0").is_some());
+    assert!(!ask::<bool>(&mut redis, &["EXISTS", "GPU_IDLE"]));
+}
+
+#[test]
+fn a_rule_ends_the_lease_that_it_judged_and_no_other() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
+    pool.ask(&ticket("idle", 1)).unwrap();
+    let revoked = |token| End::Revoked { token, pid: 77 };
+    assert_eq!(pool.end("idle", revoked(2), &[]), Ok(Ended::Lost));
+    assert_eq!(pool.touch("idle", TTL, Some(1)), Ok(held(1, &[0])));
+    assert_eq!(pool.end("idle", revoked(1), &[]), Ok(Ended::Done));
+    assert_eq!(pool.touch("idle", TTL, Some(1)), Ok(Standing::Ended("revoked".to_owned())));
+    assert_eq!(pool.release("idle", Some(1), (0, 1)), Ok(Released::Already("revoked".to_owned())));
+    assert_eq!(pool.end("idle", revoked(1), &[]), Ok(Ended::Already("revoked".to_owned())));
+    assert_eq!(pool.end("nobody", revoked(1), &[]), Ok(Ended::Already("unknown".to_owned())));
+    let events: Vec<String> = ask(&mut redis, &["LRANGE", "GPU_EVENTS", "0", "0"]);
+    assert!(events[0].ends_with(": GPU 0 released by PID 77."), "{events:?}");
+}
+
+#[test]
+fn where_a_node_has_an_agent_the_dead_are_his() {
+    let server = Server::start(&[]);
+    let (mut pool, here) = (begun(&server, 2), Here::look());
+    pool.ask(&of_the_dead("dead", 1)).unwrap();
+    pool.stand_in(&here, TTL).unwrap();
+    assert_eq!(pool.reap_here(&here, TTL), Ok(0));
+    let elsewhere = Here { pidns: "1".to_owned(), ..here.clone() };
+    pool.stand_in(&elsewhere, TTL).unwrap();
+    assert_eq!(pool.reap_here(&here, TTL), Ok(1), "he does not see our dead");
+
+    let host = Here { host: "another".to_owned(), ..here.clone() };
+    let mut theirs = ticket("theirs", 1);
+    theirs.about = host.holder(1);
+    theirs.about.push(("ack_ms", "1".to_owned()));
+    pool.ask(&theirs).unwrap();
+    pool.stand_in(&host, TTL).unwrap();
+    while pool.audit().unwrap().late().count() == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(pool.reap_here(&here, TTL), Ok(0), "late, and his agent is there");
+    pool.stand_in(&host, Duration::ZERO).unwrap();
+    assert_eq!(pool.reap_here(&here, TTL), Ok(1));
+}
+
+#[test]
+fn a_record_of_another_moment_is_not_resolved() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
+    ask::<(String, String)>(&mut redis, &["BRPOP", "GPU_IDLE", "0"]);
+    ask::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "now"]);
+    let changed = Ok(Back::Not("changed".to_owned()));
+    for (pid, time) in [("99", "then"), ("98", "now")] {
+        assert_eq!(pool.resolve("0", Some((pid, time)), 0), changed);
+    }
+    assert_eq!(pool.resolve("0", None, 0), changed);
+    assert_eq!(pool.resolve("0", Some(("99", "now")), 0), Ok(Back::Freed));
+    let events: Vec<String> = ask(&mut redis, &["LRANGE", "GPU_EVENTS", "0", "0"]);
+    let text = ": GPU 0 acquired by process with PID 99, was released by redis purge as the process with given PID does no longer exist.";
+    assert!(events[0].ends_with(text), "{events:?}");
+    assert_eq!(pool.resolve("0", None, 0), Ok(Back::Not("placed".to_owned())));
+}
+
+#[test]
+fn records_are_told_of_as_they_are_written() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = (begun(&server, 2), raw(&server));
+    let all = ["0".to_owned(), "1".to_owned()];
+    let mut changes = pool.changes().unwrap();
+    let mut next = |what: &str| {
+        let began = Instant::now();
+        loop {
+            if let Some(gpus) = changes.next(Duration::from_millis(50), &all).unwrap() {
+                let told: Vec<_> = gpus.iter().map(|gpu| (gpu.clone(), changes.look(gpu).unwrap())).collect();
+                return told;
+            }
+            assert!(began.elapsed() < PATIENCE, "{what} is not told");
+        }
+    };
+    let pid = std::process::id().to_string();
+    ask::<u64>(&mut redis, &["HSET", "GPU_GPU1", "PID", &pid, "TIME", "now"]);
+    let told = next("a record");
+    let record = told[0].1.clone().expect("there is one");
+    assert_eq!((told.len(), told[0].0.as_str(), &record.pid, record.time.as_str()), (1, "1", &pid, "now"));
+
+    let here = Here::look();
+    let seen = Witness::look(&here, &record, Found::Written);
+    assert_eq!(pool.keep("1", &seen), Ok(true));
+    let audit = pool.audit().unwrap();
+    let kept = audit.gpus.iter().find(|gpu| gpu.id == "1").unwrap().record.clone().unwrap();
+    assert_eq!(Witness::of(&kept), Some(seen.clone()));
+    ask::<u64>(&mut redis, &["HSET", "GPU_GPU1", "TIME", "later"]);
+    next("a change");
+    assert_eq!(pool.keep("1", &seen), Ok(false), "it is another record by now");
+
+    ask::<u64>(&mut redis, &["DEL", "GPU_GPU1"]);
+    assert_eq!(next("an end"), [("1".to_owned(), None)]);
+    pool.ask(&ticket("ours", 1)).unwrap();
+    assert_eq!(next("a lease"), [("0".to_owned(), None)], "of ours all is known");
+    ask::<()>(&mut redis, &["FLUSHALL"]);
+    assert_eq!(next("a flush").len(), 2, "anything may have changed");
+}

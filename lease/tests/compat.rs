@@ -1,0 +1,216 @@
+//! What GPU.py's rules allow, against a real Redis: to give back what somebody has by its number, to begin anew under
+//! holders, to hold without being there.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test starts a server and fails loudly"
+)]
+
+mod server;
+
+use std::process::Command;
+use std::time::Duration;
+
+use bailiff_lease::compat::{Force, Given};
+use bailiff_lease::holder::{Here, Life};
+use bailiff_lease::{Grant, Init, Pool, Standing, Ticket};
+use redis::Connection;
+
+use server::Server;
+
+const TTL: Duration = Duration::from_mins(1);
+
+fn pool(server: &Server) -> Pool {
+    Pool::open(&server.address(), "GPU", Duration::from_secs(5)).unwrap()
+}
+
+fn begun(server: &Server, count: u32) -> (Pool, Connection) {
+    let mut pool = pool(server);
+    let gpus: Vec<(u32, Option<String>)> = (0..count).map(|number| (number, None)).collect();
+    assert_eq!(pool.begin((&gpus, 8), 0, Force::No), Ok(Init::Done(u64::from(count))));
+    (pool, redis::Client::open(server.address()).unwrap().get_connection().unwrap())
+}
+
+/// By GPU.py's rules, or for a command.
+fn ticket(lease: &str, mode: &'static str) -> Ticket {
+    let mut about =
+        vec![("pid", "4711".to_owned()), ("legacy_pid", "4711".to_owned()), ("mode", mode.to_owned())];
+    if mode == "compat" {
+        about.extend(Here::look().taker(std::process::id()));
+        about.extend(Here::look().holder(std::process::id()));
+    }
+    Ticket { lease: lease.to_owned(), want: 1, priority: 0, ttl: TTL, nonblock: false, about }
+}
+
+fn known(pool: &mut Pool, lease: &str) -> Grant {
+    let Ok(Standing::Held(grant)) = pool.ask(&ticket(lease, "compat")) else { panic!("nothing was idle") };
+    assert_eq!(pool.touch(lease, TTL, Some(grant.token)), Ok(Standing::Held(grant.clone())));
+    grant
+}
+
+fn ask<T: redis::FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]).query(connection).unwrap()
+}
+
+fn idle(redis: &mut Connection) -> Vec<String> {
+    ask(redis, &["LRANGE", "GPU_IDLE", "0", "-1"])
+}
+
+/// As GPU.py gives back.
+fn released_by_original(redis: &mut Connection, id: &str) {
+    ask::<u64>(redis, &["DEL", &format!("GPU_GPU{id}")]);
+    ask::<u64>(redis, &["LPUSH", "GPU_IDLE", id]);
+}
+
+#[test]
+fn a_gpu_is_given_back_by_its_number() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = begun(&server, 6);
+    let who = (0, 42);
+    assert_eq!(pool.give("9", who), Ok(Given::Unmanaged));
+    assert_eq!(pool.give("0", who), Ok(Given::Idle));
+    // Each in a place of its own: 0 by GPU.py's rules, 1 a command's, 2 a client's of the original, 3 in nobody's hands.
+    assert_eq!(known(&mut pool, "compat").gpus, [0]);
+    pool.ask(&ticket("modern", "run")).unwrap();
+    for id in ["2", "3", "4", "5"] {
+        ask::<Vec<String>>(&mut redis, &["BRPOP", "GPU_IDLE", "0"]);
+        if id != "3" {
+            ask::<u64>(&mut redis, &["HSET", &format!("GPU_GPU{id}"), "PID", "77"]);
+        }
+    }
+    assert_eq!(pool.give("0", who), Ok(Given::Released));
+    assert_eq!(pool.give("0", who), Ok(Given::Idle), "once");
+    assert_eq!(pool.give("1", who), Ok(Given::Held("modern".to_owned())));
+    assert_eq!(pool.give("2", who), Ok(Given::Released));
+    assert_eq!(pool.give("3", who), Ok(Given::Released), "GPU.py lost it, and its --release finds it");
+    assert_eq!(idle(&mut redis), ["3", "2", "0"]);
+    // Withheld for the sake of the record that now goes, and for another reason.
+    ask::<u64>(&mut redis, &["HSET", "GPU_V2:QUAR", "4", "legacy_record:1", "5", "busy:1"]);
+    assert_eq!(pool.give("4", who), Ok(Given::Released));
+    assert_eq!(pool.give("5", who), Ok(Given::Withheld("busy:1".to_owned())));
+    assert_eq!(idle(&mut redis), ["4", "3", "2", "0"]);
+    ask::<u64>(&mut redis, &["LREM", "GPU_IDLE", "0", "3"]);
+    ask::<u64>(&mut redis, &["LPUSH", "GPU_V2:POT", "3"]);
+    assert_eq!(pool.give("3", who), Ok(Given::Idle), "it is gathered for somebody");
+    let events = pool.lines().unwrap();
+    assert!(events[3].ends_with(": GPU 0 released by PID 42."), "{events:?}");
+}
+
+#[test]
+fn a_release_of_the_originals_is_honoured_for_whoever_waits() {
+    let server = Server::start(&[]);
+    let (mut first, mut redis) = begun(&server, 1);
+    for waiter in ["compat", "run"] {
+        known(&mut first, &format!("first before {waiter}"));
+        std::thread::scope(|scope| {
+            let next =
+                scope.spawn(|| pool(&server).wait(&ticket(waiter, waiter), (&Here::look(), None), |_| {}));
+            let began = std::time::Instant::now();
+            while !ask::<String>(&mut redis, &["INFO", "clients"]).contains("blocked_clients:2\r") {
+                assert!(began.elapsed() < Duration::from_mins(1), "nobody waits");
+            }
+            released_by_original(&mut redis, "0");
+            assert!(matches!(next.join().unwrap(), Ok(Standing::Held(_))), "its slot finds it");
+        });
+        assert_eq!(
+            first.touch(&format!("first before {waiter}"), TTL, None),
+            Ok(Standing::Ended("released".to_owned()))
+        );
+        first.release(waiter, None, (0, 1)).unwrap();
+        assert_eq!(idle(&mut redis), ["0"]);
+    }
+    known(&mut first, "again");
+    released_by_original(&mut redis, "0");
+    assert_eq!(first.touch("again", TTL, None), Ok(Standing::Ended("released".to_owned())), "it is told so");
+    assert_eq!(idle(&mut redis), ["0"]);
+}
+
+#[test]
+fn a_lease_by_the_originals_rules_outlives_whoever_took_it_once_he_knows_of_it() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = begun(&server, 3);
+    let here = Here::look();
+    let mut child = Command::new("true").spawn().unwrap();
+    child.wait().unwrap();
+    let dead = |name: &str| {
+        let mut ticket = ticket(name, "compat");
+        ticket.about.retain(|(field, _)| *field != "taker" && *field != "chain");
+        ticket.about.extend([("taker", format!("{}:1", child.id())), ("chain", format!("{}:1", child.id()))]);
+        ticket.about.push(("ack_ms", "1".to_owned()));
+        ticket
+    };
+    let Ok(Standing::Held(grant)) = pool.ask(&dead("unknown")) else { panic!("nothing was idle") };
+    assert_eq!(grant.gpus, [0]);
+    let Ok(Standing::Held(grant)) = pool.ask(&dead("known")) else { panic!("nothing was idle") };
+    pool.touch("known", Duration::from_millis(1), Some(grant.token)).unwrap();
+    assert_eq!(pool.reap_here(&here, TTL), Ok(1), "of whoever took it without knowing");
+    let audit = pool.audit().unwrap();
+    assert_eq!(audit.leases.len(), 1);
+    let lease = &audit.leases[0];
+    assert!(lease.lease == "known" && here.life(lease) == Life::Unknown && here.chained(lease) == Life::Dead);
+    assert!(lease.expires > f64::from(u32::MAX) * 1000.0, "it is never late: {}", lease.expires);
+    assert_eq!(idle(&mut redis), ["0", "2"]);
+}
+
+#[test]
+fn an_id_that_is_idle_before_it_is_managed_is_kept_for_whoever_waits() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = begun(&server, 1);
+    assert_eq!(pool.forget(Force::No), Ok(Ok(())));
+    assert_eq!(pool.view().unwrap(), bailiff_lease::compat::View::default());
+    assert_eq!(pool.ask(&ticket("early", "compat")), Ok(Standing::Waiting { before: 0 }));
+    assert_eq!(pool.touch("early", TTL, None), Ok(Standing::Waiting { before: 0 }));
+    ask::<u64>(&mut redis, &["LPUSH", "GPU_V2:POT", "7"]);
+    assert_eq!(pool.touch("early", TTL, None), Ok(Standing::Waiting { before: 0 }));
+    ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "8"]);
+    ask::<u64>(&mut redis, &["LPUSH", "GPU_MANAGED", "8"]);
+    assert!(matches!(pool.touch("early", TTL, None), Ok(Standing::Held(grant)) if grant.gpus == [8]));
+    ask::<u64>(&mut redis, &["LPUSH", "GPU_MANAGED", "7"]);
+    assert!(matches!(pool.ask(&ticket("next", "compat")), Ok(Standing::Held(grant)) if grant.gpus == [7]));
+}
+
+#[test]
+fn a_pool_is_begun_and_forgotten_under_holders_only_where_that_is_forced() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = begun(&server, 2);
+    let gpus = [(3, Some("GPU-3".to_owned())), (1, None)];
+    let held = known(&mut pool, "a");
+    assert_eq!(pool.begin((&gpus, 8), 0, Force::No), Ok(Init::Already(2)));
+    assert_eq!(pool.begin((&gpus, 8), 0, Force::Over), Ok(Init::Held(1)));
+    assert_eq!(pool.forget(Force::Over), Ok(Err(1)));
+    // One of the rest waits, and goes on waiting.
+    known(&mut pool, "b");
+    assert_eq!(pool.ask(&ticket("waits", "run")), Ok(Standing::Waiting { before: 0 }));
+    assert_eq!(pool.begin((&gpus, 8), 0, Force::Under), Ok(Init::Done(2)));
+    assert_eq!(pool.touch("a", TTL, None), Ok(Standing::Ended("revoked".to_owned())));
+    assert_eq!(idle(&mut redis), ["1", "3"], "3 was pushed first");
+    let Ok(Standing::Held(grant)) = pool.touch("waits", TTL, None) else { panic!("it is not served") };
+    assert!(grant.gpus == [3] && grant.token > held.token, "{grant:?}");
+    let view = pool.view().unwrap();
+    assert_eq!((view.begun, view.count, view.managed), (true, Some(8), vec!["1".to_owned(), "3".to_owned()]));
+    assert_eq!(pool.forget(Force::Under), Ok(Ok(())));
+    let left: Vec<String> = ask(&mut redis, &["KEYS", "GPU*"]);
+    let ended = |key: &String| key.starts_with("GPU_V2:LEASE:") || key == "GPU_V2:META";
+    assert!(left.iter().all(ended), "{left:?}");
+    let (token, barrier): (u64, Option<String>) = (
+        ask(&mut redis, &["HGET", "GPU_V2:META", "tok"]),
+        ask(&mut redis, &["HGET", "GPU_V2:META", "schema"]),
+    );
+    assert!(token >= grant.token && barrier.is_none(), "tokens go on rising");
+}
+
+#[test]
+fn a_lease_that_was_released_meanwhile_keeps_nobody_from_beginning() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = begun(&server, 2);
+    known(&mut pool, "a");
+    released_by_original(&mut redis, "0");
+    let audit = pool.audit().unwrap();
+    assert!(audit.leases.is_empty() && audit.gpus.iter().all(|gpu| gpu.owner.is_none() && gpu.idle == 1));
+    known(&mut pool, "b");
+    released_by_original(&mut redis, "1");
+    assert_eq!(pool.begin((&[(0, None)], 8), 0, Force::Over), Ok(Init::Done(1)));
+}

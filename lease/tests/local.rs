@@ -1,0 +1,474 @@
+//! A pool of this machine's own. A lock belongs to whoever opened the file, so that two pools in one process are to each
+//! other what those of two processes are; what ends with processes is in `tests/cases/leases_local.rs`.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test looks into the folder, and waits"
+)]
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use bailiff_lease::audit::Gpu;
+use bailiff_lease::holder::Here;
+use bailiff_lease::{Grant, Init, Leases, Local, Released, Standing, Ticket, Trouble};
+use rustix::fs::{FlockOperation, flock};
+use tempfile::TempDir;
+
+const TTL: Duration = Duration::from_secs(30);
+const BY: (i32, u32) = (0, 0);
+
+fn begun(gpus: u32) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lease");
+    let gpus: Vec<_> = (0..gpus).map(|id| (id, Some(format!("GPU-{id}")))).collect();
+    assert_eq!(Local::at(&path).init(&gpus, 0, false), Ok(Init::Done(gpus.len() as u64)));
+    (folder, path)
+}
+
+fn ticket(lease: &str, want: u32) -> Ticket {
+    let mut about = Here::look().holder(std::process::id());
+    let uid = rustix::process::getuid().as_raw();
+    about.extend([("uid", uid.to_string()), ("user", "alice".to_owned()), ("cmd", "train".to_owned())]);
+    Ticket { lease: lease.to_owned(), want, priority: 0, ttl: TTL, nonblock: false, about }
+}
+
+fn ask(path: &Path, lease: &str, want: u32) -> (Local, Standing) {
+    let mut pool = Local::at(path);
+    let standing = pool.ask(&ticket(lease, want)).unwrap();
+    (pool, standing)
+}
+
+fn held(token: u64, gpus: &[u32]) -> Standing {
+    Standing::Held(Grant { token, gpus: gpus.to_vec() })
+}
+
+/// Until so many wait.
+fn queued(path: &Path, count: usize) {
+    let began = Instant::now();
+    while Local::at(path).audit().unwrap().queue.len() != count {
+        assert!(began.elapsed() < Duration::from_mins(1), "{count} do not wait");
+        std::thread::park_timeout(Duration::from_millis(2));
+    }
+}
+
+fn tickets(path: &Path) -> usize {
+    fs::read_dir(path.join("queue")).unwrap().count()
+}
+
+fn again(pool: &mut Local, lease: &str) -> Standing {
+    pool.touch(lease, TTL, None).unwrap()
+}
+
+#[test]
+fn a_lease_from_its_ticket_to_its_end() {
+    let nowhere = tempfile::tempdir().unwrap();
+    let path = nowhere.path().join("not/begun");
+    let absent = Err(Trouble::Absent(path.display().to_string()));
+    assert_eq!(
+        Local::at(&path).ask(&ticket("early", 1)),
+        absent,
+        "nothing is waited for that nobody will give"
+    );
+    let mut pool = Local::at(&path);
+    assert_eq!(pool.init(&[(1, None), (0, None), (1, None)], 0, false), Ok(Init::Done(2)));
+    assert_eq!(pool.init(&[(0, None)], 0, false), Ok(Init::Already(2)));
+    for want in [0, 3] {
+        assert_eq!(pool.ask(&ticket("greedy", want)), Ok(Standing::Impossible { managed: 2 }));
+    }
+    assert_eq!(pool.ask(&ticket("a", 1)), Ok(held(1, &[0])));
+    assert_eq!(pool.ask(&ticket("a", 1)), Ok(held(1, &[0])), "asked again it has no more");
+    assert_eq!(pool.init(&[(0, None)], 0, true), Ok(Init::Held(1)), "nothing is begun anew under a holder");
+    let (mut b, standing) = ask(&path, "b", 2);
+    assert_eq!(standing, Standing::Waiting { before: 0 });
+    let nonblock = Ticket { nonblock: true, ..ticket("c", 1) };
+    assert_eq!(Local::at(&path).ask(&nonblock), Ok(Standing::Busy), "nobody overtakes");
+    assert_eq!(pool.touch("a", TTL, Some(1)), Ok(held(1, &[0])));
+    assert_eq!(pool.touch("a", TTL, Some(7)), Ok(Standing::Ended("lost".to_owned())));
+    assert_eq!(pool.release("a", Some(7), BY), Ok(Released::Lost));
+    assert_eq!(again(&mut b, "b"), Standing::Waiting { before: 0 });
+    assert_eq!(pool.release("a", Some(1), BY), Ok(Released::Done));
+    assert_eq!(pool.release("a", Some(1), BY), Ok(Released::Already("released".to_owned())));
+    assert_eq!(again(&mut b, "b"), held(2, &[0, 1]));
+    assert_eq!(pool.release("nobody", None, BY), Ok(Released::Unknown));
+    assert_eq!(pool.touch("nobody", TTL, None), Ok(Standing::Ended("unknown".to_owned())));
+    drop(b);
+    assert_eq!(pool.init(&[(3, None)], 0, true), Ok(Init::Done(1)));
+    assert_eq!(pool.ask(&ticket("d", 1)), Ok(held(3, &[3])), "tokens go on");
+    assert_eq!(tickets(&path), 0);
+    let urgent = Ticket { priority: 1, ..ticket("e", 1) };
+    assert!(matches!(pool.ask(&urgent), Err(Trouble::NotHere(_))));
+    for name in ["", "a/b", "../x", "a-b", "ä"] {
+        assert!(matches!(pool.ask(&ticket(name, 1)), Err(Trouble::NotHere(_))), "{name:?}");
+    }
+}
+
+#[test]
+fn all_or_none_and_nobody_overtakes() {
+    let (_folder, path) = begun(3);
+    let (one, standing) = ask(&path, "one", 1);
+    assert_eq!(standing, held(1, &[0]));
+    let (mut three, standing) = ask(&path, "three", 3);
+    assert_eq!(standing, Standing::Waiting { before: 0 });
+    let (mut late, standing) = ask(&path, "late", 1);
+    assert_eq!(standing, Standing::Waiting { before: 1 }, "though two are idle");
+    let idle =
+        |path: &Path| Local::at(path).audit().unwrap().gpus.iter().map(|gpu| gpu.idle).collect::<Vec<_>>();
+    assert_eq!(idle(&path), [0, 1, 1], "who waits holds nothing");
+    drop(one);
+    assert_eq!(again(&mut late, "late"), Standing::Waiting { before: 1 });
+    assert_eq!(again(&mut three, "three"), held(2, &[0, 1, 2]));
+    assert_eq!(again(&mut late, "late"), Standing::Waiting { before: 0 });
+    drop(three);
+    assert!(matches!(again(&mut late, "late"), Standing::Held(_)));
+}
+
+#[test]
+fn the_longest_idle_is_given_first() {
+    let (_folder, path) = begun(3);
+    let mut last = None;
+    let given: Vec<u32> = (0..6)
+        .map(|number| {
+            drop(last.take());
+            let (pool, standing) = ask(&path, &format!("l{number}"), 1);
+            last = Some(pool);
+            let Standing::Held(grant) = standing else { return 9 };
+            // The file system's clock ticks every few milliseconds.
+            std::thread::park_timeout(Duration::from_millis(20));
+            grant.gpus[0]
+        })
+        .collect();
+    assert_eq!(given, [0, 1, 2, 0, 1, 2]);
+}
+
+#[test]
+fn whoever_came_first_is_served_first() {
+    const WAITERS: usize = 20;
+    let (_folder, path) = begun(1);
+    let (first, _) = ask(&path, "first", 1);
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        for number in 0..WAITERS {
+            let (tell, path) = (tell.clone(), &path);
+            scope.spawn(move || {
+                let mut pool = Local::at(path);
+                let standing =
+                    pool.wait(&ticket(&format!("w{number}"), 1), (&Here::look(), None), &mut |_| {});
+                tell.send((number, standing)).unwrap();
+            });
+            queued(path, number + 1);
+        }
+        drop(first);
+        for number in 0..WAITERS {
+            let (served, standing) = told.recv().unwrap();
+            assert_eq!((served, standing), (number, Ok(held(number as u64 + 2, &[0]))));
+        }
+    });
+    assert_eq!(tickets(&path), 0);
+}
+
+#[test]
+fn those_who_do_not_wait_stand_in_nobodys_way() {
+    let (_folder, path) = begun(8);
+    let done = std::sync::Barrier::new(8);
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let (path, done) = (&path, &done);
+            scope.spawn(move || {
+                let nonblock = Ticket { nonblock: true, ..ticket(&format!("n{number}"), 1) };
+                let mut pool = Local::at(path);
+                done.wait();
+                let standing = pool.ask(&nonblock);
+                done.wait();
+                assert!(matches!(standing, Ok(Standing::Held(_))), "{number}: {standing:?}");
+            });
+        }
+    });
+}
+
+#[test]
+fn nobody_has_what_another_has() {
+    const GPUS: usize = 4;
+    let (_folder, path) = begun(4);
+    let had: [AtomicBool; GPUS] = Default::default();
+    let served = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for number in 0..12 {
+            let (path, had, served) = (&path, &had, &served);
+            scope.spawn(move || {
+                for round in 0..25 {
+                    let mut pool = Local::at(path);
+                    let wish = ticket(&format!("t{number}_{round}"), 1 + (number + round) % 3);
+                    let until = (round % 5 == 4).then(|| Instant::now() + Duration::from_millis(20));
+                    let Standing::Held(grant) =
+                        pool.wait(&wish, (&Here::look(), until), &mut |_| {}).unwrap()
+                    else {
+                        continue;
+                    };
+                    served.fetch_add(1, SeqCst);
+                    for gpu in &grant.gpus {
+                        assert!(!had[*gpu as usize].swap(true, SeqCst), "GPU {gpu} has two");
+                    }
+                    std::thread::yield_now();
+                    for gpu in &grant.gpus {
+                        had[*gpu as usize].store(false, SeqCst);
+                    }
+                }
+            });
+        }
+    });
+    assert!(served.load(SeqCst) >= 12 * 20);
+    assert_eq!(tickets(&path), 0);
+    assert!(Local::at(&path).audit().unwrap().gpus.iter().all(|gpu| gpu.idle == 1));
+}
+
+#[test]
+fn a_wait_has_an_end_and_leaves_nothing_behind() {
+    let (_folder, path) = begun(1);
+    let (holder, _) = ask(&path, "holder", 1);
+    let mut told = Vec::new();
+    let until = Instant::now() + Duration::from_millis(30);
+    let standing =
+        Local::at(&path).wait(&ticket("w", 1), (&Here::look(), Some(until)), &mut |before| told.push(before));
+    assert_eq!(standing, Ok(Standing::Waiting { before: 0 }));
+    assert!(told.iter().all(|before| *before == 0) && !told.is_empty());
+    assert_eq!(tickets(&path), 0);
+    drop(holder);
+    assert_eq!(ask(&path, "next", 1).1, held(2, &[0]));
+}
+
+#[test]
+fn whoever_sleeps_is_passed_and_keeps_his_place() {
+    let (_folder, path) = begun(1);
+    let (holder, _) = ask(&path, "holder", 1);
+    let mut sleeper = Local::at(&path);
+    let short = Ticket { ttl: Duration::from_millis(50), ..ticket("sleeper", 1) };
+    assert_eq!(sleeper.ask(&short), Ok(Standing::Waiting { before: 0 }));
+    let (mut next, standing) = ask(&path, "next", 1);
+    assert_eq!(standing, Standing::Waiting { before: 1 });
+    drop(holder);
+    let standing = next.wait(&ticket("next", 1), (&Here::look(), None), &mut |_| {}).unwrap();
+    assert_eq!(standing, held(2, &[0]), "nobody has been heard of for so long");
+    let (mut third, _) = ask(&path, "third", 1);
+    assert_eq!(again(&mut sleeper, "sleeper"), Standing::Waiting { before: 0 });
+    drop(next);
+    assert_eq!(again(&mut third, "third"), Standing::Waiting { before: 1 });
+    assert_eq!(again(&mut sleeper, "sleeper"), held(3, &[0]));
+}
+
+#[test]
+fn a_ticket_that_was_withdrawn_ends_its_wait() {
+    let (_folder, path) = begun(1);
+    let (_holder, _) = ask(&path, "holder", 1);
+    let (mut waiter, _) = ask(&path, "waiter", 1);
+    let mut other = Local::at(&path);
+    assert_eq!(other.release("waiter", None, BY), Ok(Released::Done));
+    assert_eq!(again(&mut waiter, "waiter"), Standing::Ended("cancelled".to_owned()));
+    let kept = other.release("holder", None, BY);
+    assert!(matches!(kept, Err(Trouble::Kept(_))), "we run, and do nothing but hold: {kept:?}");
+    assert_eq!(other.release("holder", Some(7), BY), Ok(Released::Lost));
+}
+
+#[test]
+fn a_pool_that_shrinks_refuses_who_wants_more() {
+    let (_folder, path) = begun(2);
+    let (holder, _) = ask(&path, "holder", 1);
+    let (mut both, _) = ask(&path, "both", 2);
+    drop(holder);
+    assert_eq!(Local::at(&path).init(&[(0, None)], 0, true), Ok(Init::Done(1)));
+    assert_eq!(again(&mut both, "both"), Standing::Ended("refused".to_owned()));
+    let (mut pool, _) = ask(&path, "one", 1);
+    assert_eq!(Local::at(&path).audit().unwrap().gpus.len(), 1);
+    fs::remove_file(path.join("pool")).unwrap();
+    assert_eq!(again(&mut pool, "one"), held(2, &[0]), "who holds does not ask");
+}
+
+fn gpus(path: &Path) -> Vec<Gpu> {
+    Local::at(path).audit().unwrap().gpus
+}
+
+#[test]
+fn who_holds_and_who_waits_is_told() {
+    let (_folder, path) = begun(3);
+    let (holder, _) = ask(&path, "holder", 2);
+    let (_waiter, _) = ask(&path, "waiter", 2);
+    let audit = Local::at(&path).audit().unwrap();
+    let owners: Vec<Option<&str>> = audit.gpus.iter().map(|gpu| gpu.owner.as_deref()).collect();
+    assert_eq!(owners, [Some("holder"), Some("holder"), None]);
+    assert_eq!(audit.gpus.iter().map(|gpu| gpu.idle).collect::<Vec<_>>(), [0, 0, 1]);
+    assert_eq!(audit.gpus[2].uuid.as_deref(), Some("GPU-2"));
+    assert_eq!(audit.queue, ["waiter"]);
+    let [held, waiting] = &audit.leases[..] else { unreachable!("{:?}", audit.leases) };
+    let us = std::process::id().to_string();
+    for (field, value) in
+        [("gpus", "0,1"), ("tok", "1"), ("user", "alice"), ("cmd", "train"), ("pid", us.as_str())]
+    {
+        assert_eq!(held.get(field), Some(value), "{field}");
+    }
+    assert_eq!((held.state.as_str(), waiting.state.as_str()), ("held", "waiting"));
+    assert_eq!(waiting.get("want"), Some("2"));
+    drop(holder);
+    let record = fs::read_to_string(path.join("gpu/0")).unwrap();
+    assert!(record.contains("holder"), "{record}");
+    assert_eq!(gpus(&path)[0].owner, None, "a record without a lock says nothing");
+}
+
+#[test]
+fn whoever_has_a_lock_and_no_record_has_it_too() {
+    let (_folder, path) = begun(2);
+    let (holder, _) = ask(&path, "holder", 1);
+    drop(holder);
+    let foreign = File::open(path.join("gpu/0")).unwrap();
+    flock(&foreign, FlockOperation::LockExclusive).unwrap();
+    // The record is of a lease that has ended; its pid is ours, and so is the lock.
+    fs::write(path.join("gpu/0"), "{\"lease\":\"made_up\",\"about\":{}}").unwrap();
+    let us = std::process::id();
+    assert_eq!(gpus(&path)[0].owner, Some(format!("pid:{us}")));
+    assert_eq!(ask(&path, "a", 1).1, held(2, &[1]));
+    let (mut waiter, standing) = ask(&path, "b", 2);
+    assert_eq!(standing, Standing::Waiting { before: 0 });
+    drop(foreign);
+    assert!(matches!(again(&mut waiter, "b"), Standing::Held(_)));
+}
+
+#[test]
+fn nonsense_harms_nothing() {
+    for nonsense in [&b""[..], b"{", b"{}", b"null", b"\xff\x00", &[b'9'; 10_000]] {
+        let (folder, path) = begun(2);
+        let (holder, _) = ask(&path, "holder", 1);
+        let (mut waiter, _) = ask(&path, "waiter", 2);
+        let (secret, queue) = (folder.path().join("secret"), path.join("queue"));
+        fs::write(&secret, "untouched").unwrap();
+        let queued: Vec<PathBuf> = fs::read_dir(&queue).unwrap().map(|entry| entry.unwrap().path()).collect();
+        for file in ["gate", "gpu/0", "gpu/1"].into_iter().map(|name| path.join(name)).chain(queued) {
+            fs::write(file, nonsense).unwrap();
+        }
+        fs::write(queue.join("00000000000000000000-dead"), nonsense).unwrap();
+        fs::write(queue.join("nonsense"), nonsense).unwrap();
+        fs::create_dir(queue.join("00000000000000000000-folder")).unwrap();
+        symlink(&secret, queue.join("00000000000000000000-link")).unwrap();
+        symlink("/dev/null", path.join("gpu/2")).unwrap();
+        let audit = Local::at(&path).audit().unwrap();
+        assert_eq!((audit.gpus[0].idle, audit.gpus[1].idle), (0, 1));
+        assert_eq!(audit.queue, ["waiter"]);
+        assert_eq!(again(&mut waiter, "waiter"), Standing::Waiting { before: 0 });
+        assert!(!queue.join("00000000000000000000-dead").exists(), "nobody waits for it");
+        drop(holder);
+        let standing = again(&mut waiter, "waiter");
+        assert!(
+            matches!(&standing, Standing::Held(grant) if grant.gpus == [0, 1]),
+            "{nonsense:?}: {standing:?}"
+        );
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "untouched");
+    }
+}
+
+#[test]
+fn what_is_no_file_of_the_pool_is_not_used() {
+    let (folder, path) = begun(2);
+    let elsewhere = folder.path().join("elsewhere");
+    fs::write(&elsewhere, "untouched").unwrap();
+    fs::remove_file(path.join("gpu/0")).unwrap();
+    symlink(&elsewhere, path.join("gpu/0")).unwrap();
+    let (pool, standing) = ask(&path, "a", 1);
+    assert_eq!(standing, held(1, &[1]));
+    let found = gpus(&path);
+    assert_eq!((found[0].idle, &found[0].owner), (0, &None), "of this one nothing is known");
+    drop(pool);
+    assert_eq!(ask(&path, "b", 2).1, Standing::Waiting { before: 0 });
+    assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "untouched");
+    fs::remove_file(path.join("gate")).unwrap();
+    symlink(&elsewhere, path.join("gate")).unwrap();
+    assert!(matches!(Local::at(&path).ask(&ticket("c", 1)), Err(Trouble::File { .. })));
+    assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "untouched");
+}
+
+#[test]
+fn a_lock_on_a_file_that_was_replaced_is_none() {
+    let (_folder, path) = begun(1);
+    let (holder, _) = ask(&path, "holder", 1);
+    let (mut waiter, _) = ask(&path, "waiter", 1);
+    fs::rename(path.join("gpu/0"), path.join("gpu/old")).unwrap();
+    fs::write(path.join("gpu/0"), "").unwrap();
+    let new = File::open(path.join("gpu/0")).unwrap();
+    flock(&new, FlockOperation::LockExclusive).unwrap();
+    drop(holder);
+    assert_eq!(
+        again(&mut waiter, "waiter"),
+        Standing::Waiting { before: 0 },
+        "the old one is nobody's, the new one's not"
+    );
+    drop(new);
+    assert_eq!(again(&mut waiter, "waiter"), held(2, &[0]));
+}
+
+#[test]
+fn whoever_was_stopped_at_the_gate_is_not_waited_for() {
+    let (_folder, path) = begun(2);
+    let stopped = File::options().read(true).write(true).open(path.join("gate")).unwrap();
+    flock(&stopped, FlockOperation::LockExclusive).unwrap();
+    assert_eq!(ask(&path, "a", 1).1, held(1, &[0]));
+    let (_b, standing) = ask(&path, "b", 1);
+    assert_eq!(standing, held(2, &[1]));
+    assert!(matches!(Local::at(&path).init(&[(0, None)], 0, true), Err(Trouble::NotNow(_))));
+}
+
+#[test]
+fn tokens_rise_whatever_is_written_into_the_gate() {
+    let (_folder, path) = begun(1);
+    let mut last = 0;
+    for written in [
+        "",
+        "5",
+        "nonsense",
+        "0000000000000000000000000000000000001",
+        "99999999999999999999",
+        "9007199254740992",
+    ] {
+        fs::write(path.join("gate"), written).unwrap();
+        let (_pool, standing) = ask(&path, "a", 1);
+        let Standing::Held(grant) = standing else { unreachable!("{standing:?}") };
+        assert!(grant.token > last, "{written:?}: {} after {last}", grant.token);
+        last = grant.token;
+    }
+}
+
+#[test]
+fn a_pool_is_everybodys_or_its_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    for (top, gpu, queue, file, read) in
+        [(0o755, 0o755, 0o1777, 0o666, 0o644), (0o750, 0o750, 0o1770, 0o660, 0o640)]
+    {
+        let path = folder.path().join(format!("{top:o}"));
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(top)).unwrap();
+        Local::at(&path).init(&[(0, None)], 0, false).unwrap();
+        for (name, wanted) in
+            [("gpu", gpu), ("queue", queue), ("gate", file), ("gpu/0", file), ("pool", read)]
+        {
+            assert_eq!(mode(&path.join(name)), wanted, "{name} in {top:o}");
+        }
+    }
+}
+
+#[test]
+fn what_is_passed_on_has_a_number_that_nobody_uses() {
+    let (_folder, path) = begun(1);
+    let (mut pool, _) = ask(&path, "a", 1);
+    let passed = pool.pass_on("a").unwrap();
+    assert_eq!(pool.pass_on("nobody"), Ok(vec![]));
+    let script = format!(
+        "for fd in /proc/self/fd/*; do [ $fd -ef {} ] && echo ${{fd##*/}}; done; true",
+        path.join("gpu/0").display()
+    );
+    let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
+    let number: i32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+    assert!(number >= 100, "{number}");
+    assert_eq!(passed, [number]);
+    assert_eq!(gpus(&path)[0].owner.as_deref(), Some("a"));
+}

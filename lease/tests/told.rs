@@ -1,0 +1,204 @@
+//! What a snapshot is told of a pool: by a real Redis, and by audits of nodes that a test has made up.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test starts a server and makes a /proc"
+)]
+
+mod server;
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use bailiff_lease::audit::Audit;
+use bailiff_lease::holder::Here;
+use bailiff_lease::told::Node;
+use bailiff_lease::{Pool, Standing, Ticket};
+use bailiff_snapshot::{Leases, PidNamespace, ProcessKey, Spot, Truth};
+use redis::Connection;
+use server::Server;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const BOOT: Duration = Duration::from_secs(100);
+
+fn node() -> Node {
+    Node::look(Path::new("/proc"), PidNamespace::Unknown)
+}
+
+fn ticket(lease: &str, want: u32, priority: i32) -> Ticket {
+    let mut about = Here::look().holder(std::process::id());
+    about.extend([("user", "alice".to_owned()), ("uid", "1000".to_owned()), ("mode", "run".to_owned())]);
+    if lease == "garbled" {
+        about.push(("asked", "soon".to_owned()));
+    }
+    let ttl = Duration::from_mins(1);
+    Ticket { lease: lease.to_owned(), want, priority, ttl, nonblock: false, about }
+}
+
+fn raw(server: &Server) -> Connection {
+    redis::Client::open(server.address()).unwrap().get_connection().unwrap()
+}
+
+fn spots(leases: &Leases) -> Vec<(&str, Spot)> {
+    let mut spots: Vec<_> = leases.gpus.iter().map(|gpu| (gpu.id.as_str(), gpu.spot)).collect();
+    spots.sort_unstable();
+    spots
+}
+
+#[test]
+fn a_pool_as_a_snapshot_tells_it() {
+    let server = Server::start(&[]);
+    let mut pool = Pool::open(&server.address(), "GPU", PATIENCE).unwrap();
+    let uuids = [(0, Some("GPU-a".to_owned())), (1, None), (2, None)];
+    pool.init(&uuids, 0, false).unwrap();
+    assert!(matches!(pool.ask(&ticket("ours", 1, 0)), Ok(Standing::Held(_))));
+    let before = pool.audit().unwrap().leases(&node(), BOOT);
+    assert_eq!(before.held[0].silent_ms, None, "nobody has renewed it yet");
+    pool.touch("ours", Duration::from_mins(1), Some(1)).unwrap();
+    pool.touch("ours", Duration::from_mins(2), None).unwrap();
+    // As GPU.py takes one, for a process that is no more, and as it takes the next one and dies.
+    let () = redis::cmd("RPOP").arg("GPU_IDLE").query(&mut raw(&server)).unwrap();
+    let record = redis::cmd("HSET")
+        .arg("GPU_GPU1")
+        .arg("PID")
+        .arg("4194303")
+        .arg("TIME")
+        .arg("then")
+        .exec(&mut raw(&server));
+    record.unwrap();
+    assert!(matches!(pool.ask(&ticket("greedy", 3, 7)), Ok(Standing::Waiting { .. })));
+    let told = pool.audit().unwrap().leases(&node(), BOOT);
+    assert_eq!(spots(&told), [("0", Spot::Leased), ("1", Spot::Legacy), ("2", Spot::Pot)]);
+    let held = &told.held[0];
+    let ours = held.holder.unwrap();
+    assert_eq!((ours.pid, held.alive), (std::process::id(), Truth::True));
+    assert_eq!(
+        (held.lease.as_str(), held.token, held.gpus.as_slice()),
+        ("ours", 1, ["0".to_owned()].as_slice())
+    );
+    assert_eq!(
+        (held.user.as_deref(), held.uid, held.mode.as_deref()),
+        (Some("alice"), Some(1000), Some("run"))
+    );
+    assert!(held.age_ms.unwrap() >= held.silent_ms.unwrap() && held.left_ms > 60_000, "{held:?}");
+    let record = told.gpus.iter().find_map(|gpu| gpu.record.as_ref()).unwrap();
+    assert_eq!((record.pid, record.time.as_str(), record.alive), (Some(4_194_303), "then", Truth::False));
+    let waiting = &told.queue[0];
+    assert_eq!((waiting.lease.as_str(), waiting.want, waiting.priority), ("greedy", 3, 7));
+    assert!(waiting.age_ms.is_some());
+    assert_eq!(told.tally.append_only, Some(false));
+}
+
+#[test]
+fn what_has_happened_is_counted_by_redis() {
+    let server = Server::start(&["--appendonly", "yes"]);
+    let mut pool = Pool::open(&server.address(), "GPU", PATIENCE).unwrap();
+    pool.init(&[(0, None)], 0, false).unwrap();
+    let tally = |pool: &mut Pool| pool.audit().unwrap().leases(&node(), BOOT).tally;
+    assert_eq!((tally(&mut pool).waits, tally(&mut pool).append_only), (None, Some(true)));
+    for lease in ["a", "b"] {
+        assert!(matches!(pool.ask(&ticket(lease, 1, 0)), Ok(Standing::Held(_))));
+        pool.release(lease, None, (0, 1)).unwrap();
+    }
+    let counted = tally(&mut pool);
+    let events: Vec<(&str, u64)> =
+        counted.events.iter().map(|(name, count)| (name.as_str(), *count)).collect();
+    assert_eq!(events, [("grant", 2), ("released", 2)]);
+    let waits = counted.waits.unwrap();
+    let all: u64 = waits.buckets.iter().map(|(_, count)| count).sum();
+    assert_eq!((all + waits.longer, waits.buckets.len()), (2, 9));
+    // What somebody has written over it, or into a ticket, costs a count and no grant.
+    for field in ["event:grant", "event:<b>", "event:Grant"] {
+        redis::cmd("HSET").arg("GPU_V2:COUNTS").arg(field).arg("many").exec(&mut raw(&server)).unwrap();
+    }
+    assert!(matches!(pool.ask(&ticket("garbled", 1, 0)), Ok(Standing::Held(_))));
+    let counted = tally(&mut pool);
+    assert_eq!(counted.events.keys().collect::<Vec<_>>(), ["released"]);
+    redis::cmd("DEL").arg("GPU_V2:COUNTS").exec(&mut raw(&server)).unwrap();
+    redis::cmd("SET").arg("GPU_V2:COUNTS").arg("x").exec(&mut raw(&server)).unwrap();
+    pool.release("garbled", None, (0, 1)).unwrap();
+    assert!(tally(&mut pool).events.is_empty());
+}
+
+#[test]
+fn whatever_bytes_a_command_is_the_pool_is_told() {
+    let server = Server::start(&[]);
+    let mut pool = Pool::open(&server.address(), "GPU", PATIENCE).unwrap();
+    pool.init(&[(0, None), (1, None)], 0, false).unwrap();
+    pool.ask(&ticket("ours", 1, 0)).unwrap();
+    pool.ask(&ticket("lost", 1, 0)).unwrap();
+    redis::cmd("HSET").arg("GPU_V2:LEASE:ours").arg("cmd").arg(b"\xff\xfe").exec(&mut raw(&server)).unwrap();
+    redis::cmd("DEL").arg("GPU_V2:LEASE:lost").exec(&mut raw(&server)).unwrap();
+    let told = pool.audit().unwrap().leases(&node(), BOOT);
+    assert_eq!(told.held.len(), 1);
+    assert_eq!(spots(&told), [("0", Spot::Leased), ("1", Spot::Leased)]);
+}
+
+/// A `/proc` of boot `here` with processes 1, 40 and 41, started at tick 7; the last is a zombie.
+fn procfs() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    fs::create_dir_all(root.join("sys/kernel/random")).unwrap();
+    fs::write(root.join("sys/kernel/random/boot_id"), "here\n").unwrap();
+    fs::create_dir_all(root.join("self/ns")).unwrap();
+    std::os::unix::fs::symlink("pid:[77]", root.join("self/ns/pid")).unwrap();
+    for (pid, state) in [(1, 'S'), (40, 'S'), (41, 'Z')] {
+        fs::create_dir(root.join(pid.to_string())).unwrap();
+        let rest = "1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 7 0";
+        fs::write(root.join(format!("{pid}/stat")), format!("{pid} (x) {state} {rest}\n")).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn whether_a_holder_lives() {
+    let procfs = procfs();
+    let alive = |about: &str, told| {
+        let lease = format!(r#"{{"lease":"x","state":"held","expires":2.5e12,{about}}}"#);
+        let text = format!(r#"{{"now":1000,"barrier":null,"gpus":[],"leases":[{lease}],"queue":[]}}"#);
+        let audit: Audit = serde_json::from_str(&text).unwrap();
+        let held = audit.leases(&Node::look(procfs.path(), told), BOOT).held.remove(0);
+        (held.holder.map(|key| key.pid), held.alive)
+    };
+    let cases = [
+        (r#""boot":"here","pidns":"77","pid":"40","start":"7""#, (Some(40), Truth::True)),
+        (r#""boot":"here","pidns":"77","pid":"40","start":"8""#, (Some(40), Truth::False)),
+        (r#""boot":"here","pidns":"77","pid":"41","start":"7""#, (Some(41), Truth::False)),
+        (r#""boot":"here","pidns":"77","pid":"99","start":"7""#, (Some(99), Truth::False)),
+        (r#""boot":"here","pidns":"77","pid":"99","start":"7","mode":"compat""#, (Some(99), Truth::Unknown)),
+        (
+            r#""boot":"here","pidns":"77","pid":"99","start":"7","mode":"compat","chain":"99:7,40:7""#,
+            (Some(99), Truth::True),
+        ),
+        (r#""boot":"here","pidns":"78","pid":"40","start":"7""#, (None, Truth::Unknown)),
+        (r#""boot":"here","pidns":"4026531836","pid":"40","start":"7""#, (None, Truth::Unknown)),
+        (r#""boot":"there","pidns":"77","pid":"40","start":"7","host":"elsewhere""#, (None, Truth::Unknown)),
+        (r#""boot":"here","pidns":"77","pid":"40""#, (None, Truth::Unknown)),
+        (r#""pid":"40""#, (None, Truth::Unknown)),
+    ];
+    for (about, expected) in cases {
+        assert_eq!(alive(about, PidNamespace::Unknown), expected, "{about}");
+    }
+    let hosts = r#""boot":"here","pidns":"4026531836","pid":"40","start":"7""#;
+    assert_eq!(
+        alive(hosts, PidNamespace::Host),
+        (Some(40), Truth::True),
+        "somebody who knows says that it is the host's"
+    );
+    fs::remove_dir_all(procfs.path().join("1")).unwrap();
+    let gone = r#""boot":"here","pidns":"77","pid":"99","start":"7""#;
+    assert_eq!(alive(gone, PidNamespace::Unknown), (Some(99), Truth::Unknown), "hidepid hides whoever lives");
+}
+
+#[test]
+fn a_chain_is_told_beside_the_holder() {
+    let procfs = procfs();
+    let lease = r#"{"lease":"x","state":"held","expires":900,"boot":"here","pidns":"77","pid":"40","start":"7","mode":"compat","chain":"40:7,39:5,junk"}"#;
+    let text = format!(r#"{{"now":1000,"barrier":null,"gpus":[],"leases":[{lease}],"queue":[]}}"#);
+    let audit: Audit = serde_json::from_str(&text).unwrap();
+    let held = audit.leases(&Node::look(procfs.path(), PidNamespace::Unknown), BOOT).held.remove(0);
+    assert_eq!(held.chain, [ProcessKey { pid: 39, start_ticks: 5 }]);
+    assert_eq!(held.left_ms, -100, "it is late");
+}

@@ -1,0 +1,333 @@
+//! To which lease a process belongs. True and false are told only where they are certain; all else is unknown.
+
+use super::{Claim, Held, Leases, PoolGpu, Record, Spot};
+use crate::{Facts, Place, ProcessKey, Truth, wire};
+
+/// Ticks of `start_ticks` in a second: `USER_HZ` of `include/uapi/asm-generic/param.h`.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// What a process is, as far as a lease may be its.
+#[derive(Debug, Clone, Copy)]
+pub struct Kin<'a> {
+    /// Who it is.
+    pub key: ProcessKey,
+    /// Its owner.
+    pub uid: Option<u32>,
+    /// What its environment says.
+    pub claim: &'a Claim,
+    /// Its parent, and so on up to the first process; none where one of them could not be read.
+    pub ancestors: Option<&'a [ProcessKey]>,
+    /// It stands for others: a part of MPS.
+    pub stands_for_others: bool,
+    /// It is in a container or a pod: a daemon has started it, as a user of nobody knows whom.
+    pub contained: bool,
+}
+
+impl<'a> From<&'a Facts> for Kin<'a> {
+    fn from(facts: &'a Facts) -> Self {
+        Self {
+            key: facts.key,
+            uid: facts.uid,
+            claim: &facts.claim,
+            ancestors: facts.ancestors.as_deref(),
+            stands_for_others: facts.role.is_some(),
+            contained: is_contained(&facts.place),
+        }
+    }
+}
+
+fn is_contained(place: &Place) -> bool {
+    place.container.is_some() || place.pod_uid.is_some()
+}
+
+impl<'a> Kin<'a> {
+    /// Of a process of the stream; none where `/proc` did not confirm it.
+    #[must_use]
+    pub fn of_wire(process: &'a wire::Process) -> Option<Self> {
+        let facts = process.facts.as_ref()?;
+        Some(Self {
+            key: ProcessKey { pid: process.pid, start_ticks: process.start_ticks? },
+            uid: facts.uid,
+            claim: &facts.claim,
+            ancestors: facts.ancestors.as_deref(),
+            stands_for_others: facts.role.is_some(),
+            contained: is_contained(&facts.place),
+        })
+    }
+
+    /// It, and whom it descends from, as far as they are known.
+    fn line(&self) -> impl Iterator<Item = ProcessKey> {
+        std::iter::once(self.key).chain(self.ancestors.unwrap_or_default().iter().copied())
+    }
+}
+
+/// What ties a process to a GPU that it uses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Tie<'a> {
+    /// The GPU is leased to it.
+    Lease(&'a Held),
+    /// A client of GPU.py took the GPU for it, by the record's pid.
+    Legacy(&'a Record),
+    /// Nothing: nobody leases the GPU, or somebody else does.
+    Nothing,
+    /// That cannot be told; and why.
+    Unknown(&'static str),
+}
+
+impl Tie<'_> {
+    /// Whether the GPU is leased to the process.
+    #[must_use]
+    pub const fn truth(&self) -> Truth {
+        match self {
+            Self::Lease(_) | Self::Legacy(_) => Truth::True,
+            Self::Nothing => Truth::False,
+            Self::Unknown(_) => Truth::Unknown,
+        }
+    }
+}
+
+impl Leases {
+    /// Whether a process has a lease for a GPU that it uses, and which.
+    ///
+    /// The pool and the GPU are looked at one shortly after the other, so a process that was given its lease in between
+    /// looks as though it had none: [`Tie::Nothing`] is told only where the look before said the same of the GPU and
+    /// the process is older than that. Whoever acts asks again at the next look all the same.
+    #[must_use]
+    pub fn lease_of(&self, kin: &Kin<'_>, gpu: Option<&PoolGpu>) -> Tie<'_> {
+        let Some(gpu) = gpu.and_then(|gpu| self.gpus.iter().find(|ours| ours.id == gpu.id)) else {
+            return Tie::Unknown("the GPU is not one of the pool");
+        };
+        let tie = match (gpu.spot, &gpu.record) {
+            (Spot::Leased, _) => self.tie_to_lease(kin, gpu),
+            (Spot::Legacy, Some(record)) => tie_to_record(kin, record),
+            (Spot::Idle, None) => Tie::Nothing,
+            _ => Tie::Unknown("the GPU is on its way from one to another, or withheld"),
+        };
+        match tie {
+            Tie::Nothing if kin.stands_for_others => Tie::Unknown("it stands for the clients of MPS"),
+            Tie::Nothing if gpu.since_ms == 0 || !self.is_settled(kin) => {
+                Tie::Unknown("the process, or the GPU's place in the pool, is new since the look before")
+            }
+            tie => tie,
+        }
+    }
+
+    /// It was there when the pool was asked at the look before.
+    fn is_settled(&self, kin: &Kin<'_>) -> bool {
+        let began = kin.key.start_ticks.saturating_mul(1000 / TICKS_PER_SECOND);
+        self.before_ms.is_some_and(|before| began < before)
+    }
+
+    fn tie_to_lease(&self, kin: &Kin<'_>, gpu: &PoolGpu) -> Tie<'_> {
+        let Some(held) = self.holding(gpu) else {
+            return Tie::Unknown("nothing is known of the lease that has the GPU");
+        };
+        match held.has(kin) {
+            Truth::True => Tie::Lease(held),
+            Truth::False => Tie::Nothing,
+            Truth::Unknown => Tie::Unknown("neither its environment nor its ancestors tell"),
+        }
+    }
+}
+
+impl Held {
+    /// Whether a process belongs to it: it holds it, descends from the holder, or says so.
+    #[must_use]
+    pub fn has(&self, kin: &Kin<'_>) -> Truth {
+        let holds = |key| self.holder == Some(key) || self.chain.contains(&key);
+        if kin.line().any(holds) {
+            return Truth::True;
+        }
+        let others = self.uid.zip(kin.uid).map(|(holder, owner)| holder != owner);
+        match kin.claim {
+            // Anybody can write another's name into his environment.
+            Claim::Lease(name) if *name == self.lease => {
+                if others == Some(true) {
+                    Truth::Unknown
+                } else {
+                    Truth::True
+                }
+            }
+            Claim::Unread => Truth::Unknown,
+            // What a daemon starts for the holder (in a container, in a multiplexer, by a timer) has neither him above it
+            // nor his environment; in a namespace of its own the holder is not found at all; and a script of GPU.py's may
+            // have taken the GPU in a subshell that has ended.
+            Claim::Lease(_) | Claim::Nothing => {
+                let known = self.holder.is_some() && kin.ancestors.is_some() && !self.is_compat();
+                if known && others == Some(true) && !kin.contained { Truth::False } else { Truth::Unknown }
+            }
+        }
+    }
+}
+
+/// The record has a pid and no start time, and the pid may be a subshell's that has ended: it can prove, not refute.
+/// Pid 1 is everybody's ancestor, and what a record of a container says.
+fn tie_to_record<'a>(kin: &Kin<'_>, record: &'a Record) -> Tie<'a> {
+    match record.pid.filter(|pid| *pid > 1) {
+        Some(pid) if kin.line().any(|key| key.pid == pid) => Tie::Legacy(record),
+        _ => Tie::Unknown("a client of GPU.py has the GPU, and its record does not tell for whom"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOLDER: ProcessKey = ProcessKey { pid: 100, start_ticks: 500 };
+    const PROCESS: ProcessKey = ProcessKey { pid: 200, start_ticks: 600 };
+    const INIT: ProcessKey = ProcessKey { pid: 1, start_ticks: 1 };
+
+    fn gpu(spot: Spot) -> PoolGpu {
+        PoolGpu { id: "0".into(), spot, since_ms: 5000, ..PoolGpu::default() }
+    }
+
+    /// A pool of one GPU that is leased to the holder.
+    fn pool() -> Leases {
+        let held = Held {
+            lease: "ours".into(),
+            gpus: vec!["0".into()],
+            uid: Some(1000),
+            mode: Some("run".into()),
+            holder: Some(HOLDER),
+            alive: Truth::True,
+            ..Held::default()
+        };
+        let leased = PoolGpu { lease: Some("ours".into()), ..gpu(Spot::Leased) };
+        Leases {
+            boot_ms: 105_000,
+            before_ms: Some(100_000),
+            gpus: vec![leased],
+            held: vec![held],
+            ..Leases::default()
+        }
+    }
+
+    fn record(pid: Option<u32>) -> Record {
+        Record { pid, time: "2026-11-21 06:29:57".into(), alive: Truth::Unknown }
+    }
+
+    fn claims(name: &str) -> Claim {
+        Claim::Lease(name.to_owned())
+    }
+
+    struct Case {
+        key: ProcessKey,
+        uid: Option<u32>,
+        claim: Claim,
+        ancestors: Option<Vec<ProcessKey>>,
+        role: bool,
+        contained: bool,
+    }
+
+    /// Another user's process, of which all is known, and nothing ties it to the lease.
+    fn stranger() -> Case {
+        Case {
+            key: PROCESS,
+            uid: Some(1001),
+            claim: Claim::Nothing,
+            ancestors: Some(vec![ProcessKey { pid: 150, start_ticks: 2 }, INIT]),
+            role: false,
+            contained: false,
+        }
+    }
+
+    fn truth(pool: &Leases, case: &Case) -> Truth {
+        let kin = Kin {
+            key: case.key,
+            uid: case.uid,
+            claim: &case.claim,
+            ancestors: case.ancestors.as_deref(),
+            stands_for_others: case.role,
+            contained: case.contained,
+        };
+        pool.lease_of(&kin, pool.gpus.first()).truth()
+    }
+
+    #[test]
+    fn whose_a_leased_gpu_is() {
+        use Truth::{False, True, Unknown};
+        let below = Some(vec![HOLDER, INIT]);
+        let reused = Some(vec![ProcessKey { start_ticks: 501, ..HOLDER }, INIT]);
+        let cases = [
+            ("the holder itself", Case { key: HOLDER, ..stranger() }, True),
+            ("below the holder", Case { ancestors: below.clone(), ..stranger() }, True),
+            (
+                "below him, environment unread",
+                Case { ancestors: below, claim: Claim::Unread, ..stranger() },
+                True,
+            ),
+            (
+                "its environment says so",
+                Case { claim: claims("ours"), ancestors: None, uid: Some(1000), ..stranger() },
+                True,
+            ),
+            ("and its owner is not known", Case { claim: claims("ours"), uid: None, ..stranger() }, True),
+            ("another user says so", Case { claim: claims("ours"), ..stranger() }, Unknown),
+            ("a stranger", stranger(), False),
+            ("the holder's own, from elsewhere", Case { uid: Some(1000), ..stranger() }, Unknown),
+            ("nobody knows whose", Case { uid: None, ..stranger() }, Unknown),
+            ("in a container", Case { contained: true, ..stranger() }, Unknown),
+            ("of another lease", Case { claim: claims("theirs"), ..stranger() }, False),
+            ("below another process of the holder's pid", Case { ancestors: reused, ..stranger() }, False),
+            ("environment unread", Case { claim: Claim::Unread, ..stranger() }, Unknown),
+            ("ancestors unread", Case { ancestors: None, ..stranger() }, Unknown),
+            (
+                "younger than the look before",
+                Case { key: ProcessKey { start_ticks: 10_000, ..PROCESS }, ..stranger() },
+                Unknown,
+            ),
+            ("an MPS server", Case { role: true, ..stranger() }, Unknown),
+        ];
+        for (name, case, expected) in cases {
+            assert_eq!(truth(&pool(), &case), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_lease_refutes_nothing() {
+        let changed = |change: fn(&mut Leases)| {
+            let mut pool = pool();
+            change(&mut pool);
+            truth(&pool, &stranger())
+        };
+        assert_eq!(changed(|_| {}), Truth::False);
+        assert_eq!(
+            changed(|pool| pool.held[0].holder = None),
+            Truth::Unknown,
+            "a holder in another namespace"
+        );
+        assert_eq!(
+            changed(|pool| pool.held[0].mode = Some("compat".into())),
+            Truth::Unknown,
+            "of GPU.py's rules"
+        );
+        assert_eq!(changed(|pool| pool.held.clear()), Truth::Unknown, "no such lease is held");
+        assert_eq!(changed(|pool| pool.gpus[0].since_ms = 0), Truth::Unknown, "leased since the look before");
+        assert_eq!(changed(|pool| pool.before_ms = None), Truth::Unknown, "the first look");
+        assert_eq!(changed(|pool| pool.gpus.clear()), Truth::Unknown, "a GPU that is not of the pool");
+    }
+
+    #[test]
+    fn whose_another_gpu_is() {
+        use Truth::{False, True, Unknown};
+        let with =
+            |spot, record: Option<Record>| Leases { gpus: vec![PoolGpu { record, ..gpu(spot) }], ..pool() };
+        let record = |pid| Some(record(pid));
+        let cases = [
+            ("idle", with(Spot::Idle, None), False),
+            ("idle, and somebody's record is there", with(Spot::Idle, record(Some(9))), Unknown),
+            ("GPU.py's, for its parent", with(Spot::Legacy, record(Some(150))), True),
+            ("GPU.py's, for itself", with(Spot::Legacy, record(Some(200))), True),
+            ("GPU.py's, for a subshell that may have ended", with(Spot::Legacy, record(Some(9))), Unknown),
+            ("GPU.py's, of a container's first process", with(Spot::Legacy, record(Some(1))), Unknown),
+            ("GPU.py's, and no pid", with(Spot::Legacy, record(None)), Unknown),
+            ("gathered", with(Spot::Pot, None), Unknown),
+            ("withheld", with(Spot::Quarantine, None), Unknown),
+            ("behind the barrier", with(Spot::Barrier, None), Unknown),
+            ("nowhere", with(Spot::Unknown, None), Unknown),
+        ];
+        for (name, pool, expected) in cases {
+            assert_eq!(truth(&pool, &stranger()), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What is written, of what this program holds.
+
+use std::time::Duration;
+
+use super::{Facts, Gpu, Holder, Memory, Openers, Process, Relative, Snapshot, Source, VERSION};
+use crate::ProcessId;
+
+impl From<&crate::Snapshot> for Snapshot {
+    fn from(snapshot: &crate::Snapshot) -> Self {
+        let source = |(source, state): (&crate::Source, &crate::SourceState)| {
+            let fault = state.fault.map(|fault| fault.name().to_owned());
+            (source.name().to_owned(), Source { up: fault.is_none(), fault })
+        };
+        Self {
+            version: VERSION,
+            seq: snapshot.seq,
+            boot_id: snapshot.boot_id.as_ref().map(|id| id.0.clone()),
+            wall_ms: millis(snapshot.at.wall),
+            boot_ms: millis(snapshot.at.boot),
+            interval_ms: millis(snapshot.interval),
+            pid_namespace: snapshot.namespace.name().to_owned(),
+            sources: snapshot.sources.iter().map(source).collect(),
+            gpus: snapshot.gpus.iter().map(Gpu::from).collect(),
+            processes: snapshot
+                .processes
+                .iter()
+                .map(|(id, process)| Process::of(*id, process, snapshot))
+                .collect(),
+            openers: snapshot.openers.as_ref().map(|openers| Openers {
+                boot_ms: millis(openers.at.boot),
+                who: openers.who.clone(),
+                unreadable: openers.unreadable,
+            }),
+            relatives: snapshot.relatives.as_ref().map(|all| all.iter().map(Relative::from).collect()),
+            leases: snapshot.leases.clone(),
+        }
+    }
+}
+
+impl From<&crate::Gpu> for Gpu {
+    fn from(gpu: &crate::Gpu) -> Self {
+        let about = &gpu.about;
+        let parent = about.mig.as_ref().and_then(|mig| mig.parent.as_ref());
+        Self {
+            index: about.index.clone(),
+            uuid: about.id.as_ref().map(|id| id.0.clone()),
+            name: about.name.clone(),
+            parent_uuid: parent.map(|id| id.0.clone()),
+            minor: about.minor,
+            compute_capability: about.compute_capability,
+            fault: gpu.fault.map(|fault| fault.name().to_owned()),
+            mig: gpu.mig(),
+            memory: gpu.memory.map(|memory| Memory {
+                total: memory.total,
+                free: memory.free,
+                used: memory.used,
+                reserved: memory.reserved,
+                dead_pids: gpu.parts.map(|parts| parts.dead_pids),
+                other_namespaces: gpu.parts.map(|parts| parts.other_namespaces),
+                unaccounted: gpu.parts.map(|parts| parts.unaccounted),
+            }),
+            utilization: gpu.telemetry.utilization,
+            compute_mode: gpu.telemetry.compute_mode.map(|mode| mode.name().to_owned()),
+            listed: gpu.listed,
+            holders: gpu.holders.iter().map(Holder::from).collect(),
+        }
+    }
+}
+
+impl From<&crate::Holder> for Holder {
+    fn from(holder: &crate::Holder) -> Self {
+        Self {
+            pid: holder.process.pid(),
+            kinds: holder.kinds.letters().to_owned(),
+            memory: holder.memory,
+            utilization: holder.utilization.percent(),
+            unknown: match holder.utilization {
+                crate::Utilization::Unknown(why) => Some(why),
+                crate::Utilization::Observed(_) => None,
+            },
+            idle_ms: millis(holder.idle),
+        }
+    }
+}
+
+impl Process {
+    fn of(id: ProcessId, process: &crate::Process, snapshot: &crate::Snapshot) -> Self {
+        let facts = process.facts.as_ref().map(|facts| Facts {
+            groups: facts.uid.and_then(|uid| snapshot.groups.get(&uid).cloned()),
+            ..Facts::from(facts)
+        });
+        let (start_ticks, first_seq) = match id {
+            ProcessId::Live(key) => (Some(key.start_ticks), None),
+            ProcessId::Unconfirmed { first_seq, .. } => (None, Some(first_seq)),
+        };
+        Self { pid: id.pid(), start_ticks, first_seq, state: process.state.name().to_owned(), facts }
+    }
+}
+
+impl From<&crate::Facts> for Facts {
+    fn from(facts: &crate::Facts) -> Self {
+        Self {
+            comm: facts.comm.clone(),
+            ppid: facts.ppid,
+            uid: facts.uid,
+            user: facts.user.clone(),
+            place: facts.place.clone().into(),
+            command: facts.command.clone(),
+            cpu_seconds: facts.cpu_seconds,
+            io_bytes: facts.io.map(|io| io.read_bytes.saturating_add(io.write_bytes)),
+            orphaned: facts.orphaned,
+            reaped_cpu_seconds: facts.reaped_cpu_seconds,
+            workload: facts.workload.clone(),
+            exe: facts.exe.clone(),
+            groups: None,
+            role: facts.role.map(|role| role.name().to_owned()),
+            claim: facts.claim.clone(),
+            ancestors: facts.ancestors.clone(),
+        }
+    }
+}
+
+impl From<&crate::Relative> for Relative {
+    fn from(relative: &crate::Relative) -> Self {
+        Self {
+            pid: relative.key.pid,
+            start_ticks: relative.key.start_ticks,
+            ppid: relative.ppid,
+            uid: relative.uid,
+            comm: relative.comm.clone(),
+            state: relative.state.name().to_owned(),
+            workload: relative.workload.clone(),
+            cgroup: relative.cgroup.clone(),
+            cpu_seconds: relative.cpu_seconds,
+            reaped_cpu_seconds: relative.reaped_cpu_seconds,
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,205 @@
+//! Cases of joining what a pool of leases told with what it told before, and of its form in the stream.
+
+#![expect(clippy::expect_used, reason = "a test may fail loudly")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bailiff_snapshot::lease::{Record, Tally, Ticket};
+use bailiff_snapshot::{
+    About, Answer, BootId, Claim, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gaps, GpuId,
+    GpuSample, Held, Kinds, Leases, Moment, PidNamespace, Place, PoolGpu, ProcessKey, Reading, Sample, Seen,
+    Snapshot, Spot, State, Truth, UtilSample, wire,
+};
+
+const PID: u32 = 41;
+
+fn facts() -> Facts {
+    Facts {
+        key: ProcessKey { pid: PID, start_ticks: 7 },
+        state: State::Sleeping,
+        ppid: 40,
+        comm: "python3".into(),
+        uid: Some(1000),
+        user: None,
+        place: Place::default(),
+        command: None,
+        started: None,
+        cpu_seconds: 1.5,
+        io: None,
+        orphaned: None,
+        reaped_cpu_seconds: None,
+        workload: None,
+        exe: None,
+        role: None,
+        claim: Claim::Lease("ours".into()),
+        ancestors: Some(vec![ProcessKey { pid: 40, start_ticks: 6 }, ProcessKey { pid: 1, start_ticks: 1 }]),
+    }
+}
+
+/// What the device says of the window that ends at beat `n`; nothing, where its sampler is silent.
+#[derive(Clone, Copy)]
+enum Device {
+    Uses(u32),
+    Silent,
+}
+
+fn gpu(n: u64, device: Device, answer: Answer, listed: bool) -> GpuSample {
+    let entry = Entry {
+        pid: PID,
+        memory: Some(1 << 30),
+        kinds: Kinds { compute: true, ..Kinds::default() },
+        peak: None,
+    };
+    GpuSample {
+        entries: Some(listed.then_some(entry).into_iter().collect()),
+        fault: None,
+        reading: Reading {
+            since: 1,
+            answer,
+            sampler: match device {
+                Device::Uses(maximum) => DeviceSampler::Stamped { newest: n, maximum, filled: false },
+                Device::Silent => DeviceSampler::Silent,
+            },
+            ..Reading::default()
+        },
+        ..GpuSample::faulty(About { id: Some(GpuId("GPU-1".into())), ..About::unnamed(0) }, Fault::Error)
+    }
+}
+
+fn leases(n: u64, spot: Spot, lease: Option<&str>) -> Leases {
+    let lease = lease.map(str::to_owned);
+    let gpu = PoolGpu { id: "0".into(), spot, lease, ..PoolGpu::default() };
+    Leases { boot_ms: 10_000 * n, gpus: vec![gpu], ..Leases::default() }
+}
+
+/// Beat `n`, ten seconds after the one before.
+fn sample(n: u64, gpu: GpuSample, leases: Option<Leases>) -> Sample {
+    Sample {
+        seq: n,
+        at: Moment { wall: Duration::from_secs(1_000 + n), boot: Duration::from_secs(10 * n) },
+        took: Duration::ZERO,
+        interval: Duration::from_secs(10),
+        boot_id: Some(BootId("boot".into())),
+        namespace: PidNamespace::Host,
+        sources: BTreeMap::new(),
+        driver: Driver::default(),
+        gpus: vec![gpu],
+        processes: [(PID, Seen::Found(Box::new(facts())))].into(),
+        relatives: None,
+        groups: BTreeMap::new(),
+        openers: None,
+        leases,
+        gaps: Gaps::default(),
+        workers_left_behind: 0,
+    }
+}
+
+fn walk(samples: impl IntoIterator<Item = Sample>) -> Snapshot {
+    let joined = samples.into_iter().fold(None, |last, next| Some(Snapshot::between(last.as_ref(), next)));
+    joined.expect("at least one sample")
+}
+
+/// What the pool says of the GPU.
+#[derive(Clone, Copy)]
+enum Pool {
+    Leased(&'static str),
+    Idle,
+    Silent,
+}
+
+/// A GPU that nobody is on, through beats of which each is what the device and the pool said.
+fn through(beats: &[(Device, Pool)]) -> Option<PoolGpu> {
+    let samples = beats.iter().zip(1..).map(|((device, pool), n)| {
+        let told = match pool {
+            Pool::Leased(lease) => Some(leases(n, Spot::Leased, Some(lease))),
+            Pool::Idle => Some(leases(n, Spot::Idle, None)),
+            Pool::Silent => None,
+        };
+        sample(n, gpu(n, *device, Answer::Nothing, false), told)
+    });
+    walk(samples).leases.map(|leases| leases.gpus[0].clone())
+}
+
+#[test]
+fn idle_time_of_a_leased_gpu_grows_by_what_was_seen_idle() {
+    const OURS: Pool = Pool::Leased("ours");
+    let idle = (Device::Uses(0), OURS);
+    let cases = [
+        ("the first look", vec![idle], (0, Truth::Unknown, 0)),
+        ("three looks", vec![idle, idle, idle], (20_000, Truth::True, 20_000)),
+        ("busy ends it", vec![idle, idle, (Device::Uses(40), OURS)], (0, Truth::False, 20_000)),
+        ("silence adds nothing", vec![idle, idle, (Device::Silent, OURS)], (10_000, Truth::Unknown, 20_000)),
+        (
+            "another lease",
+            vec![idle, idle, (Device::Uses(0), Pool::Leased("theirs"))],
+            (0, Truth::Unknown, 0),
+        ),
+        (
+            "the pool did not answer before",
+            vec![idle, (Device::Uses(0), Pool::Silent), idle],
+            (0, Truth::Unknown, 0),
+        ),
+        ("not leased", vec![idle, idle, (Device::Uses(0), Pool::Idle)], (0, Truth::Unknown, 0)),
+    ];
+    for (name, beats, expected) in cases {
+        let found = through(&beats).expect("the pool answered last");
+        assert_eq!((found.idle_ms, found.idle, found.since_ms), expected, "{name}");
+    }
+    assert_eq!(
+        through(&[idle, (Device::Uses(0), Pool::Silent)]),
+        None,
+        "what was told before is not told again"
+    );
+}
+
+#[test]
+fn who_is_on_it_counts_where_the_device_does_not_tell() {
+    let engines = |sm| Engines { sm, ..Engines::default() };
+    let with = |sm| {
+        let of = |n: u64| Answer::Samples(vec![UtilSample { pid: PID, stamp: n + 1, engines: engines(sm) }]);
+        let beat = |n: u64| {
+            sample(n, gpu(n, Device::Silent, of(n), true), Some(leases(n, Spot::Leased, Some("ours"))))
+        };
+        let snapshot = walk([beat(1), beat(2)]);
+        (snapshot.gpus[0].idle, snapshot.gpus[0].holders[0].listed)
+    };
+    assert_eq!(with(0), (Truth::True, Duration::from_secs(10)));
+    assert_eq!(with(60), (Truth::False, Duration::from_secs(10)));
+}
+
+#[test]
+fn the_wire_reads_what_it_wrote() {
+    let mut told = leases(1, Spot::Leased, Some("ours"));
+    told.gpus.push(PoolGpu {
+        id: "1".into(),
+        uuid: Some("GPU-2".into()),
+        spot: Spot::Legacy,
+        record: Some(Record { pid: Some(7), time: "2026-11-21 06:29:57".into(), alive: Truth::False }),
+        ..PoolGpu::default()
+    });
+    told.held.push(Held {
+        lease: "ours".into(),
+        token: 3,
+        gpus: vec!["0".into()],
+        age_ms: Some(5),
+        left_ms: -4,
+        holder: Some(ProcessKey { pid: 40, start_ticks: 6 }),
+        alive: Truth::True,
+        ..Held::default()
+    });
+    told.queue.push(Ticket { lease: "theirs".into(), want: 2, ..Ticket::default() });
+    told.tally = Tally { append_only: Some(true), ..Tally::default() };
+    let snapshot = walk([sample(1, gpu(1, Device::Silent, Answer::Failed, true), Some(told.clone()))]);
+    let line = wire::write(&snapshot).unwrap();
+    let text = String::from_utf8(line.clone()).unwrap();
+    assert!(text.contains(r#""claim":{"lease":"ours"},"ancestors":[[40,6],[1,1]]"#), "{text}");
+    let read = wire::parse(&line).unwrap();
+    told.tally = Tally::default();
+    assert_eq!(read.leases, Some(told));
+    assert_eq!(read.processes[0].facts.as_ref().unwrap().ancestors, facts().ancestors);
+    let none = walk([sample(1, gpu(1, Device::Silent, Answer::Failed, true), None)]);
+    assert!(!String::from_utf8(wire::write(&none).unwrap()).unwrap().contains("leases"));
+    let newer = text.replace("\"spot\":\"leased\"", "\"spot\":\"shared\"");
+    assert_eq!(wire::parse(newer.as_bytes()).unwrap().leases.unwrap().gpus[0].spot, Spot::Unknown);
+}

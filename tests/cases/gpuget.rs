@@ -1,0 +1,555 @@
+//! The drop-in for GPUGET's `GPU.py`: its texts, and that it stands in one line with its clients, of which there is a
+//! double, without a GPU being lost or handed out twice.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a case runs programs and fails loudly"
+)]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Output, Stdio};
+
+use end_to_end::fake::Scenario;
+use end_to_end::legacy::{Legacy, Reply};
+use end_to_end::programs;
+use end_to_end::redis::Redis;
+use end_to_end::tenant::NOBODY;
+use end_to_end::wait::until;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A Redis, a driver, and our program under the name of the original.
+struct Bench {
+    redis: Redis,
+    scenario: Scenario,
+    folder: TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        symlink(programs::bailiff(), folder.path().join("GPU.py")).unwrap();
+        Self { redis: Redis::start(), scenario: Scenario::named("8x4"), folder }
+    }
+
+    /// With a pool of these.
+    fn of(gpus: &str) -> Self {
+        let bench = Self::new();
+        let words = ["--redis-manage", gpus];
+        assert_eq!(bench.says(&words), gpus.split(',').count().to_string());
+        bench
+    }
+
+    fn around(&self, mut command: Command) -> Command {
+        let path = format!("{}:{}", self.folder.path().display(), std::env::var("PATH").unwrap());
+        command.env("PATH", path).env("LEASE_REDIS_URL", self.redis.address());
+        command
+            .env("BAILIFF_NVML_LIBRARY", programs::fake_nvml())
+            .env("FAKE_NVML_SCENARIO", self.scenario.path());
+        for name in ["CUDA_VISIBLE_DEVICES", "GPU_PY_FORCE", "LEASE_PREFIX", "BAILIFF_LEASE_ID"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    fn gpu_py(&self, words: &[&str]) -> Command {
+        let mut command = self.around(Command::new(self.folder.path().join("GPU.py")));
+        command.args(words);
+        command
+    }
+
+    /// A line or a script.
+    fn bash(&self, script: &str) -> Command {
+        let mut command = self.around(Command::new("bash"));
+        command.args(["-c", script]);
+        command
+    }
+
+    /// A script of its own, which is nobody's part.
+    fn script(&self, name: &str, script: &str) -> Child {
+        let path = self.folder.path().join(name);
+        fs::write(&path, script).unwrap();
+        let mut command = self.around(Command::new("bash"));
+        command.arg(path);
+        spawned(command)
+    }
+
+    fn lease(&self, words: &[&str]) -> Command {
+        let mut command = self.around(Command::new(programs::bailiff()));
+        command.arg("lease").args(words);
+        command
+    }
+
+    /// What GPU.py prints, which goes well.
+    fn says(&self, words: &[&str]) -> String {
+        said(&self.gpu_py(words).output().unwrap())
+    }
+
+    fn legacy(&self, pid: u32) -> Legacy {
+        Legacy::run_by(&self.redis, pid)
+    }
+
+    /// Each GPU's state.
+    fn states(&self) -> Vec<String> {
+        let output = self.lease(&["list", "--json"]).output().unwrap();
+        let told: Value = serde_json::from_str(&said(&output)).unwrap();
+        told["gpus"].as_array().unwrap().iter().map(|gpu| gpu["state"].as_str().unwrap().to_owned()).collect()
+    }
+
+    fn redis_has(&self, key: &str) -> bool {
+        self.legacy(1).ask(&["EXISTS", key]) == Reply::Text("1".to_owned())
+    }
+
+    /// Waits until so many connections are blocked: one of a client of GPU.py, two of a waiter of ours.
+    fn blocked(&self, count: usize) {
+        let mut asks = self.legacy(1);
+        until("connections to be blocked", || (asks.blocked() == count).then_some(()));
+    }
+}
+
+fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap().trim_end().to_owned()
+}
+
+fn complaint(output: &Output, code: i32) -> String {
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn spawned(mut command: Command) -> Child {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn send(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// Every number behind `PID`, and every time, is somebody's.
+fn masked(line: &str) -> String {
+    let mut words: Vec<&str> = line.split(' ').collect();
+    for place in 1..words.len() {
+        if words[place - 1] == "PID" {
+            words[place] = if words[place].ends_with('.') { "N." } else { "N" };
+        }
+    }
+    let is_day = |word: &str| word.len() == 10 && word.starts_with("20");
+    let masked = words.join(" ");
+    match words.iter().position(|word| is_day(word)) {
+        Some(place) => {
+            let both = format!("{} {}", words[place], words[place + 1].trim_end_matches(':'));
+            masked.replace(&both, "TIME")
+        }
+        None => masked,
+    }
+}
+
+#[test]
+fn every_flag_says_what_the_original_says() {
+    let bench = Bench::new();
+    let path = programs::root().join("tests/golden/gpuget/transcript.txt");
+    let golden = fs::read_to_string(&path).unwrap();
+    let mut told: Vec<String> = golden.lines().take(1).map(str::to_owned).collect();
+    for command in golden.lines().filter_map(|line| line.strip_prefix("$ ")) {
+        told.push(format!("$ {command}"));
+        let output = bench.bash(command).output().unwrap();
+        told.extend(String::from_utf8_lossy(&output.stdout).lines().map(masked));
+        told.extend(String::from_utf8_lossy(&output.stderr).lines().map(|line| format!("! {line}")));
+        if !output.status.success() {
+            told.push(format!("[{}]", output.status.code().unwrap()));
+        }
+    }
+    let told = told.join("\n") + "\n";
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&path, &told).unwrap();
+    }
+    for (told, golden) in told.lines().zip(golden.lines()) {
+        assert_eq!(told, golden, "{}; UPDATE_GOLDEN=1 renews it", path.display());
+    }
+    assert_eq!(told.len(), golden.len());
+}
+
+/// The lines of GPUGET's README, word for word.
+#[test]
+fn the_lines_of_use_of_the_originals_readme() {
+    let bench = Bench::new();
+    let script = "GPU.py --redis-manage-all
+GPU.py --redis-manage-all --force
+read GPUID < <(GPU.py --get)
+echo \"got $GPUID for $$\"
+GPU.py --active
+GPU.py --release $GPUID
+GPU.py ---redis-purge
+GPU.py --help | head -1
+GPU.py --log
+GPU.py --managed
+GPU.py --idle
+GPU.py --info";
+    let child = spawned(bench.bash(script));
+    let pid = child.id();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let told = said(&output);
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines[..4], ["8", "8", &format!("got 0 for {pid}"), "There is 1 ACTIVE GPUs, IDs: 0"]);
+    assert!(lines[4].starts_with(&format!("GPU 0 acquired by PID {pid} at 20")), "whose GPU it is: {told}");
+    assert_eq!(lines[5], "GPU 0 released.");
+    assert_eq!(lines[6], "usage: GPU.py [-h] [--gpu-count] [--managed-gpu-count]");
+    assert!(lines[7].ends_with(": Redis initialized, 8 managed GPUs."), "{told}");
+    assert!(lines[8].ends_with(&format!(": GPU 0 acquired by PID {pid}.")), "{told}");
+    assert!(lines[9].ends_with(&format!(": GPU 0 released by PID {pid}.")), "{told}");
+    assert_eq!(
+        lines[10..],
+        [
+            "There is 8 MANAGED GPUs, IDs: 0,1,2,3,4,5,6,7",
+            "There is 8 IDDLE GPUs, IDs: 0,1,2,3,4,5,6,7",
+            "GPU total:8 managed:8 idle:8"
+        ]
+    );
+}
+
+#[test]
+fn it_is_a_command_of_bailiff_too() {
+    let bench = Bench::of("0,1");
+    let mut command = bench.around(Command::new(programs::bailiff()));
+    assert_eq!(said(&command.args(["gpuget", "--rel", "-5"]).output().unwrap()), "GPU -5 is not managed.");
+    let mut command = bench.around(Command::new(programs::bailiff()));
+    assert!(said(&command.args(["gpuget", "--help"]).output().unwrap()).starts_with("usage: GPU.py [-h]"));
+}
+
+/// Takes the first line that a program prints.
+fn first_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+#[test]
+fn ours_and_the_originals_are_served_in_the_order_of_their_arrival() {
+    let bench = Bench::of("0");
+    let mut holder = bench.legacy(1);
+    assert_eq!(holder.get(), "0");
+    let kinds = [
+        "original", "gpuget", "original", "acquire", "gpuget", "original", "run", "gpuget", "original",
+        "acquire",
+    ];
+    let (tell, served) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let mut blocked = 0;
+        for (number, kind) in kinds.into_iter().enumerate() {
+            let (bench, tell) = (&bench, tell.clone());
+            scope.spawn(move || match kind {
+                "original" => {
+                    let mut original = bench.legacy(std::process::id());
+                    let id = original.get();
+                    tell.send(number).unwrap();
+                    assert_eq!(original.release(&id), "GPU 0 released.");
+                }
+                "gpuget" => {
+                    assert_eq!(bench.says(&["--get"]), "0");
+                    tell.send(number).unwrap();
+                    assert_eq!(bench.says(&["--release", "0"]), "GPU 0 released.");
+                }
+                "acquire" => {
+                    let told = said(&bench.lease(&["acquire"]).output().unwrap());
+                    tell.send(number).unwrap();
+                    let name =
+                        told.lines().find_map(|line| line.strip_prefix("export BAILIFF_LEASE_ID=")).unwrap();
+                    said(&bench.lease(&["release", name]).output().unwrap());
+                }
+                _ => {
+                    let mut child = spawned(bench.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
+                    assert_eq!(first_line(&mut child), "begun");
+                    tell.send(number).unwrap();
+                    drop(child.stdin.take());
+                    assert!(child.wait().unwrap().success());
+                }
+            });
+            blocked += if kind == "original" { 1 } else { 2 };
+            bench.blocked(blocked);
+        }
+        assert_eq!(holder.release("0"), "GPU 0 released.");
+    });
+    drop(tell);
+    assert_eq!(served.iter().collect::<Vec<usize>>(), (0..kinds.len()).collect::<Vec<usize>>());
+    assert_eq!(holder.idle(), ["0"]);
+    bench.blocked(0);
+}
+
+#[test]
+fn the_original_sees_what_ours_have() {
+    let bench = Bench::of("0,1,2");
+    let mut original = bench.legacy(77);
+    let mut run = spawned(bench.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
+    assert_eq!(first_line(&mut run), "begun");
+    assert_eq!(bench.says(&["--get"]), "1");
+    let us = std::process::id().to_string();
+    let active = original.active();
+    assert_eq!(active["0"].as_deref(), Some("0"), "of a lease that no purge ends");
+    assert_eq!(active["1"].as_deref(), Some(us.as_str()));
+    assert_eq!(original.idle(), ["2"]);
+    assert_eq!(original.get(), "2");
+    let told = bench.says(&["--active"]);
+    assert!(told.contains("GPU 2 acquired by PID 77 at 2024-06-13 12:00:00"), "{told}");
+    assert_eq!(bench.says(&["--release", "2"]), "GPU 2 released.", "ours gives back what it has");
+    assert_eq!(original.release("1"), "GPU 1 released.");
+    let log = original.log();
+    assert_eq!(log[0], "Redis initialized, 3 managed GPUs.");
+    assert_eq!(log[2], format!("GPU 1 acquired by PID {us}."));
+    assert_eq!(log[4], format!("GPU 2 released by PID {us}."));
+    run.kill().unwrap();
+    run.wait().unwrap();
+}
+
+/// Waits for a GPU that somebody has.
+fn waiter(bench: &Bench, blocked: usize) -> Child {
+    let child = spawned(bench.gpu_py(&["--get"]));
+    bench.blocked(blocked);
+    child
+}
+
+#[test]
+fn a_gpu_that_was_popped_for_the_dead_goes_to_the_next() {
+    let bench = Bench::of("0");
+    let mut original = bench.legacy(1);
+    for modern_is_next in [true, false] {
+        assert_eq!(original.get(), "0");
+        let mut dead = waiter(&bench, 2);
+        send(&dead, Signal::STOP);
+        // The original loses it here, every time: Redis has popped it for somebody who will never know.
+        assert_eq!(original.release("0"), "GPU 0 released.");
+        assert_eq!(original.idle(), Vec::<String>::new());
+        dead.kill().unwrap();
+        dead.wait().unwrap();
+        if modern_is_next {
+            assert_eq!(bench.says(&["--get"]), "0");
+        } else {
+            std::thread::scope(|scope| {
+                let next = scope.spawn(|| bench.legacy(1).get());
+                bench.blocked(1);
+                // Whichever command of ours is next.
+                bench.says(&["--idle"]);
+                assert_eq!(next.join().unwrap(), "0");
+            });
+        }
+        assert_eq!(bench.says(&["--release", "0"]), "GPU 0 released.");
+        assert_eq!(original.idle(), ["0"]);
+    }
+}
+
+#[test]
+fn a_waiter_that_is_told_to_end_leaves_the_line_and_dies_of_it() {
+    let bench = Bench::of("0");
+    let mut original = bench.legacy(1);
+    assert_eq!(original.get(), "0");
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let mut child = waiter(&bench, 2);
+        send(&child, signal);
+        assert_eq!(child.wait().unwrap().signal(), Some(signal.as_raw()));
+        assert!(!bench.redis_has("GPU_V2:Q"), "its ticket is withdrawn");
+    }
+    let mut shell = bench.bash("GPU.py --get & pid=$!; read line; kill -INT $pid; wait $pid; echo $?");
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut shell = shell.spawn().unwrap();
+    bench.blocked(2);
+    drop(shell.stdin.take());
+    // In a script what runs in the background ignores it, and so did the original.
+    assert_eq!(original.release("0"), "GPU 0 released.");
+    assert_eq!(said(&shell.wait_with_output().unwrap()), "0\n0");
+}
+
+#[test]
+fn an_answer_that_nobody_could_read_is_no_lease() {
+    let bench = Bench::of("0");
+    let output = bench.bash("GPU.py --get >/dev/full").output().unwrap();
+    assert!(complaint(&output, 1).contains("no space left on device"), "{output:?}");
+    assert_eq!(bench.states(), ["idle"]);
+}
+
+#[test]
+fn a_pool_that_is_yet_to_be_begun_is_waited_for() {
+    let bench = Bench::new();
+    let mut waiters: Vec<Child> = Vec::new();
+    for number in 0..3 {
+        waiters.push(waiter(&bench, 2 * (number + 1)));
+    }
+    // GPU.py lists an id as idle before it lists it as managed: for a moment it is nobody's.
+    let mut original = bench.legacy(1);
+    assert_eq!(original.manage(&[0], 8, false), "1");
+    let first = waiters.remove(0).wait_with_output().unwrap();
+    assert_eq!(said(&first), "0");
+    assert_eq!(
+        String::from_utf8(first.stderr).unwrap(),
+        "GPU.py: no GPU is handed out under the prefix GPU; waits until some are (is it the right one?)\n"
+    );
+    assert_eq!(bench.says(&["--release", "0"]), "GPU 0 released.");
+    assert_eq!(said(&waiters.remove(0).wait_with_output().unwrap()), "0");
+    // Who waits goes on waiting, as the original's clients do.
+    assert!(complaint(&bench.gpu_py(&["--redis-delete"]).output().unwrap(), 1).contains("1 GPU is leased"));
+    let forced = bench.gpu_py(&["--redis-delete"]).env("GPU_PY_FORCE", "1").output().unwrap();
+    assert_eq!(said(&forced), "All Redis objects related to GPU management were deleted.");
+    assert!(!bench.redis_has("GPU_GPU0"), "no record is left behind");
+    assert_eq!(bench.says(&["--redis-manage", "5"]), "1");
+    assert_eq!(said(&waiters.remove(0).wait_with_output().unwrap()), "5");
+}
+
+#[test]
+fn what_somebody_else_releases_is_free_once() {
+    let bench = Bench::of("0");
+    let mut original = bench.legacy(1);
+    for by_original in [true, false, true] {
+        assert_eq!(bench.says(&["--get"]), "0");
+        if by_original {
+            assert_eq!(original.release("0"), "GPU 0 released.");
+        } else {
+            assert_eq!(bench.says(&["--release", "0"]), "GPU 0 released.");
+        }
+        assert_eq!(bench.says(&["--release", "0"]), "GPU 0 is already idle.");
+        assert_eq!(original.release("0"), "GPU 0 is already idle.");
+        assert_eq!(original.idle(), ["0"]);
+        assert_eq!(bench.states(), ["idle"]);
+    }
+    // Taken again by a client of the original meanwhile: it is his, and the lease of before is over.
+    assert_eq!(bench.says(&["--get"]), "0");
+    assert_eq!(original.release("0"), "GPU 0 released.");
+    assert_eq!(original.get(), "0");
+    assert_eq!(bench.states(), ["legacy"]);
+    assert_eq!(original.release("0"), "GPU 0 released.");
+    assert_eq!(original.idle(), ["0"]);
+}
+
+#[test]
+fn a_double_release_makes_no_second_holder() {
+    let bench = Bench::of("0");
+    let (mut one, mut other) = (bench.legacy(1), bench.legacy(1));
+    assert_eq!(one.get(), "0");
+    // The race between two releases that the original loses.
+    assert_eq!(one.looks("0"), None);
+    one.erases("0");
+    assert_eq!(other.looks("0"), None);
+    one.pushes("0");
+    other.erases("0");
+    other.pushes("0");
+    assert_eq!(one.idle(), ["0", "0"]);
+    assert_eq!(bench.says(&["--get"]), "0");
+    let mut second = waiter(&bench, 2);
+    assert_eq!(bench.lease(&["acquire", "--nonblock"]).output().unwrap().status.code(), Some(75));
+    assert_eq!(bench.says(&["--release", "0"]), "GPU 0 released.");
+    assert_eq!(first_line(&mut second), "0", "the second is served when the first has released it");
+    assert!(second.wait().unwrap().success());
+    assert_eq!(bench.says(&["--release", "0"]), "GPU 0 released.");
+
+    // A release that comes too late: by then a command of ours has the GPU.
+    let mut run = spawned(bench.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
+    assert_eq!(first_line(&mut run), "begun");
+    let refused = complaint(&bench.gpu_py(&["--release", "0"]).output().unwrap(), 1);
+    assert!(refused.starts_with("GPU.py: GPU 0 is held by the lease "), "{refused}");
+    assert_eq!(one.release("0"), "GPU 0 released.", "the original cannot know");
+    let mut second = spawned(bench.gpu_py(&["--get"]));
+    bench.blocked(2);
+    assert_eq!(one.idle(), Vec::<String>::new(), "it is not idle");
+    assert_eq!(bench.states(), ["leased"]);
+    drop(run.stdin.take());
+    assert!(run.wait().unwrap().success());
+    assert_eq!(first_line(&mut second), "0");
+    assert!(second.wait().unwrap().success());
+}
+
+/// Whether there is such a process, as somebody who is not root is told.
+fn nobody_sees(pid: &str) -> bool {
+    Command::new("kill")
+        .args(["-0", pid])
+        .stderr(Stdio::null())
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .status()
+        .unwrap()
+        .success()
+}
+
+#[test]
+fn a_purge_of_anothers_frees_no_lease_of_ours() {
+    let bench = Bench::of("0,1");
+    let (socket, all) = (bench.redis.socket(), fs::Permissions::from_mode(0o777));
+    for path in [socket.as_path(), socket.parent().unwrap(), bench.folder.path()] {
+        fs::set_permissions(path, all.clone()).unwrap();
+    }
+    let mut run = spawned(bench.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
+    assert_eq!(first_line(&mut run), "begun");
+    assert_eq!(bench.says(&["--get"]), "1");
+    let mut original = bench.legacy(1);
+    original.purge(nobody_sees);
+    assert_eq!(original.idle(), ["1"], "the drop-in's lease plays by the original's rules");
+    assert_eq!(bench.states(), ["leased", "idle"]);
+    assert_eq!(bench.says(&["--get"]), "1");
+    for words in [["--redis-purge"], ["---redis-purge"]] {
+        let mut purge = bench.gpu_py(&words);
+        // Whoever may not signal a process knows that it is there.
+        assert_eq!(said(&purge.uid(NOBODY).gid(NOBODY).output().unwrap()), "");
+    }
+    assert_eq!(bench.states(), ["leased", "leased"]);
+    drop(run.stdin.take());
+    run.wait().unwrap();
+}
+
+#[test]
+fn a_purge_frees_what_the_dead_of_this_host_held() {
+    let bench = Bench::of("0,1,2,3,4");
+    // The GPU is this script's, by a shell that only asked for it; and of a script that has ended.
+    let mut alive = bench.script("alive", "id=$(GPU.py --get | cat); echo $id; read line");
+    assert_eq!(first_line(&mut alive), "0");
+    let mut dead = bench.script("dead", "read id < <(GPU.py --get); echo $id; read line");
+    assert_eq!(first_line(&mut dead), "1");
+    let mut other = bench.script("other", "sh -c 'GPU.py --get; true'; read line");
+    assert_eq!(first_line(&mut other), "2");
+    bench.legacy(std::process::id()).get();
+    bench.legacy(4_194_305).get();
+    let states = |bench: &Bench| bench.states().join(" ");
+    assert_eq!(bench.says(&["--redis-purge"]), "");
+    assert_eq!(states(&bench), "leased leased leased legacy idle", "whose process is not there");
+    for child in [&mut dead, &mut other] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    bench.says(&["--idle"]);
+    assert_eq!(states(&bench), "leased leased leased legacy idle", "nothing but a purge ends it");
+    assert_eq!(bench.says(&["--redis-purge"]), "");
+    assert_eq!(states(&bench), "leased idle idle legacy idle");
+    alive.kill().unwrap();
+    alive.wait().unwrap();
+    assert_eq!(bench.says(&["--redis-purge"]), "");
+    assert_eq!(states(&bench), "idle idle idle legacy idle");
+    let log = bench.legacy(1).log();
+    let purged = format!(
+        "GPU 1 acquired by process with PID {}, was released by redis purge as the process with given PID does no \
+         longer exist.",
+        dead.id()
+    );
+    assert!(log.contains(&purged), "{log:?}");
+}
+
+#[test]
+fn a_server_that_cannot_be_used_is_told_as_the_original_tells_it() {
+    let bench = Bench::new();
+    let mut original = bench.legacy(1);
+    original.ask(&["SET", "GPU_MANAGED", "a text"]);
+    let wrong = complaint(&bench.gpu_py(&["--idle"]).output().unwrap(), 1);
+    assert!(wrong.contains("WRONGTYPE") || wrong.contains("wrong kind"), "{wrong}");
+    original.ask(&["DEL", "GPU_MANAGED"]);
+    original.ask(&["CONFIG", "SET", "requirepass", "secret"]);
+    let text = "Can not connect to Redis server, try to start server first.\n";
+    let address = |query: &str| format!("{}?{query}", bench.redis.address());
+    for address in [bench.redis.address(), address("pass=wrong"), "redis+unix:///nowhere.sock".to_owned()] {
+        let output = bench.gpu_py(&["--idle"]).env("LEASE_REDIS_URL", &address).output().unwrap();
+        assert_eq!(output.status.code(), Some(255), "{address}: {output:?}");
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), text, "{address}");
+    }
+    let output = bench.gpu_py(&["--idle"]).env("LEASE_REDIS_URL", address("pass=secret")).output().unwrap();
+    assert_eq!(said(&output), "There is 0 IDDLE GPUs, IDs:");
+}

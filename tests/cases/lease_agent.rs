@@ -1,0 +1,393 @@
+//! The enforcer as the agent of a node: what the dead held is free at once, or withheld while somebody is on the GPU;
+//! what clients of GPU.py left behind is freed when it is certain that they did; and while Redis is silent nothing is.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use bailiff_lease::Pool;
+use bailiff_lease::audit::{Audit, Gpu};
+use end_to_end::enforcer::Enforcer;
+use end_to_end::node::Node;
+use end_to_end::programs;
+use end_to_end::redis::Redis;
+use end_to_end::tenant::{Tenant, start};
+use end_to_end::wait::until;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A pool, a node whose policy names it, and nobody on its GPUs.
+struct Stage {
+    redis: Redis,
+    node: Node,
+}
+
+impl Stage {
+    /// So many GPUs, and this of `leases` besides the address.
+    fn new(gpus: usize, leases: &str) -> Self {
+        Self::with(
+            gpus,
+            leases,
+            "  - {name: none, of: gpu, when: {process_count: {min: 1000}}, for: 1h, then: [{flag: info}]}",
+        )
+    }
+
+    fn with(gpus: usize, leases: &str, rules: &str) -> Self {
+        let redis = Redis::start();
+        let address = redis.address();
+        let rules = format!(
+            "version: 1
+mode: enforce
+defaults: {{startup_grace: 0s, clear_after: 1}}
+leases: {{redis: '{address}'{leases}}}
+rules:
+{rules}
+"
+        );
+        let stage = Self { node: Node::of(&rules, &vec![""; gpus]), redis };
+        let output = stage.bailiff(&["init", "--gpus", &format!("0-{}", gpus - 1)]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        stage
+    }
+
+    fn enforcer(&self) -> Enforcer {
+        self.node.home.enforcer(&[])
+    }
+
+    fn bailiff(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(programs::bailiff());
+        command.arg("lease").args(words).env("LEASE_REDIS_URL", self.redis.address());
+        command.env_remove("BAILIFF_LEASE_ID");
+        command
+    }
+
+    /// A command that holds a GPU; back when it does. The runner, the command's pid, and the GPU.
+    fn hold(&self) -> (Child, u32, String) {
+        let told = self.node.home.path().join("told");
+        let _ = fs::remove_file(&told);
+        let script = "echo $$ $BAILIFF_LEASE_GPUS > $0.new; mv $0.new $0; exec sleep infinity";
+        let mut command = self.bailiff(&["run", "--", "sh", "-c", script]);
+        let runner = command.arg(&told).stdin(Stdio::null()).spawn().unwrap();
+        let line = until("the command says its GPU", || fs::read_to_string(&told).ok());
+        let (pid, gpu) = line.trim().split_once(' ').unwrap();
+        (runner, pid.parse().unwrap(), gpu.to_owned())
+    }
+
+    /// Nobody's command: it frees nothing.
+    fn audit(&self) -> Audit {
+        let mut pool = Pool::open(&self.redis.address(), "GPU", Duration::from_secs(30)).unwrap();
+        pool.audit().unwrap()
+    }
+
+    fn gpu(&self, id: &str) -> Gpu {
+        self.audit().gpus.into_iter().find(|gpu| gpu.id == id).unwrap()
+    }
+
+    fn until_idle(&self, id: &str) {
+        until("the GPU is idle", || (self.gpu(id).idle == 1).then_some(()));
+    }
+
+    fn redis(&self, words: &[&str]) -> String {
+        let output: Output =
+            Command::new("redis-cli").arg("-s").arg(self.redis.socket()).args(words).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// What is concluded of a GPU.
+    fn judgement(&self, enforcer: &Enforcer, id: &str) -> Option<String> {
+        let status = enforcer.status();
+        let judged = status["leases"]["judged"].as_array()?.clone();
+        let of_it = judged.into_iter().find(|judged| judged["gpu"] == id)?;
+        Some(of_it["judgement"].as_str()?.to_owned())
+    }
+
+    /// A program that takes a GPU as GPU.py does, for its parent, and ends once somebody has looked at that.
+    fn getter(&self) -> String {
+        let path = self.node.home.path().join("get");
+        let socket = self.redis.socket().display().to_string();
+        let text = format!(
+            "#!/bin/bash
+redis() {{ redis-cli -s {socket} \"$@\"; }}
+gpu=$(redis brpop GPU_IDLE 0 | tail -n 1)
+time=$(date '+%F %T')
+redis lpush GPU_EVENTS \"$time: GPU $gpu acquired by PID $PPID.\" >&2
+redis hset GPU_GPU$gpu PID $PPID >&2
+redis hset GPU_GPU$gpu TIME \"$time\" >&2
+until redis hget GPU_V2:SEEN $gpu | grep -qF \"\\\"$time\\\"\"; do :; done
+echo $gpu
+"
+        );
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path.display().to_string()
+    }
+
+    /// A script that takes a GPU in a subshell which has ended when this is back, and that nobody of this test is above.
+    /// Its pid.
+    fn script(&self) -> u32 {
+        let told = self.node.home.path().join("taken");
+        let _ = fs::remove_file(&told);
+        let get = self.getter();
+        let program = format!(
+            "gpu=$({get} 2>/dev/null | cat); echo $$ $gpu > {0}.new; mv {0}.new {0}; while :; do sleep 1000; done",
+            told.display()
+        );
+        let forked =
+            Command::new("setsid").args(["-f", "bash", "-c", &program]).stdin(Stdio::null()).status();
+        assert!(forked.unwrap().success());
+        let line = until("the script has its GPU", || fs::read_to_string(&told).ok());
+        line.split_once(' ').unwrap().0.parse().unwrap()
+    }
+
+    fn recorded(&self, id: &str) -> u32 {
+        self.redis(&["hget", &format!("GPU_GPU{id}"), "PID"]).parse().unwrap()
+    }
+}
+
+fn kill(pid: u32) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+}
+
+fn end(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Ends a script and what it has started.
+fn end_session(script: u32) {
+    let group = Pid::from_raw(i32::try_from(script).unwrap()).unwrap();
+    rustix::process::kill_process_group(group, Signal::KILL).unwrap();
+    until("the script has ended", || start(script).is_none().then_some(()));
+}
+
+/// Runs an ignored test of this file in a PID namespace of its own, where the next pid can be chosen, and whoever loses
+/// his parent has the first process for one.
+fn inside(test: &str) {
+    let output = Command::new("unshare")
+        .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "--ignored", "--nocapture", test])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && said.contains("1 passed");
+    assert!(passed, "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Waits until the agent looks at the pool.
+fn until_up(enforcer: &Enforcer) {
+    enforcer.until_status("the agent is at work", |status| (status["leases"]["up"] == true).then_some(()));
+}
+
+#[test]
+fn what_the_dead_held_is_free_at_once() {
+    let stage = Stage::new(1, "");
+    let enforcer = stage.enforcer();
+    until_up(&enforcer);
+    let (runner, child, gpu) = stage.hold();
+    end(runner);
+    enforcer.beats(3);
+    assert_eq!(stage.audit().leases.len(), 1, "the command lives, and so does the lease");
+    kill(child);
+    stage.until_idle(&gpu);
+    let line = stage.node.home.until_line("reap_dead", "freed");
+    assert!(line["target"]["id"].as_str().unwrap().starts_with("lease:"), "{line}");
+    assert_eq!(stage.node.home.results("reap_dead"), ["begun", "freed"]);
+    let done = [("act", "reap_dead"), ("result", "freed")];
+    enforcer.until("it is counted", |page| {
+        (page.value("bailiff_lease_agent_acts_total", &done)? >= 1.0).then_some(())
+    });
+    assert_eq!(enforcer.page().value("bailiff_lease_agent_up", &[]), Some(1.0));
+}
+
+#[test]
+fn a_gpu_that_somebody_is_still_on_is_withheld_until_he_has_left() {
+    let stage = Stage::new(2, "");
+    let mut tenant = Tenant::running(&stage.node.home, &["sleep", "infinity"]);
+    let enforcer = stage.enforcer();
+    until_up(&enforcer);
+    let (mut runner, child, gpu) = stage.hold();
+    stage.node.hold(&tenant, gpu.parse().unwrap(), "used: 1GiB");
+    // The agent sees him before the holder dies.
+    enforcer.beats(3);
+    runner.kill().unwrap();
+    kill(child);
+    runner.wait().unwrap();
+    let withheld = || stage.gpu(&gpu).quarantine;
+    let why = until("the GPU is withheld", withheld);
+    assert!(why.starts_with("busy:"), "{why}");
+    assert_eq!(stage.node.home.results("reap_dead"), ["begun", "withheld"]);
+    enforcer.beats(5);
+    assert_eq!(withheld(), Some(why), "as long as he is there");
+    // Others are served meanwhile.
+    let (other, _, theirs) = stage.hold();
+    assert_ne!(theirs, gpu);
+    tenant.end();
+    stage.until_idle(&gpu);
+    assert_eq!(stage.node.home.results("clear_withheld"), ["begun", "freed"]);
+    end(other);
+}
+
+#[test]
+fn a_script_keeps_what_its_dead_subshell_took_and_loses_it_with_its_life() {
+    inside("of_a_script");
+}
+
+#[test]
+#[ignore = "it needs a PID namespace of its own"]
+fn of_a_script() {
+    let stage = Stage::new(1, ", legacy_idle_grace: 1s");
+    let enforcer = stage.enforcer();
+    until_up(&enforcer);
+    let script = stage.script();
+    let pid = stage.recorded("0");
+    assert!(pid != script && start(pid).is_none(), "the record names a process that has ended");
+    until("it is judged", || stage.judgement(&enforcer, "0"));
+    // Twice as long as it would take to free it.
+    enforcer.beats(15);
+    assert_eq!(stage.judgement(&enforcer, "0").as_deref(), Some("keep"));
+    assert_eq!(stage.recorded("0"), pid);
+    end_session(script);
+    stage.until_idle("0");
+    assert_eq!(stage.node.home.results("free_orphaned"), ["begun", "freed"]);
+    let event = stage.redis(&["lindex", "GPU_EVENTS", "0"]);
+    let text = format!(
+        ": GPU 0 acquired by process with PID {pid}, was released by redis purge as the process with given PID does no longer exist."
+    );
+    assert!(event.ends_with(&text), "{event}");
+}
+
+#[test]
+fn without_a_grace_and_while_somebody_is_on_it_what_the_dead_took_stays_theirs() {
+    inside("without_a_grace");
+}
+
+#[test]
+#[ignore = "it needs a PID namespace of its own"]
+fn without_a_grace() {
+    let stage = Stage::new(2, "");
+    let enforcer = stage.enforcer();
+    until_up(&enforcer);
+    end_session(stage.script());
+    until("it is suspect", || (stage.judgement(&enforcer, "0")? == "suspect").then_some(()));
+    let tenant = Tenant::running(&stage.node.home, &["sleep", "infinity"]);
+    stage.node.hold(&tenant, 0, "used: 1GiB");
+    until("somebody is seen on it", || (stage.judgement(&enforcer, "0")? == "keep").then_some(()));
+    drop(tenant);
+    until("it is suspect again", || (stage.judgement(&enforcer, "0")? == "suspect").then_some(()));
+    enforcer.beats(10);
+    assert_eq!(stage.node.home.results("free_orphaned"), [""; 0]);
+    assert_eq!(stage.gpu("0").idle, 0);
+}
+
+#[test]
+fn a_pid_that_is_used_again_is_not_the_one_that_took_it() {
+    inside("used_again");
+}
+
+#[test]
+#[ignore = "it needs a PID namespace of its own"]
+fn used_again() {
+    let stage = Stage::new(1, ", legacy_idle_grace: 1s");
+    let enforcer = stage.enforcer();
+    until_up(&enforcer);
+    end_session(stage.script());
+    let pid = stage.recorded("0");
+    let mut reused = until("the pid comes round again", || {
+        fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
+        let child = Command::new("sleep").arg("infinity").spawn().unwrap();
+        if child.id() == pid {
+            return Some(child);
+        }
+        end(child);
+        None
+    });
+    stage.until_idle("0");
+    reused.kill().unwrap();
+    reused.wait().unwrap();
+}
+
+#[test]
+fn what_was_lost_on_its_way_is_put_back() {
+    let stage = Stage::new(1, ", lost_after: 2s");
+    let enforcer = stage.enforcer();
+    until_up(&enforcer);
+    // A client that dies between its pop and its record.
+    stage.redis(&["brpop", "GPU_IDLE", "0"]);
+    until("it is suspect", || (stage.judgement(&enforcer, "0")? == "suspect").then_some(()));
+    stage.until_idle("0");
+    assert_eq!(stage.node.home.results("put_back_lost"), ["begun", "freed"]);
+}
+
+#[test]
+fn who_is_told_to_free_nothing_frees_nothing() {
+    for (leases, flags) in [(", reap: false", vec![]), ("", vec!["--watch"])] {
+        let stage = Stage::new(2, leases);
+        let enforcer = stage.node.home.enforcer(&flags);
+        until_up(&enforcer);
+        let (mut runner, child, gpu) = stage.hold();
+        stage.redis(&["brpop", "GPU_IDLE", "0"]);
+        runner.kill().unwrap();
+        kill(child);
+        runner.wait().unwrap();
+        enforcer.beats(15);
+        assert!(stage.gpu(&gpu).owner.is_some(), "{leases} {flags:?}");
+        assert_eq!(enforcer.status()["leases"]["acts"], Value::Bool(false));
+        assert!(stage.audit().agents.is_empty(), "others do what it does not");
+        for step in ["reap_dead", "put_back_lost"] {
+            assert_eq!(stage.node.home.results(step), [""; 0]);
+        }
+        let reaped = stage.bailiff(&["reap"]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&reaped.stdout).trim(), "1");
+    }
+}
+
+#[test]
+fn an_admin_who_says_pause_means_leases_too() {
+    let stage = Stage::new(1, "");
+    let enforcer = stage.enforcer();
+    until_up(&enforcer);
+    let (mut runner, child, gpu) = stage.hold();
+    assert!(enforcer.run(&["pause"]).status.success());
+    enforcer.until_status("the pause", |status| (status["leases"]["acts"] == false).then_some(()));
+    runner.kill().unwrap();
+    kill(child);
+    runner.wait().unwrap();
+    enforcer.beats(10);
+    assert!(stage.gpu(&gpu).owner.is_some());
+    assert!(enforcer.run(&["resume"]).status.success());
+    stage.until_idle(&gpu);
+}
+
+#[test]
+fn while_redis_is_silent_nothing_is_concluded_and_nothing_else_waits() {
+    let stage = Stage::new(1, ", legacy_idle_grace: 1s, lost_after: 1s");
+    let enforcer = stage.enforcer();
+    until_up(&enforcer);
+    let (mut runner, child, gpu) = stage.hold();
+    stage.redis.stop();
+    runner.kill().unwrap();
+    kill(child);
+    runner.wait().unwrap();
+    enforcer.until_status("the silence is noticed", |status| {
+        (status["leases"]["up"] == false && status["leases"]["trouble"].is_string()).then_some(())
+    });
+    // Snapshots are judged all the same.
+    enforcer.beats(10);
+    assert_eq!(enforcer.page().value("bailiff_lease_agent_up", &[]), Some(0.0));
+    assert_eq!(enforcer.page().values("bailiff_lease_agent_judged").len(), 0);
+    assert_eq!(stage.node.home.results("reap_dead").iter().filter(|result| *result == "freed").count(), 0);
+    stage.redis.go_on();
+    stage.until_idle(&gpu);
+    until_up(&enforcer);
+}

@@ -1,0 +1,305 @@
+//! The exporter beside a real Redis: what it tells of leases that the user's command holds, of use without one, and what
+//! it tells where Redis hangs, dies or refuses.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::float_cmp,
+    reason = "a case runs programs, compares exact figures and fails loudly"
+)]
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command};
+
+use bailiff_snapshot::lease::tie::{Kin, Tie};
+use bailiff_snapshot::{Truth, wire};
+use end_to_end::exporter::{self, Exporter};
+use end_to_end::fake::Scenario;
+use end_to_end::holder::Holder;
+use end_to_end::leases::{bailiff, end, heir, hold, pool, run, said};
+use end_to_end::page::Page;
+use end_to_end::redis::Redis;
+use end_to_end::tenant::NOBODY;
+use end_to_end::{http, programs};
+use rustix::process::{Pid, Signal, kill_process};
+
+const GIB: &str = "used: 1GiB, sm: 0";
+
+/// GPUs, each with the pids that hold it.
+fn gpus(held: &[&[u32]]) -> String {
+    let one = |pids: &&[u32]| {
+        let processes: Vec<String> = pids.iter().map(|pid| format!("{{pid: {pid}, {GIB}}}")).collect();
+        format!("  - processes: [{}]\n", processes.join(", "))
+    };
+    format!("sampling_period: 20ms\ngpus:\n{}", held.iter().map(one).collect::<String>())
+}
+
+/// What is late is taken for a hang, after which environments are left alone for long.
+const PATIENT: [&str; 2] = ["--deadline", "10s"];
+
+fn watch(scenario: &Scenario, redis: &Redis, arguments: &[&str]) -> Exporter {
+    let address = redis.address();
+    Exporter::start(scenario, &[&PATIENT, &["--lease.redis", &address], arguments].concat())
+}
+
+fn up(page: &Page) -> Option<f64> {
+    page.value("bailiff_source_up", &[("source", "redis")])
+}
+
+fn state(page: &Page, state: &str) -> Option<f64> {
+    page.value("bailiff_lease_gpus", &[("state", state)])
+}
+
+fn unreserved(page: &Page, gpu: &str) -> Option<f64> {
+    page.value("bailiff_lease_unreserved_use", &[("gpu", gpu)])
+}
+
+/// How many series there are of leases.
+fn series(page: &Page) -> usize {
+    ["gpus", "held", "age_seconds", "idle_seconds", "queue_length", "unreserved_use", "events_total"]
+        .iter()
+        .map(|name| page.all(&format!("bailiff_lease_{name}"), &[]).count())
+        .sum()
+}
+
+/// Three GPUs: a command under a lease on the first, somebody without one on the second.
+struct Node {
+    redis: Redis,
+    scenario: Scenario,
+    runner: Child,
+    command: Pid,
+    thief: Holder,
+}
+
+impl Node {
+    fn new() -> Self {
+        let (scenario, redis) = (Scenario::new(&gpus(&[&[], &[], &[]])), Redis::start());
+        let library = programs::fake_nvml().display().to_string();
+        let mut init = bailiff(&redis, &["init", "--nvml-library", &library]);
+        said(&init.env("FAKE_NVML_SCENARIO", scenario.path()).output().unwrap());
+        let runner = hold(&redis, &["run"]);
+        let (command, thief) = (heir(&runner), Holder::sleeping());
+        scenario.set(&gpus(&[&[number(command)], &[thief.pid()], &[]]));
+        Self { redis, scenario, runner, command, thief }
+    }
+
+    fn end(mut self) {
+        kill_process(self.command, Signal::KILL).unwrap();
+        self.runner.wait().unwrap();
+        self.thief.end();
+    }
+}
+
+fn number(pid: Pid) -> u32 {
+    u32::try_from(pid.as_raw_nonzero().get()).unwrap()
+}
+
+fn until_thief_is_told(exporter: &Exporter) {
+    exporter.until("the thief is told", |page| (unreserved(page, "1") == Some(1.0)).then_some(()));
+}
+
+#[test]
+fn a_lease_and_use_without_one() {
+    let node = Node::new();
+    let exporter = watch(&node.scenario, &node.redis, &[]);
+    until_thief_is_told(&exporter);
+    let page = exporter.until("idle time is seen", |page| {
+        let idle = page.value("bailiff_lease_idle_seconds", &[("gpu", "0")])?;
+        (idle > 0.0).then(|| page.clone())
+    });
+    assert_eq!(
+        (up(&page), unreserved(&page, "0"), unreserved(&page, "2")),
+        (Some(1.0), Some(0.0), Some(0.0))
+    );
+    assert_eq!(
+        (state(&page, "leased"), state(&page, "idle"), state(&page, "pot")),
+        (Some(1.0), Some(2.0), Some(0.0))
+    );
+    let user = said(&Command::new("id").arg("-un").output().unwrap());
+    let held = page.all("bailiff_lease_held", &[]).collect::<Vec<_>>();
+    assert_eq!(held.len(), 1);
+    let expected = [("gpu", "0"), ("user", user.trim()), ("mode", "run")];
+    assert!(expected.iter().all(|(name, value)| held[0].0[*name] == *value), "{held:?}");
+    let uuid = page.label("bailiff_gpu_info", &[("gpu", "0")], "gpu_uuid");
+    assert_eq!(held[0].0.get("gpu_uuid"), uuid.as_ref());
+    assert!(page.value("bailiff_lease_age_seconds", &[("gpu", "0")]) > Some(0.0));
+    assert_eq!(page.value("bailiff_lease_events_total", &[("event", "grant")]), Some(1.0));
+    assert_eq!(page.value("bailiff_lease_wait_seconds_count", &[]), Some(1.0));
+    assert_eq!(page.value("bailiff_lease_redis_aof_enabled", &[]), Some(0.0));
+    assert_eq!(page.value("bailiff_lease_queue_length", &[]), Some(0.0));
+    assert_eq!(page.value("bailiff_lease_queue_oldest_seconds", &[]), None);
+    assert!(http::get(exporter.address(), "/", &[]).unwrap().text().contains("<h2>Leases</h2>"));
+    node.end();
+}
+
+#[test]
+fn the_stream_tells_who_holds() {
+    let node = Node::new();
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("stream.sock");
+    let exporter = watch(&node.scenario, &node.redis, &["--stream", &socket.display().to_string()]);
+    until_thief_is_told(&exporter);
+    let mut line = String::new();
+    BufReader::new(UnixStream::connect(&socket).unwrap()).read_line(&mut line).unwrap();
+    let snapshot = wire::parse(line.as_bytes()).unwrap();
+    let told = snapshot.leases.as_ref().unwrap();
+    let held = &told.held[0];
+    assert_eq!((held.alive, held.holder.unwrap().pid), (Truth::True, node.runner.id()));
+    let tie = |pid: u32, gpu: usize| {
+        let process = snapshot.processes.iter().find(|process| process.pid == pid).unwrap();
+        told.lease_of(&Kin::of_wire(process).unwrap(), told.gpu(&snapshot.gpus[gpu]))
+    };
+    assert_eq!(tie(number(node.command), 0), Tie::Lease(held));
+    assert_eq!(tie(node.thief.pid(), 1), Tie::Nothing);
+    node.end();
+}
+
+#[test]
+fn while_gpus_change_hands_nobody_is_accused() {
+    let mut node = Node::new();
+    let exporter = watch(&node.scenario, &node.redis, &[]);
+    until_thief_is_told(&exporter);
+    let waiter = bailiff(&node.redis, &["run", "-n", "3", "true"]).spawn().unwrap();
+    let gathered = |page: &Page| (state(page, "pot") == Some(2.0)).then(|| page.clone());
+    let page = exporter.until("somebody waits", gathered);
+    assert_eq!(page.value("bailiff_lease_queue_length", &[]), Some(1.0));
+    assert!(page.value("bailiff_lease_queue_oldest_seconds", &[]).is_some());
+    assert_eq!((unreserved(&page, "1"), unreserved(&page, "0")), (None, Some(0.0)));
+    end(waiter, Signal::TERM);
+    // Whom its runner has left behind is known by his environment.
+    node.runner.kill().unwrap();
+    node.runner.wait().unwrap();
+    let page = exporter.next();
+    assert_eq!((unreserved(&page, "0"), state(&page, "leased")), (Some(0.0), Some(1.0)));
+    node.end();
+}
+
+#[test]
+fn a_process_that_takes_a_leased_gpu_is_none_of_the_lease() {
+    let redis = pool("0");
+    let runner = hold(&redis, &["run"]);
+    let (mut own, mut thief) = (Holder::sleeping(), Holder::sleeping_as(NOBODY));
+    let scenario = Scenario::new(&gpus(&[&[own.pid()]]));
+    let exporter = watch(&scenario, &redis, &[]);
+    for _ in 0..3 {
+        assert_eq!(
+            unreserved(&exporter.next(), "0"),
+            None,
+            "a process of the holder's own may be a part of it"
+        );
+    }
+    scenario.set(&gpus(&[&[thief.pid()]]));
+    exporter.until("the thief is told", |page| (unreserved(page, "0") == Some(1.0)).then_some(()));
+    scenario.set(&gpus(&[&[thief.pid(), number(heir(&runner))]]));
+    exporter.until("the holder is there too", |page| (unreserved(page, "0") == Some(0.0)).then_some(()));
+    own.end();
+    thief.end();
+    end(runner, Signal::TERM);
+}
+
+fn redis_cli(redis: &Redis, words: &[&str]) {
+    said(&Command::new("redis-cli").arg("-s").arg(redis.socket()).args(words).output().unwrap());
+}
+
+#[test]
+fn what_a_client_of_the_original_took() {
+    let (redis, mut holder) = (pool("0-2"), Holder::sleeping());
+    let mut ended = Holder::sleeping();
+    ended.end();
+    for (id, pid) in [("0", holder.pid()), ("1", ended.pid())] {
+        redis_cli(&redis, &["LREM", "GPU_IDLE", "0", id]);
+        let record = format!("GPU_GPU{id}");
+        redis_cli(&redis, &["HSET", &record, "PID", &pid.to_string(), "TIME", "2026-11-21 06:29:57"]);
+    }
+    let scenario = Scenario::new(&gpus(&[&[holder.pid()], &[], &[]]));
+    let exporter = watch(&scenario, &redis, &[]);
+    let page =
+        exporter.until("who has taken it", |page| (unreserved(page, "0") == Some(0.0)).then(|| page.clone()));
+    assert_eq!((state(&page, "legacy"), state(&page, "idle")), (Some(2.0), Some(1.0)));
+    assert_eq!(page.all("bailiff_lease_held", &[("mode", "legacy")]).count(), 2);
+    assert_eq!(page.value("bailiff_lease_legacy_suspect", &[]), Some(1.0));
+    scenario.set(&gpus(&[&[holder.pid()], &[holder.pid()], &[]]));
+    exporter.until("somebody is on it", |page| {
+        (page.value("bailiff_lease_legacy_suspect", &[]) == Some(0.0)).then_some(())
+    });
+    assert_eq!(unreserved(&exporter.next(), "1"), None, "its record does not tell for whom");
+    holder.end();
+}
+
+/// Waits until the pool is told of as down for this reason, and gives that page.
+fn until_down(exporter: &Exporter, reason: &str) -> Page {
+    exporter.until(reason, |page| {
+        let why = [("source", "redis"), ("reason", reason)];
+        page.value("bailiff_source_fault_info", &why).map(|_| page.clone())
+    })
+}
+
+#[test]
+fn a_server_that_hangs_or_dies_leaves_a_gap_and_heals() {
+    let mut redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    said(&run(&redis, &["init", "--gpus", "0-1"]));
+    let runner = hold(&redis, &["run"]);
+    let scenario = Scenario::new(&gpus(&[&[], &[]]));
+    let exporter = watch(&scenario, &redis, &[]);
+    let whole = |page: &Page| (state(page, "leased") == Some(1.0)).then_some(());
+    exporter.until("the pool is told", whole);
+    redis.standing_still(|| {
+        let page = until_down(&exporter, "timeout");
+        assert_eq!((up(&page), series(&page)), (Some(0.0), 0), "nothing old is told");
+        for _ in 0..3 {
+            let page = exporter.next();
+            assert_eq!((up(&page), series(&page)), (Some(0.0), 0));
+            assert_eq!(page.value("bailiff_gpu_up", &[("gpu", "0")]), Some(1.0), "all else goes on");
+        }
+    });
+    exporter.until("it heals", whole);
+    redis.kill();
+    let page = until_down(&exporter, "unreachable");
+    assert_eq!((up(&page), series(&page)), (Some(0.0), 0));
+    let _ = exporter.next();
+    redis.start_again();
+    let page = exporter.until("it heals again", |page| whole(page).map(|()| page.clone()));
+    assert_eq!(state(&page, "barrier"), Some(1.0), "what is idle waits for holders to speak");
+    assert_eq!(page.value("bailiff_lease_events_total", &[("event", "grant")]), Some(1.0), "counts go on");
+    assert_eq!(page.value("bailiff_lease_redis_aof_enabled", &[]), Some(1.0));
+    for words in ["leases are not read: Redis is late", "leases are read again"] {
+        exporter.until_logged(words);
+    }
+    end(runner, Signal::TERM);
+}
+
+#[test]
+fn a_password_opens_and_is_never_told() {
+    let redis = Redis::with(&["--requirepass", "hunter2"]);
+    let scenario = Scenario::new(&gpus(&[&[]]));
+    let mut command = exporter::command(&scenario);
+    command
+        .args(exporter::BEATS)
+        .args(PATIENT)
+        .env("LEASE_REDIS_URL", format!("{}?pass=hunter3", redis.address()));
+    let wrong = Exporter::spawn(command);
+    let page = until_down(&wrong, "not_permitted");
+    assert_eq!((up(&page), series(&page)), (Some(0.0), 0));
+    wrong.until_logged("leases are not read");
+    assert!(!wrong.log().contains("hunter"), "{}", wrong.log());
+    let right = format!("{}?pass=hunter2", redis.address());
+    let exporter = Exporter::start(&scenario, &[&PATIENT, ["--lease.redis", &right].as_slice()].concat());
+    exporter.until("it may", |page| (up(page) == Some(1.0)).then_some(()));
+    let output = exporter::run(&["--lease.redis=redsi://bob:hunter2@host/0"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{said}");
+    assert!(said.contains("--lease.redis") && !said.contains("hunter"), "{said}");
+    let mut help = Command::new(programs::exporter());
+    let help = help.arg("--help").env("LEASE_REDIS_URL", &right).output().unwrap();
+    assert!(!String::from_utf8_lossy(&help.stdout).contains("hunter"));
+}
+
+#[test]
+fn without_a_pool_nothing_is_told_of_one() {
+    let scenario = Scenario::named("busy");
+    let exporter = Exporter::start(&scenario, &[]);
+    let page = exporter.next();
+    assert_eq!((up(&page), series(&page)), (None, 0));
+}

@@ -1,0 +1,213 @@
+//! A double of GPUGET's `GPU.py`: the commands that it sends, one by one, and the texts that it prints. Each of its steps
+//! can be taken alone, since what goes wrong with it goes wrong between two of them.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+
+use crate::redis::Redis;
+
+/// A time as it writes it; which one does not matter to anybody.
+const TIME: &str = "2024-06-13 12:00:00";
+
+/// One run of the program.
+pub struct Legacy {
+    stream: BufReader<UnixStream>,
+    /// The process that ran it.
+    pid: u32,
+}
+
+/// What Redis answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// A status, a text or a number.
+    Text(String),
+    /// Nothing.
+    Nil,
+    /// Several.
+    List(Vec<Self>),
+}
+
+impl Legacy {
+    /// Connects; it will record this pid.
+    pub fn run_by(redis: &Redis, pid: u32) -> Self {
+        let mut legacy =
+            Self { stream: BufReader::new(UnixStream::connect(redis.socket()).expect("Redis listens")), pid };
+        assert_eq!(legacy.ask(&["PING"]), Reply::Text("PONG".to_owned()));
+        legacy
+    }
+
+    /// Sends a command and waits for its answer.
+    pub fn ask(&mut self, words: &[&str]) -> Reply {
+        self.send(words);
+        self.answer()
+    }
+
+    fn send(&mut self, words: &[&str]) {
+        let words: Vec<String> = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        let bytes = format!("*{}\r\n{}", words.len(), words.concat());
+        self.stream.get_mut().write_all(bytes.as_bytes()).expect("Redis takes a command");
+    }
+
+    fn answer(&mut self) -> Reply {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).expect("Redis answers");
+        let (kind, rest) = line.trim_end().split_at_checked(1).expect("an answer");
+        let length = || rest.parse::<i64>().expect("a number");
+        match kind {
+            "+" | ":" => Reply::Text(rest.to_owned()),
+            "$" | "*" if length() < 0 => Reply::Nil,
+            "$" => {
+                let mut text = vec![0; usize::try_from(length()).expect("a length") + 2];
+                self.stream.read_exact(&mut text).expect("the text");
+                text.truncate(text.len() - 2);
+                Reply::Text(String::from_utf8(text).expect("a text"))
+            }
+            "*" => Reply::List((0..length()).map(|_| self.answer()).collect()),
+            _ => panic!("Redis: {line}"),
+        }
+    }
+
+    fn list(&mut self, name: &str) -> Vec<String> {
+        self.ask(&["LRANGE", name, "0", "-1"]).texts()
+    }
+
+    fn note(&mut self, what: &str) {
+        self.ask(&["LPUSH", "GPU_EVENTS", &format!("{TIME}: {what}")]);
+    }
+
+    /// `--redis-manage …` with these, of so many that there are; what it prints.
+    pub fn manage(&mut self, ids: &[u32], count: u32, force: bool) -> String {
+        let begun = !self.ask(&["HGETALL", "GPU_INIT"]).texts().is_empty();
+        if begun && !force {
+            return "Objects already initialized, add force to proceed.".to_owned();
+        }
+        for name in ["IDLE", "MANAGED", "EVENTS", "INIT"] {
+            self.ask(&["DEL", &format!("GPU_{name}")]);
+        }
+        for id in ids {
+            self.ask(&["LPUSH", "GPU_IDLE", &id.to_string()]);
+            self.ask(&["LPUSH", "GPU_MANAGED", &id.to_string()]);
+        }
+        let joined = ids.iter().map(u32::to_string).collect::<Vec<String>>().join(",");
+        for (field, value) in
+            [("TIME", TIME), ("GPUMANAGED", joined.as_str()), ("GPUCOUNT", count.to_string().as_str())]
+        {
+            self.ask(&["HSET", "GPU_INIT", field, value]);
+        }
+        self.note(&format!("Redis initialized, {} managed GPUs.", ids.len()));
+        ids.len().to_string()
+    }
+
+    /// `--get`; what it prints.
+    pub fn get(&mut self) -> String {
+        let id = self.pop();
+        self.record(&id);
+        id
+    }
+
+    /// The first step of `--get`.
+    pub fn pop(&mut self) -> String {
+        self.ask(&["BRPOP", "GPU_IDLE", "0"]).texts().remove(1)
+    }
+
+    /// The others.
+    pub fn record(&mut self, id: &str) {
+        self.note(&format!("GPU {id} acquired by PID {}.", self.pid));
+        let (key, pid) = (format!("GPU_GPU{id}"), self.pid.to_string());
+        self.ask(&["HSET", &key, "PID", &pid]);
+        self.ask(&["HSET", &key, "TIME", TIME]);
+    }
+
+    /// `--release`; what it prints.
+    pub fn release(&mut self, id: &str) -> String {
+        if let Some(refused) = self.looks(id) {
+            return refused;
+        }
+        self.erases(id);
+        self.pushes(id)
+    }
+
+    /// The first steps of `--release`, and what is printed where they are the last.
+    pub fn looks(&mut self, id: &str) -> Option<String> {
+        let idle = self.list("GPU_IDLE");
+        let managed = self.list("GPU_MANAGED");
+        if !managed.iter().any(|other| other == id) {
+            return Some(format!("GPU {id} is not managed."));
+        }
+        idle.iter().any(|other| other == id).then(|| format!("GPU {id} is already idle."))
+    }
+
+    /// The next ones.
+    pub fn erases(&mut self, id: &str) {
+        self.note(&format!("GPU {id} released by PID {}.", self.pid));
+        self.ask(&["DEL", &format!("GPU_GPU{id}")]);
+    }
+
+    /// The last one.
+    pub fn pushes(&mut self, id: &str) -> String {
+        self.ask(&["LPUSH", "GPU_IDLE", id]);
+        format!("GPU {id} released.")
+    }
+
+    /// `--redis-purge`, with what the system says of a pid.
+    pub fn purge(&mut self, is_there: impl Fn(&str) -> bool) {
+        let managed = self.list("GPU_MANAGED");
+        let idle = self.list("GPU_IDLE");
+        for id in managed.iter().filter(|id| !idle.contains(id)) {
+            let key = format!("GPU_GPU{id}");
+            let Reply::Text(pid) = self.ask(&["HGET", &key, "PID"]) else { continue };
+            if !is_there(&pid) {
+                self.ask(&["DEL", &key]);
+                self.note(&format!(
+                    "GPU {id} acquired by process with PID {pid}, was released by redis purge as the process with \
+                     given PID does no longer exist."
+                ));
+                self.ask(&["LPUSH", "GPU_IDLE", id]);
+            }
+        }
+    }
+
+    /// `--active`: whom it says to have what.
+    pub fn active(&mut self) -> BTreeMap<String, Option<String>> {
+        let managed = self.list("GPU_MANAGED");
+        let idle = self.list("GPU_IDLE");
+        let mut active = BTreeMap::new();
+        for id in managed.into_iter().filter(|id| !idle.contains(id)) {
+            let key = format!("GPU_GPU{id}");
+            let pid = self.ask(&["HGET", &key, "PID"]);
+            let time = self.ask(&["HGET", &key, "TIME"]);
+            assert_eq!(pid == Reply::Nil, time == Reply::Nil, "a record is whole: {pid:?} {time:?}");
+            active.insert(id, if let Reply::Text(pid) = pid { Some(pid) } else { None });
+        }
+        active
+    }
+
+    /// `--idle`, from the left to the right of the list.
+    pub fn idle(&mut self) -> Vec<String> {
+        self.list("GPU_IDLE")
+    }
+
+    /// `--log`, without times.
+    pub fn log(&mut self) -> Vec<String> {
+        let mut lines = self.list("GPU_EVENTS");
+        lines.reverse();
+        lines.iter().map(|line| line[TIME.len() + 2..].to_owned()).collect()
+    }
+
+    /// How many connections are blocked.
+    pub fn blocked(&mut self) -> usize {
+        let Reply::Text(info) = self.ask(&["INFO", "clients"]) else { panic!("Redis tells of its clients") };
+        let count = info.lines().find_map(|line| line.strip_prefix("blocked_clients:"));
+        count.and_then(|count| count.trim().parse().ok()).expect("a number")
+    }
+}
+
+impl Reply {
+    /// All of a list.
+    pub fn texts(self) -> Vec<String> {
+        let Self::List(all) = self else { panic!("{self:?} is no list") };
+        let text = |reply| if let Self::Text(text) = reply { text } else { panic!("{reply:?} is no text") };
+        all.into_iter().map(text).collect()
+    }
+}
