@@ -70,6 +70,7 @@ impl Node {
         command.arg("--rules").arg(self.home.rules()).arg("--cuda-library").arg("/nonexistent/libcuda.so.1");
         command.env("FAKE_NVML_SCENARIO", self.scenario.path());
         command.env_remove("LEASE_REDIS_URL").env_remove("LEASE_PREFIX").env_remove("NO_COLOR");
+        command.env("LEASE_DIR", self.home.path().join("pool"));
         command
     }
 
@@ -267,6 +268,16 @@ fn a_redis_that_loses_leases() {
     drop(redis);
     node.told(&["--redis", "redis+unix:///nonexistent/redis.sock"]).says("redis", "fail", "does not answer");
     node.told(&["--redis", "nonsense"]).says("redis", "fail", "is no address");
+    // Without a Redis this machine keeps its pool.
+    let told = node.told(&[]);
+    told.says("redis", "skip", "this machine keeps its pool itself");
+    told.says("leases", "skip", "there is no pool");
+    let folder = node.home.path().join("pool").display().to_string();
+    let mut init = Command::new(programs::bailiff());
+    init.args(["lease", "init", "--gpus", "0,1", "--pool-dir", &folder]).env_remove("LEASE_REDIS_URL");
+    let output = init.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    node.told(&[]).says("leases", "ok", "2 GPUs, 0 leased; 0 wait");
 }
 
 #[test]

@@ -16,6 +16,8 @@ use std::process::{Command, Output, Stdio};
 
 use end_to_end::exporter::{self, Exporter};
 use end_to_end::fake::Scenario;
+use end_to_end::holder::Holder;
+use end_to_end::leases;
 use end_to_end::procfs::{Process, Procfs};
 use end_to_end::programs;
 use end_to_end::terminal;
@@ -51,7 +53,8 @@ fn over(command: &mut Command, scenario: &Scenario, procfs: &Procfs) {
     command.arg("--nvml-library").arg(programs::fake_nvml()).arg("--procfs").arg(procfs.path());
     command.env("FAKE_NVML_SCENARIO", scenario.path()).env("XDG_STATE_HOME", scenario.folder());
     command.env("TZ", "UTC").env("TERM", "xterm").env_remove("NO_COLOR").env_remove("COLUMNS");
-    command.env_remove("LEASE_REDIS_URL").env("BAILIFF_STREAM", scenario.folder().join("stream.sock"));
+    command.env_remove("LEASE_REDIS_URL").env("LEASE_DIR", scenario.folder().join("pool"));
+    command.env("BAILIFF_STREAM", scenario.folder().join("stream.sock"));
 }
 
 fn run(mut command: Command) -> Output {
@@ -295,6 +298,50 @@ fn who_has_it_open_is_told() {
     let pids: Vec<&Value> =
         report["gpus"][0]["openers"].as_array().unwrap().iter().map(|who| &who["pid"]).collect();
     assert_eq!(pids, [&json!(4100), &json!(4103)]);
+}
+
+#[test]
+fn leases_are_told() {
+    let scenario = Scenario::new("gpus: [{}, {}]\n");
+    let (redis, thief) = (leases::pool("0,1"), Holder::sleeping());
+    let runner = leases::hold(&redis, &["run", "--gpu", "0"]);
+    let command = leases::heir(&runner);
+    let (ours, theirs) = (command.as_raw_pid(), thief.pid());
+    let held = format!("{{pid: {ours}, used: 1GiB}}, {{pid: {theirs}, used: 2GiB}}");
+    scenario.set(&format!("sampling_period: 20ms\ngpus: [{{processes: [{held}]}}, {{}}]\n"));
+    let stream = scenario.folder().join("stream.sock").display().to_string();
+    let address = redis.address();
+    let flags = ["--deadline", "10s", "--lease.redis", &address, "--stream", &stream];
+    let exporter = Exporter::start(&scenario, &flags);
+    exporter.until("somebody without a lease", |page| {
+        page.value("bailiff_lease_unreserved_use", &[("gpu", "0")]).filter(|stranger| *stranger > 0.0)
+    });
+    let over_proc = |flags: &[&str]| {
+        let mut command = Command::new(programs::bailiff());
+        command.arg("info").args(flags).args(["--nvml-library"]).arg(programs::fake_nvml());
+        command.env("FAKE_NVML_SCENARIO", scenario.path()).env("BAILIFF_STREAM", &stream).env("TZ", "UTC");
+        command.env("LEASE_REDIS_URL", &address);
+        command
+    };
+    let report = told(over_proc(&["--json"]));
+    assert_eq!(report["gpus"][0]["lease"]["spot"], "leased", "{report}");
+    assert_eq!((&report["gpus"][0]["lease"]["alive"], &report["gpus"][1]["lease"]["spot"]), (&json!("true"), &json!("idle")));
+    let leased = |pid: u64| {
+        let holders = report["gpus"][0]["holders"].as_array().unwrap();
+        holders.iter().find(|holder| holder["pid"] == pid).unwrap()["leased"].clone()
+    };
+    assert_eq!((leased(u64::try_from(ours).unwrap()), leased(theirs.into())), (json!(true), json!(false)));
+    let text = said(over_proc(&[]));
+    assert!(text.contains("leased to                root for ") && text.contains(&format!("pid {ours}")), "{text}");
+    assert!(text.contains("leased to                nobody's"), "{text}");
+    // Without the exporter the pool is asked by the command; and where it does not answer, that is told.
+    let alone = told(over_proc(&["--json", "--alone"]));
+    assert_eq!(alone["gpus"][0]["lease"]["lease"], report["gpus"][0]["lease"]["lease"]);
+    drop(redis);
+    let text = said(over_proc(&["--alone"]));
+    assert!(text.contains("not seen                 leases: Redis at ") && !text.contains("leased to"), "{text}");
+    rustix::process::kill_process(command, rustix::process::Signal::KILL).unwrap();
+    leases::end(runner, rustix::process::Signal::KILL);
 }
 
 /// One GPU of 200 holders, and seven of none.
