@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::figures::{change, ctime, or_unknown, signed, size, span};
 use super::report::{Gpu, Memory, Report};
 use super::since::{Back, Boots, Change, Since, compare, earlier, missing};
-use super::text::{Style, notes, pair};
+use super::text::{Style, notes, pair, told};
 use crate::ink::line;
 use crate::table::{Cell, Column, Table, Tone};
 
@@ -54,9 +54,9 @@ fn block((before, now): (&Report, &Report), gpu: &Gpu, since: &Since, style: &St
     lines.push(pair("memory unaccounted", &moved));
     let uuid = gpu.uuid.as_ref().map(|uuid| format!(", {}", line(uuid))).unwrap_or_default();
     lines.push(pair("gpu", &format!("{}{uuid}", line(&gpu.index))));
-    lines.push(pair("since", &since_when(before, now, since, style)));
+    lines.extend(told("since", &since_when(before, now, since, style), style, str::to_owned));
     if let Some(back) = &since.back {
-        lines.push(pair("of those who ended", &back_text(back, style)));
+        lines.extend(back_lines(back, style));
     }
     lines.extend(changes(since, style));
     lines
@@ -82,11 +82,16 @@ fn since_when(before: &Report, now: &Report, since: &Since, style: &Style) -> St
     }
 }
 
-fn back_text(back: &Back, style: &Style) -> String {
+fn back_lines(back: &Back, style: &Style) -> Vec<String> {
+    const NAME: &str = "of those who ended";
     match back {
-        Back::All { bytes } => format!("{} came back", size(*bytes)),
-        Back::Stayed { bytes } => style.ink.bad(&format!("{} did not come back", size(*bytes))),
-        Back::Unknown { why } => format!("nobody can tell whether memory came back: {why}"),
+        Back::All { bytes } => told(NAME, &format!("{} came back", size(*bytes)), style, str::to_owned),
+        Back::Stayed { bytes } => {
+            told(NAME, &format!("{} did not come back", size(*bytes)), style, |part| style.ink.bad(part))
+        }
+        Back::Unknown { why } => {
+            told(NAME, &format!("nobody can tell whether memory came back: {why}"), style, str::to_owned)
+        }
     }
 }
 

@@ -53,7 +53,10 @@ pub(crate) fn main() -> ExitCode {
 
 /// Looks and shows, once or again and again.
 pub(crate) fn info(flags: &Info) -> Result<ExitCode, Failure> {
-    let before = flags.since.as_deref().map(kept::read).transpose()?;
+    let mut before = flags.since.as_deref().map(kept::read).transpose()?;
+    if let Some(before) = &mut before {
+        before.leave(&flags.gpu);
+    }
     let mut eyes = Eyes::open(&flags.look)?;
     loop {
         let seen = eyes.next()?;

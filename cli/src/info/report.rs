@@ -196,8 +196,13 @@ impl Report {
         if let Some(name) = missing {
             return Err(format!("--gpu: {name:?} is no GPU of this machine, by number or UUID"));
         }
-        self.gpus.retain(|gpu| names.iter().any(|name| gpu.is_called(name)));
+        self.leave(names);
         Ok(())
+    }
+
+    /// Keeps those of these GPUs that it has; no name is all.
+    pub(crate) fn leave(&mut self, names: &[String]) {
+        self.gpus.retain(|gpu| names.is_empty() || names.iter().any(|name| gpu.is_called(name)));
     }
 
     /// Adds who has device files open; the minor numbers are the snapshot's.

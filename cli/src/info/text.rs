@@ -10,7 +10,7 @@ use super::leased::waiting;
 use super::look::By;
 use super::report::{Gpu, Holder, Memory, Report};
 use super::rows;
-use crate::ink::{Ink, line};
+use crate::ink::{Ink, line, wrapped};
 
 /// Memory of nobody beyond this deserves a look.
 const MUCH: i64 = 256 << 20;
@@ -26,9 +26,19 @@ pub(crate) struct Style {
     pub(crate) zone: TimeZone,
 }
 
+/// Where values begin.
+const INDENT: usize = 25;
+
 /// A value of the report, with its name before it.
 pub(crate) fn pair(name: &str, value: &str) -> String {
     format!("{name:<20}     {value}")
+}
+
+/// The same of a sentence, which may need more than one line.
+pub(crate) fn told(name: &str, words: &str, style: &Style, dress: impl Fn(&str) -> String) -> Vec<String> {
+    let parts = wrapped(&line(words), style.width.saturating_sub(INDENT).max(INDENT));
+    let names = std::iter::once(name).chain(std::iter::repeat(""));
+    parts.iter().zip(names).map(|(part, name)| pair(name, &dress(part))).collect()
 }
 
 /// All of it, line by line.
@@ -111,18 +121,17 @@ fn unaccounted(gpu: &Gpu, memory: &Memory, style: &Style) -> String {
 fn about(gpu: &Gpu, style: &Style) -> Vec<String> {
     let uuid = gpu.uuid.as_ref().map(|uuid| format!(", {}", line(uuid))).unwrap_or_default();
     let mut lines = vec![pair("gpu", &format!("{}{uuid}", line(&gpu.index)))];
+    let plain = |part: &str| part.to_owned();
     if let Some(fault) = &gpu.fault {
-        lines.push(pair(
-            "fault",
-            &style.ink.bad(&format!("{}; `bailiff doctor` tells the way out", fault_words(fault))),
-        ));
+        let words = format!("{}; `bailiff doctor` tells the way out", fault_words(fault));
+        lines.extend(told("fault", &words, style, |part| style.ink.bad(part)));
         return lines;
     }
     lines.push(pair("utilization", &or_unknown(gpu.utilization, |percent| format!("{percent}%"))));
     let mode = gpu.compute_mode.as_ref().map(|mode| line(mode).replace('_', " "));
     lines.push(pair("compute mode", mode.as_deref().unwrap_or(UNKNOWN)));
     if let Some(lease) = &gpu.lease {
-        lines.push(pair("leased to", &line(&lease.text())));
+        lines.extend(told("leased to", &lease.text(), style, plain));
     }
     lines
 }
@@ -173,29 +182,26 @@ pub(crate) fn notes(report: &Report, style: &Style) -> Vec<String> {
         By::Exporter => format!("bailiff-exporter {age} ago, which looks every {beat}"),
         By::Itself => format!("this command, for {beat}"),
     };
+    let plain = |part: &str| part.to_owned();
     let mut lines = vec![pair("seen by", &by)];
     if let Some(waiting) = report.queue.as_deref().and_then(waiting) {
-        lines.push(pair("waiting", &line(&waiting)));
+        lines.extend(told("waiting", &waiting, style, plain));
     }
     for (source, fault) in report.down() {
-        let words = report.words.as_deref().map(|words| format!(" ({})", line(words))).unwrap_or_default();
-        lines.push(pair(
-            "not seen",
-            &style.ink.bad(&format!("{}: {}{words}", line(source), fault_words(fault))),
-        ));
+        let words = report.words.as_deref().filter(|_| source == "nvml");
+        let words = words.map(|words| format!(" ({words})")).unwrap_or_default();
+        let words = format!("{source}: {}{words}", fault_words(fault));
+        lines.extend(told("not seen", &words, style, |part| style.ink.bad(part)));
     }
     if let Some(trouble) = &report.trouble {
-        lines.push(pair("not seen", &style.ink.odd(&format!("leases: {}", line(trouble)))));
+        lines.extend(told("not seen", &format!("leases: {trouble}"), style, |part| style.ink.odd(part)));
     }
     if report.pid_namespace != "host" && report.blind().is_none() {
         lines.push(pair("not seen", "processes: this is not the host's PID namespace"));
     }
-    if report.unreadable.is_some_and(|unreadable| unreadable > 0) {
-        let unreadable = or_unknown(report.unreadable, |count| count.to_string());
-        lines.push(pair(
-            "not seen",
-            &format!("open files of {unreadable} processes of others; root sees all"),
-        ));
+    if let Some(unreadable) = report.unreadable.filter(|unreadable| *unreadable > 0) {
+        let words = format!("open files of {unreadable} processes of others; root sees all");
+        lines.extend(told("not seen", &words, style, plain));
     }
     lines
 }
