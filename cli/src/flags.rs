@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::idle_timeout;
+use crate::{doctor, idle_timeout, info};
 
-/// GPUs under a lease.
+/// What a user of GPUs needs: GPUs under a lease, and who holds which memory.
 #[derive(Debug, Parser)]
 #[command(name = "bailiff", version)]
 pub(crate) struct Flags {
@@ -20,6 +20,10 @@ pub(crate) struct Flags {
 /// What can be done.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Shows each GPU: its memory, who holds it, and whether they use it
+    Info(info::flags::Info),
+    /// Tells what works on this machine and what does not, and the way out
+    Doctor(doctor::flags::Doctor),
     /// GPUs are handed out: to one at a time, in the order in which they were asked for
     #[command(subcommand)]
     Lease(Box<Lease>),

@@ -1,17 +1,22 @@
 //! The program: its commands and exit codes.
 
+mod doctor;
 mod exit;
 mod flags;
 mod gpuget;
 mod idle_timeout;
+mod info;
+mod ink;
 mod lease;
+mod stream;
+mod table;
 mod tree;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use bailiff_lifecycle::exit::{Stop, tell};
-use bailiff_sampler::{launcher, worker};
+use bailiff_sampler::{cuda, launcher, worker};
 use clap::Parser;
 
 use flags::{Command, Flags, Lease};
@@ -21,11 +26,13 @@ fn main() -> ExitCode {
     match words.next() {
         Some(name) if gpuget::is_called(&name) => return gpuget::main(words),
         Some(name) if idle_timeout::is_called(&name) => return idle_timeout::main(words),
+        Some(name) if info::is_called(&name) => return info::main(),
         _ => {}
     }
     match words.next().as_deref().and_then(OsStr::to_str) {
         Some(launcher::LAUNCHER_ROLE) => return launcher::serve(),
         Some(launcher::WORKER_ROLE) => return worker::serve(),
+        Some(cuda::ROLE) => return cuda::serve(),
         // Its exit codes and words are the original's, also for flags that make no sense.
         Some("idle-timeout") => return idle_timeout::main(words),
         _ => {}
@@ -35,7 +42,9 @@ fn main() -> ExitCode {
         Err(error) => return tell("bailiff", Err(Stop::from(error))).into(),
     };
     let command = match flags.command {
+        Command::Doctor(flags) => return doctor::doctor(&flags).unwrap_or_else(exit::Failure::tell),
         Command::Gpuget(flags) => return gpuget::main(flags.words),
+        Command::Info(flags) => return info::info(&flags).unwrap_or_else(exit::Failure::tell),
         Command::Lease(command) => *command,
         Command::IdleTimeout(flags) => return idle_timeout::run(*flags),
     };

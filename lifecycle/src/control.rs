@@ -16,7 +16,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-pub use ask::ask;
+pub use ask::{ask, ask_within};
 pub use peer::Peer;
 
 use crate::socket::Socket;

@@ -1,12 +1,15 @@
-//! A Unix socket to listen on: who may connect, and what is done about one that was left behind.
+//! A Unix socket: who may connect, what is done about one that was left behind, and connecting with a deadline.
 
 use std::fs::{Permissions, remove_file, set_permissions, symlink_metadata};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use crate::exit::plain;
 
@@ -27,6 +30,18 @@ pub struct Socket {
 pub struct File {
     path: PathBuf,
     inode: (u64, u64),
+}
+
+/// Connects; a daemon whose queue is full is waited for no longer than the limit.
+///
+/// # Errors
+/// Where nobody listens, or we may not, or nobody takes us in time.
+pub fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket.into())
 }
 
 impl Socket {

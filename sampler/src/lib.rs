@@ -7,6 +7,7 @@
 
 mod channel;
 mod clock;
+pub mod cuda;
 pub mod launcher;
 mod message;
 mod nvml;
@@ -28,5 +29,6 @@ pub fn uuids(library: Option<&std::path::Path>) -> Result<Vec<Option<String>>, S
 }
 
 pub use launcher::Launcher;
+pub use proc::openers;
 pub use settings::{Claims, Commands, Namespace, Settings};
 pub use supervisor::Supervisor;

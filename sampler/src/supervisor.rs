@@ -115,6 +115,12 @@ impl Supervisor {
         }
     }
 
+    /// What is wrong at present, in words that may be the driver's own.
+    #[must_use]
+    pub fn words(&self) -> Option<&str> {
+        self.said.as_deref()
+    }
+
     /// Looks once, with whatever was read where something was silent past its deadline. `None` when the
     /// launcher has ended: no worker can ever be started again, and whoever started us should do so anew.
     pub fn look(&mut self, seq: u64) -> Option<Sample> {

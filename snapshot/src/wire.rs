@@ -103,7 +103,7 @@ pub struct Source {
 }
 
 /// A GPU or MIG instance.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
     /// `0`, or `0:1` for a MIG instance.
     pub index: String,
@@ -119,6 +119,9 @@ pub struct Gpu {
     /// N of `/dev/nvidiaN`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minor: Option<u32>,
+    /// CUDA compute capability, major and minor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_capability: Option<(i32, i32)>,
     /// Why nothing is known of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
@@ -141,7 +144,7 @@ pub struct Gpu {
 }
 
 /// Memory of a GPU in bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// All.
     pub total: u64,
@@ -149,6 +152,15 @@ pub struct Memory {
     pub free: u64,
     /// Used.
     pub used: u64,
+    /// Kept by driver and firmware; none where the driver does not tell it apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<u64>,
+    /// Held by pids that the driver lists and `/proc` does not have; none where a part of the sum is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dead_pids: Option<u64>,
+    /// Held by processes of PID namespaces that cannot be seen from the exporter; likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_namespaces: Option<u64>,
     /// Of no listed process; none where a part of the sum is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unaccounted: Option<i64>,

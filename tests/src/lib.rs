@@ -27,5 +27,6 @@ pub mod programs;
 pub mod prometheus;
 pub mod redis;
 pub mod tenant;
+pub mod terminal;
 pub mod wait;
 pub mod watched;

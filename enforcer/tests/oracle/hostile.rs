@@ -155,6 +155,7 @@ fn gpu(dice: &mut Dice) -> wire::Gpu {
             free: number(dice),
             used: number(dice),
             unaccounted: dice.pick(&[None, Some(0), Some(i64::MIN), Some(i64::MAX)]),
+            ..wire::Memory::default()
         }),
         utilization: maybe(dice, |dice| dice.pick(&[0, 100, 255, u32::MAX])),
         compute_mode: None,
@@ -167,6 +168,7 @@ fn gpu(dice: &mut Dice) -> wire::Gpu {
             unknown: None,
             idle_ms: number(dice),
         }),
+        ..wire::Gpu::default()
     }
 }
 

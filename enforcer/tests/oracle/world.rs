@@ -249,11 +249,13 @@ impl World {
                 free: free * MIB,
                 used: (80_000 - free) * MIB,
                 unaccounted: Some(0),
+                ..wire::Memory::default()
             }),
             utilization: card.util.filter(|_| card.fault.is_none()),
             compute_mode: None,
             listed: told.then_some(holders.len() as u64),
             holders,
+            ..wire::Gpu::default()
         }
     }
 

@@ -229,11 +229,13 @@ impl Node {
                 free: gpu.free_mib * MIB,
                 used: (80_000 - gpu.free_mib) * MIB,
                 unaccounted: Some(0),
+                ..wire::Memory::default()
             }),
             utilization: gpu.fault.is_none().then_some(0),
             compute_mode: None,
             listed: gpu.fault.is_none().then_some(holders.len() as u64),
             holders,
+            ..wire::Gpu::default()
         }
     }
 

@@ -8,11 +8,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::Value;
 
 use crate::exit::plain;
+use crate::socket::connect;
 
 /// A command that waits longer has lost its admin.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -27,25 +26,20 @@ pub fn ask(path: &Path, question: &Value) -> Result<Value> {
     ask_within(path, question, DEADLINE)
 }
 
-fn ask_within(path: &Path, question: &Value, limit: Duration) -> Result<Value> {
+/// The same, with another limit.
+///
+/// # Errors
+/// Likewise.
+pub fn ask_within(path: &Path, question: &Value, limit: Duration) -> Result<Value> {
     let end = Instant::now() + limit;
     let name = path.display();
-    let stream = open(path, limit).map_err(|error| anyhow!("cannot ask {name}: {}", why(&error)))?;
+    let stream = connect(path, limit).map_err(|error| anyhow!("cannot ask {name}: {}", why(&error)))?;
     let line = exchange(Timed { stream, end }, question)
         .map_err(|error| anyhow!("no answer from {name}: {}", why(&error)))?;
     if line.is_empty() {
         bail!("no answer from {name}: it hung up");
     }
     serde_json::from_slice(&line).map_err(|error| anyhow!("the answer from {name} is no JSON: {error}"))
-}
-
-/// Connects; a daemon whose queue is full is waited for no longer than the limit.
-fn open(path: &Path, limit: Duration) -> io::Result<UnixStream> {
-    let address = SocketAddrUnix::new(path)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
-    connect(&socket, &address)?;
-    Ok(socket.into())
 }
 
 fn exchange(mut stream: Timed, question: &Value) -> io::Result<Vec<u8>> {

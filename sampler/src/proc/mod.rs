@@ -14,3 +14,4 @@ mod threads;
 
 pub(crate) use look::Processes;
 pub(crate) use node::Node;
+pub use openers::openers;

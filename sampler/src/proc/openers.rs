@@ -2,11 +2,20 @@
 //! Who has `/dev/nvidiaN` open: also those that the driver lists nowhere, such as forked workers that
 //! inherited the file. It reads every descriptor of the node, so it is done seldom.
 
-use std::time::Instant;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use bailiff_snapshot::{Moment, Opener, Openers, stat};
 
 use super::files::{Folder, Missing};
+use crate::clock::now;
+
+/// Who has device files open, as far as this process may look; none where that takes longer than `patience`, or the
+/// `/proc` cannot be read.
+#[must_use]
+pub fn openers(procfs: &Path, patience: Duration) -> Option<Openers> {
+    find(&Folder::open(procfs).ok()?, now(), Instant::now() + patience).ok()
+}
 
 /// Looks at every process that `root` shows; `at` is when. None where it takes longer than `until`: a part of
 /// the answer would look like the whole.

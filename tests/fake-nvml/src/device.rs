@@ -28,9 +28,10 @@ device_calls! {
     nvmlDeviceGetMinorNumber(call, minor: Out<c_uint>) { put(minor, call.gpu()?.index) }
     nvmlDeviceGetBrand(call, brand: Out<c_uint>) { put(brand, call.gpu().map(|_| BRAND)?) }
     nvmlDeviceGetArchitecture(_call, architecture: Out<c_uint>) { put(architecture, ARCHITECTURE) }
-    nvmlDeviceGetCudaComputeCapability(_call, major: Out<c_int>, minor: Out<c_int>) {
-        put(major, 9)?;
-        put(minor, 0)
+    nvmlDeviceGetCudaComputeCapability(call, major: Out<c_int>, minor: Out<c_int>) {
+        let capability = call.whole.written.compute_capability;
+        put(major, capability.0)?;
+        put(minor, capability.1)
     }
     nvmlDeviceGetPciInfo_v3(call, info: Out<PciInfo>) { put(info, pci_info(call.gpu()?)) }
     nvmlDeviceGetComputeMode(call, mode: Out<c_uint>) { put(mode, compute_mode(call.whole)) }

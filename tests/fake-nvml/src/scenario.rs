@@ -65,6 +65,8 @@ pub(crate) struct Gpu {
     pub(crate) name: String,
     /// Made up from the index where it is not given.
     pub(crate) uuid: Option<String>,
+    /// Major and minor.
+    pub(crate) compute_capability: (i32, i32),
     pub(crate) memory: Memory,
     pub(crate) utilization: Utilization,
     pub(crate) power: Milliwatts,
@@ -99,6 +101,7 @@ impl Default for Gpu {
             count: 1,
             name: "NVIDIA H200".to_owned(),
             uuid: None,
+            compute_capability: (9, 0),
             memory: Memory::default(),
             utilization: Utilization::default(),
             power: Milliwatts(120_000),

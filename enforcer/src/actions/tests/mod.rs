@@ -276,6 +276,7 @@ impl Machine {
             free: 1 << 33,
             used: 1 << 33,
             unaccounted: Some(self.unaccounted),
+            ..wire::Memory::default()
         };
         let gpu = wire::Gpu {
             index: "0".into(),
@@ -290,6 +291,7 @@ impl Machine {
             compute_mode: None,
             listed: Some(self.holders.len() as u64),
             holders: self.holders.iter().map(holder).collect(),
+            ..wire::Gpu::default()
         };
         let snapshot = wire::Snapshot {
             version: wire::VERSION,

@@ -322,6 +322,7 @@ fn gpu(index: &str, about: &Labels, scrape: &Scrape<'_>) -> wire::Gpu {
             used: whole(read("bailiff_gpu_memory_used_bytes")?),
             #[expect(clippy::cast_possible_truncation, reason = "bytes of a GPU")]
             unaccounted: read("bailiff_gpu_memory_unaccounted_bytes").map(|bytes| bytes.round() as i64),
+            ..wire::Memory::default()
         })
     };
     // Those who are left out for being too many hold a part of it as well.
@@ -339,6 +340,7 @@ fn gpu(index: &str, about: &Labels, scrape: &Scrape<'_>) -> wire::Gpu {
         compute_mode: None,
         listed: read("bailiff_gpu_processes").filter(|_| complete).map(whole),
         holders: Vec::new(),
+        ..wire::Gpu::default()
     }
 }
 

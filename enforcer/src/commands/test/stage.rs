@@ -263,11 +263,13 @@ impl Playing<'_> {
                 free: device.memory.saturating_sub(used),
                 used,
                 unaccounted: known.and(unaccounted).and_then(|bytes| i64::try_from(bytes).ok()),
+                ..wire::Memory::default()
             }),
             utilization: device.gpu_util.at(sample).filter(|_| answers).map(percent),
             compute_mode: None,
             listed: answers.then_some(holders.len() as u64),
             holders,
+            ..wire::Gpu::default()
         }
     }
 

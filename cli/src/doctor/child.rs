@@ -1,0 +1,71 @@
+//! Programs that are asked, with a deadline: one that hangs is killed and not waited for.
+
+#![expect(clippy::disallowed_methods, reason = "starts programs and finds them")]
+
+use std::env;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use bailiff_lifecycle::exit::plain;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// A program of ours: beside this one, else where the shell would find it.
+pub(super) fn ours(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
+    beside
+        .into_iter()
+        .chain(env::split_paths(&path))
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+}
+
+/// What a program says; why not, where it does not say it in time.
+pub(super) fn said(program: &Path, words: &[&str], patience: Duration) -> Result<Output, String> {
+    let mut command = Command::new(program);
+    command.args(words);
+    run(command, patience)
+}
+
+/// This very program, also after an upgrade has replaced its file.
+pub(super) fn itself() -> Command {
+    Command::new("/proc/self/exe")
+}
+
+/// Runs it to its end, or to its deadline.
+pub(super) fn run(mut command: Command, patience: Duration) -> Result<Output, String> {
+    let told = |error: io::Error| plain(&error);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().map_err(told)?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("it has no pid")?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| told(error.into()))?;
+    let (tell, ended) = channel();
+    std::thread::spawn(move || tell.send(child.wait_with_output()));
+    match ended.recv_timeout(patience) {
+        Ok(output) => output.map_err(told),
+        Err(RecvTimeoutError::Disconnected) => Err("it was lost".to_owned()),
+        Err(RecvTimeoutError::Timeout) => {
+            // In an uninterruptible wait it stays all the same: nobody waits for it.
+            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+            Err(format!("it did not answer within {patience:?}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_hangs_is_not_waited_for() {
+        let sleep = said(Path::new("sleep"), &["infinity"], Duration::from_millis(20));
+        assert_eq!(sleep.unwrap_err(), "it did not answer within 20ms");
+        let echo = said(Path::new("echo"), &["a"], Duration::from_mins(1)).unwrap();
+        assert_eq!((echo.stdout.as_slice(), echo.status.code()), (&b"a\n"[..], Some(0)));
+        let missing = said(Path::new("/nonexistent/program"), &[], Duration::from_mins(1));
+        assert_eq!(missing.unwrap_err(), "no such file or directory");
+    }
+}

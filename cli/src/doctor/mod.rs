@@ -1,0 +1,70 @@
+//! `bailiff doctor`: what works on this machine and what does not, and the way out.
+
+mod check;
+mod child;
+mod driver;
+mod enforcer;
+mod exporter;
+mod files;
+pub(crate) mod flags;
+mod mps;
+mod order;
+mod pool;
+mod programs;
+mod rights;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use crate::exit::Failure;
+use crate::ink::{self, Ink};
+use check::{Check, State};
+use flags::Doctor;
+
+/// Looks at everything and tells.
+pub(crate) fn doctor(flags: &Doctor) -> Result<ExitCode, Failure> {
+    let checks = checks(flags);
+    let failed = checks.iter().filter(|check| check.state == State::Fail).count();
+    let text = if flags.json {
+        format!("{}\n", json!({"ok": failed == 0, "checks": checks}))
+    } else {
+        text(&checks, failed)
+    };
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
+        _ => {}
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn checks(flags: &Doctor) -> Vec<Check> {
+    let told = driver::look(flags);
+    let sample = told.as_ref().ok().map(|told| &told.sample);
+    let mut checks = driver::checks(flags, told.as_ref());
+    checks.extend(rights::checks(&flags.procfs));
+    checks.extend(mps::checks(&flags.procfs, sample));
+    checks.push(order::check(flags, sample));
+    checks.extend(exporter::checks(flags));
+    checks.extend(enforcer::checks(flags));
+    checks.push(enforcer::rules(flags));
+    checks.extend(pool::checks(flags, sample));
+    checks.push(programs::quota(flags));
+    checks.push(programs::versions(flags));
+    checks
+}
+
+fn text(checks: &[Check], failed: usize) -> String {
+    let (ink, width) = (Ink::of_stdout(), ink::width());
+    let mut lines: Vec<String> = checks.iter().flat_map(|check| check.lines(width, ink)).collect();
+    let odd = checks.iter().filter(|check| check.state == State::Warn).count();
+    lines.push(String::new());
+    lines.push(match (failed, odd) {
+        (0, 0) => "nothing is wrong with what is there".to_owned(),
+        (0, odd) => format!("nothing failed; {odd} to look at"),
+        (failed, 0) => format!("{failed} failed"),
+        (failed, odd) => format!("{failed} failed; {odd} to look at"),
+    });
+    lines.join("\n") + "\n"
+}

@@ -1,0 +1,71 @@
+//! Our own programs and library: whether they are there, and of one release.
+
+use std::path::{Path, PathBuf};
+
+use super::check::Check;
+use super::flags::Doctor;
+use super::{child, files};
+
+const LIBRARY: &str = "libbailiff_quota.so";
+
+/// Whether those that are installed are of one release.
+pub(super) fn versions(flags: &Doctor) -> Check {
+    const NAME: &str = "versions";
+    let ours = env!("CARGO_PKG_VERSION");
+    let mut same = vec!["bailiff"];
+    let mut others = Vec::new();
+    for name in ["bailiff-exporter", "bailiff-enforcer"] {
+        let Some(program) = child::ours(name) else { continue };
+        match child::said(&program, &["--version"], flags.deadline) {
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+                if said == format!("{name} {ours}") {
+                    same.push(name);
+                } else {
+                    others.push(format!("{said} ({})", program.display()));
+                }
+            }
+            Err(why) => others.push(format!("{}: {why}", program.display())),
+        }
+    }
+    let same = same.join(", ");
+    if others.is_empty() {
+        return Check::ok(NAME, format!("{same} {ours}"));
+    }
+    Check::warn(NAME, format!("{same} {ours}, and {}", others.join(", ")), "install programs of one release")
+}
+
+/// Whether the library that limits memory is found, and can be loaded.
+pub(super) fn quota(flags: &Doctor) -> Check {
+    const NAME: &str = "quota library";
+    let Some(library) = found() else {
+        let hint = "put it beside bailiff, or where the loader looks; bailiff run --vram needs it";
+        return Check::skip(NAME, format!("no {LIBRARY} is installed"), Some(hint));
+    };
+    let shown = library.display();
+    match loads(&library, flags) {
+        Ok(()) => Check::ok(NAME, shown.to_string()),
+        Err(why) => Check::fail(
+            NAME,
+            format!("{shown} cannot be loaded: {why}"),
+            "is it of this machine's kind, and whole?",
+        ),
+    }
+}
+
+fn found() -> Option<PathBuf> {
+    files::libraries().into_iter().map(|folder| folder.join(LIBRARY)).find(|file| file.is_file())
+}
+
+/// The loader only complains of what it cannot preload, and goes on.
+fn loads(library: &Path, flags: &Doctor) -> Result<(), String> {
+    let mut command = child::itself();
+    command.arg("--version").env("LD_PRELOAD", library);
+    let output = child::run(command, flags.deadline)?;
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    match said.lines().find(|line| line.contains(LIBRARY)) {
+        Some(line) => Err(line.to_owned()),
+        None if output.status.success() => Ok(()),
+        None => Err("a program that has it loaded fails".to_owned()),
+    }
+}

@@ -1,0 +1,117 @@
+//! The command line of `info`, as it is written.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser};
+
+use crate::flags::Pool;
+
+/// Longer names are no names.
+const LONGEST_TAG: usize = 64;
+
+/// Shows each GPU: how much of its memory is used, who holds it, and whether they use it.
+///
+/// It asks bailiff-exporter where that runs, which knows for how long each holder has been idle; else it looks at the
+/// driver and at /proc itself, twice, a second apart. What was not observed is shown as -, and is not 0.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Info {
+    /// Names this report, and keeps it under that name for --since.
+    #[arg(long, value_name = "TAG", value_parser = tag)]
+    pub(crate) tag: Option<String>,
+    /// Compares with the report that was kept under this name.
+    #[arg(long, value_name = "TAG", value_parser = tag, conflicts_with = "watch")]
+    pub(crate) since: Option<String>,
+    /// These GPUs alone, by number or UUID, such as 0,1.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) gpu: Vec<String>,
+    /// Adds who has the device file of each GPU open, whether the driver lists it or not.
+    #[arg(long)]
+    pub(crate) who: bool,
+    /// Of each GPU so many holders, those that hold the most, and the rest as a sum.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) top: usize,
+    /// Prints JSON, an object a report.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Goes on, with a report for each new look.
+    #[arg(long)]
+    pub(crate) watch: bool,
+    #[command(flatten)]
+    pub(crate) look: Look,
+}
+
+/// Where to look.
+#[derive(Debug, Args)]
+pub(crate) struct Look {
+    /// The exporter's stream.
+    #[arg(
+        long,
+        env = "BAILIFF_STREAM",
+        value_name = "PATH",
+        default_value = "/run/bailiff/stream.sock",
+        hide_env = true
+    )]
+    pub(crate) stream: PathBuf,
+    /// Looks itself, though an exporter runs.
+    #[arg(long)]
+    pub(crate) alone: bool,
+    /// The time between two looks of its own.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "1s")]
+    pub(crate) interval: Duration,
+    /// How long the driver may take to open; seconds, without persistence mode.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "30s")]
+    pub(crate) deadline: Duration,
+    /// The driver's library; by default the system is searched for libnvidia-ml.so.1.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) nvml_library: Option<PathBuf>,
+    /// Where the host's /proc is mounted.
+    #[arg(long, value_name = "PATH", default_value = "/proc")]
+    pub(crate) procfs: PathBuf,
+    /// The pool of leases.
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+}
+
+/// The command line under the names of the script whose report this is.
+#[derive(Debug, Parser)]
+#[command(name = "cuda_info.sh", version)]
+pub(crate) struct Called {
+    #[command(flatten)]
+    pub(crate) info: Info,
+}
+
+/// A name that is a file's as well.
+fn tag(text: &str) -> Result<String, String> {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-');
+    if text.is_empty() || text.len() > LONGEST_TAG || text.starts_with('.') || !text.chars().all(plain) {
+        return Err("a tag is at most 64 letters, digits, dots, dashes and underscores".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+const EXAMPLES: &str = "Examples:
+  bailiff info                               who holds my memory?
+  bailiff info --gpu 3 --who                 and who has GPU 3 open without being listed
+  bailiff info --tag before                  keeps the report under that name
+  bailiff info --since before                what has changed: who came, ended, grew; what came back
+  bailiff info --watch                       until Ctrl-C
+  bailiff info --json | jq '.gpus[].holders[]?'
+
+Exit codes: 0 done, 1 failed, 64 flags that make no sense, 69 no GPU can be read.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_a_file_name_and_no_path() {
+        for good in ["before", "run-7", "a.b_c", "7"] {
+            assert_eq!(tag(good).as_deref(), Ok(good));
+        }
+        for bad in ["", ".", "..", ".a", "a/b", "a b", "ä", &"a".repeat(65)] {
+            assert!(tag(bad).is_err(), "{bad:?}");
+        }
+    }
+}

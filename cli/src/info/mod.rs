@@ -1,0 +1,151 @@
+//! `bailiff info`: each GPU, its memory, and who holds it.
+
+mod compared;
+mod figures;
+pub(crate) mod flags;
+mod kept;
+mod leased;
+mod look;
+mod pool;
+mod report;
+mod rows;
+mod since;
+mod text;
+
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bailiff_lifecycle::exit::{Stop, tell};
+use bailiff_snapshot::{Moment, Openers, wire};
+use clap::Parser;
+use jiff::tz::TimeZone;
+use serde_json::json;
+
+use crate::exit::Failure;
+use crate::ink::{self, Ink};
+use flags::{Called, Info};
+use look::{Eyes, Seen};
+pub(crate) use look::{age, is_stale};
+use report::{DEFAULT_TAG, Report};
+use text::Style;
+
+/// Looking through the open files of all processes takes no longer.
+const OPENERS_PATIENCE: Duration = Duration::from_secs(2);
+/// Clears a terminal and begins at its top.
+const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+
+/// Whether a program of this name is the script whose report this is.
+pub(crate) fn is_called(name: &OsStr) -> bool {
+    let name = Path::new(name).file_name();
+    ["cuda_info.sh", "cuda_info.py", "cuda_info"].iter().any(|ours| name == Some(OsStr::new(ours)))
+}
+
+/// The program under one of those names.
+pub(crate) fn main() -> ExitCode {
+    match Called::try_parse() {
+        Ok(called) => info(&called.info).unwrap_or_else(Failure::tell),
+        Err(error) => tell("cuda_info.sh", Err(Stop::from(error))).into(),
+    }
+}
+
+/// Looks and shows, once or again and again.
+pub(crate) fn info(flags: &Info) -> Result<ExitCode, Failure> {
+    let mut before = flags.since.as_deref().map(kept::read).transpose()?;
+    if let Some(before) = &mut before {
+        before.leave(&flags.gpu);
+    }
+    let mut eyes = Eyes::open(&flags.look)?;
+    loop {
+        let seen = eyes.next()?;
+        let report = report(flags, &seen)?;
+        let read = print(&shown(flags, before.as_ref(), &report)?)?;
+        if flags.tag.is_some() {
+            kept::keep(&report)?;
+        }
+        if !read {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if !flags.watch {
+            return match report.blind() {
+                None => Ok(ExitCode::SUCCESS),
+                Some(fault) => Err(Failure::unavailable(format!(
+                    "no GPU can be read: {}; `bailiff doctor` tells the way out",
+                    text::fault_words(fault)
+                ))),
+            };
+        }
+    }
+}
+
+fn report(flags: &Info, seen: &Seen) -> Result<Report, Failure> {
+    let mut report = Report::of(seen, flags.tag.as_deref().unwrap_or(DEFAULT_TAG));
+    if flags.who
+        && let Some(openers) = openers(flags, &seen.snapshot)
+    {
+        report.add_openers(&openers, &seen.snapshot);
+    }
+    report.keep(&flags.gpu).map_err(Failure::usage)?;
+    Ok(report)
+}
+
+/// Who has device files open: as the exporter has seen it, who may look into more processes than we; else as we see it.
+fn openers(flags: &Info, snapshot: &wire::Snapshot) -> Option<Openers> {
+    let theirs = snapshot.openers.as_ref().map(|openers| Openers {
+        at: Moment { boot: Duration::from_millis(openers.boot_ms), ..Moment::default() },
+        who: openers.who.clone(),
+        unreadable: openers.unreadable,
+    });
+    theirs.or_else(|| bailiff_sampler::openers(&flags.look.procfs, OPENERS_PATIENCE))
+}
+
+/// The report, or how it differs from an earlier one.
+fn shown(flags: &Info, before: Option<&Report>, report: &Report) -> Result<String, Failure> {
+    if flags.json {
+        let json = match before {
+            None => serde_json::to_string(report),
+            Some(before) => serde_json::to_string(&json!({
+                "since": before,
+                "now": report,
+                "changes": since::compare(before, report),
+            })),
+        };
+        return Ok(json.map_err(io::Error::from)? + "\n");
+    }
+    let style =
+        Style { ink: Ink::of_stdout(), width: ink::width(), most: flags.top, zone: TimeZone::system() };
+    let lines = match before {
+        None => text::text(report, &style),
+        Some(before) => compared::text(before, report, &style),
+    };
+    Ok(page(lines, flags))
+}
+
+/// Prints; false where nobody reads any more.
+fn print(text: &str) -> Result<bool, Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Under --watch a terminal shows the newest alone, as much of it as there is room for.
+fn page(mut lines: Vec<String>, flags: &Info) -> String {
+    if !flags.watch {
+        return lines.join("\n") + "\n";
+    }
+    let Some(rows) = ink::rows().filter(|_| io::stdout().is_terminal()) else {
+        return lines.join("\n") + "\n\n";
+    };
+    let room = rows.saturating_sub(1);
+    if lines.len() > room {
+        let hidden = lines.len() - room.saturating_sub(1);
+        lines.truncate(room.saturating_sub(1));
+        lines.push(format!("… and {hidden} lines more; --gpu shows some GPUs alone"));
+    }
+    format!("{CLEAR}{}\n", lines.join("\n"))
+}

@@ -1,0 +1,212 @@
+//! A report as text: for each GPU the seven lines of the original, then where its memory is and who holds it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+
+use super::figures::{UNKNOWN, ctime, or_unknown, signed, size, span};
+use super::leased::waiting;
+use super::look::By;
+use super::report::{Gpu, Holder, Memory, Report};
+use super::rows;
+use crate::ink::{Ink, line, wrapped};
+
+/// Memory of nobody beyond this deserves a look.
+const MUCH: i64 = 256 << 20;
+
+/// How a report is shown.
+#[derive(Debug, Clone)]
+pub(crate) struct Style {
+    pub(crate) ink: Ink,
+    /// Columns.
+    pub(crate) width: usize,
+    /// Holders of a GPU that are shown one by one.
+    pub(crate) most: usize,
+    pub(crate) zone: TimeZone,
+}
+
+/// Where values begin.
+const INDENT: usize = 25;
+
+/// A value of the report, with its name before it.
+pub(crate) fn pair(name: &str, value: &str) -> String {
+    format!("{name:<20}     {value}")
+}
+
+/// The same of a sentence, which may need more than one line.
+pub(crate) fn told(name: &str, words: &str, style: &Style, dress: impl Fn(&str) -> String) -> Vec<String> {
+    let parts = wrapped(&line(words), style.width.saturating_sub(INDENT).max(INDENT));
+    let names = std::iter::once(name).chain(std::iter::repeat(""));
+    parts.iter().zip(names).map(|(part, name)| pair(name, &dress(part))).collect()
+}
+
+/// All of it, line by line.
+pub(crate) fn text(report: &Report, style: &Style) -> Vec<String> {
+    let mut lines = Vec::new();
+    for gpu in &report.gpus {
+        lines.extend(block(report, gpu, style));
+        lines.push(String::new());
+    }
+    let users = users(report, style);
+    if !users.is_empty() {
+        lines.extend(users);
+        lines.push(String::new());
+    }
+    lines.extend(notes(report, style));
+    lines
+}
+
+/// One GPU.
+fn block(report: &Report, gpu: &Gpu, style: &Style) -> Vec<String> {
+    let mut lines = head(report, gpu, style);
+    lines.extend(parts(gpu, style));
+    lines.extend(about(gpu, style));
+    lines.extend(rows::holders(gpu, style));
+    lines.extend(rows::openers(gpu, style));
+    lines
+}
+
+/// The seven lines of the original.
+pub(crate) fn head(report: &Report, gpu: &Gpu, style: &Style) -> Vec<String> {
+    let memory = |part: fn(&Memory) -> u64| or_unknown(gpu.memory.as_ref(), |memory| size(part(memory)));
+    let capability = or_unknown(gpu.compute_capability, |(major, minor)| format!("({major}, {minor})"));
+    vec![
+        pair("timestamp", &ctime(report.wall_ms, &style.zone)),
+        pair("tag", &line(&report.tag)),
+        pair("name", &style.ink.title(&line(gpu.name.as_deref().unwrap_or(UNKNOWN)))),
+        pair("compute capability", &capability),
+        pair("memory total", &memory(|memory| memory.total)),
+        pair("memory used", &memory(|memory| memory.used)),
+        pair("memory free", &memory(|memory| memory.free)),
+    ]
+}
+
+/// Where the memory is.
+fn parts(gpu: &Gpu, style: &Style) -> Vec<String> {
+    let Some(memory) = &gpu.memory else { return Vec::new() };
+    let known = |part: Option<u64>| or_unknown(part, size);
+    let mut lines = vec![pair("memory reserved", &known(memory.reserved))];
+    if gpu.is_divided() {
+        lines.push(pair("memory held", "in its instances"));
+        return lines;
+    }
+    lines.push(pair("memory computing", &known(memory.computing)));
+    lines.push(pair("memory graphics", &known(memory.graphics)));
+    if memory.dead_pids.is_some_and(|bytes| bytes > 0) {
+        let dead = format!("{}, of processes that do not exist", known(memory.dead_pids));
+        lines.push(pair("memory of the dead", &style.ink.bad(&dead)));
+    }
+    if memory.other_namespaces.is_some_and(|bytes| bytes > 0) {
+        let hidden =
+            format!("{}, of processes that cannot be seen from here", known(memory.other_namespaces));
+        lines.push(pair("memory elsewhere", &hidden));
+    }
+    lines.push(pair("memory unaccounted", &unaccounted(gpu, memory, style)));
+    lines
+}
+
+/// What nobody is known to hold, and how to find out more.
+fn unaccounted(gpu: &Gpu, memory: &Memory, style: &Style) -> String {
+    let much = memory.unaccounted.is_some_and(|bytes| bytes >= MUCH);
+    let text = or_unknown(memory.unaccounted, signed);
+    match (much, &gpu.openers) {
+        (true, None) => style.ink.odd(&format!("{text}, of nobody; --who tells who has the device open")),
+        (true, Some(_)) => style.ink.odd(&format!("{text}, of nobody; below is who has the device open")),
+        (false, _) => text,
+    }
+}
+
+/// Which GPU it is, and how it is used.
+fn about(gpu: &Gpu, style: &Style) -> Vec<String> {
+    let uuid = gpu.uuid.as_ref().map(|uuid| format!(", {}", line(uuid))).unwrap_or_default();
+    let mut lines = vec![pair("gpu", &format!("{}{uuid}", line(&gpu.index)))];
+    let plain = |part: &str| part.to_owned();
+    if let Some(fault) = &gpu.fault {
+        let words = format!("{}; `bailiff doctor` tells the way out", fault_words(fault));
+        lines.extend(told("fault", &words, style, |part| style.ink.bad(part)));
+        return lines;
+    }
+    lines.push(pair("utilization", &or_unknown(gpu.utilization, |percent| format!("{percent}%"))));
+    let mode = gpu.compute_mode.as_ref().map(|mode| line(mode).replace('_', " "));
+    lines.push(pair("compute mode", mode.as_deref().unwrap_or(UNKNOWN)));
+    if let Some(lease) = &gpu.lease {
+        lines.extend(told("leased to", &lease.text(), style, plain));
+    }
+    lines
+}
+
+/// Why nothing is known, in words.
+pub(crate) fn fault_words(fault: &str) -> String {
+    match fault {
+        "library_not_found" => "the driver's library was not found",
+        "driver_not_loaded" => "the driver's kernel module is not loaded",
+        "version_mismatch" => "the driver's library and its kernel module are of different releases",
+        "no_devices" => "the driver has no GPU",
+        "timeout" => "it does not answer",
+        "starting" => "the driver is still being opened",
+        "lost" => "it has fallen off the bus",
+        "not_permitted" => "a right is missing",
+        "worker_failed" => "whoever asked it has crashed",
+        "error" => "it answers with an error",
+        other => return line(other),
+    }
+    .to_owned()
+}
+
+/// What each user holds, where that is not seen at one look.
+fn users(report: &Report, style: &Style) -> Vec<String> {
+    let mut users: BTreeMap<String, rows::User> = BTreeMap::new();
+    let mut gpus = BTreeSet::new();
+    for gpu in &report.gpus {
+        for holder in gpu.holders.iter().flatten() {
+            gpus.insert(&gpu.index);
+            let owner = owner(holder);
+            users.entry(owner).or_default().add(&gpu.index, holder);
+        }
+    }
+    let plain =
+        gpus.len() < 2 && report.gpus.iter().all(|gpu| gpu.holders.iter().flatten().count() <= style.most);
+    if plain { Vec::new() } else { rows::users(users, style) }
+}
+
+fn owner(holder: &Holder) -> String {
+    holder.owner().unwrap_or_else(|| UNKNOWN.to_owned())
+}
+
+/// Who saw it, and what was not seen.
+pub(crate) fn notes(report: &Report, style: &Style) -> Vec<String> {
+    let age = span(Duration::from_millis(report.age_ms));
+    let beat = span_exact(Duration::from_millis(report.interval_ms));
+    let by = match report.seen_by {
+        By::Exporter => format!("bailiff-exporter {age} ago, which looks every {beat}"),
+        By::Itself => format!("this command, for {beat}"),
+    };
+    let plain = |part: &str| part.to_owned();
+    let mut lines = vec![pair("seen by", &by)];
+    if let Some(waiting) = report.queue.as_deref().and_then(waiting) {
+        lines.extend(told("waiting", &waiting, style, plain));
+    }
+    for (source, fault) in report.down() {
+        let words = report.words.as_deref().filter(|_| source == "nvml");
+        let words = words.map(|words| format!(" ({words})")).unwrap_or_default();
+        let words = format!("{source}: {}{words}", fault_words(fault));
+        lines.extend(told("not seen", &words, style, |part| style.ink.bad(part)));
+    }
+    if let Some(trouble) = &report.trouble {
+        lines.extend(told("not seen", &format!("leases: {trouble}"), style, |part| style.ink.odd(part)));
+    }
+    if report.pid_namespace != "host" && report.blind().is_none() {
+        lines.push(pair("not seen", "processes: this is not the host's PID namespace"));
+    }
+    if let Some(unreadable) = report.unreadable.filter(|unreadable| *unreadable > 0) {
+        let words = format!("open files of {unreadable} processes of others; root sees all");
+        lines.extend(told("not seen", &words, style, plain));
+    }
+    lines
+}
+
+/// Short beats have milliseconds.
+fn span_exact(time: Duration) -> String {
+    if time.subsec_millis() == 0 { span(time) } else { format!("{time:?}") }
+}

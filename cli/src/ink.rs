@@ -1,0 +1,123 @@
+//! Colours, and how wide a line may be.
+
+#![expect(clippy::disallowed_methods, reason = "NO_COLOR, TERM and COLUMNS say what the user wants")]
+
+use std::env;
+use std::io::{self, IsTerminal};
+
+use bailiff_exposition::bounded_prose;
+use rustix::termios::tcgetwinsize;
+
+/// What everything fits into, unless the terminal is wider.
+const NARROW: usize = 80;
+/// Wider than this nobody reads.
+const WIDE: usize = 400;
+
+/// Whether colours are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ink {
+    /// Text as it is.
+    Plain,
+    /// Colours of a terminal.
+    Colour,
+}
+
+impl Ink {
+    /// Colours where standard output is a terminal that has them, and nobody has said `NO_COLOR`.
+    pub(crate) fn of_stdout() -> Self {
+        let says_no = env::var_os("NO_COLOR").is_some_and(|no| !no.is_empty());
+        let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
+        if io::stdout().is_terminal() && !says_no && !dumb { Self::Colour } else { Self::Plain }
+    }
+
+    /// What stands above others.
+    pub(crate) fn title(self, text: &str) -> String {
+        self.dress("1", text)
+    }
+
+    /// What is well.
+    pub(crate) fn good(self, text: &str) -> String {
+        self.dress("32", text)
+    }
+
+    /// What deserves a look.
+    pub(crate) fn odd(self, text: &str) -> String {
+        self.dress("33", text)
+    }
+
+    /// What is wrong.
+    pub(crate) fn bad(self, text: &str) -> String {
+        self.dress("31", text)
+    }
+
+    fn dress(self, code: &str, text: &str) -> String {
+        match self {
+            Self::Plain => text.to_owned(),
+            Self::Colour => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+        }
+    }
+}
+
+/// Columns of standard output.
+pub(crate) fn width() -> usize {
+    let terminal =
+        tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
+    let told = || env::var("COLUMNS").ok()?.parse().ok();
+    terminal.or_else(told).unwrap_or(NARROW).clamp(NARROW, WIDE)
+}
+
+/// Rows of standard output, where it is a terminal.
+pub(crate) fn rows() -> Option<usize> {
+    tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_row)).filter(|rows| *rows > 0)
+}
+
+/// Foreign text as one line that moves no terminal.
+pub(crate) fn line(text: &str) -> String {
+    bounded_prose(text).replace('\n', " ")
+}
+
+/// At most so many characters.
+pub(crate) fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Broken at spaces; a word that is too long is broken anywhere.
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let letters: Vec<char> = word.chars().collect();
+        for piece in letters.chunks(width.max(1)) {
+            let last = lines.last().map_or(0, |last| last.chars().count());
+            if last > 0 && last + 1 + piece.len() > width {
+                lines.push(String::new());
+            }
+            if let Some(last) = lines.last_mut() {
+                if !last.is_empty() {
+                    last.push(' ');
+                }
+                last.extend(piece);
+            }
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_text_stays_on_its_line() {
+        assert_eq!(line("a\u{1b}[2J\nb\r\u{202e}c"), "a\u{fffd}[2J b\u{fffd}\u{fffd}c");
+        assert_eq!((cut("abcdef", 4), cut("abcd", 4)), ("abc…".to_owned(), "abcd".to_owned()));
+    }
+
+    #[test]
+    fn plain_text_is_plain() {
+        assert_eq!(Ink::Plain.bad("x"), "x");
+        assert_eq!(Ink::Colour.bad("x"), "\u{1b}[31mx\u{1b}[0m");
+    }
+}

@@ -1,0 +1,110 @@
+#![expect(unsafe_code, reason = "libcuda has a C ABI alone")]
+//! The order in which CUDA counts GPUs, which need not be the driver's. It is asked in a process of its own: CUDA may hang
+//! as the driver may, and a process that has asked it once is a program of CUDA's for good.
+
+use std::ffi::{c_int, c_uint};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use libloading::{Library, Symbol};
+
+/// The first argument of a process that asks; the second is the library.
+pub const ROLE: &str = "cuda-order";
+
+/// `CUDA_SUCCESS`.
+const SUCCESS: c_int = 0;
+
+/// The process itself: prints the UUID of each GPU, a line each, in CUDA's order.
+#[must_use]
+pub fn serve() -> ExitCode {
+    let library = std::env::args_os().nth(2).map_or_else(|| PathBuf::from("libcuda.so.1"), PathBuf::from);
+    let told = order(&library).map(|uuids| uuids.join("\n"));
+    let written = match &told {
+        Ok(uuids) => writeln!(std::io::stdout(), "{uuids}"),
+        Err(why) => writeln!(std::io::stderr(), "{why}"),
+    };
+    if told.is_ok() && written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn order(path: &Path) -> Result<Vec<String>, String> {
+    // SAFETY: loading runs the library's initializers; it is the system's own, or one that the user names.
+    let library = unsafe { Library::new(path) }.map_err(|error| error.to_string())?;
+    let cuda = Cuda::of(&library).map_err(|error| error.to_string())?;
+    cuda.uuids()
+}
+
+type Get<T> = unsafe extern "C" fn(*mut T) -> c_int;
+type GetOf<T> = unsafe extern "C" fn(*mut T, c_int) -> c_int;
+
+/// The four questions, with the signatures of `cuda.h`.
+struct Cuda<'a> {
+    init: Symbol<'a, unsafe extern "C" fn(c_uint) -> c_int>,
+    count: Symbol<'a, Get<c_int>>,
+    device: Symbol<'a, GetOf<c_int>>,
+    uuid: Symbol<'a, GetOf<[u8; 16]>>,
+}
+
+impl<'a> Cuda<'a> {
+    fn of(library: &'a Library) -> Result<Self, libloading::Error> {
+        // SAFETY: the types are those of cuda.h, unchanged since CUDA 9.2, which brought the last of the four.
+        unsafe {
+            Ok(Self {
+                init: library.get(b"cuInit\0")?,
+                count: library.get(b"cuDeviceGetCount\0")?,
+                device: library.get(b"cuDeviceGet\0")?,
+                uuid: library.get(b"cuDeviceGetUuid\0")?,
+            })
+        }
+    }
+
+    fn uuids(&self) -> Result<Vec<String>, String> {
+        let mut count = 0;
+        // SAFETY: cuInit takes flags, which must be 0.
+        told("cuInit", unsafe { (self.init)(0) })?;
+        // SAFETY: the pointer is to an int of ours.
+        told("cuDeviceGetCount", unsafe { (self.count)(&raw mut count) })?;
+        (0..count).map(|ordinal| self.one(ordinal)).collect()
+    }
+
+    fn one(&self, ordinal: c_int) -> Result<String, String> {
+        let (mut device, mut bytes) = (0, [0; 16]);
+        // SAFETY: the pointer is to an int of ours.
+        told("cuDeviceGet", unsafe { (self.device)(&raw mut device, ordinal) })?;
+        // SAFETY: the pointer is to 16 bytes of ours, which is what a CUuuid is.
+        told("cuDeviceGetUuid", unsafe { (self.uuid)(&raw mut bytes, device) })?;
+        Ok(text(bytes))
+    }
+}
+
+fn told(call: &str, answer: c_int) -> Result<(), String> {
+    if answer == SUCCESS { Ok(()) } else { Err(format!("{call} answers {answer}")) }
+}
+
+/// As NVML writes it.
+fn text(bytes: [u8; 16]) -> String {
+    let hex = format!("{:032x}", u128::from_be_bytes(bytes));
+    let parts = [(0, 8), (8, 12), (12, 16), (16, 20), (20, 32)];
+    let parts: Vec<&str> = parts.iter().filter_map(|(from, to)| hex.get(*from..*to)).collect();
+    format!("GPU-{}", parts.join("-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_written_as_nvml_does() {
+        let bytes =
+            [0xa5, 0xb0, 0x2c, 0x30, 0x9c, 0x95, 0xcb, 0x81, 0xe4, 0x1e, 0xca, 0x20, 0x4d, 0x57, 0xaa, 0x3b];
+        assert_eq!(text(bytes), "GPU-a5b02c30-9c95-cb81-e41e-ca204d57aa3b");
+    }
+
+    #[test]
+    fn a_library_that_is_none_is_told() {
+        assert!(order(Path::new("/nonexistent/libcuda.so.1")).is_err());
+        // One that is there, and is not CUDA's.
+        let why = order(Path::new("libc.so.6")).expect_err("it has no cuInit");
+        assert!(why.contains("cuInit"), "{why}");
+    }
+}

@@ -1,0 +1,411 @@
+//! `bailiff info`: whole reports, compared with files (`UPDATE_GOLDEN=1` renews them; read the difference), from the
+//! exporter and without one, in pipes and on terminals, and beside each other. It needs root, to give made-up processes
+//! an owner.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
+use std::process::{Command, Output, Stdio};
+
+use end_to_end::exporter::{self, Exporter};
+use end_to_end::fake::Scenario;
+use end_to_end::holder::Holder;
+use end_to_end::leases;
+use end_to_end::procfs::{Process, Procfs};
+use end_to_end::programs;
+use end_to_end::terminal;
+use serde_json::{Value, json};
+
+const POD: &str = "9c5b4a5e_7d1f_4f0e_9a3b_0a1b2c3d4e5f";
+const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+/// Long enough for the fake driver to have sampled something.
+const INTERVAL: &str = "700ms";
+
+/// A job of Slurm, a container, a service and a session, all of which the scenarios speak of.
+fn procfs() -> Procfs {
+    let job = "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n";
+    let container = format!("0::/system.slice/docker-{CONTAINER}.scope\n");
+    Procfs::new()
+        .with(&Process { cgroup: job.into(), ..Process::new(4100) })
+        .with(&Process { cgroup: container, comm: "vllm".into(), ..Process::new(4101) })
+        .with(&Process { cgroup: "0::/system.slice/jupyter.service\n".into(), ..Process::new(4102) })
+        .with(&Process { state: 'R', ..Process::new(4103) })
+        .with(&Process { comm: "\u{1b}[31mX\u{202e}".into(), ..Process::new(4104) })
+        .with(&Process { state: 'D', ..Process::new(4110) })
+}
+
+/// The command over a fake driver and a made-up `/proc`, of which it keeps nothing outside the scenario's folder.
+fn info(scenario: &Scenario, procfs: &Procfs, flags: &[&str]) -> Command {
+    let mut command = Command::new(programs::bailiff());
+    command.arg("info").args(flags).args(["--interval", INTERVAL]);
+    over(&mut command, scenario, procfs);
+    command
+}
+
+fn over(command: &mut Command, scenario: &Scenario, procfs: &Procfs) {
+    command.arg("--nvml-library").arg(programs::fake_nvml()).arg("--procfs").arg(procfs.path());
+    command.env("FAKE_NVML_SCENARIO", scenario.path()).env("XDG_STATE_HOME", scenario.folder());
+    command.env("TZ", "UTC").env("TERM", "xterm").env_remove("NO_COLOR").env_remove("COLUMNS");
+    command.env_remove("LEASE_REDIS_URL").env("LEASE_DIR", scenario.folder().join("pool"));
+    command.env("BAILIFF_STREAM", scenario.folder().join("stream.sock"));
+}
+
+fn run(mut command: Command) -> Output {
+    command.output().unwrap()
+}
+
+fn said(command: Command) -> String {
+    let output = run(command);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn told(command: Command) -> Value {
+    serde_json::from_str(&said(command)).unwrap()
+}
+
+/// What depends on when the test ran: the time, and short times.
+fn masked(text: &str) -> String {
+    let line = |line: &str| {
+        if line.starts_with("timestamp ") {
+            return "timestamp                …".to_owned();
+        }
+        let short = |word: &str| {
+            let number = word
+                .strip_suffix('s')
+                .is_some_and(|number| number.len() == 1 && number.parse::<u8>().is_ok());
+            if number { "Ns".to_owned() } else { word.to_owned() }
+        };
+        line.split(' ').map(short).collect::<Vec<_>>().join(" ")
+    };
+    text.lines().map(|text| line(text) + "\n").collect()
+}
+
+fn golden(name: &str, text: &str) {
+    let narrow = |line: &str| line.chars().count() <= 80 && !line.contains('\u{1b}');
+    assert!(text.lines().all(narrow), "a pipe has 80 columns and no colours:\n{text}");
+    let path = programs::root().join("tests/golden/info").join(format!("{name}.txt"));
+    let text = masked(text);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, &text).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, expected, "{} differs; UPDATE_GOLDEN=1 renews it", path.display());
+}
+
+fn check(name: &str) {
+    let text = said(info(&Scenario::named(name), &procfs(), &["--alone"]));
+    golden(name, &text);
+}
+
+#[test]
+fn idle() {
+    check("idle");
+}
+
+#[test]
+fn busy() {
+    check("busy");
+}
+
+#[test]
+fn mig() {
+    check("mig");
+}
+
+#[test]
+fn mps() {
+    check("mps");
+}
+
+#[test]
+fn graphics() {
+    check("graphics");
+}
+
+#[test]
+fn lost() {
+    check("lost");
+}
+
+#[test]
+fn dead_pid() {
+    let procfs = procfs();
+    procfs.remove(4101);
+    golden("dead-pid", &said(info(&Scenario::named("dead-pid"), &procfs, &["--alone"])));
+}
+
+#[test]
+fn nothing_is_no_zero() {
+    let scenario = Scenario::named("idle");
+    let library = ["--alone", "--nvml-library", "/nonexistent/libnvidia-ml.so.1"];
+    let mut command = Command::new(programs::bailiff());
+    command.arg("info").args(library).env("TZ", "UTC");
+    let output = run(command);
+    golden("no-library", &String::from_utf8(output.stdout).unwrap());
+    assert_eq!(output.status.code(), Some(69));
+    let why = String::from_utf8(output.stderr).unwrap();
+    assert!(why.contains("library was not found") && why.contains("bailiff doctor"), "{why}");
+    scenario.set("gpus: []\n");
+    let output = run(info(&scenario, &procfs(), &["--alone", "--json"]));
+    assert_eq!(output.status.code(), Some(69), "no GPU is none that can be read");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["sources"]["nvml"]["fault"], "no_devices");
+}
+
+#[test]
+fn a_driver_that_hangs_hangs_nobody() {
+    let scenario = Scenario::new("init: hang\ngpus: [{}]\n");
+    let output = run(info(&scenario, &procfs(), &["--alone", "--deadline", "500ms"]));
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    let hung = Scenario::named("hung");
+    let report = told(info(&hung, &procfs(), &["--alone", "--deadline", "1s", "--json"]));
+    assert_eq!(report["gpus"][0]["holders"][0]["pid"], 4100, "the other GPU goes on");
+    assert_eq!(report["gpus"][1]["fault"], "timeout");
+    assert_eq!(report["gpus"][1]["memory"], Value::Null);
+}
+
+/// The laptop of the notes that this report is from.
+const LAPTOP: &str = "gpus:
+  - name: GeForce GT 750M
+    compute_capability: [3, 0]
+    memory: {total: 2147024896B, reserved: 0MiB, unaccounted: 447800000B}
+";
+
+#[test]
+fn the_original_is_answered_as_it_answered() {
+    let (scenario, procfs) = (Scenario::new(LAPTOP), procfs());
+    for name in ["cuda_info.sh", "cuda_info.py"] {
+        let link = scenario.folder().join(name);
+        symlink(programs::bailiff(), &link).unwrap();
+        let mut command = Command::new(link);
+        over(&mut command, &scenario, &procfs);
+        command.args(["--interval", "10ms"]);
+        let text = said(command);
+        let lines: Vec<&str> = text.lines().collect();
+        let (name, time) = lines[0].split_at(25);
+        assert_eq!(name, "timestamp                ");
+        let words: Vec<&str> = time.split_whitespace().collect();
+        assert!(words.len() == 5 && words[3].len() == 8 && words[4].starts_with("20"), "{time}");
+        let expected = [
+            "tag                      default",
+            "name                     GeForce GT 750M",
+            "compute capability       (3, 0)",
+            "memory total             2.1G",
+            "memory used              447.8M",
+            "memory free              1.7G",
+        ];
+        assert_eq!(lines[1..7], expected);
+    }
+}
+
+#[test]
+fn the_exporter_and_the_command_see_the_same() {
+    let (scenario, procfs) = (Scenario::named("busy"), procfs());
+    let exporter = exporter(&scenario, &procfs);
+    exporter
+        .until("a window", |page| page.value("bailiff_snapshots_total", &[]).filter(|beats| *beats >= 2.0));
+    let plain = |flags: &[&str]| {
+        let mut report = told(info(&scenario, &procfs, flags));
+        let by = report["seen_by"].take();
+        for field in ["wall_ms", "age_ms"] {
+            assert!(report[field].take().is_u64(), "{report}");
+        }
+        for gpu in report["gpus"].as_array_mut().unwrap() {
+            for holder in gpu["holders"].as_array_mut().unwrap() {
+                holder.as_object_mut().unwrap().remove("idle_ms");
+            }
+        }
+        (by, report)
+    };
+    let (by, theirs) = plain(&["--json"]);
+    assert_eq!(by, "exporter");
+    let (by, ours) = plain(&["--json", "--alone"]);
+    assert_eq!(by, "itself");
+    assert_eq!(theirs, ours);
+    assert_eq!(ours["gpus"][0]["holders"][0]["utilization"], 92, "{ours}");
+    // One that is silent is not waited for.
+    let output = exporter.standing_still(|| run(info(&scenario, &procfs, &["--json"])));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("told nothing in time; looking without it"),
+        "{output:?}"
+    );
+    assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap()["seen_by"], "itself");
+}
+
+fn exporter(scenario: &Scenario, procfs: &Procfs) -> Exporter {
+    let mut command = exporter::command(scenario);
+    command.args(["--interval", INTERVAL, "--deadline", "10s", "--procfs"]).arg(procfs.path());
+    command.arg("--stream").arg(scenario.folder().join("stream.sock"));
+    Exporter::spawn(command)
+}
+
+#[test]
+fn reports_are_compared_by_tag() {
+    let (scenario, procfs) = (Scenario::new(""), procfs());
+    let holding = |held: &str, unaccounted: &str| {
+        scenario
+            .set(&format!("gpus:\n  - memory: {{unaccounted: {unaccounted}}}\n    processes: [{held}]\n"));
+    };
+    holding("{pid: 4100, used: 10GiB}, {pid: 4101, used: 4GiB}", "0MiB");
+    said(info(&scenario, &procfs, &["--alone", "--tag", "before"]));
+    let since = || said(info(&scenario, &procfs, &["--alone", "--since", "before", "--tag", "after"]));
+    holding("{pid: 4100, used: 11GiB}", "0MiB");
+    golden("since-came-back", &since());
+    holding("{pid: 4100, used: 10GiB}", "4GiB");
+    golden("since-stayed", &since());
+    procfs.remove(4101);
+    holding("{pid: 4100, used: 10GiB}, {pid: 4101, used: 4GiB}", "0MiB");
+    golden("since-died", &since());
+    let compared = told(info(&scenario, &procfs, &["--alone", "--since", "before", "--json"]));
+    assert_eq!(compared["changes"][0]["holders"][0]["how"], "died");
+    assert_eq!(compared["changes"][0]["back"], json!({"came_back": "stayed", "bytes": 4_u64 << 30}));
+    // The newest of a tag is kept.
+    let again = told(info(&scenario, &procfs, &["--alone", "--since", "after", "--json"]));
+    assert_eq!(again["changes"][0]["holders"], json!([]));
+    let output = run(info(&scenario, &procfs, &["--since", "befor"]));
+    assert_eq!(output.status.code(), Some(64));
+    let why = String::from_utf8(output.stderr).unwrap();
+    assert!(why.contains("no report was kept as \"befor\"") && why.contains("after, before"), "{why}");
+}
+
+#[test]
+fn who_has_it_open_is_told() {
+    let procfs = procfs();
+    procfs.open_file(4100, "/dev/nvidia0");
+    procfs.open_file(4103, "/dev/nvidia0");
+    procfs.open_file(4102, "/dev/nvidia1");
+    let scenario = Scenario::new(
+        "gpus: [{memory: {unaccounted: 1700MB}, processes: [{pid: 4100, used: 1GiB}]}]\n"
+            .replace("MB", "MiB")
+            .as_str(),
+    );
+    let plain = said(info(&scenario, &procfs, &["--alone"]));
+    assert!(plain.contains("1.8G, of nobody; --who tells who has the device open"), "{plain}");
+    golden("who", &said(info(&scenario, &procfs, &["--alone", "--who"])));
+    let exporter = exporter(&scenario, &procfs);
+    exporter.until("a look at open files", |page| page.value("bailiff_gpu_unlisted_openers", &[]));
+    let report = told(info(&scenario, &procfs, &["--who", "--json"]));
+    assert_eq!(report["seen_by"], "exporter");
+    let pids: Vec<&Value> =
+        report["gpus"][0]["openers"].as_array().unwrap().iter().map(|who| &who["pid"]).collect();
+    assert_eq!(pids, [&json!(4100), &json!(4103)]);
+}
+
+#[test]
+fn leases_are_told() {
+    let scenario = Scenario::new("gpus: [{}, {}]\n");
+    let (redis, thief) = (leases::pool("0,1"), Holder::sleeping());
+    let runner = leases::hold(&redis, &["run", "--gpu", "0"]);
+    let command = leases::heir(&runner);
+    let (ours, theirs) = (command.as_raw_pid(), thief.pid());
+    let held = format!("{{pid: {ours}, used: 1GiB}}, {{pid: {theirs}, used: 2GiB}}");
+    scenario.set(&format!("sampling_period: 20ms\ngpus: [{{processes: [{held}]}}, {{}}]\n"));
+    let stream = scenario.folder().join("stream.sock").display().to_string();
+    let address = redis.address();
+    let flags = ["--deadline", "10s", "--lease.redis", &address, "--stream", &stream];
+    let exporter = Exporter::start(&scenario, &flags);
+    exporter.until("somebody without a lease", |page| {
+        page.value("bailiff_lease_unreserved_use", &[("gpu", "0")]).filter(|stranger| *stranger > 0.0)
+    });
+    let over_proc = |flags: &[&str]| {
+        let mut command = Command::new(programs::bailiff());
+        command.arg("info").args(flags).args(["--nvml-library"]).arg(programs::fake_nvml());
+        command.env("FAKE_NVML_SCENARIO", scenario.path()).env("BAILIFF_STREAM", &stream).env("TZ", "UTC");
+        command.env("LEASE_REDIS_URL", &address);
+        command
+    };
+    let report = told(over_proc(&["--json"]));
+    assert_eq!(report["gpus"][0]["lease"]["spot"], "leased", "{report}");
+    assert_eq!((&report["gpus"][0]["lease"]["alive"], &report["gpus"][1]["lease"]["spot"]), (&json!("true"), &json!("idle")));
+    let leased = |pid: u64| {
+        let holders = report["gpus"][0]["holders"].as_array().unwrap();
+        holders.iter().find(|holder| holder["pid"] == pid).unwrap()["leased"].clone()
+    };
+    assert_eq!((leased(u64::try_from(ours).unwrap()), leased(theirs.into())), (json!(true), json!(false)));
+    let text = said(over_proc(&[]));
+    assert!(text.contains("leased to                root for ") && text.contains(&format!("pid {ours}")), "{text}");
+    assert!(text.contains("leased to                nobody's"), "{text}");
+    // Without the exporter the pool is asked by the command; and where it does not answer, that is told.
+    let alone = told(over_proc(&["--json", "--alone"]));
+    assert_eq!(alone["gpus"][0]["lease"]["lease"], report["gpus"][0]["lease"]["lease"]);
+    drop(redis);
+    let text = said(over_proc(&["--alone"]));
+    assert!(text.contains("not seen                 leases: Redis at ") && !text.contains("leased to"), "{text}");
+    rustix::process::kill_process(command, rustix::process::Signal::KILL).unwrap();
+    leases::end(runner, rustix::process::Signal::KILL);
+}
+
+/// One GPU of 200 holders, and seven of none.
+const CROWD: &str = "gpus:
+  - processes: [{pid: 4100, count: 200, used: 64MiB}]
+  - count: 7
+";
+
+#[test]
+fn a_crowd_fits_a_screen() {
+    let (scenario, procfs) = (Scenario::new(CROWD), Procfs::new());
+    let text = said(info(&scenario, &procfs, &["--alone", "--gpu", "0"]));
+    let rows: Vec<&str> = text.lines().collect();
+    assert!(rows.len() <= 40, "{text}");
+    assert!(text.contains("and 190 more with 12.8G; --top 200 shows all"), "{text}");
+    let all = said(info(&scenario, &procfs, &["--alone", "--top", "200"]));
+    assert_eq!(all.lines().filter(|line| line.contains("gone")).count(), 200);
+    assert_eq!(all.matches("nobody holds it").count(), 7);
+    let output = run(info(&scenario, &procfs, &["--alone", "--gpu", "0,8"]));
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("\"8\" is no GPU of this machine"));
+}
+
+#[test]
+fn a_terminal_has_colours_and_its_width() {
+    let (scenario, procfs) = (Scenario::named("busy"), procfs());
+    let long = "0::/system.slice/a-service-with-a-name-that-needs-a-wide-terminal-to-be-read.service\n";
+    procfs.add(&Process { cgroup: long.into(), ..Process::new(4100) });
+    let (text, code) = terminal::shown(info(&scenario, &procfs, &["--alone"]), (80, 24));
+    assert_eq!(code, Some(0));
+    let plain = |text: &str| text.replace("\u{1b}[1m", "").replace("\u{1b}[31m", "").replace("\u{1b}[0m", "");
+    assert!(text.contains("\u{1b}[1mNVIDIA H200\u{1b}[0m"), "{text}");
+    assert!(plain(&text).lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(text.contains('…'));
+    let (text, _) = terminal::shown(info(&scenario, &procfs, &["--alone"]), (200, 24));
+    assert!(text.contains("to-be-read.service"), "{text}");
+    let mut command = info(&scenario, &procfs, &["--alone"]);
+    command.env("NO_COLOR", "1");
+    let (text, _) = terminal::shown(command, (80, 24));
+    assert!(!text.contains('\u{1b}'), "{text}");
+}
+
+#[test]
+fn it_goes_on_until_nobody_reads() {
+    let (scenario, procfs) = (Scenario::named("busy"), procfs());
+    let exporter = exporter(&scenario, &procfs);
+    for flags in [&["--watch", "--json"][..], &["--watch", "--json", "--alone"]] {
+        let mut child = info(&scenario, &procfs, flags).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut next =
+            || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap()["wall_ms"].clone();
+        let (first, second) = (next(), next());
+        assert!(first.as_u64() < second.as_u64(), "{flags:?}");
+        drop(lines);
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{flags:?}");
+    }
+    drop(exporter);
+}
+
+#[test]
+fn flags_that_make_no_sense_are_told() {
+    for flags in [&["--tag", "a/b"][..], &["--since", "x", "--watch"], &["--interval", "soon"], &["--gpus"]] {
+        let mut command = Command::new(programs::bailiff());
+        command.arg("info").args(flags);
+        assert_eq!(run(command).status.code(), Some(64), "{flags:?}");
+    }
+}
