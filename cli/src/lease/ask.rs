@@ -8,7 +8,7 @@ use std::time::Instant;
 use bailiff_lease::holder::Here;
 use bailiff_lease::{Grant, Leases, Standing, Ticket};
 
-use super::told::ids;
+use super::told::{self, ids};
 use super::unclean::unclean;
 use super::{LEASE, TICKET, offset};
 use crate::exit::Failure;
@@ -82,14 +82,17 @@ pub(super) fn obtain(
             let wait = humantime::format_duration(ask.wait.unwrap_or_default());
             Err(Failure::late(format!("no GPU within {wait}")))
         }
-        Standing::Busy => Err(Failure::busy("not enough GPUs are idle, or others were first")),
+        Standing::Busy => {
+            let closed = told::closed(&pool.audit()?);
+            Err(Failure::busy(
+                closed.unwrap_or_else(|| "not enough GPUs are idle, or others were first".to_owned()),
+            ))
+        }
         Standing::Impossible { managed } => Err(Failure::usage(format!(
             "{} GPUs are wanted, and there are {managed} that would do",
             ticket.want
         ))),
-        Standing::Uninitialised => Err(Failure::unavailable(
-            "this pool has no GPUs: is the prefix right, and has anybody run `bailiff lease init`?",
-        )),
+        Standing::Uninitialised => Err(Failure::no_pool()),
         Standing::Conflict(_) => Err(Failure::not_ours("somebody else was given the same GPU meanwhile")),
         Standing::Ended(how) => {
             Err(Failure::not_ours(format!("the ticket has ended while it waited: {how}")))

@@ -10,6 +10,15 @@ use serde_json::{Value, json};
 
 use crate::exit::Failure;
 
+/// For how long nothing is given away yet, where the server was started anew.
+pub(super) fn closed(audit: &Audit) -> Option<String> {
+    let left = audit.barrier?.checked_sub(audit.now).filter(|left| *left > 0)?;
+    let left = left.div_ceil(1000);
+    Some(format!(
+        "Redis was started anew: nothing is given away for {left} s more, so that holders can say that they hold"
+    ))
+}
+
 /// How programs are told of their GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Names {

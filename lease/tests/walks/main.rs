@@ -246,7 +246,8 @@ impl Walk {
             self.agent.ask(&call(Op::Assign, &[]));
         }
         for lease in self.agent.ask(&["ZRANGE", "GPU_V2:EXP", "0", "-1"]).texts() {
-            self.agent.ask(&call(Op::Kill, &[&lease, "dead"]));
+            let dead = self.dead_as(&lease);
+            self.agent.ask(&call(Op::Kill, &[&lease, dead]));
         }
         self.resolve(|_| true);
         self.settle();
