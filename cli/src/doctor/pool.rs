@@ -38,6 +38,10 @@ fn in_redis(address: &str, flags: &Doctor, sample: Option<&Sample>) -> Vec<Check
         Ok(pool) => pool,
         Err(trouble) => return vec![refused(REDIS, &trouble)],
     };
+    let told = pool.audit();
+    if let Err(trouble @ Trouble::Denied(_)) = &told {
+        return vec![refused(REDIS, trouble)];
+    }
     let health = match pool.health() {
         Ok(health) => health,
         Err(trouble) => return vec![refused(REDIS, &trouble)],
@@ -50,7 +54,7 @@ fn in_redis(address: &str, flags: &Doctor, sample: Option<&Sample>) -> Vec<Check
         checks.push(Check::warn(REDIS, text, hint));
     }
     checks.extend(open_to_all(address));
-    checks.extend(asked(pool.audit(), sample));
+    checks.extend(asked(told, sample));
     checks
 }
 
