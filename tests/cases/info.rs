@@ -344,7 +344,7 @@ fn leases_are_told() {
     assert_eq!((leased(u64::try_from(ours).unwrap()), leased(theirs.into())), (json!(true), json!(false)));
     let text = said(over_proc(&[]));
     assert!(
-        text.contains("leased to                root for ") && text.contains(&format!("pid {ours}")),
+        text.contains("leased to                root for ") && text.contains(&format!("pid {}", runner.id())),
         "{text}"
     );
     assert!(text.contains("leased to                nobody's"), "{text}");
