@@ -93,6 +93,10 @@ impl Trouble {
             ErrorKind::Server(ServerErrorKind::BusyLoading | ServerErrorKind::ReadOnly) => Self::NotNow(told),
             _ => match error.code() {
                 Some("NOAUTH" | "NOPERM" | "WRONGPASS") => Self::Denied(told),
+                // It says so of a long command to whoever has not told who he is.
+                _ if error.to_string().contains("Protocol error: unauthenticated") => {
+                    Self::Denied("Authentication required.".to_owned())
+                }
                 Some("OOM") => Self::Full(told),
                 Some("WRONGTYPE") => Self::WrongType(told),
                 Some("MISCONF" | "MASTERDOWN" | "NOREPLICAS" | "BUSY" | "UNBLOCKED") => Self::NotNow(told),

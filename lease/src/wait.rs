@@ -23,14 +23,15 @@ const CALLED: Duration = Duration::from_millis(5);
 const CALLS: u32 = 400;
 /// Whoever wants some GPUs in particular asks so often, and whoever popped what nobody can use pops again after that.
 const PARTICULAR: Duration = Duration::from_millis(500);
-/// So many who wait look after the dead at every renewal; those behind them less often.
+/// So many who wait look after the dead at once and at every renewal; those behind them less often.
 const FRONT: u64 = 4;
 /// Between two attempts to reach Redis, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 impl Pool {
     /// Asks, and waits until the GPUs are held, until then, or for ever. `told` hears how many tickets are before it
-    /// whenever that was asked. What the dead of this host held is freed from time to time. Gives [`Standing::Waiting`] where the time was up; the ticket is withdrawn then.
+    /// whenever that was asked. What the dead of this host held is freed as soon as it is waited for, and from time to
+    /// time. Gives [`Standing::Waiting`] where the time was up; the ticket is withdrawn then.
     ///
     /// # Errors
     /// Where Redis refuses. Where it does not answer it is asked again; only the first time that is an error.
@@ -47,7 +48,8 @@ impl Pool {
         while let Standing::Waiting { before } = standing {
             told(before);
             let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
+            let at_once = beats == 0 && before < FRONT;
+            if left.is_zero() && !at_once {
                 return self.withdraw(ticket).map(|()| standing);
             }
             if slots.is_none() && !particular {
@@ -57,7 +59,8 @@ impl Pool {
             // Who asks a moment after the server gives away again need not wait longer than that.
             let beat = self.closed.map_or(beat, |closed| beat.min(closed + CALLED));
             beats += 1;
-            let awaited = self.woken(&ticket.lease, beat.min(left)).and_then(|grant| match grant {
+            let woken = if at_once { Ok(None) } else { self.woken(&ticket.lease, beat.min(left)) };
+            let awaited = woken.and_then(|grant| match grant {
                 Some(grant) => Ok(Standing::Held(grant)),
                 // Those in front look after the dead: were it all, the server would do nothing else.
                 None if beats % (1 + before / FRONT) != 0 => self.touch(&ticket.lease, ticket.ttl, None),

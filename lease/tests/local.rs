@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bailiff_lease::audit::Gpu;
 use bailiff_lease::holder::Here;
@@ -245,11 +245,14 @@ fn a_wait_has_an_end_and_leaves_nothing_behind() {
 fn whoever_sleeps_is_passed_and_keeps_his_place() {
     let (_folder, path) = begun(1);
     let (holder, _) = ask(&path, "holder", 1);
-    let mut sleeper = Local::at(&path);
-    let short = Ticket { ttl: Duration::from_millis(50), ..ticket("sleeper", 1) };
-    assert_eq!(sleeper.ask(&short), Ok(Standing::Waiting { before: 0 }));
+    let (mut sleeper, standing) = ask(&path, "sleeper", 1);
+    assert_eq!(standing, Standing::Waiting { before: 0 });
     let (mut next, standing) = ask(&path, "next", 1);
     assert_eq!(standing, Standing::Waiting { before: 1 });
+    let mut theirs = fs::read_dir(path.join("queue")).unwrap().map(|entry| entry.unwrap().path());
+    let theirs = theirs.find(|path| path.to_string_lossy().ends_with("-sleeper")).unwrap();
+    let long_ago = SystemTime::now() - 2 * ticket("sleeper", 1).ttl;
+    fs::File::open(theirs).unwrap().set_modified(long_ago).unwrap();
     drop(holder);
     let standing = next.wait(&ticket("next", 1), (&Here::look(), None), &mut |_| {}).unwrap();
     assert_eq!(standing, held(2, &[0]), "nobody has been heard of for so long");

@@ -141,6 +141,22 @@ fn acquired_gpus_end_with_whom_they_are_for() {
 }
 
 #[test]
+fn whoever_asks_need_not_wait_for_the_dead() {
+    let redis = pool("0");
+    for words in [&["--nonblock"][..], &["--wait", "0s"], &["--wait", "5s"], &["--wait", "5s", "--gpu", "0"]]
+    {
+        let mut holder = Command::new("sleep").arg("infinity").spawn().unwrap();
+        said(&run(&redis, &["acquire", "--for", &holder.id().to_string()]));
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        assert_eq!(states(&redis), ["leased"]);
+        // A beat of the wait is longer than what is waited here.
+        said(&run(&redis, &[&["run"], words, &["true"]].concat()));
+        assert_eq!(states(&redis), ["idle"]);
+    }
+}
+
+#[test]
 fn a_hundred_and_fifty_tasks_over_eight_gpus() {
     let redis = pool("0-7");
     let done = Tasks::start(&redis, 150).all_end(&[]);

@@ -3,16 +3,19 @@
 #![expect(clippy::disallowed_methods, reason = "a wait has an end")]
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Grant, Leases, Standing, Ticket};
+use bailiff_lease::{Grant, Leases, Standing, Ticket, Trouble};
 
 use super::told::{self, ids};
-use super::unclean::unclean;
+use super::unclean::used;
 use super::{LEASE, TICKET, offset};
 use crate::exit::Failure;
 use crate::flags::Ask;
+
+/// Between two attempts to reach a Redis that has gone.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// A ticket of this process, with a name that nobody has; `cmd` is what others read of it.
 pub(super) fn ticket(pool: &mut dyn Leases, ask: &Ask, cmd: &str) -> Result<Ticket, Failure> {
@@ -50,7 +53,23 @@ pub(super) fn ticket(pool: &mut dyn Leases, ask: &Ask, cmd: &str) -> Result<Tick
     })
 }
 
-/// Asks, and waits as long as was wished. What the dead held is freed before.
+/// Whoever is granted something says so, or it is given to the next; he may be too late.
+fn acknowledge(
+    pool: &mut dyn Leases,
+    (lease, grant): (&str, &Grant),
+    until: Option<Instant>,
+) -> Result<Standing, Trouble> {
+    loop {
+        match pool.touch(lease, LEASE, Some(grant.token)) {
+            Err(trouble) if trouble.passes() && until.is_none_or(|until| Instant::now() < until) => {
+                std::thread::park_timeout(PAUSE);
+            }
+            said => return said,
+        }
+    }
+}
+
+/// Asks, and waits as long as was wished. What the dead held is freed where too little is idle.
 pub(super) fn obtain(
     pool: &mut dyn Leases,
     ask: &Ask,
@@ -58,9 +77,11 @@ pub(super) fn obtain(
     mut tell: impl FnMut(u64),
 ) -> Result<Grant, Failure> {
     let here = Here::look();
-    pool.reap_here(&here, LEASE)?;
+    if ask.nonblock {
+        pool.reap_here(&here, LEASE)?;
+    }
     let told = ask.gpu.is_none() && ask.stream.exists();
-    let used = if told { unclean(&ask.stream, &pool.audit()?) } else { BTreeMap::new() };
+    let used = if told { used(&ask.stream, pool.idle()?.iter()) } else { BTreeMap::new() };
     let mut ticket = ticket.clone();
     if !used.is_empty() {
         ticket.about.push(("last", used.keys().cloned().collect::<Vec<_>>().join(",")));
@@ -68,8 +89,8 @@ pub(super) fn obtain(
     let until = ask.wait.map(|wait| Instant::now() + wait);
     let mut standing = pool.wait(&ticket, (&here, until), &mut tell)?;
     if let Standing::Held(grant) = &standing {
-        // Whoever is granted something says so, or it is given to the next; he may be too late.
-        standing = pool.touch(&ticket.lease, LEASE, Some(grant.token))?;
+        let until = if ask.nonblock { Some(Instant::now()) } else { until };
+        standing = acknowledge(pool, (&ticket.lease, grant), until)?;
     }
     match standing {
         Standing::Held(grant) => {
