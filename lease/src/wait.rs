@@ -23,8 +23,10 @@ const CALLED: Duration = Duration::from_millis(5);
 const CALLS: u32 = 400;
 /// Whoever wants some GPUs in particular asks so often, and whoever popped what nobody can use pops again after that.
 const PARTICULAR: Duration = Duration::from_millis(500);
-/// So many who wait look after the dead at once and at every renewal; those behind them less often.
+/// So many who wait look after the dead at every renewal; those behind them less often.
 const FRONT: u64 = 4;
+/// Whoever comes looks after the dead at once, and behind others so much later for each: many come together.
+const APART: Duration = Duration::from_millis(50);
 /// Between two attempts to reach Redis, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
@@ -44,29 +46,27 @@ impl Pool {
         let particular = ticket.about.iter().any(|(field, _)| *field == "among");
         let mut standing = self.ask(ticket)?;
         let mut slots: Option<Slots> = None;
-        let (mut pause, mut beats) = (PAUSES.0, 0);
+        let mut beats = Beats { passed: 0, usual: if particular { PARTICULAR } else { BEAT } };
+        let mut pause = PAUSES.0;
         while let Standing::Waiting { before } = standing {
             told(before);
             let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-            let at_once = beats == 0 && before < FRONT;
-            if left.is_zero() && !at_once {
+            let (beat, looks) = beats.next(before);
+            if left.is_zero() && !beat.is_zero() {
                 return self.withdraw(ticket).map(|()| standing);
             }
             if slots.is_none() && !particular {
                 slots = Some(Slots::open(self, ticket.want));
             }
-            let beat = if particular { PARTICULAR } else { BEAT };
             // Who asks a moment after the server gives away again need not wait longer than that.
-            let beat = self.closed.map_or(beat, |closed| beat.min(closed + CALLED));
-            beats += 1;
-            let woken = if at_once { Ok(None) } else { self.woken(&ticket.lease, beat.min(left)) };
+            let beat = self.closed.map_or(beat, |closed| beat.min(closed + CALLED)).min(left);
+            let woken = if beat.is_zero() { Ok(None) } else { self.woken(&ticket.lease, beat) };
             let awaited = woken.and_then(|grant| match grant {
                 Some(grant) => Ok(Standing::Held(grant)),
-                // Those in front look after the dead: were it all, the server would do nothing else.
-                None if beats % (1 + before / FRONT) != 0 => self.touch(&ticket.lease, ticket.ttl, None),
-                None => {
+                None if looks => {
                     self.reap_here(here, ticket.ttl).and_then(|_| self.touch(&ticket.lease, ticket.ttl, None))
                 }
+                None => self.touch(&ticket.lease, ticket.ttl, None),
             });
             standing = match awaited {
                 Err(trouble) if trouble.passes() => {
@@ -118,6 +118,25 @@ impl Pool {
         let (token, gpus) = woken.split_once(':').ok_or_else(strange)?;
         let gpus = gpus.split(',').map(|id| id.parse().map_err(|_| strange())).collect::<Result<_, _>>()?;
         Ok(Some(Grant { token: token.parse().map_err(|_| strange())?, gpus }))
+    }
+}
+
+/// When a ticket is renewed.
+struct Beats {
+    passed: u64,
+    usual: Duration,
+}
+
+impl Beats {
+    /// When the next is, and whether the dead are looked after then: those in front do, and whoever comes. Were it all,
+    /// the server would do nothing else.
+    fn next(&mut self, before: u64) -> (Duration, bool) {
+        self.passed += 1;
+        let first = APART * u32::try_from(before).unwrap_or(u32::MAX);
+        if self.passed == 1 && first < self.usual {
+            return (first, true);
+        }
+        (self.usual, self.passed.is_multiple_of(1 + before / FRONT))
     }
 }
 
