@@ -22,7 +22,8 @@ pub trait Leases: Send {
     fn ask(&mut self, ticket: &Ticket) -> Result<Standing, Trouble>;
 
     /// Asks, and waits until the GPUs are held, until then, or for ever; `told` hears how many are before it. Gives
-    /// [`Standing::Waiting`] where the time was up; the ticket is withdrawn then.
+    /// [`Standing::Waiting`] where the time was up; the ticket is withdrawn then. Whoever is given something says so at
+    /// once by [`Self::touch`]: those behind him may wait for that.
     ///
     /// # Errors
     /// Where it is refused.
