@@ -27,7 +27,9 @@ pub enum Trouble {
     )]
     Silent(String),
     /// It wants to know who we are, or we may not do that.
-    #[error("Redis refuses: {0}; give a user and a password in the address")]
+    #[error(
+        "Redis refuses: {0}; give a user and a password in the address, or that user the rights that the README names"
+    )]
     Denied(String),
     /// It is full.
     #[error("Redis has no memory left (maxmemory): {0}")]

@@ -46,20 +46,20 @@ impl Pool {
         let particular = ticket.about.iter().any(|(field, _)| *field == "among");
         let mut standing = self.ask(ticket)?;
         let mut slots: Option<Slots> = None;
-        let mut beats = Beats { passed: 0, usual: if particular { PARTICULAR } else { BEAT } };
+        let mut beats = Beats::of(if particular { PARTICULAR } else { BEAT });
         let mut pause = PAUSES.0;
         while let Standing::Waiting { before } = standing {
             told(before);
             let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-            let (beat, looks) = beats.next(before);
-            if left.is_zero() && !beat.is_zero() {
+            if left.is_zero() && beats.looked {
                 return self.withdraw(ticket).map(|()| standing);
             }
+            let (beat, looks) = beats.next(before, left);
             if slots.is_none() && !particular {
                 slots = Some(Slots::open(self, ticket.want));
             }
             // Who asks a moment after the server gives away again need not wait longer than that.
-            let beat = self.closed.map_or(beat, |closed| beat.min(closed + CALLED)).min(left);
+            let beat = self.closed.map_or(beat, |closed| beat.min(closed + CALLED));
             let woken = if beat.is_zero() { Ok(None) } else { self.woken(&ticket.lease, beat) };
             let awaited = woken.and_then(|grant| match grant {
                 Some(grant) => Ok(Standing::Held(grant)),
@@ -121,22 +121,31 @@ impl Pool {
     }
 }
 
-/// When a ticket is renewed.
+/// When a ticket is renewed, and when its waiter looks after the dead.
 struct Beats {
-    passed: u64,
+    began: Instant,
     usual: Duration,
+    passed: u64,
+    /// It has looked after the dead.
+    looked: bool,
 }
 
 impl Beats {
-    /// When the next is, and whether the dead are looked after then: those in front do, and whoever comes. Were it all,
-    /// the server would do nothing else.
-    fn next(&mut self, before: u64) -> (Duration, bool) {
-        self.passed += 1;
-        let first = APART * u32::try_from(before).unwrap_or(u32::MAX);
-        if self.passed == 1 && first < self.usual {
-            return (first, true);
+    fn of(usual: Duration) -> Self {
+        Self { began: Instant::now(), usual, passed: 0, looked: false }
+    }
+
+    /// How long until the next, and whether the dead are looked after then: once by whoever comes, before his time is up,
+    /// and again and again by those in front. Were it all, the server would do nothing else.
+    fn next(&mut self, before: u64, left: Duration) -> (Duration, bool) {
+        if !self.looked {
+            let first = APART * u32::try_from(before).unwrap_or(u32::MAX);
+            let till = first.saturating_sub(self.began.elapsed()).min(left);
+            self.looked = till <= self.usual;
+            return (till.min(self.usual), self.looked);
         }
-        (self.usual, self.passed.is_multiple_of(1 + before / FRONT))
+        self.passed += 1;
+        (self.usual.min(left), self.passed.is_multiple_of(1 + before / FRONT))
     }
 }
 
@@ -252,5 +261,41 @@ impl Line {
 
     fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_comes_looks_after_the_dead_once_however_many_are_before_him() {
+        let late = Duration::from_hours(1);
+        for (before, waited, left, looks) in [
+            (0, 0, Duration::MAX, true),
+            (150, 0, Duration::MAX, true),
+            (1000, 0, Duration::MAX, false),
+            (1000, 45, Duration::MAX, true),
+            (1000, 60, Duration::MAX, true),
+            (u64::MAX, 0, late, false),
+            (1000, 0, Duration::from_secs(3), true),
+            (1000, 0, Duration::ZERO, true),
+        ] {
+            let mut beats = Beats::of(BEAT);
+            beats.began -= Duration::from_secs(waited);
+            let (beat, found) = beats.next(before, left);
+            assert_eq!(found, looks, "{before} before, after {waited} s");
+            assert!(beat <= BEAT && beat <= left, "{before} before, after {waited} s: {beat:?}");
+            assert_eq!(beats.looked, looks);
+        }
+    }
+
+    #[test]
+    fn those_in_front_look_more_often() {
+        let looks = |before| {
+            let mut beats = Beats { looked: true, ..Beats::of(BEAT) };
+            (0..60).filter(|_| beats.next(before, Duration::MAX).1).count()
+        };
+        assert_eq!([0, 3, 4, 40, 1000].map(looks), [60, 60, 30, 5, 0]);
     }
 }

@@ -130,8 +130,9 @@ fn whoever_was_rung_for_leaves_the_queue_with_his_first_word() {
         queued(&path, 1);
         drop(holder);
         let (mut pool, first) = waiter.join().unwrap();
+        assert_eq!(tickets(&path), 1, "he is still in the queue");
         let (mut next, standing) = ask(&path, "next", 1);
-        assert!(matches!(standing, Standing::Waiting { .. }), "{standing:?}");
+        assert_eq!(standing, Standing::Waiting { before: 1 });
         let said = pool.touch("waiter", TTL, Some(first.token));
         assert_eq!(said, Ok(Standing::Held(first)));
         assert_eq!(gpus(&path)[0].owner.as_deref(), Some("waiter"));

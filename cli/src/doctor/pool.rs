@@ -148,7 +148,10 @@ mod tests {
     fn a_trouble_is_told_with_its_way_out() {
         let denied = refused(REDIS, &Trouble::Denied("NOAUTH".into()));
         assert_eq!((denied.state, denied.text.as_str()), (State::Fail, "Redis refuses: NOAUTH"));
-        assert_eq!(denied.hint.as_deref(), Some("give a user and a password in the address"));
+        assert_eq!(
+            denied.hint.as_deref(),
+            Some("give a user and a password in the address, or that user the rights that the README names")
+        );
         let absent = asked(Err(Trouble::Absent("/run/bailiff/lease".into())), None);
         assert_eq!(absent[0].state, State::Skip);
     }

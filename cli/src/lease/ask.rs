@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// A ticket of this process, with a name that nobody has; `cmd` is what others read of it.
 pub(super) fn ticket(pool: &mut dyn Leases, ask: &Ask, cmd: &str) -> Result<Ticket, Failure> {
-    let among = ask.gpu.as_deref().map(|list| ids(&pool.audit()?, list)).transpose()?;
+    let among = ask.gpu.as_deref().map(|list| ids(&pool.gpus()?, list)).transpose()?;
     let uid = nix::unistd::getuid();
     if ask.priority > 0 && !uid.is_root() {
         return Err(Failure::usage(
@@ -53,14 +53,15 @@ pub(super) fn ticket(pool: &mut dyn Leases, ask: &Ask, cmd: &str) -> Result<Tick
     })
 }
 
-/// Whoever is granted something says so, or it is given to the next; he may be too late.
+/// Whoever is granted something says so, or it is given to the next; he may be too late. A server that came back with an
+/// older state is told of it.
 fn acknowledge(
     pool: &mut dyn Leases,
-    (lease, grant): (&str, &Grant),
+    (ticket, grant): (&Ticket, &Grant),
     until: Option<Instant>,
 ) -> Result<Standing, Trouble> {
     loop {
-        match pool.touch(lease, LEASE, Some(grant.token)) {
+        match pool.renew(ticket, grant, LEASE) {
             Err(trouble) if trouble.passes() && until.is_none_or(|until| Instant::now() < until) => {
                 std::thread::park_timeout(PAUSE);
             }
@@ -69,7 +70,7 @@ fn acknowledge(
     }
 }
 
-/// Asks, and waits as long as was wished. What the dead held is freed where too little is idle.
+/// Asks, and waits as long as was wished. What the dead held is freed before where nothing is waited for.
 pub(super) fn obtain(
     pool: &mut dyn Leases,
     ask: &Ask,
@@ -90,7 +91,7 @@ pub(super) fn obtain(
     let mut standing = pool.wait(&ticket, (&here, until), &mut tell)?;
     if let Standing::Held(grant) = &standing {
         let until = if ask.nonblock { Some(Instant::now()) } else { until };
-        standing = acknowledge(pool, (&ticket.lease, grant), until)?;
+        standing = acknowledge(pool, (&ticket, grant), until)?;
     }
     match standing {
         Standing::Held(grant) => {

@@ -77,10 +77,10 @@ pub(super) fn check_numbers(pool: &mut dyn Leases, grant: &Grant, library: &Path
 }
 
 /// The ids of GPUs that somebody names by number or UUID, such as `0,GPU-…`.
-pub(super) fn ids(audit: &Audit, list: &str) -> Result<Vec<String>, Failure> {
+pub(super) fn ids(gpus: &[(String, Option<String>)], list: &str) -> Result<Vec<String>, Failure> {
     let named = |name: &str| {
-        let found = audit.gpus.iter().find(|gpu| gpu.id == name || gpu.uuid.as_deref() == Some(name));
-        found.map(|gpu| gpu.id.clone()).ok_or_else(|| {
+        let found = gpus.iter().find(|(id, uuid)| id == name || uuid.as_deref() == Some(name));
+        found.map(|(id, _)| id.clone()).ok_or_else(|| {
             Failure::usage(format!("--gpu: {name:?} is no GPU of this pool; `bailiff lease list` tells them"))
         })
     };

@@ -74,7 +74,7 @@ pub(super) struct Head {
     pub(super) kept: Kept,
     /// Those first that nobody was given for the longest time; as long as we are the first nobody is given any.
     gpus: Vec<Gpu>,
-    /// The highest in the records: as long as we are the first no higher one is written.
+    /// The highest in the records, when they were last looked at.
     pub(super) token: u64,
     pub(super) bell: Option<Bell>,
     pause: Duration,
@@ -98,9 +98,13 @@ impl Head {
         let mut gpus: Vec<Gpu> = fits.filter_map(open).collect();
         let given = |gpu: &Gpu| (gpu.found.st_mtime, gpu.found.st_mtime_nsec);
         gpus.sort_by_key(|gpu| (wish.last.contains(&gpu.id), given(gpu), gpu.id));
-        let tokens = gpus.iter().filter_map(|gpu| Record::read(&gpu.file)?.number("tok"));
-        let token = tokens.filter(|token| *token < HIGHEST).max().unwrap_or_default();
-        Self { managed, kept: Kept::default(), gpus, token, bell: None, pause: SOON }
+        Self { managed, kept: Kept::default(), gpus, token: 0, bell: None, pause: SOON }
+    }
+
+    /// Looks up the tokens that were given with the GPUs.
+    pub(super) fn look_up(&mut self) {
+        let tokens = self.gpus.iter().filter_map(|gpu| Record::read(&gpu.file)?.number("tok"));
+        self.token = tokens.filter(|token| *token < HIGHEST).max().unwrap_or_default();
     }
 
     /// Whether these are the GPUs that are handed out.

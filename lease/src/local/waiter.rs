@@ -79,6 +79,7 @@ impl Waiter {
         }
         if let Stands::First(head) = &mut self.stands {
             head.kept = kept;
+            head.look_up();
         }
         Ok(None)
     }

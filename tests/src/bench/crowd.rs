@@ -9,6 +9,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::usage::Usage;
 use crate::redis::Redis;
+use crate::wait::until;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const TTL: Duration = Duration::from_mins(1);
@@ -55,6 +56,8 @@ pub fn crowd(count: usize) -> Crowd {
         }
         drop(tell);
         let each = u32::try_from(count).expect("a crowd");
+        let blocked = format!("blocked_clients:{}\r", 2 * count);
+        until("all to stand in the line", || redis.ask("INFO clients").contains(&blocked).then_some(()));
         let bytes_each = u32::try_from(memory(&redis) - before).expect("little memory") / each;
         let cpu = Usage::of(&[redis.pid()]).cpu;
         std::thread::park_timeout(WATCHED);
