@@ -135,7 +135,16 @@ pub(crate) struct Ask {
     /// The job that it is for.
     #[arg(long, value_name = "ID", env = "SLURM_JOB_ID", hide_env = true)]
     pub(crate) job: Option<String>,
-    /// The exporter's stream: of idle GPUs, those that nobody uses anyway are taken first.
+    #[command(flatten)]
+    pub(crate) exporter: Exporter,
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+}
+
+/// Where bailiff-exporter is.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Exporter {
+    /// The exporter's stream, which tells who uses a GPU.
     #[arg(
         long,
         env = "BAILIFF_STREAM",
@@ -144,8 +153,17 @@ pub(crate) struct Ask {
         hide_env = true
     )]
     pub(crate) stream: PathBuf,
-    #[command(flatten)]
-    pub(crate) pool: Pool,
+}
+
+/// What a look at this machine itself needs.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Machine {
+    /// The driver's library; by default the system is searched for libnvidia-ml.so.1.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) nvml_library: Option<PathBuf>,
+    /// Where the host's /proc is mounted.
+    #[arg(long, value_name = "PATH", default_value = "/proc")]
+    pub(crate) procfs: PathBuf,
 }
 
 /// Runs a command.

@@ -1,6 +1,6 @@
 //! Tables of text that fit a width: columns are as wide as what is in them, and those that may give way do so.
 
-use crate::ink::{Ink, cut, line};
+use bailiff_exposition::terminal::{Ink, cut, line};
 
 /// Columns that give way keep so many characters.
 const LEAST: usize = 6;

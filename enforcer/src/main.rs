@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use bailiff_enforcer::clock::now;
-use bailiff_enforcer::commands::{self, Ink};
+use bailiff_enforcer::commands;
 use bailiff_enforcer::flags::{Command, Flags, Run};
 use bailiff_enforcer::settings::Settings;
 use bailiff_enforcer::{daemon, policy};
+use bailiff_exposition::terminal::Ink;
 use bailiff_lifecycle::exit::{self, Exit, Stop};
 use bailiff_lifecycle::{logs, signals};
 use clap::Parser;

@@ -11,10 +11,11 @@ use std::thread;
 use std::time::Duration;
 
 use bailiff_enforcer::clock::Now;
-use bailiff_enforcer::commands::{Ink, pause, status};
+use bailiff_enforcer::commands::{pause, status};
 use bailiff_enforcer::control::{Question, may_change};
 use bailiff_enforcer::flags::{Command, Flags};
 use bailiff_enforcer::web::Status;
+use bailiff_exposition::terminal::Ink;
 use bailiff_lifecycle::control::{self, Answers, Limits, Peer, refusal};
 use bailiff_lifecycle::exit::{Exit, Stop};
 use bailiff_lifecycle::socket::Socket;

@@ -7,6 +7,7 @@ pub mod human;
 mod labels;
 pub mod own;
 pub mod table;
+pub mod terminal;
 mod writer;
 
 pub use family::{Family, Kind, Unit};

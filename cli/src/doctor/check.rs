@@ -1,8 +1,7 @@
 //! What a check found, and how it is shown.
 
+use bailiff_exposition::terminal::{Ink, line, wrapped};
 use serde::Serialize;
-
-use crate::ink::{Ink, line, wrapped};
 
 /// How it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

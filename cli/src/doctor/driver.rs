@@ -32,8 +32,8 @@ impl Told {
 /// Looks once; a driver that is being opened is waited for.
 pub(super) fn look(flags: &Doctor) -> Result<Told, String> {
     let settings = Settings {
-        nvml_library: flags.nvml_library.clone(),
-        procfs: flags.procfs.clone(),
+        nvml_library: flags.machine.nvml_library.clone(),
+        procfs: flags.machine.procfs.clone(),
         deadline: flags.deadline.min(STEP),
         open_deadline: flags.deadline,
         ..Settings::default()
@@ -58,7 +58,7 @@ pub(super) fn checks(flags: &Doctor, told: Result<&Told, &String>) -> Vec<Check>
         }
     };
     let mut checks = vec![driver(told)];
-    checks.push(release(told, files::text(&flags.procfs.join("driver/nvidia/version")).as_deref()));
+    checks.push(release(told, files::text(&flags.machine.procfs.join("driver/nvidia/version")).as_deref()));
     checks.extend(gpus(told));
     checks
 }

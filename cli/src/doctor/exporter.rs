@@ -15,8 +15,8 @@ const NAME: &str = "exporter";
 
 /// What comes over its stream.
 pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
-    let path = flags.stream.display();
-    match stream::newest(&flags.stream, PATIENCE.min(flags.deadline)) {
+    let path = flags.exporter.stream.display();
+    match stream::newest(&flags.exporter.stream, PATIENCE.min(flags.deadline)) {
         Ok(snapshot) => of_snapshot(&snapshot, age(&snapshot)),
         Err(Silence::Nobody) => {
             let hint =

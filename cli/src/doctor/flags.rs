@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::flags::Pool;
+use crate::flags::{Exporter, Machine, Pool};
 
 /// Tells what works on this machine and what does not, and the way out.
 ///
@@ -19,24 +19,13 @@ pub(crate) struct Doctor {
     /// How long any one of those asked may be silent.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "10s")]
     pub(crate) deadline: Duration,
-    /// The driver's library; by default the system is searched for libnvidia-ml.so.1.
-    #[arg(long, value_name = "PATH")]
-    pub(crate) nvml_library: Option<PathBuf>,
     /// CUDA's library.
     #[arg(long, value_name = "PATH", default_value = "libcuda.so.1")]
     pub(crate) cuda_library: PathBuf,
-    /// Where the host's /proc is mounted.
-    #[arg(long, value_name = "PATH", default_value = "/proc")]
-    pub(crate) procfs: PathBuf,
-    /// The exporter's stream.
-    #[arg(
-        long,
-        env = "BAILIFF_STREAM",
-        value_name = "PATH",
-        default_value = "/run/bailiff/stream.sock",
-        hide_env = true
-    )]
-    pub(crate) stream: PathBuf,
+    #[command(flatten)]
+    pub(crate) machine: Machine,
+    #[command(flatten)]
+    pub(crate) exporter: Exporter,
     /// The enforcer's control socket.
     #[arg(long, value_name = "PATH", default_value = "/run/bailiff/enforcer.sock")]
     pub(crate) control: PathBuf,

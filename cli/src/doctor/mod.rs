@@ -16,10 +16,11 @@ mod rights;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use bailiff_exposition::terminal::Ink;
 use serde_json::json;
 
 use crate::exit::Failure;
-use crate::ink::{self, Ink};
+use crate::screen;
 use check::{Check, State};
 use flags::Doctor;
 
@@ -43,8 +44,8 @@ fn checks(flags: &Doctor) -> Vec<Check> {
     let told = driver::look(flags);
     let sample = told.as_ref().ok().map(|told| &told.sample);
     let mut checks = driver::checks(flags, told.as_ref());
-    checks.extend(rights::checks(&flags.procfs));
-    checks.extend(mps::checks(&flags.procfs, sample));
+    checks.extend(rights::checks(&flags.machine.procfs));
+    checks.extend(mps::checks(&flags.machine.procfs, sample));
     checks.push(order::check(flags, sample));
     checks.extend(exporter::checks(flags));
     checks.extend(enforcer::checks(flags));
@@ -56,7 +57,7 @@ fn checks(flags: &Doctor) -> Vec<Check> {
 }
 
 fn text(checks: &[Check], failed: usize) -> String {
-    let (ink, width) = (Ink::of_stdout(), ink::width());
+    let (ink, width) = (Ink::of_stdout(), screen::width());
     let mut lines: Vec<String> = checks.iter().flat_map(|check| check.lines(width, ink)).collect();
     let odd = checks.iter().filter(|check| check.state == State::Warn).count();
     lines.push(String::new());

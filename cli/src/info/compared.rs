@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use bailiff_exposition::terminal::line;
+
 use super::figures::{change, ctime, or_unknown, signed, size, span};
 use super::report::{Gpu, Memory, Report};
 use super::since::{Back, Boots, Change, Since, compare, earlier, missing};
 use super::text::{Style, notes, pair, told};
-use crate::ink::line;
 use crate::table::{Cell, Column, Table, Tone};
 
 const COLUMNS: [(&str, Column); 6] = [

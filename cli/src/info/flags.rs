@@ -1,11 +1,10 @@
 //! The command line of `info`, as it is written.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser};
 
-use crate::flags::Pool;
+use crate::flags::{Exporter, Machine, Pool};
 
 /// Longer names are no names.
 const LONGEST_TAG: usize = 64;
@@ -45,15 +44,8 @@ pub(crate) struct Info {
 /// Where to look.
 #[derive(Debug, Args)]
 pub(crate) struct Look {
-    /// The exporter's stream.
-    #[arg(
-        long,
-        env = "BAILIFF_STREAM",
-        value_name = "PATH",
-        default_value = "/run/bailiff/stream.sock",
-        hide_env = true
-    )]
-    pub(crate) stream: PathBuf,
+    #[command(flatten)]
+    pub(crate) exporter: Exporter,
     /// Looks itself, though an exporter runs.
     #[arg(long)]
     pub(crate) alone: bool,
@@ -63,13 +55,8 @@ pub(crate) struct Look {
     /// How long the driver may take to open; seconds, without persistence mode.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "30s")]
     pub(crate) deadline: Duration,
-    /// The driver's library; by default the system is searched for libnvidia-ml.so.1.
-    #[arg(long, value_name = "PATH")]
-    pub(crate) nvml_library: Option<PathBuf>,
-    /// Where the host's /proc is mounted.
-    #[arg(long, value_name = "PATH", default_value = "/proc")]
-    pub(crate) procfs: PathBuf,
-    /// The pool of leases.
+    #[command(flatten)]
+    pub(crate) machine: Machine,
     #[command(flatten)]
     pub(crate) pool: Pool,
 }

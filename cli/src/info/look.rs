@@ -66,7 +66,7 @@ impl Eyes {
                 Err(Some(why)) => {
                     eprintln!(
                         "bailiff: bailiff-exporter at {}: {why}; looking without it",
-                        flags.stream.display()
+                        flags.exporter.stream.display()
                     );
                 }
             }
@@ -111,13 +111,14 @@ impl Exporter {
 /// The exporter, where it tells what is new; why not, unless there simply is none.
 fn listen(flags: &flags::Look) -> Result<Exporter, Option<String>> {
     let why = |silence: Silence| (!matches!(silence, Silence::Nobody)).then(|| silence.to_string());
-    let mut stream = Stream::open(&flags.stream, PATIENCE).map_err(why)?;
+    let mut stream = Stream::open(&flags.exporter.stream, PATIENCE).map_err(why)?;
     let first = stream.next(PATIENCE).map_err(why)?;
     let (age, interval) = (age(&first), Duration::from_millis(first.interval_ms));
     if is_stale(age, interval) {
         return Err(Some(format!("its newest look is {} s old", age.as_secs())));
     }
-    let pool = (!first.sources.contains_key("redis")).then(|| Asked::open(&flags.pool, &flags.procfs));
+    let pool =
+        (!first.sources.contains_key("redis")).then(|| Asked::open(&flags.pool, &flags.machine.procfs));
     Ok(Exporter { stream, first: Some(first), patience: limit(interval), pool })
 }
 
@@ -149,8 +150,8 @@ pub(crate) struct Own {
 impl Own {
     fn start(flags: &flags::Look) -> Result<Self, Failure> {
         let settings = Settings {
-            nvml_library: flags.nvml_library.clone(),
-            procfs: flags.procfs.clone(),
+            nvml_library: flags.machine.nvml_library.clone(),
+            procfs: flags.machine.procfs.clone(),
             interval: flags.interval,
             deadline: flags.deadline.min(STEP),
             open_deadline: flags.deadline,
@@ -160,7 +161,7 @@ impl Own {
         let launcher = Launcher::start(&settings)?;
         Ok(Self {
             supervisor: Supervisor::new(launcher, settings),
-            pool: Asked::open(&flags.pool, &flags.procfs),
+            pool: Asked::open(&flags.pool, &flags.machine.procfs),
             interval: flags.interval,
             seq: 0,
             last: None,

@@ -18,6 +18,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bailiff_exposition::terminal::Ink;
 use bailiff_lifecycle::exit::{Stop, tell};
 use bailiff_snapshot::{Moment, Openers, wire};
 use clap::Parser;
@@ -25,7 +26,7 @@ use jiff::tz::TimeZone;
 use serde_json::json;
 
 use crate::exit::Failure;
-use crate::ink::{self, Ink};
+use crate::screen;
 use flags::{Called, Info};
 use look::{Eyes, Seen};
 pub(crate) use look::{age, is_stale};
@@ -98,7 +99,7 @@ fn openers(flags: &Info, snapshot: &wire::Snapshot) -> Option<Openers> {
         who: openers.who.clone(),
         unreadable: openers.unreadable,
     });
-    theirs.or_else(|| bailiff_sampler::openers(&flags.look.procfs, OPENERS_PATIENCE))
+    theirs.or_else(|| bailiff_sampler::openers(&flags.look.machine.procfs, OPENERS_PATIENCE))
 }
 
 /// The report, or how it differs from an earlier one.
@@ -115,7 +116,7 @@ fn shown(flags: &Info, before: Option<&Report>, report: &Report) -> Result<Strin
         return Ok(json.map_err(io::Error::from)? + "\n");
     }
     let style =
-        Style { ink: Ink::of_stdout(), width: ink::width(), most: flags.top, zone: TimeZone::system() };
+        Style { ink: Ink::of_stdout(), width: screen::width(), most: flags.top, zone: TimeZone::system() };
     let lines = match before {
         None => text::text(report, &style),
         Some(before) => compared::text(before, report, &style),
@@ -138,7 +139,7 @@ fn page(mut lines: Vec<String>, flags: &Info) -> String {
     if !flags.watch {
         return lines.join("\n") + "\n";
     }
-    let Some(rows) = ink::rows().filter(|_| io::stdout().is_terminal()) else {
+    let Some(rows) = screen::rows().filter(|_| io::stdout().is_terminal()) else {
         return lines.join("\n") + "\n\n";
     };
     let room = rows.saturating_sub(1);

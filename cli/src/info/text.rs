@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bailiff_exposition::terminal::{Ink, line, wrapped};
 use jiff::tz::TimeZone;
 
 use super::figures::{UNKNOWN, ctime, or_unknown, signed, size, span};
@@ -10,7 +11,6 @@ use super::leased::waiting;
 use super::look::By;
 use super::report::{Gpu, Holder, Memory, Report};
 use super::rows;
-use crate::ink::{Ink, line, wrapped};
 
 /// Memory of nobody beyond this deserves a look.
 const MUCH: i64 = 256 << 20;

@@ -49,7 +49,7 @@ pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
         priority: 0,
         note: None,
         job: None,
-        stream: PathBuf::new(),
+        exporter: flags::Exporter { stream: PathBuf::new() },
         pool: flags.pool.clone(),
     };
     let mut pool = open(&ask.pool)?;

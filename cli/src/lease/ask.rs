@@ -81,8 +81,8 @@ pub(super) fn obtain(
     if ask.nonblock {
         pool.reap_here(&here, LEASE)?;
     }
-    let told = ask.gpu.is_none() && ask.stream.exists();
-    let used = if told { used(&ask.stream, pool.idle()?.iter()) } else { BTreeMap::new() };
+    let told = ask.gpu.is_none() && ask.exporter.stream.exists();
+    let used = if told { used(&ask.exporter.stream, pool.idle()?.iter()) } else { BTreeMap::new() };
     let mut ticket = ticket.clone();
     if !used.is_empty() {
         ticket.about.push(("last", used.keys().cloned().collect::<Vec<_>>().join(",")));

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use bailiff_exposition::terminal::Ink;
 use bailiff_lifecycle::exit::{Exit, plain};
 
-use super::Ink;
 use crate::clock::now;
 use crate::flags;
 use crate::policy::{Paint, check};

@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use anyhow::{Context, Result};
+use bailiff_exposition::terminal::{Ink, line};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-use super::{Ink, ask, line};
+use super::ask;
 use crate::control::Question;
 use crate::engine::{Explained, GateTold};
 use crate::flags;

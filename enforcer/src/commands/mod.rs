@@ -15,11 +15,10 @@ mod table;
 pub mod test;
 mod wanted;
 
-use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use bailiff_exposition::bounded_prose;
+use bailiff_exposition::terminal::line;
 use bailiff_lifecycle::control;
 use serde_json::Value;
 
@@ -35,40 +34,6 @@ pub enum Form {
     Text,
     /// One JSON document.
     Json,
-}
-
-/// Whether colours are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ink {
-    /// Text as it is.
-    Plain,
-    /// Colours of a terminal.
-    Colour,
-}
-
-impl Ink {
-    /// Colours where standard output is a terminal.
-    #[must_use]
-    pub fn of_stdout() -> Self {
-        if io::stdout().is_terminal() { Self::Colour } else { Self::Plain }
-    }
-
-    /// What is wrong.
-    fn bad(self, text: &str) -> String {
-        self.dress("\u{1b}[31m", text)
-    }
-
-    /// What stands above a table.
-    fn title(self, text: &str) -> String {
-        self.dress("\u{1b}[1m", text)
-    }
-
-    fn dress(self, code: &str, text: &str) -> String {
-        match self {
-            Self::Plain => text.to_owned(),
-            Self::Colour => format!("{code}{text}\u{1b}[0m"),
-        }
-    }
 }
 
 /// Asks the daemon, and takes only a yes for an answer.
@@ -90,19 +55,4 @@ fn say(control: &Path, question: &Question) -> Result<Value> {
 
 fn refusal(answer: &Value) -> String {
     answer["error"].as_str().map_or_else(|| "it was refused, and not told why".to_owned(), line)
-}
-
-/// Foreign text as one line that no terminal is moved by.
-fn line(text: &str) -> String {
-    bounded_prose(text).replace('\n', " ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn foreign_text_stays_on_its_line() {
-        assert_eq!(line("a\u{1b}[2J\nb\r\u{202e}c"), "a\u{fffd}[2J b\u{fffd}\u{fffd}c");
-    }
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bailiff_exposition::human::Span;
+use bailiff_exposition::terminal::{Ink, line};
 use bailiff_lifecycle::exit::{Exit, Stop};
 use serde_json::Value;
 
-use super::{Ink, ask, line, refusal, say};
+use super::{ask, refusal, say};
 use crate::control::Question;
 use crate::flags;
 use crate::settings::duration;

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bailiff_exposition::human::{Bytes, Span, UNKNOWN, or_unknown};
+use bailiff_exposition::terminal::{Ink, cut, line, wrapped};
 
-use super::table::{Column, Table, WIDTH, cut};
-use super::{Ink, ask, line};
+use super::ask;
+use super::table::{Column, Table, WIDTH};
 use crate::clock::Now;
 use crate::control::Question;
 use crate::flags;
@@ -71,27 +72,6 @@ fn tell(word: &str, what: &str, ink: impl Fn(&str) -> String, text: &mut String)
         let _ = writeln!(text, "{word:<8} {}", ink(&part));
         word = "";
     }
-}
-
-/// Broken at spaces; a word that is too long is broken anywhere.
-fn wrapped(what: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in what.split(' ') {
-        let letters: Vec<char> = word.chars().collect();
-        for piece in letters.chunks(width) {
-            let last = lines.last().map_or(0, |last| last.chars().count());
-            if last > 0 && last + 1 + piece.len() > width {
-                lines.push(String::new());
-            }
-            if let Some(last) = lines.last_mut() {
-                if !last.is_empty() {
-                    last.push(' ');
-                }
-                last.extend(piece);
-            }
-        }
-    }
-    lines
 }
 
 fn policy(status: &Status, now: Now, ink: Ink, text: &mut String) {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Ink, line};
+use bailiff_exposition::terminal::{Ink, cut, line};
 
 /// The widest line.
 pub(super) const WIDTH: usize = 80;
@@ -44,14 +44,6 @@ impl<'a> Table<'a> {
         }
         row.trim_end().to_owned()
     }
-}
-
-/// At most so many characters.
-pub(super) fn cut(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
-        return text.to_owned();
-    }
-    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
 #[cfg(test)]

@@ -1,21 +1,15 @@
-//! Colours, and how wide a line may be.
+//! What a terminal is shown: colours where it has them, and foreign text that moves nothing.
 
-#![expect(clippy::disallowed_methods, reason = "NO_COLOR, TERM and COLUMNS say what the user wants")]
+#![expect(clippy::disallowed_methods, reason = "NO_COLOR and TERM say what the user wants")]
 
 use std::env;
 use std::io::{self, IsTerminal};
 
-use bailiff_exposition::bounded_prose;
-use rustix::termios::tcgetwinsize;
-
-/// What everything fits into, unless the terminal is wider.
-const NARROW: usize = 80;
-/// Wider than this nobody reads.
-const WIDE: usize = 400;
+use crate::bounded_prose;
 
 /// Whether colours are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ink {
+pub enum Ink {
     /// Text as it is.
     Plain,
     /// Colours of a terminal.
@@ -24,29 +18,34 @@ pub(crate) enum Ink {
 
 impl Ink {
     /// Colours where standard output is a terminal that has them, and nobody has said `NO_COLOR`.
-    pub(crate) fn of_stdout() -> Self {
+    #[must_use]
+    pub fn of_stdout() -> Self {
         let says_no = env::var_os("NO_COLOR").is_some_and(|no| !no.is_empty());
         let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
         if io::stdout().is_terminal() && !says_no && !dumb { Self::Colour } else { Self::Plain }
     }
 
     /// What stands above others.
-    pub(crate) fn title(self, text: &str) -> String {
+    #[must_use]
+    pub fn title(self, text: &str) -> String {
         self.dress("1", text)
     }
 
     /// What is well.
-    pub(crate) fn good(self, text: &str) -> String {
+    #[must_use]
+    pub fn good(self, text: &str) -> String {
         self.dress("32", text)
     }
 
     /// What deserves a look.
-    pub(crate) fn odd(self, text: &str) -> String {
+    #[must_use]
+    pub fn odd(self, text: &str) -> String {
         self.dress("33", text)
     }
 
     /// What is wrong.
-    pub(crate) fn bad(self, text: &str) -> String {
+    #[must_use]
+    pub fn bad(self, text: &str) -> String {
         self.dress("31", text)
     }
 
@@ -58,26 +57,15 @@ impl Ink {
     }
 }
 
-/// Columns of standard output.
-pub(crate) fn width() -> usize {
-    let terminal =
-        tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
-    let told = || env::var("COLUMNS").ok()?.parse().ok();
-    terminal.or_else(told).unwrap_or(NARROW).clamp(NARROW, WIDE)
-}
-
-/// Rows of standard output, where it is a terminal.
-pub(crate) fn rows() -> Option<usize> {
-    tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_row)).filter(|rows| *rows > 0)
-}
-
 /// Foreign text as one line that moves no terminal.
-pub(crate) fn line(text: &str) -> String {
+#[must_use]
+pub fn line(text: &str) -> String {
     bounded_prose(text).replace('\n', " ")
 }
 
 /// At most so many characters.
-pub(crate) fn cut(text: &str, most: usize) -> String {
+#[must_use]
+pub fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
     }
@@ -85,7 +73,8 @@ pub(crate) fn cut(text: &str, most: usize) -> String {
 }
 
 /// Broken at spaces; a word that is too long is broken anywhere.
-pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+#[must_use]
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let letters: Vec<char> = word.chars().collect();
@@ -119,5 +108,12 @@ mod tests {
     fn plain_text_is_plain() {
         assert_eq!(Ink::Plain.bad("x"), "x");
         assert_eq!(Ink::Colour.bad("x"), "\u{1b}[31mx\u{1b}[0m");
+    }
+
+    #[test]
+    fn lines_are_broken_at_spaces_where_there_are_any() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("abcdefgh ij", 4), ["abcd", "efgh", "ij"]);
+        assert_eq!(wrapped("", 4), [""]);
     }
 }
