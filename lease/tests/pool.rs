@@ -455,28 +455,75 @@ fn everything(redis: &mut Connection) -> String {
     words.map(|word| if digits(word) >= 6 { "time " } else { word }).collect()
 }
 
+fn run_of(redis: &mut Connection) -> String {
+    let info: redis::InfoDict = redis::cmd("INFO").arg("server").query(redis).unwrap();
+    info.get("run_id").unwrap()
+}
+
+/// A pool of which a slot has just popped GPU 0, with two who wait for one each.
+fn popped(server: &Server) -> Pool {
+    let mut redis = raw(server);
+    ask::<()>(&mut redis, &["FLUSHALL"]);
+    let mut pool = pool(server);
+    pool.init(&ids(&[0, 1]), 0, false).unwrap();
+    pool.ask(&ticket("holder", 2)).unwrap();
+    for name in ["next", "after"] {
+        let mut ticket = ticket(name, 1);
+        ticket.about.extend(
+            ["host", "boot", "pidns", "start", "uid", "cmd", "mode", "job"]
+                .map(|field| (field, format!("its {field}"))),
+        );
+        assert!(matches!(pool.ask(&ticket), Ok(Standing::Waiting { .. })));
+    }
+    pool.release("holder", None, (0, 1)).unwrap();
+    ask::<u64>(&mut redis, &["DEL", "GPU_IDLE"]);
+    ask::<u64>(&mut redis, &["LPUSH", "GPU_V2:POT", "0"]);
+    pool
+}
+
+#[test]
+fn the_short_way_of_a_slot_leaves_what_is_unusual_to_the_long_one() {
+    let server = Server::start(&[]);
+    let mut redis = raw(&server);
+    let run = run_of(&mut redis);
+    let mut slot = |unusual: &str| {
+        popped(&server);
+        let words: Vec<&str> = unusual.split(' ').collect();
+        if words != [""] {
+            ask::<redis::Value>(&mut redis, &words);
+        }
+        ask::<String>(&mut redis, &["EVAL", Op::Assign.text(), "1", "GPU", &run])
+    };
+    assert_eq!(slot(""), "SERVED");
+    for unusual in [
+        "HSET GPU_V2:QUAR 0 busy:1",
+        "LPUSH GPU_IDLE 0",
+        "LPUSH GPU_V2:POT 1",
+        "LREM GPU_MANAGED 0 0",
+        "HSET GPU_GPU0 PID 7",
+        "SET GPU_GPU0 nonsense",
+        "HSET GPU_V2:OWN 0 somebody",
+        "RPUSH GPU_V2:WAKE:next 1:0",
+        "HSET GPU_V2:LEASE:next want 2",
+        "HSET GPU_V2:LEASE:next among 1",
+        "HSET GPU_V2:LEASE:next mode compat",
+        "HSET GPU_V2:LEASE:next state held",
+        "ZADD GPU_V2:EXP 1 next",
+        "LSET GPU_V2:POT 0 x",
+        "HSET GPU_V2:META run another",
+        "HSET GPU_V2:META barrier 1",
+    ] {
+        assert_ne!(slot(unusual), "SERVED", "{unusual}");
+    }
+}
+
 #[test]
 fn the_short_way_of_a_slot_does_what_the_long_one_does() {
     let server = Server::start(&[]);
     let mut redis = raw(&server);
-    let info: redis::InfoDict = redis::cmd("INFO").arg("server").query(&mut redis).unwrap();
-    let run: String = info.get("run_id").unwrap();
+    let run = run_of(&mut redis);
     let mut outcome = |arguments: &[&str]| {
-        ask::<()>(&mut redis, &["FLUSHALL"]);
-        let mut pool = pool(&server);
-        pool.init(&ids(&[0, 1]), 0, false).unwrap();
-        pool.ask(&ticket("holder", 2)).unwrap();
-        for name in ["next", "after"] {
-            let mut ticket = ticket(name, 1);
-            ticket.about.extend(
-                ["host", "boot", "pidns", "start", "uid", "cmd", "mode", "job"]
-                    .map(|field| (field, format!("its {field}"))),
-            );
-            assert!(matches!(pool.ask(&ticket), Ok(Standing::Waiting { .. })));
-        }
-        pool.release("holder", None, (0, 1)).unwrap();
-        ask::<String>(&mut redis, &["RPOPLPUSH", "GPU_IDLE", "GPU_V2:POT"]);
-        ask::<u64>(&mut redis, &["DEL", "GPU_IDLE"]);
+        let mut pool = popped(&server);
         let mut words = vec!["EVAL", Op::Assign.text(), "1", "GPU"];
         words.extend(arguments);
         let how: String = ask(&mut redis, &words);
