@@ -39,10 +39,7 @@ unsafe fn may_be_ours(name: *const c_char) -> bool {
     }
     let begins = |prefix: &[u8]| {
         // SAFETY: it is read up to the zero that ends it, which is in no prefix.
-        prefix
-            .iter()
-            .enumerate()
-            .all(|(at, letter)| unsafe { name.add(at).read() }.cast_unsigned() == *letter)
+        prefix.iter().enumerate().all(|(at, letter)| unsafe { name.cast::<u8>().add(at).read() } == *letter)
     };
     begins(b"cu") || begins(b"nvml")
 }

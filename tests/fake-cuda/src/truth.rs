@@ -20,7 +20,7 @@ use crate::settings;
 pub(crate) const GPUS: usize = 8;
 const ROWS: usize = 4096;
 
-/// The file, or the same in memory of our own. Readers: `tests/src/cuda.rs`.
+/// The file, or the same in memory that children share. Readers: `tests/src/cuda.rs`.
 #[repr(C)]
 struct Truth {
     used: [AtomicU64; GPUS],
@@ -170,7 +170,7 @@ fn truth() -> &'static Truth {
 
 fn map(file: Option<&fs::File>) -> &'static Truth {
     let (flags, fd) = file
-        .map_or((libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1), |file| (libc::MAP_SHARED, file.as_raw_fd()));
+        .map_or((libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1), |file| (libc::MAP_SHARED, file.as_raw_fd()));
     // SAFETY: a new mapping, as long as the structure; all-zero is a value of it, but for the mutex, which is made here.
     unsafe {
         let place =
