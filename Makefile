@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check golden bench soak
+.PHONY: help demo test check quota golden bench soak
 
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
@@ -15,8 +15,8 @@ demo: ## the whole story in a minute, with a GPU or without
 	@cargo build --quiet --package bailiff-exporter --package bailiff-enforcer --package fake-nvml --package end-to-end
 	@target/debug/demo
 
-test: check ## every check and every test
-	@$(SETUP) compiler nextest prometheus python redis
+test: check quota ## every check and every test
+	@$(SETUP) compiler nextest prometheus python redis allocators
 	cargo build --workspace
 	cargo nextest run --workspace
 
@@ -26,6 +26,13 @@ check: ## format, lints, documentation, licences and sources of dependencies
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	cargo deny --log-level error check bans licenses sources
+
+QUOTA := x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
+
+quota: ## the quota library for glibc 2.17 and newer, into target/ARCH-unknown-linux-gnu/quota/
+	@$(SETUP) compiler zig
+	@for target in $(QUOTA); do cargo zigbuild --quiet --profile quota --package bailiff-quota --target $$target.2.17; done
+	@tests/glibc 2.17 $(QUOTA:%=target/%/quota/libbailiff_quota.so)
 
 golden: ## renews the golden pages and docs/; read the difference
 	@$(SETUP) compiler nextest prometheus python

@@ -26,7 +26,6 @@ const PASSED_BY: &[(&str, &str)] = &[
     ("cuMemGetAddressRange", "tells of what is there"),
     ("cuMemAddressReserve", "addresses without memory"),
     ("cuMemAddressFree", "addresses without memory"),
-    ("cuMemExportToShareableHandle", "stays the owner's"),
     ("cuMemPoolImportFromShareableHandle", "memory of another process, which pays for it"),
     ("cuMemPoolExportToShareableHandle", "stays the owner's"),
     ("cuMemPoolExportPointer", "stays the owner's"),
@@ -35,7 +34,6 @@ const PASSED_BY: &[(&str, &str)] = &[
     ("cuMemPoolGetAttribute", "tells of what is there"),
     ("cuMemPoolSetAccess", "rights, not memory"),
     ("cuMemPoolGetAccess", "rights, not memory"),
-    ("cuMemGetHandleForAddressRange", "stays the owner's"),
     ("cuArrayGetPlane", "a part of an array that is charged"),
     ("cuMipmappedArrayGetLevel", "a part of an array that is charged"),
     ("cuCtxCreate", "what a context takes itself no call tells: WRAPPER_CONTEXT_OVERHEAD"),
@@ -43,14 +41,17 @@ const PASSED_BY: &[(&str, &str)] = &[
     ("cuDevicePrimaryCtxRetain", "the driver is asked for its state when it is released"),
     ("cuGLCtxCreate", "what a context takes itself no call tells"),
     ("cuVDPAUCtxCreate", "what a context takes itself no call tells"),
-    ("cuIpcGetMemHandle", "stays the owner's"),
+    ("cuCtxFromGreenCtx", "a context that is there"),
+    ("cuCtxGetCurrent", "a context that is there"),
+    ("cuCtxPopCurrent", "a context that is there"),
+    ("cuStreamGetCtx", "a context that is there"),
+    ("cuLogicalEndpointImport", "no memory: bound to memory that is charged"),
+    ("cuTensorMapSetAllocationClass", "no memory"),
     ("cuIpcCloseMemHandle", "was not charged when it was opened"),
     ("cuIpcOpenEventHandle", "an event"),
     ("cuExternalMemoryGetMappedBuffer", "memory of another interface"),
     ("cuExternalMemoryGetMappedMipmappedArray", "memory of another interface"),
-    ("cuDestroyExternalMemory", "was not charged when it was imported"),
     ("cuImportExternalSemaphore", "no memory"),
-    ("cuDestroyExternalSemaphore", "no memory"),
     ("cuGraphicsResourceGetMappedPointer", "memory of another interface"),
     ("cuGraphicsResourceGetMappedMipmappedArray", "memory of another interface"),
     ("cuGraphicsSubResourceGetMappedArray", "memory of another interface"),
@@ -66,28 +67,20 @@ const PASSED_BY: &[(&str, &str)] = &[
     ("cuDeviceGraphMemTrim", "a graph's memory is not charged yet"),
     ("cuDeviceGetGraphMemAttribute", "a graph's memory is not charged yet"),
     ("cuDeviceSetGraphMemAttribute", "a graph's memory is not charged yet"),
-    ("cuGraphicsMapResources", "memory of another interface"),
     ("cuTexRefGetAddress", "tells of what is there"),
     ("cuTexRefGetArray", "tells of what is there"),
     ("cuTexRefGetMipmappedArray", "tells of what is there"),
     ("cuSurfRefGetArray", "tells of what is there"),
-    ("cuGreenCtxCreate", "what a context takes itself no call tells"),
     ("cuMemcpyBatchAsync", "a list of addresses, which it reads"),
     ("cuMemPrefetchBatchAsync", "a list of addresses, which it reads"),
     ("cuMemDiscardBatchAsync", "a list of addresses, which it reads"),
     ("cuMemDiscardAndPrefetchBatchAsync", "a list of addresses, which it reads"),
-    ("cuCheckpointProcessRestore", "what another process had"),
     ("cuMemGetAllocationGranularity", "tells of what is there"),
     ("cuMemGetAllocationPropertiesFromHandle", "tells of what is there"),
-    ("cuMemBatchDecompressAsync", "needs memory that is there"),
-    ("cuMemSetAccess", "rights, not memory"),
-    ("cuMemGetAccess", "rights, not memory"),
-    ("cuStreamAttachMemAsync", "needs memory that is there"),
-    ("cuMulticastGetGranularity", "tells of what is there"),
 ];
 
 /// What a name or its parameters have if memory may be made, ended or told by it.
-const NAMES: [&str; 12] = [
+const NAMES: &[&str] = &[
     "Alloc",
     "Free",
     "MemGetInfo",
@@ -100,8 +93,6 @@ const NAMES: [&str; 12] = [
     "CtxDestroy",
     "CtxDetach",
     "PrimaryCtxRe",
-];
-const MORE_NAMES: [&str; 9] = [
     "ArrayCreate",
     "Array3DCreate",
     "ArrayDestroy",
@@ -109,10 +100,12 @@ const MORE_NAMES: [&str; 9] = [
     "Import",
     "IpcOpen",
     "IpcClose",
-    "GraphMem",
+    "GraphMemAttribute",
+    "GraphMemTrim",
+    "GraphAddNode",
     "GreenCtxDestroy",
 ];
-const MADE: [&str; 9] = [
+const MADE: &[&str] = &[
     "CUdeviceptr *",
     "CUdeviceptr_v2 *",
     "CUdeviceptr_v1 *",
@@ -124,53 +117,71 @@ const MADE: [&str; 9] = [
     "CUcontext *",
 ];
 
-/// A prototype of `cudaTypedefs.h`: the function's name and its parameters.
-fn prototypes(text: &str) -> Vec<(String, String)> {
-    let flat = text.replace("\\\n", " ");
+/// A prototype of `cudaTypedefs.h`.
+struct Prototype {
+    /// Without version and flavour.
+    name: String,
+    /// Since when it is what it is: each is a function of its own.
+    version: String,
+    /// It has a flavour for threads.
+    threads: bool,
+    parameters: String,
+}
+
+fn prototypes(text: &str) -> Vec<Prototype> {
     let line = |line: &str| {
-        let (name, parameters) = line.split_once("PFN_")?.1.split_once(")(")?;
-        let base = name
-            .rsplit_once("_v")
-            .filter(|(_, version)| version.starts_with(|letter: char| letter.is_ascii_digit()));
-        Some((base.map_or(name, |base| base.0).to_owned(), parameters.to_owned()))
+        let (name, parameters) = line.split_once("*PFN_")?.1.split_once(")(")?;
+        let flat = name.trim_end_matches("_ptsz").trim_end_matches("_ptds");
+        let numbered =
+            |(_, version): &(&str, &str)| version.starts_with(|letter: char| letter.is_ascii_digit());
+        let (base, version) = flat.rsplit_once("_v").filter(numbered).unwrap_or((flat, ""));
+        let (threads, parameters) = (flat != name, parameters.to_owned());
+        Some(Prototype { name: base.to_owned(), version: version.to_owned(), threads, parameters })
     };
-    flat.lines().filter(|line| line.starts_with("typedef CUresult")).filter_map(line).collect()
+    text.lines().filter(|line| line.trim_start().starts_with("typedef CUresult")).filter_map(line).collect()
 }
 
-fn is_about_memory(name: &str, parameters: &str) -> bool {
-    // Addresses of what is read are told from those that are given by the word before.
-    let parameters = parameters.replace("const CUdeviceptr *", "").replace("const CUcontext *", "");
-    NAMES.iter().chain(&MORE_NAMES).any(|part| name.contains(part))
-        || MADE.iter().any(|kind| parameters.contains(kind))
-        || (name.starts_with("cuGraphAddNode"))
+impl Prototype {
+    fn is_about_memory(&self) -> bool {
+        // Addresses of what is read are told from those that are given by the word before.
+        let parameters = self.parameters.replace("const CUdeviceptr *", "").replace("const CUcontext *", "");
+        NAMES.iter().any(|part| self.name.contains(part)) || MADE.iter().any(|kind| parameters.contains(kind))
+    }
 }
 
-/// The driver's functions that the library has, by name without version and flavour.
+/// The driver's functions that the library has.
 fn answered() -> BTreeSet<String> {
     let told = output(Command::new("nm").args(["--dynamic", "--defined-only"]).arg(library()));
     let names = String::from_utf8(told.stdout).unwrap();
-    let base = |name: &str| {
-        let name = name.strip_suffix("_ptsz").unwrap_or(name);
-        let name = name.rsplit_once("_v").map_or(name, |(base, _)| base);
-        name.to_owned()
-    };
-    names
-        .lines()
-        .filter_map(|line| line.rsplit(' ').next())
-        .filter(|name| name.starts_with("cu"))
-        .map(base)
-        .collect()
+    let names = names.lines().filter_map(|line| line.rsplit(' ').next());
+    names.filter(|name| name.starts_with("cu")).map(str::to_owned).collect()
 }
 
-/// Prototypes about memory that are neither answered nor passed by for a reason.
+/// The function's name without version and flavour.
+fn base(symbol: &str) -> &str {
+    let symbol = symbol.trim_end_matches("_ptsz");
+    symbol.rsplit_once("_v").map_or(symbol, |(base, _)| base)
+}
+
+/// Prototypes about memory that are neither answered, in each of their versions and flavours, nor passed by for a reason.
 fn missing(headers: &str, answered: &BTreeSet<String>) -> BTreeSet<String> {
-    let passed_by: BTreeMap<&str, &str> = PASSED_BY.iter().copied().collect();
-    let about =
-        prototypes(headers).into_iter().filter(|(name, parameters)| is_about_memory(name, parameters));
-    about
-        .map(|(name, _)| name)
-        .filter(|name| !answered.contains(name) && !passed_by.contains_key(name.as_str()))
-        .collect()
+    let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut with_threads = BTreeSet::new();
+    for prototype in prototypes(headers).into_iter().filter(Prototype::is_about_memory) {
+        if prototype.threads {
+            with_threads.insert(prototype.name);
+        } else {
+            versions.entry(prototype.name).or_default().insert(prototype.version);
+        }
+    }
+    let passed_by = |name: &str| PASSED_BY.iter().any(|(passed, _)| *passed == name);
+    let of = |name: &str, threads: bool| {
+        answered.iter().filter(|symbol| base(symbol) == name && symbol.ends_with("_ptsz") == threads).count()
+    };
+    let lacks = |(name, versions): &(String, BTreeSet<String>)| {
+        of(name, false) < versions.len() || (with_threads.contains(name) && of(name, true) == 0)
+    };
+    versions.into_iter().filter(|found| !passed_by(&found.0)).filter(lacks).map(|found| found.0).collect()
 }
 
 /// All lists of prototypes of a package.
@@ -188,49 +199,50 @@ fn headers(folder: &str) -> String {
     lists.map(|path| fs::read_to_string(path).unwrap()).collect()
 }
 
+/// All lists of both packages.
+fn all_headers() -> String {
+    HEADERS.into_iter().map(headers).collect()
+}
+
 #[test]
 fn every_prototype_about_memory_is_answered_or_passed_by_for_a_reason() {
     for folder in HEADERS {
         let headers = headers(folder);
-        assert!(prototypes(&headers).len() > 600, "{folder}: not the list");
+        let count = prototypes(&headers).len();
+        assert_eq!(count, headers.matches("*PFN_cu").count(), "{folder}: not all are read");
+        assert!(count > 600, "{folder}: not the list");
         assert_eq!(missing(&headers, &answered()), BTreeSet::new(), "{folder}");
     }
 }
 
 #[test]
 fn the_audit_finds_what_is_not_answered() {
-    let headers: String = HEADERS.into_iter().map(headers).collect();
-    let all = answered();
-    // What only ends, tells or opens is in the list by its name; what makes memory by what it gives as well.
-    for name in &all {
+    let (headers, all) = (all_headers(), answered());
+    for symbol in &all {
         let mut without = all.clone();
-        without.remove(name);
-        let expected = BTreeSet::from([name.clone()]);
-        assert_eq!(missing(&headers, &without), expected, "{name} is not needed, or not found");
+        without.remove(symbol);
+        let expected = BTreeSet::from([base(symbol).to_owned()]);
+        assert_eq!(missing(&headers, &without), expected, "{symbol} is not needed, or not found");
     }
-    for new in [
-        "typedef CUresult (CUDAAPI *PFN_cuMemAllocSomehow_v14000)(CUdeviceptr_v2 *dptr, size_t bytesize);",
-        "typedef CUresult (CUDAAPI *PFN_cuTensorMake_v14000)(CUarray *out);",
-        "typedef CUresult (CUDAAPI *PFN_cuHeapCreate_v14000)(CUmemoryPool *out, int flags);",
-        "typedef CUresult (CUDAAPI *PFN_cuMemFreeSomehow_v14000)(CUdeviceptr_v2 dptr);",
+    for (name, new) in [
+        ("cuMemAllocSomehow", "cuMemAllocSomehow_v14000)(CUdeviceptr_v2 *dptr, size_t bytesize);"),
+        ("cuTensorMake", "cuTensorMake_v14000)(CUarray *out);"),
+        ("cuHeapCreate", "cuHeapCreate_v14000)(CUmemoryPool *out, int flags);"),
+        ("cuMemFreeSomehow", "cuMemFreeSomehow_v14000)(CUdeviceptr_v2 dptr);"),
+        ("cuMemAlloc", "cuMemAlloc_v14000)(CUdeviceptr_v2 *dptr, size_t bytesize, int how);"),
+        ("cuMemCreate", "cuMemCreate_v14000_ptsz)(CUmemGenericAllocationHandle *handle);"),
     ] {
-        assert_eq!(missing(&format!("{headers}\n{new}\n"), &all).len(), 1, "{new}");
+        let more = format!("{headers}\n    typedef CUresult (CUDAAPI *PFN_{new}\n");
+        assert_eq!(missing(&more, &all), BTreeSet::from([name.to_owned()]), "{new}");
     }
 }
 
 #[test]
 fn no_reason_is_given_for_what_is_not_there_or_is_answered() {
-    let headers: String = HEADERS.into_iter().map(headers).collect();
-    let about: BTreeSet<String> = prototypes(&headers)
-        .into_iter()
-        .filter(|(name, parameters)| is_about_memory(name, parameters))
-        .map(|(name, _)| name)
-        .collect();
-    let all = answered();
-    let stale: Vec<&str> = PASSED_BY
-        .iter()
-        .map(|(name, _)| *name)
-        .filter(|name| !about.contains(*name) || all.contains(*name))
-        .collect();
+    let about = prototypes(&all_headers()).into_iter().filter(Prototype::is_about_memory);
+    let about: BTreeSet<String> = about.map(|prototype| prototype.name).collect();
+    let answered = answered();
+    let stale = |name: &&str| !about.contains(*name) || answered.iter().any(|symbol| base(symbol) == *name);
+    let stale: Vec<&str> = PASSED_BY.iter().map(|(name, _)| *name).filter(stale).collect();
     assert_eq!(stale, [""; 0]);
 }

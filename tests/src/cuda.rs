@@ -216,9 +216,14 @@ impl Drop for Running {
     }
 }
 
-/// A Debian library that is not linked with; `None` where it is not installed.
+/// An allocator of `tests/setup allocators`.
+///
+/// # Panics
+/// Where it is not there.
 #[must_use]
-pub fn installed(name: &str) -> Option<OsString> {
-    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
-    folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists()).map(PathBuf::into)
+pub fn allocator(name: &str) -> OsString {
+    let folder = programs::root().join("target/tools/allocators/usr/lib");
+    let folders = fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
+    let found = folders.map(|entry| entry.path().join(name)).find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("no {name} in {}: run `tests/setup allocators`", folder.display())).into()
 }

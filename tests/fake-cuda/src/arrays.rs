@@ -45,11 +45,10 @@ fn bits(format: c_uint, channels: c_uint) -> Answer<u64> {
         0x02 | 0x09 | 0x10 => 16 * u64::from(channels),
         0x03 | 0x0a | 0x20 => 32 * u64::from(channels),
         0xb0 => 12,
-        0xc0 | 0xc6 => 8,
         0xc5 | 0xcb => 64,
         // BC1 has 8 bytes for 4 x 4 texels, BC7 16.
         0x91 => 4,
-        0x9d => 8,
+        0xc0 | 0xc6 | 0x9d => 8,
         _ => return Err(Code::INVALID_VALUE),
     })
 }

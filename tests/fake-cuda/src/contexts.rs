@@ -85,16 +85,18 @@ fn release(device: c_int) -> Answer {
     let mut state = state::lock();
     let primary = &mut state.primary[gpu];
     primary.uses = primary.uses.checked_sub(1).ok_or(Code::INVALID_CONTEXT)?;
-    if primary.uses == 0 { reset(&mut state, gpu) } else { Ok(()) }
+    if primary.uses == 0 {
+        reset(&mut state, gpu);
+    }
+    Ok(())
 }
 
-fn reset(state: &mut State, gpu: usize) -> Answer {
+fn reset(state: &mut State, gpu: usize) {
     let handle = state.primary[gpu].handle;
     state.blocks.free_of(handle);
     if !crate::settings::get().reset_keeps_pools {
         state.blocks.free_pooled(gpu);
     }
-    Ok(())
 }
 
 calls! {
@@ -142,8 +144,8 @@ calls! {
     cuDevicePrimaryCtxRetain(out: Out<Handle>, device: c_int) { put(out, retain(device)?) }
     cuDevicePrimaryCtxRelease(device: c_int) { release(device) }
     cuDevicePrimaryCtxRelease_v2(device: c_int) { release(device) }
-    cuDevicePrimaryCtxReset(device: c_int) { reset(&mut state::lock(), devices::gpu(device)?) }
-    cuDevicePrimaryCtxReset_v2(device: c_int) { reset(&mut state::lock(), devices::gpu(device)?) }
+    cuDevicePrimaryCtxReset(device: c_int) { devices::gpu(device).map(|gpu| reset(&mut state::lock(), gpu)) }
+    cuDevicePrimaryCtxReset_v2(device: c_int) { devices::gpu(device).map(|gpu| reset(&mut state::lock(), gpu)) }
     cuDevicePrimaryCtxSetFlags_v2(device: c_int, _flags: c_uint) { devices::gpu(device).map(drop) }
     cuDevicePrimaryCtxGetState(device: c_int, flags: Out<c_uint>, active: Out<c_int>) {
         let uses = state::lock().primary[devices::gpu(device)?].uses;

@@ -49,7 +49,11 @@ fn info_of_current(free: impl FnOnce(u64), total: impl FnOnce(u64)) -> Answer {
 }
 
 calls! {
-    cuInit(_flags: c_uint) { Ok(()) }
+    cuInit(_flags: c_uint) {
+        // Before there are threads: a child that is forked while one begins it would wait for ever.
+        truth::of(0);
+        Ok(())
+    }
     cuDriverGetVersion(out: Out<c_int>) { put(out, 13050) }
     cuDeviceGetCount(out: Out<c_int>) { put(out, settings::get().gpus) }
     cuDeviceGet(out: Out<c_int>, at: c_int) { gpu(at).and_then(|gpu| put(out, ordinal(gpu))) }

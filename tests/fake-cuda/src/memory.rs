@@ -41,7 +41,7 @@ pub(crate) enum Kind {
 /// All blocks of a process.
 #[derive(Default)]
 pub(crate) struct Blocks {
-    blocks: HashMap<Address, Block, BuildHasherDefault<Multiply>>,
+    live: HashMap<Address, Block, BuildHasherDefault<Multiply>>,
     free: Vec<Address>,
     old_free: Vec<Address>,
     given: u64,
@@ -69,14 +69,14 @@ impl Blocks {
             self.given += 1;
             first + (self.given << apart)
         });
-        self.blocks.insert(address, block);
+        self.live.insert(address, block);
         address
     }
 
     fn take(&mut self, address: Address, which: impl Fn(Kind) -> bool) -> Answer {
-        let block = self.blocks.get(&address).copied().filter(|block| which(block.kind));
+        let block = self.live.get(&address).copied().filter(|block| which(block.kind));
         let block = block.ok_or(Code::INVALID_VALUE)?;
-        self.blocks.remove(&address);
+        self.live.remove(&address);
         if address < FIRST { &mut self.old_free } else { &mut self.free }.push(address);
         truth::release(block.gpu, block.bytes);
         Ok(())
@@ -84,7 +84,7 @@ impl Blocks {
 
     fn take_all(&mut self, which: impl Fn(&Block) -> bool) {
         let found: Vec<Address> =
-            self.blocks.iter().filter(|(_, block)| which(block)).map(|(address, _)| *address).collect();
+            self.live.iter().filter(|(_, block)| which(block)).map(|(address, _)| *address).collect();
         for address in found {
             let _ = self.take(address, |_| true);
         }
@@ -102,7 +102,7 @@ impl Blocks {
 
     fn holds(&self, address: Address) -> Option<(Address, &Block)> {
         let start = address >> APART << APART;
-        let block = self.blocks.get(&start)?;
+        let block = self.live.get(&start)?;
         (address - start < block.bytes).then_some((start, block))
     }
 }

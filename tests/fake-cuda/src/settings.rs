@@ -32,7 +32,7 @@ impl Settings {
 pub(crate) fn get() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| Settings {
-        gpus: number("FAKE_CUDA_GPUS").and_then(|gpus| i32::try_from(gpus).ok()).unwrap_or(2).min(MOST),
+        gpus: number("FAKE_CUDA_GPUS").and_then(|gpus| i32::try_from(gpus).ok()).unwrap_or(2).min(most()),
         memory: number("FAKE_CUDA_MEMORY").unwrap_or(16 << 30),
         truth: env::var_os("FAKE_CUDA_TRUTH"),
         pitch: number("FAKE_CUDA_PITCH").and_then(|pitch| usize::try_from(pitch).ok()).unwrap_or(512),
@@ -41,7 +41,9 @@ pub(crate) fn get() -> &'static Settings {
     })
 }
 
-const MOST: i32 = GPUS as i32;
+fn most() -> i32 {
+    i32::try_from(GPUS).unwrap_or(i32::MAX)
+}
 
 fn number(name: &str) -> Option<u64> {
     env::var(name).ok()?.parse().ok()

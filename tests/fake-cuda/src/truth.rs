@@ -4,14 +4,16 @@
     clippy::disallowed_methods,
     reason = "reads and writes the file of the truth, and asks /proc who lives"
 )]
+#![expect(clippy::panic, reason = "a test that asks for a truth that cannot be kept fails")]
 
 use std::cell::UnsafeCell;
+use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::{process, ptr};
+use std::{io, process, ptr};
 
 use crate::code::{Answer, Code};
 use crate::settings;
@@ -155,17 +157,20 @@ fn start(pid: u64) -> Option<u64> {
 
 fn truth() -> &'static Truth {
     static TRUTH: OnceLock<&'static Truth> = OnceLock::new();
-    TRUTH.get_or_init(|| {
-        let file = settings::get().truth.as_ref().map(|path| {
-            let file = OpenOptions::new().read(true).write(true).open(path);
-            file.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-        });
-        if let Some(file) = &file {
-            file.lock().unwrap_or_else(|error| panic!("the truth cannot be locked: {error}"));
-            file.set_len(size_of::<Truth>() as u64).unwrap_or_else(|error| panic!("the truth: {error}"));
-        }
-        map(file.as_ref())
-    })
+    TRUTH.get_or_init(|| settings::get().truth.as_ref().map_or_else(|| map(None), |path| share(path)))
+}
+
+fn share(path: &OsStr) -> &'static Truth {
+    let shared = || -> io::Result<&'static Truth> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        file.lock()?;
+        file.set_len(size_of::<Truth>() as u64)?;
+        let truth = map(Some(&file));
+        // The mapping keeps the file open, so closing it would not unlock it.
+        file.unlock()?;
+        Ok(truth)
+    };
+    shared().unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 fn map(file: Option<&fs::File>) -> &'static Truth {

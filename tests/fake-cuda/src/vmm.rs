@@ -125,7 +125,7 @@ fn tiles(list: &List<Tile>, count: c_uint) -> Answer {
 
 calls! {
     cuMemGetAllocationGranularity(out: Out<usize>, _properties: *const c_void, _option: c_int) {
-        put(out, GRANULARITY as usize)
+        put(out, usize::try_from(GRANULARITY).map_err(|_| Code::NOT_SUPPORTED)?)
     }
     cuMemCreate(out: Out<u64>, bytes: usize, properties: In<Properties>, _flags: u64) {
         let out = out.ok_or(Code::INVALID_VALUE)?;
