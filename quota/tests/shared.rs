@@ -191,10 +191,7 @@ fn one_process_has_what_another_leaves() {
     assert!(rest.ends_with("2\n"), "{rest}");
     // Raised, it is there at once too.
     bailiff_ledger::set_limit(&quota, uuid(0), 5000).unwrap();
-    assert_eq!(
-        codes(&mut machine.client("dl", &["init 0", "alloc 5000"]).env("WRAPPER_SHARED", &quota)),
-        [0, 0]
-    );
+    assert_eq!(codes(machine.client("dl", &["init 0", "alloc 5000"]).env("WRAPPER_SHARED", &quota)), [0, 0]);
 }
 
 #[test]
