@@ -41,7 +41,8 @@ golden: ## renews the golden pages and docs/; read the difference
 
 bench: ## speed and size, beside nvitop-exporter, all-smi and bare Redis
 	@$(SETUP) compiler python peers redis
-	cargo build --release --package bailiff-exporter --package bailiff-enforcer --package bailiff --package fake-nvml --package end-to-end
+	cargo build --release --package bailiff-exporter --package bailiff-enforcer --package bailiff --package fake-nvml --package fake-cuda --package end-to-end
+	cargo build --profile quota --package bailiff-quota
 	@target/release/bench
 	@cargo run --quiet --release --package bailiff-exporter --example page_cost
 	@cargo run --quiet --release --package bailiff-enforcer --example tick_cost
@@ -51,3 +52,4 @@ soak: ## half an hour: many more walks and histories, and faults put into the en
 	BAILIFF_STEPS=40000 cargo test --package bailiff-lease --test walks -- --nocapture
 	BAILIFF_TRACES=200000 cargo test --package bailiff-enforcer --test oracle -- histories
 	cargo test --package bailiff-enforcer --test mutants -- --ignored --nocapture
+	BAILIFF_RACES=1000 BAILIFF_KILLS=500 cargo test --package bailiff-quota --test shared

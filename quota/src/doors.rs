@@ -9,7 +9,7 @@ use crate::abi::Code;
 use crate::hooks::{self, Name, hooks};
 use crate::shield::Ask;
 use crate::start;
-use crate::symbol::{Symbol, dlsym as real};
+use crate::symbol::{Symbol, dlsym as real, forget_error};
 
 /// What `dlsym` does: returns a pointer, or goes on as another `dlsym` as if that had been called.
 #[repr(C)]
@@ -54,6 +54,7 @@ fn choose(handle: *mut c_void, name: &CStr) -> Option<Pick> {
     let not_from_here = handle == libc::RTLD_NEXT && found.is_null();
     match hook.address().map(NonNull::as_ptr) {
         Some(driver) if found == driver || found == hook.hook() || not_from_here => {
+            forget_error();
             answer(if is_wanted(hook) { hook.hook() } else { driver })
         }
         // Without us it would not be found, so it is not: who looks whether there is a driver must not find us.

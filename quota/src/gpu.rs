@@ -5,13 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::abi::Device;
 use crate::settings::{Limit, Uuid};
 use crate::shared::{Seat, Shared};
-use crate::{driver, log, start};
+use crate::{log, start};
 
 /// The account of a GPU.
 pub(crate) struct Gpu {
     device: Device,
     uuid: Option<Uuid>,
     ledger: Ledger,
+    /// What a context takes was charged.
+    opened: AtomicBool,
 }
 
 /// Where it is added up.
@@ -24,8 +26,8 @@ enum Ledger {
 
 impl Gpu {
     /// Opens the account of a GPU that is used for the first time.
-    pub(crate) fn meet(device: Device, shared: Option<&'static Shared>) -> Self {
-        let (settings, uuid) = (start::settings(), driver::uuid(device));
+    pub(crate) fn meet((device, uuid): (Device, Option<Uuid>), shared: Option<&'static Shared>) -> Self {
+        let settings = start::settings();
         let limit = settings.limit(u32::try_from(device).ok(), uuid);
         complain();
         let seat = shared.zip(uuid).and_then(|(shared, uuid)| shared.seat(uuid, limit.bytes));
@@ -36,9 +38,14 @@ impl Gpu {
             }
             None => Ledger::Own { limit: warned(limit), used: AtomicU64::new(0) },
         };
-        let gpu = Self { device, uuid, ledger };
-        gpu.charge(settings.overhead);
-        gpu
+        Self { device, uuid, ledger, opened: AtomicBool::new(false) }
+    }
+
+    /// This process has a context there.
+    pub(crate) fn open(&self) {
+        if !self.opened.load(Ordering::Relaxed) && !self.opened.swap(true, Ordering::Relaxed) {
+            self.charge(start::settings().overhead);
+        }
     }
 
     /// Its ordinal in this process.
@@ -53,6 +60,7 @@ impl Gpu {
 
     /// Takes room, if there is; exactly up to the limit.
     pub(crate) fn reserve(&self, bytes: u64) -> bool {
+        self.open();
         match &self.ledger {
             Ledger::Own { limit, used } => reserve(used, *limit, bytes),
             Ledger::Shared(seat) => seat.reserve(bytes),

@@ -102,7 +102,12 @@ impl Life {
             self.not_counted();
             return None;
         };
-        Some(place.get_or_init(|| Gpu::meet(device, self.shared())))
+        if let Some(gpu) = place.get() {
+            return Some(gpu);
+        }
+        // The driver is asked before: tools that watch a program may call us from within it.
+        let uuid = driver::uuid(device);
+        Some(place.get_or_init(|| Gpu::meet((device, uuid), self.shared())))
     }
 
     /// The account of the GPU of the current context; without one the driver says so.

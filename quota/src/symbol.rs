@@ -127,7 +127,7 @@ impl Symbol {
 }
 
 /// A failed look of ours is not the program's: it would find it in `dlerror`.
-fn forget_error() {
+pub(crate) fn forget_error() {
     // SAFETY: it has no conditions.
     unsafe { libc::dlerror() };
 }

@@ -29,6 +29,7 @@ fn info<F: Fn() -> Code, T: Copy + PartialOrd + TryFrom<u64>>(
     if answer.is_success()
         && let Some(gpu) = life::get().and_then(Life::current_gpu)
     {
+        gpu.open();
         let (limit, used) = gpu.view();
         // SAFETY: the driver succeeded.
         unsafe {

@@ -1,6 +1,6 @@
 //! Contexts, primary ones and green ones, and which is current to a thread.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_uint, c_void};
 
 use crate::code::{Answer, Code};
@@ -26,16 +26,26 @@ pub(crate) struct Primary {
 
 thread_local! {
     static STACK: RefCell<Vec<(Handle, Context)>> = const { RefCell::new(Vec::new()) };
+    /// The top of the stack, where it is found as fast as by a driver.
+    static CURRENT: Cell<Option<(Handle, Context)>> = const { Cell::new(None) };
 }
 
 /// The context that is current to this thread.
 pub(crate) fn current() -> Answer<(Handle, Context)> {
-    STACK.with_borrow(|stack| stack.last().copied()).ok_or(Code::INVALID_CONTEXT)
+    CURRENT.get().ok_or(Code::INVALID_CONTEXT)
 }
 
 /// A forked child has no context.
 pub(crate) fn forked() {
-    STACK.with_borrow_mut(Vec::clear);
+    with_stack(Vec::clear);
+}
+
+fn with_stack<T>(change: impl FnOnce(&mut Vec<(Handle, Context)>) -> T) -> T {
+    STACK.with_borrow_mut(|stack| {
+        let result = change(stack);
+        CURRENT.set(stack.last().copied());
+        result
+    })
 }
 
 fn create(out: Out<Handle>, device: c_int, old: bool) -> Answer {
@@ -43,25 +53,25 @@ fn create(out: Out<Handle>, device: c_int, old: bool) -> Answer {
     let mut state = state::lock();
     let (handle, context) = (state.name(), Context { gpu, old, uses: 1 });
     state.contexts.insert(handle, context);
-    STACK.with_borrow_mut(|stack| stack.push((handle, context)));
+    with_stack(|stack| stack.push((handle, context)));
     put(out, handle)
 }
 
 fn destroy(state: &mut State, handle: Handle) -> Answer {
     state.contexts.remove(&handle).ok_or(Code::INVALID_CONTEXT)?;
     state.blocks.free_of(handle);
-    STACK.with_borrow_mut(|stack| stack.pop_if(|top| top.0 == handle));
+    with_stack(|stack| stack.pop_if(|top| top.0 == handle));
     Ok(())
 }
 
 fn push(handle: Handle) -> Answer {
     let context = *state::lock().contexts.get(&handle).ok_or(Code::INVALID_CONTEXT)?;
-    STACK.with_borrow_mut(|stack| stack.push((handle, context)));
+    with_stack(|stack| stack.push((handle, context)));
     Ok(())
 }
 
 fn pop(out: Out<Handle>) -> Answer {
-    let top = STACK.with_borrow_mut(Vec::pop).ok_or(Code::INVALID_CONTEXT)?;
+    let top = with_stack(Vec::pop).ok_or(Code::INVALID_CONTEXT)?;
     if let Some(out) = out {
         out.write(top.0);
     }
@@ -123,7 +133,7 @@ calls! {
     }
     cuCtxGetCurrent(out: Out<Handle>) { put(out, current().map_or(0, |current| current.0)) }
     cuCtxSetCurrent(context: Handle) {
-        STACK.with_borrow_mut(Vec::pop);
+        with_stack(Vec::pop);
         if context == 0 { Ok(()) } else { push(context) }
     }
     cuCtxPushCurrent(context: Handle) { push(context) }

@@ -51,13 +51,16 @@ pub(crate) struct Blocks {
 #[derive(Default)]
 pub(crate) struct Multiply(u64);
 
+#[expect(clippy::cast_possible_truncation, reason = "half of a product is what a hash is")]
 impl Hasher for Multiply {
     fn finish(&self) -> u64 {
         self.0
     }
     fn write(&mut self, _: &[u8]) {}
     fn write_u64(&mut self, number: u64) {
-        self.0 = (number >> 16).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        // Addresses end in many zeros; the upper half of the product has none of them.
+        let product = u128::from(number) * 0x9E37_79B9_7F4A_7C15;
+        self.0 = (product ^ (product >> 64)) as u64;
     }
 }
 

@@ -4,4 +4,5 @@ pub mod enforcer;
 pub mod leases;
 pub mod load;
 pub mod peers;
+pub mod quota;
 pub mod usage;
