@@ -105,6 +105,10 @@ fn what_the_driver_refuses_is_given_back() {
     let calls = "init 0, alloc 600, alloc 600, alloc 0, alloc-nowhere 100, free-unknown 64, free-null, alloc 400, \
                  free 0, free 0, alloc 600, alloc 1";
     assert_eq!(codes(&mut client(&machine, "dl", 1000, calls)), "0 0 2 1 1 1 0 0 0 1 0 2");
+    // Freed by a function that is not for it, which the driver refuses: it is there still.
+    let calls =
+        "init 0, array 1000 1 1 1, free 0, alloc 1, destroy-array 0, alloc 1000, destroy-array 1, alloc 1";
+    assert_eq!(codes(&mut client(&machine, "dl", 1000, calls)), "0 0 1 2 0 0 400 2");
     // The GPU is full before the quota is: the driver's own refusal leaves no trace.
     let calls = "init 0, alloc 800, alloc 300, create 300 1 0, pitch 100 3, array 300 1 1 1, async 300, free 0, \
                  alloc 1000";
@@ -179,6 +183,10 @@ fn memory_that_arrays_are_mapped_to_is_charged_as_long_as_they_have_it() {
     for (calls, expected) in [
         ("SPARSE, alloc 1000, alloc 1", "0 0 2"),
         ("create 1000 1 0, SPARSE, tile 1 0 0, release 0, alloc 1, untile 1 0, alloc 1000", "0 0 0 0 2 0 0"),
+        (
+            "create 1000 1 0, SPARSE, tile 1 0 0, release 0, destroy-array 1, alloc 1000, alloc 1",
+            "0 0 0 0 0 0 2",
+        ),
         // One in another's place.
         (
             "create 500 1 0, create 500 1 0, SPARSE, tile 2 0 0, release 0, alloc 1, tile 2 0 1, alloc 500, alloc 1",

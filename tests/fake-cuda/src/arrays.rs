@@ -79,7 +79,11 @@ impl Descriptor3 {
 }
 
 fn destroy(array: Address) -> Answer {
-    if array > u64::MAX >> 1 { Ok(()) } else { free_array(array) }
+    if array <= u64::MAX >> 1 {
+        return free_array(array);
+    }
+    crate::state::lock().vmm.array_is_gone(array);
+    Ok(())
 }
 
 calls! {

@@ -98,6 +98,15 @@ impl Vmm {
         self.drop_if_unused(handle);
     }
 
+    /// What was mapped to an array is not any more.
+    pub(crate) fn array_is_gone(&mut self, array: Address) {
+        let gone: Vec<u64> =
+            self.tiles.extract_if(|place, _| place[1] == array).map(|(_, handle)| handle).collect();
+        for handle in gone {
+            self.unused_once(handle);
+        }
+    }
+
     fn tile(&mut self, tile: &Tile) -> Answer {
         let before = if tile.operation == 1 {
             self.of(tile.handle)?.maps += 1;
