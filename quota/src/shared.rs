@@ -356,7 +356,6 @@ impl Drop for File {
         LOCKING.store(-1, Ordering::Relaxed);
         // SAFETY: ours, and closed once. It is unlocked first, since a child of a fork may have it too.
         unsafe {
-            libc::flock(self.0, libc::LOCK_UN);
             libc::close(self.0);
         }
     }
