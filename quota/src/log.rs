@@ -18,8 +18,15 @@ pub(crate) enum What {
 }
 
 /// Writes down an event, where that is asked for.
+#[inline]
 pub(crate) fn event(what: What, call: &'static str, gpu: &Gpu, (bytes, address): (u64, u64)) {
-    let Some(path) = start::settings().log.as_deref() else { return };
+    if let Some(path) = start::settings().log.as_deref() {
+        write_event(path, (what, call), gpu, (bytes, address));
+    }
+}
+
+#[cold]
+fn write_event(path: &CStr, (what, call): (What, &str), gpu: &Gpu, (bytes, address): (u64, u64)) {
     let what = match what {
         What::Granted => "granted",
         What::Denied => "denied",

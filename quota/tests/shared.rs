@@ -16,7 +16,8 @@ use end_to_end::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 
 const CHUNK: u64 = 4096;
-const LIMIT: u64 = 100 * CHUNK;
+/// So little that most requests are made at the limit.
+const LIMIT: u64 = 8 * CHUNK;
 
 /// How often something random is done: a short form in the usual run, more in `make soak`.
 fn times(usual: usize, variable: &str) -> usize {
@@ -27,7 +28,7 @@ fn ledger(path: &Path) -> Ledger {
     bailiff_ledger::read(path).unwrap()
 }
 
-/// `race.c` with so many threads and turns.
+/// `race.c` with so many threads, and turns before all fill what is left; for ever where that is 0.
 fn race(machine: &Machine, (threads, turns): (u32, u32)) -> Command {
     let mut command = machine.program(compiled("race", &[]));
     command.args(["proc", &threads.to_string(), &turns.to_string(), &CHUNK.to_string()]);
@@ -72,7 +73,7 @@ fn threads_reach_the_limit_and_never_pass_it() {
         for _ in 0..times(50, "BAILIFF_RACES") {
             let machine = Machine::new();
             let mut racer =
-                Racer::start(race(&machine, (threads, 200)).env("WRAPPER_MAX_MEMORY", LIMIT.to_string()));
+                Racer::start(race(&machine, (threads, 2000)).env("WRAPPER_MAX_MEMORY", LIMIT.to_string()));
             assert_eq!(racer.line(), "full\n");
             assert_eq!(machine.used(0), LIMIT, "{threads} threads");
             assert_eq!(racer.granted(), LIMIT, "{threads} threads");
@@ -86,7 +87,7 @@ fn processes_reach_the_limit_together_and_never_pass_it() {
     for _ in 0..times(50, "BAILIFF_RACES") {
         let machine = Machine::new();
         let quota = machine.quota(LIMIT);
-        let start = |_| Racer::start(race(&machine, (2, 200)).env("WRAPPER_SHARED", &quota));
+        let start = |_| Racer::start(race(&machine, (2, 1000)).env("WRAPPER_SHARED", &quota));
         let mut racers: Vec<Racer> = (0..6).map(start).collect();
         for racer in &mut racers {
             assert_eq!(racer.line(), "full\n");
@@ -129,7 +130,7 @@ fn whoever_is_killed_leaves_nothing_and_holds_up_nobody() {
     let fill = format!("fill {CHUNK}");
     let mut client = machine.client("dl", &["init 0", &fill, "used 0"]);
     let answers = answers(client.env("WRAPPER_SHARED", &quota));
-    assert_eq!(answers[1], [100, 2], "all of it is there again");
+    assert_eq!(answers[1], [8, 2], "all of it is there again");
     assert_eq!(answers[2], [i64::try_from(LIMIT).unwrap(), 0]);
 }
 
@@ -192,6 +193,22 @@ fn one_process_has_what_another_leaves() {
     // Raised, it is there at once too.
     bailiff_ledger::set_limit(&quota, uuid(0), 5000).unwrap();
     assert_eq!(codes(machine.client("dl", &["init 0", "alloc 5000"]).env("WRAPPER_SHARED", &quota)), [0, 0]);
+}
+
+#[test]
+fn what_the_dead_had_is_there_for_those_who_were_there_before() {
+    let machine = Machine::new();
+    let quota = machine.quota(1000);
+    let calls = ["init 0", "alloc 300", "wait", "alloc 700"];
+    let (mut waits, _) = waiting(machine.client("dl", &calls).env("WRAPPER_SHARED", &quota));
+    let (mut dies, _) =
+        waiting(machine.client("dl", &["init 0", "alloc 700", "wait"]).env("WRAPPER_SHARED", &quota));
+    dies.0.kill().unwrap();
+    dies.0.wait().unwrap();
+    drop(waits.0.stdin.take());
+    let mut rest = String::new();
+    waits.0.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "0\n0\n");
 }
 
 #[test]
