@@ -99,7 +99,7 @@ fn the_status_is_told_in_80_columns() {
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     for told in [
         "gpu-7  bailiff-enforcer 0.1.0\n",
-        "policy   /etc/bailiff/rules.yaml, abababababab, loaded 16 min 40 s ago\n",
+        "policy   /etc/bailiff/rules.yaml, abababababab, found good 16 min 40 s ago\n",
         "         rules.yaml:3:9: no attribute is called \"gpu_utill\"; gpu_util is\n",
         "stream   /run/bailiff/stream.sock, snapshot 720, 2 s ago\n",
         "watching whatever the file says: --watch\n",

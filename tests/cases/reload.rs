@@ -185,6 +185,8 @@ fn while_the_file_makes_no_sense_the_last_good_one_goes_on_and_ends_nobody() {
     enforcer.until_waits(tenant.pid(), "invalid_file");
     enforcer.beats(3);
     assert!(tenant.lives() && tenant.asked() == 0);
+    // Its own audit log lies beside the rules, and changes the folder.
+    assert_eq!(node.home.results("reload"), ["refused"], "told once");
     let status = enforcer.run(&["status"]);
     let status = String::from_utf8(status.stdout).unwrap();
     assert!(status.contains("makes no sense") && status.contains("rules.yaml:4:5"), "{status}");

@@ -98,7 +98,7 @@ fn policy(status: &Status, now: Now, ink: Ink, text: &mut String) {
     let policy = &status.policy;
     let name =
         policy.sha256.as_deref().map_or("none in force", |name| name.get(..SHORT_NAME).unwrap_or(name));
-    let loaded = policy.loaded.map_or_else(String::new, |at| format!(", loaded {}", ago(at, now)));
+    let loaded = policy.loaded.map_or_else(String::new, |at| format!(", found good {}", ago(at, now)));
     tell("policy", &format!("{}, {name}{loaded}", policy.path), str::to_owned, text);
     if policy.last == Some(Reloaded::Refused) {
         tell("", "the file on disk makes no sense; what was in force goes on:", |part| ink.bad(part), text);

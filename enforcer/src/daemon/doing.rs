@@ -147,26 +147,26 @@ impl Daemon {
         if let Some(deed) = self.engine.pause(now, length, reason) {
             self.hand.cancel(deed);
         }
-        self.record_change("pause", &detail);
+        self.record_change(("pause", "done"), &detail);
         let value = json!({"ok": true, "until": until.map(|until| until.as_secs_f64())});
         Answer { value, state: Some(self.save()) }
     }
 
     pub(super) fn resume(&mut self, uid: u32) -> Answer {
         self.engine.resume();
-        self.record_change("resume", &format!("by uid {uid}"));
+        self.record_change(("resume", "done"), &format!("by uid {uid}"));
         Answer { value: json!({"ok": true}), state: Some(self.save()) }
     }
 
     /// A change that is nobody's verdict.
-    pub(super) fn record_change(&self, step: &str, detail: &str) {
+    pub(super) fn record_change(&self, (step, result): (&str, &str), detail: &str) {
         self.audit.later(&Record {
             id: None,
             policy: &self.engine.policy().sha256,
             rule: "",
             mode: None,
             step,
-            result: "done",
+            result,
             detail,
             target: None,
             evidence: None,

@@ -271,7 +271,7 @@ impl Daemon {
             tracing::warn!(uid, "CAP_KILL is missing: only processes of our own user will be acted upon");
         }
         self.save();
-        self.record_change("start", "");
+        self.record_change(("start", "done"), "");
         self.order_the_agent();
         self.show();
     }
@@ -355,7 +355,7 @@ impl Daemon {
         // It ends the step that it is in, so that the log has what came of it before its last line.
         self.hand.finish();
         self.agent.finish();
-        self.record_change("end", "");
+        self.record_change(("end", "done"), "");
         self.keeper.finish().await;
     }
 

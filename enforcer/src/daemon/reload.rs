@@ -70,6 +70,7 @@ pub(super) fn answer(outcome: &Outcome) -> Value {
 impl Daemon {
     /// Reads the file, and takes what it says where that makes sense.
     pub(super) fn reread(&mut self, why: &'static str) -> Outcome {
+        let before = self.file.faults.clone();
         let outcome = self.read_again();
         let result = match &outcome {
             Outcome::Applied(_) => Reloaded::Applied,
@@ -77,10 +78,15 @@ impl Daemon {
             Outcome::Refused(_) => Reloaded::Refused,
         };
         // A file that still says the same, or is still as bad, is no news.
-        let news = result != Reloaded::Unchanged;
+        let news = match &outcome {
+            Outcome::Applied(_) => true,
+            Outcome::Unchanged => !before.is_empty(),
+            Outcome::Refused(faults) => *faults != before,
+        };
         if news {
             tracing::info!(result = result.name(), why, "the policy was read again");
-            self.record_change("reload", &standing::reload_detail(&outcome, why));
+            let how = if result == Reloaded::Refused { "refused" } else { "done" };
+            self.record_change(("reload", how), &standing::reload_detail(&outcome, why));
         }
         self.status.counters.reloads.count(result);
         self.file.last = Some(result);

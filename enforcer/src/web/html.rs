@@ -76,7 +76,7 @@ fn policy(status: &Status, now: Now, html: &mut Html) {
     html.raw(" <span class=\"dim\">");
     html.text(policy.sha256.as_deref().unwrap_or("no policy yet"));
     if let Some(loaded) = policy.loaded {
-        html.text(&format!(" · loaded {}", ago(loaded, now)));
+        html.text(&format!(" · found good {}", ago(loaded, now)));
     }
     html.raw("</span></p>");
     if policy.last == Some(Reloaded::Refused) {
