@@ -172,6 +172,7 @@ impl Asker {
 const fn fault(trouble: &Trouble) -> Fault {
     match trouble {
         Trouble::Unreachable { .. } => Fault::Unreachable,
+        Trouble::Silent(_) => Fault::Timeout,
         Trouble::Denied(_) => Fault::NotPermitted,
         _ => Fault::Error,
     }

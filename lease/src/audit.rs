@@ -99,6 +99,12 @@ impl Lease {
         self.about.get(field)?.as_str().filter(|text| !text.is_empty())
     }
 
+    /// Its holder has said that he knows of it; not yet so where it was granted, or asked back, just now.
+    #[must_use]
+    pub fn is_acknowledged(&self) -> bool {
+        self.state == "held" && (self.get("renewed").is_some() || self.get("known").is_some())
+    }
+
     /// Its GPUs.
     pub fn gpus(&self) -> impl Iterator<Item = &str> {
         self.get("gpus").unwrap_or_default().split(',').filter(|id| !id.is_empty())

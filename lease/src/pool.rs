@@ -98,6 +98,8 @@ pub enum Extended {
 /// A pool.
 pub struct Pool {
     connection: Connection,
+    /// What it was asked last it did not answer in time, and may yet: another one is used from now on.
+    silent: bool,
     pub(crate) client: Client,
     address: String,
     pub(crate) prefix: String,
@@ -124,12 +126,14 @@ impl Pool {
         let client = client(address)?;
         let shown = client.get_connection_info().addr().to_string();
         let connection = connect(&client, patience).map_err(|error| Trouble::of(&error, &shown))?;
-        Ok(Self { connection, client, address: shown, prefix: prefix.to_owned(), patience, closed: None })
+        let prefix = prefix.to_owned();
+        Ok(Self { connection, silent: false, client, address: shown, prefix, patience, closed: None })
     }
 
     pub(crate) fn reconnect(&mut self) -> Result<(), Trouble> {
         let connection = connect(&self.client, self.patience);
         self.connection = connection.map_err(|error| Trouble::of(&error, &self.address))?;
+        self.silent = false;
         Ok(())
     }
 
@@ -142,6 +146,7 @@ impl Pool {
     pub(crate) fn another(&self, client: &Client) -> Result<Self, Trouble> {
         Ok(Self {
             connection: self.connection_of(client)?,
+            silent: false,
             client: client.clone(),
             address: self.address.clone(),
             prefix: self.prefix.clone(),
@@ -160,17 +165,23 @@ impl Pool {
         &mut self,
         act: impl FnOnce(&mut Connection) -> redis::RedisResult<T>,
     ) -> Result<T, Trouble> {
-        act(&mut self.connection).map_err(|error| Trouble::of(&error, &self.address))
+        if self.silent {
+            self.reconnect()?;
+        }
+        let answer = act(&mut self.connection).map_err(|error| Trouble::of(&error, &self.address));
+        self.silent = matches!(answer, Err(Trouble::Silent(_)));
+        answer
     }
 
-    /// Calls a script, and once more where the connection broke: none does anything twice.
+    /// Calls a script, and once more where the connection broke, if it does nothing twice. What goes by a GPU's number, or
+    /// by a prefix, may find another holder, or another pool, the second time.
     pub(crate) fn call<T: FromRedisValue>(&mut self, op: Op, arguments: &[String]) -> Result<T, Trouble> {
         let mut call = op.script().key(&self.prefix);
         for argument in arguments {
             call.arg(argument);
         }
         match self.with(|connection| call.invoke(connection)) {
-            Err(Trouble::Unreachable { .. }) if op != Op::Init => {
+            Err(Trouble::Unreachable { .. }) if !matches!(op, Op::Init | Op::Give | Op::Forget) => {
                 self.reconnect()?;
                 self.with(|connection| call.invoke(connection))
             }

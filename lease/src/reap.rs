@@ -22,6 +22,8 @@ pub enum End<'a> {
         pid: &'a str,
         /// When he started.
         start: &'a str,
+        /// Whoever took it by GPU.py's rules had said that he knows of it, which decides whose life counts.
+        known: bool,
     },
     /// It was not renewed in time.
     Late,
@@ -61,7 +63,7 @@ impl<'a> End<'a> {
     #[must_use]
     pub fn dead(lease: &'a Lease) -> Self {
         let about = |field| lease.get(field).unwrap_or_default();
-        Self::Dead { pid: about("pid"), start: about("start") }
+        Self::Dead { pid: about("pid"), start: about("start"), known: lease.get("known").is_some() }
     }
 }
 
@@ -91,7 +93,8 @@ impl Pool {
     pub fn end(&mut self, lease: &str, end: End<'_>, busy: &[String]) -> Result<Ended, Trouble> {
         let none = String::new;
         let (why, token, pid, start) = match end {
-            End::Dead { pid, start } => ("dead", none(), pid.to_owned(), start.to_owned()),
+            End::Dead { pid, start, known: false } => ("dead", none(), pid.to_owned(), start.to_owned()),
+            End::Dead { pid, start, known: true } => ("known_dead", none(), pid.to_owned(), start.to_owned()),
             End::Late => ("late", none(), none(), none()),
             End::Revoked { token, pid } => ("revoked", token.to_string(), pid.to_string(), none()),
         };
@@ -159,11 +162,17 @@ impl Pool {
         for lease in audit.late() {
             match here.life(lease) {
                 Life::Elsewhere if audit.has_agent(lease) => {}
+                // Who is on its GPUs is for the agent to see.
+                Life::Timed if audit.agents.contains(&Agent::of(here)) => {}
                 Life::Elsewhere | Life::Timed => {
                     freed += usize::from(self.end(&lease.lease, End::Late, &[])? == Ended::Done);
                 }
-                Life::Alive => drop(self.touch(&lease.lease, ttl, None)?),
-                Life::Dead | Life::Unknown => {}
+                Life::Alive if lease.is_acknowledged() => drop(self.touch(&lease.lease, ttl, None)?),
+                // Whoever was given something and does not say so, stopped perhaps, lets the next have it.
+                Life::Alive if lease.state == "held" => {
+                    freed += usize::from(self.end(&lease.lease, End::Late, &[])? == Ended::Done);
+                }
+                Life::Alive | Life::Dead | Life::Unknown => {}
             }
         }
         Ok(freed)

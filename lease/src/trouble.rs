@@ -21,6 +21,11 @@ pub enum Trouble {
         /// What the system says.
         why: String,
     },
+    /// Somebody is there, and has nothing to say.
+    #[error(
+        "Redis at {0} does not answer in time; is it stopped, or does it speak TLS (rediss://) and we do not, or we and not it?"
+    )]
+    Silent(String),
     /// It wants to know who we are, or we may not do that.
     #[error("Redis refuses: {0}; give a user and a password in the address")]
     Denied(String),
@@ -59,7 +64,7 @@ impl Trouble {
     /// Asking again later may help.
     #[must_use]
     pub const fn passes(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::NotNow(_))
+        matches!(self, Self::Unreachable { .. } | Self::Silent(_) | Self::NotNow(_))
     }
 
     pub(crate) fn file(path: &Path, error: &io::Error) -> Self {
@@ -83,6 +88,7 @@ impl Trouble {
         let told = error.detail().unwrap_or_default().to_owned();
         match error.kind() {
             ErrorKind::AuthenticationFailed => Self::Denied(error.to_string()),
+            _ if error.is_timeout() => Self::Silent(address.to_owned()),
             ErrorKind::Io => Self::Unreachable { address: address.to_owned(), why: error.to_string() },
             ErrorKind::Server(ServerErrorKind::BusyLoading | ServerErrorKind::ReadOnly) => Self::NotNow(told),
             _ => match error.code() {

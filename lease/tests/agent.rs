@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const TTL: Duration = Duration::from_mins(1);
 
 /// Whose tickets are made here.
-const DEAD: End<'static> = End::Dead { pid: "4711", start: "" };
+const DEAD: End<'static> = End::Dead { pid: "4711", start: "", known: false };
 
 fn pool(server: &Server) -> Pool {
     Pool::open(&server.address(), "GPU", PATIENCE).unwrap()
@@ -92,7 +92,11 @@ fn who_has_handed_his_lease_on_may_die() {
     let mut pool = begun(&server, 1);
     let held = pool.ask(&ticket("a", 1));
     for (pid, start) in [("4712", ""), ("4711", "7")] {
-        assert_eq!(pool.end("a", End::Dead { pid, start }, &[]), Ok(Ended::Kept), "{pid} {start}");
+        assert_eq!(
+            pool.end("a", End::Dead { pid, start, known: false }, &[]),
+            Ok(Ended::Kept),
+            "{pid} {start}"
+        );
     }
     assert_eq!(pool.touch("a", TTL, None), held);
     assert_eq!(pool.end("a", DEAD, &[]), Ok(Ended::Done));
@@ -234,4 +238,84 @@ fn records_are_told_of_as_they_are_written() {
     assert_eq!(next("a lease"), [("0".to_owned(), None)], "of ours all is known");
     ask::<()>(&mut redis, &["FLUSHALL"]);
     assert_eq!(next("a flush").len(), 2, "anything may have changed");
+}
+
+#[test]
+fn whoever_learns_what_he_has_is_not_judged_by_his_taker() {
+    let server = Server::start(&[]);
+    let mut pool = begun(&server, 1);
+    let mut theirs = ticket("a", 1);
+    theirs.about.push(("mode", "compat".to_owned()));
+    let Ok(Standing::Held(grant)) = pool.ask(&theirs) else { panic!("it is idle") };
+    // The taker was looked at; then he said that he knows of it, and ended, as he does.
+    pool.touch("a", TTL, Some(grant.token)).unwrap();
+    assert_eq!(pool.end("a", DEAD, &[]), Ok(Ended::Kept));
+    let known = End::Dead { pid: "4711", start: "", known: true };
+    assert_eq!(pool.end("a", known, &[]), Ok(Ended::Done));
+}
+
+#[test]
+fn what_was_withheld_for_a_record_goes_on_when_that_is_released() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
+    ask::<()>(&mut redis, &["LPOP", "GPU_IDLE"]);
+    ask::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "2026-11-21 06:29:57"]);
+    ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
+    assert!(matches!(pool.ask(&ticket("a", 1)), Ok(Standing::Waiting { .. })), "somebody else has it");
+    assert!(quarantine(&mut pool, "0").unwrap().starts_with("legacy_record:"));
+    // He releases it as GPU.py does.
+    ask::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
+    ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
+    assert_eq!(pool.touch("a", TTL, None), Ok(held(1, &[0])));
+    assert_eq!(quarantine(&mut pool, "0"), None);
+}
+
+/// Until all that is there was not renewed in time.
+fn until_late(pool: &mut Pool) {
+    let began = Instant::now();
+    loop {
+        let audit = pool.audit().unwrap();
+        if audit.late().count() == audit.leases.len() {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "{audit:?}");
+    }
+}
+
+#[test]
+fn whoever_asks_again_has_his_place_again() {
+    let server = Server::start(&[]);
+    let mut pool = begun(&server, 1);
+    let mut first = Ticket { ttl: Duration::from_millis(1), ..ticket("first", 1) };
+    pool.ask(&ticket("holder", 1)).unwrap();
+    pool.ask(&first).unwrap();
+    std::thread::park_timeout(Duration::from_millis(5));
+    first.ttl = TTL;
+    assert!(matches!(pool.ask(&first), Ok(Standing::Waiting { before: 0 })));
+    pool.ask(&ticket("second", 1)).unwrap();
+    pool.release("holder", None, (0, 1)).unwrap();
+    assert_eq!(pool.touch("first", TTL, None), Ok(held(2, &[0])));
+}
+
+#[test]
+fn whoever_is_stopped_is_passed_over() {
+    let server = Server::start(&[]);
+    let mut pool = begun(&server, 1);
+    let here = Here::look();
+    let mut stopped = ticket("stopped", 1);
+    // This process, which lives, and says nothing more.
+    stopped.about = here.holder(std::process::id());
+    stopped.about.push(("ack_ms", "1".to_owned()));
+    stopped.ttl = Duration::from_millis(1);
+    pool.ask(&stopped).unwrap();
+    until_late(&mut pool);
+    pool.ask(&ticket("next", 1)).unwrap();
+    assert_eq!(pool.reap_here(&here, TTL), Ok(1), "what nobody says that he knows of goes to the next");
+    assert_eq!(pool.touch("next", TTL, None), Ok(held(2, &[0])));
+    stopped.lease = "again".to_owned();
+    pool.ask(&stopped).unwrap();
+    std::thread::park_timeout(Duration::from_millis(5));
+    assert_eq!(pool.reap_here(&here, TTL), Ok(0));
+    let audit = pool.audit().unwrap();
+    assert!(audit.late().any(|lease| lease.lease == "again"), "nobody else says that it waits");
 }

@@ -280,9 +280,8 @@ impl Window<'_> {
         if all.contains(&Some(false)) {
             return Truth::False;
         }
-        let before = self.before.filter(|_| !self.mig);
-        match before.map(|before| self.calm(before)) {
-            Some(Ok(calm)) => calm.into(),
+        match self.before.map(|_| self.device()) {
+            Some(Ok(maximum)) => (maximum <= IDLE_AT_MOST_PERCENT).into(),
             _ if !all.is_empty() && !all.contains(&None) => Truth::True,
             _ => Truth::Unknown,
         }

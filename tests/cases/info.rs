@@ -23,7 +23,6 @@ use end_to_end::programs;
 use end_to_end::terminal;
 use serde_json::{Value, json};
 
-const POD: &str = "9c5b4a5e_7d1f_4f0e_9a3b_0a1b2c3d4e5f";
 const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 /// Long enough for the fake driver to have sampled something.
 const INTERVAL: &str = "700ms";
@@ -325,21 +324,30 @@ fn leases_are_told() {
     };
     let report = told(over_proc(&["--json"]));
     assert_eq!(report["gpus"][0]["lease"]["spot"], "leased", "{report}");
-    assert_eq!((&report["gpus"][0]["lease"]["alive"], &report["gpus"][1]["lease"]["spot"]), (&json!("true"), &json!("idle")));
+    assert_eq!(
+        (&report["gpus"][0]["lease"]["alive"], &report["gpus"][1]["lease"]["spot"]),
+        (&json!("true"), &json!("idle"))
+    );
     let leased = |pid: u64| {
         let holders = report["gpus"][0]["holders"].as_array().unwrap();
         holders.iter().find(|holder| holder["pid"] == pid).unwrap()["leased"].clone()
     };
     assert_eq!((leased(u64::try_from(ours).unwrap()), leased(theirs.into())), (json!(true), json!(false)));
     let text = said(over_proc(&[]));
-    assert!(text.contains("leased to                root for ") && text.contains(&format!("pid {ours}")), "{text}");
+    assert!(
+        text.contains("leased to                root for ") && text.contains(&format!("pid {ours}")),
+        "{text}"
+    );
     assert!(text.contains("leased to                nobody's"), "{text}");
     // Without the exporter the pool is asked by the command; and where it does not answer, that is told.
     let alone = told(over_proc(&["--json", "--alone"]));
     assert_eq!(alone["gpus"][0]["lease"]["lease"], report["gpus"][0]["lease"]["lease"]);
     drop(redis);
     let text = said(over_proc(&["--alone"]));
-    assert!(text.contains("not seen                 leases: Redis at ") && !text.contains("leased to"), "{text}");
+    assert!(
+        text.contains("not seen                 leases: Redis at ") && !text.contains("leased to"),
+        "{text}"
+    );
     rustix::process::kill_process(command, rustix::process::Signal::KILL).unwrap();
     leases::end(runner, rustix::process::Signal::KILL);
 }

@@ -264,7 +264,9 @@ fn of_a_script() {
     assert_eq!(stage.recorded("0"), pid);
     end_session(script);
     stage.until_idle("0");
-    assert_eq!(stage.node.home.results("free_orphaned"), ["begun", "freed"]);
+    until("the audit log has it", || {
+        (stage.node.home.results("free_orphaned") == ["begun", "freed"]).then_some(())
+    });
     let event = stage.redis(&["lindex", "GPU_EVENTS", "0"]);
     let text = format!(
         ": GPU 0 acquired by process with PID {pid}, was released by redis purge as the process with given PID does no longer exist."

@@ -288,7 +288,7 @@ fn whoever_slept_through_his_grant_does_not_begin() {
         audit.leases.iter().any(|lease| lease.lease == theirs && lease.state == "held").then_some(())
     });
     // Nothing was heard of it, and somebody on another machine took it for lost.
-    leases.end(&theirs, End::Dead { pid: "", start: "" }, &[]).unwrap();
+    leases.end(&theirs, End::Dead { pid: "", start: "", known: false }, &[]).unwrap();
     let next = hold(&redis, &["run", "--nonblock"]);
     kill_process(Pid::from_child(&waiter), Signal::CONT).unwrap();
     let output = waiter.wait_with_output().unwrap();

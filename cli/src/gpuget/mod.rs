@@ -141,7 +141,9 @@ fn act(arguments: &Arguments) -> Result<(), Failure> {
 fn open(place: &Place) -> Result<Pool, Failure> {
     let pool = place.open().and_then(|mut pool| pool.ping().map(|()| pool));
     let mut pool = pool.map_err(|trouble| match trouble {
-        Trouble::Unreachable { .. } | Trouble::Denied(_) | Trouble::NotNow(_) => Failure::NoRedis(trouble),
+        Trouble::Unreachable { .. } | Trouble::Silent(_) | Trouble::Denied(_) | Trouble::NotNow(_) => {
+            Failure::NoRedis(trouble)
+        }
         trouble => trouble.into(),
     })?;
     // Whoever may only read may look nevertheless.

@@ -66,10 +66,13 @@ pub(super) fn obtain(
         ticket.about.push(("last", used.keys().cloned().collect::<Vec<_>>().join(",")));
     }
     let until = ask.wait.map(|wait| Instant::now() + wait);
-    match pool.wait(&ticket, (&here, until), &mut tell)? {
+    let mut standing = pool.wait(&ticket, (&here, until), &mut tell)?;
+    if let Standing::Held(grant) = &standing {
+        // Whoever is granted something says so, or it is given to the next; he may be too late.
+        standing = pool.touch(&ticket.lease, LEASE, Some(grant.token))?;
+    }
+    match standing {
         Standing::Held(grant) => {
-            // Whoever is granted something says so, or it is given to the next.
-            pool.touch(&ticket.lease, LEASE, Some(grant.token))?;
             for (gpu, pids) in grant.gpus.iter().filter_map(|id| used.get_key_value(&id.to_string())) {
                 eprintln!("bailiff: GPU {gpu} is used by {pids:?}, who lease nothing; no other was idle");
             }

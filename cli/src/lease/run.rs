@@ -3,13 +3,15 @@
 #![expect(clippy::disallowed_methods, reason = "runs the command")]
 
 use std::io::IsTerminal;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
 use bailiff_lease::{Grant, Leases, Standing, Ticket, Trouble};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+use rustix::process::{getpid, pidfd_open, pidfd_send_signal, set_child_subreaper, wait};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
@@ -143,6 +145,23 @@ struct Stop {
     kill: Instant,
 }
 
+/// The command's process. Its pid may be another's once it was waited for.
+struct Child {
+    pid: Pid,
+    process: OwnedFd,
+}
+
+impl Child {
+    /// Where it has ended, those whom it left behind are asked.
+    fn ask_to_end(&self) {
+        if pidfd_send_signal(&self.process, Signal::TERM).is_err() {
+            for (_, stat) in tree::below(&[]) {
+                tree::signal(stat.key, Signal::TERM);
+            }
+        }
+    }
+}
+
 /// A command under a lease.
 struct Held<'a> {
     flags: &'a flags::Run,
@@ -167,23 +186,23 @@ impl Held<'_> {
             tokio::select! {
                 biased;
                 end = ends.recv() => match (end, ended) {
-                    (Some((pid, status)), _) if pid == child => ended = Some(status),
+                    (Some((pid, status)), _) if pid == child.pid => ended = Some(status),
                     (Some(_), _) => {}
                     (None, Some(status)) => return Ok(Lived::Ended(status)),
                     (None, None) => return Err(Failure::unavailable("the command's end was not seen")),
                 },
                 number = signals.any() => match ended {
                     Some(_) => return Ok(Lived::Left(number)),
-                    None => forward(number, child),
+                    None => forward(number, &child),
                 },
                 () = at(self.stop.map(|stop| stop.kill)) => self.kill(),
-                () = at(up) => up = self.time_up(child),
-                _ = beat.tick() => self.renew(child),
+                () = at(up) => up = self.time_up(&child),
+                _ = beat.tick() => self.renew(&child),
             }
         }
     }
 
-    fn start(&mut self) -> Result<Pid, Failure> {
+    fn start(&mut self) -> Result<Child, Failure> {
         let Some((program, arguments)) = self.flags.command.split_first() else {
             return Err(Failure::usage("there is no command"));
         };
@@ -196,11 +215,13 @@ impl Held<'_> {
         command.envs(environment(&mut *self.pool, (&self.ticket.lease, &self.grant), names)?);
         self.pool.pass_on(&self.ticket.lease)?;
         let child = command.spawn().map_err(|error| Failure::start(&program.to_string_lossy(), &error))?;
-        Ok(Pid::from_child(&child))
+        // Nobody has waited for it yet, so the pid is its own.
+        let pid = Pid::from_child(&child);
+        Ok(Child { pid, process: pidfd_open(pid, PidfdFlags::empty()).map_err(std::io::Error::from)? })
     }
 
     /// Tells the command to end, unless it was given more time meanwhile: until when, then.
-    fn time_up(&mut self, child: Pid) -> Option<Instant> {
+    fn time_up(&mut self, child: &Child) -> Option<Instant> {
         let audit = self.pool.audit().ok();
         let lease = audit.as_ref().and_then(|audit| told::lease(audit, &self.ticket.lease));
         let number = |field| lease?.get(field)?.parse::<u64>().ok();
@@ -217,7 +238,7 @@ impl Held<'_> {
         None
     }
 
-    fn end(&mut self, why: Why, child: Pid) {
+    fn end(&mut self, why: Why, child: &Child) {
         if self.stop.is_some() {
             return;
         }
@@ -227,8 +248,7 @@ impl Held<'_> {
             self.flags.grace
         };
         if !grace.is_zero() {
-            // It may have ended just now.
-            let _ = kill_process(child, Signal::TERM);
+            child.ask_to_end();
         }
         self.stop = Some(Stop { why, kill: Instant::now() + grace });
     }
@@ -240,7 +260,7 @@ impl Held<'_> {
         }
     }
 
-    fn renew(&mut self, child: Pid) {
+    fn renew(&mut self, child: &Child) {
         let lost = match self.pool.renew(&self.ticket, &self.grant, LEASE) {
             Ok(Standing::Conflict(shared)) => {
                 eprintln!("bailiff: somebody else was given GPUs of this lease: {:?}", shared.gpus);
@@ -271,13 +291,13 @@ async fn at(when: Option<Instant>) {
 }
 
 /// The terminal sends interrupts to the command itself.
-fn forward(number: i32, child: Pid) {
+fn forward(number: i32, child: &Child) {
     if number == Signal::INT.as_raw() || number == Signal::QUIT.as_raw() {
         return;
     }
     let signal = if number == Signal::HUP.as_raw() { Signal::HUP } else { Signal::TERM };
     // It may have ended just now.
-    let _ = kill_process(child, signal);
+    let _ = pidfd_send_signal(&child.process, signal);
 }
 
 /// The ends of all children, those included that others have left behind; closed once there are none.

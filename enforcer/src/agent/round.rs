@@ -211,20 +211,7 @@ impl Rounds<'_> {
         let living = looked.iter().filter_map(|(lease, _, who)| Some((lease.lease.clone(), (*who)?)));
         self.living = living.collect();
         self.handles = self.living.values().take(MOST_HANDLES).filter_map(|who| held(*who)).collect();
-        let late: Vec<&str> = audit.late().map(|lease| lease.lease.as_str()).collect();
-        for (lease, life, _) in &looked {
-            let late = late.contains(&lease.lease.as_str());
-            match life {
-                Life::Alive if late && acts => drop(actor.pool.touch(&lease.lease, LEASE, None)?),
-                Life::Elsewhere if late && frees && !audit.has_agent(lease) => {
-                    actor.end((Act::ReapLate, lease), &look.busy(lease), "it was not renewed in time")?;
-                }
-                Life::Timed if late && frees => {
-                    actor.end((Act::ReapLate, lease), &look.busy(lease), "its time is over")?;
-                }
-                _ => {}
-            }
-        }
+        late(&looked, look, actor, (frees, acts))?;
         let dead: Vec<&Lease> =
             looked.iter().filter(|(_, life, _)| *life == Life::Dead).map(|(lease, _, _)| *lease).collect();
         if dead.is_empty() || !frees {
@@ -369,4 +356,32 @@ fn act(judgement: Judgement, (gpu, audit): (&Gpu, &Pooled), actor: &mut Actor<'_
 fn held(process: ProcessKey) -> Option<Handle> {
     let handle = Handle::open(process.pid).ok()??;
     lives(process).then_some(handle)
+}
+
+/// Renews for those who live and cannot say so, and ends what nobody renewed whom this node knows nothing better of.
+fn late(
+    looked: &[(&Lease, Life, Option<ProcessKey>)],
+    look: &Look<'_>,
+    actor: &mut Actor<'_>,
+    (frees, acts): (bool, bool),
+) -> Result<(), Trouble> {
+    let late: Vec<&str> = look.audit.late().map(|lease| lease.lease.as_str()).collect();
+    for (lease, life, _) in looked.iter().filter(|(lease, ..)| late.contains(&lease.lease.as_str())) {
+        let why = match life {
+            Life::Alive if lease.is_acknowledged() => {
+                if acts {
+                    actor.pool.touch(&lease.lease, LEASE, None)?;
+                }
+                continue;
+            }
+            Life::Alive if lease.state == "held" => "whoever was given it does not say so",
+            Life::Elsewhere if !look.audit.has_agent(lease) => "it was not renewed in time",
+            Life::Timed => "its time is over",
+            _ => continue,
+        };
+        if frees {
+            actor.end((Act::ReapLate, lease), &look.busy(lease), why)?;
+        }
+    }
+    Ok(())
 }

@@ -93,7 +93,8 @@ fn keeper_of(said: u32, lease: &str, inode: Inode) -> Keeper {
     }
     let keeper = processes::having(inode).into_iter().find_map(|pid| {
         let process = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
-        let keeps = processes::command(pid)?.iter().any(|word| word == lease);
+        let command = processes::command(pid)?;
+        let keeps = command.iter().map(String::as_str).take(4).eq(["bailiff", "lease", "hold", lease]);
         (keeps && processes::has(pid, inode) == Some(true)).then_some((pid, process))
     });
     keeper.map_or(Keeper::None, |(pid, process)| Keeper::Is(pid, process))

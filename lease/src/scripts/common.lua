@@ -33,9 +33,9 @@ local function each(ids)
   return string.gmatch(ids or '', '[^,]+')
 end
 
--- A line of GPU.py's log.
-local function event(offset, text)
-  local length = call('LPUSH', EVENTS, clock(offset) .. ': ' .. text)
+-- A line of GPU.py's log, of now or of that moment.
+local function event(offset, text, at)
+  local length = call('LPUSH', EVENTS, clock(offset, at) .. ': ' .. text)
   if length > MOST_EVENTS then call('LTRIM', EVENTS, 0, MOST_EVENTS - 1) end
 end
 
@@ -59,14 +59,15 @@ local function note(what, ...)
   call('XADD', LOG, 'MAXLEN', '~', MOST_EVENTS, '*', 'event', what, ...)
 end
 
--- Logs and counts that a lease was granted.
+-- Logs and counts that a lease was granted, when it was.
 local function tell_grant(lease)
-  local about = call('HMGET', lease_key(lease), 'gpus', 'tok', 'offset', 'pid', 'asked', 'granted')
-  for id in each(about[1]) do
-    event(about[3], 'GPU ' .. id .. ' acquired by PID ' .. (about[4] or '0') .. '.')
-  end
-  note('grant', 'lease', lease, 'tok', about[2], 'gpus', about[1])
+  local about = call('HMGET', lease_key(lease), 'gpus', 'tok', 'offset', 'pid', 'asked', 'granted', 'user', 'cmd')
   local asked, granted = tonumber(about[5] or ''), tonumber(about[6] or '')
+  for id in each(about[1]) do
+    event(about[3], 'GPU ' .. id .. ' acquired by PID ' .. (about[4] or '0') .. '.', granted)
+  end
+  note('grant', 'lease', lease, 'tok', about[2], 'gpus', about[1], 'granted', about[6] or '', 'user', about[7] or '',
+    'pid', about[4] or '', 'cmd', about[8] or '')
   if asked and granted then count_wait(granted - asked) end
 end
 
@@ -205,13 +206,19 @@ local function sort_pot(managed, met, ids, early)
       finish(owner, 'released', '', '')
       owner = false
     end
+    local withheld = call('HGET', QUAR, id)
+    if withheld and kind == 'none' and string.match(withheld, '^legacy_record:') then
+      -- It was withheld for the sake of a record that is there no more: its holder has released it.
+      call('HDEL', QUAR, id)
+      withheld = false
+    end
     if met[id] then
       note('duplicate', 'gpu', id)
     elseif not managed[id] then
       note('unmanaged', 'gpu', id)
       -- GPU.py begins a pool by listing an id as idle, and as managed after that.
       if string.match(id, '^%d+$') then early[#early + 1] = id end
-    elseif call('HEXISTS', QUAR, id) == 1 then
+    elseif withheld then
       note('withheld', 'gpu', id)
     elseif not string.match(id, '^%d+$') then
       withhold(id, 'not_a_number')

@@ -5,7 +5,11 @@ local lease, want, priority, ttl, nonblock = ARGV[1], tonumber(ARGV[2]), tonumbe
 local kind = kind_of(lease_key(lease))
 if kind ~= 'none' and kind ~= 'hash' then return redis.error_reply('WRONGTYPE ' .. lease_key(lease) .. ' is a ' .. kind) end
 local known = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus')
-if known[1] == 'waiting' then return waits(lease) end
+if known[1] == 'waiting' then
+  -- Nobody passes whoever was heard of just now.
+  call('ZADD', EXPIRY, now + ttl, lease)
+  return waits(lease)
+end
 if known[1] then return { known[1], known[2] or '', known[3] or '' } end
 local managed = set_of(call('LRANGE', MANAGED, 0, -1))
 local fields, among, compat = {}, '', false

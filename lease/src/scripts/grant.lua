@@ -19,8 +19,8 @@ local function gpu_key(id) return prefix .. '_GPU' .. id end
 
 -- `2026-11-21 06:29:57`, as GPU.py writes it: the local time of whoever asked, whose offset is given in seconds. Days
 -- to a date as in the proleptic Gregorian calendar, with years that begin in March.
-local function clock(offset)
-  local seconds = math.floor(now / 1000) + (tonumber(offset) or 0)
+local function clock(offset, at)
+  local seconds = math.floor((at or now) / 1000) + (tonumber(offset) or 0)
   local days, rest = math.floor(seconds / 86400), seconds % 86400
   local shifted = days + 719468
   local era = math.floor(shifted / 146097)

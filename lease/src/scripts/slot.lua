@@ -12,6 +12,8 @@ local function serve_first(try)
   if try('EXISTS', IDLE, QUAR, gpu_key(id), wake_key(lease)) ~= 0 or try('HGET', OWN, id) then return false end
   local about, expiry, managed = told(lease, try), try('ZSCORE', EXPIRY, lease), try('LPOS', MANAGED, id)
   if about[1] ~= 'waiting' or about[2] ~= '1' or (about[3] or '') ~= '' then return false end
+  -- GPU.py's log has to tell of it at once: anybody may release it before its holder has spoken.
+  if about[15] == 'compat' then return false end
   if type(expiry) ~= 'string' or tonumber(expiry) < now or type(managed) ~= 'number' then return false end
   call('DEL', POT)
   -- The logs can wait until its holder is awake.

@@ -12,7 +12,7 @@ pub(crate) const LONG: Duration = Duration::from_mins(1);
 /// No answer takes longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Whoever holds it is dead.
-pub(crate) const NOBODY: End<'static> = End::Dead { pid: "", start: "" };
+pub(crate) const NOBODY: End<'static> = End::Dead { pid: "", start: "", known: false };
 /// A lease.
 pub(crate) const TTL: Duration = Duration::from_mins(1);
 

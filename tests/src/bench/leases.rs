@@ -122,7 +122,8 @@ impl Counter {
             let standing = pool.wait(&ticket, (&here, None), |_| {}).expect("Redis answers");
             assert!(matches!(standing, Standing::Held(_)), "{standing:?}");
             served();
-            pool.end(&ticket.lease, End::Dead { pid: "", start: "" }, &[]).expect("Redis answers");
+            pool.end(&ticket.lease, End::Dead { pid: "", start: "", known: false }, &[])
+                .expect("Redis answers");
         })
     }
 

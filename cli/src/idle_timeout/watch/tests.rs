@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::{
-    About, Answer, BootId, DeviceSampler, Driver, Engines, Entry, Facts, Gaps, GpuId, GpuSample, Kinds,
-    MigIds, Moment, PidNamespace, Place, Reading, Sample, Seen as Found, State, UtilSample,
+    About, Answer, BootId, Claim, DeviceSampler, Driver, Engines, Entry, Facts, Gaps, GpuId, GpuSample,
+    Kinds, MigIds, Moment, PidNamespace, Place, Reading, Sample, Seen as Found, State, UtilSample,
 };
 
 use super::*;
@@ -92,6 +92,8 @@ fn found(key: ProcessKey) -> (u32, Found) {
         workload: None,
         exe: None,
         role: None,
+        ancestors: None,
+        claim: Claim::Unread,
     };
     (key.pid, Found::Found(Box::new(facts)))
 }
@@ -111,6 +113,7 @@ fn sample(beat: u64, namespace: PidNamespace, gpus: &[Made]) -> Sample {
         relatives: None,
         groups: BTreeMap::new(),
         openers: None,
+        leases: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
     }
