@@ -39,6 +39,13 @@ impl Failure {
         Self { code: 69, why: why.into() }
     }
 
+    /// Nobody has begun the pool.
+    pub(crate) fn no_pool() -> Self {
+        Self::unavailable(
+            "this pool has no GPUs: is the prefix right, and has anybody run `bailiff lease init`?",
+        )
+    }
+
     /// The lease is not, or no longer, what it was taken for.
     pub(crate) fn not_ours(why: impl Into<String>) -> Self {
         Self { code: 3, why: why.into() }

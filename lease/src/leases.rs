@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use crate::audit::Audit;
+use crate::audit::{Audit, Gpu};
 use crate::holder::Here;
 use crate::{Grant, Init, Pool, Released, Standing, Ticket, Trouble};
 
@@ -22,7 +22,8 @@ pub trait Leases: Send {
     fn ask(&mut self, ticket: &Ticket) -> Result<Standing, Trouble>;
 
     /// Asks, and waits until the GPUs are held, until then, or for ever; `told` hears how many are before it. Gives
-    /// [`Standing::Waiting`] where the time was up; the ticket is withdrawn then.
+    /// [`Standing::Waiting`] where the time was up; the ticket is withdrawn then. Whoever is given something says so at
+    /// once by [`Self::touch`]: those behind him may wait for that.
     ///
     /// # Errors
     /// Where it is refused.
@@ -78,6 +79,16 @@ pub trait Leases: Send {
     /// # Errors
     /// Where there is no answer.
     fn gpus(&mut self) -> Result<Vec<(String, Option<String>)>, Trouble>;
+
+    /// Those of them that nobody holds just now.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    fn idle(&mut self) -> Result<Vec<Gpu>, Trouble> {
+        let mut gpus = self.audit()?.gpus;
+        gpus.retain(|gpu| gpu.idle > 0);
+        Ok(gpus)
+    }
 
     /// Everything, at one moment.
     ///
@@ -139,7 +150,13 @@ impl Leases for Pool {
     }
 
     fn gpus(&mut self) -> Result<Vec<(String, Option<String>)>, Trouble> {
-        Ok(self.audit()?.gpus.into_iter().map(|gpu| (gpu.id, gpu.uuid)).collect())
+        Ok(self.gpus()?.into_iter().map(|gpu| (gpu.id, gpu.uuid)).collect())
+    }
+
+    fn idle(&mut self) -> Result<Vec<Gpu>, Trouble> {
+        let mut gpus = self.gpus()?;
+        gpus.retain(|gpu| gpu.idle > 0);
+        Ok(gpus)
     }
 
     fn audit(&mut self) -> Result<Audit, Trouble> {

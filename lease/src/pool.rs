@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{Client, Connection, FromRedisValue};
 
-use crate::audit::Audit;
+use crate::audit::{Audit, Gpu};
 use crate::{Op, Trouble};
 
 /// What a ticket asks for, and whose it is.
@@ -322,8 +322,20 @@ impl Pool {
     /// # Errors
     /// Where there is no answer.
     pub fn audit(&mut self) -> Result<Audit, Trouble> {
+        self.look(&[])
+    }
+
+    /// The GPUs of it, with less to do for the server where many wait.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub fn gpus(&mut self) -> Result<Vec<Gpu>, Trouble> {
+        Ok(self.look(&["gpus".to_owned()])?.gpus)
+    }
+
+    fn look(&mut self, of: &[String]) -> Result<Audit, Trouble> {
         // Commands and names are whatever bytes their owners like.
-        let text: Vec<u8> = self.call(Op::Audit, &[])?;
+        let text: Vec<u8> = self.call(Op::Audit, of)?;
         serde_json::from_str(&String::from_utf8_lossy(&text))
             .map_err(|error| Trouble::Strange(error.to_string()))
     }

@@ -27,7 +27,9 @@ pub enum Trouble {
     )]
     Silent(String),
     /// It wants to know who we are, or we may not do that.
-    #[error("Redis refuses: {0}; give a user and a password in the address")]
+    #[error(
+        "Redis refuses: {0}; give a user and a password in the address, or that user the rights that the README names"
+    )]
     Denied(String),
     /// It is full.
     #[error("Redis has no memory left (maxmemory): {0}")]
@@ -93,6 +95,10 @@ impl Trouble {
             ErrorKind::Server(ServerErrorKind::BusyLoading | ServerErrorKind::ReadOnly) => Self::NotNow(told),
             _ => match error.code() {
                 Some("NOAUTH" | "NOPERM" | "WRONGPASS") => Self::Denied(told),
+                // It says so of a long command to whoever has not told who he is.
+                _ if error.to_string().contains("Protocol error: unauthenticated") => {
+                    Self::Denied("Authentication required.".to_owned())
+                }
                 Some("OOM") => Self::Full(told),
                 Some("WRONGTYPE") => Self::WrongType(told),
                 Some("MISCONF" | "MASTERDOWN" | "NOREPLICAS" | "BUSY" | "UNBLOCKED") => Self::NotNow(told),

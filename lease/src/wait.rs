@@ -25,12 +25,15 @@ const CALLS: u32 = 400;
 const PARTICULAR: Duration = Duration::from_millis(500);
 /// So many who wait look after the dead at every renewal; those behind them less often.
 const FRONT: u64 = 4;
+/// Whoever comes looks after the dead at once, and behind others so much later for each: many come together.
+const APART: Duration = Duration::from_millis(50);
 /// Between two attempts to reach Redis, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 impl Pool {
     /// Asks, and waits until the GPUs are held, until then, or for ever. `told` hears how many tickets are before it
-    /// whenever that was asked. What the dead of this host held is freed from time to time. Gives [`Standing::Waiting`] where the time was up; the ticket is withdrawn then.
+    /// whenever that was asked. What the dead of this host held is freed as soon as it is waited for, and from time to
+    /// time. Gives [`Standing::Waiting`] where the time was up; the ticket is withdrawn then.
     ///
     /// # Errors
     /// Where Redis refuses. Where it does not answer it is asked again; only the first time that is an error.
@@ -43,27 +46,27 @@ impl Pool {
         let particular = ticket.about.iter().any(|(field, _)| *field == "among");
         let mut standing = self.ask(ticket)?;
         let mut slots: Option<Slots> = None;
-        let (mut pause, mut beats) = (PAUSES.0, 0);
+        let mut beats = Beats::of(if particular { PARTICULAR } else { BEAT });
+        let mut pause = PAUSES.0;
         while let Standing::Waiting { before } = standing {
             told(before);
             let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
+            if left.is_zero() && beats.looked {
                 return self.withdraw(ticket).map(|()| standing);
             }
+            let (beat, looks) = beats.next(before, left);
             if slots.is_none() && !particular {
                 slots = Some(Slots::open(self, ticket.want));
             }
-            let beat = if particular { PARTICULAR } else { BEAT };
             // Who asks a moment after the server gives away again need not wait longer than that.
             let beat = self.closed.map_or(beat, |closed| beat.min(closed + CALLED));
-            beats += 1;
-            let awaited = self.woken(&ticket.lease, beat.min(left)).and_then(|grant| match grant {
+            let woken = if beat.is_zero() { Ok(None) } else { self.woken(&ticket.lease, beat) };
+            let awaited = woken.and_then(|grant| match grant {
                 Some(grant) => Ok(Standing::Held(grant)),
-                // Those in front look after the dead: were it all, the server would do nothing else.
-                None if beats % (1 + before / FRONT) != 0 => self.touch(&ticket.lease, ticket.ttl, None),
-                None => {
+                None if looks => {
                     self.reap_here(here, ticket.ttl).and_then(|_| self.touch(&ticket.lease, ticket.ttl, None))
                 }
+                None => self.touch(&ticket.lease, ticket.ttl, None),
             });
             standing = match awaited {
                 Err(trouble) if trouble.passes() => {
@@ -115,6 +118,34 @@ impl Pool {
         let (token, gpus) = woken.split_once(':').ok_or_else(strange)?;
         let gpus = gpus.split(',').map(|id| id.parse().map_err(|_| strange())).collect::<Result<_, _>>()?;
         Ok(Some(Grant { token: token.parse().map_err(|_| strange())?, gpus }))
+    }
+}
+
+/// When a ticket is renewed, and when its waiter looks after the dead.
+struct Beats {
+    began: Instant,
+    usual: Duration,
+    passed: u64,
+    /// It has looked after the dead.
+    looked: bool,
+}
+
+impl Beats {
+    fn of(usual: Duration) -> Self {
+        Self { began: Instant::now(), usual, passed: 0, looked: false }
+    }
+
+    /// How long until the next, and whether the dead are looked after then: once by whoever comes, before his time is up,
+    /// and again and again by those in front. Were it all, the server would do nothing else.
+    fn next(&mut self, before: u64, left: Duration) -> (Duration, bool) {
+        if !self.looked {
+            let first = APART * u32::try_from(before).unwrap_or(u32::MAX);
+            let till = first.saturating_sub(self.began.elapsed()).min(left);
+            self.looked = till <= self.usual;
+            return (till.min(self.usual), self.looked);
+        }
+        self.passed += 1;
+        (self.usual.min(left), self.passed.is_multiple_of(1 + before / FRONT))
     }
 }
 
@@ -230,5 +261,41 @@ impl Line {
 
     fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_comes_looks_after_the_dead_once_however_many_are_before_him() {
+        let late = Duration::from_hours(1);
+        for (before, waited, left, looks) in [
+            (0, 0, Duration::MAX, true),
+            (150, 0, Duration::MAX, true),
+            (1000, 0, Duration::MAX, false),
+            (1000, 45, Duration::MAX, true),
+            (1000, 60, Duration::MAX, true),
+            (u64::MAX, 0, late, false),
+            (1000, 0, Duration::from_secs(3), true),
+            (1000, 0, Duration::ZERO, true),
+        ] {
+            let mut beats = Beats::of(BEAT);
+            beats.began -= Duration::from_secs(waited);
+            let (beat, found) = beats.next(before, left);
+            assert_eq!(found, looks, "{before} before, after {waited} s");
+            assert!(beat <= BEAT && beat <= left, "{before} before, after {waited} s: {beat:?}");
+            assert_eq!(beats.looked, looks);
+        }
+    }
+
+    #[test]
+    fn those_in_front_look_more_often() {
+        let looks = |before| {
+            let mut beats = Beats { looked: true, ..Beats::of(BEAT) };
+            (0..60).filter(|_| beats.next(before, Duration::MAX).1).count()
+        };
+        assert_eq!([0, 3, 4, 40, 1000].map(looks), [60, 60, 30, 5, 0]);
     }
 }

@@ -1,6 +1,7 @@
 //! A pool of this machine's own. A lock belongs to whoever opened the file, so that two pools in one process are to each
 //! other what those of two processes are; what ends with processes is in `tests/cases/leases_local.rs`.
 #![expect(
+    clippy::panic,
     clippy::disallowed_methods,
     clippy::unwrap_used,
     reason = "a test looks into the folder, and waits"
@@ -11,7 +12,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bailiff_lease::audit::Gpu;
 use bailiff_lease::holder::Here;
@@ -43,8 +44,13 @@ fn ask(path: &Path, lease: &str, want: u32) -> (Local, Standing) {
     (pool, standing)
 }
 
-fn held(token: u64, gpus: &[u32]) -> Standing {
-    Standing::Held(Grant { token, gpus: gpus.to_vec() })
+fn had(standing: Standing) -> Vec<u32> {
+    grant(standing).gpus
+}
+
+fn grant(standing: Standing) -> Grant {
+    let Standing::Held(grant) = standing else { panic!("{standing:?}") };
+    grant
 }
 
 /// Until so many wait.
@@ -80,25 +86,29 @@ fn a_lease_from_its_ticket_to_its_end() {
     for want in [0, 3] {
         assert_eq!(pool.ask(&ticket("greedy", want)), Ok(Standing::Impossible { managed: 2 }));
     }
-    assert_eq!(pool.ask(&ticket("a", 1)), Ok(held(1, &[0])));
-    assert_eq!(pool.ask(&ticket("a", 1)), Ok(held(1, &[0])), "asked again it has no more");
+    let first = grant(pool.ask(&ticket("a", 1)).unwrap());
+    assert_eq!(first.gpus, [0]);
+    assert_eq!(pool.ask(&ticket("a", 1)), Ok(Standing::Held(first.clone())), "asked again it has no more");
     assert_eq!(pool.init(&[(0, None)], 0, true), Ok(Init::Held(1)), "nothing is begun anew under a holder");
     let (mut b, standing) = ask(&path, "b", 2);
     assert_eq!(standing, Standing::Waiting { before: 0 });
     let nonblock = Ticket { nonblock: true, ..ticket("c", 1) };
     assert_eq!(Local::at(&path).ask(&nonblock), Ok(Standing::Busy), "nobody overtakes");
-    assert_eq!(pool.touch("a", TTL, Some(1)), Ok(held(1, &[0])));
+    assert_eq!(pool.touch("a", TTL, Some(first.token)), Ok(Standing::Held(first.clone())));
     assert_eq!(pool.touch("a", TTL, Some(7)), Ok(Standing::Ended("lost".to_owned())));
     assert_eq!(pool.release("a", Some(7), BY), Ok(Released::Lost));
     assert_eq!(again(&mut b, "b"), Standing::Waiting { before: 0 });
-    assert_eq!(pool.release("a", Some(1), BY), Ok(Released::Done));
-    assert_eq!(pool.release("a", Some(1), BY), Ok(Released::Already("released".to_owned())));
-    assert_eq!(again(&mut b, "b"), held(2, &[0, 1]));
+    assert_eq!(pool.release("a", Some(first.token), BY), Ok(Released::Done));
+    assert_eq!(pool.release("a", Some(first.token), BY), Ok(Released::Already("released".to_owned())));
+    let second = grant(again(&mut b, "b"));
+    assert_eq!(second.gpus, [0, 1]);
     assert_eq!(pool.release("nobody", None, BY), Ok(Released::Unknown));
     assert_eq!(pool.touch("nobody", TTL, None), Ok(Standing::Ended("unknown".to_owned())));
     drop(b);
     assert_eq!(pool.init(&[(3, None)], 0, true), Ok(Init::Done(1)));
-    assert_eq!(pool.ask(&ticket("d", 1)), Ok(held(3, &[3])), "tokens go on");
+    let third = grant(pool.ask(&ticket("d", 1)).unwrap());
+    assert_eq!(third.gpus, [3]);
+    assert!(first.token < second.token && second.token < third.token);
     assert_eq!(tickets(&path), 0);
     let urgent = Ticket { priority: 1, ..ticket("e", 1) };
     assert!(matches!(pool.ask(&urgent), Err(Trouble::NotHere(_))));
@@ -108,10 +118,35 @@ fn a_lease_from_its_ticket_to_its_end() {
 }
 
 #[test]
+fn whoever_was_rung_for_leaves_the_queue_with_his_first_word() {
+    let (_folder, path) = begun(1);
+    let (holder, _) = ask(&path, "holder", 1);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let mut pool = Local::at(&path);
+            let standing = pool.wait(&ticket("waiter", 1), (&Here::look(), None), &mut |_| {}).unwrap();
+            (pool, grant(standing))
+        });
+        queued(&path, 1);
+        drop(holder);
+        let (mut pool, first) = waiter.join().unwrap();
+        assert_eq!(tickets(&path), 1, "he is still in the queue");
+        let (mut next, standing) = ask(&path, "next", 1);
+        assert_eq!(standing, Standing::Waiting { before: 1 });
+        let said = pool.touch("waiter", TTL, Some(first.token));
+        assert_eq!(said, Ok(Standing::Held(first)));
+        assert_eq!(gpus(&path)[0].owner.as_deref(), Some("waiter"));
+        assert_eq!(again(&mut next, "next"), Standing::Waiting { before: 0 });
+        drop(pool);
+        assert_eq!(had(again(&mut next, "next")), [0]);
+    });
+}
+
+#[test]
 fn all_or_none_and_nobody_overtakes() {
     let (_folder, path) = begun(3);
     let (one, standing) = ask(&path, "one", 1);
-    assert_eq!(standing, held(1, &[0]));
+    assert_eq!(had(standing), [0]);
     let (mut three, standing) = ask(&path, "three", 3);
     assert_eq!(standing, Standing::Waiting { before: 0 });
     let (mut late, standing) = ask(&path, "late", 1);
@@ -121,7 +156,7 @@ fn all_or_none_and_nobody_overtakes() {
     assert_eq!(idle(&path), [0, 1, 1], "who waits holds nothing");
     drop(one);
     assert_eq!(again(&mut late, "late"), Standing::Waiting { before: 1 });
-    assert_eq!(again(&mut three, "three"), held(2, &[0, 1, 2]));
+    assert_eq!(had(again(&mut three, "three")), [0, 1, 2]);
     assert_eq!(again(&mut late, "late"), Standing::Waiting { before: 0 });
     drop(three);
     assert!(matches!(again(&mut late, "late"), Standing::Held(_)));
@@ -165,7 +200,7 @@ fn whoever_came_first_is_served_first() {
         drop(first);
         for number in 0..WAITERS {
             let (served, standing) = told.recv().unwrap();
-            assert_eq!((served, standing), (number, Ok(held(number as u64 + 2, &[0]))));
+            assert_eq!((served, had(standing.unwrap())), (number, vec![0]));
         }
     });
     assert_eq!(tickets(&path), 0);
@@ -238,26 +273,29 @@ fn a_wait_has_an_end_and_leaves_nothing_behind() {
     assert!(told.iter().all(|before| *before == 0) && !told.is_empty());
     assert_eq!(tickets(&path), 0);
     drop(holder);
-    assert_eq!(ask(&path, "next", 1).1, held(2, &[0]));
+    assert_eq!(had(ask(&path, "next", 1).1), [0]);
 }
 
 #[test]
 fn whoever_sleeps_is_passed_and_keeps_his_place() {
     let (_folder, path) = begun(1);
     let (holder, _) = ask(&path, "holder", 1);
-    let mut sleeper = Local::at(&path);
-    let short = Ticket { ttl: Duration::from_millis(50), ..ticket("sleeper", 1) };
-    assert_eq!(sleeper.ask(&short), Ok(Standing::Waiting { before: 0 }));
+    let (mut sleeper, standing) = ask(&path, "sleeper", 1);
+    assert_eq!(standing, Standing::Waiting { before: 0 });
     let (mut next, standing) = ask(&path, "next", 1);
     assert_eq!(standing, Standing::Waiting { before: 1 });
+    let mut theirs = fs::read_dir(path.join("queue")).unwrap().map(|entry| entry.unwrap().path());
+    let theirs = theirs.find(|path| path.to_string_lossy().ends_with("-sleeper")).unwrap();
+    let long_ago = SystemTime::now() - 2 * ticket("sleeper", 1).ttl;
+    fs::File::open(theirs).unwrap().set_modified(long_ago).unwrap();
     drop(holder);
     let standing = next.wait(&ticket("next", 1), (&Here::look(), None), &mut |_| {}).unwrap();
-    assert_eq!(standing, held(2, &[0]), "nobody has been heard of for so long");
+    assert_eq!(had(standing), [0], "nobody has been heard of for so long");
     let (mut third, _) = ask(&path, "third", 1);
     assert_eq!(again(&mut sleeper, "sleeper"), Standing::Waiting { before: 0 });
     drop(next);
     assert_eq!(again(&mut third, "third"), Standing::Waiting { before: 1 });
-    assert_eq!(again(&mut sleeper, "sleeper"), held(3, &[0]));
+    assert_eq!(had(again(&mut sleeper, "sleeper")), [0]);
 }
 
 #[test]
@@ -284,7 +322,7 @@ fn a_pool_that_shrinks_refuses_who_wants_more() {
     let (mut pool, _) = ask(&path, "one", 1);
     assert_eq!(Local::at(&path).audit().unwrap().gpus.len(), 1);
     fs::remove_file(path.join("pool")).unwrap();
-    assert_eq!(again(&mut pool, "one"), held(2, &[0]), "who holds does not ask");
+    assert_eq!(had(again(&mut pool, "one")), [0], "who holds does not ask");
 }
 
 fn gpus(path: &Path) -> Vec<Gpu> {
@@ -294,7 +332,7 @@ fn gpus(path: &Path) -> Vec<Gpu> {
 #[test]
 fn who_holds_and_who_waits_is_told() {
     let (_folder, path) = begun(3);
-    let (holder, _) = ask(&path, "holder", 2);
+    let (holder, standing) = ask(&path, "holder", 2);
     let (_waiter, _) = ask(&path, "waiter", 2);
     let audit = Local::at(&path).audit().unwrap();
     let owners: Vec<Option<&str>> = audit.gpus.iter().map(|gpu| gpu.owner.as_deref()).collect();
@@ -303,9 +341,9 @@ fn who_holds_and_who_waits_is_told() {
     assert_eq!(audit.gpus[2].uuid.as_deref(), Some("GPU-2"));
     assert_eq!(audit.queue, ["waiter"]);
     let [held, waiting] = &audit.leases[..] else { unreachable!("{:?}", audit.leases) };
-    let us = std::process::id().to_string();
+    let (us, token) = (std::process::id().to_string(), grant(standing).token.to_string());
     for (field, value) in
-        [("gpus", "0,1"), ("tok", "1"), ("user", "alice"), ("cmd", "train"), ("pid", us.as_str())]
+        [("gpus", "0,1"), ("tok", token.as_str()), ("user", "alice"), ("cmd", "train"), ("pid", us.as_str())]
     {
         assert_eq!(held.get(field), Some(value), "{field}");
     }
@@ -328,7 +366,7 @@ fn whoever_has_a_lock_and_no_record_has_it_too() {
     fs::write(path.join("gpu/0"), "{\"lease\":\"made_up\",\"about\":{}}").unwrap();
     let us = std::process::id();
     assert_eq!(gpus(&path)[0].owner, Some(format!("pid:{us}")));
-    assert_eq!(ask(&path, "a", 1).1, held(2, &[1]));
+    assert_eq!(had(ask(&path, "a", 1).1), [1]);
     let (mut waiter, standing) = ask(&path, "b", 2);
     assert_eq!(standing, Standing::Waiting { before: 0 });
     drop(foreign);
@@ -375,7 +413,7 @@ fn what_is_no_file_of_the_pool_is_not_used() {
     fs::remove_file(path.join("gpu/0")).unwrap();
     symlink(&elsewhere, path.join("gpu/0")).unwrap();
     let (pool, standing) = ask(&path, "a", 1);
-    assert_eq!(standing, held(1, &[1]));
+    assert_eq!(had(standing), [1]);
     let found = gpus(&path);
     assert_eq!((found[0].idle, &found[0].owner), (0, &None), "of this one nothing is known");
     drop(pool);
@@ -403,7 +441,7 @@ fn a_lock_on_a_file_that_was_replaced_is_none() {
         "the old one is nobody's, the new one's not"
     );
     drop(new);
-    assert_eq!(again(&mut waiter, "waiter"), held(2, &[0]));
+    assert_eq!(had(again(&mut waiter, "waiter")), [0]);
 }
 
 #[test]
@@ -411,29 +449,28 @@ fn whoever_was_stopped_at_the_gate_is_not_waited_for() {
     let (_folder, path) = begun(2);
     let stopped = File::options().read(true).write(true).open(path.join("gate")).unwrap();
     flock(&stopped, FlockOperation::LockExclusive).unwrap();
-    assert_eq!(ask(&path, "a", 1).1, held(1, &[0]));
+    assert_eq!(had(ask(&path, "a", 1).1), [0]);
     let (_b, standing) = ask(&path, "b", 1);
-    assert_eq!(standing, held(2, &[1]));
+    assert_eq!(had(standing), [1]);
     assert!(matches!(Local::at(&path).init(&[(0, None)], 0, true), Err(Trouble::NotNow(_))));
 }
 
 #[test]
-fn tokens_rise_whatever_is_written_into_the_gate() {
+fn tokens_rise_whatever_is_written_into_a_record() {
     let (_folder, path) = begun(1);
     let mut last = 0;
-    for written in [
-        "",
-        "5",
-        "nonsense",
-        "0000000000000000000000000000000000001",
-        "99999999999999999999",
-        "9007199254740992",
-    ] {
-        fs::write(path.join("gate"), written).unwrap();
-        let (_pool, standing) = ask(&path, "a", 1);
-        let Standing::Held(grant) = standing else { unreachable!("{standing:?}") };
-        assert!(grant.token > last, "{written:?}: {} after {last}", grant.token);
-        last = grant.token;
+    // The third is later than any clock says.
+    for written in ["", "5", "6000000000000000", "nonsense", "99999999999999999999", "9007199254740991"] {
+        if !written.is_empty() {
+            let record = format!(r#"{{"lease":"a","about":{{"tok":"{written}"}}}}"#);
+            fs::write(path.join("gpu/0"), record).unwrap();
+        }
+        let grant = grant(ask(&path, "a", 1).1);
+        if written != "nonsense" {
+            assert!(grant.token > last, "{written:?}: {} after {last}", grant.token);
+        }
+        assert!(grant.token < 1 << 53, "{written:?}: {}", grant.token);
+        last = if written == "6000000000000000" { 0 } else { grant.token };
     }
 }
 

@@ -65,7 +65,10 @@ impl Node {
     fn doctor(&self, program: &Path, flags: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.arg("doctor").args(flags);
-        command.arg("--nvml-library").arg(programs::fake_nvml()).arg("--procfs").arg(self.procfs.path());
+        if !flags.contains(&"--nvml-library") {
+            command.arg("--nvml-library").arg(programs::fake_nvml());
+        }
+        command.arg("--procfs").arg(self.procfs.path());
         command.arg("--stream").arg(self.home.stream()).arg("--control").arg(self.home.control());
         command.arg("--rules").arg(self.home.rules()).arg("--cuda-library").arg("/nonexistent/libcuda.so.1");
         command.env("FAKE_NVML_SCENARIO", self.scenario.path());

@@ -21,6 +21,7 @@ use end_to_end::leases;
 use end_to_end::procfs::{Process, Procfs};
 use end_to_end::programs;
 use end_to_end::terminal;
+use end_to_end::wait::until;
 use serde_json::{Value, json};
 
 const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -76,10 +77,16 @@ fn masked(text: &str) -> String {
         if line.starts_with("timestamp ") {
             return "timestamp                …".to_owned();
         }
+        if let Some((tag, rest)) = line.split_once(", ").filter(|_| line.starts_with("since ")) {
+            let ago = rest.rsplit(", ").next().unwrap_or_default();
+            let digits = ago.chars().any(|letter| letter.is_ascii_digit());
+            return format!("{tag}, …, {}", if digits { "Ns before" } else { ago });
+        }
         let short = |word: &str| {
             let number = word
-                .strip_suffix('s')
-                .is_some_and(|number| number.len() == 1 && number.parse::<u8>().is_ok());
+                .strip_suffix("ms")
+                .or_else(|| word.strip_suffix('s').filter(|number| number.len() == 1))
+                .is_some_and(|number| number.parse::<u16>().is_ok());
             if number { "Ns".to_owned() } else { word.to_owned() }
         };
         line.split(' ').map(short).collect::<Vec<_>>().join(" ")
@@ -302,7 +309,7 @@ fn who_has_it_open_is_told() {
 #[test]
 fn leases_are_told() {
     let scenario = Scenario::new("gpus: [{}, {}]\n");
-    let (redis, thief) = (leases::pool("0,1"), Holder::sleeping());
+    let (redis, thief) = (leases::pool("0,1"), Holder::sleeping_as(65534));
     let runner = leases::hold(&redis, &["run", "--gpu", "0"]);
     let command = leases::heir(&runner);
     let (ours, theirs) = (command.as_raw_pid(), thief.pid());
@@ -312,9 +319,7 @@ fn leases_are_told() {
     let address = redis.address();
     let flags = ["--deadline", "10s", "--lease.redis", &address, "--stream", &stream];
     let exporter = Exporter::start(&scenario, &flags);
-    exporter.until("somebody without a lease", |page| {
-        page.value("bailiff_lease_unreserved_use", &[("gpu", "0")]).filter(|stranger| *stranger > 0.0)
-    });
+    exporter.until("a look at the pool", |page| page.value("bailiff_lease_unreserved_use", &[("gpu", "0")]));
     let over_proc = |flags: &[&str]| {
         let mut command = Command::new(programs::bailiff());
         command.arg("info").args(flags).args(["--nvml-library"]).arg(programs::fake_nvml());
@@ -322,7 +327,11 @@ fn leases_are_told() {
         command.env("LEASE_REDIS_URL", &address);
         command
     };
-    let report = told(over_proc(&["--json"]));
+    let report = until("both are told", || {
+        let report = told(over_proc(&["--json"]));
+        let holders = report["gpus"][0]["holders"].as_array().unwrap();
+        holders.iter().all(|holder| holder["leased"].is_boolean()).then_some(report)
+    });
     assert_eq!(report["gpus"][0]["lease"]["spot"], "leased", "{report}");
     assert_eq!(
         (&report["gpus"][0]["lease"]["alive"], &report["gpus"][1]["lease"]["spot"]),
@@ -335,7 +344,7 @@ fn leases_are_told() {
     assert_eq!((leased(u64::try_from(ours).unwrap()), leased(theirs.into())), (json!(true), json!(false)));
     let text = said(over_proc(&[]));
     assert!(
-        text.contains("leased to                root for ") && text.contains(&format!("pid {ours}")),
+        text.contains("leased to                root for ") && text.contains(&format!("pid {}", runner.id())),
         "{text}"
     );
     assert!(text.contains("leased to                nobody's"), "{text}");

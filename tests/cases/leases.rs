@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Command;
 
 use end_to_end::fake::Scenario;
-use end_to_end::leases::{Tasks, bailiff, code, end, heir, hold, pool, run, said, states};
+use end_to_end::leases::{Tasks, bailiff, code, end, heir, hold, pool, run, said, states, told};
 use end_to_end::programs;
 use end_to_end::redis::Redis;
 use end_to_end::wait::until;
@@ -138,6 +138,26 @@ fn acquired_gpus_end_with_whom_they_are_for() {
         said(&run(&redis, &["release", lease]));
     }
     assert_eq!(states(&redis), ["idle"]);
+}
+
+#[test]
+fn whoever_asks_need_not_wait_for_the_dead() {
+    let redis = pool("0");
+    for words in [&["--nonblock"][..], &["--wait", "0s"], &["--wait", "5s"], &["--wait", "0s", "--gpu", "0"]]
+    {
+        let mut holder = Command::new("sleep").arg("infinity").spawn().unwrap();
+        said(&run(&redis, &["acquire", "--for", &holder.id().to_string()]));
+        let waiter = bailiff(&redis, &["run", "true"]).spawn().unwrap();
+        let queue = || told(&redis, &["queue", "--json"]).as_array().unwrap().len();
+        until("somebody to wait", || (queue() == 1).then_some(()));
+        end(waiter, Signal::KILL);
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        assert_eq!((states(&redis), queue()), (vec!["leased".to_owned()], 1));
+        // A beat of the wait is longer than what is waited here.
+        said(&run(&redis, &[&["run"], words, &["true"]].concat()));
+        assert_eq!((states(&redis), queue()), (vec!["idle".to_owned()], 0));
+    }
 }
 
 #[test]

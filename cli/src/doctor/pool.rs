@@ -38,6 +38,10 @@ fn in_redis(address: &str, flags: &Doctor, sample: Option<&Sample>) -> Vec<Check
         Ok(pool) => pool,
         Err(trouble) => return vec![refused(REDIS, &trouble)],
     };
+    let told = pool.audit();
+    if let Err(trouble @ Trouble::Denied(_)) = &told {
+        return vec![refused(REDIS, trouble)];
+    }
     let health = match pool.health() {
         Ok(health) => health,
         Err(trouble) => return vec![refused(REDIS, &trouble)],
@@ -50,7 +54,7 @@ fn in_redis(address: &str, flags: &Doctor, sample: Option<&Sample>) -> Vec<Check
         checks.push(Check::warn(REDIS, text, hint));
     }
     checks.extend(open_to_all(address));
-    checks.extend(asked(pool.audit(), sample));
+    checks.extend(asked(told, sample));
     checks
 }
 
@@ -144,7 +148,10 @@ mod tests {
     fn a_trouble_is_told_with_its_way_out() {
         let denied = refused(REDIS, &Trouble::Denied("NOAUTH".into()));
         assert_eq!((denied.state, denied.text.as_str()), (State::Fail, "Redis refuses: NOAUTH"));
-        assert_eq!(denied.hint.as_deref(), Some("give a user and a password in the address"));
+        assert_eq!(
+            denied.hint.as_deref(),
+            Some("give a user and a password in the address, or that user the rights that the README names")
+        );
         let absent = asked(Err(Trouble::Absent("/run/bailiff/lease".into())), None);
         assert_eq!(absent[0].state, State::Skip);
     }

@@ -118,6 +118,11 @@ fn act(arguments: &Arguments) -> Result<(), Failure> {
     }
     let place = Place::of(arguments, &environment);
     let mut pool = open(&place)?;
+    if !arguments.has("--get") {
+        // What the dead of this host held is free; whoever waits sees to it as he waits. Whoever may only read may look
+        // nevertheless.
+        let _ = pool.reap_here(&Here::look(), LEASE);
+    }
     // As if it were absent: what Python takes for false.
     let empty = |name: &str| match name {
         "--redis-manage" => arguments.value(name) == Some(""),
@@ -137,18 +142,15 @@ fn act(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Connects, and does what every command of ours does first: frees what the dead of this host held.
+/// Connects.
 fn open(place: &Place) -> Result<Pool, Failure> {
     let pool = place.open().and_then(|mut pool| pool.ping().map(|()| pool));
-    let mut pool = pool.map_err(|trouble| match trouble {
+    pool.map_err(|trouble| match trouble {
         Trouble::Unreachable { .. } | Trouble::Silent(_) | Trouble::Denied(_) | Trouble::NotNow(_) => {
             Failure::NoRedis(trouble)
         }
         trouble => trouble.into(),
-    })?;
-    // Whoever may only read may look nevertheless.
-    let _ = pool.reap_here(&Here::look(), LEASE);
-    Ok(pool)
+    })
 }
 
 /// For whom a GPU is taken: the shell or program that runs us; 0 where that is outside of this PID namespace.

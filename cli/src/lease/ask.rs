@@ -3,20 +3,23 @@
 #![expect(clippy::disallowed_methods, reason = "a wait has an end")]
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Grant, Leases, Standing, Ticket};
+use bailiff_lease::{Grant, Leases, Standing, Ticket, Trouble};
 
-use super::told::ids;
-use super::unclean::unclean;
+use super::told::{self, ids};
+use super::unclean::used;
 use super::{LEASE, TICKET, offset};
 use crate::exit::Failure;
 use crate::flags::Ask;
 
+/// Between two attempts to reach a Redis that has gone.
+const PAUSE: Duration = Duration::from_millis(200);
+
 /// A ticket of this process, with a name that nobody has; `cmd` is what others read of it.
 pub(super) fn ticket(pool: &mut dyn Leases, ask: &Ask, cmd: &str) -> Result<Ticket, Failure> {
-    let among = ask.gpu.as_deref().map(|list| ids(&pool.audit()?, list)).transpose()?;
+    let among = ask.gpu.as_deref().map(|list| ids(&pool.gpus()?, list)).transpose()?;
     let uid = nix::unistd::getuid();
     if ask.priority > 0 && !uid.is_root() {
         return Err(Failure::usage(
@@ -50,7 +53,24 @@ pub(super) fn ticket(pool: &mut dyn Leases, ask: &Ask, cmd: &str) -> Result<Tick
     })
 }
 
-/// Asks, and waits as long as was wished. What the dead held is freed before.
+/// Whoever is granted something says so, or it is given to the next; he may be too late. A server that came back with an
+/// older state is told of it.
+fn acknowledge(
+    pool: &mut dyn Leases,
+    (ticket, grant): (&Ticket, &Grant),
+    until: Option<Instant>,
+) -> Result<Standing, Trouble> {
+    loop {
+        match pool.renew(ticket, grant, LEASE) {
+            Err(trouble) if trouble.passes() && until.is_none_or(|until| Instant::now() < until) => {
+                std::thread::park_timeout(PAUSE);
+            }
+            said => return said,
+        }
+    }
+}
+
+/// Asks, and waits as long as was wished. What the dead held is freed before where nothing is waited for.
 pub(super) fn obtain(
     pool: &mut dyn Leases,
     ask: &Ask,
@@ -58,9 +78,11 @@ pub(super) fn obtain(
     mut tell: impl FnMut(u64),
 ) -> Result<Grant, Failure> {
     let here = Here::look();
-    pool.reap_here(&here, LEASE)?;
+    if ask.nonblock {
+        pool.reap_here(&here, LEASE)?;
+    }
     let told = ask.gpu.is_none() && ask.stream.exists();
-    let used = if told { unclean(&ask.stream, &pool.audit()?) } else { BTreeMap::new() };
+    let used = if told { used(&ask.stream, pool.idle()?.iter()) } else { BTreeMap::new() };
     let mut ticket = ticket.clone();
     if !used.is_empty() {
         ticket.about.push(("last", used.keys().cloned().collect::<Vec<_>>().join(",")));
@@ -68,8 +90,8 @@ pub(super) fn obtain(
     let until = ask.wait.map(|wait| Instant::now() + wait);
     let mut standing = pool.wait(&ticket, (&here, until), &mut tell)?;
     if let Standing::Held(grant) = &standing {
-        // Whoever is granted something says so, or it is given to the next; he may be too late.
-        standing = pool.touch(&ticket.lease, LEASE, Some(grant.token))?;
+        let until = if ask.nonblock { Some(Instant::now()) } else { until };
+        standing = acknowledge(pool, (&ticket, grant), until)?;
     }
     match standing {
         Standing::Held(grant) => {
@@ -82,14 +104,17 @@ pub(super) fn obtain(
             let wait = humantime::format_duration(ask.wait.unwrap_or_default());
             Err(Failure::late(format!("no GPU within {wait}")))
         }
-        Standing::Busy => Err(Failure::busy("not enough GPUs are idle, or others were first")),
+        Standing::Busy => {
+            let closed = told::closed(&pool.audit()?);
+            Err(Failure::busy(
+                closed.unwrap_or_else(|| "not enough GPUs are idle, or others were first".to_owned()),
+            ))
+        }
         Standing::Impossible { managed } => Err(Failure::usage(format!(
             "{} GPUs are wanted, and there are {managed} that would do",
             ticket.want
         ))),
-        Standing::Uninitialised => Err(Failure::unavailable(
-            "this pool has no GPUs: is the prefix right, and has anybody run `bailiff lease init`?",
-        )),
+        Standing::Uninitialised => Err(Failure::no_pool()),
         Standing::Conflict(_) => Err(Failure::not_ours("somebody else was given the same GPU meanwhile")),
         Standing::Ended(how) => {
             Err(Failure::not_ours(format!("the ticket has ended while it waited: {how}")))

@@ -7,13 +7,13 @@ use bailiff_lease::holder::Here;
 use serde_json::{Value, json};
 
 use super::open;
-use super::told::{as_json, holder, lease, plain, span};
+use super::told::{self, as_json, holder, lease, plain, span};
 use crate::exit::Failure;
 use crate::flags;
 
 /// Lists the GPUs, who has them and who waits.
 pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
-    let mut audit = open(&flags.pool)?.audit()?;
+    let mut audit = begun(flags)?;
     // What is no number comes last.
     audit.gpus.sort_by_key(|gpu| (gpu.id.parse().unwrap_or(u32::MAX), gpu.id.clone()));
     if flags.json {
@@ -28,11 +28,24 @@ pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
     }
     for (place, ticket) in waiting(&audit).enumerate() {
         let get = |field| plain(ticket.get(field).unwrap_or("-"));
-        let (user, pid, cmd, since) = (get("user"), get("pid"), get("cmd"), since(ticket, "asked", &audit));
+        let (user, pid, since) = (get("user"), get("pid"), since(ticket, "asked", &audit));
+        let cmd = noted(&get("cmd"), &get("note"));
         let (want, place) = (format!("x{}", get("want")), format!("waits #{}", place + 1));
         println!("{want:<5} {place:<11} {user:<12} {pid:>8} {since:>9}  {cmd}");
     }
+    if let Some(closed) = told::closed(&audit) {
+        eprintln!("bailiff: {closed}");
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// All that is known of a pool that somebody has begun.
+fn begun(flags: &flags::List) -> Result<Audit, Failure> {
+    let audit = open(&flags.pool)?.audit()?;
+    if audit.gpus.is_empty() && audit.queue.is_empty() {
+        return Err(Failure::no_pool());
+    }
+    Ok(audit)
 }
 
 fn line(gpu: &Gpu, audit: &Audit) -> String {
@@ -43,8 +56,13 @@ fn line(gpu: &Gpu, audit: &Audit) -> String {
         _ => get("pid"),
     };
     let since = held.map_or_else(|| "-".to_owned(), |lease| since(lease, "granted", audit));
-    let (id, state, user, cmd) = (plain(&gpu.id), state(gpu), get("user"), get("cmd"));
+    let (id, state, user, cmd) = (plain(&gpu.id), state(gpu), get("user"), noted(&get("cmd"), &get("note")));
     format!("{id:<5} {state:<11} {user:<12} {pid:>8} {since:>9}  {cmd}")
+}
+
+/// A command, and what its user has to say of it.
+fn noted(command: &str, note: &str) -> String {
+    if note == "-" { command.to_owned() } else { format!("{command}  # {note}") }
 }
 
 /// How long ago something was.
@@ -55,7 +73,7 @@ fn since(lease: &Lease, field: &str, audit: &Audit) -> String {
 
 /// Lists who waits.
 pub(crate) fn queue(flags: &flags::List) -> Result<ExitCode, Failure> {
-    let audit = open(&flags.pool)?.audit()?;
+    let audit = begun(flags)?;
     if flags.json {
         println!("{}", json!(waiting_as_json(&audit, &Here::look())));
         return Ok(ExitCode::SUCCESS);
@@ -66,7 +84,8 @@ pub(crate) fn queue(flags: &flags::List) -> Result<ExitCode, Failure> {
     );
     for (place, ticket) in waiting(&audit).enumerate() {
         let get = |field| plain(ticket.get(field).unwrap_or("-"));
-        let (want, prio, user, pid, cmd) = (get("want"), get("prio"), get("user"), get("pid"), get("cmd"));
+        let (want, prio, user, pid) = (get("want"), get("prio"), get("user"), get("pid"));
+        let cmd = noted(&get("cmd"), &get("note"));
         let since = since(ticket, "asked", &audit);
         println!("{:<5} {want:>4} {prio:>5} {user:<12} {pid:>8} {since:>9}  {cmd}", place + 1);
     }

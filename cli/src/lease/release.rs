@@ -30,7 +30,8 @@ pub(crate) fn release(flags: &flags::Release) -> Result<ExitCode, Failure> {
 
 fn of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<String, Failure> {
     let audit = pool.audit()?;
-    let wanted = ids(&audit, gpu)?;
+    let names: Vec<_> = audit.gpus.iter().map(|gpu| (gpu.id.clone(), gpu.uuid.clone())).collect();
+    let wanted = ids(&names, gpu)?;
     let held = audit.gpus.iter().find(|gpu| wanted.first() == Some(&gpu.id));
     let owner = held.and_then(|gpu| gpu.owner.clone());
     owner.ok_or_else(|| Failure::not_ours(format!("no lease holds GPU {gpu}")))

@@ -10,6 +10,15 @@ use serde_json::{Value, json};
 
 use crate::exit::Failure;
 
+/// For how long nothing is given away yet, where the server was started anew.
+pub(super) fn closed(audit: &Audit) -> Option<String> {
+    let left = audit.barrier?.checked_sub(audit.now).filter(|left| *left > 0)?;
+    let left = left.div_ceil(1000);
+    Some(format!(
+        "Redis was started anew: nothing is given away for {left} s more, so that holders can say that they hold"
+    ))
+}
+
 /// How programs are told of their GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Names {
@@ -68,10 +77,10 @@ pub(super) fn check_numbers(pool: &mut dyn Leases, grant: &Grant, library: &Path
 }
 
 /// The ids of GPUs that somebody names by number or UUID, such as `0,GPU-…`.
-pub(super) fn ids(audit: &Audit, list: &str) -> Result<Vec<String>, Failure> {
+pub(super) fn ids(gpus: &[(String, Option<String>)], list: &str) -> Result<Vec<String>, Failure> {
     let named = |name: &str| {
-        let found = audit.gpus.iter().find(|gpu| gpu.id == name || gpu.uuid.as_deref() == Some(name));
-        found.map(|gpu| gpu.id.clone()).ok_or_else(|| {
+        let found = gpus.iter().find(|(id, uuid)| id == name || uuid.as_deref() == Some(name));
+        found.map(|(id, _)| id.clone()).ok_or_else(|| {
             Failure::usage(format!("--gpu: {name:?} is no GPU of this pool; `bailiff lease list` tells them"))
         })
     };

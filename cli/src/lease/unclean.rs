@@ -4,19 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use bailiff_lease::audit::{Audit, Gpu};
+use bailiff_lease::audit::Gpu;
 
 use crate::stream;
 
 /// Nobody waits longer for advice.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// The pool's idle GPUs that are in use all the same, with the pids; empty where the exporter does not tell in time.
-pub(super) fn unclean(stream: &Path, audit: &Audit) -> BTreeMap<String, Vec<u32>> {
-    used(stream, audit.gpus.iter().filter(|gpu| gpu.idle > 0))
-}
-
-/// Those that are in use, with the pids of who computes there; empty where the exporter does not tell in time.
+/// Those of these that are in use, with the pids of who computes there; empty where the exporter does not tell in time.
 pub(crate) fn used<'a>(stream: &Path, gpus: impl Iterator<Item = &'a Gpu>) -> BTreeMap<String, Vec<u32>> {
     let Ok(snapshot) = stream::newest(stream, PATIENCE) else { return BTreeMap::new() };
     let mut unclean = BTreeMap::new();

@@ -174,7 +174,12 @@ pub(super) static DEFAULTS: Table = Table {
             Shape::Count,
             "Samples in a row that may be unknown before a streak starts anew. Default: 2.",
         ),
-        key("startup_grace", May, Shape::Time, "Targets younger than this are left alone. Default: 10m."),
+        key(
+            "startup_grace",
+            May,
+            Shape::Time,
+            "Targets younger than this are left alone, leases too. Default: 10m.",
+        ),
         key("clear_after", May, Shape::Samples, "Samples in a row, not true, that clear a flag. Default: 3."),
         key("grace", May, Shape::Time, "Between TERM and KILL. Default: 60s."),
         key(
@@ -286,7 +291,7 @@ pub(super) static RULE: Table = Table {
             Shape::Count,
             "Samples in a row that may be unknown before a streak starts anew.",
         ),
-        key("startup_grace", May, Shape::Time, "Targets younger than this are left alone."),
+        key("startup_grace", May, Shape::Time, "Targets younger than this are left alone, leases too."),
         key("clear_after", May, Shape::Samples, "Samples in a row, not true, that clear a flag."),
         key(
             "cooldown",

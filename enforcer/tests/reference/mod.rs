@@ -14,6 +14,11 @@ pub(crate) fn page(schema: &Value) -> String {
         ("The file", "", schema),
         ("`defaults`", "", &schema["properties"]["defaults"]),
         ("`limits`", "", &schema["properties"]["limits"]),
+        (
+            "`leases`",
+            "Needs `redis` or `redis_file`; a policy has at least one rule beside it.",
+            &schema["properties"]["leases"],
+        ),
         ("A rule", "", rule),
         ("`pick`", "", &rule["properties"]["pick"]),
         ("An entry of `except`", "An ask, with these besides.", &schema["$defs"]["exception"]),

@@ -37,7 +37,8 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     let Some(leases) = &snapshot.leases else { return };
     let view = View { leases, snapshot };
     let none = Labels::default();
-    for spot in Spot::ALL {
+    // A pool that nobody has begun has no GPUs in any place.
+    for spot in Spot::ALL.into_iter().filter(|_| !leases.gpus.is_empty()) {
         let count = leases.gpus.iter().filter(|gpu| gpu.spot == spot).count();
         page.put_as((&metrics::LEASE_GPUS, "state", spot.name()), &none, count as u64);
     }

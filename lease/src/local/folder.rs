@@ -20,8 +20,6 @@ use crate::Trouble;
 const LONGEST: usize = 1 << 16;
 /// Whoever is at the gate is out again in less, unless he was stopped there.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Tokens are numbers in JSON, too.
-const HIGHEST: u64 = 1 << 53;
 
 /// A GPU that is handed out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -279,25 +277,6 @@ impl Drop for Gate<'_> {
         if self.alone && self.own.is_none() {
             let _ = flock(self.file, FlockOperation::Unlock);
         }
-    }
-}
-
-impl Gate<'_> {
-    /// The next token, above the last and above this one: what a user has written into the file makes none go back.
-    pub(super) fn token(&self, above: u64) -> u64 {
-        let mut text = [0; 20];
-        let read = self.file.read_at(&mut text, 0).unwrap_or_default();
-        let last = std::str::from_utf8(&text[..read]).ok().and_then(|text| text.trim().parse::<u64>().ok());
-        let token = [last, Some(above)]
-            .into_iter()
-            .flatten()
-            .filter(|token| *token < HIGHEST)
-            .max()
-            .unwrap_or_default()
-            + 1;
-        // Where it cannot be kept, the records of the GPUs still say it.
-        let _ = self.file.write_all_at(format!("{token:019}\n").as_bytes(), 0);
-        token
     }
 }
 

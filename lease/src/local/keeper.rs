@@ -26,11 +26,11 @@ pub(super) fn release(
 ) -> Result<Released, Trouble> {
     let gate = folder.enter();
     let ticket = queue::names(folder)?.into_iter().find(|name| name.lease == lease);
-    if let Some(ticket) = ticket {
-        return Ok(match queue::remove(folder, &ticket) {
-            Ok(()) | Err(Errno::NOENT) => Released::Done,
-            Err(_) => Released::Lost,
-        });
+    match ticket.map(|ticket| queue::remove(folder, &ticket)) {
+        Some(Ok(())) => return Ok(Released::Done),
+        // It was served just now, and is in the records.
+        None | Some(Err(Errno::NOENT)) => {}
+        Some(Err(_)) => return Ok(Released::Lost),
     }
     let mut ended = Released::Unknown;
     for gpu in folder.managed()?.gpus {

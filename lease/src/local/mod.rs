@@ -5,7 +5,7 @@
 //! ```text
 //! /run/bailiff/lease/        0755, the pool's owner's
 //!     pool                   0644  which GPUs are handed out
-//!     gate                   0666  one at a time goes in; the last token
+//!     gate                   0666  one at a time goes in
 //!     gpu/0, gpu/1, …        0666  locked by who holds the GPU, and a record that says who he is
 //!     queue/                 1777
 //!         NUMBER-LEASE       0644  a ticket, its waiter's, locked by him
@@ -70,7 +70,8 @@ pub struct Local {
 #[derive(Debug)]
 enum Mine {
     Waits(Box<Waiter>),
-    Holds(Grant, Record, Vec<File>),
+    /// The files are the first that are let go.
+    Holds(Vec<File>, Grant, Record),
 }
 
 impl Local {
@@ -94,7 +95,7 @@ impl Local {
         let folder = self.folder()?;
         let Some(Mine::Waits(waiter)) = self.mine.get_mut(lease) else { return Ok(None) };
         let gate = folder.enter();
-        let step = waiter.hurry(&folder, &gate);
+        let step = waiter.hurry(&folder);
         // Whoever is next finds the gate open.
         drop(gate);
         Ok(step.map(|step| self.keep(lease, step)))
@@ -103,13 +104,7 @@ impl Local {
     /// Keeps what came of a step.
     fn keep(&mut self, lease: &str, step: Step) -> Standing {
         match step {
-            Step::Took(grant, record, files) => {
-                let waited = self.mine.insert(lease.to_owned(), Mine::Holds(grant.clone(), record, files));
-                if let Some(Mine::Waits(waiter)) = waited {
-                    waiter.go();
-                }
-                Standing::Held(grant)
-            }
+            Step::Took(grant) => Standing::Held(grant),
             Step::Waits(before) => Standing::Waiting { before },
             Step::Ended(how) => {
                 self.mine.remove(lease);
@@ -118,16 +113,31 @@ impl Local {
         }
     }
 
+    /// Writes down what was taken and leaves the queue, where that is still to be done, and tells how it stands then.
+    fn settle(&mut self, lease: &str) -> Option<Standing> {
+        let Mine::Waits(waiter) = self.mine.get_mut(lease)? else { return None };
+        let (grant, taken) = waiter.takes()?;
+        let settled = waiter.settle(&grant, taken);
+        if let Some(Mine::Waits(waiter)) = self.mine.remove(lease) {
+            waiter.go();
+        }
+        let Some((files, record)) = settled else { return Some(Standing::Ended("cancelled".to_owned())) };
+        self.mine.insert(lease.to_owned(), Mine::Holds(files, grant.clone(), record));
+        Some(Standing::Held(grant))
+    }
+
     /// Looks around, and where we are the first tries what there is; at the gate, unless that was passed before.
     fn step(&mut self, lease: &str, folder: &Folder, gate: Option<Gate<'_>>) -> Result<Standing, Trouble> {
         let Some(Mine::Waits(waiter)) = self.mine.get_mut(lease) else {
             return Ok(Standing::Ended("unknown".to_owned()));
         };
-        let step = match waiter.look(folder)? {
-            Some(step) => step,
-            None => waiter.first(folder, &gate.unwrap_or_else(|| folder.enter())),
-        };
-        Ok(self.keep(lease, step))
+        if let Some(step) = waiter.look(folder)? {
+            return Ok(self.keep(lease, step));
+        }
+        let _gate = gate.unwrap_or_else(|| folder.enter());
+        let step = waiter.first(folder);
+        let standing = self.keep(lease, step);
+        Ok(self.settle(lease).unwrap_or(standing))
     }
 }
 
@@ -222,12 +232,16 @@ impl Leases for Local {
         Ok(standing)
     }
 
+    /// Whoever has just been served is written down, and leaves the queue, with his first word.
     fn touch(&mut self, lease: &str, _: Duration, token: Option<u64>) -> Result<Standing, Trouble> {
+        if let Some(Standing::Ended(how)) = self.settle(lease) {
+            return Ok(Standing::Ended(how));
+        }
         match self.mine.get(lease) {
-            Some(Mine::Holds(grant, ..)) if token.is_some_and(|token| token != grant.token) => {
+            Some(Mine::Holds(_, grant, _)) if token.is_some_and(|token| token != grant.token) => {
                 Ok(Standing::Ended("lost".to_owned()))
             }
-            Some(Mine::Holds(grant, ..)) => Ok(Standing::Held(grant.clone())),
+            Some(Mine::Holds(_, grant, _)) => Ok(Standing::Held(grant.clone())),
             _ => {
                 let folder = self.folder()?;
                 self.step(lease, &folder, None)
@@ -243,8 +257,11 @@ impl Leases for Local {
     /// One of another process is given back by that process, which is asked to end; only one that does nothing but keep
     /// it can be asked.
     fn release(&mut self, lease: &str, token: Option<u64>, _: (i32, u32)) -> Result<Released, Trouble> {
+        if let Some(Standing::Ended(how)) = self.settle(lease) {
+            return Ok(Released::Already(how));
+        }
         match self.mine.get(lease) {
-            Some(Mine::Holds(grant, ..)) if token.is_some_and(|token| token != grant.token) => {
+            Some(Mine::Holds(_, grant, _)) if token.is_some_and(|token| token != grant.token) => {
                 Ok(Released::Lost)
             }
             Some(_) => {
@@ -271,7 +288,8 @@ impl Leases for Local {
         _: Duration,
         about: &[(&'static str, String)],
     ) -> Result<Standing, Trouble> {
-        let Some(Mine::Holds(grant, record, files)) = self.mine.get_mut(lease) else {
+        self.settle(lease);
+        let Some(Mine::Holds(files, grant, record)) = self.mine.get_mut(lease) else {
             return Ok(Standing::Ended("unknown".to_owned()));
         };
         if grant.token != token {
@@ -290,7 +308,8 @@ impl Leases for Local {
     }
 
     fn pass_on(&mut self, lease: &str) -> Result<Vec<RawFd>, Trouble> {
-        let Some(Mine::Holds(_, _, files)) = self.mine.get_mut(lease) else { return Ok(Vec::new()) };
+        self.settle(lease);
+        let Some(Mine::Holds(files, ..)) = self.mine.get_mut(lease) else { return Ok(Vec::new()) };
         for file in &mut *files {
             // Where so many descriptors are not allowed it keeps its number. The lock is that of both.
             if let Ok(high) = fcntl_dupfd_cloexec(&*file, ABOVE) {

@@ -21,6 +21,9 @@ const LATE: Duration = Duration::from_secs(1);
 /// Where this user has no bells left.
 const WITHOUT: Duration = Duration::from_millis(20);
 
+/// Tokens are numbers in JSON, too.
+const HIGHEST: u64 = (1 << 53) - 1;
+
 /// Which GPUs would do.
 #[derive(Debug, Default)]
 pub(super) struct Wish {
@@ -71,7 +74,7 @@ pub(super) struct Head {
     pub(super) kept: Kept,
     /// Those first that nobody was given for the longest time; as long as we are the first nobody is given any.
     gpus: Vec<Gpu>,
-    /// The highest in the records: as long as we are the first no higher one is written.
+    /// The highest in the records, when they were last looked at.
     pub(super) token: u64,
     pub(super) bell: Option<Bell>,
     pause: Duration,
@@ -95,9 +98,13 @@ impl Head {
         let mut gpus: Vec<Gpu> = fits.filter_map(open).collect();
         let given = |gpu: &Gpu| (gpu.found.st_mtime, gpu.found.st_mtime_nsec);
         gpus.sort_by_key(|gpu| (wish.last.contains(&gpu.id), given(gpu), gpu.id));
-        let token =
-            gpus.iter().filter_map(|gpu| Record::read(&gpu.file)?.number("tok")).max().unwrap_or_default();
-        Self { managed, kept: Kept::default(), gpus, token, bell: None, pause: SOON }
+        Self { managed, kept: Kept::default(), gpus, token: 0, bell: None, pause: SOON }
+    }
+
+    /// Looks up the tokens that were given with the GPUs.
+    pub(super) fn look_up(&mut self) {
+        let tokens = self.gpus.iter().filter_map(|gpu| Record::read(&gpu.file)?.number("tok"));
+        self.token = tokens.filter(|token| *token < HIGHEST).max().unwrap_or_default();
     }
 
     /// Whether these are the GPUs that are handed out.
@@ -147,6 +154,13 @@ impl Head {
         self.pause = if rung { SOON } else { (self.pause * 4).min(LATE) };
         rung
     }
+
+    /// It was heard. Whoever tries the GPUs after that misses nothing.
+    pub(super) fn quiet(&self) {
+        if let Some(bell) = &self.bell {
+            bell.quiet();
+        }
+    }
 }
 
 impl Drop for Head {
@@ -183,12 +197,15 @@ impl Bell {
         let _ = self.down.send(Box::new((rest, self.ears)));
     }
 
-    /// Whether it rings within.
+    /// Whether it rings within, or still does.
     fn heard(&self, within: Duration) -> bool {
         let time = Timespec { tv_sec: within.as_secs().cast_signed(), tv_nsec: within.subsec_nanos().into() };
         let mut ears = [PollFd::new(&self.ears, PollFlags::IN)];
-        let rung = poll(&mut ears, Some(&time)).is_ok_and(|ready| ready > 0);
-        // More than are read ring again.
-        rung && rustix::io::read(&self.ears, &mut [0; 4096]).is_ok()
+        poll(&mut ears, Some(&time)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// It rings no longer, unless there is more.
+    fn quiet(&self) {
+        let _ = rustix::io::read(&self.ears, &mut [0; 4096]);
     }
 }

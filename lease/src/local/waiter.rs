@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::folder::{Folder, Gate};
+use super::folder::Folder;
 use super::queue::{self, Ahead, Name, Place, Seen};
 use super::record::Record;
 use super::take::{self, Head, Kept, Wish};
@@ -20,6 +20,8 @@ pub(super) struct Waiter {
     /// Whoever does not wait needs no bell.
     nonblock: bool,
     stands: Stands,
+    /// He has the locks, and the next may not know yet.
+    took: Option<(Grant, Vec<take::Gpu>)>,
 }
 
 /// Where he stands.
@@ -32,7 +34,7 @@ enum Stands {
 
 /// What came of looking around.
 pub(super) enum Step {
-    Took(Grant, Record, Vec<File>),
+    Took(Grant),
     Waits(u64),
     Ended(&'static str),
 }
@@ -48,6 +50,7 @@ impl Waiter {
             wish,
             nonblock: ticket.nonblock,
             stands: Stands::Nowhere,
+            took: None,
         })
     }
 
@@ -76,6 +79,7 @@ impl Waiter {
         }
         if let Stands::First(head) = &mut self.stands {
             head.kept = kept;
+            head.look_up();
         }
         Ok(None)
     }
@@ -88,7 +92,7 @@ impl Waiter {
     }
 
     /// Tries the GPUs.
-    pub(super) fn first(&mut self, folder: &Folder, gate: &Gate<'_>) -> Step {
+    pub(super) fn first(&mut self, folder: &Folder) -> Step {
         let Stands::First(head) = &mut self.stands else { return Step::Waits(0) };
         let mut taken = head.take(folder, self.want);
         // Somebody may have let go before we listened.
@@ -96,37 +100,48 @@ impl Waiter {
             taken = head.take(folder, self.want);
         }
         let (above, before) = (head.token, head.kept.tickets);
-        taken.map_or(Step::Waits(before), |taken| self.took(gate, taken, above))
+        taken.map_or(Step::Waits(before), |taken| self.took(taken, above))
     }
 
-    /// Only tries what there is, as the first.
-    pub(super) fn hurry(&mut self, folder: &Folder, gate: &Gate<'_>) -> Option<Step> {
+    /// Only tries what there is, as the first who has heard the bell.
+    pub(super) fn hurry(&mut self, folder: &Folder) -> Option<Step> {
         let Stands::First(head) = &mut self.stands else { return None };
-        let above = head.token;
-        head.take(folder, self.want).map(|taken| self.took(gate, taken, above))
+        let (above, taken) = (head.token, head.take(folder, self.want));
+        if taken.is_none() {
+            head.quiet();
+        }
+        taken.map(|taken| self.took(taken, above))
     }
 
-    /// Writes down who holds them, and leaves the queue.
-    fn took(&mut self, gate: &Gate<'_>, mut taken: Vec<take::Gpu>, above: u64) -> Step {
+    /// A token is the time, so that tokens rise over all GPUs, and above the last that was given with one of them: clocks
+    /// are set back.
+    fn took(&mut self, mut taken: Vec<take::Gpu>, above: u64) -> Step {
         taken.sort_by_key(|gpu| gpu.id);
-        let token = gate.token(above);
-        let gpus: Vec<u32> = taken.iter().map(|gpu| gpu.id).collect();
+        let now = u64::try_from(queue::now().as_micros()).unwrap_or_default();
+        let gpus = taken.iter().map(|gpu| gpu.id).collect();
+        let grant = Grant { token: now.max(above + 1), gpus };
+        self.took = Some((grant.clone(), taken));
+        Step::Took(grant)
+    }
+
+    /// What he has taken and is still to be written down.
+    pub(super) fn takes(&mut self) -> Option<(Grant, Vec<take::Gpu>)> {
+        self.took.take()
+    }
+
+    /// Writes down who holds them, and leaves the queue; nothing where the ticket was withdrawn meanwhile.
+    pub(super) fn settle(&mut self, grant: &Grant, taken: Vec<take::Gpu>) -> Option<(Vec<File>, Record)> {
         let about = &mut self.record.about;
-        about.insert("gpus".to_owned(), gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
-        about.insert("tok".to_owned(), token.to_string());
+        let gpus: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
+        about.insert("gpus".to_owned(), gpus.join(","));
+        about.insert("tok".to_owned(), grant.token.to_string());
         about.insert("granted".to_owned(), queue::now().as_millis().to_string());
         for gpu in &taken {
             // A full disk keeps nobody from holding what he has locked.
             let _ = self.record.write(&gpu.file);
         }
-        if !self.place.leave() {
-            return Step::Ended("cancelled");
-        }
-        Step::Took(
-            Grant { token, gpus },
-            std::mem::take(&mut self.record),
-            taken.into_iter().map(|gpu| gpu.file).collect(),
-        )
+        let files = taken.into_iter().map(|gpu| gpu.file).collect();
+        self.place.leave().then(|| (files, std::mem::take(&mut self.record)))
     }
 
     /// Has what he wanted; nobody waits until the rest is put away.

@@ -1,4 +1,6 @@
--- Everything at one moment, as JSON: each managed GPU with its places, each lease, each ticket.
+-- Everything at one moment, as JSON: each managed GPU with its places, each lease, each ticket. Of GPUs alone where
+-- `gpus` is asked for: whoever asks for one need not hear of a thousand who wait.
+local whole = ARGV[1] ~= 'gpus'
 settle()
 local idle, pot, bar = {}, {}, {}
 for list, counts in pairs({ [IDLE] = idle, [POT] = pot, [BAR] = bar }) do
@@ -20,13 +22,13 @@ for _, id in ipairs(call('LRANGE', MANAGED, 0, -1)) do
       seen = call('HGET', SEEN, id) or nil } or nil,
   })
 end
-for _, lease in ipairs(call('ZRANGE', EXPIRY, 0, -1)) do
+for _, lease in ipairs(whole and call('ZRANGE', EXPIRY, 0, -1) or {}) do
   local about = kind_of(lease_key(lease)) == 'hash' and hash(lease_key(lease)) or {}
   about.lease, about.expires = lease, tonumber(call('ZSCORE', EXPIRY, lease))
   leases[#leases + 1] = cjson.encode(about)
 end
 local queue = {}
-for _, lease in ipairs(call('ZRANGE', QUEUE, 0, -1)) do queue[#queue + 1] = cjson.encode(lease) end
+for _, lease in ipairs(whole and call('ZRANGE', QUEUE, 0, -1) or {}) do queue[#queue + 1] = cjson.encode(lease) end
 local agents = {}
 for host, about in pairs(hash(AGENTS)) do
   local till, boot, pidns = string.match(about, '^(%d+) (%S*) (%S*)$')

@@ -194,6 +194,16 @@ local function clear_pool()
   call('DEL', IDLE, MANAGED, EVENTS, prefix .. '_INIT', POT, BAR, QUAR, UUIDS, SEEN)
 end
 
+-- What was withheld for the sake of a record goes on where that is there no more: its holder has released it.
+local function lift(list)
+  for _, id in ipairs(call('LRANGE', list, 0, -1)) do
+    local withheld = call('HGET', QUAR, id)
+    if withheld and string.match(withheld, '^legacy_record:') and kind_of(gpu_key(id)) == 'none' then
+      call('HDEL', QUAR, id)
+    end
+  end
+end
+
 -- Appends what lies in POT and may be granted, the longest there first. The rest is put where it belongs.
 local function sort_pot(managed, met, ids, early)
   local pot = call('LRANGE', POT, 0, -1)
@@ -206,19 +216,13 @@ local function sort_pot(managed, met, ids, early)
       finish(owner, 'released', '', '')
       owner = false
     end
-    local withheld = call('HGET', QUAR, id)
-    if withheld and kind == 'none' and string.match(withheld, '^legacy_record:') then
-      -- It was withheld for the sake of a record that is there no more: its holder has released it.
-      call('HDEL', QUAR, id)
-      withheld = false
-    end
     if met[id] then
       note('duplicate', 'gpu', id)
     elseif not managed[id] then
       note('unmanaged', 'gpu', id)
       -- GPU.py begins a pool by listing an id as idle, and as managed after that.
       if string.match(id, '^%d+$') then early[#early + 1] = id end
-    elseif withheld then
+    elseif call('HEXISTS', QUAR, id) == 1 then
       note('withheld', 'gpu', id)
     elseif not string.match(id, '^%d+$') then
       withhold(id, 'not_a_number')
@@ -316,6 +320,10 @@ local function assign(pull)
   pull = pull and may_pull
   local available = call('LLEN', POT) + (pull and call('LLEN', IDLE) or 0)
   if available == 0 then return end
+  if call('EXISTS', QUAR) == 1 then
+    lift(POT)
+    lift(IDLE)
+  end
   local managed = set_of(call('LRANGE', MANAGED, 0, -1))
   local waiting, sum = tickets(managed, available)
   local wished = pull and pull_particular(waiting) or {}

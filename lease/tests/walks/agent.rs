@@ -41,7 +41,7 @@ impl Walk {
         match self.dead.pop_front() {
             Some(Dead::Lease(lease)) => {
                 let busy: Vec<String> = self.world.orphans.iter().cloned().collect();
-                let mut about = vec![lease.as_str(), "dead", "", "", ""];
+                let mut about = vec![lease.as_str(), self.dead_as(&lease), "", "", ""];
                 about.extend(busy.iter().map(String::as_str));
                 self.agent.ask(&call(Op::Kill, &about));
             }
@@ -93,6 +93,12 @@ impl Walk {
                 self.agent.ask(&["HDEL", "GPU_V2:QUAR", &id]);
             }
         }
+    }
+
+    /// What is known of the death of a lease's holder.
+    pub(crate) fn dead_as(&mut self, lease: &str) -> &'static str {
+        let known = self.agent.ask(&["HEXISTS", &format!("GPU_V2:LEASE:{lease}"), "known"]).text() == "1";
+        if known { "known_dead" } else { "dead" }
     }
 
     fn recorded(&mut self, id: &str) -> String {

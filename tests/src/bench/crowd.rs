@@ -9,6 +9,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::usage::Usage;
 use crate::redis::Redis;
+use crate::wait::until;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const TTL: Duration = Duration::from_mins(1);
@@ -41,7 +42,9 @@ pub fn crowd(count: usize) -> Crowd {
     let mut pool = open(&redis);
     assert_eq!(pool.init(&[(0, None)], 0, false), Ok(Init::Done(1)));
     let holder = ticket(count);
-    assert!(matches!(pool.ask(&holder), Ok(Standing::Held(_))), "it is idle");
+    let Ok(Standing::Held(grant)) = pool.ask(&holder) else { panic!("it is idle") };
+    // Whoever does not say that he knows of it lets the next have it.
+    pool.renew(&holder, &grant, TTL).expect("Redis answers");
     let before = memory(&redis);
     std::thread::scope(|scope| {
         let (tell, told) = channel();
@@ -53,6 +56,8 @@ pub fn crowd(count: usize) -> Crowd {
         }
         drop(tell);
         let each = u32::try_from(count).expect("a crowd");
+        let blocked = format!("blocked_clients:{}\r", 2 * count);
+        until("all to stand in the line", || redis.ask("INFO clients").contains(&blocked).then_some(()));
         let bytes_each = u32::try_from(memory(&redis) - before).expect("little memory") / each;
         let cpu = Usage::of(&[redis.pid()]).cpu;
         std::thread::park_timeout(WATCHED);
