@@ -354,8 +354,9 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         LOCKING.store(-1, Ordering::Relaxed);
-        // SAFETY: ours, and closed once. It is unlocked first, since a child of a fork may have it too.
+        // SAFETY: ours, and closed once. It is unlocked first: a child of a fork may have it too, and so does a mapping of it.
         unsafe {
+            libc::flock(self.0, libc::LOCK_UN);
             libc::close(self.0);
         }
     }
