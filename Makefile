@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check golden bench soak
+.PHONY: help demo test check quota golden bench soak
 
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
@@ -15,8 +15,8 @@ demo: ## the whole story in a minute, with a GPU or without
 	@cargo build --quiet --package bailiff-exporter --package bailiff-enforcer --package bailiff --package fake-nvml --package end-to-end
 	@target/debug/demo
 
-test: check ## every check and every test
-	@$(SETUP) compiler nextest prometheus python redis openssl faketime
+test: check quota ## every check and every test
+	@$(SETUP) compiler nextest prometheus python redis openssl faketime allocators
 	cargo build --workspace
 	cargo nextest run --workspace
 
@@ -27,6 +27,10 @@ check: ## format, lints, documentation, licences and sources of dependencies
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	cargo deny --log-level error check bans licenses sources
 
+quota: ## the quota library for glibc 2.17 and newer, into target/*-unknown-linux-gnu/quota/
+	@$(SETUP) compiler zig
+	@quota/portable
+
 golden: ## renews the golden pages and docs/; read the difference
 	@$(SETUP) compiler nextest prometheus python
 	cargo build --workspace
@@ -34,7 +38,8 @@ golden: ## renews the golden pages and docs/; read the difference
 
 bench: ## speed and size, beside nvitop-exporter, all-smi and bare Redis
 	@$(SETUP) compiler python peers redis
-	cargo build --release --package bailiff-exporter --package bailiff-enforcer --package bailiff --package fake-nvml --package end-to-end
+	cargo build --release --package bailiff-exporter --package bailiff-enforcer --package bailiff --package fake-nvml --package fake-cuda --package end-to-end
+	cargo build --profile quota --package bailiff-quota
 	@target/release/bench
 	@cargo run --quiet --release --package bailiff-exporter --example page_cost
 	@cargo run --quiet --release --package bailiff-enforcer --example tick_cost
@@ -45,3 +50,4 @@ soak: ## an hour: many more walks and histories, servers that are killed again a
 	BAILIFF_KILLS=25 cargo test --package bailiff-lease --test faults -- --include-ignored --nocapture
 	BAILIFF_TRACES=200000 cargo test --package bailiff-enforcer --test oracle -- histories
 	cargo test --package bailiff-enforcer --test mutants -- --ignored --nocapture
+	BAILIFF_RACES=1000 BAILIFF_KILLS=500 cargo test --package bailiff-quota --test shared

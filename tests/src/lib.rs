@@ -11,6 +11,7 @@
 
 pub mod beats;
 pub mod bench;
+pub mod cuda;
 pub mod daemon;
 pub mod enforcer;
 pub mod exporter;

@@ -6,4 +6,5 @@ pub mod leases;
 pub mod load;
 pub mod local;
 pub mod peers;
+pub mod quota;
 pub mod usage;

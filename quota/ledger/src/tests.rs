@@ -1,0 +1,143 @@
+//! Files that are made, limited and read; and files that are none.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use tempfile::TempDir;
+
+use super::*;
+
+const FIRST: Uuid = [1; 16];
+const SECOND: Uuid = [2; 16];
+
+fn made(limits: &[(Uuid, u64)]) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("quota");
+    create(&path, limits).unwrap();
+    (folder, path)
+}
+
+fn limits(path: &Path) -> Vec<(Uuid, u64)> {
+    read(path).unwrap().gpus.iter().map(|gpu| (gpu.uuid, gpu.limit)).collect()
+}
+
+#[test]
+fn what_is_made_is_read() {
+    let (_folder, path) = made(&[(FIRST, 100), (SECOND, UNLIMITED)]);
+    assert_eq!(limits(&path), [(FIRST, 100), (SECOND, UNLIMITED)]);
+    let ledger = read(&path).unwrap();
+    assert_eq!(ledger.processes, []);
+    assert!(ledger.gpus.iter().all(|gpu| gpu.used == 0 && gpu.peak == 0 && gpu.by_process.is_empty()));
+    assert_eq!(fs::metadata(&path).unwrap().len(), 25_728);
+}
+
+#[test]
+fn nothing_is_made_over_what_is_there() {
+    let (_folder, path) = made(&[(FIRST, 100)]);
+    assert!(matches!(create(&path, &[]), Err(Fault::Io(_))));
+    assert_eq!(limits(&path), [(FIRST, 100)]);
+}
+
+#[test]
+fn limits_change_and_rows_are_added_while_there_is_room() {
+    let (_folder, path) = made(&[(FIRST, 100)]);
+    set_limit(&path, FIRST, 50).unwrap();
+    set_limit(&path, SECOND, 70).unwrap();
+    assert_eq!(limits(&path), [(FIRST, 50), (SECOND, 70)]);
+    for more in 3..=16 {
+        set_limit(&path, [more; 16], 1).unwrap();
+    }
+    assert!(matches!(set_limit(&path, [17; 16], 1), Err(Fault::Full)));
+    set_limit(&path, [16; 16], 2).unwrap();
+    let many: Vec<(Uuid, u64)> = (1..=17).map(|at| ([at; 16], 1)).collect();
+    assert!(matches!(create(&path.with_extension("more"), &many), Err(Fault::Full)));
+}
+
+#[test]
+fn claims_are_read_as_they_stand() {
+    let (_folder, path) = made(&[(FIRST, 100)]);
+    let mut bytes = fs::read(&path).unwrap();
+    // Two processes, one of which claims more than there is; a name that is no text.
+    for (slot, pid, used) in [(0, 7u32, u64::MAX), (127, u32::MAX, 5)] {
+        let at = 128 + 64 * 16 + 64 * slot;
+        bytes[at..at + 4].copy_from_slice(&pid.to_le_bytes());
+        bytes[at + 24..at + 40].fill(0xff);
+        let at = 128 + 64 * 16 + 64 * 128 + 8 * slot;
+        bytes[at..at + 8].copy_from_slice(&used.to_le_bytes());
+    }
+    // So many slots cannot be.
+    bytes[40..44].fill(0xff);
+    fs::write(&path, &bytes).unwrap();
+    let ledger = read(&path).unwrap();
+    let pids: Vec<u32> = ledger.processes.iter().map(|process| process.pid).collect();
+    assert_eq!(pids, [7, u32::MAX]);
+    assert_eq!(ledger.processes[0].name, "\u{fffd}".repeat(16));
+    assert_eq!(ledger.gpus[0].by_process, [u64::MAX, 5]);
+    assert_eq!(ledger.gpus[0].used, u64::MAX);
+}
+
+#[test]
+fn what_is_no_quota_is_refused() {
+    let (folder, path) = made(&[(FIRST, 100)]);
+    let good = fs::read(&path).unwrap();
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    for (bytes, expected) in [
+        (Vec::new(), "it has 0 bytes where 25728 are needed"),
+        (good[..100].to_vec(), "it has 100 bytes where 25728 are needed"),
+        (good[..25_727].to_vec(), "it has 25727 bytes where 25728 are needed"),
+        (vec![0; 25_728], "it is no quota"),
+        (changed(0, b'X'), "it is no quota"),
+        (changed(12, 0), "it is no quota"),
+        (changed(8, 2), "it is of version 2, not 1"),
+        (changed(11, 0xff), "it is of version 4278190081, not 1"),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(read(&path).unwrap_err().to_string(), expected);
+        assert_eq!(set_limit(&path, FIRST, 1).unwrap_err().to_string(), expected);
+    }
+    let mut longer = good.clone();
+    longer.extend_from_slice(&[0xff; 100]);
+    fs::write(&path, longer).unwrap();
+    assert_eq!(limits(&path), [(FIRST, 100)], "what follows is of no concern");
+    let link = folder.path().join("link");
+    symlink(&path, &link).unwrap();
+    assert!(matches!(read(&link), Err(Fault::Io(_))), "a link");
+    let fifo = folder.path().join("fifo");
+    mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    assert!(matches!(read(&fifo), Err(Fault::NoFile)), "nobody is at its other end");
+    assert!(matches!(read(folder.path()), Err(Fault::NoFile)));
+    assert!(matches!(read(&folder.path().join("none")), Err(Fault::Io(_))));
+}
+
+#[test]
+fn a_file_that_is_cut_short_while_it_is_read_harms_nobody() {
+    let (_folder, path) = made(&[(FIRST, 100)]);
+    let good = fs::read(&path).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let file = OpenOptions::new().write(true).open(&path).unwrap();
+                file.set_len(0).unwrap();
+                file.write_all_at(&good, 0).unwrap();
+            }
+        });
+        let (mut whole, mut short, mut other) = (0, 0, None);
+        while (whole < 100 || short < 100) && other.is_none() {
+            match read(&path) {
+                Ok(_) => whole += 1,
+                Err(Fault::Short(_) | Fault::NoQuota) => short += 1,
+                Err(fault) => other = Some(fault.to_string()),
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(other, None);
+    });
+}

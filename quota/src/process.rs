@@ -1,0 +1,185 @@
+//! Which process is which: a pid and when it started, in a namespace of pids. Read from `/proc` into buffers of our own,
+//! since the program's memory is not ours to fill.
+
+use std::ffi::{CStr, c_int};
+use std::io::Write;
+
+/// What `/proc/PID/stat` tells.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    name: [u8; 16],
+    state: u8,
+    threads: u64,
+    start: u64,
+}
+
+/// This process, as others can know it.
+pub(crate) struct Own {
+    pub(crate) pid: u32,
+    pub(crate) start: u64,
+    /// Inode of its namespace of pids.
+    pub(crate) namespace: u64,
+    pub(crate) name: [u8; 16],
+}
+
+impl Own {
+    /// Looks; `None` where `/proc` is not there, since nobody could tell then whether we are gone.
+    pub(crate) fn look() -> Option<Self> {
+        // SAFETY: it has no conditions.
+        let pid = u32::try_from(unsafe { libc::getpid() }).ok()?;
+        let stat = read(c"/proc/self/stat").and_then(|text| parse(text.bytes()))?;
+        Some(Self { pid, start: stat.start, namespace: namespace()?, name: stat.name })
+    }
+}
+
+/// Whether a process of our own namespace is gone for certain, and its memory with it.
+pub(crate) fn is_gone(pid: u32, start: u64) -> bool {
+    let Ok(id) = c_int::try_from(pid) else { return false };
+    // SAFETY: signal 0 is a question. It is asked first: where /proc hides others' processes, their absence there
+    // proves nothing.
+    let known = unsafe { libc::kill(id, 0) } == 0 || errno() != libc::ESRCH;
+    if !known {
+        return true;
+    }
+    let mut path = [0; 32];
+    // Shorter than the buffer, and ended by a zero that is there already.
+    let _ = write!(&mut path[..], "/proc/{pid}/stat");
+    let text = CStr::from_bytes_until_nul(&path).ok().and_then(read);
+    let Some(stat) = text.and_then(|text| parse(text.bytes())) else { return false };
+    // A zombie that leads threads which live on still holds its memory.
+    stat.start != start || (matches!(stat.state, b'Z' | b'X') && stat.threads <= 1)
+}
+
+/// Which boot this is, so that a file that outlived one is seen for what it is.
+pub(crate) fn boot() -> Option<[u8; 16]> {
+    let text = read(c"/proc/sys/kernel/random/boot_id")?;
+    let mut digits = text.bytes().iter().filter_map(|letter| char::from(*letter).to_digit(16));
+    let mut boot = [0; 16];
+    for byte in &mut boot {
+        let (high, low) = (digits.next()?, digits.next()?);
+        *byte = u8::try_from((high << 4) | low).ok()?;
+    }
+    Some(boot)
+}
+
+fn namespace() -> Option<u64> {
+    let mut about = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: a C string, and room for the answer.
+    let found = unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), about.as_mut_ptr()) } == 0;
+    // SAFETY: it was filled in.
+    found.then(|| unsafe { about.assume_init() }.st_ino)
+}
+
+/// The C library's error number.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: the thread's own, always there.
+    unsafe { *libc::__errno_location() }
+}
+
+/// The beginning of a file.
+struct Text {
+    bytes: [u8; 1024],
+    length: usize,
+}
+
+impl Text {
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+}
+
+fn read(path: &CStr) -> Option<Text> {
+    let mut text = Text { bytes: [0; 1024], length: 0 };
+    // SAFETY: a C string; a buffer as long as is said; a descriptor that is ours and closed once.
+    let length = unsafe {
+        let file = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if file < 0 {
+            return None;
+        }
+        let length = libc::read(file, text.bytes.as_mut_ptr().cast(), text.bytes.len());
+        libc::close(file);
+        length
+    };
+    text.length = usize::try_from(length).ok().filter(|length| *length > 0)?;
+    Some(text)
+}
+
+/// The name may hold anything, brackets and line ends too; after the last bracket all is numbers.
+fn parse(text: &[u8]) -> Option<Stat> {
+    let open = text.iter().position(|letter| *letter == b'(')?;
+    let close = text.iter().rposition(|letter| *letter == b')')?;
+    let mut name = [0; 16];
+    let given = text.get(open.checked_add(1)?..close)?;
+    name.iter_mut().zip(given).for_each(|(place, letter)| *place = *letter);
+    let mut fields = text.get(close.checked_add(2)?..)?.split(|letter| *letter == b' ');
+    let state = *fields.next()?.first()?;
+    let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
+    let threads = number(fields.nth(16)?)?;
+    let start = number(fields.nth(1)?)?;
+    Some(Stat { name, state, threads, start })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(name: &str, state: char, threads: u64, start: u64) -> String {
+        format!("77 ({name}) {state} 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 {threads} 0 {start} 22 23\n")
+    }
+
+    #[test]
+    fn stat_is_read_whatever_the_name() {
+        for name in ["python", "a b", ") S 1 (", "x)\n", ""] {
+            let mut padded = [0; 16];
+            padded[..name.len()].copy_from_slice(name.as_bytes());
+            let expected = Stat { name: padded, state: b'S', threads: 3, start: 4711 };
+            assert_eq!(parse(stat(name, 'S', 3, 4711).as_bytes()), Some(expected), "{name:?}");
+        }
+        for text in [
+            "",
+            "77",
+            "77 (x",
+            "77 (x)",
+            "77 (x) ",
+            ")(",
+            "77 (x) S 1 2 3",
+            "77 (x) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 t 0 s",
+        ] {
+            assert_eq!(parse(text.as_bytes()), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_is_gone_when_it_is() {
+        let own = Own::look().unwrap_or_else(|| panic!("/proc is there"));
+        assert_eq!(own.pid, std::process::id());
+        assert!(!is_gone(own.pid, own.start));
+        assert!(is_gone(own.pid, own.start + 1), "another has its pid");
+        assert!(is_gone(4_194_305, 1), "beyond what Linux gives");
+        assert!(!is_gone(u32::MAX, 1), "what cannot be asked is not known");
+        assert!(boot().is_some());
+    }
+
+    #[test]
+    fn a_zombie_is_gone() {
+        // SAFETY: the child ends at once.
+        let child = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit(0);
+            }
+            child
+        };
+        let pid = u32::try_from(child).unwrap_or_else(|_| panic!("a child"));
+        let path = std::ffi::CString::new(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let stat = loop {
+            let stat = read(&path).and_then(|text| parse(text.bytes())).unwrap_or_else(|| panic!("a zombie"));
+            if stat.state == b'Z' {
+                break stat;
+            }
+        };
+        assert!(is_gone(pid, stat.start));
+        // SAFETY: our own child.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    }
+}

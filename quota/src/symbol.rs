@@ -1,0 +1,160 @@
+//! Functions of the drivers by name: where the driver has them, and what stands in front of them.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// A library of the driver's, once the program has loaded it.
+pub(crate) struct Library {
+    name: &'static CStr,
+    handle: AtomicPtr<c_void>,
+}
+
+/// The driver proper.
+pub(crate) static CUDA: Library = Library::named(c"libcuda.so.1");
+/// The one that tells of GPUs.
+pub(crate) static NVML: Library = Library::named(c"libnvidia-ml.so.1");
+
+/// A function of the driver's, and the hook that stands in front of it, if any does.
+pub(crate) struct Symbol {
+    pub(crate) name: &'static CStr,
+    library: &'static Library,
+    hook: *const c_void,
+    address: AtomicPtr<c_void>,
+}
+
+// SAFETY: the hook is the address of a function, the same for all threads.
+unsafe impl Sync for Symbol {}
+
+/// The driver has no such function.
+const MISSING: *mut c_void = ptr::without_provenance_mut(1);
+
+impl Library {
+    const fn named(name: &'static CStr) -> Self {
+        Self { name, handle: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// The library, if somebody has loaded it. From then on it stays loaded, so its functions stay where they are.
+    fn handle(&self) -> Option<NonNull<c_void>> {
+        let known = self.handle.load(Ordering::Acquire);
+        if !known.is_null() {
+            return NonNull::new(known);
+        }
+        // SAFETY: a C string; nothing is loaded that is not yet.
+        let found = unsafe { libc::dlopen(self.name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if found.is_null() {
+            forget_error();
+        } else {
+            self.handle.store(found, Ordering::Release);
+        }
+        NonNull::new(found)
+    }
+}
+
+impl Symbol {
+    /// A function of the driver proper that is called from here.
+    pub(crate) const fn plain(name: &'static CStr) -> Self {
+        Self::of(&CUDA, name)
+    }
+
+    /// A function that is called from here, and goes by untouched.
+    pub(crate) const fn of(library: &'static Library, name: &'static CStr) -> Self {
+        Self { name, library, hook: ptr::null(), address: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// A function that has a hook in front of it.
+    pub(crate) const fn hooked(name: &'static str, library: &'static Library, hook: *const c_void) -> Self {
+        let name = match CStr::from_bytes_with_nul(name.as_bytes()) {
+            Ok(name) => name,
+            Err(_) => c"",
+        };
+        Self { name, library, hook, address: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// What stands in front of it.
+    pub(crate) fn hook(&self) -> *mut c_void {
+        self.hook.cast_mut()
+    }
+
+    pub(crate) fn is_of_nvml(&self) -> bool {
+        ptr::eq(self.library, &raw const NVML)
+    }
+
+    /// Whether its library has a function of another name.
+    pub(crate) fn driver_has(&self, name: &CStr) -> bool {
+        let Some((library, dlsym)) = self.library.handle().zip(dlsym()) else { return false };
+        // SAFETY: a handle that is never closed, and a C string.
+        let found = unsafe { dlsym(library.as_ptr(), name.as_ptr()) };
+        if found.is_null() {
+            forget_error();
+        }
+        !found.is_null()
+    }
+
+    /// Where the driver has it; `None` while it is not loaded, and where it has none.
+    pub(crate) fn address(&self) -> Option<NonNull<c_void>> {
+        let mut address = self.address.load(Ordering::Acquire);
+        if address.is_null() {
+            address = self.look()?;
+        }
+        NonNull::new(address).filter(|address| address.as_ptr() != MISSING)
+    }
+
+    #[cold]
+    fn look(&self) -> Option<*mut c_void> {
+        let library = self.library.handle()?;
+        let dlsym = dlsym()?;
+        // SAFETY: a handle that is never closed, and a C string.
+        let mut found = unsafe { dlsym(library.as_ptr(), self.name.as_ptr()) };
+        if found.is_null() {
+            forget_error();
+            found = MISSING;
+        }
+        self.address.store(found, Ordering::Release);
+        Some(found)
+    }
+
+    /// The same as a function.
+    ///
+    /// # Safety
+    /// `F` is the type of a pointer to this very function.
+    pub(crate) unsafe fn function<F: Copy>(&self) -> Option<F> {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        let address = self.address()?.as_ptr();
+        // SAFETY: a pointer to a function is as large as one to data, and the caller vouches for its type.
+        Some(unsafe { std::mem::transmute_copy(&address) })
+    }
+}
+
+/// A failed look of ours is not the program's: it would find it in `dlerror`.
+pub(crate) fn forget_error() {
+    // SAFETY: it has no conditions.
+    unsafe { libc::dlerror() };
+}
+
+/// What the C library's `dlsym` is.
+pub(crate) type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+
+unsafe extern "C" {
+    fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
+}
+
+/// Every port has had its `dlsym` since this version, in libdl or, since 2.34, in libc.
+#[cfg(target_arch = "x86_64")]
+const SINCE: &CStr = c"GLIBC_2.2.5";
+#[cfg(target_arch = "aarch64")]
+const SINCE: &CStr = c"GLIBC_2.17";
+
+/// The C library's `dlsym`, which ours hides.
+pub(crate) fn dlsym() -> Option<Dlsym> {
+    static DLSYM: AtomicUsize = AtomicUsize::new(0);
+    let mut address = DLSYM.load(Ordering::Acquire);
+    if address == 0 {
+        // SAFETY: C strings; it takes no lock that we hold and has no other conditions.
+        address = unsafe { dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), SINCE.as_ptr()) }.expose_provenance();
+        DLSYM.store(address, Ordering::Release);
+    }
+    let address = ptr::with_exposed_provenance_mut::<c_void>(address);
+    // SAFETY: null is `None`, and anything else is a `dlsym`.
+    unsafe { std::mem::transmute::<*mut c_void, Option<Dlsym>>(address) }
+}

@@ -1,0 +1,241 @@
+//! The library inside its host: what the host finds by name is what it would find without it, other preloaded libraries go
+//! on, and nothing is said, blocked or ended.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use end_to_end::cuda::{self, Machine, codes, compiled, output};
+use end_to_end::fake::Scenario;
+use end_to_end::{programs, wait};
+
+const OUT_OF_MEMORY: i64 = 2;
+
+/// Compiles a file of `scopes/` into a folder.
+fn scope(folder: &Path, name: &str, flags: &[&str]) {
+    let source = programs::root().join("tests/fixtures/quota/scopes").join(format!("{name}.c"));
+    let target = if name == "main" { "main".into() } else { format!("lib{name}.so") };
+    let mut command = Command::new("cc");
+    command.args(["-O1", "-Wall", "-Werror", "-o"]).arg(folder.join(target)).arg(source);
+    if name != "main" {
+        command.args(["-fPIC", "-shared"]);
+    }
+    command.arg(format!("-L{}", folder.display())).args(flags);
+    let _ = output(&mut command);
+}
+
+/// The program of `scopes/`, whose libraries are found through the machine's folder.
+fn scopes(machine: &Machine) -> PathBuf {
+    let folder = machine.path("");
+    symlink(programs::fake_nvml(), machine.path("libnvidia-ml.so.1")).unwrap();
+    for (name, flags) in [
+        ("second", &[][..]),
+        ("first", &["-Wl,--no-as-needed", "-lsecond"]),
+        ("private", &[]),
+        ("plugin", &["-Wl,--no-as-needed", "-lprivate"]),
+        ("main", &["-Wl,--no-as-needed", "-lfirst", "-lsecond"]),
+    ] {
+        scope(&folder, name, flags);
+    }
+    machine.path("main")
+}
+
+const LOOKED_FOR: [&str; 4] =
+    ["cuMemAlloc_v2", "cuMemAllocFromPoolAsync_ptsz", "nvmlDeviceGetMemoryInfo", "cuGetProcAddress_v2"];
+
+fn told(command: &mut Command) -> String {
+    String::from_utf8(output(command.args(LOOKED_FOR)).stdout).unwrap()
+}
+
+#[test]
+fn what_is_found_by_name_is_what_is_found_without_the_library() {
+    let machine = Machine::new();
+    let main = scopes(&machine);
+    let bare = told(&mut machine.bare(&main));
+    // What the program should find at all.
+    for expected in [
+        "early second",
+        "first next second",
+        "first next of itself none",
+        "first default first",
+        "main next first",
+        "handle second",
+        "handle of none undefined symbol",
+        "hidden undefined symbol",
+        "plugin's hidden hidden",
+        "before cuMemAlloc_v2 default=no next=no first-next=no all=no own=no",
+        "loaded 1 1",
+        "after cuMemAlloc_v2 default=no next=no first-next=no all=no own=yes",
+    ] {
+        let found = bare.lines().any(|line| line.starts_with(expected));
+        assert!(found, "{expected:?} is not in {bare}");
+    }
+    for variables in [&[][..], &[("WRAPPER_LIE_NVML", "1")], &[("WRAPPER_DISABLE", "1")]] {
+        let ours = told(machine.program(&main).envs(variables.iter().copied()));
+        // Where the driver was loaded for its loader alone, ours are found by all: they lead to the same place.
+        let after = |text: &str| {
+            text.split_once("loaded 1 1\n").map(|(before, after)| (before.to_owned(), after.to_owned()))
+        };
+        let ((before, bare_after), (ours_before, ours_after)) =
+            (after(&bare).unwrap(), after(&ours).unwrap());
+        assert_eq!(ours_before, before, "{variables:?}");
+        assert_eq!(ours_after.lines().count(), bare_after.lines().count());
+        assert!(
+            ours_after.lines().all(|line| line.ends_with("own=yes") && !line.contains("error")),
+            "{ours_after}"
+        );
+    }
+}
+
+/// A program that preloads these in this order.
+fn preloading(machine: &Machine, program: impl AsRef<OsStr>, libraries: &[&OsStr]) -> Command {
+    let mut command = machine.bare(program);
+    command.env("LD_PRELOAD", libraries.join(OsStr::new(":")));
+    command
+}
+
+#[test]
+fn other_allocators_are_preloaded_too() {
+    for name in ["libjemalloc.so.2", "libmimalloc.so.2"] {
+        let theirs = cuda::allocator(name);
+        let ours = cuda::library().into_os_string();
+        for order in [[&ours, &theirs], [&theirs, &ours]] {
+            let order = order.map(OsString::as_os_str);
+            let machine = Machine::new();
+            let mut client = preloading(&machine, cuda::client("proc"), &order);
+            client.args(["proc", "init 0", "alloc 1000", "alloc 1", "free 0", "create 1000 1 0"]);
+            assert_eq!(
+                codes(client.env("WRAPPER_MAX_MEMORY", "1000")),
+                [0, 0, OUT_OF_MEMORY, 0, 0],
+                "{order:?}"
+            );
+            let quota = machine.quota(40_960);
+            let mut race = preloading(&machine, compiled("race", &[]), &order);
+            race.args(["dl", "4", "2000", "4096"]).env("WRAPPER_SHARED", &quota);
+            let told = String::from_utf8(output(&mut race).stdout).unwrap();
+            assert_eq!(told, "ready\nfull\n40960 0\n", "{order:?}");
+            let mut fork = preloading(&machine, compiled("fork", &[]), &order);
+            fork.args(["dl", "40", "0", "40960"]).env("WRAPPER_MAX_MEMORY", "40960");
+            assert_eq!(String::from_utf8(output(&mut fork).stdout).unwrap(), "40 0\n", "{order:?}");
+        }
+    }
+}
+
+#[test]
+fn a_program_that_is_watched_by_a_sanitizer_goes_on() {
+    let machine = Machine::new();
+    let calls = ["init 0", "alloc 1000", "alloc 1", "pitch 1 1", "free 0", "async 1000", "free 1"];
+    let expected = [0, 0, OUT_OF_MEMORY, OUT_OF_MEMORY, 0, 0, 0];
+    for door in ["dl", "proc"] {
+        let client = compiled("client", &["-fsanitize=address", "-static-libasan"]);
+        let mut client = machine.program(client);
+        client.arg(door).args(calls).env("WRAPPER_MAX_MEMORY", "1000");
+        assert_eq!(codes(&mut client), expected, "{door}");
+    }
+    // And where the sanitizer is preloaded itself.
+    let found = output(Command::new("cc").arg("-print-file-name=libasan.so"));
+    let asan = String::from_utf8(found.stdout).unwrap();
+    let client = compiled("client", &["-fsanitize=address"]);
+    let ours = cuda::library().into_os_string();
+    let mut client = preloading(&machine, client, &[OsStr::new(asan.trim()), &ours]);
+    client.arg("dl").args(calls).env("WRAPPER_MAX_MEMORY", "1000");
+    assert_eq!(codes(&mut client), expected);
+    let race = compiled("race", &["-fsanitize=address", "-static-libasan"]);
+    let mut race = machine.program(race);
+    race.args(["proc", "4", "2000", "4096"]).env("WRAPPER_MAX_MEMORY", "40960");
+    assert_eq!(String::from_utf8(output(&mut race).stdout).unwrap(), "ready\nfull\n40960 0\n");
+}
+
+#[test]
+fn nobody_is_ended_by_what_the_library_has_to_say() {
+    let machine = Machine::new();
+    // Without WRAPPER_MAX_MEMORY it has something to say, and here nobody listens: SIGPIPE ends whoever writes.
+    let mut client = machine.client("dl", &["init 0", "alloc 1000"]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let told = client.stderr(writer).stdin(Stdio::null()).stdout(Stdio::piped()).output().unwrap();
+    assert_eq!((told.status.signal(), &told.stdout[..]), (None, &b"0\n0\n"[..]));
+    // A pipe that is full would block whoever writes.
+    let (_reader, writer) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    while rustix::io::write(&writer, &[b'x'; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).unwrap();
+    let mut child = client.stderr(writer).spawn().unwrap();
+    let status = wait::until("the client to end", || child.try_wait().unwrap());
+    assert!(status.success(), "{status}");
+    // And without any.
+    let mut shell = machine.program("/bin/sh");
+    shell.args(["-c", "exec \"$0\" dl 'init 0' 'alloc 1000' 2>&-"]).arg(cuda::client("dl"));
+    assert_eq!(codes(&mut shell), [0, 0]);
+}
+
+#[test]
+fn without_a_driver_everything_is_as_without_the_library() {
+    let machine = Machine::new();
+    fs::remove_file(machine.path("libcuda.so.1")).unwrap();
+    let told = machine.client("dl", &["init 0"]).output().unwrap();
+    assert_eq!(told.status.code(), Some(3));
+    assert!(
+        String::from_utf8_lossy(&told.stderr)
+            .starts_with("no driver: libcuda.so.1: cannot open shared object file")
+    );
+    // A driver that is older than some functions.
+    let machine = Machine::new();
+    let told = machine.client("proc", &["init 0"]).env("FAKE_CUDA_MISSING", "cuMemCreate").output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&told.stderr), "cuMemCreate 10020: code 0 status 1\n");
+}
+
+#[test]
+fn monitors_see_the_quota_where_that_is_wished() {
+    let machine = Machine::new();
+    let scenario = Scenario::new("gpus: [{count: 2, memory: {total: 16000MiB, reserved: 500MiB}}]");
+    symlink(programs::fake_nvml(), machine.path("libnvidia-ml.so.1")).unwrap();
+    let script = "
+import ctypes, pynvml
+pynvml.nvmlInit()
+for gpu in range(2):
+    device = pynvml.nvmlDeviceGetHandleByIndex(gpu)
+    for about in pynvml.nvmlDeviceGetMemoryInfo(device), pynvml.nvmlDeviceGetMemoryInfo(device, version=pynvml.nvmlMemory_v2):
+        print(about.total >> 20, about.free >> 20, about.used >> 20)
+cuda, context, at = ctypes.CDLL('libcuda.so.1'), ctypes.c_void_p(), ctypes.c_uint64()
+assert 0 == cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == cuda.cuCtxSetCurrent(context)
+assert cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(300 << 20)) == 0
+about = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0))
+print(about.total >> 20, about.free >> 20, about.used >> 20)
+";
+    let run = |variables: &[(&str, &str)]| {
+        let mut python = machine.program(programs::python());
+        python
+            .args(["-c", script])
+            .env("FAKE_NVML_SCENARIO", scenario.path())
+            .envs(variables.iter().copied());
+        String::from_utf8(output(&mut python).stdout).unwrap()
+    };
+    let limit = ("WRAPPER_MAX_MEMORY", "1GiB");
+    let bare = "16000 15500 500\n16000 15500 0\n16000 15500 500\n16000 15500 0\n16000 15500 500\n";
+    assert_eq!(run(&[limit]), bare);
+    let lies = "1024 1024 0\n1024 1024 0\n1024 1024 0\n1024 1024 0\n1024 724 300\n";
+    assert_eq!(run(&[limit, ("WRAPPER_LIE_NVML", "1")]), lies);
+    // One GPU alone has a limit, by its name.
+    let by_name = ("WRAPPER_MAX_MEMORY_GPU_00000000_0000_4000_8000_000000000001", "1GiB");
+    let lies = "1024 1024 0\n1024 1024 0\n16000 15500 500\n16000 15500 500\n1024 724 300\n";
+    assert_eq!(run(&[by_name, ("WRAPPER_DEFAULT", "off"), ("WRAPPER_LIE_NVML", "1")]), lies);
+}
+
+#[test]
+fn nvidia_s_own_binding_is_told_real_errors() {
+    let machine = Machine::new();
+    let script = programs::root().join("tests/fixtures/quota/bindings.py");
+    let mut python = machine.program(programs::python());
+    python.arg(script).env("WRAPPER_MAX_MEMORY", "100MiB");
+    let told = output(&mut python);
+    assert!(String::from_utf8_lossy(&told.stdout).starts_with("as expected by 13."), "{told:?}");
+    assert_eq!(machine.peak(0), 100 << 20);
+    // The driver alone would have given more.
+    let bare = python.env_remove("LD_PRELOAD").output().unwrap();
+    assert!(!bare.status.success(), "{bare:?}");
+}

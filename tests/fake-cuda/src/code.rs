@@ -1,0 +1,44 @@
+//! The driver's result codes that are given here, and what they are called.
+
+use std::ffi::CStr;
+
+/// What every call returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Code(pub(crate) i32);
+
+/// What a call comes to before it is turned into a code.
+pub(crate) type Answer<T = ()> = Result<T, Code>;
+
+macro_rules! codes {
+    ($($constant:ident = $number:literal, $name:literal, $text:literal;)*) => {
+        impl Code {
+            $(pub(crate) const $constant: Self = Self($number);)*
+        }
+        const TABLE: &[(Code, &CStr, &CStr)] = &[$((Code($number), $name, $text)),*];
+    };
+}
+
+codes! {
+    SUCCESS = 0, c"CUDA_SUCCESS", c"no error";
+    INVALID_VALUE = 1, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument";
+    OUT_OF_MEMORY = 2, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory";
+    INVALID_DEVICE = 101, c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal";
+    INVALID_CONTEXT = 201, c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context";
+    INVALID_HANDLE = 400, c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle";
+    NOT_FOUND = 500, c"CUDA_ERROR_NOT_FOUND", c"named symbol not found";
+    NOT_SUPPORTED = 801, c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported";
+}
+
+impl Code {
+    /// Its name and what the driver says of it.
+    pub(crate) fn texts(self) -> Option<(&'static CStr, &'static CStr)> {
+        TABLE.iter().find(|row| row.0 == self).map(|row| (row.1, row.2))
+    }
+}
+
+impl From<Answer> for Code {
+    fn from(answer: Answer) -> Self {
+        answer.err().unwrap_or(Self::SUCCESS)
+    }
+}

@@ -1,0 +1,195 @@
+//! The ground truth: how much of each GPU is allocated now and was at most, over all processes that share a file. What
+//! a process held is free again once it is gone, as with a real driver.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "reads and writes the file of the truth, and asks /proc who lives"
+)]
+#![expect(clippy::panic, reason = "a test that asks for a truth that cannot be kept fails")]
+
+use std::cell::UnsafeCell;
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::{io, process, ptr};
+
+use crate::code::{Answer, Code};
+use crate::settings;
+
+/// How many GPUs a machine may have.
+pub(crate) const GPUS: usize = 8;
+const ROWS: usize = 4096;
+
+/// The file, or the same in memory that children share. Readers: `tests/src/cuda.rs`.
+#[repr(C)]
+struct Truth {
+    used: [AtomicU64; GPUS],
+    peak: [AtomicU64; GPUS],
+    /// Rows given out.
+    next: AtomicU64,
+    rows: [Row; ROWS],
+    /// 0 blank, 1 ready.
+    ready: AtomicU32,
+    mutex: UnsafeCell<MaybeUninit<libc::pthread_mutex_t>>,
+}
+
+/// What one process holds.
+#[repr(C)]
+struct Row {
+    pid: AtomicU64,
+    start: AtomicU64,
+    used: [AtomicU64; GPUS],
+}
+
+// SAFETY: everything but the mutex is atomic, and the mutex is only used through pthread_mutex_*.
+unsafe impl Sync for Truth {}
+
+const NONE: u32 = u32::MAX;
+/// This process's row.
+static MINE: AtomicU32 = AtomicU32::new(NONE);
+
+/// Allocates, or finds the GPU full.
+pub(crate) fn charge(gpu: usize, bytes: u64) -> Answer {
+    let truth = truth();
+    let _held = truth.lock();
+    let capacity = settings::get().memory;
+    let mut used = truth.used[gpu].load(Ordering::Relaxed).saturating_add(bytes);
+    if used > truth.peak[gpu].load(Ordering::Relaxed) {
+        truth.bury(gpu);
+        used = truth.used[gpu].load(Ordering::Relaxed).saturating_add(bytes);
+    }
+    if used > capacity {
+        return Err(Code::OUT_OF_MEMORY);
+    }
+    truth.mine().used[gpu].fetch_add(bytes, Ordering::Relaxed);
+    truth.used[gpu].store(used, Ordering::Relaxed);
+    truth.peak[gpu].fetch_max(used, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Gives back.
+pub(crate) fn release(gpu: usize, bytes: u64) {
+    let truth = truth();
+    let _held = truth.lock();
+    truth.used[gpu].fetch_sub(bytes, Ordering::Relaxed);
+    truth.mine().used[gpu].fetch_sub(bytes, Ordering::Relaxed);
+}
+
+/// What is allocated by all, and what was at most.
+pub(crate) fn of(gpu: usize) -> (u64, u64) {
+    let truth = truth();
+    (truth.used[gpu].load(Ordering::Relaxed), truth.peak[gpu].load(Ordering::Relaxed))
+}
+
+/// A forked child holds nothing yet.
+pub(crate) fn forked() {
+    MINE.store(NONE, Ordering::Relaxed);
+}
+
+impl Truth {
+    fn lock(&self) -> Held<'_> {
+        let mutex = self.mutex.get().cast();
+        // SAFETY: the mutex was initialized before `ready` was set, and lives as long as the mapping, for ever.
+        unsafe {
+            if libc::pthread_mutex_lock(mutex) == libc::EOWNERDEAD {
+                // Its holder was killed in the middle: the rows are each whole, the sum may not be.
+                (0..GPUS).for_each(|gpu| self.bury(gpu));
+                libc::pthread_mutex_consistent(mutex);
+            }
+        }
+        Held(self)
+    }
+
+    fn mine(&self) -> &Row {
+        let mut mine = MINE.load(Ordering::Relaxed);
+        if mine == NONE {
+            mine = u32::try_from(self.next.fetch_add(1, Ordering::Relaxed)).unwrap_or(NONE);
+            let row = &self.rows[mine as usize];
+            let pid = process::id();
+            row.start.store(start(u64::from(pid)).unwrap_or(0), Ordering::Relaxed);
+            row.pid.store(pid.into(), Ordering::Relaxed);
+            MINE.store(mine, Ordering::Relaxed);
+        }
+        &self.rows[mine as usize]
+    }
+
+    /// Adds up what the living hold.
+    fn bury(&self, gpu: usize) {
+        let given = usize::try_from(self.next.load(Ordering::Relaxed)).unwrap_or(ROWS).min(ROWS);
+        let mut sum = 0;
+        for (at, row) in self.rows[..given].iter().enumerate() {
+            let used = row.used[gpu].load(Ordering::Relaxed);
+            let ours = u32::try_from(at).is_ok_and(|at| at == MINE.load(Ordering::Relaxed));
+            if used != 0 && !ours {
+                let pid = row.pid.load(Ordering::Relaxed);
+                if start(pid) != Some(row.start.load(Ordering::Relaxed)) {
+                    row.used[gpu].store(0, Ordering::Relaxed);
+                    continue;
+                }
+            }
+            sum += used;
+        }
+        self.used[gpu].store(sum, Ordering::Relaxed);
+    }
+}
+
+/// The mutex is ours until this is dropped.
+struct Held<'a>(&'a Truth);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // SAFETY: this thread locked it.
+        unsafe { libc::pthread_mutex_unlock(self.0.mutex.get().cast()) };
+    }
+}
+
+/// When a living process started; a zombie's memory has gone back already.
+fn start(pid: u64) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    if fields.first().is_none_or(|state| ["Z", "X"].contains(state)) && fields.get(17) == Some(&"1") {
+        return None;
+    }
+    fields.get(19)?.parse().ok()
+}
+
+fn truth() -> &'static Truth {
+    static TRUTH: OnceLock<&'static Truth> = OnceLock::new();
+    TRUTH.get_or_init(|| settings::get().truth.as_ref().map_or_else(|| map(None), |path| share(path)))
+}
+
+fn share(path: &OsStr) -> &'static Truth {
+    let shared = || -> io::Result<&'static Truth> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        file.lock()?;
+        file.set_len(size_of::<Truth>() as u64)?;
+        let truth = map(Some(&file));
+        // The mapping keeps the file open, so closing it would not unlock it.
+        file.unlock()?;
+        Ok(truth)
+    };
+    shared().unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn map(file: Option<&fs::File>) -> &'static Truth {
+    let (flags, fd) = file
+        .map_or((libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1), |file| (libc::MAP_SHARED, file.as_raw_fd()));
+    // SAFETY: a new mapping, as long as the structure; all-zero is a value of it, but for the mutex, which is made here.
+    unsafe {
+        let place =
+            libc::mmap(ptr::null_mut(), size_of::<Truth>(), libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0);
+        assert!(place != libc::MAP_FAILED, "the truth cannot be mapped");
+        let truth: &'static Truth = &*place.cast();
+        if truth.ready.load(Ordering::Acquire) == 0 {
+            let mut kind = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
+            libc::pthread_mutexattr_init(kind.as_mut_ptr());
+            libc::pthread_mutexattr_setpshared(kind.as_mut_ptr(), libc::PTHREAD_PROCESS_SHARED);
+            libc::pthread_mutexattr_setrobust(kind.as_mut_ptr(), libc::PTHREAD_MUTEX_ROBUST);
+            libc::pthread_mutex_init(truth.mutex.get().cast(), kind.as_ptr());
+            truth.ready.store(1, Ordering::Release);
+        }
+        truth
+    }
+}

@@ -1,0 +1,109 @@
+//! The quota library: what a call of the driver costs with it and without, in one run.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+
+use crate::cuda::{Machine, Running, compiled};
+use crate::programs;
+
+/// What stands in front of the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Front {
+    /// Nothing.
+    Bare,
+    /// A quota of the process's own.
+    Own,
+    /// One that is shared, with so many other processes in it.
+    Shared(usize),
+}
+
+/// What is done.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// `plain` or `async`.
+    pub kind: &'static str,
+    /// How many others are allocated meanwhile.
+    pub live: usize,
+}
+
+/// A machine to measure on.
+pub struct Scale {
+    machine: Machine,
+    library: PathBuf,
+}
+
+/// A process that is about to be measured, or is there to be one of several.
+struct Measured {
+    _running: Running,
+    stdin: ChildStdin,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Scale {
+    /// One with the library as it is shipped.
+    ///
+    /// # Panics
+    /// Where it is not built.
+    #[must_use]
+    pub fn new() -> Self {
+        let library = programs::root().join("target/quota/libbailiff_quota.so");
+        assert!(library.exists(), "no library: run `cargo build --profile quota --package bailiff-quota`");
+        Self { machine: Machine::new(), library }
+    }
+
+    /// Nanoseconds a call: the least of some attempts, since whatever else runs only adds to it.
+    #[must_use]
+    pub fn weigh(&self, front: Front, load: Load) -> f64 {
+        let others = if let Front::Shared(others) = front { others } else { 0 };
+        let quota = self.machine.path("quota");
+        let _ = std::fs::remove_file(&quota);
+        bailiff_ledger::create(&quota, &[]).expect("a quota can be made");
+        let _others: Vec<Measured> =
+            (0..others).map(|_| self.start(front, Load { kind: "plain", live: 0 })).collect();
+        (0..5).map(|_| self.start(front, load).measure()).fold(f64::INFINITY, f64::min)
+    }
+
+    fn start(&self, front: Front, load: Load) -> Measured {
+        let mut command = self.machine.bare(compiled("cost", &[]));
+        // The truth of several processes costs the fake driver more than the truth of one.
+        command.env_remove("FAKE_CUDA_TRUTH").args(["proc", load.kind]);
+        command.arg(load.live.to_string()).arg("1000000");
+        if front != Front::Bare {
+            command.env("LD_PRELOAD", &self.library).env("WRAPPER_MAX_MEMORY", "16GiB");
+        }
+        if let Front::Shared(_) = front {
+            command.env("WRAPPER_SHARED", self.machine.path("quota"));
+        }
+        Measured::start(&mut command)
+    }
+}
+
+impl Default for Scale {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Measured {
+    fn start(command: &mut Command) -> Self {
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut running = Running(child.expect("a test program starts"));
+        let stdin = running.0.stdin.take().expect("it has an input");
+        let lines = BufReader::new(running.0.stdout.take().expect("it has an output"));
+        let mut measured = Self { _running: running, stdin, lines };
+        assert_eq!(measured.line(), "ready\n");
+        measured
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).expect("it prints");
+        line
+    }
+
+    fn measure(mut self) -> f64 {
+        self.stdin.write_all(b"\n").expect("it reads");
+        self.line().trim().parse().expect("nanoseconds")
+    }
+}

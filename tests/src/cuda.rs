@@ -1,0 +1,229 @@
+//! Programs on a fake driver of CUDA, with the quota library or without: compiled from C, run, and held against what the
+//! driver really gave out.
+
+use std::collections::hash_map::DefaultHasher;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+use crate::programs;
+
+/// A machine with a driver, and the ground truth of its GPUs.
+pub struct Machine {
+    folder: TempDir,
+}
+
+/// A name by which processes share a quota: that of the fake driver's GPU of this number.
+#[must_use]
+pub fn uuid(gpu: u8) -> [u8; 16] {
+    let mut uuid = *b"\0\0\0\0\0\0\x40\0\x80\0\0\0\0\0\0\0";
+    uuid[15] = gpu + 1;
+    uuid
+}
+
+/// GPUs that the truth has room for, and processes; `tests/fake-cuda/src/truth.rs` has the whole layout.
+const GPUS: usize = 8;
+const PROCESSES: usize = 4096;
+
+impl Machine {
+    /// One on which nothing is allocated.
+    ///
+    /// # Panics
+    /// Where nothing can be written, or the driver is not built.
+    #[must_use]
+    pub fn new() -> Self {
+        let machine = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        fs::write(machine.path("truth"), "").expect("the truth can be written");
+        for name in ["libcuda.so.1", "libcuda.so"] {
+            symlink(programs::built("libfake_cuda.so"), machine.path(name)).expect("a link can be made");
+        }
+        machine
+    }
+
+    /// A file of its folder.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A shared quota of this machine's, with this limit for its first GPU.
+    ///
+    /// # Panics
+    /// Where it cannot be made.
+    #[must_use]
+    pub fn quota(&self, limit: u64) -> PathBuf {
+        let path = self.path("quota");
+        bailiff_ledger::create(&path, &[(uuid(0), limit)]).expect("a quota can be made");
+        path
+    }
+
+    /// A program that finds the driver, and nothing of ours in front of it.
+    pub fn bare(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy();
+            if name.starts_with("WRAPPER_") || name.starts_with("FAKE_CUDA_") || name.starts_with("CUDA_") {
+                command.env_remove(name.as_ref());
+            }
+        }
+        command.env("LD_LIBRARY_PATH", self.folder.path()).env("FAKE_CUDA_TRUTH", self.path("truth"));
+        command
+    }
+
+    /// A program with the quota library in front of the driver.
+    pub fn program(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.bare(program);
+        command.env("LD_PRELOAD", library());
+        command
+    }
+
+    /// The test program of `client.c`, which comes in by this door and does these calls.
+    #[must_use]
+    pub fn client(&self, door: &str, calls: &[&str]) -> Command {
+        let mut command = self.program(client(door));
+        command.arg(door).args(calls);
+        command
+    }
+
+    /// What all processes have allocated at this moment of a GPU.
+    #[must_use]
+    pub fn used(&self, gpu: usize) -> u64 {
+        let words = self.truth();
+        let row = 2 + GPUS;
+        let first = 2 * GPUS + 1;
+        let rows = words[first..first + row * PROCESSES].chunks(row);
+        rows.filter(|row| row[0] != 0 && started(row[0]) == Some(row[1])).map(|row| row[2 + gpu]).sum()
+    }
+
+    /// The most that was ever allocated of a GPU.
+    #[must_use]
+    pub fn peak(&self, gpu: usize) -> u64 {
+        self.truth()[GPUS + gpu]
+    }
+
+    fn truth(&self) -> Vec<u64> {
+        let bytes = fs::read(self.path("truth")).expect("the truth can be read");
+        let (words, _) = bytes.as_chunks();
+        words.iter().map(|word| u64::from_le_bytes(*word)).collect()
+    }
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// When a process started, unless it has ended.
+fn started(pid: u64) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    if fields[0] == "Z" { None } else { fields[19].parse().ok() }
+}
+
+/// The quota library.
+#[must_use]
+pub fn library() -> PathBuf {
+    programs::built("libbailiff_quota.so")
+}
+
+/// The test program for a door: that of the linker needs a linked one.
+#[must_use]
+pub fn client(door: &str) -> PathBuf {
+    if door == "linked" { linked("client", &["-DLINKED"]) } else { compiled("client", &[]) }
+}
+
+/// A C program that is linked with the driver.
+#[must_use]
+pub fn linked(name: &str, flags: &[&str]) -> PathBuf {
+    let machine = Machine::new();
+    let folder = format!("-L{}", machine.folder.path().display());
+    build(name, &[flags, &[&folder, "-lcuda"]].concat(), flags)
+}
+
+/// A C program of `tests/fixtures/quota`; compiled once for each set of flags.
+#[must_use]
+pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
+    build(name, flags, flags)
+}
+
+fn build(name: &str, flags: &[&str], key: &[&str]) -> PathBuf {
+    let sources = programs::root().join("tests/fixtures/quota");
+    let source = sources.join(format!("{name}.c"));
+    let text = |path: &Path| fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut hash = DefaultHasher::new();
+    (text(&source), text(&sources.join("driver.h")), key).hash(&mut hash);
+    let folder = programs::root().join("target/fixtures");
+    let built = folder.join(format!("{name}-{:016x}", hash.finish()));
+    if !built.exists() {
+        fs::create_dir_all(&folder).expect("target/ can be written");
+        // Beside it and renamed, since other tests may be about to run it.
+        let next = folder.join(format!("{name}-{}", std::process::id()));
+        let mut command = Command::new("cc");
+        command.args(["-O2", "-g", "-Wall", "-Werror", "-pthread", "-o"]).arg(&next).arg(&source).args(flags);
+        let output = command.output().expect("a C compiler: tests/setup compiler");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        fs::rename(next, &built).expect("target/ can be written");
+    }
+    built
+}
+
+/// What a client prints of each call: figures, and the driver's code last.
+///
+/// # Panics
+/// Where it fails.
+#[must_use]
+pub fn answers(command: &mut Command) -> Vec<Vec<i64>> {
+    let output = output(command);
+    let line = |line: &str| -> Vec<i64> {
+        line.split(' ')
+            .filter(|word| *word != "granted")
+            .map(|word| word.parse().expect("a number"))
+            .collect()
+    };
+    String::from_utf8_lossy(&output.stdout).lines().map(line).collect()
+}
+
+/// The codes of the driver alone.
+#[must_use]
+pub fn codes(command: &mut Command) -> Vec<i64> {
+    answers(command).iter().map(|answer| *answer.last().expect("a code")).collect()
+}
+
+/// Runs a program to its end, which must be a good one.
+///
+/// # Panics
+/// Where it is not.
+#[must_use]
+pub fn output(command: &mut Command) -> Output {
+    let output = command.stdin(Stdio::null()).output().expect("a test program starts");
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    output
+}
+
+/// A running program, ended with its test.
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// An allocator of `tests/setup allocators`.
+///
+/// # Panics
+/// Where it is not there.
+#[must_use]
+pub fn allocator(name: &str) -> OsString {
+    let folder = programs::root().join("target/tools/allocators/usr/lib");
+    let folders = fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
+    let found = folders.map(|entry| entry.path().join(name)).find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("no {name} in {}: run `tests/setup allocators`", folder.display())).into()
+}
