@@ -3,6 +3,7 @@
 mod account;
 mod between;
 pub(crate) mod leases;
+mod quotas;
 
 use std::fmt;
 use std::sync::Arc;

@@ -58,6 +58,9 @@ pub struct Flags {
     /// What all keys of the pool begin with, as GPU.py's --redis-prefix.
     #[arg(long = "lease.prefix", value_name = "PREFIX", env = "LEASE_PREFIX", default_value = "GPU")]
     pub lease_prefix: String,
+    /// Folder of the files of shared quotas (docs/quota.md), and of folders of them. Where there is none, none are told.
+    #[arg(long = "quota.dir", value_name = "PATH", default_value = "/run/bailiff/quota")]
+    pub quota_dir: PathBuf,
     /// Unix socket on which to stream snapshots, a line of JSON each; owner and group may read.
     #[arg(long, value_name = "PATH")]
     pub stream: Option<PathBuf>,

@@ -206,6 +206,7 @@ mod tests {
                 groups: BTreeMap::new(),
                 openers: None,
                 leases: None,
+                quotas: None,
                 gaps: Gaps::default(),
                 workers_left_behind: 0,
             })

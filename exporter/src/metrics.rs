@@ -115,8 +115,38 @@ LEASE_LEGACY_SUSPECT Gauge One "bailiff_lease_legacy_suspect" [""]
     "GPUs of the pool that may have been lost by clients of GPU.py, and on which nobody is listed: the process of the record does not exist, or the GPU has been in no place for 30 seconds.";
 LEASE_AOF Gauge One "bailiff_lease_redis_aof_enabled" [""]
     "1 where Redis writes down what it does (appendonly), so that leases outlive its crash, else 0.";
+QUOTA_VALID Gauge One "bailiff_quota_region_valid" ["quota"]
+    "1 where the file of a shared quota (its path below --quota.dir) could be read and understood, else 0: then bailiff_quota_region_fault_info says why, and nothing else is told of it. What a file says is a claim of those who may write it. An empty file is not told: nobody has used it yet. This and all other bailiff_quota_ families are absent where there is no such folder.";
+QUOTA_FAULT Info One "bailiff_quota_region_fault_info" ["quota reason"]
+    "Why the file of a quota says nothing: unreadable, no_file (a FIFO, a link), short, no_quota, version; absent where it does.";
+QUOTA_INFO Info One "bailiff_quota_info" ["quota container pod pod_uid namespace slurm_job user"]
+    "Where those processes are that use the quota and hold GPU memory, a series for each place and user.";
+QUOTA_LIMIT Gauge Bytes "bailiff_quota_limit_bytes" ["quota gpu gpu_uuid"]
+    "GPU memory that the processes of the quota may have together in bytes; absent where there is no limit. Told of the node's GPUs only.";
+QUOTA_USED Gauge Bytes "bailiff_quota_used_bytes" ["quota gpu gpu_uuid"]
+    "GPU memory that they have asked for and not freed, in bytes; a process that has ended keeps its part until another needs it.";
+QUOTA_PEAK Gauge Bytes "bailiff_quota_peak_bytes" ["quota gpu gpu_uuid"]
+    "The most that they ever had in bytes.";
+QUOTA_DENIED Counter One "bailiff_quota_denied_total" ["quota gpu gpu_uuid"]
+    "Requests for memory that were refused because of the limit.";
+QUOTA_DENIED_BYTES Counter Bytes "bailiff_quota_denied_bytes_total" ["quota gpu gpu_uuid"]
+    "What those asked for in bytes.";
+QUOTA_UNACCOUNTED Gauge Bytes "bailiff_quota_unaccounted_bytes" ["quota gpu gpu_uuid"]
+    "GPU memory in bytes that the driver says the quota's processes hold, and whoever shares a container with them, less what they have by the file: contexts, what pools keep in reserve, and what went around the library. Negative where managed memory is counted that is not on the GPU. Absent where one of them cannot be found among the driver's, or the driver does not say how much he holds.";
+QUOTA_PROCESS_USED Gauge Bytes "bailiff_quota_process_used_bytes" ["quota gpu gpu_uuid pid"]
+    "What a process has of it in bytes, by the file. A process is named only if it has the file mapped; absent for one without series of its own.";
+QUOTA_PROCESSES Gauge One "bailiff_quota_processes" ["quota"]
+    "Processes in the file that are not known to be dead.";
+QUOTA_DEAD Gauge One "bailiff_quota_dead_slots" ["quota"]
+    "Processes in the file that are known to be dead; what they had is free as soon as another needs it.";
+QUOTA_FAULTS Counter One "bailiff_quota_faults_total" ["quota"]
+    "Times that the library could not share the quota, or not write something down.";
+QUOTA_UNCOUNTED Counter One "bailiff_quota_uncounted_calls_total" ["quota"]
+    "Calls that were let through without being counted in bytes: memory of graphs and of other processes.";
+QUOTA_HOOKS_MISSING Gauge One "bailiff_quota_hooks_missing" ["quota"]
+    "Functions of the driver that the library should know and does not.";
 SOURCE_UP Gauge One "bailiff_source_up" ["source"]
-    "1 where the source (nvml, proc, redis) answered in the last snapshot, 0 where it did not; absent where it was not asked, as /proc is not without a list of pids, nor redis without --lease.redis.";
+    "1 where the source (nvml, proc, redis, quota) answered in the last snapshot, 0 where it did not; absent where it was not asked, as /proc is not without a list of pids, nor redis without --lease.redis, nor quota where there is no --quota.dir.";
 SOURCE_FAULT_INFO Info One "bailiff_source_fault_info" ["source reason"]
     "Why a source did not answer; absent where it did.";
 SOURCE_DURATION Gauge Seconds "bailiff_source_duration_seconds" ["source"]

@@ -4,6 +4,7 @@ mod gpus;
 mod itself;
 mod leases;
 mod processes;
+mod quotas;
 mod tail;
 mod users;
 
@@ -39,6 +40,7 @@ pub fn write(content: Option<Content<'_>>, format: Format, out: &mut dyn Write) 
         processes::write(content.snapshot, content.selection, &mut page);
         users::write(content.snapshot, &mut page);
         leases::write(content.snapshot, &mut page);
+        quotas::write(content.snapshot, content.selection, &mut page);
         itself::write(content.snapshot, content.dropped, &mut page);
     }
     itself::write_build(&mut page);

@@ -67,6 +67,8 @@ pub struct Sources {
     pub procfs: PathBuf,
     /// `/var/log/pods`.
     pub pods: PathBuf,
+    /// The folder of quota files.
+    pub quotas: PathBuf,
     /// The PID namespace is the host's, whatever its link says.
     pub trust_pid_namespace: bool,
     /// Command lines are wanted.
@@ -96,6 +98,7 @@ impl Settings {
             nvml_library: sources.nvml_library.clone(),
             procfs: sources.procfs.clone(),
             pods: sources.pods.clone(),
+            quotas: Some(sources.quotas.clone()),
             interval: self.rhythm.interval,
             deadline: sources.deadline,
             look_back: sources.look_back,
@@ -128,6 +131,7 @@ impl TryFrom<Flags> for Settings {
                 nvml_library: flags.nvml_library,
                 procfs: flags.procfs,
                 pods: flags.pods,
+                quotas: flags.quota_dir,
                 trust_pid_namespace: flags.trust_pid_namespace,
                 command: flags.command,
                 deadline,

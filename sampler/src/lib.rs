@@ -1,4 +1,4 @@
-//! The only place that knows NVML and `/proc`. It gives samples: a [`Supervisor`] asks a sampling worker, a
+//! The only place that knows NVML, `/proc` and quota files. It gives samples: a [`Supervisor`] asks a sampling worker, a
 //! process of its own, and never waits for it longer than its deadline, since the driver may hang.
 //!
 //! Three processes, so that each has only the rights it needs: the **launcher** keeps the capabilities and
@@ -13,6 +13,7 @@ mod message;
 mod nvml;
 pub mod privileges;
 mod proc;
+mod quota;
 mod round;
 mod settings;
 mod supervisor;

@@ -64,6 +64,7 @@ impl Round {
             groups: rest.groups,
             openers: rest.openers,
             leases: None,
+            quotas: rest.quotas,
             gaps: rest.gaps,
             workers_left_behind: frame.workers_left_behind,
         }
@@ -87,7 +88,8 @@ impl Round {
             // Without a list of pids there is nothing to ask /proc.
             None => None,
         };
-        let both = [(Source::Nvml, Some(nvml)), (Source::Proc, proc)];
-        both.into_iter().filter_map(|(source, state)| Some((source, state?))).collect()
+        let quota = self.rest.as_ref().and_then(|rest| rest.quota_state);
+        let all = [(Source::Nvml, Some(nvml)), (Source::Proc, proc), (Source::Quota, quota)];
+        all.into_iter().filter_map(|(source, state)| Some((source, state?))).collect()
     }
 }

@@ -14,6 +14,8 @@ pub struct Settings {
     pub procfs: PathBuf,
     /// Where pods have their log folders, which are named after them.
     pub pods: PathBuf,
+    /// The folder of quota files; `None` where nobody wants to know of them.
+    pub quotas: Option<PathBuf>,
     /// The beat's period.
     pub interval: Duration,
     /// How long the driver may be silent: a GPU that takes two fifths of it hangs, and another worker has the
@@ -68,6 +70,7 @@ impl Default for Settings {
             nvml_library: None,
             procfs: "/proc".into(),
             pods: "/var/log/pods".into(),
+            quotas: None,
             interval: Duration::from_secs(5),
             deadline: Duration::from_secs(2),
             look_back: Duration::from_secs(10),

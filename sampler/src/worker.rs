@@ -1,5 +1,5 @@
 #![expect(clippy::disallowed_methods, reason = "a worker times its own steps")]
-//! The sampling worker: a process that loads NVML and reads `/proc`, one look for each request on standard
+//! The sampling worker: a process that loads NVML and reads `/proc` and quota files, one look for each request on standard
 //! input. It tells what it begins before it begins it, so that the supervisor knows where it hung.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use bailiff_snapshot::{Fault, Gap, GpuSample};
+use bailiff_snapshot::{Fault, Gap, GpuSample, SourceState};
 use rustix::process::Signal;
 
 use crate::channel;
@@ -18,6 +18,7 @@ use crate::launcher;
 use crate::message::{Report, Request, Rest};
 use crate::nvml::{Context, Gpus};
 use crate::proc::Processes;
+use crate::quota::{Node, Quotas};
 use crate::settings::{Commands, Settings};
 
 /// Device files are looked through at most this often.
@@ -53,7 +54,9 @@ fn work() -> io::Result<()> {
     };
     say(&mut socket, &Report::Opened(driver))?;
     let processes = Processes::open(&settings);
-    let mut worker = Worker { settings, socket, gpus, processes, openers: None, began: Instant::now() };
+    let quotas = settings.quotas.clone().map(Quotas::new);
+    let mut worker =
+        Worker { settings, socket, gpus, processes, quotas, openers: None, began: Instant::now() };
     while let Some(request) = channel::read::<Request>(&mut requests)? {
         if let Err((fault, words)) = worker.look(&request)? {
             // The driver was unloaded or replaced: only a new process can load it anew.
@@ -68,6 +71,7 @@ struct Worker {
     socket: UnixStream,
     gpus: Gpus,
     processes: Result<Processes, Fault>,
+    quotas: Option<Quotas>,
     /// When device files were looked through.
     openers: Option<Instant>,
     began: Instant,
@@ -100,6 +104,7 @@ impl Worker {
         rest.nvml_took = began.elapsed();
         say(&mut self.socket, &Report::Looking { count })?;
         self.look_at_processes(&pids, &mut rest);
+        self.look_at_quotas(&mut rest);
         if nobodys {
             self.look_for_openers(&mut rest);
         }
@@ -142,6 +147,24 @@ impl Worker {
             }
         }
         rest.proc_took = began.elapsed();
+    }
+
+    /// Reads the files of quotas, unless a look at `/proc` has hung lately: whose they are is told by that.
+    fn look_at_quotas(&mut self, rest: &mut Rest) {
+        let (began, patience) = (Instant::now(), self.patience());
+        let (Some(quotas), Ok(processes)) = (&mut self.quotas, &self.processes) else { return };
+        if patience.is_zero() {
+            rest.quota_state = Some(SourceState::down(Fault::Timeout));
+            return;
+        }
+        let node = Node { root: processes.root(), seen: &rest.processes, now: now().boot };
+        match quotas.look(&node) {
+            Ok(found) => {
+                rest.quota_state = found.is_some().then(|| SourceState::up(began.elapsed()));
+                rest.quotas = found;
+            }
+            Err(fault) => rest.quota_state = Some(SourceState::down(fault)),
+        }
     }
 
     /// How long processes that hold nothing may be looked at: not at all for a while after that may have hung.

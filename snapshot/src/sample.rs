@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BootId, Gaps, GpuSample, Leases, Moment, PidNamespace, Relative, Seen, Source, SourceState};
+use crate::{
+    BootId, Gaps, GpuSample, Leases, Moment, PidNamespace, Quota, Relative, Seen, Source, SourceState,
+};
 
 /// Versions that the driver tells.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +75,8 @@ pub struct Sample {
     pub openers: Option<Openers>,
     /// The pool of leases; `None` where there is none, or it did not answer.
     pub leases: Option<Leases>,
+    /// Files of shared quotas; `None` where there is no folder of them, or it could not be read.
+    pub quotas: Option<Vec<Quota>>,
     /// What could not be read.
     pub gaps: Gaps,
     /// Sampling workers that hung and could not be ended.

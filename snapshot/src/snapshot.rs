@@ -7,11 +7,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::memory::Held;
+use crate::quota;
 use crate::utilization::{Question, Window};
 use crate::{
     About, BootId, Driver, Entry, Facts, Fault, Gaps, GpuSample, Kinds, Leases, Memory, Moment, Openers,
-    Parts, PidNamespace, ProcessId, Reading, Relative, Sample, Seen, Source, SourceState, State, Telemetry,
-    Truth, Utilization, Why,
+    Parts, PidNamespace, ProcessId, Quota, Reading, Relative, Sample, Seen, Source, SourceState, State,
+    Telemetry, Truth, Utilization, Why,
 };
 
 /// Who has device files open is looked for once a minute where it matters; an answer older than that, and two
@@ -51,6 +52,8 @@ pub struct Snapshot {
     pub openers: Option<Openers>,
     /// The pool of leases; `None` where there is none, or it did not answer.
     pub leases: Option<Leases>,
+    /// Files of shared quotas; `None` where there is no folder of them, or it could not be read.
+    pub quotas: Option<Vec<Quota>>,
     /// All gaps so far.
     pub gaps: Gaps,
     /// Sampling workers that hung and could not be ended.
@@ -156,6 +159,7 @@ impl Snapshot {
         let gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
         let users = join.users(&gpus);
         let leases = join.leases(sample.leases, &gpus);
+        let quotas = join.quotas(sample.quotas, &gpus);
         Self {
             seq: sample.seq,
             at: sample.at,
@@ -172,6 +176,7 @@ impl Snapshot {
             users,
             openers,
             leases,
+            quotas,
             gaps: join.gaps,
             workers_left_behind: sample.workers_left_behind,
         }
@@ -345,6 +350,13 @@ impl Join<'_> {
         let before = self.previous.and_then(|previous| previous.leases.as_ref());
         leases.carry_on(before, self.window(), gpus);
         Some(leases)
+    }
+
+    /// What files say, joined with what the driver and the snapshot before say.
+    fn quotas(&self, told: Option<Vec<Quota>>, gpus: &[Gpu]) -> Option<Vec<Quota>> {
+        let mut quotas = told?;
+        quota::join(&mut quotas, self.previous, &quota::Seen { gpus, processes: &self.processes });
+        Some(quotas)
     }
 
     /// Adds the window to what each user has held: only what was held at both of its ends.

@@ -14,11 +14,13 @@ pub enum Source {
     Proc,
     /// The server of leases, where one was named.
     Redis,
+    /// The folder of quota files, where there is one.
+    Quota,
 }
 
 impl Source {
     /// Every source, in the order of a page.
-    pub const ALL: [Self; 3] = [Self::Nvml, Self::Proc, Self::Redis];
+    pub const ALL: [Self; 4] = [Self::Nvml, Self::Proc, Self::Redis, Self::Quota];
 
     /// Its label value.
     #[must_use]
@@ -27,6 +29,7 @@ impl Source {
             Self::Nvml => "nvml",
             Self::Proc => "proc",
             Self::Redis => "redis",
+            Self::Quota => "quota",
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Claim, Leases, Place, ProcessKey};
+use crate::{Claim, Leases, Place, ProcessKey, Quota};
 
 /// The version that is written, and the only one that is read.
 pub const VERSION: u32 = 1;
@@ -48,7 +48,7 @@ pub struct Snapshot {
     pub interval_ms: u64,
     /// `host`, `other` or `unknown`; nothing is attributed but in `host`.
     pub pid_namespace: String,
-    /// By name: `nvml`, `proc`, `redis` where there is a pool of leases.
+    /// By name: `nvml`, `proc`, `redis` where there is a pool of leases, `quota` where there is a folder of quotas.
     pub sources: BTreeMap<String, Source>,
     /// GPUs and MIG instances.
     pub gpus: Vec<Gpu>,
@@ -64,6 +64,9 @@ pub struct Snapshot {
     /// The pool of leases; none where there is none, or it did not answer: then `sources` has `redis`, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<Leases>,
+    /// Files of shared quotas; none where there is no folder of them, or it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quotas: Option<Vec<Quota>>,
 }
 
 /// A process that holds no GPU memory and belongs to a workload that does.

@@ -92,6 +92,7 @@ fn sample(n: u64, gpus: Vec<GpuSample>, processes: impl IntoIterator<Item = (u32
         groups: BTreeMap::new(),
         openers: None,
         leases: None,
+        quotas: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
     }

@@ -90,6 +90,7 @@ fn sample(n: u64, gpu: GpuSample, leases: Option<Leases>) -> Sample {
         groups: BTreeMap::new(),
         openers: None,
         leases,
+        quotas: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
     }

@@ -20,6 +20,7 @@ mod mig;
 mod mps_clients;
 mod orphaned;
 mod process_count;
+mod quota_denied;
 mod state;
 mod vram;
 mod vram_free;
@@ -66,6 +67,7 @@ pub static ALL: &[&Attribute] = &[
     &context::CONTEXT,
     &has_lease::HAS_LEASE,
     &vram_quota_ratio::VRAM_QUOTA_RATIO,
+    &quota_denied::QUOTA_DENIED,
     &vram_free::VRAM_FREE,
     &vram_used::VRAM_USED,
     &vram_unaccounted::VRAM_UNACCOUNTED,

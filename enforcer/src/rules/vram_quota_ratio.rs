@@ -1,4 +1,4 @@
-//! `vram_quota_ratio`: how much of its quota of GPU memory a target holds.
+//! `vram_quota_ratio`: how much of its quota of GPU memory is held.
 
 use super::Attribute;
 use crate::policy::Kind;
@@ -9,11 +9,11 @@ pub(super) static VRAM_QUOTA_RATIO: Attribute = Attribute {
     name: "vram_quota_ratio",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Percent,
-    help: "GPU memory it holds, as a part of its quota; 100% is all of it. Unknown without a quota file.",
+    help: "GPU memory that it holds with all who share its quota, by the driver's account, as a part of the limit. What contexts take is in it, so a little more than 100% is usual. Unknown without the file of a shared quota.",
     source: "quota",
     read,
 };
 
-fn read(_: &Target, _: &View) -> Value {
-    Value::Unknown("quotas are not in the snapshot")
+fn read(target: &Target, view: &View) -> Value {
+    view.quota_ratio(target)
 }

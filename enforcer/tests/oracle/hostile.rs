@@ -138,6 +138,7 @@ fn snapshot(dice: &mut Dice, seq: u64, boot_ms: u64) -> wire::Snapshot {
         openers: None,
         relatives: maybe(dice, |dice| many(dice, relative)),
         leases: None,
+        quotas: None,
     }
 }
 

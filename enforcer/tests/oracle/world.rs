@@ -228,6 +228,7 @@ impl World {
             openers: None,
             relatives,
             leases: None,
+            quotas: None,
         }
     }
 

@@ -195,6 +195,7 @@ impl Node {
             openers: None,
             relatives: Some(Vec::new()),
             leases: None,
+            quotas: None,
         }
     }
 

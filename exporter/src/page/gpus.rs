@@ -9,7 +9,12 @@ use crate::metrics;
 
 /// The labels that name a GPU.
 pub(super) fn labels(gpu: &Gpu) -> Labels {
-    let labels = Labels::default().with("gpu", &gpu.about.index);
+    put(Labels::default(), gpu)
+}
+
+/// The same, after others.
+pub(super) fn put(labels: Labels, gpu: &Gpu) -> Labels {
+    let labels = labels.with("gpu", &gpu.about.index);
     labels.maybe("gpu_uuid", gpu.about.id.as_ref().map(|id| id.0.as_str()))
 }
 

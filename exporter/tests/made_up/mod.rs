@@ -8,9 +8,9 @@ use std::time::Duration;
 use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
 use bailiff_snapshot::{
     About, Answer, BootId, Claim, ComputeMode, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gap,
-    Gaps, GpuId, GpuSample, Held, Io, Kinds, Leases, Memory, MigIds, Moment, Opener, Openers, PidNamespace,
-    Place, PoolGpu, ProcessKey, Reading, Sample, Seen, Snapshot, Source, SourceState, Spot, State, Telemetry,
-    Truth, UtilSample,
+    Gaps, GpuId, GpuSample, Held, Invalid, Io, Kinds, Leases, Memory, MigIds, Moment, Opener, Openers,
+    PidNamespace, Place, PoolGpu, ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading, Sample, Seen, Snapshot,
+    Source, SourceState, Spot, State, Telemetry, Truth, UtilSample,
 };
 
 pub(crate) const GIB: u64 = 1 << 30;
@@ -40,6 +40,7 @@ pub(crate) fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Se
         groups: BTreeMap::new(),
         openers: None,
         leases: None,
+        quotas: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
     }
@@ -186,7 +187,38 @@ pub(crate) fn motley(seq: u64) -> Sample {
     sample.gaps.count(Gap::Telemetry);
     sample.sources.insert(Source::Redis, SourceState::up(Duration::from_millis(1)));
     sample.leases = Some(pool(seq));
+    sample.sources.insert(Source::Quota, SourceState::up(Duration::from_millis(1)));
+    sample.quotas = Some(quotas(seq));
     sample
+}
+
+/// A quota of alice's process 41 on the first GPU and a MIG instance, and a file that is none.
+fn quotas(seq: u64) -> Vec<Quota> {
+    let row = |uuid: &str, limit| QuotaGpu {
+        uuid: uuid.to_owned(),
+        limit,
+        used: GIB,
+        peak: 3 * GIB,
+        denied: seq,
+        denied_bytes: seq * GIB,
+        held: None,
+    };
+    let process = |process, alive| QuotaProcess {
+        process,
+        alive,
+        claim: (7, 7, 4_026_531_836),
+        used: vec![GIB / 2, 0],
+        denied: seq,
+        denied_since: None,
+    };
+    let alice = ProcessKey { pid: 41, start_ticks: 7 };
+    let gpus = vec![
+        row("00000000-0000-4000-8000-000000000000", Some(4 * GIB)),
+        row("1", None),
+    ];
+    let processes = vec![process(Some(alice), Truth::True), process(None, Truth::False)];
+    let none = Quota { name: "1000/none".into(), invalid: Some(Invalid::Short), ..Quota::default() };
+    vec![Quota { name: "1000/a".into(), gpus, processes, ..Quota::default() }, none]
 }
 
 /// A pool of the first and third GPU and of one that the driver does not have: leased to alice's process 41, idle, and

@@ -131,8 +131,23 @@ pub fn set_limit(path: &Path, uuid: Uuid, limit: u64) -> Result<(), Fault> {
 /// # Errors
 /// Where it is no quota.
 pub fn read(path: &Path) -> Result<Ledger, Fault> {
-    let file = open(path, OpenOptions::new().read(true))?;
-    Ok(layout::understand(&whole(&file)?))
+    read_open(&open_to_read(path)?)
+}
+
+/// Opens a file to be read, as [`read`] does.
+///
+/// # Errors
+/// Where it cannot be opened, or is no regular file.
+pub fn open_to_read(path: &Path) -> Result<File, Fault> {
+    open(path, OpenOptions::new().read(true))
+}
+
+/// Reads an open file, whatever stands in it.
+///
+/// # Errors
+/// Where it is no quota.
+pub fn read_open(file: &File) -> Result<Ledger, Fault> {
+    Ok(layout::understand(&whole(file)?))
 }
 
 /// Opens a regular file, not through a link, and without waiting for whoever is at a FIFO's other end.

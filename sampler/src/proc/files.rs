@@ -106,6 +106,32 @@ impl Folder {
         Ok(())
     }
 
+    /// Whether it is a `/proc` that shows other people's processes at all: with `hidepid=2` a process that lives looks
+    /// like one that is gone, and so does pid 1.
+    pub(crate) fn shows_others(&self) -> bool {
+        self.exists("1").is_ok()
+    }
+
+    /// Whether a line of a file has a word, from its first to its last: it is read in pieces, since `maps` may be long.
+    pub(crate) fn has_line(&self, name: &str, wanted: impl Fn(&[u8]) -> bool) -> Result<bool, Missing> {
+        let file = openat(&self.0, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
+        let mut piece = vec![0; 4 * PIECE];
+        let mut kept = 0;
+        loop {
+            let read = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut piece[kept..]))?;
+            let end = kept + read;
+            let Some(whole) = piece[..end].iter().rposition(|byte| *byte == b'\n') else {
+                // The end, or a line that is longer than any.
+                return Ok(end > 0 && read == 0 && wanted(&piece[..end]));
+            };
+            if piece[..whole].split(|byte| *byte == b'\n').any(&wanted) {
+                return Ok(true);
+            }
+            piece.copy_within(whole + 1..end, 0);
+            kept = end - whole - 1;
+        }
+    }
+
     /// What a link says.
     pub(crate) fn link(&self, name: &str) -> Result<String, Missing> {
         let target = readlinkat(&self.0, name, Vec::new())?;

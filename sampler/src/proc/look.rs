@@ -141,6 +141,11 @@ impl Processes {
         seconds(key.start_ticks, self.ticks_per_second) > listed.as_secs_f64() + slack
     }
 
+    /// `/proc`, for who reads other things of it.
+    pub(crate) const fn root(&self) -> &Folder {
+        &self.root
+    }
+
     /// Who has device files open, unless finding out takes too long.
     pub(crate) fn openers(&self, at: Moment, until: Instant) -> Option<Openers> {
         openers::find(&self.root, at, until).ok()
@@ -149,7 +154,7 @@ impl Processes {
     fn one(&mut self, pid: u32, at: Moment, gaps: &mut Gaps) -> Result<Seen, Gap> {
         let stat = match self.stat(pid)? {
             Ok(stat) => stat,
-            Err(Missing::Gone) if self.shows_others() => return Ok(Seen::Gone),
+            Err(Missing::Gone) if self.root.shows_others() => return Ok(Seen::Gone),
             Err(_) => return Ok(Seen::Hidden),
         };
         let fresh = self.known.get(&pid).is_some_and(|known| {
@@ -182,12 +187,6 @@ impl Processes {
             Err(Missing::Failed) => Err(Gap::Unreadable),
             Err(missing) => Ok(Err(missing)),
         }
-    }
-
-    /// Whether this `/proc` shows other people's processes at all: with `hidepid=2` a process that lives looks
-    /// like one that is gone, and so does pid 1.
-    fn shows_others(&self) -> bool {
-        self.root.exists("1").is_ok()
     }
 
     /// Reads what does not change, all through one held folder: a pid that is used again meanwhile shows as

@@ -114,6 +114,7 @@ fn sample(beat: u64, namespace: PidNamespace, gpus: &[Made]) -> Sample {
         groups: BTreeMap::new(),
         openers: None,
         leases: None,
+        quotas: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
     }

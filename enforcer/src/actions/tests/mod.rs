@@ -307,6 +307,7 @@ impl Machine {
             openers: None,
             relatives: None,
             leases: None,
+            quotas: None,
         };
         View::between(None, snapshot)
     }

@@ -90,6 +90,7 @@ impl<'a> Rebuild<'a> {
             processes,
             openers: None,
             leases: None,
+            quotas: None,
             relatives: match self.children {
                 Children::Unknown => None,
                 Children::Idle => Some(Vec::new()),

@@ -110,8 +110,8 @@ pub(super) fn case(test: written::Test, head: &Head, policy: &Arc<Policy>, fault
     let beats = test.beats.as_ref().map_or(Play::Always(1.0), |text| ones(text, faults));
     let mut sources = Vec::new();
     for (name, text) in &test.sources {
-        if !matches!(name.as_str(), "nvml" | "proc" | "redis") {
-            faults.at(text, &format!("there is no source {name:?}: known are nvml, proc and redis"));
+        if !matches!(name.as_str(), "nvml" | "proc" | "redis" | "quota") {
+            faults.at(text, &format!("there is no source {name:?}: known are nvml, proc, redis and quota"));
         }
         sources.push((name.clone(), ones(text, faults)));
     }
@@ -242,8 +242,11 @@ fn actor(
             None => faults.0.push(format!("process {}: there is no GPU {index:?}", process.pid)),
         }
     }
+    let quota = process.quota.as_ref().and_then(|text| faults.take(text, bytes(&text.value)));
     Actor {
         pid: process.pid,
+        quota,
+        quota_denied: plays(series.quota_denied.as_ref(), Unit::Count, faults),
         facts: super::stage::Who::of(process, uid(process, faults)),
         holds,
         context: process.context.clone().unwrap_or_else(|| "C".to_owned()),

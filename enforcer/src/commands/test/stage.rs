@@ -5,6 +5,7 @@ use std::time::Duration;
 use bailiff_snapshot::{Place, Why, wire};
 
 use super::pool::{self, Lease};
+use super::quota::quotas;
 use super::series::Play;
 use super::written;
 
@@ -70,6 +71,9 @@ pub(super) struct Actor {
     pub(super) from: usize,
     /// The first sample that it is not.
     pub(super) until: usize,
+    /// The limit of its quota.
+    pub(super) quota: Option<u64>,
+    pub(super) quota_denied: Play<f64>,
     pub(super) vram: Play<f64>,
     pub(super) gpu_util: Play<f64>,
     pub(super) cpu_util: Play<f64>,
@@ -227,8 +231,10 @@ impl Playing<'_> {
             sources: ["nvml", "proc"]
                 .into_iter()
                 .chain(stage.leases.as_ref().map(|_| "redis"))
+                .chain(stage.actors.iter().any(|actor| actor.quota.is_some()).then_some("quota"))
                 .map(up)
                 .collect(),
+            quotas: quotas(stage, (sample, &gpus)),
             gpus,
             processes,
             openers: None,
@@ -317,7 +323,7 @@ impl Playing<'_> {
 }
 
 impl Actor {
-    fn is_there(&self, sample: usize) -> bool {
+    pub(super) fn is_there(&self, sample: usize) -> bool {
         (self.from..self.until).contains(&sample)
     }
 
@@ -339,7 +345,7 @@ pub(super) fn millis(time: Duration) -> u64 {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked: not below nothing")]
-fn whole(number: f64) -> u64 {
+pub(super) fn whole(number: f64) -> u64 {
     number.round() as u64
 }
 

@@ -127,6 +127,8 @@ pub(super) struct Process {
     pub(super) context: Option<String>,
     /// `mps_server`.
     pub(super) role: Option<String>,
+    /// The limit of a shared quota that it has for itself, on each of its GPUs: 4GiB.
+    pub(super) quota: Option<Text>,
     /// The lease that its environment names.
     pub(super) lease: Option<String>,
     /// How old it is when it is first seen: 1d.
@@ -187,6 +189,8 @@ pub(super) struct ProcessSeries {
     /// CPU, in percent of a core. A look at which it cannot be read leaves two windows unknown, since a window has
     /// two ends.
     pub(super) cpu_util: Option<Text>,
+    /// Requests that its quota refuses.
+    pub(super) quota_denied: Option<Text>,
     /// Bytes a second.
     pub(super) io_rate: Option<Text>,
     /// Memory on each of its GPUs, in place of `vram`.

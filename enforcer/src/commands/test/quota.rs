@@ -1,0 +1,51 @@
+//! The shared quotas of a made-up node: each process has one of its own, or none.
+
+use bailiff_snapshot::{ProcessKey, Quota, QuotaGpu, QuotaProcess, Truth, wire};
+
+use super::stage::{Actor, Stage, whole};
+
+/// All quotas at a sample; none where nobody has one, or their folder cannot be read.
+pub(super) fn quotas(stage: &Stage, (sample, gpus): (usize, &[wire::Gpu])) -> Option<Vec<Quota>> {
+    let with = stage.actors.iter().filter(|actor| actor.quota.is_some());
+    if with.clone().next().is_none() || !stage.up("quota", sample) {
+        return None;
+    }
+    Some(
+        with.filter(|actor| actor.is_there(sample))
+            .map(|actor| quota(stage, actor, (sample, gpus)))
+            .collect(),
+    )
+}
+
+fn quota(stage: &Stage, actor: &Actor, (sample, gpus): (usize, &[wire::Gpu])) -> Quota {
+    let start_ticks = stage.start_ticks(actor);
+    let used = actor.vram.at(sample).map(whole);
+    let row = |place: &usize| {
+        let holders = gpus.get(*place).map(|gpu| gpu.holders.as_slice()).unwrap_or_default();
+        let own = holders.iter().find(|holder| holder.pid == actor.pid);
+        QuotaGpu {
+            uuid: place.to_string(),
+            limit: actor.quota,
+            used: used.unwrap_or_default(),
+            peak: used.unwrap_or_default(),
+            denied: 0,
+            denied_bytes: 0,
+            held: own.and_then(|holder| holder.memory),
+        }
+    };
+    let denied_since = actor.quota_denied.at(sample).map(whole);
+    let process = QuotaProcess {
+        process: Some(ProcessKey { pid: actor.pid, start_ticks }),
+        alive: Truth::True,
+        claim: (actor.pid, start_ticks, 0),
+        used: actor.holds.iter().map(|_| used.unwrap_or(1)).collect(),
+        denied: denied_since.unwrap_or_default(),
+        denied_since,
+    };
+    Quota {
+        name: actor.pid.to_string(),
+        gpus: actor.holds.iter().map(row).collect(),
+        processes: vec![process],
+        ..Quota::default()
+    }
+}

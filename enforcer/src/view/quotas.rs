@@ -1,0 +1,54 @@
+//! The shared quotas of a snapshot: what those say of a target that its processes use.
+
+use bailiff_snapshot::{Quota, QuotaProcess};
+
+use super::{Health, Target, View, joined, key};
+use crate::value::Value;
+
+const NO_QUOTA: &str = "it uses no quota that the exporter sees";
+
+impl View {
+    /// Every place that a target's processes have in a file of a quota.
+    ///
+    /// # Errors
+    /// With the reason why that is unknown.
+    fn places<'a>(&'a self, target: &'a Target) -> Result<Vec<(&'a Quota, &'a QuotaProcess)>, &'static str> {
+        if !self.snapshot.sources.contains_key("quota") {
+            return Err("the exporter has no folder of quotas");
+        }
+        let quotas = self.snapshot.quotas.as_ref().filter(|_| self.source("quota") == Health::Well);
+        let quotas = quotas.ok_or("the folder of quotas could not be read")?;
+        let keys = self.processes(target).filter_map(key);
+        let places = keys.flat_map(|key| {
+            quotas.iter().filter_map(move |quota| quota.place(key).map(|place| (quota, place)))
+        });
+        let places: Vec<_> = places.collect();
+        if places.is_empty() { Err(NO_QUOTA) } else { Ok(places) }
+    }
+
+    /// The largest part of a limit that is held, of those GPUs of which a target has memory.
+    pub(crate) fn quota_ratio(&self, target: &Target) -> Value {
+        let places = match self.places(target) {
+            Ok(places) => places,
+            Err(why) => return Value::Unknown(why),
+        };
+        let ratios = places.into_iter().flat_map(|(quota, place)| {
+            let has = quota.gpus.iter().zip(&place.used).filter(|(_, used)| **used > 0);
+            has.filter(|(gpu, _)| gpu.limit.is_some()).map(|(gpu, _)| gpu.ratio())
+        });
+        joined(ratios, f64::max)
+    }
+
+    /// Requests that were refused to a target since the snapshot before.
+    pub(crate) fn quota_denied(&self, target: &Target) -> Value {
+        #[expect(clippy::cast_precision_loss, reason = "2^53 requests in a beat are not to be expected")]
+        match self.places(target) {
+            Ok(places) => {
+                let denied =
+                    places.into_iter().map(|(_, place)| place.denied_since.map(|denied| denied as f64));
+                joined(denied, |sum, denied| sum + denied)
+            }
+            Err(why) => Value::Unknown(why),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What the driver and two looks tell of a quota's file.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bailiff_snapshot::{
+    About, BootId, Claim, Driver, Entry, Facts, Fault, Gaps, GpuId, GpuSample, Kinds, Memory, Moment,
+    PidNamespace, Place, ProcessKey, Quota, QuotaGpu, QuotaProcess, Sample, Seen, Snapshot, State, Truth,
+};
+
+const UUID: &str = "0a0b0c0d-0000-4000-8000-000000000001";
+
+fn key(pid: u32) -> ProcessKey {
+    ProcessKey { pid, start_ticks: 7 }
+}
+
+fn facts(pid: u32, container: Option<&str>) -> (u32, Seen) {
+    let facts = Facts {
+        key: key(pid),
+        state: State::Sleeping,
+        ppid: 1,
+        comm: "python3".into(),
+        uid: Some(1000),
+        user: None,
+        place: Place { container: container.map(str::to_owned), ..Place::default() },
+        command: None,
+        started: None,
+        cpu_seconds: 0.0,
+        io: None,
+        orphaned: None,
+        reaped_cpu_seconds: None,
+        workload: None,
+        exe: None,
+        role: None,
+        claim: Claim::Unread,
+        ancestors: None,
+    };
+    (pid, Seen::Found(Box::new(facts)))
+}
+
+/// A GPU that these pids hold, with so many bytes each.
+fn gpu(held: &[(u32, Option<u64>)]) -> GpuSample {
+    let entry = |(pid, memory): &(u32, Option<u64>)| Entry {
+        pid: *pid,
+        memory: *memory,
+        kinds: Kinds { compute: true, ..Kinds::default() },
+        peak: None,
+    };
+    GpuSample {
+        fault: None,
+        memory: Some(Memory { total: 1000, free: 0, used: 0, reserved: Some(0) }),
+        entries: Some(held.iter().map(entry).collect()),
+        ..GpuSample::faulty(
+            About { id: Some(GpuId(format!("GPU-{}", UUID.to_uppercase()))), ..About::unnamed(0) },
+            Fault::Error,
+        )
+    }
+}
+
+fn sample(seq: u64, gpu: GpuSample, processes: &[(u32, Option<&str>)], quotas: Vec<Quota>) -> Sample {
+    Sample {
+        seq,
+        at: Moment { wall: Duration::from_secs(seq), boot: Duration::from_secs(seq) },
+        took: Duration::ZERO,
+        interval: Duration::from_secs(1),
+        boot_id: Some(BootId("boot".into())),
+        namespace: PidNamespace::Host,
+        sources: BTreeMap::new(),
+        driver: Driver::default(),
+        gpus: vec![gpu],
+        processes: processes.iter().map(|(pid, container)| facts(*pid, *container)).collect(),
+        relatives: None,
+        groups: BTreeMap::new(),
+        openers: None,
+        leases: None,
+        quotas: Some(quotas),
+        gaps: Gaps::default(),
+        workers_left_behind: 0,
+    }
+}
+
+fn place(pid: Option<u32>, alive: Truth, used: u64) -> QuotaProcess {
+    QuotaProcess {
+        process: pid.map(key),
+        alive,
+        claim: (pid.unwrap_or_default(), 7, 1),
+        used: vec![used],
+        denied: 0,
+        denied_since: None,
+    }
+}
+
+fn quota(name: &str, processes: Vec<QuotaProcess>) -> Quota {
+    let used = processes.iter().flat_map(|process| &process.used).sum();
+    let row = QuotaGpu {
+        uuid: UUID.into(),
+        limit: Some(100),
+        used,
+        peak: 0,
+        denied: 0,
+        denied_bytes: 0,
+        held: None,
+    };
+    Quota { name: name.into(), gpus: vec![row], processes, ..Quota::default() }
+}
+
+/// What the driver says that each quota's processes hold.
+fn held(gpu: GpuSample, processes: &[(u32, Option<&str>)], quotas: Vec<Quota>) -> Vec<Option<u64>> {
+    let snapshot = Snapshot::between(None, sample(1, gpu, processes, quotas));
+    snapshot.quotas.iter().flatten().map(|quota| quota.gpus[0].held).collect()
+}
+
+#[test]
+fn who_is_held_is_summed_up() {
+    use Truth::{False, True, Unknown};
+    let two = [(1, Some(30)), (2, Some(5)), (3, Some(7))];
+    let (in_a, apart) = (Some("a"), None);
+    let all = [(1, in_a), (2, in_a), (3, apart)];
+    let mine = |used| place(Some(1), True, used);
+    for (why, held_by, quotas, expected) in [
+        ("whoever shares its container counts", &two[..], vec![quota("q", vec![mine(10)])], vec![Some(35)]),
+        (
+            "unless another quota has a process there",
+            &two[..],
+            vec![quota("q", vec![mine(10)]), quota("r", vec![place(Some(2), True, 1)])],
+            vec![Some(30), Some(5)],
+        ),
+        (
+            "without a container it is its processes alone",
+            &two[..],
+            vec![quota("q", vec![place(Some(3), True, 1)])],
+            vec![Some(7)],
+        ),
+        ("nobody", &two[..], vec![quota("q", vec![])], vec![Some(0)]),
+        (
+            "somebody who cannot be found may hold anything",
+            &two[..],
+            vec![quota("q", vec![mine(10), place(None, Unknown, 1)])],
+            vec![None],
+        ),
+        (
+            "but not if he asked for nothing",
+            &two[..],
+            vec![quota("q", vec![mine(10), place(None, Unknown, 0)])],
+            vec![Some(35)],
+        ),
+        ("or is dead", &two[..], vec![quota("q", vec![mine(10), place(None, False, 9)])], vec![Some(35)]),
+        ("what the driver does not say", &[(1, None)][..], vec![quota("q", vec![mine(10)])], vec![None]),
+        (
+            "of another it matters nothing",
+            &[(1, Some(3)), (3, None)][..],
+            vec![quota("q", vec![mine(1)])],
+            vec![Some(3)],
+        ),
+    ] {
+        assert_eq!(held(gpu(held_by), &all, quotas), expected, "{why}");
+    }
+    let silent = GpuSample { entries: None, ..gpu(&[]) };
+    assert_eq!(held(silent, &[], vec![quota("q", vec![])]), [None], "the driver gave no list");
+    let lost = GpuSample { fault: Some(Fault::Lost), ..gpu(&[]) };
+    assert_eq!(held(lost, &[], vec![quota("q", vec![])]), [None], "it is lost");
+}
+
+#[test]
+fn refusals_are_counted_from_look_to_look() {
+    let at = |seq, name: &str, denied| {
+        let process = QuotaProcess { denied, ..place(Some(1), Truth::True, 1) };
+        sample(seq, gpu(&[(1, Some(1))]), &[(1, None)], vec![quota(name, vec![process])])
+    };
+    let mut last: Option<Snapshot> = None;
+    for (seq, name, denied, expected) in
+        [(1, "q", 5, None), (2, "q", 5, Some(0)), (3, "q", 8, Some(3)), (4, "q", 2, None), (5, "r", 9, None)]
+    {
+        let snapshot = Snapshot::between(last.as_ref(), at(seq, name, denied));
+        let found = snapshot.quotas.as_ref().and_then(|quotas| quotas[0].processes[0].denied_since);
+        assert_eq!(found, expected, "look {seq}");
+        last = Some(snapshot);
+    }
+}
+
+#[test]
+fn a_part_of_a_limit_is_told_where_there_is_one() {
+    let row = |limit, held| QuotaGpu { limit, held, ..quota("q", vec![]).gpus.remove(0) };
+    assert_eq!(row(Some(100), Some(50)).ratio(), Some(0.5));
+    assert_eq!(row(Some(0), Some(50)).ratio(), None);
+    assert_eq!(row(None, Some(50)).ratio(), None);
+    assert_eq!(row(Some(100), None).ratio(), None);
+    let named = row(None, None);
+    assert!(named.is(&format!("GPU-{UUID}")) && named.is(&format!("MIG-{UUID}")));
+    assert!(!named.is(UUID) && !named.is("GPU-0a0b0c0d-0000-4000-8000-000000000002"));
+}

@@ -1,0 +1,263 @@
+//! Files of shared quotas beside the exporter and the enforcer: what the real library writes is told of the processes that
+//! use it; and whoever writes what he likes harms neither, and names nobody.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::float_cmp,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, compares exact figures and fails loudly"
+)]
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use end_to_end::cuda::{Machine, Running, uuid};
+use end_to_end::exporter::Exporter;
+use end_to_end::fake::Scenario;
+use end_to_end::holder::Holder;
+use end_to_end::node::{self, Node};
+use end_to_end::page::Page;
+use end_to_end::tenant::Tenant;
+use end_to_end::wait::until;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+/// What the driver's GPU is called in a file and by NVML.
+const UUID: &str = "GPU-00000000-0000-4000-8000-000000000001";
+const MIB: u64 = 1 << 20;
+
+/// Where things stand in a file of version 1, as docs/quota.md has it.
+const LIMIT: u64 = 128 + 16;
+const SLOTS: u64 = 1152;
+const USED: u64 = 9344;
+
+fn scenario(held: &[(u32, u64)]) -> String {
+    let one = |(pid, mib): &(u32, u64)| format!("{{pid: {pid}, used: {mib}MiB, sm: 0}}");
+    let held: Vec<String> = held.iter().map(one).collect();
+    format!("sampling_period: 20ms\ngpus:\n  - uuid: {UUID}\n    processes: [{}]\n", held.join(", "))
+}
+
+fn watch(scenario: &Scenario, folder: &Path) -> Exporter {
+    Exporter::start(scenario, &["--deadline", "10s", "--quota.dir", &folder.display().to_string()])
+}
+
+/// A figure of the one quota.
+fn of(page: &Page, name: &str) -> Option<f64> {
+    page.value(&format!("bailiff_quota_{name}"), &[])
+}
+
+/// A client of the driver under a shared quota, which does these calls and stops at each `wait`.
+struct Client(Running, BufReader<std::process::ChildStdout>);
+
+impl Client {
+    fn start(machine: &Machine, quota: &Path, calls: &[&str]) -> Self {
+        let mut command = machine.client("dl", calls);
+        command.env("WRAPPER_SHARED", quota).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child: Child = command.spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self(Running(child), out)
+    }
+
+    fn until_waiting(&mut self) {
+        let mut line = String::new();
+        while line != "waiting\n" {
+            line.clear();
+            assert_ne!(self.1.read_line(&mut line).unwrap(), 0, "it ended before it waited");
+        }
+    }
+
+    fn go_on(&mut self) {
+        self.0.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        self.until_waiting();
+    }
+}
+
+#[test]
+fn what_a_file_says_is_told_of_its_processes() {
+    let machine = Machine::new();
+    let folder = tempfile::tempdir().unwrap();
+    let quota = folder.path().join("1000/a");
+    fs::create_dir(folder.path().join("1000")).unwrap();
+    bailiff_ledger::create(&quota, &[(uuid(0), 100 * MIB)]).unwrap();
+    let (forty, seventy) = (format!("alloc {}", 40 * MIB), format!("alloc {}", 70 * MIB));
+    let calls = ["init 0", &forty, "wait", &seventy, "wait"];
+    let mut client = Client::start(&machine, &quota, &calls);
+    client.until_waiting();
+    let pid = client.0.0.id();
+    let scenario = Scenario::new(&scenario(&[(pid, 300)]));
+    let exporter = watch(&scenario, folder.path());
+    let page = exporter
+        .until("it is told whose they are", |page| of(page, "process_used_bytes").map(|_| page.clone()));
+    let figures = ["region_valid", "limit_bytes", "used_bytes", "peak_bytes", "denied_total"];
+    let mib = |mib: u64| Some((mib * MIB) as f64);
+    assert_eq!(figures.map(|name| of(&page, name)), [Some(1.0), mib(100), mib(40), mib(40), Some(0.0)]);
+    assert_eq!(of(&page, "unaccounted_bytes"), mib(260), "what the context takes");
+    let labels = [("quota", "1000/a"), ("gpu", "0"), ("gpu_uuid", UUID), ("pid", &pid.to_string())];
+    assert_eq!(page.value("bailiff_quota_process_used_bytes", &labels), mib(40));
+    assert_eq!((of(&page, "processes"), of(&page, "dead_slots")), (Some(1.0), Some(0.0)));
+    assert_eq!(page.value("bailiff_source_up", &[("source", "quota")]), Some(1.0));
+    assert_eq!(of(&page, "hooks_missing"), Some(0.0));
+    client.go_on();
+    let page = exporter.next();
+    assert_eq!((of(&page, "denied_total"), of(&page, "denied_bytes_total")), (Some(1.0), mib(70)));
+    // It is gone, and so is what the driver had of it; its place and its part of the ledger are there until they are needed.
+    drop(client);
+    scenario.set(&self::scenario(&[]));
+    let page = exporter.next();
+    assert_eq!((of(&page, "processes"), of(&page, "dead_slots")), (Some(0.0), Some(1.0)));
+    assert_eq!((of(&page, "used_bytes"), of(&page, "unaccounted_bytes")), (mib(40), Some(0.0)));
+    assert_eq!(of(&page, "process_used_bytes"), None);
+}
+
+#[test]
+fn where_there_is_no_folder_nothing_is_told_of_quotas() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = Scenario::new(&scenario(&[]));
+    let exporter = watch(&scenario, &folder.path().join("none"));
+    let page = exporter.next();
+    assert_eq!(page.value("bailiff_source_up", &[("source", "quota")]), None);
+    assert_eq!(of(&page, "region_valid"), None);
+    fs::create_dir(folder.path().join("none")).unwrap();
+    exporter.until("the folder is seen", |page| page.value("bailiff_source_up", &[("source", "quota")]));
+    assert_eq!(of(&exporter.next(), "region_valid"), None);
+}
+
+/// A slot that names a process: in its own namespace of pids, with what it claims to have of the first GPU.
+fn claim(file: &File, (slot, pid): (u64, u32), used: u64) {
+    let stat = bailiff_snapshot::stat::parse(&fs::read(format!("/proc/{pid}/stat")).unwrap()).unwrap();
+    let namespace = fs::metadata(format!("/proc/{pid}/ns/pid")).unwrap().ino();
+    let at = SLOTS + 64 * slot;
+    file.write_all_at(&stat.key.start_ticks.to_le_bytes(), at + 8).unwrap();
+    file.write_all_at(&namespace.to_le_bytes(), at + 16).unwrap();
+    file.write_all_at(&used.to_le_bytes(), USED + 8 * slot).unwrap();
+    file.write_all_at(&pid.to_le_bytes(), at).unwrap();
+}
+
+fn made(path: PathBuf) -> File {
+    bailiff_ledger::create(&path, &[(uuid(0), 100 * MIB)]).unwrap();
+    OpenOptions::new().write(true).open(path).unwrap()
+}
+
+#[test]
+fn hostile_files_harm_nobody_and_name_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let mut victim = Holder::sleeping();
+    mknodat(CWD, path("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    symlink("/dev/zero", path("link")).unwrap();
+    fs::write(path("empty"), "").unwrap();
+    fs::write(path("text"), "x".repeat(30_000)).unwrap();
+    fs::write(path("small"), "BAILIFFQ").unwrap();
+    fs::write(path("new\nline{a=\"b\"} 1"), "").unwrap();
+    // Numbers that cannot be, one GPU in all rows, and a process that never heard of it.
+    let absurd = made(path("absurd"));
+    for row in 0..16 {
+        absurd.write_all_at(&uuid(0), 128 + 64 * row).unwrap();
+        absurd.write_all_at(&[0xff; 48], 128 + 64 * row + 16).unwrap();
+    }
+    absurd.write_all_at(&[0xff; 24], 40).unwrap();
+    for slot in 0..3 {
+        claim(&absurd, (slot, victim.pid()), u64::MAX);
+    }
+    let good = fs::read(path("absurd")).unwrap();
+    let scenario = Scenario::new(&scenario(&[(victim.pid(), 300)]));
+    let exporter = watch(&scenario, folder.path());
+    let page = exporter.next();
+    for (name, reason) in [("fifo", "no_file"), ("link", "no_file"), ("text", "no_quota"), ("small", "short")]
+    {
+        assert_eq!(page.value("bailiff_quota_region_valid", &[("quota", name)]), Some(0.0), "{name}");
+        let labels = [("quota", name), ("reason", reason)];
+        assert_eq!(page.value("bailiff_quota_region_fault_info", &labels), Some(1.0), "{name}");
+    }
+    assert_eq!(page.all("bailiff_quota_region_valid", &[]).count(), 5, "the empty one is not told of");
+    assert_eq!(page.value("bailiff_quota_processes", &[("quota", "absurd")]), Some(3.0));
+    assert_eq!(of(&page, "process_used_bytes"), None, "it has not mapped the file");
+    assert_eq!(of(&page, "unaccounted_bytes"), None);
+    // It is cut short and made whole again while it is read.
+    let before = exporter.children("sampling-worker");
+    for _ in 0..20 {
+        for _ in 0..200 {
+            absurd.set_len(0).unwrap();
+            absurd.write_all_at(&good, 0).unwrap();
+        }
+        exporter.next();
+    }
+    assert_eq!(exporter.children("sampling-worker"), before, "no worker was lost");
+    victim.end();
+}
+
+#[test]
+fn a_process_of_another_namespace_is_known_by_what_it_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = made(folder.path().join("a"));
+    let map = format!(
+        "import mmap, os, time\nfile = open('{}/a', 'r+b')\nmapped = mmap.mmap(file.fileno(), 0)\n\
+         print(os.getpid(), flush=True)\ntime.sleep(10000)",
+        folder.path().display()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child", "python3", "-c", &map]).stdout(Stdio::piped());
+    let mut outer = Running(command.spawn().unwrap());
+    let mut inside = String::new();
+    BufReader::new(outer.0.stdout.take().unwrap()).read_line(&mut inside).unwrap();
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", outer.0.id())).unwrap();
+    let pid: u32 = children.trim().parse().unwrap();
+    claim(&file, (0, pid), 7 * MIB);
+    file.write_all_at(&inside.trim().parse::<u32>().unwrap().to_le_bytes(), SLOTS).unwrap();
+    let scenario = Scenario::new(&scenario(&[(pid, 300)]));
+    let exporter = watch(&scenario, folder.path());
+    let labels = [("pid", &*pid.to_string())];
+    let used = |page: &Page| page.value("bailiff_quota_process_used_bytes", &labels);
+    assert_eq!(exporter.until("it is named", used), (7 * MIB) as f64);
+    assert_eq!(of(&exporter.next(), "unaccounted_bytes"), Some((293 * MIB) as f64));
+}
+
+#[test]
+fn a_rule_ends_who_uses_more_than_his_quota_and_not_whom_others_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let quotas = folder.path().display().to_string();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let rules = "version: 1
+mode: enforce
+defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
+rules:
+  - name: over-quota
+    of: process
+    when: {vram_quota_ratio: {above: 110%}}
+    for: {samples: 3}
+    then: [{flag: warning}, {after: {samples: 2}, terminate: {}}]
+";
+    let gpu = format!("uuid: {UUID}");
+    let beats = [&node::BEATS[..], &["--quota.dir", &quotas]].concat();
+    let node = Node::with_beats(rules, &[&gpu], &beats);
+    let [greedy, forged] = ["greedy", "forged"].map(|name| {
+        let file = made(folder.path().join(name));
+        fs::set_permissions(folder.path().join(name), Permissions::from_mode(0o666)).unwrap();
+        file
+    });
+    let map = format!(
+        "import mmap, time\nfile = open('{quotas}/greedy', 'r+b')\nmapped = mmap.mmap(file.fileno(), 0)\n\
+         print('ready', flush=True)\ntime.sleep(10000)"
+    );
+    let user = Tenant::running(&node.home, &["python3", "-c", &map]);
+    until("the file is mapped", || (!user.said().is_empty()).then_some(()));
+    let victim = Tenant::running(&node.home, &["sleep", "infinity"]);
+    claim(&greedy, (0, user.pid()), 90 * MIB);
+    // Both files name the victim, which uses neither; one of them with next to no limit.
+    claim(&greedy, (1, victim.pid()), 0);
+    claim(&forged, (0, victim.pid()), MIB);
+    forged.write_all_at(&MIB.to_le_bytes(), LIMIT).unwrap();
+    node.hold_together(&[(&user, "used: 105MiB, sm: 0"), (&victim, "used: 1GiB, sm: 0")]);
+    let enforcer = node.home.enforcer(&[]);
+    enforcer.beats(10);
+    assert!(user.lives() && victim.lives(), "105 of 100 is less than a tenth more");
+    node.hold(&user, 0, "used: 150MiB, sm: 0");
+    user.gone();
+    let end = node.home.until_line("terminate", "released");
+    assert_eq!(end["target"]["members"][0]["pid"], user.pid());
+    enforcer.beats(10);
+    assert!(victim.lives());
+}
