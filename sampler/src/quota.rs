@@ -97,7 +97,7 @@ impl Ties<'_, '_> {
         let opened = bailiff_ledger::open_to_read(&self.quotas.folder.join(&name));
         let read = opened.and_then(|file| Ok((bailiff_ledger::read_open(&file)?, file)));
         match read {
-            Ok((ledger, file)) => Some(self.told(name, ledger, &file)),
+            Ok((ledger, file)) => Some(self.told(name, &ledger, &file)),
             Err(Ill::Short(0)) => None,
             // It has ended since the folder was looked at.
             Err(Ill::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -105,7 +105,7 @@ impl Ties<'_, '_> {
         }
     }
 
-    fn told(&mut self, name: String, ledger: Ledger, file: &File) -> Quota {
+    fn told(&mut self, name: String, ledger: &Ledger, file: &File) -> Quota {
         let id = fstat(file)
             .ok()
             .map(|stat| FileId { device: (major(stat.st_dev), minor(stat.st_dev)), inode: stat.st_ino });
@@ -127,7 +127,7 @@ impl Ties<'_, '_> {
             }
         });
         let processes = places.collect();
-        let Ledger { faults, uncounted, hooks_missing, .. } = ledger;
+        let Ledger { faults, uncounted, hooks_missing, .. } = *ledger;
         let gpus = rows.into_iter().map(row).collect();
         Quota { name, invalid: None, gpus, processes, faults, uncounted, hooks_missing }
     }

@@ -2,6 +2,7 @@
 //! use it; and whoever writes what he likes harms neither, and names nobody.
 #![allow(
     clippy::disallowed_methods,
+    clippy::cast_precision_loss,
     clippy::expect_used,
     clippy::float_cmp,
     clippy::panic,

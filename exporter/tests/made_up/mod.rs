@@ -212,10 +212,7 @@ fn quotas(seq: u64) -> Vec<Quota> {
         denied_since: None,
     };
     let alice = ProcessKey { pid: 41, start_ticks: 7 };
-    let gpus = vec![
-        row("00000000-0000-4000-8000-000000000000", Some(4 * GIB)),
-        row("1", None),
-    ];
+    let gpus = vec![row("00000000-0000-4000-8000-000000000000", Some(4 * GIB)), row("1", None)];
     let processes = vec![process(Some(alice), Truth::True), process(None, Truth::False)];
     let none = Quota { name: "1000/none".into(), invalid: Some(Invalid::Short), ..Quota::default() };
     vec![Quota { name: "1000/a".into(), gpus, processes, ..Quota::default() }, none]
