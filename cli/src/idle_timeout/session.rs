@@ -12,24 +12,14 @@ use rustix::process::{
     Pid, Signal, WaitOptions, getpgid, getpgrp, getpid, kill_process, set_child_subreaper, wait,
 };
 
-use super::beat;
 use super::flags::Stop;
 use super::log::{Level, Log, list};
 use super::settings::{Settings, seconds};
-use super::signals::{Signals, Told};
-use super::start::start;
 use super::watch::{Basis, Counted, Look, Watch};
+use crate::command::signals::{Signals, Told};
+use crate::command::start::start;
+use crate::command::{Event, beat};
 use crate::tree;
-
-/// What can happen.
-pub(super) enum Event {
-    /// There is a sample; none when there will be no more.
-    Looked(Option<Box<Sample>>),
-    /// We were sent a signal.
-    Told(Told),
-    /// A child has ended.
-    ChildEnded,
-}
 
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +86,7 @@ pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
     if let Some(number) = signals.waiting()? {
         return Ok(Ended::Signal(number));
     }
-    let child = start(&settings.command, signals.mask()).map_err(|error| {
+    let child = start(&settings.command, std::env::vars_os(), signals.mask()).map_err(|error| {
         let program = settings.command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
         Failure::Words(format!("cannot run {program}: {}", plain(&error)))
     })?;
@@ -145,7 +135,7 @@ impl Session<'_> {
     fn live(&mut self, events: &Receiver<Event>) -> Ended {
         loop {
             match events.recv() {
-                Ok(Event::ChildEnded) => {}
+                Ok(Event::ChildEnded | Event::Waited) => {}
                 Ok(Event::Told(told)) => self.pass_on(told),
                 Ok(Event::Looked(Some(sample))) => {
                     // Who has ended by itself is not ended by us.

@@ -9,7 +9,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use super::session::Event;
+use super::Event;
 
 /// What is passed on.
 const TOLD: [Signal; 6] =
@@ -17,21 +17,21 @@ const TOLD: [Signal; 6] =
 
 /// A signal that we were sent.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Told {
-    pub(super) number: i32,
+pub(crate) struct Told {
+    pub(crate) number: i32,
     /// By a key of the terminal, or its end: the command's group was sent it, too.
-    pub(super) by_terminal: bool,
+    pub(crate) by_terminal: bool,
 }
 
 /// Signals that are kept for [`Self::listen`], from before any thread is started. How they are treated is not changed,
 /// so a command inherits what is ignored (nohup), and a signal that is ignored is not passed on.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     kept: SigSet,
     mask: SigSet,
 }
 
 impl Signals {
-    pub(super) fn keep() -> io::Result<Self> {
+    pub(crate) fn keep() -> io::Result<Self> {
         let mut set: SigSet = TOLD.into_iter().collect();
         set.add(Signal::SIGCHLD);
         let mask = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
@@ -39,12 +39,12 @@ impl Signals {
     }
 
     /// Those that were blocked before.
-    pub(super) const fn mask(&self) -> &SigSet {
+    pub(crate) const fn mask(&self) -> &SigSet {
         &self.mask
     }
 
     /// One that has come already and was to end us.
-    pub(super) fn waiting(&self) -> io::Result<Option<i32>> {
+    pub(crate) fn waiting(&self) -> io::Result<Option<i32>> {
         let signals = SignalFd::with_flags(&self.kept, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         while let Some(signal) = signals.read_signal()? {
             if let Ok(number) = i32::try_from(signal.ssi_signo)
@@ -57,7 +57,7 @@ impl Signals {
     }
 
     /// Tells of each from now on.
-    pub(super) fn listen(&self, tell: Sender<Event>) -> io::Result<()> {
+    pub(crate) fn listen(&self, tell: Sender<Event>) -> io::Result<()> {
         let signals = SignalFd::with_flags(&self.kept, SfdFlags::SFD_CLOEXEC)?;
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             loop {
@@ -85,7 +85,7 @@ fn event(signal: &libc::signalfd_siginfo) -> Option<Event> {
 
 /// Ends this process by a signal, so that a shell sees what it would have seen of the command. Returns where that
 /// cannot be, as for the first process of a container.
-pub(super) fn die_of(number: i32) {
+pub(crate) fn die_of(number: i32) {
     let Ok(signal) = Signal::try_from(number) else { return };
     // The command has left its core already, if it was to leave one.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });

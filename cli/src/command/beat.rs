@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use bailiff_sampler::Supervisor;
 
-use super::session::Event;
+use super::Event;
 
 /// While it lives, the beat goes on.
-pub(super) struct Beat(#[expect(dead_code, reason = "its end is the message")] Sender<()>);
+pub(crate) struct Beat(#[expect(dead_code, reason = "its end is the message")] Sender<()>);
 
 /// Tells of a look after each of these spans, from now on; of none that would have been late by a whole span.
-pub(super) fn start(supervisor: Supervisor, every: Duration, tell: Sender<Event>) -> io::Result<Beat> {
+pub(crate) fn start(supervisor: Supervisor, every: Duration, tell: Sender<Event>) -> io::Result<Beat> {
     let (alive, stop) = channel();
     thread::Builder::new().name("beat".into()).spawn(move || run(supervisor, every, &tell, &stop))?;
     Ok(Beat(alive))

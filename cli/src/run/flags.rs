@@ -1,0 +1,75 @@
+//! The command line of `run`, as it is written.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgGroup, Args};
+
+use crate::flags;
+
+const EXAMPLES: &str = "\
+Examples:
+  bailiff run --vram 8GiB -- python train.py
+      All processes of train.py together get 8 GiB of each GPU, and the driver's own
+      error past that.
+  bailiff run --gpus 2 --wait 1h -- torchrun --nproc-per-node 2 train.py
+      Waits its turn for two GPUs, at most an hour, and gives them back at the end.
+  bailiff run --gpus 1 --vram 40GiB --max-time 4h -- python train.py
+      Also tells it to end (SIGTERM) after four hours, and kills what is left 10 s later.
+
+Exit codes:
+  the command's own; 128 and the signal's number where one ended it; 126 and 127 where
+  it cannot run
+  124   --max-time was up; no GPU within --wait
+  75    no GPU is idle (--nonblock)
+  74    the lease was lost (--on-lost term)
+  69    no quota library, no place for its file, no pool of GPUs
+  64    flags that make no sense, or more GPUs than there are
+
+However it ends, GPUs are given back and the quota's file is removed, once all have ended
+whom the command has started. Signals are passed on to the command. Where bailiff itself is
+killed by SIGKILL the command goes on, with its GPUs and its quota, and nothing ends it.";
+
+/// Flags that say what a lease is like, and mean nothing without one.
+const OF_LEASES: [&str; 9] =
+    ["wait", "nonblock", "priority", "note", "redis", "folder", "on_lost", "renew", "index"];
+
+/// Runs a command with a limit of GPU memory, on GPUs of its own, for a time; each where it is asked for
+#[derive(Debug, Args)]
+#[group(skip)]
+#[command(after_help = EXAMPLES, mut_args(needs_a_lease), group(lease()))]
+pub(crate) struct Run {
+    /// The command and all that it starts share so much memory of each GPU, such as 8GiB, 8192MiB or 8GB.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) vram: Option<u64>,
+    /// The quota library; if not told, it is looked for beside this program and in /usr/lib.
+    #[arg(long, env = "BAILIFF_QUOTA_LIBRARY", value_name = "PATH", hide_env_values = true)]
+    pub(crate) quota_library: Option<PathBuf>,
+    /// Where the quota's file is made, `/run/bailiff/quota/UID` if not told, or `$XDG_RUNTIME_DIR/bailiff/quota`.
+    #[arg(long, env = "BAILIFF_QUOTA_DIR", value_name = "DIR", hide_env_values = true)]
+    pub(crate) quota_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) lease: flags::Run,
+}
+
+impl Run {
+    /// Whether GPUs of its own are asked for.
+    pub(crate) fn wants_gpus(&self) -> bool {
+        self.lease.ask.gpus.is_some() || self.lease.ask.gpu.is_some()
+    }
+}
+
+fn lease() -> ArgGroup {
+    ArgGroup::new("lease").args(["gpus", "gpu"]).multiple(true)
+}
+
+fn needs_a_lease(arg: Arg) -> Arg {
+    if !OF_LEASES.contains(&arg.get_id().as_str()) {
+        return arg;
+    }
+    arg.requires("lease")
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    bailiff_size::limit(text)
+        .ok_or_else(|| "it is a number of bytes, such as 8GiB, 8192MiB or 8GB".to_owned())
+}
