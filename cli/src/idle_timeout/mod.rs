@@ -6,8 +6,8 @@ mod flags;
 mod log;
 mod session;
 mod settings;
-mod visible;
-mod watch;
+pub(crate) mod visible;
+pub(crate) mod watch;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;

@@ -220,7 +220,7 @@ impl Session<'_> {
             now,
             tree: &tree,
             visible: &self.settings.visible,
-            missed: self.missed(now),
+            missed: Look::missed(self.before.as_ref(), now, self.settings.sampler.interval),
             ends_sample: self.looks == 0,
         };
         let seen = self.watch.see(&look);
@@ -261,14 +261,6 @@ impl Session<'_> {
             seconds(*every, (*samples).into()),
             if signal.is_none() { " Killing process." } else { "" }
         )
-    }
-
-    /// Beats since the sample before that came to nothing: the machine slept, or was too busy.
-    fn missed(&self, now: &Snapshot) -> u32 {
-        let Some(before) = &self.before else { return 0 };
-        let beats = now.at.boot.saturating_sub(before.at.boot).as_nanos()
-            / self.settings.sampler.interval.as_nanos().max(1);
-        u32::try_from(beats.saturating_sub(1)).unwrap_or(u32::MAX)
     }
 
     fn tell_counted(&mut self, counted: &Counted) {

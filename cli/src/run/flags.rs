@@ -1,6 +1,7 @@
 //! The command line of `run`, as it is written.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Arg, ArgGroup, Args};
 
@@ -13,16 +14,17 @@ Examples:
       error past that.
   bailiff run --gpus 2 --wait 1h -- torchrun --nproc-per-node 2 train.py
       Waits its turn for two GPUs, at most an hour, and gives them back at the end.
-  bailiff run --gpus 1 --vram 40GiB --max-time 4h -- python train.py
-      Also tells it to end (SIGTERM) after four hours, and kills what is left 10 s later.
+  bailiff run --gpus 1 --vram 40GiB --idle-timeout 30m --max-time 12h -- python train.py
+      Also ends it once its GPU was idle for half an hour (SIGQUIT), or after twelve hours
+      (SIGTERM), and kills what is left 10 s later.
 
 Exit codes:
   the command's own; 128 and the signal's number where one ended it; 126 and 127 where
   it cannot run
-  124   --max-time was up; no GPU within --wait
+  124   --max-time was up; it was idle for --idle-timeout; no GPU within --wait
   75    no GPU is idle (--nonblock)
   74    the lease was lost (--on-lost term)
-  69    no quota library, no place for its file, no pool of GPUs
+  69    no quota library, no place for its file, no pool of GPUs, no driver to tell who is idle
   64    flags that make no sense, or more GPUs than there are
 
 However it ends, GPUs are given back and the quota's file is removed, once all have ended
@@ -47,6 +49,14 @@ pub(crate) struct Run {
     /// Where the quota's file is made, `/run/bailiff/quota/UID` if not told, or `$XDG_RUNTIME_DIR/bailiff/quota`.
     #[arg(long, env = "BAILIFF_QUOTA_DIR", value_name = "DIR", hide_env_values = true)]
     pub(crate) quota_dir: Option<PathBuf>,
+    /// The command is told to end (SIGQUIT) once its GPUs were below 1 % of use for so long, and killed after the
+    /// grace. A sample each 5 s must say so, without a break; for less than 15 s it is three samples. What could not be
+    /// observed is not idle.
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    pub(crate) idle_timeout: Option<Duration>,
+    /// No summary at the end.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) lease: flags::Run,
 }
@@ -55,6 +65,11 @@ impl Run {
     /// Whether GPUs of its own are asked for.
     pub(crate) fn wants_gpus(&self) -> bool {
         self.lease.ask.gpus.is_some() || self.lease.ask.gpu.is_some()
+    }
+
+    /// Whether anybody wants to know how the command uses its GPUs.
+    pub(crate) fn wants_a_watch(&self) -> bool {
+        self.idle_timeout.is_some() || !self.quiet
     }
 }
 
@@ -67,6 +82,11 @@ fn needs_a_lease(arg: Arg) -> Arg {
         return arg;
     }
     arg.requires("lease")
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if span.is_zero() { Err("it is above 0".to_owned()) } else { Ok(span) }
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -1,16 +1,19 @@
 //! A command, and all that it starts, from the wait for its GPUs to the end of the last of them.
 
-#![expect(clippy::disallowed_methods, reason = "a command has an environment")]
+#![expect(clippy::disallowed_methods, reason = "a command has an environment, and takes its time")]
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
 use rustix::process::{getpid, set_child_subreaper};
 
 use super::environment::Environment;
 use super::live::{self, Live, Lived, Why};
+use super::usage::Use;
+use super::watch::{Looker, Wish};
 use crate::command::Event;
 use crate::command::signals::Signals;
 use crate::command::start::start;
@@ -27,6 +30,8 @@ pub(crate) struct Job<'a> {
     pub(crate) lease: Option<&'a flags::Run>,
     /// What its environment has that ours has not.
     pub(crate) environment: Environment,
+    /// How it uses its GPUs, where that is to be watched.
+    pub(crate) watch: Option<Wish>,
 }
 
 /// How it went.
@@ -34,12 +39,18 @@ pub(crate) struct Outcome {
     pub(crate) lived: Lived,
     /// Why we have ended it, if we have.
     pub(crate) why: Option<Why>,
+    /// How long it took, from its start.
+    pub(crate) took: Duration,
+    /// How many GPUs it had for itself.
+    pub(crate) gpus: Option<usize>,
+    /// What was seen of its use of GPUs, if somebody has looked.
+    pub(crate) used: Option<Use>,
 }
 
 impl<'a> Job<'a> {
     /// One without anything but its terms.
     pub(crate) fn of(command: &'a [OsString], terms: &'a Terms) -> Self {
-        Self { command, terms, lease: None, environment: Environment::default() }
+        Self { command, terms, lease: None, environment: Environment::default(), watch: None }
     }
 
     /// Runs it, and gives on how it ended.
@@ -49,11 +60,13 @@ impl<'a> Job<'a> {
 
     /// Runs it, and gives its GPUs back.
     pub(crate) fn outcome(mut self) -> Result<Outcome, Failure> {
+        // Before signals are kept back, from which helpers would have the same.
+        let looker = self.watch.as_ref().map(Looker::start).transpose()?;
         let signals = Signals::keep()?;
         let (tell, events) = channel();
         signals.listen(tell.clone())?;
         let mut lease = self.lease.map(|flags| Held::wait(flags, (tell.clone(), &events))).transpose()?;
-        let outcome = self.live((&signals, &events), lease.as_mut());
+        let outcome = self.live((&signals, &events), lease.as_mut(), looker.map(|looker| (looker, tell)));
         // Whoever is left has the lease, and it is freed when they have ended: see `Pool::reap_here`.
         let left = outcome.as_ref().is_ok_and(|outcome| matches!(outcome.lived, Lived::Left(_)));
         if let Some(lease) = lease.filter(|_| !left) {
@@ -66,6 +79,7 @@ impl<'a> Job<'a> {
         &mut self,
         (signals, events): (&Signals, &Receiver<Event>),
         mut lease: Option<&mut Held<'_>>,
+        looker: Option<(Looker, Sender<Event>)>,
     ) -> Result<Outcome, Failure> {
         if let Some(lease) = &mut lease {
             self.environment.set(lease.environment()?);
@@ -81,9 +95,18 @@ impl<'a> Job<'a> {
             let program = self.command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
             Failure::start(&program, &error)
         })?;
-        let mut live = Live::new((child, apart), self.terms, lease);
+        let began = Instant::now();
+        let gpus = lease.as_ref().map(|lease| lease.gpus());
+        let watched = looker.map(|(looker, tell)| looker.watch(self.visible(), tell)).transpose()?;
+        let mut live = Live::new((child, apart), self.terms, lease, watched);
         let lived = live.until_all_end(events)?;
-        Ok(Outcome { lived, why: live.why() })
+        Ok(Outcome { lived, why: live.why(), took: began.elapsed(), gpus, used: live.used() })
+    }
+
+    /// What the command is told of the GPUs that it can see.
+    fn visible(&self) -> (Option<OsString>, Option<OsString>) {
+        let told = |name| self.environment.get(name).map(OsStr::to_owned).or_else(|| std::env::var_os(name));
+        (told("CUDA_VISIBLE_DEVICES"), told("CUDA_DEVICE_ORDER"))
     }
 }
 
@@ -93,6 +116,7 @@ impl Outcome {
         match (self.lived, self.why) {
             (Lived::Left(number), _) => Err(Failure::signalled(number)),
             (_, Some(Why::TimeUp)) => Err(Failure::late("the command was ended: its time was up")),
+            (_, Some(Why::Idle)) => Err(Failure::late("the command was ended: it left its GPUs idle")),
             (_, Some(Why::Lost)) => Err(Failure::lost("the command was ended: its lease was lost")),
             (Lived::Ended(status), None) => Ok(shells(status).into()),
         }

@@ -7,10 +7,12 @@ use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use bailiff_snapshot::ProcessKey;
+use bailiff_snapshot::{ProcessKey, Sample};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process, wait};
 
+use super::usage::Use;
+use super::watch::Watched;
 use crate::command::Event;
 use crate::command::signals::Told;
 use crate::exit::Failure;
@@ -35,6 +37,8 @@ pub(crate) enum Lived {
 pub(crate) enum Why {
     /// Its time was up.
     TimeUp,
+    /// It left its GPUs idle.
+    Idle,
     /// Somebody else has its GPUs.
     Lost,
 }
@@ -54,6 +58,7 @@ pub(crate) struct Live<'a, 'f> {
     apart: Vec<ProcessKey>,
     terms: &'a Terms,
     lease: Option<&'a mut Held<'f>>,
+    watched: Option<Watched>,
     status: Option<ExitStatus>,
     up: Option<Instant>,
     beat: Option<Instant>,
@@ -65,6 +70,7 @@ impl<'a, 'f> Live<'a, 'f> {
         (child, apart): (Pid, Vec<ProcessKey>),
         terms: &'a Terms,
         lease: Option<&'a mut Held<'f>>,
+        watched: Option<Watched>,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -75,6 +81,7 @@ impl<'a, 'f> Live<'a, 'f> {
             up: terms.max_time.map(|time| now + time),
             beat: lease.as_ref().map(|_| now),
             lease,
+            watched,
             stop: None,
         }
     }
@@ -82,6 +89,11 @@ impl<'a, 'f> Live<'a, 'f> {
     /// Why we have ended it, if we have.
     pub(crate) fn why(&self) -> Option<Why> {
         self.stop.map(|stop| stop.why)
+    }
+
+    /// What it had of its GPUs, where somebody has looked.
+    pub(crate) fn used(self) -> Option<Use> {
+        self.watched.map(Watched::used)
     }
 
     /// Lets it live until nobody is left whom it started.
@@ -100,7 +112,8 @@ impl<'a, 'f> Live<'a, 'f> {
                         return Ok(Lived::Ended(status));
                     }
                 }
-                Ok(Event::Looked(_) | Event::Waited) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::Looked(sample)) => self.see(sample),
+                Ok(Event::Waited) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(Failure::unavailable("the command's end was not seen"));
                 }
@@ -119,6 +132,15 @@ impl<'a, 'f> Live<'a, 'f> {
         }
         if is_due(self.beat) {
             self.renew(now);
+        }
+    }
+
+    /// Takes a look at how it uses its GPUs. Whoever has ended by itself is not ended by us.
+    fn see(&mut self, sample: Option<Box<Sample>>) {
+        let Some(watched) = &mut self.watched else { return };
+        if watched.see(sample, &self.apart) && self.status.is_none() {
+            eprintln!("bailiff: the GPUs are idle: the command is told to end");
+            self.end((Why::Idle, Signal::QUIT), self.terms.grace, Instant::now());
         }
     }
 
@@ -156,16 +178,16 @@ impl<'a, 'f> Live<'a, 'f> {
             return Some(now + left);
         }
         eprintln!("bailiff: the time is up: the command is told to end");
-        self.end(Why::TimeUp, self.terms.grace, now);
+        self.end((Why::TimeUp, Signal::TERM), self.terms.grace, now);
         None
     }
 
-    fn end(&mut self, why: Why, grace: Duration, now: Instant) {
+    fn end(&mut self, (why, signal): (Why, Signal), grace: Duration, now: Instant) {
         if self.stop.is_some() {
             return;
         }
         if !grace.is_zero() {
-            self.ask_to_end(Signal::TERM);
+            self.ask_to_end(signal);
         }
         self.stop = Some(Stop { why, kill: now + grace });
     }
@@ -194,7 +216,7 @@ impl<'a, 'f> Live<'a, 'f> {
         // Late by more than a beat is not made up for.
         self.beat = Some(now + lease.beat());
         if lost {
-            self.end(Why::Lost, grace, now);
+            self.end((Why::Lost, Signal::TERM), grace, now);
         }
     }
 }

@@ -4,10 +4,10 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use bailiff_lease::holder::Here;
@@ -49,7 +49,9 @@ impl Quota {
         bailiff_ledger::create(&file, &[]).map_err(|why| {
             Failure::unavailable(format!("the quota's file {} cannot be made: {why}", file.display()))
         })?;
-        Ok(Self { library, file, limit, left: false })
+        let quota = Self { library, file, limit, left: false };
+        fs::set_permissions(&quota.file, Permissions::from_mode(0o600))?;
+        Ok(quota)
     }
 
     /// What the command is told.
