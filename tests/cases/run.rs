@@ -3,13 +3,15 @@
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use end_to_end::cuda::{self, Machine};
 use end_to_end::fake::Scenario;
+use end_to_end::holder;
 use end_to_end::leases::{Folder, code, said, states};
 use end_to_end::programs;
 use end_to_end::tenant::start;
@@ -52,7 +54,8 @@ struct Running {
 
 impl Running {
     fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn().unwrap();
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         Self { child, lines }
     }
@@ -69,6 +72,17 @@ impl Running {
 
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn children(&self) -> Vec<u32> {
+        holder::children(self.child.id())
+    }
+
+    /// What it said on standard error, once it has ended.
+    fn told(&mut self) -> String {
+        let mut told = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        told
     }
 
     fn ends_with(&mut self, expected: i32) {
@@ -135,7 +149,7 @@ fn signals_are_passed_on() {
 }
 
 /// One that has all, one that is refused, and one that is given the same once the first has ended.
-const THREE: &str = r#"cd $0; mkfifo in; stat -c %a $WRAPPER_SHARED .
+const THREE: &str = r#"cd $0; mkfifo in; stat -c %a $WRAPPER_SHARED ${WRAPPER_SHARED%/*}
 $1 proc "init 0" "alloc 8192" wait <in >out & exec 9>in
 until grep -q waiting out; do sleep 0.01; done
 $1 proc "init 0" "alloc 1"
@@ -146,12 +160,202 @@ $1 proc "init 0" "alloc 8192""#;
 fn all_that_a_command_starts_share_its_limit() {
     let machine = Machine::new();
     let client = cuda::client("proc");
-    fs::create_dir(quotas(&machine)).unwrap();
+    let work = machine.path("work");
+    fs::create_dir(&work).unwrap();
     let mut command = bailiff(&machine, &["--vram", "8KiB", "--", "sh", "-c", THREE]);
     // Stronger than a limit for all, and than any.
     command.env("WRAPPER_MAX_MEMORY_0", "1").env("WRAPPER_DISABLE", "1");
-    let output = command.arg(quotas(&machine)).arg(client).output().unwrap();
-    assert_eq!(said(&output), "600\n755\n0\n2\n0\n0\n", "{output:?}");
-    let peak = "peak under the quota: 8.0 KiB of 8.0 KiB on GPU-00000000-0000-4000-8000-000000000001, 1 request";
+    let output = command.arg(work).arg(client).output().unwrap();
+    assert_eq!(said(&output), "600\n700\n0\n2\n0\n0\n", "{output:?}");
+    let peak =
+        "peak under the quota: 8.0 KiB of 8.0 KiB on GPU-00000000-0000-4000-8000-000000000001, 1 request";
     assert!(err(&output).contains(peak), "{output:?}");
+}
+
+#[test]
+fn what_is_preloaded_already_stays_so() {
+    let machine = Machine::new();
+    let script = "echo $LD_PRELOAD; echo $WRAPPER_MAX_MEMORY";
+    let mut command = bailiff(&machine, &["--vram", "1GB", "--", "sh", "-c", script]);
+    let output = command.env("LD_PRELOAD", "libm.so.6").output().unwrap();
+    assert!(said(&output).ends_with("/libbailiff_quota.so:libm.so.6\n1000000000\n"), "{output:?}");
+}
+
+#[test]
+fn what_is_missing_is_told_before_anything_is_started() {
+    let machine = Machine::new();
+    let ran = machine.path("ran");
+    let ran = ran.to_str().unwrap();
+    fs::write(machine.path("file"), "").unwrap();
+    let file = machine.path("file").display().to_string();
+    let blank = machine.path("a blank.so");
+    fs::copy(cuda::library(), &blank).unwrap();
+    for (words, expected, told) in [
+        (&["--vram", "1G", "--quota-library", "/nowhere/a.so"][..], 69, "/nowhere/a.so"),
+        (&["--vram", "1G", "--quota-library", blank.to_str().unwrap()], 69, "blank"),
+        (&["--vram", "1G", "--quota-dir", &file], 69, "BAILIFF_QUOTA_DIR"),
+        (&["--vram", "1G", "--quota-dir", "/proc/nowhere"], 69, "/proc/nowhere"),
+        (&["--idle-timeout", "1h", "--nvml-library", "/nowhere/nvml.so"], 69, "/nowhere/nvml.so"),
+    ] {
+        let output = run(&machine, &[words, &["touch", ran]].concat());
+        assert_eq!(code(&output), expected, "{words:?}: {output:?}");
+        assert!(err(&output).contains(told), "{words:?}: {output:?}");
+        assert!(!Path::new(ran).exists(), "{words:?}");
+    }
+    let nested =
+        bailiff(&machine, &["--vram", "1G", "touch", ran]).env("WRAPPER_SHARED", "/a").output().unwrap();
+    assert_eq!(code(&nested), 64, "{nested:?}");
+    assert!(!Path::new(ran).exists());
+}
+
+#[test]
+fn others_may_not_write_where_a_quota_is() {
+    let machine = Machine::new();
+    fs::create_dir(quotas(&machine)).unwrap();
+    fs::set_permissions(quotas(&machine), fs::Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(code(&run(&machine, &["--vram", "1G", "true"])), 69);
+    fs::remove_dir(quotas(&machine)).unwrap();
+    symlink(machine.path(""), quotas(&machine)).unwrap();
+    assert_eq!(code(&run(&machine, &["--vram", "1G", "true"])), 69);
+}
+
+#[test]
+fn the_file_ends_with_the_last_whom_the_command_started() {
+    let machine = Machine::new();
+    let script = "sleep infinity & echo $!; [ -e $WRAPPER_SHARED ]";
+    let mut running =
+        Running::start(bailiff(&machine, &["--quiet", "--vram", "1G", "--", "sh", "-c", script]));
+    let left = running.pid();
+    // Nothing else tells that the command has ended, and somebody is left.
+    until("the end of the command", || (start(left).is_some() && running.children() == [left]).then_some(()));
+    assert_eq!(files(&machine).len(), 1);
+    kill(left);
+    running.ends_with(0);
+    assert_eq!(files(&machine), Vec::<PathBuf>::new());
+    for words in [&["--vram", "1G", "false"][..], &["--vram", "1G", "nosuch-program"]] {
+        assert_ne!(code(&run(&machine, words)), 0);
+        assert_eq!(files(&machine), Vec::<PathBuf>::new(), "{words:?}");
+    }
+}
+
+#[test]
+fn the_file_of_who_was_killed_is_removed_once_nobody_needs_it() {
+    let machine = Machine::new();
+    let mut running = Running::start(bailiff(
+        &machine,
+        &["--vram", "1G", "--", "sh", "-c", "echo $$; exec sleep infinity"],
+    ));
+    let left = running.pid();
+    running.signal(Signal::KILL);
+    running.child.wait().unwrap();
+    assert_eq!(files(&machine).len(), 1);
+    said(&run(&machine, &["--vram", "1G", "true"]));
+    assert_eq!(files(&machine).len(), 1, "the command goes on, and shares what it shared");
+    kill(left);
+    gone(left);
+    said(&run(&machine, &["--vram", "1G", "true"]));
+    assert_eq!(files(&machine), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn gpus_are_had_and_given_back() {
+    let (machine, pool) = (Machine::new(), Folder::of("0,1"));
+    let leased = |words: &[&str]| bailiff(&machine, words).env("LEASE_DIR", pool.path()).output().unwrap();
+    let echo = ["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES ${LD_PRELOAD:+limited}"];
+    let output = leased(&[&["--gpus", "2", "--vram", "1G"][..], &echo].concat());
+    assert_eq!(said(&output), "0,1 limited\n");
+    assert!(err(&output).contains("2 GPUs held"), "{output:?}");
+    assert_eq!(said(&leased(&[&["--gpu", "1"][..], &echo].concat())), "1\n");
+    for (words, expected) in [
+        (&["--gpus", "1", "nosuch-program"][..], 127),
+        (&["--gpus", "3", "true"], 64),
+        (&["--gpus", "1", "--max-time", "50ms", "sleep", "infinity"], 124),
+    ] {
+        assert_eq!(code(&leased(words)), expected, "{words:?}");
+        assert_eq!(states(&pool), ["idle"; 2], "{words:?}");
+    }
+    let mut held =
+        bailiff(&machine, &["--gpus", "2", "--vram", "1G", "--", "sh", "-c", "echo; exec sleep infinity"]);
+    held.env("LEASE_DIR", pool.path());
+    let mut held = Running::start(held);
+    held.line();
+    assert_eq!(states(&pool), ["leased"; 2]);
+    let late = leased(&["--gpus", "1", "--vram", "1G", "--wait", "50ms", "true"]);
+    assert_eq!(code(&late), 124);
+    assert_eq!(code(&leased(&["--gpus", "1", "--nonblock", "true"])), 75);
+    assert_eq!(files(&machine).len(), 1, "who waited in vain leaves nothing behind");
+    held.signal(Signal::TERM);
+    held.ends_with(143);
+    assert_eq!(states(&pool), ["idle"; 2]);
+}
+
+/// Two processes that hear nothing but SIGKILL, and say who they are.
+const DEAF: &str = "trap '' TERM QUIT; sleep infinity & echo $!; echo $$; while :; do wait; done";
+
+#[test]
+fn all_end_when_the_time_is_up() {
+    let machine = Machine::new();
+    let words = ["--vram", "1G", "--max-time", "300ms", "--grace", "100ms", "--", "sh", "-c", DEAF];
+    let mut running = Running::start(bailiff(&machine, &words));
+    let pids = [running.pid(), running.pid()];
+    running.ends_with(124);
+    assert!(pids.iter().all(|pid| start(*pid).is_none()));
+    assert_eq!(files(&machine), Vec::<PathBuf>::new());
+}
+
+const GPUS: [&str; 2] =
+    ["GPU-a5b02c30-9c95-cb81-e41e-ca204d57aa3b", "GPU-b805d632-775b-c673-fe68-26b26996cd09"];
+
+/// Two GPUs, the first with these processes.
+fn gpus(processes: &str) -> String {
+    let [first, second] = GPUS;
+    format!(
+        "sampling_period: 20ms\ngpus:\n  - {{uuid: {first}, processes: [{processes}]}}\n  - {{uuid: {second}}}\n"
+    )
+}
+
+/// A command that is to be ended when it idles, over the fake driver.
+fn watched(machine: &Machine, scenario: &Scenario) -> Running {
+    let library = programs::fake_nvml().display().to_string();
+    let words = ["--idle-timeout", "600ms", "--grace", "100ms", "--nvml-library", &library];
+    let mut command = bailiff(machine, &[&words[..], &["--", "sh", "-c", DEAF]].concat());
+    command.env("FAKE_NVML_SCENARIO", scenario.path()).env("CUDA_VISIBLE_DEVICES", GPUS[0]);
+    Running::start(command)
+}
+
+/// Waits as long as it takes to find out that somebody is idle.
+fn an_idle_one_is_ended(machine: &Machine) {
+    watched(machine, &Scenario::new(&gpus(""))).ends_with(124);
+}
+
+#[test]
+fn all_end_when_the_gpus_are_idle_and_not_before() {
+    let (machine, scenario) = (Machine::new(), Scenario::new(&gpus("{pid: 1, sm: 70}")));
+    let mut running = watched(&machine, &scenario);
+    let pids = [running.pid(), running.pid()];
+    let holds = |usage: u32| gpus(&format!("{{pid: {}, sm: {usage}, used: 3GiB}}", pids[0]));
+    scenario.set(&holds(70));
+    an_idle_one_is_ended(&machine);
+    assert!(pids.iter().all(|pid| start(*pid).is_some()), "it is at work");
+    scenario.set(&holds(0));
+    running.ends_with(124);
+    assert!(pids.iter().all(|pid| start(*pid).is_none()));
+    let told = running.told();
+    assert!(told.contains("it left its GPUs idle"), "{told}");
+    assert!(told.contains("GPU-seconds busy"), "{told}");
+    assert!(told.contains(&format!("peak memory: 3.0 GiB on {}", GPUS[0])), "{told}");
+}
+
+#[test]
+fn unknown_is_not_idle() {
+    let broken = "faults: {errors: {\"*\": unknown}}\n";
+    let (machine, scenario) = (Machine::new(), Scenario::new(&(broken.to_owned() + &gpus(""))));
+    let mut running = watched(&machine, &scenario);
+    let pids = [running.pid(), running.pid()];
+    an_idle_one_is_ended(&machine);
+    assert!(pids.iter().all(|pid| start(*pid).is_some()));
+    scenario.set(&gpus(""));
+    running.ends_with(124);
+    let told = running.told();
+    assert!(told.contains("the driver does not answer"), "{told}");
 }

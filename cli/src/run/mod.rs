@@ -23,10 +23,9 @@ pub(crate) fn run(flags: &Run) -> Result<ExitCode, Failure> {
     let quota = flags.vram.map(|limit| Quota::make(limit, flags)).transpose()?;
     let mut job = Job::of(&flags.lease.command, &flags.lease.terms);
     job.lease = flags.wants_gpus().then_some(&flags.lease);
-    job.watch = flags.wants_a_watch().then(|| Wish {
-        idle: flags.idle_timeout,
-        library: flags.lease.nvml_library.clone(),
-    });
+    job.watch = flags
+        .wants_a_watch()
+        .then(|| Wish { idle: flags.idle_timeout, library: flags.lease.nvml_library.clone() });
     if let Some(quota) = &quota {
         quota.tell(&mut job.environment);
     }

@@ -83,7 +83,8 @@ impl Looker {
         let Self { supervisor, interval, before, watch } = self;
         let fault = before.as_ref().and_then(fault);
         let beat = Some(beat::start(supervisor, interval, tell)?);
-        let mut watched = Watched { beat, interval, visible, before, watch, fault: None, used: Use::default() };
+        let mut watched =
+            Watched { beat, interval, visible, before, watch, fault: None, used: Use::default() };
         watched.tell_fault(fault);
         Ok(watched)
     }
