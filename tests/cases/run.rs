@@ -148,6 +148,29 @@ fn signals_are_passed_on() {
     }
 }
 
+#[test]
+fn who_waits_under_nohup_survives_the_terminal() {
+    let (machine, pool) = (Machine::new(), Folder::of("0"));
+    let nohup = |words: &[&str]| {
+        let inner = bailiff(&machine, words);
+        let mut command = machine.bare("nohup");
+        command.env_remove("LEASE_REDIS_URL");
+        command.arg(inner.get_program()).args(inner.get_args()).env("LEASE_DIR", pool.path());
+        Running::start(command)
+    };
+    let mut first = nohup(&["--gpus", "1", "--", "sh", "-c", "echo begun; exec sleep infinity"]);
+    assert_eq!(first.line(), "begun");
+    let mut second = nohup(&["--gpus", "1", "echo", "begun"]);
+    let waits = || fs::read_dir(pool.path().join("queue")).unwrap().count() == 1;
+    until("the second to wait", || waits().then_some(()));
+    first.signal(Signal::HUP);
+    second.signal(Signal::HUP);
+    first.signal(Signal::TERM);
+    first.ends_with(143);
+    assert_eq!(second.line(), "begun");
+    second.ends_with(0);
+}
+
 /// One that has all, one that is refused, and one that is given the same once the first has ended.
 const THREE: &str = r#"cd $0; mkfifo in; stat -c %a $WRAPPER_SHARED ${WRAPPER_SHARED%/*}
 $1 proc "init 0" "alloc 8192" wait <in >out & exec 9>in

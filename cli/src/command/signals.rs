@@ -1,5 +1,8 @@
 //! Signals: what we are told is passed on to the command; and how to die of one.
 
+#![expect(clippy::disallowed_methods, reason = "reads which signals are ignored")]
+
+use std::fs;
 use std::io;
 use std::sync::mpsc::Sender;
 
@@ -32,7 +35,8 @@ pub(crate) struct Signals {
 
 impl Signals {
     pub(crate) fn keep() -> io::Result<Self> {
-        let mut set: SigSet = TOLD.into_iter().collect();
+        // The kernel keeps what is blocked, even where it is ignored.
+        let mut set: SigSet = TOLD.into_iter().filter(|signal| !is_ignored(*signal)).collect();
         set.add(Signal::SIGCHLD);
         let mask = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         Ok(Self { kept: set, mask })
@@ -81,6 +85,14 @@ fn event(signal: &libc::signalfd_siginfo) -> Option<Event> {
         return Some(Event::ChildEnded);
     }
     Some(Event::Told(Told { number, by_terminal: signal.ssi_code == libc::SI_KERNEL }))
+}
+
+/// Whether a signal does nothing to this process, as SIGHUP under nohup.
+pub(crate) fn is_ignored(signal: Signal) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    mask & (1 << (signal as i32 - 1)) != 0
 }
 
 /// Ends this process by a signal, so that a shell sees what it would have seen of the command. Returns where that
