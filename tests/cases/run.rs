@@ -382,3 +382,37 @@ fn unknown_is_not_idle() {
     let told = running.told();
     assert!(told.contains("the driver does not answer"), "{told}");
 }
+
+#[test]
+fn a_command_starts_once_enough_memory_is_free() {
+    let (machine, pool) = (Machine::new(), Folder::of("0"));
+    let library = programs::fake_nvml().display().to_string();
+    let scenario = Scenario::new(&gpus("{pid: 1, used: 3GiB}"));
+    let command = |words: &[&str]| {
+        let mut command =
+            bailiff(&machine, &["--gpus", "1", "--min-free", "138GiB", "--nvml-library", &library]);
+        command.args(words).args(["sh", "-c", "echo begun"]);
+        command.env("FAKE_NVML_SCENARIO", scenario.path()).env("LEASE_DIR", pool.path());
+        command
+    };
+    for (words, expected) in [(&["--nonblock"][..], 75), (&["--wait", "50ms"], 124)] {
+        let output = command(words).output().unwrap();
+        assert_eq!(code(&output), expected, "{output:?}");
+        assert!(output.stdout.is_empty() && err(&output).contains(GPUS[0]), "{output:?}");
+        assert_eq!(states(&pool), ["idle"]);
+    }
+    let mut waiting = Running::start(command(&["--quiet"]));
+    until("the lease", || (states(&pool) == ["leased"]).then_some(()));
+    assert_eq!(waiting.children().len(), 1, "nobody but the helper");
+    scenario.set(&gpus(""));
+    assert_eq!(waiting.line(), "begun");
+    waiting.ends_with(0);
+    let mut waiting = Running::start({
+        scenario.set(&gpus("{pid: 1, used: 3GiB}"));
+        command(&[])
+    });
+    until("the lease", || (states(&pool) == ["leased"]).then_some(()));
+    waiting.signal(Signal::TERM);
+    waiting.ends_with(143);
+    assert_eq!(states(&pool), ["idle"]);
+}

@@ -106,7 +106,7 @@ pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
     session.begin();
     let (tell, events) = channel();
     signals.listen(tell.clone())?;
-    let beat = beat::start(supervisor, settings.sampler.interval, tell)?;
+    let beat = beat::start(supervisor, (2, settings.sampler.interval), tell)?;
     let ended = session.live(&events);
     drop(beat);
     Ok(ended)

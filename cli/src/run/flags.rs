@@ -21,8 +21,9 @@ Examples:
 Exit codes:
   the command's own; 128 and the signal's number where one ended it; 126 and 127 where
   it cannot run
-  124   --max-time was up; it was idle for --idle-timeout; no GPU within --wait
-  75    no GPU is idle (--nonblock)
+  124   --max-time was up; it was idle for --idle-timeout; no GPU, or not --min-free, within
+        --wait
+  75    no GPU is idle, or not --min-free (--nonblock)
   74    the lease was lost (--on-lost term)
   69    no quota library, no place for its file, no pool of GPUs, no driver to tell who is idle
   64    flags that make no sense, or more GPUs than there are
@@ -31,15 +32,21 @@ However it ends, GPUs are given back and the quota's file is removed, once all h
 whom the command has started. Signals are passed on to the command. Where bailiff itself is
 killed by SIGKILL the command goes on, with its GPUs and its quota, and nothing ends it.";
 
+/// Above those of a lease in the help.
+const LEASES: &str = "With --gpus or --gpu";
+
+const NO_SIZE: &str = "it is a number of bytes, such as 8GiB, 8192MiB or 8GB";
+
 /// Flags that say what a lease is like, and mean nothing without one.
-const OF_LEASES: [&str; 9] =
-    ["wait", "nonblock", "priority", "note", "redis", "folder", "on_lost", "renew", "index"];
+const OF_LEASES: [&str; 7] = ["priority", "note", "redis", "folder", "on_lost", "renew", "index"];
 
 /// Runs a command with a limit of GPU memory, on GPUs of its own, for a time; each where it is asked for
 #[derive(Debug, Args)]
 #[group(skip)]
-#[command(after_help = EXAMPLES, mut_args(needs_a_lease), group(lease()))]
+#[command(after_help = EXAMPLES, mut_args(needs_a_lease), group(lease()), group(awaited()))]
 pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) lease: flags::Run,
     /// The command and all that it starts share so much memory of each GPU, such as 8GiB, 8192MiB or 8GB.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) vram: Option<u64>,
@@ -54,11 +61,13 @@ pub(crate) struct Run {
     /// observed is not idle.
     #[arg(long, value_name = "TIME", value_parser = span)]
     pub(crate) idle_timeout: Option<Duration>,
+    /// Starts only once each GPU that the command can see has so much free memory. --wait says how long that may take,
+    /// --nonblock that it may not; GPUs of a lease are held meanwhile.
+    #[arg(long, value_name = "SIZE", value_parser = amount)]
+    pub(crate) min_free: Option<u64>,
     /// No summary at the end.
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    #[command(flatten)]
-    pub(crate) lease: flags::Run,
 }
 
 impl Run {
@@ -69,7 +78,7 @@ impl Run {
 
     /// Whether anybody wants to know how the command uses its GPUs.
     pub(crate) fn wants_a_watch(&self) -> bool {
-        self.idle_timeout.is_some() || !self.quiet
+        self.idle_timeout.is_some() || self.min_free.is_some() || !self.quiet
     }
 }
 
@@ -77,11 +86,25 @@ fn lease() -> ArgGroup {
     ArgGroup::new("lease").args(["gpus", "gpu"]).multiple(true)
 }
 
+/// What may be waited for.
+fn awaited() -> ArgGroup {
+    ArgGroup::new("awaited").args(["gpus", "gpu", "min_free"]).multiple(true)
+}
+
 fn needs_a_lease(arg: Arg) -> Arg {
-    if !OF_LEASES.contains(&arg.get_id().as_str()) {
-        return arg;
+    match arg.get_id().as_str() {
+        "gpus" => arg
+            .help("GPUs that nobody else has, so many; all or none. Without this and --gpu it is given none"),
+        "wait" => {
+            arg.requires("awaited").help("Waits for GPUs and --min-free no longer than this, such as 30m")
+        }
+        "nonblock" => arg.requires("awaited"),
+        "nvml_library" => arg.help("The driver's library, which is asked who is idle, and how much is free"),
+        id if OF_LEASES.contains(&id) => arg.requires("lease").help_heading(LEASES),
+        // What the environment may say too is no fault without a lease.
+        "job" | "stream" | "prefix" => arg.help_heading(LEASES),
+        _ => arg,
     }
-    arg.requires("lease")
 }
 
 fn span(text: &str) -> Result<Duration, String> {
@@ -89,7 +112,10 @@ fn span(text: &str) -> Result<Duration, String> {
     if span.is_zero() { Err("it is above 0".to_owned()) } else { Ok(span) }
 }
 
+fn amount(text: &str) -> Result<u64, String> {
+    bailiff_size::bytes(text).ok_or_else(|| NO_SIZE.to_owned())
+}
+
 fn size(text: &str) -> Result<u64, String> {
-    bailiff_size::limit(text)
-        .ok_or_else(|| "it is a number of bytes, such as 8GiB, 8192MiB or 8GB".to_owned())
+    bailiff_size::limit(text).ok_or_else(|| NO_SIZE.to_owned())
 }

@@ -12,6 +12,7 @@ use rustix::process::{getpid, set_child_subreaper};
 
 use super::environment::Environment;
 use super::live::{self, Live, Lived, Why};
+use super::room::Room;
 use super::usage::Use;
 use super::watch::{Looker, Wish};
 use crate::command::Event;
@@ -19,6 +20,7 @@ use crate::command::signals::Signals;
 use crate::command::start::start;
 use crate::exit::Failure;
 use crate::flags::{self, Terms};
+use crate::idle_timeout::visible::Visible;
 use crate::lease::held::Held;
 
 /// A command that is to be run.
@@ -30,6 +32,8 @@ pub(crate) struct Job<'a> {
     pub(crate) lease: Option<&'a flags::Run>,
     /// What its environment has that ours has not.
     pub(crate) environment: Environment,
+    /// How much memory has to be free before it starts.
+    pub(crate) room: Option<Room>,
     /// How it uses its GPUs, where that is to be watched.
     pub(crate) watch: Option<Wish>,
 }
@@ -50,7 +54,7 @@ pub(crate) struct Outcome {
 impl<'a> Job<'a> {
     /// One without anything but its terms.
     pub(crate) fn of(command: &'a [OsString], terms: &'a Terms) -> Self {
-        Self { command, terms, lease: None, environment: Environment::default(), watch: None }
+        Self { command, terms, lease: None, environment: Environment::default(), room: None, watch: None }
     }
 
     /// Runs it, and gives on how it ended.
@@ -79,10 +83,14 @@ impl<'a> Job<'a> {
         &mut self,
         (signals, events): (&Signals, &Receiver<Event>),
         mut lease: Option<&mut Held<'_>>,
-        looker: Option<(Looker, Sender<Event>)>,
+        mut looker: Option<(Looker, Sender<Event>)>,
     ) -> Result<Outcome, Failure> {
         if let Some(lease) = &mut lease {
             self.environment.set(lease.environment()?);
+        }
+        let visible = self.visible();
+        if let (Some(room), Some((looker, _))) = (self.room, &mut looker) {
+            room.wait((looker, &visible), lease.as_deref_mut(), events)?;
         }
         // Whoever loses his parent becomes our child, so that the last one's end is seen at once.
         set_child_subreaper(Some(getpid())).map_err(std::io::Error::from)?;
@@ -90,6 +98,7 @@ impl<'a> Job<'a> {
         if let Some(lease) = &mut lease {
             lease.pass_on()?;
         }
+        let watched = looker.map(|(looker, tell)| looker.watch(visible, tell)).transpose()?;
         let environment = self.environment.whole(std::env::vars_os());
         let child = start(self.command, environment, signals.mask()).map_err(|error| {
             let program = self.command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
@@ -97,16 +106,16 @@ impl<'a> Job<'a> {
         })?;
         let began = Instant::now();
         let gpus = lease.as_ref().map(|lease| lease.gpus());
-        let watched = looker.map(|(looker, tell)| looker.watch(self.visible(), tell)).transpose()?;
         let mut live = Live::new((child, apart), self.terms, lease, watched);
         let lived = live.until_all_end(events)?;
         Ok(Outcome { lived, why: live.why(), took: began.elapsed(), gpus, used: live.used() })
     }
 
-    /// What the command is told of the GPUs that it can see.
-    fn visible(&self) -> (Option<OsString>, Option<OsString>) {
+    /// The GPUs that the command can see.
+    fn visible(&self) -> Visible {
         let told = |name| self.environment.get(name).map(OsStr::to_owned).or_else(|| std::env::var_os(name));
-        (told("CUDA_VISIBLE_DEVICES"), told("CUDA_DEVICE_ORDER"))
+        let text = |name| told(name).map(|value| value.to_string_lossy().into_owned());
+        Visible::parse(text("CUDA_VISIBLE_DEVICES").as_deref(), text("CUDA_DEVICE_ORDER").as_deref())
     }
 }
 

@@ -1,6 +1,5 @@
 //! How a command uses its GPUs, look by look: whether it has left them idle for long enough, and what it had of them.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -28,6 +27,8 @@ const MAX_GAP: u32 = 2;
 pub(crate) struct Wish {
     /// The command is ended once it was idle for so long.
     pub(crate) idle: Option<Duration>,
+    /// There must be a driver.
+    pub(crate) needs_driver: bool,
     /// The driver's library.
     pub(crate) library: PathBuf,
 }
@@ -35,6 +36,8 @@ pub(crate) struct Wish {
 /// Whoever is to look.
 pub(crate) struct Looker {
     supervisor: Supervisor,
+    /// The number of the next look.
+    seq: u64,
     interval: Duration,
     before: Option<Snapshot>,
     watch: Option<Watch>,
@@ -57,32 +60,38 @@ impl Looker {
         let samples = wish.idle.map_or(FEWEST, samples);
         let interval = wish.idle.map_or(BEAT, |idle| idle / samples);
         let settings = Settings { nvml_library: Some(wish.library.clone()), interval, ..Settings::default() };
-        let mut supervisor = Supervisor::new(Launcher::start(&settings)?, settings);
+        let supervisor = Supervisor::new(Launcher::start(&settings)?, settings);
         let rule = Rule { threshold: THRESHOLD, looks: samples, max_gap: MAX_GAP, count: Count::Used };
-        let mut before = None;
-        if wish.idle.is_some() {
-            before = supervisor.look(1).map(|sample| Snapshot::between(None, sample));
-            if before.as_ref().and_then(fault) == Some(Fault::LibraryNotFound) {
-                let library = wish.library.display();
-                return Err(Failure::unavailable(format!(
-                    "--idle-timeout: {library} cannot be found, and nobody else tells who is idle"
-                )));
-            }
+        let watch = wish.idle.map(|_| Watch::new(rule));
+        let mut looker = Self { supervisor, seq: 1, interval, before: None, watch };
+        if wish.needs_driver && fault(looker.look()?) == Some(Fault::LibraryNotFound) {
+            let library = wish.library.display();
+            return Err(Failure::unavailable(format!(
+                "--idle-timeout and --min-free ask the driver, and {library} cannot be found"
+            )));
         }
-        Ok(Self { supervisor, interval, before, watch: wish.idle.map(|_| Watch::new(rule)) })
+        Ok(looker)
     }
 
-    /// Begins, for a command that is told these variables.
-    pub(crate) fn watch(
-        self,
-        (devices, order): (Option<OsString>, Option<OsString>),
-        tell: Sender<Event>,
-    ) -> Result<Watched, Failure> {
-        let text = |variable: Option<OsString>| variable.map(|value| value.to_string_lossy().into_owned());
-        let visible = Visible::parse(text(devices).as_deref(), text(order).as_deref());
-        let Self { supervisor, interval, before, watch } = self;
+    /// Takes a look.
+    pub(crate) fn look(&mut self) -> Result<&Snapshot, Failure> {
+        let gone = || Failure::unavailable("the helper that asks the driver has ended");
+        let sample = self.supervisor.look(self.seq).ok_or_else(gone)?;
+        self.seq += 1;
+        let now = Snapshot::between(self.before.as_ref(), sample);
+        Ok(self.before.insert(now))
+    }
+
+    /// Whether the driver is being opened.
+    pub(crate) fn is_starting(&self) -> bool {
+        self.before.as_ref().and_then(fault) == Some(Fault::Starting)
+    }
+
+    /// Begins, for a command that can see these GPUs.
+    pub(crate) fn watch(self, visible: Visible, tell: Sender<Event>) -> Result<Watched, Failure> {
+        let Self { supervisor, seq, interval, before, watch } = self;
         let fault = before.as_ref().and_then(fault);
-        let beat = Some(beat::start(supervisor, interval, tell)?);
+        let beat = Some(beat::start(supervisor, (seq, interval), tell)?);
         let mut watched =
             Watched { beat, interval, visible, before, watch, fault: None, used: Use::default() };
         watched.tell_fault(fault);
