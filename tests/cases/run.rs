@@ -262,6 +262,24 @@ fn the_file_ends_with_the_last_whom_the_command_started() {
 }
 
 #[test]
+fn who_is_told_to_go_leaves_the_file_to_those_who_are_left() {
+    let machine = Machine::new();
+    let script = "sleep infinity & echo $!";
+    let mut running =
+        Running::start(bailiff(&machine, &["--quiet", "--vram", "1G", "--", "sh", "-c", script]));
+    let left = running.pid();
+    until("the end of the command", || (running.children() == [left]).then_some(()));
+    running.signal(Signal::TERM);
+    running.ends_with(143);
+    assert!(start(left).is_some());
+    assert_eq!(files(&machine).len(), 1);
+    kill(left);
+    gone(left);
+    said(&run(&machine, &["--vram", "1G", "true"]));
+    assert_eq!(files(&machine), Vec::<PathBuf>::new());
+}
+
+#[test]
 fn the_file_of_who_was_killed_is_removed_once_nobody_needs_it() {
     let machine = Machine::new();
     let mut running = Running::start(bailiff(

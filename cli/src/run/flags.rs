@@ -93,8 +93,9 @@ fn awaited() -> ArgGroup {
 
 fn needs_a_lease(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
-        "gpus" => arg
-            .help("GPUs that nobody else has, so many; all or none. Without this and --gpu it is given none"),
+        "gpus" => arg.help(
+            "GPUs that nobody else has, so many; all or none. Without this and --gpu none is taken for it",
+        ),
         "wait" => {
             arg.requires("awaited").help("Waits for GPUs and --min-free no longer than this, such as 30m")
         }
