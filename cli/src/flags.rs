@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{doctor, idle_timeout, info};
+use crate::{doctor, idle_timeout, info, run};
 
 /// What a user of GPUs needs: GPUs under a lease, and who holds which memory.
 #[derive(Debug, Parser)]
@@ -20,6 +20,8 @@ pub(crate) struct Flags {
 /// What can be done.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Runs a command with a limit of GPU memory, on GPUs of its own, for a time; each where it is asked for
+    Run(Box<run::flags::Run>),
     /// Shows each GPU: its memory, who holds it, and whether they use it
     Info(info::flags::Info),
     /// Tells what works on this machine and what does not, and the way out
@@ -166,20 +168,27 @@ pub(crate) struct Machine {
     pub(crate) procfs: PathBuf,
 }
 
+/// How long a command may last.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Terms {
+    /// The command is told to end after this time, such as 4h, and killed after a grace.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) max_time: Option<Duration>,
+    /// Between the request to end and the kill of all that is left.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "10s")]
+    pub(crate) grace: Duration,
+}
+
 /// Runs a command.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) ask: Ask,
-    /// The command is told to end after this time, such as 4h, and killed after a grace.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
-    pub(crate) max_time: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) terms: Terms,
     /// What becomes of the command where somebody else got its GPUs.
     #[arg(long, value_enum, value_name = "HOW", default_value_t = OnLost::Warn)]
     pub(crate) on_lost: OnLost,
-    /// Between the request to end and the kill of all that is left.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "10s")]
-    pub(crate) grace: Duration,
     /// The lease is renewed so often; after a minute without, others may take the holder for lost.
     #[arg(long, value_name = "TIME", value_parser = beat, default_value = "20s")]
     pub(crate) renew: Duration,

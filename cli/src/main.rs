@@ -1,5 +1,6 @@
 //! The program: its commands and exit codes.
 
+mod command;
 mod doctor;
 mod exit;
 mod flags;
@@ -7,6 +8,7 @@ mod gpuget;
 mod idle_timeout;
 mod info;
 mod lease;
+mod run;
 mod screen;
 mod stream;
 mod table;
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Command::Gpuget(flags) => return gpuget::main(flags.words),
         Command::Info(flags) => return info::info(&flags).unwrap_or_else(exit::Failure::tell),
         Command::Lease(command) => *command,
+        Command::Run(flags) => return run::run(&flags).unwrap_or_else(exit::Failure::tell),
         Command::IdleTimeout(flags) => return idle_timeout::run(*flags),
     };
     let outcome = match command {

@@ -2,8 +2,10 @@
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt;
 
 use bailiff_snapshot::ProcessKey;
 use bailiff_snapshot::stat::{self, Stat};
@@ -52,6 +54,23 @@ pub(crate) fn signal(key: ProcessKey, signal: Signal) {
 pub(crate) fn command_line(pid: u32) -> String {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&bytes).trim_end_matches('\0').replace('\0', " ")
+}
+
+/// When a process started, in ticks since boot; none where there is none.
+pub(crate) fn start(pid: u32) -> Option<u64> {
+    Some(stated(pid)?.key.start_ticks)
+}
+
+/// What processes have been told by a variable, all those whose environment we may read.
+pub(crate) fn told(variable: &str) -> HashSet<OsString> {
+    let begin = format!("{variable}=");
+    let environments = processes().into_iter().filter_map(|stat| {
+        let environment = fs::read(format!("/proc/{}/environ", stat.key.pid)).ok()?;
+        let value =
+            environment.split(|byte| *byte == 0).find_map(|pair| pair.strip_prefix(begin.as_bytes()))?;
+        Some(OsString::from_vec(value.to_vec()))
+    });
+    environments.collect()
 }
 
 fn processes() -> Vec<Stat> {

@@ -2,10 +2,10 @@
 
 use std::ffi::CString;
 
+use bailiff_size::{UNLIMITED, bytes, limit};
+
 /// What holds where nothing is asked for, as in the library that this one succeeds.
 pub(crate) const DEFAULT: u64 = 4_217_928_960;
-/// No limit.
-pub(crate) const UNLIMITED: u64 = u64::MAX;
 
 /// A GPU's name, by which all processes call it.
 pub(crate) type Uuid = [u8; 16];
@@ -144,34 +144,6 @@ impl Limits {
     }
 }
 
-/// Bytes, where 0 and `unlimited` mean all there are.
-fn limit(text: &str) -> Option<u64> {
-    match bytes(text) {
-        Some(0) => Some(UNLIMITED),
-        None if text.eq_ignore_ascii_case("unlimited") => Some(UNLIMITED),
-        other => other,
-    }
-}
-
-/// `4217928960`, `4GiB`, `4096MiB`, `4G` (the same as GiB), `4GB` (powers of ten).
-fn bytes(text: &str) -> Option<u64> {
-    let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at_checked(end)?;
-    let factor: u64 = match unit.trim_start().to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" | "ki" | "kib" => 1 << 10,
-        "m" | "mi" | "mib" => 1 << 20,
-        "g" | "gi" | "gib" => 1 << 30,
-        "t" | "ti" | "tib" => 1 << 40,
-        "kb" => 1000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        "tb" => 1_000_000_000_000,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(factor)
-}
-
 /// `GPU_0123abcd_4567_…` or `MIG_…`: a variable's name has no minus signs. Those of `nvidia-smi -L` are taken too.
 pub(crate) fn uuid(text: &str) -> Option<Uuid> {
     let digits = text.get(4..).filter(|_| text.starts_with("GPU") || text.starts_with("MIG"))?;
@@ -193,40 +165,6 @@ mod tests {
 
     fn read(variables: &[(&str, &str)]) -> Settings {
         Settings::read(variables.iter().copied())
-    }
-
-    #[test]
-    fn sizes() {
-        for (text, expected) in [
-            ("4217928960", Some(4_217_928_960)),
-            ("1", Some(1)),
-            ("4GiB", Some(4 << 30)),
-            ("4096MiB", Some(4 << 30)),
-            ("4G", Some(4 << 30)),
-            ("4g", Some(4 << 30)),
-            ("4 GiB", Some(4 << 30)),
-            ("4GB", Some(4_000_000_000)),
-            ("512k", Some(512 << 10)),
-            ("7b", Some(7)),
-            ("0", Some(UNLIMITED)),
-            ("0G", Some(UNLIMITED)),
-            ("unlimited", Some(UNLIMITED)),
-            ("Unlimited", Some(UNLIMITED)),
-            ("18446744073709551615", Some(u64::MAX)),
-            ("18446744073709551616", None),
-            ("17179869184G", None),
-            ("", None),
-            ("G", None),
-            ("-1", None),
-            ("+1", None),
-            ("1.5G", None),
-            ("4Gi B", None),
-            ("abc", None),
-            ("0x10", None),
-            ("4 G 4", None),
-        ] {
-            assert_eq!(limit(text), expected, "{text:?}");
-        }
     }
 
     #[test]

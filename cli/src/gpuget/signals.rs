@@ -1,10 +1,8 @@
 //! Signals that end a wait: held back until what was asked for has been withdrawn, and then died of, as a shell expects.
 
-#![expect(clippy::disallowed_methods, reason = "reads which signals are ignored")]
-
-use std::fs;
-
 use nix::sys::signal::{SigSet, Signal, raise};
+
+use crate::command::signals::is_ignored;
 
 /// Signals that are held back, in this thread and in those that it starts.
 #[derive(Debug, Clone, Copy)]
@@ -13,13 +11,8 @@ pub(super) struct Held(SigSet);
 impl Held {
     /// Holds them back; call it before any thread is started. What was ignored stays ignored (`nohup`, `&` in scripts).
     pub(super) fn back() -> std::io::Result<Self> {
-        let ignored = ignored();
-        let mut set = SigSet::empty();
-        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
-            if ignored & (1 << (signal as i32 - 1)) == 0 {
-                set.add(signal);
-            }
-        }
+        let set = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+        let set: SigSet = set.into_iter().filter(|signal| !is_ignored(*signal)).collect();
         set.thread_block()?;
         Ok(Self(set))
     }
@@ -32,11 +25,4 @@ impl Held {
         let _ = self.0.thread_unblock();
         let _ = raise(signal);
     }
-}
-
-/// A bit each.
-fn ignored() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }

@@ -11,7 +11,8 @@ use rustix::process::{Signal, kill_process};
 
 use super::flags::Kill;
 use super::log::Level;
-use super::session::{Event, Session};
+use super::session::Session;
+use crate::command::Event;
 use crate::tree;
 
 /// Between two kills of a tree that goes on growing.
@@ -88,7 +89,7 @@ impl Session<'_> {
             // Whoever is not our child ends without a word.
             match events.recv_timeout(left.min(AGAIN)) {
                 Ok(Event::Told(told)) => self.pass_on(told),
-                Ok(Event::ChildEnded | Event::Looked(_)) | Err(_) => {}
+                Ok(Event::ChildEnded | Event::Looked(_) | Event::Waited) | Err(_) => {}
             }
             self.reap();
         }

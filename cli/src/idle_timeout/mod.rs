@@ -1,16 +1,13 @@
 //! `bailiff idle-timeout`, and the program where it is called `gpu_idle_timeout`: a command is ended when it leaves its
 //! GPUs idle, with the flags, log and exit codes of `gpu_idle_timeout.py`.
 
-mod beat;
 mod end;
 mod flags;
 mod log;
 mod session;
 mod settings;
-mod signals;
-mod start;
-mod visible;
-mod watch;
+pub(crate) mod visible;
+pub(crate) mod watch;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -21,6 +18,8 @@ use flags::Stop;
 pub(crate) use flags::{Flags, HELP};
 use session::{Ended, Failure};
 use settings::Settings;
+
+use crate::command::signals;
 
 /// What it is called in its own words.
 const NAME: &str = "gpu_idle_timeout";

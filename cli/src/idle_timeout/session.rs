@@ -12,24 +12,14 @@ use rustix::process::{
     Pid, Signal, WaitOptions, getpgid, getpgrp, getpid, kill_process, set_child_subreaper, wait,
 };
 
-use super::beat;
 use super::flags::Stop;
 use super::log::{Level, Log, list};
 use super::settings::{Settings, seconds};
-use super::signals::{Signals, Told};
-use super::start::start;
 use super::watch::{Basis, Counted, Look, Watch};
+use crate::command::signals::{Signals, Told};
+use crate::command::start::start;
+use crate::command::{Event, beat};
 use crate::tree;
-
-/// What can happen.
-pub(super) enum Event {
-    /// There is a sample; none when there will be no more.
-    Looked(Option<Box<Sample>>),
-    /// We were sent a signal.
-    Told(Told),
-    /// A child has ended.
-    ChildEnded,
-}
 
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +86,7 @@ pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
     if let Some(number) = signals.waiting()? {
         return Ok(Ended::Signal(number));
     }
-    let child = start(&settings.command, signals.mask()).map_err(|error| {
+    let child = start(&settings.command, std::env::vars_os(), signals.mask()).map_err(|error| {
         let program = settings.command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
         Failure::Words(format!("cannot run {program}: {}", plain(&error)))
     })?;
@@ -116,7 +106,7 @@ pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
     session.begin();
     let (tell, events) = channel();
     signals.listen(tell.clone())?;
-    let beat = beat::start(supervisor, settings.sampler.interval, tell)?;
+    let beat = beat::start(supervisor, (2, settings.sampler.interval), tell)?;
     let ended = session.live(&events);
     drop(beat);
     Ok(ended)
@@ -145,7 +135,7 @@ impl Session<'_> {
     fn live(&mut self, events: &Receiver<Event>) -> Ended {
         loop {
             match events.recv() {
-                Ok(Event::ChildEnded) => {}
+                Ok(Event::ChildEnded | Event::Waited) => {}
                 Ok(Event::Told(told)) => self.pass_on(told),
                 Ok(Event::Looked(Some(sample))) => {
                     // Who has ended by itself is not ended by us.
@@ -230,7 +220,7 @@ impl Session<'_> {
             now,
             tree: &tree,
             visible: &self.settings.visible,
-            missed: self.missed(now),
+            missed: Look::missed(self.before.as_ref(), now, self.settings.sampler.interval),
             ends_sample: self.looks == 0,
         };
         let seen = self.watch.see(&look);
@@ -271,14 +261,6 @@ impl Session<'_> {
             seconds(*every, (*samples).into()),
             if signal.is_none() { " Killing process." } else { "" }
         )
-    }
-
-    /// Beats since the sample before that came to nothing: the machine slept, or was too busy.
-    fn missed(&self, now: &Snapshot) -> u32 {
-        let Some(before) = &self.before else { return 0 };
-        let beats = now.at.boot.saturating_sub(before.at.boot).as_nanos()
-            / self.settings.sampler.interval.as_nanos().max(1);
-        u32::try_from(beats.saturating_sub(1)).unwrap_or(u32::MAX)
     }
 
     fn tell_counted(&mut self, counted: &Counted) {

@@ -1,10 +1,11 @@
 //! Whether a command has left its GPUs idle for long enough: snapshots in, a verdict out. No clock and no process.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use bailiff_snapshot::{Fault, Gpu, Holder, ProcessId, ProcessKey, Snapshot, Streak, Truth, Utilization};
 
-use super::flags::Count;
+pub(crate) use super::flags::Count;
 use super::visible::Visible;
 
 /// When a command is idle.
@@ -151,6 +152,13 @@ impl Rule {
 }
 
 impl Look<'_> {
+    /// Beats since the look before that came to nothing: the machine slept, or was too busy.
+    pub(crate) fn missed(before: Option<&Snapshot>, now: &Snapshot, interval: Duration) -> u32 {
+        let Some(before) = before else { return 0 };
+        let beats = now.at.boot.saturating_sub(before.at.boot).as_nanos() / interval.as_nanos().max(1);
+        u32::try_from(beats.saturating_sub(1)).unwrap_or(u32::MAX)
+    }
+
     /// The GPUs on which the command has a context, and those of which nobody can tell.
     fn used(&self) -> (Vec<Figure>, Vec<Figure>) {
         let (mut used, mut unclear) = (Vec::new(), Vec::new());
@@ -167,7 +175,7 @@ impl Look<'_> {
         (used, unclear)
     }
 
-    fn is_ours(&self, holder: &Holder) -> bool {
+    pub(crate) fn is_ours(&self, holder: &Holder) -> bool {
         match holder.process {
             ProcessId::Live(key) => self.tree.get(&key.pid) == Some(&key),
             // To take another's context for ours lengthens the command's life, never shortens it.

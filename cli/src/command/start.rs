@@ -8,11 +8,15 @@ use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_s
 use nix::sys::signal::{SigSet, Signal};
 use rustix::process::Pid;
 
-/// Starts a program with its arguments and our environment, with this mask of signals.
-pub(super) fn start(words: &[OsString], mask: &SigSet) -> io::Result<Pid> {
+/// Starts a program with its arguments and this environment, with this mask of signals.
+pub(crate) fn start(
+    words: &[OsString],
+    environment: impl Iterator<Item = (OsString, OsString)>,
+    mask: &SigSet,
+) -> io::Result<Pid> {
     let words = words.iter().map(|word| text(word)).collect::<io::Result<Vec<_>>>()?;
     let program = words.first().ok_or(io::ErrorKind::NotFound)?;
-    let environment = std::env::vars_os().map(|(name, value)| text(&[name, value].join(OsStr::new("="))));
+    let environment = environment.map(|(name, value)| text(&[name, value].join(OsStr::new("="))));
     let environment = environment.collect::<io::Result<Vec<_>>>()?;
     let mut attributes = PosixSpawnAttr::init()?;
     attributes.set_flags(PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF)?;

@@ -9,22 +9,31 @@ use std::time::{Duration, Instant};
 
 use bailiff_sampler::Supervisor;
 
-use super::session::Event;
+use super::Event;
 
 /// While it lives, the beat goes on.
-pub(super) struct Beat(#[expect(dead_code, reason = "its end is the message")] Sender<()>);
+pub(crate) struct Beat(#[expect(dead_code, reason = "its end is the message")] Sender<()>);
 
-/// Tells of a look after each of these spans, from now on; of none that would have been late by a whole span.
-pub(super) fn start(supervisor: Supervisor, every: Duration, tell: Sender<Event>) -> io::Result<Beat> {
+/// Tells of a look after each of these spans, from now on; of none that would have been late by a whole span. The first
+/// has this number.
+pub(crate) fn start(
+    supervisor: Supervisor,
+    (seq, every): (u64, Duration),
+    tell: Sender<Event>,
+) -> io::Result<Beat> {
     let (alive, stop) = channel();
-    thread::Builder::new().name("beat".into()).spawn(move || run(supervisor, every, &tell, &stop))?;
+    thread::Builder::new().name("beat".into()).spawn(move || run(supervisor, (seq, every), &tell, &stop))?;
     Ok(Beat(alive))
 }
 
-fn run(mut supervisor: Supervisor, every: Duration, tell: &Sender<Event>, stop: &Receiver<()>) {
+fn run(
+    mut supervisor: Supervisor,
+    (first, every): (u64, Duration),
+    tell: &Sender<Event>,
+    stop: &Receiver<()>,
+) {
     let start = Instant::now();
-    // The first look was before the command began.
-    for seq in 2.. {
+    for seq in first.. {
         let wait = until_next(start.elapsed(), every);
         if stop.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
             return;

@@ -1,5 +1,8 @@
 //! Signals: what we are told is passed on to the command; and how to die of one.
 
+#![expect(clippy::disallowed_methods, reason = "reads which signals are ignored")]
+
+use std::fs;
 use std::io;
 use std::sync::mpsc::Sender;
 
@@ -9,7 +12,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use super::session::Event;
+use super::Event;
 
 /// What is passed on.
 const TOLD: [Signal; 6] =
@@ -17,34 +20,35 @@ const TOLD: [Signal; 6] =
 
 /// A signal that we were sent.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Told {
-    pub(super) number: i32,
+pub(crate) struct Told {
+    pub(crate) number: i32,
     /// By a key of the terminal, or its end: the command's group was sent it, too.
-    pub(super) by_terminal: bool,
+    pub(crate) by_terminal: bool,
 }
 
 /// Signals that are kept for [`Self::listen`], from before any thread is started. How they are treated is not changed,
 /// so a command inherits what is ignored (nohup), and a signal that is ignored is not passed on.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     kept: SigSet,
     mask: SigSet,
 }
 
 impl Signals {
-    pub(super) fn keep() -> io::Result<Self> {
-        let mut set: SigSet = TOLD.into_iter().collect();
+    pub(crate) fn keep() -> io::Result<Self> {
+        // The kernel keeps what is blocked, even where it is ignored.
+        let mut set: SigSet = TOLD.into_iter().filter(|signal| !is_ignored(*signal)).collect();
         set.add(Signal::SIGCHLD);
         let mask = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         Ok(Self { kept: set, mask })
     }
 
     /// Those that were blocked before.
-    pub(super) const fn mask(&self) -> &SigSet {
+    pub(crate) const fn mask(&self) -> &SigSet {
         &self.mask
     }
 
     /// One that has come already and was to end us.
-    pub(super) fn waiting(&self) -> io::Result<Option<i32>> {
+    pub(crate) fn waiting(&self) -> io::Result<Option<i32>> {
         let signals = SignalFd::with_flags(&self.kept, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         while let Some(signal) = signals.read_signal()? {
             if let Ok(number) = i32::try_from(signal.ssi_signo)
@@ -57,7 +61,7 @@ impl Signals {
     }
 
     /// Tells of each from now on.
-    pub(super) fn listen(&self, tell: Sender<Event>) -> io::Result<()> {
+    pub(crate) fn listen(&self, tell: Sender<Event>) -> io::Result<()> {
         let signals = SignalFd::with_flags(&self.kept, SfdFlags::SFD_CLOEXEC)?;
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             loop {
@@ -83,9 +87,17 @@ fn event(signal: &libc::signalfd_siginfo) -> Option<Event> {
     Some(Event::Told(Told { number, by_terminal: signal.ssi_code == libc::SI_KERNEL }))
 }
 
+/// Whether a signal does nothing to this process, as SIGHUP under nohup.
+pub(crate) fn is_ignored(signal: Signal) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    mask & (1 << (signal as i32 - 1)) != 0
+}
+
 /// Ends this process by a signal, so that a shell sees what it would have seen of the command. Returns where that
 /// cannot be, as for the first process of a container.
-pub(super) fn die_of(number: i32) {
+pub(crate) fn die_of(number: i32) {
     let Ok(signal) = Signal::try_from(number) else { return };
     // The command has left its core already, if it was to leave one.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });

@@ -1,0 +1,122 @@
+//! The command line of `run`, as it is written.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Arg, ArgGroup, Args};
+
+use crate::flags;
+
+const EXAMPLES: &str = "\
+Examples:
+  bailiff run --vram 8GiB -- python train.py
+      All processes of train.py together get 8 GiB of each GPU, and the driver's own
+      error past that.
+  bailiff run --gpus 2 --wait 1h -- torchrun --nproc-per-node 2 train.py
+      Waits its turn for two GPUs, at most an hour, and gives them back at the end.
+  bailiff run --gpus 1 --vram 40GiB --idle-timeout 30m --max-time 12h -- python train.py
+      Also ends it once its GPU was idle for half an hour (SIGQUIT), or after twelve hours
+      (SIGTERM), and kills what is left 10 s later.
+
+Exit codes:
+  the command's own; 128 and the signal's number where one ended it; 126 and 127 where
+  it cannot run
+  124   --max-time was up; it was idle for --idle-timeout; no GPU, or not --min-free, within
+        --wait
+  75    no GPU is idle, or not --min-free (--nonblock)
+  74    the lease was lost (--on-lost term)
+  69    no quota library, no place for its file, no pool of GPUs, no driver to tell who is idle
+  64    flags that make no sense, or more GPUs than there are
+
+However it ends, GPUs are given back and the quota's file is removed, once all have ended
+whom the command has started. Signals are passed on to the command. Where bailiff itself is
+killed by SIGKILL the command goes on, with its GPUs and its quota, and nothing ends it.";
+
+/// Above those of a lease in the help.
+const LEASES: &str = "With --gpus or --gpu";
+
+const NO_SIZE: &str = "it is a number of bytes, such as 8GiB, 8192MiB or 8GB";
+
+/// Flags that say what a lease is like, and mean nothing without one.
+const OF_LEASES: [&str; 7] = ["priority", "note", "redis", "folder", "on_lost", "renew", "index"];
+
+/// Runs a command with a limit of GPU memory, on GPUs of its own, for a time; each where it is asked for
+#[derive(Debug, Args)]
+#[group(skip)]
+#[command(after_help = EXAMPLES, mut_args(needs_a_lease), group(lease()), group(awaited()))]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) lease: flags::Run,
+    /// The command and all that it starts share so much memory of each GPU, such as 8GiB, 8192MiB or 8GB.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) vram: Option<u64>,
+    /// The quota library; if not told, it is looked for beside this program and in /usr/lib.
+    #[arg(long, env = "BAILIFF_QUOTA_LIBRARY", value_name = "PATH", hide_env_values = true)]
+    pub(crate) quota_library: Option<PathBuf>,
+    /// Where the quota's file is made, `/run/bailiff/quota/UID` if not told, or `$XDG_RUNTIME_DIR/bailiff/quota`.
+    #[arg(long, env = "BAILIFF_QUOTA_DIR", value_name = "DIR", hide_env_values = true)]
+    pub(crate) quota_dir: Option<PathBuf>,
+    /// The command is told to end (SIGQUIT) once its GPUs were below 1 % of use for so long, and killed after the
+    /// grace. A sample each 5 s must say so, without a break; for less than 15 s it is three samples. What could not be
+    /// observed is not idle.
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    pub(crate) idle_timeout: Option<Duration>,
+    /// Starts only once each GPU that the command can see has so much free memory. --wait says how long that may take,
+    /// --nonblock that it may not; GPUs of a lease are held meanwhile.
+    #[arg(long, value_name = "SIZE", value_parser = amount)]
+    pub(crate) min_free: Option<u64>,
+    /// No summary at the end.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+impl Run {
+    /// Whether GPUs of its own are asked for.
+    pub(crate) fn wants_gpus(&self) -> bool {
+        self.lease.ask.gpus.is_some() || self.lease.ask.gpu.is_some()
+    }
+
+    /// Whether anybody wants to know how the command uses its GPUs.
+    pub(crate) fn wants_a_watch(&self) -> bool {
+        self.idle_timeout.is_some() || self.min_free.is_some() || !self.quiet
+    }
+}
+
+fn lease() -> ArgGroup {
+    ArgGroup::new("lease").args(["gpus", "gpu"]).multiple(true)
+}
+
+/// What may be waited for.
+fn awaited() -> ArgGroup {
+    ArgGroup::new("awaited").args(["gpus", "gpu", "min_free"]).multiple(true)
+}
+
+fn needs_a_lease(arg: Arg) -> Arg {
+    match arg.get_id().as_str() {
+        "gpus" => arg.help(
+            "GPUs that nobody else has, so many; all or none. Without this and --gpu none is taken for it",
+        ),
+        "wait" => {
+            arg.requires("awaited").help("Waits for GPUs and --min-free no longer than this, such as 30m")
+        }
+        "nonblock" => arg.requires("awaited"),
+        "nvml_library" => arg.help("The driver's library, which is asked who is idle, and how much is free"),
+        id if OF_LEASES.contains(&id) => arg.requires("lease").help_heading(LEASES),
+        // What the environment may say too is no fault without a lease.
+        "job" | "stream" | "prefix" => arg.help_heading(LEASES),
+        _ => arg,
+    }
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if span.is_zero() { Err("it is above 0".to_owned()) } else { Ok(span) }
+}
+
+fn amount(text: &str) -> Result<u64, String> {
+    bailiff_size::bytes(text).ok_or_else(|| NO_SIZE.to_owned())
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    bailiff_size::limit(text).ok_or_else(|| NO_SIZE.to_owned())
+}

@@ -1,0 +1,129 @@
+//! What is said of a command at its end: only what was observed. Pure.
+
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use bailiff_exposition::human::{Bytes, Span};
+use bailiff_ledger::{Gpu, Ledger, UNLIMITED};
+
+use super::job::Outcome;
+use super::live::Lived;
+
+/// The lines of a summary.
+pub(crate) fn lines(outcome: &Outcome, quota: Option<&Ledger>) -> Vec<String> {
+    let mut lines = vec![ended(outcome)];
+    lines.extend(gpu_time(outcome));
+    if let Some(used) = &outcome.used {
+        let peaks = used.peak.iter().map(|(gpu, bytes)| format!("{} on {gpu}", size(*bytes)));
+        lines.extend(listed("peak memory", peaks));
+    }
+    let asked = quota.into_iter().flat_map(|ledger| &ledger.gpus).map(of_quota);
+    lines.extend(listed("peak under the quota", asked));
+    lines
+}
+
+fn ended(outcome: &Outcome) -> String {
+    let took = Span(outcome.took);
+    match (outcome.lived, outcome.why) {
+        (Lived::Left(_), _) => format!("processes that the command has started are left after {took}"),
+        (Lived::Ended(_), Some(_)) => format!("the command was ended after {took}"),
+        (Lived::Ended(status), None) => match (status.code(), status.signal()) {
+            (Some(code), _) => format!("the command ended with {code} after {took}"),
+            (None, signal) => format!("signal {} ended the command after {took}", signal.unwrap_or_default()),
+        },
+    }
+}
+
+fn gpu_time(outcome: &Outcome) -> Option<String> {
+    let held = outcome.gpus.map(|gpus| {
+        let seconds = gpu_seconds(outcome.took, gpus);
+        format!("{gpus} {} held, {seconds:.0} GPU-seconds", if gpus == 1 { "GPU" } else { "GPUs" })
+    });
+    let busy = outcome.used.as_ref().and_then(super::usage::Use::busy_seconds);
+    match (held, busy.map(|busy| format!("{busy:.0} GPU-seconds busy"))) {
+        (Some(held), Some(busy)) => Some(format!("{held}; {busy}")),
+        (held, busy) => held.or(busy),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nobody has so many GPUs")]
+fn gpu_seconds(took: Duration, gpus: usize) -> f64 {
+    took.as_secs_f64() * gpus as f64
+}
+
+fn of_quota(gpu: &Gpu) -> String {
+    let uuid = gpu.uuid.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<String>>().concat();
+    let limit = if gpu.limit == UNLIMITED { String::new() } else { format!(" of {}", size(gpu.limit)) };
+    let refused = match gpu.denied {
+        0 => String::new(),
+        1 => ", 1 request refused".to_owned(),
+        many => format!(", {many} requests refused"),
+    };
+    format!("{}{limit} on {}{refused}", size(gpu.peak), dashed(&uuid))
+}
+
+/// As the driver writes a UUID.
+fn dashed(digits: &str) -> String {
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| digits.get(part).unwrap_or_default());
+    format!("GPU-{}", parts.join("-"))
+}
+
+fn size(bytes: u64) -> Bytes {
+    Bytes(bytes.into())
+}
+
+fn listed(what: &str, each: impl Iterator<Item = String>) -> Option<String> {
+    let each: Vec<String> = each.collect();
+    (!each.is_empty()).then(|| format!("{what}: {}", each.join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::ExitStatus;
+
+    use super::super::live::Why;
+    use super::*;
+
+    fn outcome(status: i32, why: Option<Why>) -> Outcome {
+        let lived = Lived::Ended(ExitStatus::from_raw(status));
+        Outcome { lived, why, took: Duration::from_secs(90), gpus: None, used: None }
+    }
+
+    #[test]
+    fn only_what_was_observed_is_said() {
+        let cases = [
+            (outcome(3 << 8, None), "the command ended with 3 after 1 min 30 s"),
+            (outcome(9, None), "signal 9 ended the command after 1 min 30 s"),
+            (outcome(0, Some(Why::TimeUp)), "the command was ended after 1 min 30 s"),
+        ];
+        for (outcome, expected) in cases {
+            assert_eq!(lines(&outcome, None), [expected]);
+        }
+        let held = Outcome { gpus: Some(2), ..outcome(0, None) };
+        assert_eq!(lines(&held, None)[1], "2 GPUs held, 180 GPU-seconds");
+    }
+
+    #[test]
+    fn a_quota_is_told_of_each_gpu() {
+        let mut uuid = [0; 16];
+        uuid[0] = 0xab;
+        let gpu = |limit, denied| Gpu {
+            uuid,
+            limit,
+            used: 0,
+            peak: 3 << 29,
+            denied,
+            denied_bytes: 0,
+            last_denied: 0,
+            by_process: Vec::new(),
+        };
+        let name = "GPU-ab000000-0000-0000-0000-000000000000";
+        for (gpu, expected) in [
+            (gpu(2 << 30, 0), format!("1.5 GiB of 2.0 GiB on {name}")),
+            (gpu(2 << 30, 1), format!("1.5 GiB of 2.0 GiB on {name}, 1 request refused")),
+            (gpu(UNLIMITED, 7), format!("1.5 GiB on {name}, 7 requests refused")),
+        ] {
+            assert_eq!(of_quota(&gpu), expected);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Amounts of memory as people write them. Pure, and used inside others' programs, so it cannot fail but by saying so.
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unreachable,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::arithmetic_side_effects,
+    reason = "nothing in here may end its host"
+)]
+
+/// No limit.
+pub const UNLIMITED: u64 = u64::MAX;
+
+/// Bytes, where 0 and `unlimited` mean all there are.
+#[must_use]
+pub fn limit(text: &str) -> Option<u64> {
+    match bytes(text) {
+        Some(0) => Some(UNLIMITED),
+        None if text.eq_ignore_ascii_case("unlimited") => Some(UNLIMITED),
+        other => other,
+    }
+}
+
+/// `4217928960`, `4GiB`, `4096MiB`, `4G` (the same as GiB), `4GB` (powers of ten).
+#[must_use]
+pub fn bytes(text: &str) -> Option<u64> {
+    let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(end)?;
+    let factor: u64 = match unit.trim_start().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "ki" | "kib" => 1 << 10,
+        "m" | "mi" | "mib" => 1 << 20,
+        "g" | "gi" | "gib" => 1 << 30,
+        "t" | "ti" | "tib" => 1 << 40,
+        "kb" => 1000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, expected) in [
+            ("4217928960", Some(4_217_928_960)),
+            ("1", Some(1)),
+            ("4GiB", Some(4 << 30)),
+            ("4096MiB", Some(4 << 30)),
+            ("4G", Some(4 << 30)),
+            ("4g", Some(4 << 30)),
+            ("4 GiB", Some(4 << 30)),
+            ("4GB", Some(4_000_000_000)),
+            ("512k", Some(512 << 10)),
+            ("7b", Some(7)),
+            ("0", Some(UNLIMITED)),
+            ("0G", Some(UNLIMITED)),
+            ("unlimited", Some(UNLIMITED)),
+            ("Unlimited", Some(UNLIMITED)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("17179869184G", None),
+            ("", None),
+            ("G", None),
+            ("-1", None),
+            ("+1", None),
+            ("1.5G", None),
+            ("4Gi B", None),
+            ("abc", None),
+            ("0x10", None),
+            ("4 G 4", None),
+        ] {
+            assert_eq!(limit(text), expected, "{text:?}");
+        }
+    }
+}

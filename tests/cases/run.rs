@@ -1,0 +1,436 @@
+//! `bailiff run`: a limit that all share whom a command starts, GPUs of its own, an end when it idles or its time is up; and
+//! everything is given back, however it ends.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use end_to_end::cuda::{self, Machine};
+use end_to_end::fake::Scenario;
+use end_to_end::holder;
+use end_to_end::leases::{Folder, code, said, states};
+use end_to_end::programs;
+use end_to_end::tenant::start;
+use end_to_end::wait::until;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// `bailiff run` on a machine with a fake driver and no driver's library of NVIDIA's, its quotas in a folder of this test's.
+fn bailiff(machine: &Machine, words: &[&str]) -> Command {
+    let mut command = machine.bare(programs::bailiff());
+    for other in ["LEASE_REDIS_URL", "LEASE_DIR", "BAILIFF_QUOTA_LIBRARY", "LD_PRELOAD"] {
+        command.env_remove(other);
+    }
+    command.env("BAILIFF_QUOTA_DIR", quotas(machine)).stdin(Stdio::null());
+    command.arg("run").args(words);
+    command
+}
+
+fn quotas(machine: &Machine) -> PathBuf {
+    machine.path("quotas")
+}
+
+fn files(machine: &Machine) -> Vec<PathBuf> {
+    let files = fs::read_dir(quotas(machine)).into_iter().flatten();
+    files.map(|file| file.unwrap().path()).collect()
+}
+
+fn run(machine: &Machine, words: &[&str]) -> Output {
+    bailiff(machine, words).output().unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A running one that has said something, killed with its test.
+struct Running {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn start(mut command: Command) -> Self {
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Self { child, lines }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    fn pid(&mut self) -> u32 {
+        self.line().parse().unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn children(&self) -> Vec<u32> {
+        holder::children(self.child.id())
+    }
+
+    /// What it said on standard error, once it has ended.
+    fn told(&mut self) -> String {
+        let mut told = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        told
+    }
+
+    fn ends_with(&mut self, expected: i32) {
+        let status = until("its end", || self.child.try_wait().unwrap());
+        assert_eq!(status.code(), Some(expected), "{status:?}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn gone(pid: u32) {
+    until("the end of who was started", || start(pid).is_none().then_some(()));
+}
+
+fn kill(pid: u32) {
+    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_command_is_run_as_it_would_be_without_us() {
+    let machine = Machine::new();
+    for (words, expected) in [
+        (&["true"][..], 0),
+        (&["--", "sh", "-c", "exit 7"], 7),
+        (&["--", "sh", "-c", "kill -9 $$"], 137),
+        (&["nosuch-program"], 127),
+        (&["/etc/passwd"], 126),
+        (&["--vram", "8q", "true"], 64),
+        (&["--idle-timeout", "0s", "true"], 64),
+        (&["--wait", "3s", "true"], 64),
+        (&["--nonblock", "true"], 64),
+        (&["--pool-dir", "/nowhere", "true"], 64),
+        (&[], 64),
+    ] {
+        let output = run(&machine, words);
+        assert_eq!(code(&output), expected, "{words:?}: {output:?}");
+    }
+    let told = "echo ${LD_PRELOAD-none} ${WRAPPER_SHARED-none} ${CUDA_VISIBLE_DEVICES-none} $0";
+    let output = run(&machine, &["--quiet", "--", "sh", "-c", told, "--vram"]);
+    assert_eq!(said(&output), "none none none --vram\n");
+    assert_eq!(err(&output), "", "nothing is said where nothing is asked for");
+    assert!(err(&run(&machine, &["sh", "-c", "exit 7"])).contains("the command ended with 7 after"));
+}
+
+#[test]
+fn signals_are_passed_on() {
+    let machine = Machine::new();
+    for (name, signal) in
+        [("TERM", Signal::TERM), ("INT", Signal::INT), ("HUP", Signal::HUP), ("USR1", Signal::USR1)]
+    {
+        let script = format!("trap 'exit 5' {name}; echo ready; while :; do sleep 0.01; done");
+        let mut running = Running::start(bailiff(&machine, &["--", "sh", "-c", &script]));
+        assert_eq!(running.line(), "ready");
+        running.signal(signal);
+        running.ends_with(5);
+    }
+}
+
+#[test]
+fn who_waits_under_nohup_survives_the_terminal() {
+    let (machine, pool) = (Machine::new(), Folder::of("0"));
+    let nohup = |words: &[&str]| {
+        let inner = bailiff(&machine, words);
+        let mut command = machine.bare("nohup");
+        command.env_remove("LEASE_REDIS_URL");
+        command.arg(inner.get_program()).args(inner.get_args()).env("LEASE_DIR", pool.path());
+        Running::start(command)
+    };
+    let mut first = nohup(&["--gpus", "1", "--", "sh", "-c", "echo begun; exec sleep infinity"]);
+    assert_eq!(first.line(), "begun");
+    let mut second = nohup(&["--gpus", "1", "echo", "begun"]);
+    let waits = || fs::read_dir(pool.path().join("queue")).unwrap().count() == 1;
+    until("the second to wait", || waits().then_some(()));
+    first.signal(Signal::HUP);
+    second.signal(Signal::HUP);
+    first.signal(Signal::TERM);
+    first.ends_with(143);
+    assert_eq!(second.line(), "begun");
+    second.ends_with(0);
+}
+
+/// One that has all, one that is refused, and one that is given the same once the first has ended.
+const THREE: &str = r#"cd $0; mkfifo in; stat -c %a $WRAPPER_SHARED ${WRAPPER_SHARED%/*}
+$1 proc "init 0" "alloc 8192" wait <in >out & exec 9>in
+until grep -q waiting out; do sleep 0.01; done
+$1 proc "init 0" "alloc 1"
+exec 9>&-; wait
+$1 proc "init 0" "alloc 8192""#;
+
+#[test]
+fn all_that_a_command_starts_share_its_limit() {
+    let machine = Machine::new();
+    let client = cuda::client("proc");
+    let work = machine.path("work");
+    fs::create_dir(&work).unwrap();
+    let mut command = bailiff(&machine, &["--vram", "8KiB", "--", "sh", "-c", THREE]);
+    // Stronger than a limit for all, and than any.
+    command.env("WRAPPER_MAX_MEMORY_0", "1").env("WRAPPER_DISABLE", "1");
+    let output = command.arg(work).arg(client).output().unwrap();
+    assert_eq!(said(&output), "600\n700\n0\n2\n0\n0\n", "{output:?}");
+    let peak =
+        "peak under the quota: 8.0 KiB of 8.0 KiB on GPU-00000000-0000-4000-8000-000000000001, 1 request";
+    assert!(err(&output).contains(peak), "{output:?}");
+}
+
+#[test]
+fn what_is_preloaded_already_stays_so() {
+    let machine = Machine::new();
+    let script = "echo $LD_PRELOAD; echo $WRAPPER_MAX_MEMORY";
+    let mut command = bailiff(&machine, &["--vram", "1GB", "--", "sh", "-c", script]);
+    let output = command.env("LD_PRELOAD", "libm.so.6").output().unwrap();
+    assert!(said(&output).ends_with("/libbailiff_quota.so:libm.so.6\n1000000000\n"), "{output:?}");
+}
+
+#[test]
+fn what_is_missing_is_told_before_anything_is_started() {
+    let machine = Machine::new();
+    let ran = machine.path("ran");
+    let ran = ran.to_str().unwrap();
+    fs::write(machine.path("file"), "").unwrap();
+    let file = machine.path("file").display().to_string();
+    let blank = machine.path("a blank.so");
+    fs::copy(cuda::library(), &blank).unwrap();
+    for (words, expected, told) in [
+        (&["--vram", "1G", "--quota-library", "/nowhere/a.so"][..], 69, "/nowhere/a.so"),
+        (&["--vram", "1G", "--quota-library", blank.to_str().unwrap()], 69, "blank"),
+        (&["--vram", "1G", "--quota-dir", &file], 69, "BAILIFF_QUOTA_DIR"),
+        (&["--vram", "1G", "--quota-dir", "/proc/nowhere"], 69, "/proc/nowhere"),
+        (&["--idle-timeout", "1h", "--nvml-library", "/nowhere/nvml.so"], 69, "/nowhere/nvml.so"),
+    ] {
+        let output = run(&machine, &[words, &["touch", ran]].concat());
+        assert_eq!(code(&output), expected, "{words:?}: {output:?}");
+        assert!(err(&output).contains(told), "{words:?}: {output:?}");
+        assert!(!Path::new(ran).exists(), "{words:?}");
+    }
+    let nested =
+        bailiff(&machine, &["--vram", "1G", "touch", ran]).env("WRAPPER_SHARED", "/a").output().unwrap();
+    assert_eq!(code(&nested), 64, "{nested:?}");
+    assert!(!Path::new(ran).exists());
+}
+
+#[test]
+fn others_may_not_write_where_a_quota_is() {
+    let machine = Machine::new();
+    fs::create_dir(quotas(&machine)).unwrap();
+    fs::set_permissions(quotas(&machine), fs::Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(code(&run(&machine, &["--vram", "1G", "true"])), 69);
+    fs::remove_dir(quotas(&machine)).unwrap();
+    symlink(machine.path(""), quotas(&machine)).unwrap();
+    assert_eq!(code(&run(&machine, &["--vram", "1G", "true"])), 69);
+}
+
+#[test]
+fn the_file_ends_with_the_last_whom_the_command_started() {
+    let machine = Machine::new();
+    let script = "sleep infinity & echo $!; [ -e $WRAPPER_SHARED ]";
+    let mut running =
+        Running::start(bailiff(&machine, &["--quiet", "--vram", "1G", "--", "sh", "-c", script]));
+    let left = running.pid();
+    // Nothing else tells that the command has ended, and somebody is left.
+    until("the end of the command", || (start(left).is_some() && running.children() == [left]).then_some(()));
+    assert_eq!(files(&machine).len(), 1);
+    kill(left);
+    running.ends_with(0);
+    assert_eq!(files(&machine), Vec::<PathBuf>::new());
+    for words in [&["--vram", "1G", "false"][..], &["--vram", "1G", "nosuch-program"]] {
+        assert_ne!(code(&run(&machine, words)), 0);
+        assert_eq!(files(&machine), Vec::<PathBuf>::new(), "{words:?}");
+    }
+}
+
+#[test]
+fn who_is_told_to_go_leaves_the_file_to_those_who_are_left() {
+    let machine = Machine::new();
+    let script = "sleep infinity & echo $!";
+    let mut running =
+        Running::start(bailiff(&machine, &["--quiet", "--vram", "1G", "--", "sh", "-c", script]));
+    let left = running.pid();
+    until("the end of the command", || (running.children() == [left]).then_some(()));
+    running.signal(Signal::TERM);
+    running.ends_with(143);
+    assert!(start(left).is_some());
+    assert_eq!(files(&machine).len(), 1);
+    kill(left);
+    gone(left);
+    said(&run(&machine, &["--vram", "1G", "true"]));
+    assert_eq!(files(&machine), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn the_file_of_who_was_killed_is_removed_once_nobody_needs_it() {
+    let machine = Machine::new();
+    let mut running = Running::start(bailiff(
+        &machine,
+        &["--vram", "1G", "--", "sh", "-c", "echo $$; exec sleep infinity"],
+    ));
+    let left = running.pid();
+    running.signal(Signal::KILL);
+    running.child.wait().unwrap();
+    assert_eq!(files(&machine).len(), 1);
+    said(&run(&machine, &["--vram", "1G", "true"]));
+    assert_eq!(files(&machine).len(), 1, "the command goes on, and shares what it shared");
+    kill(left);
+    gone(left);
+    said(&run(&machine, &["--vram", "1G", "true"]));
+    assert_eq!(files(&machine), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn gpus_are_had_and_given_back() {
+    let (machine, pool) = (Machine::new(), Folder::of("0,1"));
+    let leased = |words: &[&str]| bailiff(&machine, words).env("LEASE_DIR", pool.path()).output().unwrap();
+    let echo = ["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES ${LD_PRELOAD:+limited}"];
+    let output = leased(&[&["--gpus", "2", "--vram", "1G"][..], &echo].concat());
+    assert_eq!(said(&output), "0,1 limited\n");
+    assert!(err(&output).contains("2 GPUs held"), "{output:?}");
+    assert_eq!(said(&leased(&[&["--gpu", "1"][..], &echo].concat())), "1\n");
+    for (words, expected) in [
+        (&["--gpus", "1", "nosuch-program"][..], 127),
+        (&["--gpus", "3", "true"], 64),
+        (&["--gpus", "1", "--max-time", "50ms", "sleep", "infinity"], 124),
+    ] {
+        assert_eq!(code(&leased(words)), expected, "{words:?}");
+        assert_eq!(states(&pool), ["idle"; 2], "{words:?}");
+    }
+    let mut held =
+        bailiff(&machine, &["--gpus", "2", "--vram", "1G", "--", "sh", "-c", "echo; exec sleep infinity"]);
+    held.env("LEASE_DIR", pool.path());
+    let mut held = Running::start(held);
+    held.line();
+    assert_eq!(states(&pool), ["leased"; 2]);
+    let late = leased(&["--gpus", "1", "--vram", "1G", "--wait", "50ms", "true"]);
+    assert_eq!(code(&late), 124);
+    assert_eq!(code(&leased(&["--gpus", "1", "--nonblock", "true"])), 75);
+    assert_eq!(files(&machine).len(), 1, "who waited in vain leaves nothing behind");
+    held.signal(Signal::TERM);
+    held.ends_with(143);
+    assert_eq!(states(&pool), ["idle"; 2]);
+}
+
+/// Two processes that hear nothing but SIGKILL, and say who they are.
+const DEAF: &str = "trap '' TERM QUIT; sleep infinity & echo $!; echo $$; while :; do wait; done";
+
+#[test]
+fn all_end_when_the_time_is_up() {
+    let machine = Machine::new();
+    let words = ["--vram", "1G", "--max-time", "300ms", "--grace", "100ms", "--", "sh", "-c", DEAF];
+    let mut running = Running::start(bailiff(&machine, &words));
+    let pids = [running.pid(), running.pid()];
+    running.ends_with(124);
+    assert!(pids.iter().all(|pid| start(*pid).is_none()));
+    assert_eq!(files(&machine), Vec::<PathBuf>::new());
+}
+
+const GPUS: [&str; 2] =
+    ["GPU-a5b02c30-9c95-cb81-e41e-ca204d57aa3b", "GPU-b805d632-775b-c673-fe68-26b26996cd09"];
+
+/// Two GPUs, the first with these processes.
+fn gpus(processes: &str) -> String {
+    let [first, second] = GPUS;
+    format!(
+        "sampling_period: 20ms\ngpus:\n  - {{uuid: {first}, processes: [{processes}]}}\n  - {{uuid: {second}}}\n"
+    )
+}
+
+/// A command that is to be ended when it idles, over the fake driver.
+fn watched(machine: &Machine, scenario: &Scenario) -> Running {
+    let library = programs::fake_nvml().display().to_string();
+    let words = ["--idle-timeout", "600ms", "--grace", "100ms", "--nvml-library", &library];
+    let mut command = bailiff(machine, &[&words[..], &["--", "sh", "-c", DEAF]].concat());
+    command.env("FAKE_NVML_SCENARIO", scenario.path()).env("CUDA_VISIBLE_DEVICES", GPUS[0]);
+    Running::start(command)
+}
+
+/// Waits as long as it takes to find out that somebody is idle.
+fn an_idle_one_is_ended(machine: &Machine) {
+    watched(machine, &Scenario::new(&gpus(""))).ends_with(124);
+}
+
+#[test]
+fn all_end_when_the_gpus_are_idle_and_not_before() {
+    let (machine, scenario) = (Machine::new(), Scenario::new(&gpus("{pid: 1, sm: 70}")));
+    let mut running = watched(&machine, &scenario);
+    let pids = [running.pid(), running.pid()];
+    let holds = |usage: u32| gpus(&format!("{{pid: {}, sm: {usage}, used: 3GiB}}", pids[0]));
+    scenario.set(&holds(70));
+    an_idle_one_is_ended(&machine);
+    assert!(pids.iter().all(|pid| start(*pid).is_some()), "it is at work");
+    scenario.set(&holds(0));
+    running.ends_with(124);
+    assert!(pids.iter().all(|pid| start(*pid).is_none()));
+    let told = running.told();
+    assert!(told.contains("it left its GPUs idle"), "{told}");
+    assert!(told.contains("GPU-seconds busy"), "{told}");
+    assert!(told.contains(&format!("peak memory: 3.0 GiB on {}", GPUS[0])), "{told}");
+}
+
+#[test]
+fn unknown_is_not_idle() {
+    let broken = "faults: {errors: {\"*\": unknown}}\n";
+    let (machine, scenario) = (Machine::new(), Scenario::new(&(broken.to_owned() + &gpus(""))));
+    let mut running = watched(&machine, &scenario);
+    let pids = [running.pid(), running.pid()];
+    an_idle_one_is_ended(&machine);
+    assert!(pids.iter().all(|pid| start(*pid).is_some()));
+    scenario.set(&gpus(""));
+    running.ends_with(124);
+    let told = running.told();
+    assert!(told.contains("the driver does not answer"), "{told}");
+}
+
+#[test]
+fn a_command_starts_once_enough_memory_is_free() {
+    let (machine, pool) = (Machine::new(), Folder::of("0"));
+    let library = programs::fake_nvml().display().to_string();
+    let scenario = Scenario::new(&gpus("{pid: 1, used: 3GiB}"));
+    let command = |words: &[&str]| {
+        let mut command =
+            bailiff(&machine, &["--gpus", "1", "--min-free", "138GiB", "--nvml-library", &library]);
+        command.args(words).args(["sh", "-c", "echo begun"]);
+        command.env("FAKE_NVML_SCENARIO", scenario.path()).env("LEASE_DIR", pool.path());
+        command
+    };
+    for (words, expected) in [(&["--nonblock"][..], 75), (&["--wait", "50ms"], 124)] {
+        let output = command(words).output().unwrap();
+        assert_eq!(code(&output), expected, "{output:?}");
+        assert!(output.stdout.is_empty() && err(&output).contains(GPUS[0]), "{output:?}");
+        assert_eq!(states(&pool), ["idle"]);
+    }
+    let mut waiting = Running::start(command(&["--quiet"]));
+    until("the lease", || (states(&pool) == ["leased"]).then_some(()));
+    assert_eq!(waiting.children().len(), 1, "nobody but the helper");
+    scenario.set(&gpus(""));
+    assert_eq!(waiting.line(), "begun");
+    waiting.ends_with(0);
+    let mut waiting = Running::start({
+        scenario.set(&gpus("{pid: 1, used: 3GiB}"));
+        command(&[])
+    });
+    until("the lease", || (states(&pool) == ["leased"]).then_some(()));
+    waiting.signal(Signal::TERM);
+    waiting.ends_with(143);
+    assert_eq!(states(&pool), ["idle"]);
+}
