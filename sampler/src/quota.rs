@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bailiff_ledger::{Fault as Ill, Ledger, UNLIMITED, Uuid};
-use bailiff_snapshot::{Fault, Invalid, ProcessKey, Quota, QuotaGpu, QuotaProcess, Seen, Truth, stat};
+use bailiff_snapshot::{
+    Fault, Gap, Gaps, Invalid, ProcessKey, Quota, QuotaGpu, QuotaProcess, Seen, Truth, stat,
+};
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, fstat, major, minor, openat};
 use rustix::io::Errno;
 
@@ -56,8 +58,8 @@ impl Quotas {
     }
 
     /// All files; `None` where there is no folder.
-    pub(crate) fn look(&mut self, node: &Node<'_>) -> Result<Option<Vec<Quota>>, Fault> {
-        let names = match files(&self.folder) {
+    pub(crate) fn look(&mut self, node: &Node<'_>, gaps: &mut Gaps) -> Result<Option<Vec<Quota>>, Fault> {
+        let names = match files(&self.folder, gaps) {
             Ok(names) => names,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(Errno::ACCESS | Errno::PERM) => return Err(Fault::NotPermitted),
@@ -206,7 +208,8 @@ fn uuid(bytes: Uuid) -> String {
 }
 
 /// The files of a folder and of those in it, by path below it, in order.
-fn files(folder: &Path) -> Result<Vec<String>, Errno> {
+fn files(folder: &Path, gaps: &mut Gaps) -> Result<Vec<String>, Errno> {
+    let mut denied = false;
     let mut files = Vec::new();
     for (name, kind) in entries(folder, OFlags::empty())?.into_iter().take(MOST) {
         if kind != FileType::Directory {
@@ -214,11 +217,21 @@ fn files(folder: &Path) -> Result<Vec<String>, Errno> {
             continue;
         }
         // One that is another's, or has gone meanwhile, does not hide the rest.
-        let Ok(inner) = entries(&folder.join(&name), OFlags::NOFOLLOW) else { continue };
+        let inner = match entries(&folder.join(&name), OFlags::NOFOLLOW) {
+            Ok(inner) => inner,
+            Err(error) => {
+                denied |= matches!(error, Errno::ACCESS | Errno::PERM);
+                continue;
+            }
+        };
         let inner = inner.into_iter().filter(|(_, kind)| *kind != FileType::Directory);
         files.extend(inner.take(MOST_IN_A_FOLDER).map(|(inner, _)| format!("{name}/{inner}")));
     }
     files.truncate(MOST);
+    // What denies this denies other things, too: one beat, one count.
+    if denied && gaps.of(Gap::NotPermitted) == 0 {
+        gaps.count(Gap::NotPermitted);
+    }
     Ok(files)
 }
 

@@ -158,7 +158,7 @@ impl Worker {
             return;
         }
         let node = Node { root: processes.root(), seen: &rest.processes, now: now().boot };
-        match quotas.look(&node) {
+        match quotas.look(&node, &mut rest.gaps) {
             Ok(found) => {
                 rest.quota_state = found.is_some().then(|| SourceState::up(began.elapsed()));
                 rest.quotas = found;

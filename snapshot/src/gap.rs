@@ -28,8 +28,8 @@ pub enum Gap {
     Malformed,
     /// A file of `/proc` that failed otherwise.
     Unreadable,
-    /// A beat in which a right was missing: for bytes read and written, and for who has device files open,
-    /// `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`.
+    /// A beat in which a right was missing: for bytes read and written, for who has device files open, and for users'
+    /// own folders of quotas, `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`.
     NotPermitted,
     /// Xid errors of a GPU could not be listened to.
     Xid,
