@@ -12,7 +12,7 @@ help: ## this list
 
 demo: ## the whole story in a minute, with a GPU or without
 	@$(SETUP) compiler redis
-	@cargo build --quiet --package bailiff-exporter --package bailiff-enforcer --package bailiff --package fake-nvml --package end-to-end
+	@cargo build --quiet --package bailiff-exporter --package bailiff-enforcer --package bailiff --package bailiff-quota --package fake-nvml --package fake-cuda --package end-to-end
 	@target/debug/demo
 
 test: check quota ## every check and every test

@@ -6,19 +6,24 @@
     reason = "a demo starts programs, reads its own arguments, and may fail loudly"
 )]
 
-use std::collections::BTreeMap;
-use std::io::{self, BufRead, IsTerminal, Read, Write};
+mod enforcer;
+mod quota;
+mod show;
+
+use std::io::{self, BufRead, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
-use bailiff_snapshot::wire::{self, Snapshot};
 use end_to_end::beats::Beats;
 use end_to_end::exporter::{Exporter, command};
 use end_to_end::fake::Scenario;
 use end_to_end::redis::Redis;
 use end_to_end::wait::until;
-use end_to_end::{http, leases, programs};
+use end_to_end::{leases, programs};
 use rustix::process::{Signal, kill_process};
+
+use crate::enforcer::Enforcer;
+use crate::show::{idle_ms, print_numbers, show, utilization};
 
 const BEAT: &str = "1s";
 /// Where root runs the demo, its processes are nobody's: the enforcer leaves root's alone.
@@ -104,7 +109,9 @@ fn tell_the_story(folder: &Path) {
     let scenario = Scenario::new(&computing(", sm: 71"));
     let redis = Redis::start();
     let mut command = command(&scenario);
-    command.args(["--trust-pid-namespace", "--lease.redis", &redis.address()]);
+    command
+        .args(["--trust-pid-namespace", "--lease.redis", &redis.address(), "--quota.dir"])
+        .arg(folder.join("quota"));
     let stream = folder.join("stream.sock");
     let exporter = start(&mut command, &stream);
     let mut beats = Beats::of(&stream);
@@ -137,6 +144,7 @@ fn tell_the_story(folder: &Path) {
         let _ = beats.beat();
     }
     print_numbers(&exporter, &LEASES);
+    quota::limit(folder, (&exporter, &scenario));
 }
 
 /// What a dashboard shows of use, and of leases.
@@ -191,132 +199,11 @@ fn show_lease(redis: &Redis, words: &[&str]) {
     println!();
 }
 
-/// The enforcer, with one rule.
-struct Enforcer {
-    child: Child,
-    folder: PathBuf,
-}
-
-impl Enforcer {
-    fn start(folder: &Path, redis: &Redis) -> Self {
-        let ours = std::env::current_exe().expect("a running program has a file");
-        let notices = folder.join("notices");
-        let rules = format!(
-            "version: 1
-notify:
-  owner: {{exec: ['{}', notice, '{}']}}
-leases: {{redis: '{}'}}
-rules:
-{RULE}",
-            ours.display(),
-            notices.display(),
-            redis.address(),
-        );
-        std::fs::write(folder.join("rules.yaml"), rules).expect("rules can be written");
-        println!(
-            "bailiff-enforcer judges them by this rule (in real life: for 30 minutes, not for 5 samples):\n"
-        );
-        println!("{}", RULE.replace("    startup_grace: 0s\n", ""));
-        let at = |flag: &str, name: &str| format!("{flag}={}", folder.join(name).display());
-        let mut command = Command::new(programs::enforcer());
-        command.arg("run").arg(folder.join("rules.yaml"));
-        command.args([at("--stream", "stream.sock"), at("--control", "control.sock")]);
-        command.args([at("--audit", "audit.jsonl"), at("--state", ""), at("--devices", "nvidia")]);
-        command.args(["--trust-pid-namespace", "--web.listen-address=127.0.0.1:0"]);
-        let log = std::fs::File::create(folder.join("enforcer.log")).expect("a log");
-        let child = command.stderr(log).spawn().expect("the enforcer starts");
-        let enforcer = Self { child, folder: folder.to_owned() };
-        until("the enforcer's socket", || folder.join("control.sock").exists().then_some(()));
-        enforcer
-    }
-
-    /// The text of a notice.
-    fn notice(&self, number: usize) -> String {
-        until("the notice", || {
-            let all = std::fs::read_to_string(self.folder.join("notices")).ok()?;
-            let notice: serde_json::Value = serde_json::from_str(all.lines().nth(number)?).ok()?;
-            Some(notice["text"].as_str()?.to_owned())
-        })
-    }
-
-    /// What `bailiff-enforcer explain` says.
-    fn explain(&self, pid: u32) {
-        println!("$ bailiff-enforcer explain --pid {pid}");
-        let control = self.folder.join("control.sock");
-        let mut command = Command::new(programs::enforcer());
-        command.args(["explain", "--pid", &pid.to_string(), "--control"]).arg(control);
-        let output = command.output().expect("explain runs");
-        for line in String::from_utf8_lossy(&output.stdout).lines() {
-            println!("  {line}");
-        }
-    }
-
-    fn print_audit(&self) {
-        let lines = until("the result", || {
-            let log = std::fs::read_to_string(self.folder.join("audit.jsonl")).ok()?;
-            log.contains("\"released\"").then_some(log)
-        });
-        for line in lines.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()) {
-            let of = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
-            println!("  {} {:<10} {:<10} {}", of("time"), of("step"), of("result"), of("detail"));
-        }
-    }
-
-    /// The line of one of the agent's own deeds.
-    fn print_audit_of(&self, step: &str) {
-        let line = until("the agent's deed", || {
-            let log = std::fs::read_to_string(self.folder.join("audit.jsonl")).ok()?;
-            let mut lines =
-                log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-            lines.find(|line| line["step"] == step)
-        });
-        let of = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
-        println!("  {} {:<10} {:<10} {}", of("time"), of("step"), of("result"), of("detail"));
-    }
-
-    fn print_numbers(&self) {
-        let log = std::fs::read_to_string(self.folder.join("enforcer.log")).unwrap_or_default();
-        let address = log.lines().find_map(|line| line.split("address=").nth(1)?.trim().parse().ok());
-        let page = http::get(address.expect("it says where it serves"), "/metrics", &[]).expect("it answers");
-        for line in page.text().lines().filter(|line| {
-            line.starts_with("bailiff_kills_total") || line.starts_with("bailiff_memory_released_bytes_total")
-        }) {
-            println!("  {line}");
-        }
-    }
-}
-
-impl Drop for Enforcer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// The demo's one rule.
-const RULE: &str = "  - name: idle
-    mode: enforce
-    of: workload
-    when: {gpu_util: {max: 1%}, cpu_util: {max: 5%}}
-    for: {samples: 5}
-    startup_grace: 0s
-    then: [{flag: warning}, {notify: [owner]}, {after: {samples: 5}, terminate: {grace: 3s}}]
-";
-
 fn start(command: &mut Command, stream: &Path) -> Exporter {
     command.args(["--interval", BEAT, "--stream"]).arg(stream);
     let exporter = Exporter::spawn(std::mem::replace(command, Command::new("true")));
     println!("bailiff-exporter is up: http://{}/ for people, /metrics for Prometheus.\n", exporter.address());
     exporter
-}
-
-/// The figures that a dashboard would show.
-fn print_numbers(exporter: &Exporter, wanted: &[&str]) {
-    println!("What Prometheus sees of that:\n");
-    let answer = http::get(exporter.address(), "/metrics", &[]).expect("the exporter answers");
-    for line in answer.text().lines().filter(|line| wanted.iter().any(|name| line.starts_with(name))) {
-        println!("  {line}");
-    }
 }
 
 /// One of the demo's processes; it ends with the demo.
@@ -349,62 +236,4 @@ impl Drop for Holder {
         drop(self.0.stdin.take());
         let _ = self.0.wait();
     }
-}
-
-fn holder_of(snapshot: &Snapshot, pid: u32) -> Option<&wire::Holder> {
-    snapshot.gpus.iter().flat_map(|gpu| &gpu.holders).find(|holder| holder.pid == pid)
-}
-
-fn utilization(snapshot: &Snapshot, pid: u32) -> Option<u32> {
-    holder_of(snapshot, pid)?.utilization
-}
-
-fn idle_ms(snapshot: &Snapshot, pid: u32) -> u64 {
-    holder_of(snapshot, pid).map_or(0, |holder| holder.idle_ms)
-}
-
-/// Prints GPUs and holders in 80 columns.
-fn show(snapshot: &Snapshot) {
-    let (bold, plain) = if io::stdout().is_terminal() { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
-    for (name, source) in snapshot.sources.iter().filter(|(_, source)| !source.up) {
-        println!("  {name} is down: {}", source.fault.as_deref().unwrap_or("unknown"));
-    }
-    let names: BTreeMap<u32, &wire::Process> =
-        snapshot.processes.iter().map(|process| (process.pid, process)).collect();
-    for gpu in &snapshot.gpus {
-        let memory = gpu.memory.as_ref();
-        let memory =
-            memory.map_or("?".into(), |memory| format!("{} of {}", gib(memory.used), gib(memory.total)));
-        println!("  {bold}GPU {}  {}  {memory} used{plain}", gpu.index, gpu.name.as_deref().unwrap_or("?"));
-        if !gpu.holders.is_empty() {
-            println!(
-                "  {:>9} {:<12} {:<16} {:>9} {:>6} {:>7}  STATE",
-                "PID", "USER", "NAME", "MEMORY", "USE", "IDLE"
-            );
-        }
-        for holder in &gpu.holders {
-            show_holder(holder, names.get(&holder.pid).copied());
-        }
-        println!();
-    }
-}
-
-fn show_holder(holder: &wire::Holder, process: Option<&wire::Process>) {
-    let facts = process.and_then(|process| process.facts.as_ref());
-    let user = facts.and_then(|facts| facts.user.clone()).unwrap_or_else(|| "?".into());
-    // Escaped: a process may call itself anything, also in control characters.
-    let name = facts.map_or("?".into(), |facts| facts.comm.escape_debug().to_string());
-    let memory = holder.memory.map_or("?".into(), gib);
-    let used = holder.utilization.map_or("?".into(), |percent| format!("{percent} %"));
-    let idle = match holder.utilization {
-        Some(_) => format!("{} s", holder.idle_ms / 1000),
-        None => "?".into(),
-    };
-    let state = process.map_or("?", |process| process.state.as_str());
-    println!("  {:>9} {user:<12.12} {name:<16.16} {memory:>9} {used:>6} {idle:>7}  {state}", holder.pid);
-}
-
-#[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
-fn gib(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }

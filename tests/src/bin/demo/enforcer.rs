@@ -1,0 +1,120 @@
+//! The enforcer of the demo, and what is shown of it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use end_to_end::redis::Redis;
+use end_to_end::wait::until;
+use end_to_end::{http, programs};
+
+/// The enforcer, with one rule.
+pub(crate) struct Enforcer {
+    child: Child,
+    folder: PathBuf,
+}
+
+impl Enforcer {
+    pub(crate) fn start(folder: &Path, redis: &Redis) -> Self {
+        let ours = std::env::current_exe().expect("a running program has a file");
+        let notices = folder.join("notices");
+        let rules = format!(
+            "version: 1
+notify:
+  owner: {{exec: ['{}', notice, '{}']}}
+leases: {{redis: '{}'}}
+rules:
+{RULE}",
+            ours.display(),
+            notices.display(),
+            redis.address(),
+        );
+        std::fs::write(folder.join("rules.yaml"), rules).expect("rules can be written");
+        println!(
+            "bailiff-enforcer judges them by this rule (in real life: for 30 minutes, not for 5 samples):\n"
+        );
+        println!("{}", RULE.replace("    startup_grace: 0s\n", ""));
+        let at = |flag: &str, name: &str| format!("{flag}={}", folder.join(name).display());
+        let mut command = Command::new(programs::enforcer());
+        command.arg("run").arg(folder.join("rules.yaml"));
+        command.args([at("--stream", "stream.sock"), at("--control", "control.sock")]);
+        command.args([at("--audit", "audit.jsonl"), at("--state", ""), at("--devices", "nvidia")]);
+        command.args(["--trust-pid-namespace", "--web.listen-address=127.0.0.1:0"]);
+        let log = std::fs::File::create(folder.join("enforcer.log")).expect("a log");
+        let child = command.stderr(log).spawn().expect("the enforcer starts");
+        let enforcer = Self { child, folder: folder.to_owned() };
+        until("the enforcer's socket", || folder.join("control.sock").exists().then_some(()));
+        enforcer
+    }
+
+    /// The text of a notice.
+    pub(crate) fn notice(&self, number: usize) -> String {
+        until("the notice", || {
+            let all = std::fs::read_to_string(self.folder.join("notices")).ok()?;
+            let notice: serde_json::Value = serde_json::from_str(all.lines().nth(number)?).ok()?;
+            Some(notice["text"].as_str()?.to_owned())
+        })
+    }
+
+    /// What `bailiff-enforcer explain` says.
+    pub(crate) fn explain(&self, pid: u32) {
+        println!("$ bailiff-enforcer explain --pid {pid}");
+        let control = self.folder.join("control.sock");
+        let mut command = Command::new(programs::enforcer());
+        command.args(["explain", "--pid", &pid.to_string(), "--control"]).arg(control);
+        let output = command.output().expect("explain runs");
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            println!("  {line}");
+        }
+    }
+
+    pub(crate) fn print_audit(&self) {
+        let lines = until("the result", || {
+            let log = std::fs::read_to_string(self.folder.join("audit.jsonl")).ok()?;
+            log.contains("\"released\"").then_some(log)
+        });
+        for line in lines.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()) {
+            let of = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+            println!("  {} {:<10} {:<10} {}", of("time"), of("step"), of("result"), of("detail"));
+        }
+    }
+
+    /// The line of one of the agent's own deeds.
+    pub(crate) fn print_audit_of(&self, step: &str) {
+        let line = until("the agent's deed", || {
+            let log = std::fs::read_to_string(self.folder.join("audit.jsonl")).ok()?;
+            let mut lines =
+                log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+            lines.find(|line| line["step"] == step)
+        });
+        let of = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+        println!("  {} {:<10} {:<10} {}", of("time"), of("step"), of("result"), of("detail"));
+    }
+
+    pub(crate) fn print_numbers(&self) {
+        let log = std::fs::read_to_string(self.folder.join("enforcer.log")).unwrap_or_default();
+        let address = log.lines().find_map(|line| line.split("address=").nth(1)?.trim().parse().ok());
+        let page = http::get(address.expect("it says where it serves"), "/metrics", &[]).expect("it answers");
+        for line in page.text().lines().filter(|line| {
+            line.starts_with("bailiff_kills_total") || line.starts_with("bailiff_memory_released_bytes_total")
+        }) {
+            println!("  {line}");
+        }
+    }
+}
+
+impl Drop for Enforcer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The demo's one rule.
+const RULE: &str = "  - name: idle
+    mode: enforce
+    of: workload
+    when: {gpu_util: {max: 1%}, cpu_util: {max: 5%}}
+    for: {samples: 5}
+    startup_grace: 0s
+    then: [{flag: warning}, {notify: [owner]}, {after: {samples: 5}, terminate: {grace: 3s}}]
+";
