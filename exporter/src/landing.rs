@@ -7,7 +7,8 @@ use bailiff_exposition::html::{Column, Html};
 use bailiff_exposition::human::{Bytes, Span, or_unknown};
 use bailiff_snapshot::lease::Names;
 use bailiff_snapshot::{
-    Fault, Gpu, Holder, Leases, PoolGpu, Process, Snapshot, Truth, Utilization, snapshot::user_label,
+    Fault, Gpu, Holder, Leases, PoolGpu, Process, QuotaGpu, Snapshot, Truth, Utilization,
+    snapshot::user_label,
 };
 
 use crate::published::Published;
@@ -41,6 +42,7 @@ impl View<'_> {
             gpus(&published.snapshot, &mut html);
             holders(published, &mut html);
             leases(&published.snapshot, &mut html);
+            quotas(&published.snapshot, &mut html);
         }
         html.end()
     }
@@ -72,6 +74,8 @@ const HOLDERS: [Column; 9] = [
 
 const LEASES: [Column; 6] =
     [("GPU", ""), ("state", ""), ("user", ""), ("mode", ""), ("leased for", "n"), ("idle for", "n")];
+const QUOTAS: [Column; 6] =
+    [("quota", ""), ("GPU", ""), ("used", "n"), ("of", "n"), ("by the driver", "n"), ("refused", "n")];
 
 fn sources(snapshot: &Snapshot, html: &mut Html) {
     html.table("Sources", &SOURCES);
@@ -168,6 +172,41 @@ fn leases(snapshot: &Snapshot, html: &mut Html) {
         let (count, oldest) = (leases.queue.len(), Span(Duration::from_millis(oldest)));
         html.raw(&format!("<p class=\"dim\">{count} wait for GPUs, the first for {oldest}</p>"));
     }
+}
+
+/// Quotas on the node's GPUs.
+fn quotas(snapshot: &Snapshot, html: &mut Html) {
+    let quotas = snapshot.quotas.as_deref().unwrap_or_default();
+    if quotas.is_empty() {
+        return;
+    }
+    html.table("Quotas", &QUOTAS);
+    for quota in quotas {
+        for row in &quota.gpus {
+            if let Some(gpu) = row.among(&snapshot.gpus) {
+                html.row(&QUOTAS, &quota_cells(&quota.name, row, gpu));
+            }
+        }
+    }
+    html.end_table();
+    for quota in quotas {
+        if let Some(invalid) = quota.invalid {
+            html.raw("<p class=\"dim\">");
+            html.text(&format!("{} says nothing: {}", quota.name, invalid.name()));
+            html.raw("</p>");
+        }
+    }
+}
+
+fn quota_cells(name: &str, row: &QuotaGpu, gpu: &Gpu) -> [String; 6] {
+    [
+        name.to_owned(),
+        gpu.about.index.clone(),
+        Bytes(row.used.into()).to_string(),
+        row.limit.map_or_else(|| "no limit".to_owned(), |limit| Bytes(limit.into()).to_string()),
+        or_unknown(row.held.map(|held| Bytes(held.into()))),
+        row.denied.to_string(),
+    ]
 }
 
 fn lease_cells(index: &str, gpu: &PoolGpu, leases: &Leases) -> [String; 6] {

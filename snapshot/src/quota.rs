@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Gpu, GpuId, Process, ProcessId, ProcessKey, Snapshot, Truth};
+use crate::{Gpu, Process, ProcessId, ProcessKey, Snapshot, Truth};
 
 /// Why a file says nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,6 +99,12 @@ impl QuotaGpu {
         id.split_once('-').is_some_and(|(_, uuid)| uuid.eq_ignore_ascii_case(&self.uuid))
     }
 
+    /// Its GPU or MIG instance among those of a node.
+    #[must_use]
+    pub fn among<'a>(&self, gpus: &'a [Gpu]) -> Option<&'a Gpu> {
+        gpus.iter().find(|gpu| gpu.about.id.as_ref().is_some_and(|id| self.is(&id.0)))
+    }
+
     /// What the processes hold by the driver's account, as a part of the limit.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
@@ -178,8 +184,7 @@ impl Seen<'_> {
     /// What members hold of a GPU; none where somebody has memory there who cannot be found, or the driver does not say.
     fn held(&self, quota: &Quota, place: usize, members: &BTreeSet<ProcessId>) -> Option<u64> {
         let row = quota.gpus.get(place)?;
-        let named = |id: &GpuId| row.is(&id.0);
-        let gpu = self.gpus.iter().find(|gpu| gpu.about.id.as_ref().is_some_and(named))?;
+        let gpu = row.among(self.gpus)?;
         if gpu.fault.is_some() || gpu.listed != Some(gpu.holders.len() as u64) {
             return None;
         }

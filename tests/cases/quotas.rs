@@ -20,6 +20,7 @@ use end_to_end::cuda::{Machine, Running, uuid};
 use end_to_end::exporter::Exporter;
 use end_to_end::fake::Scenario;
 use end_to_end::holder::Holder;
+use end_to_end::http;
 use end_to_end::node::{self, Node};
 use end_to_end::page::Page;
 use end_to_end::tenant::Tenant;
@@ -101,6 +102,8 @@ fn what_a_file_says_is_told_of_its_processes() {
     assert_eq!((of(&page, "processes"), of(&page, "dead_slots")), (Some(1.0), Some(0.0)));
     assert_eq!(page.value("bailiff_source_up", &[("source", "quota")]), Some(1.0));
     assert_eq!(of(&page, "hooks_missing"), Some(0.0));
+    let shown = http::get(exporter.address(), "/", &[]).unwrap().text();
+    assert!(shown.contains("<h2>Quotas</h2>") && shown.contains("1000/a"), "{shown}");
     client.go_on();
     let page = exporter.next();
     assert_eq!((of(&page, "denied_total"), of(&page, "denied_bytes_total")), (Some(1.0), mib(70)));

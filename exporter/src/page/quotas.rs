@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bailiff_exposition::{Family, Labels, Number, PRESENT, Writer};
-use bailiff_snapshot::{Gpu, Process, ProcessId, Quota, QuotaGpu, Snapshot, Truth, snapshot::user_label};
+use bailiff_snapshot::{Process, ProcessId, Quota, QuotaGpu, Snapshot, Truth, snapshot::user_label};
 
 use super::gpus;
 use crate::metrics;
@@ -88,11 +88,8 @@ pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Write
 
 /// The rows of GPUs that the node has: others are names that somebody wrote.
 fn rows<'a>(snapshot: &'a Snapshot, quota: &'a Quota) -> impl Iterator<Item = Row<'a>> {
-    let gpu = |row: &QuotaGpu| -> Option<&'a Gpu> {
-        snapshot.gpus.iter().find(|gpu| gpu.about.id.as_ref().is_some_and(|id| row.is(&id.0)))
-    };
     quota.gpus.iter().enumerate().filter_map(move |(place, row)| {
-        let labels = gpus::put(Labels::default().with("quota", &quota.name), gpu(row)?);
+        let labels = gpus::put(Labels::default().with("quota", &quota.name), row.among(&snapshot.gpus)?);
         Some(Row { quota, place, gpu: row, labels })
     })
 }
