@@ -134,7 +134,7 @@ QUOTA_DENIED_BYTES Counter Bytes "bailiff_quota_denied_bytes_total" ["quota gpu 
 QUOTA_UNACCOUNTED Gauge Bytes "bailiff_quota_unaccounted_bytes" ["quota gpu gpu_uuid"]
     "GPU memory in bytes that the driver says the quota's processes hold, and whoever shares a container with them, less what they have by the file: contexts, what pools keep in reserve, and what went around the library. Negative where managed memory is counted that is not on the GPU. Absent where one of them cannot be found among the driver's, or the driver does not say how much he holds.";
 QUOTA_PROCESS_USED Gauge Bytes "bailiff_quota_process_used_bytes" ["quota gpu gpu_uuid pid"]
-    "What a process has of it in bytes, by the file. A process is named only if it has the file mapped; absent for one without series of its own.";
+    "What a process has of it in bytes, by the file. A process is named only if it has the file mapped at this look; absent for one without series of its own.";
 QUOTA_PROCESSES Gauge One "bailiff_quota_processes" ["quota"]
     "Processes in the file that are not known to be dead.";
 QUOTA_DEAD Gauge One "bailiff_quota_dead_slots" ["quota"]

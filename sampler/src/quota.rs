@@ -3,27 +3,29 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::rc::Rc;
+use std::time::Instant;
 
 use bailiff_ledger::{Fault as Ill, Ledger, UNLIMITED, Uuid};
 use bailiff_snapshot::{
-    Fault, Gap, Gaps, Invalid, ProcessKey, Quota, QuotaGpu, QuotaProcess, Seen, Truth, stat,
+    BootId, Fault, Gap, Gaps, Invalid, PidNamespace, ProcessKey, Quota, QuotaGpu, QuotaProcess, Seen, Truth,
+    stat,
 };
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, fstat, major, minor, openat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, major, minor, openat, statat};
 use rustix::io::Errno;
 
 use crate::proc::{Folder, Missing};
 
-/// Files of one folder that are read: a user may make as many as he likes.
-const MOST_IN_A_FOLDER: usize = 128;
-/// Files and folders that are looked at.
+/// Files that are told of, and those of them that belong to one user who is not root: he may make as many as he likes.
 const MOST: usize = 1024;
-/// How long it is believed that a process does not use a file: it asks for memory some time after its start.
-const FRESH: Duration = Duration::from_secs(10);
+const MOST_OF_ONE: usize = 64;
+/// Names that are looked at in a folder.
+const MOST_NAMES: usize = 8192;
 
 /// A file, as a process that has it mapped shows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct FileId {
     device: (u32, u32),
     inode: u64,
@@ -39,49 +41,72 @@ struct Inside {
 /// All that is known of quotas.
 pub(crate) struct Quotas {
     folder: PathBuf,
-    inside: HashMap<ProcessKey, Option<Inside>>,
-    /// Whether a process uses a file, and when that was seen, since boot.
-    uses: HashMap<(ProcessKey, FileId), (bool, Duration)>,
+    inside: HashMap<ProcessKey, Inside>,
 }
 
 /// What `/proc` told in this beat.
 pub(crate) struct Node<'a> {
     pub(crate) root: &'a Folder,
     pub(crate) seen: &'a BTreeMap<u32, Seen>,
-    /// Since boot.
-    pub(crate) now: Duration,
+    pub(crate) boot: Option<&'a BootId>,
+    /// When looking has to end.
+    pub(crate) until: Instant,
+}
+
+impl Node<'_> {
+    #[expect(clippy::disallowed_methods, reason = "compared with the moment that looking has to end")]
+    fn late(&self) -> bool {
+        Instant::now() >= self.until
+    }
 }
 
 impl Quotas {
     pub(crate) fn new(folder: PathBuf) -> Self {
-        Self { folder, inside: HashMap::new(), uses: HashMap::new() }
+        Self { folder, inside: HashMap::new() }
     }
 
     /// All files; `None` where there is no folder.
     pub(crate) fn look(&mut self, node: &Node<'_>, gaps: &mut Gaps) -> Result<Option<Vec<Quota>>, Fault> {
-        let names = match files(&self.folder, gaps) {
-            Ok(names) => names,
+        let (found, mut whole) = match places(&self.folder, gaps) {
+            Ok(found) => found,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(Errno::ACCESS | Errno::PERM) => return Err(Fault::NotPermitted),
             Err(_) => return Err(Fault::Error),
         };
         let keys = node.seen.values().filter_map(Seen::found).map(|facts| facts.key);
         let mut by_start: HashMap<u64, Vec<ProcessKey>> = HashMap::new();
-        let mut live = BTreeSet::new();
         for key in keys {
             by_start.entry(key.start_ticks).or_default().push(key);
-            live.insert(key);
         }
-        let own = ["1/ns/pid", "self/ns/pid"].iter().find_map(|link| inode(&node.root.link(link).ok()?));
-        let quotas = names.into_iter().filter_map(|name| {
-            let mut ties = Ties { quotas: self, node, own, by_start: &by_start };
-            ties.quota(name)
-        });
-        let quotas = quotas.collect();
-        self.inside.retain(|key, _| live.contains(key));
-        self.uses.retain(|(key, _), (_, at)| live.contains(key) || node.now.saturating_sub(*at) < FRESH);
-        Ok(Some(quotas))
+        self.inside.retain(|key, _| by_start.get(&key.start_ticks).is_some_and(|keys| keys.contains(key)));
+        let mut ties =
+            Ties { quotas: self, node, own: own(node.root), by_start: &by_start, mapped: HashMap::new() };
+        let (mut ids, mut told) = (BTreeSet::new(), Vec::new());
+        for place in found {
+            if node.late() {
+                break;
+            }
+            // A file has one name, whatever links there are to it.
+            if let Some((id, quota)) = ties.quota(&place)
+                && id.is_none_or(|id| ids.insert(id))
+            {
+                told.push(quota);
+            }
+        }
+        whole &= !node.late();
+        if !whole {
+            gaps.count(Gap::Quotas);
+        }
+        told.sort_unstable_by(|one: &Quota, other| one.name.cmp(&other.name));
+        Ok(Some(told))
     }
+}
+
+/// The namespace of pids that `/proc` shows, which is not ours where it is another's that is mounted here.
+fn own(root: &Folder) -> Option<u64> {
+    let first = root.link("1/ns/pid").ok();
+    let initial = || root.link("self/ns/pid").ok().filter(|link| link == PidNamespace::INITIAL);
+    inode(&first.or_else(initial)?)
 }
 
 /// One beat's work of tying places to processes.
@@ -91,26 +116,46 @@ struct Ties<'a, 'b> {
     /// The namespace of pids that `/proc` shows.
     own: Option<u64>,
     by_start: &'a HashMap<u64, Vec<ProcessKey>>,
+    /// The files that processes have mapped to share them, read once a beat: what was so is not so for ever.
+    mapped: HashMap<ProcessKey, BTreeSet<FileId>>,
 }
 
 impl Ties<'_, '_> {
     /// What a file says; `None` where it is empty, as whoever sets a quota may leave it to the first who uses it.
-    fn quota(&mut self, name: String) -> Option<Quota> {
-        let opened = bailiff_ledger::open_to_read(&self.quotas.folder.join(&name));
-        let read = opened.and_then(|file| Ok((bailiff_ledger::read_open(&file)?, file)));
-        match read {
-            Ok((ledger, file)) => Some(self.told(name, &ledger, &file)),
+    fn quota(&mut self, place: &Place) -> Option<(Option<FileId>, Quota)> {
+        let invalid =
+            |why| Some((None, Quota { name: place.path.clone(), invalid: Some(why), ..Quota::default() }));
+        if place.kind != FileType::RegularFile {
+            return invalid(Invalid::NoFile);
+        }
+        // By the folder that was looked at, and not through a link: whoever owns it may change it meanwhile.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = match openat(&*place.folder, &place.name, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => return None,
+            Err(Errno::LOOP | Errno::NXIO) => return invalid(Invalid::NoFile),
+            Err(_) => return invalid(Invalid::Unreadable),
+        };
+        let id =
+            fstat(&file).ok().filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
+        let Some(id) =
+            id.map(|stat| FileId { device: (major(stat.st_dev), minor(stat.st_dev)), inode: stat.st_ino })
+        else {
+            return invalid(Invalid::NoFile);
+        };
+        match bailiff_ledger::read_open(&file) {
+            Ok(ledger) => Some((Some(id), self.told(place.path.clone(), ledger, id))),
             Err(Ill::Short(0)) => None,
-            // It has ended since the folder was looked at.
-            Err(Ill::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(ill) => Some(Quota { name, invalid: Some(invalid(&ill)), ..Quota::default() }),
+            Err(ill) => invalid(reason(&ill)),
         }
     }
 
-    fn told(&mut self, name: String, ledger: &Ledger, file: &File) -> Quota {
-        let id = fstat(file)
-            .ok()
-            .map(|stat| FileId { device: (major(stat.st_dev), minor(stat.st_dev)), inode: stat.st_ino });
+    fn told(&mut self, name: String, mut ledger: Ledger, id: FileId) -> Quota {
+        let now = self.node.boot.and_then(boot);
+        if ledger.boot != Uuid::default() && now.is_some_and(|now| now != ledger.boot) {
+            // Of an earlier boot: nobody has used it since, and whoever does empties it.
+            ledger.forget();
+        }
         // Each GPU and each process once, whatever somebody has written there.
         let mut uuids = BTreeSet::new();
         let rows: Vec<&bailiff_ledger::Gpu> =
@@ -118,7 +163,7 @@ impl Ties<'_, '_> {
         let mut named = BTreeSet::new();
         let places = ledger.processes.iter().enumerate().map(|(place, process)| {
             let (alive, found) = self.who(process);
-            let found = found.filter(|key| id.is_some_and(|id| self.uses(*key, id)));
+            let found = found.filter(|key| self.maps(*key, id));
             QuotaProcess {
                 process: found.filter(|key| named.insert(*key)),
                 alive,
@@ -129,7 +174,7 @@ impl Ties<'_, '_> {
             }
         });
         let processes = places.collect();
-        let Ledger { faults, uncounted, hooks_missing, .. } = *ledger;
+        let Ledger { faults, uncounted, hooks_missing, .. } = ledger;
         let gpus = rows.into_iter().map(row).collect();
         Quota { name, invalid: None, gpus, processes, faults, uncounted, hooks_missing }
     }
@@ -143,16 +188,23 @@ impl Ties<'_, '_> {
         }
         let wanted = Inside { namespace: claim.namespace, pid: claim.pid };
         let same_start = self.by_start.get(&claim.start_ticks).into_iter().flatten();
-        let (root, inside) = (self.node.root, &mut self.quotas.inside);
-        let mut of = |key: ProcessKey| *inside.entry(key).or_insert_with(|| read_inside(root, key.pid));
-        match same_start.copied().find(|key| of(*key) == Some(wanted)) {
-            Some(key) => (Truth::True, Some(key)),
-            // The node has other namespaces than those of who holds memory.
-            None => (Truth::Unknown, None),
+        for key in same_start {
+            let inside =
+                self.quotas.inside.get(key).copied().or_else(|| read_inside(self.node.root, key.pid));
+            self.quotas.inside.extend(inside.map(|inside| (*key, inside)));
+            if inside == Some(wanted) {
+                return (Truth::True, Some(*key));
+            }
         }
+        // The node has other namespaces than those of who holds memory.
+        (Truth::Unknown, None)
     }
 
     fn lives(&self, key: ProcessKey) -> Truth {
+        let holds = self.by_start.get(&key.start_ticks).is_some_and(|keys| keys.contains(&key));
+        if holds || self.node.late() {
+            return if holds { Truth::True } else { Truth::Unknown };
+        }
         let mut buffer = Vec::new();
         match self.node.root.read_piece(&format!("{}/stat", key.pid), &mut buffer) {
             Ok(line) => stat::parse(line).map_or(Truth::Unknown, |stat| (stat.key == key).into()),
@@ -161,17 +213,15 @@ impl Ties<'_, '_> {
         }
     }
 
-    /// Whether a process has the file mapped, as all have that use it.
-    fn uses(&mut self, key: ProcessKey, file: FileId) -> bool {
-        let (now, root) = (self.node.now, self.node.root);
-        if let Some((uses, at)) = self.quotas.uses.get(&(key, file))
-            && (*uses || now.saturating_sub(*at) < FRESH)
-        {
-            return *uses;
+    /// Whether a process that holds memory has the file mapped, as all have that use it.
+    fn maps(&mut self, key: ProcessKey, file: FileId) -> bool {
+        let holds = self.by_start.get(&key.start_ticks).is_some_and(|keys| keys.contains(&key));
+        if !holds || (!self.mapped.contains_key(&key) && self.node.late()) {
+            return false;
         }
-        let uses = maps(root, key, file).unwrap_or(false);
-        self.quotas.uses.insert((key, file), (uses, now));
-        uses
+        let root = self.node.root;
+        let mapped = self.mapped.entry(key).or_insert_with(|| mapped(root, key).unwrap_or_default());
+        mapped.contains(&file)
     }
 }
 
@@ -184,17 +234,16 @@ fn row(gpu: &bailiff_ledger::Gpu) -> QuotaGpu {
         denied: gpu.denied,
         denied_bytes: gpu.denied_bytes,
         held: None,
+        held_around: None,
     }
 }
 
-fn invalid(ill: &Ill) -> Invalid {
+fn reason(ill: &Ill) -> Invalid {
     match ill {
         Ill::NoFile => Invalid::NoFile,
         Ill::Short(_) => Invalid::Short,
         Ill::NoQuota | Ill::Full => Invalid::NoQuota,
         Ill::Version(_) => Invalid::Version,
-        // A link is not followed.
-        Ill::Io(error) if Errno::from_io_error(error) == Some(Errno::LOOP) => Invalid::NoFile,
         Ill::Io(_) => Invalid::Unreadable,
     }
 }
@@ -207,48 +256,102 @@ fn uuid(bytes: Uuid) -> String {
     format!("{first:08x}-{:04x}-{:04x}-{:04x}-{last:012x}", part(80, 16), part(64, 16), part(48, 16))
 }
 
-/// The files of a folder and of those in it, by path below it, in order.
-fn files(folder: &Path, gaps: &mut Gaps) -> Result<Vec<String>, Errno> {
+/// A boot's id as the library writes it.
+fn boot(id: &BootId) -> Option<Uuid> {
+    let digits: String = id.0.chars().filter(|digit| *digit != '-').collect();
+    Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
+}
+
+/// Where a file is, by the folder that it was found in.
+struct Place {
+    folder: Rc<OwnedFd>,
+    name: String,
+    /// Below the folder of all.
+    path: String,
+    kind: FileType,
+}
+
+/// The files of a folder and of those in it, and whether these are all: of each user one after the other, so that
+/// nobody's hide another's.
+fn places(folder: &Path, gaps: &mut Gaps) -> Result<(Vec<Place>, bool), Errno> {
+    let (top, mut whole) = entries(openat(CWD, folder, FOLDER, Mode::empty())?)?;
+    let mut counts: HashMap<u32, usize> = HashMap::new();
+    let mut ranked = Vec::new();
+    let mut rank = |owner: u32, place: Place| {
+        let count = counts.entry(owner).or_default();
+        *count += 1;
+        ranked.push((*count, owner, place));
+    };
     let mut denied = false;
-    let mut files = Vec::new();
-    for (name, kind) in entries(folder, OFlags::empty())?.into_iter().take(MOST) {
-        if kind != FileType::Directory {
-            files.push(name);
+    for entry in top {
+        if entry.place.kind != FileType::Directory {
+            rank(entry.owner, entry.place);
             continue;
         }
-        // One that is another's, or has gone meanwhile, does not hide the rest.
-        let inner = match entries(&folder.join(&name), OFlags::NOFOLLOW) {
-            Ok(inner) => inner,
-            Err(error) => {
-                denied |= matches!(error, Errno::ACCESS | Errno::PERM);
-                continue;
+        let inner = openat(&*entry.place.folder, &entry.place.name, FOLDER | OFlags::NOFOLLOW, Mode::empty());
+        match inner.and_then(entries) {
+            Ok((inner, all)) => {
+                whole &= all;
+                for mut file in inner.into_iter().filter(|file| file.place.kind != FileType::Directory) {
+                    file.place.path = format!("{}/{}", entry.place.name, file.place.name);
+                    // Of whoever the folder is: he decides what is in it.
+                    rank(entry.owner, file.place);
+                }
             }
-        };
-        let inner = inner.into_iter().filter(|(_, kind)| *kind != FileType::Directory);
-        files.extend(inner.take(MOST_IN_A_FOLDER).map(|(inner, _)| format!("{name}/{inner}")));
+            // One that is another's, or has gone meanwhile, does not hide the rest.
+            Err(error) => denied |= matches!(error, Errno::ACCESS | Errno::PERM),
+        }
     }
-    files.truncate(MOST);
     // What denies this denies other things, too: one beat, one count.
     if denied && gaps.of(Gap::NotPermitted) == 0 {
         gaps.count(Gap::NotPermitted);
     }
-    Ok(files)
+    let all = ranked.len();
+    ranked.retain(|(count, owner, _)| *owner == 0 || *count <= MOST_OF_ONE);
+    ranked.sort_by_key(|(count, owner, _)| (*count, *owner));
+    ranked.truncate(MOST);
+    whole &= ranked.len() == all;
+    Ok((ranked.into_iter().map(|(_, _, place)| place).collect(), whole))
 }
 
-/// Names that can stand on a page as they are, in order, each with what it is.
-fn entries(folder: &Path, flags: OFlags) -> Result<Vec<(String, FileType)>, Errno> {
-    let flags = flags | OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let mut entries = Vec::new();
-    for entry in Dir::new(openat(CWD, folder, flags, Mode::empty())?)?.take(MOST) {
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+
+/// Something in a folder.
+struct Found {
+    owner: u32,
+    place: Place,
+}
+
+/// What is in a folder under a name that can stand on a page as it is, in order; and whether that is all.
+fn entries(folder: OwnedFd) -> Result<(Vec<Found>, bool), Errno> {
+    let folder = Rc::new(folder);
+    let mut names = Vec::new();
+    let mut whole = true;
+    for entry in Dir::read_from(&*folder)? {
         let entry = entry?;
         let plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
         let name = entry.file_name().to_bytes();
-        if !name.starts_with(b".") && name.len() <= 64 && name.iter().all(plain) {
-            entries.push((String::from_utf8_lossy(name).into_owned(), entry.file_type()));
+        if name.starts_with(b".") {
+            continue;
         }
+        if names.len() >= MOST_NAMES {
+            whole = false;
+            break;
+        }
+        if name.len() > 64 || !name.iter().all(plain) {
+            whole = false;
+            continue;
+        }
+        names.push(String::from_utf8_lossy(name).into_owned());
     }
-    entries.sort_unstable_by(|one, other| one.0.cmp(&other.0));
-    Ok(entries)
+    names.sort_unstable();
+    let found = names.into_iter().filter_map(|name| {
+        let about = statat(&*folder, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let kind = FileType::from_raw_mode(about.st_mode);
+        let place = Place { folder: Rc::clone(&folder), path: name.clone(), name, kind };
+        Some(Found { owner: about.st_uid, place })
+    });
+    Ok((found.collect(), whole))
 }
 
 /// Who a process is to itself (`NSpid` of `/proc/PID/status`, Linux 4.1).
@@ -266,16 +369,23 @@ fn inode(link: &str) -> Option<u64> {
     link.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Whether a file stands among the mappings of a process, which is still the one that is meant.
-fn maps(root: &Folder, key: ProcessKey, file: FileId) -> Result<bool, Missing> {
+/// The files that a process shares by mapping them, if it is still the one that is meant.
+fn mapped(root: &Folder, key: ProcessKey) -> Result<BTreeSet<FileId>, Missing> {
     let process = root.folder(&key.pid.to_string())?;
+    let mut files = BTreeSet::new();
+    process.each_line("maps", |line| files.extend(shared(line)))?;
     let mut buffer = Vec::new();
     let same = process.read("stat", &mut buffer).map(stat::parse)?.is_some_and(|stat| stat.key == key);
-    let (device, inode) = (format!("{:02x}:{:02x}", file.device.0, file.device.1), file.inode.to_string());
-    let wanted = |line: &[u8]| {
-        // Address, rights, offset, device, inode.
-        let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).skip(3);
-        words.next() == Some(device.as_bytes()) && words.next() == Some(inode.as_bytes())
-    };
-    Ok(same && process.has_line("maps", wanted)?)
+    Ok(if same { files } else { BTreeSet::new() })
+}
+
+/// The file of a line of `maps`, where it is shared: `7f5c8000-7f5c9000 rw-s 00000000 00:2e 1234   /path`.
+fn shared(line: &[u8]) -> Option<FileId> {
+    let line = std::str::from_utf8(line.get(..line.len().min(100))?).ok()?;
+    let mut words = line.split_ascii_whitespace().skip(1);
+    words.next().filter(|rights| rights.ends_with('s'))?;
+    let (major, minor) = words.nth(1)?.split_once(':')?;
+    let number = |text| u32::from_str_radix(text, 16).ok();
+    let inode = words.next()?.parse().ok().filter(|inode| *inode != 0)?;
+    Some(FileId { device: (number(major)?, number(minor)?), inode })
 }

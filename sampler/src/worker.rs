@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use bailiff_snapshot::{Fault, Gap, GpuSample, SourceState};
+use bailiff_snapshot::{BootId, Fault, Gap, GpuSample, SourceState};
 use rustix::process::Signal;
 
 use crate::channel;
@@ -55,8 +55,9 @@ fn work() -> io::Result<()> {
     say(&mut socket, &Report::Opened(driver))?;
     let processes = Processes::open(&settings);
     let quotas = settings.quotas.clone().map(Quotas::new);
+    let boot = crate::proc::Node::read(&settings).boot_id;
     let mut worker =
-        Worker { settings, socket, gpus, processes, quotas, openers: None, began: Instant::now() };
+        Worker { settings, socket, gpus, processes, quotas, boot, openers: None, began: Instant::now() };
     while let Some(request) = channel::read::<Request>(&mut requests)? {
         if let Err((fault, words)) = worker.look(&request)? {
             // The driver was unloaded or replaced: only a new process can load it anew.
@@ -72,6 +73,7 @@ struct Worker {
     gpus: Gpus,
     processes: Result<Processes, Fault>,
     quotas: Option<Quotas>,
+    boot: Option<BootId>,
     /// When device files were looked through.
     openers: Option<Instant>,
     began: Instant,
@@ -157,7 +159,8 @@ impl Worker {
             rest.quota_state = Some(SourceState::down(Fault::Timeout));
             return;
         }
-        let node = Node { root: processes.root(), seen: &rest.processes, now: now().boot };
+        let boot = self.boot.as_ref();
+        let node = Node { root: processes.root(), seen: &rest.processes, boot, until: began + patience };
         match quotas.look(&node, &mut rest.gaps) {
             Ok(found) => {
                 rest.quota_state = found.is_some().then(|| SourceState::up(began.elapsed()));

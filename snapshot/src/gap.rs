@@ -35,11 +35,13 @@ pub enum Gap {
     Xid,
     /// Who has device files open took too long to find out.
     Openers,
+    /// Not all files of quotas, or not all who use them, were looked at: there were too many, or names that are no names.
+    Quotas,
 }
 
 impl Gap {
     /// Every kind, in the order of a page.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::ProcessList,
         Self::ImpossiblePid,
         Self::Memory,
@@ -53,6 +55,7 @@ impl Gap {
         Self::NotPermitted,
         Self::Xid,
         Self::Openers,
+        Self::Quotas,
     ];
 
     /// Its label value.
@@ -72,6 +75,7 @@ impl Gap {
             Self::NotPermitted => "not_permitted",
             Self::Xid => "xid",
             Self::Openers => "openers",
+            Self::Quotas => "quotas",
         }
     }
 }

@@ -73,6 +73,8 @@ pub struct QuotaGpu {
     pub denied_bytes: u64,
     /// Bytes that the driver says the quota's processes hold; none where it did not say so of each.
     pub held: Option<u64>,
+    /// The same with whoever shares a container with them.
+    pub held_around: Option<u64>,
 }
 
 /// A process in a file.
@@ -121,6 +123,11 @@ impl Quota {
         self.processes.iter().find(|process| process.process == Some(key))
     }
 
+    /// The processes that use it, as far as they hold memory.
+    pub fn users(&self) -> impl Iterator<Item = ProcessKey> {
+        self.processes.iter().filter_map(|process| process.process)
+    }
+
     /// What of a GPU those have in the file who are not known to be dead.
     #[must_use]
     pub fn used_by_the_living(&self, gpu: usize) -> u64 {
@@ -131,19 +138,20 @@ impl Quota {
 
 /// Fills in what two looks and the driver tell of files.
 pub(crate) fn join(quotas: &mut [Quota], before: Option<&Snapshot>, seen: &Seen<'_>) {
-    let members: Vec<BTreeSet<ProcessId>> =
-        (0..quotas.len()).map(|place| seen.members(quotas, place)).collect();
+    let around: Vec<BTreeSet<ProcessId>> =
+        (0..quotas.len()).map(|place| seen.around(quotas, place)).collect();
     let earlier = before.and_then(|before| before.quotas.as_deref()).unwrap_or_default();
-    for (quota, members) in quotas.iter_mut().zip(members) {
+    for (quota, around) in quotas.iter_mut().zip(around) {
         let past = earlier.iter().find(|past| past.name == quota.name);
         for process in &mut quota.processes {
             let past = past.and_then(|past| past.processes.iter().find(|past| past.claim == process.claim));
             process.denied_since = past.and_then(|past| process.denied.checked_sub(past.denied));
         }
+        let own: BTreeSet<ProcessId> = quota.users().map(ProcessId::Live).collect();
         for place in 0..quota.gpus.len() {
-            let held = seen.held(quota, place, &members);
+            let held = [&own, &around].map(|members| seen.held(quota, place, members));
             if let Some(gpu) = quota.gpus.get_mut(place) {
-                gpu.held = held;
+                [gpu.held, gpu.held_around] = held;
             }
         }
     }
@@ -156,25 +164,22 @@ pub(crate) struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// Who is held by a quota: its processes, and whoever else is in a container with one, if no other quota has a process
-    /// there; so who goes around the library is seen, too.
-    fn members(&self, quotas: &[Quota], place: usize) -> BTreeSet<ProcessId> {
-        let users = |quota: &Quota| -> Vec<ProcessKey> {
-            quota.processes.iter().filter_map(|process| process.process).collect()
+    /// A quota's processes, and whoever else is in a container with one, if no other quota has a process there: so what goes
+    /// around the library is seen, though not who among them does.
+    fn around(&self, quotas: &[Quota], place: usize) -> BTreeSet<ProcessId> {
+        let containers = |quota: &Quota| -> BTreeSet<&str> {
+            quota.users().filter_map(|key| self.container(ProcessId::Live(key))).collect()
         };
-        let containers = |keys: &[ProcessKey]| -> BTreeSet<&str> {
-            keys.iter().filter_map(|key| self.container(ProcessId::Live(*key))).collect()
-        };
-        let Some(own) = quotas.get(place).map(users) else { return BTreeSet::new() };
-        let mut whole = containers(&own);
+        let Some(quota) = quotas.get(place) else { return BTreeSet::new() };
+        let mut whole = containers(quota);
         for (_, other) in quotas.iter().enumerate().filter(|(other, _)| *other != place) {
-            for container in containers(&users(other)) {
+            for container in containers(other) {
                 whole.remove(container);
             }
         }
         let beside = self.processes.keys().copied();
         let beside = beside.filter(|id| self.container(*id).is_some_and(|name| whole.contains(name)));
-        own.into_iter().map(ProcessId::Live).chain(beside).collect()
+        quota.users().map(ProcessId::Live).chain(beside).collect()
     }
 
     fn container(&self, id: ProcessId) -> Option<&str> {

@@ -100,14 +100,15 @@ fn quota(name: &str, processes: Vec<QuotaProcess>) -> Quota {
         denied: 0,
         denied_bytes: 0,
         held: None,
+        held_around: None,
     };
     Quota { name: name.into(), gpus: vec![row], processes, ..Quota::default() }
 }
 
-/// What the driver says that each quota's processes hold.
-fn held(gpu: GpuSample, processes: &[(u32, Option<&str>)], quotas: Vec<Quota>) -> Vec<Option<u64>> {
+/// What the driver says that each quota's processes hold, and all around them.
+fn held(gpu: GpuSample, processes: &[(u32, Option<&str>)], quotas: Vec<Quota>) -> Vec<[Option<u64>; 2]> {
     let snapshot = Snapshot::between(None, sample(1, gpu, processes, quotas));
-    snapshot.quotas.iter().flatten().map(|quota| quota.gpus[0].held).collect()
+    snapshot.quotas.iter().flatten().map(|quota| [quota.gpus[0].held, quota.gpus[0].held_around]).collect()
 }
 
 #[test]
@@ -117,48 +118,45 @@ fn who_is_held_is_summed_up() {
     let (in_a, apart) = (Some("a"), None);
     let all = [(1, in_a), (2, in_a), (3, apart)];
     let mine = |used| place(Some(1), True, used);
+    let (one, other) = (mine(10), place(Some(3), True, 1));
+    let with = |other: QuotaProcess| vec![quota("q", vec![mine(10), other])];
     for (why, held_by, quotas, expected) in [
-        ("whoever shares its container counts", &two[..], vec![quota("q", vec![mine(10)])], vec![Some(35)]),
+        ("whoever shares its container is around", &two[..], vec![quota("q", vec![one])], vec![[30, 35]]),
         (
             "unless another quota has a process there",
             &two[..],
             vec![quota("q", vec![mine(10)]), quota("r", vec![place(Some(2), True, 1)])],
-            vec![Some(30), Some(5)],
+            vec![[30, 30], [5, 5]],
         ),
+        ("without a container nobody is around", &two[..], vec![quota("q", vec![other])], vec![[7, 7]]),
+        ("nobody", &two[..], vec![quota("q", vec![])], vec![[0, 0]]),
         (
-            "without a container it is its processes alone",
+            "whoever asked for nothing may be anywhere",
             &two[..],
-            vec![quota("q", vec![place(Some(3), True, 1)])],
-            vec![Some(7)],
+            with(place(None, Unknown, 0)),
+            vec![[30, 35]],
         ),
-        ("nobody", &two[..], vec![quota("q", vec![])], vec![Some(0)]),
-        (
-            "somebody who cannot be found may hold anything",
-            &two[..],
-            vec![quota("q", vec![mine(10), place(None, Unknown, 1)])],
-            vec![None],
-        ),
-        (
-            "but not if he asked for nothing",
-            &two[..],
-            vec![quota("q", vec![mine(10), place(None, Unknown, 0)])],
-            vec![Some(35)],
-        ),
-        ("or is dead", &two[..], vec![quota("q", vec![mine(10), place(None, False, 9)])], vec![Some(35)]),
-        ("what the driver does not say", &[(1, None)][..], vec![quota("q", vec![mine(10)])], vec![None]),
+        ("and the dead", &two[..], with(place(None, False, 9)), vec![[30, 35]]),
         (
             "of another it matters nothing",
             &[(1, Some(3)), (3, None)][..],
             vec![quota("q", vec![mine(1)])],
-            vec![Some(3)],
+            vec![[3, 3]],
         ),
     ] {
+        let expected: Vec<_> = expected.into_iter().map(|both| both.map(Some)).collect();
         assert_eq!(held(gpu(held_by), &all, quotas), expected, "{why}");
     }
+    let lost = with(place(None, Unknown, 1));
+    assert_eq!(held(gpu(&two), &all, lost), [[None; 2]], "somebody who cannot be found may hold anything");
+    let unsaid = held(gpu(&[(1, None)]), &all, vec![quota("q", vec![mine(10)])]);
+    assert_eq!(unsaid, [[None; 2]], "what the driver does not say");
+    let unsaid = held(gpu(&[(1, Some(3)), (2, None)]), &all, vec![quota("q", vec![mine(10)])]);
+    assert_eq!(unsaid, [[Some(3), None]], "what it does not say of whom they are with");
     let silent = GpuSample { entries: None, ..gpu(&[]) };
-    assert_eq!(held(silent, &[], vec![quota("q", vec![])]), [None], "the driver gave no list");
+    assert_eq!(held(silent, &[], vec![quota("q", vec![])]), [[None; 2]], "the driver gave no list");
     let lost = GpuSample { fault: Some(Fault::Lost), ..gpu(&[]) };
-    assert_eq!(held(lost, &[], vec![quota("q", vec![])]), [None], "it is lost");
+    assert_eq!(held(lost, &[], vec![quota("q", vec![])]), [[None; 2]], "it is lost");
 }
 
 #[test]

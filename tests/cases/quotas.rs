@@ -219,6 +219,89 @@ fn a_process_of_another_namespace_is_known_by_what_it_is_there() {
     assert_eq!(of(&exporter.next(), "unaccounted_bytes"), Some((293 * MIB) as f64));
 }
 
+/// A program that maps a file of this folder, and does this once it is told to go on.
+fn mapping(folder: &Path, then: &str) -> Running {
+    let program = format!(
+        "import mmap, os, sys\nfile = open('{}/a', 'r+b')\nmapped = mmap.mmap(file.fileno(), 0)\n\
+         print('ready', flush=True)\nsys.stdin.readline()\n{then}\nprint('done', flush=True)\nsys.stdin.read()",
+        folder.display()
+    );
+    let mut command = Command::new("python3");
+    command.args(["-c", &program]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    Running(command.spawn().unwrap())
+}
+
+#[test]
+fn whoever_uses_a_file_no_longer_is_not_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = made(folder.path().join("a"));
+    for then in ["mapped.close()", "os.execvp('sh', ['sh', '-c', 'echo done; read nothing'])"] {
+        let mut user = mapping(folder.path(), then);
+        let mut out = BufReader::new(user.0.stdout.take().unwrap());
+        let mut line = || {
+            let mut line = String::new();
+            out.read_line(&mut line).unwrap();
+            line
+        };
+        assert_eq!(line(), "ready\n");
+        claim(&file, (0, user.0.id()), 7 * MIB);
+        let scenario = Scenario::new(&scenario(&[(user.0.id(), 300)]));
+        let exporter = watch(&scenario, folder.path());
+        exporter.until("it is named", |page| of(page, "process_used_bytes"));
+        user.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        assert_eq!(line(), "done\n");
+        assert_eq!(of(&exporter.next(), "process_used_bytes"), None, "{then}");
+        assert_eq!(of(&exporter.next(), "used_bytes"), Some((7 * MIB) as f64), "the file still says so");
+    }
+}
+
+#[test]
+fn a_file_of_an_earlier_boot_is_nobodys() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut holder = Holder::sleeping();
+    let file = made(folder.path().join("a"));
+    claim(&file, (0, holder.pid()), 7 * MIB);
+    file.write_all_at(&[1; 16], 24).unwrap();
+    let scenario = Scenario::new(&scenario(&[(holder.pid(), 300)]));
+    let exporter = watch(&scenario, folder.path());
+    let page = exporter.until("it is told", |page| of(page, "region_valid").map(|_| page.clone()));
+    assert_eq!((of(&page, "used_bytes"), of(&page, "processes")), (Some(0.0), Some(0.0)));
+    assert_eq!(of(&page, "limit_bytes"), Some((100 * MIB) as f64));
+    holder.end();
+}
+
+#[test]
+fn whoever_makes_a_thousand_files_hides_nobodys() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for name in ["crowd-0", "crowd-1", "honest"] {
+        fs::create_dir(path(name)).unwrap();
+    }
+    let _honest = made(path("honest/a"));
+    for number in 0..1200 {
+        fs::copy(path("honest/a"), path(&format!("crowd-{}/{number}", number % 2))).unwrap();
+    }
+    for (name, owner) in [("crowd-0", 1001), ("crowd-1", 1001), ("honest", 1002)] {
+        std::os::unix::fs::chown(path(name), Some(owner), None).unwrap();
+    }
+    // Another name of the same file, and a folder that is somewhere else.
+    fs::hard_link(path("honest/a"), path("honest/b")).unwrap();
+    symlink(path("honest"), path("link")).unwrap();
+    let scenario = Scenario::new(&scenario(&[]));
+    let exporter = watch(&scenario, folder.path());
+    let seen = |page: &Page| page.value("bailiff_source_up", &[("source", "quota")]).map(|_| page.clone());
+    let page = exporter.until("the folder is read", seen);
+    let named = |prefix: &str| -> usize {
+        let all = page.all("bailiff_quota_used_bytes", &[]);
+        all.filter(|(labels, _)| labels["quota"].starts_with(prefix)).count()
+    };
+    assert_eq!((named("crowd"), named("honest"), named("link")), (64, 1, 0));
+    assert!(
+        page.value("bailiff_gaps_total", &[("gap", "quotas")]) > Some(0.0),
+        "that not all are told of is told"
+    );
+}
+
 #[test]
 fn a_rule_ends_who_uses_more_than_his_quota_and_not_whom_others_name() {
     let folder = tempfile::tempdir().unwrap();

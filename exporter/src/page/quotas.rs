@@ -31,7 +31,7 @@ const COLUMNS: [Column; 6] = [
     (&metrics::QUOTA_UNACCOUNTED, |row| {
         let counted = i128::from(row.quota.used_by_the_living(row.place));
         // What somebody has claimed may be more than there is.
-        i64::try_from(i128::from(row.gpu.held?) - counted).ok().map(Number::from)
+        i64::try_from(i128::from(row.gpu.held_around?) - counted).ok().map(Number::from)
     }),
 ];
 

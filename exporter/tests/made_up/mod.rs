@@ -202,6 +202,7 @@ fn quotas(seq: u64) -> Vec<Quota> {
         denied: seq,
         denied_bytes: seq * GIB,
         held: None,
+        held_around: None,
     };
     let process = |process, alive| QuotaProcess {
         process,

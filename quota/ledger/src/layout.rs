@@ -90,6 +90,7 @@ pub(crate) fn understand(bytes: &[u8]) -> Ledger {
     let taken: Vec<usize> = (0..SLOTS).filter(|slot| short(bytes, SLOTS_AT + SLOT * slot) != 0).collect();
     let named = |at: &usize| array::<16>(bytes, row(*at)) != [0; 16];
     Ledger {
+        boot: array(bytes, 24),
         generation: long(bytes, 16),
         faults: long(bytes, 48),
         uncounted: long(bytes, 56),

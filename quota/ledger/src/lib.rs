@@ -23,6 +23,8 @@ pub const UNLIMITED: u64 = u64::MAX;
 /// What a file says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ledger {
+    /// The boot that it is of; zeros where nobody has used it yet.
+    pub boot: Uuid,
     /// How often all processes were forgotten, since the machine was started anew.
     pub generation: u64,
     /// Faults of the library: it could not share the quota, or not write something down.
@@ -75,6 +77,17 @@ pub struct Process {
     pub frees: u64,
     /// Refused requests.
     pub denied: u64,
+}
+
+impl Ledger {
+    /// Forgets who had what, as whoever uses a file of an earlier boot does.
+    pub fn forget(&mut self) {
+        self.processes.clear();
+        for gpu in &mut self.gpus {
+            gpu.used = 0;
+            gpu.by_process.clear();
+        }
+    }
 }
 
 /// Why a file says nothing.
@@ -131,15 +144,7 @@ pub fn set_limit(path: &Path, uuid: Uuid, limit: u64) -> Result<(), Fault> {
 /// # Errors
 /// Where it is no quota.
 pub fn read(path: &Path) -> Result<Ledger, Fault> {
-    read_open(&open_to_read(path)?)
-}
-
-/// Opens a file to be read, as [`read`] does.
-///
-/// # Errors
-/// Where it cannot be opened, or is no regular file.
-pub fn open_to_read(path: &Path) -> Result<File, Fault> {
-    open(path, OpenOptions::new().read(true))
+    read_open(&open(path, OpenOptions::new().read(true))?)
 }
 
 /// Reads an open file, whatever stands in it.

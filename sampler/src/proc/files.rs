@@ -112,23 +112,24 @@ impl Folder {
         self.exists("1").is_ok()
     }
 
-    /// Whether a line of a file has a word, from its first to its last: it is read in pieces, since `maps` may be long.
-    pub(crate) fn has_line(&self, name: &str, wanted: impl Fn(&[u8]) -> bool) -> Result<bool, Missing> {
+    /// Reads a file line by line, in pieces: `maps` may be long. What is left of a line longer than a piece is another.
+    pub(crate) fn each_line(&self, name: &str, mut line: impl FnMut(&[u8])) -> Result<(), Missing> {
         let file = openat(&self.0, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
         let mut piece = vec![0; 4 * PIECE];
         let mut kept = 0;
         loop {
             let read = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut piece[kept..]))?;
             let end = kept + read;
-            let Some(whole) = piece[..end].iter().rposition(|byte| *byte == b'\n') else {
-                // The end, or a line that is longer than any.
-                return Ok(end > 0 && read == 0 && wanted(&piece[..end]));
+            let whole = match piece[..end].iter().rposition(|byte| *byte == b'\n') {
+                Some(last) => last + 1,
+                None => end,
             };
-            if piece[..whole].split(|byte| *byte == b'\n').any(&wanted) {
-                return Ok(true);
+            piece[..whole].split(|byte| *byte == b'\n').filter(|text| !text.is_empty()).for_each(&mut line);
+            if read == 0 {
+                return Ok(());
             }
-            piece.copy_within(whole + 1..end, 0);
-            kept = end - whole - 1;
+            piece.copy_within(whole..end, 0);
+            kept = end - whole;
         }
     }
 

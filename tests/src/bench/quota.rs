@@ -25,6 +25,8 @@ pub struct Load {
     pub kind: &'static str,
     /// How many others are allocated meanwhile.
     pub live: usize,
+    /// Which is freed and asked for anew: `last`, or `any` of all, which are not in the processor's cache then.
+    pub which: &'static str,
 }
 
 /// A machine to measure on.
@@ -60,7 +62,7 @@ impl Scale {
         let _ = std::fs::remove_file(&quota);
         bailiff_ledger::create(&quota, &[]).expect("a quota can be made");
         let _others: Vec<Measured> =
-            (0..others).map(|_| self.start(front, Load { kind: "plain", live: 0 })).collect();
+            (0..others).map(|_| self.start(front, Load { kind: "plain", live: 0, which: "last" })).collect();
         (0..5).map(|_| self.start(front, load).measure()).fold(f64::INFINITY, f64::min)
     }
 
@@ -68,7 +70,7 @@ impl Scale {
         let mut command = self.machine.bare(compiled("cost", &[]));
         // The truth of several processes costs the fake driver more than the truth of one.
         command.env_remove("FAKE_CUDA_TRUTH").args(["proc", load.kind]);
-        command.arg(load.live.to_string()).arg("1000000");
+        command.args([&load.live.to_string(), load.which, "1000000"]);
         if front != Front::Bare {
             command.env("LD_PRELOAD", &self.library).env("WRAPPER_MAX_MEMORY", "16GiB");
         }

@@ -113,10 +113,13 @@ fn quota() {
         "{:<28} {:>8} {:>10} {:>8} {:>12}",
         "ns a call", "driver", "own quota", "shared", "by 8 at once"
     );
-    for (name, kind, live) in
-        [("allocate, free", "plain", 0), ("in a stream", "async", 0), ("20,000 others", "plain", 20_000)]
-    {
-        let weigh = |front| scale.weigh(front, quota::Load { kind, live });
+    for (name, kind, live, which) in [
+        ("allocate, free", "plain", 0, "last"),
+        ("in a stream", "async", 0, "last"),
+        ("beside 20,000 others", "plain", 20_000, "last"),
+        ("any of 20,000", "plain", 20_000, "any"),
+    ] {
+        let weigh = |front| scale.weigh(front, quota::Load { kind, live, which });
         let bare = weigh(quota::Front::Bare);
         let [own, shared, by_8] = [quota::Front::Own, quota::Front::Shared(0), quota::Front::Shared(7)]
             .map(|front| weigh(front) - bare);

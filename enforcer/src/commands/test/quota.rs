@@ -31,6 +31,7 @@ fn quota(stage: &Stage, actor: &Actor, (sample, gpus): (usize, &[wire::Gpu])) ->
             denied: 0,
             denied_bytes: 0,
             held: own.and_then(|holder| holder.memory),
+            held_around: None,
         }
     };
     let denied_since = actor.quota_denied.at(sample).map(whole);
