@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quota golden bench soak
+.PHONY: help demo test check quota man golden bench soak
 
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
@@ -30,6 +30,10 @@ check: ## format, lints, documentation, licences and sources of dependencies
 quota: ## the quota library for glibc 2.17 and newer, into target/*-unknown-linux-gnu/quota/
 	@$(SETUP) compiler zig
 	@quota/portable
+
+man: ## the man pages of all programs and their commands, into target/man/
+	@$(SETUP) compiler
+	cargo run --quiet --package man-pages -- target/man
 
 golden: ## renews the golden pages and docs/; read the difference
 	@$(SETUP) compiler nextest prometheus python
