@@ -187,7 +187,10 @@ enum Part {
 }
 
 /// Its command: a child, and below it one that has memory under the quota and one that keeps that one waiting.
-const TREE: &str = r#"sleep 0.05 | "$0" proc "init 0" "alloc 4096" wait & sleep 0.02; wait"#;
+const TREE: &str = r#"sleep "$1" | "$0" proc "init 0" "alloc 4096" wait & sleep 0.02; wait"#;
+/// How long that one waits: most are met while they end, or outlive whoever has started them.
+const SHORT: &str = "0.05";
+const LONG: &str = "0.4";
 
 /// How often something random is done: a short form in the usual run, more in `make soak`.
 fn times(usual: usize, variable: &str) -> usize {
@@ -237,19 +240,22 @@ fn plan(dice: &mut Dice, span: Duration) -> Vec<(Duration, Act)> {
 /// A tree that is disturbed; whatever is left of it ends with this.
 struct Round<'a> {
     stage: &'a Stage,
+    seed: String,
+    /// Of this round of this test alone.
     tag: String,
     launcher: Child,
     rival: Option<Child>,
 }
 
 impl<'a> Round<'a> {
-    fn start(stage: &'a Stage, tag: String, has_rival: bool) -> Self {
+    fn start(stage: &'a Stage, seed: String, (lives, has_rival): (&str, bool)) -> Self {
+        let tag = stage.machine.path(&seed).display().to_string();
         let rival = has_rival.then(|| leases::hold(&stage.redis, &["run", "-n", "1"]));
         let mut command = stage.run(&["--gpus", "2", "--vram", "1GiB", "--", "sh", "-c", TREE]);
-        command.arg(cuda::client("proc")).env(TAG, &tag).process_group(0);
+        command.arg(cuda::client("proc")).arg(lives).env(TAG, &tag).process_group(0);
         let said = fs::File::create(stage.machine.path("said")).unwrap();
         let launcher = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said).spawn().unwrap();
-        Self { stage, tag, launcher, rival }
+        Self { stage, seed, tag, launcher, rival }
     }
 
     /// Whether this process is of the tree, and lives.
@@ -371,7 +377,7 @@ impl<'a> Round<'a> {
 impl Drop for Round<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("BAILIFF_SEED={}; {:?}; it said: {}", self.tag, self.members(), self.said());
+            eprintln!("BAILIFF_SEED={}; {:?}; it said: {}", self.seed, self.members(), self.said());
         }
         for pid in self.members().into_keys() {
             self.signal(pid, Signal::KILL);
@@ -389,8 +395,9 @@ fn disturb(stage: &Stage, seed: u64, span: Duration) -> Vec<String> {
     let mut dice = Dice(seed);
     let plan = plan(&mut dice, span);
     let has_rival = plan.iter().any(|(_, act)| matches!(act, Act::Free));
+    let lives = dice.one_of(&[SHORT, LONG]);
     let began = Instant::now();
-    let mut round = Round::start(stage, seed.to_string(), has_rival);
+    let mut round = Round::start(stage, seed.to_string(), (lives, has_rival));
     let began = if has_rival { Instant::now() } else { began };
     let mut done = Vec::new();
     for (moment, act) in plan {
@@ -422,7 +429,7 @@ fn disturb(stage: &Stage, seed: u64, span: Duration) -> Vec<String> {
 fn whoever_is_sent_which_signal_nothing_is_left() {
     let stage = Stage::new();
     let began = Instant::now();
-    let mut calm = Round::start(&stage, "calm".to_owned(), false);
+    let mut calm = Round::start(&stage, "calm".to_owned(), (SHORT, false));
     assert!(calm.ended().success(), "{}", calm.said());
     let span = began.elapsed();
     calm.left_nothing();
