@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quota golden bench soak
+.PHONY: help demo test check quota man golden bench soak
 
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
@@ -31,6 +31,10 @@ quota: ## the quota library for glibc 2.17 and newer, into target/*-unknown-linu
 	@$(SETUP) compiler zig
 	@quota/portable
 
+man: ## the man pages of all programs and their commands, into target/man/
+	@$(SETUP) compiler
+	cargo run --quiet --package man-pages -- target/man
+
 golden: ## renews the golden pages and docs/; read the difference
 	@$(SETUP) compiler nextest prometheus python
 	cargo build --workspace
@@ -51,3 +55,5 @@ soak: ## an hour: many more walks and histories, servers that are killed again a
 	BAILIFF_TRACES=200000 cargo test --package bailiff-enforcer --test oracle -- histories
 	cargo test --package bailiff-enforcer --test mutants -- --ignored --nocapture
 	BAILIFF_RACES=1000 BAILIFF_KILLS=500 cargo test --package bailiff-quota --test shared
+	cargo build --package bailiff --package bailiff-quota --package fake-nvml --package fake-cuda
+	BAILIFF_ENDS=200 cargo test --package end-to-end --test run_whole -- whoever --nocapture

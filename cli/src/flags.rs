@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{doctor, idle_timeout, info, run};
+use crate::{completions, doctor, idle_timeout, info, run};
 
 /// What a user of GPUs needs: GPUs under a lease, and who holds which memory.
 #[derive(Debug, Parser)]
@@ -29,6 +29,8 @@ pub(crate) enum Command {
     /// GPUs are handed out: to one at a time, in the order in which they were asked for
     #[command(subcommand)]
     Lease(Box<Lease>),
+    /// Prints what a shell needs in order to complete the words of this command
+    Completions(completions::Completions),
     /// Does what GPUGET's GPU.py does, with its flags; so does bailiff where it is called GPU.py
     #[command(disable_help_flag = true)]
     Gpuget(Words),

@@ -1,68 +1,7 @@
-//! The program: its commands and exit codes.
+//! The program; all of it is in `lib.rs`, where the writer of its man pages finds the flags.
 
-mod command;
-mod doctor;
-mod exit;
-mod flags;
-mod gpuget;
-mod idle_timeout;
-mod info;
-mod lease;
-mod run;
-mod screen;
-mod stream;
-mod table;
-mod tree;
-
-use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use bailiff_lifecycle::exit::{Stop, tell};
-use bailiff_sampler::{cuda, launcher, worker};
-use clap::Parser;
-
-use flags::{Command, Flags, Lease};
-
 fn main() -> ExitCode {
-    let mut words = std::env::args_os();
-    match words.next() {
-        Some(name) if gpuget::is_called(&name) => return gpuget::main(words),
-        Some(name) if idle_timeout::is_called(&name) => return idle_timeout::main(words),
-        Some(name) if info::is_called(&name) => return info::main(),
-        _ => {}
-    }
-    match words.next().as_deref().and_then(OsStr::to_str) {
-        Some(launcher::LAUNCHER_ROLE) => return launcher::serve(),
-        Some(launcher::WORKER_ROLE) => return worker::serve(),
-        Some(cuda::ROLE) => return cuda::serve(),
-        // Its exit codes and words are the original's, also for flags that make no sense.
-        Some("idle-timeout") => return idle_timeout::main(words),
-        _ => {}
-    }
-    let flags = match Flags::try_parse() {
-        Ok(flags) => flags,
-        Err(error) => return tell("bailiff", Err(Stop::from(error))).into(),
-    };
-    let command = match flags.command {
-        Command::Doctor(flags) => return doctor::doctor(&flags).unwrap_or_else(exit::Failure::tell),
-        Command::Gpuget(flags) => return gpuget::main(flags.words),
-        Command::Info(flags) => return info::info(&flags).unwrap_or_else(exit::Failure::tell),
-        Command::Lease(command) => *command,
-        Command::Run(flags) => return run::run(&flags).unwrap_or_else(exit::Failure::tell),
-        Command::IdleTimeout(flags) => return idle_timeout::run(*flags),
-    };
-    let outcome = match command {
-        Lease::Init(flags) => lease::init::init(&flags),
-        Lease::Run(flags) => lease::run::run(&flags),
-        Lease::Acquire(flags) => lease::acquire::acquire(&flags),
-        Lease::Adopt(flags) => lease::acquire::adopt(&flags),
-        Lease::Release(flags) => lease::release::release(&flags),
-        Lease::Extend(flags) => lease::release::extend(&flags),
-        Lease::List(flags) => lease::list::list(&flags),
-        Lease::Queue(flags) => lease::list::queue(&flags),
-        Lease::Log(flags) => lease::log::log(&flags),
-        Lease::Reap(flags) => lease::release::reap(&flags),
-        Lease::Hold(flags) => lease::hold::hold(&flags),
-    };
-    outcome.unwrap_or_else(exit::Failure::tell)
+    bailiff_cli::main()
 }

@@ -299,6 +299,21 @@ fn the_file_of_who_was_killed_is_removed_once_nobody_needs_it() {
 }
 
 #[test]
+fn who_is_told_to_go_before_he_has_begun_leaves_no_file() {
+    let machine = Machine::new();
+    let scenario = Scenario::new(&format!("faults: {{hang: true}}\n{}", gpus("")));
+    let library = programs::fake_nvml().display().to_string();
+    let words = ["--vram", "1G", "--idle-timeout", "1h", "--nvml-library", &library, "sleep", "infinity"];
+    let mut command = bailiff(&machine, &words);
+    command.env("FAKE_NVML_SCENARIO", scenario.path());
+    let mut running = Running::start(command);
+    until("the helper that asks the driver", || (!running.children().is_empty()).then_some(()));
+    running.signal(Signal::TERM);
+    until("its end", || running.child.try_wait().unwrap());
+    assert_eq!(files(&machine), Vec::<PathBuf>::new());
+}
+
+#[test]
 fn gpus_are_had_and_given_back() {
     let (machine, pool) = (Machine::new(), Folder::of("0,1"));
     let leased = |words: &[&str]| bailiff(&machine, words).env("LEASE_DIR", pool.path()).output().unwrap();

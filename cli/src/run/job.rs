@@ -34,8 +34,12 @@ pub(crate) struct Job<'a> {
     pub(crate) environment: Environment,
     /// How much memory has to be free before it starts.
     pub(crate) room: Option<Room>,
-    /// How it uses its GPUs, where that is to be watched.
-    pub(crate) watch: Option<Wish>,
+}
+
+/// What has to be there before anything is made that a signal must not leave behind.
+pub(crate) struct Ready {
+    looker: Option<Looker>,
+    signals: Signals,
 }
 
 /// How it went.
@@ -51,22 +55,28 @@ pub(crate) struct Outcome {
     pub(crate) used: Option<Use>,
 }
 
+impl Ready {
+    /// From now on no signal ends us but SIGKILL. This one looks how the command uses its GPUs.
+    pub(crate) fn get(watch: Option<&Wish>) -> Result<Self, Failure> {
+        // Before signals are kept back, from which helpers would have the same.
+        let looker = watch.map(Looker::start).transpose()?;
+        Ok(Self { looker, signals: Signals::keep()? })
+    }
+}
+
 impl<'a> Job<'a> {
     /// One without anything but its terms.
     pub(crate) fn of(command: &'a [OsString], terms: &'a Terms) -> Self {
-        Self { command, terms, lease: None, environment: Environment::default(), room: None, watch: None }
+        Self { command, terms, lease: None, environment: Environment::default(), room: None }
     }
 
     /// Runs it, and gives on how it ended.
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        self.outcome()?.code()
+        self.outcome(Ready::get(None)?)?.code()
     }
 
     /// Runs it, and gives its GPUs back.
-    pub(crate) fn outcome(mut self) -> Result<Outcome, Failure> {
-        // Before signals are kept back, from which helpers would have the same.
-        let looker = self.watch.as_ref().map(Looker::start).transpose()?;
-        let signals = Signals::keep()?;
+    pub(crate) fn outcome(mut self, Ready { looker, signals }: Ready) -> Result<Outcome, Failure> {
         let (tell, events) = channel();
         signals.listen(tell.clone())?;
         let mut lease = self.lease.map(|flags| Held::wait(flags, (tell.clone(), &events))).transpose()?;

@@ -1,0 +1,446 @@
+//! `bailiff run` as a whole, over a real Redis: what the exporter shows of it while it lives, and that nothing of it is left,
+//! whoever was sent which signal, and when.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a case runs programs, compares exact figures and fails loudly"
+)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use bailiff_lease::Pool;
+use bailiff_lease::audit::Audit;
+use end_to_end::cuda::{self, Machine, Running};
+use end_to_end::exporter::Exporter;
+use end_to_end::fake::Scenario;
+use end_to_end::leases::{self, said};
+use end_to_end::page::Page;
+use end_to_end::programs;
+use end_to_end::redis::Redis;
+use end_to_end::tenant::start;
+use end_to_end::wait::until;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+
+const GIB: u64 = 1 << 30;
+/// What the fake drivers call their GPUs, that of CUDA and ours of NVML.
+const GPUS: [&str; 2] =
+    ["GPU-00000000-0000-4000-8000-000000000001", "GPU-00000000-0000-4000-8000-000000000002"];
+/// What all that a round has started is known by.
+const TAG: &str = "RUN_WHOLE";
+
+/// Two GPUs, the first with this process.
+fn gpus(process: &str) -> String {
+    let [first, second] = GPUS;
+    format!(
+        "sampling_period: 20ms\ngpus:\n  - {{uuid: {first}, processes: [{process}]}}\n  - {{uuid: {second}}}\n"
+    )
+}
+
+/// A machine with two GPUs, which Redis hands out.
+struct Stage {
+    machine: Machine,
+    scenario: Scenario,
+    redis: Redis,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let (machine, redis) = (Machine::new(), Redis::start());
+        let scenario = Scenario::new(&gpus("{pid: 1, sm: 70}"));
+        let library = programs::fake_nvml().display().to_string();
+        let mut init = leases::bailiff(&redis, &["init", "--nvml-library", &library]);
+        said(&init.env("FAKE_NVML_SCENARIO", scenario.path()).output().unwrap());
+        Self { machine, scenario, redis }
+    }
+
+    /// Below this are the folders of users.
+    fn quotas(&self) -> PathBuf {
+        self.machine.path("quotas")
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let files = fs::read_dir(self.quotas().join("0")).into_iter().flatten();
+        files.map(|file| file.unwrap().path()).collect()
+    }
+
+    fn run(&self, words: &[&str]) -> Command {
+        let mut command = self.machine.bare(programs::bailiff());
+        for other in ["LEASE_DIR", "BAILIFF_QUOTA_LIBRARY", "LD_PRELOAD", "BAILIFF_LEASE_ID"] {
+            command.env_remove(other);
+        }
+        command.env("LEASE_REDIS_URL", self.redis.address()).env("FAKE_NVML_SCENARIO", self.scenario.path());
+        command.arg("run").arg("--quota-dir").arg(self.quotas().join("0"));
+        command.arg("--nvml-library").arg(programs::fake_nvml()).args(words);
+        command
+    }
+
+    /// Looks, and frees nothing.
+    fn audit(&self) -> Audit {
+        Pool::open(&self.redis.address(), "GPU", Duration::from_secs(30)).unwrap().audit().unwrap()
+    }
+
+    /// How many GPUs nobody has; none where somebody has or wants one.
+    fn idle(&self) -> Option<u32> {
+        let audit = self.audit();
+        audit.leases.is_empty().then(|| audit.gpus.iter().map(|gpu| u32::from(gpu.idle == 1)).sum())
+    }
+
+    fn watch(&self) -> Exporter {
+        let (address, quotas) = (self.redis.address(), self.quotas().display().to_string());
+        let flags = ["--deadline", "10s", "--lease.redis", &address, "--quota.dir", &quotas];
+        Exporter::start(&self.scenario, &flags)
+    }
+}
+
+fn of(page: &Page, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    page.value(&format!("bailiff_quota_{name}"), labels)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "it is a power of two")]
+fn gib(count: u64) -> f64 {
+    (count * GIB) as f64
+}
+
+fn told_of(page: &Page, name: &str) -> usize {
+    page.all(name, &[]).count()
+}
+
+/// What a client does: one allocation within 4 GiB, and one that would pass them.
+const CLIENT: &str = r#"echo $$; exec "$0" proc "init 0" "alloc 3221225472" "alloc 2147483648" wait"#;
+
+#[test]
+fn what_a_command_has_is_shown_and_goes_when_it_idles() {
+    let stage = Stage::new();
+    let exporter = stage.watch();
+    let words = ["--gpus", "2", "--vram", "4GiB", "--idle-timeout", "600ms", "--grace", "10s"];
+    let mut command = stage.run(&[&words[..], &["--", "sh", "-c", CLIENT]].concat());
+    command.arg(cuda::client("proc")).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Running(command.spawn().unwrap());
+    let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let pid = lines.next().unwrap();
+    let holds = |usage: u32| gpus(&format!("{{pid: {pid}, sm: {usage}, used: 3500MiB}}"));
+    stage.scenario.set(&holds(70));
+    let answers: Vec<String> = lines.by_ref().take(4).collect();
+    assert_eq!(answers, ["0", "0", "2", "waiting"], "the second is past the limit");
+    let page = exporter
+        .until("all is shown", |page| of(page, "process_used_bytes", &[("pid", &pid)]).map(|_| page.clone()));
+    for gpu in ["0", "1"] {
+        let held = [("gpu", gpu), ("gpu_uuid", GPUS[gpu.parse::<usize>().unwrap()]), ("mode", "run")];
+        assert_eq!(page.value("bailiff_lease_held", &held), Some(1.0), "{gpu}");
+    }
+    let [file] = stage.files().try_into().unwrap();
+    let quota = format!("0/{}", file.file_name().unwrap().to_str().unwrap());
+    let first = [("quota", &*quota), ("gpu", "0"), ("gpu_uuid", GPUS[0])];
+    let figures = ["limit_bytes", "used_bytes", "process_used_bytes", "denied_total", "denied_bytes_total"];
+    let expected = [gib(4), gib(3), gib(3), 1.0, gib(2)].map(Some);
+    assert_eq!(figures.map(|name| of(&page, name, &first)), expected);
+    assert_eq!(page.value("bailiff_source_up", &[("source", "quota")]), Some(1.0));
+    stage.scenario.set(&holds(0));
+    let status = until("idleness ends it", || running.0.try_wait().unwrap());
+    assert_eq!(status.code(), Some(124));
+    // Nobody but the launcher gives them back.
+    assert_eq!((stage.idle(), stage.files()), (Some(2), Vec::new()));
+    assert_eq!(start(pid.parse().unwrap()), None);
+    summary_is(&mut running);
+    stage.scenario.set(&gpus(""));
+    exporter.until("nothing is shown any more", |page| {
+        let gone = ["bailiff_lease_held", "bailiff_quota_region_valid", "bailiff_quota_used_bytes"];
+        (gone.map(|name| told_of(page, name)) == [0; 3]).then_some(())
+    });
+}
+
+/// How each line begins and ends; between these is how long it took.
+fn summary_is(running: &mut Running) {
+    let expected = [
+        ("bailiff: the GPUs are idle: the command is told to end", ""),
+        ("bailiff: the command was ended after ", "s"),
+        ("bailiff: 2 GPUs held, ", " GPU-seconds busy"),
+        (&format!("bailiff: peak memory: 3.4 GiB on {}", GPUS[0]), ""),
+        (&format!("bailiff: peak under the quota: 3.0 GiB of 4.0 GiB on {}, 1 request refused", GPUS[0]), ""),
+        ("bailiff: the command was ended: it left its GPUs idle", ""),
+    ];
+    let mut told = String::new();
+    running.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    let fits = told.lines().zip(expected).all(|(line, (begin, end))| {
+        let rest = line.strip_prefix(begin);
+        rest.is_some_and(|rest| rest.ends_with(end) && rest.is_empty() == end.is_empty())
+    });
+    assert!(fits && told.lines().count() == expected.len(), "{told}");
+}
+
+/// A part of what a round has started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    Launcher,
+    /// Who asks the driver for the launcher.
+    Helper,
+    Child,
+    Grandchild,
+    /// It has not become what it is to be.
+    Beginning,
+}
+
+/// Its command: a child, and below it one that has memory under the quota and one that keeps that one waiting.
+const TREE: &str = r#"sleep "$1" | "$0" proc "init 0" "alloc 4096" wait & sleep 0.02; wait"#;
+/// How long that one waits: most are met while they end, or outlive whoever has started them.
+const SHORT: &str = "0.05";
+const LONG: &str = "0.4";
+
+/// How often something random is done: a short form in the usual run, more in `make soak`.
+fn times(usual: usize, variable: &str) -> usize {
+    std::env::var(variable).ok().and_then(|times| times.parse().ok()).unwrap_or(usual)
+}
+
+/// Random choices from a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[usize::try_from(self.below(all.len() as u64)).unwrap()]
+    }
+}
+
+/// What is done to a round.
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    /// Who has had one of the GPUs so far gives it back.
+    Free,
+    Send(Part, Signal),
+}
+
+/// What is done at which moments.
+fn plan(dice: &mut Dice, span: Duration) -> Vec<(Duration, Act)> {
+    let most = u64::try_from(span.as_micros()).unwrap();
+    let parts = [Part::Launcher, Part::Launcher, Part::Child, Part::Grandchild, Part::Helper];
+    let signals = [Signal::INT, Signal::TERM, Signal::HUP, Signal::KILL];
+    let mut plan: Vec<(Duration, Act)> = (0..=dice.below(3))
+        .map(|_| {
+            let act = Act::Send(dice.one_of(&parts), dice.one_of(&signals));
+            (Duration::from_micros(dice.below(most + most / 4)), act)
+        })
+        .collect();
+    if dice.below(2) == 0 {
+        plan.push((Duration::from_micros(dice.below(most)), Act::Free));
+    }
+    plan.sort_by_key(|(moment, _)| *moment);
+    plan
+}
+
+/// A tree that is disturbed; whatever is left of it ends with this.
+struct Round<'a> {
+    stage: &'a Stage,
+    seed: String,
+    /// Of this round of this test alone.
+    tag: String,
+    launcher: Child,
+    rival: Option<Child>,
+}
+
+impl<'a> Round<'a> {
+    fn start(stage: &'a Stage, seed: String, (lives, has_rival): (&str, bool)) -> Self {
+        let tag = stage.machine.path(&seed).display().to_string();
+        let rival = has_rival.then(|| leases::hold(&stage.redis, &["run", "-n", "1"]));
+        let mut command = stage.run(&["--gpus", "2", "--vram", "1GiB", "--", "sh", "-c", TREE]);
+        command.arg(cuda::client("proc")).arg(lives).env(TAG, &tag).process_group(0);
+        let said = fs::File::create(stage.machine.path("said")).unwrap();
+        let launcher = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said).spawn().unwrap();
+        Self { stage, seed, tag, launcher, rival }
+    }
+
+    /// Whether this process is of the tree, and lives.
+    fn has(&self, pid: u32) -> bool {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let tag = format!("{TAG}={}", self.tag);
+        environment.split(|byte| *byte == 0).any(|pair| pair == tag.as_bytes()) && start(pid).is_some()
+    }
+
+    fn part(&self, pid: u32) -> Part {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut words = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+        let program = words.next().unwrap_or_default().into_owned();
+        match words.next().as_deref() {
+            _ if pid == self.launcher.id() => Part::Launcher,
+            Some("sampling-launcher" | "sampling-worker") => Part::Helper,
+            _ if program == "sh" && self.is_first(pid) => Part::Child,
+            _ if program.ends_with("/bailiff") => Part::Beginning,
+            _ => Part::Grandchild,
+        }
+    }
+
+    /// Whether it is no child of a shell of the tree: shells fork before they become something else.
+    fn is_first(&self, pid: u32) -> bool {
+        let stat = fs::read(format!("/proc/{pid}/stat")).ok();
+        let parent = stat.and_then(|stat| bailiff_snapshot::stat::parse(&stat)).map(|stat| stat.ppid);
+        parent.is_some_and(|parent| parent == self.launcher.id() || !self.has(parent))
+    }
+
+    /// Who lives of it.
+    fn members(&self) -> BTreeMap<u32, Part> {
+        let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+        let pids = processes.filter_map(|process| process.file_name().to_str()?.parse::<u32>().ok());
+        pids.filter(|pid| self.has(*pid)).map(|pid| (pid, self.part(pid))).collect()
+    }
+
+    /// Who lives of what the command is.
+    fn command(&self) -> Vec<u32> {
+        let of_it = |part: &Part| matches!(part, Part::Child | Part::Grandchild);
+        self.members().into_iter().filter(|(_, part)| of_it(part)).map(|(pid, _)| pid).collect()
+    }
+
+    /// Signals one of the tree and nobody else, whoever has his pid next.
+    fn signal(&self, pid: u32, signal: Signal) -> bool {
+        let process = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        let handle = pidfd_open(process, PidfdFlags::empty());
+        handle.is_ok_and(|handle| self.has(pid) && pidfd_send_signal(&handle, signal).is_ok())
+    }
+
+    /// Whether there was somebody to do it to.
+    fn act(&mut self, act: Act, dice: &mut Dice) -> bool {
+        match act {
+            Act::Free => self.rival.take().map(|rival| leases::end(rival, Signal::TERM)).is_some(),
+            Act::Send(Part::Launcher, signal) => {
+                // Until it has been waited for, its pid is nobody else's.
+                self.has(self.launcher.id()) && kill_process(Pid::from_child(&self.launcher), signal).is_ok()
+            }
+            Act::Send(part, signal) => {
+                let those = self.members().into_iter().filter(|(_, theirs)| *theirs == part);
+                let those: Vec<u32> = those.map(|(pid, _)| pid).collect();
+                !those.is_empty() && self.signal(dice.one_of(&those), signal)
+            }
+        }
+    }
+
+    /// What it said so far.
+    fn said(&self) -> String {
+        fs::read_to_string(self.stage.machine.path("said")).unwrap_or_default()
+    }
+
+    /// Nothing is left of it, though nobody has helped.
+    fn left_nothing(&self) {
+        assert_eq!(self.command(), Vec::<u32>::new());
+        assert_eq!(self.stage.files(), Vec::<PathBuf>::new());
+        // Who goes in the very moment in which he is given GPUs leaves them to whoever looks next.
+        if self.stage.idle() != Some(2) {
+            assert!(!self.said().contains("the command"), "it has not given back what it had");
+            self.reap();
+        }
+        assert_eq!(self.stage.idle(), Some(2));
+    }
+
+    /// Whoever is left keeps all that he has, until he ends; the next commands free it then.
+    /// True where somebody had it.
+    fn left_what_is_used(&self) -> bool {
+        let before = self.command();
+        self.reap();
+        let (audit, files) = (self.stage.audit(), self.stage.files());
+        let lived_on = self.command().iter().any(|pid| before.contains(pid));
+        if lived_on {
+            let held = audit.leases.iter().map(|lease| (&*lease.state, lease.gpus().count()));
+            assert_eq!(held.collect::<Vec<_>>(), [("held", 2)]);
+            assert_eq!(files.len(), 1);
+        }
+        until("the end of all who are left", || {
+            for pid in self.command() {
+                self.signal(pid, Signal::KILL);
+            }
+            self.members().is_empty().then_some(())
+        });
+        until("the GPUs are idle", || {
+            self.reap();
+            (self.stage.idle() == Some(2)).then_some(())
+        });
+        said(&self.stage.run(&["--quiet", "--vram", "1GiB", "true"]).output().unwrap());
+        assert_eq!(self.stage.files(), Vec::<PathBuf>::new());
+        lived_on
+    }
+
+    fn reap(&self) {
+        said(&leases::run(&self.stage.redis, &["reap"]));
+    }
+
+    fn ended(&mut self) -> ExitStatus {
+        until("the launcher's end", || self.launcher.try_wait().unwrap())
+    }
+}
+
+impl Drop for Round<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("BAILIFF_SEED={}; {:?}; it said: {}", self.seed, self.members(), self.said());
+        }
+        for pid in self.members().into_keys() {
+            self.signal(pid, Signal::KILL);
+        }
+        let _ = self.launcher.wait();
+        if let Some(mut rival) = self.rival.take() {
+            let _ = rival.kill();
+            let _ = rival.wait();
+        }
+    }
+}
+
+/// Disturbs one tree. Tells what was done, and how it ended.
+fn disturb(stage: &Stage, seed: u64, span: Duration) -> Vec<String> {
+    let mut dice = Dice(seed);
+    let plan = plan(&mut dice, span);
+    let has_rival = plan.iter().any(|(_, act)| matches!(act, Act::Free));
+    let lives = dice.one_of(&[SHORT, LONG]);
+    let began = Instant::now();
+    let mut round = Round::start(stage, seed.to_string(), (lives, has_rival));
+    let began = if has_rival { Instant::now() } else { began };
+    let mut done = Vec::new();
+    for (moment, act) in plan {
+        // The moment is what is random here.
+        std::thread::park_timeout(moment.saturating_sub(began.elapsed()));
+        let met = round.act(act, &mut dice);
+        done.push(if met { format!("{act:?}") } else { "nobody there".to_owned() });
+    }
+    let status = round.ended();
+    let left = round.said().contains("are left after");
+    done.push(match status.signal() {
+        Some(9) => "the launcher was killed".to_owned(),
+        _ if left => "some were left".to_owned(),
+        _ => format!("ended by {status}"),
+    });
+    if status.signal() == Some(9) || left {
+        if round.left_what_is_used() {
+            done.push("the command lived on".to_owned());
+        }
+    } else {
+        round.left_nothing();
+    }
+    until("the end of its helpers", || round.members().is_empty().then_some(()));
+    assert_eq!(stage.machine.used(0), 0);
+    done
+}
+
+#[test]
+fn whoever_is_sent_which_signal_nothing_is_left() {
+    let stage = Stage::new();
+    let began = Instant::now();
+    let mut calm = Round::start(&stage, "calm".to_owned(), (SHORT, false));
+    assert!(calm.ended().success(), "{}", calm.said());
+    let span = began.elapsed();
+    calm.left_nothing();
+    drop(calm);
+    let first = times(std::process::id() as usize, "BAILIFF_SEED");
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let rounds = times(12, "BAILIFF_ENDS");
+    for seed in first..first + rounds {
+        for what in disturb(&stage, seed as u64, span) {
+            *counts.entry(what).or_default() += 1;
+        }
+    }
+    println!("{rounds} rounds of {span:?} in {:?}: {counts:#?}", began.elapsed());
+}
