@@ -54,6 +54,6 @@ soak: ## an hour: many more walks and histories, servers that are killed again a
 	BAILIFF_KILLS=25 cargo test --package bailiff-lease --test faults -- --include-ignored --nocapture
 	BAILIFF_TRACES=200000 cargo test --package bailiff-enforcer --test oracle -- histories
 	cargo test --package bailiff-enforcer --test mutants -- --ignored --nocapture
+	cargo build --package bailiff --package bailiff-exporter --package bailiff-quota --package fake-nvml --package fake-cuda
 	BAILIFF_RACES=1000 BAILIFF_KILLS=500 cargo test --package bailiff-quota --test shared
-	cargo build --package bailiff --package bailiff-quota --package fake-nvml --package fake-cuda
 	BAILIFF_ENDS=200 cargo test --package end-to-end --test run_whole -- whoever --nocapture
