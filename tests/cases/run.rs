@@ -108,6 +108,9 @@ fn kill(pid: u32) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
 }
 
+/// As much as can be written.
+const FOREVER: &str = "18446744073709551615s";
+
 #[test]
 fn a_command_is_run_as_it_would_be_without_us() {
     let machine = Machine::new();
@@ -119,6 +122,11 @@ fn a_command_is_run_as_it_would_be_without_us() {
         (&["/etc/passwd"], 126),
         (&["--vram", "8q", "true"], 64),
         (&["--idle-timeout", "0s", "true"], 64),
+        (&["--idle-timeout", FOREVER, "true"], 64),
+        (&["--max-time", FOREVER, "true"], 64),
+        (&["--grace", FOREVER, "true"], 64),
+        (&["--min-free", "1G", "--wait", FOREVER, "true"], 64),
+        (&["--max-time", "100years", "true"], 0),
         (&["--wait", "3s", "true"], 64),
         (&["--nonblock", "true"], 64),
         (&["--pool-dir", "/nowhere", "true"], 64),
@@ -132,6 +140,22 @@ fn a_command_is_run_as_it_would_be_without_us() {
     assert_eq!(said(&output), "none none none --vram\n");
     assert_eq!(err(&output), "", "nothing is said where nothing is asked for");
     assert!(err(&run(&machine, &["sh", "-c", "exit 7"])).contains("the command ended with 7 after"));
+}
+
+#[test]
+fn what_cannot_be_said_keeps_nobody_from_what_is_done() {
+    let machine = Machine::new();
+    for (words, expected) in
+        [(&["--", "sh", "-c", "exit 3"][..], 3), (&["--max-time", "50ms", "--", "sleep", "infinity"], 124)]
+    {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        for err in [Stdio::from(writer), full.into()] {
+            let status = bailiff(&machine, words).stderr(err).status().unwrap();
+            assert_eq!(status.code(), Some(expected), "{words:?}");
+        }
+    }
 }
 
 #[test]

@@ -59,7 +59,7 @@ pub(crate) struct Run {
     /// The command is told to end (SIGQUIT) once its GPUs were below 1 % of use for so long, and killed after the
     /// grace. A sample each 5 s must say so, without a break; for less than 15 s it is three samples. What could not be
     /// observed is not idle.
-    #[arg(long, value_name = "TIME", value_parser = span)]
+    #[arg(long, value_name = "TIME", value_parser = idle)]
     pub(crate) idle_timeout: Option<Duration>,
     /// Starts only once each GPU that the command can see has so much free memory. --wait says how long that may take,
     /// --nonblock that it may not; GPUs of a lease are held meanwhile.
@@ -108,9 +108,9 @@ fn needs_a_lease(arg: Arg) -> Arg {
     }
 }
 
-fn span(text: &str) -> Result<Duration, String> {
-    let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if span.is_zero() { Err("it is above 0".to_owned()) } else { Ok(span) }
+fn idle(text: &str) -> Result<Duration, String> {
+    let idle = flags::span(text)?;
+    if idle.is_zero() { Err("it is above 0".to_owned()) } else { Ok(idle) }
 }
 
 fn amount(text: &str) -> Result<u64, String> {

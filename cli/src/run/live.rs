@@ -18,6 +18,7 @@ use crate::command::signals::Told;
 use crate::exit::Failure;
 use crate::flags::Terms;
 use crate::lease::held::Held;
+use crate::say::say;
 use crate::tree;
 
 /// Between two kills of a tree that goes on growing.
@@ -139,8 +140,8 @@ impl<'a, 'f> Live<'a, 'f> {
     fn see(&mut self, sample: Option<Box<Sample>>) {
         let Some(watched) = &mut self.watched else { return };
         if watched.see(sample, &self.apart) && self.status.is_none() {
-            eprintln!("bailiff: the GPUs are idle: the command is told to end");
             self.end((Why::Idle, Signal::QUIT), self.terms.grace, Instant::now());
+            say("the GPUs are idle: the command is told to end");
         }
     }
 
@@ -174,11 +175,12 @@ impl<'a, 'f> Live<'a, 'f> {
     /// Tells the command to end, unless it was given more time meanwhile: until when, then.
     fn time_up(&mut self, now: Instant) -> Option<Instant> {
         if let Some(left) = self.lease.as_mut().and_then(|lease| lease.more_time()) {
-            eprintln!("bailiff: given more time: {}", humantime::format_duration(left));
-            return Some(now + left);
+            say(format_args!("given more time: {}", humantime::format_duration(left)));
+            return now.checked_add(left);
         }
-        eprintln!("bailiff: the time is up: the command is told to end");
         self.end((Why::TimeUp, Signal::TERM), self.terms.grace, now);
+        // Whoever does not read what we say must not keep us from what we do.
+        say("the time is up: the command is told to end");
         None
     }
 

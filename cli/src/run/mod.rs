@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use crate::exit::Failure;
+use crate::say::say;
 use flags::Run;
 use job::Job;
 use live::Lived;
@@ -46,7 +47,7 @@ pub(crate) fn run(flags: &Run) -> Result<ExitCode, Failure> {
     if !flags.quiet {
         let ledger = quota.as_ref().and_then(Quota::ledger);
         for line in summary::lines(&outcome, ledger.as_ref()) {
-            eprintln!("bailiff: {line}");
+            say(line);
         }
     }
     if let (Some(quota), Lived::Left(_)) = (quota, outcome.lived) {

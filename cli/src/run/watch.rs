@@ -12,6 +12,7 @@ use crate::command::{Event, beat};
 use crate::exit::Failure;
 use crate::idle_timeout::visible::Visible;
 use crate::idle_timeout::watch::{Count, Look, Rule, Watch};
+use crate::say::say;
 use crate::tree;
 
 /// The driver keeps its samples for a while only: it is asked so often at least.
@@ -104,7 +105,7 @@ impl Watched {
     pub(crate) fn see(&mut self, sample: Option<Box<Sample>>, apart: &[ProcessKey]) -> bool {
         let Some(sample) = sample else {
             if self.watch.take().is_some() {
-                eprintln!("bailiff: the watch has ended, and the command goes on without it");
+                say("the watch has ended, and the command goes on without it");
             }
             return false;
         };
@@ -137,11 +138,11 @@ impl Watched {
         }
         if self.watch.is_some() && self.fault != fault {
             match fault {
-                Some(fault) => eprintln!(
-                    "bailiff: the driver does not answer ({}); nobody is ended for that",
+                Some(fault) => say(format_args!(
+                    "the driver does not answer ({}); nobody is ended for that",
                     fault.name()
-                ),
-                None => eprintln!("bailiff: the driver answers again"),
+                )),
+                None => say("the driver answers again"),
             }
         }
         self.fault = fault;
