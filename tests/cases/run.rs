@@ -158,6 +158,33 @@ fn what_cannot_be_said_keeps_nobody_from_what_is_done() {
     }
 }
 
+/// Has a child that leaves one behind, and becomes us.
+const FORMER: &str = "( sleep 0.2; echo $$; sleep infinity & echo $! ) & exec \"$0\" \"$@\"";
+
+#[test]
+fn nobody_is_ended_whom_the_command_has_not_started() {
+    let machine = Machine::new();
+    let inner = bailiff(&machine, &["-q", "--max-time", "1s", "--grace", "0s", "--", "sleep", "infinity"]);
+    let mut command = machine.bare("sh");
+    command.arg("-c").arg(FORMER).arg(inner.get_program()).args(inner.get_args());
+    let mut running = Running::start(command);
+    running.line();
+    let stranger = running.pid();
+    running.ends_with(124);
+    assert!(start(stranger).is_some());
+    kill(stranger);
+}
+
+#[test]
+fn the_end_is_seen_where_a_parent_has_it_ignored() {
+    let machine = Machine::new();
+    let inner = bailiff(&machine, &["-q", "--", "sh", "-c", "exit 5"]);
+    let ignores = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])";
+    let mut command = machine.bare(programs::python());
+    command.args(["-c", ignores]).arg(inner.get_program()).args(inner.get_args());
+    Running::start(command).ends_with(5);
+}
+
 #[test]
 fn signals_are_passed_on() {
     let machine = Machine::new();

@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use bailiff_snapshot::{ProcessKey, Sample};
+use bailiff_snapshot::Sample;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process, wait};
 
@@ -19,7 +19,7 @@ use crate::exit::Failure;
 use crate::flags::Terms;
 use crate::lease::held::Held;
 use crate::say::say;
-use crate::tree;
+use crate::tree::{self, Family};
 
 /// Between two kills of a tree that goes on growing.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -55,8 +55,7 @@ struct Stop {
 /// A command that runs.
 pub(crate) struct Live<'a, 'f> {
     child: Pid,
-    /// Children of ours that are not the command's.
-    apart: Vec<ProcessKey>,
+    family: Family,
     terms: &'a Terms,
     lease: Option<&'a mut Held<'f>>,
     watched: Option<Watched>,
@@ -68,7 +67,7 @@ pub(crate) struct Live<'a, 'f> {
 
 impl<'a, 'f> Live<'a, 'f> {
     pub(crate) fn new(
-        (child, apart): (Pid, Vec<ProcessKey>),
+        (child, family): (Pid, Family),
         terms: &'a Terms,
         lease: Option<&'a mut Held<'f>>,
         watched: Option<Watched>,
@@ -76,7 +75,7 @@ impl<'a, 'f> Live<'a, 'f> {
         let now = Instant::now();
         Self {
             child,
-            apart,
+            family,
             terms,
             status: None,
             up: terms.max_time.map(|time| now + time),
@@ -139,7 +138,7 @@ impl<'a, 'f> Live<'a, 'f> {
     /// Takes a look at how it uses its GPUs. Whoever has ended by itself is not ended by us.
     fn see(&mut self, sample: Option<Box<Sample>>) {
         let Some(watched) = &mut self.watched else { return };
-        if watched.see(sample, &self.apart) && self.status.is_none() {
+        if watched.see(sample, &self.family) && self.status.is_none() {
             self.end((Why::Idle, Signal::QUIT), self.terms.grace, Instant::now());
             say("the GPUs are idle: the command is told to end");
         }
@@ -158,7 +157,7 @@ impl<'a, 'f> Live<'a, 'f> {
             }
         }
         // Nobody else waits for our children, so as long as one is left it is there to be found.
-        self.status.filter(|_| !self.apart.is_empty() && tree::below(&self.apart).is_empty())
+        self.status.filter(|_| self.family.has_others() && self.family.below().is_empty())
     }
 
     /// Passes a signal on, unless the terminal has sent it to the command, too.
@@ -200,13 +199,13 @@ impl<'a, 'f> Live<'a, 'f> {
             let _ = kill_process(self.child, signal);
             return;
         }
-        for (_, stat) in tree::below(&self.apart) {
+        for (_, stat) in self.family.below() {
             tree::signal(stat.key, signal);
         }
     }
 
     fn kill(&mut self, now: Instant) {
-        tree::kill(&self.apart);
+        self.family.kill();
         if let Some(stop) = &mut self.stop {
             stop.kill = now + AGAIN;
         }
@@ -220,13 +219,5 @@ impl<'a, 'f> Live<'a, 'f> {
         if lost {
             self.end((Why::Lost, Signal::TERM), grace, now);
         }
-    }
-}
-
-/// Who is our child before the command is: a helper, or whom a shell that became us had started.
-pub(crate) fn apart() -> Vec<ProcessKey> {
-    match wait(WaitOptions::NOHANG) {
-        Err(_) => Vec::new(),
-        Ok(_) => tree::below(&[]).into_iter().map(|(_, stat)| stat.key).collect(),
     }
 }

@@ -18,7 +18,7 @@ use std::time::Instant;
 use crate::exit::Failure;
 use crate::say::say;
 use flags::Run;
-use job::Job;
+use job::{Job, Start};
 use live::Lived;
 use quota::Quota;
 use room::Room;
@@ -26,14 +26,15 @@ use watch::Wish;
 
 /// Runs a command.
 pub(crate) fn run(flags: &Run) -> Result<ExitCode, Failure> {
-    let quota = flags.vram.map(|limit| Quota::make(limit, flags)).transpose()?;
-    let mut job = Job::of(&flags.lease.command, &flags.lease.terms);
-    job.lease = flags.wants_gpus().then_some(&flags.lease);
-    job.watch = flags.wants_a_watch().then(|| Wish {
+    let wish = flags.wants_a_watch().then(|| Wish {
         idle: flags.idle_timeout,
         needs_driver: flags.idle_timeout.is_some() || flags.min_free.is_some(),
         library: flags.lease.nvml_library.clone(),
     });
+    let start = Start::new(wish.as_ref())?;
+    let quota = flags.vram.map(|limit| Quota::make(limit, flags)).transpose()?;
+    let mut job = Job::of(&flags.lease.command, &flags.lease.terms);
+    job.lease = flags.wants_gpus().then_some(&flags.lease);
     let ask = &flags.lease.ask;
     job.room = flags.min_free.map(|bytes| Room {
         bytes,
@@ -43,7 +44,7 @@ pub(crate) fn run(flags: &Run) -> Result<ExitCode, Failure> {
     if let Some(quota) = &quota {
         quota.tell(&mut job.environment);
     }
-    let outcome = job.outcome()?;
+    let outcome = job.outcome(start)?;
     if !flags.quiet {
         let ledger = quota.as_ref().and_then(Quota::ledger);
         for line in summary::lines(&outcome, ledger.as_ref()) {
