@@ -249,10 +249,10 @@ fn all_that_a_command_starts_share_its_limit() {
 #[test]
 fn what_is_preloaded_already_stays_so() {
     let machine = Machine::new();
-    let script = "echo $LD_PRELOAD; echo $WRAPPER_MAX_MEMORY";
+    let script = "echo $LD_PRELOAD; echo $WRAPPER_MAX_MEMORY $WRAPPER_FAIL_CLOSED";
     let mut command = bailiff(&machine, &["--vram", "1GB", "--", "sh", "-c", script]);
     let output = command.env("LD_PRELOAD", "libm.so.6").output().unwrap();
-    assert!(said(&output).ends_with("/libbailiff_quota.so:libm.so.6\n1000000000\n"), "{output:?}");
+    assert!(said(&output).ends_with("/libbailiff_quota.so:libm.so.6\n1000000000 1\n"), "{output:?}");
 }
 
 #[test]

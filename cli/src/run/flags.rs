@@ -47,7 +47,8 @@ const OF_LEASES: [&str; 7] = ["priority", "note", "redis", "folder", "on_lost", 
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) lease: flags::Run,
-    /// The command and all that it starts share so much memory of each GPU, such as 8GiB, 8192MiB or 8GB.
+    /// The command and all that it starts share so much memory of each GPU, such as 8GiB, 8192MiB or 8GB. Who cannot
+    /// use the quota's file, as after a change of user, is granted none.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) vram: Option<u64>,
     /// The quota library; if not told, it is looked for beside this program and in /usr/lib.

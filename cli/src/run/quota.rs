@@ -68,6 +68,8 @@ impl Quota {
             ("LD_PRELOAD", preload),
             (SHARED, self.file.clone().into_os_string()),
             ("WRAPPER_MAX_MEMORY", OsString::from(self.limit.to_string())),
+            // Who changes the user may not open the file, and would have a limit for himself alone.
+            ("WRAPPER_FAIL_CLOSED", OsString::from("1")),
         ]);
     }
 
