@@ -395,6 +395,24 @@ fn all_end_when_the_time_is_up() {
     assert_eq!(files(&machine), Vec::<PathBuf>::new());
 }
 
+#[test]
+fn who_has_ended_by_itself_was_not_ended() {
+    let machine = Machine::new();
+    let script = "sleep infinity & echo $!; exit 3";
+    let words = ["--max-time", "500ms", "--grace", "0s", "--", "sh", "-c", script];
+    let mut running = Running::start(bailiff(&machine, &words));
+    let left = running.pid();
+    until("the end of the command", || (running.children().contains(&left)).then_some(()));
+    running.signal(Signal::USR1);
+    running.ends_with(3);
+    assert!(start(left).is_none());
+    let told = running.told();
+    assert!(
+        told.contains("the command ended with 3") && told.contains("what it had left was ended"),
+        "{told}"
+    );
+}
+
 const GPUS: [&str; 2] =
     ["GPU-a5b02c30-9c95-cb81-e41e-ca204d57aa3b", "GPU-b805d632-775b-c673-fe68-26b26996cd09"];
 

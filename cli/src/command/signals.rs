@@ -26,6 +26,13 @@ pub(crate) struct Told {
     pub(crate) by_terminal: bool,
 }
 
+impl Told {
+    /// It means something to the command alone, and nothing once that has ended.
+    pub(crate) const fn is_for_the_command(self) -> bool {
+        matches!(self.number, libc::SIGUSR1 | libc::SIGUSR2)
+    }
+}
+
 /// Signals that are kept for [`Self::listen`], from before any thread is started. How they are treated is not changed,
 /// so a command inherits what is ignored (nohup), and a signal that is ignored is not passed on.
 pub(crate) struct Signals {

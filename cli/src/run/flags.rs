@@ -21,8 +21,8 @@ Examples:
 Exit codes:
   the command's own; 128 and the signal's number where one ended it; 126 and 127 where
   it cannot run
-  124   --max-time was up; it was idle for --idle-timeout; no GPU, or not --min-free, within
-        --wait
+  124   --max-time was up, and the command had not ended; it was idle for --idle-timeout; no
+        GPU, or not --min-free, within --wait
   75    no GPU is idle, or not --min-free (--nonblock)
   74    the lease was lost (--on-lost term)
   69    no quota library, no place for its file, no pool of GPUs, no driver to tell who is idle

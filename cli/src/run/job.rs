@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::environment::Environment;
-use super::live::{Live, Lived, Why};
+use super::live::{Ending, Live, Lived, Why};
 use super::room::Room;
 use super::usage::Use;
 use super::watch::{Looker, Wish};
@@ -55,8 +55,8 @@ impl Start {
 /// How it went.
 pub(crate) struct Outcome {
     pub(crate) lived: Lived,
-    /// Why we have ended it, if we have.
-    pub(crate) why: Option<Why>,
+    /// Whom we have ended, and why.
+    pub(crate) ending: Option<Ending>,
     /// How long it took, from its start.
     pub(crate) took: Duration,
     /// How many GPUs it had for itself.
@@ -122,7 +122,7 @@ impl<'a> Job<'a> {
         let gpus = lease.as_ref().map(|lease| lease.gpus());
         let mut live = Live::new((child, family), self.terms, lease, watched);
         let lived = live.until_all_end(events)?;
-        Ok(Outcome { lived, why: live.why(), took: began.elapsed(), gpus, used: live.used() })
+        Ok(Outcome { lived, ending: live.ending(), took: began.elapsed(), gpus, used: live.used() })
     }
 
     /// The GPUs that the command can see.
@@ -146,7 +146,8 @@ fn told_to_end(events: &Receiver<Event>) -> Result<(), Failure> {
 impl Outcome {
     /// The command's own code, as a shell tells it; or why it was ended.
     pub(crate) fn code(self) -> Result<ExitCode, Failure> {
-        match (self.lived, self.why) {
+        let why = self.ending.filter(|ending| !ending.of_the_rest).map(|ending| ending.why);
+        match (self.lived, why) {
             (Lived::Left(number), _) => Err(Failure::signalled(number)),
             (_, Some(Why::TimeUp)) => Err(Failure::late("the command was ended: its time was up")),
             (_, Some(Why::Idle)) => Err(Failure::late("the command was ended: it left its GPUs idle")),

@@ -44,10 +44,18 @@ pub(crate) enum Why {
     Lost,
 }
 
+/// An end that we have made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ending {
+    pub(crate) why: Why,
+    /// The command had ended by itself, and only those were ended whom it had left.
+    pub(crate) of_the_rest: bool,
+}
+
 /// The command is being ended.
 #[derive(Debug, Clone, Copy)]
 struct Stop {
-    why: Why,
+    ending: Ending,
     /// All that is left is killed then, and again.
     kill: Instant,
 }
@@ -87,8 +95,8 @@ impl<'a, 'f> Live<'a, 'f> {
     }
 
     /// Why we have ended it, if we have.
-    pub(crate) fn why(&self) -> Option<Why> {
-        self.stop.map(|stop| stop.why)
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        self.stop.map(|stop| stop.ending)
     }
 
     /// What it had of its GPUs, where somebody has looked.
@@ -105,8 +113,9 @@ impl<'a, 'f> Live<'a, 'f> {
                 None => events.recv().map_err(RecvTimeoutError::from),
             };
             match event {
-                Ok(Event::Told(told)) if self.status.is_some() => return Ok(Lived::Left(told.number)),
-                Ok(Event::Told(told)) => self.pass_on(told),
+                Ok(Event::Told(told)) if self.status.is_none() => self.pass_on(told),
+                Ok(Event::Told(told)) if told.is_for_the_command() => {}
+                Ok(Event::Told(told)) => return Ok(Lived::Left(told.number)),
                 Ok(Event::ChildEnded) => {
                     if let Some(status) = self.reap() {
                         return Ok(Lived::Ended(status));
@@ -179,7 +188,8 @@ impl<'a, 'f> Live<'a, 'f> {
         }
         self.end((Why::TimeUp, Signal::TERM), self.terms.grace, now);
         // Whoever does not read what we say must not keep us from what we do.
-        say("the time is up: the command is told to end");
+        let whom = if self.status.is_some() { "what the command has left" } else { "the command" };
+        say(format_args!("the time is up: {whom} is told to end"));
         None
     }
 
@@ -190,7 +200,8 @@ impl<'a, 'f> Live<'a, 'f> {
         if !grace.is_zero() {
             self.ask_to_end(signal);
         }
-        self.stop = Some(Stop { why, kill: now + grace });
+        let ending = Ending { why, of_the_rest: self.status.is_some() };
+        self.stop = Some(Stop { ending, kill: now + grace });
     }
 
     /// Where the command has ended, those whom it left behind are asked.
