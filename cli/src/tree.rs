@@ -2,17 +2,18 @@
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
-use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
+use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use bailiff_snapshot::ProcessKey;
 use bailiff_snapshot::stat::{self, Stat};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, pidfd_open, pidfd_send_signal, set_child_subreaper, wait,
+    Pid, PidfdFlags, Signal, WaitOptions, geteuid, getpid, pidfd_open, pidfd_send_signal,
+    set_child_subreaper, wait,
 };
 
 /// Whom the command has started, told from all others below this process.
@@ -127,16 +128,40 @@ pub(crate) fn start(pid: u32) -> Option<u64> {
     Some(stated(pid)?.key.start_ticks)
 }
 
-/// What processes have been told by a variable, all those whose environment we may read.
-pub(crate) fn told(variable: &str) -> HashSet<OsString> {
-    let begin = format!("{variable}=");
-    let environments = processes().into_iter().filter_map(|stat| {
-        let environment = fs::read(format!("/proc/{}/environ", stat.key.pid)).ok()?;
-        let value =
-            environment.split(|byte| *byte == 0).find_map(|pair| pair.strip_prefix(begin.as_bytes()))?;
-        Some(OsString::from_vec(value.to_vec()))
-    });
-    environments.collect()
+/// Whether a process that was not started before this tick may use this file: it was told of it by the variable, has it
+/// mapped, or cannot be asked. A program may overwrite its environment, as daemons do to show a title; it still has this
+/// library then.
+pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)) -> bool {
+    let helpers: Vec<ProcessKey> = processes_below(&[], None).into_iter().map(|(_, stat)| stat.key).collect();
+    let told = [variable.as_bytes(), b"=", file.as_os_str().as_bytes()].concat();
+    processes().into_iter().filter(|stat| stat.key.start_ticks >= since).any(|stat| {
+        let read = |what| fs::read(format!("/proc/{}/{what}", stat.key.pid));
+        match (read("environ"), read("maps")) {
+            (Ok(environment), Ok(maps)) => {
+                let has = |what: &[u8]| maps.windows(what.len()).any(|part| part == what);
+                let mut pairs = environment.split(|byte| *byte == 0);
+                let intact =
+                    environment.is_empty() || pairs.clone().next().is_some_and(|pair| pair.contains(&b'='));
+                pairs.any(|pair| pair == told)
+                    || has(file.as_os_str().as_bytes())
+                    || (!intact && has(library.as_bytes()))
+            }
+            // It hides itself, or is another user's.
+            (Err(error), _) | (_, Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                !helpers.contains(&stat.key) && is_ours(stat.key.pid)
+            }
+            // It has ended, or is the kernel's own.
+            _ => false,
+        }
+    })
+}
+
+/// Whether a process has our user, whoever owns its files.
+fn is_ours(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let us = geteuid().as_raw().to_string();
+    ids.is_some_and(|ids| ids.split_whitespace().any(|id| id == us))
 }
 
 fn processes() -> Vec<Stat> {

@@ -349,6 +349,29 @@ fn the_file_of_who_was_killed_is_removed_once_nobody_needs_it() {
     assert_eq!(files(&machine), Vec::<PathBuf>::new());
 }
 
+/// Writes over its whole environment, as `setproctitle` does.
+const TITLED: &str = r"import ctypes, time
+begin, end = (int(field) for field in open('/proc/self/stat').read().rsplit(')', 1)[1].split()[47:49])
+ctypes.memset(begin, 0, end - begin)
+print(__import__('os').getpid(), flush=True)
+time.sleep(1e6)";
+
+#[test]
+fn who_shows_a_title_keeps_the_file() {
+    let machine = Machine::new();
+    let python = programs::python().display().to_string();
+    let mut running = Running::start(bailiff(&machine, &["--vram", "1G", "--", &python, "-c", TITLED]));
+    let left = running.pid();
+    running.signal(Signal::KILL);
+    running.child.wait().unwrap();
+    said(&run(&machine, &["--vram", "1G", "true"]));
+    assert_eq!(files(&machine).len(), 1);
+    kill(left);
+    gone(left);
+    said(&run(&machine, &["--vram", "1G", "true"]));
+    assert_eq!(files(&machine), Vec::<PathBuf>::new());
+}
+
 #[test]
 fn gpus_are_had_and_given_back() {
     let (machine, pool) = (Machine::new(), Folder::of("0,1"));

@@ -194,15 +194,11 @@ impl Name {
 /// Removes files of those that were killed, unless somebody is left whom they have started.
 fn remove_stale(folder: &Path, ours: &Name) {
     let files = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    let name = |file: &fs::DirEntry| Name::parse(file.file_name().to_str()?);
-    let stale = files.filter(|file| name(file).is_some_and(|name| name.is_of_the_dead(ours)));
-    let stale: Vec<PathBuf> = stale.map(|file| file.path()).collect();
-    if stale.is_empty() {
-        return;
-    }
-    let used = tree::told(SHARED);
-    for file in stale.iter().filter(|file| !used.contains(file.as_os_str())) {
-        let _ = fs::remove_file(file);
+    let named = files.filter_map(|file| Some((Name::parse(file.file_name().to_str()?)?, file.path())));
+    for (name, file) in named.filter(|(name, _)| name.is_of_the_dead(ours)) {
+        if !tree::may_use(&file, SHARED, (LIBRARY, name.start)) {
+            let _ = fs::remove_file(file);
+        }
     }
 }
 
