@@ -121,6 +121,8 @@ fn a_command_is_run_as_it_would_be_without_us() {
         (&["nosuch-program"], 127),
         (&["/etc/passwd"], 126),
         (&["--vram", "8q", "true"], 64),
+        (&["--vram", "0", "true"], 64),
+        (&["--idle-timeout", "1ns", "true"], 64),
         (&["--idle-timeout", "0s", "true"], 64),
         (&["--idle-timeout", FOREVER, "true"], 64),
         (&["--max-time", FOREVER, "true"], 64),

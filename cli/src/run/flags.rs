@@ -30,10 +30,15 @@ Exit codes:
 
 However it ends, GPUs are given back and the quota's file is removed, once all have ended
 whom the command has started. Signals are passed on to the command. Where bailiff itself is
-killed by SIGKILL the command goes on, with its GPUs and its quota, and nothing ends it.";
+killed by SIGKILL the command goes on, with its GPUs and its quota, and nothing ends it.
+A signal to the whole process group, as `timeout` sends, reaches the command twice.
+Whoever had children and became bailiff by `exec` keeps them: then whoever of the command's
+loses his parent is neither waited for nor ended.";
 
 /// Above those of a lease in the help.
 const LEASES: &str = "With --gpus or --gpu";
+
+const SHORTEST: Duration = Duration::from_millis(100);
 
 const NO_SIZE: &str = "it is a number of bytes, such as 8GiB, 8192MiB or 8GB";
 
@@ -54,7 +59,8 @@ pub(crate) struct Run {
     /// The quota library; if not told, it is looked for beside this program and in /usr/lib.
     #[arg(long, env = "BAILIFF_QUOTA_LIBRARY", value_name = "PATH", hide_env_values = true)]
     pub(crate) quota_library: Option<PathBuf>,
-    /// Where the quota's file is made, `/run/bailiff/quota/UID` if not told, or `$XDG_RUNTIME_DIR/bailiff/quota`.
+    /// Where the quota's file is made; if not told, `/run/bailiff/quota/UID` where root has made its parent, or
+    /// `$XDG_RUNTIME_DIR/bailiff/quota`.
     #[arg(long, env = "BAILIFF_QUOTA_DIR", value_name = "DIR", hide_env_values = true)]
     pub(crate) quota_dir: Option<PathBuf>,
     /// The command is told to end (SIGQUIT) once its GPUs were below 1 % of use for so long, and killed after the
@@ -111,7 +117,8 @@ fn needs_a_lease(arg: Arg) -> Arg {
 
 fn idle(text: &str) -> Result<Duration, String> {
     let idle = flags::span(text)?;
-    if idle.is_zero() { Err("it is above 0".to_owned()) } else { Ok(idle) }
+    // The driver is asked three times in it.
+    if idle < SHORTEST { Err("it is at least 100ms".to_owned()) } else { Ok(idle) }
 }
 
 fn amount(text: &str) -> Result<u64, String> {
@@ -119,5 +126,7 @@ fn amount(text: &str) -> Result<u64, String> {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    bailiff_size::limit(text).ok_or_else(|| NO_SIZE.to_owned())
+    let bytes = amount(text)?;
+    // To the library it is no limit at all.
+    if bytes == 0 { Err("it is above 0".to_owned()) } else { Ok(bytes) }
 }

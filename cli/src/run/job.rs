@@ -47,7 +47,10 @@ impl Start {
     pub(crate) fn new(wish: Option<&Wish>) -> Result<Self, Failure> {
         let family = Family::look();
         // Before signals are kept back, from which helpers would have the same.
-        let looker = wish.map(Looker::start).transpose()?;
+        let looker = wish.map(Looker::start).transpose();
+        // Nobody has asked for more than a summary, and there is nothing to summarize.
+        let looker = looker
+            .or_else(|why| if wish.is_some_and(|wish| wish.needs_driver) { Err(why) } else { Ok(None) })?;
         Ok(Self { family, looker, signals: Signals::keep()? })
     }
 }

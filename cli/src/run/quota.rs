@@ -125,14 +125,15 @@ fn library(told: Option<&Path>) -> Result<PathBuf, Failure> {
 /// A folder for the file, of ours alone: whoever may write the file can claim what he likes in it.
 fn folder(told: Option<&Path>) -> Result<PathBuf, Failure> {
     let usual = Path::new("/run/bailiff/quota").join(geteuid().to_string());
-    let runtime = env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("bailiff/quota"));
+    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let runtime = runtime.map(|folder| folder.join("bailiff/quota"));
     let places: Vec<PathBuf> = match told {
         Some(told) => vec![told.to_owned()],
-        None => [Some(usual), runtime].into_iter().flatten().collect(),
+        None => [Some(usual.clone()), runtime].into_iter().flatten().collect(),
     };
     let mut faults = Vec::new();
     for place in places {
-        match make(&place) {
+        match make(&place, &usual) {
             Ok(folder) => return Ok(folder),
             Err(why) => faults.push(format!("{}: {}", place.display(), plain(&why))),
         }
@@ -143,8 +144,9 @@ fn folder(told: Option<&Path>) -> Result<PathBuf, Failure> {
     )))
 }
 
-fn make(place: &Path) -> io::Result<PathBuf> {
-    if let Some(above) = place.parent() {
+fn make(place: &Path, usual: &Path) -> io::Result<PathBuf> {
+    // The parent of the usual place is for all users, and root's to make.
+    if let Some(above) = place.parent().filter(|_| place != usual) {
         DirBuilder::new().recursive(true).mode(0o755).create(above)?;
     }
     match DirBuilder::new().mode(0o700).create(place) {
