@@ -8,8 +8,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use bailiff_snapshot::ProcessKey;
 use bailiff_snapshot::stat::{self, Stat};
+use bailiff_snapshot::{ProcessKey, State};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, geteuid, getpid, pidfd_open, pidfd_send_signal,
@@ -132,7 +132,6 @@ pub(crate) fn start(pid: u32) -> Option<u64> {
 /// mapped, or cannot be asked. A program may overwrite its environment, as daemons do to show a title; it still has this
 /// library then.
 pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)) -> bool {
-    let helpers: Vec<ProcessKey> = processes_below(&[], None).into_iter().map(|(_, stat)| stat.key).collect();
     let told = [variable.as_bytes(), b"=", file.as_os_str().as_bytes()].concat();
     processes().into_iter().filter(|stat| stat.key.start_ticks >= since).any(|stat| {
         let read = |what| fs::read(format!("/proc/{}/{what}", stat.key.pid));
@@ -148,7 +147,7 @@ pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)
             }
             // It hides itself, or is another user's.
             (Err(error), _) | (_, Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
-                !helpers.contains(&stat.key) && is_ours(stat.key.pid)
+                !matches!(stat.state, State::Zombie | State::Dead) && is_ours(stat.key.pid)
             }
             // It has ended, or is the kernel's own.
             _ => false,
