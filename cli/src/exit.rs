@@ -3,6 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use crate::say::say;
 use bailiff_lease::Trouble;
 
 /// What went wrong, with the code of `sysexits.h` or of `timeout(1)` that scripts know it by.
@@ -74,7 +75,7 @@ impl Failure {
 
     pub(crate) fn tell(self) -> ExitCode {
         if !self.why.is_empty() {
-            eprintln!("bailiff: {self}");
+            say(&self);
         }
         self.code.into()
     }

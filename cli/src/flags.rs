@@ -8,6 +8,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{completions, doctor, idle_timeout, info, run};
 
+/// Nothing of ours lasts longer, and a clock can still tell its end.
+const LONGEST: Duration = Duration::from_hours(100 * 366 * 24);
+
 /// What a user of GPUs needs: GPUs under a lease, and who holds which memory.
 #[derive(Debug, Parser)]
 #[command(name = "bailiff", version)]
@@ -125,7 +128,7 @@ pub(crate) struct Ask {
     #[arg(long, value_name = "LIST")]
     pub(crate) gpu: Option<String>,
     /// Waits no longer than this, such as 30m.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "nonblock")]
+    #[arg(long, value_name = "TIME", value_parser = span, conflicts_with = "nonblock")]
     pub(crate) wait: Option<Duration>,
     /// Does not wait.
     #[arg(long)]
@@ -174,10 +177,10 @@ pub(crate) struct Machine {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Terms {
     /// The command is told to end after this time, such as 4h, and killed after a grace.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = span)]
     pub(crate) max_time: Option<Duration>,
     /// Between the request to end and the kill of all that is left.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "10s")]
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "10s")]
     pub(crate) grace: Duration,
 }
 
@@ -225,7 +228,7 @@ pub(crate) struct Acquire {
     #[arg(long = "for", value_name = "PID", conflicts_with = "duration")]
     pub(crate) holder: Option<u32>,
     /// For so long, such as 2h, whoever lives or dies.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = span)]
     pub(crate) duration: Option<Duration>,
     /// What is printed.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Env)]
@@ -281,7 +284,7 @@ pub(crate) struct Extend {
     #[arg(value_name = "LEASE")]
     pub(crate) lease: String,
     /// It ends so long from now, such as 2h.
-    #[arg(value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(value_name = "TIME", value_parser = span)]
     pub(crate) span: Duration,
     #[command(flatten)]
     pub(crate) pool: Pool,
@@ -351,15 +354,21 @@ pub(crate) struct Hold {
     #[arg(long, value_name = "TICKS")]
     pub(crate) start: Option<u64>,
     /// So long.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = span)]
     pub(crate) duration: Option<Duration>,
     /// The descriptors of its locks; all others are closed.
     #[arg(long, value_name = "FDS", value_delimiter = ',')]
     pub(crate) keep: Vec<i32>,
 }
 
+/// A time that can be added to any moment.
+pub(crate) fn span(text: &str) -> Result<Duration, String> {
+    let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if span <= LONGEST { Ok(span) } else { Err("it is at most 100 years".to_owned()) }
+}
+
 fn beat(text: &str) -> Result<Duration, String> {
-    let beat = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let beat = span(text)?;
     let allowed = Duration::from_millis(10)..=Duration::from_secs(30);
     if allowed.contains(&beat) { Ok(beat) } else { Err("it is from 10ms to 30s".to_owned()) }
 }

@@ -10,6 +10,7 @@ mod idle_timeout;
 mod info;
 mod lease;
 mod run;
+mod say;
 mod screen;
 mod stream;
 mod table;

@@ -2,18 +2,91 @@
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
-use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
+use std::collections::HashMap;
 use std::fs;
-use std::os::unix::ffi::OsStringExt;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
-use bailiff_snapshot::ProcessKey;
 use bailiff_snapshot::stat::{self, Stat};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use bailiff_snapshot::{ProcessKey, State};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, geteuid, getpid, pidfd_open, pidfd_send_signal,
+    set_child_subreaper, wait,
+};
 
-/// Every descendant of this process with how far below it is, a child at 0, and nobody of those set apart nor whom they
-/// started. We are the subreaper of all of them, so none can leave; whom others left behind is our child.
-pub(crate) fn below(apart: &[ProcessKey]) -> Vec<(usize, Stat)> {
+/// Whom the command has started, told from all others below this process.
+#[derive(Debug)]
+pub(crate) struct Family {
+    /// We had children before we started anybody, as a shell has that runs us by `exec`.
+    strangers: bool,
+    /// Children of ours that are not the command's.
+    apart: Vec<ProcessKey>,
+    /// Where there are strangers, those alone who are below this one.
+    only: Option<ProcessKey>,
+}
+
+impl Family {
+    /// Before anybody is started.
+    pub(crate) fn look() -> Self {
+        let strangers = loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => break true,
+                Err(_) => break false,
+            }
+        };
+        Self { strangers, apart: Vec::new(), only: None }
+    }
+
+    /// Before the command is started: whoever is there is none of its own.
+    pub(crate) fn set_apart(&mut self) -> io::Result<()> {
+        // The system starts no helper without saying so here.
+        if wait(WaitOptions::NOHANG).is_ok() {
+            self.apart = processes_below(&[], None).into_iter().map(|(_, stat)| stat.key).collect();
+        }
+        // Whoever loses his parent becomes our child, so that nobody gets out of sight. Nobody could tell those whom
+        // strangers leave behind from those whom the command does.
+        if !self.strangers {
+            set_child_subreaper(Some(getpid()))?;
+        }
+        Ok(())
+    }
+
+    /// The command is there.
+    pub(crate) fn begin(&mut self, child: Pid) {
+        if self.strangers {
+            self.only =
+                u32::try_from(child.as_raw_nonzero().get()).ok().and_then(stated).map(|stat| stat.key);
+        }
+    }
+
+    /// Whether we have children that are not the command's, for whose end nobody waits.
+    pub(crate) fn has_others(&self) -> bool {
+        self.strangers || !self.apart.is_empty()
+    }
+
+    /// Every descendant with how far below us it is, a child at 0. Where we are the subreaper none can leave, and whom
+    /// others left behind is our child.
+    pub(crate) fn below(&self) -> Vec<(usize, Stat)> {
+        match (self.strangers, self.only) {
+            (true, None) => Vec::new(),
+            (_, only) => processes_below(&self.apart, only),
+        }
+    }
+
+    /// Kills every descendant once.
+    pub(crate) fn kill(&self) {
+        for (_, stat) in self.below() {
+            signal(stat.key, Signal::KILL);
+        }
+    }
+}
+
+/// Nobody of those set apart nor whom they started; of our children only this one, where one is named.
+fn processes_below(apart: &[ProcessKey], only: Option<ProcessKey>) -> Vec<(usize, Stat)> {
+    let is_theirs = |depth, stat: &Stat| depth > 0 || only.is_none_or(|only| stat.key == only);
     let mut children: HashMap<u32, Vec<Stat>> = HashMap::new();
     for stat in processes() {
         children.entry(stat.ppid).or_default().push(stat);
@@ -23,7 +96,8 @@ pub(crate) fn below(apart: &[ProcessKey]) -> Vec<(usize, Stat)> {
     for depth in 0.. {
         // Taken out as they are found: pids that change hands while we read make no circle.
         let next = parents.iter().filter_map(|parent| children.remove(parent)).flatten();
-        let next: Vec<Stat> = next.filter(|stat| !apart.contains(&stat.key)).collect();
+        let next: Vec<Stat> =
+            next.filter(|stat| !apart.contains(&stat.key) && is_theirs(depth, stat)).collect();
         if next.is_empty() {
             break;
         }
@@ -31,13 +105,6 @@ pub(crate) fn below(apart: &[ProcessKey]) -> Vec<(usize, Stat)> {
         found.extend(next.into_iter().map(|stat| (depth, stat)));
     }
     found
-}
-
-/// Kills every descendant of this process once, but those set apart.
-pub(crate) fn kill(apart: &[ProcessKey]) {
-    for (_, stat) in below(apart) {
-        signal(stat.key, Signal::KILL);
-    }
 }
 
 /// Another may have the pid by now: who is looked at through the descriptor is who is signalled.
@@ -61,16 +128,39 @@ pub(crate) fn start(pid: u32) -> Option<u64> {
     Some(stated(pid)?.key.start_ticks)
 }
 
-/// What processes have been told by a variable, all those whose environment we may read.
-pub(crate) fn told(variable: &str) -> HashSet<OsString> {
-    let begin = format!("{variable}=");
-    let environments = processes().into_iter().filter_map(|stat| {
-        let environment = fs::read(format!("/proc/{}/environ", stat.key.pid)).ok()?;
-        let value =
-            environment.split(|byte| *byte == 0).find_map(|pair| pair.strip_prefix(begin.as_bytes()))?;
-        Some(OsString::from_vec(value.to_vec()))
-    });
-    environments.collect()
+/// Whether a process that was not started before this tick may use this file: it was told of it by the variable, has it
+/// mapped, or cannot be asked. A program may overwrite its environment, as daemons do to show a title; it still has this
+/// library then.
+pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)) -> bool {
+    let told = [variable.as_bytes(), b"=", file.as_os_str().as_bytes()].concat();
+    processes().into_iter().filter(|stat| stat.key.start_ticks >= since).any(|stat| {
+        let read = |what| fs::read(format!("/proc/{}/{what}", stat.key.pid));
+        match (read("environ"), read("maps")) {
+            (Ok(environment), Ok(maps)) => {
+                let has = |what: &[u8]| maps.windows(what.len()).any(|part| part == what);
+                let mut pairs = environment.split(|byte| *byte == 0);
+                let intact =
+                    environment.is_empty() || pairs.clone().next().is_some_and(|pair| pair.contains(&b'='));
+                pairs.any(|pair| pair == told)
+                    || has(file.as_os_str().as_bytes())
+                    || (!intact && has(library.as_bytes()))
+            }
+            // It hides itself, or is another user's.
+            (Err(error), _) | (_, Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                !matches!(stat.state, State::Zombie | State::Dead) && is_ours(stat.key.pid)
+            }
+            // It has ended, or is the kernel's own.
+            _ => false,
+        }
+    })
+}
+
+/// Whether a process has our user, whoever owns its files.
+fn is_ours(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let us = geteuid().as_raw().to_string();
+    ids.is_some_and(|ids| ids.split_whitespace().any(|id| id == us))
 }
 
 fn processes() -> Vec<Stat> {

@@ -108,6 +108,9 @@ fn kill(pid: u32) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
 }
 
+/// As much as can be written.
+const FOREVER: &str = "18446744073709551615s";
+
 #[test]
 fn a_command_is_run_as_it_would_be_without_us() {
     let machine = Machine::new();
@@ -118,7 +121,14 @@ fn a_command_is_run_as_it_would_be_without_us() {
         (&["nosuch-program"], 127),
         (&["/etc/passwd"], 126),
         (&["--vram", "8q", "true"], 64),
+        (&["--vram", "0", "true"], 64),
+        (&["--idle-timeout", "1ns", "true"], 64),
         (&["--idle-timeout", "0s", "true"], 64),
+        (&["--idle-timeout", FOREVER, "true"], 64),
+        (&["--max-time", FOREVER, "true"], 64),
+        (&["--grace", FOREVER, "true"], 64),
+        (&["--min-free", "1G", "--wait", FOREVER, "true"], 64),
+        (&["--max-time", "100years", "true"], 0),
         (&["--wait", "3s", "true"], 64),
         (&["--nonblock", "true"], 64),
         (&["--pool-dir", "/nowhere", "true"], 64),
@@ -132,6 +142,49 @@ fn a_command_is_run_as_it_would_be_without_us() {
     assert_eq!(said(&output), "none none none --vram\n");
     assert_eq!(err(&output), "", "nothing is said where nothing is asked for");
     assert!(err(&run(&machine, &["sh", "-c", "exit 7"])).contains("the command ended with 7 after"));
+}
+
+#[test]
+fn what_cannot_be_said_keeps_nobody_from_what_is_done() {
+    let machine = Machine::new();
+    for (words, expected) in
+        [(&["--", "sh", "-c", "exit 3"][..], 3), (&["--max-time", "50ms", "--", "sleep", "infinity"], 124)]
+    {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        for err in [Stdio::from(writer), full.into()] {
+            let status = bailiff(&machine, words).stderr(err).status().unwrap();
+            assert_eq!(status.code(), Some(expected), "{words:?}");
+        }
+    }
+}
+
+/// Has a child that leaves one behind, and becomes us.
+const FORMER: &str = "( sleep 0.2; echo $$; sleep infinity & echo $! ) & exec \"$0\" \"$@\"";
+
+#[test]
+fn nobody_is_ended_whom_the_command_has_not_started() {
+    let machine = Machine::new();
+    let inner = bailiff(&machine, &["-q", "--max-time", "1s", "--grace", "0s", "--", "sleep", "infinity"]);
+    let mut command = machine.bare("sh");
+    command.arg("-c").arg(FORMER).arg(inner.get_program()).args(inner.get_args());
+    let mut running = Running::start(command);
+    running.line();
+    let stranger = running.pid();
+    running.ends_with(124);
+    assert!(start(stranger).is_some());
+    kill(stranger);
+}
+
+#[test]
+fn the_end_is_seen_where_a_parent_has_it_ignored() {
+    let machine = Machine::new();
+    let inner = bailiff(&machine, &["-q", "--", "sh", "-c", "exit 5"]);
+    let ignores = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])";
+    let mut command = machine.bare(programs::python());
+    command.args(["-c", ignores]).arg(inner.get_program()).args(inner.get_args());
+    Running::start(command).ends_with(5);
 }
 
 #[test]
@@ -198,10 +251,10 @@ fn all_that_a_command_starts_share_its_limit() {
 #[test]
 fn what_is_preloaded_already_stays_so() {
     let machine = Machine::new();
-    let script = "echo $LD_PRELOAD; echo $WRAPPER_MAX_MEMORY";
+    let script = "echo $LD_PRELOAD; echo $WRAPPER_MAX_MEMORY $WRAPPER_FAIL_CLOSED";
     let mut command = bailiff(&machine, &["--vram", "1GB", "--", "sh", "-c", script]);
     let output = command.env("LD_PRELOAD", "libm.so.6").output().unwrap();
-    assert!(said(&output).ends_with("/libbailiff_quota.so:libm.so.6\n1000000000\n"), "{output:?}");
+    assert!(said(&output).ends_with("/libbailiff_quota.so:libm.so.6\n1000000000 1\n"), "{output:?}");
 }
 
 #[test]
@@ -298,6 +351,29 @@ fn the_file_of_who_was_killed_is_removed_once_nobody_needs_it() {
     assert_eq!(files(&machine), Vec::<PathBuf>::new());
 }
 
+/// Writes over its whole environment, as `setproctitle` does.
+const TITLED: &str = r"import ctypes, time
+begin, end = (int(field) for field in open('/proc/self/stat').read().rsplit(')', 1)[1].split()[47:49])
+ctypes.memset(begin, 0, end - begin)
+print(__import__('os').getpid(), flush=True)
+time.sleep(1e6)";
+
+#[test]
+fn who_shows_a_title_keeps_the_file() {
+    let machine = Machine::new();
+    let python = programs::python().display().to_string();
+    let mut running = Running::start(bailiff(&machine, &["--vram", "1G", "--", &python, "-c", TITLED]));
+    let left = running.pid();
+    running.signal(Signal::KILL);
+    running.child.wait().unwrap();
+    said(&run(&machine, &["--vram", "1G", "true"]));
+    assert_eq!(files(&machine).len(), 1);
+    kill(left);
+    gone(left);
+    said(&run(&machine, &["--vram", "1G", "true"]));
+    assert_eq!(files(&machine), Vec::<PathBuf>::new());
+}
+
 #[test]
 fn who_is_told_to_go_before_he_has_begun_leaves_no_file() {
     let machine = Machine::new();
@@ -357,6 +433,24 @@ fn all_end_when_the_time_is_up() {
     running.ends_with(124);
     assert!(pids.iter().all(|pid| start(*pid).is_none()));
     assert_eq!(files(&machine), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn who_has_ended_by_itself_was_not_ended() {
+    let machine = Machine::new();
+    let script = "sleep infinity & echo $!; exit 3";
+    let words = ["--max-time", "500ms", "--grace", "0s", "--", "sh", "-c", script];
+    let mut running = Running::start(bailiff(&machine, &words));
+    let left = running.pid();
+    until("the end of the command", || (running.children().contains(&left)).then_some(()));
+    running.signal(Signal::USR1);
+    running.ends_with(3);
+    assert!(start(left).is_none());
+    let told = running.told();
+    assert!(
+        told.contains("the command ended with 3") && told.contains("what it had left was ended"),
+        "{told}"
+    );
 }
 
 const GPUS: [&str; 2] =

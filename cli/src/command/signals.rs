@@ -8,7 +8,7 @@ use std::sync::mpsc::Sender;
 
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, raise, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -26,6 +26,13 @@ pub(crate) struct Told {
     pub(crate) by_terminal: bool,
 }
 
+impl Told {
+    /// It means something to the command alone, and nothing once that has ended.
+    pub(crate) const fn is_for_the_command(self) -> bool {
+        matches!(self.number, libc::SIGUSR1 | libc::SIGUSR2)
+    }
+}
+
 /// Signals that are kept for [`Self::listen`], from before any thread is started. How they are treated is not changed,
 /// so a command inherits what is ignored (nohup), and a signal that is ignored is not passed on.
 pub(crate) struct Signals {
@@ -35,6 +42,7 @@ pub(crate) struct Signals {
 
 impl Signals {
     pub(crate) fn keep() -> io::Result<Self> {
+        hear_of_children()?;
         // The kernel keeps what is blocked, even where it is ignored.
         let mut set: SigSet = TOLD.into_iter().filter(|signal| !is_ignored(*signal)).collect();
         set.add(Signal::SIGCHLD);
@@ -77,6 +85,15 @@ impl Signals {
         })?;
         Ok(())
     }
+}
+
+/// Where a parent had this signal ignored, nobody would tell of a child's end, nor how it was. Like `timeout(1)` this is not
+/// given on to the command.
+#[expect(unsafe_code, reason = "handlers may be unsound")]
+fn hear_of_children() -> io::Result<()> {
+    // SAFETY: no handler is set.
+    unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+    Ok(())
 }
 
 fn event(signal: &libc::signalfd_siginfo) -> Option<Event> {

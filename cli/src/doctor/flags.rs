@@ -17,7 +17,7 @@ pub(crate) struct Doctor {
     #[arg(long)]
     pub(crate) json: bool,
     /// How long any one of those asked may be silent.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "10s")]
+    #[arg(long, value_name = "TIME", value_parser = crate::flags::span, default_value = "10s")]
     pub(crate) deadline: Duration,
     /// CUDA's library.
     #[arg(long, value_name = "PATH", default_value = "libcuda.so.1")]

@@ -67,7 +67,7 @@ impl Session<'_> {
     /// The command, its children, theirs. Whom others left behind is in the layer of the command's children.
     fn layers(&self) -> Vec<Vec<ProcessKey>> {
         let child = self.child.as_raw_nonzero().get();
-        let below = tree::below(&self.apart);
+        let below = self.family.below();
         let is_child = |stat: &Stat| i32::try_from(stat.key.pid) == Ok(child);
         let mut layers: Vec<Vec<ProcessKey>> = Vec::new();
         for (depth, stat) in &below {
@@ -101,11 +101,7 @@ impl Session<'_> {
 
     fn left(&self) -> Vec<ProcessKey> {
         let lives = |stat: &Stat| !matches!(stat.state, State::Zombie | State::Dead);
-        tree::below(&self.apart)
-            .into_iter()
-            .filter(|(_, stat)| lives(stat))
-            .map(|(_, stat)| stat.key)
-            .collect()
+        self.family.below().into_iter().filter(|(_, stat)| lives(stat)).map(|(_, stat)| stat.key).collect()
     }
 
     /// SIGKILL, since they are likely hung, until nobody is left; whoever was born meanwhile, too.
@@ -116,7 +112,7 @@ impl Session<'_> {
                 let _ = kill_process(self.child, Signal::KILL);
             }
             if self.settings.kill == Kill::Tree {
-                tree::kill(&self.apart);
+                self.family.kill();
             }
             self.await_end(events, AGAIN);
         }

@@ -7,10 +7,8 @@ use std::sync::mpsc::{Receiver, channel};
 
 use bailiff_lifecycle::exit::plain;
 use bailiff_sampler::{Launcher, Supervisor};
-use bailiff_snapshot::{Fault, ProcessKey, Sample, Snapshot, Source};
-use rustix::process::{
-    Pid, Signal, WaitOptions, getpgid, getpgrp, getpid, kill_process, set_child_subreaper, wait,
-};
+use bailiff_snapshot::{Fault, Sample, Snapshot, Source};
+use rustix::process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process, wait};
 
 use super::flags::Stop;
 use super::log::{Level, Log, list};
@@ -19,7 +17,7 @@ use super::watch::{Basis, Counted, Look, Watch};
 use crate::command::signals::{Signals, Told};
 use crate::command::start::start;
 use crate::command::{Event, beat};
-use crate::tree;
+use crate::tree::Family;
 
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,8 +48,7 @@ pub(super) struct Session<'a> {
     pub(super) settings: &'a Settings,
     pub(super) log: Log,
     pub(super) child: Pid,
-    /// Our own helpers, which are not the command's.
-    pub(super) apart: Vec<ProcessKey>,
+    pub(super) family: Family,
     pub(super) status: Option<ExitStatus>,
     before: Option<Snapshot>,
     watch: Watch,
@@ -70,6 +67,7 @@ struct Said {
 
 /// Runs a command and watches it.
 pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
+    let mut family = Family::look();
     let launcher = Launcher::start(&settings.sampler)?;
     let signals = Signals::keep()?;
     let mut supervisor = Supervisor::new(launcher, settings.sampler.clone());
@@ -80,9 +78,7 @@ pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
         let library = library.unwrap_or_else(|| "libnvidia-ml.so.1".to_owned());
         return Err(Failure::Stop(Stop::Refused(format!("Unable to locate '{library}'"))));
     }
-    let apart = tree::below(&[]).into_iter().map(|(_, stat)| stat.key).collect();
-    // Whoever loses his parent becomes our child, so that nobody of the command's gets out of sight.
-    set_child_subreaper(Some(getpid())).map_err(io::Error::from)?;
+    family.set_apart()?;
     if let Some(number) = signals.waiting()? {
         return Ok(Ended::Signal(number));
     }
@@ -90,11 +86,12 @@ pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
         let program = settings.command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
         Failure::Words(format!("cannot run {program}: {}", plain(&error)))
     })?;
+    family.begin(child);
     let mut session = Session {
         settings,
         log: Log { debug: settings.debug },
         child,
-        apart,
+        family,
         status: None,
         before: first,
         watch: Watch::new(settings.rule),
@@ -214,7 +211,7 @@ impl Session<'_> {
     }
 
     fn judge(&mut self, now: &Snapshot) -> bool {
-        let tree = tree::below(&self.apart).into_iter().map(|(_, stat)| (stat.key.pid, stat.key)).collect();
+        let tree = self.family.below().into_iter().map(|(_, stat)| (stat.key.pid, stat.key)).collect();
         let look = Look {
             before: self.before.as_ref(),
             now,

@@ -50,10 +50,10 @@ pub(crate) struct Look {
     #[arg(long)]
     pub(crate) alone: bool,
     /// The time between two looks of its own.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "1s")]
+    #[arg(long, value_name = "TIME", value_parser = crate::flags::span, default_value = "1s")]
     pub(crate) interval: Duration,
     /// How long the driver may take to open; seconds, without persistence mode.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "30s")]
+    #[arg(long, value_name = "TIME", value_parser = crate::flags::span, default_value = "30s")]
     pub(crate) deadline: Duration,
     #[command(flatten)]
     pub(crate) machine: Machine,

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::flags;
 use super::pool::Asked;
 use crate::exit::Failure;
+use crate::say::say;
 use crate::stream::{Silence, Stream};
 
 /// The exporter answers at once; a driver that hangs does not hold it up.
@@ -64,10 +65,10 @@ impl Eyes {
                 Ok(exporter) => return Ok(Self::Exporter(Box::new(exporter))),
                 Err(None) => {}
                 Err(Some(why)) => {
-                    eprintln!(
-                        "bailiff: bailiff-exporter at {}: {why}; looking without it",
+                    say(format_args!(
+                        "bailiff-exporter at {}: {why}; looking without it",
                         flags.exporter.stream.display()
-                    );
+                    ));
                 }
             }
         }

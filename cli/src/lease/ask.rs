@@ -13,6 +13,7 @@ use super::unclean::used;
 use super::{LEASE, TICKET, offset};
 use crate::exit::Failure;
 use crate::flags::Ask;
+use crate::say::say;
 
 /// Between two attempts to reach a Redis that has gone.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -96,7 +97,7 @@ pub(super) fn obtain(
     match standing {
         Standing::Held(grant) => {
             for (gpu, pids) in grant.gpus.iter().filter_map(|id| used.get_key_value(&id.to_string())) {
-                eprintln!("bailiff: GPU {gpu} is used by {pids:?}, who lease nothing; no other was idle");
+                say(format_args!("GPU {gpu} is used by {pids:?}, who lease nothing; no other was idle"));
             }
             Ok(grant)
         }

@@ -12,6 +12,7 @@ use super::{LEASE, offset, open};
 use crate::command::Event;
 use crate::exit::Failure;
 use crate::flags::{self, OnLost};
+use crate::say::{put, say};
 
 /// A lease of this process.
 pub(crate) struct Held<'a> {
@@ -85,17 +86,17 @@ impl<'a> Held<'a> {
     pub(crate) fn renew(&mut self) -> bool {
         let lost = match self.pool.renew(&self.ticket, &self.grant, LEASE) {
             Ok(Standing::Conflict(shared)) => {
-                eprintln!("bailiff: somebody else was given GPUs of this lease: {:?}", shared.gpus);
+                say(format_args!("somebody else was given GPUs of this lease: {:?}", shared.gpus));
                 true
             }
             Ok(Standing::Ended(how)) => {
-                eprintln!("bailiff: the lease has ended in Redis: {how}");
+                say(format_args!("the lease has ended in Redis: {how}"));
                 true
             }
             Ok(_) => false,
             // Nobody is given the GPUs while Redis is silent.
             Err(trouble) => {
-                eprintln!("bailiff: the lease could not be renewed: {trouble}");
+                say(format_args!("the lease could not be renewed: {trouble}"));
                 false
             }
         };
@@ -107,7 +108,7 @@ impl<'a> Held<'a> {
         let audit = self.pool.audit().ok()?;
         let lease = told::lease(&audit, &self.ticket.lease)?;
         let number = |field| lease.get(field)?.parse::<u64>().ok();
-        let left = (number("granted")? + number("max_ms")?).saturating_sub(audit.now);
+        let left = number("granted")?.saturating_add(number("max_ms")?).saturating_sub(audit.now);
         Some(Duration::from_millis(left)).filter(|left| !left.is_zero())
     }
 
@@ -120,7 +121,7 @@ impl<'a> Held<'a> {
     pub(crate) fn release(mut self) {
         let us = (offset(), std::process::id());
         if let Err(trouble) = self.pool.release(&self.ticket.lease, Some(self.grant.token), us) {
-            eprintln!("bailiff: the GPUs could not be given back, and will be once Redis answers: {trouble}");
+            say(format_args!("the GPUs could not be given back, and will be once Redis answers: {trouble}"));
         }
     }
 }
@@ -135,7 +136,7 @@ fn withdraw(flags: &flags::Run, ticket: &Ticket) {
         }
     });
     if let Err(failure) = withdrawn {
-        eprintln!("bailiff: the place in the line ends once Redis answers: {failure}");
+        say(format_args!("the place in the line ends once Redis answers: {failure}"));
     }
 }
 
@@ -150,7 +151,7 @@ impl Progress {
         if std::io::stderr().is_terminal() {
             self.shown = true;
             let gpus = if self.want == 1 { "a GPU" } else { "GPUs" };
-            eprint!("\r\x1b[Kbailiff: waiting for {gpus}, behind {before} others");
+            put(&format!("\r\x1b[Kbailiff: waiting for {gpus}, behind {before} others"));
         }
     }
 }
@@ -158,7 +159,7 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.shown {
-            eprint!("\r\x1b[K");
+            put("\r\x1b[K");
         }
     }
 }

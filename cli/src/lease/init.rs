@@ -7,6 +7,7 @@ use bailiff_lease::Init;
 use super::{offset, open, redis};
 use crate::exit::Failure;
 use crate::flags::{self, Place};
+use crate::say::say;
 
 /// Begins a pool.
 pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
@@ -35,7 +36,7 @@ pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
     };
     if let Place::Redis(_) = flags.pool.place() {
         for warning in redis(&flags.pool, "has no server")?.health()?.warnings() {
-            eprintln!("bailiff: {warning}");
+            say(warning);
         }
     }
     let mut pool = open(&flags.pool)?;

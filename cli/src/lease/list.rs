@@ -10,6 +10,7 @@ use super::open;
 use super::told::{self, as_json, holder, lease, plain, span};
 use crate::exit::Failure;
 use crate::flags;
+use crate::say::say;
 
 /// Lists the GPUs, who has them and who waits.
 pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
@@ -34,7 +35,7 @@ pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
         println!("{want:<5} {place:<11} {user:<12} {pid:>8} {since:>9}  {cmd}");
     }
     if let Some(closed) = told::closed(&audit) {
-        eprintln!("bailiff: {closed}");
+        say(closed);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -21,8 +21,8 @@ Examples:
 Exit codes:
   the command's own; 128 and the signal's number where one ended it; 126 and 127 where
   it cannot run
-  124   --max-time was up; it was idle for --idle-timeout; no GPU, or not --min-free, within
-        --wait
+  124   --max-time was up, and the command had not ended; it was idle for --idle-timeout; no
+        GPU, or not --min-free, within --wait
   75    no GPU is idle, or not --min-free (--nonblock)
   74    the lease was lost (--on-lost term)
   69    no quota library, no place for its file, no pool of GPUs, no driver to tell who is idle
@@ -30,10 +30,15 @@ Exit codes:
 
 However it ends, GPUs are given back and the quota's file is removed, once all have ended
 whom the command has started. Signals are passed on to the command. Where bailiff itself is
-killed by SIGKILL the command goes on, with its GPUs and its quota, and nothing ends it.";
+killed by SIGKILL the command goes on, with its GPUs and its quota, and nothing ends it.
+A signal to the whole process group, as `timeout` sends, reaches the command twice.
+Whoever had children and became bailiff by `exec` keeps them: then whoever of the command's
+loses his parent is neither waited for nor ended.";
 
 /// Above those of a lease in the help.
 const LEASES: &str = "With --gpus or --gpu";
+
+const SHORTEST: Duration = Duration::from_millis(100);
 
 const NO_SIZE: &str = "it is a number of bytes, such as 8GiB, 8192MiB or 8GB";
 
@@ -47,19 +52,21 @@ const OF_LEASES: [&str; 7] = ["priority", "note", "redis", "folder", "on_lost", 
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) lease: flags::Run,
-    /// The command and all that it starts share so much memory of each GPU, such as 8GiB, 8192MiB or 8GB.
+    /// The command and all that it starts share so much memory of each GPU, such as 8GiB, 8192MiB or 8GB. Who cannot
+    /// use the quota's file, as after a change of user, is granted none.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) vram: Option<u64>,
     /// The quota library; if not told, it is looked for beside this program and in /usr/lib.
     #[arg(long, env = "BAILIFF_QUOTA_LIBRARY", value_name = "PATH", hide_env_values = true)]
     pub(crate) quota_library: Option<PathBuf>,
-    /// Where the quota's file is made, `/run/bailiff/quota/UID` if not told, or `$XDG_RUNTIME_DIR/bailiff/quota`.
+    /// Where the quota's file is made; if not told, `/run/bailiff/quota/UID` where root has made its parent, or
+    /// `$XDG_RUNTIME_DIR/bailiff/quota`.
     #[arg(long, env = "BAILIFF_QUOTA_DIR", value_name = "DIR", hide_env_values = true)]
     pub(crate) quota_dir: Option<PathBuf>,
     /// The command is told to end (SIGQUIT) once its GPUs were below 1 % of use for so long, and killed after the
     /// grace. A sample each 5 s must say so, without a break; for less than 15 s it is three samples. What could not be
     /// observed is not idle.
-    #[arg(long, value_name = "TIME", value_parser = span)]
+    #[arg(long, value_name = "TIME", value_parser = idle)]
     pub(crate) idle_timeout: Option<Duration>,
     /// Starts only once each GPU that the command can see has so much free memory. --wait says how long that may take,
     /// --nonblock that it may not; GPUs of a lease are held meanwhile.
@@ -108,9 +115,10 @@ fn needs_a_lease(arg: Arg) -> Arg {
     }
 }
 
-fn span(text: &str) -> Result<Duration, String> {
-    let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if span.is_zero() { Err("it is above 0".to_owned()) } else { Ok(span) }
+fn idle(text: &str) -> Result<Duration, String> {
+    let idle = flags::span(text)?;
+    // The driver is asked three times in it.
+    if idle < SHORTEST { Err("it is at least 100ms".to_owned()) } else { Ok(idle) }
 }
 
 fn amount(text: &str) -> Result<u64, String> {
@@ -118,5 +126,7 @@ fn amount(text: &str) -> Result<u64, String> {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    bailiff_size::limit(text).ok_or_else(|| NO_SIZE.to_owned())
+    let bytes = amount(text)?;
+    // To the library it is no limit at all.
+    if bytes == 0 { Err("it is above 0".to_owned()) } else { Ok(bytes) }
 }

@@ -8,10 +8,8 @@ use std::process::{ExitCode, ExitStatus};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use rustix::process::{getpid, set_child_subreaper};
-
 use super::environment::Environment;
-use super::live::{self, Live, Lived, Why};
+use super::live::{Ending, Live, Lived, Why};
 use super::room::Room;
 use super::usage::Use;
 use super::watch::{Looker, Wish};
@@ -22,6 +20,7 @@ use crate::exit::Failure;
 use crate::flags::{self, Terms};
 use crate::idle_timeout::visible::Visible;
 use crate::lease::held::Held;
+use crate::tree::Family;
 
 /// A command that is to be run.
 pub(crate) struct Job<'a> {
@@ -36,32 +35,37 @@ pub(crate) struct Job<'a> {
     pub(crate) room: Option<Room>,
 }
 
-/// What has to be there before anything is made that a signal must not leave behind.
-pub(crate) struct Ready {
+/// What is there before anything is made that would have to be removed.
+pub(crate) struct Start {
+    family: Family,
     looker: Option<Looker>,
     signals: Signals,
+}
+
+impl Start {
+    /// From now on no signal ends us; how a command uses its GPUs is watched where that is wished for.
+    pub(crate) fn new(wish: Option<&Wish>) -> Result<Self, Failure> {
+        let family = Family::look();
+        // Before signals are kept back, from which helpers would have the same.
+        let looker = wish.map(Looker::start).transpose();
+        // Nobody has asked for more than a summary, and there is nothing to summarize.
+        let looker = looker
+            .or_else(|why| if wish.is_some_and(|wish| wish.needs_driver) { Err(why) } else { Ok(None) })?;
+        Ok(Self { family, looker, signals: Signals::keep()? })
+    }
 }
 
 /// How it went.
 pub(crate) struct Outcome {
     pub(crate) lived: Lived,
-    /// Why we have ended it, if we have.
-    pub(crate) why: Option<Why>,
+    /// Whom we have ended, and why.
+    pub(crate) ending: Option<Ending>,
     /// How long it took, from its start.
     pub(crate) took: Duration,
     /// How many GPUs it had for itself.
     pub(crate) gpus: Option<usize>,
     /// What was seen of its use of GPUs, if somebody has looked.
     pub(crate) used: Option<Use>,
-}
-
-impl Ready {
-    /// From now on no signal ends us but SIGKILL. This one looks how the command uses its GPUs.
-    pub(crate) fn get(watch: Option<&Wish>) -> Result<Self, Failure> {
-        // Before signals are kept back, from which helpers would have the same.
-        let looker = watch.map(Looker::start).transpose()?;
-        Ok(Self { looker, signals: Signals::keep()? })
-    }
 }
 
 impl<'a> Job<'a> {
@@ -72,15 +76,18 @@ impl<'a> Job<'a> {
 
     /// Runs it, and gives on how it ended.
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        self.outcome(Ready::get(None)?)?.code()
+        self.outcome(Start::new(None)?)?.code()
     }
 
     /// Runs it, and gives its GPUs back.
-    pub(crate) fn outcome(mut self, Ready { looker, signals }: Ready) -> Result<Outcome, Failure> {
+    pub(crate) fn outcome(mut self, mut start: Start) -> Result<Outcome, Failure> {
         let (tell, events) = channel();
-        signals.listen(tell.clone())?;
+        start.signals.listen(tell.clone())?;
+        if let Some(looker) = &mut start.looker {
+            looker.open()?;
+        }
         let mut lease = self.lease.map(|flags| Held::wait(flags, (tell.clone(), &events))).transpose()?;
-        let outcome = self.live((&signals, &events), lease.as_mut(), looker.map(|looker| (looker, tell)));
+        let outcome = self.live(start, (tell, &events), lease.as_mut());
         // Whoever is left has the lease, and it is freed when they have ended: see `Pool::reap_here`.
         let left = outcome.as_ref().is_ok_and(|outcome| matches!(outcome.lived, Lived::Left(_)));
         if let Some(lease) = lease.filter(|_| !left) {
@@ -91,34 +98,34 @@ impl<'a> Job<'a> {
 
     fn live(
         &mut self,
-        (signals, events): (&Signals, &Receiver<Event>),
+        Start { mut family, mut looker, signals }: Start,
+        (tell, events): (Sender<Event>, &Receiver<Event>),
         mut lease: Option<&mut Held<'_>>,
-        mut looker: Option<(Looker, Sender<Event>)>,
     ) -> Result<Outcome, Failure> {
         if let Some(lease) = &mut lease {
             self.environment.set(lease.environment()?);
         }
         let visible = self.visible();
-        if let (Some(room), Some((looker, _))) = (self.room, &mut looker) {
+        if let (Some(room), Some(looker)) = (self.room, &mut looker) {
             room.wait((looker, &visible), lease.as_deref_mut(), events)?;
         }
-        // Whoever loses his parent becomes our child, so that the last one's end is seen at once.
-        set_child_subreaper(Some(getpid())).map_err(std::io::Error::from)?;
-        let apart = live::apart();
+        told_to_end(events)?;
+        family.set_apart()?;
         if let Some(lease) = &mut lease {
             lease.pass_on()?;
         }
-        let watched = looker.map(|(looker, tell)| looker.watch(visible, tell)).transpose()?;
+        let watched = looker.map(|looker| looker.watch(visible, tell)).transpose()?;
         let environment = self.environment.whole(std::env::vars_os());
         let child = start(self.command, environment, signals.mask()).map_err(|error| {
             let program = self.command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
             Failure::start(&program, &error)
         })?;
+        family.begin(child);
         let began = Instant::now();
         let gpus = lease.as_ref().map(|lease| lease.gpus());
-        let mut live = Live::new((child, apart), self.terms, lease, watched);
+        let mut live = Live::new((child, family), self.terms, lease, watched);
         let lived = live.until_all_end(events)?;
-        Ok(Outcome { lived, why: live.why(), took: began.elapsed(), gpus, used: live.used() })
+        Ok(Outcome { lived, ending: live.ending(), took: began.elapsed(), gpus, used: live.used() })
     }
 
     /// The GPUs that the command can see.
@@ -129,10 +136,21 @@ impl<'a> Job<'a> {
     }
 }
 
+/// Whether a signal has come meanwhile.
+fn told_to_end(events: &Receiver<Event>) -> Result<(), Failure> {
+    for event in events.try_iter() {
+        if let Event::Told(told) = event {
+            return Err(Failure::signalled(told.number));
+        }
+    }
+    Ok(())
+}
+
 impl Outcome {
     /// The command's own code, as a shell tells it; or why it was ended.
     pub(crate) fn code(self) -> Result<ExitCode, Failure> {
-        match (self.lived, self.why) {
+        let why = self.ending.filter(|ending| !ending.of_the_rest).map(|ending| ending.why);
+        match (self.lived, why) {
             (Lived::Left(number), _) => Err(Failure::signalled(number)),
             (_, Some(Why::TimeUp)) => Err(Failure::late("the command was ended: its time was up")),
             (_, Some(Why::Idle)) => Err(Failure::late("the command was ended: it left its GPUs idle")),

@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use bailiff_snapshot::{ProcessKey, Sample};
+use bailiff_snapshot::Sample;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process, wait};
 
@@ -18,7 +18,8 @@ use crate::command::signals::Told;
 use crate::exit::Failure;
 use crate::flags::Terms;
 use crate::lease::held::Held;
-use crate::tree;
+use crate::say::say;
+use crate::tree::{self, Family};
 
 /// Between two kills of a tree that goes on growing.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -43,10 +44,18 @@ pub(crate) enum Why {
     Lost,
 }
 
+/// An end that we have made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ending {
+    pub(crate) why: Why,
+    /// The command had ended by itself, and only those were ended whom it had left.
+    pub(crate) of_the_rest: bool,
+}
+
 /// The command is being ended.
 #[derive(Debug, Clone, Copy)]
 struct Stop {
-    why: Why,
+    ending: Ending,
     /// All that is left is killed then, and again.
     kill: Instant,
 }
@@ -54,8 +63,7 @@ struct Stop {
 /// A command that runs.
 pub(crate) struct Live<'a, 'f> {
     child: Pid,
-    /// Children of ours that are not the command's.
-    apart: Vec<ProcessKey>,
+    family: Family,
     terms: &'a Terms,
     lease: Option<&'a mut Held<'f>>,
     watched: Option<Watched>,
@@ -67,7 +75,7 @@ pub(crate) struct Live<'a, 'f> {
 
 impl<'a, 'f> Live<'a, 'f> {
     pub(crate) fn new(
-        (child, apart): (Pid, Vec<ProcessKey>),
+        (child, family): (Pid, Family),
         terms: &'a Terms,
         lease: Option<&'a mut Held<'f>>,
         watched: Option<Watched>,
@@ -75,7 +83,7 @@ impl<'a, 'f> Live<'a, 'f> {
         let now = Instant::now();
         Self {
             child,
-            apart,
+            family,
             terms,
             status: None,
             up: terms.max_time.map(|time| now + time),
@@ -87,8 +95,8 @@ impl<'a, 'f> Live<'a, 'f> {
     }
 
     /// Why we have ended it, if we have.
-    pub(crate) fn why(&self) -> Option<Why> {
-        self.stop.map(|stop| stop.why)
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        self.stop.map(|stop| stop.ending)
     }
 
     /// What it had of its GPUs, where somebody has looked.
@@ -105,8 +113,9 @@ impl<'a, 'f> Live<'a, 'f> {
                 None => events.recv().map_err(RecvTimeoutError::from),
             };
             match event {
-                Ok(Event::Told(told)) if self.status.is_some() => return Ok(Lived::Left(told.number)),
-                Ok(Event::Told(told)) => self.pass_on(told),
+                Ok(Event::Told(told)) if self.status.is_none() => self.pass_on(told),
+                Ok(Event::Told(told)) if told.is_for_the_command() => {}
+                Ok(Event::Told(told)) => return Ok(Lived::Left(told.number)),
                 Ok(Event::ChildEnded) => {
                     if let Some(status) = self.reap() {
                         return Ok(Lived::Ended(status));
@@ -138,9 +147,9 @@ impl<'a, 'f> Live<'a, 'f> {
     /// Takes a look at how it uses its GPUs. Whoever has ended by itself is not ended by us.
     fn see(&mut self, sample: Option<Box<Sample>>) {
         let Some(watched) = &mut self.watched else { return };
-        if watched.see(sample, &self.apart) && self.status.is_none() {
-            eprintln!("bailiff: the GPUs are idle: the command is told to end");
+        if watched.see(sample, &self.family) && self.status.is_none() {
             self.end((Why::Idle, Signal::QUIT), self.terms.grace, Instant::now());
+            say("the GPUs are idle: the command is told to end");
         }
     }
 
@@ -157,7 +166,7 @@ impl<'a, 'f> Live<'a, 'f> {
             }
         }
         // Nobody else waits for our children, so as long as one is left it is there to be found.
-        self.status.filter(|_| !self.apart.is_empty() && tree::below(&self.apart).is_empty())
+        self.status.filter(|_| self.family.has_others() && self.family.below().is_empty())
     }
 
     /// Passes a signal on, unless the terminal has sent it to the command, too.
@@ -174,11 +183,13 @@ impl<'a, 'f> Live<'a, 'f> {
     /// Tells the command to end, unless it was given more time meanwhile: until when, then.
     fn time_up(&mut self, now: Instant) -> Option<Instant> {
         if let Some(left) = self.lease.as_mut().and_then(|lease| lease.more_time()) {
-            eprintln!("bailiff: given more time: {}", humantime::format_duration(left));
-            return Some(now + left);
+            say(format_args!("given more time: {}", humantime::format_duration(left)));
+            return now.checked_add(left);
         }
-        eprintln!("bailiff: the time is up: the command is told to end");
         self.end((Why::TimeUp, Signal::TERM), self.terms.grace, now);
+        // Whoever does not read what we say must not keep us from what we do.
+        let whom = if self.status.is_some() { "what the command has left" } else { "the command" };
+        say(format_args!("the time is up: {whom} is told to end"));
         None
     }
 
@@ -189,7 +200,8 @@ impl<'a, 'f> Live<'a, 'f> {
         if !grace.is_zero() {
             self.ask_to_end(signal);
         }
-        self.stop = Some(Stop { why, kill: now + grace });
+        let ending = Ending { why, of_the_rest: self.status.is_some() };
+        self.stop = Some(Stop { ending, kill: now + grace });
     }
 
     /// Where the command has ended, those whom it left behind are asked.
@@ -198,13 +210,13 @@ impl<'a, 'f> Live<'a, 'f> {
             let _ = kill_process(self.child, signal);
             return;
         }
-        for (_, stat) in tree::below(&self.apart) {
+        for (_, stat) in self.family.below() {
             tree::signal(stat.key, signal);
         }
     }
 
     fn kill(&mut self, now: Instant) {
-        tree::kill(&self.apart);
+        self.family.kill();
         if let Some(stop) = &mut self.stop {
             stop.kill = now + AGAIN;
         }
@@ -218,13 +230,5 @@ impl<'a, 'f> Live<'a, 'f> {
         if lost {
             self.end((Why::Lost, Signal::TERM), grace, now);
         }
-    }
-}
-
-/// Who is our child before the command is: a helper, or whom a shell that became us had started.
-pub(crate) fn apart() -> Vec<ProcessKey> {
-    match wait(WaitOptions::NOHANG) {
-        Err(_) => Vec::new(),
-        Ok(_) => tree::below(&[]).into_iter().map(|(_, stat)| stat.key).collect(),
     }
 }

@@ -16,8 +16,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use crate::exit::Failure;
+use crate::say::say;
 use flags::Run;
-use job::{Job, Ready};
+use job::{Job, Start};
 use live::Lived;
 use quota::Quota;
 use room::Room;
@@ -25,12 +26,12 @@ use watch::Wish;
 
 /// Runs a command.
 pub(crate) fn run(flags: &Run) -> Result<ExitCode, Failure> {
-    let watch = flags.wants_a_watch().then(|| Wish {
+    let wish = flags.wants_a_watch().then(|| Wish {
         idle: flags.idle_timeout,
         needs_driver: flags.idle_timeout.is_some() || flags.min_free.is_some(),
         library: flags.lease.nvml_library.clone(),
     });
-    let ready = Ready::get(watch.as_ref())?;
+    let start = Start::new(wish.as_ref())?;
     let quota = flags.vram.map(|limit| Quota::make(limit, flags)).transpose()?;
     let mut job = Job::of(&flags.lease.command, &flags.lease.terms);
     job.lease = flags.wants_gpus().then_some(&flags.lease);
@@ -43,11 +44,11 @@ pub(crate) fn run(flags: &Run) -> Result<ExitCode, Failure> {
     if let Some(quota) = &quota {
         quota.tell(&mut job.environment);
     }
-    let outcome = job.outcome(ready)?;
+    let outcome = job.outcome(start)?;
     if !flags.quiet {
         let ledger = quota.as_ref().and_then(Quota::ledger);
         for line in summary::lines(&outcome, ledger.as_ref()) {
-            eprintln!("bailiff: {line}");
+            say(line);
         }
     }
     if let (Some(quota), Lived::Left(_)) = (quota, outcome.lived) {

@@ -68,6 +68,8 @@ impl Quota {
             ("LD_PRELOAD", preload),
             (SHARED, self.file.clone().into_os_string()),
             ("WRAPPER_MAX_MEMORY", OsString::from(self.limit.to_string())),
+            // Who changes the user may not open the file, and would have a limit for himself alone.
+            ("WRAPPER_FAIL_CLOSED", OsString::from("1")),
         ]);
     }
 
@@ -123,14 +125,15 @@ fn library(told: Option<&Path>) -> Result<PathBuf, Failure> {
 /// A folder for the file, of ours alone: whoever may write the file can claim what he likes in it.
 fn folder(told: Option<&Path>) -> Result<PathBuf, Failure> {
     let usual = Path::new("/run/bailiff/quota").join(geteuid().to_string());
-    let runtime = env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("bailiff/quota"));
+    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let runtime = runtime.map(|folder| folder.join("bailiff/quota"));
     let places: Vec<PathBuf> = match told {
         Some(told) => vec![told.to_owned()],
-        None => [Some(usual), runtime].into_iter().flatten().collect(),
+        None => [Some(usual.clone()), runtime].into_iter().flatten().collect(),
     };
     let mut faults = Vec::new();
     for place in places {
-        match make(&place) {
+        match make(&place, &usual) {
             Ok(folder) => return Ok(folder),
             Err(why) => faults.push(format!("{}: {}", place.display(), plain(&why))),
         }
@@ -141,8 +144,9 @@ fn folder(told: Option<&Path>) -> Result<PathBuf, Failure> {
     )))
 }
 
-fn make(place: &Path) -> io::Result<PathBuf> {
-    if let Some(above) = place.parent() {
+fn make(place: &Path, usual: &Path) -> io::Result<PathBuf> {
+    // The parent of the usual place is for all users, and root's to make.
+    if let Some(above) = place.parent().filter(|_| place != usual) {
         DirBuilder::new().recursive(true).mode(0o755).create(above)?;
     }
     match DirBuilder::new().mode(0o700).create(place) {
@@ -192,15 +196,11 @@ impl Name {
 /// Removes files of those that were killed, unless somebody is left whom they have started.
 fn remove_stale(folder: &Path, ours: &Name) {
     let files = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    let name = |file: &fs::DirEntry| Name::parse(file.file_name().to_str()?);
-    let stale = files.filter(|file| name(file).is_some_and(|name| name.is_of_the_dead(ours)));
-    let stale: Vec<PathBuf> = stale.map(|file| file.path()).collect();
-    if stale.is_empty() {
-        return;
-    }
-    let used = tree::told(SHARED);
-    for file in stale.iter().filter(|file| !used.contains(file.as_os_str())) {
-        let _ = fs::remove_file(file);
+    let named = files.filter_map(|file| Some((Name::parse(file.file_name().to_str()?)?, file.path())));
+    for (name, file) in named.filter(|(name, _)| name.is_of_the_dead(ours)) {
+        if !tree::may_use(&file, SHARED, (LIBRARY, name.start)) {
+            let _ = fs::remove_file(file);
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::command::Event;
 use crate::exit::Failure;
 use crate::idle_timeout::visible::Visible;
 use crate::lease::held::Held;
+use crate::say::say;
 
 /// Between two looks.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -46,7 +47,7 @@ impl Room {
                 return Err(Failure::late(why));
             }
             if !std::mem::replace(&mut said, true) {
-                eprintln!("bailiff: waiting: {why}");
+                say(format_args!("waiting: {why}"));
             }
             if let Some(lease) = lease.as_mut().filter(|lease| now >= renewed + lease.beat()) {
                 renewed = now;

@@ -7,7 +7,7 @@ use bailiff_exposition::human::{Bytes, Span};
 use bailiff_ledger::{Gpu, Ledger, UNLIMITED};
 
 use super::job::Outcome;
-use super::live::Lived;
+use super::live::{Ending, Lived};
 
 /// The lines of a summary.
 pub(crate) fn lines(outcome: &Outcome, quota: Option<&Ledger>) -> Vec<String> {
@@ -24,13 +24,21 @@ pub(crate) fn lines(outcome: &Outcome, quota: Option<&Ledger>) -> Vec<String> {
 
 fn ended(outcome: &Outcome) -> String {
     let took = Span(outcome.took);
-    match (outcome.lived, outcome.why) {
-        (Lived::Left(_), _) => format!("processes that the command has started are left after {took}"),
-        (Lived::Ended(_), Some(_)) => format!("the command was ended after {took}"),
-        (Lived::Ended(status), None) => match (status.code(), status.signal()) {
-            (Some(code), _) => format!("the command ended with {code} after {took}"),
-            (None, signal) => format!("signal {} ended the command after {took}", signal.unwrap_or_default()),
-        },
+    let (status, rest) = match (outcome.lived, outcome.ending) {
+        (Lived::Left(_), _) => {
+            return format!("processes that the command has started are left after {took}");
+        }
+        (Lived::Ended(_), Some(Ending { of_the_rest: false, .. })) => {
+            return format!("the command was ended after {took}");
+        }
+        (Lived::Ended(status), Some(_)) => (status, "; what it had left was ended"),
+        (Lived::Ended(status), None) => (status, ""),
+    };
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("the command ended with {code} after {took}{rest}"),
+        (None, signal) => {
+            format!("signal {} ended the command after {took}{rest}", signal.unwrap_or_default())
+        }
     }
 }
 
@@ -84,9 +92,10 @@ mod tests {
     use super::super::live::Why;
     use super::*;
 
-    fn outcome(status: i32, why: Option<Why>) -> Outcome {
+    fn outcome(status: i32, of_the_rest: Option<bool>) -> Outcome {
+        let ending = of_the_rest.map(|of_the_rest| Ending { why: Why::TimeUp, of_the_rest });
         let lived = Lived::Ended(ExitStatus::from_raw(status));
-        Outcome { lived, why, took: Duration::from_secs(90), gpus: None, used: None }
+        Outcome { lived, ending, took: Duration::from_secs(90), gpus: None, used: None }
     }
 
     #[test]
@@ -94,7 +103,11 @@ mod tests {
         let cases = [
             (outcome(3 << 8, None), "the command ended with 3 after 1 min 30 s"),
             (outcome(9, None), "signal 9 ended the command after 1 min 30 s"),
-            (outcome(0, Some(Why::TimeUp)), "the command was ended after 1 min 30 s"),
+            (outcome(0, Some(false)), "the command was ended after 1 min 30 s"),
+            (
+                outcome(3 << 8, Some(true)),
+                "the command ended with 3 after 1 min 30 s; what it had left was ended",
+            ),
         ];
         for (outcome, expected) in cases {
             assert_eq!(lines(&outcome, None), [expected]);

@@ -5,14 +5,15 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use bailiff_sampler::{Launcher, Settings, Supervisor};
-use bailiff_snapshot::{Fault, ProcessKey, Sample, Snapshot, Source};
+use bailiff_snapshot::{Fault, Sample, Snapshot, Source};
 
 use super::usage::Use;
 use crate::command::{Event, beat};
 use crate::exit::Failure;
 use crate::idle_timeout::visible::Visible;
 use crate::idle_timeout::watch::{Count, Look, Rule, Watch};
-use crate::tree;
+use crate::say::say;
+use crate::tree::Family;
 
 /// The driver keeps its samples for a while only: it is asked so often at least.
 const BEAT: Duration = Duration::from_secs(5);
@@ -41,6 +42,9 @@ pub(crate) struct Looker {
     interval: Duration,
     before: Option<Snapshot>,
     watch: Option<Watch>,
+    /// There must be a driver.
+    needs_driver: bool,
+    library: PathBuf,
 }
 
 /// A command under watch.
@@ -55,7 +59,7 @@ pub(crate) struct Watched {
 }
 
 impl Looker {
-    /// Starts those who ask the driver. Where idleness is to end the command there must be one.
+    /// Starts those who ask the driver.
     pub(crate) fn start(wish: &Wish) -> Result<Self, Failure> {
         let samples = wish.idle.map_or(FEWEST, samples);
         let interval = wish.idle.map_or(BEAT, |idle| idle / samples);
@@ -63,14 +67,19 @@ impl Looker {
         let supervisor = Supervisor::new(Launcher::start(&settings)?, settings);
         let rule = Rule { threshold: THRESHOLD, looks: samples, max_gap: MAX_GAP, count: Count::Used };
         let watch = wish.idle.map(|_| Watch::new(rule));
-        let mut looker = Self { supervisor, seq: 1, interval, before: None, watch };
-        if wish.needs_driver && fault(looker.look()?) == Some(Fault::LibraryNotFound) {
-            let library = wish.library.display();
+        let (needs_driver, library) = (wish.needs_driver, wish.library.clone());
+        Ok(Self { supervisor, seq: 1, interval, before: None, watch, needs_driver, library })
+    }
+
+    /// Opens the driver where there must be one: where idleness is to end the command, say.
+    pub(crate) fn open(&mut self) -> Result<(), Failure> {
+        if self.needs_driver && fault(self.look()?) == Some(Fault::LibraryNotFound) {
+            let library = self.library.display();
             return Err(Failure::unavailable(format!(
                 "--idle-timeout and --min-free ask the driver, and {library} cannot be found"
             )));
         }
-        Ok(looker)
+        Ok(())
     }
 
     /// Takes a look.
@@ -89,7 +98,7 @@ impl Looker {
 
     /// Begins, for a command that can see these GPUs.
     pub(crate) fn watch(self, visible: Visible, tell: Sender<Event>) -> Result<Watched, Failure> {
-        let Self { supervisor, seq, interval, before, watch } = self;
+        let Self { supervisor, seq, interval, before, watch, .. } = self;
         let fault = before.as_ref().and_then(fault);
         let beat = Some(beat::start(supervisor, (seq, interval), tell)?);
         let mut watched =
@@ -101,16 +110,16 @@ impl Looker {
 
 impl Watched {
     /// Takes a look; true where the command has left its GPUs idle for long enough.
-    pub(crate) fn see(&mut self, sample: Option<Box<Sample>>, apart: &[ProcessKey]) -> bool {
+    pub(crate) fn see(&mut self, sample: Option<Box<Sample>>, family: &Family) -> bool {
         let Some(sample) = sample else {
             if self.watch.take().is_some() {
-                eprintln!("bailiff: the watch has ended, and the command goes on without it");
+                say("the watch has ended, and the command goes on without it");
             }
             return false;
         };
         let now = Snapshot::between(self.before.as_ref(), *sample);
         self.tell_fault(fault(&now));
-        let tree = tree::below(apart).into_iter().map(|(_, stat)| (stat.key.pid, stat.key)).collect();
+        let tree = family.below().into_iter().map(|(_, stat)| (stat.key.pid, stat.key)).collect();
         let look = Look {
             before: self.before.as_ref(),
             now: &now,
@@ -137,11 +146,11 @@ impl Watched {
         }
         if self.watch.is_some() && self.fault != fault {
             match fault {
-                Some(fault) => eprintln!(
-                    "bailiff: the driver does not answer ({}); nobody is ended for that",
+                Some(fault) => say(format_args!(
+                    "the driver does not answer ({}); nobody is ended for that",
                     fault.name()
-                ),
-                None => eprintln!("bailiff: the driver answers again"),
+                )),
+                None => say("the driver answers again"),
             }
         }
         self.fault = fault;
