@@ -227,7 +227,7 @@ impl Ties<'_, '_> {
 
 fn row(gpu: &bailiff_ledger::Gpu) -> QuotaGpu {
     QuotaGpu {
-        uuid: uuid(gpu.uuid),
+        uuid: bailiff_ledger::written(gpu.uuid),
         limit: Some(gpu.limit).filter(|limit| *limit != UNLIMITED),
         used: gpu.used,
         peak: gpu.peak,
@@ -246,14 +246,6 @@ fn reason(ill: &Ill) -> Invalid {
         Ill::Version(_) => Invalid::Version,
         Ill::Io(_) => Invalid::Unreadable,
     }
-}
-
-/// A UUID as the driver writes it.
-fn uuid(bytes: Uuid) -> String {
-    let number = u128::from_be_bytes(bytes);
-    let part = |from: u32, bits: u32| number >> from & ((1 << bits) - 1);
-    let (first, last) = (part(96, 32), part(0, 48));
-    format!("{first:08x}-{:04x}-{:04x}-{:04x}-{last:012x}", part(80, 16), part(64, 16), part(48, 16))
 }
 
 /// A boot's id as the library writes it.

@@ -162,7 +162,13 @@ fn summary_is(running: &mut Running) {
         ("bailiff: the command was ended after ", "s"),
         ("bailiff: 2 GPUs held, ", " GPU-seconds busy"),
         (&format!("bailiff: peak memory: 3.4 GiB on {}", GPUS[0]), ""),
-        (&format!("bailiff: peak under the quota: 3.0 GiB of 4.0 GiB on {}, 1 request refused", GPUS[0]), ""),
+        (
+            &format!(
+                "bailiff: peak under the quota: 3.0 GiB of 4.0 GiB on {}, 1 request refused",
+                &GPUS[0]["GPU-".len()..]
+            ),
+            "",
+        ),
         ("bailiff: the command was ended: it left its GPUs idle", ""),
     ];
     let mut told = String::new();

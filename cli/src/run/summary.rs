@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use bailiff_exposition::human::{Bytes, Span};
-use bailiff_ledger::{Gpu, Ledger, UNLIMITED};
+use bailiff_ledger::{Gpu, Ledger, UNLIMITED, written};
 
 use super::job::Outcome;
 use super::live::{Ending, Lived};
@@ -60,20 +60,13 @@ fn gpu_seconds(took: Duration, gpus: usize) -> f64 {
 }
 
 fn of_quota(gpu: &Gpu) -> String {
-    let uuid = gpu.uuid.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<String>>().concat();
     let limit = if gpu.limit == UNLIMITED { String::new() } else { format!(" of {}", size(gpu.limit)) };
     let refused = match gpu.denied {
         0 => String::new(),
         1 => ", 1 request refused".to_owned(),
         many => format!(", {many} requests refused"),
     };
-    format!("{}{limit} on {}{refused}", size(gpu.peak), dashed(&uuid))
-}
-
-/// As the driver writes a UUID.
-fn dashed(digits: &str) -> String {
-    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| digits.get(part).unwrap_or_default());
-    format!("GPU-{}", parts.join("-"))
+    format!("{}{limit} on {}{refused}", size(gpu.peak), written(gpu.uuid))
 }
 
 fn size(bytes: u64) -> Bytes {
@@ -130,7 +123,7 @@ mod tests {
             last_denied: 0,
             by_process: Vec::new(),
         };
-        let name = "GPU-ab000000-0000-0000-0000-000000000000";
+        let name = "ab000000-0000-0000-0000-000000000000";
         for (gpu, expected) in [
             (gpu(2 << 30, 0), format!("1.5 GiB of 2.0 GiB on {name}")),
             (gpu(2 << 30, 1), format!("1.5 GiB of 2.0 GiB on {name}, 1 request refused")),

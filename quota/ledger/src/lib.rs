@@ -17,6 +17,15 @@ pub use layout::{GPUS, SIZE, SLOTS};
 /// A GPU's UUID, as the driver has it, without `GPU-` and minus signs.
 pub type Uuid = [u8; 16];
 
+/// A UUID as people and the driver write it, without what the driver puts before it (`GPU-`, `MIG-`).
+#[must_use]
+pub fn written(uuid: Uuid) -> String {
+    let number = u128::from_be_bytes(uuid);
+    let part = |from: u32, bits: u32| number >> from & ((1 << bits) - 1);
+    let (first, last) = (part(96, 32), part(0, 48));
+    format!("{first:08x}-{:04x}-{:04x}-{:04x}-{last:012x}", part(80, 16), part(64, 16), part(48, 16))
+}
+
 /// No limit.
 pub const UNLIMITED: u64 = u64::MAX;
 

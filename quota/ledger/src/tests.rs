@@ -80,6 +80,12 @@ fn claims_are_read_as_they_stand() {
 }
 
 #[test]
+fn a_uuid_is_written_as_the_driver_writes_it() {
+    let uuid = *b"\x0a\x0b\x0c\x0d\x0e\x0f\x40\x01\x80\x02\xff\x03\x04\x05\x06\x07";
+    assert_eq!(written(uuid), "0a0b0c0d-0e0f-4001-8002-ff0304050607");
+}
+
+#[test]
 fn what_is_no_quota_is_refused() {
     let (folder, path) = made(&[(FIRST, 100)]);
     let good = fs::read(&path).unwrap();
