@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::abi::{Address, Device, Handle};
+use crate::latch::{Latch, Turn};
 use crate::region::words;
 
 /// What was allocated at an address, or as an array.
@@ -35,7 +35,7 @@ const PAGES: usize = 64;
 
 /// All that is allocated.
 pub(crate) struct Book {
-    pages: [Mutex<Page>; PAGES],
+    pages: [Latch<Page>; PAGES],
 }
 
 /// A hash of addresses. Those of a driver end in nine or more zeros, and are nobody's to choose.
@@ -67,12 +67,12 @@ fn mix(number: u64) -> u64 {
 
 impl Book {
     pub(crate) const fn new() -> Self {
-        Self { pages: [const { Mutex::new(HashMap::with_hasher(BuildHasherDefault::new())) }; PAGES] }
+        Self { pages: [const { Latch::new(HashMap::with_hasher(BuildHasherDefault::new())) }; PAGES] }
     }
 
-    fn page(&self, address: Address) -> Option<MutexGuard<'_, Page>> {
+    fn page(&self, address: Address) -> Option<Turn<'_, Page>> {
         let page = usize::try_from(mix(address) >> 58).ok()?;
-        Some(self.pages.get(page)?.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(self.pages.get(page)?.lock())
     }
 
     /// Writes down what was allocated, and gives what stood there: it was freed by a way that is not seen.
@@ -106,7 +106,7 @@ impl Book {
     pub(crate) fn take_all(&self, which: impl Fn(&Record) -> bool) -> Vec<(Address, Record)> {
         let mut found = Vec::new();
         for page in &self.pages {
-            let mut page = page.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut page = page.lock();
             // What cannot be listed stays, and stays charged.
             if found.try_reserve(page.len()).is_ok() {
                 found.extend(page.extract_if(|_, record| which(record)));

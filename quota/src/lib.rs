@@ -35,6 +35,7 @@ mod doors;
 mod driver;
 mod gpu;
 mod hooks;
+mod latch;
 mod life;
 mod log;
 mod process;
