@@ -4,14 +4,13 @@
 #![expect(clippy::disallowed_methods, reason = "reads /proc and the machine's id")]
 
 use std::fs;
-use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use bailiff_snapshot::stat::{self, Stat};
-use bailiff_snapshot::{Claim, PidNamespace, ProcessKey, State, workload};
-use rustix::io::Errno;
+use bailiff_snapshot::stat::Stat;
+use bailiff_snapshot::{Claim, PidNamespace, ProcessKey, workload};
 
 use crate::audit::Lease;
+use crate::process::{all, any_lives, chain, folder, lives, start, stated, unless_gone};
 
 /// The environment of every process of a lease has its name.
 pub const LEASE_VARIABLE: &str = bailiff_snapshot::Claim::VARIABLE;
@@ -59,7 +58,7 @@ impl Here {
             host,
             boot: text("/proc/sys/kernel/random/boot_id"),
             pidns: pidns.to_string_lossy().trim_start_matches("pid:[").trim_end_matches(']').to_owned(),
-            everybody: stated(Path::new("/proc/1")).is_some(),
+            everybody: matches!(stated(&folder(1)), Ok(Some(_))),
         }
     }
 
@@ -71,7 +70,7 @@ impl Here {
             ("boot", self.boot.clone()),
             ("pidns", self.pidns.clone()),
             ("pid", pid.to_string()),
-            ("start", start(pid).map(|start| start.to_string()).unwrap_or_default()),
+            ("start", started(pid)),
         ]
     }
 
@@ -83,7 +82,7 @@ impl Here {
         let pid = std::process::id();
         vec![
             ("mode", "compat".to_owned()),
-            ("taker", format!("{pid}:{}", start(pid).unwrap_or_default())),
+            ("taker", format!("{pid}:{}", started(pid))),
             ("chain", chain.join(",")),
         ]
     }
@@ -115,7 +114,7 @@ impl Here {
         }
         let place = self.place(lease);
         // Until whoever took it has said so, it is as good as its taker's life.
-        let taken = || compat.then(|| lease.get("taker").map_or(Life::Unknown, any_lives));
+        let taken = || compat.then(|| lease.get("taker").map_or(Life::Unknown, life_of));
         place.or_else(taken)
     }
 
@@ -123,7 +122,7 @@ impl Here {
     /// whose part it was.
     #[must_use]
     pub fn chained(&self, lease: &Lease) -> Life {
-        self.place(lease).unwrap_or_else(|| lease.get("chain").map_or(Life::Unknown, any_lives))
+        self.place(lease).unwrap_or_else(|| lease.get("chain").map_or(Life::Unknown, life_of))
     }
 
     /// What is known by where it was taken.
@@ -162,10 +161,11 @@ impl Here {
         };
         let holder = lease.get("pid").zip(lease.get("start"));
         let above = lease.get("chain").unwrap_or_default().split(',').filter_map(|one| one.split_once(':'));
-        if holder.into_iter().chain(above).filter_map(key).any(lives) {
-            return Life::Alive;
+        match any_lives(holder.into_iter().chain(above).filter_map(key)) {
+            Ok(true) => Life::Alive,
+            Ok(false) if self.everybody => Life::Dead,
+            _ => Life::Unknown,
         }
-        if self.everybody { Life::Dead } else { Life::Unknown }
     }
 
     fn look_here(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
@@ -176,8 +176,10 @@ impl Here {
             return (Life::Unknown, None);
         };
         let holder = ProcessKey { pid, start_ticks };
-        if lives(holder) {
-            return (Life::Alive, Some(holder));
+        match lives(holder) {
+            Ok(true) => return (Life::Alive, Some(holder)),
+            Ok(false) => {}
+            Err(_) => return (Life::Unknown, None),
         }
         let owner = number("uid").and_then(|uid| u32::try_from(uid).ok());
         // Who is not to be seen may be there.
@@ -188,115 +190,60 @@ impl Here {
 
 /// Nobody is left in a PID namespace, by all that is to be seen: whoever was in it has ended, and whoever he started.
 fn is_gone(pidns: &str) -> bool {
-    let Ok(processes) = fs::read_dir("/proc") else { return false };
     let theirs = format!("pid:[{pidns}]");
-    let numbered = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| name.parse::<u32>().is_ok());
-    processes.filter_map(Result::ok).filter(|process| numbered(&process.file_name())).all(|process| {
-        match fs::read_link(process.path().join("ns/pid")) {
-            Ok(namespace) => namespace.as_os_str() != theirs.as_str(),
-            Err(_) => is_not_nested(&process.path()),
-        }
-    })
+    let is_elsewhere = |process: PathBuf| match fs::read_link(process.join("ns/pid")) {
+        Ok(namespace) => namespace.as_os_str() != theirs.as_str(),
+        Err(_) => is_not_nested(&process),
+    };
+    all().is_ok_and(|mut processes| processes.all(|process| process.is_ok_and(is_elsewhere)))
 }
 
 /// A process whose namespace is not ours to read is in this one, or has ended.
 fn is_not_nested(process: &Path) -> bool {
-    match fs::read_to_string(process.join("status")) {
-        Ok(status) => status
-            .lines()
-            .find_map(|line| line.strip_prefix("NSpid:"))
-            .is_some_and(|pids| pids.split_whitespace().count() == 1),
-        Err(error) => {
-            error.kind() == ErrorKind::NotFound || Errno::from_io_error(&error) == Some(Errno::SRCH)
-        }
+    let is_single = |status: String| {
+        let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        pids.is_some_and(|pids| pids.split_whitespace().count() == 1)
+    };
+    unless_gone(fs::read_to_string(process.join("status"))).is_ok_and(|status| status.is_none_or(is_single))
+}
+
+/// Whether one lives of processes written `pid:start`, one after the other.
+fn life_of(processes: &str) -> Life {
+    let key = |process: &str| {
+        let (pid, began) = process.split_once(':')?;
+        // Nobody knows when it began.
+        let start_ticks = began.parse().ok().filter(|began| *began != 0)?;
+        Some(ProcessKey { pid: pid.parse().ok()?, start_ticks })
+    };
+    let keys: Vec<Option<ProcessKey>> = processes.split(',').map(key).collect();
+    match any_lives(keys.iter().copied().flatten()) {
+        Ok(true) => Life::Alive,
+        Ok(false) if !keys.contains(&None) => Life::Dead,
+        _ => Life::Unknown,
     }
 }
 
-/// Whether a process lives; one that has ended does not, though its parent has not asked yet.
-#[must_use]
-pub fn lives(process: ProcessKey) -> bool {
-    start(process.pid) == Some(process.start_ticks)
-}
-
-/// A process and, as long as it is but a part of its parent, that: a shell's subshell, or a shell that runs a line for a
-/// program (`sh -c`). Each with its start.
-fn chain(pid: u32) -> Vec<(u32, u64)> {
-    let mut chain = Vec::new();
-    let mut pid = pid;
-    while pid > 1
-        && let Some(stat) = stated(&Path::new("/proc").join(pid.to_string()))
-        && !chain.iter().any(|(met, _)| *met == pid)
-    {
-        chain.push((pid, stat.key.start_ticks));
-        if !is_part(pid, stat.ppid) {
-            break;
-        }
-        pid = stat.ppid;
-    }
-    chain
-}
-
-fn is_part(pid: u32, parent: u32) -> bool {
-    let words = |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let ours = words(pid);
-    let line = ours
-        .split(|byte| *byte == 0)
-        .nth(1)
-        .is_some_and(|word| word.starts_with(b"-") && !word.starts_with(b"--") && word.ends_with(b"c"));
-    line || !ours.is_empty() && ours == words(parent)
-}
-
-/// Of processes written `pid:start`, one after the other.
-fn any_lives(processes: &str) -> Life {
-    let mut life = Life::Dead;
-    for process in processes.split(',') {
-        let Some((pid, began)) = process.split_once(':') else { return Life::Unknown };
-        let (Ok(pid), Ok(began)) = (pid.parse(), began.parse::<u64>()) else { return Life::Unknown };
-        match start(pid) {
-            _ if began == 0 => life = Life::Unknown,
-            Some(start) if start == began => return Life::Alive,
-            _ => {}
-        }
-    }
-    life
-}
-
-/// When a process that is there started; none of one that has ended, though its parent has not asked yet.
-pub(crate) fn start(pid: u32) -> Option<u64> {
-    let process = Path::new("/proc").join(pid.to_string());
-    let stat = stated(&process)?;
-    (!ended(&stat) || has_threads(&process)).then_some(stat.key.start_ticks)
-}
-
-const fn ended(stat: &Stat) -> bool {
-    matches!(stat.state, State::Zombie | State::Dead)
-}
-
-/// Whether threads live on whose first one has ended: they hold what the process held.
-fn has_threads(process: &Path) -> bool {
-    let Ok(threads) = fs::read_dir(process.join("task")) else { return false };
-    threads.filter_map(Result::ok).any(|thread| stated(&thread.path()).is_some_and(|stat| !ended(&stat)))
-}
-
-pub(crate) fn stated(process: &Path) -> Option<Stat> {
-    stat::parse(&fs::read(process.join("stat")).ok()?)
+/// When it started, in words; none where that is not to be known.
+fn started(pid: u32) -> String {
+    start(pid).ok().flatten().map(|start| start.to_string()).unwrap_or_default()
 }
 
 /// Whether somebody lives on who was started under the lease, and who.
 fn heirs(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Life, Option<ProcessKey>) {
-    let Ok(processes) = fs::read_dir("/proc") else { return (Life::Unknown, None) };
+    let Ok(processes) = all() else { return (Life::Unknown, None) };
     let mut life = Life::Dead;
-    for process in processes.filter_map(Result::ok) {
-        if process.file_name().to_str().is_none_or(|name| name.parse::<u32>().is_err()) {
+    for process in processes {
+        let Ok((Ok(stat), process)) = process.map(|process| (stated(&process), process)) else {
+            life = Life::Unknown;
             continue;
-        }
-        let Some(stat) = stated(&process.path()).filter(|stat| is_younger(stat, holder)) else { continue };
-        match named(&process.path()) {
+        };
+        let Some(stat) = stat.filter(|stat| is_younger(stat, holder)) else { continue };
+        match named(&process) {
             Some(Claim::Lease(name)) if name == lease.lease => return (Life::Alive, Some(stat.key)),
             Some(Claim::Lease(_) | Claim::Nothing) => {}
             // Of somebody's process whose environment does not tell it cannot be told; others' are not heirs.
             Some(Claim::Unread) | None => {
-                if may_be_his(&process.path(), owner) && !is_of_others(&stat, lease, holder) {
+                if may_be_his(&process, owner) && !is_of_others(&stat, lease, holder) {
                     life = Life::Unknown;
                 }
             }
@@ -322,13 +269,9 @@ fn named(process: &Path) -> Option<Claim> {
             .find(|other| other.as_ref().is_ok_and(|other| !other.is_empty()))
             .unwrap_or(environ);
     }
-    match environ {
-        // A kernel's thread has none, and whoever has ended has none any more.
-        Ok(environ) if environ.is_empty() => Some(Claim::Nothing),
-        Ok(environ) => Some(Claim::of_environment(&environ)),
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
-        Err(_) => Some(Claim::Nothing),
-    }
+    // A kernel's thread has none, and whoever has ended has none any more.
+    let environ = unless_gone(environ).ok()?.filter(|environ| !environ.is_empty());
+    Some(environ.map_or(Claim::Nothing, |environ| Claim::of_environment(&environ)))
 }
 
 /// A process that has written something else over its environment, as some do for a title: whether the next one above it
@@ -337,8 +280,11 @@ fn named(process: &Path) -> Option<Claim> {
 fn is_of_others(stat: &Stat, lease: &Lease, holder: ProcessKey) -> bool {
     let mut parent = stat.ppid;
     for _ in 0..DEEPEST {
-        let process = Path::new("/proc").join(parent.to_string());
-        let Some(stat) = stated(&process).filter(|_| parent > 1) else { return false };
+        let process = folder(parent);
+        let Ok(Some(stat)) = stated(&process) else { return false };
+        if parent <= 1 {
+            return false;
+        }
         if !is_younger(&stat, holder) {
             return !workload::keeps_others(&stat.comm);
         }
@@ -353,7 +299,8 @@ fn is_of_others(stat: &Stat, lease: &Lease, holder: ProcessKey) -> bool {
 
 fn may_be_his(process: &Path, owner: Option<u32>) -> bool {
     use std::os::unix::fs::MetadataExt;
-    fs::metadata(process).is_ok_and(|found| owner.is_none_or(|owner| owner == found.uid()))
+    let is_his = |found: fs::Metadata| owner.is_none_or(|owner| owner == found.uid());
+    unless_gone(fs::metadata(process)).map_or(true, |found| found.is_some_and(is_his))
 }
 
 #[cfg(test)]
@@ -423,10 +370,10 @@ ctypes.memset(start, 120, end - start)
 print('ready', flush=True)
 time.sleep(1000)";
         let mut titled = with_title(program);
-        let stat = stated(&Path::new("/proc").join(titled.id().to_string())).unwrap();
+        let stat = stated(&folder(titled.id())).unwrap().unwrap();
         let holder = ProcessKey { pid: ended(), start_ticks: 0 };
         let (of_it, of_nobody) = (lease(about.clone()), ProcessKey { pid: 1, start_ticks: u64::MAX });
-        assert_eq!(named(&Path::new("/proc").join(titled.id().to_string())), Some(Claim::Unread));
+        assert_eq!(named(&folder(titled.id())), Some(Claim::Unread));
         assert!(is_of_others(&stat, &of_it, holder), "this test has an environment, and started it");
         assert!(is_of_others(&stat, &of_it, of_nobody), "this test is older, and no keeper of others");
         assert_eq!(here.life(&of_it), Life::Dead);

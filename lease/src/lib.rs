@@ -15,6 +15,7 @@ pub mod legacy;
 mod local;
 pub mod log;
 mod pool;
+pub mod process;
 mod reap;
 mod scripts;
 pub mod told;

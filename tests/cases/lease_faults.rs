@@ -266,12 +266,11 @@ fn a_redis_that_is_silent_is_given_up() {
     });
 }
 
-#[test]
-fn whoever_slept_through_his_grant_does_not_begin() {
-    let redis = pool("0");
+/// A waiter that was stopped when it was its turn, and goes on when somebody else has the GPU.
+fn slept(redis: &Redis) -> (Child, Child) {
     let mut leases = Pool::open(&redis.address(), "GPU", Duration::from_secs(5)).unwrap();
-    let holder = hold(&redis, &["run"]);
-    let waiter = bailiff(&redis, &["run", "--", "sh", "-c", "echo had"])
+    let holder = hold(redis, &["run"]);
+    let waiter = bailiff(redis, &["run", "--", "sh", "-c", "echo had"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -289,11 +288,34 @@ fn whoever_slept_through_his_grant_does_not_begin() {
     });
     // Nothing was heard of it, and somebody on another machine took it for lost.
     leases.end(&theirs, End::Dead { pid: "", start: "", known: false }, &[]).unwrap();
-    let next = hold(&redis, &["run", "--nonblock"]);
+    let next = hold(redis, &["run", "--nonblock"]);
     kill_process(Pid::from_child(&waiter), Signal::CONT).unwrap();
+    until("it to ask anew", || {
+        let queue = leases.audit().unwrap().queue;
+        (queue.len() == 1 && queue[0] != theirs).then_some(())
+    });
+    (waiter, next)
+}
+
+#[test]
+fn whoever_slept_through_his_grant_asks_anew() {
+    let redis = pool("0");
+    let (waiter, next) = slept(&redis);
+    end(next, Signal::TERM);
     let output = waiter.wait_with_output().unwrap();
-    assert_eq!((code(&output), output.stdout.len()), (3, 0), "{output:?}");
-    assert!(err(&output).contains("has ended"), "{output:?}");
+    assert_eq!(said(&output), "had\n");
+    assert!(err(&output).contains("asks anew"), "{output:?}");
+    assert_eq!(states(&redis), ["idle"]);
+}
+
+#[test]
+fn whoever_asks_anew_leaves_the_line_when_he_is_told_to() {
+    let redis = pool("0");
+    let (waiter, next) = slept(&redis);
+    kill_process(Pid::from_child(&waiter), Signal::TERM).unwrap();
+    let output = waiter.wait_with_output().unwrap();
+    assert_eq!((code(&output), output.stdout.len()), (143, 0), "{output:?}");
+    assert_eq!(told(&redis, &["queue", "--json"]).as_array().unwrap().len(), 0);
     end(next, Signal::TERM);
     assert_eq!(states(&redis), ["idle"]);
 }

@@ -24,8 +24,8 @@ pub(crate) fn acquire(flags: &flags::Acquire) -> Result<ExitCode, Failure> {
         }
         None => (LEASE, process(flags.holder)?),
     };
-    let ticket = ticket(&mut *pool, &flags.ask, "acquire")?;
-    let grant = obtain(&mut *pool, &flags.ask, &ticket, |_| {})?;
+    let mut ticket = ticket(&mut *pool, &flags.ask, "acquire")?;
+    let grant = obtain(&mut *pool, &flags.ask, &mut ticket, |_| {})?;
     let lease = (&ticket, &grant);
     let mut keeper = hand_on(&mut *pool, lease, (ttl, flags.duration), whose)?;
     // Whoever reads it, or its first line, knows the lease; where nobody can, it is given back. So all of it goes at once.
@@ -53,8 +53,8 @@ pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
         pool: flags.pool.clone(),
     };
     let mut pool = open(&ask.pool)?;
-    let ticket = ticket(&mut *pool, &ask, &shell::command(flags.pid))?;
-    let grant = obtain(&mut *pool, &ask, &ticket, |_| {})?;
+    let mut ticket = ticket(&mut *pool, &ask, &shell::command(flags.pid))?;
+    let grant = obtain(&mut *pool, &ask, &mut ticket, |_| {})?;
     hand_on(&mut *pool, (&ticket, &grant), (LEASE, None), whose)?;
     println!("{}", ticket.lease);
     Ok(ExitCode::SUCCESS)

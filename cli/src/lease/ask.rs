@@ -27,9 +27,6 @@ pub(super) fn ticket(pool: &mut dyn Leases, ask: &Ask, cmd: &str) -> Result<Tick
             "--priority: above 0 is for root, so that nobody overtakes by wishing to",
         ));
     }
-    let mut random = [0_u8; 16];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(std::io::Error::from)?;
     let user = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
     let mut about = Here::look().holder(std::process::id());
     about.extend([
@@ -45,13 +42,28 @@ pub(super) fn ticket(pool: &mut dyn Leases, ask: &Ask, cmd: &str) -> Result<Tick
     about.extend(ask.note.clone().map(|note| ("note", note)));
     about.extend(ask.job.clone().map(|job| ("job", job)));
     Ok(Ticket {
-        lease: random.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<String>>().concat(),
+        lease: name()?,
         want: ask.gpus.unwrap_or_else(|| among.map_or(1, |ids| u32::try_from(ids.len()).unwrap_or(u32::MAX))),
         priority: ask.priority,
         ttl: TICKET,
         nonblock: ask.nonblock,
         about,
     })
+}
+
+/// A name that nobody has.
+fn name() -> std::io::Result<String> {
+    let mut random = [0_u8; 16];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<String>>().concat())
+}
+
+/// What is told of a wait.
+pub(super) enum News<'a> {
+    /// So many tickets are before it.
+    Behind(u64),
+    /// It waits under this name now.
+    Named(&'a str),
 }
 
 /// Whoever is granted something says so, or it is given to the next; he may be too late. A server that came back with an
@@ -71,12 +83,40 @@ fn acknowledge(
     }
 }
 
-/// Asks, and waits as long as was wished. What the dead held is freed before where nothing is waited for.
+/// Waits for a grant, and says that it is known. Whoever does so too late, stopped or on a machine that is too busy, has
+/// lost it to the next, and asks anew.
+fn stand(
+    pool: &mut dyn Leases,
+    (ticket, nonblock): (&mut Ticket, bool),
+    (here, until): (&Here, Option<Instant>),
+    mut tell: impl FnMut(News),
+) -> Result<Standing, Failure> {
+    loop {
+        let mut standing = pool.wait(ticket, (here, until), &mut |before| tell(News::Behind(before)))?;
+        if let Standing::Held(grant) = &standing {
+            let until = if nonblock { Some(Instant::now()) } else { until };
+            standing = acknowledge(pool, (ticket, grant), until)?;
+        }
+        match standing {
+            Standing::Ended(how) if how == "reaped" && !nonblock => {
+                ticket.lease = name()?;
+                tell(News::Named(&ticket.lease));
+                say(
+                    "the GPUs that it was given went to the next, since it did not answer in time: asks anew",
+                );
+            }
+            standing => return Ok(standing),
+        }
+    }
+}
+
+/// Asks, and waits as long as was wished; the ticket is as it was granted then. What the dead held is freed before where
+/// nothing is waited for.
 pub(super) fn obtain(
     pool: &mut dyn Leases,
     ask: &Ask,
-    ticket: &Ticket,
-    mut tell: impl FnMut(u64),
+    ticket: &mut Ticket,
+    tell: impl FnMut(News),
 ) -> Result<Grant, Failure> {
     let here = Here::look();
     if ask.nonblock {
@@ -84,17 +124,11 @@ pub(super) fn obtain(
     }
     let told = ask.gpu.is_none() && ask.exporter.stream.exists();
     let used = if told { used(&ask.exporter.stream, pool.idle()?.iter()) } else { BTreeMap::new() };
-    let mut ticket = ticket.clone();
     if !used.is_empty() {
         ticket.about.push(("last", used.keys().cloned().collect::<Vec<_>>().join(",")));
     }
     let until = ask.wait.map(|wait| Instant::now() + wait);
-    let mut standing = pool.wait(&ticket, (&here, until), &mut tell)?;
-    if let Standing::Held(grant) = &standing {
-        let until = if ask.nonblock { Some(Instant::now()) } else { until };
-        standing = acknowledge(pool, (&ticket, grant), until)?;
-    }
-    match standing {
+    match stand(pool, (ticket, ask.nonblock), (&here, until), tell)? {
         Standing::Held(grant) => {
             for (gpu, pids) in grant.gpus.iter().filter_map(|id| used.get_key_value(&id.to_string())) {
                 say(format_args!("GPU {gpu} is used by {pids:?}, who lease nothing; no other was idle"));

@@ -2,11 +2,12 @@
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bailiff_lease::{Grant, Leases, Standing, Ticket, Trouble};
 
-use super::ask::{obtain, ticket};
+use super::ask::{News, obtain, ticket};
 use super::told::{self, Names, environment};
 use super::{LEASE, offset, open};
 use crate::command::Event;
@@ -33,19 +34,24 @@ impl<'a> Held<'a> {
         let mut pool = open(&flags.ask.pool)?;
         let mut ticket = ticket(&mut *pool, &flags.ask, &words.join(" "))?;
         ticket.about.extend(flags.terms.max_time.map(|time| ("max_ms", time.as_millis().to_string())));
-        let (theirs, wanted) = (flags.ask.clone(), ticket.clone());
+        let ask = flags.ask.clone();
+        let name = Arc::new(Mutex::new(ticket.lease.clone()));
+        let named = Arc::clone(&name);
         let waiting = std::thread::Builder::new().name("wait".to_owned()).spawn(move || {
-            let mut progress = Progress { shown: false, want: wanted.want };
-            let obtained = obtain(&mut *pool, &theirs, &wanted, |before| progress.tell(before));
+            let mut progress = Progress { shown: false, want: ticket.want };
+            let obtained = obtain(&mut *pool, &ask, &mut ticket, |news| match news {
+                News::Behind(before) => progress.tell(before),
+                News::Named(lease) => lease.clone_into(&mut lock(&named)),
+            });
             drop(progress);
             // Whoever waits for it may be ending.
             let _ = tell.send(Event::Waited);
-            obtained.map(|grant| (pool, grant))
+            obtained.map(|grant| (pool, ticket, grant))
         })?;
         loop {
             match events.recv() {
                 Ok(Event::Told(told)) => {
-                    withdraw(flags, &ticket);
+                    withdraw(flags, &lock(&name));
                     return Err(Failure::signalled(told.number));
                 }
                 Ok(Event::Waited) | Err(_) => break,
@@ -53,7 +59,7 @@ impl<'a> Held<'a> {
             }
         }
         let ended = || Err(Failure::unavailable("the wait for GPUs has ended by a fault of its own"));
-        let (pool, grant) = waiting.join().unwrap_or_else(|_| ended())?;
+        let (pool, ticket, grant) = waiting.join().unwrap_or_else(|_| ended())?;
         Ok(Self { flags, ticket, grant, pool })
     }
 
@@ -127,9 +133,9 @@ impl<'a> Held<'a> {
 }
 
 /// Leaves the line.
-fn withdraw(flags: &flags::Run, ticket: &Ticket) {
+fn withdraw(flags: &flags::Run, lease: &str) {
     let withdrawn = open(&flags.ask.pool).and_then(|mut pool| {
-        match pool.release(&ticket.lease, None, (offset(), std::process::id())) {
+        match pool.release(lease, None, (offset(), std::process::id())) {
             // It was granted just now, to this process, and is free with its end.
             Ok(_) | Err(Trouble::Kept(_)) => Ok(()),
             Err(trouble) => Err(trouble.into()),
@@ -138,6 +144,10 @@ fn withdraw(flags: &flags::Run, ticket: &Ticket) {
     if let Err(failure) = withdrawn {
         say(format_args!("the place in the line ends once Redis answers: {failure}"));
     }
+}
+
+fn lock(name: &Mutex<String>) -> MutexGuard<'_, String> {
+    name.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A line on the terminal that says how the wait goes.

@@ -11,8 +11,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use bailiff_lease::holder::Here;
+use bailiff_lease::process::may_live;
 use bailiff_ledger::Ledger;
 use bailiff_lifecycle::exit::plain;
+use bailiff_snapshot::ProcessKey;
 use nix::unistd::geteuid;
 
 use super::environment::Environment;
@@ -189,7 +191,8 @@ impl Name {
 
     /// Of another namespace nobody can tell.
     fn is_of_the_dead(&self, here: &Self) -> bool {
-        self.namespace == here.namespace && tree::start(self.pid) != Some(self.start)
+        let maker = ProcessKey { pid: self.pid, start_ticks: self.start };
+        self.namespace == here.namespace && !may_live(maker)
     }
 }
 

@@ -2,7 +2,7 @@
 //! lives.
 
 use bailiff_lease::audit;
-use bailiff_lease::holder::lives;
+use bailiff_lease::process::may_live;
 use bailiff_snapshot::lease::Names;
 use bailiff_snapshot::{PoolGpu, ProcessKey, wire};
 
@@ -24,12 +24,12 @@ pub(super) enum On {
 /// What one snapshot tells.
 pub(super) struct Evidence<'a> {
     pub(super) view: &'a View,
-    pub(super) lives: &'a dyn Fn(ProcessKey) -> bool,
+    pub(super) may_live: &'a dyn Fn(ProcessKey) -> bool,
 }
 
 /// GPUs of a lease that somebody is seen on.
 pub(crate) fn busy(view: &View, audit: &audit::Audit, lease: &audit::Lease) -> Vec<String> {
-    Evidence { view, lives: &lives }.busy(audit, lease)
+    Evidence { view, may_live: &may_live }.busy(audit, lease)
 }
 
 impl Evidence<'_> {
@@ -77,7 +77,7 @@ impl Evidence<'_> {
     fn counts(&self, holder: &wire::Holder) -> bool {
         let processes = &self.view.snapshot.processes;
         let Some(process) = processes.iter().find(|process| process.pid == holder.pid) else { return true };
-        if key(process).is_some_and(|key| !(self.lives)(key)) {
+        if key(process).is_some_and(|key| !(self.may_live)(key)) {
             return false;
         }
         let Some(facts) = &process.facts else { return true };
@@ -121,7 +121,7 @@ mod tests {
     }
 
     fn on(gpus: &Value, processes: &Value, of: &audit::Gpu) -> On {
-        Evidence { view: &view(gpus, processes), lives: &|process| process.pid != 99 }.on(of)
+        Evidence { view: &view(gpus, processes), may_live: &|process| process.pid != 99 }.on(of)
     }
 
     #[test]

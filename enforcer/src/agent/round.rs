@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_lease::audit::{Audit as Pooled, Gpu, Lease, Record};
-use bailiff_lease::holder::{Here, Life, lives};
+use bailiff_lease::holder::{Here, Life};
 use bailiff_lease::legacy::{Case, Found, Judgement, Limits, Line, Witness, judge};
+use bailiff_lease::process::{lives, may_live};
 use bailiff_lease::{Pool, START, Trouble};
 use bailiff_snapshot::ProcessKey;
 use tokio::sync::mpsc::UnboundedSender;
@@ -166,7 +167,7 @@ impl Rounds<'_> {
         let fresh = view.as_deref().filter(|view| {
             view.trusted() && now.saturating_sub(view.boot()) <= view.interval() * STALE_BEATS
         });
-        let evidence = fresh.map(|view| Evidence { view, lives: &lives });
+        let evidence = fresh.map(|view| Evidence { view, may_live: &may_live });
         if let Some(evidence) = &evidence {
             let on = audit.gpus.iter().map(|gpu| (gpu.id.clone(), evidence.on(gpu)));
             self.memory.see((evidence.view.boot(), evidence.view.interval()), on);
@@ -200,7 +201,11 @@ impl Rounds<'_> {
             .iter()
             .map(|lease| {
                 // To find somebody whom the dead started, everybody has to be looked at.
-                let known = self.living.get(&lease.lease).copied().filter(|known| lives(*known));
+                let known = self
+                    .living
+                    .get(&lease.lease)
+                    .copied()
+                    .filter(|known| lives(*known).is_ok_and(|lives| lives));
                 let (life, who) = match known {
                     Some(known) => (Life::Alive, Some(known)),
                     None => self.here.look_for(lease),
@@ -355,7 +360,7 @@ fn act(judgement: Judgement, (gpu, audit): (&Gpu, &Pooled), actor: &mut Actor<'_
 /// Takes hold of a process; none where it has ended, or its pid is another's.
 fn held(process: ProcessKey) -> Option<Handle> {
     let handle = Handle::open(process.pid).ok()??;
-    lives(process).then_some(handle)
+    lives(process).is_ok_and(|lives| lives).then_some(handle)
 }
 
 /// Renews for those who live and cannot say so, and ends what nobody renewed whom this node knows nothing better of.

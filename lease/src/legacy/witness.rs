@@ -4,13 +4,13 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 use bailiff_snapshot::{ProcessKey, workload};
 use serde::{Deserialize, Serialize};
 
 use crate::audit::Record;
-use crate::holder::{Here, lives, stated};
+use crate::holder::Here;
+use crate::process::{any_lives, folder, lives, stated};
 use crate::{Op, Pool, Trouble};
 
 /// Nobody is further from the first process.
@@ -145,7 +145,7 @@ impl Witness {
         if !here.boot.is_empty() && self.boot != here.boot {
             return Some(false);
         }
-        if self.line.iter().any(|process| lives(*process)) {
+        if any_lives(self.line.iter().copied()).ok()? {
             return Some(true);
         }
         let told = self.whole && here.everybody && !here.pidns.is_empty() && self.pidns == here.pidns;
@@ -172,8 +172,8 @@ fn line(pid: u32) -> Option<Vec<Ancestor>> {
     let mut line = Vec::new();
     let mut next = pid;
     while next > 1 && line.len() < DEEPEST {
-        let process = Path::new("/proc").join(next.to_string());
-        let Some(stat) = stated(&process) else {
+        let process = folder(next);
+        let Some(stat) = stated(&process).ok()? else {
             return if line.is_empty() { Some(line) } else { None };
         };
         if stat.kernel_thread {
@@ -184,7 +184,9 @@ fn line(pid: u32) -> Option<Vec<Ancestor>> {
         next = stat.ppid;
     }
     // Whoever lost his parent meanwhile has another now.
-    line.iter().all(|ancestor| lives(ancestor.key) || ancestor.key.pid == pid).then_some(line)
+    line.iter()
+        .all(|ancestor| lives(ancestor.key).unwrap_or(false) || ancestor.key.pid == pid)
+        .then_some(line)
 }
 
 /// Without root's own at the top that only start other people's work: a listener for logins lives as long as the node.
@@ -281,7 +283,7 @@ mod tests {
         let mut alone = witness.clone();
         alone.line.retain(|process| process.pid == script.id() || *process == subshell);
         std::io::Write::write_all(script.stdin.as_mut().unwrap(), b"go\n").unwrap();
-        while lives(subshell) {
+        while lives(subshell).unwrap() {
             std::thread::yield_now();
         }
         assert_eq!(alone.lives(&here), Some(true), "the shell above it lives");

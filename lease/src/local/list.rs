@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 
+use bailiff_snapshot::ProcessKey;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::folder::{self, Folder};
@@ -13,6 +14,7 @@ use super::record::Record;
 use crate::Trouble;
 use crate::audit::{Audit, Gpu, Lease};
 use crate::holder::Here;
+use crate::process::may_live;
 
 /// Tells everything.
 pub(super) fn audit(folder: &Folder, here: &Here) -> Result<Audit, Trouble> {
@@ -96,7 +98,7 @@ fn believed(record: Record, taker: Option<u32>, inode: Inode, here: &Here) -> Op
     if taker.is_some_and(|taker| record.number("taker") != Some(taker.into())) {
         return None;
     }
-    if processes::lives(keeper, start) {
+    if may_live(ProcessKey { pid: keeper, start_ticks: start }) {
         let same_user = processes::owner(keeper).map(u64::from) == record.number("uid");
         let has = processes::has(keeper, inode) != Some(false);
         return (same_user && has).then(|| record.told("held"));

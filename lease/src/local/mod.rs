@@ -44,8 +44,8 @@ use rustix::fs::OFlags;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
 use crate::audit::Audit;
-use crate::holder::{self, Here};
-use crate::{Grant, Init, Leases, Released, Standing, Ticket, Trouble};
+use crate::holder::Here;
+use crate::{Grant, Init, Leases, Released, Standing, Ticket, Trouble, process};
 use folder::{Folder, Gate, Gpu};
 use record::Record;
 use take::Wish;
@@ -191,7 +191,7 @@ impl Leases for Local {
         }
         let us = std::process::id();
         let asked = u64::try_from(queue::now().as_millis()).unwrap_or_default();
-        let record = Record::of(ticket, asked, (us, holder::start(us).unwrap_or_default()));
+        let record = Record::of(ticket, asked, (us, process::start(us).ok().flatten().unwrap_or_default()));
         let fit = Wish::of(&record).fit(&managed) as u64;
         if ticket.want == 0 || u64::from(ticket.want) > fit {
             return Ok(Standing::Impossible { managed: fit });

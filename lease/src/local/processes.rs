@@ -3,13 +3,11 @@
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 use rustix::fs::{fstat, major, minor};
 
-use crate::holder;
+use crate::process::{folder, unless_gone};
 
 /// A file, by what the kernel calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,12 +50,9 @@ fn taker(locks: &str, inode: Inode) -> Option<u32> {
 
 /// Whether a process has the lock of a file; `None` where we may not look.
 pub(super) fn has(pid: u32, inode: Inode) -> Option<bool> {
-    let process = Path::new("/proc").join(pid.to_string());
-    let descriptors = match fs::read_dir(process.join("fdinfo")) {
-        Ok(descriptors) => descriptors,
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => return None,
-        // It has ended.
-        Err(_) => return Some(false),
+    let process = folder(pid);
+    let Some(descriptors) = unless_gone(fs::read_dir(process.join("fdinfo"))).ok()? else {
+        return Some(false);
     };
     let lock = format!(":{} ", inode.number);
     let has = |descriptor: &fs::DirEntry| {
@@ -77,19 +72,14 @@ pub(super) fn having(inode: Inode) -> Vec<u32> {
     pids.filter(|pid| has(*pid, inode) == Some(true)).collect()
 }
 
-/// Whether this is still the process that began then.
-pub(super) fn lives(pid: u32, start: u64) -> bool {
-    holder::start(pid) == Some(start)
-}
-
 /// Whose it is.
 pub(super) fn owner(pid: u32) -> Option<u32> {
-    fs::metadata(Path::new("/proc").join(pid.to_string())).ok().map(|found| found.uid())
+    fs::metadata(folder(pid)).ok().map(|found| found.uid())
 }
 
 /// Its command line, or its name where it has none.
 pub(super) fn command(pid: u32) -> Option<Vec<String>> {
-    let process = Path::new("/proc").join(pid.to_string());
+    let process = folder(pid);
     let line = fs::read(process.join("cmdline")).ok()?;
     let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
     let words: Vec<String> = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();

@@ -1,0 +1,59 @@
+//! A process that may open no more files knows nothing of others, and takes nobody for dead. It has a program of its own,
+//! since it leaves its whole process without a descriptor.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case fails loudly")]
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::process::{Child, Command};
+
+use bailiff_lease::audit::Lease;
+use bailiff_lease::holder::{Here, Life};
+use bailiff_lease::process::lives;
+use bailiff_snapshot::ProcessKey;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// A lease by GPU.py's rules names who waits in another way.
+fn leases(here: &Here, pid: u32) -> [Lease; 3] {
+    let about = here.holder(pid);
+    let start = &about.iter().find(|(field, _)| *field == "start").unwrap().1;
+    let line = ("chain", format!("{pid}:{start}"));
+    let compat = [("mode", "compat".to_owned()), ("taker", line.1.clone())];
+    [about.clone(), [&about[..], &[line]].concat(), [&about[..], &compat].concat()].map(|about| Lease {
+        lease: "0123".to_owned(),
+        state: "held".to_owned(),
+        expires: 0.0,
+        about: about.into_iter().map(|(field, value)| (field.to_owned(), value.into())).collect(),
+    })
+}
+
+fn told(here: &Here, [plain, chained, taken]: &[Lease; 3]) -> [Life; 4] {
+    [here.life(plain), here.chained(chained), here.look_at_line(chained), here.life(taken)]
+}
+
+fn ended(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn who_cannot_be_looked_at_is_not_dead() {
+    let here = Here::look();
+    let child = Command::new("sleep").arg("infinity").spawn().unwrap();
+    let pid = child.id();
+    let leases = leases(&here, pid);
+    let before = getrlimit(Resource::Nofile);
+    let blind = |look: &dyn Fn()| {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..before }).unwrap();
+        look();
+        setrlimit(Resource::Nofile, before).unwrap();
+    };
+    assert_eq!(told(&here, &leases), [Life::Alive; 4]);
+    blind(&|| {
+        assert!(File::open("/proc/self/stat").is_err_and(|error| error.kind() != ErrorKind::NotFound));
+        assert_eq!(told(&here, &leases), [Life::Unknown; 4]);
+        assert!(lives(ProcessKey { pid, start_ticks: 1 }).is_err());
+    });
+    ended(child);
+    assert_eq!(told(&here, &leases), [Life::Dead; 4]);
+    blind(&|| assert_eq!(told(&here, &leases), [Life::Unknown; 4]));
+}
