@@ -243,8 +243,7 @@ fn all_that_a_command_starts_share_its_limit() {
     command.env("WRAPPER_MAX_MEMORY_0", "1").env("WRAPPER_DISABLE", "1");
     let output = command.arg(work).arg(client).output().unwrap();
     assert_eq!(said(&output), "600\n700\n0\n2\n0\n0\n", "{output:?}");
-    let peak =
-        "peak under the quota: 8.0 KiB of 8.0 KiB on GPU-00000000-0000-4000-8000-000000000001, 1 request";
+    let peak = "peak under the quota: 8.0 KiB of 8.0 KiB on 00000000-0000-4000-8000-000000000001, 1 request";
     assert!(err(&output).contains(peak), "{output:?}");
 }
 
@@ -314,6 +313,14 @@ fn the_file_ends_with_the_last_whom_the_command_started() {
     }
 }
 
+/// Ends who was left behind; whoever runs something next tidies up.
+fn the_next_removes_the_file_of(left: u32, machine: &Machine) {
+    kill(left);
+    gone(left);
+    said(&run(machine, &["--vram", "1G", "true"]));
+    assert_eq!(files(machine), Vec::<PathBuf>::new());
+}
+
 #[test]
 fn who_is_told_to_go_leaves_the_file_to_those_who_are_left() {
     let machine = Machine::new();
@@ -326,10 +333,7 @@ fn who_is_told_to_go_leaves_the_file_to_those_who_are_left() {
     running.ends_with(143);
     assert!(start(left).is_some());
     assert_eq!(files(&machine).len(), 1);
-    kill(left);
-    gone(left);
-    said(&run(&machine, &["--vram", "1G", "true"]));
-    assert_eq!(files(&machine), Vec::<PathBuf>::new());
+    the_next_removes_the_file_of(left, &machine);
 }
 
 #[test]
@@ -345,10 +349,7 @@ fn the_file_of_who_was_killed_is_removed_once_nobody_needs_it() {
     assert_eq!(files(&machine).len(), 1);
     said(&run(&machine, &["--vram", "1G", "true"]));
     assert_eq!(files(&machine).len(), 1, "the command goes on, and shares what it shared");
-    kill(left);
-    gone(left);
-    said(&run(&machine, &["--vram", "1G", "true"]));
-    assert_eq!(files(&machine), Vec::<PathBuf>::new());
+    the_next_removes_the_file_of(left, &machine);
 }
 
 /// Writes over its whole environment, as `setproctitle` does.
@@ -368,10 +369,7 @@ fn who_shows_a_title_keeps_the_file() {
     running.child.wait().unwrap();
     said(&run(&machine, &["--vram", "1G", "true"]));
     assert_eq!(files(&machine).len(), 1);
-    kill(left);
-    gone(left);
-    said(&run(&machine, &["--vram", "1G", "true"]));
-    assert_eq!(files(&machine), Vec::<PathBuf>::new());
+    the_next_removes_the_file_of(left, &machine);
 }
 
 #[test]
@@ -398,6 +396,13 @@ fn gpus_are_had_and_given_back() {
     assert_eq!(said(&output), "0,1 limited\n");
     assert!(err(&output).contains("2 GPUs held"), "{output:?}");
     assert_eq!(said(&leased(&[&["--gpu", "1"][..], &echo].concat())), "1\n");
+    assert_eq!(said(&leased(&["--gpu", "1", "echo", "-p", "0:{index}"])), "-p 0:0\n", "it sees no other");
+    assert_eq!(said(&leased(&["--gpus", "2", "echo", "{index}"])), "0,1\n");
+    assert_eq!(
+        said(&leased(&["echo", "{index}"])),
+        "{index}\n",
+        "a word like others without GPUs of its own"
+    );
     for (words, expected) in [
         (&["--gpus", "1", "nosuch-program"][..], 127),
         (&["--gpus", "3", "true"], 64),

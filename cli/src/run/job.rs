@@ -116,13 +116,14 @@ impl<'a> Job<'a> {
         }
         let watched = looker.map(|looker| looker.watch(visible, tell)).transpose()?;
         let environment = self.environment.whole(std::env::vars_os());
-        let child = start(self.command, environment, signals.mask()).map_err(|error| {
+        let gpus = lease.as_ref().map(|lease| lease.gpus());
+        let command = numbered(self.command, gpus);
+        let child = start(&command, environment, signals.mask()).map_err(|error| {
             let program = self.command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
             Failure::start(&program, &error)
         })?;
         family.begin(child);
         let began = Instant::now();
-        let gpus = lease.as_ref().map(|lease| lease.gpus());
         let mut live = Live::new((child, family), self.terms, lease, watched);
         let lived = live.until_all_end(events)?;
         Ok(Outcome { lived, ending: live.ending(), took: began.elapsed(), gpus, used: live.used() })
@@ -134,6 +135,15 @@ impl<'a> Job<'a> {
         let text = |name| told(name).map(|value| value.to_string_lossy().into_owned());
         Visible::parse(text("CUDA_VISIBLE_DEVICES").as_deref(), text("CUDA_DEVICE_ORDER").as_deref())
     }
+}
+
+/// A command with the numbers of its GPUs in place of `{index}`, where it has some of its own. It sees no others, so to it
+/// they are the first: `CUDA_VISIBLE_DEVICES` counts for CUDA and for NVIDIA's `OpenCL`.
+fn numbered(command: &[OsString], gpus: Option<usize>) -> Vec<OsString> {
+    let Some(gpus) = gpus else { return command.to_vec() };
+    let numbers = (0..gpus).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
+    let word = |word: &OsString| word.to_str().map(|text| OsString::from(text.replace("{index}", &numbers)));
+    command.iter().map(|bytes| word(bytes).unwrap_or_else(|| bytes.clone())).collect()
 }
 
 /// Whether a signal has come meanwhile.
@@ -164,4 +174,17 @@ impl Outcome {
 fn shells(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|number| 128 + number));
     u8::try_from(code.unwrap_or(255)).unwrap_or(255)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_told_the_numbers_of_its_gpus() {
+        let command = ["krylov", "0:{index}", "{index}{index}{inde"].map(OsString::from);
+        assert_eq!(numbered(&command, None), command);
+        assert_eq!(numbered(&command, Some(1)), ["krylov", "0:0", "00{inde"]);
+        assert_eq!(numbered(&command, Some(3)), ["krylov", "0:0,1,2", "0,1,20,1,2{inde"]);
+    }
 }
