@@ -180,7 +180,9 @@ fn whoever_works_again_is_reprieved() {
     enforcer.until_streak(tenant.pid(), 8);
     node.hold(&tenant, 0, "used: 1GiB, sm: 80");
     let line = node.home.until_line("reprieve", "spared");
-    assert_eq!(line["detail"], "it was seen not to match");
+    // A machine that is too busy misses beats, which nobody knows anything of.
+    let why = ["it was seen not to match", "unknown for too long"];
+    assert!(why.iter().any(|why| line["detail"] == *why), "{line}");
     enforcer.beats(3);
     assert!(enforcer.page().all("bailiff_kills_total", &[]).next().is_none());
     assert_eq!(node.home.line("terminate", "begun"), None);
