@@ -57,3 +57,4 @@ soak: ## an hour: many more walks and histories, servers that are killed again a
 	cargo build --package bailiff --package bailiff-exporter --package bailiff-quota --package fake-nvml --package fake-cuda
 	BAILIFF_RACES=1000 BAILIFF_KILLS=500 cargo test --package bailiff-quota --test shared
 	BAILIFF_ENDS=200 cargo test --package end-to-end --test run_whole -- whoever --nocapture
+	BAILIFF_SAMPLES=1000 cargo test --package end-to-end --test idle_timeout -- errors_ends_nobody --nocapture

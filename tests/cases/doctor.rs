@@ -317,6 +317,15 @@ fn programs_of_two_releases() {
     told.says("versions", "warn", "bailiff 0.1.0, and bailiff-exporter 0.0.9");
     told.says("quota library", "fail", "cannot be loaded");
     told.says("rules", "skip", "no bailiff-enforcer is installed");
+    fs::remove_file(folder.join("libbailiff_quota.so")).unwrap();
+    let mut without = node.doctor(&ours, &["--json"]);
+    Told::of(&without.output().unwrap()).says(
+        "quota library",
+        "skip",
+        "bin/libbailiff_quota.so, nor /usr/lib",
+    );
+    let told = Told::of(&without.env("BAILIFF_QUOTA_LIBRARY", "/nowhere.so").output().unwrap());
+    told.says("quota library", "fail", "not /nowhere.so");
 }
 
 #[test]

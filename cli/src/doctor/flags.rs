@@ -22,6 +22,9 @@ pub(crate) struct Doctor {
     /// CUDA's library.
     #[arg(long, value_name = "PATH", default_value = "libcuda.so.1")]
     pub(crate) cuda_library: PathBuf,
+    /// The quota library; if not told, it is looked for where `bailiff run` does.
+    #[arg(long, env = "BAILIFF_QUOTA_LIBRARY", value_name = "PATH", hide_env_values = true)]
+    pub(crate) quota_library: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) machine: Machine,
     #[command(flatten)]

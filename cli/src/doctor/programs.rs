@@ -1,12 +1,11 @@
 //! Our own programs and library: whether they are there, and of one release.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::check::Check;
+use super::child;
 use super::flags::Doctor;
-use super::{child, files};
-
-const LIBRARY: &str = "libbailiff_quota.so";
+use crate::run::quota::{LIBRARY, library};
 
 /// Whether those that are installed are of one release.
 pub(super) fn versions(flags: &Doctor) -> Check {
@@ -35,12 +34,15 @@ pub(super) fn versions(flags: &Doctor) -> Check {
     Check::warn(NAME, format!("{same} {ours}, and {}", others.join(", ")), "install programs of one release")
 }
 
-/// Whether the library that limits memory is found, and can be loaded.
+/// Whether the library that limits memory is found, where `bailiff run` looks for it, and can be loaded.
 pub(super) fn quota(flags: &Doctor) -> Check {
     const NAME: &str = "quota library";
-    let Some(library) = found() else {
-        let hint = "put it beside bailiff, or where the loader looks; bailiff run --vram needs it";
-        return Check::skip(NAME, format!("no {LIBRARY} is installed"), Some(hint));
+    let library = match library(flags.quota_library.as_deref()) {
+        Ok(library) => library,
+        Err(why) if flags.quota_library.is_some() => {
+            return Check::fail(NAME, why.to_string(), "name the one that is installed");
+        }
+        Err(why) => return Check::skip(NAME, why.to_string(), Some("bailiff run --vram needs it")),
     };
     let shown = library.display();
     match loads(&library, flags) {
@@ -51,10 +53,6 @@ pub(super) fn quota(flags: &Doctor) -> Check {
             "is it of this machine's kind, and whole?",
         ),
     }
-}
-
-fn found() -> Option<PathBuf> {
-    files::libraries().into_iter().map(|folder| folder.join(LIBRARY)).find(|file| file.is_file())
 }
 
 /// The loader only complains of what it cannot preload, and goes on.

@@ -6,7 +6,7 @@ mod environment;
 pub(crate) mod flags;
 pub(crate) mod job;
 mod live;
-mod quota;
+pub(crate) mod quota;
 mod room;
 mod summary;
 mod usage;

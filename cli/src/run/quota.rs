@@ -22,7 +22,7 @@ use super::flags::Run;
 use crate::exit::Failure;
 use crate::tree;
 
-const LIBRARY: &str = "libbailiff_quota.so";
+pub(crate) const LIBRARY: &str = "libbailiff_quota.so";
 const SHARED: &str = "WRAPPER_SHARED";
 
 /// A limit that holds while this lives.
@@ -95,7 +95,7 @@ impl Drop for Quota {
 }
 
 /// Where the library is.
-fn library(told: Option<&Path>) -> Result<PathBuf, Failure> {
+pub(crate) fn library(told: Option<&Path>) -> Result<PathBuf, Failure> {
     let beside = env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
     let beside = |folder: &str| beside.as_ref().map(|beside| beside.join(folder).join(LIBRARY));
     let places: Vec<PathBuf> = match told {
