@@ -1,12 +1,12 @@
 //! `bailiff completions`: what a shell is told of the flags.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, ValueEnum};
 use clap_complete::aot::{self, generate};
 
 use crate::exit::Failure;
+use crate::say::print;
 
 /// Prints what a shell needs in order to complete words.
 #[derive(Debug, Args)]
@@ -34,6 +34,6 @@ pub(crate) fn completions(flags: &Completions) -> Result<ExitCode, Failure> {
     // It panics where it cannot write, as into a pipe whose reader has ended.
     let mut text = Vec::new();
     generate(shell, &mut crate::flags::Flags::command(), "bailiff", &mut text);
-    io::stdout().write_all(&text)?;
+    print(&String::from_utf8_lossy(&text))?;
     Ok(ExitCode::SUCCESS)
 }

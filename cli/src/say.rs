@@ -1,4 +1,4 @@
-//! What is said on standard error.
+//! What is said on standard error, and printed on standard output.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -13,4 +13,13 @@ pub(crate) fn say(text: impl Display) {
 /// Writes this as it is, if it can be written.
 pub(crate) fn put(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// Prints what was asked for; false where nobody reads it any more, who has all that he wanted.
+pub(crate) fn print(text: &str) -> io::Result<bool> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
+    }
 }

@@ -307,3 +307,16 @@ fn of_idle_gpus_those_are_taken_first_that_nobody_uses() {
     let nobody = run(&redis, &["run", "--stream", "/nowhere", "echo", "had"]);
     assert_eq!(said(&nobody).trim(), "had", "without an exporter any will do");
 }
+
+#[test]
+fn whoever_reads_no_further_has_what_he_wanted() {
+    let redis = pool("0,1");
+    for words in [["list", "--json"].as_slice(), &["list"], &["queue"], &["reap"], &["reap", "--dry-run"]] {
+        let (read, written) = std::io::pipe().unwrap();
+        drop(read);
+        let mut command = bailiff(&redis, words);
+        let output = command.stdout(written).stderr(Stdio::piped()).spawn().unwrap();
+        let output = output.wait_with_output().unwrap();
+        assert_eq!((code(&output), err(&output)), (0, String::new()), "{words:?}");
+    }
+}

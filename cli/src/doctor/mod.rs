@@ -13,13 +13,13 @@ mod pool;
 mod programs;
 mod rights;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use bailiff_exposition::terminal::Ink;
 use serde_json::json;
 
 use crate::exit::Failure;
+use crate::say::print;
 use crate::screen;
 use check::{Check, State};
 use flags::Doctor;
@@ -33,10 +33,7 @@ pub(crate) fn doctor(flags: &Doctor) -> Result<ExitCode, Failure> {
     } else {
         text(&checks, failed)
     };
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
-        _ => {}
-    }
+    print(&text)?;
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

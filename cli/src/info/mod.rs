@@ -13,7 +13,7 @@ mod since;
 mod text;
 
 use std::ffi::OsStr;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -26,6 +26,7 @@ use jiff::tz::TimeZone;
 use serde_json::json;
 
 use crate::exit::Failure;
+use crate::say::print;
 use crate::screen;
 use flags::{Called, Info};
 use look::{Eyes, Seen};
@@ -122,16 +123,6 @@ fn shown(flags: &Info, before: Option<&Report>, report: &Report) -> Result<Strin
         Some(before) => compared::text(before, report, &style),
     };
     Ok(page(lines, flags))
-}
-
-/// Prints; false where nobody reads any more.
-fn print(text: &str) -> Result<bool, Failure> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// Under --watch a terminal shows the newest alone, as much of it as there is room for.

@@ -14,6 +14,7 @@ use super::told::{self, Names, environment};
 use super::{LEASE, offset, open, shell};
 use crate::exit::Failure;
 use crate::flags::{self, Format};
+use crate::say::print;
 
 /// Takes GPUs and prints them.
 pub(crate) fn acquire(flags: &flags::Acquire) -> Result<ExitCode, Failure> {
@@ -56,7 +57,7 @@ pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
     let mut ticket = ticket(&mut *pool, &ask, &shell::command(flags.pid))?;
     let grant = obtain(&mut *pool, &ask, &mut ticket, |_| {})?;
     hand_on(&mut *pool, (&ticket, &grant), (LEASE, None), whose)?;
-    println!("{}", ticket.lease);
+    print(&format!("{}\n", ticket.lease))?;
     Ok(ExitCode::SUCCESS)
 }
 

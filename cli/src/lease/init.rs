@@ -7,7 +7,7 @@ use bailiff_lease::Init;
 use super::{offset, open, redis};
 use crate::exit::Failure;
 use crate::flags::{self, Place};
-use crate::say::say;
+use crate::say::{print, say};
 
 /// Begins a pool.
 pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
@@ -41,7 +41,9 @@ pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
     }
     let mut pool = open(&flags.pool)?;
     match pool.init(&gpus, offset(), flags.force)? {
-        Init::Done(count) => println!("{count} GPUs are handed out"),
+        Init::Done(count) => {
+            print(&format!("{count} GPUs are handed out\n"))?;
+        }
         Init::Already(count) => {
             return Err(Failure::usage(format!(
                 "it was begun before, with {count} GPUs; --force begins it anew"

@@ -10,7 +10,7 @@ use super::open;
 use super::told::{self, as_json, holder, lease, plain, span};
 use crate::exit::Failure;
 use crate::flags;
-use crate::say::say;
+use crate::say::{print, say};
 
 /// Lists the GPUs, who has them and who waits.
 pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
@@ -20,20 +20,20 @@ pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
     if flags.json {
         let here = Here::look();
         let gpus: Vec<Value> = audit.gpus.iter().map(|gpu| gpu_as_json(gpu, &audit, &here)).collect();
-        println!("{}", json!({"gpus": gpus, "waiting": waiting_as_json(&audit, &here)}));
+        print(&format!("{}\n", json!({"gpus": gpus, "waiting": waiting_as_json(&audit, &here)})))?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{:<5} {:<11} {:<12} {:>8} {:>9}  COMMAND", "GPU", "STATE", "USER", "PID", "SINCE");
-    for gpu in &audit.gpus {
-        println!("{}", line(gpu, &audit));
-    }
+    let head = format!("{:<5} {:<11} {:<12} {:>8} {:>9}  COMMAND", "GPU", "STATE", "USER", "PID", "SINCE");
+    let mut lines = vec![head];
+    lines.extend(audit.gpus.iter().map(|gpu| line(gpu, &audit)));
     for (place, ticket) in waiting(&audit).enumerate() {
         let get = |field| plain(ticket.get(field).unwrap_or("-"));
         let (user, pid, since) = (get("user"), get("pid"), since(ticket, "asked", &audit));
         let cmd = noted(&get("cmd"), &get("note"));
         let (want, place) = (format!("x{}", get("want")), format!("waits #{}", place + 1));
-        println!("{want:<5} {place:<11} {user:<12} {pid:>8} {since:>9}  {cmd}");
+        lines.push(format!("{want:<5} {place:<11} {user:<12} {pid:>8} {since:>9}  {cmd}"));
     }
+    print(&(lines.join("\n") + "\n"))?;
     if let Some(closed) = told::closed(&audit) {
         say(closed);
     }
@@ -76,20 +76,21 @@ fn since(lease: &Lease, field: &str, audit: &Audit) -> String {
 pub(crate) fn queue(flags: &flags::List) -> Result<ExitCode, Failure> {
     let audit = begun(flags)?;
     if flags.json {
-        println!("{}", json!(waiting_as_json(&audit, &Here::look())));
+        print(&format!("{}\n", json!(waiting_as_json(&audit, &Here::look()))))?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!(
+    let mut lines = vec![format!(
         "{:<5} {:>4} {:>5} {:<12} {:>8} {:>9}  COMMAND",
         "PLACE", "GPUS", "PRIO", "USER", "PID", "WAITS"
-    );
+    )];
     for (place, ticket) in waiting(&audit).enumerate() {
         let get = |field| plain(ticket.get(field).unwrap_or("-"));
         let (want, prio, user, pid) = (get("want"), get("prio"), get("user"), get("pid"));
         let cmd = noted(&get("cmd"), &get("note"));
         let since = since(ticket, "asked", &audit);
-        println!("{:<5} {want:>4} {prio:>5} {user:<12} {pid:>8} {since:>9}  {cmd}", place + 1);
+        lines.push(format!("{:<5} {want:>4} {prio:>5} {user:<12} {pid:>8} {since:>9}  {cmd}", place + 1));
     }
+    print(&(lines.join("\n") + "\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 

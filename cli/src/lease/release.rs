@@ -10,6 +10,7 @@ use super::told::{self, ids};
 use super::{LEASE, offset, open, redis};
 use crate::exit::Failure;
 use crate::flags;
+use crate::say::print;
 
 /// Gives GPUs back.
 pub(crate) fn release(flags: &flags::Release) -> Result<ExitCode, Failure> {
@@ -50,7 +51,7 @@ fn all_of_mine(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
         pool.release(&lease.lease, None, (offset(), std::process::id()))?;
         released += 1;
     }
-    println!("{released}");
+    print(&format!("{released}\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -58,7 +59,7 @@ fn all_of_mine(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
 pub(crate) fn extend(flags: &flags::Extend) -> Result<ExitCode, Failure> {
     match redis(&flags.pool, "gives no more time")?.extend(&flags.lease, flags.span)? {
         Extended::Until(until) => {
-            println!("it ends at {}", told::time(until).unwrap_or_default());
+            print(&format!("it ends at {}\n", told::time(until).unwrap_or_default()))?;
             Ok(ExitCode::SUCCESS)
         }
         Extended::Endless => Err(Failure::usage("it has no end of its own: it ends with its holder")),
@@ -73,12 +74,13 @@ pub(crate) fn extend(flags: &flags::Extend) -> Result<ExitCode, Failure> {
 pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
     let (mut pool, here) = (open(&flags.pool)?, Here::look());
     if !flags.dry_run {
-        println!("{}", pool.reap_here(&here, LEASE)?);
+        print(&format!("{}\n", pool.reap_here(&here, LEASE)?))?;
         return Ok(ExitCode::SUCCESS);
     }
     let audit = pool.audit()?;
     #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
     let late = |lease: &Lease| lease.expires < audit.now as f64;
+    let mut lines = String::new();
     for lease in &audit.leases {
         let why = match here.life(lease) {
             Life::Dead => "its holder is dead",
@@ -87,7 +89,8 @@ pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
             _ => continue,
         };
         let gpus: Vec<&str> = lease.gpus().collect();
-        println!("{} GPU {} {}", lease.lease, gpus.join(","), why);
+        lines += &format!("{} GPU {} {}\n", lease.lease, gpus.join(","), why);
     }
+    print(&lines)?;
     Ok(ExitCode::SUCCESS)
 }
