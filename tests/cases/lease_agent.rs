@@ -16,6 +16,7 @@ use std::time::Duration;
 use bailiff_lease::audit::{Audit, Gpu};
 use bailiff_lease::{Grant, Pool, Standing};
 use end_to_end::enforcer::Enforcer;
+use end_to_end::leases;
 use end_to_end::node::{BEATS, Node};
 use end_to_end::programs;
 use end_to_end::redis::Redis;
@@ -163,6 +164,7 @@ fn kill(pid: u32) {
     kill_process(pid, Signal::KILL).unwrap();
 }
 
+/// Ends a child, and nobody whom it has started.
 fn end(mut child: Child) {
     child.kill().unwrap();
     child.wait().unwrap();
@@ -240,7 +242,7 @@ fn a_gpu_that_somebody_is_still_on_is_withheld_until_he_has_left() {
     tenant.end();
     stage.until_idle(&gpu);
     assert_eq!(stage.node.home.results("clear_withheld"), ["begun", "freed"]);
-    end(other);
+    leases::end(other, Signal::TERM);
 }
 
 #[test]
@@ -431,7 +433,7 @@ fn a_rule_releases_what_nobody_uses_and_its_holder_is_told() {
     assert_eq!(home.results("release_lease"), ["due", "begun", "released"]);
     drop((tenant, user));
     for runner in [used, idle] {
-        end(runner);
+        leases::end(runner, Signal::TERM);
     }
 }
 

@@ -31,11 +31,19 @@ impl Prometheus {
     /// Where it does not start.
     #[must_use]
     pub fn scraping_each(target: SocketAddr, interval: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a file, a folder and a port");
-        let config = format!(
+        Self::of(&format!(
             "global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}\n\
              scrape_configs:\n  - job_name: bailiff\n    static_configs: [{{targets: ['{target}']}}]\n"
-        );
+        ))
+    }
+
+    /// One of this configuration.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    #[must_use]
+    pub fn of(config: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a file, a folder and a port");
         let file = folder.path().join("prometheus.yml");
         fs::write(&file, config).expect("a file, a folder and a port");
         let address = TcpListener::bind("127.0.0.1:0")
@@ -62,21 +70,17 @@ impl Prometheus {
     /// The values of an instant query; none where it does not answer yet.
     #[must_use]
     pub fn query(&self, query: &str) -> Option<Vec<Value>> {
-        let encoded: String = query
-            .bytes()
-            .map(|byte| {
-                if byte.is_ascii_alphanumeric() {
-                    char::from(byte).to_string()
-                } else {
-                    format!("%{byte:02X}")
-                }
-            })
-            .collect();
-        let answer = http::get(self.address, &format!("/api/v1/query?query={encoded}"), &[]).ok()?;
+        Some(self.ask(&format!("query?query={}", encoded(query)))?["result"].as_array()?.clone())
+    }
+
+    /// What it answers below `/api/v1/`; none where it does not yet.
+    #[must_use]
+    pub fn ask(&self, path: &str) -> Option<Value> {
+        let answer = http::get(self.address, &format!("/api/v1/{path}"), &[]).ok()?;
         let body = String::from_utf8(answer.body).ok()?;
         let json = body.get(body.find('{')?..=body.rfind('}')?)?;
         let value: Value = serde_json::from_str(json).ok()?;
-        Some(value["data"]["result"].as_array()?.clone())
+        Some(value["data"].clone())
     }
 
     /// The first value of an instant query.
@@ -84,6 +88,13 @@ impl Prometheus {
     pub fn number(&self, query: &str) -> Option<f64> {
         self.query(query)?.first()?["value"][1].as_str()?.parse().ok()
     }
+}
+
+fn encoded(query: &str) -> String {
+    let byte = |byte: u8| {
+        if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") }
+    };
+    query.bytes().map(byte).collect::<Vec<_>>().concat()
 }
 
 impl Drop for Prometheus {

@@ -1,0 +1,269 @@
+//! What an operator puts into Prometheus and Grafana, against the real programs: every query of a dashboard has data, every
+//! alert is tested and has its page, and nothing names a metric that is not there.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use end_to_end::cuda::{Machine, Running, uuid};
+use end_to_end::enforcer::Enforcer;
+use end_to_end::exporter::{self, Exporter};
+use end_to_end::fake::Scenario;
+use end_to_end::leases;
+use end_to_end::node::{BEATS, Node};
+use end_to_end::procfs::{Process, Procfs};
+use end_to_end::programs;
+use end_to_end::prometheus::Prometheus;
+use end_to_end::redis::Redis;
+use end_to_end::tenant::Tenant;
+use end_to_end::wait::until;
+use rustix::process::Signal;
+use serde_json::Value;
+
+const BOARDS: [&str; 3] = ["node", "cluster", "enforcement"];
+
+/// One that idles is told and ended; one that is only flagged stays.
+const RULES: &str = "version: 1
+mode: enforce
+defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
+leases: {redis: 'REDIS'}
+notify: {nowhere: {webhook: {url: 'http://127.0.0.1:1/'}}}
+rules:
+  - name: idle
+    of: process
+    select: {vram: {below: 2GiB}}
+    when: {gpu_util: {max: 1%}}
+    for: {samples: 3}
+    then: [{notify: nowhere}, {after: {samples: 2}, terminate: {}}]
+  - {name: large, of: process, when: {vram: {min: 4GiB}}, for: {samples: 1}, then: [{flag: warning}]}
+";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn promtool(arguments: &[&str]) {
+    let folder = root().join("config/prometheus");
+    let output =
+        Command::new(programs::tool("promtool")).args(arguments).current_dir(folder).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+}
+
+/// Every query of a dashboard, with the panel that it is of.
+fn queries(board: &str) -> Vec<(String, String)> {
+    let board: Value =
+        serde_json::from_str(&read(&format!("config/grafana/dashboards/{board}.json"))).unwrap();
+    let panels = board["panels"].as_array().unwrap();
+    let of = |panel: &Value| {
+        let title = panel["title"].as_str().unwrap().to_owned();
+        let targets = panel["targets"].as_array().cloned().unwrap_or_default();
+        targets.into_iter().map(move |target| (title.clone(), target["expr"].as_str().unwrap().to_owned()))
+    };
+    panels.iter().flat_map(of).collect()
+}
+
+/// Names of metrics in a query: those of ours, and those of the recording rules.
+fn names(query: &str) -> BTreeSet<String> {
+    let is_of_a_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == ':';
+    let words = query.split(|letter| !is_of_a_name(letter));
+    words.filter(|word| word.contains("bailiff_")).map(str::to_owned).collect()
+}
+
+/// Names that the tables of metrics have; of a histogram its series too.
+fn known() -> BTreeSet<String> {
+    let tables = read("docs/metrics.md") + &read("docs/enforcer-metrics.md");
+    let rows = tables.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let mut known = BTreeSet::new();
+    for (name, rest) in rows {
+        known.insert(name.to_owned());
+        if rest.starts_with("histogram") {
+            known.extend(["bucket", "sum", "count"].map(|series| format!("{name}_{series}")));
+        }
+    }
+    known
+}
+
+/// Rules as a real server has read them, which says of each whether it could be evaluated.
+fn rules(prometheus: &Prometheus) -> Vec<Value> {
+    let rules = || {
+        let groups = prometheus.ask("rules")?["groups"].as_array()?.clone();
+        let rules: Vec<Value> =
+            groups.iter().flat_map(|group| group["rules"].as_array().unwrap()).cloned().collect();
+        rules.iter().all(|rule| rule["health"] != "unknown").then_some(rules)
+    };
+    until("the rules to be evaluated", || rules().filter(|rules| !rules.is_empty()))
+}
+
+fn server(targets: &str) -> Prometheus {
+    let folder = root().join("config/prometheus");
+    Prometheus::of(&format!(
+        "global: {{scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}}
+rule_files: [{folder}/alerts.yaml, {folder}/recording.yaml]
+scrape_configs: [{targets}]
+",
+        folder = folder.display()
+    ))
+}
+
+#[test]
+fn every_rule_can_be_evaluated_and_every_alert_is_tested_and_explained() {
+    promtool(&["check", "rules", "alerts.yaml", "recording.yaml"]);
+    promtool(&["test", "rules", "alerts.test.yaml"]);
+    let (tests, mut pages) = (read("config/prometheus/alerts.test.yaml"), BTreeSet::new());
+    let known = known();
+    for rule in rules(&server("")) {
+        let (name, query) = (rule["name"].as_str().unwrap(), rule["query"].as_str().unwrap());
+        assert_eq!(rule["health"], "ok", "{rule}");
+        let strange: Vec<String> = names(query).difference(&known).cloned().collect();
+        assert_eq!(strange, Vec::<String>::new(), "{name} names what is no metric");
+        if rule["type"] == "alerting" {
+            let text = |key: &str| rule["annotations"][key].as_str().unwrap_or_default().to_owned();
+            assert!(["critical", "warning", "info"].contains(&rule["labels"]["severity"].as_str().unwrap()));
+            assert!(!text("summary").is_empty() && !text("description").is_empty(), "{name}");
+            assert_eq!(text("runbook_url"), format!("https://bailiff.example/runbooks/{name}.md"));
+            let page = read(&format!("docs/runbooks/{name}.md"));
+            let heads: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+            assert_eq!(heads, ["Meaning", "Impact", "Diagnosis", "Mitigation"], "{name}");
+            pages.insert(format!("{name}.md"));
+            let fires = format!("alertname: {name}\n        exp_alerts:\n          - exp_labels:");
+            assert!(tests.contains(&fires), "no test lets {name} fire");
+        }
+    }
+    let written = fs::read_dir(root().join("docs/runbooks")).unwrap();
+    let written = written.map(|page| page.unwrap().file_name().into_string().unwrap());
+    assert_eq!(written.collect::<BTreeSet<_>>(), pages, "a page for each alert, and no other");
+}
+
+#[test]
+fn dashboards_name_nothing_that_is_not_there() {
+    let mut known = known();
+    let recorded = rules(&server("")).into_iter().filter(|rule| rule["type"] == "recording");
+    known.extend(recorded.map(|rule| rule["name"].as_str().unwrap().to_owned()));
+    for board in BOARDS {
+        for (panel, query) in queries(board) {
+            let strange: Vec<String> = names(&query).difference(&known).cloned().collect();
+            assert_eq!(strange, Vec::<String>::new(), "{board}: {panel}");
+        }
+    }
+}
+
+/// Two nodes: one with an enforcer, leases and a quota, on which things happen; one on which all is as it was made up.
+struct Stage {
+    node: Node,
+    enforcer: Enforcer,
+    other: Exporter,
+    _running: (Vec<Running>, Tenant, Holder),
+    _kept: (Scenario, Procfs, Redis, Machine, tempfile::TempDir, Tenant),
+}
+
+/// Somebody who has a lease, ended with what it has started.
+struct Holder(Option<Child>);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|child| leases::end(child, Signal::TERM));
+    }
+}
+
+impl Stage {
+    fn new() -> Self {
+        let (redis, machine) = (leases::pool("0"), Machine::new());
+        let quotas = tempfile::tempdir().unwrap();
+        let quota = quotas.path().join("a");
+        bailiff_ledger::create(&quota, &[(uuid(0), 100 << 20)]).unwrap();
+        let (address, folder) = (redis.address(), quotas.path().display().to_string());
+        let mut beats = BEATS.to_vec();
+        beats.extend(["--lease.redis", &address, "--quota.dir", &folder]);
+        let node =
+            Node::with_beats(&RULES.replace("REDIS", &address), &["memory: {unaccounted: 2GiB}"], &beats);
+        let holder = Holder(Some(leases::hold(&redis, &["run"])));
+        let running =
+            vec![Running(quiet(leases::bailiff(&redis, &["run", "true"]))), limited(&machine, &quota, &node)];
+        let (ended, flagged) = (Tenant::obeying(&node.home), Tenant::obeying(&node.home));
+        node.hold_together(&[(&ended, "used: 1GiB"), (&flagged, "used: 8GiB, sm: 50")]);
+        let enforcer = node.home.enforcer(&[]);
+        let (scenario, procfs) = (Scenario::named("busy"), others());
+        let mut other = exporter::command(&scenario);
+        other.args(exporter::BEATS).arg("--procfs").arg(procfs.path());
+        let other = Exporter::spawn(other);
+        let kept = (scenario, procfs, redis, machine, quotas, ended);
+        Self { node, enforcer, other, _running: (running, flagged, holder), _kept: kept }
+    }
+
+    fn targets(&self) -> String {
+        let (node, other, enforcer) =
+            (self.node.exporter.address(), self.other.address(), self.enforcer.address());
+        format!(
+            "{{job_name: bailiff, static_configs: [{{targets: ['{node}', '{other}']}}]}}, \
+             {{job_name: bailiff-enforcer, static_configs: [{{targets: ['{enforcer}']}}]}}"
+        )
+    }
+}
+
+/// A container of Kubernetes, and one that waits in the kernel.
+fn others() -> Procfs {
+    let pod = "0::/kubepods.slice/kubepods-pod9c5b4a5e_7d1f_4f0e_9a3b_0a1b2c3d4e5f.slice/cri-containerd-\
+               0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope\n";
+    Procfs::new()
+        .with(&Process { cgroup: pod.into(), ..Process::new(4100) })
+        .with(&Process { state: 'D', ..Process::new(4101) })
+}
+
+fn quiet(mut command: Command) -> Child {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// A program that has asked for more than its shared quota, and is held on the GPU.
+fn limited(machine: &Machine, quota: &Path, node: &Node) -> Running {
+    let (some, much) = (format!("alloc {}", 40 << 20), format!("alloc {}", 90 << 20));
+    let mut command = machine.client("dl", &["init 0", &some, &much, "wait"]);
+    command.env("WRAPPER_SHARED", quota).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut running = Running(command.spawn().unwrap());
+    let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "waiting"));
+    node.hold_pid(running.0.id(), "used: 3GiB, sm: 5");
+    running
+}
+
+/// A query as Grafana asks it, of everything, with the steps of this test.
+fn filled_in(query: &str) -> String {
+    let mut query = query.replace("$__range:1m", "1m:1s").replace("$__rate_interval", "10s");
+    for variable in ["cluster", "node", "gpu", "user", "rule"] {
+        query = query.replace(&format!("\"${variable}\""), "\".*\"");
+    }
+    assert!(!query.contains('$'), "{query}");
+    query
+}
+
+#[test]
+fn every_query_of_every_dashboard_has_data() {
+    let stage = Stage::new();
+    let prometheus = server(&stage.targets());
+    // An Xid is told of once the driver has said so.
+    stage.node.change(|driver| driver.gpus[0].text = "memory: {unaccounted: 2GiB}\n    xid: [79]".to_owned());
+    let mut left: Vec<(String, String)> = BOARDS.iter().flat_map(|board| queries(board)).collect();
+    assert!(left.len() > 60, "{}", left.len());
+    until("every query to have data", || {
+        let before = left.len();
+        left.retain(|(_, query)| prometheus.query(&filled_in(query)).is_none_or(|result| result.is_empty()));
+        if left.len() != before {
+            eprintln!("without data yet: {left:#?}");
+        }
+        left.is_empty().then_some(())
+    });
+    let bad: Vec<Value> = rules(&prometheus).into_iter().filter(|rule| rule["health"] != "ok").collect();
+    assert_eq!(bad, Vec::<Value>::new(), "with data they are evaluated too");
+}
