@@ -55,10 +55,10 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-fn promtool(arguments: &[&str]) {
+/// Has a file of `config/prometheus/` looked at by who reads it.
+fn check(tool: &str, arguments: &[&str]) {
     let folder = root().join("config/prometheus");
-    let output =
-        Command::new(programs::tool("promtool")).args(arguments).current_dir(folder).output().unwrap();
+    let output = Command::new(programs::tool(tool)).args(arguments).current_dir(folder).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {output:?}");
 }
 
@@ -120,8 +120,9 @@ scrape_configs: [{targets}]
 
 #[test]
 fn every_rule_can_be_evaluated_and_every_alert_is_tested_and_explained() {
-    promtool(&["check", "rules", "alerts.yaml", "recording.yaml"]);
-    promtool(&["test", "rules", "alerts.test.yaml"]);
+    check("promtool", &["check", "rules", "alerts.yaml", "recording.yaml"]);
+    check("promtool", &["test", "rules", "alerts.test.yaml"]);
+    check("amtool", &["check-config", "alertmanager.yaml"]);
     let (tests, mut pages) = (read("config/prometheus/alerts.test.yaml"), BTreeSet::new());
     let known = known();
     for rule in rules(&server("")) {
