@@ -16,7 +16,7 @@ demo: ## the whole story in a minute, with a GPU or without
 	@target/debug/demo
 
 test: check quota ## every check and every test
-	@$(SETUP) compiler nextest prometheus python redis openssl faketime allocators
+	@$(SETUP) compiler nextest prometheus python redis openssl faketime allocators systemd
 	cargo build --workspace
 	cargo nextest run --workspace
 

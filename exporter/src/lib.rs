@@ -26,9 +26,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bailiff_lifecycle::listen;
 use bailiff_lifecycle::server::{self, Limits};
 use bailiff_lifecycle::socket::Socket;
+use bailiff_lifecycle::{listen, systemd};
 use bailiff_snapshot::Sample;
 use tokio::task::JoinSet;
 
@@ -110,7 +110,12 @@ impl Exporter {
         if let Some(record) = self.record {
             outlets.spawn(record.run(latest.clone()));
         }
+        if let Some(often) = systemd::watchdog() {
+            outlets.spawn(say_alive(Arc::clone(&routes), often));
+        }
+        systemd::ready();
         let died = server::serve(self.listeners, routes, limits, until(shutdown, latest)).await?;
+        systemd::stopping();
         drop(beat);
         outlets.shutdown().await;
         ensure!(!died, "the sampling thread ended; its last words are above");
@@ -141,6 +146,17 @@ impl Exporter {
 
 fn open_stream(path: &Path) -> Result<Socket> {
     Socket::open(path, "stream")
+}
+
+/// As long as snapshots come.
+async fn say_alive(routes: Arc<Routes>, often: Duration) {
+    let mut beat = tokio::time::interval(often);
+    loop {
+        beat.tick().await;
+        if routes.vitals().healthy().is_ok() {
+            systemd::alive();
+        }
+    }
 }
 
 /// Waits until one of them ends; true where it was the beat.

@@ -115,7 +115,7 @@ impl Routes {
         }
     }
 
-    fn vitals(&self) -> Vitals {
+    pub(crate) fn vitals(&self) -> Vitals {
         let newest = self.newest();
         let age = newest.as_ref().map(|published| published.age(now()));
         let (interval, deadline) = self.patience;

@@ -12,6 +12,7 @@ pub mod reply;
 pub mod server;
 pub mod signals;
 pub mod socket;
+pub mod systemd;
 mod write_deadline;
 
 pub use body::Body;

@@ -19,6 +19,7 @@ use bailiff_lifecycle::control::{self, Answers, Peer};
 use bailiff_lifecycle::exit::Stop;
 use bailiff_lifecycle::server::{self, Limits};
 use bailiff_lifecycle::signals::Hangups;
+use bailiff_lifecycle::systemd;
 use bailiff_lifecycle::{heap, listen, socket::Socket};
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, channel};
@@ -153,6 +154,7 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let hangups = Hangups::listen().context("cannot listen to signals")?;
     let sources = Sources { arrivals, stirs, hangups, reloads, asked, reports, leases, receipts, beat };
+    systemd::ready();
     let judging = daemon.judge(sources, (shutdown, group));
     server::serve(listeners, routes, limits(), judging).await.context("cannot serve")?;
     drop(reloads_to);
@@ -229,6 +231,7 @@ impl Daemon {
             };
             self.take(event, group);
         }
+        systemd::stopping();
         self.end().await;
     }
 
@@ -246,7 +249,10 @@ impl Daemon {
             Event::Report(report) => self.landed(&report),
             Event::Leases(news) => self.heard(news),
             Event::Kept => self.look_at_the_state(),
-            Event::Beat => self.look_around(),
+            Event::Beat => {
+                self.look_around();
+                systemd::alive();
+            }
         }
         self.order_the_agent();
         self.show();

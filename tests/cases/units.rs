@@ -1,0 +1,116 @@
+//! The units for systemd: they are understood, they give few rights, and both daemons tell systemd what it waits for.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use end_to_end::daemon::Daemon;
+use end_to_end::enforcer::{self, Enforcer};
+use end_to_end::exporter::{self, Exporter};
+use end_to_end::fake::Scenario;
+use end_to_end::home::Home;
+use end_to_end::{programs, wait};
+use rustix::process::Signal;
+
+/// What systemd makes of a unit, from 0 (no harm) to 10, is at most this; docs and the next reader hold us to it.
+const MOST: [(&str, &str); 2] = [("bailiff-exporter", "31"), ("bailiff-enforcer", "33")];
+
+const RULES: &str = "version: 1
+rules:
+  - {name: none, of: gpu, when: {process_count: {min: 1000}}, for: 1h, then: [{flag: info}]}
+";
+
+/// The units, with the programs of this build in place of those that are installed.
+fn units(folder: &Path) -> Vec<PathBuf> {
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("config/systemd");
+    let programs = programs::bailiff().parent().unwrap().display().to_string();
+    let unit = |(name, _): &(&str, &str)| {
+        let text = fs::read_to_string(ours.join(format!("{name}.service"))).unwrap();
+        let path = folder.join(format!("{name}.service"));
+        fs::write(&path, text.replace("/usr/bin", &programs)).unwrap();
+        path
+    };
+    MOST.iter().map(unit).collect()
+}
+
+fn analyze(arguments: &[&str], units: &[&PathBuf]) {
+    let output = Command::new("systemd-analyze").args(arguments).args(units).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    // Of what it does not know it only warns.
+    assert!(!said.contains("bailiff"), "{said}");
+}
+
+#[test]
+fn systemd_understands_them_and_finds_them_safe() {
+    let folder = tempfile::tempdir().unwrap();
+    let units = units(folder.path());
+    analyze(&["verify", "--man=no"], &units.iter().collect::<Vec<_>>());
+    for (unit, (_, most)) in units.iter().zip(MOST) {
+        analyze(&["security", "--offline=yes", "--threshold", most], &[unit]);
+    }
+}
+
+/// Where systemd would listen.
+struct Manager(UnixDatagram, tempfile::TempDir);
+
+impl Manager {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+        socket.set_read_timeout(Some(wait::LONG)).unwrap();
+        Self(socket, folder)
+    }
+
+    /// A command line that is told of it, and has to be heard of this often.
+    fn watch(&self, mut command: Command, often: Duration) -> Command {
+        command.env("NOTIFY_SOCKET", self.1.path().join("notify"));
+        command.env("WATCHDOG_USEC", often.as_micros().to_string());
+        command
+    }
+
+    /// Waits for a word.
+    fn hears(&self, word: &str) {
+        let mut said = [0; 256];
+        loop {
+            let length = self.0.recv(&mut said).unwrap_or_else(|error| panic!("waits for {word}: {error}"));
+            if String::from_utf8_lossy(&said[..length]).lines().any(|line| line == word) {
+                return;
+            }
+        }
+    }
+
+    fn hears_of_a_life(&self, daemon: &Daemon) {
+        for word in ["READY=1", "WATCHDOG=1", "WATCHDOG=1"] {
+            self.hears(word);
+        }
+        daemon.signal(Signal::TERM);
+        self.hears("STOPPING=1");
+    }
+}
+
+#[test]
+fn the_exporter_tells_that_it_lives() {
+    let (manager, scenario) = (Manager::new(), Scenario::named("idle"));
+    let mut command = exporter::command(&scenario);
+    command.args(exporter::BEATS);
+    let exporter = Exporter::spawn(manager.watch(command, Duration::from_millis(200)));
+    manager.hears_of_a_life(&exporter);
+}
+
+#[test]
+fn the_enforcer_tells_that_it_lives() {
+    let (manager, home) = (Manager::new(), Home::with(RULES));
+    let command = manager.watch(enforcer::command(&home), Duration::from_secs(30));
+    let enforcer = Enforcer::spawn(&home, command);
+    manager.hears_of_a_life(&enforcer);
+}
