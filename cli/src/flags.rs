@@ -204,7 +204,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "PATH", default_value = "libnvidia-ml.so.1")]
     pub(crate) nvml_library: PathBuf,
     /// The command and its arguments, after `--`. Where it has GPUs of its own, `{index}` becomes the numbers that it knows
-    /// them by: `0`, or `0,1`; its environment has them too (`CUDA_VISIBLE_DEVICES`).
+    /// them by, `0` or `0,1`, and `{{index}}` stays `{index}`; its environment has them too (`CUDA_VISIBLE_DEVICES`).
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }

@@ -8,8 +8,9 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use bailiff_lease::process::{self, may_live, unless_gone};
+use bailiff_snapshot::ProcessKey;
 use bailiff_snapshot::stat::{self, Stat};
-use bailiff_snapshot::{ProcessKey, State};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, geteuid, getpid, pidfd_open, pidfd_send_signal,
@@ -44,7 +45,7 @@ impl Family {
     pub(crate) fn set_apart(&mut self) -> io::Result<()> {
         // The system starts no helper without saying so here.
         if wait(WaitOptions::NOHANG).is_ok() {
-            self.apart = processes_below(&[], None).into_iter().map(|(_, stat)| stat.key).collect();
+            self.apart = processes_below(&[], None)?.into_iter().map(|(_, stat)| stat.key).collect();
         }
         // Whoever loses his parent becomes our child, so that nobody gets out of sight. Nobody could tell those whom
         // strangers leave behind from those whom the command does.
@@ -69,26 +70,29 @@ impl Family {
 
     /// Every descendant with how far below us it is, a child at 0. Where we are the subreaper none can leave, and whom
     /// others left behind is our child.
-    pub(crate) fn below(&self) -> Vec<(usize, Stat)> {
+    ///
+    /// # Errors
+    /// Where it cannot be told: then somebody may be there.
+    pub(crate) fn below(&self) -> io::Result<Vec<(usize, Stat)>> {
         match (self.strangers, self.only) {
-            (true, None) => Vec::new(),
+            (true, None) => Ok(Vec::new()),
             (_, only) => processes_below(&self.apart, only),
         }
     }
 
-    /// Kills every descendant once.
-    pub(crate) fn kill(&self) {
-        for (_, stat) in self.below() {
-            signal(stat.key, Signal::KILL);
+    /// Signals every descendant once, as far as they are to be seen.
+    pub(crate) fn signal(&self, number: Signal) {
+        for (_, stat) in self.below().unwrap_or_default() {
+            signal(stat.key, number);
         }
     }
 }
 
 /// Nobody of those set apart nor whom they started; of our children only this one, where one is named.
-fn processes_below(apart: &[ProcessKey], only: Option<ProcessKey>) -> Vec<(usize, Stat)> {
+fn processes_below(apart: &[ProcessKey], only: Option<ProcessKey>) -> io::Result<Vec<(usize, Stat)>> {
     let is_theirs = |depth, stat: &Stat| depth > 0 || only.is_none_or(|only| stat.key == only);
     let mut children: HashMap<u32, Vec<Stat>> = HashMap::new();
-    for stat in processes().unwrap_or_default() {
+    for stat in processes()? {
         children.entry(stat.ppid).or_default().push(stat);
     }
     let mut found = Vec::new();
@@ -104,7 +108,7 @@ fn processes_below(apart: &[ProcessKey], only: Option<ProcessKey>) -> Vec<(usize
         parents = next.iter().map(|stat| stat.key.pid).collect();
         found.extend(next.into_iter().map(|stat| (depth, stat)));
     }
-    found
+    Ok(found)
 }
 
 /// Another may have the pid by now: who is looked at through the descriptor is who is signalled.
@@ -137,7 +141,7 @@ pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)
     processes.into_iter().filter(|stat| stat.key.start_ticks >= since).any(|stat| {
         let read = |what| fs::read(format!("/proc/{}/{what}", stat.key.pid));
         match (read("environ"), read("maps")) {
-            (Ok(environment), Ok(maps)) => {
+            (Ok(environment), Ok(maps)) if !environment.is_empty() || !maps.is_empty() => {
                 let has = |what: &[u8]| maps.windows(what.len()).any(|part| part == what);
                 let mut pairs = environment.split(|byte| *byte == 0);
                 let intact =
@@ -146,27 +150,33 @@ pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)
                     || has(file.as_os_str().as_bytes())
                     || (!intact && has(library.as_bytes()))
             }
-            // It hides itself, or is another user's.
-            (Err(error), _) | (_, Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
-                !matches!(stat.state, State::Zombie | State::Dead) && is_ours(stat.key.pid)
-            }
-            // It has ended, or is the kernel's own.
-            _ => false,
+            // It has ended, or is the kernel's own; or it hides itself, or its first thread has ended and others have not.
+            _ => !stat.kernel_thread && may_live(stat.key) && may_be_ours(stat.key.pid),
         }
     })
 }
 
 /// Whether a process has our user, whoever owns its files.
-fn is_ours(pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+fn may_be_ours(pid: u32) -> bool {
     let us = geteuid().as_raw().to_string();
-    ids.is_some_and(|ids| ids.split_whitespace().any(|id| id == us))
+    let is_ours = |status: String| {
+        let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        ids.is_some_and(|ids| ids.split_whitespace().any(|id| id == us))
+    };
+    let status = unless_gone(fs::read_to_string(format!("/proc/{pid}/status")));
+    status.map_or(true, |status| status.is_some_and(is_ours))
 }
 
+/// Everybody who is to be seen; others' are not where `/proc` is mounted with `hidepid`.
 fn processes() -> io::Result<Vec<Stat>> {
-    let named = fs::read_dir("/proc")?.collect::<io::Result<Vec<_>>>()?;
-    Ok(named.iter().filter_map(|process| stated(process.file_name().to_str()?.parse().ok()?)).collect())
+    let mut found = Vec::new();
+    for process in process::all()? {
+        match process::stated(&process?) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            stat => found.extend(stat?),
+        }
+    }
+    Ok(found)
 }
 
 fn stated(pid: u32) -> Option<Stat> {

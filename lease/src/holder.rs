@@ -259,19 +259,20 @@ const fn is_younger(stat: &Stat, holder: ProcessKey) -> bool {
 
 /// The lease that the environment of a process names; none where it is not ours to read.
 fn named(process: &Path) -> Option<Claim> {
-    let mut environ = fs::read(process.join("environ"));
-    if environ.as_ref().is_ok_and(Vec::is_empty) {
-        // Its first thread may have ended, and others not.
-        let threads = fs::read_dir(process.join("task")).ok()?.filter_map(Result::ok);
-        let others = threads.map(|thread| fs::read(thread.path().join("environ")));
-        environ = others
-            .into_iter()
-            .find(|other| other.as_ref().is_ok_and(|other| !other.is_empty()))
-            .unwrap_or(environ);
+    let environ = |of: &Path| Some(unless_gone(fs::read(of.join("environ"))).ok()?.unwrap_or_default());
+    let found = environ(process)?;
+    if !found.is_empty() {
+        return Some(Claim::of_environment(&found));
+    }
+    // Its first thread may have ended, and others not.
+    for thread in unless_gone(fs::read_dir(process.join("task"))).ok()?.into_iter().flatten() {
+        let found = environ(&thread.ok()?.path())?;
+        if !found.is_empty() {
+            return Some(Claim::of_environment(&found));
+        }
     }
     // A kernel's thread has none, and whoever has ended has none any more.
-    let environ = unless_gone(environ).ok()?.filter(|environ| !environ.is_empty());
-    Some(environ.map_or(Claim::Nothing, |environ| Claim::of_environment(&environ)))
+    Some(Claim::Nothing)
 }
 
 /// A process that has written something else over its environment, as some do for a title: whether the next one above it
@@ -341,11 +342,11 @@ mod tests {
         assert_eq!(with("mode", "timed"), Life::Timed);
     }
 
-    /// A process of this environment that has overwritten it, if any, and waits.
-    fn with_title(program: &str) -> std::process::Child {
+    /// A program that was started under a lease, and has said that it is as it should be.
+    fn under(lease: &str, program: &str) -> std::process::Child {
         let mut child = Command::new("python3")
             .args(["-c", program])
-            .env(LEASE_VARIABLE, "0123")
+            .env(LEASE_VARIABLE, lease)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -369,7 +370,7 @@ start, end = int(spot[47]), int(spot[48])
 ctypes.memset(start, 120, end - start)
 print('ready', flush=True)
 time.sleep(1000)";
-        let mut titled = with_title(program);
+        let mut titled = under("0123", program);
         let stat = stated(&folder(titled.id())).unwrap().unwrap();
         let holder = ProcessKey { pid: ended(), start_ticks: 0 };
         let (of_it, of_nobody) = (lease(about.clone()), ProcessKey { pid: 1, start_ticks: u64::MAX });
@@ -381,6 +382,27 @@ time.sleep(1000)";
         assert!(!is_of_others(&left_behind, &of_it, holder), "nobody can tell who started it");
         titled.kill().unwrap();
         titled.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_lives_on_in_its_threads_though_its_first_has_ended() {
+        let here = Here::look();
+        let mut about = here.holder(std::process::id());
+        about.retain(|(field, _)| *field != "pid");
+        about.push(("pid", ended().to_string()));
+        let program = "import ctypes, threading
+threading.Thread(target=threading.Event().wait).start()
+print('ready', flush=True)
+ctypes.CDLL(None).pthread_exit(None)";
+        let mut heir = under("4567", program);
+        let lease = |about| Lease { lease: "4567".to_owned(), ..lease(about) };
+        while stated(&folder(heir.id())).unwrap().unwrap().state != bailiff_snapshot::State::Zombie {
+            std::thread::yield_now();
+        }
+        assert_eq!(here.life(&lease(about.clone())), Life::Alive);
+        heir.kill().unwrap();
+        heir.wait().unwrap();
+        assert_eq!(here.life(&lease(about)), Life::Dead);
     }
 
     #[test]

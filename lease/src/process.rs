@@ -20,7 +20,7 @@ pub(crate) fn folder(pid: u32) -> PathBuf {
 ///
 /// # Errors
 /// Where it cannot be told who is there; for each, where not all could be listed.
-pub(crate) fn all() -> io::Result<impl Iterator<Item = io::Result<PathBuf>>> {
+pub fn all() -> io::Result<impl Iterator<Item = io::Result<PathBuf>>> {
     let is_process = |entry: &fs::DirEntry| {
         entry.file_name().to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
     };
@@ -32,7 +32,7 @@ pub(crate) fn all() -> io::Result<impl Iterator<Item = io::Result<PathBuf>>> {
 ///
 /// # Errors
 /// Where it is there, or where nobody knows.
-pub(crate) fn unless_gone<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+pub fn unless_gone<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Ok(read) => Ok(Some(read)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -41,8 +41,11 @@ pub(crate) fn unless_gone<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// What its `stat` tells; none where it is gone.
-pub(crate) fn stated(process: &Path) -> io::Result<Option<Stat>> {
+/// What its `stat` tells, or that of one of its threads; none where it is gone.
+///
+/// # Errors
+/// Where it cannot be told.
+pub fn stated(process: &Path) -> io::Result<Option<Stat>> {
     let Some(text) = unless_gone(fs::read(process.join("stat")))? else { return Ok(None) };
     stat::parse(&text).map(Some).ok_or_else(|| ErrorKind::InvalidData.into())
 }

@@ -1,11 +1,13 @@
-//! A lock that is held for a few instructions and let go by a plain store: an atomic exchange, which a mutex needs there to
+//! A lock that is held for a look into a map, and let go by a plain store: an atomic exchange, which a mutex needs there to
 //! learn of sleepers, is a tenth of what a call costs. Nobody is woken, so who waits looks again.
 
 use std::cell::UnsafeCell;
+use std::hint;
 use std::ops::{Deref, DerefMut};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-use std::{hint, thread};
+
+use libc::{SYS_nanosleep, c_long, syscall, timespec};
 
 /// What one thread at a time may touch. It is let go by whoever panics, as it stands.
 pub(crate) struct Latch<T> {
@@ -21,8 +23,16 @@ unsafe impl<T: Send + Sync> Sync for Latch<T> {}
 
 /// Looks before a waiter sleeps: a holder that runs is done by then.
 const LOOKS: u32 = 100;
-/// A holder that waits for a processor has it after some of these.
-const NAP: Duration = Duration::from_micros(50);
+/// A holder that waits for a processor has it after some naps of so many nanoseconds.
+const NAP: c_long = 50_000;
+
+/// By the system call itself: the C library's functions that sleep end a thread that its host has cancelled, and must not do so
+/// within a hook.
+fn nap() {
+    let nap = timespec { tv_sec: 0, tv_nsec: NAP };
+    // SAFETY: it reads what it is given, and is told of no place for what is left.
+    unsafe { syscall(SYS_nanosleep, &raw const nap, null_mut::<timespec>()) };
+}
 
 impl<T> Latch<T> {
     pub(crate) const fn new(value: T) -> Self {
@@ -37,7 +47,6 @@ impl<T> Latch<T> {
     }
 
     #[cold]
-    #[expect(clippy::disallowed_methods, reason = "nobody is woken")]
     fn wait(&self) {
         let mut looks = 0;
         while self.held.load(Ordering::Relaxed) || self.held.swap(true, Ordering::Acquire) {
@@ -45,7 +54,7 @@ impl<T> Latch<T> {
                 looks = looks.saturating_add(1);
                 hint::spin_loop();
             } else {
-                thread::sleep(NAP);
+                nap();
             }
         }
     }
@@ -77,6 +86,8 @@ impl<T> Drop for Turn<'_, T> {
 mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::mpsc::channel;
+    use std::thread;
 
     #[test]
     fn one_at_a_time() {
@@ -99,6 +110,34 @@ mod tests {
             }
         });
         assert_eq!(*latch.lock(), [200_000; 8]);
+    }
+
+    /// Held when this is called, and let go when it has begun to wait.
+    extern "C" fn waits(latch: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: the test keeps it until this has ended.
+        let latch = unsafe { &*latch.cast::<Latch<u32>>() };
+        *latch.lock() += 1;
+        null_mut()
+    }
+
+    #[test]
+    fn a_thread_that_is_cancelled_while_it_waits_has_its_turn() {
+        let latch = Box::leak(Box::new(Latch::new(0)));
+        let turn = latch.lock();
+        let mut thread = 0;
+        let told = std::ptr::from_ref(&*latch).cast_mut().cast();
+        // SAFETY: a thread of ours on a latch that is never freed; it is joined below.
+        let begun = unsafe { libc::pthread_create(&raw mut thread, std::ptr::null(), waits, told) };
+        assert_eq!(begun, 0);
+        // SAFETY: it has not been joined.
+        assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
+        // It naps many times in this.
+        let (tell, told) = channel::<()>();
+        let _ = told.recv_timeout(std::time::Duration::from_millis(20));
+        drop((tell, turn));
+        // SAFETY: it is joined once.
+        assert_eq!(unsafe { libc::pthread_join(thread, null_mut()) }, 0);
+        assert_eq!(*latch.lock(), 1);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use end_to_end::leases::{Folder, code, said, states};
 use end_to_end::programs;
 use end_to_end::tenant::start;
 use end_to_end::wait::until;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 /// `bailiff run` on a machine with a fake driver and no driver's library of NVIDIA's, its quotas in a folder of this test's.
 fn bailiff(machine: &Machine, words: &[&str]) -> Command {
@@ -370,6 +370,52 @@ fn who_shows_a_title_keeps_the_file() {
     said(&run(&machine, &["--vram", "1G", "true"]));
     assert_eq!(files(&machine).len(), 1);
     the_next_removes_the_file_of(left, &machine);
+}
+
+/// Its first thread ends, and another goes on.
+const HEADLESS: &str = r"import ctypes, os, threading
+threading.Thread(target=threading.Event().wait).start()
+print(os.getpid(), flush=True)
+ctypes.CDLL(None).pthread_exit(None)";
+
+#[test]
+fn who_goes_on_in_other_threads_keeps_the_file() {
+    let machine = Machine::new();
+    let python = programs::python().display().to_string();
+    let mut running = Running::start(bailiff(&machine, &["--vram", "1G", "--", &python, "-c", HEADLESS]));
+    let left = running.pid();
+    until("its first thread to end", || {
+        fs::read_to_string(format!("/proc/{left}/stat")).unwrap().contains(") Z ").then_some(())
+    });
+    running.signal(Signal::KILL);
+    running.child.wait().unwrap();
+    said(&run(&machine, &["--vram", "1G", "true"]));
+    assert_eq!(files(&machine).len(), 1);
+    the_next_removes_the_file_of(left, &machine);
+}
+
+#[test]
+fn who_cannot_look_takes_nobody_for_ended() {
+    let (machine, pool, scenario) = (Machine::new(), Folder::of("0"), Scenario::new(&gpus("")));
+    let library = programs::fake_nvml().display().to_string();
+    let words = ["--gpus", "1", "--idle-timeout", "1h", "--nvml-library", &library, "--", "sh", "-c"];
+    let script = "sleep infinity & echo $!; echo $$; exec sleep infinity";
+    let mut command = bailiff(&machine, &[&words[..], &[script]].concat());
+    command.env("FAKE_NVML_SCENARIO", scenario.path()).env("LEASE_DIR", pool.path());
+    let mut running = Running::start(command);
+    let (left, first) = (running.pid(), running.pid());
+    let us = Some(Pid::from_child(&running.child));
+    let limit = |current| Rlimit { current, ..getrlimit(Resource::Nofile) };
+    let before = prlimit(us, Resource::Nofile, limit(Some(3))).unwrap();
+    kill(first);
+    gone(first);
+    for _ in 0..20 {
+        assert_eq!(states(&pool), ["leased"], "one is left");
+    }
+    prlimit(us, Resource::Nofile, before).unwrap();
+    kill(left);
+    running.ends_with(137);
+    assert_eq!(states(&pool), ["idle"]);
 }
 
 #[test]

@@ -39,10 +39,10 @@ pub(super) fn quota(flags: &Doctor) -> Check {
     const NAME: &str = "quota library";
     let library = match library(flags.quota_library.as_deref()) {
         Ok(library) => library,
-        Err(why) if flags.quota_library.is_some() => {
-            return Check::fail(NAME, why.to_string(), "name the one that is installed");
+        Err(no) if no.found || flags.quota_library.is_some() => {
+            return Check::fail(NAME, no.why, "name one that is installed, in a folder without blanks");
         }
-        Err(why) => return Check::skip(NAME, why.to_string(), Some("bailiff run --vram needs it")),
+        Err(no) => return Check::skip(NAME, no.why, Some("bailiff run --vram needs it")),
     };
     let shown = library.display();
     match loads(&library, flags) {

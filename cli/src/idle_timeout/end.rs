@@ -2,6 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a grace has a length")]
 
+use std::io;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -67,7 +68,7 @@ impl Session<'_> {
     /// The command, its children, theirs. Whom others left behind is in the layer of the command's children.
     fn layers(&self) -> Vec<Vec<ProcessKey>> {
         let child = self.child.as_raw_nonzero().get();
-        let below = self.family.below();
+        let below = self.family.below().unwrap_or_default();
         let is_child = |stat: &Stat| i32::try_from(stat.key.pid) == Ok(child);
         let mut layers: Vec<Vec<ProcessKey>> = Vec::new();
         for (depth, stat) in &below {
@@ -96,12 +97,14 @@ impl Session<'_> {
     }
 
     fn is_over(&self) -> bool {
-        self.status.is_some() && (self.settings.kill == Kill::Command || self.left().is_empty())
+        let nobody_left = || self.left().is_ok_and(|left| left.is_empty());
+        self.status.is_some() && (self.settings.kill == Kill::Command || nobody_left())
     }
 
-    fn left(&self) -> Vec<ProcessKey> {
+    fn left(&self) -> io::Result<Vec<ProcessKey>> {
         let lives = |stat: &Stat| !matches!(stat.state, State::Zombie | State::Dead);
-        self.family.below().into_iter().filter(|(_, stat)| lives(stat)).map(|(_, stat)| stat.key).collect()
+        let below = self.family.below()?.into_iter();
+        Ok(below.filter(|(_, stat)| lives(stat)).map(|(_, stat)| stat.key).collect())
     }
 
     /// SIGKILL, since they are likely hung, until nobody is left; whoever was born meanwhile, too.
@@ -112,12 +115,13 @@ impl Session<'_> {
                 let _ = kill_process(self.child, Signal::KILL);
             }
             if self.settings.kill == Kill::Tree {
-                self.family.kill();
+                self.family.signal(Signal::KILL);
             }
             self.await_end(events, AGAIN);
         }
         if !self.is_over() {
-            let left: Vec<String> = self.left().iter().map(|key| key.pid.to_string()).collect();
+            let left: Vec<String> =
+                self.left().unwrap_or_default().iter().map(|key| key.pid.to_string()).collect();
             let left = left.join(", ");
             self.log
                 .remark(Level::Warning, format!("killed, and not ended: {left}; they hang in the kernel"));

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use bailiff_lifecycle::exit::plain;
 use bailiff_sampler::{Launcher, Supervisor};
+use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{Fault, Sample, Snapshot, Source};
 use rustix::process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process, wait};
 
@@ -189,6 +190,8 @@ impl Session<'_> {
 
     /// Takes a look; true where the command is to be ended.
     fn see(&mut self, sample: Sample) -> bool {
+        // A look without those is one that was missed.
+        let Ok(below) = self.family.below() else { return false };
         let now = Snapshot::between(self.before.as_ref(), sample);
         self.tell_fault(fault(&now));
         self.looks = (self.looks + 1) % self.settings.looks;
@@ -196,7 +199,7 @@ impl Session<'_> {
             self.wait();
             false
         } else {
-            self.judge(&now)
+            self.judge(&now, below)
         };
         self.before = Some(now);
         idle
@@ -210,8 +213,8 @@ impl Session<'_> {
         }
     }
 
-    fn judge(&mut self, now: &Snapshot) -> bool {
-        let tree = self.family.below().into_iter().map(|(_, stat)| (stat.key.pid, stat.key)).collect();
+    fn judge(&mut self, now: &Snapshot, below: Vec<(usize, Stat)>) -> bool {
+        let tree = below.into_iter().map(|(_, stat)| (stat.key.pid, stat.key)).collect();
         let look = Look {
             before: self.before.as_ref(),
             now,

@@ -93,7 +93,9 @@ fn stand(
 ) -> Result<Standing, Failure> {
     loop {
         let mut standing = pool.wait(ticket, (here, until), &mut |before| tell(News::Behind(before)))?;
+        let mut lost = "its place in the line was lost, since nothing was heard of it";
         if let Standing::Held(grant) = &standing {
+            lost = "the GPUs that it was given went to the next, since it did not answer in time";
             let until = if nonblock { Some(Instant::now()) } else { until };
             standing = acknowledge(pool, (ticket, grant), until)?;
         }
@@ -101,9 +103,7 @@ fn stand(
             Standing::Ended(how) if how == "reaped" && !nonblock => {
                 ticket.lease = name()?;
                 tell(News::Named(&ticket.lease));
-                say(
-                    "the GPUs that it was given went to the next, since it did not answer in time: asks anew",
-                );
+                say(format_args!("{lost}: asks anew"));
             }
             standing => return Ok(standing),
         }

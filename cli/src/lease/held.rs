@@ -41,7 +41,10 @@ impl<'a> Held<'a> {
             let mut progress = Progress { shown: false, want: ticket.want };
             let obtained = obtain(&mut *pool, &ask, &mut ticket, |news| match news {
                 News::Behind(before) => progress.tell(before),
-                News::Named(lease) => lease.clone_into(&mut lock(&named)),
+                News::Named(lease) => {
+                    progress.clear();
+                    lease.clone_into(&mut lock(&named));
+                }
             });
             drop(progress);
             // Whoever waits for it may be ending.
@@ -164,12 +167,16 @@ impl Progress {
             put(&format!("\r\x1b[Kbailiff: waiting for {gpus}, behind {before} others"));
         }
     }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            put("\r\x1b[K");
+        }
+    }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.shown {
-            put("\r\x1b[K");
-        }
+        self.clear();
     }
 }

@@ -138,11 +138,16 @@ impl<'a> Job<'a> {
 }
 
 /// A command with the numbers of its GPUs in place of `{index}`, where it has some of its own. It sees no others, so to it
-/// they are the first: `CUDA_VISIBLE_DEVICES` counts for CUDA and for NVIDIA's `OpenCL`.
+/// they are the first, and `{{index}}` is `{index}` itself: `CUDA_VISIBLE_DEVICES` counts for CUDA and for NVIDIA's `OpenCL`.
 fn numbered(command: &[OsString], gpus: Option<usize>) -> Vec<OsString> {
     let Some(gpus) = gpus else { return command.to_vec() };
     let numbers = (0..gpus).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
-    let word = |word: &OsString| word.to_str().map(|text| OsString::from(text.replace("{index}", &numbers)));
+    let told = |text: &str| {
+        let parts: Vec<String> =
+            text.split("{{index}}").map(|part| part.replace("{index}", &numbers)).collect();
+        OsString::from(parts.join("{index}"))
+    };
+    let word = |word: &OsString| word.to_str().map(told);
     command.iter().map(|bytes| word(bytes).unwrap_or_else(|| bytes.clone())).collect()
 }
 
@@ -182,9 +187,9 @@ mod tests {
 
     #[test]
     fn a_command_is_told_the_numbers_of_its_gpus() {
-        let command = ["krylov", "0:{index}", "{index}{index}{inde"].map(OsString::from);
+        let command = ["krylov", "0:{index}", "{index}{index}{inde", "a{{index}}{index}"].map(OsString::from);
         assert_eq!(numbered(&command, None), command);
-        assert_eq!(numbered(&command, Some(1)), ["krylov", "0:0", "00{inde"]);
-        assert_eq!(numbered(&command, Some(3)), ["krylov", "0:0,1,2", "0,1,20,1,2{inde"]);
+        assert_eq!(numbered(&command, Some(1)), ["krylov", "0:0", "00{inde", "a{index}0"]);
+        assert_eq!(numbered(&command, Some(3)), ["krylov", "0:0,1,2", "0,1,20,1,2{inde", "a{index}0,1,2"]);
     }
 }

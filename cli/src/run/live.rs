@@ -19,7 +19,7 @@ use crate::exit::Failure;
 use crate::flags::Terms;
 use crate::lease::held::Held;
 use crate::say::say;
-use crate::tree::{self, Family};
+use crate::tree::Family;
 
 /// Between two kills of a tree that goes on growing.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -71,6 +71,8 @@ pub(crate) struct Live<'a, 'f> {
     up: Option<Instant>,
     beat: Option<Instant>,
     stop: Option<Stop>,
+    /// When to look again who is left, where that could not be told.
+    again: Option<Instant>,
 }
 
 impl<'a, 'f> Live<'a, 'f> {
@@ -91,6 +93,7 @@ impl<'a, 'f> Live<'a, 'f> {
             lease,
             watched,
             stop: None,
+            again: None,
         }
     }
 
@@ -107,7 +110,8 @@ impl<'a, 'f> Live<'a, 'f> {
     /// Lets it live until nobody is left whom it started.
     pub(crate) fn until_all_end(&mut self, events: &Receiver<Event>) -> Result<Lived, Failure> {
         loop {
-            let due = [self.stop.map(|stop| stop.kill), self.up, self.beat].into_iter().flatten().min();
+            let due =
+                [self.stop.map(|stop| stop.kill), self.up, self.beat, self.again].into_iter().flatten().min();
             let event = match due {
                 Some(due) => events.recv_timeout(due.saturating_duration_since(Instant::now())),
                 None => events.recv().map_err(RecvTimeoutError::from),
@@ -116,13 +120,13 @@ impl<'a, 'f> Live<'a, 'f> {
                 Ok(Event::Told(told)) if self.status.is_none() => self.pass_on(told),
                 Ok(Event::Told(told)) if told.is_for_the_command() => {}
                 Ok(Event::Told(told)) => return Ok(Lived::Left(told.number)),
-                Ok(Event::ChildEnded) => {
+                Ok(Event::ChildEnded) | Err(RecvTimeoutError::Timeout) => {
                     if let Some(status) = self.reap() {
                         return Ok(Lived::Ended(status));
                     }
                 }
                 Ok(Event::Looked(sample)) => self.see(sample),
-                Ok(Event::Waited) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::Waited) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(Failure::unavailable("the command's end was not seen"));
                 }
@@ -166,7 +170,10 @@ impl<'a, 'f> Live<'a, 'f> {
             }
         }
         // Nobody else waits for our children, so as long as one is left it is there to be found.
-        self.status.filter(|_| self.family.has_others() && self.family.below().is_empty())
+        let status = self.status.filter(|_| self.family.has_others())?;
+        let left = self.family.below();
+        self.again = left.is_err().then(|| Instant::now() + AGAIN);
+        left.is_ok_and(|left| left.is_empty()).then_some(status)
     }
 
     /// Passes a signal on, unless the terminal has sent it to the command, too.
@@ -210,13 +217,11 @@ impl<'a, 'f> Live<'a, 'f> {
             let _ = kill_process(self.child, signal);
             return;
         }
-        for (_, stat) in self.family.below() {
-            tree::signal(stat.key, signal);
-        }
+        self.family.signal(signal);
     }
 
     fn kill(&mut self, now: Instant) {
-        self.family.kill();
+        self.family.signal(Signal::KILL);
         if let Some(stop) = &mut self.stop {
             stop.kill = now + AGAIN;
         }

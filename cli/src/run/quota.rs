@@ -94,8 +94,22 @@ impl Drop for Quota {
     }
 }
 
+/// Why the library cannot be used.
+#[derive(Debug)]
+pub(crate) struct NoLibrary {
+    /// It is there.
+    pub(crate) found: bool,
+    pub(crate) why: String,
+}
+
+impl From<NoLibrary> for Failure {
+    fn from(no: NoLibrary) -> Self {
+        Self::unavailable(no.why)
+    }
+}
+
 /// Where the library is.
-pub(crate) fn library(told: Option<&Path>) -> Result<PathBuf, Failure> {
+pub(crate) fn library(told: Option<&Path>) -> Result<PathBuf, NoLibrary> {
     let beside = env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
     let beside = |folder: &str| beside.as_ref().map(|beside| beside.join(folder).join(LIBRARY));
     let places: Vec<PathBuf> = match told {
@@ -109,17 +123,16 @@ pub(crate) fn library(told: Option<&Path>) -> Result<PathBuf, Failure> {
     let Some(found) = places.iter().find_map(|place| place.canonicalize().ok().filter(|path| path.is_file()))
     else {
         let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-        return Err(Failure::unavailable(format!(
+        let why = format!(
             "the quota library is not there: not {}; --quota-library or BAILIFF_QUOTA_LIBRARY names another place",
             places.join(", nor ")
-        )));
+        );
+        return Err(NoLibrary { found: false, why });
     };
     // The loader takes these for the end of a name.
     if found.as_os_str().as_bytes().iter().any(|byte| b": \t\n".contains(byte)) {
-        let found = found.display();
-        return Err(Failure::unavailable(format!(
-            "LD_PRELOAD cannot name {found}: it has a blank or a colon"
-        )));
+        let why = format!("LD_PRELOAD cannot name {}: it has a blank or a colon", found.display());
+        return Err(NoLibrary { found: true, why });
     }
     Ok(found)
 }

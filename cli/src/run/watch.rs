@@ -117,9 +117,11 @@ impl Watched {
             }
             return false;
         };
+        // A look without those is one that was missed.
+        let Ok(below) = family.below() else { return false };
         let now = Snapshot::between(self.before.as_ref(), *sample);
         self.tell_fault(fault(&now));
-        let tree = family.below().into_iter().map(|(_, stat)| (stat.key.pid, stat.key)).collect();
+        let tree = below.into_iter().map(|(_, stat)| (stat.key.pid, stat.key)).collect();
         let look = Look {
             before: self.before.as_ref(),
             now: &now,
