@@ -80,7 +80,7 @@ pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
     let audit = pool.audit()?;
     #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
     let late = |lease: &Lease| lease.expires < audit.now as f64;
-    let mut lines = String::new();
+    let mut lines = Vec::new();
     for lease in &audit.leases {
         let why = match here.life(lease) {
             Life::Dead => "its holder is dead",
@@ -89,8 +89,8 @@ pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
             _ => continue,
         };
         let gpus: Vec<&str> = lease.gpus().collect();
-        lines += &format!("{} GPU {} {}\n", lease.lease, gpus.join(","), why);
+        lines.push(format!("{} GPU {} {}\n", lease.lease, gpus.join(","), why));
     }
-    print(&lines)?;
+    print(&lines.concat())?;
     Ok(ExitCode::SUCCESS)
 }
