@@ -41,6 +41,7 @@ pub(crate) fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Se
         openers: None,
         leases: None,
         quotas: None,
+        mps: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
     }

@@ -235,6 +235,7 @@ impl Playing<'_> {
                 .map(up)
                 .collect(),
             quotas: quotas(stage, (sample, &gpus)),
+            mps: None,
             gpus,
             processes,
             openers: None,
