@@ -153,14 +153,17 @@ fn event(text: &str) -> Event {
         })
 }
 
-/// What every client and every start brings.
-const ROUTINE: [&str; 6] = [
+/// What every client, every start and every question brings.
+const ROUTINE: [&str; 9] = [
     "User did not send valid credentials",
     "Received new client request",
     "Creating worker thread",
     "Receive command failed, assuming client exit",
     "Creating server context on device",
     "Accepting connection",
+    "NEW UI",
+    "Cmd:",
+    "UI closed",
 ];
 
 /// What the daemon says of servers and clients.

@@ -63,6 +63,7 @@ fn recorded_lines_are_understood() {
 
 const STRINGS: &[(&str, Event)] = &[
     ("Received new client request", Event::Routine),
+    ("Cmd:get_server_list", Event::Routine),
     ("Volta MPS: Creating worker thread", Event::Routine),
     ("Receive command failed, assuming client exit", Event::Routine),
     ("Status of client {4267, 0} is ACTIVE", Event::ClientStatus { client: Some(4267), active: true }),
