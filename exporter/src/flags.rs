@@ -1,5 +1,6 @@
 //! The command line, as it is written. What it means is decided in `settings`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use bailiff_lifecycle::logs;
@@ -64,7 +65,7 @@ pub struct Flags {
     /// NVIDIA's client, which asks control daemons of MPS; searched in PATH. Where it is empty, none is asked, and MPS is
     /// told by /proc, the driver and its logs alone.
     #[arg(long = "mps.control", value_name = "PROGRAM", default_value = "nvidia-cuda-mps-control")]
-    pub mps_control: PathBuf,
+    pub mps_control: OsString,
     /// Time between two times that a control daemon of MPS is asked. Each time adds some kilobytes to its log.
     #[arg(long = "mps.interval", value_name = "DURATION", default_value = "1m")]
     pub mps_interval: String,

@@ -17,8 +17,9 @@ use bailiff_snapshot::{
 use crate::Look;
 use post::{Post, Turn};
 
-/// Daemons that are asked and whose logs are read.
+/// Daemons that are asked and whose logs are read, and those of them that are users': anybody can start some.
 const MOST: usize = 16;
+const MOST_OF_USERS: usize = 8;
 /// What a thread told is told for this long and two beats: an answer to the slowest daemon is no older.
 const FRESH: Duration = Duration::from_secs(10);
 /// A daemon that was not seen for so long is forgotten: a look may fail now and then.
@@ -57,7 +58,7 @@ impl Watching {
             let unasked = unasked(daemon, ambiguous);
             let asks = unasked.is_none() && !self.settings.control.as_os_str().is_empty();
             let turn = Turn { boot: sample.at.boot, daemon: daemon.clone(), devices, asks };
-            let Some(post) = self.post(daemon.process) else {
+            let Some(post) = self.post(daemon) else {
                 sample.gaps.count(Gap::Mps);
                 continue;
             };
@@ -89,12 +90,14 @@ impl Watching {
     }
 
     /// A daemon's thread; none where there are too many, or it cannot be started.
-    fn post(&mut self, process: ProcessKey) -> Option<&mut Post> {
+    fn post(&mut self, daemon: &MpsDaemon) -> Option<&mut Post> {
+        let (process, of_user) = (daemon.process, daemon.uid != Some(0));
         if !self.posts.contains_key(&process) {
-            if self.posts.len() >= MOST {
+            let of_users = self.posts.values().filter(|post| post.of_user).count();
+            if self.posts.len() >= MOST || (of_user && of_users >= MOST_OF_USERS) {
                 return None;
             }
-            match Post::start(self.settings.clone()) {
+            match Post::start(self.settings.clone(), of_user) {
                 Ok(post) => drop(self.posts.insert(process, post)),
                 Err(error) => {
                     tracing::warn!(

@@ -171,7 +171,7 @@ fn pool(
 
 fn daemons(flags: &Flags) -> Result<mps::Settings, String> {
     Ok(mps::Settings {
-        control: flags.mps_control.clone(),
+        control: flags.mps_control.clone().into(),
         interval: duration("--mps.interval", &flags.mps_interval)?,
         procfs: flags.procfs.clone(),
     })

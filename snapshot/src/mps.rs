@@ -95,11 +95,11 @@ impl MpsFault {
         }
     }
 
-    /// Whether that is the daemon's own failure: it lives, and would answer nobody. `None` where nobody knows.
+    /// Whether it would answer nobody; `None` where nobody knows, as where its directory is in another mount namespace.
     #[must_use]
     pub const fn is_silence(self) -> Option<bool> {
         match self {
-            Self::Timeout | Self::Stopped | Self::Unreachable => Some(true),
+            Self::Timeout | Self::Stopped => Some(true),
             _ => None,
         }
     }
@@ -220,11 +220,15 @@ impl Mps {
         self.daemons.iter().find(|daemon| Some(daemon.process) == server.daemon)
     }
 
-    /// Whether a daemon's directory is another's, too.
+    /// Whether a daemon's directory is another's, too. Root's is not taken from it by a user who names it.
     #[must_use]
     pub fn is_ambiguous(&self, daemon: &MpsDaemon) -> bool {
-        let same = self.daemons.iter().filter(|other| other.pipe_directory == daemon.pipe_directory);
-        daemon.pipe_directory.is_some() && same.count() > 1
+        let is_root = |daemon: &MpsDaemon| daemon.uid == Some(0);
+        let same = |other: &&MpsDaemon| {
+            other.process != daemon.process && other.pipe_directory == daemon.pipe_directory
+        };
+        let mut others = self.daemons.iter().filter(same);
+        daemon.pipe_directory.is_some() && others.any(|other| is_root(other) || !is_root(daemon))
     }
 }
 
@@ -237,5 +241,55 @@ impl MpsDaemon {
             None => Some(true),
             Some(fault) => fault.is_silence().map(|silent| !silent),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn daemon(pid: u32, uid: u32, directory: Option<&str>) -> MpsDaemon {
+        MpsDaemon {
+            process: ProcessKey { pid, start_ticks: 1 },
+            uid: Some(uid),
+            state: State::Sleeping,
+            started: None,
+            pipe_directory: directory.map(str::to_owned),
+            log_directory: None,
+            own_pids: Truth::True,
+            answer: None,
+            log: None,
+            files: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_directory_of_two_daemons_is_nobodys_and_of_root_and_a_user_roots() {
+        let ambiguous = |daemons: Vec<MpsDaemon>| -> Vec<bool> {
+            let mps = Mps { daemons, servers: Vec::new() };
+            mps.daemons.iter().map(|daemon| mps.is_ambiguous(daemon)).collect()
+        };
+        assert_eq!(ambiguous(vec![daemon(1, 0, Some("/a")), daemon(2, 0, Some("/b"))]), [false, false]);
+        assert_eq!(ambiguous(vec![daemon(1, 0, Some("/a")), daemon(2, 7, Some("/a"))]), [false, true]);
+        assert_eq!(ambiguous(vec![daemon(1, 7, Some("/a")), daemon(2, 8, Some("/a"))]), [true, true]);
+        assert_eq!(ambiguous(vec![daemon(1, 0, Some("/a")), daemon(2, 0, Some("/a"))]), [true, true]);
+        assert_eq!(ambiguous(vec![daemon(1, 7, None), daemon(2, 8, None)]), [false, false], "nobody knows");
+    }
+
+    #[test]
+    fn silence_is_told_where_it_is_the_daemons_own() {
+        let responsive = |fault| {
+            let answer = MpsAnswer { fault, ..MpsAnswer::default() };
+            MpsDaemon { answer: Some(answer), ..daemon(1, 0, None) }.responsive()
+        };
+        assert_eq!(responsive(None), Some(true));
+        for fault in [MpsFault::Timeout, MpsFault::Stopped] {
+            assert_eq!(responsive(Some(fault)), Some(false), "{fault:?}");
+        }
+        for fault in [MpsFault::NoProgram, MpsFault::NotPermitted, MpsFault::Unreachable, MpsFault::Ambiguous]
+        {
+            assert_eq!(responsive(Some(fault)), None, "{fault:?}");
+        }
+        assert_eq!(daemon(1, 0, None).responsive(), None, "it was not asked");
     }
 }

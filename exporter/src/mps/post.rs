@@ -48,6 +48,8 @@ pub(super) struct Post {
     reports: Receiver<Report>,
     latest: Option<Report>,
     seen: Duration,
+    /// Its daemon is not root's.
+    pub(super) of_user: bool,
     /// When it was first given a turn.
     began: Option<Duration>,
     /// Answers to what was asked before are let go.
@@ -56,13 +58,13 @@ pub(super) struct Post {
 
 impl Post {
     /// Starts a thread that has nothing to do yet.
-    pub(super) fn start(settings: Settings) -> io::Result<Self> {
+    pub(super) fn start(settings: Settings, of_user: bool) -> io::Result<Self> {
         let (turns, taken) = channel();
         let (told, reports) = channel();
         let keeper = Keeper::new(settings);
         thread::Builder::new().name("mps".into()).spawn(move || keeper.run(&taken, &told))?;
         let (seen, latest) = (Duration::ZERO, None);
-        Ok(Self { turns, reports, latest, seen, began: None, asks_since: None })
+        Ok(Self { turns, reports, latest, seen, of_user, began: None, asks_since: None })
     }
 
     /// When a beat saw the daemon last.
