@@ -101,10 +101,13 @@ fn processes(state: &State) -> String {
     if state.servers.is_empty() {
         return "Server not found\n".to_owned();
     }
+    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default().display().to_string();
+    let namespace: String = namespace.chars().filter(char::is_ascii_digit).collect();
     let mut text = "PID       ID    SERVER    DEVICE                   NAMESPACE    COMMAND\n".to_owned();
     for peer in &state.peers {
         let Is::Client(server) = peer.is else { continue };
-        let _ = writeln!(text, "{:<9} 0     {server:<9} {DEVICE:<24} 4026531836   ./nbody -n 4096", peer.pid);
+        let _ =
+            writeln!(text, "{:<9} 0     {server:<9} {DEVICE:<24} {namespace}   ./nbody -n 4096", peer.pid);
     }
     text
 }

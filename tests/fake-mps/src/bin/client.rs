@@ -20,7 +20,6 @@ fn main() -> io::Result<()> {
                 return Ok(());
             }
             while receive(&socket)?.is_some() {}
-            tell("terminated")?;
         }
     }
     loop {
