@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{completions, doctor, idle_timeout, info, run};
+use crate::{completions, doctor, idle_timeout, info, mps, run};
 
 /// Nothing of ours lasts longer, and a clock can still tell its end.
 const LONGEST: Duration = Duration::from_hours(100 * 366 * 24);
@@ -32,6 +32,9 @@ pub(crate) enum Command {
     /// GPUs are handed out: to one at a time, in the order in which they were asked for
     #[command(subcommand)]
     Lease(Box<Lease>),
+    /// NVIDIA's MPS: shows daemons, servers and clients; starts and stops a daemon
+    #[command(subcommand)]
+    Mps(mps::flags::Mps),
     /// Prints what a shell needs in order to complete the words of this command
     Completions(completions::Completions),
     /// Does what GPUGET's GPU.py does, with its flags; so does bailiff where it is called GPU.py

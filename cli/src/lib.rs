@@ -9,6 +9,7 @@ mod gpuget;
 mod idle_timeout;
 mod info;
 mod lease;
+mod mps;
 mod run;
 mod say;
 mod screen;
@@ -57,6 +58,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(flags) => return doctor::doctor(&flags).unwrap_or_else(exit::Failure::tell),
         Command::Gpuget(flags) => return gpuget::main(flags.words),
         Command::Info(flags) => return info::info(&flags).unwrap_or_else(exit::Failure::tell),
+        Command::Mps(command) => return mps::mps(&command).unwrap_or_else(exit::Failure::tell),
         Command::Lease(command) => *command,
         Command::Run(flags) => return run::run(&flags).unwrap_or_else(exit::Failure::tell),
         Command::Completions(flags) => {

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_snapshot::{Held, Leases, ProcessKey, wire};
+use bailiff_snapshot::{Held, Leases, MpsServer, ProcessKey, wire};
 use serde::{Deserialize, Serialize};
 
 use crate::policy::Kind;
@@ -100,6 +100,12 @@ impl View {
     #[must_use]
     pub fn trusted(&self) -> bool {
         self.snapshot.pid_namespace == "host" && self.snapshot.boot_id.is_some()
+    }
+
+    /// A server of MPS as its daemon tells of it; none where the exporter does not see it as one.
+    pub(crate) fn mps_server(&self, target: &Target) -> Option<&MpsServer> {
+        let process = self.processes(target).find_map(key)?;
+        self.snapshot.mps.as_ref()?.server(process)
     }
 
     /// How a source did.

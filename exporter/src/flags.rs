@@ -1,5 +1,6 @@
 //! The command line, as it is written. What it means is decided in `settings`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use bailiff_lifecycle::logs;
@@ -61,6 +62,13 @@ pub struct Flags {
     /// Folder of the files of shared quotas (docs/quota.md), and of folders of them. Where there is none, none are told.
     #[arg(long = "quota.dir", value_name = "PATH", default_value = "/run/bailiff/quota")]
     pub quota_dir: PathBuf,
+    /// NVIDIA's client, which asks control daemons of MPS; searched in PATH. Where it is empty, none is asked, and MPS is
+    /// told by /proc, the driver and its logs alone.
+    #[arg(long = "mps.control", value_name = "PROGRAM", default_value = "nvidia-cuda-mps-control")]
+    pub mps_control: OsString,
+    /// Time between two times that a control daemon of MPS is asked. Each time adds some kilobytes to its log.
+    #[arg(long = "mps.interval", value_name = "DURATION", default_value = "1m")]
+    pub mps_interval: String,
     /// Unix socket on which to stream snapshots, a line of JSON each; owner and group may read.
     #[arg(long, value_name = "PATH")]
     pub stream: Option<PathBuf>,

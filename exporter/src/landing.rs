@@ -1,5 +1,7 @@
 //! The status page for people: the newest snapshot as tables. It works without scripts.
 
+mod mps;
+
 use std::cmp::Reverse;
 use std::time::Duration;
 
@@ -43,6 +45,7 @@ impl View<'_> {
             holders(published, &mut html);
             leases(&published.snapshot, &mut html);
             quotas(&published.snapshot, &mut html);
+            mps::write(&published.snapshot, &mut html);
         }
         html.end()
     }

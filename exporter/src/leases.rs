@@ -207,6 +207,7 @@ mod tests {
                 openers: None,
                 leases: None,
                 quotas: None,
+                mps: None,
                 gaps: Gaps::default(),
                 workers_left_behind: 0,
             })

@@ -9,6 +9,7 @@ pub mod health;
 pub mod landing;
 pub mod leases;
 pub mod metrics;
+pub mod mps;
 pub mod once;
 pub mod page;
 pub mod published;
@@ -34,6 +35,7 @@ use tokio::task::JoinSet;
 
 use crate::beat::Latest;
 use crate::leases::Leasing;
+use crate::mps::Watching;
 use crate::record::Record;
 use crate::requests::Requests;
 use crate::routes::Routes;
@@ -55,6 +57,7 @@ pub async fn run(settings: Settings, look: Box<dyn Look>, shutdown: impl Future<
         Some(pool) => Box::new(Leasing::start(look, pool).context("cannot start asking for leases")?),
         None => look,
     };
+    let look = Box::new(Watching::new(look, settings.mps.clone()));
     if let Some(format) = settings.once {
         return once::run(settings.rhythm, format, look, shutdown).await;
     }

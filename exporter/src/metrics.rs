@@ -145,8 +145,54 @@ QUOTA_UNCOUNTED Counter One "bailiff_quota_uncounted_calls_total" ["quota"]
     "Calls that were let through without being counted in bytes: memory of graphs and of other processes.";
 QUOTA_HOOKS_MISSING Gauge One "bailiff_quota_hooks_missing" ["quota"]
     "Functions of the driver that the library should know and does not.";
+MPS_CONTROL_INFO Info One "bailiff_mps_control_info" ["pipe_directory log_directory pid uid"]
+    "A control daemon of MPS that lives. A directory is left out where its environment may not be read (CAP_SYS_PTRACE). This and all other bailiff_mps_ families are absent where nothing of MPS runs.";
+MPS_UP Gauge One "bailiff_mps_control_up" ["pipe_directory"]
+    "1 where a control daemon lives, whether it answers or not; 0 where it is gone and a server that it started lives: programs that begin then run without MPS. Absent where neither is there.";
+MPS_FAULT Info One "bailiff_mps_control_fault_info" ["pipe_directory reason"]
+    "Why the daemon did not answer: timeout, stopped (SIGSTOP), unreachable (nobody answers in its directory, as we see it), no_program (NVIDIA's client is not installed), not_permitted, no_directory (its environment may not be read), ambiguous (two daemons name one directory), error; absent where it did, and where it was not asked yet.";
+MPS_START_TIME Gauge Seconds "bailiff_mps_control_start_time_seconds" ["pipe_directory"]
+    "When the daemon started, in seconds since the Unix epoch.";
+MPS_RESPONSIVE Gauge One "bailiff_mps_control_responsive" ["pipe_directory"]
+    "1 where the daemon answered when it was last asked (--mps.interval), 0 where it is silent or stands still: every CUDA program that begins then hangs. That it stands still is seen at each look. Absent where it could not be asked, which bailiff_mps_control_fault_info tells.";
+MPS_QUERY Gauge Seconds "bailiff_mps_query_seconds" ["pipe_directory"]
+    "How long the daemon's last answer took in seconds; absent where it gave none.";
+MPS_THREADS Gauge Ratio "bailiff_mps_default_active_thread_ratio" ["pipe_directory"]
+    "Share of a GPU's threads that clients of a new server may use, 0 to 1, as the daemon says; asked at every tenth query.";
+MPS_ASKED Gauge Seconds "bailiff_mps_query_timestamp_seconds" ["pipe_directory"]
+    "When the daemon was last asked, in seconds since the Unix epoch: what it says is as old as that.";
+MPS_PINNED_LIMIT Gauge Bytes "bailiff_mps_default_pinned_memory_limit_bytes" ["pipe_directory device"]
+    "GPU memory in bytes that each client of a new server may have of a device, by the daemon's number of it; asked at every tenth query. Absent where there is no limit.";
+MPS_SERVER_INFO Info One "bailiff_mps_server_info" ["pipe_directory server uid"]
+    "A server of MPS that lives: server is its pid, uid is whose clients it serves.";
+MPS_SERVER_STATUS Gauge One "bailiff_mps_server_status" ["pipe_directory server status"]
+    "1 for the status of the server as its daemon last said: initializing, active, fault (a client had a fatal fault: new ones are refused until all that it hit have ended); absent where the daemon has no such command, as up to 535.";
+MPS_CLIENTS Gauge One "bailiff_mps_clients" ["pipe_directory server"]
+    "Clients of the server, as its daemon last said; absent where it did not. The driver's own list of clients is bailiff_process_gpu_context_info with context M+C.";
+MPS_SERVER_THREADS Gauge Ratio "bailiff_mps_server_active_thread_ratio" ["pipe_directory server"]
+    "Share of a GPU's threads that the server's clients may use, 0 to 1, as the daemon says; asked at every tenth query.";
+MPS_ORPHANS Gauge One "bailiff_mps_orphan_servers" [""]
+    "Servers whose daemon is gone; absent where not all processes could be looked at.";
+MPS_CLIENT_INFO Info One "bailiff_mps_client_info" ["pipe_directory server pid"]
+    "A client of the server, as its daemon last said, that holds GPU memory: joined by pid with bailiff_process_gpu_memory_bytes and bailiff_process_info. Absent where the daemon's pids are not those of this node.";
+MPS_LOG Gauge One "bailiff_mps_log_state" ["pipe_directory log state"]
+    "1 for how a log of the daemon (control, server) is read: read, absent, unreadable (we may not), no_file (a link, a FIFO). The families below are absent where neither is read; they are of the log directory, and count since its logs were first seen.";
+MPS_STARTS Counter One "bailiff_mps_server_starts_total" ["pipe_directory"]
+    "Servers that the daemon started, by its log.";
+MPS_CLIENT_FAULTS Counter One "bailiff_mps_client_faults_total" ["pipe_directory"]
+    "Fatal GPU faults of clients, by the log of their server: each hits all clients on that GPU.";
+MPS_UNPARSED Counter One "bailiff_mps_log_unparsed_lines_total" ["pipe_directory"]
+    "Lines of logs that were not understood.";
+MPS_SKIPPED Counter Bytes "bailiff_mps_log_skipped_bytes_total" ["pipe_directory"]
+    "Bytes of logs that were passed over, since more than a MiB came at once.";
+MPS_EXITS Counter One "bailiff_mps_server_exits_total" ["pipe_directory status"]
+    "Servers that ended, by exit status, by the daemon's log; absent where none of that status did.";
+MPS_REJECTED Counter One "bailiff_mps_clients_rejected_total" ["pipe_directory reason"]
+    "Clients that a server turned away: clients (it has as many as it may), device_connections, teardown, other; absent where none was.";
+MPS_PENDING Gauge One "bailiff_mps_pending_clients" ["pipe_directory uid"]
+    "Clients of the user that wait for a server, by the daemon's log: until it is ready, and until the server of another user has no client any more. Absent where nobody waits.";
 SOURCE_UP Gauge One "bailiff_source_up" ["source"]
-    "1 where the source (nvml, proc, redis, quota) answered in the last snapshot, 0 where it did not; absent where it was not asked, as /proc is not without a list of pids, nor redis without --lease.redis, nor quota where there is no --quota.dir.";
+    "1 where the source (nvml, proc, redis, quota, mps) answered in the last snapshot, 0 where it did not; absent where it was not asked, as /proc is not without a list of pids, nor redis without --lease.redis, nor quota where there is no --quota.dir. mps is up where one of its control daemons answered when it was last asked, and absent where there is none.";
 SOURCE_FAULT_INFO Info One "bailiff_source_fault_info" ["source reason"]
     "Why a source did not answer; absent where it did.";
 SOURCE_DURATION Gauge Seconds "bailiff_source_duration_seconds" ["source"]

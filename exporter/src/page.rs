@@ -3,6 +3,7 @@
 mod gpus;
 mod itself;
 mod leases;
+mod mps;
 mod processes;
 mod quotas;
 mod tail;
@@ -41,6 +42,7 @@ pub fn write(content: Option<Content<'_>>, format: Format, out: &mut dyn Write) 
         users::write(content.snapshot, &mut page);
         leases::write(content.snapshot, &mut page);
         quotas::write(content.snapshot, content.selection, &mut page);
+        mps::write(content.snapshot, content.selection, &mut page);
         itself::write(content.snapshot, content.dropped, &mut page);
     }
     itself::write_build(&mut page);

@@ -10,6 +10,7 @@ use bailiff_snapshot::PidNamespace;
 use crate::beat::Rhythm;
 use crate::flags::{Flags, Once};
 use crate::leases;
+use crate::mps;
 use crate::page::Format;
 
 /// The shortest beat: below it the driver would hardly do anything but answer.
@@ -29,6 +30,8 @@ pub struct Settings {
     pub sources: Sources,
     /// The pool of leases, where there is one.
     pub leases: Option<leases::Settings>,
+    /// How control daemons of MPS are asked.
+    pub mps: mps::Settings,
     /// Where snapshots go besides.
     pub outlets: Outlets,
     /// Prints one page and ends.
@@ -92,7 +95,7 @@ impl Settings {
     /// The part that the sampler is told.
     #[must_use]
     pub fn sampler(&self) -> bailiff_sampler::Settings {
-        use bailiff_sampler::{Claims, Commands, Namespace};
+        use bailiff_sampler::{Claims, Commands, Mps, Namespace};
         let sources = &self.sources;
         bailiff_sampler::Settings {
             nvml_library: sources.nvml_library.clone(),
@@ -104,6 +107,7 @@ impl Settings {
             look_back: sources.look_back,
             commands: if sources.command { Commands::Read } else { Commands::Left },
             claims: if self.leases.is_some() { Claims::Read } else { Claims::Left },
+            mps: Mps::Read,
             namespace: if sources.trust_pid_namespace { Namespace::Trusted } else { Namespace::Checked },
             ..bailiff_sampler::Settings::default()
         }
@@ -117,6 +121,7 @@ impl TryFrom<Flags> for Settings {
         let interval = duration("--interval", &flags.interval)?;
         let deadline = duration("--deadline", &flags.deadline)?;
         let leases = pool(&flags, (interval, deadline))?;
+        let mps = daemons(&flags)?;
         if flags.max_connections == 0 {
             return Err("--web.max-connections=0 would serve nobody".to_owned());
         }
@@ -138,6 +143,7 @@ impl TryFrom<Flags> for Settings {
                 look_back: duration("--look-back", &flags.look_back)?,
             },
             leases,
+            mps,
             outlets: Outlets { stream: flags.stream, record: flags.record },
             once: flags.once.map(|once| if once == Once::Text { Format::Text } else { Format::OpenMetrics }),
             logs: flags.logs,
@@ -161,6 +167,14 @@ fn pool(
         procfs: flags.procfs.clone(),
         namespace: if trusted { PidNamespace::Host } else { PidNamespace::Unknown },
     }))
+}
+
+fn daemons(flags: &Flags) -> Result<mps::Settings, String> {
+    Ok(mps::Settings {
+        control: flags.mps_control.clone().into(),
+        interval: duration("--mps.interval", &flags.mps_interval)?,
+        procfs: flags.procfs.clone(),
+    })
 }
 
 fn duration(flag: &str, text: &str) -> Result<Duration, String> {

@@ -18,7 +18,8 @@ use bailiff_exporter::metrics::{FAMILIES, OWN_PROCESS};
 use bailiff_exporter::page::{self, Content, Format};
 use bailiff_exporter::selection::Selection;
 use bailiff_snapshot::{
-    Claim, Entry, Fault, GpuSample, Kinds, PidNamespace, PoolGpu, ProcessKey, Sample, Seen, Snapshot, Spot,
+    Claim, Entry, Fault, GpuSample, Kinds, Mps, MpsDaemon, PidNamespace, PoolGpu, ProcessKey, Sample, Seen,
+    Snapshot, Spot,
 };
 use made_up::{GIB, entry, facts, found, gpu, large, motley, pool, sample, small, walk};
 use parse::{Page, parse};
@@ -91,6 +92,25 @@ fn a_gpu_that_does_not_answer_is_down_and_nothing_else() {
     assert_eq!(page.value("bailiff_gpu_fault_info", &[("gpu", "3"), ("reason", "lost")]), Some(1.0));
     let told = with(&page, "gpu", "3");
     assert_eq!(told, BTreeSet::from(["bailiff_gpu_info", "bailiff_gpu_up", "bailiff_gpu_fault_info"]));
+}
+
+#[test]
+fn daemons_of_one_directory_are_told_once() {
+    let mut sample = small(1);
+    let none = MpsDaemon { pipe_directory: None, ..made_up::mps::daemon(84, "") };
+    let long = |end| format!("/{}{end}", "x".repeat(200));
+    let daemons = vec![
+        made_up::mps::daemon(81, "/a"),
+        made_up::mps::daemon(82, "/a"),
+        made_up::mps::daemon(83, &long("a")),
+        made_up::mps::daemon(85, &long("b")),
+        none.clone(),
+        MpsDaemon { process: ProcessKey { pid: 86, ..none.process }, ..none },
+    ];
+    sample.mps = Some(Mps { daemons, servers: Vec::new() });
+    let page = page(&walk([sample]));
+    let named = |name: &str| page.samples.iter().filter(|sample| family_of(sample) == name).count();
+    assert_eq!((named("bailiff_mps_control_info"), named("bailiff_mps_control_up")), (6, 3));
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod clock;
 pub mod cuda;
 pub mod launcher;
 mod message;
+mod mps;
 mod nvml;
 pub mod privileges;
 mod proc;
@@ -31,5 +32,5 @@ pub fn uuids(library: Option<&std::path::Path>) -> Result<Vec<Option<String>>, S
 
 pub use launcher::Launcher;
 pub use proc::openers;
-pub use settings::{Claims, Commands, Namespace, Settings};
+pub use settings::{Claims, Commands, Mps, Namespace, Settings};
 pub use supervisor::Supervisor;

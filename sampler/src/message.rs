@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bailiff_snapshot::{Driver, Fault, Gaps, GpuSample, Openers, Quota, Relative, Seen, SourceState};
+use bailiff_snapshot::{Driver, Fault, Gaps, GpuSample, Mps, Openers, Quota, Relative, Seen, SourceState};
 
 /// To the worker. Nothing in it names a file or a right: who faces the network must not be able to have a worker,
 /// which has rights, load what it likes.
@@ -50,6 +50,7 @@ pub(crate) struct Rest {
     pub(crate) openers: Option<Openers>,
     pub(crate) quotas: Option<Vec<Quota>>,
     pub(crate) quota_state: Option<SourceState>,
+    pub(crate) mps: Option<Mps>,
     pub(crate) gaps: Gaps,
     pub(crate) nvml_took: Duration,
     pub(crate) proc_took: Duration,

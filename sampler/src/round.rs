@@ -65,6 +65,7 @@ impl Round {
             openers: rest.openers,
             leases: None,
             quotas: rest.quotas,
+            mps: rest.mps,
             gaps: rest.gaps,
             workers_left_behind: frame.workers_left_behind,
         }

@@ -30,6 +30,8 @@ pub struct Settings {
     pub commands: Commands,
     /// Read which lease a process says that it belongs to, and whom it descends from.
     pub claims: Claims,
+    /// Look for MPS.
+    pub mps: Mps,
     /// What to think of a PID namespace that is not the host's.
     pub namespace: Namespace,
 }
@@ -50,6 +52,15 @@ pub enum Commands {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Claims {
     /// Leases are not told, or reading hung.
+    Left,
+    /// Wherever we may.
+    Read,
+}
+
+/// Whether control daemons and servers of MPS are looked for, and where they are reached: that is in their environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mps {
+    /// Nobody wants to know.
     Left,
     /// Wherever we may.
     Read,
@@ -77,6 +88,7 @@ impl Default for Settings {
             open_deadline: Duration::from_secs(30),
             commands: Commands::Left,
             claims: Claims::Left,
+            mps: Mps::Left,
             namespace: Namespace::Checked,
         }
     }

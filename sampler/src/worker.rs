@@ -16,10 +16,11 @@ use crate::channel;
 use crate::clock::now;
 use crate::launcher;
 use crate::message::{Report, Request, Rest};
+use crate::mps;
 use crate::nvml::{Context, Gpus};
 use crate::proc::Processes;
 use crate::quota::{Node, Quotas};
-use crate::settings::{Commands, Settings};
+use crate::settings::{Commands, Mps, Settings};
 
 /// Device files are looked through at most this often.
 const OPENERS_PAUSE: Duration = Duration::from_mins(1);
@@ -106,6 +107,7 @@ impl Worker {
         rest.nvml_took = began.elapsed();
         say(&mut self.socket, &Report::Looking { count })?;
         self.look_at_processes(&pids, &mut rest);
+        self.look_for_mps(&mut rest);
         self.look_at_quotas(&mut rest);
         if nobodys {
             self.look_for_openers(&mut rest);
@@ -149,6 +151,16 @@ impl Worker {
             }
         }
         rest.proc_took = began.elapsed();
+    }
+
+    /// Finds control daemons and servers among those who were looked at, unless reading a process's arguments has hung.
+    fn look_for_mps(&self, rest: &mut Rest) {
+        let (Ok(processes), Mps::Read) = (&self.processes, self.settings.mps) else { return };
+        if self.settings.commands == Commands::Shunned {
+            rest.gaps.count(Gap::Mps);
+        } else {
+            rest.mps = mps::find(processes, &rest.processes, &mut rest.gaps);
+        }
     }
 
     /// Reads the files of quotas, unless a look at `/proc` has hung lately: whose they are is told by that.

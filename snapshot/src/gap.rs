@@ -37,11 +37,13 @@ pub enum Gap {
     Openers,
     /// Not all files of quotas, or not all who use them, were looked at: there were too many, or names that are no names.
     Quotas,
+    /// Not all of MPS was looked at: a daemon's answer or log was late or too long, or there were too many daemons.
+    Mps,
 }
 
 impl Gap {
     /// Every kind, in the order of a page.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::ProcessList,
         Self::ImpossiblePid,
         Self::Memory,
@@ -56,6 +58,7 @@ impl Gap {
         Self::Xid,
         Self::Openers,
         Self::Quotas,
+        Self::Mps,
     ];
 
     /// Its label value.
@@ -76,6 +79,7 @@ impl Gap {
             Self::Xid => "xid",
             Self::Openers => "openers",
             Self::Quotas => "quotas",
+            Self::Mps => "mps",
         }
     }
 }

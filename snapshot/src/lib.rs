@@ -6,6 +6,7 @@ pub mod gpu;
 pub mod identity;
 pub mod lease;
 pub mod memory;
+pub mod mps;
 pub mod place;
 pub mod process;
 pub mod quota;
@@ -25,6 +26,7 @@ pub use gpu::{About, ComputeMode, Entry, GpuId, GpuSample, Kinds, MigIds, Teleme
 pub use identity::{BootId, Moment, PidNamespace, ProcessId, ProcessKey};
 pub use lease::{Claim, Held, Leases, PoolGpu, Spot};
 pub use memory::{Memory, Parts};
+pub use mps::{Mps, MpsAnswer, MpsDaemon, MpsFault, MpsFile, MpsLog, MpsServer, MpsStatus};
 pub use place::Place;
 pub use process::{Facts, Io, Relative, Role, Seen, State};
 pub use quota::{Invalid, Quota, QuotaGpu, QuotaProcess};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BootId, Gaps, GpuSample, Leases, Moment, PidNamespace, Quota, Relative, Seen, Source, SourceState,
+    BootId, Gaps, GpuSample, Leases, Moment, Mps, PidNamespace, Quota, Relative, Seen, Source, SourceState,
 };
 
 /// Versions that the driver tells.
@@ -77,6 +77,8 @@ pub struct Sample {
     pub leases: Option<Leases>,
     /// Files of shared quotas; `None` where there is no folder of them, or it could not be read.
     pub quotas: Option<Vec<Quota>>,
+    /// MPS; `None` where nothing of it was seen.
+    pub mps: Option<Mps>,
     /// What could not be read.
     pub gaps: Gaps,
     /// Sampling workers that hung and could not be ended.

@@ -10,7 +10,7 @@ use crate::memory::Held;
 use crate::quota;
 use crate::utilization::{Question, Window};
 use crate::{
-    About, BootId, Driver, Entry, Facts, Fault, Gaps, GpuSample, Kinds, Leases, Memory, Moment, Openers,
+    About, BootId, Driver, Entry, Facts, Fault, Gaps, GpuSample, Kinds, Leases, Memory, Moment, Mps, Openers,
     Parts, PidNamespace, ProcessId, Quota, Reading, Relative, Sample, Seen, Source, SourceState, State,
     Telemetry, Truth, Utilization, Why,
 };
@@ -54,6 +54,8 @@ pub struct Snapshot {
     pub leases: Option<Leases>,
     /// Files of shared quotas; `None` where there is no folder of them, or it could not be read.
     pub quotas: Option<Vec<Quota>>,
+    /// MPS; `None` where nothing of it was seen.
+    pub mps: Option<Mps>,
     /// All gaps so far.
     pub gaps: Gaps,
     /// Sampling workers that hung and could not be ended.
@@ -177,6 +179,7 @@ impl Snapshot {
             openers,
             leases,
             quotas,
+            mps: sample.mps,
             gaps: join.gaps,
             workers_left_behind: sample.workers_left_behind,
         }

@@ -16,11 +16,13 @@ pub enum Source {
     Redis,
     /// The folder of quota files, where there is one.
     Quota,
+    /// The control daemons of MPS, where there are any.
+    Mps,
 }
 
 impl Source {
     /// Every source, in the order of a page.
-    pub const ALL: [Self; 4] = [Self::Nvml, Self::Proc, Self::Redis, Self::Quota];
+    pub const ALL: [Self; 5] = [Self::Nvml, Self::Proc, Self::Redis, Self::Quota, Self::Mps];
 
     /// Its label value.
     #[must_use]
@@ -30,6 +32,7 @@ impl Source {
             Self::Proc => "proc",
             Self::Redis => "redis",
             Self::Quota => "quota",
+            Self::Mps => "mps",
         }
     }
 }
@@ -40,6 +43,8 @@ impl Source {
 pub enum Fault {
     /// No `libnvidia-ml.so.1`.
     LibraryNotFound,
+    /// The program that asks is not installed.
+    ProgramNotFound,
     /// The library is there, the kernel module is not.
     DriverNotLoaded,
     /// Library and kernel module are of different releases.
@@ -68,6 +73,7 @@ impl Fault {
     pub const fn name(self) -> &'static str {
         match self {
             Self::LibraryNotFound => "library_not_found",
+            Self::ProgramNotFound => "program_not_found",
             Self::DriverNotLoaded => "driver_not_loaded",
             Self::VersionMismatch => "version_mismatch",
             Self::NoDevices => "no_devices",

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Claim, Leases, Place, ProcessKey, Quota};
+use crate::{Claim, Leases, Mps, Place, ProcessKey, Quota};
 
 /// The version that is written, and the only one that is read.
 pub const VERSION: u32 = 1;
@@ -48,7 +48,7 @@ pub struct Snapshot {
     pub interval_ms: u64,
     /// `host`, `other` or `unknown`; nothing is attributed but in `host`.
     pub pid_namespace: String,
-    /// By name: `nvml`, `proc`, `redis` where there is a pool of leases, `quota` where there is a folder of quotas.
+    /// By name: `nvml`, `proc`, `redis` where there is a pool of leases, `quota` where there is a folder of quotas, `mps` where MPS runs.
     pub sources: BTreeMap<String, Source>,
     /// GPUs and MIG instances.
     pub gpus: Vec<Gpu>,
@@ -67,6 +67,9 @@ pub struct Snapshot {
     /// Files of shared quotas; none where there is no folder of them, or it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quotas: Option<Vec<Quota>>,
+    /// MPS; none where nothing of it was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mps: Option<Mps>,
 }
 
 /// A process that holds no GPU memory and belongs to a workload that does.

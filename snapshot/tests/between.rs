@@ -93,6 +93,7 @@ fn sample(n: u64, gpus: Vec<GpuSample>, processes: impl IntoIterator<Item = (u32
         openers: None,
         leases: None,
         quotas: None,
+        mps: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
     }

@@ -91,6 +91,7 @@ fn sample(n: u64, gpu: GpuSample, leases: Option<Leases>) -> Sample {
         openers: None,
         leases,
         quotas: None,
+        mps: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
     }

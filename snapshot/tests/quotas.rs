@@ -74,6 +74,7 @@ fn sample(seq: u64, gpu: GpuSample, processes: &[(u32, Option<&str>)], quotas: V
         openers: None,
         leases: None,
         quotas: Some(quotas),
+        mps: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
     }

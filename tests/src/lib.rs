@@ -21,6 +21,7 @@ pub mod home;
 pub mod http;
 pub mod leases;
 pub mod legacy;
+pub mod mps;
 pub mod node;
 pub mod page;
 pub mod procfs;

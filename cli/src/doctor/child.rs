@@ -24,7 +24,7 @@ pub(super) fn ours(name: &str) -> Option<PathBuf> {
 }
 
 /// What a program says; why not, where it does not say it in time.
-pub(super) fn said(program: &Path, words: &[&str], patience: Duration) -> Result<Output, String> {
+pub(crate) fn said(program: &Path, words: &[&str], patience: Duration) -> Result<Output, String> {
     let mut command = Command::new(program);
     command.args(words);
     run(command, patience)

@@ -8,13 +8,14 @@ use bailiff_snapshot::{Driver, Fault, Sample, Source};
 use super::check::Check;
 use super::files;
 use super::flags::Doctor;
+use crate::flags::Machine;
 
 /// One step of a look takes no longer, unless the driver hangs.
 const STEP: Duration = Duration::from_secs(2);
 
 /// What the driver said, and what is wrong with it in its own words.
-pub(super) struct Told {
-    pub(super) sample: Sample,
+pub(crate) struct Told {
+    pub(crate) sample: Sample,
     words: Option<String>,
 }
 
@@ -24,18 +25,18 @@ impl Told {
     }
 
     /// The driver was opened.
-    fn opened(&self) -> bool {
+    pub(crate) fn opened(&self) -> bool {
         self.sample.driver != Driver::default()
     }
 }
 
 /// Looks once; a driver that is being opened is waited for.
-pub(super) fn look(flags: &Doctor) -> Result<Told, String> {
+pub(crate) fn look(machine: &Machine, deadline: Duration) -> Result<Told, String> {
     let settings = Settings {
-        nvml_library: flags.machine.nvml_library.clone(),
-        procfs: flags.machine.procfs.clone(),
-        deadline: flags.deadline.min(STEP),
-        open_deadline: flags.deadline,
+        nvml_library: machine.nvml_library.clone(),
+        procfs: machine.procfs.clone(),
+        deadline: deadline.min(STEP),
+        open_deadline: deadline,
         ..Settings::default()
     };
     let launcher = Launcher::start(&settings).map_err(|error| error.to_string())?;

@@ -1,8 +1,8 @@
 //! `bailiff doctor`: what works on this machine and what does not, and the way out.
 
 mod check;
-mod child;
-mod driver;
+pub(crate) mod child;
+pub(crate) mod driver;
 mod enforcer;
 mod exporter;
 mod files;
@@ -38,7 +38,7 @@ pub(crate) fn doctor(flags: &Doctor) -> Result<ExitCode, Failure> {
 }
 
 fn checks(flags: &Doctor) -> Vec<Check> {
-    let told = driver::look(flags);
+    let told = driver::look(&flags.machine, flags.deadline);
     let sample = told.as_ref().ok().map(|told| &told.sample);
     let mut checks = driver::checks(flags, told.as_ref());
     checks.extend(rights::checks(&flags.machine.procfs));

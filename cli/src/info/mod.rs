@@ -1,7 +1,7 @@
 //! `bailiff info`: each GPU, its memory, and who holds it.
 
 mod compared;
-mod figures;
+pub(crate) mod figures;
 pub(crate) mod flags;
 mod kept;
 mod leased;

@@ -18,6 +18,7 @@ mod io_rate;
 mod listed_but_gone;
 mod mig;
 mod mps_clients;
+mod mps_status;
 mod orphaned;
 mod process_count;
 mod quota_denied;
@@ -77,6 +78,7 @@ pub static ALL: &[&Attribute] = &[
     &heartbeat_age::HEARTBEAT_AGE,
     &attached_processes::ATTACHED_PROCESSES,
     &mps_clients::MPS_CLIENTS,
+    &mps_status::MPS_STATUS,
 ];
 
 #[expect(clippy::cast_precision_loss, reason = "milliseconds are far below 2^53")]

@@ -11,7 +11,7 @@ pub(super) static MPS_CLIENTS: Attribute = Attribute {
     name: "mps_clients",
     of: &[Kind::MpsServer],
     unit: Unit::Count,
-    help: "Clients of MPS on the GPUs that the server holds, whoever's they are. Unknown where the driver gave no list.",
+    help: "Clients of MPS on the GPUs that the server holds, whoever's they are, by the driver's list; or the clients of the server as its control daemon last said, if those are more. Unknown where the driver gave no list.",
     source: "nvml",
     read,
 };
@@ -25,5 +25,7 @@ fn read(target: &Target, view: &View) -> Value {
         let of_mps = gpu.holders.iter().filter(|holder| holder.kinds.contains('M'));
         clients.extend(of_mps.map(|holder| holder.pid));
     }
-    Value::Number(u32::try_from(clients.len()).map_or(f64::MAX, f64::from))
+    // Who has no context yet is in the daemon's list alone.
+    let told = view.mps_server(target).and_then(|server| server.clients.as_ref()).map_or(0, Vec::len);
+    Value::Number(u32::try_from(clients.len().max(told)).map_or(f64::MAX, f64::from))
 }

@@ -139,6 +139,7 @@ fn snapshot(dice: &mut Dice, seq: u64, boot_ms: u64) -> wire::Snapshot {
         relatives: maybe(dice, |dice| many(dice, relative)),
         leases: None,
         quotas: None,
+        mps: None,
     }
 }
 

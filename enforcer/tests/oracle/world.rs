@@ -229,6 +229,7 @@ impl World {
             relatives,
             leases: None,
             quotas: None,
+            mps: None,
         }
     }
 

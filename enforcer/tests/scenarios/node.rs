@@ -196,6 +196,7 @@ impl Node {
             relatives: Some(Vec::new()),
             leases: None,
             quotas: None,
+            mps: None,
         }
     }
 

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
+pub(crate) mod mps;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -41,6 +43,7 @@ pub(crate) fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Se
         openers: None,
         leases: None,
         quotas: None,
+        mps: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
     }
@@ -189,6 +192,8 @@ pub(crate) fn motley(seq: u64) -> Sample {
     sample.leases = Some(pool(seq));
     sample.sources.insert(Source::Quota, SourceState::up(Duration::from_millis(1)));
     sample.quotas = Some(quotas(seq));
+    sample.sources.insert(Source::Mps, SourceState::up(Duration::from_millis(4)));
+    sample.mps = Some(mps::mps(seq));
     sample
 }
 

@@ -81,7 +81,7 @@ impl Processes {
             known: HashMap::new(),
             pods: Pods::new(settings.pods.clone()),
             names: Names::new(),
-            relations: Relations::new(ticks_per_second, settings.claims),
+            relations: Relations::new(ticks_per_second, settings),
             buffer,
             ticks_per_second,
             boot_time,
@@ -139,6 +139,16 @@ impl Processes {
     fn began_after(&self, key: ProcessKey, listed: Duration) -> bool {
         let slack = 2.0 / self.ticks_per_second;
         seconds(key.start_ticks, self.ticks_per_second) > listed.as_secs_f64() + slack
+    }
+
+    /// Who holds nothing and bears the name of a part of MPS, and whether all processes were looked at.
+    pub(crate) fn named_mps(&self) -> (&[Stat], bool) {
+        self.relations.named_mps()
+    }
+
+    /// When a process started, seconds since the Unix epoch.
+    pub(crate) fn started(&self, key: ProcessKey) -> Option<f64> {
+        self.boot_time.map(|boot| boot + seconds(key.start_ticks, self.ticks_per_second))
     }
 
     /// `/proc`, for who reads other things of it.
@@ -289,7 +299,7 @@ impl Processes {
             user: known.uid.and_then(|uid| self.names.of(uid)),
             place: known.place.clone(),
             command: known.command.clone(),
-            started: self.boot_time.map(|boot| boot + seconds(stat.key.start_ticks, self.ticks_per_second)),
+            started: self.started(stat.key),
             cpu_seconds: seconds(stat.cpu_ticks, self.ticks_per_second),
             io,
             orphaned: known.orphaned,

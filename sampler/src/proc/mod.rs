@@ -12,7 +12,7 @@ mod pods;
 mod relations;
 mod threads;
 
-pub(crate) use files::{Folder, Missing};
+pub(crate) use files::{Folder, MOST_OF_ENVIRON, Missing};
 pub(crate) use look::Processes;
 pub(crate) use node::Node;
 pub use openers::openers;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::workload::{Home, LONGEST_PATH};
-use bailiff_snapshot::{Place, ProcessKey, State};
+use bailiff_snapshot::{Place, ProcessKey, Role, State};
 
 use super::files::{Folder, Missing};
 use super::look::{FRESH, seconds};
@@ -20,6 +20,8 @@ pub(crate) struct Others {
     /// Kernel threads: pid and inode, in order.
     kernel_threads: Vec<(u32, u64)>,
     kernel_threads_now: Vec<(u32, u64)>,
+    /// Those of this beat that bear the name of a part of MPS.
+    named_mps: Vec<Stat>,
     beat: u64,
     buffer: Vec<u8>,
     ticks_per_second: f64,
@@ -55,6 +57,7 @@ impl Others {
             cgroups: HashMap::new(),
             kernel_threads: Vec::new(),
             kernel_threads_now: Vec::new(),
+            named_mps: Vec::new(),
             beat: 0,
             buffer: Vec::new(),
             ticks_per_second,
@@ -65,6 +68,7 @@ impl Others {
     pub(crate) fn begin(&mut self) {
         self.beat += 1;
         self.kernel_threads_now.clear();
+        self.named_mps.clear();
     }
 
     /// Reads one that was listed with this inode; none where it is a kernel thread, which is read only once.
@@ -90,6 +94,9 @@ impl Others {
         if stat.kernel_thread {
             return Ok(None);
         }
+        if stat.comm == Role::COMM {
+            self.named_mps.push(stat.clone());
+        }
         let fresh = self.known.get(&pid).is_some_and(|known| known.holds(&stat, now));
         if !fresh {
             let known = self.identify(root, &stat, now)?;
@@ -98,6 +105,11 @@ impl Others {
         let Some(known) = self.known.get_mut(&pid) else { return Err(Missing::Failed) };
         known.beat = self.beat;
         Ok(Some(Other { stat, uid: known.uid, cgroup: Arc::clone(&known.cgroup) }))
+    }
+
+    /// Those that were read in this beat and bear the name of a part of MPS.
+    pub(crate) fn named_mps(&self) -> &[Stat] {
+        &self.named_mps
     }
 
     /// All were read: those that were not are gone.

@@ -5,13 +5,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::workload::{Look, Node, Workload, descends, workload};
 use bailiff_snapshot::{Gap, ProcessKey, Relative, Seen};
 
 use super::files::{Folder, Missing};
 use super::others::{Other, Others};
 use super::threads;
-use crate::settings::Claims;
+use crate::settings::{Claims, Mps, Settings};
 
 /// A node with more processes than this is not walked.
 const MOST: usize = 16 << 10;
@@ -50,6 +51,9 @@ pub(crate) struct Relations {
     buffer: Vec<u8>,
     ticks_per_second: f64,
     claims: Claims,
+    mps: Mps,
+    /// All processes were looked at in this beat.
+    walked: bool,
 }
 
 struct Entry {
@@ -72,9 +76,11 @@ impl Entry {
 }
 
 impl Relations {
-    pub(crate) fn new(ticks_per_second: f64, claims: Claims) -> Self {
+    pub(crate) fn new(ticks_per_second: f64, settings: &Settings) -> Self {
         Self {
-            claims,
+            claims: settings.claims,
+            mps: settings.mps,
+            walked: false,
             others: Others::new(ticks_per_second),
             table: HashMap::new(),
             found: Vec::new(),
@@ -89,6 +95,7 @@ impl Relations {
     pub(crate) fn begin(&mut self) {
         self.table.clear();
         self.found.clear();
+        self.walked = false;
         self.others.begin();
     }
 
@@ -110,9 +117,12 @@ impl Relations {
         time: Time,
     ) -> Result<Option<Vec<Relative>>, Gap> {
         if self.table.is_empty() {
+            // Nobody holds memory and nobody is related, but a daemon of MPS may be there.
+            self.walked = self.mps == Mps::Read && self.walk(root, time).is_ok();
             return Ok(None);
         }
         let walked = self.walk(root, time);
+        self.walked = walked.is_ok();
         let unread = if walked.is_ok() { HashSet::new() } else { self.climb(root, time) };
         self.relate(&unread);
         for facts in seen.values_mut().filter_map(Seen::found_mut) {
@@ -124,6 +134,11 @@ impl Relations {
         }
         walked?;
         self.relatives(root).map(Some)
+    }
+
+    /// Who holds nothing and bears the name of a part of MPS, and whether all processes were looked at.
+    pub(crate) fn named_mps(&self) -> (&[Stat], bool) {
+        (self.others.named_mps(), self.walked)
     }
 
     /// Reads every process that is no holder.

@@ -34,6 +34,7 @@ impl From<&crate::Snapshot> for Snapshot {
             relatives: snapshot.relatives.as_ref().map(|all| all.iter().map(Relative::from).collect()),
             leases: snapshot.leases.clone(),
             quotas: snapshot.quotas.clone(),
+            mps: snapshot.mps.clone(),
         }
     }
 }

@@ -115,6 +115,7 @@ fn sample(beat: u64, namespace: PidNamespace, gpus: &[Made]) -> Sample {
         openers: None,
         leases: None,
         quotas: None,
+        mps: None,
         gaps: Gaps::default(),
         workers_left_behind: 0,
     }

@@ -308,6 +308,7 @@ impl Machine {
             relatives: None,
             leases: None,
             quotas: None,
+            mps: None,
         };
         View::between(None, snapshot)
     }

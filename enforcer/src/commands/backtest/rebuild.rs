@@ -91,6 +91,7 @@ impl<'a> Rebuild<'a> {
             openers: None,
             leases: None,
             quotas: None,
+            mps: None,
             relatives: match self.children {
                 Children::Unknown => None,
                 Children::Idle => Some(Vec::new()),

@@ -9,7 +9,7 @@
 //!     targets:
 //!       - process: 4100        # also: comm, user, uid, groups, exe, cmdline, cgroup, workload, container, pod,
 //!         vram: 4GiB           # namespace, slurm_job, parent, gpus, context, role, lease, age, from, until
-//!         series:              # also: io_rate, vram, state, orphaned, quota_denied; what nobody says is unknown
+//!         series:              # also: io_rate, vram, state, orphaned, quota_denied, mps_status; what nobody says is unknown
 //!           gpu_util: '0x240'  # percent: 0 and 240 times 0 more; `_` was not observed
 //!           cpu_util: '0x240'
 //!     gpus: [{gpu: 0, memory: 80GiB, series: {vram_unaccounted: '0x240'}}]
@@ -24,6 +24,7 @@
 //! A destructive step is decided at one sample and done at the next, which is where it is expected. As with
 //! `replay`, one that would have been ended goes on as its series say.
 
+mod mps;
 mod pool;
 mod print;
 mod quota;

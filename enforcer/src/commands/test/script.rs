@@ -257,8 +257,12 @@ fn actor(
         gpu_util: percents(series.gpu_util.as_ref(), faults),
         cpu_util: plays(series.cpu_util.as_ref(), Unit::Percent, faults),
         io_rate: plays(series.io_rate.as_ref(), Unit::BytesPerSecond, faults),
+        mps_status: match &series.mps_status {
+            Some(text) => words(text, &words_of("mps_status"), faults),
+            None => Play::Never,
+        },
         state: match &series.state {
-            Some(text) => words(text, &states(), faults),
+            Some(text) => words(text, &words_of("state"), faults),
             None => Play::Always("sleeping".to_owned()),
         },
         orphaned: series
@@ -293,10 +297,10 @@ fn uid(process: &written::Process, faults: &mut Faults) -> Option<u32> {
     faults.take(text, uid)
 }
 
-/// The words of the attribute `state`.
-fn states() -> Vec<&'static str> {
-    let state = rules::ALL.iter().find(|attribute| attribute.name == "state");
-    match state.map(|attribute| attribute.unit) {
+/// The words of an attribute.
+fn words_of(name: &str) -> Vec<&'static str> {
+    let attribute = rules::ALL.iter().find(|attribute| attribute.name == name);
+    match attribute.map(|attribute| attribute.unit) {
         Some(Unit::Words(words)) => words.to_vec(),
         _ => Vec::new(),
     }

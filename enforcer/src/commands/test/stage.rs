@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bailiff_snapshot::{Place, Why, wire};
 
+use super::mps::mps;
 use super::pool::{self, Lease};
 use super::quota::quotas;
 use super::series::Play;
@@ -74,6 +75,7 @@ pub(super) struct Actor {
     /// The limit of its quota.
     pub(super) quota: Option<u64>,
     pub(super) quota_denied: Play<f64>,
+    pub(super) mps_status: Play<String>,
     pub(super) vram: Play<f64>,
     pub(super) gpu_util: Play<f64>,
     pub(super) cpu_util: Play<f64>,
@@ -173,6 +175,11 @@ impl Stage {
     }
 
     /// When a process began, in ticks of 10 ms since boot.
+    /// Somebody is a server of MPS.
+    fn has_mps(&self) -> bool {
+        self.actors.iter().any(|actor| !matches!(actor.mps_status, Play::Never))
+    }
+
     pub(super) fn start_ticks(&self, actor: &Actor) -> u64 {
         millis(self.since_boot(actor.from).saturating_sub(actor.age)) / 10
     }
@@ -232,9 +239,11 @@ impl Playing<'_> {
                 .into_iter()
                 .chain(stage.leases.as_ref().map(|_| "redis"))
                 .chain(stage.actors.iter().any(|actor| actor.quota.is_some()).then_some("quota"))
+                .chain(stage.has_mps().then_some("mps"))
                 .map(up)
                 .collect(),
             quotas: quotas(stage, (sample, &gpus)),
+            mps: mps(stage, sample),
             gpus,
             processes,
             openers: None,

@@ -191,6 +191,8 @@ pub(super) struct ProcessSeries {
     pub(super) cpu_util: Option<Text>,
     /// Requests that its quota refuses.
     pub(super) quota_denied: Option<Text>,
+    /// What the control daemon says of a server of MPS.
+    pub(super) mps_status: Option<Text>,
     /// Bytes a second.
     pub(super) io_rate: Option<Text>,
     /// Memory on each of its GPUs, in place of `vram`.

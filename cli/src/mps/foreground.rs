@@ -1,0 +1,83 @@
+//! A daemon in the foreground, for services and containers: we stay until it ends, ask it to quit when we are told to end, and
+//! give its GPUs back.
+
+#![expect(clippy::disallowed_methods, reason = "starts the daemon")]
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use bailiff_mps::Form;
+use bailiff_mps::control::Question;
+use nix::sys::signal::SigmaskHow;
+
+use super::gpus::Changed;
+use super::show;
+use super::start::Plan;
+use crate::command::Event;
+use crate::command::signals::Signals;
+use crate::exit::Failure;
+use crate::say::say;
+
+/// Starts the daemon and stays until it has ended.
+pub(super) fn serve(plan: &Plan<'_>) -> Result<ExitCode, Failure> {
+    let signals = Signals::keep()?;
+    let (tell, told) = channel();
+    signals.listen(tell)?;
+    let changed = Changed::exclusive(&plan.flags.nvidia_smi, &plan.gpus)?;
+    let outcome = run(plan, &signals, &told);
+    // While it lives it has clients, or may have.
+    if !matches!(outcome, Ok(Ended::LivesOn)) {
+        changed.undo(&plan.flags.nvidia_smi);
+    }
+    match outcome? {
+        Ended::Well => Ok(ExitCode::SUCCESS),
+        Ended::Badly(why) => Err(Failure::unavailable(format!("the daemon has ended: {why}"))),
+        Ended::LivesOn => Err(Failure::unavailable("the daemon does not quit, and is left as it is")),
+    }
+}
+
+enum Ended {
+    Well,
+    Badly(String),
+    LivesOn,
+}
+
+fn run(plan: &Plan<'_>, signals: &Signals, told: &Receiver<Event>) -> Result<Ended, Failure> {
+    show(&plan.line())?;
+    let mut child = spawn(plan, signals)?;
+    if let Err(failure) = plan.answers() {
+        return match child.try_wait()? {
+            Some(status) => Ok(Ended::Badly(status.to_string())),
+            None => Err(failure),
+        };
+    }
+    show("the daemon answers\n")?;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(if status.success() { Ended::Well } else { Ended::Badly(status.to_string()) });
+        }
+        match told.recv() {
+            Ok(Event::Told(told)) if !told.is_for_the_command() => {
+                if let Err(trouble) = plan.control.ask(Question::Quit(None)) {
+                    say(format_args!("the daemon was asked to quit: {trouble}"));
+                }
+            }
+            Ok(_) => {}
+            Err(_) => return Ok(Ended::LivesOn),
+        }
+    }
+}
+
+/// In a process group of its own: a key of the terminal is for us, who ask it to quit.
+fn spawn(plan: &Plan<'_>, signals: &Signals) -> io::Result<Child> {
+    let mut command = Command::new(plan.control.program());
+    command.arg(Form::Foreground.flag()).envs(plan.variables.iter().map(|(name, value)| (*name, value)));
+    command.stdin(Stdio::null()).process_group(0).current_dir("/");
+    // A child inherits what is blocked.
+    let ours = signals.mask().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let child = command.spawn();
+    ours.thread_set_mask()?;
+    child
+}

@@ -1,0 +1,178 @@
+//! Looks at `/proc` and the driver, and asks each daemon.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use bailiff_mps::control::Question;
+use bailiff_mps::{Control, Trouble, words};
+use bailiff_snapshot::Sample;
+
+use super::flags::Common;
+use super::node::{self, Found, Node, Pipes};
+use super::report::{Client, Daemon, Gpu, Orphan, Report, Server, State};
+use crate::doctor::driver;
+
+/// More GPUs of a daemon are not asked about.
+const MOST_GPUS: usize = 16;
+
+/// Looks once.
+pub(super) fn look(common: &Common) -> Report {
+    let node = Node::look(&common.machine.procfs);
+    let sample = driver::look(&common.machine, common.deadline).ok().map(|told| told.sample);
+    let gpus = sample.as_ref().map(gpus).unwrap_or_default();
+    let mut report = Report {
+        driver: sample.and_then(|sample| sample.driver.version),
+        orphans: orphans(&node, common.pipe_dir.as_deref()),
+        daemons: places(&node, common)
+            .iter()
+            .map(|place| daemon(common, &node, (place, gpus.len())))
+            .collect(),
+        gpus,
+        warnings: Vec::new(),
+    };
+    report.daemons.extend(hidden(&node, common));
+    report.warn();
+    report
+}
+
+fn gpus(sample: &Sample) -> Vec<Gpu> {
+    let whole = sample.gpus.iter().filter(|gpu| gpu.about.mig.is_none());
+    let gpu = |gpu: &bailiff_snapshot::GpuSample| Gpu {
+        index: gpu.about.index.clone(),
+        uuid: gpu.about.id.as_ref().map(|id| id.0.clone()),
+        compute_mode: gpu.telemetry.compute_mode.map(bailiff_snapshot::ComputeMode::name),
+    };
+    whole.map(gpu).collect()
+}
+
+/// Pipe directories to ask in: those of daemons, and the one that is named, or usual, if a socket is there.
+fn places(node: &Node, common: &Common) -> BTreeSet<PathBuf> {
+    let of_daemons = node.daemons.iter().filter_map(|daemon| Some(daemon.is.pipes()?.to_owned()));
+    let mut places: BTreeSet<PathBuf> = of_daemons.collect();
+    if let Ok(named) = common.pipes() {
+        if common.pipe_dir.is_some() {
+            places.retain(|place| *place == named);
+        }
+        if node::has_socket(&named) {
+            places.insert(named);
+        }
+    }
+    places
+}
+
+/// Daemons of which it is not known where they are.
+fn hidden(node: &Node, common: &Common) -> Vec<Daemon> {
+    if common.pipe_dir.is_some() {
+        return Vec::new();
+    }
+    let hidden = node.daemons.iter().filter(|daemon| daemon.is.pipes().is_none());
+    let why =
+        "its environment is not for this user to read; root may, or name its pipe directory by --pipe-dir";
+    hidden.map(|found| Daemon { why: Some(why.to_owned()), ..blank(None, Some(found)) }).collect()
+}
+
+/// Servers of a pipe directory without a living daemon.
+fn orphans(node: &Node, named: Option<&Path>) -> Vec<Orphan> {
+    let is_orphan = |pipes: &Path| node.daemon(pipes).is_none() && named.is_none_or(|named| named == pipes);
+    let orphans = node.servers.iter().filter_map(|server| {
+        let pipes = &server.is.as_ref()?.pipes;
+        is_orphan(pipes).then(|| Orphan {
+            pid: server.pid,
+            user: node::user(server.uid),
+            pipe_dir: Some(pipes.display().to_string()),
+        })
+    });
+    orphans.collect()
+}
+
+/// What is known of a daemon without asking it.
+fn blank(pipes: Option<&Path>, found: Option<&Found<bailiff_mps::place::Daemon>>) -> Daemon {
+    let is = found.map(|found| &found.is);
+    let folders = is.and_then(|is| is.folders.as_ref());
+    Daemon {
+        pipe_dir: pipes.map(|pipes| pipes.display().to_string()),
+        pid: found.map(|found| found.pid),
+        user: found.map(|found| node::user(found.uid)),
+        state: State::Unknown,
+        why: None,
+        log_dir: folders.map(|folders| folders.logs.display().to_string()),
+        log: folders.map(|folders| node::logs(&folders.logs)),
+        visible: is.and_then(|is| is.visible.clone()),
+        protocol: is.map(|is| is.flags.protocol),
+        static_partitioning: is.map(|is| is.flags.static_partitioning),
+        multiuser: is.map(|is| is.flags.multiuser),
+        default_thread_percentage: None,
+        default_memory_limits: BTreeMap::new(),
+        servers: Vec::new(),
+    }
+}
+
+fn daemon(common: &Common, node: &Node, (pipes, gpus): (&PathBuf, usize)) -> Daemon {
+    let mut daemon = blank(Some(pipes), node.daemon(pipes));
+    let control = common.control(pipes);
+    let servers = match control.ask(Question::Servers) {
+        Ok(said) => words::servers(&said).map_err(|odd| odd.to_string()),
+        Err(trouble) => {
+            daemon.state = match trouble {
+                Trouble::NoAnswer(_) => State::Hung,
+                Trouble::NoDaemon => State::Stale,
+                _ => State::Unknown,
+            };
+            Err(trouble.to_string())
+        }
+    };
+    let servers = match servers {
+        Ok(servers) => servers,
+        Err(why) => return Daemon { why: Some(why), ..daemon },
+    };
+    daemon.state = State::Answers;
+    daemon.default_thread_percentage = percentage(&control, Question::DefaultPercentage);
+    // It numbers its own GPUs from 0.
+    let own = daemon.visible.as_ref().map_or(gpus, |visible| visible.split(',').count());
+    for gpu in (0..own.min(MOST_GPUS)).map(|gpu| gpu.to_string()) {
+        let said = control.ask(Question::DefaultMemoryLimit(&gpu)).ok();
+        if let Some(Some(limit)) = said.and_then(|said| words::memory_limit(&said).ok()) {
+            daemon.default_memory_limits.insert(gpu, limit);
+        }
+    }
+    daemon.servers = of_daemon(common, node, (&control, &servers));
+    daemon
+}
+
+fn percentage(control: &Control, question: Question<'_>) -> Option<f64> {
+    words::percentage(&control.ask(question).ok()?).ok()
+}
+
+fn of_daemon(common: &Common, node: &Node, (control, servers): (&Control, &BTreeSet<u32>)) -> Vec<Server> {
+    if servers.is_empty() {
+        return Vec::new();
+    }
+    let procfs = &common.machine.procfs;
+    let processes = control.ask(Question::Processes).ok().and_then(|said| words::processes(&said).ok());
+    let of_server = |pid: &u32| {
+        let found = node.servers.iter().find(|server| server.pid == *pid);
+        let status =
+            control.ask(Question::Status(*pid)).map_or(words::Status::Unknown, |said| words::status(&said));
+        let clients = processes.as_ref().map(|all| {
+            // A client has a row for each of its GPUs.
+            let theirs = all.iter().filter(|client| client.server == *pid);
+            let theirs: BTreeMap<u32, &words::Client> = theirs.map(|client| (client.pid, client)).collect();
+            theirs.values().map(|told| client(procfs, told)).collect()
+        });
+        Server {
+            pid: *pid,
+            user: found.map(|found| node::user(found.uid)),
+            status: status.name(),
+            thread_percentage: percentage(control, Question::Percentage(*pid)),
+            clients,
+        }
+    };
+    servers.iter().map(of_server).collect()
+}
+
+fn client(procfs: &Path, told: &words::Client) -> Client {
+    // A pid of another PID namespace is another process here.
+    let here = told.namespace.is_none() || told.namespace == node::namespace(procfs);
+    let (uid, comm) = if here && told.pid != 0 { node::who(procfs, told.pid) } else { (None, None) };
+    Client { pid: told.pid, user: uid.map(node::user), command: told.command.clone().or(comm) }
+}

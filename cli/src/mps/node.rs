@@ -1,0 +1,112 @@
+//! The parts of MPS on this machine, as its `/proc` shows them.
+
+#![expect(clippy::disallowed_methods, reason = "reads /proc, and looks at folders of logs")]
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use bailiff_mps::place::{Daemon, Folders, Part, Seen};
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Node {
+    pub(super) daemons: Vec<Found<Daemon>>,
+    pub(super) servers: Vec<Found<Option<Folders>>>,
+}
+
+/// A process.
+#[derive(Debug)]
+pub(super) struct Found<T> {
+    pub(super) pid: u32,
+    pub(super) uid: u32,
+    pub(super) is: T,
+}
+
+impl Node {
+    /// Looks at every process.
+    pub(super) fn look(procfs: &Path) -> Self {
+        let entries = fs::read_dir(procfs).into_iter().flatten();
+        let mut pids: Vec<u32> =
+            entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+        pids.sort_unstable();
+        let mut node = Self::default();
+        for pid in pids {
+            match part(&procfs.join(pid.to_string())) {
+                Some((uid, Part::Daemon(is))) => node.daemons.push(Found { pid, uid, is }),
+                Some((uid, Part::Server(is))) => node.servers.push(Found { pid, uid, is }),
+                _ => {}
+            }
+        }
+        node
+    }
+
+    /// The daemon of this pipe directory.
+    pub(super) fn daemon(&self, pipes: &Path) -> Option<&Found<Daemon>> {
+        self.daemons.iter().find(|daemon| daemon.is.pipes() == Some(pipes))
+    }
+
+    /// The servers of this pipe directory.
+    pub(super) fn servers(&self, pipes: &Path) -> impl Iterator<Item = &Found<Option<Folders>>> {
+        self.servers
+            .iter()
+            .filter(move |server| server.is.as_ref().is_some_and(|folders| folders.pipes == pipes))
+    }
+}
+
+/// Where a process says that its sockets are.
+pub(super) trait Pipes {
+    fn pipes(&self) -> Option<&Path>;
+}
+
+impl Pipes for Daemon {
+    fn pipes(&self) -> Option<&Path> {
+        Some(&self.folders.as_ref()?.pipes)
+    }
+}
+
+fn part(folder: &Path) -> Option<(u32, Part)> {
+    let exe = fs::read_link(folder.join("exe")).ok();
+    let exe = exe.as_deref().map(Path::to_string_lossy);
+    // One that has ended and waits for its parent has no command line, and is no part any more.
+    let cmdline = fs::read(folder.join("cmdline")).ok().filter(|text| !text.is_empty())?;
+    let seen = Seen { exe: exe.as_deref(), cmdline: &cmdline, environ: None };
+    seen.part()?;
+    let environ = fs::read(folder.join("environ")).ok();
+    let part = Seen { environ: environ.as_deref(), ..seen }.part()?;
+    Some((fs::metadata(folder).ok()?.uid(), part))
+}
+
+/// Owner and name of a process; nothing where it has gone.
+pub(super) fn who(procfs: &Path, pid: u32) -> (Option<u32>, Option<String>) {
+    let folder = procfs.join(pid.to_string());
+    let comm = fs::read_to_string(folder.join("comm")).ok().map(|comm| comm.trim_end().to_owned());
+    (fs::metadata(&folder).ok().map(|about| about.uid()), comm)
+}
+
+/// The PID namespace that we see.
+pub(super) fn namespace(procfs: &Path) -> Option<u64> {
+    let link = fs::read_link(procfs.join("self/ns/pid")).ok()?;
+    link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// A user's name, or number.
+pub(super) fn user(uid: u32) -> String {
+    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+    user.map_or_else(|| uid.to_string(), |user| user.name)
+}
+
+/// Whether somebody has left a socket in a pipe directory.
+pub(super) fn has_socket(pipes: &Path) -> bool {
+    fs::symlink_metadata(pipes.join("control")).is_ok()
+}
+
+/// Whether a daemon's log can be read: `readable`, `unreadable`, or `missing`.
+pub(super) fn logs(folder: &Path) -> &'static str {
+    let log: PathBuf = folder.join("control.log");
+    match fs::File::open(&log) {
+        Ok(_) => "readable",
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => "missing",
+        Err(_) => "unreadable",
+    }
+}

@@ -1,0 +1,164 @@
+//! Starts a control daemon: compute modes, the daemon, and a look whether it answers.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bailiff_mps::control::{Question, log_variable};
+use bailiff_mps::place::{PIPES, VISIBLE};
+use bailiff_mps::{Control, Form, Trouble};
+use bailiff_snapshot::ComputeMode;
+
+use super::flags::Start;
+use super::gpus::{self, Changed, Gpu};
+use super::node::Node;
+use super::{foreground, show};
+use crate::exit::Failure;
+
+/// How long its parent may take to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A daemon that has started is asked so often whether it answers.
+const TRIES: u32 = 100;
+/// Between two of them.
+const BEAT: Duration = Duration::from_millis(50);
+
+/// What is to be started.
+pub(super) struct Plan<'a> {
+    pub(super) flags: &'a Start,
+    pub(super) control: Control,
+    pub(super) gpus: Vec<Gpu>,
+    /// Environment of the daemon.
+    pub(super) variables: Vec<(&'static str, String)>,
+}
+
+/// Starts it.
+pub(super) fn start(flags: &Start) -> Result<ExitCode, Failure> {
+    let plan = plan(flags)?;
+    if flags.dry_run {
+        return plan.tell().map(|()| ExitCode::SUCCESS);
+    }
+    if flags.foreground {
+        return foreground::serve(&plan);
+    }
+    let changed = Changed::exclusive(&flags.nvidia_smi, &plan.gpus)?;
+    if let Err(failure) = plan.begin() {
+        changed.undo(&flags.nvidia_smi);
+        return Err(failure);
+    }
+    show("the daemon answers; clients of it take no CUDA_VISIBLE_DEVICES of their own\n")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
+    let pipes = flags.common.pipes()?;
+    if !flags.log_dir.is_absolute() {
+        return Err(Failure::usage(format!(
+            "{} is no log directory: it begins with a slash",
+            flags.log_dir.display()
+        )));
+    }
+    let gpus = gpus::named(gpus::all(&flags.common)?, &flags.gpu)?;
+    let control = flags.common.control(&pipes);
+    free(&control, &Node::look(&flags.common.machine.procfs), &pipes)?;
+    gpus.iter().try_for_each(usable)?;
+    // UUIDs mean the same GPUs to nvidia-smi and to CUDA, numbers may not.
+    let uuids: Vec<&str> = gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
+    let logs = flags.log_dir.display().to_string();
+    let variables = vec![
+        (PIPES, pipes.display().to_string()),
+        (log_variable(&logs).0, logs.clone()),
+        (VISIBLE, uuids.join(",")),
+    ];
+    Ok(Plan { flags, control, gpus, variables })
+}
+
+/// Whether no daemon is in that pipe directory, nor a server that one has left.
+fn free(control: &Control, node: &Node, pipes: &Path) -> Result<(), Failure> {
+    let place = pipes.display();
+    match control.ask(Question::Servers) {
+        Err(Trouble::NoDaemon) => {}
+        Ok(_) | Err(Trouble::Refused(_)) => {
+            let why = format!("a daemon answers in {place} already; --pipe-dir names another one's place");
+            return Err(Failure::unavailable(why));
+        }
+        Err(trouble @ Trouble::NoAnswer(_)) => {
+            return Err(Failure::unavailable(format!(
+                "a daemon is in {place} and hangs ({trouble}); ending it would take its clients with it, so that is left \
+                 to you"
+            )));
+        }
+        Err(trouble) => return Err(Failure::unavailable(trouble.to_string())),
+    }
+    let left: Vec<String> = node.servers(pipes).map(|server| server.pid.to_string()).collect();
+    if left.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::busy(format!(
+        "server {} is left of a daemon of {place} that has ended: wait until its clients have ended, and it with them",
+        left.join(", ")
+    )))
+}
+
+/// Whether a GPU can become the daemon's.
+fn usable(gpu: &Gpu) -> Result<(), Failure> {
+    if gpu.mode == Some(ComputeMode::Prohibited) {
+        return Err(Failure::unavailable(format!("GPU {} is closed to all (PROHIBITED)", gpu.index)));
+    }
+    let holders: Vec<String> = gpu.holders.iter().flatten().map(u32::to_string).collect();
+    if holders.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::busy(format!(
+        "process {} computes on GPU {} without this daemon, which could then not use it; bailiff info tells whose it is",
+        holders.join(", "),
+        gpu.index
+    )))
+}
+
+impl Plan<'_> {
+    /// The daemon's command line, as a shell takes it.
+    pub(super) fn line(&self) -> String {
+        let variables: Vec<String> =
+            self.variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        format!("+ {} {} {}\n", variables.join(" "), self.control.program().display(), self.form().flag())
+    }
+
+    fn form(&self) -> Form {
+        if self.flags.foreground { Form::Foreground } else { Form::Background }
+    }
+
+    /// What would be run.
+    fn tell(&self) -> Result<(), Failure> {
+        for gpu in self.gpus.iter().filter(|gpu| !gpu.is_exclusive()) {
+            let words = gpus::command(gpu, ComputeMode::ExclusiveProcess).join(" ");
+            show(&format!("+ {} {words}\n", self.flags.nvidia_smi.display()))?;
+        }
+        show(&self.line())
+    }
+
+    fn begin(&self) -> Result<(), Failure> {
+        show(&self.line())?;
+        let variables: Vec<(&str, &str)> =
+            self.variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let started = self.control.clone().within(PATIENCE).start(&variables);
+        started.map_err(|trouble| Failure::unavailable(format!("the daemon did not start: {trouble}")))?;
+        self.answers()
+    }
+
+    /// Waits until it answers.
+    pub(super) fn answers(&self) -> Result<(), Failure> {
+        let mut last = None;
+        for _ in 0..TRIES {
+            match self.control.ask(Question::Servers) {
+                Ok(_) => return Ok(()),
+                Err(trouble @ Trouble::NoDaemon) => last = Some(trouble),
+                Err(trouble) => {
+                    return Err(Failure::unavailable(format!("the daemon was started: {trouble}")));
+                }
+            }
+            std::thread::park_timeout(BEAT);
+        }
+        let why = last.map(|trouble| trouble.to_string()).unwrap_or_default();
+        Err(Failure::unavailable(format!("the daemon was started: {why}")))
+    }
+}

@@ -1,0 +1,204 @@
+#![expect(clippy::disallowed_methods, reason = "how long an answer takes is measured here")]
+//! What a daemon is asked. The first silence ends it: each question more would wait as long.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bailiff_mps::control::{Control, Question, Trouble};
+use bailiff_mps::words::{self, Client, Odd, Status};
+use bailiff_snapshot::{MpsAnswer, MpsFault, MpsStatus};
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+
+/// Servers and devices that are asked of.
+const MOST: usize = 16;
+
+/// A daemon.
+pub(super) struct Address<'a> {
+    /// NVIDIA's client.
+    pub(super) program: &'a Path,
+    pub(super) directory: &'a Path,
+}
+
+/// What a daemon answered.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Asked {
+    pub(super) answer: MpsAnswer,
+    /// By pid, in the daemon's namespace.
+    pub(super) servers: BTreeMap<u32, Told>,
+    /// Why there is no answer, for the log.
+    pub(super) words: String,
+}
+
+/// What it answered of one server.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Told {
+    pub(super) status: Option<MpsStatus>,
+    pub(super) clients: Option<Vec<u32>>,
+    pub(super) thread_percentage: Option<f64>,
+}
+
+/// Asks all of it, at this time since boot and of so many devices; what seldom changes only where there is no answer before.
+pub(super) fn ask(whom: &Address<'_>, (boot, devices): (Duration, usize), before: Option<Asked>) -> Asked {
+    let control = Control::new(whom.program).at(whom.directory);
+    let mut asked = Asked::default();
+    asked.answer.boot_ms = u64::try_from(boot.as_millis()).unwrap_or(u64::MAX);
+    match asked.fill(&control, devices, before) {
+        Ok(took) => asked.answer.took_us = Some(u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
+        Err(trouble) => {
+            // What came before the silence may be old by now.
+            asked = Asked {
+                answer: MpsAnswer { boot_ms: asked.answer.boot_ms, ..MpsAnswer::default() },
+                ..Asked::default()
+            };
+            asked.answer.fault = Some(fault(whom.directory, &trouble));
+            asked.words = trouble.to_string();
+        }
+    }
+    asked
+}
+
+impl Asked {
+    /// Gives how long the first answer took.
+    fn fill(&mut self, control: &Control, devices: usize, before: Option<Self>) -> Result<Duration, Trouble> {
+        let began = Instant::now();
+        let list = control.ask(Question::Servers)?;
+        let took = began.elapsed();
+        let servers = match words::servers(&list) {
+            Ok(servers) => servers,
+            // A daemon of protocol 3 may not know the word.
+            Err(odd) => {
+                said(control.ask(Question::ServersV3), words::servers_v3)?.ok_or_else(|| strange(&odd))?
+            }
+        };
+        let clients = if servers.is_empty() { Some(Vec::new()) } else { clients(control)? };
+        let settings = before.is_none();
+        for server in servers.into_iter().take(MOST) {
+            let mut told = Told { clients: clients.as_deref().map(|all| of(server, all)), ..Told::default() };
+            told.status =
+                status(words::status(&control.ask(Question::Status(server)).or_else(unless_refused)?));
+            let earlier = before.as_ref().and_then(|before| before.servers.get(&server));
+            told.thread_percentage = match earlier {
+                Some(earlier) => earlier.thread_percentage,
+                None => said(control.ask(Question::Percentage(server)), words::percentage)?,
+            };
+            self.servers.insert(server, told);
+        }
+        if let Some(before) = before {
+            self.answer.thread_percentage = before.answer.thread_percentage;
+            self.answer.pinned_limits = before.answer.pinned_limits;
+        }
+        if settings {
+            self.ask_settings(control, devices)?;
+        }
+        Ok(took)
+    }
+
+    fn ask_settings(&mut self, control: &Control, devices: usize) -> Result<(), Trouble> {
+        self.answer.thread_percentage = said(control.ask(Question::DefaultPercentage), words::percentage)?;
+        for device in (0..devices.min(MOST)).filter_map(|device| u32::try_from(device).ok()) {
+            let number = device.to_string();
+            let limit = said(control.ask(Question::DefaultMemoryLimit(&number)), words::memory_limit)?;
+            self.answer.pinned_limits.extend(limit.flatten().map(|bytes| (device, bytes)));
+        }
+        Ok(())
+    }
+}
+
+/// The clients of all servers; none where the daemon does not tell them in words that are known.
+fn clients(control: &Control) -> Result<Option<Vec<Client>>, Trouble> {
+    if let Some(clients) = said(control.ask(Question::Processes), words::processes)? {
+        return Ok(Some(clients));
+    }
+    said(control.ask(Question::ClientsV3), words::clients_v3)
+}
+
+/// The clients of one server, each once, whatever number of devices it has. One of another namespace has pid 0: of those
+/// there are at least as many as a device has.
+fn of(server: u32, all: &[Client]) -> Vec<u32> {
+    let own = || all.iter().filter(|client| client.server == server);
+    let mut pids: Vec<u32> = own().map(|client| client.pid).filter(|pid| *pid != 0).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    let mut nameless: BTreeMap<Option<&str>, usize> = BTreeMap::new();
+    for client in own().filter(|client| client.pid == 0) {
+        *nameless.entry(client.device.as_deref()).or_default() += 1;
+    }
+    pids.extend(std::iter::repeat_n(0, nameless.into_values().max().unwrap_or_default()));
+    pids
+}
+
+/// What was understood of an answer; none where that is nothing known, or refused.
+fn said<T>(
+    answer: Result<String, Trouble>,
+    understand: fn(&str) -> Result<T, Odd>,
+) -> Result<Option<T>, Trouble> {
+    Ok(understand(&answer.or_else(unless_refused)?).ok())
+}
+
+/// An answer that is none goes on: another command may be answered.
+fn unless_refused(trouble: Trouble) -> Result<String, Trouble> {
+    match trouble {
+        Trouble::Refused(words) | Trouble::Strange(words) => Ok(words),
+        other => Err(other),
+    }
+}
+
+fn strange(odd: &Odd) -> Trouble {
+    match odd {
+        Odd::Refused(words) => Trouble::Refused(words.clone()),
+        odd => Trouble::Strange(odd.to_string()),
+    }
+}
+
+const fn status(status: Status) -> Option<MpsStatus> {
+    match status {
+        Status::Initializing => Some(MpsStatus::Initializing),
+        Status::Active => Some(MpsStatus::Active),
+        Status::Fault => Some(MpsStatus::Fault),
+        Status::Unknown => None,
+    }
+}
+
+fn fault(directory: &Path, trouble: &Trouble) -> MpsFault {
+    match trouble {
+        Trouble::NoProgram { .. } => MpsFault::NoProgram,
+        // Its client says the same where we may not connect.
+        Trouble::NoDaemon if is_denied(directory) => MpsFault::NotPermitted,
+        Trouble::NoDaemon => MpsFault::Unreachable,
+        Trouble::NoAnswer(_) => MpsFault::Timeout,
+        Trouble::Refused(_) => MpsFault::NotPermitted,
+        Trouble::Strange(_) | Trouble::Wait(_) => MpsFault::Error,
+    }
+}
+
+fn is_denied(directory: &Path) -> bool {
+    access(directory.join("control"), Access::WRITE_OK) == Err(Errno::ACCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_are_told_once_and_those_without_a_pid_are_counted() {
+        let table = "PID ID SERVER DEVICE NAMESPACE COMMAND\n\
+            40 1 7 GPU-a 4026531836 train\n40 2 7 GPU-b 4026531836 train\n39 3 7 GPU-a 4026531836 x\n\
+            0 4 7 GPU-a 4026532000 x\n0 5 7 GPU-a 4026532000 x\n0 6 7 GPU-b 4026532000 x\n41 7 8 GPU-a 4026531836 y\n";
+        let clients = words::processes(table).expect("a table");
+        assert_eq!(of(7, &clients), [39, 40, 0, 0]);
+        assert_eq!(of(8, &clients), [41]);
+        assert_eq!(of(9, &clients), [0; 0]);
+    }
+
+    #[test]
+    fn what_is_refused_or_unknown_is_no_silence() {
+        let refused = || Err(Trouble::Refused("Insufficient privileges".to_owned()));
+        assert_eq!(said(refused(), words::percentage).expect("it goes on"), None);
+        let strange = Err(Trouble::Strange("unknown command".to_owned()));
+        assert_eq!(said(strange, words::memory_limit).expect("it goes on"), None);
+        assert!(said(Err(Trouble::NoAnswer(Duration::ZERO)), words::percentage).is_err());
+        assert_eq!(said(Ok("50.0\n".to_owned()), words::percentage).expect("it says so"), Some(50.0));
+    }
+}

@@ -1,0 +1,185 @@
+//! What the lines of a daemon's logs add up to. Text in, figures out.
+
+use std::collections::BTreeMap;
+
+use bailiff_mps::log::{Event, Line};
+use bailiff_snapshot::MpsLog;
+
+/// Servers and clients that are remembered: anybody can write a log.
+const MOST: usize = 256;
+/// And exit statuses that are told apart.
+const MOST_STATUSES: usize = 32;
+
+/// Whether a line was written before its file was first seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Age {
+    /// It was: it tells how things stand, and is not counted.
+    Old,
+    /// It was not.
+    New,
+}
+
+/// The figures of one log directory.
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    log: MpsLog,
+    /// For whom a server was started.
+    owners: BTreeMap<u32, u32>,
+    /// Clients that wait for a server: uid and pid; those of another namespace have no pid.
+    pending: BTreeMap<(u32, u32), u64>,
+}
+
+impl Figures {
+    /// Takes one line.
+    pub(super) fn line(&mut self, line: &[u8], age: Age) {
+        let text = String::from_utf8_lossy(line);
+        let event = Line::of(&text).event;
+        self.stand(event);
+        if age == Age::New {
+            self.count(event, text.trim().is_empty());
+        }
+    }
+
+    /// So many bytes were passed over.
+    pub(super) fn skipped(&mut self, bytes: u64) {
+        self.log.skipped_bytes += bytes;
+    }
+
+    /// Forgets clients that wait and have ended.
+    pub(super) fn forget(&mut self, mut ended: impl FnMut(u32) -> bool) {
+        self.pending.retain(|(_, pid), _| *pid == 0 || !ended(*pid));
+    }
+
+    /// What they are now.
+    pub(super) fn told(&self) -> MpsLog {
+        let mut log = self.log.clone();
+        for ((uid, _), count) in &self.pending {
+            *log.pending.entry(*uid).or_default() += count;
+        }
+        log
+    }
+
+    /// Who waits.
+    fn stand(&mut self, event: Event) {
+        match event {
+            Event::DaemonStarting => {
+                self.owners.clear();
+                self.pending.clear();
+            }
+            Event::ServerStarting { server, uid: Some(uid) } if self.owners.len() < MOST => {
+                self.owners.insert(server, uid);
+            }
+            Event::ServerReady { server } => self.served(self.owners.get(&server).copied()),
+            Event::ServerExited { server, status } => {
+                let owner = self.owners.remove(&server);
+                // Whoever waited for one that did not come to serve was refused.
+                if owner.is_some() && status != Some(0) {
+                    self.served(owner);
+                }
+            }
+            Event::ClientNew { client, uid: Some(uid), pending: true } if self.pending.len() < MOST => {
+                let count = self.pending.entry((uid, client)).or_default();
+                *count = if client == 0 { *count + 1 } else { 1 };
+            }
+            Event::ClientNew { client, uid: Some(uid), pending: false } => {
+                self.pending.remove(&(uid, client));
+            }
+            _ => {}
+        }
+    }
+
+    /// Those of a user wait no more; of all users where nobody knows whose server it is.
+    fn served(&mut self, owner: Option<u32>) {
+        self.pending.retain(|(uid, _), _| owner.is_some_and(|owner| owner != *uid));
+    }
+
+    fn count(&mut self, event: Event, blank: bool) {
+        let log = &mut self.log;
+        match event {
+            Event::ServerStarting { .. } => log.server_starts += 1,
+            Event::ServerExited { status: Some(status), .. }
+                if log.server_exits.len() < MOST_STATUSES
+                    || log.server_exits.contains_key(&status.into()) =>
+            {
+                *log.server_exits.entry(status.into()).or_default() += 1;
+            }
+            Event::ClientFault { .. } => log.client_faults += 1,
+            Event::ClientRejected { reason } => {
+                *log.rejected.entry(reason.name().to_owned()).or_default() += 1;
+            }
+            Event::Unknown | Event::ServerExited { status: None, .. } if !blank => log.unparsed += 1,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(lines: &[&str]) -> MpsLog {
+        let mut figures = Figures::default();
+        for line in lines {
+            figures.line(line.as_bytes(), Age::New);
+        }
+        figures.told()
+    }
+
+    #[test]
+    fn who_waits_is_told_until_his_server_is_ready_or_has_failed() {
+        let asks = "[2026-11-21 06:27:48.525 Control 7] NEW CLIENT 19917 from user 1001: Server is not ready, push client to pending list";
+        let nameless = "[2026-11-21 06:27:48.525 Control 7] NEW CLIENT 0 from user 1002: Server is not ready, push client to pending list";
+        let starts = "[2026-11-21 06:27:48.525 Control 19960] Starting new server 19960 for user 1001";
+        let ready = "[2026-11-21 06:27:48.748 Control 7] NEW SERVER 19960: Ready";
+        let fails = "[2026-11-21 06:27:48.541 Control 7] Server 19960 exited with status 1";
+        let ends = "[2026-11-21 06:27:48.541 Control 7] Server 19960 exited with status 0";
+        assert_eq!(of(&[asks, asks, nameless, nameless]).pending, [(1001, 1), (1002, 2)].into());
+        assert_eq!(of(&[asks, nameless, starts, ready]).pending, [(1002, 1)].into());
+        let failed = of(&[asks, starts, fails]);
+        assert!(failed.pending.is_empty());
+        assert_eq!((failed.server_starts, failed.server_exits), (1, [(1, 1)].into()));
+        // The other user's server has ended well, and his own comes next.
+        assert_eq!(of(&[starts, ready, asks, ends]).pending, [(1001, 1)].into());
+        let mut figures = Figures::default();
+        figures.line(asks.as_bytes(), Age::New);
+        figures.forget(|pid| pid == 19917);
+        assert!(figures.told().pending.is_empty(), "it has ended");
+    }
+
+    #[test]
+    fn only_what_is_new_is_counted_and_what_is_not_understood_is() {
+        let mut figures = Figures::default();
+        let fault = b"[2026-11-21 06:27:48.525 Server 9] Client process 7 encountered a fatal GPU error.";
+        for age in [Age::Old, Age::New] {
+            figures.line(fault, age);
+            figures.line(b"what nobody has seen", age);
+            figures.line(&[0xff, 0, 0x1b], age);
+            figures.line(b"  \r", age);
+            figures.line(b"[2026-11-21 06:27:48.525 Server 9] Failed to accept new client. Maximum number of clients (48) reached.", age);
+        }
+        figures.skipped(3);
+        let log = figures.told();
+        assert_eq!((log.client_faults, log.unparsed, log.skipped_bytes), (1, 2, 3));
+        assert_eq!(log.rejected, [("clients".to_owned(), 1)].into());
+    }
+
+    #[test]
+    fn a_log_of_lies_is_bounded() {
+        let mut figures = Figures::default();
+        for number in 0..3000 {
+            for line in [
+                format!("NEW CLIENT {number} from user {number}: pending"),
+                format!("Starting new server {number} for user 1"),
+                format!("Server {number} exited with status {number}"),
+            ] {
+                figures.line(line.as_bytes(), Age::New);
+            }
+        }
+        let log = figures.told();
+        assert!(
+            log.pending.len() <= MOST
+                && log.server_exits.len() <= MOST_STATUSES
+                && figures.owners.len() <= MOST
+        );
+    }
+}

@@ -1,0 +1,196 @@
+//! The thread of one daemon: it reads the daemon's logs at each beat, and asks the daemon once in a while.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use bailiff_snapshot::{MpsDaemon, MpsFault, MpsFile, MpsLog, Truth};
+
+use super::Settings;
+use super::ask::{Address, Asked, ask};
+use super::figures::Figures;
+use super::tail::Tail;
+
+/// The files of a daemon's log directory, by their names without `.log`.
+const FILES: [&str; 2] = ["control", "server"];
+/// What seldom changes (percentages, limits) is asked every so many times: each command costs lines of the daemon's log.
+const SETTINGS_EVERY: u32 = 10;
+
+/// What a beat has for a daemon's thread.
+pub(super) struct Turn {
+    /// When the beat began, since boot.
+    pub(super) boot: Duration,
+    pub(super) daemon: MpsDaemon,
+    /// GPUs of the node.
+    pub(super) devices: usize,
+    /// Whether the daemon may be asked.
+    pub(super) asks: bool,
+}
+
+/// What a thread told.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Report {
+    /// The turn's time.
+    boot: Duration,
+    pub(super) asked: Option<Asked>,
+    pub(super) log: Option<MpsLog>,
+    pub(super) files: BTreeMap<String, MpsFile>,
+    /// Something is missing.
+    pub(super) gap: bool,
+}
+
+/// A thread, as the beat holds it.
+pub(super) struct Post {
+    turns: Sender<Turn>,
+    reports: Receiver<Report>,
+    latest: Option<Report>,
+    seen: Duration,
+    /// Its daemon is not root's.
+    pub(super) of_user: bool,
+    /// When it was first given a turn.
+    began: Option<Duration>,
+    /// Answers to what was asked before are let go.
+    asks_since: Option<Duration>,
+}
+
+impl Post {
+    /// Starts a thread that has nothing to do yet.
+    pub(super) fn start(settings: Settings, of_user: bool) -> io::Result<Self> {
+        let (turns, taken) = channel();
+        let (told, reports) = channel();
+        let keeper = Keeper::new(settings);
+        thread::Builder::new().name("mps".into()).spawn(move || keeper.run(&taken, &told))?;
+        let (seen, latest) = (Duration::ZERO, None);
+        Ok(Self { turns, reports, latest, seen, of_user, began: None, asks_since: None })
+    }
+
+    /// When a beat saw the daemon last.
+    pub(super) const fn seen(&self) -> Duration {
+        self.seen
+    }
+
+    /// Gives a turn, and what was told last, unless that is older than `fresh`.
+    pub(super) fn turn(&mut self, turn: Turn, fresh: Duration) -> Report {
+        let boot = turn.boot;
+        self.seen = boot;
+        let began = *self.began.get_or_insert(boot);
+        self.asks_since = if turn.asks { self.asks_since.or(Some(boot)) } else { None };
+        // It has ended where this fails, and then nothing new comes.
+        let _ = self.turns.send(turn);
+        if let Some(report) = self.reports.try_iter().last() {
+            self.latest = Some(report);
+        }
+        let told = self.latest.clone().filter(|report| boot.saturating_sub(report.boot) <= fresh);
+        let Some(mut report) = told else {
+            // A thread that was just started has told nothing yet.
+            return Report { gap: boot.saturating_sub(began) > fresh, ..Report::default() };
+        };
+        let since = self.asks_since.map(|since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+        report.asked = report.asked.filter(|asked| since.is_some_and(|since| asked.answer.boot_ms >= since));
+        if let Some(latest) = &mut self.latest {
+            // Told once.
+            latest.gap = false;
+        }
+        report
+    }
+}
+
+/// The thread itself.
+struct Keeper {
+    settings: Settings,
+    logs: Option<Logs>,
+    asked: Option<Asked>,
+    /// When the daemon is asked again; at once where it is none.
+    due: Option<Duration>,
+    times: u32,
+    said: Option<MpsFault>,
+}
+
+/// The logs of one directory.
+struct Logs {
+    directory: String,
+    tails: [Tail; FILES.len()],
+    figures: Figures,
+}
+
+impl Keeper {
+    const fn new(settings: Settings) -> Self {
+        Self { settings, logs: None, asked: None, due: None, times: 0, said: None }
+    }
+
+    fn run(mut self, turns: &Receiver<Turn>, told: &Sender<Report>) {
+        while let Ok(first) = turns.recv() {
+            let mut turns: Vec<Turn> = std::iter::once(first).chain(turns.try_iter()).collect();
+            // What it answered before it stood still, or after, is not what it says now.
+            if turns.iter().any(|turn| !turn.asks) {
+                (self.asked, self.due) = (None, None);
+            }
+            let Some(turn) = turns.pop() else { continue };
+            let mut report = Report { boot: turn.boot, asked: self.asked.clone(), ..Report::default() };
+            self.read(&turn, &mut report);
+            if turn.asks && self.due.is_none_or(|due| turn.boot >= due) {
+                // What the logs say does not wait for a daemon that is silent.
+                if told.send(report.clone()).is_err() {
+                    return;
+                }
+                self.ask(&turn);
+                report.asked.clone_from(&self.asked);
+            }
+            if told.send(report).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn ask(&mut self, turn: &Turn) {
+        let Some(directory) = turn.daemon.pipe_directory.as_deref() else { return };
+        let whom = Address { program: &self.settings.control, directory: Path::new(directory) };
+        let before = self.asked.take().filter(|_| !self.times.is_multiple_of(SETTINGS_EVERY));
+        let asked = ask(&whom, (turn.boot, turn.devices), before);
+        self.say(turn, &asked);
+        self.times = if asked.answer.fault.is_none() { self.times.wrapping_add(1) } else { 0 };
+        self.asked = Some(asked);
+        self.due = Some(turn.boot + self.settings.interval);
+    }
+
+    /// Logs a change, once.
+    fn say(&mut self, turn: &Turn, asked: &Asked) {
+        let pid = turn.daemon.process.pid;
+        match asked.answer.fault {
+            fault if fault == self.said => {}
+            Some(fault) => tracing::warn!("MPS control daemon {pid}: {}: {}", fault.name(), asked.words),
+            None => tracing::info!("MPS control daemon {pid} answers"),
+        }
+        self.said = asked.answer.fault;
+    }
+
+    fn read(&mut self, turn: &Turn, report: &mut Report) {
+        let Some(directory) = &turn.daemon.log_directory else { return };
+        let logs = match self.logs.take() {
+            Some(logs) if logs.directory == *directory => self.logs.insert(logs),
+            _ => self.logs.insert(Logs::new(directory)),
+        };
+        for (name, tail) in FILES.iter().zip(&mut logs.tails) {
+            let figures = &mut logs.figures;
+            let read = tail.read(|line, old| figures.line(line, old));
+            report.files.insert((*name).to_owned(), read.state);
+            report.gap |= read.skipped > 0;
+            logs.figures.skipped(read.skipped);
+        }
+        if turn.daemon.own_pids == Truth::True && self.settings.procfs.join("1").exists() {
+            logs.figures.forget(|pid| !self.settings.procfs.join(pid.to_string()).exists());
+        }
+        let read = report.files.values().any(|state| *state == MpsFile::Read);
+        report.log = read.then(|| logs.figures.told());
+    }
+}
+
+impl Logs {
+    fn new(directory: &str) -> Self {
+        let tails = FILES.map(|name| Tail::new(Path::new(directory).join(format!("{name}.log"))));
+        Self { directory: directory.to_owned(), tails, figures: Figures::default() }
+    }
+}

@@ -1,0 +1,262 @@
+#![expect(clippy::disallowed_methods, reason = "the one file that opens logs")]
+//! A log file, read as it grows: through rotation and truncation, a bounded piece at a time, and never anything but a file.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use bailiff_snapshot::MpsFile;
+use rustix::fs::OFlags;
+
+use super::figures::Age;
+
+/// Bytes that are read at one time; where there are more, the newest.
+const MOST: u64 = 1 << 20;
+/// Of a file that was there before, so much is read, to know how things stand.
+const HISTORY: u64 = 64 << 10;
+/// Of a line so much is kept.
+const LONGEST_LINE: usize = 4096;
+
+/// A file, and how far it was read.
+#[derive(Debug)]
+pub(super) struct Tail {
+    path: PathBuf,
+    open: Option<Open>,
+    /// It was looked for before.
+    looked: bool,
+}
+
+/// How a look at it went.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Read {
+    pub(super) state: MpsFile,
+    /// Bytes that were passed over.
+    pub(super) skipped: u64,
+}
+
+/// A file that is there now.
+struct Found {
+    file: File,
+    /// Device and inode.
+    id: (u64, u64),
+    size: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    file: File,
+    id: (u64, u64),
+    at: u64,
+    line: Vec<u8>,
+    /// The rest of this line is left out: its begin was not read.
+    broken: bool,
+}
+
+impl Tail {
+    pub(super) const fn new(path: PathBuf) -> Self {
+        Self { path, open: None, looked: false }
+    }
+
+    /// Gives each line that is new; at the first look, those of the file's end, as old.
+    pub(super) fn read(&mut self, mut take: impl FnMut(&[u8], Age)) -> Read {
+        let first = !std::mem::replace(&mut self.looked, true);
+        let mut skipped = 0;
+        let state = match self.open() {
+            Ok(Some(Found { file, id, size })) => {
+                if self.open.as_ref().is_none_or(|open| open.id != id) {
+                    // One that was moved away is read to its end.
+                    if let Some(mut old) = self.open.take() {
+                        let size = old.file.metadata().map_or(0, |about| about.len());
+                        skipped += old.read(size, |line| take(line, Age::New));
+                    }
+                    self.open = Some(Open { file, id, at: 0, line: Vec::new(), broken: false });
+                }
+                if let Some(open) = &mut self.open {
+                    let age = if first { Age::Old } else { Age::New };
+                    if first {
+                        open.skip_to(size.saturating_sub(HISTORY));
+                    }
+                    skipped += open.read(size, |line| take(line, age));
+                }
+                MpsFile::Read
+            }
+            Ok(None) => MpsFile::NoFile,
+            Err(error) => match error.kind() {
+                ErrorKind::NotFound | ErrorKind::NotADirectory => MpsFile::Absent,
+                _ => MpsFile::Unreadable,
+            },
+        };
+        if state != MpsFile::Read {
+            self.open = None;
+        }
+        Read { state, skipped }
+    }
+
+    /// The file; none where it is no file. Nothing but a file is ever opened to be read, and
+    /// nothing waits.
+    fn open(&self) -> io::Result<Option<Found>> {
+        if !std::fs::symlink_metadata(&self.path)?.is_file() {
+            return Ok(None);
+        }
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(&self.path)?;
+        let about = file.metadata()?;
+        Ok(about.is_file().then(|| Found { file, id: (about.dev(), about.ino()), size: about.len() }))
+    }
+}
+
+impl Open {
+    /// Goes on from there, with the next whole line.
+    fn skip_to(&mut self, at: u64) {
+        self.broken = at > 0;
+        self.at = at;
+        self.line.clear();
+    }
+
+    /// Reads up to this size; gives how many bytes were passed over.
+    fn read(&mut self, size: u64, mut take: impl FnMut(&[u8])) -> u64 {
+        if size < self.at {
+            // It was cut short, and begins anew.
+            self.skip_to(0);
+        }
+        let skipped = (size - self.at).saturating_sub(MOST);
+        if skipped > 0 {
+            self.skip_to(self.at + skipped);
+        }
+        let mut piece = [0; 16 << 10];
+        while self.at < size {
+            let Ok(read @ 1..) = self.file.read_at(&mut piece, self.at) else { break };
+            self.at += read as u64;
+            for part in piece.get(..read).unwrap_or_default().split_inclusive(|byte| *byte == b'\n') {
+                self.part(part, &mut take);
+            }
+        }
+        skipped
+    }
+
+    /// A part of a line, or its end.
+    fn part(&mut self, part: &[u8], take: &mut impl FnMut(&[u8])) {
+        let (text, whole) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
+        let room = LONGEST_LINE.saturating_sub(self.line.len()).min(text.len());
+        self.line.extend_from_slice(text.get(..room).unwrap_or_default());
+        if whole {
+            if !std::mem::take(&mut self.broken) {
+                take(&self.line);
+            }
+            self.line.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+
+    use super::*;
+
+    struct Log {
+        folder: tempfile::TempDir,
+        tail: Tail,
+    }
+
+    impl Log {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().expect("a folder");
+            let tail = Tail::new(folder.path().join("control.log"));
+            Self { folder, tail }
+        }
+
+        fn path(&self) -> PathBuf {
+            self.folder.path().join("control.log")
+        }
+
+        fn write(&self, text: &str) {
+            let mut file = OpenOptions::new().create(true).append(true).open(self.path()).expect("a file");
+            file.write_all(text.as_bytes()).expect("it is written");
+        }
+
+        /// Lines that are new, and bytes that were passed over.
+        fn new_lines(&mut self) -> (Vec<String>, u64) {
+            let mut lines = Vec::new();
+            let read = self.tail.read(|line, age| {
+                if age == Age::New {
+                    lines.push(String::from_utf8_lossy(line).into_owned());
+                }
+            });
+            assert_eq!(read.state, MpsFile::Read);
+            (lines, read.skipped)
+        }
+    }
+
+    #[test]
+    fn lines_are_given_once_and_whole() {
+        let mut log = Log::new();
+        log.write("before\n");
+        assert_eq!(log.new_lines().0, [""; 0], "what was there before is not new");
+        log.write("one\ntw");
+        assert_eq!(log.new_lines().0, ["one"]);
+        log.write("o\n\n");
+        assert_eq!(log.new_lines().0, ["two", ""]);
+        assert_eq!(log.new_lines().0, [""; 0]);
+    }
+
+    #[test]
+    fn one_that_comes_later_is_read_from_its_begin() {
+        let mut log = Log::new();
+        assert_eq!(log.tail.read(|_, _| panic!("there is no line")).state, MpsFile::Absent);
+        log.write("one\n");
+        assert_eq!(log.new_lines().0, ["one"]);
+    }
+
+    #[test]
+    fn what_was_moved_away_is_read_to_its_end_and_the_next_from_its_begin() {
+        let mut log = Log::new();
+        log.write("zero\n");
+        log.new_lines();
+        log.write("one\n");
+        fs::rename(log.path(), log.folder.path().join("control.log.1")).expect("it is moved");
+        log.write("two\n");
+        assert_eq!(log.new_lines().0, ["one", "two"]);
+    }
+
+    #[test]
+    fn what_was_cut_short_is_read_from_its_begin() {
+        let mut log = Log::new();
+        log.write("zero, and half a li");
+        log.new_lines();
+        fs::write(log.path(), "one\n").expect("it is cut short");
+        assert_eq!(log.new_lines().0, ["one"]);
+    }
+
+    #[test]
+    fn of_what_is_too_long_the_newest_is_read() {
+        let mut log = Log::new();
+        log.write("zero\n");
+        log.new_lines();
+        let file = OpenOptions::new().write(true).open(log.path()).expect("it is there");
+        file.set_len(1 << 30).expect("it has a hole");
+        log.write("\nlast\n");
+        let (lines, skipped) = log.new_lines();
+        assert_eq!(lines, ["last"], "a line whose begin was not read is none");
+        assert_eq!(skipped, (1 << 30) + 6 - 5 - MOST);
+        log.write(&"x".repeat(100_000));
+        log.write("\n");
+        assert_eq!(log.new_lines().0[0].len(), LONGEST_LINE);
+    }
+
+    #[test]
+    fn nothing_but_a_file_is_opened() {
+        let mut log = Log::new();
+        let other = log.folder.path().join("other");
+        fs::write(&other, "secret\n").expect("a file");
+        std::os::unix::fs::symlink(&other, log.path()).expect("a link");
+        let mut state = || log.tail.read(|_, _| panic!("there is no line")).state;
+        assert_eq!(state(), MpsFile::NoFile);
+        fs::remove_file(log.folder.path().join("control.log")).expect("it is there");
+        fs::create_dir(log.folder.path().join("control.log")).expect("a folder");
+        assert_eq!(state(), MpsFile::NoFile);
+    }
+}

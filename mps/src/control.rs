@@ -1,0 +1,243 @@
+//! A control daemon, asked by running its own client: `nvidia-cuda-mps-control`, with one command on standard input.
+//!
+//! **One run a command.** The client answers several commands of one run, too, but puts nothing between the answers: some
+//! are empty (no server), some have many lines (a list), and a command that a release does not know gives a text that
+//! is written nowhere. Where one answer ends and the next begins could only be guessed, and a guess could take one
+//! server's clients for another's. A run costs milliseconds and some 200 bytes of the daemon's log; whoever polls asks
+//! [`Question::Processes`], which tells the clients of all servers at once, and asks seldom.
+//!
+//! **The exit status is 0 for what was refused, too**, so the text is what counts ([`crate::words`]).
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::child::{self, Failed, Late, Run};
+use crate::place::{LOGS, PIPES};
+use crate::words;
+
+/// How long a daemon may take to answer: one that is stopped never does.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+/// How its program is called.
+pub const PROGRAM: &str = "nvidia-cuda-mps-control";
+/// Where programs are looked for if there is no PATH.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A command that can be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Question<'a> {
+    /// The pids of all servers.
+    Servers,
+    /// The state of one (550 and later).
+    Status(u32),
+    /// The pids of one server's clients.
+    Clients(u32),
+    /// All clients of all servers.
+    Processes,
+    /// How much of the multiprocessors a client of a new server gets.
+    DefaultPercentage,
+    /// The same of one server.
+    Percentage(u32),
+    /// How much memory of a device a client of a new server may pin.
+    DefaultMemoryLimit(&'a str),
+    /// The same of one server.
+    MemoryLimit(u32, &'a str),
+    /// Ends the GPU work of a client of this server; the process lives on.
+    TerminateClient(u32, u32),
+    /// Ends a server.
+    ShutDown(u32),
+    /// Ends the daemon once its servers have ended; they are forced to after this time.
+    Quit(Option<Duration>),
+    /// The servers, by protocol 3.
+    ServersV3,
+    /// The clients, by protocol 3.
+    ClientsV3,
+}
+
+impl fmt::Display for Question<'_> {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Servers => write!(to, "get_server_list"),
+            Self::Status(server) => write!(to, "get_server_status {server}"),
+            Self::Clients(server) => write!(to, "get_client_list {server}"),
+            Self::Processes => write!(to, "ps"),
+            Self::DefaultPercentage => write!(to, "get_default_active_thread_percentage"),
+            Self::Percentage(server) => write!(to, "get_active_thread_percentage {server}"),
+            Self::DefaultMemoryLimit(device) => write!(to, "get_default_device_pinned_mem_limit {device}"),
+            Self::MemoryLimit(server, device) => write!(to, "get_device_pinned_mem_limit {server} {device}"),
+            Self::TerminateClient(server, client) => write!(to, "terminate_client {server} {client}"),
+            Self::ShutDown(server) => write!(to, "shutdown_server {server}"),
+            Self::Quit(None) => write!(to, "quit"),
+            Self::Quit(Some(after)) => write!(to, "quit -t {}", after.as_secs().max(1)),
+            Self::ServersV3 => write!(to, "server list"),
+            Self::ClientsV3 => write!(to, "client list --all"),
+        }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// Its program is not there.
+    #[error("{program} cannot be run: {error}")]
+    NoProgram {
+        /// Its path.
+        program: String,
+        /// What the kernel says.
+        error: std::io::Error,
+    },
+    /// Nobody listens in the pipe directory.
+    #[error("no control daemon answers there")]
+    NoDaemon,
+    /// A daemon is there and says nothing: every CUDA program that starts now hangs, too.
+    #[error("it did not answer within {0:?}")]
+    NoAnswer(Duration),
+    /// It is not for this user.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// It said something else.
+    #[error("not understood: {0}")]
+    Strange(String),
+    /// Our child was lost.
+    #[error("its program cannot be waited for: {0}")]
+    Wait(std::io::Error),
+}
+
+/// A control daemon, known by its pipe directory.
+#[derive(Debug, Clone)]
+pub struct Control {
+    program: PathBuf,
+    pipes: Option<PathBuf>,
+    patience: Duration,
+}
+
+/// How a daemon is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// `-d`: it forks, and its parent ends once it listens.
+    Background,
+    /// `-f`: it stays, and logs to where it was started.
+    Foreground,
+}
+
+impl Form {
+    /// The flag.
+    #[must_use]
+    pub const fn flag(self) -> &'static str {
+        match self {
+            Self::Background => "-d",
+            Self::Foreground => "-f",
+        }
+    }
+}
+
+impl Control {
+    /// The daemon of the default pipe directory, asked by this program.
+    #[must_use]
+    pub fn new(program: impl Into<PathBuf>) -> Self {
+        Self { program: program.into(), pipes: None, patience: PATIENCE }
+    }
+
+    /// The daemon of this pipe directory.
+    #[must_use]
+    pub fn at(mut self, pipes: impl Into<PathBuf>) -> Self {
+        self.pipes = Some(pipes.into());
+        self
+    }
+
+    /// With another deadline.
+    #[must_use]
+    pub const fn within(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// The program that asks.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// What the daemon says to one command.
+    ///
+    /// # Errors
+    /// Where it does not answer in time, or refuses; and where there is none.
+    pub fn ask(&self, question: Question<'_>) -> Result<String, Trouble> {
+        let input = format!("{question}\n");
+        let run = Run {
+            program: &self.program,
+            words: &[],
+            environment: self.environment(),
+            input: input.as_bytes(),
+            deadline: self.patience,
+            late: Late::Group,
+        };
+        self.said(&run)
+    }
+
+    /// Starts the daemon in the background, with our environment and these variables, and waits until its parent has
+    /// ended. That it answers afterwards is another question.
+    ///
+    /// # Errors
+    /// Where it does not start, as where one runs already.
+    pub fn start(&self, variables: &[(&str, &str)]) -> Result<String, Trouble> {
+        let mut environment = child::own_environment();
+        let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        environment.extend(variables.chain(self.pipes()));
+        let run = Run {
+            program: &self.program,
+            words: &[Form::Background.flag()],
+            environment,
+            input: b"",
+            deadline: self.patience,
+            late: Late::Child,
+        };
+        self.said(&run)
+    }
+
+    fn pipes(&self) -> Option<(OsString, OsString)> {
+        Some((PIPES.into(), self.pipes.as_ref()?.into()))
+    }
+
+    /// Nothing of ours but PATH: a library that is preloaded into us, or a protocol that we were told of, is not for it.
+    fn environment(&self) -> Vec<(OsString, OsString)> {
+        let own = child::own_environment().into_iter().find(|(name, _)| name == "PATH");
+        let path = own.unwrap_or_else(|| ("PATH".into(), PATH.into()));
+        std::iter::once(path).chain(self.pipes()).collect()
+    }
+
+    fn said(&self, run: &Run<'_>) -> Result<String, Trouble> {
+        let said = match child::run(run) {
+            Ok(said) => said,
+            Err(Failed::Start(error)) => {
+                return Err(Trouble::NoProgram { program: self.program.display().to_string(), error });
+            }
+            Err(Failed::Wait(error)) => return Err(Trouble::Wait(error)),
+            Err(Failed::Late) => return Err(Trouble::NoAnswer(run.deadline)),
+        };
+        let output = String::from_utf8_lossy(&said.output).into_owned();
+        let errors = String::from_utf8_lossy(&said.errors).into_owned();
+        if words::is_no_daemon(&errors) || words::is_no_daemon(&output) {
+            return Err(Trouble::NoDaemon);
+        }
+        if let Some(line) = words::refusal(&output).or_else(|| words::refusal(&errors)) {
+            return Err(Trouble::Refused(line.to_owned()));
+        }
+        if said.status.success() {
+            return Ok(output);
+        }
+        let text = [errors.trim(), output.trim()].into_iter().find(|text| !text.is_empty());
+        Err(Trouble::Strange(text.map_or_else(|| said.status.to_string(), str::to_owned)))
+    }
+}
+
+/// The variable that names a daemon's log directory.
+#[must_use]
+pub fn log_variable(folder: &str) -> (&'static str, &str) {
+    (LOGS, folder)
+}
+
+#[cfg(test)]
+#[path = "tests/control.rs"]
+mod tests;

@@ -1,0 +1,141 @@
+//! Which processes are parts of MPS, and where their files are: from program, arguments and environment, all as `/proc` has
+//! them. Never from `comm`, which is the same of daemon and server.
+
+use std::path::PathBuf;
+
+use bailiff_snapshot::Role;
+
+/// Names the folder of a daemon's sockets, which is how daemons are told apart.
+pub const PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
+/// Names the folder of its logs.
+pub const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
+/// Names the GPUs that a daemon has.
+pub const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+/// Names the protocol that a daemon speaks; stronger than its flag.
+const PROTOCOL: &str = "CUDA_MPS_PROTOCOL_VERSION";
+/// Where the sockets are unless the environment says so.
+pub const DEFAULT_PIPES: &str = "/tmp/nvidia-mps";
+/// Where the logs are unless the environment says so.
+pub const DEFAULT_LOGS: &str = "/var/log/nvidia-mps";
+
+/// What `/proc` says of a process.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Seen<'a> {
+    /// Where `exe` points; none without the right to read it.
+    pub exe: Option<&'a str>,
+    /// The text of `cmdline`.
+    pub cmdline: &'a [u8],
+    /// The text of `environ`; none without the right to read it.
+    pub environ: Option<&'a [u8]>,
+}
+
+/// A part of MPS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// A control daemon.
+    Daemon(Daemon),
+    /// A server; none where its environment is not ours to read.
+    Server(Option<Folders>),
+    /// Somebody who asks a daemon: the same program, and no daemon.
+    Asker,
+}
+
+/// A control daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Daemon {
+    /// Where its files are; none where its environment is not ours to read.
+    pub folders: Option<Folders>,
+    /// The GPUs that it was told of; none where it was told of none, and has all.
+    pub visible: Option<String>,
+    /// How it was started.
+    pub flags: Flags,
+}
+
+/// Where a daemon's files are.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Folders {
+    /// Its sockets.
+    pub pipes: PathBuf,
+    /// Its logs.
+    pub logs: PathBuf,
+}
+
+/// How a daemon was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flags {
+    /// `-f`, and not `-d`.
+    pub foreground: bool,
+    /// `-S`: clients get parts of a GPU of their own.
+    pub static_partitioning: bool,
+    /// Clients of several users share a server.
+    pub multiuser: bool,
+    /// 2, or 3 from release 615 on.
+    pub protocol: u8,
+}
+
+impl Seen<'_> {
+    /// What it is to MPS. `exe` decides; where it cannot be read, the first word of the command line does.
+    #[must_use]
+    pub fn part(&self) -> Option<Part> {
+        let words: Vec<&[u8]> = self.cmdline.split(|byte| *byte == 0).collect();
+        let words: Vec<String> =
+            words.into_iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        let role = match self.exe {
+            Some(exe) => Role::of_program(exe),
+            None => words.first().and_then(|word| Role::of_program(word)),
+        };
+        let folders = || self.environ.and_then(folders);
+        match role? {
+            Role::MpsServer => Some(Part::Server(folders())),
+            Role::MpsControl => Some(match flags(&words, self.environ) {
+                Some(flags) => Part::Daemon(Daemon { folders: folders(), visible: self.visible(), flags }),
+                None => Part::Asker,
+            }),
+        }
+    }
+
+    fn visible(&self) -> Option<String> {
+        variable(self.environ?, VISIBLE)
+    }
+}
+
+/// How a daemon was started; none where it is no daemon.
+fn flags(words: &[String], environ: Option<&[u8]>) -> Option<Flags> {
+    let has = |names: &[&str]| words.iter().skip(1).any(|word| names.contains(&word.as_str()));
+    let foreground = has(&["-f", "--foreground"]);
+    if !foreground && !has(&["-d", "--daemon"]) {
+        return None;
+    }
+    let flag = || {
+        let place = words.iter().position(|word| matches!(word.as_str(), "-p" | "--protocol"))?;
+        words.get(place + 1)?.parse().ok()
+    };
+    let told = || variable(environ?, PROTOCOL)?.parse().ok();
+    Some(Flags {
+        foreground,
+        static_partitioning: has(&["-S", "--static-partitioning"]),
+        multiuser: has(&["-multiuser-server", "-m", "--multiuser"]),
+        protocol: told().or_else(flag).unwrap_or(2),
+    })
+}
+
+/// Where the files are by this environment. A path that is not absolute hangs on a working directory, and is unknown.
+fn folders(environ: &[u8]) -> Option<Folders> {
+    let folder = |name: &str, usual: &str| {
+        let told = variable(environ, name).filter(|path| !path.is_empty());
+        let path: PathBuf = told.unwrap_or_else(|| usual.to_owned()).into();
+        // Without the slashes at its end, and without doubled ones.
+        path.is_absolute().then(|| path.components().collect())
+    };
+    Some(Folders { pipes: folder(PIPES, DEFAULT_PIPES)?, logs: folder(LOGS, DEFAULT_LOGS)? })
+}
+
+/// A variable's value.
+fn variable(environ: &[u8], name: &str) -> Option<String> {
+    let mut pairs = environ.split(|byte| *byte == 0).filter_map(|pair| std::str::from_utf8(pair).ok());
+    pairs.find_map(|pair| Some(pair.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+}
+
+#[cfg(test)]
+#[path = "tests/place.rs"]
+mod tests;

@@ -1,0 +1,106 @@
+//! A client of a daemon that is a script.
+#![expect(clippy::disallowed_methods, reason = "writes programs and looks for what they have left")]
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+
+use tempfile::TempDir;
+
+use super::*;
+
+fn script(home: &TempDir, text: &str) -> PathBuf {
+    let path = home.path().join("control");
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(&path).unwrap();
+    write!(file, "#!/bin/sh\n{text}\n").unwrap();
+    path
+}
+
+fn ask(text: &str, question: Question<'_>, patience: Duration) -> Result<String, Trouble> {
+    let home = tempfile::tempdir().unwrap();
+    Control::new(script(&home, text)).at("/run/mps0").within(patience).ask(question)
+}
+
+const LONG: Duration = Duration::from_mins(1);
+
+#[test]
+fn one_command_is_asked_in_the_pipe_directory_and_nothing_of_ours_is_told() {
+    let said = ask(
+        "read line; echo \"$line;$CUDA_MPS_PIPE_DIRECTORY;${HOME-none};$#\"; read more || echo end",
+        Question::Clients(7),
+        LONG,
+    );
+    assert_eq!(said.unwrap(), "get_client_list 7;/run/mps0;none;0\nend\n");
+}
+
+#[test]
+fn commands_are_spelled_as_the_daemon_wants_them() {
+    let cases = [
+        (Question::Status(7), "get_server_status 7"),
+        (Question::Processes, "ps"),
+        (Question::DefaultMemoryLimit("0"), "get_default_device_pinned_mem_limit 0"),
+        (Question::MemoryLimit(7, "0"), "get_device_pinned_mem_limit 7 0"),
+        (Question::TerminateClient(7, 8), "terminate_client 7 8"),
+        (Question::Quit(None), "quit"),
+        (Question::Quit(Some(Duration::from_millis(20))), "quit -t 1"),
+        (Question::Quit(Some(Duration::from_secs(30))), "quit -t 30"),
+        (Question::ClientsV3, "client list --all"),
+    ];
+    for (question, expected) in cases {
+        assert_eq!(question.to_string(), expected);
+    }
+}
+
+#[test]
+fn troubles_are_told_apart() {
+    let missing = Control::new("/nonexistent/control").ask(Question::Servers);
+    assert!(matches!(missing, Err(Trouble::NoProgram { .. })), "{missing:?}");
+    let none = ask("echo 'Cannot find MPS control daemon process' >&2; exit 1", Question::Servers, LONG);
+    assert!(matches!(none, Err(Trouble::NoDaemon)), "{none:?}");
+    let refused = ask("echo 'Not enough privilege to execute quit command'", Question::Quit(None), LONG);
+    assert!(matches!(&refused, Err(Trouble::Refused(line)) if line.contains("quit")), "{refused:?}");
+    let broken = ask("echo broken >&2; exit 3", Question::Servers, LONG);
+    assert!(matches!(&broken, Err(Trouble::Strange(text)) if text == "broken"), "{broken:?}");
+    let silent = ask("exit 3", Question::Servers, LONG);
+    assert!(matches!(&silent, Err(Trouble::Strange(text)) if text.contains('3')), "{silent:?}");
+}
+
+/// Its child is killed, too: the shell's end alone would leave it.
+#[test]
+fn a_client_that_hangs_is_killed_with_all_that_it_started() {
+    let home = tempfile::tempdir().unwrap();
+    let pid = home.path().join("pid");
+    let text = format!("sleep 1000 & echo $! > {}; wait", pid.display());
+    let control = Control::new(script(&home, &text)).within(Duration::from_millis(300));
+    assert!(matches!(control.ask(Question::Servers), Err(Trouble::NoAnswer(_))));
+    let pid: u32 = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
+    let stat = format!("/proc/{pid}/stat");
+    for _ in 0..10_000 {
+        let text = fs::read_to_string(&stat).unwrap_or_default();
+        if text.is_empty() || text.contains(") Z ") {
+            return;
+        }
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    panic!("{pid} lives on");
+}
+
+#[test]
+fn what_it_says_is_bounded() {
+    let said = ask("head -c 1000000 /dev/zero | tr '\\0' 7", Question::Servers, LONG).unwrap();
+    assert_eq!(said.len(), 256 << 10);
+}
+
+/// A daemon may keep its starter's output: the starter's end is what is waited for.
+#[test]
+fn a_daemon_that_keeps_its_starters_output_hangs_nobody() {
+    let home = tempfile::tempdir().unwrap();
+    let pid = home.path().join("pid");
+    let text = format!("echo \"$1 $CUDA_MPS_LOG_DIRECTORY\"; sleep 1000 & echo $! > {}", pid.display());
+    let control = Control::new(script(&home, &text)).at("/run/mps0").within(LONG);
+    assert_eq!(control.start(&[log_variable("/log/mps0")]).unwrap(), "-d /log/mps0\n");
+    let pid = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}

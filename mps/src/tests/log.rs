@@ -1,0 +1,144 @@
+//! Lines of real logs, and of the drivers' own strings.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn event_of(line: &str) -> Event {
+    Line::of(line).event
+}
+
+const RECORDED: &[(&str, Event)] = &[
+    (
+        "[2026-11-21 06:27:24.009 Control 18763] Starting control daemon using socket /tmp/nvidia-mps/control",
+        Event::DaemonStarting,
+    ),
+    ("[2026-11-21 06:27:48.525 Control 18763] User did not send valid credentials", Event::Routine),
+    (
+        "[2026-11-21 06:27:48.525 Control 18763] NEW CLIENT 19917 from user 0: Server is not ready, push client to pending list",
+        Event::ClientNew { client: 19917, uid: Some(0), pending: true },
+    ),
+    (
+        "[2026-11-21 06:27:48.525 Control 19960] Starting new server 19960 for user 0",
+        Event::ServerStarting { server: 19960, uid: Some(0) },
+    ),
+    (
+        "[2026-11-21 06:27:48.537 Control 18763] Server encountered a fatal exception. Shutting down",
+        Event::ServerFailed,
+    ),
+    (
+        "[2026-11-21 06:27:48.541 Control 18763] Server 19960 exited with status 1",
+        Event::ServerExited { server: 19960, status: Some(1) },
+    ),
+    ("[2026-05-31 23:48:21.748 Control 11107] NEW SERVER 11803: Ready", Event::ServerReady { server: 11803 }),
+    (
+        "[2021-06-27 07:30:26.838 Control     6] NEW CLIENT 0 from user 0: Server already exists",
+        Event::ClientNew { client: 0, uid: Some(0), pending: false },
+    ),
+    (
+        "[2026-11-21 06:27:46.290 Other 19731] Driver initialization failed with: no CUDA-capable device is detected",
+        Event::DriverFailed,
+    ),
+    (
+        "[2021-06-27 07:30:58.151 Other    17] Volta MPS: Client disconnected. Number of active client contexts is 2",
+        Event::ClientExited { client: None, left: Some(2) },
+    ),
+    ("[2026-04-28 18:20:41.855 Server 4428] Creating server context on device 0 (Tesla T4)", Event::Routine),
+    (
+        "[2026-04-28 18:20:41.986 Server 4428] Device pinned memory limit for device 0 set to 0x140000000 bytes",
+        Event::MemoryLimit { device: Some(0), bytes: 0x1_4000_0000 },
+    ),
+    (
+        "[2026-04-28 18:20:41.986 Server 4428] Client {PID: 4267, Context ID: 0} connected",
+        Event::ClientConnected { client: Some(4267) },
+    ),
+];
+
+#[test]
+fn recorded_lines_are_understood() {
+    for (line, expected) in RECORDED {
+        assert_eq!(event_of(line), *expected, "{line}");
+    }
+}
+
+const STRINGS: &[(&str, Event)] = &[
+    ("Received new client request", Event::Routine),
+    ("Cmd:get_server_list", Event::Routine),
+    ("Volta MPS: Creating worker thread", Event::Routine),
+    ("Receive command failed, assuming client exit", Event::Routine),
+    ("Status of client {4267, 0} is ACTIVE", Event::ClientStatus { client: Some(4267), active: true }),
+    (
+        "Volta MPS: Status of client {4267, 0} is INACTIVE",
+        Event::ClientStatus { client: Some(4267), active: false },
+    ),
+    ("Client {4267, 0} exit", Event::ClientExited { client: Some(4267), left: None }),
+    ("Client process disconnected", Event::ClientExited { client: None, left: None }),
+    ("Client process 4267 encountered a fatal GPU error.", Event::ClientFault { client: Some(4267) }),
+    ("Server is handling a fatal GPU error.", Event::FaultHandling),
+    ("The following clients have a sticky error set:", Event::FaultDetails),
+    ("The following devices will be reset:", Event::FaultDetails),
+    (
+        "Failed to accept new client. Maximum number of clients (48) reached.",
+        Event::ClientRejected { reason: Reason::Clients },
+    ),
+    (
+        "Failed to accept new client. Reached maximum number of device connections.",
+        Event::ClientRejected { reason: Reason::DeviceConnections },
+    ),
+    ("Teardown in progress, client creation denied", Event::ClientRejected { reason: Reason::Teardown }),
+    ("Failed to accept new client", Event::ClientRejected { reason: Reason::Other }),
+    ("Forcefully terminating client 4267", Event::ClientTerminating { client: Some(4267) }),
+    ("Client termination succeeded.", Event::ClientTerminated { well: true }),
+    ("Client termination failed with 999", Event::ClientTerminated { well: false }),
+    ("Server was unable to shutdown due to 3 active workers threads", Event::ServerBusy { workers: Some(3) }),
+    ("Server 5 exited with status -9", Event::ServerExited { server: 5, status: Some(-9) }),
+    ("Server 5 exited with status", Event::ServerExited { server: 5, status: None }),
+    ("NEW SERVER 5: Gone", Event::Unknown),
+    ("A sentence of a release to come", Event::Unknown),
+    ("", Event::Unknown),
+];
+
+#[test]
+fn the_strings_of_the_drivers_are_understood() {
+    for (text, expected) in STRINGS {
+        for line in [(*text).to_owned(), format!("[2026-11-21 06:27:24.009 Server 4428] {text}\n")] {
+            assert_eq!(event_of(&line), *expected, "{line:?}");
+        }
+    }
+}
+
+#[test]
+fn heads_tell_when_and_who() {
+    let cases = [
+        (
+            "[2026-11-21 06:27:24.009 Control 18763] x",
+            (Some("2026-11-21 06:27:24.009"), Writer::Control, Some(18763)),
+        ),
+        (
+            "[2021-06-27 07:30:26.838 Control     6] x",
+            (Some("2021-06-27 07:30:26.838"), Writer::Control, Some(6)),
+        ),
+        (
+            "[2021-06-27 07:30:26.838 Legacy Server    17] x",
+            (Some("2021-06-27 07:30:26.838"), Writer::LegacyServer, Some(17)),
+        ),
+        (
+            "[2021-06-27 07:30:26.838 Broker 17] x",
+            (Some("2021-06-27 07:30:26.838"), Writer::Unknown, Some(17)),
+        ),
+        ("[half a head", (None, Writer::Unknown, None)),
+        ("[] x", (None, Writer::Unknown, None)),
+        ("4100", (None, Writer::Unknown, None)),
+    ];
+    for (line, expected) in cases {
+        let told = Line::of(line);
+        assert_eq!((told.at, told.writer, told.pid), expected, "{line}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_line_is_a_fault(line in "(\\[[0-9: .a-zA-Z-]{0,40}\\])?.{0,80}") {
+        let _ = Line::of(&line);
+    }
+}

@@ -1,0 +1,154 @@
+//! Answers that were recorded, and what could be taken for one.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn lists_of_pids_are_whole_or_odd() {
+    let set = |pids: &[u32]| Ok(pids.iter().copied().collect::<BTreeSet<u32>>());
+    let cases = [
+        ("", set(&[])),
+        ("\n", set(&[])),
+        ("4200\n4100\n4100\n", set(&[4100, 4200])),
+        ("Server 1 not found\n", Err(Odd::NoServer)),
+        ("Server not found\n", Err(Odd::NoServer)),
+        ("4100\nServer 1 not found\n", Err(Odd::Strange("4100\nServer 1 not found".into()))),
+        ("-1\n", Err(Odd::Strange("-1".into()))),
+        (
+            "4100\nInsufficient privileges for UID 65534\n",
+            Err(Odd::Refused("Insufficient privileges for UID 65534".into())),
+        ),
+    ];
+    for (said, expected) in cases {
+        assert_eq!(clients(said), expected, "{said:?}");
+        assert_eq!(servers(said), expected, "{said:?}");
+    }
+}
+
+#[test]
+fn a_status_is_one_word() {
+    let cases = [
+        ("ACTIVE\n", Status::Active),
+        ("INITIALIZING\n", Status::Initializing),
+        ("FAULT\n", Status::Fault),
+        ("Unrecognized command\n", Status::Unknown),
+        ("Server 1 not found\n", Status::Unknown),
+        ("INACTIVE\n", Status::Unknown),
+        ("", Status::Unknown),
+    ];
+    for (said, expected) in cases {
+        assert_eq!(status(said), expected, "{said:?}");
+    }
+}
+
+const PS: &str = "\
+PID       ID    SERVER    DEVICE             NAMESPACE        COMMAND
+9741      0     6472      GPU-cb1213a3-d6a4-be7f   4026531836   ./nbody
+9743      0     6472      GPU-cb1213a3-d6a4-be7f   4026531999   ./nbody -n 4096
+0         0     6473      GPU-ffff0000-d6a4-be7f   4026531836
+";
+
+#[test]
+fn processes_are_read_by_title() {
+    let clients = processes(PS).unwrap();
+    let told: Vec<_> = clients
+        .iter()
+        .map(|client| (client.pid, client.server, client.namespace, client.command.as_deref()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (9741, 6472, Some(4_026_531_836), Some("./nbody")),
+            (9743, 6472, Some(4_026_531_999), Some("./nbody -n 4096")),
+            (0, 6473, Some(4_026_531_836), None),
+        ]
+    );
+    assert_eq!(clients[0].device.as_deref(), Some("GPU-cb1213a3-d6a4-be7f"));
+    assert_eq!(processes("PID ID SERVER DEVICE NAMESPACE COMMAND\n"), Ok(Vec::new()));
+    assert_eq!(processes(""), Ok(Vec::new()));
+}
+
+#[test]
+fn columns_of_other_releases_are_no_trouble() {
+    let said = "PID  SERVER  PARTITION  COMMAND  PRIORITY\n7  8  a1  ./x -y  0\n";
+    let clients = processes(said).unwrap();
+    assert_eq!((clients[0].pid, clients[0].server, clients[0].command.as_deref()), (7, 8, Some("./x -y")));
+    assert_eq!((clients[0].device.as_deref(), clients[0].namespace), (None, None));
+}
+
+#[test]
+fn what_is_no_list_of_processes_is_odd() {
+    assert_eq!(processes("Server not found\n"), Err(Odd::NoServer));
+    for said in ["PID SERVER COMMAND\nseven 8 x\n", "PID COMMAND\n7 x\n", "PID SERVER COMMAND\n7\n", "7\n"] {
+        assert!(matches!(processes(said), Err(Odd::Strange(_))), "{said:?}");
+    }
+}
+
+#[test]
+fn amounts_have_units() {
+    let cases = [
+        ("100.0\n", Some(100.0)),
+        ("25", Some(25.0)),
+        ("101", None),
+        ("NaN", None),
+        ("", None),
+        ("Server not found", None),
+    ];
+    for (said, expected) in cases {
+        assert_eq!(percentage(said).ok(), expected, "{said:?}");
+    }
+    let cases = [
+        ("3G\n", Some(Some(3 << 30))),
+        ("1024M\n", Some(Some(1 << 30))),
+        ("0x140000000 bytes", Some(Some(5 << 30))),
+        ("", Some(None)),
+        ("5", None),
+        ("G", None),
+        ("99999999999999999G", None),
+        ("Server 1 not found", None),
+    ];
+    for (said, expected) in cases {
+        assert_eq!(memory_limit(said).ok(), expected, "{said:?}");
+    }
+}
+
+#[test]
+fn only_success_is_success() {
+    for said in ["0\n", "CUDA_SUCCESS\n", "Client termination succeeded.\n"] {
+        assert_eq!(terminated(said), Ok(()), "{said:?}");
+    }
+    assert_eq!(terminated("Server 7 not found\n"), Err(Odd::NoServer));
+    for said in ["", "1\n", "Client termination failed with 999\n", "00\n0\n"] {
+        assert!(matches!(terminated(said), Err(Odd::Strange(_))), "{said:?}");
+    }
+}
+
+#[test]
+fn protocol_3_tells_pids_in_a_table_or_alone() {
+    for said in ["NAME     PID   UID\ndefault  6472  1000\n", "6472\n"] {
+        assert_eq!(servers_v3(said), Ok(BTreeSet::from([6472])), "{said:?}");
+    }
+    assert!(servers_v3("NAME UID\ndefault 1000\n").is_err());
+    let clients = clients_v3("PID  NAMESPACE  SERVER  COMMAND\n9741  default  6472  ./nbody -x\n").unwrap();
+    assert_eq!((clients[0].pid, clients[0].server, clients[0].namespace), (9741, 6472, None));
+}
+
+#[test]
+fn refusals_and_absence_are_heard() {
+    assert_eq!(
+        refusal("Not enough privilege to execute quit command\n"),
+        Some("Not enough privilege to execute quit command")
+    );
+    assert_eq!(refusal("ACTIVE\n"), None);
+    assert!(is_no_daemon("Cannot find MPS control daemon process\n"));
+    assert!(is_running("An instance of this daemon is already running\n"));
+}
+
+proptest! {
+    #[test]
+    fn no_answer_is_a_fault(said in "(PID|SERVER|COMMAND|NAMESPACE|[0-9GMx]{1,22}|[ \n]|\\PC){0,40}") {
+        let _ = (servers(&said), status(&said), processes(&said), percentage(&said));
+        let _ = (memory_limit(&said), terminated(&said), servers_v3(&said));
+    }
+}

@@ -1,0 +1,200 @@
+//! Control daemons and servers of MPS: found among those who bear their name, told apart by program and arguments, and
+//! their directories by their environment, of which nothing else is kept. They are not asked here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use bailiff_mps::place::{Folders, Part, Seen as Look};
+use bailiff_snapshot::{Gap, Gaps, Mps, MpsDaemon, MpsServer, ProcessKey, Role, Seen, State, Truth, stat};
+
+use crate::proc::{Folder, MOST_OF_ENVIRON, Processes};
+
+/// Processes that are looked into: anybody may give his the name, so root's come first.
+const MOST: usize = 64;
+/// A socket's path has at most 108 bytes.
+const LONGEST_PATH: usize = 256;
+
+/// One that bears the name.
+#[derive(Clone, Copy)]
+struct Named {
+    key: ProcessKey,
+    ppid: u32,
+    state: State,
+}
+
+/// One that is a part of MPS.
+struct Found {
+    named: Named,
+    uid: Option<u32>,
+    part: Part,
+    /// Its pids, from the namespace of this `/proc` to its own; none where they could not be read.
+    pids: Vec<u32>,
+}
+
+/// Looks into those that bear the name; `None` where nothing of MPS is among them.
+pub(crate) fn find(processes: &Processes, seen: &BTreeMap<u32, Seen>, gaps: &mut Gaps) -> Option<Mps> {
+    let (named, whole) = processes.named_mps();
+    let others = named.iter().map(|stat| Named { key: stat.key, ppid: stat.ppid, state: stat.state });
+    let holders = seen.values().filter_map(Seen::found).filter(|facts| facts.comm == Role::COMM);
+    let holders = holders.map(|facts| Named { key: facts.key, ppid: facts.ppid, state: facts.state });
+    let root = processes.root();
+    let mut ranked: Vec<(bool, ProcessKey, Named)> =
+        others.chain(holders).map(|named| (owner(root, named.key) != Some(0), named.key, named)).collect();
+    ranked.sort_unstable_by_key(|(others, key, _)| (*others, key.start_ticks, key.pid));
+    ranked.dedup_by_key(|(_, key, _)| *key);
+    if ranked.len() > MOST {
+        ranked.truncate(MOST);
+        gaps.count(Gap::Mps);
+    }
+    let mut buffer = Vec::new();
+    let found: Vec<Found> =
+        ranked.into_iter().filter_map(|(_, _, named)| look(root, named, &mut buffer)).collect();
+    let mps = told(&found, whole, |key| processes.started(key));
+    Some(mps).filter(|mps| !mps.is_empty())
+}
+
+fn owner(root: &Folder, key: ProcessKey) -> Option<u32> {
+    root.folder(&key.pid.to_string()).ok()?.owner().ok()
+}
+
+/// Through one held folder, as everywhere.
+fn look(root: &Folder, named: Named, buffer: &mut Vec<u8>) -> Option<Found> {
+    let process = root.folder(&named.key.pid.to_string()).ok()?;
+    let held = process.read_piece("stat", buffer).ok().and_then(stat::parse)?;
+    if held.key != named.key || held.state == State::Zombie {
+        return None;
+    }
+    let exe = process.link("exe").ok();
+    let mut cmdline = Vec::new();
+    process.read("cmdline", &mut cmdline).ok()?;
+    let read = process.read("environ", buffer).is_ok() && buffer.len() < MOST_OF_ENVIRON;
+    let environ = read.then_some(buffer.as_slice());
+    let part = Look { exe: exe.as_deref(), cmdline: &cmdline, environ }.part();
+    // Others' secrets stay no longer than this.
+    buffer.fill(0);
+    let status = process.read("status", buffer).map(|status| String::from_utf8_lossy(status).into_owned());
+    let pids = status.ok().and_then(|status| pids(&status)).unwrap_or_default();
+    Some(Found { named, uid: process.owner().ok(), part: part?, pids })
+}
+
+/// `NSpid` of `/proc/PID/status` (Linux 4.1).
+fn pids(status: &str) -> Option<Vec<u32>> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_ascii_whitespace().map(|pid| pid.parse().ok()).collect()
+}
+
+fn told(found: &[Found], whole: bool, started: impl Fn(ProcessKey) -> Option<f64>) -> Mps {
+    let is_daemon = |one: &Found| matches!(one.part, Part::Daemon(_));
+    let daemons: BTreeSet<u32> =
+        found.iter().filter(|one| is_daemon(one)).map(|one| one.named.key.pid).collect();
+    let mut mps = Mps::default();
+    for one in found {
+        match &one.part {
+            // A server that a daemon is about to start is a copy of the daemon until then.
+            Part::Daemon(_) if daemons.contains(&one.named.ppid) => {}
+            Part::Daemon(daemon) => mps.daemons.push(MpsDaemon {
+                process: one.named.key,
+                uid: one.uid,
+                state: one.named.state,
+                started: started(one.named.key),
+                pipe_directory: daemon.folders.as_ref().and_then(|folders| text(&folders.pipes)),
+                log_directory: daemon.folders.as_ref().and_then(|folders| text(&folders.logs)),
+                own_pids: one.own_pids(),
+                answer: None,
+                log: None,
+                files: BTreeMap::new(),
+            }),
+            Part::Server(folders) => mps.servers.push(one.server(folders.as_ref())),
+            Part::Asker => {}
+        }
+    }
+    for server in &mut mps.servers {
+        let parent = found.iter().find(|one| one.named.key == server.process).map(|one| one.named.ppid);
+        let daemon = mps.daemons.iter().find(|daemon| Some(daemon.process.pid) == parent);
+        server.daemon = daemon.map(|daemon| daemon.process);
+        server.orphaned = (whole || daemon.is_some()).then_some(daemon.is_none());
+    }
+    mps
+}
+
+impl Found {
+    fn own_pids(&self) -> Truth {
+        if self.pids.is_empty() { Truth::Unknown } else { (self.pids.len() == 1).into() }
+    }
+
+    fn server(&self, folders: Option<&Folders>) -> MpsServer {
+        MpsServer {
+            process: self.named.key,
+            inside: self.pids.last().copied(),
+            uid: self.uid,
+            pipe_directory: folders.and_then(|folders| text(&folders.pipes)),
+            daemon: None,
+            orphaned: None,
+            status: None,
+            clients: None,
+            thread_percentage: None,
+        }
+    }
+}
+
+fn text(path: &Path) -> Option<String> {
+    path.to_str().filter(|path| path.len() <= LONGEST_PATH).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use bailiff_mps::place::Seen as Look;
+
+    use super::*;
+
+    const CONTROL: &str = "/usr/bin/nvidia-cuda-mps-control";
+    const SERVER: &str = "/usr/bin/nvidia-cuda-mps-server";
+
+    fn one(pid: u32, ppid: u32, look: Look<'_>) -> Found {
+        let named = Named { key: ProcessKey { pid, start_ticks: 7 }, ppid, state: State::Sleeping };
+        Found { named, uid: Some(0), part: look.part().expect("a part of MPS"), pids: vec![pid, 1] }
+    }
+
+    fn daemon(pid: u32, ppid: u32) -> Found {
+        let environ = Some(b"A=b\0CUDA_MPS_PIPE_DIRECTORY=/run/mps/\0".as_slice());
+        one(pid, ppid, Look { exe: Some(CONTROL), cmdline: b"nvidia-cuda-mps-control\0-d\0", environ })
+    }
+
+    fn server(pid: u32, ppid: u32) -> Found {
+        one(pid, ppid, Look { exe: Some(SERVER), ..Look::default() })
+    }
+
+    #[test]
+    fn a_server_without_its_daemon_is_an_orphan_where_all_were_looked_at() {
+        let cases = [
+            (vec![daemon(10, 1), server(20, 10)], true, Some(false)),
+            (vec![daemon(10, 1), server(20, 10)], false, Some(false)),
+            (vec![daemon(10, 1), server(20, 1)], true, Some(true)),
+            (vec![server(20, 1)], true, Some(true)),
+            (vec![server(20, 1)], false, None),
+        ];
+        for (found, whole, orphaned) in cases {
+            let mps = told(&found, whole, |_| None);
+            assert_eq!(mps.servers.iter().map(|server| server.orphaned).collect::<Vec<_>>(), [orphaned]);
+        }
+    }
+
+    #[test]
+    fn neither_a_server_that_is_not_one_yet_nor_who_asks_is_a_daemon() {
+        let asker = one(12, 1, Look { exe: Some(CONTROL), ..Look::default() });
+        let mps = told(&[daemon(10, 1), daemon(11, 10), asker], true, |_| Some(1.5));
+        let [daemon] = mps.daemons.as_slice() else { panic!("{mps:?}") };
+        assert_eq!((daemon.process.pid, daemon.started), (10, Some(1.5)));
+        assert_eq!(daemon.pipe_directory.as_deref(), Some("/run/mps"));
+        assert_eq!(daemon.log_directory.as_deref(), Some("/var/log/nvidia-mps"));
+        assert_eq!(daemon.own_pids, Truth::False, "it is in a namespace of its own");
+        assert!(mps.servers.is_empty());
+    }
+
+    #[test]
+    fn pids_are_read_from_the_outside_in() {
+        assert_eq!(pids("Name:\tx\nNSpid:\t4100\t7\nThreads: 1\n"), Some(vec![4100, 7]));
+        assert_eq!(pids("NSpid:\tx\n"), None);
+        assert_eq!(pids("Name:\tx\n"), None);
+    }
+}

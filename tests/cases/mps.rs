@@ -1,0 +1,322 @@
+//! `bailiff mps` with the stand-in for MPS, the fake driver, and an `nvidia-smi` that notes what it was asked.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use end_to_end::fake::Scenario;
+use end_to_end::mps::Mps;
+use end_to_end::programs;
+use end_to_end::wait::until;
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// A machine with two GPUs, whose UUIDs no other test has.
+struct Machine {
+    scenario: Scenario,
+    mps: Mps,
+    driver: String,
+}
+
+impl Machine {
+    fn new(release: &'static str) -> Self {
+        let driver = format!("{release}.163.01");
+        let machine = Self { scenario: Scenario::new("gpus: []"), mps: Mps::of(release), driver };
+        machine.modes(["default", "default"]);
+        machine
+    }
+
+    fn uuid(index: usize) -> String {
+        format!("GPU-{:08x}-0000-4000-8000-{index:012x}", std::process::id())
+    }
+
+    /// What the driver says of both.
+    fn modes(&self, modes: [&str; 2]) {
+        self.gpus([&format!("compute_mode: {}", modes[0]), &format!("compute_mode: {}", modes[1])]);
+    }
+
+    fn gpus(&self, texts: [&str; 2]) {
+        let [first, second] = texts;
+        self.scenario.set(&format!(
+            "driver: {}\nrecheck: 0us\ngpus:\n  - {{uuid: {}, {first}}}\n  - {{uuid: {}, {second}}}\n",
+            self.driver,
+            Self::uuid(0),
+            Self::uuid(1)
+        ));
+    }
+
+    fn bailiff(&self, name: &str, words: &[&str]) -> Command {
+        let mut command = self.mps.command(&programs::bailiff(), name);
+        command.arg("mps").args(words).arg("--nvml-library").arg(programs::fake_nvml());
+        command.arg("--pipe-dir").arg(self.mps.pipes(name));
+        command.env("FAKE_NVML_SCENARIO", self.scenario.path()).env_remove("CUDA_VISIBLE_DEVICES");
+        command
+    }
+
+    /// Exit code and all that was said.
+    fn says(&self, name: &str, words: &[&str]) -> (Option<i32>, String) {
+        told(&self.bailiff(name, words).output().unwrap())
+    }
+
+    fn status(&self, name: &str) -> (Option<i32>, Value) {
+        let output = self.bailiff(name, &["status", "--json"]).output().unwrap();
+        let json = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        (output.status.code(), json)
+    }
+}
+
+fn told(output: &Output) -> (Option<i32>, String) {
+    let text = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn a_daemon_is_started_shown_and_stopped() {
+    let machine = Machine::new("550");
+    let (code, said) = machine.says("a", &["start", "--gpu", "1"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("+ nvidia-smi -i 1 -c EXCLUSIVE_PROCESS\n"), "{said}");
+    assert!(said.contains(&format!("CUDA_VISIBLE_DEVICES={}", Machine::uuid(1))), "{said}");
+    assert!(said.contains("nvidia-cuda-mps-control -d\n") && said.contains("the daemon answers"), "{said}");
+    assert_eq!(machine.mps.asked(), ["-i 1 -c EXCLUSIVE_PROCESS"]);
+    machine.modes(["default", "exclusive_process"]);
+    let (code, said) = machine.says("a", &["start", "--gpu", "1"]);
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains("a daemon answers") && said.contains("already"), "{said}");
+    let (code, said) = machine.says("a", &["stop"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("+ echo quit | "), "{said}");
+    assert_eq!(machine.mps.asked(), ["-i 1 -c EXCLUSIVE_PROCESS", "-i 1 -c DEFAULT"]);
+    let (code, report) = machine.status("a");
+    assert_eq!((code, report["daemons"].as_array().unwrap().len()), (Some(0), 0), "{report}");
+    assert_eq!(machine.says("a", &["stop"]).0, Some(69));
+}
+
+#[test]
+fn status_tells_servers_clients_and_limits_in_80_columns() {
+    for (release, status) in [("550", "active"), ("535", "unknown")] {
+        let machine = Machine::new(release);
+        machine.mps.start("a", &Machine::uuid(0));
+        let client = machine.mps.client("a");
+        let _ = machine.mps.ask("a", "set_default_device_pinned_mem_limit 0 3G");
+        let (code, report) = machine.status("a");
+        let daemon = &report["daemons"][0];
+        assert_eq!((code, &daemon["state"]), (Some(0), &"answers".into()), "{report}");
+        assert_eq!(daemon["pid"], machine.mps.daemon("a"));
+        assert_eq!(
+            (&daemon["log"], &daemon["default_memory_limits"]["0"]),
+            (&"readable".into(), &(3_u64 << 30).into())
+        );
+        let server = &daemon["servers"][0];
+        assert_eq!(
+            (&server["status"], &server["thread_percentage"]),
+            (&status.into(), &100.0.into()),
+            "{report}"
+        );
+        assert_eq!(server["clients"][0]["pid"], client.pid());
+        assert_eq!(server["clients"][0]["command"], "./nbody -n 4096");
+        let any_user = report["warnings"].to_string().contains("any user may change");
+        assert_eq!(any_user, release == "535", "{report}");
+        let (_, text) = machine.says("a", &["status"]);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.contains("./nbody -n 4096") && text.contains("GPU 0    DEFAULT"), "{text}");
+    }
+}
+
+#[test]
+fn a_fault_is_warned_of() {
+    let machine = Machine::new("550");
+    machine.mps.start("a", &Machine::uuid(0));
+    let client = machine.mps.client("a");
+    assert!(client.first.starts_with("connected"), "{}", client.first);
+    let _ = machine.mps.ask("a", &format!("fake_fault {}", machine.mps.servers("a")[0]));
+    let (_, report) = machine.status("a");
+    assert_eq!(report["daemons"][0]["servers"][0]["status"], "fault");
+    assert!(report["warnings"].to_string().contains("FAULT"), "{report}");
+}
+
+#[test]
+fn a_hung_daemon_is_told_within_5_seconds_and_nothing_is_done_to_it() {
+    let machine = Machine::new("550");
+    machine.mps.start("a", &Machine::uuid(0));
+    machine.mps.signal("a", Signal::STOP);
+    let began = Instant::now();
+    let (code, report) = machine.status("a");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!((code, &report["daemons"][0]["state"]), (Some(1), &"hung".into()), "{report}");
+    assert!(report["warnings"].to_string().contains("hangs, too"), "{report}");
+    for words in [["start"], ["stop"]] {
+        let (code, said) = machine.says("a", &words);
+        assert_eq!(code, Some(69), "{said}");
+        assert!(said.contains("hangs") && said.contains("left to you"), "{said}");
+    }
+    assert!(machine.mps.asked().is_empty());
+    machine.mps.signal("a", Signal::CONT);
+    until("its answer", || {
+        (machine.mps.ask("a", "get_default_active_thread_percentage") == "100.0\n").then_some(())
+    });
+}
+
+#[test]
+fn a_pipe_directory_that_was_left_behind_is_told_and_can_be_used_again() {
+    let machine = Machine::new("550");
+    machine.mps.start("a", &Machine::uuid(0));
+    machine.modes(["exclusive_process", "default"]);
+    machine.mps.signal("a", Signal::KILL);
+    let report = until("its end", || {
+        let (_, report) = machine.status("a");
+        (report["daemons"][0]["state"] == "stale").then_some(report)
+    });
+    assert!(report["warnings"].to_string().contains("left behind"), "{report}");
+    assert!(report["warnings"].to_string().contains("no daemon runs"), "{report}");
+    let (code, said) = machine.says("a", &["start", "--gpu", "0"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(machine.mps.asked().is_empty(), "it was exclusive already");
+}
+
+#[test]
+fn nothing_is_started_over_a_server_that_is_left() {
+    let machine = Machine::new("550");
+    machine.mps.start("a", &Machine::uuid(0));
+    let _client = machine.mps.client("a");
+    machine.mps.signal("a", Signal::KILL);
+    let orphan = machine.mps.servers("a")[0];
+    until("its end", || (machine.says("a", &["stop"]).0 == Some(69)).then_some(()));
+    let (code, said) = machine.says("a", &["start", "--gpu", "0"]);
+    assert_eq!(code, Some(75), "{said}");
+    assert!(said.contains(&format!("server {orphan} is left")), "{said}");
+    assert_eq!(machine.status("a").1["orphans"][0]["pid"], orphan);
+    assert_eq!(machine.mps.servers("a"), [orphan], "it lives");
+}
+
+#[test]
+fn stop_is_refused_while_programs_compute_under_it() {
+    let machine = Machine::new("550");
+    assert_eq!(machine.says("a", &["start", "--gpu", "0"]).0, Some(0));
+    machine.modes(["exclusive_process", "default"]);
+    let client = machine.mps.client("a");
+    let (code, said) = machine.says("a", &["stop"]);
+    assert_eq!(code, Some(75), "{said}");
+    assert!(said.contains(&format!("process {} computes", client.pid())), "{said}");
+    assert_eq!(machine.mps.servers("a").len(), 1);
+    let (code, said) = machine.says("a", &["stop", "--force", "--timeout", "1s"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("+ echo quit -t 1 | "), "{said}");
+    assert_eq!(machine.mps.asked().last().unwrap(), "-i 0 -c DEFAULT");
+    assert!(machine.mps.servers("a").is_empty());
+}
+
+#[test]
+fn compute_modes_stay_while_the_driver_lists_clients() {
+    let machine = Machine::new("550");
+    machine.mps.start("a", &Machine::uuid(0));
+    machine.gpus([
+        "compute_mode: exclusive_process, processes: [{pid: 4100, kind: mps}]",
+        "compute_mode: default",
+    ]);
+    let (code, said) = machine.says("a", &["stop"]);
+    assert_eq!(code, Some(75), "{said}");
+    assert!(said.contains("still has clients of MPS (4100)"), "{said}");
+    assert!(machine.mps.asked().is_empty());
+}
+
+#[test]
+fn a_quit_that_is_refused_changes_nothing() {
+    let machine = Machine::new("550");
+    machine.mps.start("a", &Machine::uuid(0));
+    let mut command = machine.bailiff("a", &["stop"]);
+    std::os::unix::process::CommandExt::uid(&mut command, 65534);
+    let (code, said) = told(&command.output().unwrap());
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains("Not enough privilege"), "{said}");
+    assert_eq!(machine.status("a").1["daemons"][0]["state"], "answers");
+    assert!(machine.mps.asked().is_empty());
+}
+
+#[test]
+fn what_does_not_start_leaves_the_compute_modes_as_they_were() {
+    let machine = Machine::new("550");
+    machine.modes(["default", "exclusive_process"]);
+    let mut command = machine.bailiff("a", &["start"]);
+    let (code, said) = told(&command.env("FAKE_MPS_NO_START", "1").output().unwrap());
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains("did not start: Failed to start the daemon"), "{said}");
+    assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"]);
+}
+
+#[test]
+fn start_refuses_what_makes_no_sense() {
+    let machine = Machine::new("550");
+    let cases: [(&[&str], i32, &str); 3] = [
+        (&["start", "--gpu", "7"], 64, "there is no GPU 7"),
+        (&["start", "--log-dir", "logs"], 64, "begins with a slash"),
+        (&["start", "--mps-control", "/nonexistent/control"], 69, "cannot be run"),
+    ];
+    for (words, expected, why) in cases {
+        let (code, said) = machine.says("a", words);
+        assert_eq!(code, Some(expected), "{said}");
+        assert!(said.contains(why), "{said}");
+    }
+    machine.gpus(["processes: [{pid: 4100}]", "compute_mode: prohibited"]);
+    let (code, said) = machine.says("a", &["start", "--gpu", "0"]);
+    assert_eq!((code, said.contains("process 4100 computes on GPU 0")), (Some(75), true), "{said}");
+    let (code, said) = machine.says("a", &["start", "--gpu", "1"]);
+    assert_eq!((code, said.contains("PROHIBITED")), (Some(69), true), "{said}");
+    assert!(machine.mps.asked().is_empty());
+}
+
+#[test]
+fn a_dry_run_shows_the_commands_and_runs_none() {
+    let machine = Machine::new("550");
+    let (code, said) = machine.says("a", &["start", "--dry-run"]);
+    assert_eq!(code, Some(0), "{said}");
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(
+        lines[..2],
+        ["+ nvidia-smi -i 0 -c EXCLUSIVE_PROCESS", "+ nvidia-smi -i 1 -c EXCLUSIVE_PROCESS"]
+    );
+    assert!(lines[2].ends_with("nvidia-cuda-mps-control -d"), "{said}");
+    assert!(machine.mps.asked().is_empty());
+    assert!(machine.status("a").1["daemons"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn two_daemons_are_told_apart_by_their_pipe_directories() {
+    let machine = Machine::new("550");
+    assert_eq!(machine.says("a", &["start", "--gpu", "0"]).0, Some(0));
+    machine.modes(["exclusive_process", "default"]);
+    assert_eq!(machine.says("b", &["start", "--gpu", "1"]).0, Some(0));
+    machine.modes(["exclusive_process", "exclusive_process"]);
+    let client = machine.mps.client("b");
+    let (_, of_a) = machine.status("a");
+    let (_, of_b) = machine.status("b");
+    assert_eq!(of_a["daemons"].as_array().unwrap().len(), 1, "{of_a}");
+    assert_eq!(of_a["daemons"][0]["servers"].as_array().unwrap().len(), 0, "{of_a}");
+    assert_eq!(of_b["daemons"][0]["servers"][0]["clients"][0]["pid"], client.pid(), "{of_b}");
+    let (code, said) = machine.says("a", &["stop"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(machine.mps.asked().last().unwrap(), "-i 0 -c DEFAULT");
+    assert_eq!(machine.status("b").1["daemons"][0]["state"], "answers");
+    assert_eq!(machine.says("b", &["stop"]).0, Some(75));
+}
+
+#[test]
+fn in_the_foreground_it_stays_and_gives_the_gpus_back_when_it_is_told_to_end() {
+    let machine = Machine::new("550");
+    let mut command = machine.bailiff("a", &["start", "--gpu", "0", "--foreground"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "the daemon answers"));
+    assert!(machine.mps.client("a").first.starts_with("connected"));
+    let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"]);
+}

@@ -1,0 +1,341 @@
+//! MPS beside the exporter, with a stand-in for NVIDIA's: what its daemon answers and logs is told; a daemon that is silent,
+//! dead or refuses costs nothing but its own figures; and logs may hold whatever somebody likes.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::float_cmp,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, compares exact figures and fails loudly"
+)]
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use end_to_end::cuda::Running;
+use end_to_end::exporter::Exporter;
+use end_to_end::fake::Scenario;
+use end_to_end::http;
+use end_to_end::page::Page;
+use end_to_end::programs;
+use end_to_end::wait::until;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::{Pid, Signal, kill_process};
+
+const UUID: &str = "GPU-00000000-0000-4000-8000-000000000001";
+
+/// A daemon of the test's own, in folders of its own.
+struct Mps {
+    folder: tempfile::TempDir,
+    daemon: Running,
+}
+
+impl Mps {
+    fn start(release: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(programs::built("nvidia-cuda-mps-control"));
+        command.arg("-f").env("FAKE_MPS_RELEASE", release);
+        let mps = Self { daemon: Running(places(&folder, &mut command).spawn().unwrap()), folder };
+        until("it listens", || mps.folder.path().join("pipes/control").exists().then_some(()));
+        mps
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.folder.path().join("logs").join(name)
+    }
+
+    fn write(&self, name: &str, text: &[u8]) {
+        let file = OpenOptions::new().create(true).append(true).open(self.log(name));
+        file.unwrap().write_all(text).unwrap();
+    }
+
+    /// A program that computes under it, and the pid of its server.
+    fn client(&self) -> (Running, u32) {
+        let mut command = Command::new(programs::built("fake-mps-client"));
+        let mut child = places(&self.folder, &mut command).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let server = said.trim().strip_prefix("connected ").unwrap_or_else(|| panic!("{said}"));
+        (Running(child), server.parse().unwrap())
+    }
+
+    /// What a person says to it.
+    fn say(&self, words: &str) {
+        let mut command = Command::new(programs::built("nvidia-cuda-mps-control"));
+        let mut child = places(&self.folder, &mut command).stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(words.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.daemon.0), signal).unwrap();
+    }
+
+    /// A figure of it, whatever else runs on this machine.
+    fn of(&self, page: &Page, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let directory = self.folder.path().join("pipes").display().to_string();
+        page.value(&format!("bailiff_mps_{name}"), &[&[("pipe_directory", &*directory)], labels].concat())
+    }
+}
+
+impl Drop for Mps {
+    fn drop(&mut self) {
+        // Servers are the daemon's children, and outlive it.
+        for server in end_to_end::holder::children(self.daemon.0.id()) {
+            let pid = Pid::from_raw(i32::try_from(server).unwrap()).unwrap();
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+fn places<'a>(folder: &tempfile::TempDir, command: &'a mut Command) -> &'a mut Command {
+    command.env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipes"));
+    command.env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("logs"))
+}
+
+fn scenario(held: &[(u32, &str)]) -> String {
+    let one = |(pid, kind): &(u32, &str)| format!("{{pid: {pid}, used: 1GiB, sm: 0, kind: {kind}}}");
+    let held: Vec<String> = held.iter().map(one).collect();
+    format!("sampling_period: 20ms\ngpus:\n  - uuid: {UUID}\n    processes: [{}]\n", held.join(", "))
+}
+
+fn watch(scenario: &Scenario, control: &str, interval: &str) -> Exporter {
+    let flags = ["--deadline", "10s", "--mps.control", control, "--mps.interval", interval];
+    Exporter::start(scenario, &flags)
+}
+
+fn control() -> String {
+    programs::built("nvidia-cuda-mps-control").display().to_string()
+}
+
+/// A program that stands in for NVIDIA's client.
+fn script(folder: &tempfile::TempDir, text: &str) -> String {
+    let path = folder.path().join("client");
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn what_daemons_say_is_told_of_either_release() {
+    for (release, status) in [("550", Some(1.0)), ("535", None)] {
+        let mps = Mps::start(release);
+        mps.say("set_default_device_pinned_mem_limit 0 2G\n");
+        let scenario = Scenario::new(&scenario(&[]));
+        let exporter = watch(&scenario, &control(), "100ms");
+        exporter.until("it answers", |page| {
+            mps.of(page, "control_responsive", &[]).filter(|answers| *answers == 1.0)
+        });
+        let page = exporter.next();
+        assert_eq!(mps.of(&page, "control_up", &[]), Some(1.0));
+        assert_eq!(mps.of(&page, "server_info", &[]), None);
+        assert_eq!(mps.of(&page, "default_active_thread_ratio", &[]), Some(1.0));
+        let limit = mps.of(&page, "default_pinned_memory_limit_bytes", &[("device", "0")]);
+        assert_eq!(limit, Some(2_147_483_648.0));
+        assert_eq!(page.value("bailiff_source_up", &[("source", "mps")]), Some(1.0));
+        assert_eq!(mps.of(&page, "server_starts_total", &[]), Some(0.0), "none since it was seen");
+        let (client, server) = mps.client();
+        scenario.set(&self::scenario(&[(server, "compute"), (client.0.id(), "[compute, mps]")]));
+        let server = [("server", &*server.to_string())];
+        exporter.until("its client is told", |page| {
+            mps.of(page, "clients", &server).filter(|clients| *clients == 1.0)
+        });
+        let page = exporter.next();
+        let active = [&server[..], &[("status", "active")]].concat();
+        assert_eq!(mps.of(&page, "server_status", &active), status, "{release}");
+        let pid = client.0.id().to_string();
+        let named = [&server[..], &[("pid", &*pid)]].concat();
+        assert_eq!(mps.of(&page, "client_info", &named), Some(1.0));
+        let kinds = [("pid", &*pid), ("context", "M+C")];
+        assert_eq!(page.value("bailiff_process_gpu_context_info", &kinds), Some(1.0));
+        assert_eq!(page.value("bailiff_process_gpu_memory_bytes", &[("pid", &*pid)]), Some(1_073_741_824.0));
+        assert_eq!(mps.of(&page, "server_starts_total", &[]), Some(1.0));
+        assert_eq!(mps.of(&page, "log_state", &[("log", "server"), ("state", "read")]), Some(1.0));
+        let shown = http::get(exporter.address(), "/", &[]).unwrap().text();
+        assert!(shown.contains("<h2>MPS</h2>") && shown.contains("control daemon"), "{shown}");
+        if status.is_some() {
+            mps.say(&format!("fake_fault {}\n", server[0].1));
+            let fault = [&server[..], &[("status", "fault")]].concat();
+            exporter.until("its fault is told", |page| mps.of(page, "server_status", &fault));
+            exporter.until("and counted", |page| {
+                mps.of(page, "client_faults_total", &[]).filter(|faults| *faults == 1.0)
+            });
+        }
+    }
+}
+
+#[test]
+fn a_daemon_that_stands_still_is_told_at_the_next_look_and_nobody_waits_for_it() {
+    let mps = Mps::start("550");
+    let scenario = Scenario::new(&scenario(&[]));
+    // It is asked once a minute, and seen at each beat.
+    let exporter = watch(&scenario, &control(), "1m");
+    let responsive = |wanted| {
+        exporter.until("it answers, or does not", |page| {
+            mps.of(page, "control_responsive", &[]).filter(|answers| *answers == wanted)
+        })
+    };
+    responsive(1.0);
+    mps.signal(Signal::STOP);
+    responsive(0.0);
+    let page = exporter.next();
+    assert_eq!(mps.of(&page, "control_fault_info", &[("reason", "stopped")]), Some(1.0));
+    assert_eq!(mps.of(&page, "query_seconds", &[]), None);
+    assert_eq!(mps.of(&page, "control_up", &[]), Some(1.0));
+    assert_eq!(mps.of(&page, "log_state", &[("log", "control"), ("state", "read")]), Some(1.0));
+    mps.signal(Signal::CONT);
+    responsive(1.0);
+}
+
+#[test]
+fn a_daemon_that_is_silent_is_told_and_whoever_asks_it_is_ended() {
+    let mps = Mps::start("550");
+    let folder = tempfile::tempdir().unwrap();
+    let asks = folder.path().join("asks");
+    let client = script(&folder, &format!("echo $$ >> {}; exec sleep 1000", asks.display()));
+    let scenario = Scenario::new(&scenario(&[]));
+    let exporter = watch(&scenario, &client, "1m");
+    let pids = || fs::read_to_string(&asks).unwrap_or_default();
+    until("it is asked", || pids().contains('\n').then_some(()));
+    // The beat goes on meanwhile.
+    let (beat, page) = (exporter.beat(), exporter.next());
+    assert!(exporter.beat() >= beat + 2.0);
+    assert_eq!(mps.of(&page, "control_up", &[]), Some(1.0));
+    exporter.until("it is told", |page| mps.of(page, "control_fault_info", &[("reason", "timeout")]));
+    assert_eq!(mps.of(&exporter.next(), "control_responsive", &[]), Some(0.0));
+    for pid in pids().split_whitespace() {
+        until("who asked is gone", || (!fs::exists(format!("/proc/{pid}")).unwrap()).then_some(()));
+    }
+}
+
+#[test]
+fn what_cannot_be_asked_is_told_as_that() {
+    let mps = Mps::start("550");
+    let folder = tempfile::tempdir().unwrap();
+    let refuses = script(&folder, "echo 'Insufficient privileges for UID 65534'");
+    let alone = "echo 'Cannot find MPS control daemon process' >&2; exit 1";
+    let lost = tempfile::tempdir().unwrap();
+    let cases = [
+        (refuses, "not_permitted"),
+        (script(&lost, alone), "unreachable"),
+        ("/nonexistent/nvidia-cuda-mps-control".to_owned(), "no_program"),
+    ];
+    let scenario = Scenario::new(&scenario(&[]));
+    for (client, reason) in cases {
+        let exporter = watch(&scenario, &client, "100ms");
+        exporter.until(reason, |page| mps.of(page, "control_fault_info", &[("reason", reason)]));
+        let page = exporter.next();
+        assert_eq!(mps.of(&page, "control_responsive", &[]), None, "nobody knows");
+        assert_eq!(mps.of(&page, "control_up", &[]), Some(1.0));
+        assert_eq!(page.value("bailiff_source_up", &[("source", "mps")]), Some(0.0));
+    }
+    let exporter = watch(&scenario, "", "100ms");
+    exporter.until("it is seen", |page| mps.of(page, "log_state", &[("log", "control")]));
+    assert_eq!(mps.of(&exporter.next(), "control_fault_info", &[]), None, "nobody was to ask it");
+}
+
+#[test]
+fn a_daemon_that_is_gone_leaves_its_server_and_then_nothing() {
+    let mut mps = Mps::start("550");
+    let (_client, server) = mps.client();
+    let scenario = Scenario::new(&scenario(&[(server, "compute")]));
+    let exporter = watch(&scenario, &control(), "100ms");
+    let label = server.to_string();
+    exporter.until("its client is told", |page| mps.of(page, "clients", &[("server", &label)]));
+    mps.daemon.0.kill().unwrap();
+    mps.daemon.0.wait().unwrap();
+    exporter.until("it is gone", |page| mps.of(page, "control_up", &[]).filter(|up| *up == 0.0));
+    let page = exporter.next();
+    assert_eq!(mps.of(&page, "server_info", &[("server", &label)]), Some(1.0));
+    assert_eq!(mps.of(&page, "clients", &[]), None, "what it said is not told any more");
+    assert_eq!(mps.of(&page, "control_responsive", &[]), None);
+    assert!(page.value("bailiff_mps_orphan_servers", &[]) >= Some(1.0));
+    kill_process(Pid::from_raw(i32::try_from(server).unwrap()).unwrap(), Signal::KILL).unwrap();
+    scenario.set(&self::scenario(&[]));
+    exporter.until("nothing is left", |page| mps.of(page, "control_up", &[]).is_none().then_some(()));
+    assert_eq!(mps.of(&exporter.next(), "server_info", &[]), None);
+}
+
+#[test]
+fn logs_are_read_through_rotation_and_truncation() {
+    let mps = Mps::start("550");
+    mps.write(
+        "server.log",
+        b"[2026-11-21 06:27:48.525 Server 9] Client process 7 encountered a fatal GPU error.\n",
+    );
+    let scenario = Scenario::new(&scenario(&[]));
+    let exporter = watch(&scenario, "", "1m");
+    let faults = |wanted| {
+        exporter.until("faults", |page| {
+            let found = mps.of(page, "client_faults_total", &[]);
+            assert!(found.is_none_or(|found| found <= wanted), "{found:?} of {wanted}");
+            found.filter(|found| *found == wanted)
+        })
+    };
+    let fault = b"[2026-11-21 06:27:48.525 Server 9] Client process 8 encountered a fatal GPU error.\n";
+    faults(0.0);
+    mps.write("server.log", fault);
+    faults(1.0);
+    fs::rename(mps.log("server.log"), mps.log("server.log.1")).unwrap();
+    mps.write("server.log.1", fault);
+    mps.write("server.log", fault);
+    faults(3.0);
+    OpenOptions::new().write(true).open(mps.log("server.log")).unwrap().set_len(0).unwrap();
+    exporter.next();
+    mps.write("server.log", fault);
+    faults(4.0);
+    fs::remove_file(mps.log("server.log")).unwrap();
+    exporter.until("it is gone", |page| mps.of(page, "log_state", &[("log", "server"), ("state", "absent")]));
+    // Who waits, until he is gone.
+    let mut waits = Running(Command::new("sleep").arg("1000").spawn().unwrap());
+    let line = format!(
+        "[2026-11-21 06:27:48.525 Control 1] NEW CLIENT {} from user 1001: Server is not ready, push client to pending list\n",
+        waits.0.id()
+    );
+    mps.write("control.log", line.as_bytes());
+    exporter.until("who waits", |page| mps.of(page, "pending_clients", &[("uid", "1001")]));
+    waits.0.kill().unwrap();
+    waits.0.wait().unwrap();
+    exporter.until("nobody waits", |page| mps.of(page, "pending_clients", &[]).is_none().then_some(()));
+}
+
+#[test]
+fn hostile_logs_harm_nobody() {
+    let mps = Mps::start("550");
+    let scenario = Scenario::new(&scenario(&[]));
+    let exporter = watch(&scenario, "", "1m");
+    let state = |state| {
+        exporter.until(state, |page| mps.of(page, "log_state", &[("log", "server"), ("state", state)]));
+    };
+    state("absent");
+    mknodat(CWD, mps.log("server.log"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    state("no_file");
+    fs::remove_file(mps.log("server.log")).unwrap();
+    state("absent");
+    symlink("/dev/zero", mps.log("server.log")).unwrap();
+    state("no_file");
+    fs::remove_file(mps.log("server.log")).unwrap();
+    state("absent");
+    let noise: Vec<u8> =
+        (0..100_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    mps.write("server.log", &noise);
+    exporter.until("lines that are none are counted", |page| {
+        mps.of(page, "log_unparsed_lines_total", &[]).filter(|lines| *lines > 100.0)
+    });
+    let file = OpenOptions::new().write(true).open(mps.log("server.log")).unwrap();
+    file.set_len(1 << 30).unwrap();
+    exporter.until("what is too much is passed over", |page| {
+        mps.of(page, "log_skipped_bytes_total", &[]).filter(|bytes| *bytes > 1e9)
+    });
+    let page = exporter.next();
+    assert!(page.value("bailiff_gaps_total", &[("gap", "mps")]) > Some(0.0), "that is told");
+    mps.write(
+        "server.log",
+        b"\n[2026-11-21 06:27:48.525 Server 9] Client process 8 encountered a fatal GPU error.\n",
+    );
+    exporter
+        .until("it goes on", |page| mps.of(page, "client_faults_total", &[]).filter(|faults| *faults == 1.0));
+}

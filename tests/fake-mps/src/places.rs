@@ -1,0 +1,56 @@
+//! Where a daemon's files are, and how its logs are written.
+
+use std::env;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+/// A daemon's folders.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// Its sockets.
+    pub pipes: PathBuf,
+    /// Its logs.
+    pub logs: PathBuf,
+}
+
+impl Places {
+    /// Those that the environment names.
+    #[must_use]
+    pub fn of_environment() -> Self {
+        let folder = |name, usual: &str| env::var_os(name).map_or_else(|| usual.into(), PathBuf::from);
+        Self {
+            pipes: folder("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"),
+            logs: folder("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps"),
+        }
+    }
+
+    /// The socket that everybody asks at.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.pipes.join("control")
+    }
+
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.pipes.join("control_lock")
+    }
+
+    pub(crate) fn pid_file(&self) -> PathBuf {
+        self.pipes.join("nvidia-cuda-mps-control.pid")
+    }
+
+    pub(crate) fn make(&self) -> io::Result<()> {
+        fs::create_dir_all(&self.pipes)?;
+        fs::create_dir_all(&self.logs)
+    }
+
+    /// Writes a line of `control.log`, or of another.
+    pub(crate) fn log(&self, file: &str, writer: &str, text: &str) -> io::Result<()> {
+        let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        let now = now.replace('T', " ").replace('Z', "");
+        let (role, pid) = writer.rsplit_once(' ').unwrap_or((writer, "0"));
+        let line = format!("[{now} {role} {pid:>5}] {text}\n");
+        OpenOptions::new().append(true).create(true).open(self.logs.join(file))?.write_all(line.as_bytes())
+    }
+}
