@@ -216,6 +216,15 @@ impl Census {
         pairs.find_map(|pair| Some(pair.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
     }
 
+    /// Whether a process is in a PID namespace below ours; none where it has gone, or its kernel does not tell.
+    #[must_use]
+    pub fn nested(&self, pid: u32) -> Option<bool> {
+        let text = read(&folder(&self.root, pid.to_string()).ok()?, "status").ok()?;
+        let mut lines = text.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
+        let pids = lines.find_map(|line| line.strip_prefix("NSpid:"))?;
+        Some(pids.split_whitespace().count() > 1)
+    }
+
     fn look(&self, pid: u32, places: &mut Places) -> Result<Option<(Person, OwnedFd)>, Blind> {
         match self.read(pid, places) {
             Ok((Some(person), folder)) => Ok(Some((person, folder))),

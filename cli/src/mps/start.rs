@@ -141,7 +141,10 @@ impl Plan<'_> {
         let variables: Vec<(&str, &str)> =
             self.variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let started = self.control.clone().within(PATIENCE).start(&variables);
-        started.map_err(|trouble| Failure::unavailable(format!("the daemon did not start: {trouble}")))?;
+        started.map_err(|trouble| {
+            let why = if let Trouble::Strange(said) = trouble { said } else { trouble.to_string() };
+            Failure::unavailable(format!("the daemon did not start: {why}"))
+        })?;
         self.answers()
     }
 

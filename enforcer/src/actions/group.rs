@@ -217,6 +217,11 @@ impl<'a> Group<'a> {
         self.held.iter().map(|held| held.found.key()).collect()
     }
 
+    /// The pids of those that live.
+    pub(super) fn pids(&self) -> Vec<u32> {
+        self.living_keys().iter().map(|key| key.pid).collect()
+    }
+
     /// The cgroup of version 2 that this program is in.
     pub(super) fn own_cgroup(&self) -> Option<Arc<str>> {
         self.census.person(std::process::id()).ok().flatten()?.unified

@@ -4,6 +4,7 @@
 mod activity;
 mod cgroup;
 mod child;
+mod client;
 pub(crate) mod clock;
 mod deed;
 mod ending;

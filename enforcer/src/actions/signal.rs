@@ -1,5 +1,6 @@
 //! A signal to every process of a target, through the same guard as its end.
 
+use super::client;
 use super::ending::Ending;
 use super::worker::{Work, done};
 use crate::guard::Refusal;
@@ -17,6 +18,12 @@ pub(super) fn send(work: &Work<'_>, signal: Signal) -> Result<Ending, Refusal> {
         if let Some(why) = work.inbox.news(work.deed.id).give_up {
             return Ending::new(Outcome::Cancelled, why);
         }
+        if ends(number) {
+            match client::let_go(work, &group.pids()) {
+                Ok(notes) => group.notes.extend(notes),
+                Err(refusal) => return refusal.into(),
+            }
+        }
         group.send(number, signal.name, licence);
         match group.denied {
             Some(error) => done(Outcome::Failed, format!("not every signal was sent: {error}"), group),
@@ -26,4 +33,10 @@ pub(super) fn send(work: &Work<'_>, signal: Signal) -> Result<Ending, Refusal> {
             None => done(Outcome::Done, "", group),
         }
     }))
+}
+
+/// Whether a signal may end a process: all may but those that programs take for news, or that only stop.
+fn ends(signal: rustix::process::Signal) -> bool {
+    use rustix::process::Signal;
+    ![Signal::USR1, Signal::USR2, Signal::CONT, Signal::STOP, Signal::TSTP].contains(&signal)
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::activity::Activity;
 use super::cgroup;
+use super::client;
 use super::clock::{self, Deadline};
 use super::ending::Ending;
 use super::group::Group;
@@ -69,6 +70,8 @@ impl<'a> Termination<'a> {
         if let Some(why) = self.work.inbox.news(self.work.deed.id).give_up {
             return Ok(cancelled(why));
         }
+        let notes = client::let_go(self.work, &self.group.pids())?;
+        self.group.notes.extend(notes);
         self.group.ask(self.licence);
         if let Some(error) = self.group.denied {
             let why = format!("a signal was not permitted ({error}): CAP_KILL is missing");

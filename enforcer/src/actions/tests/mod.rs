@@ -2,6 +2,7 @@
 //! protected. A made-up snapshot stands for the driver.
 #![expect(clippy::disallowed_methods, reason = "tests start programs, read files and wait")]
 
+mod clients;
 mod ending;
 mod namespaces;
 mod outside;
@@ -230,6 +231,8 @@ struct Machine {
     stuck: bool,
     /// Their memory becomes nobody's.
     leaks: bool,
+    /// They are clients of MPS.
+    clients: bool,
 }
 
 struct Listed {
@@ -265,7 +268,7 @@ impl Machine {
     fn view(&self, seq: u64) -> View {
         let holder = |listed: &Listed| wire::Holder {
             pid: listed.key.pid,
-            kinds: "C".into(),
+            kinds: if self.clients { "M" } else { "C" }.into(),
             memory: Some(listed.bytes),
             utilization: Some(listed.utilization),
             unknown: None,

@@ -12,7 +12,7 @@ use crate::actions::notices::{self, Notice, Notices, Told};
 use crate::policy::{Address, Channel};
 use crate::verdict::Outcome;
 
-fn script(home: &Home, name: &str, text: &str) -> String {
+pub(super) fn script(home: &Home, name: &str, text: &str) -> String {
     let path = home.0.path().join(name);
     fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
     std::process::Command::new("chmod").arg("755").arg(&path).status().unwrap();
@@ -106,7 +106,8 @@ fn a_server_without_clients_is_shut_down_by_its_daemon() {
 fn a_server_with_clients_or_without_an_answer_lives() {
     for (clients, why) in [
         ("echo 4100", "has 1 clients"),
-        ("echo 'Server not found'", "not understood"),
+        ("echo 'Server not found'", "no such server"),
+        ("echo 4100 and more", "not understood"),
         ("exec sleep 1000", "within 2s"),
         ("exit 1", "exit status: 1"),
     ] {
