@@ -35,13 +35,15 @@ pub enum Gap {
     Xid,
     /// Who has device files open took too long to find out.
     Openers,
+    /// A holder ended, and whether his memory came back could not be told, nor will it be.
+    Unreturned,
     /// Not all files of quotas, or not all who use them, were looked at: there were too many, or names that are no names.
     Quotas,
 }
 
 impl Gap {
     /// Every kind, in the order of a page.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::ProcessList,
         Self::ImpossiblePid,
         Self::Memory,
@@ -55,6 +57,7 @@ impl Gap {
         Self::NotPermitted,
         Self::Xid,
         Self::Openers,
+        Self::Unreturned,
         Self::Quotas,
     ];
 
@@ -75,6 +78,7 @@ impl Gap {
             Self::NotPermitted => "not_permitted",
             Self::Xid => "xid",
             Self::Openers => "openers",
+            Self::Unreturned => "unreturned",
             Self::Quotas => "quotas",
         }
     }

@@ -22,6 +22,7 @@ pub mod http;
 pub mod leases;
 pub mod legacy;
 pub mod node;
+pub mod orphan;
 pub mod page;
 pub mod procfs;
 pub mod programs;
