@@ -1,6 +1,7 @@
 //! The status page for people: the newest snapshot as tables. It works without scripts.
 
 mod mps;
+mod stuck;
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -9,8 +10,7 @@ use bailiff_exposition::html::{Column, Html};
 use bailiff_exposition::human::{Bytes, Span, or_unknown};
 use bailiff_snapshot::lease::Names;
 use bailiff_snapshot::{
-    Fault, Gpu, Holder, Leases, PoolGpu, Process, QuotaGpu, Snapshot, Truth, Utilization,
-    snapshot::user_label,
+    Fault, Gpu, Holder, Leases, PoolGpu, Process, QuotaGpu, Snapshot, Truth, Utilization, users::user_label,
 };
 
 use crate::published::Published;
@@ -43,6 +43,7 @@ impl View<'_> {
             sources(&published.snapshot, &mut html);
             gpus(&published.snapshot, &mut html);
             holders(published, &mut html);
+            stuck::write(published, &mut html);
             leases(&published.snapshot, &mut html);
             quotas(&published.snapshot, &mut html);
             mps::write(&published.snapshot, &mut html);

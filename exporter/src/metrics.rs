@@ -21,6 +21,10 @@ GPU_MEMORY_RESERVED Gauge Bytes "bailiff_gpu_memory_reserved_bytes" ["gpu gpu_uu
     "Memory that driver and firmware keep in bytes; absent where the driver does not tell it apart.";
 GPU_MEMORY_UNACCOUNTED Gauge Bytes "bailiff_gpu_memory_unaccounted_bytes" ["gpu gpu_uuid"]
     "Memory in bytes that is neither free nor reserved nor held by any listed process; slightly negative where the driver's figures were read at different moments. Absent where a part of the sum is not known.";
+GPU_MEMORY_UNRETURNED Gauge Bytes "bailiff_gpu_memory_unreturned_bytes" ["gpu gpu_uuid"]
+    "Memory in bytes that holders held who ended, and that did not come back: so much memory of nobody has risen by since, at most what they held. 0 where nobody's is missing that this exporter has seen end, less than 16 MiB too; told until it is back. Absent where that cannot be told, and bailiff_gpu_memory_unreturned_unknown_info says why.";
+GPU_MEMORY_UNRETURNED_UNKNOWN Info One "bailiff_gpu_memory_unreturned_unknown_info" ["gpu gpu_uuid reason"]
+    "Why it is not known what did not come back: first_look, memory_unknown (a part of the sum is not known), pid_namespace, settling (somebody has just ended, and the driver may still be freeing), others_changed (others came, went or grew since the look before). Absent where it is known.";
 GPU_MEMORY_PARTS Gauge Bytes "bailiff_gpu_memory_parts_bytes" ["gpu gpu_uuid part"]
     "Memory of the GPU in bytes by what it is: free, reserved, holders, dead_pids (listed by the driver, gone from /proc), other_namespaces, unaccounted. The parts sum up to the total exactly; absent where one is not known.";
 GPU_UTILIZATION Gauge Ratio "bailiff_gpu_utilization_ratio" ["gpu gpu_uuid"]
@@ -43,6 +47,8 @@ GPU_PROCESSES Gauge One "bailiff_gpu_processes" ["gpu gpu_uuid"]
     "Processes in the driver's lists of this GPU; absent where it gave no list.";
 GPU_XID_ERRORS Counter One "bailiff_gpu_xid_errors_total" ["gpu gpu_uuid xid"]
     "Xid errors seen since the exporter started, by number; absent where none of that number was seen.";
+GPU_STUCK Gauge One "bailiff_gpu_stuck_processes" ["gpu gpu_uuid kind"]
+    "Processes on the GPU that can make no progress or were left behind, by kind: zombie_leader (its first thread has ended, others live on), zombie (it has ended), disk_sleep (at three looks in a row in a wait that no signal ends), left_behind (orphaned and observed idle), gone (listed by the driver, gone from /proc). Absent where none of that kind was seen. The status page says what frees each.";
 GPU_UNLISTED_OPENERS Gauge One "bailiff_gpu_unlisted_openers" ["gpu gpu_uuid"]
     "Processes that have the GPU's device file open and that the driver does not list, nvidia-persistenced and monitoring among them; absent where nobody looked, or pids cannot be compared.";
 OPENERS_UNREADABLE Gauge One "bailiff_openers_unreadable" [""]
@@ -51,6 +57,8 @@ PROCESS_INFO Info One "bailiff_process_info" ["pid uid user comm command contain
     "A process that holds GPU memory: who and where it is. Labels that are not known are left out; command only with --process.command.";
 PROCESS_STATE Gauge One "bailiff_process_state" ["pid state"]
     "1 for the state of the process; gone: the driver lists it and /proc does not; hidden: /proc does not show it to us; zombie_leader: its first thread has ended, others hold the memory.";
+PROCESS_PARENT Info One "bailiff_process_parent_info" ["pid parent"]
+    "The parent of a process that has ended (state zombie): its pid, which has to wait for it. Absent for all others.";
 PROCESS_START_TIME Gauge Seconds "bailiff_process_start_time_seconds" ["pid"]
     "When the process started, in seconds since the Unix epoch; absent where /proc does not show it.";
 PROCESS_CPU Counter Seconds "bailiff_process_cpu_seconds_total" ["pid"]

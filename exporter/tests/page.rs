@@ -116,7 +116,10 @@ fn daemons_of_one_directory_are_told_once() {
 #[test]
 fn what_the_driver_does_not_say_is_absent() {
     let page = page(&walk([motley(1), motley(2)]));
-    assert_eq!(with(&page, "gpu", "1"), BTreeSet::from(["bailiff_gpu_info", "bailiff_gpu_up"]));
+    let why = "bailiff_gpu_memory_unreturned_unknown_info";
+    assert_eq!(with(&page, "gpu", "1"), BTreeSet::from(["bailiff_gpu_info", "bailiff_gpu_up", why]));
+    assert_eq!(page.value(why, &[("gpu", "1"), ("reason", "memory_unknown")]), Some(1.0));
+    assert_eq!(page.value("bailiff_process_parent_info", &[("pid", "46"), ("parent", "1")]), Some(1.0));
     let first = walk([small(1)]);
     let first = parse(&written(&first, usize::MAX, Format::Text));
     for name in [

@@ -35,6 +35,8 @@ pub enum Gap {
     Xid,
     /// Who has device files open took too long to find out.
     Openers,
+    /// A holder ended, and whether his memory came back could not be told, nor will it be.
+    Unreturned,
     /// Not all files of quotas, or not all who use them, were looked at: there were too many, or names that are no names.
     Quotas,
     /// Not all of MPS was looked at: a daemon's answer or log was late or too long, or there were too many daemons.
@@ -43,7 +45,7 @@ pub enum Gap {
 
 impl Gap {
     /// Every kind, in the order of a page.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::ProcessList,
         Self::ImpossiblePid,
         Self::Memory,
@@ -57,6 +59,7 @@ impl Gap {
         Self::NotPermitted,
         Self::Xid,
         Self::Openers,
+        Self::Unreturned,
         Self::Quotas,
         Self::Mps,
     ];
@@ -78,6 +81,7 @@ impl Gap {
             Self::NotPermitted => "not_permitted",
             Self::Xid => "xid",
             Self::Openers => "openers",
+            Self::Unreturned => "unreturned",
             Self::Quotas => "quotas",
             Self::Mps => "mps",
         }

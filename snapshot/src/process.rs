@@ -35,6 +35,28 @@ pub enum State {
 }
 
 impl State {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Running,
+        Self::Sleeping,
+        Self::DiskSleep,
+        Self::Stopped,
+        Self::Traced,
+        Self::Idle,
+        Self::Zombie,
+        Self::ZombieLeader,
+        Self::Dead,
+        Self::Gone,
+        Self::Hidden,
+        Self::Unknown,
+    ];
+
+    /// The state of this name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
+    }
+
     /// Understands field 3 of `/proc/PID/stat`; `Z` is a true zombie until live threads are found.
     #[must_use]
     pub fn of_letter(letter: &str) -> Self {
@@ -49,6 +71,12 @@ impl State {
             "X" | "x" => Self::Dead,
             _ => Self::Unknown,
         }
+    }
+
+    /// It has ended: nothing of it can hold memory.
+    #[must_use]
+    pub const fn ended(self) -> bool {
+        matches!(self, Self::Zombie | Self::Dead | Self::Gone)
     }
 
     /// Its label value.

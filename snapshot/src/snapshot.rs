@@ -4,20 +4,20 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::memory::Held;
 use crate::quota;
+use crate::unreturned::Account;
+use crate::users::{self, UserTotals};
 use crate::utilization::{Question, Window};
 use crate::{
-    About, BootId, Driver, Entry, Facts, Fault, Gaps, GpuSample, Kinds, Leases, Memory, Moment, Mps, Openers,
-    Parts, PidNamespace, ProcessId, Quota, Reading, Relative, Sample, Seen, Source, SourceState, State,
-    Telemetry, Truth, Utilization, Why,
+    About, BootId, Driver, Entry, Facts, Fault, Gap, Gaps, GpuSample, Kinds, Leases, Memory, Moment, Mps,
+    Openers, Parts, PidNamespace, ProcessId, Quota, Reading, Relative, Sample, Seen, Source, SourceState,
+    State, Stuck, Telemetry, Truth, Unreturned, Untold, Utilization, Why,
 };
 
-/// Who has device files open is looked for once a minute where it matters; an answer older than that, and two
-/// beats, is no longer told.
-const OPENERS_FRESH: Duration = Duration::from_mins(1);
+/// Evidence that is older than this, and two beats, says nothing any more. Who has device files open is looked for once a
+/// minute where it matters.
+const FRESH: Duration = Duration::from_mins(1);
 
 /// The state of a node at one beat.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,6 +79,8 @@ pub struct Gpu {
     pub listed: Option<u64>,
     /// Who holds it.
     pub holders: Vec<Holder>,
+    /// What those held who ended, and did not come back.
+    pub unreturned: Unreturned,
     /// Xid errors so far, by number.
     pub xids: BTreeMap<u64, u64>,
     /// Whether nothing computed on it in the last window.
@@ -117,23 +119,10 @@ pub struct Holder {
 pub struct Process {
     /// Its state.
     pub state: State,
+    /// Looks in a row that saw it in this state.
+    pub looks: u32,
     /// What `/proc` says; `None` where it shows nothing.
     pub facts: Option<Facts>,
-}
-
-/// What one user has held so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct UserTotals {
-    /// GPU-seconds with at least one process on the GPU.
-    pub held_seconds: f64,
-    /// Those of them in which all of the user's processes on that GPU were observed idle.
-    pub idle_seconds: f64,
-}
-
-/// The label of a user: the name where it is known.
-#[must_use]
-pub fn user_label(facts: &Facts) -> Option<String> {
-    facts.user.clone().or_else(|| facts.uid.map(|uid| uid.to_string()))
 }
 
 impl Snapshot {
@@ -147,6 +136,7 @@ impl Snapshot {
             seq: sample.seq,
             at: sample.at,
             namespace: sample.namespace,
+            good_for: FRESH + sample.interval * 2,
             previous,
             seen: sample.processes,
             ids: HashMap::new(),
@@ -155,11 +145,11 @@ impl Snapshot {
         };
         let openers = sample.openers.or_else(|| {
             let earlier = previous?.openers.clone()?;
-            let fresh = OPENERS_FRESH + sample.interval * 2;
-            (sample.at.boot.saturating_sub(earlier.at.boot) <= fresh).then_some(earlier)
+            (sample.at.boot.saturating_sub(earlier.at.boot) <= join.good_for).then_some(earlier)
         });
         let gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
-        let users = join.users(&gpus);
+        let users =
+            users::totals(previous, &users::Seen { at: sample.at, gpus: &gpus, processes: &join.processes });
         let leases = join.leases(sample.leases, &gpus);
         let quotas = join.quotas(sample.quotas, &gpus);
         Self {
@@ -183,6 +173,12 @@ impl Snapshot {
             gaps: join.gaps,
             workers_left_behind: sample.workers_left_behind,
         }
+    }
+
+    /// How a holder is stuck; none where he is not, or that cannot be told.
+    #[must_use]
+    pub fn stuck(&self, holder: &Holder) -> Option<Stuck> {
+        Stuck::of(holder, self.processes.get(&holder.process)?)
     }
 
     /// The GPU of the same UUID, or of the same index where it has none.
@@ -218,6 +214,8 @@ struct Join<'a> {
     seq: u64,
     at: Moment,
     namespace: PidNamespace,
+    /// For how long evidence is good that no later look has renewed.
+    good_for: Duration,
     previous: Option<&'a Snapshot>,
     seen: BTreeMap<u32, Seen>,
     ids: HashMap<u32, ProcessId>,
@@ -255,8 +253,17 @@ impl Join<'_> {
         for xid in sample.xids {
             *xids.entry(xid).or_default() += 1;
         }
+        let parts = Parts::of(sample.memory, held).filter(|_| !mig || sample.about.mig.is_some());
+        let account = Account::of(parts, &holders, &self.processes)
+            .map(|account| account.at(self.at.boot, self.good_for));
+        let account = if self.namespace.attributes() { account } else { Err(Untold::PidNamespace) };
+        let unreturned = Unreturned::after(last.map(|gpu| &gpu.unreturned), account);
+        if unreturned.given_up() {
+            self.gaps.count(Gap::Unreturned);
+        }
         Gpu {
-            parts: Parts::of(sample.memory, held).filter(|_| !mig || sample.about.mig.is_some()),
+            parts,
+            unreturned,
             listed: sample.entries.as_ref().map(|entries| entries.len() as u64),
             about: sample.about,
             fault: sample.fault,
@@ -310,15 +317,16 @@ impl Join<'_> {
             Some(id @ ProcessId::Unconfirmed { .. }) => id,
             _ => ProcessId::Unconfirmed { pid, first_seq: self.seq },
         };
-        let (id, process) = match self.seen.remove(&pid) {
-            Some(Seen::Found(facts)) => {
-                (ProcessId::Live(facts.key), Process { state: facts.state, facts: Some(*facts) })
-            }
-            Some(Seen::Gone) => (unconfirmed, Process { state: State::Gone, facts: None }),
-            Some(Seen::Hidden) => (unconfirmed, Process { state: State::Hidden, facts: None }),
+        let (id, state, facts) = match self.seen.remove(&pid) {
+            Some(Seen::Found(facts)) => (ProcessId::Live(facts.key), facts.state, Some(*facts)),
+            Some(Seen::Gone) => (unconfirmed, State::Gone, None),
+            Some(Seen::Hidden) => (unconfirmed, State::Hidden, None),
             // `/proc` was not asked, or failed: that is neither gone nor alive.
-            None => (unconfirmed, Process { state: State::Unknown, facts: None }),
+            None => (unconfirmed, State::Unknown, None),
         };
+        let before = self.previous.and_then(|previous| previous.processes.get(&id));
+        let looks = before.filter(|before| before.state == state).map_or(0, |before| before.looks);
+        let process = Process { state, looks: looks.saturating_add(1), facts };
         self.ids.insert(pid, id);
         self.processes.insert(id, process);
         id
@@ -360,35 +368,6 @@ impl Join<'_> {
         let mut quotas = told?;
         quota::join(&mut quotas, self.previous, &quota::Seen { gpus, processes: &self.processes });
         Some(quotas)
-    }
-
-    /// Adds the window to what each user has held: only what was held at both of its ends.
-    fn users(&self, gpus: &[Gpu]) -> BTreeMap<String, UserTotals> {
-        let Some(previous) = self.previous else { return BTreeMap::new() };
-        let seconds = self.window().as_secs_f64();
-        let mut totals = previous.users.clone();
-        for gpu in gpus {
-            let Some(before) = previous.gpu(&gpu.about) else { continue };
-            for (user, idle) in self.users_of(gpu, before) {
-                let total = totals.entry(user).or_default();
-                total.held_seconds += seconds;
-                total.idle_seconds += if idle { seconds } else { 0.0 };
-            }
-        }
-        totals
-    }
-
-    /// The users that held a GPU at both ends of the window, and whether all they have on it was idle.
-    fn users_of(&self, gpu: &Gpu, before: &Gpu) -> BTreeMap<String, bool> {
-        let earlier: BTreeSet<ProcessId> = before.holders.iter().map(|holder| holder.process).collect();
-        let mut users = BTreeMap::new();
-        for holder in gpu.holders.iter().filter(|holder| earlier.contains(&holder.process)) {
-            let facts = self.processes.get(&holder.process).and_then(|process| process.facts.as_ref());
-            let Some(user) = facts.and_then(user_label) else { continue };
-            let idle = holder.utilization.idle() == Some(true);
-            users.entry(user).and_modify(|all| *all &= idle).or_insert(idle);
-        }
-        users
     }
 }
 

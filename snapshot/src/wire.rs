@@ -145,6 +145,10 @@ pub struct Gpu {
     /// Entries of the driver's lists; none where it gave no list, and then `holders` says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listed: Option<u64>,
+    /// Processes that have its device file open and are in none of the driver's lists; none where nobody looked, or that
+    /// cannot be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unlisted_openers: Option<u64>,
     /// Who holds it.
     pub holders: Vec<Holder>,
 }
@@ -170,6 +174,9 @@ pub struct Memory {
     /// Of no listed process; none where a part of the sum is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unaccounted: Option<i64>,
+    /// What those held who ended, and did not come back; none where that cannot be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreturned: Option<u64>,
 }
 
 /// One process on one GPU.

@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::{
-    About, Answer, BootId, Claim, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gaps, GpuId,
+    About, Answer, BootId, Claim, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gap, Gaps, GpuId,
     GpuSample, Kinds, Memory, Moment, PidNamespace, Place, ProcessId, ProcessKey, Reading, Relative, Sample,
-    Seen, Snapshot, State, UtilSample, wire,
+    Seen, Snapshot, State, Stuck, Untold, UtilSample, wire,
 };
 
 const GIB: u64 = 1 << 30;
@@ -280,4 +280,63 @@ fn the_wire_reads_what_it_wrote() {
         String::from_utf8(line).expect("JSON is text").replace("\"version\":1", "\"version\":2,\"more\":[]");
     assert!(matches!(wire::parse(newer.as_bytes()), Err(wire::WireError::Version { found: 2 })));
     assert!(matches!(wire::parse(b"{}"), Err(wire::WireError::Shape(_))));
+}
+
+#[test]
+fn what_somebody_held_who_ended_is_looked_for_until_it_is_back() {
+    // Free memory stays what it is, so whatever leaves the list is of nobody.
+    let other = (42, 9);
+    let both = |n| {
+        let entries = vec![entry(PID, Some(GIB)), entry(other.0, Some(GIB))];
+        sample(n, vec![gpu(n, entries)], [found(PID, 7), found(other.0, other.1)])
+    };
+    let alone = |n, back: u64| {
+        let mut gpu = gpu(n, vec![entry(other.0, Some(GIB))]);
+        gpu.memory = gpu.memory.map(|memory| Memory { free: memory.free + back, ..memory });
+        sample(n, vec![gpu], [found(other.0, other.1)])
+    };
+    let told = |samples: Vec<Sample>| walk(samples).gpus[0].unreturned.told();
+    assert_eq!(told(vec![both(1)]), Err(Untold::FirstLook));
+    assert_eq!(told(vec![both(1), both(2)]), Ok(0));
+    let kept = || vec![both(1), both(2), alone(3, 0), alone(4, 0)];
+    assert_eq!(told(kept()), Err(Untold::Settling));
+    let five = || kept().into_iter().chain([alone(5, 0)]).collect::<Vec<_>>();
+    assert_eq!(told(five()), Ok(GIB));
+    let line = wire::write(&walk(five())).expect("a line");
+    let written = wire::parse(&line).expect("it is read");
+    assert_eq!(written.gpus[0].memory.as_ref().and_then(|memory| memory.unreturned), Some(GIB));
+    assert_eq!(told(five().into_iter().chain([alone(6, GIB)]).collect()), Ok(0));
+    // Listed or not, whoever is a zombie or gone holds nothing that a process could give back.
+    for seen in [Seen::Gone, Seen::Found(Box::new(Facts { state: State::Zombie, ..facts(PID, 7) }))] {
+        let dead = |n| Sample { processes: [(PID, seen.clone()), found(other.0, other.1)].into(), ..both(n) };
+        assert_eq!(told(vec![both(1), both(2), dead(3), dead(4), dead(5)]), Ok(GIB), "{seen:?}");
+    }
+    let mut elsewhere = both(3);
+    elsewhere.namespace = PidNamespace::Other;
+    assert_eq!(told(vec![both(1), both(2), elsewhere]), Err(Untold::PidNamespace));
+    let gaps = walk([both(1), alone(2, 0)]).gaps;
+    assert_eq!(gaps.of(Gap::Unreturned), 1, "nothing to compare with");
+}
+
+#[test]
+fn looks_in_a_row_at_a_state_are_counted() {
+    let in_state = |n, state| {
+        let seen = Seen::Found(Box::new(Facts { state, ..facts(PID, 7) }));
+        sample(n, vec![gpu(n, vec![entry(PID, Some(GIB))])], [(PID, seen)])
+    };
+    let waits = |n| in_state(n, State::DiskSleep);
+    let stuck = |samples: Vec<Sample>| {
+        let snapshot = walk(samples);
+        snapshot.stuck(&snapshot.gpus[0].holders[0])
+    };
+    assert_eq!(stuck(vec![waits(1), waits(2)]), None);
+    assert_eq!(stuck(vec![waits(1), waits(2), waits(3)]), Some(Stuck::DiskSleep));
+    assert_eq!(stuck(vec![waits(1), waits(2), in_state(3, State::Running), waits(4), waits(5)]), None);
+    assert_eq!(stuck(vec![in_state(1, State::ZombieLeader)]), Some(Stuck::ZombieLeader), "at one look");
+    let left = |n| {
+        let seen = Seen::Found(Box::new(Facts { orphaned: Some(true), ..facts(PID, 7) }));
+        sample(n, vec![gpu(n, vec![entry(PID, Some(GIB))])], [(PID, seen)])
+    };
+    assert_eq!(stuck(vec![left(1)]), None, "whether it works is not known yet");
+    assert_eq!(stuck(vec![left(1), left(2)]), Some(Stuck::LeftBehind));
 }

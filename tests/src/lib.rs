@@ -23,6 +23,7 @@ pub mod leases;
 pub mod legacy;
 pub mod mps;
 pub mod node;
+pub mod orphan;
 pub mod page;
 pub mod procfs;
 pub mod programs;

@@ -95,6 +95,11 @@ impl Node {
         self.change(|driver| driver.list(0, Held { pid, start: None, text: text.to_owned() }));
     }
 
+    /// Whoever has this pid holds memory of the first GPU until he ends.
+    pub fn hold_process(&self, pid: u32, text: &str) {
+        self.change(|driver| driver.list(0, Held { pid, start: start(pid), text: text.to_owned() }));
+    }
+
     /// The driver says something else from now on.
     ///
     /// # Panics
@@ -138,6 +143,11 @@ impl Driver {
         let held = &mut self.gpus[gpu].held;
         held.retain(|held| held.pid != new.pid);
         held.push(new);
+    }
+
+    /// Nobody with this pid is listed any more.
+    pub fn unlist(&mut self, pid: u32) {
+        self.gpus.iter_mut().for_each(|gpu| gpu.held.retain(|held| held.pid != pid));
     }
 
     fn say(&mut self) {

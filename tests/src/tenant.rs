@@ -123,9 +123,10 @@ impl Drop for Tenant {
     }
 }
 
-/// When a process that lives began, in clock ticks.
+/// When a process that lives began, in clock ticks; one whose first thread has ended lives while others do.
 #[must_use]
 pub fn start(pid: u32) -> Option<u64> {
     let stat = bailiff_snapshot::stat::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
-    (!matches!(stat.state, State::Zombie | State::Dead)).then_some(stat.key.start_ticks)
+    let over = matches!(stat.state, State::Zombie | State::Dead) && stat.threads < 2;
+    (!over).then_some(stat.key.start_ticks)
 }

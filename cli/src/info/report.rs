@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bailiff_snapshot::lease::Ticket;
 use bailiff_snapshot::utilization::IDLE_AT_MOST_PERCENT;
-use bailiff_snapshot::{Opener, Openers, Why, wire};
+use bailiff_snapshot::{Opener, Openers, State, Stuck, Why, wire};
 use serde::{Deserialize, Serialize};
 
 use super::leased::{Leased, Pool};
@@ -104,6 +104,9 @@ pub(crate) struct Memory {
     /// Held by nobody who is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unaccounted: Option<i64>,
+    /// What those held who ended, and did not come back; none where that cannot be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unreturned: Option<u64>,
 }
 
 /// A process on a GPU.
@@ -127,6 +130,9 @@ pub(crate) struct Holder {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) idle_ms: Option<u64>,
     pub(crate) state: String,
+    /// Its parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ppid: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) orphaned: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -285,6 +291,7 @@ impl Memory {
             dead_pids: memory.dead_pids,
             other_namespaces: memory.other_namespaces,
             unaccounted: memory.unaccounted,
+            unreturned: memory.unreturned,
         }
     }
 }
@@ -304,6 +311,7 @@ impl Holder {
             unknown: holder.unknown,
             idle_ms: observed.then_some(holder.idle_ms),
             state: process.map_or_else(|| "unknown".to_owned(), |process| process.state.clone()),
+            ppid: facts.map(|facts| facts.ppid),
             orphaned: facts.and_then(|facts| facts.orphaned),
             user: facts.and_then(|facts| facts.user.clone()),
             uid: facts.and_then(|facts| facts.uid),
@@ -322,6 +330,11 @@ impl Holder {
     /// Its owner: the name where it is known.
     pub(crate) fn owner(&self) -> Option<String> {
         self.user.clone().or_else(|| self.uid.map(|uid| uid.to_string()))
+    }
+
+    /// How it is stuck; none where it is not, or that cannot be told.
+    pub(crate) fn stuck(&self) -> Option<Stuck> {
+        Stuck::in_state(State::of_name(&self.state)?, self.orphaned == Some(true) && self.is_idle())
     }
 
     /// It was seen not to use the GPU between the last two looks.

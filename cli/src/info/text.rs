@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bailiff_exposition::terminal::{Ink, line, wrapped};
+use bailiff_snapshot::Stuck;
+use bailiff_snapshot::stuck::{MUCH_OF_NOBODY, UNRETURNED_FREED_BY};
 use jiff::tz::TimeZone;
 
 use super::figures::{UNKNOWN, ctime, or_unknown, signed, size, span};
@@ -11,9 +13,6 @@ use super::leased::waiting;
 use super::look::By;
 use super::report::{Gpu, Holder, Memory, Report};
 use super::rows;
-
-/// Memory of nobody beyond this deserves a look.
-const MUCH: i64 = 256 << 20;
 
 /// How a report is shown.
 #[derive(Debug, Clone)]
@@ -25,6 +24,9 @@ pub(crate) struct Style {
     pub(crate) most: usize,
     pub(crate) zone: TimeZone,
 }
+
+/// Stuck holders of a kind that are named.
+const MOST_NAMED: usize = 3;
 
 /// Where values begin.
 const INDENT: usize = 25;
@@ -63,6 +65,7 @@ fn block(report: &Report, gpu: &Gpu, style: &Style) -> Vec<String> {
     lines.extend(parts(gpu, style));
     lines.extend(about(gpu, style));
     lines.extend(rows::holders(gpu, style));
+    lines.extend(stuck(gpu, style));
     lines.extend(rows::openers(gpu, style));
     lines
 }
@@ -103,12 +106,39 @@ fn parts(gpu: &Gpu, style: &Style) -> Vec<String> {
         lines.push(pair("memory elsewhere", &hidden));
     }
     lines.push(pair("memory unaccounted", &unaccounted(gpu, memory, style)));
+    if let Some(bytes @ 1..) = memory.unreturned {
+        let words = format!("{}, of those who ended; what frees it: {UNRETURNED_FREED_BY}", size(bytes));
+        lines.extend(told("memory unreturned", &words, style, |part| style.ink.bad(part)));
+    }
     lines
+}
+
+/// Who can make no progress or was left behind, a line a kind, and what frees what they hold.
+fn stuck(gpu: &Gpu, style: &Style) -> Vec<String> {
+    let mut kinds: BTreeMap<Stuck, Vec<&Holder>> = BTreeMap::new();
+    for holder in gpu.holders.iter().flatten() {
+        if let Some(kind) = holder.stuck() {
+            kinds.entry(kind).or_default().push(holder);
+        }
+    }
+    let one = |(kind, holders): (Stuck, Vec<&Holder>)| {
+        let who = |holder: &&Holder| match holder.ppid.filter(|_| kind == Stuck::Zombie) {
+            Some(parent) => format!("{} (child of {parent})", holder.pid),
+            None => holder.pid.to_string(),
+        };
+        let named: Vec<String> = holders.iter().take(MOST_NAMED).map(who).collect();
+        let rest = holders.len().saturating_sub(MOST_NAMED);
+        let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+        let words =
+            format!("{}{rest}: {}. What frees it: {}", named.join(", "), kind.words(), kind.freed_by());
+        told("stuck", &words, style, |part| style.ink.odd(part))
+    };
+    kinds.into_iter().flat_map(one).collect()
 }
 
 /// What nobody is known to hold, and how to find out more.
 fn unaccounted(gpu: &Gpu, memory: &Memory, style: &Style) -> String {
-    let much = memory.unaccounted.is_some_and(|bytes| bytes >= MUCH);
+    let much = memory.unaccounted.is_some_and(|bytes| bytes >= MUCH_OF_NOBODY);
     let text = or_unknown(memory.unaccounted, signed);
     match (much, &gpu.openers) {
         (true, None) => style.ink.odd(&format!("{text}, of nobody; --who tells who has the device open")),

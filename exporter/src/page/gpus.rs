@@ -1,9 +1,8 @@
 //! What the page says of GPUs.
 
-use std::collections::BTreeSet;
-
 use bailiff_exposition::{Family, Labels, Number, PRESENT, Writer};
-use bailiff_snapshot::{Gpu, PidNamespace, Snapshot};
+use bailiff_snapshot::openers::unlisted;
+use bailiff_snapshot::{Gpu, Snapshot, Stuck};
 
 use crate::metrics;
 
@@ -60,11 +59,13 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
         }
     }
     columns(&MEMORY, &up, page);
+    unreturned(&up, page);
     parts(&up, page);
     columns(&TELEMETRY, &up, page);
     clocks(&up, page);
     modes(&up, page);
     xids(&all, page);
+    stuck(snapshot, &up, page);
     openers(snapshot, &up, page);
 }
 
@@ -89,6 +90,20 @@ fn columns(columns: &[Column], gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
             if let Some(number) = number(gpu) {
                 page.put(family, labels, number);
             }
+        }
+    }
+}
+
+/// What did not come back, or why that cannot be told; of a GPU that is divided, its instances tell.
+fn unreturned(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
+    for (labels, gpu) in gpus {
+        if let Ok(bytes) = gpu.unreturned.told() {
+            page.put(&metrics::GPU_MEMORY_UNRETURNED, labels, bytes);
+        }
+    }
+    for (labels, gpu) in gpus.iter().filter(|(_, gpu)| gpu.about.mig.is_some() || !gpu.mig()) {
+        if let Err(why) = gpu.unreturned.told() {
+            page.put_as((&metrics::GPU_MEMORY_UNRETURNED_UNKNOWN, "reason", why.name()), labels, PRESENT);
         }
     }
 }
@@ -135,35 +150,24 @@ fn xids(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
     }
 }
 
+fn stuck(snapshot: &Snapshot, gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
+    for (labels, gpu) in gpus {
+        let stuck: Vec<Stuck> = gpu.holders.iter().filter_map(|holder| snapshot.stuck(holder)).collect();
+        for kind in Stuck::ALL {
+            let count = stuck.iter().filter(|stuck| **stuck == kind).count();
+            if count > 0 {
+                page.put_as((&metrics::GPU_STUCK, "kind", kind.name()), labels, count as u64);
+            }
+        }
+    }
+}
+
 fn openers(snapshot: &Snapshot, gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
     let Some(openers) = &snapshot.openers else { return };
     for (labels, gpu) in gpus {
         if let Some(unlisted) = unlisted(snapshot, gpu) {
-            page.put(&metrics::GPU_UNLISTED_OPENERS, labels, unlisted);
+            page.put(&metrics::GPU_UNLISTED_OPENERS, labels, unlisted.len() as u64);
         }
     }
     page.put(&metrics::OPENERS_UNREADABLE, &Labels::default(), openers.unreadable);
-}
-
-/// How many processes have the GPU's device file open and stand in no list of it; `None` where that cannot
-/// be told. A GPU in MIG mode lists its processes in its instances, whose device file is its own.
-fn unlisted(snapshot: &Snapshot, gpu: &Gpu) -> Option<u64> {
-    if snapshot.namespace != PidNamespace::Host || gpu.about.mig.is_some() {
-        return None;
-    }
-    let minor = gpu.about.minor?;
-    let is_part = |part: &Gpu| {
-        let parent = part.about.mig.as_ref().and_then(|mig| mig.parent.as_ref());
-        parent.is_some() && parent == gpu.about.id.as_ref()
-    };
-    let instances: Vec<&Gpu> = snapshot.gpus.iter().filter(|other| is_part(other)).collect();
-    let lists = if instances.is_empty() { vec![gpu] } else { instances };
-    if lists.iter().any(|list| list.listed.is_none()) {
-        return None;
-    }
-    let holders = lists.iter().flat_map(|list| &list.holders).chain(&gpu.holders);
-    let listed: BTreeSet<u32> = holders.map(|holder| holder.process.pid()).collect();
-    let openers = snapshot.openers.iter().flat_map(|openers| &openers.who);
-    let unlisted = openers.filter(|who| who.minors.contains(&minor) && !listed.contains(&who.pid));
-    Some(unlisted.count() as u64)
 }

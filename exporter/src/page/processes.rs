@@ -1,7 +1,7 @@
 //! What the page says of single processes, and of those that there were too many of.
 
 use bailiff_exposition::{Family, Labels, Number, PRESENT, Writer};
-use bailiff_snapshot::{Engines, Facts, Gpu, Holder, Process, ProcessId, Snapshot, Utilization};
+use bailiff_snapshot::{Engines, Facts, Gpu, Holder, Process, ProcessId, Snapshot, State, Utilization};
 
 use super::gpus;
 use crate::metrics;
@@ -65,6 +65,11 @@ fn write_processes(processes: &[(Labels, ProcessId, &Process)], page: &mut Write
     }
     for (labels, _, process) in processes {
         page.put_as((&metrics::PROCESS_STATE, "state", process.state.name()), labels, PRESENT);
+    }
+    for (labels, _, process) in processes.iter().filter(|(_, _, process)| process.state == State::Zombie) {
+        if let Some(facts) = &process.facts {
+            page.put_as((&metrics::PROCESS_PARENT, "parent", &facts.ppid.to_string()), labels, PRESENT);
+        }
     }
     let known =
         || processes.iter().filter_map(|(labels, _, process)| Some((labels, process.facts.as_ref()?)));

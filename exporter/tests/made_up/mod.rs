@@ -284,7 +284,7 @@ fn motley_processes() -> BTreeMap<u32, Seen> {
     in_job.place.slurm_job = Some("4711".into());
     in_job.command = Some("python train.py --token …".into());
     let mut nameless = facts(46, "", "nameless");
-    (nameless.user, nameless.uid) = (None, Some(1234));
+    (nameless.user, nameless.uid, nameless.state) = (None, Some(1234), State::Zombie);
     let found =
         [facts(41, "alice", "python3"), in_pod, in_job, nameless, facts(51, "alice", "mig")].map(found);
     found.into_iter().chain([(44, Seen::Gone), (45, Seen::Hidden)]).collect()

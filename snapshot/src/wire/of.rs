@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Facts, Gpu, Holder, Memory, Openers, Process, Relative, Snapshot, Source, VERSION};
-use crate::ProcessId;
+use crate::{ProcessId, openers};
 
 impl From<&crate::Snapshot> for Snapshot {
     fn from(snapshot: &crate::Snapshot) -> Self {
@@ -20,7 +20,7 @@ impl From<&crate::Snapshot> for Snapshot {
             interval_ms: millis(snapshot.interval),
             pid_namespace: snapshot.namespace.name().to_owned(),
             sources: snapshot.sources.iter().map(source).collect(),
-            gpus: snapshot.gpus.iter().map(Gpu::from).collect(),
+            gpus: snapshot.gpus.iter().map(|gpu| Gpu::of(gpu, snapshot)).collect(),
             processes: snapshot
                 .processes
                 .iter()
@@ -39,8 +39,8 @@ impl From<&crate::Snapshot> for Snapshot {
     }
 }
 
-impl From<&crate::Gpu> for Gpu {
-    fn from(gpu: &crate::Gpu) -> Self {
+impl Gpu {
+    fn of(gpu: &crate::Gpu, snapshot: &crate::Snapshot) -> Self {
         let about = &gpu.about;
         let parent = about.mig.as_ref().and_then(|mig| mig.parent.as_ref());
         Self {
@@ -60,10 +60,12 @@ impl From<&crate::Gpu> for Gpu {
                 dead_pids: gpu.parts.map(|parts| parts.dead_pids),
                 other_namespaces: gpu.parts.map(|parts| parts.other_namespaces),
                 unaccounted: gpu.parts.map(|parts| parts.unaccounted),
+                unreturned: gpu.unreturned.told().ok(),
             }),
             utilization: gpu.telemetry.utilization,
             compute_mode: gpu.telemetry.compute_mode.map(|mode| mode.name().to_owned()),
             listed: gpu.listed,
+            unlisted_openers: openers::unlisted(snapshot, gpu).map(|who| who.len() as u64),
             holders: gpu.holders.iter().map(Holder::from).collect(),
         }
     }

@@ -11,7 +11,7 @@ pub(super) const ANCHOR: &str = "bailiff_snapshots_total";
 pub(super) const TAKEN: &str = "bailiff_snapshot_timestamp_seconds";
 
 /// Everything that a snapshot is rebuilt of.
-pub(super) const METRICS: [&str; 28] = [
+pub(super) const METRICS: [&str; 30] = [
     ANCHOR,
     TAKEN,
     "bailiff_source_up",
@@ -24,6 +24,8 @@ pub(super) const METRICS: [&str; 28] = [
     "bailiff_gpu_memory_used_bytes",
     "bailiff_gpu_memory_free_bytes",
     "bailiff_gpu_memory_unaccounted_bytes",
+    "bailiff_gpu_memory_unreturned_bytes",
+    "bailiff_gpu_unlisted_openers",
     "bailiff_gpu_utilization_ratio",
     "bailiff_gpu_mig_enabled",
     "bailiff_gpu_processes",

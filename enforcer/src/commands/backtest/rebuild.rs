@@ -324,6 +324,7 @@ fn gpu(index: &str, about: &Labels, scrape: &Scrape<'_>) -> wire::Gpu {
             used: whole(read("bailiff_gpu_memory_used_bytes")?),
             #[expect(clippy::cast_possible_truncation, reason = "bytes of a GPU")]
             unaccounted: read("bailiff_gpu_memory_unaccounted_bytes").map(|bytes| bytes.round() as i64),
+            unreturned: read("bailiff_gpu_memory_unreturned_bytes").map(whole),
             ..wire::Memory::default()
         })
     };
@@ -341,6 +342,7 @@ fn gpu(index: &str, about: &Labels, scrape: &Scrape<'_>) -> wire::Gpu {
         utilization: read("bailiff_gpu_utilization_ratio").map(percent),
         compute_mode: None,
         listed: read("bailiff_gpu_processes").filter(|_| complete).map(whole),
+        unlisted_openers: read("bailiff_gpu_unlisted_openers").map(whole),
         holders: Vec::new(),
         ..wire::Gpu::default()
     }

@@ -213,6 +213,8 @@ fn device(gpu: &written::Gpu, faults: &mut Faults) -> Device {
         gpu_util: percents(gpu.series.gpu_util.as_ref(), faults),
         used: plays(gpu.series.vram_used.as_ref(), Unit::Bytes, faults),
         unaccounted: plays(gpu.series.vram_unaccounted.as_ref(), Unit::Bytes, faults),
+        unreturned: plays(gpu.series.vram_unreturned.as_ref(), Unit::Bytes, faults),
+        openers: plays(gpu.series.unlisted_openers.as_ref(), Unit::Count, faults),
         answers: match &gpu.series.answers {
             Some(text) => plays(Some(text), Unit::Count, faults),
             None => Play::Always(1.0),

@@ -36,6 +36,8 @@ pub(super) struct Device {
     pub(super) gpu_util: Play<f64>,
     pub(super) used: Play<f64>,
     pub(super) unaccounted: Play<f64>,
+    pub(super) unreturned: Play<f64>,
+    pub(super) openers: Play<f64>,
     pub(super) answers: Play<f64>,
 }
 
@@ -50,6 +52,8 @@ impl Device {
             gpu_util: Play::Never,
             used: Play::Never,
             unaccounted: Play::Never,
+            unreturned: Play::Never,
+            openers: Play::Never,
             answers: Play::Always(1.0),
         }
     }
@@ -148,7 +152,15 @@ impl Stage {
     /// As many samples as the longest series has.
     pub(super) fn samples(&self) -> usize {
         let devices = self.devices.iter().flat_map(|device| {
-            [&device.gpu_util, &device.used, &device.unaccounted, &device.answers].map(Play::samples)
+            [
+                &device.gpu_util,
+                &device.used,
+                &device.unaccounted,
+                &device.unreturned,
+                &device.openers,
+                &device.answers,
+            ]
+            .map(Play::samples)
         });
         let actors = self.actors.iter().flat_map(|actor| {
             let numbers = [&actor.vram, &actor.gpu_util, &actor.cpu_util, &actor.io_rate].map(Play::samples);
@@ -278,11 +290,13 @@ impl Playing<'_> {
                 free: device.memory.saturating_sub(used),
                 used,
                 unaccounted: known.and(unaccounted).and_then(|bytes| i64::try_from(bytes).ok()),
+                unreturned: device.unreturned.at(sample).map(whole),
                 ..wire::Memory::default()
             }),
             utilization: device.gpu_util.at(sample).filter(|_| answers).map(percent),
             compute_mode: None,
             listed: answers.then_some(holders.len() as u64),
+            unlisted_openers: device.openers.at(sample).map(whole),
             holders,
             ..wire::Gpu::default()
         }

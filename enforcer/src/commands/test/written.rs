@@ -82,6 +82,10 @@ pub(super) struct GpuSeries {
     pub(super) vram_used: Option<Text>,
     /// Memory of nobody.
     pub(super) vram_unaccounted: Option<Text>,
+    /// What did not come back.
+    pub(super) vram_unreturned: Option<Text>,
+    /// How many have it open and are not listed.
+    pub(super) unlisted_openers: Option<Text>,
     /// 1 where it answers; `_` where it does not.
     pub(super) answers: Option<Text>,
 }

@@ -1,0 +1,25 @@
+//! `unlisted_openers`: how many processes have a GPU's device file open and are listed nowhere.
+
+use super::Attribute;
+use crate::policy::Kind;
+use crate::value::{Unit, Value};
+use crate::view::{Target, View};
+
+pub(super) static UNLISTED_OPENERS: Attribute = Attribute {
+    name: "unlisted_openers",
+    of: &[Kind::Gpu],
+    unit: Unit::Count,
+    help: "Processes that have the GPU's device file open and that the driver does not list: forked workers that inherited it, and the driver's own services. Looked for once a minute, and only where 256MiB or more are of nobody; unknown elsewhere.",
+    source: "proc",
+    read,
+};
+
+fn read(target: &Target, view: &View) -> Value {
+    let unreadable = view.snapshot.openers.as_ref().map(|openers| openers.unreadable);
+    #[expect(clippy::cast_precision_loss, reason = "a small count")]
+    match (view.gpu_of(target).and_then(|gpu| gpu.unlisted_openers), unreadable) {
+        (Some(count), Some(0)) => Value::Number(count as f64),
+        (Some(count), _) => Value::AtLeast(count as f64),
+        (None, _) => Value::Unknown("nobody looked who has the device open"),
+    }
+}

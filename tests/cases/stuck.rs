@@ -1,0 +1,276 @@
+//! Holders that are stuck or were left behind, each made for real: how they show, which rules flag them, what frees them,
+//! and whether their memory comes back. Only the driver is a fake. It needs root, to start processes of others and mount.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::float_cmp,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files, compares exact figures and fails loudly"
+)]
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use end_to_end::enforcer::Enforcer;
+use end_to_end::holder::children;
+use end_to_end::http;
+use end_to_end::node::Node;
+use end_to_end::orphan::Orphan;
+use end_to_end::page::Page;
+use end_to_end::programs;
+use end_to_end::tenant::{NOBODY, Tenant};
+use end_to_end::wait::until;
+
+const GIB: f64 = 1_073_741_824.0;
+const UNRETURNED: &str = "bailiff_gpu_memory_unreturned_bytes";
+
+/// Its first thread ends, and another lives on.
+const ZOMBIE_LEADER: &str = "import ctypes, threading\n\
+    threading.Thread(target=lambda: threading.Event().wait()).start()\n\
+    print('ready')\n\
+    ctypes.CDLL(None).pthread_exit(None)";
+/// It does not wait for a child that has ended.
+const ZOMBIES_PARENT: &str =
+    "import os, signal\npid = os.fork() or os._exit(0)\nprint('ready')\nsignal.pause()";
+/// In vfork a parent waits in the kernel, in state D, until its child starts a program or ends: this one does neither, and
+/// ends with its parent.
+const WAITING_IN_THE_KERNEL: &str = "import ctypes, signal\n\
+    libc = ctypes.CDLL(None)\nprint('ready')\n\
+    if libc.vfork() == 0:\n    libc.prctl(1, 9)\n    signal.pause()";
+
+/// A program of nobody's that has the device open.
+fn tenant(node: &Node, program: &str) -> Tenant {
+    let tenant = Tenant::running(&node.home, &["python3", "-u", "-c", program]);
+    until("its word", || (!tenant.said().is_empty()).then_some(()));
+    tenant
+}
+
+/// A process of nobody's that was left behind with the device open.
+fn orphan(node: &Node) -> Orphan {
+    let mut command = Command::new("setsid");
+    command.uid(NOBODY).gid(NOBODY).current_dir("/").stdin(node.home.open_device());
+    Orphan::under(command)
+}
+
+/// The rules of these examples, for which three samples are enough, and which enforce and tell nobody.
+fn examples(names: &[&str]) -> String {
+    let mut rules = "version: 1\ndefaults: {startup_grace: 0s, clear_after: 1, grace: 30s}\n".to_owned();
+    rules.push_str("limits: {per_gpu_hour: 9, per_user_hour: 9, per_node_hour: 9}\nrules:\n");
+    for name in names {
+        let path = programs::root().join(format!("config/rules/{name}.yaml"));
+        let text = fs::read_to_string(path).unwrap();
+        let (_, body) = text.split_once("\nrules:\n").unwrap();
+        let telling = |line: &&str| !line.trim_start().starts_with("- {notify: [");
+        let short = |line: &str| match line.trim_start() {
+            words if words.starts_with("for: ") => "    for: {samples: 3}\n".to_owned(),
+            "mode: watch" => "    mode: enforce\n".to_owned(),
+            _ => line.replace("{after: 10m,", "{after: {samples: 2},") + "\n",
+        };
+        rules.extend(body.lines().filter(telling).map(short));
+    }
+    rules
+}
+
+fn state(page: &Page, pid: u32) -> Option<String> {
+    page.label("bailiff_process_state", &[("pid", &pid.to_string())], "state")
+}
+
+fn flagged(enforcer: &Enforcer, rule: &str, pid: Option<u32>) {
+    let pid = pid.map(|pid| pid.to_string());
+    let labels: Vec<(&str, &str)> =
+        std::iter::once(("rule", rule)).chain(pid.as_deref().map(|pid| ("pid", pid))).collect();
+    enforcer.until(&format!("{rule} {pid:?}"), |page| {
+        page.all("bailiff_flag", &labels).next().is_some().then_some(())
+    });
+}
+
+fn status_page(node: &Node) -> String {
+    http::get(node.exporter.address(), "/", &[]).unwrap().text()
+}
+
+/// The rows of the status page's table of those who are stuck that have this in a cell.
+fn rows(html: &str, cell: &str) -> Vec<String> {
+    let table = html.split("<h2>Stuck</h2>").nth(1).unwrap_or_default();
+    let table = table.split("</table>").next().unwrap_or_default();
+    table.lines().filter(|row| row.contains(&format!(">{cell}</td>"))).map(str::to_owned).collect()
+}
+
+fn info(node: &Node, flags: &[&str]) -> String {
+    let mut command = Command::new(programs::bailiff());
+    command.arg("info").args(flags).env("BAILIFF_STREAM", node.home.stream());
+    command.env("XDG_STATE_HOME", node.home.path()).env("LEASE_DIR", node.home.path().join("pool"));
+    command.env_remove("LEASE_REDIS_URL").env_remove("COLUMNS");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    // Sentences are broken into lines of 80 columns.
+    String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn each_kind_shows_as_what_it_is_with_what_frees_it_and_is_flagged() {
+    let node = Node::new(&examples(&["stuck-context", "unlisted-openers", "unaccounted-vram"]));
+    let (leader, waiting) = (tenant(&node, ZOMBIE_LEADER), tenant(&node, WAITING_IN_THE_KERNEL));
+    let parent = tenant(&node, ZOMBIES_PARENT);
+    let zombie = until("the child", || children(parent.pid()).first().copied());
+    let left = orphan(&node);
+    let heir = Orphan::with_device();
+    let mut gone = tenant(&node, "print('ready')\nimport signal\nsignal.pause()");
+    gone.end();
+    for pid in [leader.pid(), waiting.pid(), zombie, left.pid(), gone.pid()] {
+        node.hold_pid(pid, "used: 1GiB");
+    }
+    node.change(|driver| driver.gpus[0].text = "memory: {total: 80GiB, unaccounted: 2GiB}".to_owned());
+    let expected = [
+        (leader.pid(), "zombie_leader", "zombie_leader", "SIGKILL; its parent need not wait"),
+        (waiting.pid(), "disk_sleep", "disk_sleep", "the end of what it waits for"),
+        (zombie, "zombie", "zombie", "it holds nothing any more"),
+        (left.pid(), "sleeping", "left_behind", "its end: SIGTERM, then SIGKILL"),
+        (gone.pid(), "gone", "gone", "the driver alone"),
+    ];
+    let page = node.exporter.until("all are what they are", |page| {
+        let stuck = expected.iter().all(|(pid, name, kind, _)| {
+            let count = page.value("bailiff_gpu_stuck_processes", &[("kind", kind)]);
+            state(page, *pid).as_deref() == Some(*name) && count == Some(1.0)
+        });
+        stuck.then(|| page.clone())
+    });
+    let of = |name: &str, pid: u32| page.value(name, &[("pid", &pid.to_string())]);
+    assert_eq!(of("bailiff_process_orphaned", left.pid()), Some(1.0));
+    let parents: Vec<_> = page.all("bailiff_process_parent_info", &[]).map(|(labels, _)| labels).collect();
+    assert_eq!(parents.len(), 1, "of the one that has ended");
+    assert_eq!(parents[0]["parent"], parent.pid().to_string());
+    node.exporter.until("who has inherited the device", |page| {
+        (page.value("bailiff_gpu_unlisted_openers", &[])? >= 1.0).then_some(())
+    });
+    shown(&node, &expected.map(|(pid, _, _, freed_by)| (pid, freed_by)), heir.pid());
+    let enforcer = node.home.enforcer(&[]);
+    for (pid, ..) in expected {
+        flagged(&enforcer, "stuck-context", Some(pid));
+    }
+    flagged(&enforcer, "unlisted-openers", None);
+    enforcer.beats(3);
+    let unaccounted = enforcer.page().all("bailiff_flag", &[("rule", "unaccounted-vram")]).count();
+    assert_eq!(unaccounted, 0, "somebody is listed, and might be he who has it");
+    assert!(enforcer.page().all("bailiff_kills_total", &[]).next().is_none());
+}
+
+/// On the status page and in the report each stands with what frees it; the heir is named by both.
+fn shown(node: &Node, stuck: &[(u32, &str)], heir: u32) {
+    let html = status_page(node);
+    let text = info(node, &["--who"]);
+    for (pid, freed_by) in stuck {
+        let rows = rows(&html, &pid.to_string());
+        assert!(rows.len() == 1 && rows[0].contains(freed_by), "{pid}: {rows:?}");
+        assert!(text.contains(&format!("stuck {pid}")) && text.contains(freed_by), "{pid}: {text}");
+    }
+    assert_eq!(rows(&html, "of nobody who is listed").len(), 1, "{html}");
+    assert_eq!(rows(&html, &heir.to_string()).len(), 1, "{html}");
+    assert!(text.contains("2.1G, of nobody; below is who has the device open"), "{text}");
+    let (_, openers) = text.split_once("has the device open:").unwrap();
+    assert!(openers.contains(&format!("{heir} root python3 nothing that is listed")), "{text}");
+}
+
+#[test]
+fn whoever_can_be_freed_is_ended_by_the_example_and_memory_comes_back() {
+    let node = Node::new(&examples(&["left-behind"]));
+    let (left, leader, busy) = (orphan(&node), tenant(&node, ZOMBIE_LEADER), orphan(&node));
+    node.hold_process(left.pid(), "used: 2GiB");
+    node.hold(&leader, 0, "used: 1GiB");
+    node.hold_process(busy.pid(), "used: 1GiB, sm: 80");
+    let enforcer = node.home.enforcer(&[]);
+    left.gone();
+    leader.gone();
+    until("both are released", || {
+        (node.home.results("terminate").iter().filter(|result| *result == "released").count() == 2)
+            .then_some(())
+    });
+    assert_eq!(enforcer.page().value("bailiff_memory_released_bytes_total", &[]), Some(3.0 * GIB));
+    node.exporter.until("the exporter saw it come back", |page| {
+        let used = page.value("bailiff_gpu_memory_used_bytes", &[])?;
+        (page.value(UNRETURNED, &[])? == 0.0 && used == GIB).then_some(())
+    });
+    assert_eq!(
+        state(&node.exporter.page(), busy.pid()).as_deref(),
+        Some("sleeping"),
+        "whoever works is spared"
+    );
+}
+
+/// `kill -9 69938` of the notes on contexts: a Python process of weeks ago that holds memory and does next to nothing.
+#[test]
+fn an_old_python_process_is_found_flagged_and_ended_and_its_memory_is_back() {
+    let rules = "version: 1
+mode: enforce
+defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
+rules:
+  - name: forgotten
+    of: process
+    select: {comms: ['python*'], vram: {min: 128MiB}}
+    when: {age: {min: 1s}, gpu_util: {max: 1%}, cpu_util: {max: 5%}}
+    for: {samples: 4}
+    then: [{flag: warning}, {after: {samples: 3}, terminate: {}}]
+";
+    let node = Node::of(rules, &["memory: {total: 4GiB, unaccounted: 128MiB}"]);
+    let old = tenant(&node, "import time\nprint('ready')\ntime.sleep(10**9)");
+    let other = Tenant::stubborn(&node.home);
+    node.hold_together(&[(&old, "used: 1GiB"), (&other, "used: 512MiB")]);
+    let used = |page: &Page| page.value("bailiff_gpu_memory_used_bytes", &[]);
+    let before = node.exporter.until("it holds memory", |page| used(page).filter(|bytes| *bytes > GIB));
+    assert!(info(&node, &["--tag", "before"]).contains("python3"));
+    let enforcer = node.home.enforcer(&[]);
+    flagged(&enforcer, "forgotten", Some(old.pid()));
+    old.gone();
+    node.home.until_line("terminate", "released");
+    let page = node.exporter.until("its memory is back", |page| {
+        (page.value(UNRETURNED, &[])? == 0.0 && used(page)? == before - GIB).then(|| page.clone())
+    });
+    assert_eq!(page.value("bailiff_gaps_total", &[("gap", "unreturned")]), Some(0.0));
+    let compared = info(&node, &["--since", "before"]);
+    assert!(compared.contains("ended") && compared.contains("1.1G came back"), "{compared}");
+    assert!(other.lives());
+}
+
+#[test]
+fn what_the_driver_keeps_is_told_until_it_is_back() {
+    let node = Node::new(&examples(&["unreturned-vram"]));
+    let other = Tenant::stubborn(&node.home);
+    let mut leaking = Tenant::stubborn(&node.home);
+    node.hold(&other, 0, "used: 1GiB");
+    node.hold_pid(leaking.pid(), "used: 2GiB");
+    let unreturned = |page: &Page| page.value(UNRETURNED, &[]);
+    let pid = leaking.pid();
+    node.exporter.until("both are seen, and nobody's is missing", |page| {
+        (state(page, pid)? == "sleeping" && unreturned(page)? == 0.0).then_some(())
+    });
+    // Two looks at which nobody comes: with what was before, what is after is compared.
+    node.exporter.next();
+    let enforcer = node.home.enforcer(&[]);
+    leaking.end();
+    let missing = |page: &Page| (unreturned(page)? == 2.0 * GIB).then_some(());
+    node.exporter.until("the driver lists it, and it has ended", missing);
+    // From one moment to the other it is of nobody.
+    node.change(|driver| {
+        driver.unlist(pid);
+        driver.gpus[0].text = "memory: {unaccounted: 2GiB}".to_owned();
+    });
+    node.exporter
+        .until("it is unlisted", |page| (page.value("bailiff_gpu_processes", &[])? == 1.0).then_some(()));
+    node.exporter.until("it is missing all the same", missing);
+    flagged(&enforcer, "unreturned-vram", None);
+    let row = rows(&status_page(&node), "of those who ended: it did not come back");
+    assert!(row.len() == 1 && row[0].contains("2.0 GiB"), "{row:?}");
+    assert!(info(&node, &[]).contains("memory unreturned 2.1G, of those who ended"));
+    // Another comes and takes some: nothing is told for a beat, and then the same.
+    let third = Tenant::stubborn(&node.home);
+    node.hold(&third, 0, "used: 3GiB");
+    node.exporter
+        .until("a third one", |page| (page.value("bailiff_gpu_processes", &[])? == 2.0).then_some(()));
+    node.exporter.until("still missing", missing);
+    node.change(|driver| driver.gpus[0].text = "memory: {unaccounted: 512MiB}".to_owned());
+    node.exporter.until("a part is back", |page| (unreturned(page)? == 0.5 * GIB).then_some(()));
+    node.change(|driver| driver.gpus[0].text = String::new());
+    node.exporter.until("all is back", |page| (unreturned(page)? == 0.0).then_some(()));
+    enforcer.until("the flag is down", |page| page.all("bailiff_flag", &[]).next().is_none().then_some(()));
+}
