@@ -9,6 +9,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use end_to_end::fake::Scenario;
@@ -23,18 +24,22 @@ struct Machine {
     scenario: Scenario,
     mps: Mps,
     driver: String,
+    number: u32,
 }
 
 impl Machine {
     fn new(release: &'static str) -> Self {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
         let driver = format!("{release}.163.01");
-        let machine = Self { scenario: Scenario::new("gpus: []"), mps: Mps::of(release), driver };
+        let machine = Self { scenario: Scenario::new("gpus: []"), mps: Mps::of(release), driver, number };
         machine.modes(["default", "default"]);
         machine
     }
 
-    fn uuid(index: usize) -> String {
-        format!("GPU-{:08x}-0000-4000-8000-{index:012x}", std::process::id())
+    /// Of a GPU by number; no other machine on this one has it.
+    fn uuid(&self, index: usize) -> String {
+        format!("GPU-{:08x}-{:04x}-4000-8000-{index:012x}", std::process::id(), self.number)
     }
 
     /// What the driver says of both.
@@ -47,8 +52,8 @@ impl Machine {
         self.scenario.set(&format!(
             "driver: {}\nrecheck: 0us\ngpus:\n  - {{uuid: {}, {first}}}\n  - {{uuid: {}, {second}}}\n",
             self.driver,
-            Self::uuid(0),
-            Self::uuid(1)
+            self.uuid(0),
+            self.uuid(1)
         ));
     }
 
@@ -83,7 +88,7 @@ fn a_daemon_is_started_shown_and_stopped() {
     let (code, said) = machine.says("a", &["start", "--gpu", "1"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("+ nvidia-smi -i 1 -c EXCLUSIVE_PROCESS\n"), "{said}");
-    assert!(said.contains(&format!("CUDA_VISIBLE_DEVICES={}", Machine::uuid(1))), "{said}");
+    assert!(said.contains(&format!("CUDA_VISIBLE_DEVICES={}", machine.uuid(1))), "{said}");
     assert!(said.contains("nvidia-cuda-mps-control -d\n") && said.contains("the daemon answers"), "{said}");
     assert_eq!(machine.mps.asked(), ["-i 1 -c EXCLUSIVE_PROCESS"]);
     machine.modes(["default", "exclusive_process"]);
@@ -103,7 +108,7 @@ fn a_daemon_is_started_shown_and_stopped() {
 fn status_tells_servers_clients_and_limits_in_80_columns() {
     for (release, status) in [("550", "active"), ("535", "unknown")] {
         let machine = Machine::new(release);
-        machine.mps.start("a", &Machine::uuid(0));
+        machine.mps.start("a", &machine.uuid(0));
         let client = machine.mps.client("a");
         let _ = machine.mps.ask("a", "set_default_device_pinned_mem_limit 0 3G");
         let (code, report) = machine.status("a");
@@ -133,10 +138,10 @@ fn status_tells_servers_clients_and_limits_in_80_columns() {
 #[test]
 fn a_fault_is_warned_of() {
     let machine = Machine::new("550");
-    machine.mps.start("a", &Machine::uuid(0));
+    machine.mps.start("a", &machine.uuid(0));
     let client = machine.mps.client("a");
     assert!(client.first.starts_with("connected"), "{}", client.first);
-    let _ = machine.mps.ask("a", &format!("fake_fault {}", machine.mps.servers("a")[0]));
+    let _ = machine.mps.ask("a", &format!("fake_fault {}", machine.mps.server("a")));
     let (_, report) = machine.status("a");
     assert_eq!(report["daemons"][0]["servers"][0]["status"], "fault");
     assert!(report["warnings"].to_string().contains("FAULT"), "{report}");
@@ -145,7 +150,7 @@ fn a_fault_is_warned_of() {
 #[test]
 fn a_hung_daemon_is_told_within_5_seconds_and_nothing_is_done_to_it() {
     let machine = Machine::new("550");
-    machine.mps.start("a", &Machine::uuid(0));
+    machine.mps.start("a", &machine.uuid(0));
     machine.mps.signal("a", Signal::STOP);
     let began = Instant::now();
     let (code, report) = machine.status("a");
@@ -167,7 +172,7 @@ fn a_hung_daemon_is_told_within_5_seconds_and_nothing_is_done_to_it() {
 #[test]
 fn a_pipe_directory_that_was_left_behind_is_told_and_can_be_used_again() {
     let machine = Machine::new("550");
-    machine.mps.start("a", &Machine::uuid(0));
+    machine.mps.start("a", &machine.uuid(0));
     machine.modes(["exclusive_process", "default"]);
     machine.mps.signal("a", Signal::KILL);
     let report = until("its end", || {
@@ -184,10 +189,10 @@ fn a_pipe_directory_that_was_left_behind_is_told_and_can_be_used_again() {
 #[test]
 fn nothing_is_started_over_a_server_that_is_left() {
     let machine = Machine::new("550");
-    machine.mps.start("a", &Machine::uuid(0));
+    machine.mps.start("a", &machine.uuid(0));
     let _client = machine.mps.client("a");
     machine.mps.signal("a", Signal::KILL);
-    let orphan = machine.mps.servers("a")[0];
+    let orphan = machine.mps.server("a");
     until("its end", || (machine.says("a", &["stop"]).0 == Some(69)).then_some(()));
     let (code, said) = machine.says("a", &["start", "--gpu", "0"]);
     assert_eq!(code, Some(75), "{said}");
@@ -205,7 +210,7 @@ fn stop_is_refused_while_programs_compute_under_it() {
     let (code, said) = machine.says("a", &["stop"]);
     assert_eq!(code, Some(75), "{said}");
     assert!(said.contains(&format!("process {} computes", client.pid())), "{said}");
-    assert_eq!(machine.mps.servers("a").len(), 1);
+    assert_eq!(machine.mps.servers("a"), [machine.mps.server("a")]);
     let (code, said) = machine.says("a", &["stop", "--force", "--timeout", "1s"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("+ echo quit -t 1 | "), "{said}");
@@ -216,7 +221,7 @@ fn stop_is_refused_while_programs_compute_under_it() {
 #[test]
 fn compute_modes_stay_while_the_driver_lists_clients() {
     let machine = Machine::new("550");
-    machine.mps.start("a", &Machine::uuid(0));
+    machine.mps.start("a", &machine.uuid(0));
     machine.gpus([
         "compute_mode: exclusive_process, processes: [{pid: 4100, kind: mps}]",
         "compute_mode: default",
@@ -230,7 +235,7 @@ fn compute_modes_stay_while_the_driver_lists_clients() {
 #[test]
 fn a_quit_that_is_refused_changes_nothing() {
     let machine = Machine::new("550");
-    machine.mps.start("a", &Machine::uuid(0));
+    machine.mps.start("a", &machine.uuid(0));
     let mut command = machine.bailiff("a", &["stop"]);
     std::os::unix::process::CommandExt::uid(&mut command, 65534);
     let (code, said) = told(&command.output().unwrap());

@@ -121,6 +121,15 @@ impl Mps {
         until("a daemon", || parts(&self.pipes(name), PARTS[0]).first().copied())
     }
 
+    /// The pid of a daemon's server, as soon as it shows whose it is: its starter goes on a moment before that.
+    ///
+    /// # Panics
+    /// Where there is none.
+    #[must_use]
+    pub fn server(&self, name: &str) -> u32 {
+        until("a server", || self.servers(name).first().copied())
+    }
+
     /// The servers of a daemon that live, or are left of it.
     #[must_use]
     pub fn servers(&self, name: &str) -> Vec<u32> {
