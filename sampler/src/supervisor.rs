@@ -34,13 +34,14 @@ pub struct Supervisor {
     hung: BTreeMap<u32, Pause>,
     /// A driver that could not be opened, or a worker that died.
     down: Option<(Fault, Pause)>,
-    /// What workers are asked to be, once a look at `/proc` has hung.
-    asked: Asked,
+    /// A look at `/proc` hung: until this is over, workers leave command lines and environments alone.
+    plain: Option<Pause>,
     said: Option<String>,
 }
 
 struct Worker {
     process: Started,
+    asked: Asked,
     channel: Channel,
     /// `None` while it opens the driver, with the moment that it began.
     driver: Option<Driver>,
@@ -110,7 +111,7 @@ impl Supervisor {
             known: BTreeMap::new(),
             hung: BTreeMap::new(),
             down: None,
-            asked: Asked::Whole,
+            plain: None,
             said: None,
         }
     }
@@ -170,7 +171,10 @@ impl Supervisor {
         if let Some((fault, _)) = self.down.filter(|(_, pause)| !pause.over()) {
             return Ended::Paused(fault);
         }
-        let worker = match self.worker.take().map_or_else(|| self.start(), Ok) {
+        let asked = self.asked();
+        // It ends with its channel.
+        self.worker.take_if(|worker| worker.asked != asked);
+        let worker = match self.worker.take().map_or_else(|| self.start(asked), Ok) {
             Ok(worker) => self.worker.insert(worker),
             Err(ended) => return ended,
         };
@@ -186,13 +190,23 @@ impl Supervisor {
         worker.look(&request, round, self.settings.deadline * 2 / 5)
     }
 
-    fn start(&self) -> Result<Worker, Ended> {
+    /// Command lines are tried again once the worker that hung on them has ended, and never with the last one that may be lost.
+    fn asked(&self) -> Asked {
+        let is_whole = self.worker.as_ref().is_some_and(|worker| worker.asked == Asked::Whole);
+        match self.plain {
+            None => Asked::Whole,
+            Some(pause) if is_whole || (pause.over() && self.left_behind.is_empty()) => Asked::Whole,
+            Some(_) => Asked::Plain,
+        }
+    }
+
+    fn start(&self, asked: Asked) -> Result<Worker, Ended> {
         if self.left_behind.len() >= MOST_LEFT_BEHIND {
             let words = format!("{MOST_LEFT_BEHIND} sampling workers hang in the driver and cannot be ended");
             return Err(Ended::Failed(Fault::Timeout, words));
         }
-        match self.launcher.worker(self.asked) {
-            Ok(process) => Worker::new(process).map_err(|_| Ended::Died(Step::Driver)),
+        match self.launcher.worker(asked) {
+            Ok(process) => Worker::new(process, asked).map_err(|_| Ended::Died(Step::Driver)),
             Err(NoWorker::LauncherGone) => Err(Ended::LauncherGone),
             Err(error @ NoWorker::ThisTime(_)) => Err(Ended::Failed(Fault::WorkerFailed, error.to_string())),
         }
@@ -203,6 +217,9 @@ impl Supervisor {
         let (fault, words) = match ended {
             Ended::Done => {
                 self.down = None;
+                if self.worker.as_ref().is_some_and(|worker| worker.asked == Asked::Whole) {
+                    self.plain = None;
+                }
                 return None;
             }
             Ended::Opening if self.known.is_empty() => return Some(Fault::Starting),
@@ -212,9 +229,9 @@ impl Supervisor {
             Ended::Died(Step::Gpu(index)) => return Some(self.lose(index, Fault::WorkerFailed)),
             Ended::Hung(Step::Proc) => {
                 self.abandon(None);
-                self.asked = Asked::Plain;
+                self.plain = Some(Pause::after(self.plain, self.settings.interval));
                 self.say(Some(
-                    "/proc did not answer by the deadline; command lines are left alone, and for a while \
+                    "/proc did not answer by the deadline; for a while command lines are left alone, and \
                      processes that hold nothing"
                         .to_owned(),
                 ));
@@ -254,7 +271,7 @@ impl Supervisor {
         if let Some(fault) = rest.proc_fault {
             let procfs = self.settings.procfs.display();
             self.say(Some(format!("{procfs} cannot be read ({}): no process can be named", fault.name())));
-        } else if self.hung.is_empty() {
+        } else if self.hung.is_empty() && self.plain.is_none() {
             self.say(None);
         }
     }
@@ -296,9 +313,9 @@ impl Supervisor {
 }
 
 impl Worker {
-    fn new(process: Started) -> std::io::Result<Self> {
+    fn new(process: Started, asked: Asked) -> std::io::Result<Self> {
         let channel = Channel::new(process.stream.try_clone()?)?;
-        Ok(Self { process, channel, driver: None, began: Instant::now() })
+        Ok(Self { process, asked, channel, driver: None, began: Instant::now() })
     }
 
     /// Waits for the driver to be open.

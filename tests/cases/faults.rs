@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use end_to_end::exporter::{Exporter, command};
 use end_to_end::fake::Scenario;
 use end_to_end::page::Page;
+use end_to_end::procfs::Procfs;
 use end_to_end::wait::until;
 use end_to_end::{exporter, programs};
 
@@ -183,6 +184,30 @@ fn a_worker_that_dies_is_replaced() {
     exporter.until("it is up again", |page| (nvml_up(page)? == 1.0).then_some(()));
 }
 
+/// A worker that is stopped while it reads `/proc`, which is made long here, is as silent as one that waits for a process.
+#[test]
+fn after_proc_has_hung_command_lines_are_tried_again() {
+    let procfs = Procfs::new();
+    (2..6000).for_each(|pid: u32| procfs.write(&format!("{pid}/stat"), "0"));
+    let scenario = Scenario::new(&three(""));
+    let procfs = procfs.path().to_str().unwrap().to_owned();
+    let exporter = Exporter::start(&scenario, &["--procfs", &procfs, "--process.command"]);
+    let worker = || exporter.children("sampling-worker").first().copied();
+    let is_plain = |pid: u32| {
+        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.ends_with(b"\0plain\0"))
+    };
+    until("it is stopped while it reads /proc", || {
+        let pid = worker()?;
+        signal(pid, rustix::process::Signal::STOP);
+        until("another worker", || (worker()? != pid).then_some(()));
+        exporter.log().contains("/proc did not answer by the deadline").then_some(())
+    });
+    until("command lines are left alone", || is_plain(worker()?).then_some(()));
+    until("they are read again", || (!is_plain(worker()?)).then_some(()));
+    exporter.until_logged("all is read again");
+    assert_eq!(exporter.next().value("bailiff_sampling_workers_left_behind", &[]), Some(0.0));
+}
+
 #[test]
 fn without_its_launcher_it_ends_so_that_it_is_started_anew() {
     let scenario = Scenario::new(&three(""));
@@ -194,8 +219,12 @@ fn without_its_launcher_it_ends_so_that_it_is_started_anew() {
 }
 
 fn kill(pid: u32) {
+    signal(pid, rustix::process::Signal::KILL);
+}
+
+fn signal(pid: u32, signal: rustix::process::Signal) {
     let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
 }
 
 /// Puts a process where no signal reaches it, SIGKILL included, as a hung driver does: into a frozen cgroup of
