@@ -208,6 +208,28 @@ impl Census {
         }
     }
 
+    /// What each thread of a process is doing: the first one may have ended, or stand still before the others do. None where
+    /// it has ended.
+    ///
+    /// # Errors
+    /// Where it is there and cannot be read.
+    pub fn threads(&self, pid: u32) -> Result<Vec<State>, Blind> {
+        let read = || {
+            let tasks = folder(&folder(&self.root, pid.to_string())?, "task")?;
+            let numbers = numbers(&tasks)?;
+            let stats =
+                numbers.iter().map(|thread| match read(&folder(&tasks, thread.to_string())?, "stat") {
+                    Err(error) if is_gone(error) => Ok(None),
+                    stat => stat.map(|text| stat::parse(&text).map(|stat| stat.state)),
+                });
+            stats.filter_map(Result::transpose).collect::<Result<Vec<State>, Errno>>()
+        };
+        match read() {
+            Err(error) if is_gone(error) => Ok(Vec::new()),
+            states => states.map_err(|error| Blind::Process(pid, error)),
+        }
+    }
+
     /// The value of a variable in a process's environment, where we may read it.
     #[must_use]
     pub fn variable(&self, pid: u32, name: &str) -> Option<String> {

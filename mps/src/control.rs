@@ -1,3 +1,4 @@
+#![expect(clippy::disallowed_methods, reason = "the one file of this crate that runs programs")]
 //! A control daemon, asked by running its own client: `nvidia-cuda-mps-control`, with one command on standard input.
 //!
 //! **One run a command.** The client answers several commands of one run, too, but puts nothing between the answers: some
@@ -8,12 +9,14 @@
 //!
 //! **The exit status is 0 for what was refused, too**, so the text is what counts ([`crate::words`]).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use crate::child::{self, Failed, Late, Run};
+use bailiff_child::{Failed, Late, Talk};
+
 use crate::place::{LOGS, PIPES};
 use crate::words;
 
@@ -165,15 +168,14 @@ impl Control {
     /// Where it does not answer in time, or refuses; and where there is none.
     pub fn ask(&self, question: Question<'_>) -> Result<String, Trouble> {
         let input = format!("{question}\n");
-        let run = Run {
-            program: &self.program,
-            words: &[],
-            environment: self.environment(),
-            input: input.as_bytes(),
-            deadline: self.patience,
-            late: Late::Group,
-        };
-        self.said(&run)
+        // Nothing of ours but PATH: a library that is preloaded into us, or a protocol that we were told of, is not for it.
+        let path = std::env::var_os("PATH");
+        let mut command = self.command();
+        command
+            .env_clear()
+            .env("PATH", path.as_deref().unwrap_or_else(|| OsStr::new(PATH)))
+            .envs(self.pipes());
+        self.said(&mut command, &Talk { input: input.as_bytes(), ..Talk::within(self.patience) })
     }
 
     /// Starts the daemon in the background, with our environment and these variables, and waits until its parent has
@@ -182,42 +184,32 @@ impl Control {
     /// # Errors
     /// Where it does not start, as where one runs already.
     pub fn start(&self, variables: &[(&str, &str)]) -> Result<String, Trouble> {
-        let mut environment = child::own_environment();
-        let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        environment.extend(variables.chain(self.pipes()));
-        let run = Run {
-            program: &self.program,
-            words: &[Form::Background.flag()],
-            environment,
-            input: b"",
-            deadline: self.patience,
-            late: Late::Child,
-        };
-        self.said(&run)
+        let mut command = self.command();
+        command.arg(Form::Background.flag()).envs(variables.iter().copied()).envs(self.pipes());
+        self.said(&mut command, &Talk { late: Late::Child, ..Talk::within(self.patience) })
     }
 
     fn pipes(&self) -> Option<(OsString, OsString)> {
         Some((PIPES.into(), self.pipes.as_ref()?.into()))
     }
 
-    /// Nothing of ours but PATH: a library that is preloaded into us, or a protocol that we were told of, is not for it.
-    fn environment(&self) -> Vec<(OsString, OsString)> {
-        let own = child::own_environment().into_iter().find(|(name, _)| name == "PATH");
-        let path = own.unwrap_or_else(|| ("PATH".into(), PATH.into()));
-        std::iter::once(path).chain(self.pipes()).collect()
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.current_dir("/");
+        command
     }
 
-    fn said(&self, run: &Run<'_>) -> Result<String, Trouble> {
-        let said = match child::run(run) {
+    fn said(&self, command: &mut Command, talk: &Talk<'_>) -> Result<String, Trouble> {
+        let said = match bailiff_child::run(command, talk) {
             Ok(said) => said,
             Err(Failed::Start(error)) => {
                 return Err(Trouble::NoProgram { program: self.program.display().to_string(), error });
             }
             Err(Failed::Wait(error)) => return Err(Trouble::Wait(error)),
-            Err(Failed::Late) => return Err(Trouble::NoAnswer(run.deadline)),
+            Err(Failed::Late(deadline)) => return Err(Trouble::NoAnswer(deadline)),
         };
-        let output = String::from_utf8_lossy(&said.output).into_owned();
-        let errors = String::from_utf8_lossy(&said.errors).into_owned();
+        let output = String::from_utf8_lossy(&said.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&said.stderr).into_owned();
         if words::is_no_daemon(&errors) || words::is_no_daemon(&output) {
             return Err(Trouble::NoDaemon);
         }

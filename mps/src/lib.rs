@@ -1,7 +1,6 @@
 //! NVIDIA's MPS from outside: [`control`] asks a control daemon, [`words`] understands its answers, [`log`] the lines of its logs,
 //! and [`place`] tells its processes and where their files are. It never signals a daemon, a server or a client.
 
-mod child;
 pub mod control;
 pub mod log;
 pub mod place;

@@ -193,9 +193,8 @@ fn after_proc_has_hung_command_lines_are_tried_again() {
     let procfs = procfs.path().to_str().unwrap().to_owned();
     let exporter = Exporter::start(&scenario, &["--procfs", &procfs, "--process.command"]);
     let worker = || exporter.children("sampling-worker").first().copied();
-    let is_plain = |pid: u32| {
-        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.ends_with(b"\0plain\0"))
-    };
+    let is_plain =
+        |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.ends_with(b"\0plain\0"));
     until("it is stopped while it reads /proc", || {
         let pid = worker()?;
         signal(pid, rustix::process::Signal::STOP);

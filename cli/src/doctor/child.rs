@@ -3,14 +3,12 @@
 #![expect(clippy::disallowed_methods, reason = "starts programs and finds them")]
 
 use std::env;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::process::{Command, Output};
 use std::time::Duration;
 
+use bailiff_child::{Failed, Talk};
 use bailiff_lifecycle::exit::plain;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// A program of ours: beside this one, else where the shell would find it.
 pub(super) fn ours(name: &str) -> Option<PathBuf> {
@@ -37,22 +35,10 @@ pub(super) fn itself() -> Command {
 
 /// Runs it to its end, or to its deadline.
 pub(super) fn run(mut command: Command, patience: Duration) -> Result<Output, String> {
-    let told = |error: io::Error| plain(&error);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().map_err(told)?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("it has no pid")?;
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| told(error.into()))?;
-    let (tell, ended) = channel();
-    std::thread::spawn(move || tell.send(child.wait_with_output()));
-    match ended.recv_timeout(patience) {
-        Ok(output) => output.map_err(told),
-        Err(RecvTimeoutError::Disconnected) => Err("it was lost".to_owned()),
-        Err(RecvTimeoutError::Timeout) => {
-            // In an uninterruptible wait it stays all the same: nobody waits for it.
-            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-            Err(format!("it did not answer within {patience:?}"))
-        }
-    }
+    bailiff_child::run(&mut command, &Talk::within(patience)).map_err(|failed| match failed {
+        Failed::Start(error) | Failed::Wait(error) => plain(&error),
+        Failed::Late(patience) => format!("it did not answer within {patience:?}"),
+    })
 }
 
 #[cfg(test)]

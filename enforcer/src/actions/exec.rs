@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::child::{self, Heard, Program};
+use super::child;
 use super::ending::Ending;
 use super::worker::{Work, done};
 use crate::guard::Refusal;
@@ -26,10 +26,9 @@ pub(super) fn run(work: &Work<'_>, argv: &[String]) -> Result<Ending, Refusal> {
         "evidence": &deed.evidence,
     });
     let input = crate::audit::ascii(&told).map_err(|error| Refusal::refused(error.to_string()))?;
-    let program = Program { argv, variables: &[], input: &input, deadline: work.settings.program };
     Ok(work.carry_out(|_| {
-        let (outcome, detail) = match child::run(&program, Heard::No) {
-            Ok(_) => (Outcome::Done, String::new()),
+        let (outcome, detail) = match child::run(argv, &input, work.settings.program) {
+            Ok(()) => (Outcome::Done, String::new()),
             Err(error) => (Outcome::Failed, error.to_string()),
         };
         match group {

@@ -159,9 +159,8 @@ impl<'a> Group<'a> {
     /// None of them can start another: each is stopped, out of a signal's reach, or has ended.
     pub(super) fn stands_still(&self) -> bool {
         self.left().all(|held| {
-            let pid = held.found.key().pid;
-            let now = self.census.person(pid).ok().flatten().map(|person| person.stat.state);
-            now.is_none_or(|state| matches!(state, Stopped | Traced | DiskSleep | Zombie | Dead))
+            let states = self.census.threads(held.found.key().pid).unwrap_or_default();
+            states.iter().all(|state| matches!(state, Stopped | Traced | DiskSleep | Zombie | Dead))
         })
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 
-use super::child::{self, Heard, Program};
+use super::child;
 use super::{tty, webhook};
 use crate::audit;
 use crate::policy::Channel;
@@ -216,9 +216,7 @@ impl State {
                     .map_err(|error| error.to_string())
             }
             Channel::Exec(argv) => {
-                let body = body()?;
-                let program = Program { argv, variables: &[], input: &body, deadline: self.settings.program };
-                child::run(&program, Heard::No).map(drop).map_err(|error| error.to_string())
+                child::run(argv, &body()?, self.settings.program).map_err(|error| error.to_string())
             }
         }
     }

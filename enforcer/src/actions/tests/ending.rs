@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use bailiff_snapshot::State;
+
 use super::*;
 use crate::verdict::Outcome;
 
@@ -126,6 +128,8 @@ ctypes.CDLL(None).pthread_exit(None)";
         is_over(person.stat.state).then_some(())
     });
     assert!(holder.lives(), "its other thread does");
+    let threads = || census().threads(holder.pid()).unwrap();
+    until("a thread that has come to rest", || (threads() == [State::Zombie, State::Sleeping]).then_some(()));
     let mut machine = Machine::with(&[holder.key()]);
     let report = home.hand().act(terminate(of_process(&holder), LONG), &mut machine);
     assert_eq!(report.outcome, Outcome::Released, "{}", report.detail);

@@ -1,0 +1,234 @@
+#![expect(clippy::disallowed_methods, reason = "knows the deadlines of programs")]
+//! A program with a deadline: it reads one text, says a bounded one, and is killed with its process group when it is late. It is
+//! never waited for beyond that: a child in an uninterruptible wait takes no signal.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+/// More than this of either output is dropped.
+const MOST: usize = 256 << 10;
+
+/// How a program is run.
+#[derive(Debug, Clone, Copy)]
+pub struct Talk<'a> {
+    /// What it reads.
+    pub input: &'a [u8],
+    /// Whether what it says is wanted; `/dev/null` has it otherwise.
+    pub heard: bool,
+    /// How long it may run.
+    pub deadline: Duration,
+    /// Who is killed then.
+    pub late: Late,
+}
+
+impl Talk<'_> {
+    /// One that reads nothing, and is heard.
+    #[must_use]
+    pub const fn within(deadline: Duration) -> Self {
+        Self { input: b"", heard: true, deadline, late: Late::Group }
+    }
+}
+
+/// Who is killed when the time is up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Late {
+    /// The child, and all that it has started.
+    Group,
+    /// The child alone: what it has started may be a daemon.
+    Child,
+}
+
+/// Why a program did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// It was not started.
+    #[error("it cannot be run: {0}")]
+    Start(io::Error),
+    /// It was lost.
+    #[error("it cannot be waited for: {0}")]
+    Wait(io::Error),
+    /// It was killed.
+    #[error("it did not end within {0:?} and was ended")]
+    Late(Duration),
+}
+
+/// Runs it, in a process group of its own, to its end or to its deadline. What it has started and left behind may keep its
+/// outputs: that is not waited for.
+///
+/// # Errors
+/// Where it is not started, or does not end in time.
+pub fn run(command: &mut Command, talk: &Talk<'_>) -> Result<Output, Failed> {
+    let output = || if talk.heard { Stdio::piped() } else { Stdio::null() };
+    command.process_group(0).stdin(Stdio::piped()).stdout(output()).stderr(output());
+    let mut child = command.spawn().map_err(Failed::Start)?;
+    let heard =
+        Pipes::begin(&mut child, talk.input).map_err(Failed::Wait).and_then(|pipes| pipes.end(talk.deadline));
+    match heard {
+        Ok([stdout, stderr]) => Ok(Output { status: child.wait().map_err(Failed::Wait)?, stdout, stderr }),
+        Err(failed) => {
+            kill(&mut child, talk.late);
+            drop(std::thread::spawn(move || child.wait()));
+            Err(failed)
+        }
+    }
+}
+
+/// Our child has not been waited for, so nobody else has its pid, nor its group's number.
+fn kill(child: &mut Child, late: Late) {
+    if let (Late::Group, Some(group)) = (late, pid(child)) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    drop(child.kill());
+}
+
+fn pid(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+}
+
+/// What is read and written until the child has ended.
+struct Pipes<'a> {
+    handle: OwnedFd,
+    input: Option<OwnedFd>,
+    rest: &'a [u8],
+    outputs: [Option<OwnedFd>; 2],
+    heard: [Vec<u8>; 2],
+}
+
+impl<'a> Pipes<'a> {
+    fn begin(child: &mut Child, input: &'a [u8]) -> io::Result<Self> {
+        let handle = pidfd_open(pid(child).ok_or(Errno::SRCH)?, PidfdFlags::empty())?;
+        let to = child.stdin.take().map(OwnedFd::from);
+        let outputs = [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
+        for file in to.iter().chain(outputs.iter().flatten()) {
+            ioctl_fionbio(file, true)?;
+        }
+        Ok(Self { handle, input: to, rest: input, outputs, heard: [Vec::new(), Vec::new()] })
+    }
+
+    fn end(mut self, deadline: Duration) -> Result<[Vec<u8>; 2], Failed> {
+        let began = Instant::now();
+        loop {
+            if self.rest.is_empty() {
+                self.input = None;
+            }
+            let left = deadline.saturating_sub(began.elapsed());
+            let ended = self.wait(left).map_err(|error| Failed::Wait(error.into()))?;
+            if self.input.as_ref().is_some_and(|input| !give(input, &mut self.rest)) {
+                self.input = None;
+            }
+            for (output, heard) in self.outputs.iter_mut().zip(&mut self.heard) {
+                if output.as_ref().is_some_and(|output| !take(output, heard)) {
+                    *output = None;
+                }
+            }
+            if ended {
+                return Ok(self.heard);
+            }
+            if left.is_zero() {
+                return Err(Failed::Late(deadline));
+            }
+        }
+    }
+
+    /// Waits until something can be done; tells whether the child has ended.
+    fn wait(&self, left: Duration) -> Result<bool, Errno> {
+        let mut files = vec![PollFd::new(&self.handle, PollFlags::IN)];
+        files.extend(self.outputs.iter().flatten().map(|output| PollFd::new(output, PollFlags::IN)));
+        files.extend(self.input.as_ref().map(|input| PollFd::new(input, PollFlags::OUT)));
+        let left = Timespec::try_from(left).ok();
+        match poll(&mut files, left.as_ref()) {
+            Ok(_) => Ok(files.first().is_some_and(|handle| !handle.revents().is_empty())),
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// False once it reads no more.
+fn give(input: impl AsFd, rest: &mut &[u8]) -> bool {
+    match rustix::io::write(input, rest) {
+        Ok(written) => {
+            *rest = rest.get(written..).unwrap_or_default();
+            true
+        }
+        Err(Errno::AGAIN | Errno::INTR) => true,
+        Err(_) => false,
+    }
+}
+
+/// Takes what there is, a bounded number of pieces at a time; false once there is no more.
+fn take(output: impl AsFd, heard: &mut Vec<u8>) -> bool {
+    let mut piece = [0; 4096];
+    for _ in 0..64 {
+        match rustix::io::read(&output, &mut piece) {
+            Ok(0) => return false,
+            Ok(read) => {
+                let room = MOST.saturating_sub(heard.len()).min(read);
+                heard.extend_from_slice(piece.get(..room).unwrap_or_default());
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return true,
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, talk: &Talk<'_>) -> Result<Output, Failed> {
+        run(Command::new("/bin/sh").args(["-c", script]), talk)
+    }
+
+    #[test]
+    fn it_reads_says_and_ends() {
+        let long = vec![b'x'; 1 << 20];
+        let talk = Talk { input: &long, ..Talk::within(Duration::from_mins(1)) };
+        let said = shell("wc -c; echo no >&2; exit 3", &talk).unwrap();
+        assert_eq!((said.stdout.as_slice(), said.stderr.as_slice()), (&b"1048576\n"[..], &b"no\n"[..]));
+        assert_eq!(said.status.code(), Some(3));
+        let said = shell("cat", &talk).unwrap();
+        assert_eq!(said.stdout.len(), MOST, "more is dropped");
+        let unheard = shell("echo a", &Talk { heard: false, ..talk }).unwrap();
+        assert!(unheard.stdout.is_empty());
+    }
+
+    #[test]
+    fn who_is_late_is_killed_with_what_it_started_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let note = folder.path().join("pid");
+        let script = format!("sleep 1000 & echo $! > {0}.new; mv {0}.new {0}; wait", note.display());
+        let talk = Talk::within(Duration::from_millis(300));
+        let late = shell(&script, &talk).unwrap_err();
+        assert_eq!(late.to_string(), "it did not end within 300ms and was ended");
+        let grandchild = std::fs::read_to_string(&note).unwrap();
+        let folder = format!("/proc/{}/cmdline", grandchild.trim());
+        let began = Instant::now();
+        while std::fs::read(&folder).is_ok_and(|words| !words.is_empty()) {
+            assert!(began.elapsed() < Duration::from_mins(1), "{grandchild} lives on");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_keeps_the_outputs_is_not_waited_for() {
+        let said = shell("sleep 1000 & echo $!", &Talk::within(Duration::from_mins(1))).unwrap();
+        let daemon: i32 = String::from_utf8(said.stdout).unwrap().trim().parse().unwrap();
+        rustix::process::kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_started_says_so() {
+        let missing = run(&mut Command::new("/nonexistent/program"), &Talk::within(Duration::from_mins(1)));
+        assert!(matches!(missing, Err(Failed::Start(_))), "{missing:?}");
+    }
+}
