@@ -238,6 +238,33 @@ impl Census {
         pairs.find_map(|pair| Some(pair.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
     }
 
+    /// The path of a process's program, where we may read it.
+    #[must_use]
+    pub fn program(&self, pid: u32) -> Option<String> {
+        let link = readlinkat(folder(&self.root, pid.to_string()).ok()?, "exe", Vec::new()).ok()?;
+        link.into_string().ok()
+    }
+
+    /// Whether a process sees the mounts that we see; none where that may not be read.
+    #[must_use]
+    pub fn same_mounts(&self, pid: u32) -> Option<bool> {
+        let of = |pid: &str| readlinkat(folder(&self.root, pid).ok()?, "ns/mnt", Vec::new()).ok();
+        Some(of(&pid.to_string())? == of("self")?)
+    }
+
+    /// Whether a process would not end by a signal itself: it catches or ignores it. None where that cannot be read.
+    #[must_use]
+    pub fn heeds(&self, pid: u32, signal: i32) -> Option<bool> {
+        let text = read(&folder(&self.root, pid.to_string()).ok()?, "status").ok()?;
+        let text = String::from_utf8_lossy(&text);
+        let mask = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            u64::from_str_radix(line.trim(), 16).ok()
+        };
+        let bit = 1_u64.checked_shl(u32::try_from(signal).ok()?.checked_sub(1)?)?;
+        Some((mask("SigCgt:")? | mask("SigIgn:")?) & bit != 0)
+    }
+
     /// Whether a process is in a PID namespace below ours; none where it has gone, or its kernel does not tell.
     #[must_use]
     pub fn nested(&self, pid: u32) -> Option<bool> {

@@ -13,6 +13,7 @@ use bailiff_exposition::terminal::Ink;
 use bailiff_lifecycle::exit::{self, Exit, Stop};
 use bailiff_lifecycle::{logs, signals};
 use clap::Parser;
+use rustix::thread::clear_ambient_capability_set;
 
 const PROGRAM: &str = env!("CARGO_PKG_NAME");
 
@@ -50,6 +51,8 @@ fn run(flags: Run) -> Result<(), Stop> {
     let settings = Settings::try_from(flags).map_err(Stop::Usage)?;
     logs::start(settings.logs);
     exit::end_on_panic();
+    // Programs that are run for a rule, or that ask MPS, get none of the rights that this one was given.
+    clear_ambient_capability_set().context("cannot keep rights to itself")?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let outcome = runtime.block_on(signals::until_told(|told| daemon::run(settings, told)));

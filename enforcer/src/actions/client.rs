@@ -1,18 +1,52 @@
 //! A client of MPS, before it is signalled: its server is asked to let it go first, since whoever is ended with work under way may
 //! wedge the server for all its clients. Where nobody answers, no signal is sent.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bailiff_mps::control::Question;
 use bailiff_mps::{Control, words};
+use bailiff_snapshot::Role;
 
+use super::clock::Deadline;
+use super::group::Group;
 use super::mps;
 use super::worker::Work;
 use crate::guard::Refusal;
+use crate::verdict::Outcome;
 
-/// How long a server may take to let a client go.
+/// How long all of it may take: one server lets one client go in a second or so.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Daemons that are asked, root's first.
+const MOST: usize = 16;
+
+/// Clients that were let go, and those that were none when it was asked.
+#[derive(Debug, Default)]
+pub(super) struct LetGo(BTreeMap<u32, Done>);
+
+/// What was done with one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Done {
+    LetGo,
+    Nothing,
+}
+
+/// Whose word a daemon's is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Whose {
+    /// Root's: where it is silent, nobody is signalled.
+    Root,
+    /// The client's own user's. It serves nobody else, so its silence harms nobody else, and spares nobody.
+    Own,
+}
+
+/// What there is of MPS that may have to do with a group.
+#[derive(Debug, Default)]
+struct Parts {
+    pids: BTreeMap<u32, Whose>,
+    /// A part of root's that is in another PID namespace, or may be: it tells pids that are others' here.
+    foreign: Option<u32>,
+}
 
 /// What a daemon told of its servers, or why it did not.
 type Told = Result<Vec<(u32, BTreeSet<u32>)>, String>;
@@ -20,7 +54,7 @@ type Told = Result<Vec<(u32, BTreeSet<u32>)>, String>;
 /// Where a client is.
 #[derive(Debug, PartialEq, Eq)]
 enum Standing {
-    /// No part of MPS is there: its server has gone.
+    /// No part of MPS that counts has to do with it.
     Alone,
     /// With this server of this daemon, by their places.
     With { daemon: usize, server: u32 },
@@ -28,25 +62,42 @@ enum Standing {
     Unknown(String),
 }
 
-/// Has those of these processes let go that are clients of MPS; tells what was done.
-pub(super) fn let_go(work: &Work<'_>, pids: &[u32]) -> Result<Vec<String>, Refusal> {
-    let listed = listed(work);
-    let clients: Vec<u32> = pids.iter().copied().filter(|pid| listed.contains(pid)).collect();
-    if clients.is_empty() {
-        return Ok(Vec::new());
-    }
-    let parts = parts(work)?;
-    let daemons: BTreeSet<Option<String>> = parts.iter().map(|pid| mps::pipes(work, *pid)).collect();
-    let daemons: Vec<Control> = daemons.into_iter().map(|pipes| mps::control(work, pipes)).collect();
-    let told: Vec<Told> = daemons.iter().map(|control| servers(control, &parts)).collect();
-    let each = clients.iter().filter_map(|pid| match stands(*pid, &told) {
-        Standing::Alone => None,
-        Standing::Unknown(why) => {
-            Some(Err(Refusal::refused(format!("{pid} is a client of MPS, and is not signalled: {why}"))))
+impl LetGo {
+    /// Has those of a group let go that are clients of MPS, each once, before they are signalled; tells what was done.
+    pub(super) fn those_of(&mut self, work: &Work<'_>, group: &Group<'_>) -> Result<Vec<String>, Refusal> {
+        let listed = listed(work);
+        let mut pids = group.pids();
+        pids.retain(|pid| match self.0.get(pid) {
+            None => true,
+            Some(Done::Nothing) => listed.contains(pid),
+            Some(Done::LetGo) => false,
+        });
+        let parts = if pids.is_empty() { Parts::default() } else { Parts::of(work, group) };
+        let asked = Asked::all(work, parts);
+        let mut notes = Vec::new();
+        for pid in pids {
+            let (done, note) = match stands(pid, &asked.told, asked.foreign) {
+                Standing::Unknown(why) if listed.contains(&pid) => {
+                    let why = format!("{pid} is a client of MPS, and is not signalled: {why}");
+                    return Err(Refusal::refused(why));
+                }
+                Standing::With { daemon, server } => {
+                    (Done::LetGo, Some(asked.let_go(daemon, server, (pid, group))?))
+                }
+                _ if listed.contains(&pid) => {
+                    let note = format!("{pid} is listed as a client of MPS, and its server is not found");
+                    (Done::LetGo, Some(note))
+                }
+                _ => (Done::Nothing, None),
+            };
+            self.0.insert(pid, done);
+            notes.extend(note);
         }
-        Standing::With { daemon, server } => Some(terminate(daemons.get(daemon)?, server, *pid)),
-    });
-    each.collect()
+        match work.inbox.given_up(work.deed.id) {
+            Some(why) => Err(Refusal { outcome: Outcome::Cancelled, why: why.to_owned() }),
+            None => Ok(notes),
+        }
+    }
 }
 
 /// Pids that the newest snapshot lists as clients of MPS.
@@ -57,15 +108,92 @@ fn listed(work: &Work<'_>) -> BTreeSet<u32> {
     holders.map(|holder| holder.pid).collect()
 }
 
-/// Daemons and servers of our PID namespace: those of another one tell pids that are others' here.
-fn parts(work: &Work<'_>) -> Result<BTreeSet<u32>, Refusal> {
-    let table = work.census.everybody()?;
-    let all = table
-        .people
-        .values()
-        .filter(|person| person.stat.comm == mps::COMM)
-        .map(|person| person.stat.key.pid);
-    Ok(all.filter(|pid| work.census.nested(*pid) == Some(false)).collect())
+impl Parts {
+    /// Daemons and servers of root and of this user: others' serve other users.
+    fn of(work: &Work<'_>, group: &Group<'_>) -> Self {
+        let mut parts = Self::default();
+        let people = group.people().filter(|person| person.stat.comm == mps::COMM);
+        for (pid, uid) in people.map(|person| (person.stat.key.pid, person.uid)) {
+            let whose = match uid {
+                0 => Whose::Root,
+                uid if uid == group.owner => Whose::Own,
+                _ => continue,
+            };
+            // Anybody can give a name to a program that becomes root, as `su` does; not to its file.
+            let is_other = |exe: String| Role::of_program(&exe).is_none();
+            if whose == Whose::Root && work.census.program(pid).is_some_and(is_other) {
+                continue;
+            }
+            if work.census.nested(pid) == Some(false) {
+                parts.pids.insert(pid, whose);
+            } else if whose == Whose::Root {
+                parts.foreign = Some(pid);
+            }
+        }
+        parts
+    }
+
+    /// Their daemons, root's first. A directory of root's is not taken from it by a user who names it.
+    fn daemons(&self, work: &Work<'_>) -> Vec<(Whose, Control)> {
+        let mut directories: BTreeMap<Option<String>, Whose> = BTreeMap::new();
+        for (pid, whose) in &self.pids {
+            let known = directories.entry(mps::pipes(work, *pid)).or_insert(*whose);
+            *known = (*known).min(*whose);
+        }
+        let mut daemons: Vec<_> = directories.into_iter().map(|(pipes, whose)| (whose, pipes)).collect();
+        daemons.sort();
+        daemons.into_iter().take(MOST).map(|(whose, pipes)| (whose, mps::control(work, pipes))).collect()
+    }
+}
+
+/// What was asked, and answered.
+struct Asked<'a> {
+    work: &'a Work<'a>,
+    daemons: Vec<(Whose, Control)>,
+    told: Vec<(Whose, Told)>,
+    foreign: Option<u32>,
+    until: Deadline,
+}
+
+impl<'a> Asked<'a> {
+    fn all(work: &'a Work<'a>, parts: Parts) -> Self {
+        let until = Deadline::after(PATIENCE);
+        let daemons = parts.daemons(work);
+        let ours: BTreeSet<u32> = parts.pids.into_keys().collect();
+        let ask = |control| servers(&within(control, until, bailiff_mps::PATIENCE), &ours);
+        let told = daemons.iter().map(|(whose, control)| (*whose, ask(control))).collect();
+        Self { work, daemons, told, foreign: parts.foreign, until }
+    }
+
+    /// Has a client let go. Others were asked meanwhile, so whether it is still one is asked anew: its pid may be another's.
+    fn let_go(&self, daemon: usize, server: u32, client: (u32, &Group<'_>)) -> Result<String, Refusal> {
+        let (pid, group) = client;
+        let gone = || format!("{pid} ended before server {server} of MPS was asked to let it go");
+        let Some((whose, control)) = self.daemons.get(daemon) else { return Ok(gone()) };
+        if !group.lives(pid) {
+            return Ok(gone());
+        }
+        if let Some(why) = self.work.inbox.given_up(self.work.deed.id) {
+            return Err(Refusal { outcome: Outcome::Cancelled, why: why.to_owned() });
+        }
+        let control = within(control, self.until, PATIENCE);
+        let done = match mps::clients(&control, server) {
+            _ if !group.lives(pid) => return Ok(gone()),
+            Ok(clients) if clients.contains(&pid) => terminate(&control, server, pid),
+            Ok(_) => Err(format!("server {server} of MPS lists {pid} no more")),
+            Err(why) => Err(why),
+        };
+        match (done, whose) {
+            (Ok(note), _) => Ok(note),
+            (Err(why), Whose::Own) => Ok(format!("{why}; it is its own user's")),
+            (Err(why), Whose::Root) => Err(Refusal::refused(format!("{why}, so it is not signalled"))),
+        }
+    }
+}
+
+/// With what is left of the time, and no more than this.
+fn within(control: &Control, until: Deadline, most: Duration) -> Control {
+    control.clone().within(until.left().clamp(Duration::from_millis(1), most))
 }
 
 /// A daemon's servers that are among these parts, with their clients.
@@ -76,9 +204,9 @@ fn servers(control: &Control, parts: &BTreeSet<u32>) -> Told {
     ours.map(|server| Ok((*server, mps::clients(control, *server)?))).collect()
 }
 
-fn stands(client: u32, told: &[Told]) -> Standing {
-    let mut why = None;
-    for (daemon, told) in told.iter().enumerate() {
+fn stands(client: u32, told: &[(Whose, Told)], foreign: Option<u32>) -> Standing {
+    let mut silent = None;
+    for (daemon, (whose, told)) in told.iter().enumerate() {
         match told {
             Ok(servers) => {
                 let found = servers.iter().find(|(_, clients)| clients.contains(&client));
@@ -86,30 +214,34 @@ fn stands(client: u32, told: &[Told]) -> Standing {
                     return Standing::With { daemon, server: *server };
                 }
             }
-            Err(trouble) => why = Some(format!("its control daemon: {trouble}")),
+            Err(trouble) if *whose == Whose::Root => silent = Some(format!("its control daemon: {trouble}")),
+            Err(_) => {}
         }
     }
-    if told.is_empty() {
+    if let (None, Some(part)) = (&silent, foreign) {
+        return Standing::Unknown(format!(
+            "{part}, a part of MPS, is in another PID namespace, and is not asked"
+        ));
+    }
+    if told.iter().all(|(whose, _)| *whose == Whose::Own) {
         return Standing::Alone;
     }
-    Standing::Unknown(why.unwrap_or_else(|| "no server lists it as its client".to_owned()))
+    Standing::Unknown(silent.unwrap_or_else(|| "no server lists it as its client".to_owned()))
 }
 
 /// In FAULT nothing of a client's is under way any more, and its end is what the server waits for.
-fn terminate(control: &Control, server: u32, client: u32) -> Result<String, Refusal> {
+fn terminate(control: &Control, server: u32, client: u32) -> Result<String, String> {
     let status = control.ask(Question::Status(server)).map(|said| words::status(&said));
     if matches!(status, Ok(words::Status::Fault)) {
         return Ok(format!("server {server} of MPS waits in FAULT for the end of {client}"));
     }
-    let said = control.clone().within(PATIENCE).ask(Question::TerminateClient(server, client));
+    let said = control.ask(Question::TerminateClient(server, client));
     let done = said
         .map_err(|trouble| trouble.to_string())
         .and_then(|said| words::terminated(&said).map_err(|odd| odd.to_string()));
     match done {
         Ok(()) => Ok(format!("server {server} of MPS let {client} go")),
-        Err(why) => Err(Refusal::refused(format!(
-            "server {server} of MPS did not let {client} go, so it is not signalled: {why}"
-        ))),
+        Err(why) => Err(format!("server {server} of MPS did not let {client} go: {why}")),
     }
 }
 
@@ -117,22 +249,33 @@ fn terminate(control: &Control, server: u32, client: u32) -> Result<String, Refu
 mod tests {
     use super::*;
 
-    fn servers(servers: &[(u32, &[u32])]) -> Vec<(u32, BTreeSet<u32>)> {
-        servers.iter().map(|(server, clients)| (*server, clients.iter().copied().collect())).collect()
+    fn says(whose: Whose, servers: &[(u32, &[u32])]) -> (Whose, Told) {
+        let servers = servers.iter().map(|(server, clients)| (*server, clients.iter().copied().collect()));
+        (whose, Ok(servers.collect()))
     }
 
     #[test]
     fn a_client_is_let_go_by_its_very_server_alone() {
-        let hung = || Err("hung".to_owned());
+        use Whose::{Own, Root};
+        let hung = |whose| (whose, Err("hung".to_owned()));
         let cases = [
             (vec![], Standing::Alone),
-            (vec![Ok(servers(&[(900, &[7]), (901, &[4100])]))], Standing::With { daemon: 0, server: 901 }),
-            (vec![hung(), Ok(servers(&[(900, &[4100])]))], Standing::With { daemon: 1, server: 900 }),
-            (vec![Ok(servers(&[(900, &[7])]))], Standing::Unknown("no server lists it as its client".into())),
-            (vec![Ok(servers(&[])), hung()], Standing::Unknown("its control daemon: hung".into())),
+            (vec![says(Root, &[(900, &[7]), (901, &[4100])])], Standing::With { daemon: 0, server: 901 }),
+            (vec![hung(Root), says(Own, &[(900, &[4100])])], Standing::With { daemon: 1, server: 900 }),
+            (vec![says(Root, &[(900, &[7])])], Standing::Unknown("no server lists it as its client".into())),
+            (vec![says(Root, &[]), hung(Root)], Standing::Unknown("its control daemon: hung".into())),
+            (vec![says(Root, &[]), hung(Own)], Standing::Unknown("no server lists it as its client".into())),
+            (vec![hung(Own)], Standing::Alone),
+            (vec![says(Own, &[(900, &[7])])], Standing::Alone),
         ];
         for (told, expected) in cases {
-            assert_eq!(stands(4100, &told), expected, "{told:?}");
+            assert_eq!(stands(4100, &told, None), expected, "{told:?}");
         }
+        let other =
+            Standing::Unknown("900, a part of MPS, is in another PID namespace, and is not asked".into());
+        assert_eq!(stands(4100, &[], Some(900)), other);
+        assert_eq!(stands(4100, &[says(Root, &[(901, &[7])])], Some(900)), other);
+        let found = Standing::With { daemon: 0, server: 901 };
+        assert_eq!(stands(4100, &[says(Root, &[(901, &[4100])])], Some(900)), found);
     }
 }

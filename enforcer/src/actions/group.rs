@@ -14,7 +14,7 @@ use super::deed::Deed;
 use super::licence::Licence;
 use super::pidfd::Handle;
 use crate::audit::Sent;
-use crate::census::{Blind, Census, Table};
+use crate::census::{Blind, Census, Person, Table};
 use crate::guard::{self, Found, Ourselves, Refusal};
 use crate::kin::Kin;
 
@@ -38,7 +38,8 @@ pub(super) struct Group<'a> {
     holding: BTreeSet<ProcessKey>,
     /// Who was there when it was last looked.
     table: Table,
-    owner: u32,
+    /// Whose they all are.
+    pub(super) owner: u32,
     pub(super) held: Vec<Held>,
     pub(super) sent: Vec<Sent>,
     pub(super) notes: Vec<String>,
@@ -219,6 +220,16 @@ impl<'a> Group<'a> {
     /// The pids of those that live.
     pub(super) fn pids(&self) -> Vec<u32> {
         self.living_keys().iter().map(|key| key.pid).collect()
+    }
+
+    /// Whether one of them lives.
+    pub(super) fn lives(&self, pid: u32) -> bool {
+        self.held.iter().any(|held| held.found.key().pid == pid && held.handle.lives())
+    }
+
+    /// Everybody who was there when it was last looked.
+    pub(super) fn people(&self) -> impl Iterator<Item = &Person> {
+        self.table.people.values()
     }
 
     /// The cgroup of version 2 that this program is in.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use bailiff_mps::control::Question;
-use bailiff_mps::place::PIPES;
+use bailiff_mps::place::{DEFAULT_PIPES, PIPES};
 use bailiff_mps::{Control, Trouble, words};
 
 use super::clock::Deadline;
@@ -27,9 +27,14 @@ pub(super) fn shut_down(work: &Work<'_>) -> Result<Ending, Refusal> {
         return Err(Refusal::refused("a server is one process"));
     };
     let handle = hold(work, server)?;
+    if work.census.nested(server.pid) != Some(false) {
+        return Err(Refusal::refused("it is in another PID namespace, where its pid is another's"));
+    }
     let control = control(work, pipes(work, server.pid));
-    if listed_clients(work) > 0 {
-        return Err(Refusal::refused("it has clients"));
+    match listed_clients(work) {
+        Some(0) => {}
+        Some(_) => return Err(Refusal::refused("it has clients")),
+        None => return Err(Refusal::refused("there is no snapshot to tell its clients")),
     }
     match clients(&control, server.pid) {
         Ok(clients) if clients.is_empty() => {}
@@ -66,20 +71,25 @@ fn hold(work: &Work<'_>, server: &Member) -> Result<Handle, Refusal> {
     }
 }
 
-/// The daemon's own folder, where its server's environment may be read and names one.
+/// The folder of a daemon, or of a server's daemon, where its environment may be read and names one; through its own root, if
+/// it sees other mounts than we do: there the same path may be anybody's here.
 pub(super) fn pipes(work: &Work<'_>, pid: u32) -> Option<String> {
-    work.census.variable(pid, PIPES).filter(|path| path.starts_with('/') && path.len() < 4096)
+    let named = work.census.variable(pid, PIPES).filter(|path| path.starts_with('/') && path.len() < 4096);
+    match work.census.same_mounts(pid) {
+        Some(false) => Some(format!("/proc/{pid}/root{}", named.as_deref().unwrap_or(DEFAULT_PIPES))),
+        _ => named,
+    }
 }
 
 /// Clients that the newest snapshot shows on the server's GPUs.
-fn listed_clients(work: &Work<'_>) -> usize {
-    let Some(view) = work.inbox.view() else { return 0 };
+fn listed_clients(work: &Work<'_>) -> Option<usize> {
+    let view = work.inbox.view()?;
     let theirs = view
         .snapshot
         .gpus
         .iter()
         .filter(|gpu| gpu.uuid.as_ref().is_some_and(|uuid| work.deed.subject.gpus.contains(uuid)));
-    theirs.flat_map(|gpu| &gpu.holders).filter(|holder| holder.kinds.contains('M')).count()
+    Some(theirs.flat_map(|gpu| &gpu.holders).filter(|holder| holder.kinds.contains('M')).count())
 }
 
 /// The control daemon of a pipe directory.

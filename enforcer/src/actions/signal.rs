@@ -1,7 +1,8 @@
 //! A signal to every process of a target, through the same guard as its end.
 
-use super::client;
+use super::client::LetGo;
 use super::ending::Ending;
+use super::group::Group;
 use super::worker::{Work, done};
 use crate::guard::Refusal;
 use crate::policy::Signal;
@@ -18,8 +19,8 @@ pub(super) fn send(work: &Work<'_>, signal: Signal) -> Result<Ending, Refusal> {
         if let Some(why) = work.inbox.news(work.deed.id).give_up {
             return Ending::new(Outcome::Cancelled, why);
         }
-        if ends(number) {
-            match client::let_go(work, &group.pids()) {
+        if ends(work, &group, number) {
+            match LetGo::default().those_of(work, &group) {
                 Ok(notes) => group.notes.extend(notes),
                 Err(refusal) => return refusal.into(),
             }
@@ -35,8 +36,14 @@ pub(super) fn send(work: &Work<'_>, signal: Signal) -> Result<Ending, Refusal> {
     }))
 }
 
-/// Whether a signal may end a process: all may but those that programs take for news, or that only stop.
-fn ends(signal: rustix::process::Signal) -> bool {
+/// Whether a signal may end one of them: all may but those that only stop, and those that all of them catch or ignore, as programs
+/// do that take them for news.
+fn ends(work: &Work<'_>, group: &Group<'_>, signal: rustix::process::Signal) -> bool {
     use rustix::process::Signal;
-    ![Signal::USR1, Signal::USR2, Signal::CONT, Signal::STOP, Signal::TSTP].contains(&signal)
+    let heeds = |pid: &u32| work.census.heeds(*pid, signal.as_raw()) == Some(true);
+    match signal {
+        Signal::CONT | Signal::STOP | Signal::TSTP => false,
+        Signal::USR1 | Signal::USR2 => !group.pids().iter().all(heeds),
+        _ => true,
+    }
 }

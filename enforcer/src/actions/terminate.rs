@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::activity::Activity;
 use super::cgroup;
-use super::client;
+use super::client::LetGo;
 use super::clock::{self, Deadline};
 use super::ending::Ending;
 use super::group::Group;
@@ -32,6 +32,8 @@ pub(super) struct Termination<'a> {
     /// What the last snapshot of before told.
     before: Option<Memory>,
     activity: Activity,
+    /// Clients of MPS.
+    clients: LetGo,
 }
 
 /// How the wait after TERM went.
@@ -49,7 +51,8 @@ impl<'a> Termination<'a> {
             activity.see(&view.snapshot, &group.keys());
         }
         let before = view.map(|view| Memory::of(&view.snapshot));
-        Self { work, group, grace, licence, before, activity: activity.forgotten() }
+        let activity = activity.forgotten();
+        Self { work, group, grace, licence, before, activity, clients: LetGo::default() }
     }
 
     pub(super) fn run(mut self) -> Ending {
@@ -70,9 +73,7 @@ impl<'a> Termination<'a> {
         if let Some(why) = self.work.inbox.news(self.work.deed.id).give_up {
             return Ok(cancelled(why));
         }
-        let notes = client::let_go(self.work, &self.group.pids())?;
-        self.group.notes.extend(notes);
-        self.group.ask(self.licence);
+        self.ask()?;
         if let Some(error) = self.group.denied {
             let why = format!("a signal was not permitted ({error}): CAP_KILL is missing");
             return Ok(Ending::new(Outcome::Failed, why));
@@ -83,6 +84,19 @@ impl<'a> Termination<'a> {
             Grace::Left => self.kill()?,
         };
         Ok(given_up.map_or_else(|| self.verify(), cancelled))
+    }
+
+    /// Asks those to end that were not asked yet; those that are clients of MPS are let go first.
+    fn ask(&mut self) -> Result<(), Refusal> {
+        self.let_go()?;
+        self.group.ask(self.licence);
+        Ok(())
+    }
+
+    fn let_go(&mut self) -> Result<(), Refusal> {
+        let notes = self.clients.those_of(self.work, &self.group)?;
+        self.group.notes.extend(notes);
+        Ok(())
     }
 
     /// Waits for those that were asked; once more as long while they are at work.
@@ -99,7 +113,7 @@ impl<'a> Termination<'a> {
                 if self.group.renew()? == 0 {
                     return Ok(Grace::AllGone);
                 }
-                self.group.ask(self.licence);
+                self.ask()?;
             }
             if deadline.passed() || renewals > MOST_RENEWALS {
                 if extended || !self.activity.busy() {
@@ -122,13 +136,14 @@ impl<'a> Termination<'a> {
         if let Some(view) = news.view {
             self.activity.see(&view.snapshot, &self.group.keys());
             self.group.renew()?;
-            self.group.ask(self.licence);
+            self.ask()?;
         }
         Ok(None)
     }
 
     /// Ends those that are left, and those that they have started since.
     fn kill(&mut self) -> Result<Option<&'static str>, Refusal> {
+        self.let_go()?;
         if let Err(refusal) = self.hold_still() {
             self.group.go_on(self.licence);
             return Err(refusal);
@@ -209,17 +224,17 @@ impl<'a> Termination<'a> {
         let gone_ms = self.group.age_ms();
         let keys = self.group.keys();
         let held = self.before.as_ref().map(|before| before.held_by(&keys));
-        let (back, told) = self.until_back(gone_at);
+        let back = self.until_back(gone_at);
         let mut ending = match back {
-            Back::Yes { bytes } => {
+            Back::Yes { bytes, left } => {
                 let mut ending = Ending::new(Outcome::Released, "");
                 ending.released = Some(bytes);
-                ending.after.vram_after = Some(0);
+                ending.after.vram_after = Some(left);
                 ending
             }
-            Back::No(why) => {
+            Back::No { why, left } => {
                 let mut ending = Ending::new(Outcome::GoneNotReleased, why);
-                ending.after.vram_after = told.map(|told| told.held_by(&keys));
+                ending.after.vram_after = Some(left);
                 ending
             }
             Back::Untold(why) => Ending::new(Outcome::Undetermined, why),
@@ -230,24 +245,21 @@ impl<'a> Termination<'a> {
     }
 
     /// Looks at snapshots taken after they had gone, until one shows the memory back or the time is up.
-    fn until_back(&self, gone_at: Duration) -> (Back, Option<Memory>) {
+    fn until_back(&self, gone_at: Duration) -> Back {
         let inbox = self.work.inbox;
         let Some((before, interval)) = self.before.as_ref().zip(inbox.view().map(|view| view.interval()))
         else {
-            return (Back::Untold("there was no snapshot before".to_owned()), None);
+            return Back::Untold("there was no snapshot before".to_owned());
         };
         // Two beats bring one snapshot that began after the end.
         let patience = self.work.settings.verify.max(interval * 2);
         let deadline = Deadline::after(patience);
-        let mut last = (Back::Untold("no snapshot came in time".to_owned()), None);
+        let mut last = Back::Untold("no snapshot came in time".to_owned());
         loop {
             let stopped = inbox.news(self.work.deed.id).stopped;
             if let Some(view) = inbox.view().filter(|view| view.boot() > gone_at) {
-                let after = Memory::of(&view.snapshot);
-                let back = back(before, &after, &self.group.keys());
-                let done = matches!(back, Back::Yes { .. });
-                last = (back, Some(after));
-                if done {
+                last = back(before, &Memory::of(&view.snapshot), &self.group.keys());
+                if matches!(last, Back::Yes { .. }) {
                     return last;
                 }
             }

@@ -1,16 +1,19 @@
 //! Clients of MPS: their server lets them go before they are signalled, or they are not.
 
+use std::path::Path;
+
 use super::*;
 use crate::policy;
 use crate::verdict::Outcome;
 
 /// A server of MPS by its name, with a pipe directory of its own.
-fn server(home: &Home) -> Holder {
-    let program = home.0.path().join("nvidia-cuda-mps-server");
-    fs::copy("/bin/sleep", &program).unwrap();
+fn server(home: &Home, owner: u32, program: &str) -> Holder {
+    let (copy, name) = (home.0.path().join(program), home.0.path().join("nvidia-cuda-mps-server"));
+    fs::copy("/bin/sleep", &copy).unwrap();
+    let _ = std::os::unix::fs::symlink(&copy, &name);
     let mut command = Command::new("setsid");
-    command.args([program.as_os_str(), "1000".as_ref()]).env("CUDA_MPS_PIPE_DIRECTORY", home.0.path());
-    let holder = Holder(command.spawn().unwrap());
+    command.args([name.as_os_str(), "1000".as_ref()]).env("CUDA_MPS_PIPE_DIRECTORY", home.0.path());
+    let holder = Holder(command.uid(owner).spawn().unwrap());
     until("its name", || {
         (census().person(holder.pid()).unwrap()?.stat.comm == "nvidia-cuda-mps").then_some(())
     });
@@ -19,16 +22,36 @@ fn server(home: &Home) -> Holder {
 
 /// What a daemon says: to `get_client_list`, to `get_server_status` and to `terminate_client`.
 struct Says<'a> {
+    /// What the client runs.
+    client: &'a str,
+    /// Whose the server is, and how its program's file is called.
+    server: (u32, &'a str),
     clients: &'a str,
     status: &'a str,
     terminated: &'a str,
 }
 
-/// Deals with a client of a server; tells what came of it, what was noted, what the daemon was asked, and whether it lives.
-fn act(says: &Says<'_>, action: &dyn Fn(Subject) -> Deed) -> (Report, Vec<String>, String, bool) {
+/// What came of a client.
+struct Came {
+    report: Report,
+    signals: Vec<String>,
+    /// The last line of the audit log.
+    line: String,
+    /// Whatever the daemon was asked, besides for its servers.
+    asked: String,
+    lives: bool,
+}
+
+/// Deals with a client of a server.
+fn act(says: &Says<'_>, action: &dyn Fn(Subject) -> Deed) -> Came {
+    act_while(says, action, &|_, _| {})
+}
+
+/// The same, and this meanwhile, with the file that tells what the daemon was asked.
+fn act_while(says: &Says<'_>, action: &dyn Fn(Subject) -> Deed, meanwhile: &dyn Fn(&Hand, &Path)) -> Came {
     let home = Home::new();
-    let client = Holder::shell(&home, "echo ready; exec sleep 1000");
-    let server = server(&home);
+    let client = Holder::shell(&home, says.client);
+    let server = server(&home, says.server.0, says.server.1);
     let (pid, asked) = (client.pid(), home.0.path().join("asked"));
     // Daemons of other tests have nothing to do with it.
     let text = format!(
@@ -46,14 +69,29 @@ case $word in get_server_list) echo {};; get_client_list) {};; get_server_status
     let control = outside::script(&home, "control", &text);
     let settings = Settings { mps_control: control.into(), ..home.settings() };
     let mut machine = Machine { clients: true, ..Machine::with(&[client.key()]) };
-    let report = home.hand_with(settings).act(action(of_process(&client)), &mut machine);
+    let mut hands = home.hand_with(settings);
+    hands.see(&machine);
+    hands.hand().act(action(of_process(&client))).unwrap();
+    meanwhile(hands.hand(), &asked);
+    let report = hands.report(&mut machine);
     let signals = if home.lines().last().unwrap()["sent"].is_array() { home.signals() } else { Vec::new() };
     let asked = fs::read_to_string(asked).unwrap_or_default();
     let asked: Vec<&str> = asked.lines().filter(|line| !line.starts_with("get_server_list")).collect();
-    (report, signals, asked.join(", "), client.lives())
+    let line = home.lines().last().unwrap().to_string();
+    Came { report, signals, line, asked: asked.join(", "), lives: client.lives() }
 }
 
-const WELL: Says<'_> = Says { clients: "echo CLIENT", status: "echo ACTIVE", terminated: "echo 0" };
+/// Two clients: of one that ends by SIGUSR1, and one that takes it for news.
+const ENDS: &str = "echo ready; exec sleep 1000";
+const CATCHES: &str = "trap : USR1; echo ready; while :; do sleep 1000 & wait; done";
+const SERVER: &str = "nvidia-cuda-mps-server";
+const WELL: Says<'_> = Says {
+    client: ENDS,
+    server: (0, SERVER),
+    clients: "echo CLIENT",
+    status: "echo ACTIVE",
+    terminated: "echo 0",
+};
 
 fn in_a_minute(subject: Subject) -> Deed {
     terminate(subject, Duration::from_mins(1))
@@ -61,15 +99,17 @@ fn in_a_minute(subject: Subject) -> Deed {
 
 #[test]
 fn its_server_lets_it_go_before_it_is_signalled() {
-    let (report, signals, asked, lives) = act(&WELL, &in_a_minute);
+    let Came { report, signals, asked, lives, .. } = act(&WELL, &in_a_minute);
     assert_eq!((report.outcome, lives), (Outcome::Released, false), "{}", report.detail);
     assert_eq!(signals, ["SIGTERM"]);
-    assert_eq!(asked, "get_client_list SERVER, get_server_status SERVER, terminate_client SERVER CLIENT");
+    let list = "get_client_list SERVER";
+    assert_eq!(asked, format!("{list}, {list}, get_server_status SERVER, terminate_client SERVER CLIENT"));
 }
 
 #[test]
 fn in_fault_it_is_signalled_at_once() {
-    let (report, signals, asked, lives) = act(&Says { status: "echo FAULT", ..WELL }, &in_a_minute);
+    let Came { report, signals, asked, lives, .. } =
+        act(&Says { status: "echo FAULT", ..WELL }, &in_a_minute);
     assert_eq!((report.outcome, lives), (Outcome::Released, false), "{}", report.detail);
     assert_eq!(signals, ["SIGTERM"]);
     assert!(!asked.contains("terminate_client"), "{asked}");
@@ -85,11 +125,56 @@ fn without_an_answer_it_is_not_signalled() {
         (Says { terminated: ":", ..WELL }, "not understood", true),
     ];
     for (says, why, terminated) in cases {
-        let (report, signals, asked, lives) = act(&says, &in_a_minute);
+        let Came { report, signals, asked, lives, .. } = act(&says, &in_a_minute);
         assert_eq!((report.outcome, lives), (Outcome::Refused, true), "{why}: {}", report.detail);
         assert!(report.detail.contains(why), "{}", report.detail);
         assert_eq!((signals.len(), asked.contains("terminate_client")), (0, terminated), "{asked}");
     }
+}
+
+/// Whoever could shield himself by a daemon of his own that is silent, would.
+#[test]
+fn neither_its_own_users_silence_nor_anothers_lies_spare_it() {
+    let others = NOBODY - 1;
+    let hung = Says { clients: "exec sleep 1000", ..WELL };
+    let cases = [
+        (Says { server: (NOBODY, SERVER), ..hung }, "its server is not found", ""),
+        (
+            Says { server: (NOBODY, SERVER), terminated: ":", ..WELL },
+            "it is its own user's",
+            "terminate_client",
+        ),
+        (Says { server: (others, SERVER), ..hung }, "its server is not found", ""),
+        // What becomes root by itself bears any name that a link gives it.
+        (Says { server: (0, "su"), ..hung }, "its server is not found", ""),
+    ];
+    for (says, note, asked_for) in cases {
+        let Came { report, signals, line, asked, lives } = act(&says, &in_a_minute);
+        assert_eq!((report.outcome, lives), (Outcome::Released, false), "{note}: {}", report.detail);
+        assert_eq!(signals, ["SIGTERM"]);
+        assert!(line.contains(note), "{line}");
+        assert!(asked.contains(asked_for) && (says.server.0 == NOBODY || asked.is_empty()), "{asked}");
+    }
+}
+
+#[test]
+fn what_is_called_off_while_a_daemon_is_silent_is_not_done() {
+    // Silence alone would not spare it.
+    let says = Says { server: (NOBODY, SERVER), clients: "exec sleep 1000", ..WELL };
+    let came = act_while(&says, &in_a_minute, &|hand, asked| {
+        until("a question", || fs::read_to_string(asked).ok()?.contains("get_client_list").then_some(()));
+        hand.cancel(7);
+    });
+    assert_eq!((came.report.outcome, came.lives), (Outcome::Cancelled, true), "{}", came.line);
+    assert!(came.signals.is_empty(), "{}", came.line);
+}
+
+#[test]
+fn one_that_ends_while_daemons_are_asked_is_not_asked_of() {
+    let says = Says { clients: "echo CLIENT; kill -9 CLIENT", ..WELL };
+    let Came { report, asked, line, .. } = act(&says, &in_a_minute);
+    assert_eq!(report.outcome, Outcome::Gone, "{}", report.detail);
+    assert!(!asked.contains("terminate_client") && line.contains("ended before"), "{asked}: {line}");
 }
 
 #[test]
@@ -97,9 +182,18 @@ fn a_signal_that_ends_asks_too_and_one_that_tells_does_not() {
     let signal = |name: &'static str, number: i32| {
         move |subject: Subject| deed(subject, Action::Signal(policy::Signal { number, name }))
     };
-    let (report, signals, ..) = act(&Says { clients: "echo 1", ..WELL }, &signal("SIGTERM", 15));
+    let Came { report, signals, .. } = act(&Says { clients: "echo 1", ..WELL }, &signal("SIGTERM", 15));
     assert_eq!((report.outcome, signals.len()), (Outcome::Refused, 0), "{}", report.detail);
-    let (report, signals, asked, _) = act(&WELL, &signal("SIGUSR1", 10));
-    assert_eq!((report.outcome, signals), (Outcome::Done, vec!["SIGUSR1".to_owned()]), "{}", report.detail);
-    assert_eq!(asked, "");
+    for (client, ends) in [(CATCHES, false), (ENDS, true)] {
+        let Came { report, signals, asked, lives, .. } =
+            act(&Says { client, ..WELL }, &signal("SIGUSR1", 10));
+        assert_eq!(
+            (report.outcome, signals),
+            (Outcome::Done, vec!["SIGUSR1".to_owned()]),
+            "{}",
+            report.detail
+        );
+        assert_eq!(asked.contains("terminate_client"), ends, "{asked}");
+        assert!(lives || ends, "it takes it for news");
+    }
 }
