@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::{Place, ProcessKey, State};
-use rustix::fs::{CWD, Dir, Mode, OFlags, fstat, openat, readlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags, fstat, openat, readlinkat, statx};
 use rustix::io::Errno;
 
 /// More of a process's file than this is not understood.
 const MOST: usize = 256 << 10;
+/// The major number of `/dev/nvidia0` and its like (Linux, Documentation/admin-guide/devices.txt).
+const NVIDIA: u32 = 195;
 /// More processes than this are not judged one by one.
 const MOST_PROCESSES: usize = 1 << 18;
 
@@ -323,7 +325,7 @@ impl Census {
             Err(Errno::ACCESS | Errno::PERM) => return Ok(Devices::Denied),
             other => other?,
         };
-        for number in numbers {
+        for number in &numbers {
             match readlinkat(&descriptors, number.to_string(), Vec::new()) {
                 Ok(link) if link.to_bytes().starts_with(self.devices.as_bytes()) => return Ok(Devices::Open),
                 Err(Errno::ACCESS | Errno::PERM) => return Ok(Devices::Denied),
@@ -331,8 +333,20 @@ impl Census {
                 Ok(_) | Err(_) => {}
             }
         }
-        Ok(Devices::None)
+        // Behind mounts of its own a path reads otherwise; the device is the same.
+        let is_device = |number: &u32| is_nvidia(&descriptors, *number);
+        Ok(if numbers.iter().any(is_device) { Devices::Open } else { Devices::None })
     }
+}
+
+/// Whether a descriptor is of a character device of NVIDIA's driver. What is cached is enough: a file system of somebody's, or
+/// of a server that has gone, is not asked.
+fn is_nvidia(descriptors: &OwnedFd, number: u32) -> bool {
+    let told = statx(descriptors, number.to_string(), AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+    told.is_ok_and(|told| {
+        FileType::from_raw_mode(told.stx_mode.into()) == FileType::CharacterDevice
+            && told.stx_rdev_major == NVIDIA
+    })
 }
 
 /// A true zombie, or one that is ending at this moment: nothing can be done to it.

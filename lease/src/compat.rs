@@ -2,9 +2,20 @@
 //! somebody else has, and to begin anew under whoever holds.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use redis::Script;
 
 use crate::pool::{Init, Pool};
 use crate::{Op, Trouble};
+
+/// One moment of three keys. Not MULTI: redis 1.8.1 panics where a user may not call that.
+static VIEW: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "local all = function(key) return redis.call('LRANGE', key, 0, -1) end
+        return {redis.call('HGETALL', KEYS[1]), all(KEYS[2]), all(KEYS[3])}",
+    )
+});
 
 /// What GPU.py would read, at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,14 +73,12 @@ impl Pool {
     /// # Errors
     /// Where there is no answer.
     pub fn view(&mut self) -> Result<View, Trouble> {
-        let prefix = self.prefix.clone();
-        let all = |name| redis::cmd("LRANGE").arg(format!("{prefix}_{name}")).arg(0).arg(-1).to_owned();
-        let mut begun = redis::cmd("HGETALL");
-        begun.arg(format!("{prefix}_INIT"));
-        let mut pipe = redis::pipe();
-        pipe.atomic().add_command(begun).add_command(all("MANAGED")).add_command(all("IDLE"));
+        let mut look = VIEW.prepare_invoke();
+        for name in ["INIT", "MANAGED", "IDLE"] {
+            look.key(format!("{}_{name}", self.prefix));
+        }
         let (begun, managed, idle): (BTreeMap<String, String>, _, _) =
-            self.with(|connection| pipe.query(connection))?;
+            self.with(|connection| look.invoke(connection))?;
         let count = begun.get("GPUCOUNT").and_then(|count| count.parse().ok());
         Ok(View { begun: !begun.is_empty(), count, managed, idle })
     }

@@ -63,10 +63,13 @@ enum Standing {
 }
 
 impl LetGo {
-    /// Has those of a group let go that are clients of MPS, each once, before they are signalled; tells what was done.
-    pub(super) fn those_of(&mut self, work: &Work<'_>, group: &Group<'_>) -> Result<Vec<String>, Refusal> {
+    /// Has those of these of a group let go that are clients of MPS, each once, before they are signalled; tells what was done.
+    pub(super) fn those_of(
+        &mut self,
+        work: &Work<'_>,
+        (group, mut pids): (&Group<'_>, Vec<u32>),
+    ) -> Result<Vec<String>, Refusal> {
         let listed = listed(work);
-        let mut pids = group.pids();
         pids.retain(|pid| match self.0.get(pid) {
             None => true,
             Some(Done::Nothing) => listed.contains(pid),
@@ -223,10 +226,13 @@ fn stands(client: u32, told: &[(Whose, Told)], foreign: Option<u32>) -> Standing
             "{part}, a part of MPS, is in another PID namespace, and is not asked"
         ));
     }
-    if told.iter().all(|(whose, _)| *whose == Whose::Own) {
-        return Standing::Alone;
+    let is_own = |(whose, _): &(Whose, Told)| *whose == Whose::Own;
+    match silent {
+        Some(why) => Standing::Unknown(why),
+        // Root's have answered, so it is its user's, or nobody's.
+        None if told.is_empty() || told.iter().any(is_own) => Standing::Alone,
+        None => Standing::Unknown("no server lists it as its client".to_owned()),
     }
-    Standing::Unknown(silent.unwrap_or_else(|| "no server lists it as its client".to_owned()))
 }
 
 /// In FAULT nothing of a client's is under way any more, and its end is what the server waits for.
@@ -264,7 +270,8 @@ mod tests {
             (vec![hung(Root), says(Own, &[(900, &[4100])])], Standing::With { daemon: 1, server: 900 }),
             (vec![says(Root, &[(900, &[7])])], Standing::Unknown("no server lists it as its client".into())),
             (vec![says(Root, &[]), hung(Root)], Standing::Unknown("its control daemon: hung".into())),
-            (vec![says(Root, &[]), hung(Own)], Standing::Unknown("no server lists it as its client".into())),
+            (vec![says(Root, &[]), hung(Own)], Standing::Alone),
+            (vec![hung(Root), says(Own, &[])], Standing::Unknown("its control daemon: hung".into())),
             (vec![hung(Own)], Standing::Alone),
             (vec![says(Own, &[(900, &[7])])], Standing::Alone),
         ];

@@ -2,7 +2,6 @@
 
 use super::client::LetGo;
 use super::ending::Ending;
-use super::group::Group;
 use super::worker::{Work, done};
 use crate::guard::Refusal;
 use crate::policy::Signal;
@@ -19,11 +18,10 @@ pub(super) fn send(work: &Work<'_>, signal: Signal) -> Result<Ending, Refusal> {
         if let Some(why) = work.inbox.news(work.deed.id).give_up {
             return Ending::new(Outcome::Cancelled, why);
         }
-        if ends(work, &group, number) {
-            match LetGo::default().those_of(work, &group) {
-                Ok(notes) => group.notes.extend(notes),
-                Err(refusal) => return refusal.into(),
-            }
+        let pids = group.pids().into_iter().filter(|pid| ends(work, *pid, number)).collect();
+        match LetGo::default().those_of(work, (&group, pids)) {
+            Ok(notes) => group.notes.extend(notes),
+            Err(refusal) => return refusal.into(),
         }
         group.send(number, signal.name, licence);
         match group.denied {
@@ -36,14 +34,13 @@ pub(super) fn send(work: &Work<'_>, signal: Signal) -> Result<Ending, Refusal> {
     }))
 }
 
-/// Whether a signal may end one of them: all may but those that only stop, and those that all of them catch or ignore, as programs
-/// do that take them for news.
-fn ends(work: &Work<'_>, group: &Group<'_>, signal: rustix::process::Signal) -> bool {
+/// Whether a signal may end a process: all may but those that only stop, and those that it catches or ignores, as programs do
+/// that take them for news.
+fn ends(work: &Work<'_>, pid: u32, signal: rustix::process::Signal) -> bool {
     use rustix::process::Signal;
-    let heeds = |pid: &u32| work.census.heeds(*pid, signal.as_raw()) == Some(true);
     match signal {
         Signal::CONT | Signal::STOP | Signal::TSTP => false,
-        Signal::USR1 | Signal::USR2 => !group.pids().iter().all(heeds),
+        Signal::USR1 | Signal::USR2 => work.census.heeds(pid, signal.as_raw()) != Some(true),
         _ => true,
     }
 }

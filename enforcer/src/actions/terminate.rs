@@ -94,7 +94,7 @@ impl<'a> Termination<'a> {
     }
 
     fn let_go(&mut self) -> Result<(), Refusal> {
-        let notes = self.clients.those_of(self.work, &self.group)?;
+        let notes = self.clients.those_of(self.work, (&self.group, self.group.pids()))?;
         self.group.notes.extend(notes);
         Ok(())
     }

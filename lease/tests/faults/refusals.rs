@@ -173,6 +173,26 @@ fn what_is_not_allowed_is_told_and_ends_the_wait() {
     assert_all_idle(&mut pool);
 }
 
+/// The rights that docs/leases.md gives are enough; what a user may not is told.
+#[test]
+fn a_user_with_the_rights_that_the_docs_name_can_do_it_all() {
+    let server = Server::start(&[]);
+    let docs = include_str!("../../../docs/leases.md");
+    let line = docs.lines().find(|line| line.starts_with("ACL SETUSER bailiff ")).unwrap();
+    let words: Vec<&str> = line.split(' ').map(|word| word.trim_end_matches("PASSWORD")).collect();
+    let words: Vec<String> = words.iter().map(|word| word.replace('>', ">secret")).collect();
+    tell::<()>(&server.address(), &words.iter().map(String::as_str).collect::<Vec<_>>());
+    let theirs = format!("{}?user=bailiff&pass=secret", server.address());
+    let mut pool = begin(&theirs, 1, TTL);
+    let holder = ticket("holder", 1);
+    let grant = acquire(&mut pool, &holder);
+    renew(&mut pool, &holder, &grant);
+    assert!(pool.view().unwrap().begun);
+    release(&mut pool, &holder, &grant);
+    tell::<()>(&server.address(), &["ACL", "SETUSER", "bailiff", "-@scripting", "-@transaction"]);
+    assert!(matches!(pool.view(), Err(Trouble::Denied(_))));
+}
+
 #[test]
 fn a_key_of_another_type_is_named_and_nothing_is_begun() {
     let server = Server::start(&[]);

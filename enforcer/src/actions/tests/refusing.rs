@@ -101,6 +101,28 @@ fn a_holder_without_a_device_file_is_not_what_the_driver_lists() {
     assert!(holder.lives());
 }
 
+/// Whoever could choose the path of his device would be out of reach.
+#[test]
+fn a_device_is_known_by_its_number_under_any_path() {
+    let home = Home::new();
+    let path = home.0.path().join("elsewhere");
+    let made = Command::new("mknod").arg(&path).args(["c", "195", "250"]).status().unwrap();
+    assert!(made.success(), "these tests need root, to make a device");
+    let program = format!(
+        "import os, time
+os.open('{}', os.O_PATH)
+print('ready', flush=True)
+time.sleep(1000)",
+        path.display()
+    );
+    let holder = Holder::start(&home, NOBODY, &["/usr/bin/python3", "-c", &program]);
+    let settings = Settings { devices: "/dev/nvidia".into(), ..home.settings() };
+    let mut machine = Machine::with(&[holder.key()]);
+    let report = home.hand_with(settings).act(terminate(of_process(&holder), LONG), &mut machine);
+    assert_eq!(report.outcome, Outcome::Released, "{}", report.detail);
+    assert!(!holder.lives());
+}
+
 #[test]
 fn one_that_has_ended_is_gone() {
     let home = Home::new();
