@@ -90,7 +90,7 @@ OTHER_PROCESSES_MEMORY Gauge Bytes "bailiff_gpu_other_processes_memory_bytes" ["
 PROCESSES_DROPPED Counter One "bailiff_processes_dropped_total" [""]
     "Processes left without series of their own because of --max-processes, added up over all snapshots.";
 IDLE_MEMORY Gauge Bytes "bailiff_idle_memory_bytes" ["gpu gpu_uuid user"]
-    "GPU memory in bytes that processes of the user hold while observed idle; absent where one of the user's processes on the GPU was not observed.";
+    "GPU memory in bytes that processes of the user hold while observed idle, without servers of MPS, which wait for their clients; absent where one of the user's processes on the GPU was not observed.";
 HELD_GPU_SECONDS Counter Seconds "bailiff_held_gpu_seconds_total" ["user"]
     "GPU-seconds in which the user had at least one process on a GPU.";
 IDLE_GPU_SECONDS Counter Seconds "bailiff_idle_gpu_seconds_total" ["user"]

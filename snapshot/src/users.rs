@@ -52,6 +52,10 @@ impl Seen<'_> {
         for holder in gpu.holders.iter().filter(|holder| earlier.contains(&holder.process)) {
             let facts = self.processes.get(&holder.process).and_then(|process| process.facts.as_ref());
             let Some(user) = facts.and_then(user_label) else { continue };
+            // A server of MPS works for its clients, and they are counted.
+            if facts.is_some_and(|facts| facts.role.is_some()) {
+                continue;
+            }
             let idle = holder.utilization.idle() == Some(true);
             users.entry(user).and_modify(|all| *all &= idle).or_insert(idle);
         }

@@ -6,7 +6,7 @@
 //! | 1 | MIG on | unknown |
 //! | 2 | the call failed, is not supported, timed out; or its samples of this pid cannot be true | unknown |
 //! | 3 | a sample of this pid in the look-back that was not seen before | the largest of its engines |
-//! | 4 | MPS client: the device's maximum in the window is at most 1 % | 0, else unknown |
+//! | 4 | MPS client, or server, which works for its clients, whatever its own sample: the device's maximum in the window is at most 1 % | 0, else unknown |
 //! | 5 | others were sampled, none of this pid in the look-back; device sampler alive; pid listed at both ends; no sample of a pid that is not listed, unless the device is calm | 0, observed |
 //! | 6 | nothing sampled at all; sampler alive, its maximum at most 1 %; listed at both ends | 0, observed |
 //! | 7 | nothing sampled at all, and the device was busy | unknown |
@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Gap, Gaps, Kinds, Truth};
+use crate::{Gap, Gaps, Kinds, Role, Truth};
 
 /// At most this many percent is idle: of the whole device in rows 4 and 6, and of a process when idle time
 /// is counted.
@@ -147,7 +147,7 @@ pub enum Why {
     FirstLook,
     /// The pid was not listed, or was another process, at the start of the window.
     NotListedBefore,
-    /// An MPS client on a device that somebody used.
+    /// A client or server of MPS on a device that somebody used.
     SharedByMps,
     /// The device was busy and the driver names nobody.
     Unattributed,
@@ -227,6 +227,8 @@ pub struct Question {
     pub pid: u32,
     /// The lists it is in.
     pub kinds: Kinds,
+    /// What it is to MPS.
+    pub role: Option<Role>,
     /// The same process was listed at the start of the window.
     pub listed_before: bool,
     /// Another process of this pid was listed at the start of the window, so a sample may be that one's.
@@ -255,12 +257,14 @@ impl Window<'_> {
         if self.now.doubted.contains(&question.pid) {
             return Utilization::Unknown(Why::Garbage);
         }
-        if let Some(engines) = self.unseen(before, question.pid) {
+        let serves = question.role == Some(Role::MpsServer);
+        let told = |engines: &Engines| !serves || engines.busiest() > IDLE_AT_MOST_PERCENT;
+        if let Some(engines) = self.unseen(before, question.pid).filter(told) {
             return Utilization::Observed(engines);
         }
         match self.device().map(|maximum| maximum <= IDLE_AT_MOST_PERCENT) {
             Err(why) => Utilization::Unknown(why),
-            Ok(calm) if question.kinds.mps => zero_if(calm, Why::SharedByMps),
+            Ok(calm) if question.kinds.mps || serves => zero_if(calm, Why::SharedByMps),
             Ok(_) if !question.listed_before => Utilization::Unknown(Why::NotListedBefore),
             Ok(_) if !self.now.samples_of(question.pid).is_empty() => {
                 Utilization::Unknown(Why::SampledEarlier)
@@ -394,6 +398,7 @@ mod tests {
         let question = Question {
             pid: PID,
             kinds: Kinds { compute: true, ..Kinds::default() },
+            role: None,
             listed_before: true,
             was_another: false,
         };
@@ -453,8 +458,13 @@ mod tests {
     fn mig_and_first_looks_are_unknown() {
         let now = reading(Answer::Samples(vec![sample(PID, 150, 40)]), stamped(200, 40));
         assert_eq!(ask(None, &now), Utilization::Unknown(Why::FirstLook));
-        let question =
-            Question { pid: PID, kinds: Kinds::default(), listed_before: true, was_another: false };
+        let question = Question {
+            pid: PID,
+            kinds: Kinds::default(),
+            role: None,
+            listed_before: true,
+            was_another: false,
+        };
         let window = Window { before: Some(&now), now: &now, mig: true };
         assert_eq!(window.judge(question), Utilization::Unknown(Why::Mig));
     }
@@ -479,6 +489,7 @@ mod tests {
         let question = Question {
             pid: PID,
             kinds: Kinds { mps: true, ..Kinds::default() },
+            role: None,
             listed_before: true,
             was_another: false,
         };
@@ -488,12 +499,32 @@ mod tests {
     }
 
     #[test]
+    fn an_mps_server_is_not_idle_while_its_clients_work() {
+        let before = reading(Answer::Nothing, stamped(100, 0));
+        let own = |percent, maximum| {
+            reading(Answer::Samples(vec![sample(PID, 150, percent)]), stamped(200, maximum))
+        };
+        let kinds = Kinds { compute: true, ..Kinds::default() };
+        let role = Some(Role::MpsServer);
+        let question = Question { pid: PID, kinds, role, listed_before: true, was_another: false };
+        let judge = |now: &Reading| Window { before: Some(&before), now, mig: false }.judge(question);
+        assert_eq!(judge(&own(0, 90)), Utilization::Unknown(Why::SharedByMps));
+        assert_eq!(judge(&own(70, 90)).percent(), Some(70));
+        assert_eq!(judge(&own(0, 1)), ZERO);
+    }
+
+    #[test]
     fn a_new_process_is_not_idle_and_a_reused_pid_has_no_past() {
         let before = reading(Answer::Nothing, stamped(100, 0));
         let calm = reading(Answer::Nothing, stamped(200, 0));
         let busy = reading(Answer::Samples(vec![sample(PID, 150, 40)]), stamped(200, 40));
-        let question =
-            |was_another| Question { pid: PID, kinds: Kinds::default(), listed_before: false, was_another };
+        let question = |was_another| Question {
+            pid: PID,
+            kinds: Kinds::default(),
+            role: None,
+            listed_before: false,
+            was_another,
+        };
         let window = |now| Window { before: Some(&before), now, mig: false };
         assert_eq!(window(&calm).judge(question(false)), Utilization::Unknown(Why::NotListedBefore));
         assert_eq!(window(&busy).judge(question(false)).percent(), Some(40));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bailiff_exposition::{Labels, Writer};
-use bailiff_snapshot::{Holder, Place, Snapshot, UserTotals, users::user_label};
+use bailiff_snapshot::{Facts, Holder, Place, Snapshot, UserTotals, users::user_label};
 
 use super::gpus;
 use crate::metrics;
@@ -21,10 +21,12 @@ struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, holder: &Holder) {
+    fn add(&mut self, holder: &Holder, facts: &Facts) {
         self.processes += 1;
         self.memory = self.memory.plus(holder.memory);
         let idle = match holder.utilization.idle() {
+            // A server of MPS waits for its clients: what it holds is not idle memory of its user.
+            _ if facts.role.is_some() => Some(0),
             Some(true) => holder.memory,
             Some(false) => Some(0),
             None => None,
@@ -77,10 +79,10 @@ fn tally(snapshot: &Snapshot) -> (Tallies, Tallies) {
             let process = snapshot.processes.get(&holder.process);
             let Some(facts) = process.and_then(|process| process.facts.as_ref()) else { continue };
             if let Some(user) = user_label(facts) {
-                of_gpu.entry(user).or_default().add(holder);
+                of_gpu.entry(user).or_default().add(holder, facts);
             }
             if let Some(labels) = container(&labels, &facts.place) {
-                containers.entry(labels).or_default().add(holder);
+                containers.entry(labels).or_default().add(holder, facts);
             }
         }
         for (user, tally) in of_gpu {
