@@ -85,13 +85,20 @@ impl View<'_> {
         let mut links =
             vec![("Metrics", telemetry.as_str()), ("Health", "./-/healthy"), ("Readiness", "./-/ready")];
         links.extend(self.links.enforcer.map(|url| ("Enforcer", url)));
-        links.push(if self.refreshes { ("Stop refreshing", "./?still") } else { ("Refresh by itself", "./") });
+        links.push(if self.refreshes {
+            ("Stop refreshing", "./?still")
+        } else {
+            ("Refresh by itself", "./")
+        });
         html.nav(&links);
     }
 
     fn alarm(&self, why: &str) -> String {
         match self.published {
-            Some(_) => format!("Out of date: {why}. What is shown was true {} ago, and may be no longer.", Span(self.vitals.age)),
+            Some(_) => format!(
+                "Out of date: {why}. What is shown was true {} ago, and may be no longer.",
+                Span(self.vitals.age)
+            ),
             None => format!("Nothing is known: {why}."),
         }
     }

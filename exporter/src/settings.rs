@@ -249,7 +249,10 @@ mod tests {
             ("--web.telemetry-path=metrics", "--web.telemetry-path=metrics is no path"),
             ("--web.telemetry-path=/", "--web.telemetry-path=/ is taken"),
             ("--web.telemetry-path=/-/ready", "--web.telemetry-path=/-/ready is taken"),
-            ("--web.enforcer-url=javascript:alert(1)", "--web.enforcer-url=javascript:alert(1) is no address"),
+            (
+                "--web.enforcer-url=javascript:alert(1)",
+                "--web.enforcer-url=javascript:alert(1) is no address",
+            ),
             ("--web.max-connections=0", "--web.max-connections=0 would serve nobody"),
         ];
         for (flag, why) in cases {

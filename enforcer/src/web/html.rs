@@ -32,7 +32,11 @@ pub(super) fn page(status: &Status, now: Now, refreshes: bool) -> String {
     withheld(status, now, &mut html);
     policy(status, now, &mut html);
     tables::write(status, now, &mut html);
-    html.end(concat!("GPU Bailiff enforcer ", env!("CARGO_PKG_VERSION"), ". This page only tells; bailiff-enforcer pause is the brake."))
+    html.end(concat!(
+        "GPU Bailiff enforcer ",
+        env!("CARGO_PKG_VERSION"),
+        ". This page only tells; bailiff-enforcer pause is the brake."
+    ))
 }
 
 fn age(status: &Status, now: Now, html: &mut Html) {
@@ -50,13 +54,17 @@ fn age(status: &Status, now: Now, html: &mut Html) {
 fn alarm(status: &Status, now: Now) -> Option<String> {
     let stream = &status.stream;
     let age = stream.age(now.boot);
-    let seen = age.map_or_else(|| "no snapshot was ever seen".to_owned(), |age| format!("the last snapshot is {} old", Span(age)));
+    let seen = age.map_or_else(
+        || "no snapshot was ever seen".to_owned(),
+        |age| format!("the last snapshot is {} old", Span(age)),
+    );
     if !stream.connected {
         let why = stream.trouble.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
         return Some(format!("The stream is down{why}; {seen}. Nothing is judged, and nobody is ended."));
     }
     let beat = Duration::from_millis(stream.interval_ms?);
-    (age? > beat * 3 + Duration::from_secs(2)).then(|| format!("Out of date: {seen}, with one due every {beat:?}."))
+    (age? > beat * 3 + Duration::from_secs(2))
+        .then(|| format!("Out of date: {seen}, with one due every {beat:?}."))
 }
 
 /// Why less is done than the rules say.
@@ -82,7 +90,11 @@ fn notes(status: &Status, now: Now) -> Vec<String> {
     for held in &status.holds {
         let until = held.until.map(|until| format!(", for {} more", Span(until_then(until, now))));
         let detail = if held.detail.is_empty() { String::new() } else { format!(" ({})", held.detail) };
-        notes.push(format!("Nothing destructive: {}{detail}{}", held.hold.meaning(), until.unwrap_or_default()));
+        notes.push(format!(
+            "Nothing destructive: {}{detail}{}",
+            held.hold.meaning(),
+            until.unwrap_or_default()
+        ));
     }
     for open in &status.breakers {
         let what = format!("{}: {}", open.breaker.hold().meaning(), open.detail);
@@ -90,7 +102,10 @@ fn notes(status: &Status, now: Now) -> Vec<String> {
     }
     if let Some(deed) = &status.in_flight {
         let since = ago(deed.since, now);
-        notes.push(format!("Under way: {} of {} against {}, begun {since}", deed.step, deed.rule, deed.target));
+        notes.push(format!(
+            "Under way: {} of {} against {}, begun {since}",
+            deed.step, deed.rule, deed.target
+        ));
     }
     if !status.stream.silent.is_empty() {
         notes.push(format!("Unknown is what depends on {}", status.stream.silent.join(", ")));

@@ -48,7 +48,12 @@ fn card(gpu: &Gpu, snapshot: &Snapshot, html: &mut Html) {
         memory(gpu, snapshot, html);
         utilization(gpu, html);
     }
-    facts(gpu, html);
+    let facts = facts(gpu);
+    if !facts.is_empty() {
+        html.raw("<dl>");
+        facts.into_iter().for_each(|(name, value)| fact(name, value, html));
+        html.raw("</dl>");
+    }
     html.raw("</article>\n");
 }
 
@@ -74,7 +79,7 @@ fn memory(gpu: &Gpu, snapshot: &Snapshot, html: &mut Html) {
         return unknown("Memory", words::figure(gpu), html);
     };
     let (used, total) = (Bytes(memory.used.into()), Bytes(memory.total.into()));
-    figure("Memory", &format!("{used} of {total} used"), html);
+    figure("Used", &format!("{used} of {total}"), html);
     let of = format!("Memory of GPU {}, {total}", gpu.about.index);
     let parts = gpu.parts.map_or_else(|| rough(memory), |parts| exact(parts, memory.total));
     let bar = Bar { of: &of, parts: &parts };
@@ -88,7 +93,7 @@ fn memory(gpu: &Gpu, snapshot: &Snapshot, html: &mut Html) {
 /// Used and free alone, where more is not known. What the driver reserves stands apart from what is used.
 fn rough(memory: Memory) -> Vec<Part> {
     let part = |class, name, bytes: u64| part((class, name), bytes.into(), memory.total);
-    let mut parts = vec![part("unaccounted", "used", memory.used)];
+    let mut parts = vec![part("used", "used", memory.used)];
     parts.extend(memory.reserved.map(|bytes| part("reserved", "reserved by the driver", bytes)));
     parts.push(part("free", "free", memory.free));
     parts
@@ -100,7 +105,12 @@ fn exact(parts: Parts, total: u64) -> Vec<Part> {
         (("others", "held in other PID namespaces"), parts.other_namespaces),
     ];
     let mut all = vec![part(("holders", "held by processes"), parts.holders.into(), total)];
-    all.extend(seldom.into_iter().filter(|(_, bytes)| *bytes > 0).map(|(name, bytes)| part(name, bytes.into(), total)));
+    all.extend(
+        seldom
+            .into_iter()
+            .filter(|(_, bytes)| *bytes > 0)
+            .map(|(name, bytes)| part(name, bytes.into(), total)),
+    );
     all.push(part(("unaccounted", "unaccounted"), parts.unaccounted.into(), total));
     all.push(part(("reserved", "reserved by the driver"), parts.reserved.into(), total));
     all.push(part(("free", "free"), parts.free.into(), total));
@@ -122,27 +132,27 @@ fn utilization(gpu: &Gpu, html: &mut Html) {
     Bar { of: &format!("Utilization of GPU {}", gpu.about.index), parts: &parts }.draw(html);
 }
 
-fn facts(gpu: &Gpu, html: &mut Html) {
-    html.raw("<dl>");
+/// A fact's name and what it is, or why it is not known.
+type Fact = (&'static str, Result<String, &'static str>);
+
+fn facts(gpu: &Gpu) -> Vec<Fact> {
     let told = |value: Option<String>| value.ok_or_else(|| words::figure(gpu));
+    let mut facts = Vec::new();
     if gpu.fault.is_none() {
-        fact("Processes", told(gpu.listed.map(|listed| listed.to_string())), html);
-        fact("Temperature", told(gpu.telemetry.temperature.map(|degrees| format!("{degrees} °C"))), html);
         let watts = |milliwatts: u32| format!("{} W", milliwatts / 1000);
-        fact("Power", told(gpu.telemetry.power.map(watts)), html);
-        fact("Compute mode", told(gpu.telemetry.compute_mode.map(|mode| mode.name().replace('_', " "))), html);
-    }
-    if let Some(mig) = gpu.telemetry.mig_enabled.filter(|mig| *mig).map(|_| "on") {
-        fact("MIG", Ok(mig.to_owned()), html);
+        let telemetry = &gpu.telemetry;
+        facts.push(("Processes", told(gpu.listed.map(|listed| listed.to_string()))));
+        facts.push(("Temperature", told(telemetry.temperature.map(|degrees| format!("{degrees} °C")))));
+        facts.push(("Power", told(telemetry.power.map(watts))));
+        facts.push(("Mode", told(telemetry.compute_mode.map(|mode| mode.name().replace('_', " ")))));
+        facts.extend((telemetry.mig_enabled == Some(true)).then(|| ("MIG", Ok("on".to_owned()))));
     }
     if !gpu.xids.is_empty() {
         let xids: Vec<String> = gpu.xids.iter().map(|(xid, count)| format!("{count} × Xid {xid}")).collect();
-        fact("Errors", Ok(xids.join(", ")), html);
+        facts.push(("Errors", Ok(xids.join(", "))));
     }
-    if let Some(id) = &gpu.about.id {
-        fact("UUID", Ok(id.0.clone()), html);
-    }
-    html.raw("</dl>");
+    facts.extend(gpu.about.id.as_ref().map(|id| ("UUID", Ok(id.0.clone()))));
+    facts
 }
 
 fn fact(name: &'static str, value: Result<String, &'static str>, html: &mut Html) {

@@ -142,9 +142,13 @@ impl Row<'_> {
 fn place(place: &Place) -> Cell {
     let container = place.container.as_deref().map(|id| format!("container {}", id.get(..12).unwrap_or(id)));
     let pod = place.pod.clone().or_else(|| place.pod_uid.clone());
-    let pod = pod.map(|pod| place.namespace.as_ref().map_or(pod.clone(), |namespace| format!("{namespace}/{pod}")));
+    let pod =
+        pod.map(|pod| place.namespace.as_ref().map_or(pod.clone(), |namespace| format!("{namespace}/{pod}")));
     let job = place.slurm_job.as_ref().map(|job| {
-        place.slurm_step.as_ref().map_or_else(|| format!("job {job}"), |step| format!("job {job} step {step}"))
+        place
+            .slurm_step
+            .as_ref()
+            .map_or_else(|| format!("job {job}"), |step| format!("job {job} step {step}"))
     });
     let mut told = [pod, job, container, place.unit.clone()].into_iter().flatten();
     match (told.next(), told.next()) {

@@ -72,7 +72,16 @@ fn gpu_cells(gpu: &PoolGpu, leases: &Leases, snapshot: &Snapshot) -> [Cell; 8] {
             let name = pid.map(|pid| format!("taken by GPU.py, for pid {pid}"));
             let nothing = || Cell::Nothing;
             let lease = Cell::of(name, "its record has no pid");
-            [first, gpu.spot.name().into(), Cell::Unknown("GPU.py keeps no user".into()), lease, nothing(), nothing(), nothing(), nothing()]
+            [
+                first,
+                gpu.spot.name().into(),
+                Cell::Unknown("GPU.py keeps no user".into()),
+                lease,
+                nothing(),
+                nothing(),
+                nothing(),
+                nothing(),
+            ]
         }
         spot => {
             let nothing = || Cell::Nothing;

@@ -36,7 +36,8 @@ fn notes(snapshot: &Snapshot) -> Vec<String> {
             "This exporter is not in the host's PID namespace: who holds memory cannot be told.".to_owned(),
         ),
         PidNamespace::Unknown => notes.push(
-            "Whether this is the host's PID namespace cannot be told, and so not who holds memory.".to_owned(),
+            "Whether this is the host's PID namespace cannot be told, and so not who holds memory."
+                .to_owned(),
         ),
     }
     notes.extend(snapshot.gpus.iter().filter_map(of_gpu));
@@ -58,7 +59,11 @@ fn stuck(snapshot: &Snapshot, gpu: &Gpu) -> Option<String> {
         format!("at least {}", Bytes(bytes.into()))
     };
     (!stuck.is_empty()).then(|| {
-        format!("GPU {}: {} stuck, with {held}; see below what frees it.", gpu.about.index, people(stuck.len()))
+        format!(
+            "GPU {}: {} stuck, with {held}; see below what frees it.",
+            gpu.about.index,
+            people(stuck.len())
+        )
     })
 }
 

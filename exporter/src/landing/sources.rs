@@ -21,7 +21,9 @@ pub(super) fn write(snapshot: &Snapshot, age: Duration, html: &mut Html) {
     let rows: Vec<(Source, SourceState)> =
         snapshot.sources.iter().map(|(source, state)| (*source, *state)).collect();
     html.section("sources", "Sources", |html| {
-        TABLE.write(html, &rows, |(source, state)| cells(*source, *state, asked(*source, snapshot).map(|before| age + before)));
+        TABLE.write(html, &rows, |(source, state)| {
+            cells(*source, *state, asked(*source, snapshot).map(|before| age + before))
+        });
         html.paragraph("dim", &driver(snapshot));
     });
 }
@@ -39,7 +41,10 @@ fn cells(source: Source, state: SourceState, age: Option<Duration>) -> [Cell; 4]
     [
         name,
         state.fault.map_or_else(|| "up".into(), |fault| Cell::Bad(format!("down: {}", words::fault(fault)))),
-        Cell::of(age.filter(|_| up).map(|age| format!("{} ago", Span(age))), if up { "" } else { "no answer" }),
+        Cell::of(
+            age.filter(|_| up).map(|age| format!("{} ago", Span(age))),
+            if up { "" } else { "no answer" },
+        ),
         Cell::of(took, "it was not asked"),
     ]
 }
@@ -61,9 +66,5 @@ fn driver(snapshot: &Snapshot) -> String {
     let driver = &snapshot.driver;
     let or_unknown = |version: &Option<String>| version.clone().unwrap_or_else(|| "unknown".to_owned());
     let cuda = driver.cuda.map_or_else(|| "unknown".to_owned(), |(major, minor)| format!("{major}.{minor}"));
-    format!(
-        "Driver {}, NVML {}, CUDA up to {cuda}.",
-        or_unknown(&driver.version),
-        or_unknown(&driver.nvml)
-    )
+    format!("Driver {}, NVML {}, CUDA up to {cuda}.", or_unknown(&driver.version), or_unknown(&driver.nvml))
 }

@@ -51,8 +51,8 @@ pub(super) fn nameless(process: Option<&Process>) -> &'static str {
 pub(super) fn parts(gpu: &Gpu, snapshot: &Snapshot) -> &'static str {
     let reserved = gpu.memory.is_some_and(|memory| memory.reserved.is_some());
     match () {
-        () if gpu.listed.is_none() => "the driver gave no list of processes",
         () if gpu.mig() && gpu.about.mig.is_none() => "MIG is on: its instances have the holders",
+        () if gpu.listed.is_none() => "the driver gave no list of processes",
         () if !reserved => "the driver does not tell what it reserves",
         () if gpu.holders.iter().any(|holder| holder.memory.is_none()) => {
             "the driver does not tell how much each holder has"

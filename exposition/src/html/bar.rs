@@ -31,7 +31,8 @@ pub struct Part {
 impl Bar<'_> {
     /// Draws it.
     pub fn draw(&self, html: &mut Html) {
-        let told: Vec<String> = self.parts.iter().map(|part| format!("{} {}", part.name, part.text)).collect();
+        let told: Vec<String> =
+            self.parts.iter().map(|part| format!("{} {}", part.name, part.text)).collect();
         html.raw("<svg class=\"bar\" role=\"img\" viewBox=\"0 0 1000 10\" preserveAspectRatio=\"none\"");
         html.attribute("aria-label", &format!("{}: {}", self.of, told.join(", ")));
         html.raw("><rect class=\"track\" width=\"1000\" height=\"10\"/>");
@@ -78,9 +79,18 @@ mod tests {
         let mut html = Html::default();
         Bar { of: "memory", parts: &parts }.draw(&mut html);
         let html = html.0;
-        assert!(html.contains("aria-label=\"memory: held 0.5, reserved 0.001, nobody -0.1, free 0.6\""), "{html}");
-        assert!(html.contains("class=\"reserved\" x=\"500.0\" width=\"6.0\""), "thin, and to be seen: {html}");
-        assert!(html.contains("class=\"free\" x=\"506.0\" width=\"494.0\""), "no longer than the bar: {html}");
+        assert!(
+            html.contains("aria-label=\"memory: held 0.5, reserved 0.001, nobody -0.1, free 0.6\""),
+            "{html}"
+        );
+        assert!(
+            html.contains("class=\"reserved\" x=\"500.0\" width=\"6.0\""),
+            "thin, and to be seen: {html}"
+        );
+        assert!(
+            html.contains("class=\"free\" x=\"506.0\" width=\"494.0\""),
+            "no longer than the bar: {html}"
+        );
         assert!(!html.contains("class=\"nobody\""), "{html}");
     }
 }
