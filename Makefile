@@ -41,9 +41,10 @@ golden: ## renews the golden pages and docs/; read the difference
 	UPDATE_GOLDEN=1 cargo nextest run --workspace -E 'binary(golden) or binary(documentation)'
 
 screenshots: ## renews the pictures of docs/images/; look at each before you commit it
-	@$(SETUP) compiler nextest redis chromium
+	@$(SETUP) compiler nextest redis chromium pngquant
 	cargo build --workspace
-	BAILIFF_SCREENSHOTS=$(CURDIR)/docs/images cargo nextest run --workspace --run-ignored only -E 'binary(status_page) and test(pictures)'
+	BAILIFF_SCREENSHOTS=$(CURDIR)/docs/images cargo nextest run --workspace --test status_page --run-ignored only
+	pngquant --force --strip --ext .png 64 docs/images/status-*.png
 
 bench: ## speed and size, beside nvitop-exporter, all-smi and bare Redis
 	@$(SETUP) compiler python peers redis

@@ -19,11 +19,12 @@ use crate::wait::until;
 /// It reads 3 and writes 4.
 const ON_PIPES: &str = "exec chromium \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1";
 
-const FLAGS: [&str; 14] = [
+const FLAGS: [&str; 15] = [
     "--headless",
     "--no-sandbox",
     "--remote-debugging-pipe",
     "--disable-gpu",
+    "--hide-scrollbars",
     "--disable-dev-shm-usage",
     "--disable-background-networking",
     "--disable-component-update",

@@ -75,8 +75,9 @@ fn passwd() -> String {
     format!("root:x:0:0:root:/root:/bin/sh\n{}", users.map(line).collect::<String>())
 }
 
-/// Somebody's: a job, a pod, a service or a session, in turn.
-fn process(nth: u32) -> Process {
+/// The one with this number: a job's, a pod's, a service's or a container's, in turn.
+#[must_use]
+pub fn process(nth: u32) -> Process {
     let pod = POD.replace('-', "_");
     let (comm, cgroup) = match nth % 4 {
         0 => (

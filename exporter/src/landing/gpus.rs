@@ -132,6 +132,9 @@ fn utilization(gpu: &Gpu, html: &mut Html) {
     Bar { of: &format!("Utilization of GPU {}", gpu.about.index), parts: &parts }.draw(html);
 }
 
+/// It tells by itself what it is, so its name is for those who cannot see it.
+const UUID: &str = "UUID";
+
 /// A fact's name and what it is, or why it is not known.
 type Fact = (&'static str, Result<String, &'static str>);
 
@@ -151,12 +154,12 @@ fn facts(gpu: &Gpu) -> Vec<Fact> {
         let xids: Vec<String> = gpu.xids.iter().map(|(xid, count)| format!("{count} × Xid {xid}")).collect();
         facts.push(("Errors", Ok(xids.join(", "))));
     }
-    facts.extend(gpu.about.id.as_ref().map(|id| ("UUID", Ok(id.0.clone()))));
+    facts.extend(gpu.about.id.as_ref().map(|id| (UUID, Ok(id.0.clone()))));
     facts
 }
 
 fn fact(name: &'static str, value: Result<String, &'static str>, html: &mut Html) {
-    html.raw("<div><dt>");
+    html.raw(if name == UUID { "<div class=\"uuid\"><dt>" } else { "<div><dt>" });
     html.raw(name);
     html.raw("</dt><dd>");
     match value {

@@ -53,7 +53,9 @@ fn pool(leases: &Leases, snapshot: &Snapshot, html: &mut Html) {
     if leases.gpus.is_empty() {
         html.paragraph("dim", "The pool has no GPUs yet: bailiff lease init.");
     } else {
-        GPUS.write(html, &leases.gpus, |gpu| gpu_cells(gpu, leases, snapshot));
+        let mut gpus: Vec<&PoolGpu> = leases.gpus.iter().collect();
+        gpus.sort_by_key(|gpu| (gpu.id.len(), &gpu.id));
+        GPUS.write(html, &gpus, |gpu| gpu_cells(gpu, leases, snapshot));
     }
     if leases.queue.is_empty() {
         html.paragraph("dim", "Nobody waits.");
