@@ -18,13 +18,12 @@ use bailiff_exposition::human::Span;
 use bailiff_snapshot::Snapshot;
 
 use crate::health::Vitals;
-use crate::published::Published;
 
 /// What is shown.
 #[derive(Debug)]
 pub struct View<'a> {
     /// The newest snapshot.
-    pub published: Option<&'a Published>,
+    pub snapshot: Option<&'a Snapshot>,
     /// Its age, and how old it may be.
     pub vitals: Vitals,
     /// Where other pages are.
@@ -56,8 +55,8 @@ impl View<'_> {
         if let Err(why) = self.vitals.healthy() {
             html.paragraph("alarm", &self.alarm(&why));
         }
-        match self.published {
-            Some(published) => parts(published, self.vitals.age, &mut html),
+        match self.snapshot {
+            Some(snapshot) => parts(snapshot, self.vitals.age, &mut html),
             None => html.paragraph("dim", "The first look at the GPUs is under way."),
         }
         html.end(concat!("GPU Bailiff exporter ", env!("CARGO_PKG_VERSION")))
@@ -65,12 +64,12 @@ impl View<'_> {
 
     fn age(&self, html: &mut Html) {
         html.raw("<p>");
-        match self.published {
-            Some(published) => {
+        match self.snapshot {
+            Some(snapshot) => {
                 html.raw("seen <strong id=\"age\">");
                 html.text(&format!("{} ago", Span(self.vitals.age)));
                 html.raw("</strong>, at <time>");
-                html.text(&clock(published.snapshot.at.wall));
+                html.text(&clock(snapshot.at.wall));
                 html.raw("</time>; a look is due every ");
             }
             None => html.raw("<strong id=\"age\">no snapshot yet</strong>; a look is due every "),
@@ -94,7 +93,7 @@ impl View<'_> {
     }
 
     fn alarm(&self, why: &str) -> String {
-        match self.published {
+        match self.snapshot {
             Some(_) => format!(
                 "Out of date: {why}. What is shown was true {} ago, and may be no longer.",
                 Span(self.vitals.age)
@@ -104,12 +103,11 @@ impl View<'_> {
     }
 }
 
-fn parts(published: &Published, age: Duration, html: &mut Html) {
-    let snapshot = &published.snapshot;
-    notes::write(published, html);
+fn parts(snapshot: &Snapshot, age: Duration, html: &mut Html) {
+    notes::write(snapshot, html);
     gpus::write(snapshot, html);
-    holders::write(published, html);
-    stuck::write(published, html);
+    holders::write(snapshot, html);
+    stuck::write(snapshot, html);
     leases::write(snapshot, html);
     quotas::write(snapshot, html);
     mps::write(snapshot, html);
@@ -141,7 +139,7 @@ mod tests {
             deadline: Duration::from_secs(2),
         };
         let links = Links { telemetry: "/metrics", enforcer: Some("https://node/\"enforcer") };
-        View { published: None, vitals, links, refreshes: true }.html()
+        View { snapshot: None, vitals, links, refreshes: true }.html()
     }
 
     #[test]

@@ -100,7 +100,8 @@ impl Routes {
         let published = self.newest();
         let links = Links { telemetry: &self.telemetry, enforcer: self.enforcer.as_deref() };
         let vitals = self.vitals();
-        let view = View { published: published.as_deref(), vitals, links, refreshes };
+        let snapshot = published.as_deref().map(|published| &published.snapshot);
+        let view = View { snapshot, vitals, links, refreshes };
         reply::html(view.html(), html::POLICY)
     }
 

@@ -151,7 +151,9 @@ fn eight_hundred_processes_stay_a_page() {
     let page = http::get(node.exporter.address(), "/", &[]).unwrap();
     assert!(page.body.len() < 150_000, "{} bytes", page.body.len());
     let mut browser = Browser::start();
-    [Screen::WIDE, Screen::PHONE].iter().for_each(|screen| fits(&mut browser, &node.url(), screen));
+    for screen in [Screen::WIDE, Screen::PHONE] {
+        fits(&mut browser, &node.url(), &screen);
+    }
     let rows = "[...document.querySelectorAll('#holders tbody tr')].map(row => row.cells[1].innerText)";
     let rows: Vec<String> = serde_json::from_value(browser.ask(rows)).unwrap();
     assert_eq!((rows.len(), rows[0].as_str(), rows[99].as_str()), (100, "1.0 GiB", "1.0 GiB"));

@@ -8,7 +8,7 @@ use bailiff_exposition::human::{Bytes, Span};
 use bailiff_snapshot::{Facts, Gpu, Holder, Place, Process, Snapshot, Utilization, users::user_label};
 
 use super::words;
-use crate::published::Published;
+use crate::selection::Sum;
 
 /// More rows than this nobody reads, and a browser that asks every few seconds should not have to lay them out.
 const MOST: usize = 100;
@@ -27,7 +27,7 @@ const TABLE: Table<8> = Table {
         ("state", ""),
     ],
     most: MOST,
-    rest: "the page of metrics has them (bailiff_process_gpu_memory_bytes), and bailiff info.",
+    rest: "the page of metrics has them (bailiff_process_gpu_memory_bytes), up to --max-processes, and so has bailiff info.",
 };
 
 /// A row.
@@ -39,8 +39,7 @@ struct Row<'a> {
 }
 
 /// The table.
-pub(super) fn write(published: &Published, html: &mut Html) {
-    let snapshot = &published.snapshot;
+pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     let mut rows: Vec<Row<'_>> = snapshot.gpus.iter().flat_map(|gpu| of_gpu(gpu, snapshot)).collect();
     rows.sort_by_key(|row| Reverse(row.holder.memory.unwrap_or(u64::MAX)));
     html.section("holders", "Who holds GPU memory", |html| {
@@ -80,13 +79,15 @@ fn nobody(snapshot: &Snapshot, html: &mut Html) {
 
 /// Where those are who are not shown, and how much they hold.
 fn rest(rows: &[Row<'_>]) -> Option<String> {
-    let mut gpus: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
+    let mut gpus: BTreeMap<&str, (usize, Sum)> = BTreeMap::new();
     for row in rows {
         let of = gpus.entry(&row.gpu.about.index).or_default();
-        *of = (of.0 + 1, of.1.saturating_add(row.holder.memory.unwrap_or_default()));
+        *of = (of.0 + 1, of.1.plus(row.holder.memory));
     }
-    let told = |(gpu, (count, bytes)): (&&str, &(usize, u64))| {
-        format!("GPU {gpu}: {count} with {}", Bytes((*bytes).into()))
+    let told = |(gpu, (count, sum)): (&&str, &(usize, Sum))| {
+        let held =
+            sum.known().map_or_else(|| "unknown memory".to_owned(), |sum| Bytes(sum.into()).to_string());
+        format!("GPU {gpu}: {count} with {held}")
     };
     let told: Vec<String> = gpus.iter().map(told).collect();
     (!told.is_empty()).then(|| format!("Not shown, {}.", told.join("; ")))

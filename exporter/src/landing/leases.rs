@@ -13,7 +13,7 @@ const REST: &str = "bailiff lease list has them.";
 
 const GPUS: Table<8> = Table {
     id: "leases-table",
-    caption: "Each GPU of the pool and who has it.",
+    caption: "Each GPU of the pool and who has it. A lease is overdue unless its holder renews it in time.",
     columns: [
         ("GPU", ""),
         ("state", ""),
@@ -22,7 +22,7 @@ const GPUS: Table<8> = Table {
         ("mode", ""),
         ("leased for", "n"),
         ("idle for", "n"),
-        ("ends in", "n"),
+        ("overdue in", "n"),
     ],
     most: 128,
     rest: REST,

@@ -1,7 +1,7 @@
 //! MPS for people: its daemons and servers, a row each.
 
 use bailiff_exposition::html::{Cell, Html, Table};
-use bailiff_snapshot::{Mps, MpsDaemon, MpsFile, MpsServer, Snapshot};
+use bailiff_snapshot::{Mps, MpsDaemon, MpsFile, MpsServer, MpsStatus, Snapshot};
 
 const TABLE: Table<6> = Table {
     id: "mps-table",
@@ -53,7 +53,7 @@ fn server_cells(server: &MpsServer) -> [Cell; 6] {
     let state = if server.orphaned == Some(true) {
         Cell::Bad("its daemon is gone".to_owned())
     } else {
-        Cell::of(server.status.map(|status| status.name()), "its daemon does not tell")
+        Cell::of(server.status.map(MpsStatus::name), "its daemon does not tell")
     };
     [
         Cell::of(server.pipe_directory.as_ref(), ENVIRONMENT),

@@ -6,11 +6,10 @@ use bailiff_snapshot::stuck::MUCH_OF_NOBODY;
 use bailiff_snapshot::{Gpu, PidNamespace, Snapshot};
 
 use super::words;
-use crate::published::Published;
 
 /// The list, where there is anything to be said.
-pub(super) fn write(published: &Published, html: &mut Html) {
-    let notes = notes(&published.snapshot);
+pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
+    let notes = notes(snapshot);
     if notes.is_empty() {
         return;
     }

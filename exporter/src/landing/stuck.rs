@@ -7,7 +7,6 @@ use bailiff_snapshot::stuck::{MUCH_OF_NOBODY, OF_NOBODY_FREED_BY, UNRETURNED_FRE
 use bailiff_snapshot::{Gpu, Holder, Opener, Snapshot, Stuck};
 
 use super::words;
-use crate::published::Published;
 
 const TABLE: Table<6> = Table {
     id: "stuck-table",
@@ -23,13 +22,10 @@ const TABLE: Table<6> = Table {
     most: 100,
     rest: "bailiff info has them.",
 };
-/// Rows of a GPU for those who are stuck, and for those who have its device open.
-const MOST: usize = 32;
 
 /// The table, where there is anything to be said.
-pub(super) fn write(published: &Published, html: &mut Html) {
-    let snapshot = &published.snapshot;
-    let rows: Vec<[Cell; 6]> = snapshot.gpus.iter().flat_map(|gpu| rows(gpu, published)).collect();
+pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
+    let rows: Vec<[Cell; 6]> = snapshot.gpus.iter().flat_map(|gpu| rows(gpu, snapshot)).collect();
     if rows.is_empty() {
         return;
     }
@@ -46,17 +42,14 @@ fn unreadable(snapshot: &Snapshot) -> Option<u64> {
     snapshot.openers.as_ref().map(|openers| openers.unreadable).filter(|unreadable| *unreadable > 0)
 }
 
-fn rows(gpu: &Gpu, published: &Published) -> Vec<[Cell; 6]> {
-    let snapshot = &published.snapshot;
-    let shown = gpu.holders.iter().filter(|holder| published.selection.shows(holder.process));
-    let stuck = shown.filter_map(|holder| Some((holder, snapshot.stuck(holder)?)));
-    let mut rows: Vec<_> =
-        stuck.take(MOST).map(|(holder, stuck)| of_holder(gpu, holder, stuck, snapshot)).collect();
+fn rows(gpu: &Gpu, snapshot: &Snapshot) -> Vec<[Cell; 6]> {
+    let stuck = gpu.holders.iter().filter_map(|holder| Some((holder, snapshot.stuck(holder)?)));
+    let mut rows: Vec<_> = stuck.map(|(holder, stuck)| of_holder(gpu, holder, stuck, snapshot)).collect();
     let of_nobody = gpu.parts.map(|parts| parts.unaccounted).filter(|bytes| *bytes >= MUCH_OF_NOBODY);
     if let Some(bytes) = of_nobody {
         rows.push(of_gpu(gpu, Bytes(bytes.into()), ["of nobody who is listed", OF_NOBODY_FREED_BY]));
         let openers = unlisted(snapshot, gpu).unwrap_or_default();
-        rows.extend(openers.into_iter().take(MOST).map(|opener| of_opener(gpu, opener)));
+        rows.extend(openers.into_iter().map(|opener| of_opener(gpu, opener)));
     }
     if let Ok(bytes @ 1..) = gpu.unreturned.told() {
         let words = ["of those who ended: it did not come back", UNRETURNED_FREED_BY];

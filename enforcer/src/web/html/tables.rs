@@ -12,7 +12,7 @@ use crate::clock::Now;
 use crate::policy::Mode;
 
 const REST: &str = "bailiff-enforcer status --json has them.";
-const NO_OWNER: &str = "it has no one owner";
+const NO_OWNER: &str = "no one owner is known";
 const NOT_YET: &str = "no snapshot was judged yet";
 
 const RULES: Table<7> = Table {
@@ -156,7 +156,7 @@ fn flag(flag: &Flag, now: Now) -> [Cell; 7] {
         flag.rule.as_str().into(),
         flag.target.as_str().into(),
         Cell::of(flag.user.as_ref(), NO_OWNER),
-        Cell::of(flag.comm.as_ref(), "it is no process"),
+        Cell::of(flag.comm.as_ref().filter(|comm| !comm.is_empty()), "no name is known"),
         ago(flag.since, now).into(),
         flag.gpus.join(" ").into(),
     ]
