@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quota man golden bench soak
+.PHONY: help demo test check quota man golden screenshots bench soak
 
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
@@ -16,7 +16,7 @@ demo: ## the whole story in a minute, with a GPU or without
 	@target/debug/demo
 
 test: check quota ## every check and every test
-	@$(SETUP) compiler nextest prometheus python redis openssl faketime allocators systemd
+	@$(SETUP) compiler nextest prometheus python redis openssl faketime allocators systemd chromium
 	cargo build --workspace
 	cargo nextest run --workspace
 
@@ -39,6 +39,12 @@ golden: ## renews the golden pages and docs/; read the difference
 	@$(SETUP) compiler nextest prometheus python
 	cargo build --workspace
 	UPDATE_GOLDEN=1 cargo nextest run --workspace -E 'binary(golden) or binary(documentation)'
+
+screenshots: ## renews the pictures of docs/images/; look at each before you commit it
+	@$(SETUP) compiler nextest redis chromium pngquant
+	cargo build --workspace
+	BAILIFF_SCREENSHOTS=$(CURDIR)/docs/images cargo nextest run --workspace --test status_page --run-ignored only
+	pngquant --force --strip --ext .png 64 docs/images/status-*.png
 
 bench: ## speed and size, beside nvitop-exporter, all-smi and bare Redis
 	@$(SETUP) compiler python peers redis

@@ -8,6 +8,8 @@ mod made_up;
 
 use std::time::{Duration, Instant};
 
+use bailiff_exporter::health::Vitals;
+use bailiff_exporter::landing::{Links, View};
 use bailiff_exporter::page::{Format, Moment};
 use bailiff_exporter::published::{Form, Published};
 use bailiff_lifecycle::negotiate::Encoding;
@@ -34,7 +36,27 @@ fn main() {
                 );
             }
         }
+        status_page(&snapshot, most, gpus * each);
     }
+}
+
+/// The page for people, made anew at each request.
+fn status_page(snapshot: &Snapshot, most: usize, processes: u32) {
+    let deadline = Duration::from_secs(2);
+    let vitals = Vitals { age: Duration::ZERO, seen: true, interval: snapshot.interval, deadline };
+    let links = Links { telemetry: "/metrics", enforcer: None };
+    let make = || {
+        let start = Instant::now();
+        let html = View { snapshot: Some(snapshot), vitals, links, refreshes: true }.html();
+        (start.elapsed(), html.len())
+    };
+    let made: Vec<(Duration, usize)> = (0..ROUNDS).map(|_| make()).collect();
+    let (best, worst) = (made.iter().min().expect("it ran"), made.iter().max().expect("it ran"));
+    let (gpus, bytes) = (snapshot.gpus.len(), best.1);
+    println!(
+        "{gpus:4} {processes:9} {most:5} status page          {bytes:9} {:>11.1?} {:>11.1?}",
+        best.0, worst.0
+    );
 }
 
 /// From a snapshot to the bytes that are served, choosing and sorting included.

@@ -21,6 +21,9 @@ pub struct Flags {
     /// Path of the page of metrics.
     #[arg(long = "web.telemetry-path", value_name = "PATH", default_value = "/metrics")]
     pub telemetry: String,
+    /// Address of the enforcer's own page, for a link on the status page, such as `http://node-7:9837/`.
+    #[arg(long = "web.enforcer-url", value_name = "URL")]
+    pub enforcer: Option<String>,
     /// Connections served at one time; more are answered with 503.
     #[arg(long = "web.max-connections", value_name = "N", default_value = "64")]
     pub max_connections: usize,

@@ -129,6 +129,7 @@ impl Exporter {
         Routes {
             latest: latest.clone(),
             telemetry: self.settings.web.telemetry.clone(),
+            enforcer: self.settings.web.enforcer.clone(),
             patience: (self.settings.rhythm.interval, self.settings.sources.deadline),
             started: clock::now(),
             clients: self.socket.as_ref().map(|_| Clients::default()),

@@ -4,6 +4,7 @@ use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bailiff_exposition::html;
 use bailiff_exposition::own::Own;
 use bailiff_lifecycle::header::{CONTENT_ENCODING, VARY};
 use bailiff_lifecycle::negotiate::{self, Encoding};
@@ -13,7 +14,7 @@ use bailiff_lifecycle::{Body, HeaderMap, Method, Request, Response, StatusCode, 
 use crate::beat::Latest;
 use crate::clock::now;
 use crate::health::Vitals;
-use crate::landing;
+use crate::landing::{Links, View};
 use crate::page::{self, Format, Moment};
 use crate::published::{Form, Published};
 use crate::record::Failures;
@@ -27,6 +28,8 @@ pub struct Routes {
     pub latest: Latest,
     /// The path of the page of metrics.
     pub telemetry: String,
+    /// The address of the enforcer's page.
+    pub enforcer: Option<String>,
     /// The beat's period, and how long a look may wait.
     pub patience: (Duration, Duration),
     /// When the exporter began.
@@ -56,17 +59,17 @@ impl Routes {
             (Page::Other, _) => {
                 reply::text(StatusCode::NOT_FOUND, "no such page; / has links to those there are")
             }
-            (_, &Method::GET | &Method::HEAD) => self.page(page, request.headers()),
+            (_, &Method::GET | &Method::HEAD) => self.page(page, request),
             _ => reply::only("GET, HEAD"),
         };
         self.requests.count(page, response.status());
         response
     }
 
-    fn page(&self, page: Page, headers: &HeaderMap) -> Response<Body> {
+    fn page(&self, page: Page, request: &Request<()>) -> Response<Body> {
         match page {
-            Page::Telemetry => self.telemetry(headers),
-            Page::Landing => self.landing(),
+            Page::Telemetry => self.telemetry(request.headers()),
+            Page::Landing => self.landing(request.uri().query() != Some("still")),
             Page::Healthy => reply::told(self.vitals().healthy(), "healthy"),
             Page::Ready => reply::told(self.vitals().ready(), "ready"),
             Page::Other => reply::text(StatusCode::NOT_FOUND, "no such page"),
@@ -93,11 +96,13 @@ impl Routes {
         }
     }
 
-    fn landing(&self) -> Response<Body> {
+    fn landing(&self, refreshes: bool) -> Response<Body> {
         let published = self.newest();
-        let age = published.as_ref().map(|published| published.age(now()));
-        let view = landing::View { published: published.as_deref(), age, telemetry: &self.telemetry };
-        reply::html(view.html())
+        let links = Links { telemetry: &self.telemetry, enforcer: self.enforcer.as_deref() };
+        let vitals = self.vitals();
+        let snapshot = published.as_deref().map(|published| &published.snapshot);
+        let view = View { snapshot, vitals, links, refreshes };
+        reply::html(view.html(), html::POLICY)
     }
 
     fn newest(&self) -> Option<Arc<Published>> {

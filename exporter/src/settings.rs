@@ -57,6 +57,8 @@ pub struct Web {
     pub listen: Vec<String>,
     /// The path of the page of metrics.
     pub telemetry: String,
+    /// The address of the enforcer's page.
+    pub enforcer: Option<String>,
     /// Connections at one time.
     pub max_connections: usize,
 }
@@ -129,6 +131,7 @@ impl TryFrom<Flags> for Settings {
             web: Web {
                 listen: flags.listen.into_iter().map(address).collect::<Result<_, _>>()?,
                 telemetry: telemetry(flags.telemetry)?,
+                enforcer: flags.enforcer.filter(|url| !url.is_empty()).map(enforcer).transpose()?,
                 max_connections: flags.max_connections,
             },
             rhythm: Rhythm { interval, max_processes: flags.max_processes },
@@ -207,6 +210,15 @@ fn telemetry(path: String) -> Result<String, String> {
     Ok(path)
 }
 
+/// A link that a browser follows to a page, and nothing that it would run.
+fn enforcer(url: String) -> Result<String, String> {
+    let beginnings = ["http://", "https://", "/"];
+    if beginnings.iter().any(|beginning| url.starts_with(beginning)) {
+        return Ok(url);
+    }
+    Err(format!("--web.enforcer-url={url} is no address such as http://node-7:9837/"))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -237,6 +249,10 @@ mod tests {
             ("--web.telemetry-path=metrics", "--web.telemetry-path=metrics is no path"),
             ("--web.telemetry-path=/", "--web.telemetry-path=/ is taken"),
             ("--web.telemetry-path=/-/ready", "--web.telemetry-path=/-/ready is taken"),
+            (
+                "--web.enforcer-url=javascript:alert(1)",
+                "--web.enforcer-url=javascript:alert(1) is no address",
+            ),
             ("--web.max-connections=0", "--web.max-connections=0 would serve nobody"),
         ];
         for (flag, why) in cases {

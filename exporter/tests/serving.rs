@@ -131,6 +131,8 @@ fn a_beat_that_hangs_is_unhealthy_and_says_why() {
     };
     assert!(sick.starts_with("no new snapshot for "), "{sick}");
     assert_eq!(running.get("/metrics", "").code(), "200", "the page still answers, with its age");
+    let html = running.get("/", "").text();
+    assert!(html.contains("<p class=\"alarm\">Out of date: no new snapshot for "), "{html}");
 }
 
 #[test]
@@ -143,12 +145,20 @@ fn the_status_page_shows_names_as_text() {
     assert!(answer.has("content-type: text/html; charset=utf-8"));
     assert!(answer.head.contains("content-security-policy: default-src 'none'"));
     let html = answer.text();
-    for shown in
-        ["&lt;b&gt;H200&lt;/b&gt;", "alice", "trainer-1", "job 4711", "down: lost", "down: not permitted"]
-    {
+    for shown in [
+        "&lt;b&gt;H200&lt;/b&gt;",
+        "alice",
+        "trainer-1",
+        "job 4711",
+        "unknown: the GPU has fallen off the bus",
+        "down: a right is missing, or a password",
+    ] {
         assert!(html.contains(shown), "{shown}");
     }
     assert!(!html.contains("<b>"));
+    assert!(
+        html.contains("http-equiv=\"refresh\"") && !running.get("/?still", "").text().contains("refresh\"")
+    );
 }
 
 #[test]

@@ -1,111 +1,150 @@
-//! Status pages for people: tables that work without scripts, and text that never becomes markup.
+//! Status pages for people: plain HTML that works without scripts, and text that never becomes markup. Markup is
+//! `'static`, so nothing that was read can get into it but through [`Html::text`] and its kin.
 
-use crate::{bounded, bounded_prose};
+mod bar;
+mod table;
+mod text;
+
+use std::time::Duration;
+
+pub use bar::{Bar, Part};
+pub use table::{Cell, Column, Table};
 
 const STYLE: &str = include_str!("style.css");
-/// Seconds until a browser asks again.
-const REFRESH: u32 = 5;
 
-/// A column's title and class: `n` is for numbers.
-pub type Column = (&'static str, &'static str);
+/// What a browser may do with these pages: show them with their own style, and nothing else. A test compares the hash.
+pub const POLICY: &str = "default-src 'none'; style-src 'sha256-hIieg2kckUd6rKvxAEyJlVS0+CGI1aK1CPySwjIbbf4='; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// HTML in the making: text is escaped, so nothing that a process is called becomes a part of the page.
+/// A browser asks again so often at most, and so seldom at least.
+const REFRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+
+/// The beginning of a page.
+#[derive(Debug, Clone, Copy)]
+pub struct Head<'a> {
+    /// Of its window.
+    pub title: &'a str,
+    /// Its one heading of the first rank.
+    pub heading: &'a str,
+    /// How often a browser should ask for it again; never where none.
+    pub refresh: Option<Duration>,
+}
+
+/// HTML in the making.
 #[derive(Debug, Default)]
 pub struct Html(String);
 
 impl Html {
-    /// A page that asks for itself again, up to the end of its heading.
+    /// A page, up to the heading in its header, which is open.
     #[must_use]
-    pub fn begin(title: &str, heading: &str) -> Self {
+    pub fn begin(head: &Head<'_>) -> Self {
         let mut html = Self::default();
         html.raw("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
-        html.raw(&format!("<meta http-equiv=\"refresh\" content=\"{REFRESH}\">"));
-        html.raw("<meta name=\"viewport\" content=\"width=device-width\"><title>");
-        html.text(title);
+        html.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
+        html.raw("<meta name=\"color-scheme\" content=\"light dark\">");
+        if let Some(every) = head.refresh {
+            let seconds = every.clamp(REFRESH.0, REFRESH.1).as_secs_f64().ceil();
+            html.raw("<meta http-equiv=\"refresh\"");
+            html.attribute("content", &seconds.to_string());
+            html.raw(">");
+        }
+        html.raw("<title>");
+        html.plain(head.title);
         html.raw(" · GPU Bailiff</title><style>");
         html.raw(STYLE);
-        html.raw("</style></head><body><h1>");
-        html.text(heading);
+        html.raw("</style></head>\n<body><header><h1>");
+        html.text(head.heading);
         html.raw("</h1>");
         html
     }
 
-    /// The whole page.
+    /// Links to other pages, by their words and addresses.
+    pub fn nav(&mut self, links: &[(&str, &str)]) {
+        self.raw("<nav aria-label=\"Pages\"><ul>");
+        for (words, address) in links {
+            self.raw("<li>");
+            self.link(words, address);
+            self.raw("</li>");
+        }
+        self.raw("</ul></nav>");
+    }
+
+    /// Ends the header and begins what the page is about.
+    pub fn main(&mut self) {
+        self.raw("</header>\n<main>");
+    }
+
+    /// The whole page, with these words at its end.
     #[must_use]
-    pub fn end(mut self) -> String {
-        self.raw("</body></html>\n");
+    pub fn end(mut self, words: &str) -> String {
+        self.raw("</main>\n<footer><p>");
+        self.prose(words);
+        self.raw("</p></footer></body></html>\n");
         self.0
     }
 
-    /// Puts markup of ours.
-    pub fn raw(&mut self, html: &str) {
-        self.0.push_str(html);
-    }
-
-    /// Puts a name, whatever is in it.
-    pub fn text(&mut self, text: &str) {
-        self.escaped(&bounded(text));
-    }
-
-    /// Puts a sentence, whatever is in it.
-    pub fn prose(&mut self, text: &str) {
-        self.escaped(&bounded_prose(text));
-    }
-
-    fn escaped(&mut self, text: &str) {
-        for character in text.chars() {
-            match character {
-                '&' => self.raw("&amp;"),
-                '<' => self.raw("&lt;"),
-                '>' => self.raw("&gt;"),
-                '"' => self.raw("&quot;"),
-                '\'' => self.raw("&#39;"),
-                other => self.0.push(other),
-            }
-        }
-    }
-
-    /// Begins a table, and says what its columns are.
-    pub fn table(&mut self, title: &str, columns: &[Column]) {
-        self.raw("<h2>");
+    /// A part of the page under a heading of its own.
+    pub fn section(&mut self, id: &'static str, title: &str, write: impl FnOnce(&mut Self)) {
+        self.raw("\n<section");
+        self.attribute("id", id);
+        self.attribute("aria-labelledby", &format!("{id}-title"));
+        self.raw("><h2");
+        self.attribute("id", &format!("{id}-title"));
+        self.raw(">");
         self.text(title);
-        self.raw("</h2><table><thead><tr>");
-        for (name, class) in columns {
-            self.cell("th", class, name);
+        self.raw("</h2>");
+        write(self);
+        self.raw("</section>");
+    }
+
+    /// A sentence of this class.
+    pub fn paragraph(&mut self, class: &'static str, words: &str) {
+        self.raw("<p");
+        self.attribute("class", class);
+        self.raw(">");
+        self.prose(words);
+        self.raw("</p>");
+    }
+
+    /// What stands where nothing was observed, and why that is.
+    pub fn unknown(&mut self, why: &str) {
+        self.raw("<span class=\"unknown\">unknown");
+        if !why.is_empty() {
+            self.raw(": ");
+            self.prose(why);
         }
-        self.raw("</tr></thead><tbody>");
+        self.raw("</span>");
     }
 
-    /// A row of the table.
-    pub fn row(&mut self, columns: &[Column], cells: &[String]) {
-        self.raw("<tr>");
-        for ((_, class), cell) in columns.iter().zip(cells) {
-            self.cell("td", class, cell);
-        }
-        self.raw("</tr>\n");
-    }
-
-    fn cell(&mut self, tag: &str, class: &str, text: &str) {
-        let class = if text.starts_with("down") { "bad" } else { class };
-        self.raw(&format!("<{tag} class=\"{class}\">"));
-        self.text(text);
-        self.raw(&format!("</{tag}>"));
-    }
-
-    /// Ends the table.
-    pub fn end_table(&mut self) {
-        self.raw("</tbody></table>");
+    /// A link.
+    pub fn link(&mut self, words: &str, address: &str) {
+        self.raw("<a");
+        self.attribute("href", address);
+        self.raw(">");
+        self.text(words);
+        self.raw("</a>");
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use sha2::{Digest, Sha256};
+
     use super::*;
 
     #[test]
-    fn names_are_text_and_never_markup() {
-        let mut html = Html::default();
-        html.text("<script>\"x\"&'y'</script>");
-        assert_eq!(html.0, "&lt;script&gt;&quot;x&quot;&amp;&#39;y&#39;&lt;/script&gt;");
+    fn the_policy_allows_just_this_style() {
+        let hash = base64::engine::general_purpose::STANDARD.encode(Sha256::digest(STYLE));
+        assert!(POLICY.contains(&format!("'sha256-{hash}'")), "style.css is now sha256-{hash}");
+    }
+
+    #[test]
+    fn a_page_asks_for_itself_again_at_its_beat_within_reason() {
+        let page = |refresh| Html::begin(&Head { title: "t", heading: "h", refresh }).end("");
+        for (every, shown) in [(200, "1"), (5000, "5"), (2500, "3"), (600_000, "60")] {
+            let html = page(Some(Duration::from_millis(every)));
+            assert!(html.contains(&format!("http-equiv=\"refresh\" content=\"{shown}\"")), "{html}");
+        }
+        assert!(!page(None).contains("refresh"));
     }
 }

@@ -1,7 +1,7 @@
 //! Responses of the few kinds that daemons give: a line of text, a page for programs, a page for people.
 
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue,
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Response, StatusCode};
@@ -10,8 +10,6 @@ use crate::Body;
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
-/// The page needs no script, no picture and no other page.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
 
 /// A line of text.
 #[must_use]
@@ -28,10 +26,11 @@ pub fn page(kind: &'static str, body: Body) -> Response<Body> {
     with(response, X_CONTENT_TYPE_OPTIONS, "nosniff")
 }
 
-/// A page for people, of this moment.
+/// A page for people, of this moment, and the policy of what a browser may do with it.
 #[must_use]
-pub fn html(page_text: String) -> Response<Body> {
-    let response = with(page(HTML, page_text.into()), CONTENT_SECURITY_POLICY, POLICY);
+pub fn html(page_text: String, policy: &'static str) -> Response<Body> {
+    let response = with(page(HTML, page_text.into()), CONTENT_SECURITY_POLICY, policy);
+    let response = with(response, REFERRER_POLICY, "no-referrer");
     with(response, CACHE_CONTROL, "no-store")
 }
 

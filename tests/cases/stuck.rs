@@ -92,7 +92,7 @@ fn status_page(node: &Node) -> String {
 
 /// The rows of the status page's table of those who are stuck that have this in a cell.
 fn rows(html: &str, cell: &str) -> Vec<String> {
-    let table = html.split("<h2>Stuck</h2>").nth(1).unwrap_or_default();
+    let table = html.split("id=\"stuck-table-caption\"").nth(1).unwrap_or_default();
     let table = table.split("</table>").next().unwrap_or_default();
     table.lines().filter(|row| row.contains(&format!(">{cell}</td>"))).map(str::to_owned).collect()
 }

@@ -11,6 +11,7 @@
 
 pub mod beats;
 pub mod bench;
+pub mod browser;
 pub mod cuda;
 pub mod daemon;
 pub mod enforcer;
@@ -29,6 +30,7 @@ pub mod procfs;
 pub mod programs;
 pub mod prometheus;
 pub mod redis;
+pub mod showcase;
 pub mod tenant;
 pub mod terminal;
 pub mod wait;

@@ -31,6 +31,8 @@ pub struct Process {
     pub cgroup: String,
     /// State letters of its threads other than the leader.
     pub threads: Vec<char>,
+    /// Its owner.
+    pub owner: u32,
 }
 
 impl Process {
@@ -45,6 +47,7 @@ impl Process {
             session: None,
             cgroup: "0::/user.slice/user-1000.slice/session-3.scope\n".into(),
             threads: Vec::new(),
+            owner: OWNER,
         }
     }
 }
@@ -98,7 +101,7 @@ impl Procfs {
             self.write(&format!("{pid}/task/{thread}/stat"), &stat(process, thread, *state));
         }
         let folder = self.path().join(pid.to_string());
-        let owner = rustix::fs::Uid::from_raw(OWNER);
+        let owner = rustix::fs::Uid::from_raw(process.owner);
         rustix::fs::chown(&folder, Some(owner), None)
             .expect("these tests need root, to give made-up processes an owner");
     }

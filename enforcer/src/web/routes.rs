@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_exposition::Format;
+use bailiff_exposition::html::POLICY;
 use bailiff_exposition::own::Own;
 use bailiff_lifecycle::header::{RETRY_AFTER, VARY};
 use bailiff_lifecycle::server::Handler;
@@ -53,7 +54,7 @@ impl Handler for Routes {
             "/-/reload" if posts => None,
             "/-/reload" => Some(reply::only("POST")),
             "/" | "/metrics" | "/-/healthy" | "/-/ready" if !reads => Some(reply::only("GET, HEAD")),
-            _ => Some(self.page(path, request.headers())),
+            _ => Some(self.page(path, request)),
         };
         async move {
             match known {
@@ -65,10 +66,13 @@ impl Handler for Routes {
 }
 
 impl Routes {
-    fn page(&self, path: &str, headers: &HeaderMap) -> Response<Body> {
+    fn page(&self, path: &str, request: &Request<()>) -> Response<Body> {
         match path {
-            "/" => reply::html(html::page(&self.newest(), now())),
-            "/metrics" => self.metrics(headers),
+            "/" => {
+                let refreshes = request.uri().query() != Some("still");
+                reply::html(html::page(&self.newest(), now(), refreshes), POLICY)
+            }
+            "/metrics" => self.metrics(request.headers()),
             "/-/healthy" => reply::told(self.healthy(), "healthy"),
             "/-/ready" => reply::told(ready(&self.newest()), "ready"),
             _ => reply::text(StatusCode::NOT_FOUND, "no such page; / has links to those there are"),

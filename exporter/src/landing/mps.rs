@@ -1,69 +1,81 @@
 //! MPS for people: its daemons and servers, a row each.
 
-use bailiff_exposition::html::{Column, Html};
-use bailiff_exposition::human::or_unknown;
-use bailiff_snapshot::{Mps, MpsDaemon, MpsServer, Snapshot};
+use bailiff_exposition::html::{Cell, Html, Table};
+use bailiff_snapshot::{Mps, MpsDaemon, MpsFile, MpsServer, MpsStatus, Snapshot};
 
-const MPS: [Column; 6] =
-    [("directory", ""), ("part", ""), ("pid", "n"), ("uid", "n"), ("state", ""), ("clients", "n")];
+const TABLE: Table<6> = Table {
+    id: "mps-table",
+    caption: "Control daemons of MPS and their servers.",
+    columns: [("directory", ""), ("part", ""), ("pid", "n"), ("uid", "n"), ("state", ""), ("clients", "n")],
+    most: 64,
+    rest: "bailiff mps status has them.",
+};
+const MOST_NOTES: usize = 16;
+const ENVIRONMENT: &str = "its environment may not be read";
 
 /// A table of all parts; none where nothing of MPS runs.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     let Some(mps) = &snapshot.mps else { return };
-    html.table("MPS", &MPS);
+    let mut rows = Vec::new();
     for daemon in &mps.daemons {
-        html.row(&MPS, &daemon_cells(daemon));
+        rows.push(daemon_cells(daemon));
         let own = mps.servers.iter().filter(|server| server.daemon == Some(daemon.process));
-        own.for_each(|server| html.row(&MPS, &server_cells(server)));
+        rows.extend(own.map(server_cells));
     }
-    for server in mps.servers.iter().filter(|server| mps.daemon_of(server).is_none()) {
-        html.row(&MPS, &server_cells(server));
-    }
-    html.end_table();
-    notes(mps, html);
+    rows.extend(mps.servers.iter().filter(|server| mps.daemon_of(server).is_none()).map(server_cells));
+    html.section("mps", "MPS", |html| {
+        TABLE.write(html, &rows, Clone::clone);
+        let notes = notes(mps);
+        notes.iter().take(MOST_NOTES).for_each(|note| html.paragraph("dim", note));
+        if let Some(more @ 1..) = notes.len().checked_sub(MOST_NOTES) {
+            html.paragraph("dim", &format!("and {more} more: bailiff mps status"));
+        }
+    });
 }
 
-fn daemon_cells(daemon: &MpsDaemon) -> [String; 6] {
+fn daemon_cells(daemon: &MpsDaemon) -> [Cell; 6] {
     let state = match daemon.answer.as_ref().map(|answer| answer.fault) {
-        None => "not asked".to_owned(),
-        Some(None) => "answers".to_owned(),
-        Some(Some(fault)) => format!("does not answer: {}", fault.name().replace('_', " ")),
+        None => Cell::Unknown("it was not asked yet".into()),
+        Some(None) => "answers".into(),
+        Some(Some(fault)) => Cell::Bad(format!("does not answer: {}", fault.name().replace('_', " "))),
     };
     [
-        or_unknown(daemon.pipe_directory.as_ref()),
-        "control daemon".to_owned(),
-        daemon.process.pid.to_string(),
-        or_unknown(daemon.uid),
+        Cell::of(daemon.pipe_directory.as_ref(), ENVIRONMENT),
+        "control daemon".into(),
+        daemon.process.pid.to_string().into(),
+        Cell::of(daemon.uid, "/proc did not tell"),
         state,
-        String::new(),
+        Cell::Nothing,
     ]
 }
 
-fn server_cells(server: &MpsServer) -> [String; 6] {
-    let orphan = (server.orphaned == Some(true)).then(|| "its daemon is gone".to_owned());
+fn server_cells(server: &MpsServer) -> [Cell; 6] {
+    let state = if server.orphaned == Some(true) {
+        Cell::Bad("its daemon is gone".to_owned())
+    } else {
+        Cell::of(server.status.map(MpsStatus::name), "its daemon does not tell")
+    };
     [
-        or_unknown(server.pipe_directory.as_ref()),
-        "server".to_owned(),
-        server.process.pid.to_string(),
-        or_unknown(server.uid),
-        or_unknown(orphan.or_else(|| Some(server.status?.name().to_owned()))),
-        or_unknown(server.clients.as_ref().map(Vec::len)),
+        Cell::of(server.pipe_directory.as_ref(), ENVIRONMENT),
+        "server".into(),
+        server.process.pid.to_string().into(),
+        Cell::of(server.uid, "/proc did not tell"),
+        state,
+        Cell::of(server.clients.as_ref().map(Vec::len), "its daemon does not tell"),
     ]
 }
 
 /// Who waits, and which logs are not read.
-fn notes(mps: &Mps, html: &mut Html) {
+fn notes(mps: &Mps) -> Vec<String> {
+    let mut notes = Vec::new();
     for daemon in &mps.daemons {
         let directory = daemon.log_directory.as_deref().unwrap_or_default();
-        for (name, state) in
-            daemon.files.iter().filter(|(_, state)| **state != bailiff_snapshot::MpsFile::Read)
-        {
-            html.raw("<p class=\"dim\">");
-            html.text(&format!("{directory}/{name}.log is not read: {}", state.name().replace('_', " ")));
-            html.raw("</p>");
+        for (name, state) in daemon.files.iter().filter(|(_, state)| **state != MpsFile::Read) {
+            notes.push(format!("{directory}/{name}.log is not read: {}", state.name().replace('_', " ")));
         }
         for (uid, count) in daemon.log.iter().flat_map(|log| &log.pending) {
-            html.raw(&format!("<p class=\"dim\">{count} of user {uid} wait for a server</p>"));
+            notes.push(format!("{count} of user {uid} wait for a server"));
         }
     }
+    notes
 }

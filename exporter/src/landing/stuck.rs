@@ -1,33 +1,40 @@
-//! Memory that nobody uses, as a table: who is stuck, what is of nobody, what did not come back, and what frees each.
+//! Memory that nobody uses: who is stuck, what is of nobody, what did not come back, and what frees each.
 
-use bailiff_exposition::html::{Column, Html};
-use bailiff_exposition::human::{Bytes, or_unknown};
+use bailiff_exposition::html::{Cell, Html, Table};
+use bailiff_exposition::human::Bytes;
 use bailiff_snapshot::openers::unlisted;
 use bailiff_snapshot::stuck::{MUCH_OF_NOBODY, OF_NOBODY_FREED_BY, UNRETURNED_FREED_BY};
 use bailiff_snapshot::{Gpu, Holder, Opener, Snapshot, Stuck};
 
-use crate::published::Published;
+use super::words;
 
-const STUCK: [Column; 6] =
-    [("GPU", ""), ("pid", "n"), ("process", ""), ("memory", "n"), ("how it is", ""), ("what frees it", "")];
-/// Rows of a GPU for those who are stuck, and for those who have its device open.
-const MOST: usize = 32;
+const TABLE: Table<6> = Table {
+    id: "stuck-table",
+    caption: "Memory that is held and cannot be used, and what frees it.",
+    columns: [
+        ("process", ""),
+        ("pid", "n"),
+        ("GPU", ""),
+        ("memory", "n"),
+        ("how it is", "wide"),
+        ("what frees it", "wide"),
+    ],
+    most: 100,
+    rest: "bailiff info has them.",
+};
 
 /// The table, where there is anything to be said.
-pub(super) fn write(published: &Published, html: &mut Html) {
-    let snapshot = &published.snapshot;
-    let rows: Vec<[String; 6]> = snapshot.gpus.iter().flat_map(|gpu| rows(gpu, published)).collect();
+pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
+    let rows: Vec<[Cell; 6]> = snapshot.gpus.iter().flat_map(|gpu| rows(gpu, snapshot)).collect();
     if rows.is_empty() {
         return;
     }
-    html.table("Stuck", &STUCK);
-    for row in &rows {
-        html.row(&STUCK, row);
-    }
-    html.end_table();
-    if let Some(unreadable) = unreadable(snapshot) {
-        html.raw(&format!("<p class=\"dim\">open files of {unreadable} processes could not be read</p>"));
-    }
+    html.section("stuck", "Stuck", |html| {
+        TABLE.write(html, &rows, Clone::clone);
+        if let Some(unreadable) = unreadable(snapshot) {
+            html.paragraph("dim", &format!("open files of {unreadable} processes could not be read"));
+        }
+    });
 }
 
 /// How many processes may have a device file open unseen, where that was looked for.
@@ -35,53 +42,48 @@ fn unreadable(snapshot: &Snapshot) -> Option<u64> {
     snapshot.openers.as_ref().map(|openers| openers.unreadable).filter(|unreadable| *unreadable > 0)
 }
 
-fn rows(gpu: &Gpu, published: &Published) -> Vec<[String; 6]> {
-    let snapshot = &published.snapshot;
-    let shown = gpu.holders.iter().filter(|holder| published.selection.shows(holder.process));
-    let stuck = shown.filter_map(|holder| Some((holder, snapshot.stuck(holder)?)));
-    let mut rows: Vec<_> =
-        stuck.take(MOST).map(|(holder, stuck)| of_holder(gpu, holder, stuck, snapshot)).collect();
+fn rows(gpu: &Gpu, snapshot: &Snapshot) -> Vec<[Cell; 6]> {
+    let stuck = gpu.holders.iter().filter_map(|holder| Some((holder, snapshot.stuck(holder)?)));
+    let mut rows: Vec<_> = stuck.map(|(holder, stuck)| of_holder(gpu, holder, stuck, snapshot)).collect();
     let of_nobody = gpu.parts.map(|parts| parts.unaccounted).filter(|bytes| *bytes >= MUCH_OF_NOBODY);
     if let Some(bytes) = of_nobody {
         rows.push(of_gpu(gpu, Bytes(bytes.into()), ["of nobody who is listed", OF_NOBODY_FREED_BY]));
         let openers = unlisted(snapshot, gpu).unwrap_or_default();
-        rows.extend(openers.into_iter().take(MOST).map(|opener| of_opener(gpu, opener)));
+        rows.extend(openers.into_iter().map(|opener| of_opener(gpu, opener)));
     }
     if let Ok(bytes @ 1..) = gpu.unreturned.told() {
-        rows.push(of_gpu(
-            gpu,
-            Bytes(bytes.into()),
-            ["of those who ended: it did not come back", UNRETURNED_FREED_BY],
-        ));
+        let words = ["of those who ended: it did not come back", UNRETURNED_FREED_BY];
+        rows.push(of_gpu(gpu, Bytes(bytes.into()), words));
     }
     rows
 }
 
-fn of_holder(gpu: &Gpu, holder: &Holder, stuck: Stuck, snapshot: &Snapshot) -> [String; 6] {
-    let facts = snapshot.processes.get(&holder.process).and_then(|process| process.facts.as_ref());
+fn of_holder(gpu: &Gpu, holder: &Holder, stuck: Stuck, snapshot: &Snapshot) -> [Cell; 6] {
+    let process = snapshot.processes.get(&holder.process);
+    let facts = process.and_then(|process| process.facts.as_ref());
     let parent = facts.filter(|_| stuck == Stuck::Zombie).map(|facts| format!(": {}", facts.ppid));
     [
-        gpu.about.index.clone(),
-        holder.process.pid().to_string(),
-        or_unknown(facts.map(|facts| facts.comm.clone())),
-        or_unknown(holder.memory.map(|bytes| Bytes(bytes.into()))),
-        format!("{}{}", stuck.words(), parent.unwrap_or_default()),
-        stuck.freed_by().to_owned(),
+        Cell::of(facts.map(|facts| &facts.comm), words::nameless(process)),
+        holder.process.pid().to_string().into(),
+        gpu.about.index.as_str().into(),
+        Cell::of(holder.memory.map(|bytes| Bytes(bytes.into())), "the driver does not tell it"),
+        format!("{}{}", stuck.words(), parent.unwrap_or_default()).into(),
+        stuck.freed_by().into(),
     ]
 }
 
-fn of_gpu(gpu: &Gpu, bytes: Bytes, [how, freed_by]: [&str; 2]) -> [String; 6] {
-    let index = gpu.about.index.clone();
-    [index, String::new(), String::new(), bytes.to_string(), how.to_owned(), freed_by.to_owned()]
+fn of_gpu(gpu: &Gpu, bytes: Bytes, [how, freed_by]: [&str; 2]) -> [Cell; 6] {
+    let index = gpu.about.index.as_str().into();
+    [Cell::Nothing, Cell::Nothing, index, bytes.to_string().into(), how.into(), freed_by.into()]
 }
 
-fn of_opener(gpu: &Gpu, opener: &Opener) -> [String; 6] {
+fn of_opener(gpu: &Gpu, opener: &Opener) -> [Cell; 6] {
     [
-        gpu.about.index.clone(),
-        opener.pid.to_string(),
-        opener.comm.clone(),
-        or_unknown(None::<Bytes>),
-        "it has the device open and is not listed".to_owned(),
-        "its end, unless it is a service of the driver".to_owned(),
+        opener.comm.as_str().into(),
+        opener.pid.to_string().into(),
+        gpu.about.index.as_str().into(),
+        Cell::Unknown("it is not listed".into()),
+        "it has the device open and is not listed".into(),
+        "its end, unless it is a service of the driver".into(),
     ]
 }

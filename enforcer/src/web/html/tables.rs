@@ -1,0 +1,190 @@
+//! The tables of the page: rules, what is coming, flags, what was done, budgets, GPUs of GPU.py.
+
+use std::time::Duration;
+
+use bailiff_exposition::html::{Cell, Html, Table};
+use bailiff_exposition::human::{Bytes, Span};
+
+use super::super::status::{Budget, Deed, Flag, Pending, RuleStatus, Scope, Status};
+use super::{ago, clock};
+use crate::agent::Judged;
+use crate::clock::Now;
+use crate::policy::Mode;
+
+const REST: &str = "bailiff-enforcer status --json has them.";
+const NO_OWNER: &str = "no one owner is known";
+const NOT_YET: &str = "no snapshot was judged yet";
+
+const RULES: Table<7> = Table {
+    id: "rules-table",
+    caption: "The rules in force, in the order of the file, and how many each is about.",
+    columns: [
+        ("rule", ""),
+        ("mode", ""),
+        ("of", ""),
+        ("matches", "n"),
+        ("pending", "n"),
+        ("unknown", "n"),
+        ("steps", "wide"),
+    ],
+    most: 100,
+    rest: REST,
+};
+const PENDING: Table<7> = Table {
+    id: "pending-table",
+    caption: "Destructive steps to come, the soonest first.",
+    columns: [
+        ("target", ""),
+        ("user", ""),
+        ("rule", ""),
+        ("step", ""),
+        ("samples", "n"),
+        ("in about", "n"),
+        ("held", "wide"),
+    ],
+    most: 100,
+    rest: REST,
+};
+const FLAGS: Table<7> = Table {
+    id: "flags-table",
+    caption: "Flags that are up.",
+    columns: [
+        ("flag", ""),
+        ("rule", ""),
+        ("target", ""),
+        ("user", ""),
+        ("process", ""),
+        ("since", "n"),
+        ("GPUs", "wide"),
+    ],
+    most: 100,
+    rest: REST,
+};
+const DEEDS: Table<8> = Table {
+    id: "deeds-table",
+    caption: "What was done, or watched, the newest first.",
+    columns: [
+        ("when", ""),
+        ("rule", ""),
+        ("step", ""),
+        ("target", ""),
+        ("user", ""),
+        ("result", ""),
+        ("released", "n"),
+        ("more", "wide"),
+    ],
+    most: 50,
+    rest: "the audit log has them.",
+};
+const BUDGETS: Table<3> = Table {
+    id: "budgets-table",
+    caption: "Deeds of the last hour, and how many are allowed.",
+    columns: [("budget", ""), ("of", ""), ("used", "n")],
+    most: 50,
+    rest: REST,
+};
+const LEASES: Table<3> = Table {
+    id: "leases-table",
+    caption: "GPUs that clients of GPU.py have, or that are nowhere, and what they are taken for.",
+    columns: [("GPU", ""), ("taken for", ""), ("why", "wide")],
+    most: 64,
+    rest: REST,
+};
+
+/// All of them.
+pub(super) fn write(status: &Status, now: Now, html: &mut Html) {
+    section(html, ("rules", "Rules", "The policy has no rules."), (&RULES, &status.rules, rule));
+    section(html, ("pending", "What is coming", "Nothing."), (&PENDING, &status.pending, pending));
+    let flag = |shown: &Flag| flag(shown, now);
+    section(html, ("flags", "Flags", "None is up."), (&FLAGS, &status.flags, flag));
+    let deed = |done: &Deed| deed(done, now);
+    section(html, ("deeds", "What was done", "Nothing since the start."), (&DEEDS, &status.deeds, deed));
+    section(html, ("budgets", "Budgets", "There are none."), (&BUDGETS, &status.budgets, budget));
+    if let Some(leases) = status.leases.as_ref().filter(|leases| !leases.judged.is_empty()) {
+        section(html, ("leases", "GPUs taken by GPU.py, or lost", ""), (&LEASES, &leases.judged, judged));
+    }
+}
+
+/// A section with its table, or what is said in its place where it has no rows.
+fn section<T, const N: usize>(
+    html: &mut Html,
+    (id, title, nothing): (&'static str, &str, &str),
+    (table, items, cells): (&Table<N>, &[T], impl Fn(&T) -> [Cell; N]),
+) {
+    html.section(id, title, |html| {
+        if items.is_empty() {
+            html.paragraph("dim", nothing);
+        } else {
+            table.write(html, items, cells);
+        }
+    });
+}
+
+fn rule(rule: &RuleStatus) -> [Cell; 7] {
+    [
+        rule.name.as_str().into(),
+        rule.mode.name().into(),
+        rule.of.name().replace('_', " ").into(),
+        Cell::of(rule.matches, NOT_YET),
+        Cell::of(rule.pending, NOT_YET),
+        Cell::of(rule.unknown, NOT_YET),
+        rule.steps.join(", ").into(),
+    ]
+}
+
+fn pending(step: &Pending) -> [Cell; 7] {
+    let due = step.due_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let watch = step.mode == Mode::Watch;
+    [
+        target(&step.target, step.comm.as_ref()),
+        Cell::of(step.user.as_ref(), NO_OWNER),
+        step.rule.as_str().into(),
+        if watch { format!("{} (watch)", step.step).into() } else { step.step.as_str().into() },
+        format!("{}/{}", step.streak, step.needed).into(),
+        Cell::of(due.map(Span), "it cannot be told"),
+        step.hold.map_or(Cell::Nothing, |hold| Cell::Bad(format!("held: {}", hold.meaning()))),
+    ]
+}
+
+fn target(target: &str, comm: Option<&String>) -> Cell {
+    comm.map_or_else(|| target.into(), |comm| Cell::Named(target.to_owned(), comm.clone()))
+}
+
+fn flag(flag: &Flag, now: Now) -> [Cell; 7] {
+    [
+        flag.severity.name().into(),
+        flag.rule.as_str().into(),
+        flag.target.as_str().into(),
+        Cell::of(flag.user.as_ref(), NO_OWNER),
+        Cell::of(flag.comm.as_ref().filter(|comm| !comm.is_empty()), "no name is known"),
+        ago(flag.since, now).into(),
+        flag.gpus.join(" ").into(),
+    ]
+}
+
+fn deed(deed: &Deed, now: Now) -> [Cell; 8] {
+    let when = ago(deed.at, now);
+    [
+        clock(deed.at).map_or_else(|| when.clone().into(), |clock| Cell::Named(when.clone(), clock)),
+        deed.rule.as_str().into(),
+        deed.step.as_str().into(),
+        deed.target.as_str().into(),
+        Cell::of(deed.user.as_ref(), NO_OWNER),
+        deed.outcome.name().replace('_', " ").into(),
+        Cell::maybe(deed.released.map(|bytes| Bytes(bytes.into()))),
+        Cell::maybe(Some(&deed.detail).filter(|detail| !detail.is_empty())),
+    ]
+}
+
+fn budget(budget: &Budget) -> [Cell; 3] {
+    [
+        budget.scope.name().into(),
+        if budget.scope == Scope::Node { Cell::Nothing } else { budget.of.as_str().into() },
+        format!("{} of {}", budget.used, budget.limit).into(),
+    ]
+}
+
+fn judged(judged: &Judged) -> [Cell; 3] {
+    let taken_for = if judged.judgement == "keep" { "held" } else { &judged.judgement };
+    [judged.gpu.as_str().into(), taken_for.into(), judged.why.as_str().into()]
+}

@@ -1,0 +1,172 @@
+//! GPUs as cards: where the memory of each is, how busy it is, and how it does otherwise.
+
+use bailiff_exposition::html::{Bar, Html, Part};
+use bailiff_exposition::human::Bytes;
+use bailiff_snapshot::{Gpu, Memory, Parts, Snapshot, Source};
+
+use super::words;
+
+/// A card for each GPU and MIG instance.
+pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
+    html.section("gpus", "GPUs", |html| {
+        if snapshot.gpus.is_empty() {
+            return none(snapshot, html);
+        }
+        html.raw("<div class=\"cards\">");
+        for gpu in &snapshot.gpus {
+            card(gpu, snapshot, html);
+        }
+        html.raw("</div>");
+    });
+}
+
+/// No GPU is not the same as no answer.
+fn none(snapshot: &Snapshot, html: &mut Html) {
+    match snapshot.sources.get(&Source::Nvml).map(|state| state.fault) {
+        Some(None) => html.paragraph("dim", "The driver answers, and knows no GPU."),
+        Some(Some(fault)) => {
+            html.raw("<p>");
+            html.unknown(&format!("which GPUs there are, since {}", words::fault(fault)));
+            html.raw("</p>");
+        }
+        None => html.unknown("the driver was not asked"),
+    }
+}
+
+fn card(gpu: &Gpu, snapshot: &Snapshot, html: &mut Html) {
+    let name = gpu.about.name.as_deref().unwrap_or("model unknown");
+    html.raw("<article class=\"card\"><h3>GPU ");
+    html.text(&gpu.about.index);
+    html.raw(" <span class=\"dim\">");
+    html.text(name);
+    html.raw("</span></h3>");
+    if let Some(fault) = gpu.fault {
+        html.raw("<p class=\"bad\">");
+        html.unknown(words::fault(fault));
+        html.raw("</p>");
+    } else {
+        memory(gpu, snapshot, html);
+        utilization(gpu, html);
+    }
+    let facts = facts(gpu);
+    if !facts.is_empty() {
+        html.raw("<dl>");
+        for (name, value) in facts {
+            fact(name, value, html);
+        }
+        html.raw("</dl>");
+    }
+    html.raw("</article>\n");
+}
+
+/// A figure's name and what it is.
+fn figure(name: &'static str, text: &str, html: &mut Html) {
+    html.raw("<p class=\"figure\"><span>");
+    html.raw(name);
+    html.raw("</span> <strong class=\"n\">");
+    html.text(text);
+    html.raw("</strong></p>");
+}
+
+fn unknown(name: &'static str, why: &str, html: &mut Html) {
+    html.raw("<p class=\"figure\"><span>");
+    html.raw(name);
+    html.raw("</span> ");
+    html.unknown(why);
+    html.raw("</p>");
+}
+
+fn memory(gpu: &Gpu, snapshot: &Snapshot, html: &mut Html) {
+    let Some(memory) = gpu.memory.filter(|memory| memory.total > 0) else {
+        return unknown("Memory", words::figure(gpu), html);
+    };
+    let (used, total) = (Bytes(memory.used.into()), Bytes(memory.total.into()));
+    figure("Used", &format!("{used} of {total}"), html);
+    let of = format!("Memory of GPU {}, {total}", gpu.about.index);
+    let parts = gpu.parts.map_or_else(|| rough(memory), |parts| exact(parts, memory.total));
+    let bar = Bar { of: &of, parts: &parts };
+    bar.draw(html);
+    bar.legend(html);
+    if gpu.parts.is_none() {
+        unknown("Used by whom", words::parts(gpu, snapshot), html);
+    }
+}
+
+/// Used and free alone, where more is not known. What the driver reserves stands apart from what is used.
+fn rough(memory: Memory) -> Vec<Part> {
+    let part = |class, name, bytes: u64| part((class, name), bytes.into(), memory.total);
+    let mut parts = vec![part("used", "used", memory.used)];
+    parts.extend(memory.reserved.map(|bytes| part("reserved", "reserved by the driver", bytes)));
+    parts.push(part("free", "free", memory.free));
+    parts
+}
+
+fn exact(parts: Parts, total: u64) -> Vec<Part> {
+    let seldom = [
+        (("dead", "held by pids that are gone"), parts.dead_pids),
+        (("others", "held in other PID namespaces"), parts.other_namespaces),
+    ];
+    let mut all = vec![part(("holders", "held by processes"), parts.holders.into(), total)];
+    all.extend(
+        seldom
+            .into_iter()
+            .filter(|(_, bytes)| *bytes > 0)
+            .map(|(name, bytes)| part(name, bytes.into(), total)),
+    );
+    all.push(part(("unaccounted", "unaccounted"), parts.unaccounted.into(), total));
+    all.push(part(("reserved", "reserved by the driver"), parts.reserved.into(), total));
+    all.push(part(("free", "free"), parts.free.into(), total));
+    all
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a length on a screen")]
+fn part((class, name): (&'static str, &'static str), bytes: i128, total: u64) -> Part {
+    Part { class, name, share: bytes as f64 / total as f64, text: Bytes(bytes).to_string() }
+}
+
+fn utilization(gpu: &Gpu, html: &mut Html) {
+    let Some(percent) = gpu.telemetry.utilization else {
+        return unknown("Busy", words::figure(gpu), html);
+    };
+    figure("Busy", &format!("{percent} % of the time"), html);
+    let share = f64::from(percent) / 100.0;
+    let parts = [Part { class: "busy", name: "busy", share, text: format!("{percent} %") }];
+    Bar { of: &format!("Utilization of GPU {}", gpu.about.index), parts: &parts }.draw(html);
+}
+
+/// It tells by itself what it is, so its name is for those who cannot see it.
+const UUID: &str = "UUID";
+
+/// A fact's name and what it is, or why it is not known.
+type Fact = (&'static str, Result<String, &'static str>);
+
+fn facts(gpu: &Gpu) -> Vec<Fact> {
+    let told = |value: Option<String>| value.ok_or_else(|| words::figure(gpu));
+    let mut facts = Vec::new();
+    if gpu.fault.is_none() {
+        let watts = |milliwatts: u32| format!("{} W", milliwatts / 1000);
+        let telemetry = &gpu.telemetry;
+        facts.push(("Processes", told(gpu.listed.map(|listed| listed.to_string()))));
+        facts.push(("Temperature", told(telemetry.temperature.map(|degrees| format!("{degrees} °C")))));
+        facts.push(("Power", told(telemetry.power.map(watts))));
+        facts.push(("Mode", told(telemetry.compute_mode.map(|mode| mode.name().replace('_', " ")))));
+        facts.extend((telemetry.mig_enabled == Some(true)).then(|| ("MIG", Ok("on".to_owned()))));
+    }
+    if !gpu.xids.is_empty() {
+        let xids: Vec<String> = gpu.xids.iter().map(|(xid, count)| format!("{count} × Xid {xid}")).collect();
+        facts.push(("Errors", Ok(xids.join(", "))));
+    }
+    facts.extend(gpu.about.id.as_ref().map(|id| (UUID, Ok(id.0.clone()))));
+    facts
+}
+
+fn fact(name: &'static str, value: Result<String, &'static str>, html: &mut Html) {
+    html.raw(if name == UUID { "<div class=\"uuid\"><dt>" } else { "<div><dt>" });
+    html.raw(name);
+    html.raw("</dt><dd>");
+    match value {
+        Ok(value) => html.text(&value),
+        Err(why) => html.unknown(why),
+    }
+    html.raw("</dd></div>");
+}

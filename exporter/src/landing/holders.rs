@@ -1,0 +1,159 @@
+//! Who holds GPU memory: a row for each process on each GPU, the largest first.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use bailiff_exposition::html::{Cell, Html, Table};
+use bailiff_exposition::human::{Bytes, Span};
+use bailiff_snapshot::{Facts, Gpu, Holder, Place, Process, Snapshot, Utilization, users::user_label};
+
+use super::words;
+use crate::selection::Sum;
+
+/// More rows than this nobody reads, and a browser that asks every few seconds should not have to lay them out.
+const MOST: usize = 100;
+
+const TABLE: Table<8> = Table {
+    id: "holders-table",
+    caption: "A row for each process on each GPU; the largest first, and before them those of which the driver does not tell how much they hold.",
+    columns: [
+        ("process", ""),
+        ("memory", "n"),
+        ("GPU", ""),
+        ("user", ""),
+        ("busy", "n"),
+        ("idle for", "n"),
+        ("where", ""),
+        ("state", ""),
+    ],
+    most: MOST,
+    rest: "the page of metrics has them (bailiff_process_gpu_memory_bytes), up to --max-processes, and so has bailiff info.",
+};
+
+/// A row.
+struct Row<'a> {
+    gpu: &'a Gpu,
+    holder: &'a Holder,
+    process: Option<&'a Process>,
+    stuck: bool,
+}
+
+/// The table.
+pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
+    let mut rows: Vec<Row<'_>> = snapshot.gpus.iter().flat_map(|gpu| of_gpu(gpu, snapshot)).collect();
+    rows.sort_by_key(|row| Reverse(row.holder.memory.unwrap_or(u64::MAX)));
+    html.section("holders", "Who holds GPU memory", |html| {
+        if rows.is_empty() {
+            return nobody(snapshot, html);
+        }
+        TABLE.write(html, &rows, Row::cells);
+        if let Some(rest) = rest(rows.get(MOST..).unwrap_or_default()) {
+            html.paragraph("dim", &rest);
+        }
+    });
+}
+
+fn of_gpu<'a>(gpu: &'a Gpu, snapshot: &'a Snapshot) -> impl Iterator<Item = Row<'a>> {
+    gpu.holders.iter().map(move |holder| Row {
+        gpu,
+        holder,
+        process: snapshot.processes.get(&holder.process),
+        stuck: snapshot.stuck(holder).is_some(),
+    })
+}
+
+/// No holders are not the same as no list.
+fn nobody(snapshot: &Snapshot, html: &mut Html) {
+    let listed = |gpu: &Gpu| gpu.fault.is_none() && gpu.listed == Some(0);
+    if !snapshot.gpus.is_empty() && snapshot.gpus.iter().all(listed) {
+        return html.paragraph("dim", "Nobody: the driver lists no process on any GPU.");
+    }
+    html.raw("<p>");
+    html.unknown(if snapshot.namespace.attributes() {
+        "not every GPU told who is on it"
+    } else {
+        "the driver's pids are not those of this PID namespace"
+    });
+    html.raw("</p>");
+}
+
+/// Where those are who are not shown, and how much they hold.
+fn rest(rows: &[Row<'_>]) -> Option<String> {
+    let mut gpus: BTreeMap<&str, (usize, Sum)> = BTreeMap::new();
+    for row in rows {
+        let of = gpus.entry(&row.gpu.about.index).or_default();
+        *of = (of.0 + 1, of.1.plus(row.holder.memory));
+    }
+    let told = |(gpu, (count, sum)): (&&str, &(usize, Sum))| {
+        let held =
+            sum.known().map_or_else(|| "unknown memory".to_owned(), |sum| Bytes(sum.into()).to_string());
+        format!("GPU {gpu}: {count} with {held}")
+    };
+    let told: Vec<String> = gpus.iter().map(told).collect();
+    (!told.is_empty()).then(|| format!("Not shown, {}.", told.join("; ")))
+}
+
+impl Row<'_> {
+    fn cells(&self) -> [Cell; 8] {
+        let facts = self.process.and_then(|process| process.facts.as_ref());
+        let nameless = words::nameless(self.process);
+        let (busy, idle) = self.use_of();
+        [
+            self.name(facts),
+            Cell::of(self.holder.memory.map(|bytes| Bytes(bytes.into())), "the driver does not tell it"),
+            self.gpu.about.index.as_str().into(),
+            Cell::of(facts.and_then(user_label), nameless),
+            busy,
+            idle,
+            facts.map_or(Cell::Unknown(nameless.into()), |facts| place(&facts.place)),
+            self.state(),
+        ]
+    }
+
+    fn name(&self, facts: Option<&Facts>) -> Cell {
+        let pid = self.holder.process.pid();
+        match facts {
+            Some(Facts { comm, command: Some(command), .. }) => {
+                Cell::Named(comm.clone(), format!("{pid} {command}"))
+            }
+            Some(facts) => Cell::Named(facts.comm.clone(), pid.to_string()),
+            None => Cell::Named("name unknown".to_owned(), pid.to_string()),
+        }
+    }
+
+    fn use_of(&self) -> (Cell, Cell) {
+        match self.holder.utilization {
+            Utilization::Unknown(why) => (Cell::Unknown(words::why(why).into()), Cell::Unknown("".into())),
+            Utilization::Observed(engines) => {
+                let idle = self.holder.idle;
+                let told = if idle.is_zero() { "in use".to_owned() } else { Span(idle).to_string() };
+                (format!("{} %", engines.busiest()).into(), told.into())
+            }
+        }
+    }
+
+    fn state(&self) -> Cell {
+        let Some(process) = self.process else { return Cell::Unknown("".into()) };
+        let state = process.state.name().replace('_', " ");
+        if self.stuck { Cell::Bad(format!("{state}: stuck, see below")) } else { state.into() }
+    }
+}
+
+/// Pod, job, container or unit: the most telling, and what else is known.
+fn place(place: &Place) -> Cell {
+    let container = place.container.as_deref().map(|id| format!("container {}", id.get(..12).unwrap_or(id)));
+    let pod = place.pod.clone().or_else(|| place.pod_uid.clone());
+    let pod =
+        pod.map(|pod| place.namespace.as_ref().map_or(pod.clone(), |namespace| format!("{namespace}/{pod}")));
+    let job = place.slurm_job.as_ref().map(|job| {
+        place
+            .slurm_step
+            .as_ref()
+            .map_or_else(|| format!("job {job}"), |step| format!("job {job} step {step}"))
+    });
+    let mut told = [pod, job, container, place.unit.clone()].into_iter().flatten();
+    match (told.next(), told.next()) {
+        (Some(first), Some(second)) => Cell::Named(first, second),
+        (first, _) => Cell::maybe(first),
+    }
+}

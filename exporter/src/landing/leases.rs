@@ -1,0 +1,126 @@
+//! The pool of leases for people: where each GPU is, who has it, and who waits.
+
+use std::time::Duration;
+
+use bailiff_exposition::html::{Cell, Html, Table};
+use bailiff_exposition::human::Span;
+use bailiff_snapshot::lease::{Names, Ticket};
+use bailiff_snapshot::{Leases, PoolGpu, Snapshot, Source, Spot, Truth};
+
+use super::{index, words};
+
+const REST: &str = "bailiff lease list has them.";
+
+const GPUS: Table<8> = Table {
+    id: "leases-table",
+    caption: "Each GPU of the pool and who has it. A lease is overdue unless its holder renews it in time.",
+    columns: [
+        ("GPU", ""),
+        ("state", ""),
+        ("user", ""),
+        ("lease", ""),
+        ("mode", ""),
+        ("leased for", "n"),
+        ("idle for", "n"),
+        ("overdue in", "n"),
+    ],
+    most: 128,
+    rest: REST,
+};
+
+const QUEUE: Table<5> = Table {
+    id: "queue-table",
+    caption: "Who waits for GPUs, in the order in which they will be served.",
+    columns: [("user", ""), ("wants", "n"), ("priority", "n"), ("waits for", "n"), ("lease", "")],
+    most: 16,
+    rest: REST,
+};
+
+/// The pool, where one was named.
+pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
+    match (&snapshot.leases, snapshot.sources.get(&Source::Redis).and_then(|state| state.fault)) {
+        (Some(leases), _) => html.section("leases", "Leases", |html| pool(leases, snapshot, html)),
+        (None, Some(fault)) => html.section("leases", "Leases", |html| {
+            html.raw("<p>");
+            html.unknown(words::fault(fault));
+            html.raw("</p>");
+        }),
+        (None, None) => {}
+    }
+}
+
+fn pool(leases: &Leases, snapshot: &Snapshot, html: &mut Html) {
+    if leases.gpus.is_empty() {
+        html.paragraph("dim", "The pool has no GPUs yet: bailiff lease init.");
+    } else {
+        let mut gpus: Vec<&PoolGpu> = leases.gpus.iter().collect();
+        gpus.sort_by_key(|gpu| (gpu.id.len(), &gpu.id));
+        GPUS.write(html, &gpus, |gpu| gpu_cells(gpu, leases, snapshot));
+    }
+    if leases.queue.is_empty() {
+        html.paragraph("dim", "Nobody waits.");
+    } else {
+        QUEUE.write(html, &leases.queue, ticket_cells);
+    }
+}
+
+fn gpu_cells(gpu: &PoolGpu, leases: &Leases, snapshot: &Snapshot) -> [Cell; 8] {
+    let seen = index(snapshot, |seen| gpu.is(Names::from(seen)));
+    let first = seen.map_or_else(|| Cell::Named(gpu.id.clone(), "not seen".to_owned()), Into::into);
+    match gpu.spot {
+        Spot::Leased => leased(first, gpu, leases),
+        Spot::Legacy => {
+            let pid = gpu.record.as_ref().and_then(|record| record.pid);
+            let name = pid.map(|pid| format!("taken by GPU.py, for pid {pid}"));
+            let nothing = || Cell::Nothing;
+            let lease = Cell::of(name, "its record has no pid");
+            [
+                first,
+                gpu.spot.name().into(),
+                Cell::Unknown("GPU.py keeps no user".into()),
+                lease,
+                nothing(),
+                nothing(),
+                nothing(),
+                nothing(),
+            ]
+        }
+        spot => {
+            let nothing = || Cell::Nothing;
+            [first, spot.name().into(), nothing(), nothing(), nothing(), nothing(), nothing(), nothing()]
+        }
+    }
+}
+
+fn leased(first: Cell, gpu: &PoolGpu, leases: &Leases) -> [Cell; 8] {
+    let held = leases.holding(gpu);
+    let left = held.map(|held| match u64::try_from(held.left_ms) {
+        Ok(left) => Cell::from(span(left).to_string()),
+        Err(_) => Cell::Bad("overdue".to_owned()),
+    });
+    let idle = (gpu.idle != Truth::Unknown).then(|| span(gpu.idle_ms));
+    [
+        first,
+        gpu.spot.name().into(),
+        Cell::of(held.and_then(|held| held.user.as_ref()), "its holder did not say"),
+        Cell::of(gpu.lease.as_ref(), "it has no name"),
+        Cell::of(held.and_then(|held| held.mode.as_ref()), "its holder did not say"),
+        Cell::of(held.and_then(|held| held.age_ms).map(span), "Redis has forgotten it"),
+        Cell::of(idle, "its use was not observed"),
+        left.unwrap_or(Cell::Unknown("no lease of this name is held".into())),
+    ]
+}
+
+fn ticket_cells(ticket: &Ticket) -> [Cell; 5] {
+    [
+        Cell::of(ticket.user.as_ref(), "he did not say"),
+        format!("{} GPU{}", ticket.want, if ticket.want == 1 { "" } else { "s" }).into(),
+        ticket.priority.to_string().into(),
+        Cell::of(ticket.age_ms.map(span), "Redis has forgotten it"),
+        ticket.lease.as_str().into(),
+    ]
+}
+
+fn span(millis: u64) -> Span {
+    Span(Duration::from_millis(millis))
+}

@@ -1,0 +1,58 @@
+//! Quotas for people: how much of each is used, by its file and by the driver.
+
+use bailiff_exposition::html::{Cell, Html, Table};
+use bailiff_exposition::human::Bytes;
+use bailiff_snapshot::{Gpu, Quota, QuotaGpu, Snapshot};
+
+const TABLE: Table<6> = Table {
+    id: "quotas-table",
+    caption: "Shared quotas on the GPUs of this node.",
+    columns: [
+        ("quota", ""),
+        ("GPU", ""),
+        ("used", "n"),
+        ("limit", "n"),
+        ("held, by the driver", "n"),
+        ("refused", "n"),
+    ],
+    most: 64,
+    rest: "the page of metrics has them (bailiff_quota_…).",
+};
+const MOST_INVALID: usize = 8;
+
+/// Quotas, where there are any.
+pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
+    let quotas = snapshot.quotas.as_deref().unwrap_or_default();
+    if quotas.is_empty() {
+        return;
+    }
+    let row = |quota, row: &'_ QuotaGpu| Some((quota, row.clone(), row.among(&snapshot.gpus)?));
+    let rows: Vec<(&Quota, QuotaGpu, &Gpu)> =
+        quotas.iter().flat_map(|quota| quota.gpus.iter().filter_map(move |gpu| row(quota, gpu))).collect();
+    html.section("quotas", "Quotas", |html| {
+        if rows.is_empty() {
+            html.paragraph("dim", "No quota has a limit on a GPU of this node.");
+        } else {
+            TABLE.write(html, &rows, |(quota, row, gpu)| cells(quota, row, gpu));
+        }
+        let invalid: Vec<&Quota> = quotas.iter().filter(|quota| quota.invalid.is_some()).collect();
+        for quota in invalid.iter().take(MOST_INVALID) {
+            let why = quota.invalid.map(|why| why.name().replace('_', " ")).unwrap_or_default();
+            html.paragraph("dim", &format!("{} says nothing: {why}", quota.name));
+        }
+        if let Some(more @ 1..) = invalid.len().checked_sub(MOST_INVALID) {
+            html.paragraph("dim", &format!("{more} more say nothing"));
+        }
+    });
+}
+
+fn cells(quota: &Quota, row: &QuotaGpu, gpu: &Gpu) -> [Cell; 6] {
+    [
+        quota.name.as_str().into(),
+        gpu.about.index.as_str().into(),
+        Bytes(row.used.into()).to_string().into(),
+        row.limit.map_or_else(|| "no limit".to_owned(), |limit| Bytes(limit.into()).to_string()).into(),
+        Cell::of(row.held.map(|held| Bytes(held.into())), "not told of every process"),
+        row.denied.to_string().into(),
+    ]
+}

@@ -1,0 +1,72 @@
+//! Why something is unknown, in words for people. Pure.
+
+use bailiff_snapshot::{Fault, Gpu, Process, Snapshot, State, Why};
+
+/// Why a source, or a GPU, gave nothing.
+pub(super) fn fault(fault: Fault) -> &'static str {
+    match fault {
+        Fault::LibraryNotFound => "libnvidia-ml.so.1 was not found",
+        Fault::ProgramNotFound => "the program that asks is not installed",
+        Fault::DriverNotLoaded => "the kernel module is not loaded",
+        Fault::VersionMismatch => "library and kernel module are of different releases",
+        Fault::NoDevices => "the driver knows no GPU",
+        Fault::Timeout => "no answer within its deadline",
+        Fault::Starting => "it is being opened",
+        Fault::Lost => "the GPU has fallen off the bus",
+        Fault::NotPermitted => "a right is missing, or a password",
+        Fault::Unreachable => "nobody answers at its address",
+        Fault::WorkerFailed => "the sampling worker ended; the log has more",
+        Fault::Error => "an error; the log has it",
+    }
+}
+
+/// Why a utilization is.
+pub(super) fn why(why: Why) -> &'static str {
+    match why {
+        Why::Mig => "MIG",
+        Why::NotSupported => "the driver does not tell it of this device",
+        Why::Failed => "the driver's call failed",
+        Why::Garbage => "the driver's figures cannot be true",
+        Why::FirstLook => "first look",
+        Why::NotListedBefore => "just come",
+        Why::SharedByMps => "shared by MPS",
+        Why::Unattributed => "the GPU is busy, by whom is not told",
+        Why::SamplerSilent => "no new figures",
+        Why::SampledEarlier => "busy a moment ago",
+        Why::ClockStepped => "the driver's clock stepped back",
+        Why::WindowTooLong => "too long since the last look",
+    }
+}
+
+/// Why nothing is known of a process but its pid.
+pub(super) fn nameless(process: Option<&Process>) -> &'static str {
+    match process.map(|process| process.state) {
+        Some(State::Gone) => "it does not exist",
+        Some(State::Hidden) => "/proc hides it",
+        _ => "/proc did not tell",
+    }
+}
+
+/// Why the parts of a GPU's memory do not add up.
+pub(super) fn parts(gpu: &Gpu, snapshot: &Snapshot) -> &'static str {
+    let reserved = gpu.memory.is_some_and(|memory| memory.reserved.is_some());
+    match () {
+        () if gpu.mig() && gpu.about.mig.is_none() => "MIG is on: its instances have the holders",
+        () if gpu.listed.is_none() => "the driver gave no list of processes",
+        () if !reserved => "the driver does not tell what it reserves",
+        () if gpu.holders.iter().any(|holder| holder.memory.is_none()) => {
+            "the driver does not tell how much each holder has"
+        }
+        () if !snapshot.namespace.attributes() => "the driver's pids are not those of this PID namespace",
+        () => "the figures do not add up",
+    }
+}
+
+/// Why a figure of a GPU as a whole is missing.
+pub(super) fn figure(gpu: &Gpu) -> &'static str {
+    match gpu.fault {
+        Some(fault) => self::fault(fault),
+        None if gpu.mig() => "not told with MIG",
+        None => "the driver did not tell it",
+    }
+}

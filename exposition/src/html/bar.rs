@@ -1,0 +1,96 @@
+//! Bars whose parts are also told as text, and which are never drawn of what was not observed.
+
+use super::Html;
+
+/// A bar is so many units long, and thin parts are still to be seen.
+const LENGTH: f64 = 1000.0;
+const THINNEST: f64 = 6.0;
+
+/// A whole and its parts.
+#[derive(Debug)]
+pub struct Bar<'a> {
+    /// What it is of.
+    pub of: &'a str,
+    /// Its parts, from the left.
+    pub parts: &'a [Part],
+}
+
+/// A part of a whole.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// The class of its colour.
+    pub class: &'static str,
+    /// What it is.
+    pub name: &'static str,
+    /// How much of the whole: 0 to 1.
+    pub share: f64,
+    /// How much, for people.
+    pub text: String,
+}
+
+impl Bar<'_> {
+    /// Draws it.
+    pub fn draw(&self, html: &mut Html) {
+        let told: Vec<String> =
+            self.parts.iter().map(|part| format!("{} {}", part.name, part.text)).collect();
+        html.raw("<svg class=\"bar\" role=\"img\" viewBox=\"0 0 1000 10\" preserveAspectRatio=\"none\"");
+        html.attribute("aria-label", &format!("{}: {}", self.of, told.join(", ")));
+        html.raw("><rect class=\"track\" width=\"1000\" height=\"10\"/>");
+        let mut from = 0.0;
+        for part in self.parts.iter().filter(|part| part.share > 0.0) {
+            let length = (part.share * LENGTH).max(THINNEST).min(LENGTH - from);
+            html.raw("<rect height=\"10\"");
+            html.attribute("class", part.class);
+            html.attribute("x", &format!("{from:.1}"));
+            html.attribute("width", &format!("{length:.1}"));
+            html.raw("/>");
+            from += length;
+        }
+        html.raw("</svg>");
+    }
+
+    /// Its parts as a list, with their colours beside their names.
+    pub fn legend(&self, html: &mut Html) {
+        html.raw("<ul class=\"legend\">");
+        for part in self.parts {
+            html.raw("<li><span class=\"name\"><svg class=\"key\" viewBox=\"0 0 10 10\" aria-hidden=\"true\"><rect width=\"10\" height=\"10\"");
+            html.attribute("class", part.class);
+            html.raw("/></svg>");
+            html.text(part.name);
+            html.raw("</span> <span class=\"n\">");
+            html.text(&part.text);
+            html.raw("</span></li>");
+        }
+        html.raw("</ul>");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(name: &'static str, share: f64) -> Part {
+        Part { class: name, name, share, text: format!("{share}") }
+    }
+
+    #[test]
+    fn every_part_is_told_and_those_there_are_are_drawn() {
+        let parts = [part("held", 0.5), part("reserved", 0.001), part("nobody", -0.1), part("free", 0.6)];
+        let mut html = Html::default();
+        Bar { of: "memory", parts: &parts }.draw(&mut html);
+        let html = html.0;
+        assert!(
+            html.contains("aria-label=\"memory: held 0.5, reserved 0.001, nobody -0.1, free 0.6\""),
+            "{html}"
+        );
+        assert!(
+            html.contains("class=\"reserved\" x=\"500.0\" width=\"6.0\""),
+            "thin, and to be seen: {html}"
+        );
+        assert!(
+            html.contains("class=\"free\" x=\"506.0\" width=\"494.0\""),
+            "no longer than the bar: {html}"
+        );
+        assert!(!html.contains("class=\"nobody\""), "{html}");
+    }
+}

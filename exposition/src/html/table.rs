@@ -1,0 +1,143 @@
+//! Tables: a caption, heads with their scope, at most so many rows, and what is not shown is told.
+
+use std::borrow::Cow;
+
+use super::Html;
+
+/// A column's title and class: `n` is for numbers, `wide` for sentences.
+pub type Column = (&'static str, &'static str);
+
+/// A table.
+#[derive(Debug)]
+pub struct Table<const N: usize> {
+    /// Its name within the page.
+    pub id: &'static str,
+    /// What it shows, and in which order.
+    pub caption: &'static str,
+    /// Its columns, of which the first names the row.
+    pub columns: [Column; N],
+    /// Rows that are shown.
+    pub most: usize,
+    /// Where the others are.
+    pub rest: &'static str,
+}
+
+/// What stands in a cell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cell {
+    /// A name or a word.
+    Text(String),
+    /// A name, and what else there is to be said of it.
+    Named(String, String),
+    /// A word that deserves a look.
+    Bad(String),
+    /// It was not observed, for this reason.
+    Unknown(Cow<'static, str>),
+    /// There is no such thing here.
+    Nothing,
+}
+
+impl Cell {
+    /// A value, or why there is none.
+    pub fn of(value: Option<impl ToString>, why: &'static str) -> Self {
+        value.map_or(Self::Unknown(why.into()), |value| Self::Text(value.to_string()))
+    }
+
+    /// A value, where there is such a thing.
+    pub fn maybe(value: Option<impl ToString>) -> Self {
+        value.map_or(Self::Nothing, |value| Self::Text(value.to_string()))
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl<const N: usize> Table<N> {
+    /// Writes it, a row for each of these.
+    pub fn write<T>(&self, html: &mut Html, items: &[T], cells: impl Fn(&T) -> [Cell; N]) {
+        self.begin(html);
+        for item in items.iter().take(self.most) {
+            html.raw("<tr>");
+            for (at, ((_, class), cell)) in self.columns.iter().zip(cells(item)).enumerate() {
+                html.cell(if at == 0 { "th" } else { "td" }, class, &cell);
+            }
+            html.raw("</tr>\n");
+        }
+        html.raw("</tbody></table></div>");
+        if let Some(more @ 1..) = items.len().checked_sub(self.most) {
+            html.paragraph("dim", &format!("{more} more are not shown: {}", self.rest));
+        }
+    }
+
+    /// Up to its body. What is too wide is moved within a region of its own, which the keyboard reaches.
+    fn begin(&self, html: &mut Html) {
+        let caption = format!("{}-caption", self.id);
+        html.raw("<div class=\"scroll\" role=\"region\" tabindex=\"0\"");
+        html.attribute("aria-labelledby", &caption);
+        html.raw("><table><caption");
+        html.attribute("id", &caption);
+        html.raw(">");
+        html.prose(self.caption);
+        html.raw("</caption><thead><tr>");
+        for (name, class) in self.columns {
+            html.raw("<th scope=\"col\"");
+            html.attribute("class", class);
+            html.raw(">");
+            html.text(name);
+            html.raw("</th>");
+        }
+        html.raw("</tr></thead><tbody>\n");
+    }
+}
+
+impl Html {
+    fn cell(&mut self, tag: &'static str, class: &'static str, cell: &Cell) {
+        self.raw("<");
+        self.raw(tag);
+        if tag == "th" {
+            self.raw(" scope=\"row\"");
+        }
+        self.attribute("class", if matches!(cell, Cell::Bad(_)) { "bad" } else { class });
+        self.raw(">");
+        match cell {
+            Cell::Text(text) | Cell::Bad(text) => self.prose(text),
+            Cell::Named(name, more) => {
+                self.text(name);
+                self.raw(" <span class=\"dim\">");
+                self.text(more);
+                self.raw("</span>");
+            }
+            Cell::Unknown(why) => self.unknown(why),
+            Cell::Nothing => self.raw("–"),
+        }
+        self.raw("</");
+        self.raw(tag);
+        self.raw(">");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_beyond_the_most_are_counted_and_not_written() {
+        let table = Table { id: "t", caption: "All", columns: [("number", "n")], most: 2, rest: "elsewhere" };
+        let mut html = Html::default();
+        table.write(&mut html, &[1, 2, 3, 4, 5], |number: &u32| [number.to_string().into()]);
+        assert!(html.0.contains(">2</th>") && !html.0.contains(">3</th>"), "{}", html.0);
+        assert!(html.0.contains("3 more are not shown: elsewhere"), "{}", html.0);
+        let mut html = Html::default();
+        table.write(&mut html, &[1, 2], |number: &u32| [number.to_string().into()]);
+        assert!(!html.0.contains("more"), "{}", html.0);
+    }
+}

@@ -1,0 +1,139 @@
+//! Text that came from anywhere, made safe to stand in a page: escaped, bounded, and what would not print is told by its
+//! number, so that two names that look alike are alike.
+
+use super::Html;
+
+/// A name is shown up to so many bytes.
+const NAME: usize = 128;
+/// A sentence is shown up to so many.
+const PROSE: usize = 2048;
+
+impl Html {
+    /// Puts markup of ours.
+    pub fn raw(&mut self, html: &'static str) {
+        self.0.push_str(html);
+    }
+
+    /// Puts a name, whatever is in it.
+    pub fn text(&mut self, text: &str) {
+        self.isolated(text, NAME);
+    }
+
+    /// Puts a sentence, whatever is in it.
+    pub fn prose(&mut self, text: &str) {
+        self.isolated(text, PROSE);
+    }
+
+    /// Puts a name where there can be no markup, as in a title.
+    pub fn plain(&mut self, text: &str) {
+        self.bounded(text, NAME, Odd::Named);
+    }
+
+    /// An attribute of the tag that is open.
+    pub fn attribute(&mut self, name: &'static str, value: &str) {
+        self.raw(" ");
+        self.raw(name);
+        self.raw("=\"");
+        self.bounded(value, PROSE, Odd::Named);
+        self.raw("\"");
+    }
+
+    /// Letters that are written from right to left turn only each other about.
+    fn isolated(&mut self, text: &str, most: usize) {
+        if text.is_ascii() {
+            return self.bounded(text, most, Odd::Marked);
+        }
+        self.raw("<bdi>");
+        self.bounded(text, most, Odd::Marked);
+        self.raw("</bdi>");
+    }
+
+    fn bounded(&mut self, text: &str, most: usize, odd: Odd) {
+        let mut put = 0;
+        for character in text.chars() {
+            put += character.len_utf8();
+            if put > most {
+                self.raw("…");
+                return;
+            }
+            match character {
+                '&' => self.raw("&amp;"),
+                '<' => self.raw("&lt;"),
+                '>' => self.raw("&gt;"),
+                '"' => self.raw("&quot;"),
+                '\'' => self.raw("&#39;"),
+                character if is_odd(character) => self.odd(character, odd),
+                other => self.0.push(other),
+            }
+        }
+    }
+
+    fn odd(&mut self, character: char, odd: Odd) {
+        let number = format!("U+{:04X}", u32::from(character));
+        match odd {
+            Odd::Named => self.0.push_str(&number),
+            Odd::Marked => {
+                self.raw("<span class=\"odd\">");
+                self.0.push_str(&number);
+                self.raw("</span>");
+            }
+        }
+    }
+}
+
+/// How a character that would not print is shown.
+#[derive(Debug, Clone, Copy)]
+enum Odd {
+    /// By its number alone.
+    Named,
+    /// By its number in a frame, which nobody's name can have.
+    Marked,
+}
+
+/// Control characters, what turns the direction of writing, and what takes no room.
+fn is_odd(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffd}'
+            | '\u{e000}'..='\u{f8ff}' | '\u{e0000}'..='\u{e0fff}' | '\u{f0000}'..)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> String {
+        let mut html = Html::default();
+        html.text(text);
+        html.0
+    }
+
+    #[test]
+    fn names_are_text_and_never_markup() {
+        let cases = [
+            ("<script>\"x\"&'y'</script>", "&lt;script&gt;&quot;x&quot;&amp;&#39;y&#39;&lt;/script&gt;"),
+            ("a\nb\u{1b}", "a<span class=\"odd\">U+000A</span>b<span class=\"odd\">U+001B</span>"),
+            ("\u{202e}x", "<bdi><span class=\"odd\">U+202E</span>x</bdi>"),
+            ("\u{fffd}", "<bdi><span class=\"odd\">U+FFFD</span></bdi>"),
+            ("שלום", "<bdi>שלום</bdi>"),
+        ];
+        for (name, shown) in cases {
+            assert_eq!(text(name), shown, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        assert_eq!(text(&"x".repeat(1 << 16)), format!("{}…", "x".repeat(NAME)));
+        assert_eq!(text(&"<".repeat(1 << 16)), format!("{}…", "&lt;".repeat(NAME)));
+        assert_eq!(text(&"\u{7}".repeat(1 << 16)).matches("U+0007").count(), NAME);
+    }
+
+    #[test]
+    fn an_attribute_stays_one() {
+        let mut html = Html::default();
+        html.attribute("href", "\" onclick=\"alert(1)\u{202e}");
+        assert_eq!(html.0, " href=\"&quot; onclick=&quot;alert(1)U+202E\"");
+    }
+}

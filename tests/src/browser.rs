@@ -1,0 +1,234 @@
+//! A real Chromium without a screen, asked over a pipe in the `DevTools` protocol: what it shows, how wide that is, and
+//! whether it breaks a rule of accessibility. It reaches loopback and nothing else.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::programs;
+use crate::wait::until;
+
+/// It reads 3 and writes 4.
+const ON_PIPES: &str = "exec chromium \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1";
+
+const FLAGS: [&str; 15] = [
+    "--headless",
+    "--no-sandbox",
+    "--remote-debugging-pipe",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-default-apps",
+    "--disable-extensions",
+    "--no-first-run",
+    "--no-proxy-server",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "about:blank",
+];
+
+/// Colours that a person has asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// Dark on light.
+    Light,
+    /// Light on dark.
+    Dark,
+}
+
+/// A screen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Screen {
+    /// CSS pixels across.
+    pub width: u32,
+    /// CSS pixels down.
+    pub height: u32,
+    /// It is held in a hand.
+    pub mobile: bool,
+    /// Its colours.
+    pub scheme: Scheme,
+}
+
+impl Screen {
+    /// A desk's.
+    pub const WIDE: Self = Self { width: 1280, height: 900, mobile: false, scheme: Scheme::Light };
+    /// A small phone's.
+    pub const PHONE: Self = Self { width: 360, height: 740, mobile: true, scheme: Scheme::Light };
+
+    /// The same at night.
+    #[must_use]
+    pub const fn dark(self) -> Self {
+        Self { scheme: Scheme::Dark, ..self }
+    }
+}
+
+/// A browser with one window, ended with its test.
+pub struct Browser {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    session: Option<String>,
+    sent: u64,
+    /// What came unasked, until it is looked at.
+    events: Vec<Value>,
+    _profile: TempDir,
+}
+
+impl Browser {
+    /// Starts one.
+    ///
+    /// # Panics
+    /// Where `tests/setup chromium` has not been run.
+    #[must_use]
+    pub fn start() -> Self {
+        let profile = tempfile::tempdir().expect("a temporary folder");
+        let mut command = Command::new("sh");
+        command.args(["-c", ON_PIPES, "chromium"]);
+        command.arg(format!("--user-data-dir={}", profile.path().display())).args(FLAGS);
+        // What it keeps beside its profile goes there, too.
+        command.env("HOME", profile.path()).env_remove("XDG_CONFIG_HOME").env_remove("XDG_CACHE_HOME");
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn().expect("a shell");
+        let to = child.stdin.take().expect("it has an input");
+        let from = BufReader::new(child.stdout.take().expect("it has an output"));
+        let mut browser =
+            Self { child, to, from, session: None, sent: 0, events: Vec::new(), _profile: profile };
+        let target = browser.call("Target.createTarget", &json!({"url": "about:blank"}));
+        let attach = json!({"targetId": target["targetId"], "flatten": true});
+        let session = browser.call("Target.attachToTarget", &attach);
+        browser.session = session["sessionId"].as_str().map(str::to_owned);
+        for domain in ["Page", "Runtime", "Log"] {
+            browser.call(&format!("{domain}.enable"), &json!({}));
+        }
+        browser
+    }
+
+    /// Looks at a page on this screen, from when it is loaded.
+    pub fn visit(&mut self, url: &str, screen: Screen) {
+        let Screen { width, height, mobile, scheme } = screen;
+        let device = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile});
+        self.call("Emulation.setDeviceMetricsOverride", &device);
+        let scheme = if scheme == Scheme::Dark { "dark" } else { "light" };
+        let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        self.call("Emulation.setEmulatedMedia", &media);
+        self.events.clear();
+        let went = self.call("Page.navigate", &json!({"url": url}));
+        assert_eq!(went.get("errorText"), None, "{url}: {went}");
+        while !self.events.iter().any(|event| event["method"] == "Page.loadEventFired") {
+            let event = self.read();
+            self.events.push(event);
+        }
+    }
+
+    /// Lets pages run scripts, or does not.
+    pub fn scripts(&mut self, allowed: bool) {
+        self.call("Emulation.setScriptExecutionDisabled", &json!({"value": !allowed}));
+    }
+
+    /// What an expression is in the page as it is now. This is no script of the page's, and runs where those do not.
+    ///
+    /// # Panics
+    /// Where it throws.
+    pub fn ask(&mut self, expression: &str) -> Value {
+        let ask = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let mut answer = self.call("Runtime.evaluate", &ask);
+        assert!(answer.get("exceptionDetails").is_none(), "{expression}: {answer}");
+        answer["result"]["value"].take()
+    }
+
+    /// What an expression is, as text.
+    pub fn text(&mut self, expression: &str) -> String {
+        self.ask(expression).as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Asks until it is true; a page may be on its way, and then there is nothing to be asked.
+    pub fn until(&mut self, expression: &str) {
+        let ask = json!({"expression": expression, "returnByValue": true});
+        until(expression, || {
+            let answer = self.answer("Runtime.evaluate", &ask);
+            (answer["result"]["result"]["value"] == true).then_some(())
+        });
+    }
+
+    /// Rules of accessibility that the page breaks, each with where.
+    ///
+    /// # Panics
+    /// Where `tests/setup chromium` has not been run.
+    pub fn faults(&mut self) -> Vec<String> {
+        let axe = fs::read_to_string(programs::tool("axe.min.js")).expect("tests/setup chromium");
+        self.ask(&format!("{axe}; undefined"));
+        let told = self.ask(
+            "axe.run(document, {rules: {'meta-refresh': {enabled: false}}}).then(told => told.violations.flatMap(\
+             fault => fault.nodes.map(node => `${fault.id}: ${node.html.slice(0, 200)}: ${node.failureSummary}`)))",
+        );
+        let told = told.as_array().expect("axe gives a list");
+        told.iter().map(|fault| fault.as_str().unwrap_or_default().to_owned()).collect()
+    }
+
+    /// What the browser itself complained of since the visit: a policy that was broken, a file that is not there.
+    #[must_use]
+    pub fn complaints(&self) -> Vec<String> {
+        let entries = self.events.iter().filter(|event| event["method"] == "Log.entryAdded");
+        entries.map(|event| event["params"]["entry"]["text"].to_string()).collect()
+    }
+
+    /// Takes a picture of the page's first `height` pixels.
+    ///
+    /// # Panics
+    /// Where it cannot be written.
+    pub fn picture(&mut self, to: &Path) {
+        let told = self.call("Page.captureScreenshot", &json!({"format": "png"}));
+        let told = told["data"].as_str().expect("a picture");
+        let picture = BASE64.decode(told).expect("a picture in base64");
+        fs::write(to, picture).expect("a picture can be written");
+    }
+
+    /// Asks the browser, which must not refuse.
+    fn call(&mut self, method: &str, params: &Value) -> Value {
+        let mut answer = self.answer(method, params);
+        assert!(answer.get("error").is_none(), "{method}: {answer}");
+        answer["result"].take()
+    }
+
+    fn answer(&mut self, method: &str, params: &Value) -> Value {
+        self.sent += 1;
+        let id = self.sent;
+        let mut question = json!({"id": id, "method": method, "params": params});
+        if let Some(session) = &self.session {
+            question["sessionId"] = json!(session);
+        }
+        write!(self.to, "{question}\0").expect("the browser listens");
+        loop {
+            let said = self.read();
+            if said["id"] == id {
+                return said;
+            }
+            self.events.push(said);
+        }
+    }
+
+    fn read(&mut self) -> Value {
+        let mut text = Vec::new();
+        self.from.read_until(0, &mut text).expect("the browser can be read");
+        assert_eq!(text.pop(), Some(0), "chromium ended: is it installed? (tests/setup chromium)");
+        serde_json::from_slice(&text).expect("it speaks JSON")
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // Its own children are in its group and of this test.
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,95 @@
+//! A made-up node to be looked at: a name, people, pods, jobs and services on GPUs of the fake driver. It has an own name
+//! and an own list of users, which needs root.
+
+use std::fs;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::exporter::{self, Exporter};
+use crate::fake::Scenario;
+use crate::procfs::{Process, Procfs};
+
+/// Its name.
+pub const NAME: &str = "gpu-7";
+/// Beats of a second: a page is not out of date where a busy machine is slow.
+const BEATS: [&str; 7] =
+    ["--interval", "1s", "--look-back", "2s", "--deadline", "10s", "--trust-pid-namespace"];
+const POD: &str = "9c5b4a5e-7d1f-4f0e-9a3b-0a1b2c3d4e5f";
+const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+/// Users of the node, from this number on.
+const USERS: [&str; 5] = ["alice", "bob", "carol", "dan", "erin"];
+const FIRST_USER: u32 = 42_000;
+
+/// The node.
+pub struct Showcase {
+    /// Its exporter.
+    pub exporter: Exporter,
+    /// What its driver says.
+    pub scenario: Scenario,
+    /// Its processes.
+    pub procfs: Procfs,
+    _folder: TempDir,
+}
+
+impl Showcase {
+    /// A node whose driver says this, and that has so many processes, 4100 and following.
+    #[must_use]
+    pub fn new(scenario: &str, processes: u32) -> Self {
+        Self::with(scenario, processes, &[])
+    }
+
+    /// The same, with more flags.
+    ///
+    /// # Panics
+    /// Where it cannot be made up.
+    #[must_use]
+    pub fn with(scenario: &str, processes: u32, flags: &[&str]) -> Self {
+        let (scenario, procfs, folder) =
+            (Scenario::new(scenario), Procfs::new(), tempfile::tempdir().expect("a folder"));
+        (0..processes).for_each(|nth| procfs.add(&process(nth)));
+        let pods = procfs.path().join("pods");
+        fs::create_dir_all(pods.join(format!("ml_serve-0_{POD}"))).expect("a folder");
+        let users = folder.path().join("passwd");
+        fs::write(&users, passwd()).expect("a list of users");
+        let mut command = Command::new("unshare");
+        let apart = "mount --bind \"$0\" /etc/passwd && hostname \"$1\" && shift && exec \"$@\"";
+        command.args(["--mount", "--uts", "sh", "-c", apart]).arg(users).arg(NAME);
+        let bare = exporter::command(&scenario);
+        command.arg(bare.get_program()).args(bare.get_args());
+        command.envs(bare.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.args(BEATS).arg("--procfs").arg(procfs.path()).arg("--pods").arg(pods).args(flags);
+        Self { exporter: Exporter::spawn(command), scenario, procfs, _folder: folder }
+    }
+
+    /// The address of its status page.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}/", self.exporter.address())
+    }
+}
+
+fn passwd() -> String {
+    let users = USERS.iter().zip(FIRST_USER..);
+    let line = |(name, uid): (&&str, u32)| format!("{name}:x:{uid}:{uid}::/home/{name}:/bin/sh\n");
+    format!("root:x:0:0:root:/root:/bin/sh\n{}", users.map(line).collect::<String>())
+}
+
+/// The one with this number: a job's, a pod's, a service's or a container's, in turn.
+#[must_use]
+pub fn process(nth: u32) -> Process {
+    let pod = POD.replace('-', "_");
+    let (comm, cgroup) = match nth % 4 {
+        0 => (
+            "python3",
+            format!("0::/system.slice/slurmstepd.scope/job_{}/step_0/user/task_0\n", 4711 + nth / 4),
+        ),
+        1 => {
+            ("vllm", format!("0::/kubepods.slice/kubepods-pod{pod}.slice/cri-containerd-{CONTAINER}.scope\n"))
+        }
+        2 => ("jupyter", "0::/system.slice/jupyter.service\n".to_owned()),
+        _ => ("train", format!("0::/system.slice/docker-{CONTAINER}.scope\n")),
+    };
+    let owner = FIRST_USER + nth % 5;
+    Process { comm: comm.to_owned(), cgroup, owner, ..Process::new(4100 + nth) }
+}
