@@ -296,7 +296,7 @@ mod tests {
     fn who_changed_and_what_came_back() {
         let back = |bytes| Some(Back::All { bytes });
         let unknown = |why| Some(Back::Unknown { why });
-        let cases: [Case<'_>; 10] = [
+        let cases: [Case<'_>; 11] = [
             ("nothing", &[ALICE, BOB], Some(0), &[], None),
             ("one ended", &[BOB], Some(0), &[(10, "ended")], back(8 * GIB)),
             (
