@@ -21,6 +21,10 @@ pub struct Flags {
     /// Path of the page of metrics.
     #[arg(long = "web.telemetry-path", value_name = "PATH", default_value = "/metrics")]
     pub telemetry: String,
+    /// TLS, client certificates, users with passwords and a limit of requests: a file as other exporters of Prometheus
+    /// have it (docs/web-config.md). A change of it holds at once. Without it, plain HTTP for everybody who can connect.
+    #[arg(long = "web.config.file", value_name = "FILE")]
+    pub web_config: Option<PathBuf>,
     /// Connections served at one time; more are answered with 503.
     #[arg(long = "web.max-connections", value_name = "N", default_value = "64")]
     pub max_connections: usize,

@@ -57,6 +57,8 @@ pub struct Web {
     pub listen: Vec<String>,
     /// The path of the page of metrics.
     pub telemetry: String,
+    /// The web config.
+    pub config: Option<PathBuf>,
     /// Connections at one time.
     pub max_connections: usize,
 }
@@ -129,6 +131,7 @@ impl TryFrom<Flags> for Settings {
             web: Web {
                 listen: flags.listen.into_iter().map(address).collect::<Result<_, _>>()?,
                 telemetry: telemetry(flags.telemetry)?,
+                config: flags.web_config,
                 max_connections: flags.max_connections,
             },
             rhythm: Rhythm { interval, max_processes: flags.max_processes },

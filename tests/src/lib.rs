@@ -11,6 +11,7 @@
 
 pub mod beats;
 pub mod bench;
+pub mod certificates;
 pub mod cuda;
 pub mod daemon;
 pub mod enforcer;
@@ -31,5 +32,6 @@ pub mod prometheus;
 pub mod redis;
 pub mod tenant;
 pub mod terminal;
+pub mod tls;
 pub mod wait;
 pub mod watched;
