@@ -13,6 +13,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use end_to_end::exporter::{self, Exporter};
 use end_to_end::fake::Scenario;
 use end_to_end::home::Home;
 use end_to_end::http::{self, Answer};
+use end_to_end::programs;
 use end_to_end::prometheus::Prometheus;
 use end_to_end::tls::{Client, Stream};
 use end_to_end::wait::until;
@@ -394,8 +396,17 @@ fn scrapes_go_on_over_10000_connections() {
 #[test]
 fn the_enforcer_has_it_too() {
     let home = Home::with(RULES);
-    let site = Site::new(&format!("{TLS}{}", users("correct horse", 4)));
+    let site = Site::new(TLS);
     let enforcer = Enforcer::start(&home, &["--web.config.file", &site.path("web.yml")]);
+    let url = format!("https://{}", enforcer.address());
+    let check = Command::new(programs::enforcer())
+        .args(["check", &home.rules().display().to_string(), "--against", &url])
+        .env("SSL_CERT_FILE", site.path("ca.crt"))
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert!(told.contains("runs just this"), "{told}");
+    site.write("web.yml", &format!("{TLS}{}", users("correct horse", 4)));
     let get = |header: &[&str]| site.client().get(enforcer.address(), "/metrics", header).unwrap();
     assert_eq!((get(&[RIGHT]).status, get(&[WRONG]).status), (200, 401));
     assert!(get(&[RIGHT]).text().contains("bailiff_enforcer_"));

@@ -87,7 +87,10 @@ impl Web {
         };
         match timeout(PATIENCE, looked).await {
             Ok(Ok(now)) => now,
-            Ok(Err(_)) | Err(_) => Err(Fault::of(Path::new("web config"), "it cannot be read in time")),
+            Ok(Err(_)) | Err(_) => {
+                tracing::error!(after = ?PATIENCE, "the web config cannot be read in time; nobody is served until it can");
+                Err(Fault::of(Path::new("the web config"), "it cannot be read in time"))
+            }
         }
     }
 }
