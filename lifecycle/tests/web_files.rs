@@ -53,7 +53,8 @@ fn told(folder: &Path, config: &str) -> Option<String> {
 fn what_makes_sense_is_taken() {
     let folder = folder();
     let read = |name: &str| fs::read_to_string(folder.path().join(name)).expect("it is there");
-    let inline = |name: &str| read(name).lines().map(|line| format!("    {line}\n")).collect::<String>();
+    let inline =
+        |name: &str| read(name).lines().map(|line| format!("    {line}\n")).collect::<Vec<_>>().concat();
     let clients = format!("{TLS}  client_ca_file: ca.crt\n");
     let absolute = folder.path().join("server.crt").display().to_string();
     for config in [

@@ -85,13 +85,11 @@ impl Web {
             // A disk that hangs takes nothing but requests with it.
             tokio::task::spawn_blocking(move || kept.look()).await
         };
-        match timeout(PATIENCE, looked).await {
-            Ok(Ok(now)) => now,
-            Ok(Err(_)) | Err(_) => {
-                tracing::error!(after = ?PATIENCE, "the web config cannot be read in time; nobody is served until it can");
-                Err(Fault::of(Path::new("the web config"), "it cannot be read in time"))
-            }
+        if let Ok(Ok(now)) = timeout(PATIENCE, looked).await {
+            return now;
         }
+        tracing::error!(after = ?PATIENCE, "the web config cannot be read in time; nobody is served until it can");
+        Err(Fault::of(Path::new("the web config"), "it cannot be read in time"))
     }
 }
 
