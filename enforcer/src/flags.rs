@@ -72,6 +72,10 @@ pub struct Run {
     /// their programs, so they are for loopback unless told otherwise.
     #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = "127.0.0.1:9837")]
     pub listen: Vec<String>,
+    /// TLS, client certificates, users with passwords and a limit of requests: a file as Prometheus' exporters have it
+    /// (docs/web-config.md). A change of it holds at once. Without it, plain HTTP for everybody who can connect.
+    #[arg(long = "web.config.file", value_name = "FILE")]
+    pub web_config: Option<PathBuf>,
     /// Lets a POST to /-/reload reload the rules. Without this, HTTP only reads.
     #[arg(long = "web.enable-lifecycle")]
     pub lifecycle: bool,

@@ -19,6 +19,7 @@ pub mod policy_file;
 pub mod rules;
 pub mod settings;
 pub mod stream;
+mod trust;
 pub mod value;
 pub mod verdict;
 pub mod view;

@@ -45,6 +45,8 @@ pub struct Settings {
 pub struct Web {
     /// `HOST:PORT` of each listener; none, and nothing is served.
     pub listen: Vec<String>,
+    /// The web config.
+    pub config: Option<PathBuf>,
     /// A POST to `/-/reload` is answered.
     pub lifecycle: bool,
 }
@@ -88,7 +90,11 @@ impl TryFrom<flags::Run> for Settings {
             stream: flags.stream,
             stream_owners: flags.stream_user.iter().map(|name| user(name)).collect::<Result<_, _>>()?,
             most: if flags.watch { Mode::Watch } else { Mode::Enforce },
-            web: Web { listen: wanted.map(address).collect::<Result<_, _>>()?, lifecycle: flags.lifecycle },
+            web: Web {
+                listen: wanted.map(address).collect::<Result<_, _>>()?,
+                config: flags.web_config,
+                lifecycle: flags.lifecycle,
+            },
             control: flags.control,
             state: flags.state,
             audit: Audit {
@@ -208,7 +214,10 @@ mod tests {
     fn the_defaults_make_sense() {
         let settings = settings(&[]).expect("no flag is needed");
         assert_eq!(settings.rules, PathBuf::from("/etc/bailiff/rules.yaml"));
-        assert_eq!(settings.web, Web { listen: vec!["127.0.0.1:9837".into()], lifecycle: false });
+        assert_eq!(
+            settings.web,
+            Web { listen: vec!["127.0.0.1:9837".into()], config: None, lifecycle: false }
+        );
         assert_eq!(settings.most, Mode::Enforce);
         assert_eq!((settings.audit.max_bytes, settings.audit.keep), (64 << 20, 5));
         assert_eq!(settings.verify, Duration::from_secs(10));

@@ -12,7 +12,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bailiff_enforcer::web::{Outcome, Reload, Routes, Status};
-use bailiff_lifecycle::server::{self, Limits};
+use bailiff_lifecycle::server::{self, Limits, Site};
+use bailiff_lifecycle::web::Web;
 use made_up::{full, named};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -44,7 +45,9 @@ fn start(lifecycle: Lifecycle) -> Running {
     let (tell, told) = oneshot::channel::<()>();
     let server = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(server::serve(vec![listener], routes, PATIENT, async { drop(told.await) }))
+        let web = Web::open(None).expect("it needs no file");
+        let site = Site { listeners: vec![listener], web };
+        runtime.block_on(server::serve(site, routes, PATIENT, async { drop(told.await) }))
     });
     Running { address, show, reloads: on.then_some(reloads), _tell: tell, _server: server }
 }

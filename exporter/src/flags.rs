@@ -24,6 +24,10 @@ pub struct Flags {
     /// Address of the enforcer's own page, for a link on the status page, such as `http://node-7:9837/`.
     #[arg(long = "web.enforcer-url", value_name = "URL")]
     pub enforcer: Option<String>,
+    /// TLS, client certificates, users with passwords and a limit of requests: a file as other exporters of Prometheus
+    /// have it (docs/web-config.md). A change of it holds at once. Without it, plain HTTP for everybody who can connect.
+    #[arg(long = "web.config.file", value_name = "FILE")]
+    pub web_config: Option<PathBuf>,
     /// Connections served at one time; more are answered with 503.
     #[arg(long = "web.max-connections", value_name = "N", default_value = "64")]
     pub max_connections: usize,

@@ -27,8 +27,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bailiff_lifecycle::server::{self, Limits};
+use bailiff_lifecycle::server::{self, Limits, Site};
 use bailiff_lifecycle::socket::Socket;
+use bailiff_lifecycle::web::Web;
 use bailiff_lifecycle::{listen, systemd};
 use bailiff_snapshot::Sample;
 use tokio::task::JoinSet;
@@ -68,6 +69,7 @@ pub async fn run(settings: Settings, look: Box<dyn Look>, shutdown: impl Future<
 #[derive(Debug)]
 pub struct Exporter {
     settings: Settings,
+    web: Web,
     listeners: Vec<TcpListener>,
     socket: Option<Socket>,
     record: Option<Record>,
@@ -80,6 +82,7 @@ impl Exporter {
     /// At the first that does.
     pub fn open(settings: Settings) -> Result<Self> {
         Ok(Self {
+            web: Web::open(settings.web.config.as_deref())?,
             listeners: listen::open(&settings.web.listen)?,
             socket: settings.outlets.stream.as_deref().map(open_stream).transpose()?,
             record: settings.outlets.record.as_deref().map(Record::open).transpose()?,
@@ -116,8 +119,9 @@ impl Exporter {
         if let Some(often) = systemd::watchdog() {
             outlets.spawn(say_alive(Arc::clone(&routes), often));
         }
+        let site = Site { listeners: self.listeners, web: self.web };
         systemd::ready();
-        let died = server::serve(self.listeners, routes, limits, until(shutdown, latest)).await?;
+        let died = server::serve(site, routes, limits, until(shutdown, latest)).await?;
         systemd::stopping();
         drop(beat);
         outlets.shutdown().await;

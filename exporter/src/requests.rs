@@ -46,10 +46,12 @@ impl Page {
 }
 
 /// The codes that are answered with.
-const CODES: [StatusCode; 5] = [
+const CODES: [StatusCode; 7] = [
     StatusCode::OK,
+    StatusCode::UNAUTHORIZED,
     StatusCode::NOT_FOUND,
     StatusCode::METHOD_NOT_ALLOWED,
+    StatusCode::TOO_MANY_REQUESTS,
     StatusCode::INTERNAL_SERVER_ERROR,
     StatusCode::SERVICE_UNAVAILABLE,
 ];

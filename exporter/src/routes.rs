@@ -50,6 +50,10 @@ impl Handler for Routes {
     fn refused(&self) {
         self.requests.refuse();
     }
+
+    fn turned_away(&self, request: &Request<()>, status: StatusCode) {
+        self.requests.count(Page::of(request.uri().path(), &self.telemetry), status);
+    }
 }
 
 impl Routes {

@@ -59,6 +59,8 @@ pub struct Web {
     pub telemetry: String,
     /// The address of the enforcer's page.
     pub enforcer: Option<String>,
+    /// The web config.
+    pub config: Option<PathBuf>,
     /// Connections at one time.
     pub max_connections: usize,
 }
@@ -132,6 +134,7 @@ impl TryFrom<Flags> for Settings {
                 listen: flags.listen.into_iter().map(address).collect::<Result<_, _>>()?,
                 telemetry: telemetry(flags.telemetry)?,
                 enforcer: flags.enforcer.filter(|url| !url.is_empty()).map(enforcer).transpose()?,
+                config: flags.web_config,
                 max_connections: flags.max_connections,
             },
             rhythm: Rhythm { interval, max_processes: flags.max_processes },

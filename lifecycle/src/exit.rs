@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 
+use crate::web::Fault;
+
 /// The exit codes of every program of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -40,13 +42,21 @@ pub enum Stop {
     Nothing(String),
     /// What the flags or a file of settings say makes no sense.
     Usage(String),
+    /// What a file of settings says makes no sense: its place and why, in one line.
+    File(String),
     /// It failed.
     Failed(anyhow::Error),
 }
 
 impl From<anyhow::Error> for Stop {
     fn from(error: anyhow::Error) -> Self {
-        Self::Failed(error)
+        error.downcast::<Fault>().map_or_else(Self::Failed, Self::from)
+    }
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::File(fault.to_string())
     }
 }
 
@@ -88,6 +98,10 @@ pub fn tell(program: &str, outcome: Result<(), Stop>) -> Exit {
         }
         Err(Stop::Usage(why)) => {
             print(io::stderr(), &format!("{program}: {why}; {program} --help tells more"));
+            Exit::Usage
+        }
+        Err(Stop::File(why)) => {
+            print(io::stderr(), &format!("{program}: {why}"));
             Exit::Usage
         }
         Err(Stop::Failed(error)) => {

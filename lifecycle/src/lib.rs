@@ -1,5 +1,5 @@
-//! What both daemons need to live: logs, signals, exit codes, an HTTP server and a control
-//! socket with limits. It knows nothing of GPUs.
+//! What both daemons need to live: logs, signals, exit codes, an HTTP server with a web config, and a control
+//! socket, both with limits. It knows nothing of GPUs.
 
 pub mod body;
 pub mod control;
@@ -13,6 +13,8 @@ pub mod server;
 pub mod signals;
 pub mod socket;
 pub mod systemd;
+mod visit;
+pub mod web;
 mod write_deadline;
 
 pub use body::Body;

@@ -1,7 +1,6 @@
-//! An HTTP/1 server. Every connection has limits: on the time to ask, on the
+//! An HTTP/1 server. Every connection has limits: on the time to shake hands and to ask, on the
 //! time to read the answer, and on how many there are.
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::TcpListener as Opened;
@@ -11,16 +10,18 @@ use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::Body;
+use crate::visit::{self, Visit};
+use crate::web::Web;
 use crate::write_deadline::WriteDeadline;
 
 /// What a request may be at most: its line and headers.
@@ -38,6 +39,9 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Told of each connection that was refused because there were too many.
     fn refused(&self) {}
+
+    /// Told of each request that the web config refused, with the answer that it got.
+    fn turned_away(&self, _request: &Request<()>, _status: StatusCode) {}
 }
 
 /// What a client may take of us.
@@ -45,7 +49,7 @@ pub trait Handler: Send + Sync + 'static {
 pub struct Limits {
     /// Connections at one time, over all addresses.
     pub connections: usize,
-    /// To send a request's headers; an idle connection is closed after it as well.
+    /// To shake hands, and then to send a request's headers; an idle connection is closed after it as well.
     pub header: Duration,
     /// To read an answer.
     pub write: Duration,
@@ -53,25 +57,35 @@ pub struct Limits {
     pub drain: Duration,
 }
 
+/// Where connections come in, and how they are let in.
+#[derive(Debug)]
+pub struct Site {
+    /// Open sockets.
+    pub listeners: Vec<Opened>,
+    /// The web config.
+    pub web: Web,
+}
+
 /// Serves until `shutdown` comes true, lets what is under way finish, and hands back what `shutdown` said.
 ///
 /// # Errors
 /// Where a listener cannot be used.
 pub async fn serve<T>(
-    listeners: Vec<Opened>,
+    site: Site,
     handler: Arc<impl Handler>,
     limits: Limits,
     shutdown: impl Future<Output = T>,
 ) -> io::Result<T> {
     let door = Door {
         handler,
+        web: site.web,
         limits,
         room: Arc::new(Semaphore::new(limits.connections)),
         refusals: Arc::new(Semaphore::new(limits.connections)),
     };
     let (bring, mut brought) = mpsc::channel(1);
     let mut accepting = JoinSet::new();
-    for listener in listeners {
+    for listener in site.listeners {
         accepting.spawn(accept(TcpListener::from_std(listener)?, bring.clone()));
     }
     let connections = GracefulShutdown::new();
@@ -92,6 +106,7 @@ pub async fn serve<T>(
 
 struct Door<H> {
     handler: Arc<H>,
+    web: Web,
     limits: Limits,
     room: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
@@ -124,12 +139,22 @@ fn is_the_clients(error: &io::Error) -> bool {
 impl<H: Handler> Door<H> {
     fn admit(&self, stream: TcpStream, watcher: Watcher) {
         if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
-            tokio::spawn(converse(stream, Arc::clone(&self.handler), self.limits, (permit, watcher)));
+            let (handler, web, limits) = (Arc::clone(&self.handler), self.web.clone(), self.limits);
+            tokio::spawn(async move {
+                let _permit = permit;
+                let stream = WriteDeadline::new(stream, limits.write);
+                if let Some((visit, stream)) = visit::enter(stream, (handler, web), limits.header).await {
+                    converse(visit, stream, (limits, watcher)).await;
+                }
+            });
             return;
         }
         self.handler.refused();
-        // Whoever is refused beyond these is dropped without a word: words cost memory too.
-        if let Ok(permit) = Arc::clone(&self.refusals).try_acquire_owned() {
+        // Whoever is refused beyond these is dropped without a word: words cost memory too. So is whoever would
+        // have to shake hands to be told.
+        if self.web.may_be_told()
+            && let Ok(permit) = Arc::clone(&self.refusals).try_acquire_owned()
+        {
             tokio::spawn(async move {
                 let _permit = permit;
                 let _ = timeout(REFUSAL, refuse(stream)).await;
@@ -138,23 +163,18 @@ impl<H: Handler> Door<H> {
     }
 }
 
-async fn converse<H: Handler>(
-    stream: TcpStream,
-    handler: Arc<H>,
-    limits: Limits,
-    (_permit, watcher): (OwnedSemaphorePermit, Watcher),
-) {
-    let io = TokioIo::new(WriteDeadline::new(stream, limits.write));
+async fn converse<H: Handler>(visit: Visit<H>, stream: visit::Stream, (limits, watcher): (Limits, Watcher)) {
+    let visit = Arc::new(visit);
     let service = service_fn(move |request: Request<_>| {
-        let handler = Arc::clone(&handler);
-        async move { Ok::<_, Infallible>(handler.answer(&request.map(drop)).await) }
+        let visit = Arc::clone(&visit);
+        async move { visit.answer(&request.map(drop)).await }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header)
         .max_header_size(HEADER_BYTES)
         .max_headers(HEADERS)
-        .serve_connection(io, service);
+        .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(%error, "connection ended early");
     }

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use bailiff_lifecycle::server::{self, Handler, Limits};
+use bailiff_lifecycle::server::{self, Handler, Limits, Site};
+use bailiff_lifecycle::web::Web;
 use bailiff_lifecycle::{Body, Bytes, Request, Response};
 use tokio::sync::oneshot;
 
@@ -57,10 +58,12 @@ fn start(limits: Limits) -> Running {
     let pages = Arc::new(Pages::default());
     let (tell, told) = oneshot::channel();
     let handler = Arc::clone(&pages);
+    let web = Web::open(None).expect("it needs no file");
     let server = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let shutdown = async { drop(told.await) };
-        runtime.block_on(server::serve(vec![listener], handler, limits, shutdown))
+        let site = Site { listeners: vec![listener], web };
+        runtime.block_on(server::serve(site, handler, limits, shutdown))
     });
     Running { address, pages, tell, server }
 }

@@ -39,9 +39,29 @@ pub fn post(address: SocketAddr, path: &str) -> io::Result<Answer> {
     request(address, ("POST", path), &["Content-Length: 0"])
 }
 
-fn request(address: SocketAddr, (method, path): (&str, &str), headers: &[&str]) -> io::Result<Answer> {
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(10))?;
+fn request(address: SocketAddr, what: (&str, &str), headers: &[&str]) -> io::Result<Answer> {
+    exchange(connect(address)?, what, headers)
+}
+
+/// A connection that gives up after ten seconds of silence.
+///
+/// # Errors
+/// Where nobody listens.
+pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, Duration::from_secs(10))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    Ok(stream)
+}
+
+/// Asks by a method for a path, over any connection, and reads until the other side closes it.
+///
+/// # Errors
+/// Where the server does not answer, or not in HTTP.
+pub fn exchange(
+    mut stream: impl Read + Write,
+    (method, path): (&str, &str),
+    headers: &[&str],
+) -> io::Result<Answer> {
     let headers: String = headers.iter().flat_map(|header| [*header, "\r\n"]).collect();
     write!(stream, "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{headers}\r\n")?;
     let mut answer = Vec::new();

@@ -12,6 +12,7 @@
 pub mod beats;
 pub mod bench;
 pub mod browser;
+pub mod certificates;
 pub mod cuda;
 pub mod daemon;
 pub mod enforcer;
@@ -33,5 +34,6 @@ pub mod redis;
 pub mod showcase;
 pub mod tenant;
 pub mod terminal;
+pub mod tls;
 pub mod wait;
 pub mod watched;

@@ -4,15 +4,14 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ureq::Agent;
-use ureq::tls::{RootCerts, TlsConfig};
 
 use super::clock::Deadline;
 use super::pidfd::readable;
 use crate::policy::Address;
+use crate::trust;
 
 /// An address is shorter.
 const MOST: u64 = 4096;
@@ -68,17 +67,12 @@ pub(super) fn post(
 }
 
 fn agent(deadline: Duration) -> Agent {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = TlsConfig::builder()
-        .root_certs(RootCerts::PlatformVerifier)
-        .unversioned_rustls_crypto_provider(provider)
-        .build();
     let config = Agent::config_builder()
         .timeout_global(Some(deadline))
         .max_redirects(0)
         .max_redirects_will_error(false)
         .http_status_as_error(false)
-        .tls_config(tls)
+        .tls_config(trust::tls())
         .user_agent("bailiff-enforcer");
     config.build().into()
 }

@@ -11,6 +11,7 @@ use crate::clock::now;
 use crate::flags;
 use crate::policy::{Paint, check};
 use crate::policy_file;
+use crate::trust;
 
 /// A page of metrics is never longer.
 const LONGEST_PAGE: u64 = 64 << 20;
@@ -68,8 +69,8 @@ fn against(url: &str, (sha256, acts): (&str, bool), out: &mut dyn Write) -> Resu
 
 /// The policy that is in force there, and whether a rule of it enforces.
 fn running(url: &str) -> Result<(String, bool)> {
-    let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build();
-    let mut response = ureq::Agent::new_with_config(config)
+    let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).tls_config(trust::tls());
+    let mut response = ureq::Agent::new_with_config(config.build())
         .get(&format!("{}/metrics", url.trim_end_matches('/')))
         .call()
         .with_context(|| format!("{url} does not answer"))?;

@@ -17,9 +17,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bailiff_lifecycle::control::{self, Answers, Peer};
 use bailiff_lifecycle::exit::Stop;
-use bailiff_lifecycle::server::{self, Limits};
+use bailiff_lifecycle::server::{self, Limits, Site};
 use bailiff_lifecycle::signals::Hangups;
 use bailiff_lifecycle::systemd;
+use bailiff_lifecycle::web::Web;
 use bailiff_lifecycle::{heap, listen, socket::Socket};
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, channel};
@@ -126,6 +127,7 @@ impl Answers for Desk {
 /// Where the policy makes no sense, or a socket, folder or signal cannot be had.
 pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), Stop> {
     let (policy, file) = reload::first(&settings.rules)?;
+    let web = Web::open(settings.web.config.as_deref())?;
     let listeners = listen::open(&settings.web.listen).context("cannot serve")?;
     let control = Socket::open(&settings.control, "control").context("cannot be asked")?;
     let group = control.group().context("cannot tell whose the control socket is")?;
@@ -156,7 +158,7 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let sources = Sources { arrivals, stirs, hangups, reloads, asked, reports, leases, receipts, beat };
     systemd::ready();
     let judging = daemon.judge(sources, (shutdown, group));
-    server::serve(listeners, routes, limits(), judging).await.context("cannot serve")?;
+    server::serve(Site { listeners, web }, routes, limits(), judging).await.context("cannot serve")?;
     drop(reloads_to);
     tasks.shutdown().await;
     Ok(())

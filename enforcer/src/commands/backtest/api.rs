@@ -3,16 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::io::Read;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use ureq::Agent;
-use ureq::tls::{RootCerts, TlsConfig};
 
 use super::answer::{Answer, Labels, Matrix, Series};
 use crate::commands::Failure;
 use crate::commands::paper::foreign;
+use crate::trust;
 
 /// A query of an hour takes seconds at most.
 const DEADLINE: Duration = Duration::from_mins(2);
@@ -60,14 +59,10 @@ impl Api {
         if rest.contains(['?', '#']) {
             return refused("the address of Prometheus ends before /api/v1");
         }
-        let tls = TlsConfig::builder()
-            .root_certs(RootCerts::PlatformVerifier)
-            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .build();
         let config = Agent::config_builder()
             .timeout_global(Some(DEADLINE))
             .http_status_as_error(false)
-            .tls_config(tls)
+            .tls_config(trust::tls())
             .user_agent("bailiff-enforcer");
         Ok(Self {
             agent: config.build().into(),

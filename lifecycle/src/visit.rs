@@ -1,0 +1,94 @@
+//! A connection that was let in: by which handshake, and what becomes of each of its requests.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::{CONNECTION, HeaderValue};
+use hyper::{Request, Response, StatusCode};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::server::Handler;
+use crate::web::{Config, Web};
+use crate::write_deadline::WriteDeadline;
+use crate::{Body, reply};
+
+/// Bytes in the clear, whatever is below.
+pub(crate) trait Clear: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Clear for T {}
+
+/// One type for all connections, so that HTTP is there once.
+pub(crate) type Stream = Box<dyn Clear>;
+
+/// A connection, and the config under which it was let in.
+pub(crate) struct Visit<H> {
+    handler: Arc<H>,
+    web: Web,
+    config: Arc<Config>,
+}
+
+/// The config has changed since the connection was let in. It is closed without an answer, and clients ask again on
+/// another one.
+#[derive(Debug, thiserror::Error)]
+#[error("the web config changed")]
+pub(crate) struct Outdated;
+
+/// Shakes hands, where that is wanted; none where the client does not manage within the limit, or may not.
+pub(crate) async fn enter<H>(
+    stream: WriteDeadline<TcpStream>,
+    (handler, web): (Arc<H>, Web),
+    limit: Duration,
+) -> Option<(Visit<H>, Stream)> {
+    // While the config makes no sense there is no certificate to be shown; the log has said so.
+    let config = web.now().await.ok()?;
+    match timeout(limit, shake(stream, &config)).await {
+        Ok(Ok(stream)) => Some((Visit { handler, web, config }, stream)),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "no handshake");
+            None
+        }
+        Err(_) => {
+            tracing::debug!("no handshake in time");
+            None
+        }
+    }
+}
+
+async fn shake(stream: WriteDeadline<TcpStream>, config: &Config) -> io::Result<Stream> {
+    match &config.tls {
+        None => Ok(Box::new(stream)),
+        Some(tls) => Ok(Box::new(tls.acceptor.accept(stream).await?)),
+    }
+}
+
+impl<H: Handler> Visit<H> {
+    /// What a request is answered.
+    pub(crate) async fn answer(&self, request: &Request<()>) -> Result<Response<Body>, Outdated> {
+        match self.web.now().await {
+            Err(_) => Ok(self.turn_away(request, broken())),
+            Ok(now) if !Arc::ptr_eq(&now, &self.config) => Err(Outdated),
+            Ok(config) => {
+                let answer = match config.refusal(request).await {
+                    Some(refusal) => self.turn_away(request, refusal),
+                    None => self.handler.answer(request).await,
+                };
+                Ok(config.dress(answer))
+            }
+        }
+    }
+
+    fn turn_away(&self, request: &Request<()>, answer: Response<Body>) -> Response<Body> {
+        self.handler.turned_away(request, answer.status());
+        answer
+    }
+}
+
+fn broken() -> Response<Body> {
+    let mut answer =
+        reply::text(StatusCode::INTERNAL_SERVER_ERROR, "the web config makes no sense; the log says why");
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    answer
+}

@@ -1,0 +1,101 @@
+//! The admin's choice of cryptography: versions of TLS, cipher suites and curves, by the names that Go has for them.
+
+use rustls::crypto::{CryptoProvider, ring::kx_group};
+use rustls::version::{TLS12, TLS13};
+use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
+
+use super::fault::Wrong;
+use super::tls;
+use super::written::{Text, Tls};
+
+const SUITES: &str = "tls_server_config.cipher_suites";
+const CURVES: &str = "tls_server_config.curve_preferences";
+
+/// Cipher suites and curves, in the order of preference.
+pub(super) fn provider(written: &Tls) -> Result<CryptoProvider, Wrong> {
+    let mut provider = tls::all();
+    if let Some(names) = written.cipher_suites.as_ref().filter(|names| !names.value.is_empty()) {
+        let versions = versions(written)?;
+        let chosen = names.value.iter().map(|name| suite(name, &provider.cipher_suites, &versions));
+        let mut chosen: Vec<SupportedCipherSuite> = chosen.collect::<Result<_, _>>()?;
+        // The list is for TLS 1.2 as it is for Go: without a word of TLS 1.3, that has all its suites.
+        if versions.contains(&&TLS13) && !chosen.iter().any(|suite| suite.version() == &TLS13) {
+            chosen.extend(provider.cipher_suites.iter().filter(|suite| suite.version() == &TLS13));
+        }
+        if versions.contains(&&TLS12) && !chosen.iter().any(|suite| suite.version() == &TLS12) {
+            let why = "no suite of TLS12 is among them; add one, or write min_version: TLS13";
+            return Err(Wrong::at(names, SUITES, why));
+        }
+        provider.cipher_suites = chosen;
+    }
+    if let Some(names) = written.curve_preferences.as_ref().filter(|names| !names.value.is_empty()) {
+        provider.kx_groups = names.value.iter().map(curve).collect::<Result<_, _>>()?;
+    }
+    Ok(provider)
+}
+
+/// The versions from the lowest to the highest that are allowed.
+pub(super) fn versions(written: &Tls) -> Result<Vec<&'static SupportedProtocolVersion>, Wrong> {
+    let low = version(written.min_version.as_ref(), "min_version", 12)?;
+    let high = version(written.max_version.as_ref(), "max_version", 13)?;
+    if let Some(text) = written.max_version.as_ref().filter(|_| low > high) {
+        return Err(Wrong::at(text, "tls_server_config.max_version", "it is below min_version"));
+    }
+    let all = [(12, &TLS12), (13, &TLS13)];
+    Ok(all
+        .into_iter()
+        .filter(|(number, _)| (low..=high).contains(number))
+        .map(|(_, version)| version)
+        .collect())
+}
+
+fn version(text: Option<&Text>, key: &str, default: u8) -> Result<u8, Wrong> {
+    let Some(text) = text else { return Ok(default) };
+    let key = format!("tls_server_config.{key}");
+    match text.value.as_str() {
+        "TLS12" => Ok(12),
+        "TLS13" => Ok(13),
+        old @ ("TLS10" | "TLS11") => {
+            Err(Wrong::at(text, &key, format!("{old} is broken and not spoken; write TLS12 or TLS13")))
+        }
+        other => Err(Wrong::at(text, &key, format!("{other:?} is no version; write TLS12 or TLS13"))),
+    }
+}
+
+fn suite(
+    name: &Text,
+    all: &[SupportedCipherSuite],
+    versions: &[&SupportedProtocolVersion],
+) -> Result<SupportedCipherSuite, Wrong> {
+    let Some(suite) = all.iter().find(|suite| go_name(suite) == name.value) else {
+        let known = all.iter().map(go_name).collect::<Vec<_>>().join(", ");
+        let why =
+            format!("{} is not spoken (only AEAD with forward secrecy is); write of {known}", name.value);
+        return Err(Wrong::at(name, SUITES, why));
+    };
+    if !versions.contains(&suite.version()) {
+        let why = format!(
+            "{} is of a version that min_version or max_version leaves out; take it away",
+            name.value
+        );
+        return Err(Wrong::at(name, SUITES, why));
+    }
+    Ok(*suite)
+}
+
+fn go_name(suite: &SupportedCipherSuite) -> String {
+    suite.suite().as_str().unwrap_or_default().replace("TLS13_", "TLS_")
+}
+
+fn curve(name: &Text) -> Result<&'static dyn rustls::crypto::SupportedKxGroup, Wrong> {
+    match name.value.as_str() {
+        "X25519" => Ok(kx_group::X25519),
+        "CurveP256" => Ok(kx_group::SECP256R1),
+        "CurveP384" => Ok(kx_group::SECP384R1),
+        other => Err(Wrong::at(
+            name,
+            CURVES,
+            format!("{other} is not spoken; write of X25519, CurveP256, CurveP384"),
+        )),
+    }
+}

@@ -1,0 +1,103 @@
+//! What is asked of clients' certificates.
+
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+
+use super::fault::Wrong;
+use super::files::Files;
+use super::names::Named;
+use super::tls::Pem;
+use super::written::Tls;
+
+const KEY: &str = "tls_server_config.client_auth_type";
+const SANS: &str = "tls_server_config.client_allowed_sans";
+
+/// What is asked, from less to more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Clients {
+    /// Nothing.
+    #[default]
+    Any,
+    /// Who shows a certificate has to show a good one.
+    VerifiedIfGiven,
+    /// A good certificate.
+    Verified,
+    /// One that bears an allowed name, too.
+    Named,
+}
+
+type Verifier = Arc<dyn ClientCertVerifier>;
+
+pub(super) fn understood(
+    written: &Tls,
+    provider: &Arc<CryptoProvider>,
+    files: &mut Files,
+) -> Result<(Clients, Verifier), Wrong> {
+    let authorities = Pem::of((&written.client_ca, &written.client_ca_file), "client_ca", files)?;
+    let wanted = wanted(written)?;
+    let Some(authorities) = authorities else {
+        return match &written.client_auth_type {
+            Some(text) if wanted != Clients::Any => Err(Wrong::at(
+                text,
+                KEY,
+                "there is no client_ca_file: nobody knows whose certificates are good",
+            )),
+            _ => Ok((wanted, WebPkiClientVerifier::no_client_auth())),
+        };
+    };
+    if wanted == Clients::Any {
+        let why = "nobody is asked for a certificate; write client_auth_type: RequireAndVerifyClientCert";
+        return Err(authorities.wrong(why));
+    }
+    let mut roots = RootCertStore::empty();
+    for certificate in authorities.certificates()? {
+        roots.add(certificate).map_err(|error| authorities.wrong(&error.to_string()))?;
+    }
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    let builder = if wanted == Clients::VerifiedIfGiven { builder.allow_unauthenticated() } else { builder };
+    let verifier = builder.build().map_err(|error| authorities.wrong(&error.to_string()))?;
+    match &written.client_allowed_sans {
+        None => Ok((wanted, verifier)),
+        Some(names) => Ok((Clients::Named, Arc::new(Named::new(verifier, &names.value)?))),
+    }
+}
+
+fn wanted(written: &Tls) -> Result<Clients, Wrong> {
+    let Some(text) = &written.client_auth_type else { return named(written, Clients::Any) };
+    let kind = match text.value.as_str() {
+        "NoClientCert" => Clients::Any,
+        "VerifyClientCertIfGiven" => Clients::VerifiedIfGiven,
+        "RequireAndVerifyClientCert" => Clients::Verified,
+        "RequestClientCert" | "RequireAnyClientCert" | "RequireClientCert" => {
+            let why = format!(
+                "{} looks at no certificate, so it keeps nobody out; write RequireAndVerifyClientCert or NoClientCert",
+                text.value
+            );
+            return Err(Wrong::at(text, KEY, why));
+        }
+        other => {
+            let why = format!(
+                "{other:?} is unknown; write NoClientCert, VerifyClientCertIfGiven or RequireAndVerifyClientCert"
+            );
+            return Err(Wrong::at(text, KEY, why));
+        }
+    };
+    named(written, kind)
+}
+
+/// Names are asked for where a certificate has to be shown.
+fn named(written: &Tls, kind: Clients) -> Result<Clients, Wrong> {
+    match &written.client_allowed_sans {
+        Some(names) if names.value.is_empty() => {
+            Err(Wrong::at(names, SANS, "it names nobody; leave the key out to allow every name"))
+        }
+        Some(names) if kind != Clients::Verified => {
+            Err(Wrong::at(names, SANS, "it needs client_auth_type: RequireAndVerifyClientCert"))
+        }
+        _ => Ok(kind),
+    }
+}

@@ -1,0 +1,81 @@
+//! What a web config means: how connections are opened, and which requests are answered.
+
+use hyper::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use hyper::{Request, Response, StatusCode};
+use tokio::time::Instant;
+
+use super::fault::Wrong;
+use super::files::Files;
+use super::rate::Bucket;
+use super::tls::Tls;
+use super::users::Users;
+use super::written::File;
+use super::{headers, tls};
+use crate::{Body, reply};
+
+/// How connections are opened, and which requests are answered. The default is plain HTTP for everybody.
+#[derive(Default)]
+pub(crate) struct Config {
+    pub(crate) tls: Option<Tls>,
+    headers: HeaderMap,
+    users: Option<Users>,
+    rate: Option<Bucket>,
+}
+
+impl Config {
+    pub(super) fn understood(text: &[u8], files: &mut Files) -> Result<Self, Wrong> {
+        let written: Option<File> = serde_saphyr::from_slice(text)?;
+        let written = written.unwrap_or_default();
+        let http = written.http_server_config.unwrap_or_default();
+        if let Some(http2) = http.http2.filter(|http2| http2.value) {
+            let why = "HTTP/2 is not served; write false, or leave it out";
+            return Err(Wrong::at(&http2, "http_server_config.http2", why));
+        }
+        Ok(Self {
+            tls: written.tls_server_config.map(|section| tls::understood(&section, files)).transpose()?,
+            headers: headers::understood(&http.headers)?,
+            users: written.basic_auth_users.as_ref().map(Users::new).transpose()?,
+            rate: written.rate_limit.as_ref().map(Bucket::new).transpose()?.flatten(),
+        })
+    }
+
+    /// What `before` asked of clients and this does not.
+    pub(super) fn asks_less_than(&self, before: &Self) -> Option<&'static str> {
+        let asked = before.tls.as_ref().map(|tls| tls.clients).unwrap_or_default();
+        let asks = self.tls.as_ref().map(|tls| tls.clients).unwrap_or_default();
+        if before.tls.is_some() && self.tls.is_none() {
+            Some("tls_server_config has gone")
+        } else if asks < asked {
+            Some("less is asked of clients' certificates")
+        } else if before.users.is_some() && self.users.is_none() {
+            Some("basic_auth_users has gone")
+        } else {
+            None
+        }
+    }
+
+    /// The answer to a request that goes no further.
+    pub(crate) async fn refusal(&self, request: &Request<()>) -> Option<Response<Body>> {
+        if self.rate.as_ref().is_some_and(|rate| !rate.take(Instant::now())) {
+            return Some(reply::text(StatusCode::TOO_MANY_REQUESTS, "too many requests"));
+        }
+        match &self.users {
+            Some(users) if !users.admit(request.headers()).await => Some(unauthorized()),
+            _ => None,
+        }
+    }
+
+    /// An answer with the headers that the admin wants, in place of those of the same name.
+    pub(crate) fn dress(&self, mut answer: Response<Body>) -> Response<Body> {
+        for (name, value) in &self.headers {
+            answer.headers_mut().insert(name, value.clone());
+        }
+        answer
+    }
+}
+
+fn unauthorized() -> Response<Body> {
+    let mut answer = reply::text(StatusCode::UNAUTHORIZED, "unauthorized");
+    answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"GPU Bailiff\""));
+    answer
+}

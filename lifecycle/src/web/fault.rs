@@ -1,0 +1,57 @@
+//! What is wrong with a web config, in one line: the file, the line, the key, and what to write instead.
+
+use std::path::Path;
+
+use serde_saphyr::{Location, Spanned};
+
+/// Why a web config cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Fault(String);
+
+/// What is wrong at one place of a file.
+#[derive(Debug)]
+pub(super) struct Wrong {
+    /// From 1; 0 where it is no line's.
+    line: u64,
+    /// With the keys that it is below.
+    key: String,
+    why: String,
+}
+
+impl Fault {
+    /// Of the whole file.
+    pub(super) fn of(file: &Path, why: &str) -> Self {
+        Self(format!("{}: {why}", file.display()))
+    }
+
+    /// At a place of it.
+    pub(super) fn at(file: &Path, wrong: &Wrong) -> Self {
+        let line = if wrong.line == 0 { String::new() } else { format!("{}:", wrong.line) };
+        let key = if wrong.key.is_empty() { String::new() } else { format!("{}: ", wrong.key) };
+        Self(format!("{}:{line} {key}{}", file.display(), wrong.why))
+    }
+}
+
+impl Wrong {
+    pub(super) fn new(line: u64, key: &str, why: impl Into<String>) -> Self {
+        Self { line, key: key.to_owned(), why: why.into() }
+    }
+
+    /// At a value.
+    pub(super) fn at<T>(value: &Spanned<T>, key: &str, why: impl Into<String>) -> Self {
+        Self::new(value.referenced.line(), key, why)
+    }
+}
+
+/// What the reader of YAML says; without the lines of the file that it would show, since they hold secrets.
+impl From<serde_saphyr::Error> for Wrong {
+    fn from(error: serde_saphyr::Error) -> Self {
+        let line = error.location().as_ref().map_or(0, Location::line);
+        let told = error.without_snippet().to_string();
+        let told = told.lines().next().unwrap_or_default();
+        // It names the place once more.
+        let told = told.rsplit_once(" at line ").map_or(told, |(told, _)| told);
+        Self { line, key: String::new(), why: told.to_owned() }
+    }
+}

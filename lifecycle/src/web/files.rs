@@ -1,0 +1,64 @@
+//! The files that a web config is made of. They are compared byte for byte: times and sizes of files can be the same
+//! before and after a change.
+
+#![expect(clippy::disallowed_methods, reason = "the one file that reads a web config")]
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use crate::exit::plain;
+
+/// More is no web config, and no certificate.
+const MOST: u64 = 1 << 20;
+
+/// What a file said, or why it did not.
+type Content = Result<Vec<u8>, String>;
+
+/// Files that were read, in the order in which they were asked for.
+#[derive(Debug)]
+pub(super) struct Files {
+    folder: PathBuf,
+    read: Vec<(PathBuf, Content)>,
+}
+
+impl Files {
+    /// None yet; paths that are relative are so to the folder of this file.
+    pub(super) fn beside(file: &Path) -> Self {
+        Self { folder: file.parent().map(Path::to_owned).unwrap_or_default(), read: Vec::new() }
+    }
+
+    /// Reads one, and remembers what it said.
+    pub(super) fn read(&mut self, path: &Path) -> Content {
+        let path = self.folder.join(path);
+        let content = read(&path);
+        self.read.push((path, content.clone()));
+        content
+    }
+
+    /// Where it is.
+    pub(super) fn place(&self, path: &str) -> PathBuf {
+        self.folder.join(path)
+    }
+
+    /// Whether each of them says now what it said.
+    pub(super) fn still(&self) -> bool {
+        self.read.iter().all(|(path, said)| read(path) == *said)
+    }
+}
+
+fn read(path: &Path) -> Content {
+    bounded(path).map_err(|error| plain(&error))
+}
+
+fn bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let file = std::fs::File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MOST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is longer than 1 MiB"));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,43 @@
+//! The headers that a web config may put on every answer: those that Prometheus' own has.
+
+use std::collections::BTreeMap;
+
+use hyper::HeaderMap;
+use hyper::header::{
+    CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS,
+    X_FRAME_OPTIONS, X_XSS_PROTECTION,
+};
+
+use super::fault::Wrong;
+use super::written::Text;
+
+/// By name, with the values that it may have; none are any.
+const KNOWN: [(&str, HeaderName, &[&str]); 5] = [
+    ("Content-Security-Policy", CONTENT_SECURITY_POLICY, &[]),
+    ("X-Frame-Options", X_FRAME_OPTIONS, &["deny", "sameorigin"]),
+    ("X-Content-Type-Options", X_CONTENT_TYPE_OPTIONS, &["nosniff"]),
+    ("X-XSS-Protection", X_XSS_PROTECTION, &[]),
+    ("Strict-Transport-Security", STRICT_TRANSPORT_SECURITY, &[]),
+];
+
+pub(super) fn understood(written: &BTreeMap<String, Text>) -> Result<HeaderMap, Wrong> {
+    written.iter().map(|(name, value)| one(name, value)).collect()
+}
+
+fn one(name: &str, text: &Text) -> Result<(HeaderName, HeaderValue), Wrong> {
+    let wrong = |why: String| Wrong::at(text, &format!("http_server_config.headers.{name}"), why);
+    let Some((_, header, values)) = KNOWN.iter().find(|(known, ..)| *known == name) else {
+        let known = KNOWN.map(|(known, ..)| known).join(", ");
+        return Err(wrong(format!("no header that can be set; those are {known}")));
+    };
+    if text.value.is_empty() {
+        return Err(wrong("it is empty; leave the key out".to_owned()));
+    }
+    if !values.is_empty() && !values.contains(&text.value.as_str()) {
+        return Err(wrong(format!("{:?} is none of its values; write {}", text.value, values.join(" or "))));
+    }
+    match HeaderValue::from_str(&text.value) {
+        Ok(value) => Ok((header.clone(), value)),
+        Err(_) => Err(wrong("it has characters that no header may have".to_owned())),
+    }
+}

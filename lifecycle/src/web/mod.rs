@@ -1,0 +1,143 @@
+//! The web config, a file as Prometheus' exporters have it: TLS, users, headers and a limit of requests. It is read
+//! again at each connection and request, so that what the files say holds at once; while they make no sense nobody
+//! is served.
+
+mod choice;
+mod clients;
+mod config;
+mod fault;
+mod files;
+mod headers;
+mod names;
+mod rate;
+mod tls;
+mod users;
+mod written;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+pub(crate) use self::config::Config;
+pub use self::fault::Fault;
+use self::files::Files;
+
+/// A disk that is silent for longer hangs.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How requests are let in, now and after each change of the file.
+#[derive(Clone)]
+pub struct Web(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    /// Plain HTTP for everybody; there is no file.
+    Open(Arc<Config>),
+    Kept(Arc<Mutex<Kept>>),
+}
+
+/// A file, and what it said when it was last read.
+struct Kept {
+    path: PathBuf,
+    files: Files,
+    now: Result<Arc<Config>, Fault>,
+    /// The last that could be used.
+    good: Arc<Config>,
+}
+
+/// What it holds is secret.
+impl fmt::Debug for Web {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Web")
+    }
+}
+
+impl Web {
+    /// As the file says; without one, plain HTTP.
+    ///
+    /// # Errors
+    /// Where it makes no sense.
+    pub fn open(path: Option<&Path>) -> Result<Self, Fault> {
+        let Some(path) = path else { return Ok(Self(Kind::Open(Arc::default()))) };
+        let (files, read) = read(path);
+        let config = Arc::new(read?);
+        let kept = Kept { path: path.to_owned(), files, now: Ok(Arc::clone(&config)), good: config };
+        Ok(Self(Kind::Kept(Arc::new(Mutex::new(kept)))))
+    }
+
+    /// Whether a client can be told something without a handshake, which is for certain where there is no file.
+    pub(crate) const fn may_be_told(&self) -> bool {
+        matches!(self.0, Kind::Open(_))
+    }
+
+    /// What holds now.
+    pub(crate) async fn now(&self) -> Result<Arc<Config>, Fault> {
+        let kept = match &self.0 {
+            Kind::Open(config) => return Ok(Arc::clone(config)),
+            Kind::Kept(kept) => Arc::clone(kept),
+        };
+        let looked = async {
+            let mut kept = kept.lock_owned().await;
+            // A disk that hangs takes nothing but requests with it.
+            tokio::task::spawn_blocking(move || kept.look()).await
+        };
+        if let Ok(Ok(now)) = timeout(PATIENCE, looked).await {
+            return now;
+        }
+        tracing::error!(after = ?PATIENCE, "the web config cannot be read in time; nobody is served until it can");
+        Err(Fault::of(Path::new("the web config"), "it cannot be read in time"))
+    }
+}
+
+impl Kept {
+    fn look(&mut self) -> Result<Arc<Config>, Fault> {
+        if !self.files.still() {
+            let (files, read) = read(&self.path);
+            let now = read.and_then(|config| self.no_less(config));
+            self.tell(&now);
+            self.files = files;
+            self.now = now;
+        }
+        self.now.clone()
+    }
+
+    /// An editor that writes a file anew has it empty for a moment, which would let everybody in.
+    fn no_less(&self, config: Config) -> Result<Arc<Config>, Fault> {
+        match config.asks_less_than(&self.good) {
+            None => Ok(Arc::new(config)),
+            Some(what) => {
+                let why = format!("{what}; less protection than before takes a restart");
+                Err(Fault::of(&self.path, &why))
+            }
+        }
+    }
+
+    fn tell(&mut self, now: &Result<Arc<Config>, Fault>) {
+        match now {
+            Ok(config) => {
+                tracing::info!(path = %self.path.display(), "the web config changed, and is in force");
+                self.good = Arc::clone(config);
+            }
+            Err(fault) if self.now.as_ref().err() != Some(fault) => {
+                tracing::error!(%fault, "the web config makes no sense; nobody is served until it does");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+fn read(path: &Path) -> (Files, Result<Config, Fault>) {
+    let mut files = Files::beside(path);
+    // Its own path is not relative to its folder.
+    let name = path.file_name().map_or(path, Path::new);
+    let text = files.read(name);
+    let config = match text {
+        Ok(text) => Config::understood(&text, &mut files).map_err(|wrong| Fault::at(path, &wrong)),
+        Err(why) => Err(Fault::of(path, &why)),
+    };
+    (files, config)
+}

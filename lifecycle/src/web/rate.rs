@@ -1,0 +1,85 @@
+//! A limit on requests, as a bucket of tokens: one more each interval, and at most a burst of them.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::fault::Wrong;
+use super::written::Rate;
+
+const KEY: &str = "rate_limit";
+
+/// The bucket.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    interval: Duration,
+    /// From its first token to its last.
+    depth: Duration,
+    /// When it will be full again.
+    full: Mutex<Option<Instant>>,
+}
+
+impl Bucket {
+    /// None where the interval is 0.
+    pub(super) fn new(written: &serde_saphyr::Spanned<Rate>) -> Result<Option<Self>, Wrong> {
+        let Some(text) = &written.value.interval else {
+            return Err(Wrong::at(written, KEY, "it has no interval, such as 1s; 0 sets no limit"));
+        };
+        let Some(interval) = interval(&text.value) else {
+            let why = format!("{:?} is no duration such as 1s or 100ms", text.value);
+            return Err(Wrong::at(text, "rate_limit.interval", why));
+        };
+        if interval.is_zero() {
+            return Ok(None);
+        }
+        match &written.value.burst {
+            None => Err(Wrong::at(written, KEY, "it has no burst: how many requests may come at once")),
+            Some(burst) if burst.value == 0 => {
+                Err(Wrong::at(burst, "rate_limit.burst", "0 would answer nobody; write at least 1"))
+            }
+            Some(burst) => Ok(Some(Self::of(interval, burst.value))),
+        }
+    }
+
+    fn of(interval: Duration, burst: u32) -> Self {
+        Self { interval, depth: interval.saturating_mul(burst - 1), full: Mutex::default() }
+    }
+
+    /// Takes a token, where there is one.
+    pub(super) fn take(&self, now: Instant) -> bool {
+        let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = full.unwrap_or(now).max(now);
+        let there = until.duration_since(now) <= self.depth;
+        if there {
+            *full = until.checked_add(self.interval);
+        }
+        there
+    }
+}
+
+fn interval(text: &str) -> Option<Duration> {
+    if text == "0" { Some(Duration::ZERO) } else { humantime::parse_duration(text).ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_and_then_one_each_interval() {
+        let bucket = Bucket::of(Duration::from_secs(1), 3);
+        let began = Instant::now();
+        let taken = |after: &[u64]| {
+            let at = |millis: &u64| bucket.take(began + Duration::from_millis(*millis));
+            after.iter().map(at).collect::<Vec<bool>>()
+        };
+        assert_eq!(taken(&[0, 0, 0, 0, 999]), [true, true, true, false, false]);
+        assert_eq!(taken(&[1000, 1000, 2500, 2500]), [true, false, true, false]);
+        assert_eq!(
+            taken(&[60_000, 60_000, 60_000, 60_000]),
+            [true, true, true, false],
+            "full, and no fuller"
+        );
+    }
+}

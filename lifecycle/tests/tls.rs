@@ -1,0 +1,139 @@
+//! What clients may take of the server over TLS: on real sockets, with short limits.
+
+#![expect(clippy::disallowed_methods, reason = "the test writes the files that are read")]
+#![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use bailiff_lifecycle::server::{self, Handler, Limits, Site};
+use bailiff_lifecycle::web::Web;
+use bailiff_lifecycle::{Body, Bytes, Request, Response};
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+/// Far more than the buffers of two sockets hold.
+const LARGE: usize = 64 << 20;
+const SHORT: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_mins(10);
+const ONE: Limits = Limits { connections: 1, header: LONG, write: LONG, drain: LONG };
+
+struct Pages;
+
+impl Handler for Pages {
+    async fn answer(&self, request: &Request<()>) -> Response<Body> {
+        let piece = Bytes::from(vec![b'x'; 1 << 20]);
+        let pieces = if request.uri().path() == "/large" { LARGE >> 20 } else { 1 };
+        Response::new(Body::from_iter(vec![piece; pieces]))
+    }
+}
+
+struct Running {
+    address: SocketAddr,
+    client: Arc<ClientConfig>,
+}
+
+fn start(limits: Limits) -> Running {
+    let folder = tempfile::tempdir().expect("a folder of our own");
+    let key = KeyPair::generate().expect("a key");
+    let params = CertificateParams::new(["127.0.0.1".to_owned()]).expect("a name");
+    let certificate = params.self_signed(&key).expect("a certificate");
+    let file = folder.path().join("web.yml");
+    for (name, text) in [
+        ("web.yml", "tls_server_config: {cert_file: a.crt, key_file: a.key}\n".to_owned()),
+        ("a.crt", certificate.pem()),
+        ("a.key", key.serialize_pem()),
+    ] {
+        fs::write(folder.path().join(name), text).expect("our own folder");
+    }
+    let web = Web::open(Some(&file)).expect("it makes sense");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    listener.set_nonblocking(true).expect("it is a socket");
+    let address = listener.local_addr().expect("it is bound");
+    thread::spawn(move || {
+        let _folder = folder;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it starts");
+        let site = Site { listeners: vec![listener], web };
+        runtime.block_on(server::serve(site, Arc::new(Pages), limits, std::future::pending::<()>()))
+    });
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.der().clone()).expect("a certificate");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.expect("there are versions").with_root_certificates(roots);
+    Running { address, client: Arc::new(builder.with_no_client_auth()) }
+}
+
+impl Running {
+    fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).expect("it listens")
+    }
+
+    fn ask(&self, path: &str) -> std::io::Result<StreamOwned<ClientConnection, TcpStream>> {
+        let name = ServerName::from(self.address.ip());
+        let connection = ClientConnection::new(Arc::clone(&self.client), name).expect("a client");
+        let mut stream = StreamOwned::new(connection, self.connect());
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+        Ok(stream)
+    }
+
+    fn is_served(&self) -> bool {
+        let mut begun = [0; 12];
+        self.ask("/")
+            .is_ok_and(|mut stream| stream.read_exact(&mut begun).is_ok() && &begun == b"HTTP/1.1 200")
+    }
+}
+
+/// All until the other side closes; a reset counts as the end.
+fn read(mut stream: impl Read) -> usize {
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    bytes.len()
+}
+
+#[test]
+fn whoever_does_not_shake_hands_in_time_is_cut() {
+    let running = start(Limits { header: SHORT, ..ONE });
+    // The second is the beginning of a record of 512 bytes.
+    for beginning in [&[] as &[u8], &[22, 3, 1, 2, 0, 1]] {
+        let mut stream = running.connect();
+        stream.write_all(beginning).expect("it is open");
+        assert_eq!(read(stream), 0);
+        while !running.is_served() {}
+    }
+}
+
+#[test]
+fn a_handshake_counts_as_a_connection_and_one_too_many_is_hung_up_on() {
+    let running = start(ONE);
+    let first = running.connect();
+    while running.is_served() {}
+    assert_eq!(read(running.connect()), 0, "without a word");
+    drop(first);
+    while !running.is_served() {}
+}
+
+#[test]
+fn whoever_does_not_ask_or_read_in_time_is_cut() {
+    let running = start(Limits { header: SHORT, write: SHORT, ..ONE });
+    let stuck = running.ask("/large").expect("it is open");
+    while !running.is_served() {}
+    assert!(read(stuck) < LARGE);
+    let mut slow = running.ask("/").expect("it is open");
+    slow.sock.set_nodelay(true).expect("a socket");
+    assert!(read(&mut slow) > 1 << 20, "headers and all of the body");
+}
+
+#[test]
+fn who_speaks_no_tls_is_cut() {
+    let running = start(ONE);
+    let mut plain = running.connect();
+    plain.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is open");
+    assert!(read(plain) < 16, "an alert at most");
+    while !running.is_served() {}
+}

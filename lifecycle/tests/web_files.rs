@@ -1,0 +1,263 @@
+//! Web configs, good and bad: what is taken, and in which words the rest is refused.
+
+#![expect(clippy::disallowed_methods, reason = "the test writes the files that are read")]
+#![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+use std::fs;
+use std::path::Path;
+
+use bailiff_lifecycle::web::Web;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+
+const TLS: &str = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n";
+const HASH: &str = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG";
+
+/// A folder with an authority's certificate, one of its own with its key, and the key of another.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder of our own");
+    let key = || KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, key()).expect("a certificate");
+    let own = key();
+    let params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
+    let certificate = params.signed_by(&own, &authority).expect("a certificate");
+    for (name, text) in [
+        ("ca.crt", authority.pem()),
+        ("server.crt", certificate.pem()),
+        ("server.key", own.serialize_pem()),
+        ("other.key", key().serialize_pem()),
+        ("empty.pem", String::new()),
+        ("torn.pem", certificate.pem()[..200].to_owned()),
+    ] {
+        fs::write(folder.path().join(name), text).expect("our own folder");
+    }
+    folder
+}
+
+/// What is wrong with a config, without the file's name.
+fn told(folder: &Path, config: &str) -> Option<String> {
+    let file = folder.join("web.yml");
+    fs::write(&file, config).expect("our own folder");
+    let told = Web::open(Some(&file)).err()?.to_string();
+    let name = file.display().to_string();
+    assert!(!told.contains('\n'), "one line: {told}");
+    Some(
+        told.strip_prefix(&name)
+            .expect("it begins with the file")
+            .replace(&format!("{}/", folder.display()), ""),
+    )
+}
+
+#[test]
+fn what_makes_sense_is_taken() {
+    let folder = folder();
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).expect("it is there");
+    let inline =
+        |name: &str| read(name).lines().map(|line| format!("    {line}\n")).collect::<Vec<_>>().concat();
+    let clients = format!("{TLS}  client_ca_file: ca.crt\n");
+    let absolute = folder.path().join("server.crt").display().to_string();
+    for config in [
+        String::new(),
+        "\n# nothing\n".to_owned(),
+        TLS.to_owned(),
+        TLS.replace("server.crt", &absolute),
+        format!("tls_server_config:\n  cert: |\n{}  key: |\n{}", inline("server.crt"), inline("server.key")),
+        format!("{TLS}  client_auth_type: NoClientCert\n"),
+        format!("{clients}  client_auth_type: VerifyClientCertIfGiven\n"),
+        format!(
+            "{clients}  client_auth_type: RequireAndVerifyClientCert\n  client_allowed_sans: [a, 10.0.0.1, '::1', 'spiffe://a/b']\n"
+        ),
+        format!(
+            "{TLS}  min_version: TLS12\n  max_version: TLS12\n  cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]\n"
+        ),
+        format!("{TLS}  min_version: TLS13\n  cipher_suites: [TLS_AES_256_GCM_SHA384]\n"),
+        format!("{TLS}  cipher_suites: [TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256]\n"),
+        format!("{TLS}  cipher_suites: []\n  prefer_server_cipher_suites: false\n"),
+        format!("{TLS}  curve_preferences: [CurveP384, CurveP256, X25519]\n"),
+        "http_server_config: {http2: false, headers: {X-Frame-Options: sameorigin}}\n".to_owned(),
+        format!("basic_auth_users:\n  alice: {HASH}\n  bob: {}\n", HASH.replace("2y", "2b")),
+        "rate_limit: {interval: 100ms, burst: 20}\n".to_owned(),
+        "rate_limit: {interval: 0}\n".to_owned(),
+    ] {
+        assert_eq!(told(folder.path(), &config), None, "{config}");
+    }
+    Web::open(None).expect("it needs no file");
+}
+
+/// Configs and how what is said of them begins.
+type Cases<'a> = &'a [(&'a str, &'a str)];
+
+fn all_refused(cases: Cases<'_>) {
+    let folder = folder();
+    for (config, why) in cases {
+        let config = config.replace("TLS:\n", TLS);
+        let told = told(folder.path(), &config).expect(&config);
+        assert!(told.starts_with(why), "{config}\n{told}");
+    }
+}
+
+#[test]
+fn what_is_no_config_is_refused() {
+    all_refused(&[
+        ("tls_server_confg: {}\n", ":1: unknown field `tls_server_confg`"),
+        ("http_server_config:\n  http3: true\n", ":2: unknown field `http3`"),
+        ("rate_limit: {}\nrate_limit: {}\n", ":2: duplicate mapping key: rate_limit"),
+        ("- a\n", ":1: "),
+        ("a: [\n", ":"),
+        ("basic_auth_users:\n", ":1: "),
+        ("tls_server_config:\n", ":1: "),
+        ("TLS:\n  client_auth_type:\n", ":4: "),
+        ("http_server_config: {http2: maybe}\n", ":1: "),
+        (
+            "http_server_config: {http2: true}\n",
+            ":1: http_server_config.http2: HTTP/2 is not served; write false",
+        ),
+        ("rate_limit: {burst: 5}\n", ":1: rate_limit: it has no interval"),
+        ("rate_limit: {interval: 1s}\n", ":1: rate_limit: it has no burst"),
+        ("rate_limit: {interval: 1s, burst: 0}\n", ":1: rate_limit.burst: 0 would answer nobody"),
+        ("rate_limit:\n  burst: 1\n  interval: soon\n", ":3: rate_limit.interval: \"soon\" is no duration"),
+    ]);
+}
+
+#[test]
+fn certificates_that_cannot_be_shown_are_refused() {
+    all_refused(&[
+        ("tls_server_config: {}\n", ":1: tls_server_config: it has no cert_file"),
+        ("tls_server_config: {cert_file: server.crt}\n", ":1: tls_server_config: it has no key_file"),
+        ("TLS:\n  cert: x\n", ":2: tls_server_config.cert_file: tls_server_config.cert is there too"),
+        ("tls_server_config:\n  cert_file: none\n", ":2: tls_server_config.cert_file: none: no such file"),
+        ("tls_server_config:\n  cert_file: .\n", ":2: tls_server_config.cert_file: .: it is no file"),
+        (
+            "tls_server_config:\n  cert_file: empty.pem\n  key_file: server.key\n",
+            ":2: tls_server_config.cert_file: empty.pem: there is no certificate in it",
+        ),
+        (
+            "tls_server_config:\n  cert_file: torn.pem\n  key_file: server.key\n",
+            ":2: tls_server_config.cert_file: torn.pem: it is no PEM",
+        ),
+        (
+            "tls_server_config:\n  cert_file: server.crt\n  key_file: server.crt\n",
+            ":3: tls_server_config.key_file: server.crt: there is no private key",
+        ),
+        (
+            "tls_server_config:\n  cert_file: server.crt\n  key_file: other.key\n",
+            ":2: tls_server_config.cert_file: server.crt: the key is not that of this certificate",
+        ),
+        (
+            "tls_server_config:\n  cert: x\n  key_file: server.key\n",
+            ":2: tls_server_config.cert: there is no certificate in it",
+        ),
+    ]);
+}
+
+#[test]
+fn what_is_asked_of_clients_has_to_mean_something() {
+    const TYPE: &str = ":4: tls_server_config.client_auth_type: ";
+    let because = |why: &str| format!("{TYPE}{why}");
+    all_refused(&[
+        (
+            "TLS:\n  client_auth_type: RequireAnyClientCert\n",
+            &because("RequireAnyClientCert looks at no certificate"),
+        ),
+        (
+            "TLS:\n  client_auth_type: RequestClientCert\n",
+            &because("RequestClientCert looks at no certificate"),
+        ),
+        ("TLS:\n  client_auth_type: yes\n", &because("\"yes\" is unknown; write NoClientCert")),
+        ("TLS:\n  client_auth_type: RequireAndVerifyClientCert\n", &because("there is no client_ca_file")),
+        ("TLS:\n  client_ca_file: ca.crt\n", ":4: tls_server_config.client_ca_file: ca.crt: nobody is asked"),
+        (
+            "TLS:\n  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: empty.pem\n",
+            ":5: tls_server_config.client_ca_file: empty.pem: there is no certificate",
+        ),
+        (
+            "TLS:\n  client_allowed_sans: [a]\n",
+            ":4: tls_server_config.client_allowed_sans: it needs client_auth_type: RequireAndVerifyClientCert",
+        ),
+        (
+            "TLS:\n  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: ca.crt\n  client_allowed_sans: [a]\n",
+            ":6: tls_server_config.client_allowed_sans: it needs",
+        ),
+        (
+            "TLS:\n  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n  client_allowed_sans: []\n",
+            ":6: tls_server_config.client_allowed_sans: it names nobody",
+        ),
+        (
+            "TLS:\n  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n  client_allowed_sans:\n  - a\n  - b@c\n",
+            ":8: tls_server_config.client_allowed_sans: \"b@c\" is no DNS name",
+        ),
+    ]);
+}
+
+#[test]
+fn cryptography_that_is_not_spoken_is_refused_with_what_is() {
+    all_refused(&[
+        (
+            "TLS:\n  min_version: TLS11\n",
+            ":4: tls_server_config.min_version: TLS11 is broken and not spoken; write TLS12 or TLS13",
+        ),
+        ("TLS:\n  max_version: TLS10\n", ":4: tls_server_config.max_version: TLS10 is broken"),
+        ("TLS:\n  max_version: '1.3'\n", ":4: tls_server_config.max_version: \"1.3\" is no version"),
+        (
+            "TLS:\n  min_version: TLS13\n  max_version: TLS12\n",
+            ":5: tls_server_config.max_version: it is below min_version",
+        ),
+        (
+            "TLS:\n  cipher_suites: [TLS_RSA_WITH_AES_128_CBC_SHA]\n",
+            ":4: tls_server_config.cipher_suites: TLS_RSA_WITH_AES_128_CBC_SHA is not spoken",
+        ),
+        (
+            "TLS:\n  cipher_suites:\n  - TLS_AES_128_GCM_SHA256\n",
+            ":5: tls_server_config.cipher_suites: no suite of TLS12",
+        ),
+        (
+            "TLS:\n  max_version: TLS12\n  cipher_suites: [TLS_AES_128_GCM_SHA256]\n",
+            ":5: tls_server_config.cipher_suites: TLS_AES_128_GCM_SHA256 is of a version",
+        ),
+        (
+            "TLS:\n  curve_preferences: [CurveP521]\n",
+            ":4: tls_server_config.curve_preferences: CurveP521 is not spoken; write of X25519",
+        ),
+    ]);
+}
+
+#[test]
+fn users_and_headers_that_cannot_be_are_refused_and_no_secret_is_told() {
+    let costly = format!("basic_auth_users:\n  a: {}\n", HASH.replace("$10$", "$15$"));
+    let colon = format!("basic_auth_users:\n  'a:b': {HASH}\n");
+    all_refused(&[
+        ("basic_auth_users: {}\n", ":1: basic_auth_users: it names nobody"),
+        (
+            "basic_auth_users:\n  a: hunter2\n",
+            ":2: basic_auth_users.a: it is no bcrypt hash; `htpasswd -nBC 10 NAME` makes one",
+        ),
+        (&costly, ":2: basic_auth_users.a: its cost is not from 4 to 14"),
+        (&colon, ":2: basic_auth_users.a:b: a name with a colon"),
+        (
+            "http_server_config:\n  headers: {Server: x}\n",
+            ":2: http_server_config.headers.Server: no header that can be set; those are Content-Security-Policy, ",
+        ),
+        (
+            "http_server_config: {headers: {X-Frame-Options: allow}}\n",
+            ":1: http_server_config.headers.X-Frame-Options: \"allow\" is none of its values; write deny or sameorigin",
+        ),
+        (
+            "http_server_config: {headers: {X-XSS-Protection: ''}}\n",
+            ":1: http_server_config.headers.X-XSS-Protection: it is empty",
+        ),
+        (
+            "http_server_config: {headers: {Content-Security-Policy: \"a\\nb\"}}\n",
+            ":1: http_server_config.headers.Content-Security-Policy: it has characters",
+        ),
+    ]);
+    let folder = folder();
+    for config in [
+        "basic_auth_users:\n  a: hunter2\n",
+        "basic_auth_users: [hunter2]\n",
+        "basic_auth_users: {a: {hunter2: x}}\n",
+        "hunter2\n",
+    ] {
+        assert!(!told(folder.path(), config).expect(config).contains("hunter2"), "{config}");
+    }
+}

@@ -1,0 +1,451 @@
+//! The web config (`--web.config.file`): a real Prometheus over TLS, with client certificates and passwords, each
+//! good and bad; changes while it runs; and clients that take what they can get.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use end_to_end::certificates::{Authority, Pair};
+use end_to_end::enforcer::{self, Enforcer};
+use end_to_end::exporter::{self, Exporter};
+use end_to_end::fake::Scenario;
+use end_to_end::home::Home;
+use end_to_end::http::{self, Answer};
+use end_to_end::programs;
+use end_to_end::prometheus::Prometheus;
+use end_to_end::tls::{Client, Stream};
+use end_to_end::wait::until;
+use serde_json::Value;
+
+const TLS: &str = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n";
+const CLIENTS: &str = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n  \
+                       client_allowed_sans: [prometheus.example, 'spiffe://example/scraper']\n";
+/// `alice:correct horse`, `alice:wrong` as RFC 7617 packs them.
+const RIGHT: &str = "Authorization: Basic YWxpY2U6Y29ycmVjdCBob3JzZQ==";
+const WRONG: &str = "Authorization: Basic YWxpY2U6d3Jvbmc=";
+
+const RULES: &str = "version: 1
+rules:
+  - {name: none, of: gpu, when: {process_count: {min: 1000}}, for: 1h, then: [{flag: info}]}
+";
+
+/// A folder with a web config and the files that it names.
+struct Site {
+    folder: tempfile::TempDir,
+    authority: Authority,
+    scenario: Scenario,
+}
+
+impl Site {
+    /// With a certificate of an authority of its own.
+    fn new(config: &str) -> Self {
+        let authority = Authority::new("ours");
+        let site =
+            Self { folder: tempfile::tempdir().unwrap(), authority, scenario: Scenario::named("busy") };
+        site.write("ca.crt", &site.authority.pem());
+        site.show("server", &site.authority.signs(&["127.0.0.1"]));
+        site.write("web.yml", config);
+        site
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    /// As tools that know what they do: another file in the place of the old one.
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.folder.path().join("next"), text).unwrap();
+        fs::rename(self.folder.path().join("next"), self.folder.path().join(name)).unwrap();
+    }
+
+    fn show(&self, name: &str, pair: &Pair) {
+        self.write(&format!("{name}.crt"), &pair.certificate);
+        self.write(&format!("{name}.key"), &pair.key);
+    }
+
+    fn exporter(&self, arguments: &[&str]) -> Exporter {
+        let flag = ["--web.config.file", &self.path("web.yml")];
+        Exporter::start(&self.scenario, &[&flag, arguments].concat())
+    }
+
+    fn client(&self) -> Client {
+        Client::new(&self.authority, None)
+    }
+}
+
+fn users(password: &str, cost: u32) -> String {
+    format!("basic_auth_users:\n  alice: {}\n", bcrypt::hash(password, cost).unwrap())
+}
+
+/// A job of Prometheus' configuration.
+fn job(name: &str, target: SocketAddr, rest: &str) -> String {
+    format!("  - {{job_name: {name}, static_configs: [{{targets: ['{target}']}}], {rest}}}\n")
+}
+
+fn prometheus(jobs: &[String]) -> Prometheus {
+    let jobs = jobs.concat();
+    Prometheus::of(&format!("global: {{scrape_interval: 2s, scrape_timeout: 2s}}\nscrape_configs:\n{jobs}"))
+}
+
+/// What Prometheus says of its last scrape of a job, once there was one.
+fn scraped(prometheus: &Prometheus, job: &str) -> (String, String) {
+    until(job, || {
+        let targets = prometheus.ask("targets")?;
+        let all: Vec<Value> = targets["activeTargets"].as_array()?.clone();
+        let target = all.into_iter().find(|target| target["labels"]["job"] == job)?;
+        let told = |key: &str| target[key].as_str().map(str::to_owned);
+        (told("health")? != "unknown").then_some((told("health")?, told("lastError")?))
+    })
+}
+
+#[test]
+fn prometheus_is_let_in_as_the_file_says() {
+    let [open, closed, old] =
+        [TLS.to_owned(), format!("{TLS}{CLIENTS}{}", users("correct horse", 4)), TLS.into()];
+    let (open, closed, old) = (Site::new(&open), Site::new(&closed), Site::new(&old));
+    old.show("server", &old.authority.signs_until(2020, &["127.0.0.1"]));
+    closed.show("good", &closed.authority.signs(&["prometheus.example"]));
+    closed.show("other", &closed.authority.signs(&["other.example"]));
+    closed.show("expired", &closed.authority.signs_until(2020, &["prometheus.example"]));
+    closed.show("foreign", &Authority::new("theirs").signs(&["prometheus.example"]));
+    let exporters = [&open, &closed, &old].map(|site| site.exporter(&[]));
+    let [at_open, at_closed, at_old] = [&exporters[0], &exporters[1], &exporters[2]].map(|one| one.address());
+
+    let tls = |site: &Site, shows: &str| {
+        let ca = site.path("ca.crt");
+        let shown = match shows {
+            "" => String::new(),
+            name => {
+                let [crt, key] = ["crt", "key"].map(|kind| site.path(&format!("{name}.{kind}")));
+                format!(", cert_file: {crt}, key_file: {key}")
+            }
+        };
+        format!("scheme: https, tls_config: {{ca_file: {ca}{shown}}}")
+    };
+    let password = |password: &str| format!("basic_auth: {{username: alice, password: {password}}}");
+    let right = password("correct horse");
+    let cases = [
+        ("tls", at_open, tls(&open, ""), ""),
+        ("plain", at_open, "scheme: http".into(), "malformed HTTP"),
+        ("untrusted", at_open, tls(&closed, ""), "unknown authority"),
+        ("old", at_old, tls(&old, ""), "expired"),
+        ("all", at_closed, format!("{}, {right}", tls(&closed, "good")), ""),
+        ("wrong-password", at_closed, format!("{}, {}", tls(&closed, "good"), password("wrong")), "401"),
+        ("no-password", at_closed, tls(&closed, "good"), "401"),
+        ("no-certificate", at_closed, format!("{}, {right}", tls(&closed, "")), "certificate required"),
+        ("other-name", at_closed, format!("{}, {right}", tls(&closed, "other")), "bad certificate"),
+        ("expired", at_closed, format!("{}, {right}", tls(&closed, "expired")), "expired certificate"),
+        ("foreign", at_closed, format!("{}, {right}", tls(&closed, "foreign")), "certificate"),
+    ];
+    let prometheus = prometheus(&cases.each_ref().map(|(name, at, rest, _)| job(name, *at, rest)));
+    for (name, _, _, why) in &cases {
+        let (health, error) = scraped(&prometheus, name);
+        assert_eq!(health, if why.is_empty() { "up" } else { "down" }, "{name}: {error}");
+        assert!(error.contains(why), "{name}: {error}");
+    }
+    assert_eq!(prometheus.number("sum(up)"), Some(2.0));
+}
+
+/// A request on a connection that stays open, and its answer's first line.
+fn ask_again(stream: &mut Stream) -> io::Result<String> {
+    stream.write_all(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")?;
+    let mut said = Vec::new();
+    while !said.ends_with(b"healthy\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        said.push(byte[0]);
+    }
+    Ok(String::from_utf8_lossy(&said).lines().next().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn a_new_certificate_is_shown_at_once_and_costs_prometheus_nothing() {
+    let site = Site::new(TLS);
+    let exporter = site.exporter(&[]);
+    let next = Authority::new("next");
+    site.write("both.crt", &format!("{}{}", site.authority.pem(), next.pem()));
+    let rest = format!("scheme: https, tls_config: {{ca_file: {}}}", site.path("both.crt"));
+    let prometheus = prometheus(&[job("bailiff", exporter.address(), &rest)]);
+    until("a scrape", || (prometheus.number("count_over_time(up[5m])")? >= 1.0).then_some(()));
+    let mut kept = site.client().connect(exporter.address()).unwrap();
+    assert_eq!(ask_again(&mut kept).unwrap(), "HTTP/1.1 200 OK");
+
+    // Both in one step, or the key is not the certificate's for a moment.
+    let pair = next.signs(&["127.0.0.1"]);
+    let inline = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<Vec<_>>().concat();
+    let (certificate, key) = (inline(&pair.certificate), inline(&pair.key));
+    site.write("web.yml", &format!("tls_server_config:\n  cert: |\n{certificate}  key: |\n{key}"));
+    assert_eq!(Client::new(&next, None).get(exporter.address(), "/-/healthy", &[]).unwrap().status, 200);
+    assert!(
+        site.client().get(exporter.address(), "/-/healthy", &[]).is_err(),
+        "it shows the old one no more"
+    );
+    ask_again(&mut kept).expect_err("connections of before the change are closed");
+    let before = prometheus.number("count_over_time(up[5m])").unwrap();
+    until("more scrapes", || (prometheus.number("count_over_time(up[5m])")? >= before + 2.0).then_some(()));
+    assert_eq!(prometheus.number("min_over_time(up[5m])"), Some(1.0));
+}
+
+#[test]
+fn a_new_password_holds_at_once() {
+    let site = Site::new(&users("correct horse", 4));
+    let exporter = site.exporter(&[]);
+    let status = |header: &[&str]| http::get(exporter.address(), "/metrics", header).unwrap().status;
+    assert_eq!((status(&[RIGHT]), status(&[WRONG]), status(&[])), (200, 401, 401));
+    site.write("web.yml", &users("wrong", 4));
+    assert_eq!((status(&[RIGHT]), status(&[WRONG]), status(&[])), (401, 200, 401));
+    for odd in
+        ["Basic", "Basic !", "Basic YWxpY2U=", "Bearer YWxpY2U6d3Jvbmc=", "Basic Ym9iOndyb25n", "Basic //8="]
+    {
+        assert_eq!(status(&[&format!("Authorization: {odd}")]), 401, "{odd}");
+    }
+    let page = http::get(exporter.address(), "/metrics", &[WRONG]).unwrap().text();
+    let counted = page.lines().find(|line| line.contains("path=\"/metrics\",code=\"401\"")).unwrap();
+    assert!(counted.ends_with(" 10"), "{counted}");
+}
+
+#[test]
+fn headers_are_on_all_answers_and_a_refusal_says_nothing_else() {
+    let headers = [
+        ("Content-Security-Policy", "default-src 'self'"),
+        ("X-Frame-Options", "deny"),
+        ("X-Content-Type-Options", "nosniff"),
+        ("X-XSS-Protection", "1; mode=block"),
+        ("Strict-Transport-Security", "max-age=31536000"),
+    ];
+    let lines = headers.map(|(name, value)| format!("    {name}: \"{value}\"\n")).concat();
+    let site = Site::new(&format!("http_server_config:\n  headers:\n{lines}{}", users("correct horse", 4)));
+    let exporter = site.exporter(&[]);
+    let get = |path: &str, header: &[&str]| http::get(exporter.address(), path, header).unwrap();
+    for (path, header, status) in
+        [("/metrics", RIGHT, 200), ("/", RIGHT, 200), ("/none", RIGHT, 404), ("/metrics", WRONG, 401)]
+    {
+        let answer = get(path, &[header]);
+        let head = format!("{}\r\n", answer.head.to_ascii_lowercase());
+        assert_eq!(answer.status, status);
+        for (name, value) in headers {
+            let line = format!("\r\n{}: {value}\r\n", name.to_ascii_lowercase());
+            assert_eq!(head.matches(&line).count(), 1, "{path} {status}: {head}");
+        }
+        assert_eq!(head.matches("content-security-policy").count(), 1, "ours gave way: {head}");
+    }
+    let Answer { head, body, .. } = get("/metrics", &[]);
+    assert!(head.to_ascii_lowercase().contains("\r\nwww-authenticate: basic realm="), "{head}");
+    assert_eq!(body, b"unauthorized\n");
+}
+
+#[test]
+fn more_requests_than_are_allowed_are_told_so() {
+    let site = Site::new("rate_limit: {interval: 1h, burst: 2}\n");
+    let exporter = site.exporter(&[]);
+    let status = || http::get(exporter.address(), "/-/healthy", &[]).unwrap().status;
+    assert_eq!([status(), status(), status()], [200, 200, 429]);
+    site.write("web.yml", "rate_limit: {interval: 0}\n");
+    assert_eq!([status(), status(), status()], [200, 200, 200]);
+}
+
+#[test]
+fn while_the_file_makes_no_sense_nobody_is_served() {
+    let good = format!("{TLS}{}", users("correct horse", 4));
+    let site = Site::new(&good);
+    let exporter = site.exporter(&[]);
+    let get = || site.client().get(exporter.address(), "/-/healthy", &[RIGHT]);
+    for (bad, why) in [
+        ("tls_server_confg: {}\n", "web.yml:1: unknown field"),
+        ("", "less protection than before takes a restart"),
+        (TLS, "basic_auth_users has gone"),
+        (&good.replace("server.key", "none.key"), "web.yml:3: tls_server_config.key_file: "),
+    ] {
+        assert_eq!(get().unwrap().status, 200);
+        let mut kept = site.client().connect(exporter.address()).unwrap();
+        site.write("web.yml", bad);
+        assert!(get().is_err(), "{bad}");
+        let answer = http::exchange(&mut kept, ("GET", "/-/healthy"), &[RIGHT]).unwrap();
+        assert_eq!((answer.status, answer.text().contains("web.yml")), (500, false), "{bad}");
+        assert!(http::get(exporter.address(), "/-/healthy", &[RIGHT]).is_err(), "nor in the clear: {bad}");
+        exporter.until_logged(why);
+        site.write("web.yml", &good);
+    }
+    assert_eq!(get().unwrap().status, 200);
+    fs::remove_file(site.path("server.crt")).unwrap();
+    assert!(get().is_err());
+    exporter.until_logged("server.crt: no such file");
+}
+
+/// An exporter with a certificate and a user, and a Prometheus that scrapes it all the while.
+struct Besieged {
+    site: Site,
+    exporter: Exporter,
+    prometheus: Prometheus,
+}
+
+impl Besieged {
+    fn new() -> Self {
+        let site = Site::new(&format!("{TLS}{}", users("correct horse", 8)));
+        let exporter = site.exporter(&[]);
+        let user =
+            "basic_auth: {username: alice, password: correct horse}, scrape_interval: 1s, scrape_timeout: 1s";
+        let rest = format!("scheme: https, tls_config: {{ca_file: {}}}, {user}", site.path("ca.crt"));
+        let prometheus = prometheus(&[job("bailiff", exporter.address(), &rest)]);
+        let besieged = Self { site, exporter, prometheus };
+        until("a scrape", || (besieged.scrapes() >= 1.0).then_some(()));
+        besieged
+    }
+
+    fn scrapes(&self) -> f64 {
+        self.prometheus.number("count_over_time(up[5m])").unwrap_or_default()
+    }
+
+    /// One scrape at least begins after this was called, and all until now were answered.
+    fn scrapes_go_on(&self) {
+        let before = self.scrapes();
+        until("two more scrapes", || (self.scrapes() >= before + 2.0).then_some(()));
+        assert_eq!(self.prometheus.number("min_over_time(up[5m])"), Some(1.0));
+    }
+
+    fn connect(&self) -> Stream {
+        until("a connection", || self.site.client().connect(self.exporter.address()).ok())
+    }
+
+    /// Where the kernel's queue is full it asks again after a second, which nobody waits for here.
+    fn half_a_handshake(&self) -> io::Result<TcpStream> {
+        let mut stream = TcpStream::connect_timeout(&self.exporter.address(), Duration::from_millis(200))?;
+        stream.write_all(&[22, 3, 1, 2, 0, 1, 0, 1])?;
+        Ok(stream)
+    }
+}
+
+#[test]
+fn scrapes_go_on_while_others_begin_and_do_not_end() {
+    let besieged = Besieged::new();
+    let _handshakes: Vec<_> =
+        (0..20).map(|_| until("a connection", || besieged.half_a_handshake().ok())).collect();
+    let mut headers: Vec<Stream> = (0..20).map(|_| besieged.connect()).collect();
+    for stream in &mut headers {
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nX: ").unwrap();
+    }
+    besieged.scrapes_go_on();
+    let mut endless = besieged.connect();
+    let megabyte = vec![b'x'; 1 << 20];
+    let mut sent = endless.write_all(b"GET /metrics HTTP/1.1\r\nX: ");
+    for _ in 0..100 {
+        sent = sent.and_then(|()| endless.write_all(&megabyte));
+    }
+    sent.expect_err("nobody takes 100 MB of headers");
+    besieged.scrapes_go_on();
+}
+
+#[test]
+fn scrapes_go_on_while_others_do_not_read() {
+    let besieged = Besieged::new();
+    let asked = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{RIGHT}\r\n\r\n");
+    let mut stuck: Vec<Stream> = (0..20).map(|_| besieged.connect()).collect();
+    for stream in &mut stuck {
+        stream.sock.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+        // Until it takes no more, since nobody reads what it says.
+        while stream.write_all(asked.as_bytes()).is_ok() {}
+    }
+    besieged.scrapes_go_on();
+}
+
+#[test]
+fn scrapes_go_on_while_others_guess_passwords() {
+    let besieged = Besieged::new();
+    let (address, over) = (besieged.exporter.address(), AtomicBool::new(false));
+    let client = besieged.site.client();
+    std::thread::scope(|scope| {
+        let guess = || {
+            let refused =
+                || client.get(address, "/metrics", &[WRONG]).is_ok_and(|answer| answer.status == 401);
+            let mut count = 0;
+            while !over.load(Relaxed) {
+                count += usize::from(refused());
+            }
+            count
+        };
+        let guessing: Vec<_> = (0..8).map(|_| scope.spawn(guess)).collect();
+        besieged.scrapes_go_on();
+        over.store(true, Relaxed);
+        let guesses: usize = guessing.into_iter().map(|guessing| guessing.join().unwrap()).sum();
+        assert!(guesses > 8, "{guesses}");
+    });
+}
+
+#[test]
+fn scrapes_go_on_over_10000_connections() {
+    let besieged = Besieged::new();
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| {
+                let mut open = VecDeque::new();
+                for _ in 0..500 {
+                    open.extend(besieged.half_a_handshake().ok());
+                    // No more than a process may have.
+                    if open.len() > 25 {
+                        open.pop_front();
+                    }
+                }
+            });
+        }
+    });
+    besieged.scrapes_go_on();
+    let page = besieged.prometheus.number("bailiff_http_connections_refused_total");
+    assert!(page.is_some_and(|refused| refused > 1000.0), "{page:?}");
+}
+
+#[test]
+fn the_enforcer_has_it_too() {
+    let home = Home::with(RULES);
+    let site = Site::new(TLS);
+    let enforcer = Enforcer::start(&home, &["--web.config.file", &site.path("web.yml")]);
+    let url = format!("https://{}", enforcer.address());
+    let check = Command::new(programs::enforcer())
+        .args(["check", &home.rules().display().to_string(), "--against", &url])
+        .env("SSL_CERT_FILE", site.path("ca.crt"))
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert!(told.contains("runs just this"), "{told}");
+    site.write("web.yml", &format!("{TLS}{}", users("correct horse", 4)));
+    let get = |header: &[&str]| site.client().get(enforcer.address(), "/metrics", header).unwrap();
+    assert_eq!((get(&[RIGHT]).status, get(&[WRONG]).status), (200, 401));
+    assert!(get(&[RIGHT]).text().contains("bailiff_enforcer_"));
+    assert!(http::get(enforcer.address(), "/metrics", &[RIGHT]).is_err());
+}
+
+#[test]
+fn a_file_that_makes_no_sense_is_a_refusal_to_start() {
+    let site = Site::new(
+        "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n  min_version: TLS11\n",
+    );
+    let path = site.path("web.yml");
+    let home = Home::with(RULES);
+    let mut commands = [exporter::command(&site.scenario), enforcer::command(&home)];
+    commands[0].args(["--web.listen-address", "127.0.0.1:0"]);
+    for mut command in commands {
+        let output = command.args(["--web.config.file", &path]).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let line = told.lines().last().unwrap_or_default();
+        let why = format!(
+            ": {path}:4: tls_server_config.min_version: TLS11 is broken and not spoken; write TLS12 or TLS13"
+        );
+        assert_eq!((output.status.code(), line.ends_with(&why)), (Some(64), true), "{told}");
+    }
+    let none = PathBuf::from(&path).with_extension("none").display().to_string();
+    let output = exporter::run(&["--web.listen-address", "127.0.0.1:0", "--web.config.file", &none]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(64), "{told}");
+    assert!(told.ends_with(&format!("{none}: no such file or directory\n")), "{told}");
+}

@@ -1,0 +1,61 @@
+//! Certificates, signed by authorities of a test's own.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType, date_time_ymd,
+};
+
+/// Who signs certificates.
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate and its key, both in PEM.
+pub struct Pair {
+    /// The certificate.
+    pub certificate: String,
+    /// The key.
+    pub key: String,
+}
+
+impl Authority {
+    /// A new one, of this name.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        Self(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
+    }
+
+    /// Its own certificate, in PEM.
+    #[must_use]
+    pub fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// A certificate with these names, good for long.
+    #[must_use]
+    pub fn signs(&self, names: &[&str]) -> Pair {
+        self.signs_until(2100, names)
+    }
+
+    /// A certificate with these names, good until a year begins.
+    #[must_use]
+    pub fn signs_until(&self, year: i32, names: &[&str]) -> Pair {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "test");
+        params.subject_alt_names = names.iter().map(|name| san(name)).collect();
+        params.not_after = date_time_ymd(year, 1, 1);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.0).expect("a certificate");
+        Pair { certificate: certificate.pem(), key: key.serialize_pem() }
+    }
+}
+
+fn san(name: &str) -> SanType {
+    let text = name.try_into().expect("it is ASCII");
+    match name.parse() {
+        Ok(ip) => SanType::IpAddress(ip),
+        Err(_) if name.contains("://") => SanType::URI(text),
+        Err(_) => SanType::DnsName(text),
+    }
+}

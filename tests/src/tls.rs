@@ -1,0 +1,69 @@
+//! A client over TLS: one request, one answer; or a connection, to do with it what a test likes.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, crypto::ring};
+
+use crate::certificates::{Authority, Pair};
+use crate::http::{self, Answer};
+
+/// A connection.
+pub type Stream = StreamOwned<ClientConnection, TcpStream>;
+
+/// Whom it trusts, and what it shows.
+pub struct Client(Arc<ClientConfig>);
+
+impl Client {
+    /// One that trusts an authority, and shows a certificate where it has one.
+    ///
+    /// # Panics
+    /// Where they are none.
+    #[must_use]
+    pub fn new(authority: &Authority, shows: Option<&Pair>) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate(&authority.pem())).expect("an authority");
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions that there are")
+            .with_root_certificates(roots);
+        let config = match shows {
+            None => builder.with_no_client_auth(),
+            Some(pair) => {
+                let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).expect("a key");
+                let chain = vec![certificate(&pair.certificate)];
+                builder.with_client_auth_cert(chain, key).expect("a certificate and its key")
+            }
+        };
+        Self(Arc::new(config))
+    }
+
+    /// A connection whose handshake is done.
+    ///
+    /// # Errors
+    /// Where it fails.
+    pub fn connect(&self, address: SocketAddr) -> io::Result<Stream> {
+        let name = ServerName::from(address.ip());
+        let connection = ClientConnection::new(Arc::clone(&self.0), name).map_err(io::Error::other)?;
+        let mut stream = StreamOwned::new(connection, http::connect(address)?);
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock)?;
+        }
+        Ok(stream)
+    }
+
+    /// Asks for a path.
+    ///
+    /// # Errors
+    /// Where it is not answered.
+    pub fn get(&self, address: SocketAddr, path: &str, headers: &[&str]) -> io::Result<Answer> {
+        http::exchange(self.connect(address)?, ("GET", path), headers)
+    }
+}
+
+fn certificate(pem: &str) -> CertificateDer<'static> {
+    CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate in PEM")
+}
