@@ -2,13 +2,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quota man golden bench soak
+.PHONY: help demo test check quota man packages packages-test golden bench soak
 
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
 
 demo: ## the whole story in a minute, with a GPU or without
 	@$(SETUP) compiler redis
@@ -34,6 +34,14 @@ quota: ## the quota library for glibc 2.17 and newer, into target/*-unknown-linu
 man: ## the man pages of all programs and their commands, into target/man/
 	@$(SETUP) compiler
 	cargo run --quiet --package man-pages -- target/man
+
+packages: ## the .deb and the .rpm, into target/packages/ (release builds: minutes)
+	@$(SETUP) compiler zig packager
+	@packages/build $(KIND)
+
+packages-test: packages ## the packages, installed on a clean Debian, upgraded, removed and purged
+	@$(SETUP) debian
+	@packages/test target/packages/bailiff_*_$$(dpkg --print-architecture).deb target/packages/bailiff-*.$$(uname -m).rpm
 
 golden: ## renews the golden pages and docs/; read the difference
 	@$(SETUP) compiler nextest prometheus python
