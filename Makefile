@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
 demo: ## the whole story in a minute, with a GPU or without
 	@$(SETUP) compiler redis
@@ -41,12 +41,13 @@ packages: ## the .deb and the .rpm, into target/packages/ (release builds: minut
 
 packages-test: packages ## the packages, installed on a clean Debian, upgraded, removed and purged
 	@$(SETUP) debian
+	@lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs target/packages/bailiff_*_$$(dpkg --print-architecture).deb
 	@packages/test target/packages/bailiff_*_$$(dpkg --print-architecture).deb target/packages/bailiff-*.$$(uname -m).rpm
 
 golden: ## renews the golden pages and docs/; read the difference
 	@$(SETUP) compiler nextest prometheus python
 	cargo build --workspace
-	UPDATE_GOLDEN=1 cargo nextest run --workspace -E 'binary(golden) or binary(documentation)'
+	UPDATE_GOLDEN=1 cargo nextest run --workspace -E 'binary(golden) or binary(documentation) or binary(kubernetes)'
 
 bench: ## speed and size, beside nvitop-exporter, all-smi and bare Redis
 	@$(SETUP) compiler python peers redis

@@ -54,8 +54,9 @@ fn units_find_what_they_name() {
         assert!(users.contains(&format!("u {} ", setting("User"))), "{users}");
         assert!(folders.contains(&format!("d {} ", setting("ReadWritePaths"))), "{folders}");
         assert!(staged.at(setting("EnvironmentFile").trim_start_matches('-')).is_file(), "{daemon}");
-        let named = setting("ExecStart").split_whitespace().filter(|word| word.starts_with("/usr/bin/")
-            || word.starts_with("/etc/"));
+        let named = setting("ExecStart")
+            .split_whitespace()
+            .filter(|word| word.starts_with("/usr/bin/") || word.starts_with("/etc/"));
         for path in named {
             assert!(staged.at(path).is_file(), "{daemon} names {path}");
         }
