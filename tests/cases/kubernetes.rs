@@ -13,7 +13,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use end_to_end::exporter;
+use end_to_end::fake::Scenario;
 use end_to_end::leases::said;
+use end_to_end::page::Page;
+use end_to_end::procfs::{Process, Procfs};
 use end_to_end::programs;
 use serde_json::Value;
 
@@ -132,6 +136,25 @@ fn the_programs_have_the_flags() {
             assert_eq!(container[probe]["httpGet"]["port"], container["name"]);
         }
     }
+}
+
+/// A container has a cgroup namespace of its own, and reads others' paths from where it is itself.
+#[test]
+fn places_are_recognised_from_inside_a_pod() {
+    let (pod, container) = ("9c5b4a5e_7d1f_4f0e_9a3b_0a1b2c3d4e5f", "0123456789abcdef".repeat(4));
+    let neighbour = format!("0::/../../kubepods-burstable-pod{pod}.slice/cri-containerd-{container}.scope\n");
+    let job = "0::/../../../../system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n";
+    let procfs = Procfs::new()
+        .with(&Process { cgroup: neighbour, ..Process::new(4100) })
+        .with(&Process { cgroup: job.into(), ..Process::new(4101) });
+    let scenario = Scenario::named("busy");
+    let mut command = exporter::command(&scenario);
+    command.args(["--once", "--interval", "100ms", "--procfs"]).arg(procfs.path());
+    let page = Page::read(&said(&command.output().unwrap()));
+    let label = |pid, label| page.label("bailiff_process_info", &[("pid", pid)], label);
+    assert_eq!(label("4100", "pod_uid"), Some(pod.replace('_', "-")));
+    assert_eq!(label("4100", "runtime").as_deref(), Some("containerd"));
+    assert_eq!(label("4101", "slurm_job").as_deref(), Some("4711"));
 }
 
 #[test]
