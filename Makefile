@@ -2,13 +2,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quota man golden screenshots bench soak
+.PHONY: help demo test check quota man packages packages-test golden screenshots bench soak
 
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
 demo: ## the whole story in a minute, with a GPU or without
 	@$(SETUP) compiler redis
@@ -35,10 +35,19 @@ man: ## the man pages of all programs and their commands, into target/man/
 	@$(SETUP) compiler
 	cargo run --quiet --package man-pages -- target/man
 
+packages: ## the .deb and the .rpm, into target/packages/ (release builds: minutes)
+	@$(SETUP) compiler zig packager
+	@packages/build $(KIND)
+
+packages-test: packages ## the packages, installed on a clean Debian, upgraded, removed and purged
+	@$(SETUP) debian
+	@lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs target/packages/bailiff_*_$$(dpkg --print-architecture).deb
+	@packages/test target/packages/bailiff_*_$$(dpkg --print-architecture).deb target/packages/bailiff-*.$$(uname -m).rpm
+
 golden: ## renews the golden pages and docs/; read the difference
 	@$(SETUP) compiler nextest prometheus python
 	cargo build --workspace
-	UPDATE_GOLDEN=1 cargo nextest run --workspace -E 'binary(golden) or binary(documentation)'
+	UPDATE_GOLDEN=1 cargo nextest run --workspace -E 'binary(golden) or binary(documentation) or binary(kubernetes)'
 
 screenshots: ## renews the pictures of docs/images/; look at each before you commit it
 	@$(SETUP) compiler nextest redis chromium pngquant

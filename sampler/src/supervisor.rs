@@ -102,9 +102,13 @@ impl Supervisor {
     /// A supervisor; its first look starts the first worker.
     #[must_use]
     pub fn new(launcher: Launcher, settings: Settings) -> Self {
+        let node = Node::read(&settings);
+        if let Some(words) = node.blind() {
+            tracing::warn!("{words}");
+        }
         Self {
             launcher,
-            node: Node::read(&settings),
+            node,
             settings,
             worker: None,
             left_behind: Vec::new(),

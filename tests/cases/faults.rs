@@ -10,6 +10,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use end_to_end::exporter::{Exporter, command};
@@ -160,6 +161,21 @@ fn without_proc_memory_is_nobodys_guess() {
     assert_eq!(page.all("bailiff_gpu_memory_parts_bytes", &[]).count(), 0);
     assert_eq!(page.all("bailiff_gpu_memory_used_bytes", &[]).count(), 3);
     assert!(exporter.log().contains("/nonexistent"), "{}", exporter.log());
+}
+
+#[test]
+fn in_a_pid_namespace_of_its_own_it_says_so_at_once() {
+    let scenario = Scenario::new(&three(""));
+    let outside = command(&scenario);
+    let mut inside = Command::new("unshare");
+    inside.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+    inside.arg(outside.get_program()).args(outside.get_args()).args(["--interval", "100ms"]);
+    inside.envs(outside.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let exporter = Exporter::spawn(inside);
+    assert!(exporter.log().contains("hostPID: true"), "{}", exporter.log());
+    let page = exporter.next();
+    assert_eq!(page.label("bailiff_pid_namespace_info", &[], "pid_namespace").as_deref(), Some("other"));
+    assert_eq!(page.all("bailiff_process_gpu_memory_bytes", &[]).count(), 0);
 }
 
 #[test]

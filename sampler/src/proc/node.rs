@@ -27,4 +27,16 @@ impl Node {
         };
         Self { boot_id, namespace }
     }
+
+    /// Why no process will be named, where that is so from the start; a pod without `hostPID`, say.
+    pub(crate) fn blind(&self) -> Option<&'static str> {
+        match self.namespace {
+            PidNamespace::Host => None,
+            PidNamespace::Other => Some(
+                "this is not the host's PID namespace: the driver's pids name other processes here, so no process is \
+                 named (Kubernetes: hostPID: true; docker: --pid=host)",
+            ),
+            PidNamespace::Unknown => Some("whose PID namespace this is cannot be read: no process is named"),
+        }
+    }
 }

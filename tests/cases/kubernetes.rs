@@ -1,0 +1,186 @@
+//! The manifests for Kubernetes, and the image: they are of its schemas, name flags that the programs have, and carry the
+//! rules and alerts that stand elsewhere.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use end_to_end::exporter;
+use end_to_end::fake::Scenario;
+use end_to_end::leases::said;
+use end_to_end::page::Page;
+use end_to_end::procfs::{Process, Procfs};
+use end_to_end::programs;
+use serde_json::Value;
+
+/// Versions of Kubernetes whose schemas the manifests are of: `appArmorProfile` came with the first.
+const VERSIONS: [&str; 3] = ["1.30", "1.32", "1.37"];
+
+/// Kinds that come with the Prometheus operator, of which no schema is at hand.
+const OPERATORS_OWN: [&str; 2] = ["PodMonitor", "PrometheusRule"];
+
+const VALIDATE: &str = "
+import sys, yaml, kubernetes_validate
+for manifest in yaml.safe_load_all(sys.stdin):
+    if manifest['kind'] not in sys.argv[2:]:
+        kubernetes_validate.validate(manifest, sys.argv[1], strict=True)
+";
+
+const TO_JSON: &str = "import sys, json, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)";
+
+fn folder() -> PathBuf {
+    programs::root().join("config/kubernetes")
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = programs::root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// What Python says of a text.
+fn python(script: &str, arguments: &[&str], text: &str) -> Output {
+    let mut command = Command::new(programs::python());
+    command.args(["-c", script]).args(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn validated(version: &str, text: &str) -> Output {
+    let arguments: Vec<&str> = std::iter::once(version).chain(OPERATORS_OWN).collect();
+    python(VALIDATE, &arguments, text)
+}
+
+/// A manifest as data.
+fn manifest(name: &str) -> Value {
+    serde_json::from_str(&said(&python(TO_JSON, &[], &read(folder().join("base").join(name))))).unwrap()
+}
+
+/// The files of the kustomization.
+fn resources() -> Vec<String> {
+    let listed = manifest("kustomization.yaml");
+    listed["resources"].as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_manifest_is_of_its_schema() {
+    let texts: Vec<String> = resources().iter().map(|name| read(folder().join("base").join(name))).collect();
+    for version in VERSIONS {
+        let output = validated(version, &texts.join("\n---\n"));
+        assert!(output.status.success(), "{version}: {output:?}");
+    }
+    let wrong = read(folder().join("base/daemon-set.yaml")).replace("hostPID: true", "hostPid: true");
+    assert!(!validated("1.32", &wrong).status.success(), "it would not find a fault");
+}
+
+/// No daemon is asked, so nothing is built.
+#[test]
+fn the_image_is_described_soundly() {
+    let hadolint = programs::python().with_file_name("hadolint");
+    let looked_at = |text: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("Dockerfile"), text).unwrap();
+        Command::new(&hadolint).arg(folder.path().join("Dockerfile")).output().unwrap()
+    };
+    let ours = read("Dockerfile");
+    said(&looked_at(&ours));
+    assert!(!looked_at(&format!("{ours}RUN cd /x\n")).status.success(), "it would not find a fault");
+}
+
+/// Kustomize is a part of kubectl, which is not everywhere.
+#[test]
+fn kustomize_puts_them_together() {
+    for name in ["base", "example"] {
+        let Ok(output) = Command::new("kubectl").arg("kustomize").arg(folder().join(name)).output() else {
+            println!("kubectl is not installed: nothing was put together");
+            return;
+        };
+        let text = said(&output);
+        let valid = validated("1.32", &text);
+        assert!(valid.status.success(), "{name}: {valid:?}");
+        assert!(
+            text.contains("name: bailiff-rules\n  namespace: bailiff\n"),
+            "no hash: it is swapped, not replaced"
+        );
+    }
+}
+
+#[test]
+fn the_programs_have_the_flags() {
+    let pod = &manifest("daemon-set.yaml")["spec"]["template"]["spec"];
+    assert_eq!(pod["hostPID"], true);
+    let containers = pod["containers"].as_array().unwrap();
+    assert_eq!(containers.len(), 2);
+    for container in containers {
+        let words = |key: &str| -> Vec<String> {
+            container[key].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+        };
+        let program = words("command").concat();
+        let program = programs::built(program.strip_prefix("/usr/bin/").unwrap());
+        // Flags are read from the left; only where all before it make sense is there a help.
+        said(&Command::new(program).args(words("args")).arg("--help").output().unwrap());
+        let port = container["ports"][0]["containerPort"].as_u64().unwrap();
+        assert!(words("args").contains(&format!("--web.listen-address=:{port}")));
+        for probe in ["livenessProbe", "readinessProbe"] {
+            assert_eq!(container[probe]["httpGet"]["port"], container["name"]);
+        }
+    }
+}
+
+/// A container has a cgroup namespace of its own, and reads others' paths from where it is itself.
+#[test]
+fn places_are_recognised_from_inside_a_pod() {
+    let (pod, container) = ("9c5b4a5e_7d1f_4f0e_9a3b_0a1b2c3d4e5f", "0123456789abcdef".repeat(4));
+    let neighbour = format!("0::/../../kubepods-burstable-pod{pod}.slice/cri-containerd-{container}.scope\n");
+    let job = "0::/../../../../system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n";
+    let procfs = Procfs::new()
+        .with(&Process { cgroup: neighbour, ..Process::new(4100) })
+        .with(&Process { cgroup: job.into(), ..Process::new(4101) });
+    let scenario = Scenario::named("busy");
+    let mut command = exporter::command(&scenario);
+    command.args(["--once", "--interval", "100ms", "--procfs"]).arg(procfs.path());
+    let page = Page::read(&said(&command.output().unwrap()));
+    let label = |pid, label| page.label("bailiff_process_info", &[("pid", pid)], label);
+    assert_eq!(label("4100", "pod_uid"), Some(pod.replace('_', "-")));
+    assert_eq!(label("4100", "runtime").as_deref(), Some("containerd"));
+    assert_eq!(label("4101", "slurm_job").as_deref(), Some("4711"));
+}
+
+#[test]
+fn the_rules_are_those_that_are_shipped() {
+    assert_eq!(read(folder().join("base/rules.yaml")), read("config/rules.yaml"), "copy it anew");
+    let example = folder().join("example/rules.yaml");
+    said(&Command::new(programs::enforcer()).arg("check").arg(example).output().unwrap());
+}
+
+/// A file of Prometheus' rules, its groups set in.
+fn groups(path: &str) -> String {
+    let text = read(path);
+    let (_, groups) = text.split_once("\ngroups:\n").unwrap();
+    groups.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("  {line}\n") }).collect()
+}
+
+#[test]
+fn the_alerts_are_those_that_are_tested() {
+    let made = format!(
+        "# Made from config/prometheus/alerts.yaml and recording.yaml by `make golden`.\n\
+         apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: bailiff\n  namespace: bailiff\n\
+         spec:\n  groups:\n{}{}",
+        groups("config/prometheus/alerts.yaml"),
+        groups("config/prometheus/recording.yaml")
+    );
+    let path = folder().join("base/prometheus-rule.yaml");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&path, &made).unwrap();
+    }
+    assert!(read(&path) == made, "config/prometheus has changed: `make golden` renews {}", path.display());
+}

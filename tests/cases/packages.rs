@@ -1,0 +1,122 @@
+//! What a package installs, laid out in a folder from this build: everything is where units and programs look for it, and
+//! the enforcer ends nobody by being installed. `make packages-test` installs the packages themselves.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use end_to_end::leases::said;
+use end_to_end::programs;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A folder that is laid out as the machine will be.
+struct Staged(TempDir);
+
+impl Staged {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let built = programs::bailiff().parent().unwrap().to_owned();
+        let stage = programs::root().join("packages/stage");
+        let library = programs::built("libbailiff_quota.so");
+        let output =
+            Command::new(stage).args([&built, &built, &library]).arg(folder.path()).output().unwrap();
+        said(&output);
+        Self(folder)
+    }
+
+    /// Where a path of the machine is.
+    fn at(&self, path: &str) -> PathBuf {
+        self.0.path().join("root").join(path.trim_start_matches('/'))
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.at(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+}
+
+#[test]
+fn units_find_what_they_name() {
+    let staged = Staged::new();
+    let (users, folders) =
+        (staged.read("/usr/lib/sysusers.d/bailiff.conf"), staged.read("/usr/lib/tmpfiles.d/bailiff.conf"));
+    for daemon in ["bailiff-exporter", "bailiff-enforcer"] {
+        let unit = staged.read(&format!("/usr/lib/systemd/system/{daemon}.service"));
+        let setting =
+            |name: &str| unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap();
+        assert!(users.contains(&format!("u {} ", setting("User"))), "{users}");
+        assert!(folders.contains(&format!("d {} ", setting("ReadWritePaths"))), "{folders}");
+        assert!(staged.at(setting("EnvironmentFile").trim_start_matches('-')).is_file(), "{daemon}");
+        let named = setting("ExecStart")
+            .split_whitespace()
+            .filter(|word| word.starts_with("/usr/bin/") || word.starts_with("/etc/"));
+        for path in named {
+            assert!(staged.at(path).is_file(), "{daemon} names {path}");
+        }
+        assert!(staged.at(&format!("/usr/share/man/man1/{daemon}.1.gz")).is_file());
+    }
+}
+
+#[test]
+fn the_command_finds_its_library() {
+    let staged = Staged::new();
+    let output = Command::new(staged.at("/usr/bin/bailiff")).args(["doctor", "--json"]).output().unwrap();
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let checks = told["checks"].as_array().unwrap();
+    let library = checks.iter().find(|check| check["check"] == "quota library").unwrap();
+    assert_eq!(library["state"], "ok", "{library}");
+    let found = staged.at("/usr/lib/bailiff/libbailiff_quota.so").canonicalize().unwrap();
+    assert_eq!(library["text"], found.to_str().unwrap());
+}
+
+#[test]
+fn as_installed_the_enforcer_ends_nobody() {
+    let staged = Staged::new();
+    let rules = staged.at("/etc/bailiff/rules.yaml");
+    let checked = Command::new(staged.at("/usr/bin/bailiff-enforcer")).arg("check").arg(&rules).output();
+    said(&checked.unwrap());
+    let text = staged.read("/etc/bailiff/rules.yaml");
+    let modes: Vec<_> = text.lines().map(str::trim).filter(|line| line.starts_with("mode:")).collect();
+    assert_eq!(modes, ["mode: watch"]);
+    let manifest = fs::read_to_string(programs::root().join("cli/Cargo.toml")).unwrap();
+    assert!(
+        manifest.contains(r#"{ unit-name = "bailiff-enforcer", enable = false, start = false }"#),
+        "Debian would start it"
+    );
+}
+
+/// What the manifest says to one of the two packagers, up to the next table.
+fn said_to<'a>(manifest: &'a str, packager: &str) -> &'a str {
+    let (_, after) = manifest.split_once(&format!("[package.metadata.{packager}]")).unwrap();
+    after.split_once("\n[").map_or(after, |(table, _)| table)
+}
+
+#[test]
+fn both_packages_have_the_same_files() {
+    let manifest = fs::read_to_string(programs::root().join("cli/Cargo.toml")).unwrap();
+    let files = |packager: &str| -> Vec<String> {
+        let quoted = said_to(&manifest, packager).split('"').map(|word| word.trim_start_matches("../"));
+        quoted.filter(|word| word.starts_with("target/packages/stage/")).map(str::to_owned).collect()
+    };
+    let staged = Staged::new();
+    let globs = files("deb");
+    assert_eq!(globs, files("generate-rpm"));
+    let folders: Vec<&str> = globs.iter().filter_map(|glob| glob.split("/root/").nth(1)).collect();
+    for file in below(&staged.at("/")) {
+        let path = file.strip_prefix(staged.at("/")).unwrap().to_str().unwrap();
+        let taken = folders.iter().any(|glob| path.starts_with(glob.trim_end_matches(['*', '/'])));
+        assert!(taken, "no package takes {path}");
+    }
+}
+
+fn below(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] }).collect()
+}
