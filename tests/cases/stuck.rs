@@ -125,9 +125,9 @@ fn each_kind_shows_as_what_it_is_with_what_frees_it_and_is_flagged() {
     let expected = [
         (leader.pid(), "zombie_leader", "zombie_leader", "SIGKILL; its parent need not wait"),
         (waiting.pid(), "disk_sleep", "disk_sleep", "the end of what it waits for"),
-        (zombie, "zombie", "zombie", "it holds nothing any more"),
+        (zombie, "zombie", "zombie", "whoever has inherited its files"),
         (left.pid(), "sleeping", "left_behind", "its end: SIGTERM, then SIGKILL"),
-        (gone.pid(), "gone", "gone", "the driver alone"),
+        (gone.pid(), "gone", "gone", "else the driver alone"),
     ];
     let page = node.exporter.until("all are what they are", |page| {
         let stuck = expected.iter().all(|(pid, name, kind, _)| {

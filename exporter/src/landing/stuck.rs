@@ -38,14 +38,19 @@ fn unreadable(snapshot: &Snapshot) -> Option<u64> {
 fn rows(gpu: &Gpu, published: &Published) -> Vec<[String; 6]> {
     let snapshot = &published.snapshot;
     let shown = gpu.holders.iter().filter(|holder| published.selection.shows(holder.process));
-    let stuck = shown.filter_map(|holder| Some((holder, snapshot.stuck(holder)?)));
+    let stuck: Vec<_> = shown.filter_map(|holder| Some((holder, snapshot.stuck(holder)?))).collect();
     let mut rows: Vec<_> =
-        stuck.take(MOST).map(|(holder, stuck)| of_holder(gpu, holder, stuck, snapshot)).collect();
+        stuck.iter().take(MOST).map(|(holder, stuck)| of_holder(gpu, holder, *stuck, snapshot)).collect();
+    rows.extend(rest(gpu, stuck.len()));
+    let has_ended = stuck.iter().any(|(_, stuck)| matches!(stuck, Stuck::Gone | Stuck::Zombie));
     let of_nobody = gpu.parts.map(|parts| parts.unaccounted).filter(|bytes| *bytes >= MUCH_OF_NOBODY);
     if let Some(bytes) = of_nobody {
         rows.push(of_gpu(gpu, Bytes(bytes.into()), ["of nobody who is listed", OF_NOBODY_FREED_BY]));
+    }
+    if of_nobody.is_some() || has_ended {
         let openers = unlisted(snapshot, gpu).unwrap_or_default();
-        rows.extend(openers.into_iter().take(MOST).map(|opener| of_opener(gpu, opener)));
+        rows.extend(openers.iter().take(MOST).map(|opener| of_opener(gpu, opener)));
+        rows.extend(rest(gpu, openers.len()));
     }
     if let Ok(bytes @ 1..) = gpu.unreturned.told() {
         rows.push(of_gpu(
@@ -70,6 +75,14 @@ fn of_holder(gpu: &Gpu, holder: &Holder, stuck: Stuck, snapshot: &Snapshot) -> [
     ]
 }
 
+/// Those beyond the rows that there is room for.
+fn rest(gpu: &Gpu, all: usize) -> Option<[String; 6]> {
+    let rest = all.checked_sub(MOST).filter(|rest| *rest > 0)?;
+    let index = gpu.about.index.clone();
+    let empty = String::new;
+    Some([index, empty(), format!("and {rest} more"), empty(), empty(), empty()])
+}
+
 fn of_gpu(gpu: &Gpu, bytes: Bytes, [how, freed_by]: [&str; 2]) -> [String; 6] {
     let index = gpu.about.index.clone();
     [index, String::new(), String::new(), bytes.to_string(), how.to_owned(), freed_by.to_owned()]
@@ -82,6 +95,6 @@ fn of_opener(gpu: &Gpu, opener: &Opener) -> [String; 6] {
         opener.comm.clone(),
         or_unknown(None::<Bytes>),
         "it has the device open and is not listed".to_owned(),
-        "its end, unless it is a service of the driver".to_owned(),
+        "its end".to_owned(),
     ]
 }
