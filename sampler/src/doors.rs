@@ -102,3 +102,77 @@ pub(crate) fn has_nobodys(gpu: &GpuSample) -> bool {
     let reserved = if memory.reserved.is_none() { FROM * 2 } else { 0 };
     memory.used.saturating_sub(held).saturating_sub(reserved) >= FROM
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bailiff_snapshot::Gaps;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    const HEIRS: [u32; 3] = [40, 50, 60];
+
+    /// A made-up `/proc` in which each of these has a device open.
+    fn procfs() -> tempfile::TempDir {
+        let home = tempfile::tempdir().unwrap();
+        for pid in HEIRS {
+            fs::create_dir_all(home.path().join(format!("{pid}/fd"))).unwrap();
+            let line = format!("{pid} (x) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 7");
+            fs::write(home.path().join(format!("{pid}/stat")), line).unwrap();
+            symlink("/dev/nvidia0", home.path().join(format!("{pid}/fd/3"))).unwrap();
+        }
+        home
+    }
+
+    /// What is told at so many seconds since boot, in a beat that has time for one process.
+    fn told(doors: &mut Doors, home: &Path, (seconds, seen): (u64, &[(u32, Seen)])) -> (Option<usize>, Gaps) {
+        let mut rest = Rest { processes: seen.iter().cloned().collect(), ..Rest::default() };
+        let at = Moment { boot: Duration::from_secs(seconds), ..Moment::default() };
+        let root = Folder::open(home).unwrap();
+        let is_wanted = seen.is_empty();
+        doors.look(&Beat { root: &root, at, until: Instant::now(), is_wanted }, &mut rest);
+        (rest.openers.map(|openers| openers.who.len()), rest.gaps)
+    }
+
+    #[test]
+    fn a_search_takes_as_many_beats_as_it_needs_and_the_living_are_told_after_it() {
+        let home = procfs();
+        let mut doors = Doors::default();
+        let counts = [100, 105, 110, 115].map(|at| told(&mut doors, home.path(), (at, &[])).0);
+        assert_eq!(counts, [None, None, Some(3), Some(3)]);
+        fs::remove_dir_all(home.path().join("50")).unwrap();
+        assert_eq!(told(&mut doors, home.path(), (120, &[])).0, Some(2), "one has ended");
+    }
+
+    #[test]
+    fn a_search_that_takes_too_long_tells_what_it_has_found() {
+        let home = procfs();
+        let mut doors = Doors::default();
+        assert_eq!(told(&mut doors, home.path(), (100, &[])).0, None);
+        let (count, gaps) = told(&mut doors, home.path(), (160, &[]));
+        assert_eq!((count, gaps.of(Gap::Openers)), (Some(2), 1));
+        assert_eq!(doors.found.as_ref().map(|found| found.unreadable), Some(1));
+    }
+
+    #[test]
+    fn somebody_who_is_listed_and_has_ended_is_looked_for_at_the_second_look() {
+        let home = procfs();
+        let mut doors = Doors::default();
+        let gone: &[(u32, Seen)] = &[(9, Seen::Gone)];
+        let other: &[(u32, Seen)] = &[(9, Seen::Hidden)];
+        for (at, seen, searches) in
+            [(100, gone, false), (105, other, false), (110, gone, false), (115, gone, true)]
+        {
+            let _ = told(&mut doors, home.path(), (at, seen));
+            assert_eq!(doors.search.is_some(), searches, "at {at}");
+        }
+    }
+
+    #[test]
+    fn whoever_may_not_look_says_so() {
+        let (mut doors, mut rest) = (Doors::default(), Rest::default());
+        doors.leave(true, &mut rest);
+        assert_eq!((rest.openers, rest.gaps.of(Gap::Openers)), (None, 1));
+    }
+}

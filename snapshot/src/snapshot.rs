@@ -149,7 +149,9 @@ impl Snapshot {
         let users =
             users::totals(previous, &users::Seen { at: sample.at, gpus: &gpus, processes: &join.processes });
         let relatives = sample.relatives.filter(|_| sample.namespace.attributes());
-        join.count_still(&gpus, relatives.as_deref());
+        let look =
+            still::Look { previous, gpus: &gpus, relatives: relatives.as_deref(), window: join.window() };
+        still::count(&mut join.processes, &look);
         let leases = join.leases(sample.leases, &gpus);
         let quotas = join.quotas(sample.quotas, &gpus);
         Self {
@@ -273,14 +275,6 @@ impl Join<'_> {
             xids,
             idle,
             reading,
-        }
-    }
-
-    fn count_still(&mut self, gpus: &[Gpu], relatives: Option<&[Relative]>) {
-        let window = self.window();
-        let seen = still::Seen { gpus, processes: &self.processes, relatives, window };
-        for (id, windows) in still::windows(self.previous, &seen) {
-            self.processes.entry(id).and_modify(|process| process.still = windows);
         }
     }
 

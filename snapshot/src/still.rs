@@ -11,10 +11,10 @@ const IDLE_CPU: f64 = 0.01;
 /// What the kernel's account of CPU time may be off.
 const TICK: f64 = 0.011;
 
-/// What this look tells.
-pub(crate) struct Seen<'a> {
+/// What this look tells, and the one before.
+pub(crate) struct Look<'a> {
+    pub(crate) previous: Option<&'a Snapshot>,
     pub(crate) gpus: &'a [Gpu],
-    pub(crate) processes: &'a BTreeMap<ProcessId, Process>,
     pub(crate) relatives: Option<&'a [Relative]>,
     pub(crate) window: Duration,
 }
@@ -22,25 +22,30 @@ pub(crate) struct Seen<'a> {
 /// CPU seconds of each who is of a workload; none where one's are not known.
 type Used = Option<BTreeMap<ProcessKey, f64>>;
 
-/// Windows in a row, of those who were left behind and did nothing in this one.
-pub(crate) fn windows(previous: Option<&Snapshot>, seen: &Seen<'_>) -> Vec<(ProcessId, u32)> {
-    let left: Vec<(ProcessId, &str)> = seen
-        .processes
+/// Counts the windows of those who were left behind and did nothing in this one.
+pub(crate) fn count(processes: &mut BTreeMap<ProcessId, Process>, look: &Look<'_>) {
+    for (id, windows) in windows(processes, look) {
+        processes.entry(id).and_modify(|process| process.still = windows);
+    }
+}
+
+fn windows(processes: &BTreeMap<ProcessId, Process>, look: &Look<'_>) -> Vec<(ProcessId, u32)> {
+    let left: Vec<(ProcessId, &str)> = processes
         .iter()
         .filter_map(|(id, process)| {
             let facts = process.facts.as_ref().filter(|facts| facts.orphaned == Some(true))?;
             Some((*id, facts.workload.as_deref()?))
         })
         .collect();
-    let (Some(previous), false) = (previous, left.is_empty()) else { return Vec::new() };
+    let (Some(previous), false) = (look.previous, left.is_empty()) else { return Vec::new() };
     let wanted: BTreeSet<&str> = left.iter().map(|(_, workload)| *workload).collect();
     let before = used(&previous.processes, previous.relatives.as_deref(), &wanted);
-    let now = used(seen.processes, seen.relatives, &wanted);
+    let now = used(processes, look.relatives, &wanted);
     let (Some(before), Some(now)) = (before, now) else { return Vec::new() };
-    let busy = seen.busy();
+    let busy = busy(processes, look.gpus);
     let still = |workload: &str| {
         let pair = before.get(workload).zip(now.get(workload));
-        !busy.contains(workload) && pair.is_some_and(|(before, now)| did_nothing(before, now, seen.window))
+        !busy.contains(workload) && pair.is_some_and(|(before, now)| did_nothing(before, now, look.window))
     };
     let windows = |id| previous.processes.get(&id).map_or(0, |before| before.still.saturating_add(1));
     left.iter().filter(|(_, workload)| still(workload)).map(|(id, _)| (*id, windows(*id))).collect()
@@ -78,14 +83,11 @@ fn did_nothing(before: &Used, now: &Used, window: Duration) -> bool {
     before.keys().eq(now.keys()) && spent <= IDLE_CPU * window.as_secs_f64() + TICK
 }
 
-impl Seen<'_> {
-    /// Workloads of which one was not observed idle on a GPU that it holds.
-    fn busy(&self) -> BTreeSet<&str> {
-        let holders = self.gpus.iter().flat_map(|gpu| &gpu.holders);
-        holders
-            .filter(|holder| holder.utilization.idle() != Some(true))
-            .filter_map(|holder| self.processes.get(&holder.process)?.facts.as_ref())
-            .filter_map(|facts| facts.workload.as_deref())
-            .collect()
-    }
+/// Workloads of which one was not observed idle on a GPU that it holds.
+fn busy<'a>(processes: &'a BTreeMap<ProcessId, Process>, gpus: &[Gpu]) -> BTreeSet<&'a str> {
+    let holders = gpus.iter().flat_map(|gpu| &gpu.holders);
+    holders
+        .filter(|holder| holder.utilization.idle() != Some(true))
+        .filter_map(|holder| processes.get(&holder.process)?.facts.as_ref()?.workload.as_deref())
+        .collect()
 }

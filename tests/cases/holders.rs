@@ -170,7 +170,9 @@ impl Session {
         let said = line.trim().parse().unwrap();
         let pids: Vec<u32> = [leader.id(), said, parent(said)].into_iter().filter(|pid| *pid > 1).collect();
         let scope = Scope::new();
-        pids.iter().for_each(|pid| scope.take(*pid));
+        for pid in &pids {
+            scope.take(*pid);
+        }
         Self { leader, pids, said, _scope: scope }
     }
 }

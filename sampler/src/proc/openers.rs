@@ -247,6 +247,18 @@ mod tests {
     }
 
     #[test]
+    fn whom_we_have_started_is_left_out() {
+        let home = tempfile::tempdir().unwrap();
+        for (pid, parent) in [(40, 1), (50, std::process::id()), (60, 50)] {
+            process(home.path(), pid, ('S', 1));
+            open(home.path(), &format!("{pid}/fd"), &["/dev/nvidia0"]);
+            let line = format!("{pid} (x) S {parent} 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 7");
+            fs::write(home.path().join(format!("{pid}/stat")), line).unwrap();
+        }
+        assert_eq!(pids(&openers(home.path(), Duration::from_mins(1)).unwrap()), [40]);
+    }
+
+    #[test]
     fn whoever_ends_is_dropped_and_so_is_he_whose_pid_another_has() {
         let home = tempfile::tempdir().unwrap();
         for pid in [40, 50, 60] {

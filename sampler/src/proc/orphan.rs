@@ -159,7 +159,9 @@ mod tests {
 
     const LEFT: One = ("python3", 30, 1, 20, S);
     const CHILD: One = ("python3", 31, 30, 20, S);
-    const CASES: &[(&str, Option<&str>, u32, &[One], Option<bool>)] = &[
+    /// What it is, the cgroup, whom it is about, who is in it, and what is told.
+    type Case = (&'static str, Option<&'static str>, u32, &'static [One], Option<bool>);
+    const CASES: &[Case] = &[
         ("the session has ended", SESSION, 30, &[LEFT], Some(true)),
         ("its child is in it as well", SESSION, 31, &[LEFT, CHILD], Some(true)),
         ("so is one with a session of its own", SESSION, 31, &[LEFT, ("sh", 31, 30, 31, S)], Some(true)),
