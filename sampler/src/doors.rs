@@ -9,10 +9,12 @@ use bailiff_snapshot::{Gap, GpuSample, Moment, Openers, Seen};
 use crate::message::Rest;
 use crate::proc::{Folder, Search, keep_living};
 
-/// A search begins at most this often, and ends after so long with what it has found.
+/// A search begins at most this often.
 const PAUSE: Duration = Duration::from_mins(1);
-/// What was found is good until the search after the next has ended.
-const GOOD: Duration = Duration::from_secs(150);
+/// It ends after so long with what it has found.
+const LONGEST: Duration = Duration::from_mins(5);
+/// What was found is good until the next search has ended.
+const GOOD: Duration = Duration::from_mins(11);
 /// Memory in use that no living process holds, from which on it is looked for.
 const FROM: u64 = 256 << 20;
 
@@ -49,7 +51,7 @@ impl Doors {
         }
         if let Some(mut search) = self.search.take() {
             let is_done = search.go_on(beat.root, beat.until);
-            let is_late = age(search.began()) >= PAUSE;
+            let is_late = age(search.began()) >= LONGEST;
             if is_done || is_late {
                 self.found = Some(ended(search, is_done, rest));
             } else {
@@ -150,7 +152,7 @@ mod tests {
         let home = procfs();
         let mut doors = Doors::default();
         assert_eq!(told(&mut doors, home.path(), (100, &[])).0, None);
-        let (count, gaps) = told(&mut doors, home.path(), (160, &[]));
+        let (count, gaps) = told(&mut doors, home.path(), (400, &[]));
         assert_eq!((count, gaps.of(Gap::Openers)), (Some(2), 1));
         assert_eq!(doors.found.as_ref().map(|found| found.unreadable), Some(1));
     }

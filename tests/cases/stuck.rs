@@ -173,6 +173,21 @@ fn shown(node: &Node, stuck: &[(u32, &str)], heir: u32) {
 }
 
 #[test]
+fn a_page_says_of_how_many_it_has_no_room_for() {
+    let node = Node::new(&examples(&["stuck-context"]));
+    // No process has such a pid.
+    for pid in (5_000_001..).take(40) {
+        node.hold_pid(pid, "used: 1GiB");
+    }
+    node.exporter.until("all are gone", |page| {
+        (page.value("bailiff_gpu_stuck_processes", &[("kind", "gone")])? == 40.0).then_some(())
+    });
+    assert_eq!(rows(&status_page(&node), "and 8 more").len(), 1);
+    let of = |kind| node.exporter.page().value("bailiff_gpu_stuck_processes", &[("kind", kind)]);
+    assert_eq!(of("disk_sleep"), Some(0.0), "all were looked at");
+}
+
+#[test]
 fn whoever_can_be_freed_is_ended_by_the_example_and_memory_comes_back() {
     let node = Node::new(&examples(&["left-behind"]));
     let (left, leader, busy) = (orphan(&node), tenant(&node, ZOMBIE_LEADER), orphan(&node));
