@@ -24,7 +24,7 @@ GPU_MEMORY_UNACCOUNTED Gauge Bytes "bailiff_gpu_memory_unaccounted_bytes" ["gpu 
 GPU_MEMORY_UNRETURNED Gauge Bytes "bailiff_gpu_memory_unreturned_bytes" ["gpu gpu_uuid"]
     "Memory in bytes that holders held who ended, and that did not come back: so much memory of nobody has risen by since, at most what they held. 0 where nobody's is missing that this exporter has seen end, less than 16 MiB too; told until it is back. Absent where that cannot be told, and bailiff_gpu_memory_unreturned_unknown_info says why.";
 GPU_MEMORY_UNRETURNED_UNKNOWN Info One "bailiff_gpu_memory_unreturned_unknown_info" ["gpu gpu_uuid reason"]
-    "Why it is not known what did not come back: first_look, memory_unknown (a part of the sum is not known), pid_namespace, settling (somebody has just ended, and the driver may still be freeing), others_changed (others came, went or grew since the look before). Absent where it is known.";
+    "Why it is not known what did not come back: first_look, memory_unknown (a part of the sum is not known), pid_namespace, settling (somebody has just ended, and the driver may still be freeing), others_changed (others came, went or grew since the look before), given_up (nobody could find out within a minute, or somebody ended while nobody looked: until memory of nobody is back at what it was). Absent where it is known.";
 GPU_MEMORY_PARTS Gauge Bytes "bailiff_gpu_memory_parts_bytes" ["gpu gpu_uuid part"]
     "Memory of the GPU in bytes by what it is: free, reserved, holders, dead_pids (listed by the driver, gone from /proc), other_namespaces, unaccounted. The parts sum up to the total exactly; absent where one is not known.";
 GPU_UTILIZATION Gauge Ratio "bailiff_gpu_utilization_ratio" ["gpu gpu_uuid"]
@@ -48,11 +48,11 @@ GPU_PROCESSES Gauge One "bailiff_gpu_processes" ["gpu gpu_uuid"]
 GPU_XID_ERRORS Counter One "bailiff_gpu_xid_errors_total" ["gpu gpu_uuid xid"]
     "Xid errors seen since the exporter started, by number; absent where none of that number was seen.";
 GPU_STUCK Gauge One "bailiff_gpu_stuck_processes" ["gpu gpu_uuid kind"]
-    "Processes on the GPU that can make no progress or were left behind, by kind: zombie_leader (its first thread has ended, others live on), zombie (it has ended), disk_sleep (at three looks in a row in a wait that no signal ends), left_behind (orphaned and observed idle), gone (listed by the driver, gone from /proc). Absent where none of that kind was seen. The status page says what frees each.";
+    "Processes on the GPU that can make no progress or were left behind, by kind, each seen so at three looks in a row: zombie_leader (its first thread has ended, others live on), zombie (it has ended), disk_sleep (in a wait that no signal ends, all of its threads where the first has ended), left_behind (orphaned, and its whole workload used neither GPU nor CPU for three windows), gone (listed by the driver, gone from /proc). 0 where none is; absent while none is known of and the driver gave no list, /proc did not show somebody, or somebody may become one at the next look. The status page says what frees each.";
 GPU_UNLISTED_OPENERS Gauge One "bailiff_gpu_unlisted_openers" ["gpu gpu_uuid"]
-    "Processes that have the GPU's device file open and that the driver does not list, nvidia-persistenced and monitoring among them; absent where nobody looked, or pids cannot be compared.";
+    "Processes that have the GPU's device file open and that the driver does not list, services of the driver and of monitoring (nvidia-persistenced, DCGM and the like, under a uid below 1000) left out. Looked for once a minute where 256 MiB or more are of nobody, or whoever is listed has ended; those who end are dropped at the next beat. Absent where nobody looked, or pids cannot be compared.";
 OPENERS_UNREADABLE Gauge One "bailiff_openers_unreadable" [""]
-    "Processes whose open files may not be read: bailiff_gpu_unlisted_openers is complete only where this is 0. Absent where nobody looked.";
+    "Processes whose open files may not be read, or could not be in time: bailiff_gpu_unlisted_openers is complete only where this is 0. Absent where nobody looked.";
 PROCESS_INFO Info One "bailiff_process_info" ["pid uid user comm command container runtime pod pod_uid namespace slurm_job unit"]
     "A process that holds GPU memory: who and where it is. Labels that are not known are left out; command only with --process.command.";
 PROCESS_STATE Gauge One "bailiff_process_state" ["pid state"]
@@ -66,7 +66,7 @@ PROCESS_CPU Counter Seconds "bailiff_process_cpu_seconds_total" ["pid"]
 PROCESS_IO Counter Bytes "bailiff_process_io_bytes_total" ["pid direction"]
     "Bytes that the process read from and wrote to storage; absent without the right to read /proc/PID/io.";
 PROCESS_ORPHANED Gauge One "bailiff_process_orphaned" ["pid"]
-    "1 where the session, job or container that the process was started in has ended, else 0; absent where that cannot be told.";
+    "1 where the login session, job or container whose cgroup the process is in has ended: nobody else is in it. 0 where its parent or the leader of its session lives, or it is of a service. Absent where that cannot be told, as of a daemon that forked twice while its login or container lives.";
 CONTEXT_INFO Info One "bailiff_process_gpu_context_info" ["gpu gpu_uuid pid context"]
     "Kinds of context that the process has on the GPU, as nvidia-smi writes them: C compute, G graphics, C+G; M+C is a client of MPS.";
 PROCESS_MEMORY Gauge Bytes "bailiff_process_gpu_memory_bytes" ["gpu gpu_uuid pid"]

@@ -179,6 +179,15 @@ fn everybody_who_opened_the_device_and_is_not_listed_is_counted() {
     assert_eq!(page.value("bailiff_gpu_unlisted_openers", &FIRST), Some(2.0));
     assert_eq!(page.value("bailiff_gpu_unlisted_openers", &[("gpu", "2")]), Some(1.0), "by its instances");
     assert_eq!(page.value("bailiff_gpu_unlisted_openers", &[("gpu", "1")]), None, "it gave no list");
+    let mut services = motley(1);
+    if let Some(openers) = &mut services.openers {
+        for (opener, uid) in openers.who.iter_mut().filter(|who| who.minors.contains(&0)).zip([0, 143, 1000])
+        {
+            (opener.comm, opener.uid) = ("nvidia-persiste".into(), Some(uid));
+        }
+    }
+    let page = self::page(&walk([services]));
+    assert_eq!(page.value("bailiff_gpu_unlisted_openers", &FIRST), Some(1.0), "a user's own is no service");
     let mut elsewhere = motley(1);
     elsewhere.namespace = PidNamespace::Other;
     assert_eq!(self::page(&walk([elsewhere])).values("bailiff_gpu_unlisted_openers"), []);

@@ -8,6 +8,7 @@
 mod channel;
 mod clock;
 pub mod cuda;
+mod doors;
 pub mod launcher;
 mod message;
 mod mps;

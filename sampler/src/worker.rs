@@ -9,11 +9,12 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use bailiff_snapshot::{BootId, Fault, Gap, GpuSample, SourceState};
+use bailiff_snapshot::{BootId, Fault, Gap, SourceState};
 use rustix::process::Signal;
 
 use crate::channel;
 use crate::clock::now;
+use crate::doors::{Beat, Doors, has_nobodys};
 use crate::launcher;
 use crate::message::{Report, Request, Rest};
 use crate::mps;
@@ -21,11 +22,6 @@ use crate::nvml::{Context, Gpus};
 use crate::proc::Processes;
 use crate::quota::{Node, Quotas};
 use crate::settings::{Commands, Mps, Settings};
-
-/// Device files are looked through at most this often.
-const OPENERS_PAUSE: Duration = Duration::from_mins(1);
-/// And only where a GPU has at least this much in use that no listed process holds.
-const OPENERS_FROM: u64 = 256 << 20;
 
 /// Of all processes a look takes at most this part of the deadline; a step may take two fifths.
 const WALK_PART: u32 = 8;
@@ -57,8 +53,16 @@ fn work() -> io::Result<()> {
     let processes = Processes::open(&settings);
     let quotas = settings.quotas.clone().map(Quotas::new);
     let boot = crate::proc::Node::read(&settings).boot_id;
-    let mut worker =
-        Worker { settings, socket, gpus, processes, quotas, boot, openers: None, began: Instant::now() };
+    let mut worker = Worker {
+        settings,
+        socket,
+        gpus,
+        processes,
+        quotas,
+        boot,
+        doors: Doors::default(),
+        began: Instant::now(),
+    };
     while let Some(request) = channel::read::<Request>(&mut requests)? {
         if let Err((fault, words)) = worker.look(&request)? {
             // The driver was unloaded or replaced: only a new process can load it anew.
@@ -75,8 +79,7 @@ struct Worker {
     processes: Result<Processes, Fault>,
     quotas: Option<Quotas>,
     boot: Option<BootId>,
-    /// When device files were looked through.
-    openers: Option<Instant>,
+    doors: Doors,
     began: Instant,
 }
 
@@ -100,35 +103,31 @@ impl Worker {
                 for entry in gpu.entries.iter().flatten().filter(|entry| entry.pid != 0) {
                     pids.entry(entry.pid).or_insert(listed);
                 }
-                nobodys |= of_nobody(gpu) >= OPENERS_FROM;
+                nobodys |= has_nobodys(gpu);
             }
             say(&mut self.socket, &Report::Read(samples))?;
         }
         rest.nvml_took = began.elapsed();
         say(&mut self.socket, &Report::Looking { count })?;
+        let looking = Instant::now();
         self.look_at_processes(&pids, &mut rest);
         self.look_for_mps(&mut rest);
         self.look_at_quotas(&mut rest);
-        if nobodys {
-            self.look_for_openers(&mut rest);
-        }
+        self.look_for_openers((looking, nobodys), &mut rest);
         say(&mut self.socket, &Report::Done(Box::new(rest)))?;
         Ok(Ok(()))
     }
 
-    /// Looks through all descriptors of the node, once in a while and not for long.
-    fn look_for_openers(&mut self, rest: &mut Rest) {
+    /// Looks through descriptors of the node, unless a look at `/proc` has hung lately: it may have hung there. `looking` is
+    /// when this look at `/proc` began.
+    fn look_for_openers(&mut self, (looking, is_wanted): (Instant, bool), rest: &mut Rest) {
         let Ok(processes) = &self.processes else { return };
-        if self.openers.is_none_or(|looked| looked.elapsed() >= OPENERS_PAUSE) {
-            let until = Instant::now() + self.settings.deadline / 5;
-            rest.openers = processes.openers(now(), until);
-            match &rest.openers {
-                None => rest.gaps.count(Gap::Openers),
-                Some(openers) if openers.unreadable > 0 => rest.gaps.count(Gap::NotPermitted),
-                Some(_) => {}
-            }
-            self.openers = Some(Instant::now());
+        if self.settings.commands == Commands::Shunned {
+            return self.doors.leave(is_wanted, rest);
         }
+        let deadline = self.settings.deadline;
+        let until = (Instant::now() + deadline / 5).min(looking + deadline * 3 / 10);
+        self.doors.look(&Beat { root: processes.root(), at: now(), until, is_wanted }, rest);
     }
 
     fn look_at_processes(&mut self, pids: &BTreeMap<u32, Duration>, rest: &mut Rest) {
@@ -187,17 +186,6 @@ impl Worker {
         let shunned = self.settings.commands == Commands::Shunned && self.began.elapsed() < WALK_PAUSE;
         if shunned { Duration::ZERO } else { self.settings.deadline / WALK_PART }
     }
-}
-
-/// Memory in use that no listed process holds, as far as can be told.
-fn of_nobody(gpu: &GpuSample) -> u64 {
-    let (Some(memory), Some(entries)) = (gpu.memory, &gpu.entries) else { return 0 };
-    if gpu.telemetry.mig_enabled == Some(true) && gpu.about.mig.is_none() {
-        return 0;
-    }
-    let held = entries.iter().filter_map(|entry| entry.memory).fold(0_u64, u64::saturating_add);
-    let reserved = if memory.reserved.is_none() { OPENERS_FROM * 2 } else { 0 };
-    memory.used.saturating_sub(held).saturating_sub(reserved)
 }
 
 fn say(socket: &mut UnixStream, report: &Report) -> io::Result<()> {

@@ -16,6 +16,7 @@ pub mod sample;
 pub mod snapshot;
 pub mod source;
 pub mod stat;
+mod still;
 pub mod streak;
 pub mod stuck;
 pub mod truth;

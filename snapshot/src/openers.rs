@@ -1,9 +1,24 @@
-//! Who has a GPU's device file open and stands in no list of it: forked workers that inherited it, and the driver's own
-//! services.
+//! Who has a GPU's device file open, stands in no list of it and is no service of the driver: forked workers that
+//! inherited it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use crate::{Gpu, Opener, PidNamespace, Snapshot};
+use crate::{Gpu, Opener, PidNamespace, ProcessId, Snapshot};
+
+/// Services of the driver and what watches GPUs, by `comm` (cut to 15 bytes by the kernel): they have every device open and
+/// hold nothing.
+const SERVICES: [&str; 8] = [
+    "bailiff-exporte",
+    "dcgm-exporter",
+    "gpu-feature-dis",
+    "nv-fabricmanage",
+    "nv-hostengine",
+    "nvidia-device-p",
+    "nvidia-persiste",
+    "nvidia-powerd",
+];
+/// Users' own uids begin here: whoever is one of theirs is no service, whatever it calls itself.
+const FIRST_USER: u32 = 1000;
 
 /// Those of a GPU; `None` where that cannot be told. A GPU in MIG mode lists its processes in its instances, whose device
 /// file is its own.
@@ -24,7 +39,18 @@ pub fn unlisted<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Option<Vec<&'a Opener>
         return None;
     }
     let holders = lists.iter().flat_map(|list| &list.holders).chain(&gpu.holders);
-    let listed: BTreeSet<u32> = holders.map(|holder| holder.process.pid()).collect();
-    let unlisted = |who: &&Opener| who.minors.contains(&minor) && !listed.contains(&who.pid);
-    Some(openers.who.iter().filter(unlisted).collect())
+    let listed: BTreeMap<u32, ProcessId> =
+        holders.map(|holder| (holder.process.pid(), holder.process)).collect();
+    let is_listed = |who: &Opener| match (listed.get(&who.pid), who.start_ticks) {
+        (Some(ProcessId::Live(key)), Some(ticks)) => key.start_ticks == ticks,
+        (other, _) => other.is_some(),
+    };
+    let is_meant = |who: &&Opener| who.minors.contains(&minor) && !is_service(who) && !is_listed(who);
+    Some(openers.who.iter().filter(is_meant).collect())
+}
+
+/// It has every device open and holds nothing.
+#[must_use]
+pub fn is_service(who: &Opener) -> bool {
+    SERVICES.contains(&who.comm.as_str()) && who.uid.is_some_and(|uid| uid < FIRST_USER)
 }

@@ -25,6 +25,9 @@ pub struct Driver {
 pub struct Opener {
     /// Its pid.
     pub pid: u32,
+    /// When it started, in clock ticks since boot: with the pid, who it is; none where an older program told.
+    #[serde(default)]
+    pub start_ticks: Option<u64>,
     /// Its name.
     pub comm: String,
     /// Its owner.
@@ -40,7 +43,7 @@ pub struct Openers {
     pub at: Moment,
     /// Who.
     pub who: Vec<Opener>,
-    /// Processes whose descriptors we may not read: the list is complete only where this is 0.
+    /// Processes whose descriptors we may not read, or had no time to: the list is complete only where this is 0.
     pub unreadable: u64,
 }
 

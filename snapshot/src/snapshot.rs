@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::memory::Held;
 use crate::quota;
+use crate::still;
 use crate::unreturned::Account;
 use crate::users::{self, UserTotals};
 use crate::utilization::{Question, Window};
@@ -15,8 +16,7 @@ use crate::{
     State, Stuck, Telemetry, Truth, Unreturned, Untold, Utilization, Why,
 };
 
-/// Evidence that is older than this, and two beats, says nothing any more. Who has device files open is looked for once a
-/// minute where it matters.
+/// Evidence that is older than this, and two beats, says nothing any more.
 const FRESH: Duration = Duration::from_mins(1);
 
 /// The state of a node at one beat.
@@ -121,6 +121,8 @@ pub struct Process {
     pub state: State,
     /// Looks in a row that saw it in this state.
     pub looks: u32,
+    /// Windows in a row in which it and all of its workload did nothing; counted of those who were left behind.
+    pub still: u32,
     /// What `/proc` says; `None` where it shows nothing.
     pub facts: Option<Facts>,
 }
@@ -143,13 +145,13 @@ impl Snapshot {
             processes: BTreeMap::new(),
             gaps,
         };
-        let openers = sample.openers.or_else(|| {
-            let earlier = previous?.openers.clone()?;
-            (sample.at.boot.saturating_sub(earlier.at.boot) <= join.good_for).then_some(earlier)
-        });
         let gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
         let users =
             users::totals(previous, &users::Seen { at: sample.at, gpus: &gpus, processes: &join.processes });
+        let relatives = sample.relatives.filter(|_| sample.namespace.attributes());
+        let look =
+            still::Look { previous, gpus: &gpus, relatives: relatives.as_deref(), window: join.window() };
+        still::count(&mut join.processes, &look);
         let leases = join.leases(sample.leases, &gpus);
         let quotas = join.quotas(sample.quotas, &gpus);
         Self {
@@ -163,10 +165,10 @@ impl Snapshot {
             driver: sample.driver,
             gpus,
             processes: join.processes,
-            relatives: sample.relatives.filter(|_| sample.namespace.attributes()),
+            relatives,
             groups: sample.groups,
             users,
-            openers,
+            openers: sample.openers,
             leases,
             quotas,
             mps: sample.mps,
@@ -178,7 +180,7 @@ impl Snapshot {
     /// How a holder is stuck; none where he is not, or that cannot be told.
     #[must_use]
     pub fn stuck(&self, holder: &Holder) -> Option<Stuck> {
-        Stuck::of(holder, self.processes.get(&holder.process)?)
+        Stuck::of(self.processes.get(&holder.process)?)
     }
 
     /// The GPU of the same UUID, or of the same index where it has none.
@@ -328,7 +330,7 @@ impl Join<'_> {
         };
         let before = self.previous.and_then(|previous| previous.processes.get(&id));
         let looks = before.filter(|before| before.state == state).map_or(0, |before| before.looks);
-        let process = Process { state, looks: looks.saturating_add(1), facts };
+        let process = Process { state, looks: looks.saturating_add(1), still: 0, facts };
         self.ids.insert(pid, id);
         self.processes.insert(id, process);
         id

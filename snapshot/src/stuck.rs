@@ -1,10 +1,13 @@
 //! Holders that can make no progress, or were left behind: what they are called, and what frees what they hold. The status
 //! page, `bailiff info` and the metrics share these words.
 
-use crate::{Holder, Process, State};
+use crate::{Process, State};
 
-/// A look may see any process in a short wait for a disk; so many in a row see it stuck there.
-const DISK_SLEEP_LOOKS: u32 = 3;
+/// One look may see any process on its way: in a short wait for a disk, ended and not yet waited for, or ended after the
+/// driver has listed it. So many in a row see it stuck there.
+const LOOKS: u32 = 3;
+/// Whoever was left behind has done nothing for so many windows in a row, he and all of his workload.
+const WINDOWS: u32 = 3;
 
 /// How a holder is stuck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,29 +29,36 @@ impl Stuck {
     pub const ALL: [Self; 5] =
         [Self::ZombieLeader, Self::Zombie, Self::DiskSleep, Self::LeftBehind, Self::Gone];
 
-    /// What a snapshot tells of a holder; none where he is not stuck, or that cannot be told.
+    /// What is known of a process that holds memory; none where it is not stuck, or that cannot be told.
     #[must_use]
-    pub fn of(holder: &Holder, process: &Process) -> Option<Self> {
-        match process.state {
-            State::DiskSleep if process.looks < DISK_SLEEP_LOOKS => None,
-            state => {
-                let orphaned = process.facts.as_ref().and_then(|facts| facts.orphaned);
-                Self::in_state(state, orphaned == Some(true) && holder.utilization.idle() == Some(true))
-            }
+    pub fn of(process: &Process) -> Option<Self> {
+        if let Some(kind) = Self::in_state(process.state) {
+            return Some(kind).filter(|_| process.looks >= LOOKS);
         }
+        let orphaned = process.facts.as_ref().and_then(|facts| facts.orphaned);
+        (orphaned == Some(true) && process.still >= WINDOWS).then_some(Self::LeftBehind)
     }
 
-    /// The same of a state alone, and of whether it was left behind and is idle.
+    /// Whether another look may show that it is stuck.
     #[must_use]
-    pub const fn in_state(state: State, left_behind: bool) -> Option<Self> {
+    pub const fn may_be(process: &Process) -> bool {
+        Self::in_state(process.state).is_some() && process.looks < LOOKS
+    }
+
+    const fn in_state(state: State) -> Option<Self> {
         match state {
             State::ZombieLeader => Some(Self::ZombieLeader),
             State::Zombie | State::Dead => Some(Self::Zombie),
             State::DiskSleep => Some(Self::DiskSleep),
             State::Gone => Some(Self::Gone),
-            _ if left_behind => Some(Self::LeftBehind),
             _ => None,
         }
+    }
+
+    /// The kind of this name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
     /// Its label value.
@@ -80,12 +90,16 @@ impl Stuck {
     pub const fn freed_by(self) -> &'static str {
         match self {
             Self::ZombieLeader => "SIGKILL; its parent need not wait for it first",
-            Self::Zombie => "it holds nothing any more: the driver is late, or another process has its files",
+            Self::Zombie => {
+                "whoever has inherited its files (bailiff info --who, as root): it has none any more; or the driver is late"
+            }
             Self::DiskSleep => {
                 "the end of what it waits for: a mount, a FUSE connection, the driver. SIGKILL waits, too"
             }
             Self::LeftBehind => "its end: SIGTERM, then SIGKILL",
-            Self::Gone => "the driver alone: see dmesg; at last a reset of the GPU, with nobody on it",
+            Self::Gone => {
+                "the end of whoever has inherited its files (bailiff info --who, as root); else the driver alone: see dmesg"
+            }
         }
     }
 }
@@ -112,21 +126,24 @@ mod tests {
 
     #[test]
     fn what_is_stuck_and_what_is_not() {
+        let process = |state, looks| Process { state, looks, still: 0, facts: None };
         let cases = [
-            (State::ZombieLeader, false, Some("zombie_leader")),
-            (State::Zombie, false, Some("zombie")),
-            (State::Dead, true, Some("zombie")),
-            (State::DiskSleep, true, Some("disk_sleep")),
-            (State::Gone, false, Some("gone")),
-            (State::Sleeping, true, Some("left_behind")),
-            (State::Sleeping, false, None),
-            (State::Running, false, None),
-            (State::Stopped, false, None),
-            (State::Hidden, false, None),
-            (State::Unknown, false, None),
+            (State::ZombieLeader, Some("zombie_leader")),
+            (State::Zombie, Some("zombie")),
+            (State::Dead, Some("zombie")),
+            (State::DiskSleep, Some("disk_sleep")),
+            (State::Gone, Some("gone")),
+            (State::Sleeping, None),
+            (State::Running, None),
+            (State::Stopped, None),
+            (State::Hidden, None),
+            (State::Unknown, None),
         ];
-        for (state, left_behind, expected) in cases {
-            assert_eq!(Stuck::in_state(state, left_behind).map(Stuck::name), expected, "{state:?}");
+        for (state, expected) in cases {
+            assert_eq!(Stuck::of(&process(state, 3)).map(Stuck::name), expected, "{state:?}");
+            assert_eq!(Stuck::of(&process(state, 2)), None, "{state:?} at two looks");
+            assert_eq!(Stuck::may_be(&process(state, 2)), expected.is_some(), "{state:?}");
         }
+        assert!(Stuck::ALL.into_iter().all(|kind| Stuck::of_name(kind.name()) == Some(kind)));
     }
 }

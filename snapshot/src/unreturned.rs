@@ -10,12 +10,13 @@
 //! | look | what is told |
 //! |---|---|
 //! | a part of the sum is not known; the driver's pids mean nothing here | unknown |
-//! | the first one, or the first after a minute without any | unknown |
+//! | the first one, or the first after a minute without any and nobody has ended meanwhile | unknown |
 //! | nobody has ended whose memory is looked for | 0 |
 //! | calm, memory of nobody is what it was | 0: all is back |
 //! | calm, the third since somebody ended or a later one | what memory of nobody rose by, at most what they held |
 //! | before that | unknown: the driver may still be freeing |
 //! | not calm | unknown |
+//! | that could not be found out for a minute, or somebody ended while nobody looked | given up: unknown until a calm look at which memory of nobody is no more than before |
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,6 +44,8 @@ pub enum Untold {
     Settling,
     /// Others came, went or grew since the look before.
     OthersChanged,
+    /// Nobody could find it out in time, and memory of nobody is more than it was before somebody ended.
+    GivenUp,
 }
 
 impl Untold {
@@ -55,6 +58,7 @@ impl Untold {
             Self::PidNamespace => "pid_namespace",
             Self::Settling => "settling",
             Self::OthersChanged => "others_changed",
+            Self::GivenUp => "given_up",
         }
     }
 }
@@ -121,7 +125,10 @@ pub struct Unreturned {
     calm: Option<(i64, Duration)>,
     missing: Option<Missing>,
     told: Result<u64, Untold>,
-    /// Somebody ended, and whether his memory came back is no longer looked for.
+    /// Somebody ended, and whether his memory came back cannot be found out: bytes of nobody before that. Until there are no
+    /// more than these, nobody can say what is missing, whoever ends after him.
+    lost: Option<i64>,
+    /// That is so since this look.
     given_up: bool,
 }
 
@@ -177,8 +184,14 @@ impl Unreturned {
 
     /// Adds a look, or why it says nothing.
     pub(crate) fn after(before: Option<&Self>, look: Result<Account, Untold>) -> Self {
-        let nothing =
-            Self { last: None, calm: None, missing: None, told: Err(Untold::FirstLook), given_up: false };
+        let nothing = Self {
+            last: None,
+            calm: None,
+            missing: None,
+            told: Err(Untold::FirstLook),
+            lost: None,
+            given_up: false,
+        };
         let mut next = before.cloned().unwrap_or(nothing);
         next.given_up = false;
         match look {
@@ -189,28 +202,68 @@ impl Unreturned {
     }
 
     fn add(&mut self, now: Account) {
-        let last = self.last.take().filter(|last| now.at.saturating_sub(last.at) <= now.good_for);
-        self.told = match last.map(|last| Change::between(&last, &now)) {
+        self.told = match self.last.take() {
             None => Err(Untold::FirstLook),
-            Some(change) => {
-                if let Some(bytes) = change.ended {
-                    self.somebody_ended(bytes, &now);
-                } else if let Some(missing) = &mut self.missing {
-                    missing.looks += 1;
-                }
-                self.judge(&change, &now)
-            }
+            Some(last) if now.at.saturating_sub(last.at) > now.good_for => self.after_a_gap(&last, &now),
+            Some(last) => self.compare(&last, &now),
         };
-        self.give_up_what_is_old(&now);
         self.last = Some(now);
     }
 
+    /// What happened while nobody looked is compared with nothing.
+    fn after_a_gap(&mut self, last: &Account, now: &Account) -> Result<u64, Untold> {
+        let went = last.living.keys().any(|process| !now.living.contains_key(process));
+        if went || self.missing.is_some() {
+            self.give_up(last);
+        }
+        self.calm = None;
+        Err(if self.lost.is_some() { Untold::GivenUp } else { Untold::FirstLook })
+    }
+
+    fn compare(&mut self, last: &Account, now: &Account) -> Result<u64, Untold> {
+        let change = Change::between(last, now);
+        if let Some(bytes) = change.ended {
+            self.somebody_ended(bytes, (last, now));
+        } else if let Some(missing) = &mut self.missing {
+            missing.looks += 1;
+        }
+        if change.calm {
+            self.calm = Some((now.of_nobody, now.at));
+        }
+        if let Some(before) = self.lost {
+            if !change.calm || now.of_nobody > before.saturating_add_unsigned(SLACK) {
+                return Err(Untold::GivenUp);
+            }
+            self.lost = None;
+        }
+        let told = self.judge(&change, now);
+        // Where no look has shown anything for so long, memory of nobody may have risen by anybody.
+        let old =
+            |missing: &Missing| missing.ended > 0 && now.at.saturating_sub(missing.since) > now.good_for;
+        if self.missing.as_ref().is_some_and(old) {
+            self.give_up(last);
+            return Err(Untold::GivenUp);
+        }
+        told
+    }
+
+    /// Nobody will find out what is missing now, nor whether it is another's later.
+    fn give_up(&mut self, last: &Account) {
+        let calm = self.calm.map_or(last.of_nobody, |(of_nobody, _)| of_nobody.min(last.of_nobody));
+        let before = self.missing.take().map_or(calm, |missing| missing.before);
+        self.given_up = self.lost.is_none();
+        self.lost.get_or_insert(before);
+    }
+
     /// Without a calm look shortly before it there is nothing to compare with.
-    fn somebody_ended(&mut self, bytes: u64, now: &Account) {
+    fn somebody_ended(&mut self, bytes: u64, (last, now): (&Account, &Account)) {
+        if self.lost.is_some() {
+            return;
+        }
         let fresh = self.calm.filter(|(_, at)| now.at.saturating_sub(*at) <= now.good_for);
         let before = self.missing.map(|missing| missing.before).or(fresh.map(|(of_nobody, _)| of_nobody));
         let Some(before) = before else {
-            self.given_up = true;
+            self.give_up(last);
             return;
         };
         let none = Missing { before, shown: 0, ended: 0, since: now.at, looks: 0 };
@@ -221,12 +274,7 @@ impl Unreturned {
     }
 
     fn judge(&mut self, change: &Change, now: &Account) -> Result<u64, Untold> {
-        if change.calm {
-            self.calm = Some((now.of_nobody, now.at));
-        }
-        let Some(missing) = &mut self.missing else {
-            return if self.given_up { Err(Untold::OthersChanged) } else { Ok(0) };
-        };
+        let Some(missing) = &mut self.missing else { return Ok(0) };
         let settling = missing.looks < SETTLED;
         if !change.calm {
             return Err(if settling { Untold::Settling } else { Untold::OthersChanged });
@@ -243,18 +291,6 @@ impl Unreturned {
         (missing.shown, missing.ended) = (risen, 0);
         Ok(risen)
     }
-
-    /// Where no look has shown anything for so long, memory of nobody may have risen by anybody.
-    fn give_up_what_is_old(&mut self, now: &Account) {
-        let old =
-            |missing: &&mut Missing| missing.ended > 0 && now.at.saturating_sub(missing.since) > now.good_for;
-        let Some(missing) = self.missing.as_mut().filter(old) else { return };
-        self.given_up = true;
-        missing.ended = 0;
-        if missing.shown == 0 {
-            self.missing = None;
-        }
-    }
 }
 
 #[cfg(test)]
@@ -267,6 +303,7 @@ mod tests {
     const FIRST: Result<u64, Untold> = Err(Untold::FirstLook);
     const SETTLING: Result<u64, Untold> = Err(Untold::Settling);
     const CHANGED: Result<u64, Untold> = Err(Untold::OthersChanged);
+    const GIVEN_UP: Result<u64, Untold> = Err(Untold::GivenUp);
 
     /// Memory of nobody in MiB, and pid and MiB of each who lives; none is a look that says nothing.
     type Look = Option<(i64, &'static [(u32, u64)])>;
@@ -453,9 +490,25 @@ mod tests {
         );
         let mut looks = vec![BOTH, BOTH];
         looks.extend([None; 13]);
-        looks.extend([Some((1000, BOB)), Some((1000, BOB))]);
+        let (whole, gap) = (looks.len(), [BOTH, BOTH]);
+        looks.extend(gap);
         let (told, given_up) = walk(&looks);
-        assert_eq!((&told[15..], given_up.len()), (&[FIRST, Ok(0)][..], 0), "after a minute it begins anew");
+        assert_eq!(
+            (&told[whole..], given_up.len()),
+            (&[FIRST, Ok(0)][..], 0),
+            "after a minute it begins anew"
+        );
+        looks.truncate(whole);
+        looks.extend([Some((1000, BOB)), Some((1000, BOB)), Some((0, BOB))]);
+        let (told, given_up) = walk(&looks);
+        let expected = ([GIVEN_UP, GIVEN_UP, Ok(0)].as_slice(), vec![whole]);
+        assert_eq!((&told[whole..], given_up), expected, "he ended in a minute without any");
+        looks.splice(2..2, [Some((1000, BOB)); 3]);
+        looks.truncate(whole + 3);
+        looks.extend([Some((1000, BOB)), Some((1000, BOB))]);
+        let (told, _) = walk(&looks);
+        assert_eq!(told[4], Ok(1000));
+        assert_eq!(&told[whole + 3..], [GIVEN_UP, GIVEN_UP], "what was missing before a minute without any");
     }
 
     /// Bob grows at every look, for longer than a minute.
@@ -479,10 +532,38 @@ mod tests {
     #[test]
     fn what_cannot_be_found_out_is_given_up_and_counted() {
         let (told, given_up) = walk(&[BOTH, Some((1000, BOB)), Some((1000, BOB))]);
-        assert_eq!((told, given_up), (vec![FIRST, CHANGED, Ok(0)], vec![1]), "no calm look before he ended");
-        let looks: Vec<Look> = [BOTH, BOTH].into_iter().chain(GROWING).collect();
+        assert_eq!(
+            (told, given_up),
+            (vec![FIRST, GIVEN_UP, GIVEN_UP], vec![1]),
+            "no calm look before he ended"
+        );
+        let grown: &[(u32, u64)] = &[(2, 1700)];
+        let back =
+            [Some((1000, grown)), Some((1000, grown)), Some((1000, &[])), Some((0, &[])), Some((0, &[]))];
+        let looks: Vec<Look> = [BOTH, BOTH].into_iter().chain(GROWING).chain(back).collect();
         let (told, given_up) = walk(&looks);
-        assert_eq!((told.last(), given_up), (Some(&CHANGED), vec![15]));
+        let expected = [GIVEN_UP, GIVEN_UP, GIVEN_UP, GIVEN_UP, Ok(0), Ok(0)];
+        assert_eq!(
+            (&told[15..], given_up),
+            (&expected[..], vec![15]),
+            "until it is back, whoever ends meanwhile"
+        );
+    }
+
+    #[test]
+    fn a_second_leak_that_cannot_be_told_leaves_the_first_one_untold() {
+        let first = [
+            Some((0, &[(1, 1000), (2, 300), (3, 500)][..])),
+            Some((0, &[(1, 1000), (2, 300), (3, 500)])),
+            Some((1000, &[(2, 300), (3, 500)])),
+            Some((1000, &[(2, 300), (3, 500)])),
+            Some((1000, &[(2, 300), (3, 500)])),
+        ];
+        let second = GROWING.map(|look| look.map(|(_, living)| (1500, living)));
+        let rest: [Look; 2] = [Some((1500, &[(2, 1700)])); 2];
+        let looks: Vec<Look> = first.into_iter().chain(second).chain(rest).collect();
+        let (told, given_up) = walk(&looks);
+        assert_eq!((told[4], told.last(), given_up), (Ok(1000), Some(&GIVEN_UP), vec![18]));
     }
 
     #[test]

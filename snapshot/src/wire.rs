@@ -151,6 +151,10 @@ pub struct Gpu {
     pub unlisted_openers: Option<u64>,
     /// Who holds it.
     pub holders: Vec<Holder>,
+    /// Which of them are stuck, and how: `zombie_leader`, `zombie`, `disk_sleep`, `left_behind` or `gone`, by pid; seen so at
+    /// as many looks as that takes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub stuck: BTreeMap<u32, String>,
 }
 
 /// Memory of a GPU in bytes.

@@ -139,6 +139,27 @@ impl Home {
     }
 }
 
+/// What a process's cgroup is of, which may hold many workloads: a container, a Slurm job, a pod, the session of a login or
+/// another scope; none where it is of none of these, or a service.
+#[must_use]
+pub fn enclosure(place: &Place) -> Option<Arc<str>> {
+    let named = |kind: &str, name: &str| Some(format!("{kind}:{name}").into());
+    if place.in_service() || place.cgroup.len() > LONGEST_PATH {
+        return None;
+    }
+    if let Some(container) = &place.container {
+        return named("container", container);
+    }
+    if let Some(job) = &place.slurm_job {
+        return named("slurm", job);
+    }
+    if let Some(pod) = &place.pod_uid {
+        return named("pod", pod);
+    }
+    let unit = innermost_unit(&place.cgroup)?;
+    place.unit.as_ref().filter(|said| unit.name().ends_with(said.as_str())).map(|_| unit.path.into())
+}
+
 /// A unit in a cgroup's path.
 struct Unit<'a> {
     /// The path, as far as the unit.

@@ -332,11 +332,52 @@ fn looks_in_a_row_at_a_state_are_counted() {
     assert_eq!(stuck(vec![waits(1), waits(2)]), None);
     assert_eq!(stuck(vec![waits(1), waits(2), waits(3)]), Some(Stuck::DiskSleep));
     assert_eq!(stuck(vec![waits(1), waits(2), in_state(3, State::Running), waits(4), waits(5)]), None);
-    assert_eq!(stuck(vec![in_state(1, State::ZombieLeader)]), Some(Stuck::ZombieLeader), "at one look");
-    let left = |n| {
-        let seen = Seen::Found(Box::new(Facts { orphaned: Some(true), ..facts(PID, 7) }));
-        sample(n, vec![gpu(n, vec![entry(PID, Some(GIB))])], [(PID, seen)])
+    let leader = |n| in_state(n, State::ZombieLeader);
+    assert_eq!(stuck(vec![leader(1), leader(2)]), None);
+    let seen = vec![leader(1), leader(2), leader(3)];
+    assert_eq!(stuck(seen.clone()), Some(Stuck::ZombieLeader));
+    let line = wire::write(&walk(seen)).expect("a line");
+    let written = wire::parse(&line).expect("it is read");
+    assert_eq!(written.gpus[0].stuck[&PID], "zombie_leader", "others are told the kind");
+}
+
+#[test]
+fn whoever_was_left_behind_is_stuck_once_all_of_its_workload_did_nothing_for_three_windows() {
+    let workload = || Some("tree:100@7".to_owned());
+    let left = |cpu: f64| Facts {
+        orphaned: Some(true),
+        workload: workload(),
+        cpu_seconds: cpu,
+        reaped_cpu_seconds: Some(0.0),
+        ..facts(PID, 7)
     };
-    assert_eq!(stuck(vec![left(1)]), None, "whether it works is not known yet");
-    assert_eq!(stuck(vec![left(1), left(2)]), Some(Stuck::LeftBehind));
+    let child = |cpu: f64| Relative {
+        key: ProcessKey { pid: PID + 1, start_ticks: 8 },
+        state: State::Sleeping,
+        ppid: PID,
+        comm: "rank".to_owned(),
+        uid: Some(1000),
+        cgroup: "/".to_owned(),
+        workload: "tree:100@7".to_owned(),
+        cpu_seconds: cpu,
+        reaped_cpu_seconds: 0.0,
+    };
+    let stuck = |own: f64, of_child: f64, relatives: bool| {
+        let samples = (1..=4).map(|n| {
+            let seen = Seen::Found(Box::new(left(own * n as f64)));
+            let mut sample = sample(n, vec![gpu(n, vec![entry(PID, Some(GIB))])], [(PID, seen)]);
+            sample.relatives = relatives.then(|| vec![child(of_child * n as f64)]);
+            sample
+        });
+        let samples: Vec<Sample> = samples.collect();
+        let kinds = |count| {
+            let snapshot = walk(samples[..count].to_vec());
+            snapshot.stuck(&snapshot.gpus[0].holders[0])
+        };
+        [kinds(3), kinds(4)]
+    };
+    assert_eq!(stuck(0.0, 0.0, true), [None, Some(Stuck::LeftBehind)]);
+    assert_eq!(stuck(1.0, 0.0, true), [None, None], "it works on the CPU");
+    assert_eq!(stuck(0.0, 1.0, true), [None, None], "its child does");
+    assert_eq!(stuck(0.0, 0.0, false), [None, None], "nobody looked for children");
 }

@@ -8,12 +8,13 @@
     reason = "a case runs programs, reads files, compares exact figures and fails loudly"
 )]
 
-use std::os::unix::process::CommandExt;
+use std::io::BufRead;
 use std::process::{Command, Stdio};
 
 use end_to_end::exporter::Exporter;
 use end_to_end::fake::Scenario;
 use end_to_end::holder::Holder;
+use end_to_end::orphan::{Orphan, Scope};
 use end_to_end::page::Page;
 use end_to_end::procfs::{Process, Procfs};
 
@@ -128,31 +129,85 @@ fn child_of(parent: u32) -> u32 {
     })
 }
 
-#[test]
-fn a_process_whose_session_ended_is_an_orphan() {
-    // A session of its own, whose leader starts a process and ends.
-    let leader = "import subprocess\nnull = subprocess.DEVNULL\n\
-                  print(subprocess.Popen(['sleep', 'infinity'], stdout=null, stderr=null).pid)";
-    let mut command = Command::new(end_to_end::programs::python());
-    command.args(["-c", leader]).stdout(Stdio::piped());
-    #[expect(unsafe_code, reason = "a new session can only be made between fork and exec")]
-    // SAFETY: setsid is async-signal-safe.
-    unsafe {
-        command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?));
+/// As slurmd starts a step: its shepherd is in a session whose leader has ended, and the task below it has only a process
+/// group of its own. Says the pid of the task.
+const STEP: &str = "import ctypes, os, signal\n\
+    name = lambda to: ctypes.CDLL(None).prctl(15, to)\n\
+    if os.fork() == 0:\n\
+    \x20   os.setsid()\n\
+    \x20   if os.fork() > 0: os._exit(0)\n\
+    \x20   name(b'slurmstepd')\n\
+    \x20   task = os.fork()\n\
+    \x20   if task == 0:\n\
+    \x20       os.setpgid(0, 0)\n\
+    \x20       name(b'python3')\n\
+    \x20       signal.pause()\n\
+    \x20   print(task, flush=True)\n\
+    signal.pause()";
+/// A daemon that forked twice. Says its pid.
+const DAEMON: &str = "import os, signal\n\
+    if os.fork() == 0:\n\
+    \x20   os.setsid()\n\
+    \x20   if os.fork() > 0: os._exit(0)\n\
+    \x20   print(os.getpid(), flush=True)\n\
+    signal.pause()";
+
+/// Everybody whom this program has started, itself, and the pid that it said: all in one cgroup, and ended with the test.
+struct Session {
+    leader: std::process::Child,
+    pids: Vec<u32>,
+    said: u32,
+    _scope: Scope,
+}
+
+impl Session {
+    fn of(program: &str) -> Self {
+        let mut command = Command::new("setsid");
+        command.args(["python3", "-c", program]).stdout(Stdio::piped());
+        let mut leader = command.spawn().unwrap();
+        let mut line = String::new();
+        std::io::BufReader::new(leader.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let said = line.trim().parse().unwrap();
+        let pids: Vec<u32> = [leader.id(), said, parent(said)].into_iter().filter(|pid| *pid > 1).collect();
+        let scope = Scope::new();
+        for pid in &pids {
+            scope.take(*pid);
+        }
+        Self { leader, pids, said, _scope: scope }
     }
-    let output = command.output().unwrap();
-    let orphan: u32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+}
+
+fn parent(pid: u32) -> u32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        for pid in self.pids.iter().skip(1) {
+            let pid = i32::try_from(*pid).ok().and_then(rustix::process::Pid::from_raw).unwrap();
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        let _ = self.leader.kill();
+        let _ = self.leader.wait();
+    }
+}
+
+#[test]
+fn a_process_whose_session_ended_is_an_orphan_and_nobody_else_is() {
+    let orphan = Orphan::under(Command::new("setsid"));
+    let (step, daemon) = (Session::of(STEP), Session::of(DAEMON));
     let child = Holder::sleeping();
-    let scenario = Scenario::new(&scenario(&[held(orphan), held(child.pid())]));
+    let pids = [orphan.pid(), step.said, daemon.said, child.pid()];
+    let scenario = Scenario::new(&scenario(&pids.map(held)));
     let exporter = Exporter::start(&scenario, &[]);
     let orphaned =
         |page: &Page, pid: u32| page.value("bailiff_process_orphaned", &[("pid", &pid.to_string())]);
-    let seen = exporter.until("the orphan", |page| orphaned(page, orphan));
-    let other = orphaned(&exporter.page(), child.pid());
-    let pid = i32::try_from(orphan).ok().and_then(rustix::process::Pid::from_raw).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    assert_eq!(seen, 1.0);
-    assert_eq!(other, Some(0.0));
+    exporter.until("the orphan", |page| orphaned(page, orphan.pid()));
+    let page = exporter.page();
+    let told = pids.map(|pid| orphaned(&page, pid));
+    // The daemon was not left behind: the login that it was started from lives.
+    assert_eq!(told, [Some(1.0), Some(0.0), None, Some(0.0)]);
 }
 
 /// A forked worker that inherited the device file is listed by no driver, and holds memory all the same.

@@ -304,6 +304,26 @@ fn who_has_it_open_is_told() {
     let pids: Vec<&Value> =
         report["gpus"][0]["openers"].as_array().unwrap().iter().map(|who| &who["pid"]).collect();
     assert_eq!(pids, [&json!(4100), &json!(4103)]);
+    assert!(report["openers_age_ms"].is_u64(), "{report}");
+}
+
+/// Root may look into more than an exporter with few rights, and so it does.
+#[test]
+fn root_looks_itself_where_the_exporter_could_not() {
+    let procfs = procfs();
+    procfs.open_file(4100, "/dev/nvidia0");
+    procfs.write("4104/fd", "no folder");
+    let text = "gpus: [{memory: {unaccounted: 1700MiB}, processes: [{pid: 4100, used: 1GiB}]}]\n";
+    let scenario = Scenario::new(text);
+    let exporter = exporter(&scenario, &procfs);
+    exporter.until("a look at open files", |page| {
+        (page.value("bailiff_openers_unreadable", &[])? == 1.0).then_some(())
+    });
+    procfs.open_file(4103, "/dev/nvidia0");
+    let report = told(info(&scenario, &procfs, &["--who", "--json"]));
+    assert_eq!((&report["seen_by"], &report["openers_age_ms"]), (&json!("exporter"), &json!(0)));
+    let who = report["gpus"][0]["openers"].as_array().unwrap();
+    assert!(who.iter().any(|who| who["pid"] == 4103), "{report}");
 }
 
 #[test]

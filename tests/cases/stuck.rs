@@ -125,9 +125,9 @@ fn each_kind_shows_as_what_it_is_with_what_frees_it_and_is_flagged() {
     let expected = [
         (leader.pid(), "zombie_leader", "zombie_leader", "SIGKILL; its parent need not wait"),
         (waiting.pid(), "disk_sleep", "disk_sleep", "the end of what it waits for"),
-        (zombie, "zombie", "zombie", "it holds nothing any more"),
+        (zombie, "zombie", "zombie", "whoever has inherited its files"),
         (left.pid(), "sleeping", "left_behind", "its end: SIGTERM, then SIGKILL"),
-        (gone.pid(), "gone", "gone", "the driver alone"),
+        (gone.pid(), "gone", "gone", "else the driver alone"),
     ];
     let page = node.exporter.until("all are what they are", |page| {
         let stuck = expected.iter().all(|(pid, name, kind, _)| {
@@ -170,6 +170,21 @@ fn shown(node: &Node, stuck: &[(u32, &str)], heir: u32) {
     assert!(text.contains("2.1G, of nobody; below is who has the device open"), "{text}");
     let (_, openers) = text.split_once("has the device open:").unwrap();
     assert!(openers.contains(&format!("{heir} root python3 nothing that is listed")), "{text}");
+}
+
+#[test]
+fn a_page_says_of_how_many_it_has_no_room_for() {
+    let node = Node::new(&examples(&["stuck-context"]));
+    // No process has such a pid.
+    for pid in (5_000_001..).take(40) {
+        node.hold_pid(pid, "used: 1GiB");
+    }
+    node.exporter.until("all are gone", |page| {
+        (page.value("bailiff_gpu_stuck_processes", &[("kind", "gone")])? == 40.0).then_some(())
+    });
+    assert_eq!(rows(&status_page(&node), "and 8 more").len(), 1);
+    let of = |kind| node.exporter.page().value("bailiff_gpu_stuck_processes", &[("kind", kind)]);
+    assert_eq!(of("disk_sleep"), Some(0.0), "all were looked at");
 }
 
 #[test]

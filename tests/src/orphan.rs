@@ -1,17 +1,69 @@
 //! Processes that were left behind: whoever started them has ended, and the session with him. Each is ended with its test.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::tenant::start;
 use crate::wait::until;
 
-/// A process of this test whose parent is init.
+/// A process of this test whose parent is init, alone in the cgroup of its session.
 pub struct Orphan {
     pid: u32,
     began: Option<u64>,
+    _scope: Scope,
+}
+
+/// A cgroup with the name of a login's session, which goes when nobody is in it any more.
+pub struct Scope(PathBuf);
+
+impl Scope {
+    /// An empty one.
+    ///
+    /// # Panics
+    /// Where none can be made: that takes root, and a `/sys/fs/cgroup` that can be written to.
+    #[must_use]
+    pub fn new() -> Self {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("session-test{}n{number}.scope", std::process::id());
+        let mounts = fs::read_to_string("/proc/mounts").expect("what is mounted");
+        let version_2 =
+            mounts.lines().find_map(|line| line.split(' ').nth(1).filter(|_| line.contains(" cgroup2 ")));
+        let path = Path::new(version_2.expect("cgroups of version 2")).join(name);
+        fs::create_dir(&path).expect("a cgroup can be made, as root");
+        Self(path)
+    }
+
+    /// Puts a process into it.
+    ///
+    /// # Panics
+    /// Where it cannot be put there.
+    pub fn take(&self, pid: u32) {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).expect("a process can be moved");
+    }
+}
+
+impl Default for Scope {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        // It is busy until the last process in it was waited for.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
 }
 
 /// A session that starts a process which sleeps, says its pid and ends.
@@ -47,7 +99,9 @@ impl Orphan {
         BufReader::new(out).read_line(&mut line).expect("it says a pid");
         let pid = line.trim().parse().expect("a pid");
         child.wait().expect("our own child can be waited for");
-        Self { pid, began: start(pid) }
+        let scope = Scope::new();
+        scope.take(pid);
+        Self { pid, began: start(pid), _scope: scope }
     }
 
     /// Its pid.

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use bailiff_sampler::{Claims, Launcher, Settings, Supervisor};
-use bailiff_snapshot::{Fault, Snapshot, Source, wire};
+use bailiff_snapshot::{Fault, Snapshot, Source, Stuck, wire};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
@@ -125,8 +125,12 @@ fn listen(flags: &flags::Look) -> Result<Exporter, Option<String>> {
 
 /// How old a snapshot of this machine is.
 pub(crate) fn age(snapshot: &wire::Snapshot) -> Duration {
-    let now = Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default();
-    now.saturating_sub(Duration::from_millis(snapshot.boot_ms))
+    since_boot().saturating_sub(Duration::from_millis(snapshot.boot_ms))
+}
+
+/// The time since this machine was booted, suspend included.
+pub(super) fn since_boot() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
 /// Whether a snapshot is so old that beats must have been missed.
@@ -169,13 +173,18 @@ impl Own {
         })
     }
 
-    /// Use is what happens between two looks, so the first snapshot takes two.
+    /// Use is what happens between two looks, so the first snapshot takes two; where somebody may be stuck, three.
     fn next(&mut self) -> Result<Seen, Failure> {
         let first = self.last.is_none();
         if first {
             self.look()?;
         }
         if !first || !self.last.as_ref().is_some_and(is_hopeless) {
+            thread::sleep(self.interval);
+            self.look()?;
+        }
+        // Who seems to be stuck was perhaps on its way: another look shows it.
+        if first && self.last.as_ref().is_some_and(|last| last.processes.values().any(Stuck::may_be)) {
             thread::sleep(self.interval);
             self.look()?;
         }

@@ -23,6 +23,7 @@ use bailiff_lifecycle::exit::{Stop, tell};
 use bailiff_snapshot::{Moment, Openers, wire};
 use clap::Parser;
 use jiff::tz::TimeZone;
+use rustix::process::geteuid;
 use serde_json::json;
 
 use crate::exit::Failure;
@@ -35,7 +36,7 @@ use report::{DEFAULT_TAG, Report};
 use text::Style;
 
 /// Looking through the open files of all processes takes no longer.
-const OPENERS_PATIENCE: Duration = Duration::from_secs(2);
+const OPENERS_PATIENCE: Duration = Duration::from_secs(10);
 /// Clears a terminal and begins at its top.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
@@ -84,23 +85,27 @@ pub(crate) fn info(flags: &Info) -> Result<ExitCode, Failure> {
 
 fn report(flags: &Info, seen: &Seen) -> Result<Report, Failure> {
     let mut report = Report::of(seen, flags.tag.as_deref().unwrap_or(DEFAULT_TAG));
-    if flags.who
-        && let Some(openers) = openers(flags, &seen.snapshot)
-    {
-        report.add_openers(&openers, &seen.snapshot);
+    if flags.who {
+        match openers(flags, &seen.snapshot) {
+            Some((openers, age)) => report.add_openers(&openers, age, &seen.snapshot),
+            None => report.openers_failed = true,
+        }
     }
     report.keep(&flags.gpu).map_err(Failure::usage)?;
     Ok(report)
 }
 
-/// Who has device files open: as the exporter has seen it, who may look into more processes than we; else as we see it.
-fn openers(flags: &Info, snapshot: &wire::Snapshot) -> Option<Openers> {
-    let theirs = snapshot.openers.as_ref().map(|openers| Openers {
-        at: Moment { boot: Duration::from_millis(openers.boot_ms), ..Moment::default() },
-        who: openers.who.clone(),
-        unreadable: openers.unreadable,
-    });
-    theirs.or_else(|| bailiff_sampler::openers(&flags.look.machine.procfs, OPENERS_PATIENCE))
+/// Who has device files open, and how long ago: as the exporter has seen it, unless we may look into more processes than it;
+/// else as we see it.
+fn openers(flags: &Info, snapshot: &wire::Snapshot) -> Option<(Openers, Duration)> {
+    let theirs = snapshot.openers.as_ref().filter(|openers| openers.unreadable == 0 || !geteuid().is_root());
+    let Some(theirs) = theirs else {
+        let ours = bailiff_sampler::openers(&flags.look.machine.procfs, OPENERS_PATIENCE)?;
+        return Some((ours, Duration::ZERO));
+    };
+    let at = Moment { boot: Duration::from_millis(theirs.boot_ms), ..Moment::default() };
+    let openers = Openers { at, who: theirs.who.clone(), unreadable: theirs.unreadable };
+    Some((openers, look::since_boot().saturating_sub(at.boot)))
 }
 
 /// The report, or how it differs from an earlier one.

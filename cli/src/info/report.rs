@@ -2,10 +2,11 @@
 //! left out of it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bailiff_snapshot::lease::Ticket;
 use bailiff_snapshot::utilization::IDLE_AT_MOST_PERCENT;
-use bailiff_snapshot::{Opener, Openers, State, Stuck, Why, wire};
+use bailiff_snapshot::{Opener, Openers, Stuck, Why, wire};
 use serde::{Deserialize, Serialize};
 
 use super::leased::{Leased, Pool};
@@ -45,6 +46,12 @@ pub(crate) struct Report {
     /// Processes whose open files we may not see; none where nobody looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unreadable: Option<u64>,
+    /// How old that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) openers_age_ms: Option<u64>,
+    /// It was asked for, and could not be looked for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) openers_failed: bool,
 }
 
 /// A GPU or MIG instance.
@@ -135,6 +142,9 @@ pub(crate) struct Holder {
     pub(crate) ppid: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) orphaned: Option<bool>,
+    /// How it is stuck, by the name of the kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) stuck: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) user: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -190,6 +200,8 @@ impl Report {
             queue: node.pool.queue(),
             gpus: snapshot.gpus.iter().map(|gpu| Gpu::of(gpu, &node)).collect(),
             unreadable: None,
+            openers_age_ms: None,
+            openers_failed: false,
         }
     }
 
@@ -211,9 +223,10 @@ impl Report {
         self.gpus.retain(|gpu| names.is_empty() || names.iter().any(|name| gpu.is_called(name)));
     }
 
-    /// Adds who has device files open; the minor numbers are the snapshot's.
-    pub(crate) fn add_openers(&mut self, openers: &Openers, snapshot: &wire::Snapshot) {
+    /// Adds who has device files open, as it was so long ago; the minor numbers are the snapshot's.
+    pub(crate) fn add_openers(&mut self, openers: &Openers, age: Duration, snapshot: &wire::Snapshot) {
         self.unreadable = Some(openers.unreadable);
+        self.openers_age_ms = Some(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
         for gpu in &mut self.gpus {
             let minor = snapshot.gpus.iter().find(|seen| seen.index == gpu.index).and_then(|seen| seen.minor);
             gpu.openers = minor.map(|minor| {
@@ -239,7 +252,8 @@ impl Gpu {
     fn of(gpu: &wire::Gpu, node: &Node<'_>) -> Self {
         let one = |holder: &wire::Holder| {
             let process = node.processes.get(&holder.pid).copied();
-            Holder { leased: node.pool.has(process, gpu), ..Holder::of(holder, process) }
+            let stuck = gpu.stuck.get(&holder.pid).cloned();
+            Holder { leased: node.pool.has(process, gpu), stuck, ..Holder::of(holder, process) }
         };
         let holders = gpu.listed.map(|_| {
             let mut holders: Vec<Holder> = gpu.holders.iter().map(one).collect();
@@ -313,6 +327,7 @@ impl Holder {
             state: process.map_or_else(|| "unknown".to_owned(), |process| process.state.clone()),
             ppid: facts.map(|facts| facts.ppid),
             orphaned: facts.and_then(|facts| facts.orphaned),
+            stuck: None,
             user: facts.and_then(|facts| facts.user.clone()),
             uid: facts.and_then(|facts| facts.uid),
             comm: facts.map(|facts| facts.comm.clone()),
@@ -334,7 +349,7 @@ impl Holder {
 
     /// How it is stuck; none where it is not, or that cannot be told.
     pub(crate) fn stuck(&self) -> Option<Stuck> {
-        Stuck::in_state(State::of_name(&self.state)?, self.orphaned == Some(true) && self.is_idle())
+        Stuck::of_name(self.stuck.as_deref()?)
     }
 
     /// It was seen not to use the GPU between the last two looks.

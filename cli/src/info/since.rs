@@ -273,6 +273,8 @@ mod tests {
             queue: None,
             gpus: vec![gpu],
             unreadable: None,
+            openers_age_ms: None,
+            openers_failed: false,
         }
     }
 

@@ -229,8 +229,14 @@ pub(crate) fn notes(report: &Report, style: &Style) -> Vec<String> {
     if report.pid_namespace != "host" && report.blind().is_none() {
         lines.push(pair("not seen", "processes: this is not the host's PID namespace"));
     }
+    if report.openers_failed {
+        lines.push(pair("not seen", "who has the device open: it could not be looked for"));
+    }
+    if let Some(age) = report.openers_age_ms {
+        lines.push(pair("files", &format!("looked through {} ago", span(Duration::from_millis(age)))));
+    }
     if let Some(unreadable) = report.unreadable.filter(|unreadable| *unreadable > 0) {
-        let words = format!("open files of {unreadable} processes of others; root sees all");
+        let words = format!("open files of {unreadable} processes: of others (root sees all), or too many");
         lines.extend(told("not seen", &words, style, plain));
     }
     lines

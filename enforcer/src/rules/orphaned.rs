@@ -9,7 +9,7 @@ pub(super) static ORPHANED: Attribute = Attribute {
     name: "orphaned",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Flag,
-    help: "Its parent is gone, and the session, job or container that it was started in has ended.",
+    help: "The login session, job or container whose cgroup it is in has ended: nobody else is in it; of a workload: so of all of its processes that hold memory. Unknown of a daemon that forked twice while its login or container lives.",
     source: "proc",
     read,
 };

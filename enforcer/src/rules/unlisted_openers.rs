@@ -9,7 +9,7 @@ pub(super) static UNLISTED_OPENERS: Attribute = Attribute {
     name: "unlisted_openers",
     of: &[Kind::Gpu],
     unit: Unit::Count,
-    help: "Processes that have the GPU's device file open and that the driver does not list: forked workers that inherited it, and the driver's own services. Looked for once a minute, and only where 256MiB or more are of nobody; unknown elsewhere.",
+    help: "Processes that have the GPU's device file open and that the driver does not list: forked workers that inherited it. Services of the driver and of monitoring (nvidia-persistenced, DCGM and the like, under a uid below 1000) do not count. Looked for once a minute, and only where 256MiB or more are of nobody or whoever is listed has ended; unknown elsewhere, and where MIG is on with an instance that gave no list.",
     source: "proc",
     read,
 };

@@ -44,10 +44,15 @@ fn unreadable(snapshot: &Snapshot) -> Option<u64> {
 
 fn rows(gpu: &Gpu, snapshot: &Snapshot) -> Vec<[Cell; 6]> {
     let stuck = gpu.holders.iter().filter_map(|holder| Some((holder, snapshot.stuck(holder)?)));
-    let mut rows: Vec<_> = stuck.map(|(holder, stuck)| of_holder(gpu, holder, stuck, snapshot)).collect();
+    let stuck: Vec<(&Holder, Stuck)> = stuck.collect();
+    let mut rows: Vec<_> =
+        stuck.iter().map(|(holder, stuck)| of_holder(gpu, holder, *stuck, snapshot)).collect();
+    let has_ended = stuck.iter().any(|(_, stuck)| matches!(stuck, Stuck::Gone | Stuck::Zombie));
     let of_nobody = gpu.parts.map(|parts| parts.unaccounted).filter(|bytes| *bytes >= MUCH_OF_NOBODY);
     if let Some(bytes) = of_nobody {
         rows.push(of_gpu(gpu, Bytes(bytes.into()), ["of nobody who is listed", OF_NOBODY_FREED_BY]));
+    }
+    if of_nobody.is_some() || has_ended {
         let openers = unlisted(snapshot, gpu).unwrap_or_default();
         rows.extend(openers.into_iter().map(|opener| of_opener(gpu, opener)));
     }
@@ -84,6 +89,6 @@ fn of_opener(gpu: &Gpu, opener: &Opener) -> [Cell; 6] {
         gpu.about.index.as_str().into(),
         Cell::Unknown("it is not listed".into()),
         "it has the device open and is not listed".into(),
-        "its end, unless it is a service of the driver".into(),
+        "its end".into(),
     ]
 }

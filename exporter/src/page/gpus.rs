@@ -2,7 +2,7 @@
 
 use bailiff_exposition::{Family, Labels, Number, PRESENT, Writer};
 use bailiff_snapshot::openers::unlisted;
-use bailiff_snapshot::{Gpu, Snapshot, Stuck};
+use bailiff_snapshot::{Gpu, Holder, Snapshot, State, Stuck};
 
 use crate::metrics;
 
@@ -153,9 +153,16 @@ fn xids(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
 fn stuck(snapshot: &Snapshot, gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
     for (labels, gpu) in gpus {
         let stuck: Vec<Stuck> = gpu.holders.iter().filter_map(|holder| snapshot.stuck(holder)).collect();
+        let is_seen = |holder: &Holder| {
+            let process = snapshot.processes.get(&holder.process);
+            process.is_some_and(|process| {
+                !matches!(process.state, State::Unknown | State::Hidden) && !Stuck::may_be(process)
+            })
+        };
+        let all_seen = gpu.listed.is_some() && gpu.holders.iter().all(is_seen);
         for kind in Stuck::ALL {
             let count = stuck.iter().filter(|stuck| **stuck == kind).count();
-            if count > 0 {
+            if count > 0 || all_seen {
                 page.put_as((&metrics::GPU_STUCK, "kind", kind.name()), labels, count as u64);
             }
         }

@@ -311,7 +311,12 @@ fn mig(seq: u64) -> [GpuSample; 2] {
 }
 
 fn openers() -> Vec<Opener> {
-    let opener =
-        |pid, minors: &[u32]| Opener { pid, comm: "x".into(), uid: Some(0), minors: minors.to_vec() };
+    let opener = |pid, minors: &[u32]| Opener {
+        pid,
+        start_ticks: None,
+        comm: "x".into(),
+        uid: Some(0),
+        minors: minors.to_vec(),
+    };
     vec![opener(41, &[0]), opener(77, &[0, 2]), opener(78, &[0]), opener(51, &[2])]
 }

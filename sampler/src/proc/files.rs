@@ -159,6 +159,18 @@ impl Folder {
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
+    /// The names in it, for as long as that is wanted.
+    pub(crate) fn each_name(&self, mut wants_more: impl FnMut(&str) -> bool) -> Result<(), Missing> {
+        for entry in Dir::read_from(&self.0)? {
+            let entry = entry?;
+            let name = entry.file_name().to_str().ok().filter(|name| !matches!(*name, "." | ".."));
+            if name.is_some_and(|name| !wants_more(name)) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// The names in it.
     pub(crate) fn names(&self) -> Result<Vec<String>, Missing> {
         let mut names = Vec::new();

@@ -3,21 +3,21 @@
 //! its process, as a pidfd would, so a reused pid is seen for what it is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use bailiff_snapshot::stat::{self, Stat};
-use bailiff_snapshot::workload::{Home, Node};
+use bailiff_snapshot::workload::{Home, Node, enclosure};
 use bailiff_snapshot::{
-    Claim, Facts, Fault, Gap, Gaps, Io, Moment, Openers, Place, ProcessKey, Relative, Role, Seen, redact,
+    Claim, Facts, Fault, Gap, Gaps, Io, Moment, Place, ProcessKey, Relative, Role, Seen, redact,
 };
 
 use super::claim;
 use super::files::{Folder, Kept, Missing};
 use super::names::Names;
-use super::openers;
-use super::orphan::{Parent, orphaned};
+use super::orphan::Member;
 use super::pods::Pods;
 use super::relations::{Relations, Time};
 use super::threads;
@@ -53,8 +53,8 @@ struct Known {
     uid: Option<u32>,
     place: Place,
     command: Option<String>,
-    orphaned: Option<bool>,
     home: Home,
+    inside: Option<Arc<str>>,
     exe: Option<String>,
     role: Option<Role>,
     claim: Claim,
@@ -156,11 +156,6 @@ impl Processes {
         &self.root
     }
 
-    /// Who has device files open, unless finding out takes too long.
-    pub(crate) fn openers(&self, at: Moment, until: Instant) -> Option<Openers> {
-        openers::find(&self.root, at, until).ok()
-    }
-
     fn one(&mut self, pid: u32, at: Moment, gaps: &mut Gaps) -> Result<Seen, Gap> {
         let stat = match self.stat(pid)? {
             Ok(stat) => stat,
@@ -229,8 +224,8 @@ impl Processes {
             ppid: stat.ppid,
             read: at.boot,
             uid: folder.owner().ok(),
-            orphaned: self.orphaned(stat, &place),
             home: Home::of(&place),
+            inside: enclosure(&place),
             place,
             role,
             claim,
@@ -263,24 +258,6 @@ impl Processes {
         }
     }
 
-    fn orphaned(&mut self, stat: &Stat, place: &Place) -> Option<bool> {
-        let parent = self.stat(stat.ppid).ok().and_then(Result::ok);
-        let parent = parent.map(|parent| Parent {
-            is_init: stat.ppid == 1 || self.is_init_of_a_namespace(stat.ppid),
-            comm: parent.comm,
-        });
-        let leader = self.stat(stat.session).ok().and_then(Result::ok);
-        orphaned(stat, place, parent.as_ref(), leader.as_ref())
-    }
-
-    /// Whether it is pid 1 in a namespace below ours (`NSpid` of `/proc/PID/status`, Linux 4.1).
-    fn is_init_of_a_namespace(&mut self, pid: u32) -> bool {
-        let Ok(status) = self.root.read(&format!("{pid}/status"), &mut self.buffer) else { return false };
-        let status = String::from_utf8_lossy(status);
-        let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-        pids.is_some_and(|pids| pids.split_ascii_whitespace().nth(1).is_some() && pids.ends_with("\t1"))
-    }
-
     fn facts(&mut self, stat: Stat) -> Option<Facts> {
         let state = threads::state(&self.root, &stat, &mut self.buffer);
         let known = self.known.get(&stat.key.pid)?;
@@ -289,7 +266,8 @@ impl Processes {
             None => self.root.read_piece(&format!("{}/io", stat.key.pid), &mut self.buffer),
         };
         let io = io.ok().and_then(|text| Io::parse(std::str::from_utf8(text).ok()?));
-        self.relations.holder(Node::new(&stat, known.home.clone()));
+        let member = Member::new(&stat, known.inside.clone());
+        self.relations.holder(Node::new(&stat, known.home.clone()), member);
         Some(Facts {
             key: stat.key,
             state,
@@ -302,7 +280,8 @@ impl Processes {
             started: self.started(stat.key),
             cpu_seconds: seconds(stat.cpu_ticks, self.ticks_per_second),
             io,
-            orphaned: known.orphaned,
+            // What else there is to tell of it, only a look at all processes tells.
+            orphaned: known.place.in_service().then_some(false),
             reaped_cpu_seconds: stat.reaped_ticks.map(|ticks| seconds(ticks, self.ticks_per_second)),
             workload: None,
             exe: known.exe.clone(),

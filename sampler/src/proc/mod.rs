@@ -16,3 +16,4 @@ pub(crate) use files::{Folder, MOST_OF_ENVIRON, Missing};
 pub(crate) use look::Processes;
 pub(crate) use node::Node;
 pub use openers::openers;
+pub(crate) use openers::{Search, keep_living};

@@ -1,96 +1,248 @@
-//! Was a process left behind? It was, when it has been handed to a reaper, is no service, and the session
-//! that it was started in has no leader any more.
+//! Was a process left behind? It was, when the login session, the job or the container that its cgroup stands for has
+//! nobody else in it any more. That the leader of its POSIX session has ended says little: whoever forks twice, as daemons
+//! and Slurm's own shepherd do, is in a session without a leader from the start.
 
-use bailiff_snapshot::Place;
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use bailiff_snapshot::stat::Stat;
+use bailiff_snapshot::workload::keeps_others;
+use bailiff_snapshot::{ProcessKey, State};
 
-/// Programs that take in other people's children, by `comm` (cut to 15 bytes by the kernel).
-const REAPERS: [&str; 9] = [
-    "systemd",
-    "init",
-    "containerd-shim",
-    "conmon",
-    "tini",
-    "dumb-init",
-    "docker-init",
-    "catatonit",
-    "slurmstepd",
-];
+/// Programs that take in other people's children, by `comm` (cut to 15 bytes by the kernel). Not slurmstepd: it runs for
+/// as long as its step does.
+const REAPERS: [&str; 7] = ["systemd", "init", "conmon", "tini", "dumb-init", "docker-init", "catatonit"];
+/// The same, by how its names begin: `containerd-shim-runc-v2`.
+const REAPER_PREFIX: &str = "containerd-shim";
 
-/// The parent of a process, as far as it matters.
-pub(crate) struct Parent {
-    /// Pid 1 of this namespace or of its own.
-    pub(crate) is_init: bool,
-    /// Its name.
-    pub(crate) comm: String,
+/// More ancestors than this in one cgroup are not climbed.
+const MOST_ANCESTORS: usize = 64;
+
+fn reaps(comm: &str) -> bool {
+    REAPERS.contains(&comm) || comm.starts_with(REAPER_PREFIX)
 }
 
-impl Parent {
-    fn reaps(&self) -> bool {
-        self.is_init || REAPERS.iter().any(|reaper| self.comm.starts_with(reaper))
+/// A process, as far as it matters to who else is in its cgroup.
+pub(crate) struct Member {
+    pub(crate) key: ProcessKey,
+    pub(crate) ppid: u32,
+    session: u32,
+    /// No thread of it lives.
+    ended: bool,
+    reaps: bool,
+    /// It is no work that could be left behind: a login, a multiplexer, Slurm's shepherd.
+    keeps_others: bool,
+    /// The container, job, pod or unit that its cgroup stands for.
+    inside: Option<Arc<str>>,
+}
+
+impl Member {
+    pub(crate) fn new(stat: &Stat, inside: Option<Arc<str>>) -> Self {
+        Self {
+            key: stat.key,
+            ppid: stat.ppid,
+            session: stat.session,
+            ended: matches!(stat.state, State::Zombie | State::Dead) && stat.threads <= 1,
+            reaps: reaps(&stat.comm),
+            keeps_others: keeps_others(&stat.comm),
+            inside,
+        }
     }
 }
 
-/// Whether it was left behind; `None` where that cannot be told. `leader` is the stat of the process that has
-/// the session's number now.
-pub(crate) fn orphaned(
-    stat: &Stat,
-    place: &Place,
-    parent: Option<&Parent>,
-    leader: Option<&Stat>,
-) -> Option<bool> {
-    if place.in_service() {
-        return Some(false);
+/// All processes of a node, and which of the cgroups that holders are in hold nobody but those who were left behind.
+pub(crate) struct Deserted<F> {
+    find: F,
+    cgroups: HashMap<Arc<str>, bool>,
+}
+
+impl<'a, F: Fn(u32) -> Option<&'a Member>> Deserted<F> {
+    /// `all` must be complete; `find` finds one of them by its pid.
+    pub(crate) fn of(
+        all: impl Iterator<Item = &'a Member>,
+        holders: impl Iterator<Item = &'a Member>,
+        find: F,
+    ) -> Self {
+        let inside = holders.filter_map(|holder| holder.inside.as_ref());
+        let cgroups = inside.map(|inside| (Arc::clone(inside), true)).collect();
+        let mut deserted = Self { find, cgroups };
+        for member in all.filter(|member| !member.ended) {
+            let Some(inside) = &member.inside else { continue };
+            if deserted.cgroups.get(inside) == Some(&true) && !deserted.was_left(member) {
+                deserted.cgroups.insert(Arc::clone(inside), false);
+            }
+        }
+        deserted
     }
-    let reaped = stat.ppid == 1 || parent?.reaps();
-    if !reaped {
-        return Some(false);
+
+    /// Whether it was left behind; none where that cannot be told.
+    pub(crate) fn orphaned(&self, member: &Member) -> Option<bool> {
+        if member.inside.as_ref().is_some_and(|inside| self.cgroups.get(inside) == Some(&true)) {
+            return Some(true);
+        }
+        let of_another = member.session != member.key.pid && member.session != 0;
+        (!self.is_reaped(member) || (of_another && self.is_led(member))).then_some(false)
     }
-    if stat.session == 0 || stat.session == stat.key.pid {
-        return None;
+
+    /// It, or an ancestor in the same cgroup, was handed to a reaper outside and is of a session whose leader has ended.
+    fn was_left(&self, member: &'a Member) -> bool {
+        let mut at = member;
+        for _ in 0..MOST_ANCESTORS {
+            if at.keeps_others {
+                return false;
+            }
+            match self.parent(at) {
+                Some(parent) if parent.inside == at.inside => at = parent,
+                _ => return self.is_reaped(at) && !self.is_led(at),
+            }
+        }
+        false
     }
-    // A younger process with the session's number is not its leader: the pid was used again.
-    Some(leader.is_none_or(|leader| leader.key.start_ticks > stat.key.start_ticks))
+
+    /// Its parent, where that lives. A younger process only has the parent's pid.
+    fn parent(&self, member: &Member) -> Option<&'a Member> {
+        let parent = (self.find)(member.ppid)?;
+        (!parent.ended && parent.key.start_ticks <= member.key.start_ticks).then_some(parent)
+    }
+
+    fn is_reaped(&self, member: &Member) -> bool {
+        member.ppid == 1 || self.parent(member).is_none_or(|parent| parent.reaps)
+    }
+
+    /// Whether the leader of its session lives, or is of another namespace. A younger process with the session's number is
+    /// not its leader: the pid was used again.
+    fn is_led(&self, member: &Member) -> bool {
+        let leader = (self.find)(member.session).filter(|leader| !leader.ended);
+        member.session == 0 || leader.is_some_and(|leader| leader.key.start_ticks <= member.key.start_ticks)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bailiff_snapshot::{ProcessKey, State};
+    use bailiff_snapshot::stat;
 
-    fn stat(pid: u32, ppid: u32, session: u32, start_ticks: u64) -> Stat {
-        Stat {
-            key: ProcessKey { pid, start_ticks },
-            comm: "python3".into(),
-            state: State::Sleeping,
+    const SESSION: Option<&str> = Some("/user.slice/user-1000.slice/session-3.scope");
+    const JOB: Option<&str> = Some("slurm:77");
+    const POD: Option<&str> = Some("container:c");
+    const ROOT: Option<&str> = None;
+
+    /// Name, pid, parent, session, state; the cgroup is of all in a case.
+    type One = (&'static str, u32, u32, u32, State);
+    const S: State = State::Sleeping;
+    const Z: State = State::Zombie;
+
+    fn member((comm, pid, ppid, session, state): One, inside: Option<&str>) -> Member {
+        let stat = Stat {
+            key: ProcessKey { pid, start_ticks: pid.into() },
+            comm: comm.into(),
+            state,
             ppid,
             session,
             cpu_ticks: 0,
             reaped_ticks: Some(0),
             threads: 1,
             kernel_thread: false,
+        };
+        Member::new(&stat, inside.map(Arc::from))
+    }
+
+    fn orphaned(inside: Option<&str>, pid: u32, inmates: &[One]) -> Option<bool> {
+        let outside = [("systemd", 1, 0, 1, S), ("containerd-shim", 5, 1, 5, S), ("sshd", 6, 1, 6, S)];
+        let outside = outside.map(|one| member(one, Some("/init.scope")));
+        let all: Vec<Member> =
+            outside.into_iter().chain(inmates.iter().map(|one| member(*one, inside))).collect();
+        let find = |pid| all.iter().find(|member| member.key.pid == pid);
+        let holder = find(pid).unwrap();
+        Deserted::of(all.iter(), std::iter::once(holder), find).orphaned(holder)
+    }
+
+    const LEFT: One = ("python3", 30, 1, 20, S);
+    const CHILD: One = ("python3", 31, 30, 20, S);
+    /// What it is, the cgroup, whom it is about, who is in it, and what is told.
+    type Case = (&'static str, Option<&'static str>, u32, &'static [One], Option<bool>);
+    const CASES: &[Case] = &[
+        ("the session has ended", SESSION, 30, &[LEFT], Some(true)),
+        ("its child is in it as well", SESSION, 31, &[LEFT, CHILD], Some(true)),
+        ("so is one with a session of its own", SESSION, 31, &[LEFT, ("sh", 31, 30, 31, S)], Some(true)),
+        ("workers of a launcher that has ended", SESSION, 31, &[LEFT, ("python3", 31, 1, 20, S)], Some(true)),
+        ("a zombie leads it", SESSION, 30, &[("bash", 20, 6, 20, Z), LEFT], Some(true)),
+        ("its shell lives", SESSION, 30, &[("bash", 20, 6, 20, S), LEFT], Some(false)),
+        (
+            "a daemon that forked twice, and the shell of the login lives",
+            SESSION,
+            30,
+            &[("bash", 10, 6, 10, S), LEFT],
+            None,
+        ),
+        ("its pid was used again", SESSION, 30, &[LEFT, ("bash", 40, 6, 40, S)], None),
+        ("a multiplexer lives", SESSION, 30, &[("tmux: server", 10, 1, 9, S), LEFT], None),
+        ("a session of its own", SESSION, 30, &[("python3", 30, 1, 30, S)], None),
+        (
+            "a child of a program",
+            SESSION,
+            31,
+            &[("python3", 30, 1, 30, S), ("python3", 31, 30, 9, S)],
+            Some(false),
+        ),
+        (
+            "a task of a step that runs",
+            JOB,
+            31,
+            &[("slurmstepd", 30, 1, 20, S), ("python3", 31, 30, 20, S)],
+            Some(false),
+        ),
+        (
+            "a daemon in a job that runs",
+            JOB,
+            40,
+            &[("slurmstepd", 30, 1, 20, S), ("python3", 31, 30, 20, S), ("python3", 40, 1, 35, S)],
+            None,
+        ),
+        ("a daemon in a job that has ended", JOB, 40, &[("python3", 40, 1, 35, S)], Some(true)),
+        (
+            "a daemon in a container that runs",
+            POD,
+            30,
+            &[("vllm", 10, 5, 10, S), ("python3", 30, 5, 20, S)],
+            None,
+        ),
+        ("a container has ended", POD, 30, &[("python3", 30, 5, 20, S)], Some(true)),
+        ("no cgroup that stands for anything", ROOT, 30, &[LEFT], None),
+        (
+            "a program that is called nearly like a reaper",
+            SESSION,
+            31,
+            &[("initdb", 30, 1, 30, S), ("x", 31, 30, 9, S)],
+            Some(false),
+        ),
+        ("one whose leader is of another namespace", POD, 30, &[("python3", 30, 5, 0, S)], None),
+    ];
+
+    #[test]
+    fn left_behind_is_who_is_in_a_cgroup_with_nobody_else() {
+        for (name, inside, pid, inmates, expected) in CASES {
+            assert_eq!(orphaned(*inside, *pid, inmates), *expected, "{name}");
         }
     }
 
     #[test]
-    fn only_a_reaped_child_of_an_ended_session_is_left_behind() {
-        let shell = Parent { is_init: false, comm: "bash".into() };
-        let shim = Parent { is_init: false, comm: "containerd-shim".into() };
-        let place = Place::default();
-        let service = Place { unit: Some("nb.service".into()), ..Place::default() };
-        let (old, young) = (stat(10, 1, 10, 5), stat(10, 1, 10, 50));
-        let cases = [
-            ("child of a shell", stat(20, 9, 10, 7), &place, Some(&shell), None, Some(false)),
-            ("leader gone", stat(20, 1, 10, 7), &place, None, None, Some(true)),
-            ("leader lives", stat(20, 1, 10, 7), &place, None, Some(&old), Some(false)),
-            ("leader's pid used again", stat(20, 1, 10, 7), &place, None, Some(&young), Some(true)),
-            ("in a container", stat(20, 9, 10, 7), &place, Some(&shim), None, Some(true)),
-            ("a session of its own", stat(20, 1, 20, 7), &place, None, None, None),
-            ("a service", stat(20, 1, 10, 7), &service, None, None, Some(false)),
-            ("parent not seen", stat(20, 9, 10, 7), &place, None, None, None),
-        ];
-        for (name, stat, place, parent, leader, expected) in cases {
-            assert_eq!(orphaned(&stat, place, parent, leader), expected, "{name}");
+    fn reapers_are_known_by_their_whole_names() {
+        for name in ["tini", "init", "systemd", "containerd-shim", "containerd-shim-runc-v2"] {
+            assert!(reaps(name), "{name}");
         }
+        for name in ["tinigrad-launch", "initdb", "systemd-inhibit", "slurmstepd", "conmonitor"] {
+            assert!(!reaps(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_leader_that_has_ended_lives_while_its_threads_do() {
+        let with = |threads| {
+            let stat =
+                Stat { threads, ..stat::parse(b"7 (x) Z 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 7").unwrap() };
+            Member::new(&stat, None).ended
+        };
+        assert!(with(1) && !with(2));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_snapshot::stat::{self, Stat};
-use bailiff_snapshot::workload::{Home, LONGEST_PATH};
+use bailiff_snapshot::workload::{Home, LONGEST_PATH, enclosure};
 use bailiff_snapshot::{Place, ProcessKey, Role, State};
 
 use super::files::{Folder, Missing};
@@ -31,6 +31,7 @@ pub(crate) struct Others {
 pub(crate) struct Cgroup {
     pub(crate) path: Box<str>,
     pub(crate) home: Home,
+    pub(crate) inside: Option<Arc<str>>,
 }
 
 struct Known {
@@ -162,10 +163,10 @@ fn cgroup(known: &mut HashMap<Box<[u8]>, Arc<Cgroup>>, text: &[u8]) -> Arc<Cgrou
         return Arc::clone(cgroup);
     }
     let place = Place::parse(&String::from_utf8_lossy(text));
-    let home = Home::of(&place);
+    let (home, inside) = (Home::of(&place), enclosure(&place));
     // Users who may nest cgroups must not make a line of the stream that nobody reads.
     let path = Some(place.cgroup).filter(|path| path.len() <= LONGEST_PATH).unwrap_or_default();
-    let cgroup = Arc::new(Cgroup { home, path: path.into() });
+    let cgroup = Arc::new(Cgroup { home, inside, path: path.into() });
     known.insert(text.into(), Arc::clone(&cgroup));
     cgroup
 }

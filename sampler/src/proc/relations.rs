@@ -10,6 +10,7 @@ use bailiff_snapshot::workload::{Look, Node, Workload, descends, workload};
 use bailiff_snapshot::{Gap, ProcessKey, Relative, Seen};
 
 use super::files::{Folder, Missing};
+use super::orphan::{Deserted, Member};
 use super::others::{Other, Others};
 use super::threads;
 use crate::settings::{Claims, Mps, Settings};
@@ -58,6 +59,7 @@ pub(crate) struct Relations {
 
 struct Entry {
     node: Node,
+    member: Member,
     is_holder: bool,
     workload: Option<Workload>,
     /// It descends from a holder; `None` until that was looked at.
@@ -65,8 +67,8 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(node: Node, is_holder: bool) -> Self {
-        Self { node, is_holder, workload: None, below: None }
+    fn new(node: Node, member: Member, is_holder: bool) -> Self {
+        Self { node, member, is_holder, workload: None, below: None }
     }
 
     /// It is a holder or descends from one.
@@ -100,8 +102,8 @@ impl Relations {
     }
 
     /// This one holds a part of a GPU, and was read in this beat.
-    pub(crate) fn holder(&mut self, node: Node) {
-        self.table.insert(node.key.pid, Entry::new(node, true));
+    pub(crate) fn holder(&mut self, node: Node, member: Member) {
+        self.table.insert(node.key.pid, Entry::new(node, member, true));
     }
 
     /// Whoever has this pid is no holder.
@@ -133,6 +135,7 @@ impl Relations {
             }
         }
         walked?;
+        self.tell_orphans(seen);
         self.relatives(root).map(Some)
     }
 
@@ -173,7 +176,8 @@ impl Relations {
 
     fn enter(&mut self, other: Other) {
         let node = Node::new(&other.stat, other.cgroup.home.clone());
-        self.table.insert(node.key.pid, Entry::new(node, false));
+        let member = Member::new(&other.stat, other.cgroup.inside.clone());
+        self.table.insert(node.key.pid, Entry::new(node, member, false));
         self.found.push(other);
     }
 
@@ -223,6 +227,17 @@ impl Relations {
                 entry.node.root = Some(root);
             }
             (entry.workload, entry.below) = (found, below);
+        }
+    }
+
+    /// Tells holders whether they were left behind, once all processes were looked at.
+    fn tell_orphans(&self, seen: &mut BTreeMap<u32, Seen>) {
+        let holders = self.table.values().filter(|entry| entry.is_holder).map(|entry| &entry.member);
+        let all = self.table.values().map(|entry| &entry.member);
+        let deserted = Deserted::of(all, holders, |pid| self.table.get(&pid).map(|entry| &entry.member));
+        for facts in seen.values_mut().filter_map(Seen::found_mut) {
+            let member = self.table.get(&facts.key.pid).map(|entry| &entry.member);
+            facts.orphaned = facts.orphaned.or_else(|| deserted.orphaned(member?));
         }
     }
 

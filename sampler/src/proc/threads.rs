@@ -8,18 +8,54 @@ use super::files::Folder;
 /// The state of a process.
 pub(crate) fn state(root: &Folder, stat: &Stat, buffer: &mut Vec<u8>) -> State {
     match stat.state {
-        State::Zombie if has_live_threads(root, stat.key.pid, buffer) => State::ZombieLeader,
+        State::Zombie => of_zombie(root, stat.key.pid, buffer),
         state => state,
     }
 }
 
-fn has_live_threads(root: &Folder, pid: u32, buffer: &mut Vec<u8>) -> bool {
+/// A zombie where nobody else lives; in a wait that no signal ends where all who live are: SIGKILL waits for them, too.
+fn of_zombie(root: &Folder, pid: u32, buffer: &mut Vec<u8>) -> State {
     let Ok(threads) = root.folder(&format!("{pid}/task")).and_then(|tasks| tasks.numbers()) else {
-        return false;
+        return State::Zombie;
     };
-    threads.into_iter().filter(|thread| *thread != pid).any(|thread| {
+    let mut state = State::Zombie;
+    for thread in threads.into_iter().filter(|thread| *thread != pid) {
         let line = root.read(&format!("{pid}/task/{thread}/stat"), buffer);
-        let state = line.ok().and_then(stat::parse).map(|stat| stat.state);
-        state.is_some_and(|state| !matches!(state, State::Zombie | State::Dead))
-    })
+        match line.ok().and_then(stat::parse).map(|stat| stat.state) {
+            None | Some(State::Zombie | State::Dead) => {}
+            Some(State::DiskSleep) => state = State::DiskSleep,
+            Some(_) => return State::ZombieLeader,
+        }
+    }
+    state
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a made-up /proc is written")]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_leader_that_has_ended_is_what_its_threads_are() {
+        let cases: [(&[char], State); 6] = [
+            (&[], State::Zombie),
+            (&['Z', 'X'], State::Zombie),
+            (&['S'], State::ZombieLeader),
+            (&['D', 'Z', 'S'], State::ZombieLeader),
+            (&['D', 'D'], State::DiskSleep),
+            (&['Z', 'D'], State::DiskSleep),
+        ];
+        for (threads, expected) in cases {
+            let home = tempfile::tempdir().unwrap();
+            let line = |id, state| format!("{id} (x) {state} 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 7");
+            for (thread, state) in (7..).zip(std::iter::once(&'Z').chain(threads)) {
+                fs::create_dir_all(home.path().join(format!("7/task/{thread}"))).unwrap();
+                fs::write(home.path().join(format!("7/task/{thread}/stat")), line(thread, state)).unwrap();
+            }
+            let stat = stat::parse(line(7, &'Z').as_bytes()).unwrap();
+            let root = Folder::open(home.path()).unwrap();
+            assert_eq!(state(&root, &stat, &mut Vec::new()), expected, "{threads:?}");
+        }
+    }
 }

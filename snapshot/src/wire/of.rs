@@ -42,6 +42,8 @@ impl From<&crate::Snapshot> for Snapshot {
 impl Gpu {
     fn of(gpu: &crate::Gpu, snapshot: &crate::Snapshot) -> Self {
         let about = &gpu.about;
+        let stuck =
+            |holder: &crate::Holder| Some((holder.process.pid(), snapshot.stuck(holder)?.name().to_owned()));
         let parent = about.mig.as_ref().and_then(|mig| mig.parent.as_ref());
         Self {
             index: about.index.clone(),
@@ -67,6 +69,7 @@ impl Gpu {
             listed: gpu.listed,
             unlisted_openers: openers::unlisted(snapshot, gpu).map(|who| who.len() as u64),
             holders: gpu.holders.iter().map(Holder::from).collect(),
+            stuck: gpu.holders.iter().filter_map(stuck).collect(),
         }
     }
 }

@@ -1,0 +1,180 @@
+//! When it is looked for who has device files open, and what was found. All descriptors of a node may take long to read: a
+//! part of them is read in a beat, as long as that may take.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use bailiff_snapshot::{Gap, GpuSample, Moment, Openers, Seen};
+
+use crate::message::Rest;
+use crate::proc::{Folder, Search, keep_living};
+
+/// A search begins at most this often.
+const PAUSE: Duration = Duration::from_mins(1);
+/// It ends after so long with what it has found.
+const LONGEST: Duration = Duration::from_mins(5);
+/// What was found is good until the next search has ended.
+const GOOD: Duration = Duration::from_mins(11);
+/// Memory in use that no living process holds, from which on it is looked for.
+const FROM: u64 = 256 << 20;
+
+/// What goes on from beat to beat.
+#[derive(Default)]
+pub(crate) struct Doors {
+    search: Option<Search>,
+    found: Option<Openers>,
+    /// Those listed who had ended at the look before.
+    ended: BTreeSet<u32>,
+}
+
+/// One beat.
+pub(crate) struct Beat<'a> {
+    pub(crate) root: &'a Folder,
+    pub(crate) at: Moment,
+    pub(crate) until: Instant,
+    /// A GPU has much in use that no listed process holds.
+    pub(crate) is_wanted: bool,
+}
+
+impl Doors {
+    /// Looks on where that is wanted, and tells what is known.
+    pub(crate) fn look(&mut self, beat: &Beat<'_>, rest: &mut Rest) {
+        let is_wanted = self.has_ended(&rest.processes) || beat.is_wanted;
+        let age = |since: Duration| beat.at.boot.saturating_sub(since);
+        self.found = self.found.take().filter(|found| age(found.at.boot) < GOOD);
+        if let Some(found) = &mut self.found {
+            keep_living(beat.root, found);
+        }
+        let is_due = self.found.as_ref().is_none_or(|found| age(found.at.boot) >= PAUSE);
+        if self.search.is_none() && is_wanted && is_due {
+            self.search = Search::begin(beat.root, beat.at).ok();
+        }
+        if let Some(mut search) = self.search.take() {
+            let is_done = search.go_on(beat.root, beat.until);
+            let is_late = age(search.began()) >= LONGEST;
+            if is_done || is_late {
+                self.found = Some(ended(search, is_done, rest));
+            } else {
+                self.search = Some(search);
+            }
+        }
+        rest.openers.clone_from(&self.found);
+    }
+
+    /// It is left alone in this beat, and begun anew at another.
+    pub(crate) fn leave(&mut self, is_wanted: bool, rest: &mut Rest) {
+        *self = Self::default();
+        if is_wanted {
+            rest.gaps.count(Gap::Openers);
+        }
+    }
+
+    /// Whether somebody is listed who had ended at the look before as well: if not the driver, then another has his files.
+    fn has_ended(&mut self, processes: &BTreeMap<u32, Seen>) -> bool {
+        let ended = |seen: &Seen| match seen {
+            Seen::Gone => true,
+            Seen::Found(facts) => facts.state.ended(),
+            Seen::Hidden => false,
+        };
+        let now: BTreeSet<u32> =
+            processes.iter().filter(|(_, seen)| ended(seen)).map(|(pid, _)| *pid).collect();
+        let before = std::mem::replace(&mut self.ended, now);
+        self.ended.iter().any(|pid| before.contains(pid))
+    }
+}
+
+/// What a search has found.
+fn ended(search: Search, is_done: bool, rest: &mut Rest) -> Openers {
+    let found = search.end();
+    match (is_done, found.unreadable) {
+        (false, _) => rest.gaps.count(Gap::Openers),
+        (true, 0) => {}
+        (true, _) => rest.gaps.count(Gap::NotPermitted),
+    }
+    found
+}
+
+/// Whether so much memory is in use that no listed process holds, as far as can be told, that it matters.
+pub(crate) fn has_nobodys(gpu: &GpuSample) -> bool {
+    let (Some(memory), Some(entries)) = (gpu.memory, &gpu.entries) else { return false };
+    if gpu.telemetry.mig_enabled == Some(true) && gpu.about.mig.is_none() {
+        return false;
+    }
+    let held = entries.iter().filter_map(|entry| entry.memory).fold(0_u64, u64::saturating_add);
+    let reserved = if memory.reserved.is_none() { FROM * 2 } else { 0 };
+    memory.used.saturating_sub(held).saturating_sub(reserved) >= FROM
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bailiff_snapshot::Gaps;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    const HEIRS: [u32; 3] = [40, 50, 60];
+
+    /// A made-up `/proc` in which each of these has a device open.
+    fn procfs() -> tempfile::TempDir {
+        let home = tempfile::tempdir().unwrap();
+        for pid in HEIRS {
+            fs::create_dir_all(home.path().join(format!("{pid}/fd"))).unwrap();
+            let line = format!("{pid} (x) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 7");
+            fs::write(home.path().join(format!("{pid}/stat")), line).unwrap();
+            symlink("/dev/nvidia0", home.path().join(format!("{pid}/fd/3"))).unwrap();
+        }
+        home
+    }
+
+    /// What is told at so many seconds since boot, in a beat that has time for one process.
+    fn told(doors: &mut Doors, home: &Path, (seconds, seen): (u64, &[(u32, Seen)])) -> (Option<usize>, Gaps) {
+        let mut rest = Rest { processes: seen.iter().cloned().collect(), ..Rest::default() };
+        let at = Moment { boot: Duration::from_secs(seconds), ..Moment::default() };
+        let root = Folder::open(home).unwrap();
+        let is_wanted = seen.is_empty();
+        doors.look(&Beat { root: &root, at, until: Instant::now(), is_wanted }, &mut rest);
+        (rest.openers.map(|openers| openers.who.len()), rest.gaps)
+    }
+
+    #[test]
+    fn a_search_takes_as_many_beats_as_it_needs_and_the_living_are_told_after_it() {
+        let home = procfs();
+        let mut doors = Doors::default();
+        let counts = [100, 105, 110, 115].map(|at| told(&mut doors, home.path(), (at, &[])).0);
+        assert_eq!(counts, [None, None, Some(3), Some(3)]);
+        fs::remove_dir_all(home.path().join("50")).unwrap();
+        assert_eq!(told(&mut doors, home.path(), (120, &[])).0, Some(2), "one has ended");
+    }
+
+    #[test]
+    fn a_search_that_takes_too_long_tells_what_it_has_found() {
+        let home = procfs();
+        let mut doors = Doors::default();
+        assert_eq!(told(&mut doors, home.path(), (100, &[])).0, None);
+        let (count, gaps) = told(&mut doors, home.path(), (400, &[]));
+        assert_eq!((count, gaps.of(Gap::Openers)), (Some(2), 1));
+        assert_eq!(doors.found.as_ref().map(|found| found.unreadable), Some(1));
+    }
+
+    #[test]
+    fn somebody_who_is_listed_and_has_ended_is_looked_for_at_the_second_look() {
+        let home = procfs();
+        let mut doors = Doors::default();
+        let gone: &[(u32, Seen)] = &[(9, Seen::Gone)];
+        let other: &[(u32, Seen)] = &[(9, Seen::Hidden)];
+        for (at, seen, searches) in
+            [(100, gone, false), (105, other, false), (110, gone, false), (115, gone, true)]
+        {
+            let _ = told(&mut doors, home.path(), (at, seen));
+            assert_eq!(doors.search.is_some(), searches, "at {at}");
+        }
+    }
+
+    #[test]
+    fn whoever_may_not_look_says_so() {
+        let (mut doors, mut rest) = (Doors::default(), Rest::default());
+        doors.leave(true, &mut rest);
+        assert_eq!((rest.openers, rest.gaps.of(Gap::Openers)), (None, 1));
+    }
+}

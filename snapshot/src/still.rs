@@ -1,0 +1,93 @@
+//! For how many windows in a row those who were left behind did nothing, and with them all of their workload: a launcher
+//! that waits for its ranks works as long as they do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::{Gpu, Process, ProcessId, ProcessKey, Relative, Snapshot};
+
+/// CPU time that whoever does nothing may use, of one core.
+const IDLE_CPU: f64 = 0.01;
+/// What the kernel's account of CPU time may be off.
+const TICK: f64 = 0.011;
+
+/// What this look tells, and the one before.
+pub(crate) struct Look<'a> {
+    pub(crate) previous: Option<&'a Snapshot>,
+    pub(crate) gpus: &'a [Gpu],
+    pub(crate) relatives: Option<&'a [Relative]>,
+    pub(crate) window: Duration,
+}
+
+/// CPU seconds of each who is of a workload; none where one's are not known.
+type Used = Option<BTreeMap<ProcessKey, f64>>;
+
+/// Counts the windows of those who were left behind and did nothing in this one.
+pub(crate) fn count(processes: &mut BTreeMap<ProcessId, Process>, look: &Look<'_>) {
+    for (id, windows) in windows(processes, look) {
+        processes.entry(id).and_modify(|process| process.still = windows);
+    }
+}
+
+fn windows(processes: &BTreeMap<ProcessId, Process>, look: &Look<'_>) -> Vec<(ProcessId, u32)> {
+    let left: Vec<(ProcessId, &str)> = processes
+        .iter()
+        .filter_map(|(id, process)| {
+            let facts = process.facts.as_ref().filter(|facts| facts.orphaned == Some(true))?;
+            Some((*id, facts.workload.as_deref()?))
+        })
+        .collect();
+    let (Some(previous), false) = (look.previous, left.is_empty()) else { return Vec::new() };
+    let wanted: BTreeSet<&str> = left.iter().map(|(_, workload)| *workload).collect();
+    let before = used(&previous.processes, previous.relatives.as_deref(), &wanted);
+    let now = used(processes, look.relatives, &wanted);
+    let (Some(before), Some(now)) = (before, now) else { return Vec::new() };
+    let busy = busy(processes, look.gpus);
+    let still = |workload: &str| {
+        let pair = before.get(workload).zip(now.get(workload));
+        !busy.contains(workload) && pair.is_some_and(|(before, now)| did_nothing(before, now, look.window))
+    };
+    let windows = |id| previous.processes.get(&id).map_or(0, |before| before.still.saturating_add(1));
+    left.iter().filter(|(_, workload)| still(workload)).map(|(id, _)| (*id, windows(*id))).collect()
+}
+
+/// By workload; none where not all were looked at.
+fn used<'w>(
+    processes: &BTreeMap<ProcessId, Process>,
+    relatives: Option<&[Relative]>,
+    wanted: &BTreeSet<&'w str>,
+) -> Option<BTreeMap<&'w str, Used>> {
+    let holders = processes.values().filter_map(|process| process.facts.as_ref()).filter_map(|facts| {
+        let seconds = facts.reaped_cpu_seconds.map(|reaped| facts.cpu_seconds + reaped);
+        Some((facts.workload.as_deref()?, facts.key, seconds))
+    });
+    let relatives = relatives?.iter().map(|relative| {
+        let seconds = relative.cpu_seconds + relative.reaped_cpu_seconds;
+        (relative.workload.as_str(), relative.key, Some(seconds))
+    });
+    let mut found: BTreeMap<&str, Used> = wanted.iter().map(|name| (*name, Some(BTreeMap::new()))).collect();
+    for (workload, key, seconds) in holders.chain(relatives) {
+        let Some(used) = found.get_mut(workload) else { continue };
+        *used = used.take().zip(seconds).map(|(mut used, seconds)| {
+            used.insert(key, seconds);
+            used
+        });
+    }
+    Some(found)
+}
+
+/// Nobody came or went, and together they used next to nothing.
+fn did_nothing(before: &Used, now: &Used, window: Duration) -> bool {
+    let (Some(before), Some(now)) = (before, now) else { return false };
+    let spent: f64 = now.values().sum::<f64>() - before.values().sum::<f64>();
+    before.keys().eq(now.keys()) && spent <= IDLE_CPU * window.as_secs_f64() + TICK
+}
+
+/// Workloads of which one was not observed idle on a GPU that it holds.
+fn busy<'a>(processes: &'a BTreeMap<ProcessId, Process>, gpus: &[Gpu]) -> BTreeSet<&'a str> {
+    let holders = gpus.iter().flat_map(|gpu| &gpu.holders);
+    holders
+        .filter(|holder| holder.utilization.idle() != Some(true))
+        .filter_map(|holder| processes.get(&holder.process)?.facts.as_ref()?.workload.as_deref())
+        .collect()
+}
