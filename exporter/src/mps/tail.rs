@@ -201,7 +201,7 @@ mod tests {
         fn new_lines(&mut self) -> (Vec<String>, u64) {
             let mut lines = Vec::new();
             let own = self.own();
-            let read = self.tail.read(own, |line, age| {
+            let read = self.tail.read(Some(own), |line, age| {
                 if age == Age::New {
                     lines.push(String::from_utf8_lossy(line).into_owned());
                 }
@@ -210,14 +210,14 @@ mod tests {
             (lines, read.skipped)
         }
 
-        fn own(&self) -> Option<u32> {
-            Some(fs::metadata(self.folder.path()).expect("a folder").uid())
+        fn own(&self) -> u32 {
+            fs::metadata(self.folder.path()).expect("a folder").uid()
         }
 
         /// Looks where no line is to be read.
         fn state(&mut self) -> MpsFile {
             let own = self.own();
-            self.tail.read(own, |_, _| panic!("there is no line")).state
+            self.tail.read(Some(own), |_, _| panic!("there is no line")).state
         }
     }
 
@@ -329,7 +329,7 @@ mod tests {
     fn what_is_of_another_user_is_not_read() {
         let mut log = Log::new();
         log.write("zero\n");
-        let other = log.own().map(|own| own + 1);
+        let other = Some(log.own() + 1);
         let state = log.tail.read(other, |_, _| panic!("there is no line")).state;
         assert_eq!(state, MpsFile::Foreign);
         assert_eq!(log.new_lines().0, [""; 0], "what was there before is not new");
