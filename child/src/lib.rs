@@ -13,7 +13,7 @@ use rustix::io::{Errno, ioctl_fionbio};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 /// More than this of either output is dropped.
-const MOST: usize = 256 << 10;
+pub const MOST: usize = 256 << 10;
 
 /// How a program is run.
 #[derive(Debug, Clone, Copy)]

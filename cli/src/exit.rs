@@ -73,6 +73,11 @@ impl Failure {
         Self { code, why: format!("cannot run {program}: {}", bailiff_lifecycle::exit::plain(error)) }
     }
 
+    /// The same in words that move no terminal.
+    pub(crate) fn harmless(self) -> Self {
+        Self { why: bailiff_exposition::terminal::line(&self.why), ..self }
+    }
+
     pub(crate) fn tell(self) -> ExitCode {
         if !self.why.is_empty() {
             say(&self);

@@ -158,7 +158,7 @@ MPS_CONTROL_INFO Info One "bailiff_mps_control_info" ["pipe_directory log_direct
 MPS_UP Gauge One "bailiff_mps_control_up" ["pipe_directory"]
     "1 where a control daemon lives, whether it answers or not; 0 where it is gone and a server that it started lives: programs that begin then run without MPS. Absent where neither is there.";
 MPS_FAULT Info One "bailiff_mps_control_fault_info" ["pipe_directory reason"]
-    "Why the daemon did not answer: timeout, stopped (SIGSTOP), unreachable (nobody answers in its directory, as we see it), no_program (NVIDIA's client is not installed), not_permitted, no_directory (its environment may not be read), ambiguous (two daemons name one directory), error; absent where it did, and where it was not asked yet.";
+    "Why the daemon did not answer: timeout, stopped (SIGSTOP), unreachable (nobody answers in its directory, as we see it), no_program (NVIDIA's client is not installed), not_permitted, no_directory (its environment may not be read), foreign (another process listens in its directory, as we see it), error; absent where it did, and where it was not asked yet.";
 MPS_START_TIME Gauge Seconds "bailiff_mps_control_start_time_seconds" ["pipe_directory"]
     "When the daemon started, in seconds since the Unix epoch.";
 MPS_RESPONSIVE Gauge One "bailiff_mps_control_responsive" ["pipe_directory"]
@@ -184,7 +184,7 @@ MPS_ORPHANS Gauge One "bailiff_mps_orphan_servers" [""]
 MPS_CLIENT_INFO Info One "bailiff_mps_client_info" ["pipe_directory server pid"]
     "A client of the server, as its daemon last said, that holds GPU memory: joined by pid with bailiff_process_gpu_memory_bytes and bailiff_process_info. Absent where the daemon's pids are not those of this node.";
 MPS_LOG Gauge One "bailiff_mps_log_state" ["pipe_directory log state"]
-    "1 for how a log of the daemon (control, server) is read: read, absent, unreadable (we may not), no_file (a link, a FIFO). The families below are absent where neither is read; they are of the log directory, and count since its logs were first seen.";
+    "1 for how a log of the daemon (control, server) is read: read, absent, unreadable (we may not), no_file (a link, a FIFO), foreign (it is not of the daemon's user). The families below are absent where neither is read; they are of the log directory, and count since its logs were first seen.";
 MPS_STARTS Counter One "bailiff_mps_server_starts_total" ["pipe_directory"]
     "Servers that the daemon started, by its log.";
 MPS_CLIENT_FAULTS Counter One "bailiff_mps_client_faults_total" ["pipe_directory"]
@@ -198,7 +198,7 @@ MPS_EXITS Counter One "bailiff_mps_server_exits_total" ["pipe_directory status"]
 MPS_REJECTED Counter One "bailiff_mps_clients_rejected_total" ["pipe_directory reason"]
     "Clients that a server turned away: clients (it has as many as it may), device_connections, teardown, other; absent where none was.";
 MPS_PENDING Gauge One "bailiff_mps_pending_clients" ["pipe_directory uid"]
-    "Clients of the user that wait for a server, by the daemon's log: until it is ready, and until the server of another user has no client any more. Absent where nobody waits.";
+    "Clients of the user that wait for a server, by the daemon's log: until it is ready, and until the server of another user has no client any more. Who is in another PID namespace, so that nobody can look for him, is told for 5 minutes. Absent where nobody waits.";
 SOURCE_UP Gauge One "bailiff_source_up" ["source"]
     "1 where the source (nvml, proc, redis, quota, mps) answered in the last snapshot, 0 where it did not; absent where it was not asked, as /proc is not without a list of pids, nor redis without --lease.redis, nor quota where there is no --quota.dir. mps is up where one of its control daemons answered when it was last asked, and absent where there is none.";
 SOURCE_FAULT_INFO Info One "bailiff_source_fault_info" ["source reason"]

@@ -17,9 +17,10 @@ use bailiff_snapshot::{
 use crate::Look;
 use post::{Post, Turn};
 
-/// Daemons that are asked and whose logs are read, and those of them that are users': anybody can start some.
+/// Daemons that are asked and whose logs are read, those of them that are users', and of one user: anybody can start some.
 const MOST: usize = 16;
 const MOST_OF_USERS: usize = 8;
+const MOST_OF_ONE: usize = 4;
 /// What a thread told is told for this long and two beats: an answer to the slowest daemon is no older.
 const FRESH: Duration = Duration::from_secs(10);
 /// A daemon that was not seen for so long is forgotten: a look may fail now and then.
@@ -53,17 +54,17 @@ impl Watching {
     /// Fills in what the threads told, and has them go on.
     fn fill(&mut self, mps: &mut Mps, sample: &mut Sample) {
         let devices = sample.gpus.iter().filter(|gpu| gpu.about.mig.is_none()).count();
-        let ambiguous: Vec<bool> = mps.daemons.iter().map(|daemon| mps.is_ambiguous(daemon)).collect();
-        for (daemon, ambiguous) in mps.daemons.iter_mut().zip(ambiguous) {
-            let unasked = unasked(daemon, ambiguous);
+        for daemon in &mut mps.daemons {
+            let unasked = unasked(daemon);
             let asks = unasked.is_none() && !self.settings.control.as_os_str().is_empty();
+            let asks = asks.then_some(sample.at.boot);
             let turn = Turn { boot: sample.at.boot, daemon: daemon.clone(), devices, asks };
             let Some(post) = self.post(daemon) else {
                 sample.gaps.count(Gap::Mps);
                 continue;
             };
             let report = post.turn(turn, FRESH + sample.interval * 2);
-            if report.gap {
+            if report.gap || report.asked.as_ref().is_some_and(|asked| asked.gap) {
                 sample.gaps.count(Gap::Mps);
             }
             let (answer, told) = match (unasked, report.asked) {
@@ -91,13 +92,12 @@ impl Watching {
 
     /// A daemon's thread; none where there are too many, or it cannot be started.
     fn post(&mut self, daemon: &MpsDaemon) -> Option<&mut Post> {
-        let (process, of_user) = (daemon.process, daemon.uid != Some(0));
+        let (process, uid) = (daemon.process, daemon.uid);
         if !self.posts.contains_key(&process) {
-            let of_users = self.posts.values().filter(|post| post.of_user).count();
-            if self.posts.len() >= MOST || (of_user && of_users >= MOST_OF_USERS) {
+            if !has_room(self.posts.values().map(|post| post.uid), uid) {
                 return None;
             }
-            match Post::start(self.settings.clone(), of_user) {
+            match Post::start(self.settings.clone(), uid) {
                 Ok(post) => drop(self.posts.insert(process, post)),
                 Err(error) => {
                     tracing::warn!(
@@ -125,15 +125,21 @@ impl Look for Watching {
     }
 }
 
+/// Whether one more daemon of this user may have a thread: no user takes those of all.
+fn has_room(taken: impl Iterator<Item = Option<u32>>, uid: Option<u32>) -> bool {
+    let taken: Vec<Option<u32>> = taken.collect();
+    let count = |is: &dyn Fn(&Option<u32>) -> bool| taken.iter().filter(|one| is(one)).count();
+    let of_users = || count(&|one| *one != Some(0));
+    let own = || count(&|one| *one == uid);
+    taken.len() < MOST && (uid == Some(0) || (of_users() < MOST_OF_USERS && own() < MOST_OF_ONE))
+}
+
 /// Why a daemon is not asked at all.
-fn unasked(daemon: &MpsDaemon, ambiguous: bool) -> Option<MpsFault> {
+fn unasked(daemon: &MpsDaemon) -> Option<MpsFault> {
     if matches!(daemon.state, State::Stopped | State::Traced) {
         return Some(MpsFault::Stopped);
     }
-    if daemon.pipe_directory.is_none() {
-        return Some(MpsFault::NoDirectory);
-    }
-    ambiguous.then_some(MpsFault::Ambiguous)
+    daemon.pipe_directory.is_none().then_some(MpsFault::NoDirectory)
 }
 
 /// The source as a whole is up where one daemon answered: anybody can start one that does not. None where none was asked.
@@ -150,7 +156,30 @@ const fn fault(fault: MpsFault) -> Fault {
         MpsFault::Timeout | MpsFault::Stopped => Fault::Timeout,
         MpsFault::NoProgram => Fault::ProgramNotFound,
         MpsFault::NotPermitted | MpsFault::NoDirectory => Fault::NotPermitted,
-        MpsFault::Unreachable => Fault::Unreachable,
-        MpsFault::Ambiguous | MpsFault::Error => Fault::Error,
+        MpsFault::Unreachable | MpsFault::Foreign => Fault::Unreachable,
+        MpsFault::Error => Fault::Error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_user_takes_the_threads_of_all() {
+        let taken = |of: &[(u32, usize)]| -> Vec<Option<u32>> {
+            of.iter().flat_map(|(uid, count)| std::iter::repeat_n(Some(*uid), *count)).collect()
+        };
+        let cases = [
+            (taken(&[(7, 3)]), 7, true),
+            (taken(&[(7, 4)]), 7, false),
+            (taken(&[(7, 4)]), 8, true),
+            (taken(&[(7, 4), (8, 4)]), 9, false),
+            (taken(&[(7, 4), (8, 4), (0, 7)]), 0, true),
+            (taken(&[(0, 16)]), 0, false),
+        ];
+        for (taken, uid, expected) in cases {
+            assert_eq!(has_room(taken.iter().copied(), Some(uid)), expected, "{taken:?} {uid}");
+        }
     }
 }

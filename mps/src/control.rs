@@ -208,6 +208,10 @@ impl Control {
             Err(Failed::Wait(error)) => return Err(Trouble::Wait(error)),
             Err(Failed::Late(deadline)) => return Err(Trouble::NoAnswer(deadline)),
         };
+        if said.stdout.len() >= bailiff_child::MOST {
+            // What was cut may look whole.
+            return Err(Trouble::Strange(format!("an answer of {} bytes or more", bailiff_child::MOST)));
+        }
         let output = String::from_utf8_lossy(&said.stdout).into_owned();
         let errors = String::from_utf8_lossy(&said.stderr).into_owned();
         if words::is_no_daemon(&errors) || words::is_no_daemon(&output) {

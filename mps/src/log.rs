@@ -115,7 +115,7 @@ impl<'a> Line<'a> {
     pub fn of(line: &'a str) -> Self {
         let (head, text) = split(line.trim_end());
         let (at, writer, pid) = head.map_or((None, Writer::Unknown, None), self::head);
-        Self { at, writer, pid, event: event(text) }
+        Self { at, writer, pid, event: event(writer, text) }
     }
 }
 
@@ -142,19 +142,31 @@ fn head(head: &str) -> (Option<&str>, Writer, Option<u32>) {
     (at, writer, pid.parse().ok())
 }
 
-fn event(text: &str) -> Event {
-    of_daemon(text)
-        .or_else(|| of_fault(text))
-        .or_else(|| of_client(text))
-        .or_else(|| of_server(text))
-        .unwrap_or_else(|| {
-            let routine = ROUTINE.iter().any(|words| text.contains(words));
-            if routine { Event::Routine } else { Event::Unknown }
-        })
+/// What happened, as only its own writer can know it.
+fn event(writer: Writer, text: &str) -> Event {
+    // What follows is a user's own, and may be anything.
+    if FOREIGN.iter().any(|words| text.starts_with(words)) {
+        return Event::Routine;
+    }
+    let event = match writer {
+        Writer::Control => of_daemon(text).or_else(|| of_end(text)),
+        Writer::Server | Writer::LegacyServer | Writer::Other => {
+            of_fault(text).or_else(|| of_client(text)).or_else(|| of_server(text)).or_else(|| of_end(text))
+        }
+        Writer::Client | Writer::Unknown => None,
+    };
+    event.unwrap_or_else(|| {
+        let routine = ROUTINE.iter().any(|words| text.contains(words));
+        if routine { Event::Routine } else { Event::Unknown }
+    })
 }
+
+/// What a control daemon writes of a command before the words of whoever gave it, which anybody may.
+const FOREIGN: [&str; 2] = ["Cmd:", "Unknown command \""];
 
 /// What every client, every start and every question brings.
 const ROUTINE: [&str; 9] = [
+    "To connect CUDA applications to this daemon",
     "User did not send valid credentials",
     "Received new client request",
     "Creating worker thread",
@@ -162,7 +174,6 @@ const ROUTINE: [&str; 9] = [
     "Creating server context on device",
     "Accepting connection",
     "NEW UI",
-    "Cmd:",
     "UI closed",
 ];
 
@@ -241,11 +252,13 @@ fn rejection(text: &str) -> Option<Reason> {
     Some(if text.contains("aximum number of clients") { Reason::Clients } else { Reason::Other })
 }
 
-/// What a server says of itself, or the daemon of it.
+/// The end of a server, as itself and its daemon tell it.
+fn of_end(text: &str) -> Option<Event> {
+    text.contains("Server encountered a fatal exception").then_some(Event::ServerFailed)
+}
+
+/// What a server says of itself.
 fn of_server(text: &str) -> Option<Event> {
-    if text.contains("Server encountered a fatal exception") {
-        return Some(Event::ServerFailed);
-    }
     if text.contains("Driver initialization failed") {
         return Some(Event::DriverFailed);
     }

@@ -9,8 +9,9 @@ use bailiff_snapshot::{Gap, Gaps, Mps, MpsDaemon, MpsServer, ProcessKey, Role, S
 
 use crate::proc::{Folder, MOST_OF_ENVIRON, Processes};
 
-/// Processes that are looked into: anybody may give his the name, so root's come first.
+/// Processes that are looked into, and those of a user: anybody may give his the name, so root's come first.
 const MOST: usize = 64;
+const MOST_OF_ONE: usize = 16;
 /// A socket's path has at most 108 bytes.
 const LONGEST_PATH: usize = 256;
 
@@ -38,12 +39,10 @@ pub(crate) fn find(processes: &Processes, seen: &BTreeMap<u32, Seen>, gaps: &mut
     let holders = seen.values().filter_map(Seen::found).filter(|facts| facts.comm == Role::COMM);
     let holders = holders.map(|facts| Named { key: facts.key, ppid: facts.ppid, state: facts.state });
     let root = processes.root();
-    let mut ranked: Vec<(bool, ProcessKey, Named)> =
-        others.chain(holders).map(|named| (owner(root, named.key) != Some(0), named.key, named)).collect();
-    ranked.sort_unstable_by_key(|(others, key, _)| (*others, key.start_ticks, key.pid));
-    ranked.dedup_by_key(|(_, key, _)| *key);
-    if ranked.len() > MOST {
-        ranked.truncate(MOST);
+    let ranked =
+        others.chain(holders).map(|named| (owner(root, named.key), named.key, named)).collect::<Vec<_>>();
+    let (ranked, all) = chosen(ranked);
+    if !all {
         gaps.count(Gap::Mps);
     }
     let mut buffer = Vec::new();
@@ -51,6 +50,22 @@ pub(crate) fn find(processes: &Processes, seen: &BTreeMap<u32, Seen>, gaps: &mut
         ranked.into_iter().filter_map(|(_, _, named)| look(root, named, &mut buffer)).collect();
     let mps = told(&found, whole, |key| processes.started(key));
     Some(mps).filter(|mps| !mps.is_empty())
+}
+
+/// Each once, in the order in which they are looked into; and whether that is all of them.
+fn chosen<T>(mut ranked: Vec<(Option<u32>, ProcessKey, T)>) -> (Vec<(Option<u32>, ProcessKey, T)>, bool) {
+    ranked.sort_unstable_by_key(|(uid, key, _)| (*uid != Some(0), key.start_ticks, key.pid));
+    ranked.dedup_by_key(|(_, key, _)| *key);
+    let all = ranked.len();
+    let mut of_one: BTreeMap<Option<u32>, usize> = BTreeMap::new();
+    ranked.retain(|(uid, ..)| {
+        let count = of_one.entry(*uid).or_default();
+        *count += 1;
+        *uid == Some(0) || *count <= MOST_OF_ONE
+    });
+    ranked.truncate(MOST);
+    let whole = ranked.len() == all;
+    (ranked, whole)
 }
 
 fn owner(root: &Folder, key: ProcessKey) -> Option<u32> {
@@ -177,6 +192,19 @@ mod tests {
             let mps = told(&found, whole, |_| None);
             assert_eq!(mps.servers.iter().map(|server| server.orphaned).collect::<Vec<_>>(), [orphaned]);
         }
+    }
+
+    #[test]
+    fn no_user_hides_those_of_others() {
+        let key = |pid| ProcessKey { pid, start_ticks: pid.into() };
+        let of = |uid, pids: std::ops::Range<u32>| pids.map(move |pid| (Some(uid), key(pid), ()));
+        let all: Vec<_> = of(7, 100..200).chain(of(8, 200..202)).chain(of(0, 300..302)).collect();
+        let (ranked, whole) = chosen(all);
+        let uids: Vec<u32> = ranked.iter().filter_map(|(uid, ..)| *uid).collect();
+        assert_eq!((&uids[..2], ranked.len(), whole), (&[0, 0][..], 2 + MOST_OF_ONE + 2, false));
+        assert_eq!(uids.iter().filter(|uid| **uid == 8).count(), 2);
+        let (ranked, whole) = chosen(of(8, 1..3).chain(of(8, 1..3)).collect());
+        assert_eq!((ranked.len(), whole), (2, true));
     }
 
     #[test]

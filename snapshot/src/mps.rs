@@ -73,8 +73,8 @@ pub enum MpsFault {
     Unreachable,
     /// Its directory is not known, since its environment may not be read.
     NoDirectory,
-    /// Another daemon that lives has the same directory, so nobody can say who would answer.
-    Ambiguous,
+    /// Somebody else listens in its directory, or in what we see at its path: what he answers is not told.
+    Foreign,
     /// Any other error; the log has it.
     Error,
 }
@@ -90,7 +90,7 @@ impl MpsFault {
             Self::NotPermitted => "not_permitted",
             Self::Unreachable => "unreachable",
             Self::NoDirectory => "no_directory",
-            Self::Ambiguous => "ambiguous",
+            Self::Foreign => "foreign",
             Self::Error => "error",
         }
     }
@@ -164,6 +164,8 @@ pub enum MpsFile {
     Unreadable,
     /// It is a FIFO, a link, a device.
     NoFile,
+    /// It is not of the daemon's own user, so it is not the daemon's.
+    Foreign,
 }
 
 impl MpsFile {
@@ -175,6 +177,7 @@ impl MpsFile {
             Self::Absent => "absent",
             Self::Unreadable => "unreadable",
             Self::NoFile => "no_file",
+            Self::Foreign => "foreign",
         }
     }
 }
@@ -219,17 +222,6 @@ impl Mps {
     pub fn daemon_of(&self, server: &MpsServer) -> Option<&MpsDaemon> {
         self.daemons.iter().find(|daemon| Some(daemon.process) == server.daemon)
     }
-
-    /// Whether a daemon's directory is another's, too. Root's is not taken from it by a user who names it.
-    #[must_use]
-    pub fn is_ambiguous(&self, daemon: &MpsDaemon) -> bool {
-        let is_root = |daemon: &MpsDaemon| daemon.uid == Some(0);
-        let same = |other: &&MpsDaemon| {
-            other.process != daemon.process && other.pipe_directory == daemon.pipe_directory
-        };
-        let mut others = self.daemons.iter().filter(same);
-        daemon.pipe_directory.is_some() && others.any(|other| is_root(other) || !is_root(daemon))
-    }
 }
 
 impl MpsDaemon {
@@ -264,19 +256,6 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_two_daemons_is_nobodys_and_of_root_and_a_user_roots() {
-        let ambiguous = |daemons: Vec<MpsDaemon>| -> Vec<bool> {
-            let mps = Mps { daemons, servers: Vec::new() };
-            mps.daemons.iter().map(|daemon| mps.is_ambiguous(daemon)).collect()
-        };
-        assert_eq!(ambiguous(vec![daemon(1, 0, Some("/a")), daemon(2, 0, Some("/b"))]), [false, false]);
-        assert_eq!(ambiguous(vec![daemon(1, 0, Some("/a")), daemon(2, 7, Some("/a"))]), [false, true]);
-        assert_eq!(ambiguous(vec![daemon(1, 7, Some("/a")), daemon(2, 8, Some("/a"))]), [true, true]);
-        assert_eq!(ambiguous(vec![daemon(1, 0, Some("/a")), daemon(2, 0, Some("/a"))]), [true, true]);
-        assert_eq!(ambiguous(vec![daemon(1, 7, None), daemon(2, 8, None)]), [false, false], "nobody knows");
-    }
-
-    #[test]
     fn silence_is_told_where_it_is_the_daemons_own() {
         let responsive = |fault| {
             let answer = MpsAnswer { fault, ..MpsAnswer::default() };
@@ -286,8 +265,7 @@ mod tests {
         for fault in [MpsFault::Timeout, MpsFault::Stopped] {
             assert_eq!(responsive(Some(fault)), Some(false), "{fault:?}");
         }
-        for fault in [MpsFault::NoProgram, MpsFault::NotPermitted, MpsFault::Unreachable, MpsFault::Ambiguous]
-        {
+        for fault in [MpsFault::NoProgram, MpsFault::NotPermitted, MpsFault::Unreachable, MpsFault::Foreign] {
             assert_eq!(responsive(Some(fault)), None, "{fault:?}");
         }
         assert_eq!(daemon(1, 0, None).responsive(), None, "it was not asked");

@@ -7,8 +7,8 @@
     reason = "a case runs programs, reads files and fails loudly"
 )]
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Output, Stdio};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,11 @@ use end_to_end::fake::Scenario;
 use end_to_end::mps::Mps;
 use end_to_end::programs;
 use end_to_end::wait::until;
-use rustix::process::Signal;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+const NOBODY: u32 = 65534;
 
 /// A machine with two GPUs, whose UUIDs no other test has.
 struct Machine {
@@ -68,6 +71,12 @@ impl Machine {
     /// Exit code and all that was said.
     fn says(&self, name: &str, words: &[&str]) -> (Option<i32>, String) {
         told(&self.bailiff(name, words).output().unwrap())
+    }
+
+    /// Begins, and goes on beside the test.
+    fn begins(&self, name: &str, words: &[&str]) -> Child {
+        let mut command = self.bailiff(name, words);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
     fn status(&self, name: &str) -> (Option<i32>, Value) {
@@ -324,4 +333,215 @@ fn in_the_foreground_it_stays_and_gives_the_gpus_back_when_it_is_told_to_end() {
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"]);
+}
+
+#[test]
+fn a_log_that_is_no_file_is_not_opened() {
+    let machine = Machine::new("550");
+    let logs = machine.mps.pipes("logs");
+    std::fs::create_dir(&logs).unwrap();
+    mknodat(CWD, logs.join("control.log"), FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
+    let pipes = machine.mps.pipes("a").display().to_string();
+    let variables =
+        [("CUDA_MPS_PIPE_DIRECTORY", &*pipes), ("CUDA_MPS_LOG_DIRECTORY", logs.to_str().unwrap())];
+    let _pretender = machine.mps.pretender("nvidia-cuda-mps-control", NOBODY, &variables);
+    let status = Beside(machine.begins("a", &["status", "--json"]));
+    let report: Value = serde_json::from_str(&status.told().1).unwrap();
+    assert_eq!(report["daemons"][0]["log"], "no_file", "{report}");
+}
+
+/// A command that goes on beside the test, and ends with it.
+struct Beside(Child);
+
+impl Beside {
+    /// Exit code and all that it said.
+    fn told(mut self) -> (Option<i32>, String) {
+        until("its end", || self.0.try_wait().unwrap());
+        let mut text = String::new();
+        self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        self.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        (self.0.wait().unwrap().code(), text)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn another_users_process_steers_neither_start_nor_stop() {
+    let machine = Machine::new("550");
+    let (pipes, uuid) = (machine.mps.pipes("a").display().to_string(), machine.uuid(1));
+    let variables = [("CUDA_MPS_PIPE_DIRECTORY", &*pipes), ("CUDA_VISIBLE_DEVICES", &*uuid)];
+    let _daemon = machine.mps.pretender("nvidia-cuda-mps-control", NOBODY, &variables);
+    let _server = machine.mps.pretender("nvidia-cuda-mps-server", NOBODY, &variables);
+    let (code, said) = machine.says("a", &["start", "--gpu", "0"]);
+    assert_eq!(code, Some(0), "{said}");
+    machine.modes(["exclusive_process", "exclusive_process"]);
+    let (code, said) = machine.says("a", &["stop"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"], "{said}");
+}
+
+#[test]
+fn another_users_server_counts_where_the_driver_lists_it() {
+    let machine = Machine::new("550");
+    let pipes = machine.mps.pipes("a").display().to_string();
+    let variables = [("CUDA_MPS_PIPE_DIRECTORY", &*pipes)];
+    let server = machine.mps.pretender("nvidia-cuda-mps-server", NOBODY, &variables);
+    machine.gpus([
+        "compute_mode: default",
+        &format!("compute_mode: default, processes: [{{pid: {}}}]", server.0.id()),
+    ]);
+    let (code, said) = machine.says("a", &["start", "--gpu", "0"]);
+    assert_eq!(code, Some(75), "{said}");
+    assert!(said.contains(&format!("server {} is left", server.0.id())), "{said}");
+}
+
+#[test]
+fn the_gpus_of_another_users_daemon_are_not_told_by_him() {
+    let machine = Machine::new("550");
+    let mut command = machine.mps.command(&machine.mps.bin().join("nvidia-cuda-mps-control"), "a");
+    command.arg("-d").env("CUDA_VISIBLE_DEVICES", machine.uuid(1));
+    for folder in [machine.mps.pipes("a"), machine.mps.logs("a")] {
+        std::fs::create_dir(&folder).unwrap();
+        std::os::unix::fs::chown(&folder, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
+    assert!(command.status().unwrap().success());
+    machine.modes(["exclusive_process", "exclusive_process"]);
+    let (code, said) = machine.says("a", &["stop"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("which GPUs it had is not known"), "{said}");
+    assert!(machine.mps.asked().is_empty());
+}
+
+#[test]
+fn in_the_foreground_gpus_stay_as_they_are_while_a_server_is_left() {
+    let machine = Machine::new("550");
+    let mut beside = Beside(machine.begins("a", &["start", "--gpu", "0", "--foreground"]));
+    let mut lines = BufReader::new(beside.0.stdout.as_mut().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "the daemon answers"));
+    let _client = machine.mps.client("a");
+    let server = machine.mps.server("a");
+    machine.mps.signal("a", Signal::KILL);
+    let (code, said) = beside.told();
+    assert_eq!(code, Some(69), "{said}");
+    assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS"], "{said}");
+    assert!(said.contains(&format!("server {server} ")) && said.contains("nvidia-smi -i 0"), "{said}");
+}
+
+#[test]
+fn gpus_stay_as_they_are_while_a_daemon_that_was_started_is_silent() {
+    for form in [&["start", "--gpu", "0"][..], &["start", "--gpu", "0", "--foreground"]] {
+        let machine = Machine::new("550");
+        let asker = machine.mps.asker("exec sleep 1000").display().to_string();
+        let mut start = Beside(machine.begins("a", &[form, &["--mps-control", &asker]].concat()));
+        until("its end", || start.0.try_wait().unwrap());
+        // The daemon lives, and has the outputs.
+        machine.mps.signal("a", Signal::KILL);
+        let (code, said) = start.told();
+        assert_eq!(code, Some(69), "{said}");
+        assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS"], "{said}");
+        assert!(said.contains("did not answer") && said.contains("nvidia-smi -i 0"), "{said}");
+    }
+}
+
+/// Whether a process waits for the lock of a file.
+fn waits_for_a_lock(pid: u32) -> bool {
+    let locks = std::fs::read_to_string("/proc/locks").unwrap();
+    let pid = pid.to_string();
+    locks.lines().any(|line| line.contains("->") && line.split_whitespace().any(|word| word == pid))
+}
+
+#[test]
+fn of_two_that_start_at_once_one_starts_and_its_gpu_stays_its_own() {
+    let machine = Machine::new("550");
+    let smi = machine.mps.slow_smi().display().to_string();
+    let first = Beside(machine.begins("a", &["start", "--gpu", "0", "--nvidia-smi", &smi]));
+    until("it sets a mode", || (!machine.mps.asked().is_empty()).then_some(()));
+    let mut second = Beside(machine.begins("a", &["start", "--gpu", "0"]));
+    until("it waits, or has ended", || {
+        (waits_for_a_lock(second.0.id()) || second.0.try_wait().unwrap().is_some()).then_some(())
+    });
+    machine.mps.go();
+    let (first, second) = (first.told(), second.told());
+    assert_eq!((first.0, second.0), (Some(0), Some(69)), "{first:?} {second:?}");
+    assert!(!machine.mps.asked().iter().any(|line| line.contains("DEFAULT")), "{:?}", machine.mps.asked());
+}
+
+#[test]
+fn who_is_told_to_end_before_the_daemon_starts_sets_the_modes_back() {
+    let machine = Machine::new("550");
+    let smi = machine.mps.slow_smi().display().to_string();
+    let start = Beside(machine.begins("a", &["start", "--gpu", "0", "--nvidia-smi", &smi]));
+    until("it sets a mode", || (!machine.mps.asked().is_empty()).then_some(()));
+    start.signal(Signal::INT);
+    machine.mps.go();
+    let (code, said) = start.told();
+    assert_eq!(code, Some(130), "{said}");
+    assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"], "{said}");
+    assert!(!said.contains("the daemon answers"), "{said}");
+}
+
+#[test]
+fn daemons_are_asked_side_by_side() {
+    let machine = Machine::new("550");
+    let names = ["a", "b", "c", "d"];
+    for name in names {
+        machine.mps.start(name, &machine.uuid(0));
+    }
+    // Nobody is answered before four have asked.
+    let asks = machine.mps.pipes("asks").display().to_string();
+    let asker =
+        machine.mps.asker(&format!("echo >> {asks}; until [ $(wc -l < {asks}) -ge 4 ]; do sleep 0.02; done"));
+    let mut command = machine.mps.command(&programs::bailiff(), "a");
+    command.args(["mps", "status", "--json", "--mps-control"]).arg(asker);
+    command
+        .arg("--nvml-library")
+        .arg(programs::fake_nvml())
+        .env("FAKE_NVML_SCENARIO", machine.scenario.path());
+    let output = command.output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for name in names {
+        let place = machine.mps.pipes(name).display().to_string();
+        let daemons = report["daemons"].as_array().unwrap();
+        let daemon = daemons.iter().find(|daemon| daemon["pipe_dir"] == *place).unwrap();
+        assert_eq!(daemon["state"], "answers", "{daemon}");
+    }
+}
+
+#[test]
+fn a_daemon_that_falls_silent_is_asked_no_more() {
+    let machine = Machine::new("550");
+    machine.mps.start("a", &machine.uuid(0));
+    let asks = machine.mps.pipes("asks").display().to_string();
+    let asker = machine.mps.asker(&format!(
+        "read question; echo $question >> {asks}; [ \"$question\" = get_server_list ] || exec sleep 1000"
+    ));
+    let words = ["status", "--json", "--mps-control", asker.to_str().unwrap()];
+    let output = machine.bailiff("a", &words).output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["daemons"][0]["state"], "hung", "{report}");
+    let asks = std::fs::read_to_string(asks).unwrap();
+    assert_eq!(asks, "get_server_list\nget_default_active_thread_percentage\n");
+}
+
+#[test]
+fn what_a_daemon_says_moves_no_terminal() {
+    let machine = Machine::new("550");
+    machine.mps.start("a", &machine.uuid(0));
+    let asker = machine.mps.asker("printf '\\033]0;title\\007\\033[2J' >&2; exit 3").display().to_string();
+    for words in [&["start", "--mps-control", &asker][..], &["stop", "--mps-control", &asker]] {
+        let (code, said) = machine.says("a", words);
+        assert_eq!(code, Some(69), "{said:?}");
+        assert!(said.contains("title") && !said.contains(['\u{1b}', '\u{7}']), "{said:?}");
+    }
 }

@@ -11,12 +11,13 @@
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use end_to_end::cuda::Running;
-use end_to_end::exporter::Exporter;
+use end_to_end::exporter::{self, BEATS, Exporter};
 use end_to_end::fake::Scenario;
 use end_to_end::http;
 use end_to_end::page::Page;
@@ -24,7 +25,9 @@ use end_to_end::programs;
 use end_to_end::wait::until;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
+const NOBODY: u32 = 65534;
 const UUID: &str = "GPU-00000000-0000-4000-8000-000000000001";
 
 /// A daemon of the test's own, in folders of its own.
@@ -35,12 +38,21 @@ struct Mps {
 
 impl Mps {
     fn start(release: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap(), release, 0)
+    }
+
+    /// One of a user in this folder, where his others may be, too.
+    fn start_in(folder: tempfile::TempDir, release: &str, uid: u32) -> Self {
+        chown(folder.path(), Some(uid), Some(uid)).unwrap();
         let mut command = Command::new(programs::built("nvidia-cuda-mps-control"));
-        command.arg("-f").env("FAKE_MPS_RELEASE", release);
+        command.arg("-f").env("FAKE_MPS_RELEASE", release).uid(uid).gid(uid);
         let mps = Self { daemon: Running(places(&folder, &mut command).spawn().unwrap()), folder };
-        until("it listens", || mps.folder.path().join("pipes/control").exists().then_some(()));
+        until("it answers", || mps.asks("get_server_list\n").then_some(()));
         mps
+    }
+
+    fn pid(&self) -> String {
+        self.daemon.0.id().to_string()
     }
 
     fn log(&self, name: &str) -> PathBuf {
@@ -64,10 +76,17 @@ impl Mps {
 
     /// What a person says to it.
     fn say(&self, words: &str) {
+        assert!(self.asks(words));
+    }
+
+    /// Whether it was there to hear it.
+    fn asks(&self, words: &str) -> bool {
         let mut command = Command::new(programs::built("nvidia-cuda-mps-control"));
-        let mut child = places(&self.folder, &mut command).stdin(Stdio::piped()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(words.as_bytes()).unwrap();
-        assert!(child.wait().unwrap().success());
+        command.stdin(Stdio::piped()).stderr(Stdio::null());
+        let mut child = places(&self.folder, &mut command).spawn().unwrap();
+        // It may have ended already, where nobody listens.
+        let _ = child.stdin.take().unwrap().write_all(words.as_bytes());
+        child.wait().unwrap().success()
     }
 
     fn signal(&self, signal: Signal) {
@@ -237,6 +256,117 @@ fn what_cannot_be_asked_is_told_as_that() {
     assert_eq!(mps.of(&exporter.next(), "control_fault_info", &[]), None, "nobody was to ask it");
 }
 
+/// Root's, in a mount namespace in which its folders are its own: at their path here is a user's daemon.
+#[test]
+fn who_answers_at_the_path_of_anothers_directory_is_not_taken_for_him() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = Mps::start_in(folder, "535", NOBODY);
+    users.say("set_default_active_thread_percentage 7\n");
+    let mut command = Command::new("unshare");
+    let hide = "mount -t tmpfs none \"$1\" && echo hidden && exec \"$2\" -f";
+    command.args(["--mount", "sh", "-c", hide, "-"]).arg(users.folder.path());
+    command.arg(programs::built("nvidia-cuda-mps-control")).stdout(Stdio::piped());
+    let mut hidden = Running(places(&users.folder, &mut command).spawn().unwrap());
+    let mut said = String::new();
+    BufReader::new(hidden.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "hidden\n");
+    let scenario = Scenario::new(&scenario(&[]));
+    let exporter = watch(&scenario, &control(), "100ms");
+    let pid = hidden.0.id().to_string();
+    exporter.until("it is seen", |page| users.of(page, "control_info", &[("pid", &*pid), ("uid", "0")]));
+    exporter.until("that is told", |page| users.of(page, "control_fault_info", &[("reason", "foreign")]));
+    let looks_foreign = |page: &Page| {
+        assert_eq!(users.of(page, "default_active_thread_ratio", &[]), None);
+        assert_eq!(users.of(page, "control_responsive", &[]), None);
+        assert_eq!(users.of(page, "server_starts_total", &[]), None);
+    };
+    let page = exporter.next();
+    looks_foreign(&page);
+    assert_eq!(users.of(&page, "log_state", &[("log", "control"), ("state", "foreign")]), Some(1.0));
+    // Nor is his silence root's.
+    users.signal(Signal::STOP);
+    for _ in 0..5 {
+        looks_foreign(&exporter.next());
+    }
+}
+
+#[test]
+fn a_users_daemon_is_asked_though_another_user_names_its_directory() {
+    let folder = tempfile::tempdir().unwrap();
+    let stand_in = end_to_end::mps::Mps::of("550");
+    let pipes = folder.path().join("pipes").display().to_string();
+    // He is the older, and there are more of him than may be asked.
+    let names = [("CUDA_MPS_PIPE_DIRECTORY", &*pipes)];
+    let _pretenders: Vec<Running> =
+        (0..9).map(|_| stand_in.pretender("nvidia-cuda-mps-control", NOBODY - 1, &names)).collect();
+    let mps = Mps::start_in(folder, "550", NOBODY);
+    let scenario = Scenario::new(&scenario(&[]));
+    let exporter = watch(&scenario, &control(), "100ms");
+    exporter.until("it is seen", |page| mps.of(page, "control_info", &[("pid", &*mps.pid())]));
+    exporter.until("it answers", |page| {
+        mps.of(page, "control_responsive", &[]).filter(|answers| *answers == 1.0)
+    });
+}
+
+/// The exporter of another user, with these rights in what it starts.
+fn of_nobody(scenario: &Scenario, rights: &str, flags: &[&str]) -> Exporter {
+    let real = exporter::command(scenario);
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.args([format!("--inh-caps={rights}"), format!("--ambient-caps={rights}"), "--".to_owned()]);
+    command.arg(real.get_program()).args(real.get_args()).args(BEATS).args(flags);
+    for (name, value) in real.get_envs() {
+        command.env(name, value.unwrap());
+    }
+    fs::set_permissions(scenario.path().parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+    Exporter::spawn(command)
+}
+
+#[test]
+fn without_rights_a_daemon_is_unknown_and_neither_down_nor_silent() {
+    let mps = Mps::start("550");
+    let (_client, _server) = mps.client();
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+    let scenario = Scenario::new(&scenario(&[]));
+    let record = folder.path().join("record");
+    let control = control();
+    let flags = ["--deadline", "10s", "--mps.control", &*control, "--mps.interval", "100ms"];
+    let recorded = [&flags[..], &["--record", record.to_str().unwrap()]].concat();
+    let _exporter = of_nobody(&scenario, "-all", &recorded);
+    let daemon = until("it is seen", || {
+        let text = fs::read_to_string(&record).ok()?;
+        let snapshots = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut daemons = snapshots.filter_map(|snapshot| snapshot["mps"]["daemons"].as_array().cloned());
+        daemons.next()?.into_iter().find(|daemon| daemon["process"]["pid"] == mps.daemon.0.id())
+    });
+    assert_eq!(daemon["answer"]["fault"], "no_directory", "{daemon}");
+    assert_eq!((&daemon["log"], &daemon["pipe_directory"]), (&Value::Null, &Value::Null), "{daemon}");
+}
+
+#[test]
+fn what_is_closed_to_us_is_told_as_that_and_as_no_figure() {
+    let mps = Mps::start("550");
+    let (_client, _server) = mps.client();
+    for closed in ["pipes", "logs"] {
+        fs::set_permissions(mps.folder.path().join(closed), Permissions::from_mode(0o700)).unwrap();
+    }
+    fs::set_permissions(mps.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let scenario = Scenario::new(&scenario(&[]));
+    let control = control();
+    let flags = ["--deadline", "10s", "--mps.control", &*control, "--mps.interval", "100ms"];
+    let exporter = of_nobody(&scenario, "-all,+sys_ptrace,+dac_read_search", &flags);
+    exporter.until("that is told", |page| mps.of(page, "control_fault_info", &[("reason", "not_permitted")]));
+    exporter.until("of the logs, too", |page| {
+        mps.of(page, "log_state", &[("log", "control"), ("state", "unreadable")])
+    });
+    let page = exporter.next();
+    assert_eq!(mps.of(&page, "control_up", &[]), Some(1.0));
+    for name in ["control_responsive", "clients", "server_starts_total", "client_faults_total"] {
+        assert_eq!(mps.of(&page, name, &[]), None, "{name}");
+    }
+}
+
 #[test]
 fn a_daemon_that_is_gone_leaves_its_server_and_then_nothing() {
     let mut mps = Mps::start("550");
@@ -287,10 +417,20 @@ fn logs_are_read_through_rotation_and_truncation() {
     exporter.next();
     mps.write("server.log", fault);
     faults(4.0);
+    let state = |state| {
+        exporter.until(state, |page| mps.of(page, "log_state", &[("log", "server"), ("state", state)]));
+    };
+    for _ in 0..2 {
+        fs::rename(mps.log("server.log"), mps.log("aside")).unwrap();
+        state("absent");
+        fs::rename(mps.log("aside"), mps.log("server.log")).unwrap();
+        state("read");
+        faults(4.0);
+    }
     fs::remove_file(mps.log("server.log")).unwrap();
-    exporter.until("it is gone", |page| mps.of(page, "log_state", &[("log", "server"), ("state", "absent")]));
+    state("absent");
     // Who waits, until he is gone.
-    let mut waits = Running(Command::new("sleep").arg("1000").spawn().unwrap());
+    let mut waits = Running(Command::new("sleep").arg("1000").uid(1001).spawn().unwrap());
     let line = format!(
         "[2026-11-21 06:27:48.525 Control 1] NEW CLIENT {} from user 1001: Server is not ready, push client to pending list\n",
         waits.0.id()
@@ -332,6 +472,7 @@ fn hostile_logs_harm_nobody() {
     });
     let page = exporter.next();
     assert!(page.value("bailiff_gaps_total", &[("gap", "mps")]) > Some(0.0), "that is told");
+    mps.say("foo [2026-11-21 06:27:48.525 Server 9] Client process 8 encountered a fatal GPU error.\n");
     mps.write(
         "server.log",
         b"\n[2026-11-21 06:27:48.525 Server 9] Client process 8 encountered a fatal GPU error.\n",

@@ -4,12 +4,14 @@
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 
+use crate::cuda::Running;
 use crate::programs;
 use crate::wait::until;
 
@@ -33,10 +35,8 @@ impl Mps {
         fs::set_permissions(mps.folder.path(), Permissions::from_mode(0o755)).expect("our own folder");
         fs::create_dir(mps.bin()).expect("a folder");
         symlink(programs::built(PARTS[0]), mps.bin().join(PARTS[0])).expect("a link");
-        let smi = mps.bin().join("nvidia-smi");
-        let text = format!("#!/bin/sh\necho \"$@\" >> {}\n", mps.folder.path().join("smi").display());
-        fs::write(&smi, text).expect("a script");
-        fs::set_permissions(&smi, Permissions::from_mode(0o755)).expect("a script");
+        let text = format!("echo \"$@\" >> {}", mps.folder.path().join("smi").display());
+        let _ = program(&mps.bin().join("nvidia-smi"), &text);
         mps
     }
 
@@ -136,6 +136,62 @@ impl Mps {
         parts(&self.pipes(name), PARTS[1])
     }
 
+    /// A process of this user that bears the name of a part of MPS, and is none: a shell that waits, with these variables.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    #[must_use]
+    pub fn pretender(&self, part: &str, uid: u32, variables: &[(&str, &str)]) -> Running {
+        let folder = self.folder.path().join("pretenders");
+        fs::create_dir_all(&folder).expect("a folder");
+        let program = folder.join(part);
+        if !program.exists() {
+            fs::copy("/bin/sh", &program).expect("a shell");
+        }
+        let mut command = Command::new(program);
+        command.args(["-c", "echo; read word", "-d"]).uid(uid).gid(uid).current_dir("/").env_clear();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).envs(variables.iter().copied());
+        let mut child = command.spawn().expect("it runs");
+        let mut first = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut first).expect("it runs");
+        Running(child)
+    }
+
+    /// An `nvidia-smi` that notes what it was asked and then waits for [`Self::go`].
+    ///
+    /// # Panics
+    /// Where nothing can be written.
+    #[must_use]
+    pub fn slow_smi(&self) -> PathBuf {
+        let smi = self.folder.path().join("slow-smi");
+        let folder = self.folder.path().display();
+        program(&smi, &format!("echo \"$@\" >> {folder}/smi; until [ -e {folder}/go ]; do sleep 0.02; done"))
+    }
+
+    /// Lets [`Self::slow_smi`] end.
+    ///
+    /// # Panics
+    /// Where nothing can be written.
+    pub fn go(&self) {
+        fs::write(self.folder.path().join("go"), "").expect("our own folder");
+    }
+
+    /// A control program whose questions are answered by this text of a shell, where there is a daemon.
+    ///
+    /// # Panics
+    /// Where nothing can be written.
+    #[must_use]
+    pub fn asker(&self, text: &str) -> PathBuf {
+        let real = self.bin().join(PARTS[0]);
+        let text = format!(
+            "case \"$1\" in -d|-f) exec {} \"$@\";; esac\n\
+             if [ ! -e \"$CUDA_MPS_PIPE_DIRECTORY/control\" ]; then\n\
+             echo 'Cannot find MPS control daemon process' >&2; exit 1\nfi\n{text}",
+            real.display()
+        );
+        program(&self.folder.path().join("asker"), &text)
+    }
+
     /// Sends the daemon a signal.
     ///
     /// # Panics
@@ -177,6 +233,13 @@ impl Drop for Client {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A script.
+fn program(path: &Path, text: &str) -> PathBuf {
+    fs::write(path, format!("#!/bin/sh\n{text}\n")).expect("a script");
+    fs::set_permissions(path, Permissions::from_mode(0o755)).expect("a script");
+    path.to_owned()
 }
 
 /// Living parts whose pipe directory is this, or below it.

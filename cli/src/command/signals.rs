@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::Sender;
 
 use nix::errno::Errno;
@@ -85,6 +86,31 @@ impl Signals {
         })?;
         Ok(())
     }
+}
+
+/// The last that was noted; 0 before.
+static DEFERRED: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn note(number: libc::c_int) {
+    DEFERRED.store(number, Ordering::Relaxed);
+}
+
+/// From now on a signal that was to end us is noted and not obeyed. Unlike one that is blocked it means to a program that is started
+/// what it always does.
+#[expect(unsafe_code, reason = "handlers may be unsound")]
+pub(crate) fn defer() -> io::Result<()> {
+    for told in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGHUP] {
+        if !is_ignored(told) {
+            // SAFETY: it stores a number, which a handler may.
+            unsafe { signal(told, SigHandler::Handler(note)) }?;
+        }
+    }
+    Ok(())
+}
+
+/// One that was noted.
+pub(crate) fn deferred() -> Option<i32> {
+    Some(DEFERRED.load(Ordering::Relaxed)).filter(|number| *number != 0)
 }
 
 /// Where a parent had this signal ignored, nobody would tell of a child's end, nor how it was. Like `timeout(1)` this is not

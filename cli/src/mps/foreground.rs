@@ -3,34 +3,34 @@
 
 #![expect(clippy::disallowed_methods, reason = "starts the daemon")]
 
+use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
+use bailiff_exposition::terminal::line;
 use bailiff_mps::Form;
 use bailiff_mps::control::Question;
 use nix::sys::signal::SigmaskHow;
 
 use super::gpus::Changed;
-use super::show;
 use super::start::Plan;
+use super::{alone, show};
 use crate::command::Event;
 use crate::command::signals::Signals;
 use crate::exit::Failure;
 use crate::say::say;
 
-/// Starts the daemon and stays until it has ended.
-pub(super) fn serve(plan: &Plan<'_>) -> Result<ExitCode, Failure> {
+/// Starts the daemon and stays until it has ended. Others come after it answers, and before its GPUs are given back.
+pub(super) fn serve(plan: &Plan<'_>, held: Option<File>) -> Result<ExitCode, Failure> {
     let signals = Signals::keep()?;
     let (tell, told) = channel();
     signals.listen(tell)?;
     let changed = Changed::exclusive(&plan.flags.nvidia_smi, &plan.gpus)?;
-    let outcome = run(plan, &signals, &told);
-    // While it lives it has clients, or may have.
-    if !matches!(outcome, Ok(Ended::LivesOn)) {
-        changed.undo(&plan.flags.nvidia_smi);
-    }
+    let outcome = run(plan, (&signals, &told), held);
+    let _alone = alone::lock();
+    plan.give_back(changed);
     match outcome? {
         Ended::Well => Ok(ExitCode::SUCCESS),
         Ended::Badly(why) => Err(Failure::unavailable(format!("the daemon has ended: {why}"))),
@@ -44,7 +44,11 @@ enum Ended {
     LivesOn,
 }
 
-fn run(plan: &Plan<'_>, signals: &Signals, told: &Receiver<Event>) -> Result<Ended, Failure> {
+fn run(
+    plan: &Plan<'_>,
+    (signals, told): (&Signals, &Receiver<Event>),
+    held: Option<File>,
+) -> Result<Ended, Failure> {
     show(&plan.line())?;
     let mut child = spawn(plan, signals)?;
     if let Err(failure) = plan.answers() {
@@ -53,6 +57,7 @@ fn run(plan: &Plan<'_>, signals: &Signals, told: &Receiver<Event>) -> Result<End
             None => Err(failure),
         };
     }
+    drop(held);
     show("the daemon answers\n")?;
     loop {
         if let Some(status) = child.try_wait()? {
@@ -61,7 +66,7 @@ fn run(plan: &Plan<'_>, signals: &Signals, told: &Receiver<Event>) -> Result<End
         match told.recv() {
             Ok(Event::Told(told)) if !told.is_for_the_command() => {
                 if let Err(trouble) = plan.control.ask(Question::Quit(None)) {
-                    say(format_args!("the daemon was asked to quit: {trouble}"));
+                    say(format_args!("the daemon was asked to quit: {}", line(&trouble.to_string())));
                 }
             }
             Ok(_) => {}

@@ -112,9 +112,29 @@ impl Changed {
     pub(super) fn undo(self, smi: &Path) {
         for gpu in self.0 {
             if let Err(failure) = set(smi, &gpu, gpu.mode.unwrap_or(ComputeMode::Default)) {
-                say(failure);
+                say(failure.harmless());
             }
         }
+    }
+
+    /// Leaves them as they are, and says so.
+    pub(super) fn leave(self, why: &str) {
+        for gpu in self.0 {
+            say(format_args!(
+                "GPU {0} stays EXCLUSIVE_PROCESS, since {why}: nvidia-smi -i {0} -c DEFAULT",
+                gpu.index
+            ));
+        }
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Clients of MPS on one of them, as these are now.
+    pub(super) fn clients(&self, now: &[Gpu]) -> Vec<u32> {
+        let ours = now.iter().filter(|gpu| self.0.iter().any(|changed| changed.uuid == gpu.uuid));
+        ours.flat_map(|gpu| gpu.clients.iter().copied()).collect()
     }
 }
 
@@ -125,6 +145,13 @@ mod tests {
     fn gpu(index: &str) -> Gpu {
         let uuid = format!("GPU-{index}");
         Gpu { index: index.to_owned(), uuid, mode: None, holders: None, clients: Vec::new() }
+    }
+
+    #[test]
+    fn clients_count_on_the_gpus_that_were_changed() {
+        let now = [Gpu { clients: vec![7], ..gpu("0") }, Gpu { clients: vec![8], ..gpu("1") }];
+        assert_eq!(Changed(vec![gpu("1")]).clients(&now), [8]);
+        assert_eq!(Changed(vec![gpu("2")]).clients(&now), [0; 0]);
     }
 
     #[test]

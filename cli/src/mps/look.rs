@@ -1,7 +1,9 @@
 //! Looks at `/proc` and the driver, and asks each daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bailiff_mps::control::Question;
 use bailiff_mps::{Control, Trouble, words};
@@ -14,6 +16,8 @@ use crate::doctor::driver;
 
 /// More GPUs of a daemon are not asked about.
 const MOST_GPUS: usize = 16;
+/// Daemons that are asked at the same time: each that is silent takes seconds.
+const MOST_AT_ONCE: usize = 16;
 
 /// Looks once.
 pub(super) fn look(common: &Common) -> Report {
@@ -23,10 +27,7 @@ pub(super) fn look(common: &Common) -> Report {
     let mut report = Report {
         driver: sample.and_then(|sample| sample.driver.version),
         orphans: orphans(&node, common.pipe_dir.as_deref()),
-        daemons: places(&node, common)
-            .iter()
-            .map(|place| daemon(common, &node, (place, gpus.len())))
-            .collect(),
+        daemons: daemons(common, &node, gpus.len()),
         gpus,
         warnings: Vec::new(),
     };
@@ -58,6 +59,21 @@ fn places(node: &Node, common: &Common) -> BTreeSet<PathBuf> {
         }
     }
     places
+}
+
+/// Asks them side by side.
+fn daemons(common: &Common, node: &Node, gpus: usize) -> Vec<Daemon> {
+    let places: Vec<PathBuf> = places(node, common).into_iter().collect();
+    let asked = places.chunks(MOST_AT_ONCE).flat_map(|places| {
+        std::thread::scope(|scope| {
+            let ask = |place| scope.spawn(move || daemon(common, node, (place, gpus)));
+            let asked: Vec<_> = places.iter().map(ask).collect();
+            let told =
+                asked.into_iter().map(|asked| asked.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            told.collect::<Vec<Daemon>>()
+        })
+    });
+    asked.collect()
 }
 
 /// Daemons of which it is not known where they are.
@@ -107,10 +123,33 @@ fn blank(pipes: Option<&Path>, found: Option<&Found<bailiff_mps::place::Daemon>>
     }
 }
 
+/// A daemon that is asked; no more once it was silent, since each question more would wait as long.
+struct Asked {
+    control: Control,
+    silence: Option<Duration>,
+}
+
+impl Asked {
+    fn ask(&mut self, question: Question<'_>) -> Result<String, Trouble> {
+        if let Some(deadline) = self.silence {
+            return Err(Trouble::NoAnswer(deadline));
+        }
+        let said = self.control.ask(question);
+        if let Err(Trouble::NoAnswer(deadline)) = &said {
+            self.silence = Some(*deadline);
+        }
+        said
+    }
+
+    fn percentage(&mut self, question: Question<'_>) -> Option<f64> {
+        words::percentage(&self.ask(question).ok()?).ok()
+    }
+}
+
 fn daemon(common: &Common, node: &Node, (pipes, gpus): (&PathBuf, usize)) -> Daemon {
     let mut daemon = blank(Some(pipes), node.daemon(pipes));
-    let control = common.control(pipes);
-    let servers = match control.ask(Question::Servers) {
+    let mut asked = Asked { control: common.control(pipes), silence: None };
+    let servers = match asked.ask(Question::Servers) {
         Ok(said) => words::servers(&said).map_err(|odd| odd.to_string()),
         Err(trouble) => {
             daemon.state = match trouble {
@@ -126,33 +165,33 @@ fn daemon(common: &Common, node: &Node, (pipes, gpus): (&PathBuf, usize)) -> Dae
         Err(why) => return Daemon { why: Some(why), ..daemon },
     };
     daemon.state = State::Answers;
-    daemon.default_thread_percentage = percentage(&control, Question::DefaultPercentage);
+    daemon.default_thread_percentage = asked.percentage(Question::DefaultPercentage);
     // It numbers its own GPUs from 0.
     let own = daemon.visible.as_ref().map_or(gpus, |visible| visible.split(',').count());
     for gpu in (0..own.min(MOST_GPUS)).map(|gpu| gpu.to_string()) {
-        let said = control.ask(Question::DefaultMemoryLimit(&gpu)).ok();
+        let said = asked.ask(Question::DefaultMemoryLimit(&gpu)).ok();
         if let Some(Some(limit)) = said.and_then(|said| words::memory_limit(&said).ok()) {
             daemon.default_memory_limits.insert(gpu, limit);
         }
     }
-    daemon.servers = of_daemon(common, node, (&control, &servers));
+    daemon.servers = of_daemon(common, node, (&mut asked, &servers));
+    if let Some(deadline) = asked.silence {
+        daemon.state = State::Hung;
+        daemon.why = Some(Trouble::NoAnswer(deadline).to_string());
+    }
     daemon
 }
 
-fn percentage(control: &Control, question: Question<'_>) -> Option<f64> {
-    words::percentage(&control.ask(question).ok()?).ok()
-}
-
-fn of_daemon(common: &Common, node: &Node, (control, servers): (&Control, &BTreeSet<u32>)) -> Vec<Server> {
+fn of_daemon(common: &Common, node: &Node, (asked, servers): (&mut Asked, &BTreeSet<u32>)) -> Vec<Server> {
     if servers.is_empty() {
         return Vec::new();
     }
     let procfs = &common.machine.procfs;
-    let processes = control.ask(Question::Processes).ok().and_then(|said| words::processes(&said).ok());
+    let processes = asked.ask(Question::Processes).ok().and_then(|said| words::processes(&said).ok());
     let of_server = |pid: &u32| {
         let found = node.servers.iter().find(|server| server.pid == *pid);
         let status =
-            control.ask(Question::Status(*pid)).map_or(words::Status::Unknown, |said| words::status(&said));
+            asked.ask(Question::Status(*pid)).map_or(words::Status::Unknown, |said| words::status(&said));
         let clients = processes.as_ref().map(|all| {
             // A client has a row for each of its GPUs.
             let theirs = all.iter().filter(|client| client.server == *pid);
@@ -163,7 +202,7 @@ fn of_daemon(common: &Common, node: &Node, (control, servers): (&Control, &BTree
             pid: *pid,
             user: found.map(|found| node::user(found.uid)),
             status: status.name(),
-            thread_percentage: percentage(control, Question::Percentage(*pid)),
+            thread_percentage: asked.percentage(Question::Percentage(*pid)),
             clients,
         }
     };

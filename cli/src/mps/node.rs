@@ -6,7 +6,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use bailiff_mps::Listener;
 use bailiff_mps::place::{Daemon, Folders, Part, Seen};
+use rustix::fs::{Access, access};
+
+use super::gpus::Gpu;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -41,17 +45,44 @@ impl Node {
         node
     }
 
-    /// The daemon of this pipe directory.
+    /// A daemon that names this pipe directory: one that may be believed, where there is one.
     pub(super) fn daemon(&self, pipes: &Path) -> Option<&Found<Daemon>> {
-        self.daemons.iter().find(|daemon| daemon.is.pipes() == Some(pipes))
+        let named = || self.daemons.iter().filter(|daemon| daemon.is.pipes() == Some(pipes));
+        named().find(|daemon| is_believed(daemon.uid)).or_else(|| named().next())
     }
 
-    /// The servers of this pipe directory.
-    pub(super) fn servers(&self, pipes: &Path) -> impl Iterator<Item = &Found<Option<Folders>>> {
-        self.servers
-            .iter()
-            .filter(move |server| server.is.as_ref().is_some_and(|folders| folders.pipes == pipes))
+    /// The daemon that listens in this pipe directory, whatever others name. None where it is nobody's whose environment may be
+    /// read and believed.
+    pub(super) fn listening(&self, pipes: &Path) -> Option<&Found<Daemon>> {
+        let listener = Listener::of(pipes).ok()?;
+        self.believed().find(|daemon| {
+            let named = listener.pid.is_some() || daemon.is.pipes() == Some(pipes);
+            named && daemon.is.pipes().is_some() && listener.is(daemon.pid, Some(daemon.uid))
+        })
     }
+
+    /// Daemons that may be believed what they name.
+    pub(super) fn believed(&self) -> impl Iterator<Item = &Found<Daemon>> {
+        self.daemons.iter().filter(|daemon| is_believed(daemon.uid))
+    }
+
+    /// Servers of this pipe directory: those that may be believed, and others where the driver lists them, or does not tell. A
+    /// daemon gives each server its clients' user, and anybody can give a process the name.
+    pub(super) fn servers(&self, pipes: &Path, gpus: &[Gpu]) -> Vec<u32> {
+        let listed = |pid: u32| {
+            gpus.iter().any(|gpu| gpu.holders.as_ref().is_none_or(|holders| holders.contains(&pid)))
+        };
+        let named = self.servers.iter().filter(|server| {
+            server.is.as_ref().is_some_and(|folders| folders.pipes == pipes)
+                && (is_believed(server.uid) || listed(server.pid))
+        });
+        named.map(|server| server.pid).collect()
+    }
+}
+
+/// Whether what a process names steers us: it does where it is root's, or our own.
+fn is_believed(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
 /// Where a process says that its sockets are.
@@ -101,12 +132,13 @@ pub(super) fn has_socket(pipes: &Path) -> bool {
     fs::symlink_metadata(pipes.join("control")).is_ok()
 }
 
-/// Whether a daemon's log can be read: `readable`, `unreadable`, or `missing`.
+/// Whether a daemon's log can be read: `readable`, `unreadable`, `missing`, or `no_file`, as a FIFO is, which is not opened.
 pub(super) fn logs(folder: &Path) -> &'static str {
     let log: PathBuf = folder.join("control.log");
-    match fs::File::open(&log) {
-        Ok(_) => "readable",
+    match fs::symlink_metadata(&log) {
+        Ok(about) if !about.is_file() => "no_file",
+        Ok(_) if access(&log, Access::READ_OK).is_ok() => "readable",
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => "missing",
-        Err(_) => "unreadable",
+        _ => "unreadable",
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct Daemon {
     /// Why it does not answer.
     pub(super) why: Option<String>,
     pub(super) log_dir: Option<String>,
-    /// `readable`, `unreadable` or `missing`.
+    /// `readable`, `unreadable`, `missing` or `no_file`.
     pub(super) log: Option<&'static str>,
     /// The GPUs that it was told of; none where it has all.
     pub(super) visible: Option<String>,

@@ -1,6 +1,6 @@
 //! Starts a control daemon: compute modes, the daemon, and a look whether it answers.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,8 +11,9 @@ use bailiff_snapshot::ComputeMode;
 
 use super::flags::Start;
 use super::gpus::{self, Changed, Gpu};
-use super::node::Node;
-use super::{foreground, show};
+use super::node::{Node, Pipes};
+use super::{alone, foreground, show};
+use crate::command::signals;
 use crate::exit::Failure;
 
 /// How long its parent may take to end.
@@ -26,6 +27,7 @@ const BEAT: Duration = Duration::from_millis(50);
 pub(super) struct Plan<'a> {
     pub(super) flags: &'a Start,
     pub(super) control: Control,
+    pipes: PathBuf,
     pub(super) gpus: Vec<Gpu>,
     /// Environment of the daemon.
     pub(super) variables: Vec<(&'static str, String)>,
@@ -33,20 +35,24 @@ pub(super) struct Plan<'a> {
 
 /// Starts it.
 pub(super) fn start(flags: &Start) -> Result<ExitCode, Failure> {
-    let plan = plan(flags)?;
     if flags.dry_run {
-        return plan.tell().map(|()| ExitCode::SUCCESS);
+        return plan(flags)?.tell().map(|()| ExitCode::SUCCESS);
     }
+    let alone = alone::lock();
+    let plan = plan(flags)?;
     if flags.foreground {
-        return foreground::serve(&plan);
+        return foreground::serve(&plan, alone);
     }
+    // Between mode and daemon nobody would set the mode back.
+    signals::defer()?;
     let changed = Changed::exclusive(&flags.nvidia_smi, &plan.gpus)?;
-    if let Err(failure) = plan.begin() {
-        changed.undo(&flags.nvidia_smi);
+    let told = || signals::deferred().map_or(Ok(()), |number| Err(Failure::signalled(number)));
+    if let Err(failure) = told().and_then(|()| plan.begin()) {
+        plan.give_back(changed);
         return Err(failure);
     }
     show("the daemon answers; clients of it take no CUDA_VISIBLE_DEVICES of their own\n")?;
-    Ok(ExitCode::SUCCESS)
+    told().map(|()| ExitCode::SUCCESS)
 }
 
 fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
@@ -57,9 +63,10 @@ fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
             flags.log_dir.display()
         )));
     }
-    let gpus = gpus::named(gpus::all(&flags.common)?, &flags.gpu)?;
+    let all = gpus::all(&flags.common)?;
     let control = flags.common.control(&pipes);
-    free(&control, &Node::look(&flags.common.machine.procfs), &pipes)?;
+    free(&control, &pipes, || Node::look(&flags.common.machine.procfs).servers(&pipes, &all))?;
+    let gpus = gpus::named(all, &flags.gpu)?;
     gpus.iter().try_for_each(usable)?;
     // UUIDs mean the same GPUs to nvidia-smi and to CUDA, numbers may not.
     let uuids: Vec<&str> = gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
@@ -69,11 +76,11 @@ fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
         (log_variable(&logs).0, logs.clone()),
         (VISIBLE, uuids.join(",")),
     ];
-    Ok(Plan { flags, control, gpus, variables })
+    Ok(Plan { flags, control, pipes, gpus, variables })
 }
 
 /// Whether no daemon is in that pipe directory, nor a server that one has left.
-fn free(control: &Control, node: &Node, pipes: &Path) -> Result<(), Failure> {
+fn free(control: &Control, pipes: &Path, servers: impl Fn() -> Vec<u32>) -> Result<(), Failure> {
     let place = pipes.display();
     match control.ask(Question::Servers) {
         Err(Trouble::NoDaemon) => {}
@@ -89,7 +96,7 @@ fn free(control: &Control, node: &Node, pipes: &Path) -> Result<(), Failure> {
         }
         Err(trouble) => return Err(Failure::unavailable(trouble.to_string())),
     }
-    let left: Vec<String> = node.servers(pipes).map(|server| server.pid.to_string()).collect();
+    let left: Vec<String> = servers().iter().map(u32::to_string).collect();
     if left.is_empty() {
         return Ok(());
     }
@@ -163,5 +170,37 @@ impl Plan<'_> {
         }
         let why = last.map(|trouble| trouble.to_string()).unwrap_or_default();
         Err(Failure::unavailable(format!("the daemon was started: {why}")))
+    }
+    /// Sets compute modes back, unless somebody is on those GPUs through MPS, or may be.
+    pub(super) fn give_back(&self, changed: Changed) {
+        if changed.is_empty() {
+            return;
+        }
+        match self.in_use(&changed) {
+            Some(why) => changed.leave(&why),
+            None => changed.undo(&self.flags.nvidia_smi),
+        }
+    }
+
+    /// Who has those GPUs, or may have them.
+    fn in_use(&self, changed: &Changed) -> Option<String> {
+        let place = self.pipes.display();
+        if !matches!(self.control.ask(Question::Servers), Err(Trouble::NoDaemon)) {
+            return Some(format!("a daemon is in {place}"));
+        }
+        let now = match gpus::all(&self.flags.common) {
+            Ok(now) => now,
+            Err(failure) => return Some(failure.to_string()),
+        };
+        let node = Node::look(&self.flags.common.machine.procfs);
+        if let Some(daemon) = node.believed().find(|daemon| daemon.is.pipes() == Some(&*self.pipes)) {
+            return Some(format!("the daemon {} of {place} lives", daemon.pid));
+        }
+        let list = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let (servers, clients) = (node.servers(&self.pipes, &now), changed.clients(&now));
+        if !servers.is_empty() {
+            return Some(format!("server {} of {place} lives", list(&servers)));
+        }
+        (!clients.is_empty()).then(|| format!("clients of MPS are on it ({})", list(&clients)))
     }
 }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use bailiff_mps::control::Question;
+use bailiff_mps::place::Daemon;
 use bailiff_mps::{Control, Trouble, words};
 use bailiff_snapshot::ComputeMode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,8 +16,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::flags::{Common, Stop};
 use super::gpus::{self, Gpu};
-use super::node::Node;
-use super::show;
+use super::node::{Found, Node};
+use super::{alone, show};
 use crate::exit::Failure;
 use crate::say::say;
 
@@ -30,6 +31,7 @@ const BEAT: Duration = Duration::from_millis(50);
 pub(super) fn stop(flags: &Stop) -> Result<ExitCode, Failure> {
     let pipes = flags.common.pipes()?;
     let control = flags.common.control(&pipes);
+    let _alone = alone::lock();
     let node = Node::look(&flags.common.machine.procfs);
     let servers = ask(&control, Question::Servers, &pipes)?;
     let servers =
@@ -38,13 +40,14 @@ pub(super) fn stop(flags: &Stop) -> Result<ExitCode, Failure> {
         without_clients(&control, &servers)?;
     }
     let timeout = flags.timeout.or(flags.force.then_some(FORCED));
+    let daemon = node.listening(&pipes);
     let mut pids = servers;
-    pids.extend(node.servers(&pipes).map(|server| server.pid));
-    pids.extend(node.daemon(&pipes).map(|daemon| daemon.pid));
+    pids.extend(node.servers(&pipes, &[]));
+    pids.extend(daemon.map(|daemon| daemon.pid));
     let deadline = Instant::now() + timeout.unwrap_or_default() + SLACK;
     quit(&control, timeout, &pipes)?;
     gone(&control, &pids, deadline)?;
-    restore(flags, &node, &pipes)?;
+    restore(flags, &node, daemon)?;
     show("the daemon and its servers have ended\n")?;
     Ok(ExitCode::SUCCESS)
 }
@@ -133,12 +136,12 @@ fn still(what: &str) -> Failure {
 }
 
 /// Lets others use its GPUs, as far as it is known which they are and nobody else's daemon has them.
-fn restore(flags: &Stop, node: &Node, pipes: &Path) -> Result<(), Failure> {
-    let Some(daemon) = node.daemon(pipes) else {
+fn restore(flags: &Stop, node: &Node, daemon: Option<&Found<Daemon>>) -> Result<(), Failure> {
+    let Some(daemon) = daemon else {
         say("which GPUs it had is not known, so compute modes are left: nvidia-smi -i GPU -c DEFAULT");
         return Ok(());
     };
-    let others = node.daemons.iter().filter(|other| other.pid != daemon.pid);
+    let others = node.believed().filter(|other| other.pid != daemon.pid);
     let others: Vec<Option<&str>> = others.map(|other| other.is.visible.as_deref()).collect();
     for gpu in exclusive(&flags.common)? {
         let ours = has(daemon.is.visible.as_deref(), &gpu);

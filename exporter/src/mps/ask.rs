@@ -2,23 +2,54 @@
 //! What a daemon is asked. The first silence ends it: each question more would wait as long.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use bailiff_mps::Listener;
 use bailiff_mps::control::{Control, Question, Trouble};
 use bailiff_mps::words::{self, Client, Odd, Status};
-use bailiff_snapshot::{MpsAnswer, MpsFault, MpsStatus};
-use rustix::fs::{Access, access};
-use rustix::io::Errno;
+use bailiff_snapshot::{MpsAnswer, MpsDaemon, MpsFault, MpsStatus};
 
 /// Servers and devices that are asked of.
 const MOST: usize = 16;
+/// Clients of a server, of which no release takes a hundred; a daemon that tells of more is none of NVIDIA's.
+const MOST_CLIENTS: usize = 1024;
 
 /// A daemon.
 pub(super) struct Address<'a> {
     /// NVIDIA's client.
     pub(super) program: &'a Path,
     pub(super) directory: &'a Path,
+    pub(super) daemon: &'a MpsDaemon,
+}
+
+impl Address<'_> {
+    /// Why it is not this daemon that would answer there. A path is anybody's to name, and another folder in another mount
+    /// namespace.
+    fn is_not_its_own(&self) -> Option<(MpsFault, String)> {
+        let process = self.daemon.process.pid;
+        let words = |error: &dyn std::fmt::Display| format!("{}: {error}", self.directory.display());
+        match Listener::of(self.directory) {
+            Ok(who) if who.is(process, self.daemon.uid) => None,
+            Ok(Listener { pid: Some(pid), uid }) => {
+                Some((MpsFault::Foreign, words(&format_args!("process {pid} of user {uid} listens there"))))
+            }
+            Ok(Listener { uid, .. }) => {
+                Some((MpsFault::Foreign, words(&format_args!("somebody of user {uid} listens there"))))
+            }
+            // As many wait as may, so that nobody is told who listens; who made the socket does.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                let made = rustix::fs::lstat(self.directory.join("control")).ok();
+                let own = made.is_some_and(|made| Some(made.st_uid) == self.daemon.uid);
+                (!own).then(|| (MpsFault::Foreign, words(&"somebody else listens there")))
+            }
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                Some((MpsFault::NotPermitted, words(&error)))
+            }
+            Err(error) => Some((MpsFault::Unreachable, words(&error))),
+        }
+    }
 }
 
 /// What a daemon answered.
@@ -29,6 +60,8 @@ pub(super) struct Asked {
     pub(super) servers: BTreeMap<u32, Told>,
     /// Why there is no answer, for the log.
     pub(super) words: String,
+    /// More clients than are told.
+    pub(super) gap: bool,
 }
 
 /// What it answered of one server.
@@ -41,20 +74,22 @@ pub(super) struct Told {
 
 /// Asks all of it, at this time since boot and of so many devices; what seldom changes only where there is no answer before.
 pub(super) fn ask(whom: &Address<'_>, (boot, devices): (Duration, usize), before: Option<Asked>) -> Asked {
+    let boot_ms = u64::try_from(boot.as_millis()).unwrap_or(u64::MAX);
+    let none = |(fault, words)| Asked {
+        answer: MpsAnswer { boot_ms, fault: Some(fault), ..MpsAnswer::default() },
+        words,
+        ..Asked::default()
+    };
+    if let Some(why) = whom.is_not_its_own() {
+        return none(why);
+    }
     let control = Control::new(whom.program).at(whom.directory);
     let mut asked = Asked::default();
-    asked.answer.boot_ms = u64::try_from(boot.as_millis()).unwrap_or(u64::MAX);
+    asked.answer.boot_ms = boot_ms;
     match asked.fill(&control, devices, before) {
         Ok(took) => asked.answer.took_us = Some(u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
-        Err(trouble) => {
-            // What came before the silence may be old by now.
-            asked = Asked {
-                answer: MpsAnswer { boot_ms: asked.answer.boot_ms, ..MpsAnswer::default() },
-                ..Asked::default()
-            };
-            asked.answer.fault = Some(fault(whom.directory, &trouble));
-            asked.words = trouble.to_string();
-        }
+        // What came before the silence may be old by now.
+        Err(trouble) => return none((fault(&trouble), trouble.to_string())),
     }
     asked
 }
@@ -75,7 +110,9 @@ impl Asked {
         let clients = if servers.is_empty() { Some(Vec::new()) } else { clients(control)? };
         let settings = before.is_none();
         for server in servers.into_iter().take(MOST) {
-            let mut told = Told { clients: clients.as_deref().map(|all| of(server, all)), ..Told::default() };
+            let mut told =
+                Told { clients: clients.as_deref().and_then(|all| of(server, all)), ..Told::default() };
+            self.gap |= clients.is_some() && told.clients.is_none();
             told.status =
                 status(words::status(&control.ask(Question::Status(server)).or_else(unless_refused)?));
             let earlier = before.as_ref().and_then(|before| before.servers.get(&server));
@@ -115,8 +152,8 @@ fn clients(control: &Control) -> Result<Option<Vec<Client>>, Trouble> {
 }
 
 /// The clients of one server, each once, whatever number of devices it has. One of another namespace has pid 0: of those
-/// there are at least as many as a device has.
-fn of(server: u32, all: &[Client]) -> Vec<u32> {
+/// there are at least as many as a device has. None where there are too many.
+fn of(server: u32, all: &[Client]) -> Option<Vec<u32>> {
     let own = || all.iter().filter(|client| client.server == server);
     let mut pids: Vec<u32> = own().map(|client| client.pid).filter(|pid| *pid != 0).collect();
     pids.sort_unstable();
@@ -126,7 +163,7 @@ fn of(server: u32, all: &[Client]) -> Vec<u32> {
         *nameless.entry(client.device.as_deref()).or_default() += 1;
     }
     pids.extend(std::iter::repeat_n(0, nameless.into_values().max().unwrap_or_default()));
-    pids
+    (pids.len() <= MOST_CLIENTS).then_some(pids)
 }
 
 /// What was understood of an answer; none where that is nothing known, or refused.
@@ -161,20 +198,14 @@ const fn status(status: Status) -> Option<MpsStatus> {
     }
 }
 
-fn fault(directory: &Path, trouble: &Trouble) -> MpsFault {
+const fn fault(trouble: &Trouble) -> MpsFault {
     match trouble {
         Trouble::NoProgram { .. } => MpsFault::NoProgram,
-        // Its client says the same where we may not connect.
-        Trouble::NoDaemon if is_denied(directory) => MpsFault::NotPermitted,
         Trouble::NoDaemon => MpsFault::Unreachable,
         Trouble::NoAnswer(_) => MpsFault::Timeout,
         Trouble::Refused(_) => MpsFault::NotPermitted,
         Trouble::Strange(_) | Trouble::Wait(_) => MpsFault::Error,
     }
-}
-
-fn is_denied(directory: &Path) -> bool {
-    access(directory.join("control"), Access::WRITE_OK) == Err(Errno::ACCESS)
 }
 
 #[cfg(test)]
@@ -187,9 +218,20 @@ mod tests {
             40 1 7 GPU-a 4026531836 train\n40 2 7 GPU-b 4026531836 train\n39 3 7 GPU-a 4026531836 x\n\
             0 4 7 GPU-a 4026532000 x\n0 5 7 GPU-a 4026532000 x\n0 6 7 GPU-b 4026532000 x\n41 7 8 GPU-a 4026531836 y\n";
         let clients = words::processes(table).expect("a table");
-        assert_eq!(of(7, &clients), [39, 40, 0, 0]);
-        assert_eq!(of(8, &clients), [41]);
-        assert_eq!(of(9, &clients), [0; 0]);
+        assert_eq!(of(7, &clients), Some(vec![39, 40, 0, 0]));
+        assert_eq!(of(8, &clients), Some(vec![41]));
+        assert_eq!(of(9, &clients), Some(Vec::new()));
+    }
+
+    #[test]
+    fn of_too_many_clients_none_is_told() {
+        let told = |pids: &mut dyn Iterator<Item = u32>| {
+            let rows: Vec<String> = pids.map(|pid| format!("{pid} 7\n")).collect();
+            of(7, &words::processes(&format!("PID SERVER\n{}", rows.concat())).expect("a table"))
+        };
+        assert_eq!(told(&mut (1..=1024)).map(|clients| clients.len()), Some(1024));
+        assert_eq!(told(&mut (1..=1025)), None);
+        assert_eq!(told(&mut std::iter::repeat_n(0, 1025)), None, "those without a pid count, too");
     }
 
     #[test]

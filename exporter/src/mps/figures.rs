@@ -1,6 +1,7 @@
 //! What the lines of a daemon's logs add up to. Text in, figures out.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bailiff_mps::log::{Event, Line};
 use bailiff_snapshot::MpsLog;
@@ -9,6 +10,8 @@ use bailiff_snapshot::MpsLog;
 const MOST: usize = 256;
 /// And exit statuses that are told apart.
 const MOST_STATUSES: usize = 32;
+/// Who waits and cannot be looked for is told for so long.
+const UNSEEN: Duration = Duration::from_mins(5);
 
 /// Whether a line was written before its file was first seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,10 +29,23 @@ pub(super) struct Figures {
     /// For whom a server was started.
     owners: BTreeMap<u32, u32>,
     /// Clients that wait for a server: uid and pid; those of another namespace have no pid.
-    pending: BTreeMap<(u32, u32), u64>,
+    pending: BTreeMap<(u32, u32), Waiting>,
+    now: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    count: u64,
+    /// When the last of them was told.
+    since: Duration,
 }
 
 impl Figures {
+    /// What follows is read at this time, since boot.
+    pub(super) const fn at(&mut self, now: Duration) {
+        self.now = now;
+    }
+
     /// Takes one line.
     pub(super) fn line(&mut self, line: &[u8], age: Age) {
         let text = String::from_utf8_lossy(line);
@@ -45,16 +61,19 @@ impl Figures {
         self.log.skipped_bytes += bytes;
     }
 
-    /// Forgets clients that wait and have ended.
-    pub(super) fn forget(&mut self, mut ended: impl FnMut(u32) -> bool) {
-        self.pending.retain(|(_, pid), _| *pid == 0 || !ended(*pid));
+    /// Forgets clients that do not live any more, by uid and pid; and after a while those of whom nobody can say whether they do.
+    pub(super) fn forget(&mut self, lives: impl Fn(u32, u32) -> Option<bool>) {
+        let now = self.now;
+        self.pending.retain(|(uid, pid), waiting| {
+            lives(*uid, *pid).unwrap_or_else(|| now.saturating_sub(waiting.since) < UNSEEN)
+        });
     }
 
     /// What they are now.
     pub(super) fn told(&self) -> MpsLog {
         let mut log = self.log.clone();
-        for ((uid, _), count) in &self.pending {
-            *log.pending.entry(*uid).or_default() += count;
+        for ((uid, _), waiting) in &self.pending {
+            *log.pending.entry(*uid).or_default() += waiting.count;
         }
         log
     }
@@ -78,8 +97,9 @@ impl Figures {
                 }
             }
             Event::ClientNew { client, uid: Some(uid), pending: true } if self.pending.len() < MOST => {
-                let count = self.pending.entry((uid, client)).or_default();
-                *count = if client == 0 { *count + 1 } else { 1 };
+                let waiting = self.pending.entry((uid, client)).or_default();
+                let count = if client == 0 { waiting.count + 1 } else { 1 };
+                *waiting = Waiting { count, since: self.now };
             }
             Event::ClientNew { client, uid: Some(uid), pending: false } => {
                 self.pending.remove(&(uid, client));
@@ -142,8 +162,28 @@ mod tests {
         assert_eq!(of(&[starts, ready, asks, ends]).pending, [(1001, 1)].into());
         let mut figures = Figures::default();
         figures.line(asks.as_bytes(), Age::New);
-        figures.forget(|pid| pid == 19917);
-        assert!(figures.told().pending.is_empty(), "it has ended");
+        figures.forget(|uid, pid| Some((uid, pid) == (1001, 19917)));
+        assert_eq!(figures.told().pending, [(1001, 1)].into(), "he lives");
+        figures.forget(|uid, _| Some(uid != 1001));
+        assert!(figures.told().pending.is_empty(), "he has ended");
+    }
+
+    #[test]
+    fn who_cannot_be_looked_for_waits_for_some_minutes() {
+        let nameless = b"[2026-11-21 06:27:48.525 Control 7] NEW CLIENT 0 from user 1002: Server is not ready, push client to pending list";
+        let mut figures = Figures::default();
+        let mut waits = |minutes, asks: bool| {
+            figures.at(Duration::from_mins(minutes));
+            if asks {
+                figures.line(nameless, Age::New);
+            }
+            figures.forget(|_, _| None);
+            figures.told().pending.get(&1002).copied()
+        };
+        assert_eq!(waits(100, true), Some(1));
+        assert_eq!(waits(104, true), Some(2), "he asks again");
+        assert_eq!(waits(108, false), Some(2));
+        assert_eq!(waits(109, false), None);
     }
 
     #[test]
@@ -168,18 +208,15 @@ mod tests {
         let mut figures = Figures::default();
         for number in 0..3000 {
             for line in [
-                format!("NEW CLIENT {number} from user {number}: pending"),
-                format!("Starting new server {number} for user 1"),
-                format!("Server {number} exited with status {number}"),
+                format!("[a b Control 7] NEW CLIENT {number} from user {number}: pending"),
+                format!("[a b Control 7] Starting new server {number} for user 1"),
+                format!("[a b Control 7] Server {number} exited with status {number}"),
             ] {
                 figures.line(line.as_bytes(), Age::New);
             }
         }
         let log = figures.told();
-        assert!(
-            log.pending.len() <= MOST
-                && log.server_exits.len() <= MOST_STATUSES
-                && figures.owners.len() <= MOST
-        );
+        assert_eq!((log.pending.len(), log.server_exits.len()), (MOST, MOST_STATUSES));
+        assert!(figures.owners.len() <= MOST);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ pub(super) struct Turn {
     pub(super) daemon: MpsDaemon,
     /// GPUs of the node.
     pub(super) devices: usize,
-    /// Whether the daemon may be asked.
-    pub(super) asks: bool,
+    /// Since when the daemon may be asked; none where it may not.
+    pub(super) asks: Option<Duration>,
 }
 
 /// What a thread told.
@@ -44,12 +44,12 @@ pub(super) struct Report {
 
 /// A thread, as the beat holds it.
 pub(super) struct Post {
-    turns: Sender<Turn>,
+    turns: SyncSender<Turn>,
     reports: Receiver<Report>,
     latest: Option<Report>,
     seen: Duration,
-    /// Its daemon is not root's.
-    pub(super) of_user: bool,
+    /// Whose its daemon is.
+    pub(super) uid: Option<u32>,
     /// When it was first given a turn.
     began: Option<Duration>,
     /// Answers to what was asked before are let go.
@@ -58,13 +58,14 @@ pub(super) struct Post {
 
 impl Post {
     /// Starts a thread that has nothing to do yet.
-    pub(super) fn start(settings: Settings, of_user: bool) -> io::Result<Self> {
-        let (turns, taken) = channel();
+    pub(super) fn start(settings: Settings, uid: Option<u32>) -> io::Result<Self> {
+        // A thread that hangs has one turn before it, and no more.
+        let (turns, taken) = sync_channel(1);
         let (told, reports) = channel();
         let keeper = Keeper::new(settings);
         thread::Builder::new().name("mps".into()).spawn(move || keeper.run(&taken, &told))?;
         let (seen, latest) = (Duration::ZERO, None);
-        Ok(Self { turns, reports, latest, seen, of_user, began: None, asks_since: None })
+        Ok(Self { turns, reports, latest, seen, uid, began: None, asks_since: None })
     }
 
     /// When a beat saw the daemon last.
@@ -73,13 +74,14 @@ impl Post {
     }
 
     /// Gives a turn, and what was told last, unless that is older than `fresh`.
-    pub(super) fn turn(&mut self, turn: Turn, fresh: Duration) -> Report {
+    pub(super) fn turn(&mut self, mut turn: Turn, fresh: Duration) -> Report {
         let boot = turn.boot;
         self.seen = boot;
         let began = *self.began.get_or_insert(boot);
-        self.asks_since = if turn.asks { self.asks_since.or(Some(boot)) } else { None };
-        // It has ended where this fails, and then nothing new comes.
-        let _ = self.turns.send(turn);
+        self.asks_since = turn.asks.and(self.asks_since.or(turn.asks));
+        turn.asks = self.asks_since;
+        // Where it has ended nothing new comes, and where it has one already it is busy.
+        let _ = self.turns.try_send(turn);
         if let Some(report) = self.reports.try_iter().last() {
             self.latest = Some(report);
         }
@@ -102,6 +104,7 @@ impl Post {
 struct Keeper {
     settings: Settings,
     logs: Option<Logs>,
+    asks_since: Option<Duration>,
     asked: Option<Asked>,
     /// When the daemon is asked again; at once where it is none.
     due: Option<Duration>,
@@ -118,20 +121,18 @@ struct Logs {
 
 impl Keeper {
     const fn new(settings: Settings) -> Self {
-        Self { settings, logs: None, asked: None, due: None, times: 0, said: None }
+        Self { settings, logs: None, asks_since: None, asked: None, due: None, times: 0, said: None }
     }
 
     fn run(mut self, turns: &Receiver<Turn>, told: &Sender<Report>) {
-        while let Ok(first) = turns.recv() {
-            let mut turns: Vec<Turn> = std::iter::once(first).chain(turns.try_iter()).collect();
+        while let Ok(turn) = turns.recv() {
             // What it answered before it stood still, or after, is not what it says now.
-            if turns.iter().any(|turn| !turn.asks) {
-                (self.asked, self.due) = (None, None);
+            if self.asks_since != turn.asks {
+                (self.asked, self.due, self.asks_since) = (None, None, turn.asks);
             }
-            let Some(turn) = turns.pop() else { continue };
             let mut report = Report { boot: turn.boot, asked: self.asked.clone(), ..Report::default() };
             self.read(&turn, &mut report);
-            if turn.asks && self.due.is_none_or(|due| turn.boot >= due) {
+            if turn.asks.is_some() && self.due.is_none_or(|due| turn.boot >= due) {
                 // What the logs say does not wait for a daemon that is silent.
                 if told.send(report.clone()).is_err() {
                     return;
@@ -147,7 +148,11 @@ impl Keeper {
 
     fn ask(&mut self, turn: &Turn) {
         let Some(directory) = turn.daemon.pipe_directory.as_deref() else { return };
-        let whom = Address { program: &self.settings.control, directory: Path::new(directory) };
+        let whom = Address {
+            program: &self.settings.control,
+            directory: Path::new(directory),
+            daemon: &turn.daemon,
+        };
         let before = self.asked.take().filter(|_| !self.times.is_multiple_of(SETTINGS_EVERY));
         let asked = ask(&whom, (turn.boot, turn.devices), before);
         self.say(turn, &asked);
@@ -173,16 +178,20 @@ impl Keeper {
             Some(logs) if logs.directory == *directory => self.logs.insert(logs),
             _ => self.logs.insert(Logs::new(directory)),
         };
+        logs.figures.at(turn.boot);
         for (name, tail) in FILES.iter().zip(&mut logs.tails) {
             let figures = &mut logs.figures;
-            let read = tail.read(|line, old| figures.line(line, old));
+            let read = tail.read(turn.daemon.uid, |line, old| figures.line(line, old));
             report.files.insert((*name).to_owned(), read.state);
             report.gap |= read.skipped > 0;
             logs.figures.skipped(read.skipped);
         }
-        if turn.daemon.own_pids == Truth::True && self.settings.procfs.join("1").exists() {
-            logs.figures.forget(|pid| !self.settings.procfs.join(pid.to_string()).exists());
-        }
+        let own = turn.daemon.own_pids == Truth::True && self.settings.procfs.join("1").exists();
+        logs.figures.forget(|uid, pid| {
+            let about = || rustix::fs::stat(self.settings.procfs.join(pid.to_string()));
+            // A pid may be another's by now.
+            (own && pid != 0).then(|| about().is_ok_and(|about| about.st_uid == uid))
+        });
         let read = report.files.values().any(|state| *state == MpsFile::Read);
         report.log = read.then(|| logs.figures.told());
     }

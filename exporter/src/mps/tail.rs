@@ -23,7 +23,7 @@ const LONGEST_LINE: usize = 4096;
 pub(super) struct Tail {
     path: PathBuf,
     open: Option<Open>,
-    /// It was looked for before.
+    /// It was read before, or was not there.
     looked: bool,
 }
 
@@ -40,6 +40,7 @@ struct Found {
     file: File,
     /// Device and inode.
     id: (u64, u64),
+    uid: u32,
     size: u64,
 }
 
@@ -58,27 +59,13 @@ impl Tail {
         Self { path, open: None, looked: false }
     }
 
-    /// Gives each line that is new; at the first look, those of the file's end, as old.
-    pub(super) fn read(&mut self, mut take: impl FnMut(&[u8], Age)) -> Read {
-        let first = !std::mem::replace(&mut self.looked, true);
+    /// Gives each line that is new of a file of this user; at the first look, those of the file's end, as old.
+    pub(super) fn read(&mut self, uid: Option<u32>, mut take: impl FnMut(&[u8], Age)) -> Read {
         let mut skipped = 0;
         let state = match self.open() {
-            Ok(Some(Found { file, id, size })) => {
-                if self.open.as_ref().is_none_or(|open| open.id != id) {
-                    // One that was moved away is read to its end.
-                    if let Some(mut old) = self.open.take() {
-                        let size = old.file.metadata().map_or(0, |about| about.len());
-                        skipped += old.read(size, |line| take(line, Age::New));
-                    }
-                    self.open = Some(Open { file, id, at: 0, line: Vec::new(), broken: false });
-                }
-                if let Some(open) = &mut self.open {
-                    let age = if first { Age::Old } else { Age::New };
-                    if first {
-                        open.skip_to(size.saturating_sub(HISTORY));
-                    }
-                    skipped += open.read(size, |line| take(line, age));
-                }
+            Ok(Some(found)) if Some(found.uid) != uid => MpsFile::Foreign,
+            Ok(Some(found)) => {
+                skipped += self.go_on(found, &mut take);
                 MpsFile::Read
             }
             Ok(None) => MpsFile::NoFile,
@@ -87,10 +74,41 @@ impl Tail {
                 _ => MpsFile::Unreadable,
             },
         };
+        // What comes where none was is new; what could not be read may be old.
+        self.looked |= matches!(state, MpsFile::Read | MpsFile::Absent);
         if state != MpsFile::Read {
-            self.open = None;
+            skipped += self.wait(&mut take);
         }
         Read { state, skipped }
+    }
+
+    fn go_on(&mut self, found: Found, take: &mut impl FnMut(&[u8], Age)) -> u64 {
+        let Found { file, id, size, .. } = found;
+        let mut skipped = 0;
+        if self.open.as_ref().is_none_or(|open| open.id != id) {
+            // One that was moved away is read to its end.
+            skipped += self.wait(take);
+            self.open = Some(Open { file, id, at: 0, line: Vec::new(), broken: false });
+        }
+        if let Some(open) = &mut self.open {
+            let age = if self.looked { Age::New } else { Age::Old };
+            if age == Age::Old {
+                open.skip_to(size.saturating_sub(HISTORY));
+            }
+            skipped += open.read(size, |line| take(line, age));
+        }
+        skipped
+    }
+
+    /// Reads what is written to a file that is not in its place, and may come back. One that is deleted is let go.
+    fn wait(&mut self, take: &mut impl FnMut(&[u8], Age)) -> u64 {
+        let Some(open) = &mut self.open else { return 0 };
+        let about = open.file.metadata();
+        let skipped = about.as_ref().map_or(0, |about| open.read(about.len(), |line| take(line, Age::New)));
+        if about.is_ok_and(|about| about.nlink() == 0) {
+            self.open = None;
+        }
+        skipped
     }
 
     /// The file; none where it is no file. Nothing but a file is ever opened to be read, and
@@ -103,7 +121,8 @@ impl Tail {
         let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(&self.path)?;
         let about = file.metadata()?;
-        Ok(about.is_file().then(|| Found { file, id: (about.dev(), about.ino()), size: about.len() }))
+        let (id, uid) = ((about.dev(), about.ino()), about.uid());
+        Ok(about.is_file().then(|| Found { file, id, uid, size: about.len() }))
     }
 }
 
@@ -181,13 +200,24 @@ mod tests {
         /// Lines that are new, and bytes that were passed over.
         fn new_lines(&mut self) -> (Vec<String>, u64) {
             let mut lines = Vec::new();
-            let read = self.tail.read(|line, age| {
+            let own = self.own();
+            let read = self.tail.read(Some(own), |line, age| {
                 if age == Age::New {
                     lines.push(String::from_utf8_lossy(line).into_owned());
                 }
             });
             assert_eq!(read.state, MpsFile::Read);
             (lines, read.skipped)
+        }
+
+        fn own(&self) -> u32 {
+            fs::metadata(self.folder.path()).expect("a folder").uid()
+        }
+
+        /// Looks where no line is to be read.
+        fn state(&mut self) -> MpsFile {
+            let own = self.own();
+            self.tail.read(Some(own), |_, _| panic!("there is no line")).state
         }
     }
 
@@ -206,7 +236,7 @@ mod tests {
     #[test]
     fn one_that_comes_later_is_read_from_its_begin() {
         let mut log = Log::new();
-        assert_eq!(log.tail.read(|_, _| panic!("there is no line")).state, MpsFile::Absent);
+        assert_eq!(log.state(), MpsFile::Absent);
         log.write("one\n");
         assert_eq!(log.new_lines().0, ["one"]);
     }
@@ -253,10 +283,55 @@ mod tests {
         let other = log.folder.path().join("other");
         fs::write(&other, "secret\n").expect("a file");
         std::os::unix::fs::symlink(&other, log.path()).expect("a link");
-        let mut state = || log.tail.read(|_, _| panic!("there is no line")).state;
-        assert_eq!(state(), MpsFile::NoFile);
+        assert_eq!(log.state(), MpsFile::NoFile);
         fs::remove_file(log.folder.path().join("control.log")).expect("it is there");
         fs::create_dir(log.folder.path().join("control.log")).expect("a folder");
-        assert_eq!(state(), MpsFile::NoFile);
+        assert_eq!(log.state(), MpsFile::NoFile);
+    }
+
+    #[test]
+    fn what_comes_back_goes_on_where_it_was() {
+        let mut log = Log::new();
+        let aside = log.folder.path().join("aside");
+        log.write("zero\n");
+        log.new_lines();
+        for line in ["one\n", "two\n"] {
+            fs::rename(log.path(), &aside).expect("it is moved");
+            assert_eq!(log.state(), MpsFile::Absent);
+            fs::rename(&aside, log.path()).expect("it is moved back");
+            log.write(line);
+            assert_eq!(log.new_lines().0, [line.trim()]);
+        }
+        // Another in its place is another, and what is deleted is kept open by nobody.
+        fs::remove_file(log.path()).expect("it is there");
+        assert_eq!(log.state(), MpsFile::Absent);
+        assert!(log.tail.open.is_none());
+        log.write("a longer one than before, and all of it is new\n");
+        assert_eq!(log.new_lines().0.len(), 1);
+    }
+
+    #[test]
+    fn what_could_not_be_read_at_first_is_old() {
+        let mut log = Log::new();
+        log.write("zero\n");
+        fs::create_dir(log.folder.path().join("aside")).expect("a folder");
+        let aside = log.folder.path().join("aside/control.log");
+        fs::rename(log.path(), &aside).expect("it is moved");
+        std::os::unix::fs::symlink(&aside, log.path()).expect("a link");
+        assert_eq!(log.state(), MpsFile::NoFile);
+        fs::rename(&aside, log.path()).expect("it is moved back");
+        assert_eq!(log.new_lines().0, [""; 0]);
+        log.write("one\n");
+        assert_eq!(log.new_lines().0, ["one"]);
+    }
+
+    #[test]
+    fn what_is_of_another_user_is_not_read() {
+        let mut log = Log::new();
+        log.write("zero\n");
+        let other = Some(log.own() + 1);
+        let state = log.tail.read(other, |_, _| panic!("there is no line")).state;
+        assert_eq!(state, MpsFile::Foreign);
+        assert_eq!(log.new_lines().0, [""; 0], "what was there before is not new");
     }
 }

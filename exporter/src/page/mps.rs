@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bailiff_exposition::{Family, Labels, Number, PRESENT, Writer};
-use bailiff_snapshot::{Mps, MpsDaemon, MpsLog, MpsServer, ProcessId, Snapshot, Truth};
+use bailiff_snapshot::{Mps, MpsDaemon, MpsFault, MpsLog, MpsServer, ProcessId, Snapshot, Truth};
 
 use crate::metrics;
 use crate::selection::Selection;
@@ -59,10 +59,18 @@ pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Write
     logs(&daemons, page);
 }
 
-/// Daemons by their labels: of several with one directory, the first.
+/// Daemons by their labels: of several with one directory root's, or the one that answers there.
 fn daemons(mps: &Mps) -> Vec<(Labels, &MpsDaemon)> {
     let mut told = BTreeSet::new();
-    let labelled = mps.daemons.iter().map(|daemon| (directory(daemon.pipe_directory.as_deref()), daemon));
+    let mut ranked: Vec<&MpsDaemon> = mps.daemons.iter().collect();
+    // Who names a directory is not who has it: whoever answers comes first, and who is another last.
+    let rank = |daemon: &MpsDaemon| match daemon.answer.as_ref().map(|answer| answer.fault) {
+        Some(None) => 0,
+        Some(Some(MpsFault::Foreign)) => 2,
+        _ => 1,
+    };
+    ranked.sort_by_key(|daemon| (daemon.uid != Some(0), rank(daemon)));
+    let labelled = ranked.into_iter().map(|daemon| (directory(daemon.pipe_directory.as_deref()), daemon));
     labelled.filter(|(labels, _)| told.insert(labels.clone())).collect()
 }
 

@@ -87,9 +87,16 @@ fn a_client_that_hangs_is_killed_with_all_that_it_started() {
 }
 
 #[test]
-fn what_it_says_is_bounded() {
-    let said = ask("head -c 1000000 /dev/zero | tr '\\0' 7", Question::Servers, LONG).unwrap();
-    assert_eq!(said.len(), 256 << 10);
+fn an_answer_that_was_cut_is_none() {
+    let said = |bytes: usize| {
+        let text = format!("head -c {bytes} /dev/zero | tr '\\0' 7");
+        ask(&text, Question::Servers, LONG)
+    };
+    assert_eq!(said((256 << 10) - 1).unwrap().len(), (256 << 10) - 1);
+    for bytes in [256 << 10, 1_000_000] {
+        let cut = said(bytes);
+        assert!(matches!(&cut, Err(Trouble::Strange(text)) if text.contains("262144 bytes")), "{cut:?}");
+    }
 }
 
 /// A daemon may keep its starter's output: the starter's end is what is waited for.

@@ -91,9 +91,6 @@ const STRINGS: &[(&str, Event)] = &[
     ("Client termination succeeded.", Event::ClientTerminated { well: true }),
     ("Client termination failed with 999", Event::ClientTerminated { well: false }),
     ("Server was unable to shutdown due to 3 active workers threads", Event::ServerBusy { workers: Some(3) }),
-    ("Server 5 exited with status -9", Event::ServerExited { server: 5, status: Some(-9) }),
-    ("Server 5 exited with status", Event::ServerExited { server: 5, status: None }),
-    ("NEW SERVER 5: Gone", Event::Unknown),
     ("A sentence of a release to come", Event::Unknown),
     ("", Event::Unknown),
 ];
@@ -101,8 +98,45 @@ const STRINGS: &[(&str, Event)] = &[
 #[test]
 fn the_strings_of_the_drivers_are_understood() {
     for (text, expected) in STRINGS {
-        for line in [(*text).to_owned(), format!("[2026-11-21 06:27:24.009 Server 4428] {text}\n")] {
-            assert_eq!(event_of(&line), *expected, "{line:?}");
+        assert_eq!(
+            event_of(&format!("[2026-11-21 06:27:24.009 Server 4428] {text}\n")),
+            *expected,
+            "{text:?}"
+        );
+    }
+}
+
+const OF_THE_DAEMON: &[(&str, Event)] = &[
+    ("Server 5 exited with status -9", Event::ServerExited { server: 5, status: Some(-9) }),
+    ("Server 5 exited with status", Event::ServerExited { server: 5, status: None }),
+    ("NEW SERVER 5: Gone", Event::Unknown),
+    ("NEW SERVER 5: Ready", Event::ServerReady { server: 5 }),
+];
+
+#[test]
+fn what_the_daemon_tells_nobody_else_does() {
+    for (text, expected) in OF_THE_DAEMON {
+        assert_eq!(event_of(&format!("[2026-11-21 06:27:24.009 Control 7] {text}")), *expected, "{text}");
+        for head in ["", "[2026-11-21 06:27:24.009 Server 7] ", "[2026-11-21 06:27:24.009 Client 7] "] {
+            assert_eq!(event_of(&format!("{head}{text}")), Event::Unknown, "{head}{text}");
+        }
+    }
+    let fault = "Client process 4267 encountered a fatal GPU error.";
+    for head in ["", "[2026-11-21 06:27:24.009 Control 7] ", "[2026-11-21 06:27:24.009 Client 7] "] {
+        assert_eq!(event_of(&format!("{head}{fault}")), Event::Unknown, "{head}{fault}");
+    }
+}
+
+/// Anybody may write to the daemon's socket, and it logs what he wrote.
+#[test]
+fn what_a_user_typed_tells_nothing() {
+    let events = RECORDED.iter().map(|(line, _)| line.split_once("] ").expect("a head").1);
+    let strings = STRINGS.iter().chain(OF_THE_DAEMON).map(|(text, _)| *text);
+    for text in events.chain(strings) {
+        for line in [format!("Cmd:{text}"), format!("Cmd:foo {text}"), format!("Unknown command \"{text}\"")]
+        {
+            let line = format!("[2026-11-21 06:27:24.009 Control 18763] {line}");
+            assert_eq!(event_of(&line), Event::Routine, "{line}");
         }
     }
 }

@@ -1,0 +1,42 @@
+//! Who listens in a pipe directory, as the kernel noted it when he began to. That somebody names a directory says nothing: anybody
+//! may, and the same path is another folder in another mount namespace.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
+
+/// Who listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listener {
+    /// In our PID namespace; none where it is not in it.
+    pub pid: Option<u32>,
+    /// Its user when it began to listen.
+    pub uid: u32,
+}
+
+impl Listener {
+    /// Looks; waits for nobody. A daemon logs two lines for it, as for every program that begins to use CUDA.
+    ///
+    /// # Errors
+    /// Where nobody listens, or it is not for us; [`io::ErrorKind::WouldBlock`] where as many wait as may.
+    pub fn of(pipes: &Path) -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+        connect(socket.as_raw_fd(), &UnixAddr::new(&pipes.join("control"))?)?;
+        let who = getsockopt(&socket, PeerCredentials)?;
+        Ok(Self { pid: u32::try_from(who.pid()).ok().filter(|pid| *pid != 0), uid: who.uid() })
+    }
+
+    /// Whether that is this process; by its user where its pid is not ours to know.
+    #[must_use]
+    pub fn is(&self, pid: u32, uid: Option<u32>) -> bool {
+        self.pid.map_or(Some(self.uid) == uid, |own| own == pid)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/listener.rs"]
+mod tests;
