@@ -165,7 +165,7 @@ fn event(writer: Writer, text: &str) -> Event {
 const FOREIGN: [&str; 2] = ["Cmd:", "Unknown command \""];
 
 /// What every client, every start and every question brings.
-const ROUTINE: [&str; 9] = [
+const ROUTINE: [&str; 11] = [
     "To connect CUDA applications to this daemon",
     "User did not send valid credentials",
     "Received new client request",
@@ -173,8 +173,11 @@ const ROUTINE: [&str; 9] = [
     "Receive command failed, assuming client exit",
     "Creating server context on device",
     "Accepting connection",
+    // Somebody who only looked who listens, as we do.
+    "Unable to accept connection",
     "NEW UI",
     "UI closed",
+    "Exit with status",
 ];
 
 /// What the daemon says of servers and clients.

@@ -59,13 +59,19 @@ pub(super) struct Post {
 impl Post {
     /// Starts a thread that has nothing to do yet.
     pub(super) fn start(settings: Settings, uid: Option<u32>) -> io::Result<Self> {
+        let (post, taken, told) = Self::new(uid);
+        let keeper = Keeper::new(settings);
+        thread::Builder::new().name("mps".into()).spawn(move || keeper.run(&taken, &told))?;
+        Ok(post)
+    }
+
+    /// One without a thread, and what its thread has.
+    fn new(uid: Option<u32>) -> (Self, Receiver<Turn>, Sender<Report>) {
         // A thread that hangs has one turn before it, and no more.
         let (turns, taken) = sync_channel(1);
         let (told, reports) = channel();
-        let keeper = Keeper::new(settings);
-        thread::Builder::new().name("mps".into()).spawn(move || keeper.run(&taken, &told))?;
         let (seen, latest) = (Duration::ZERO, None);
-        Ok(Self { turns, reports, latest, seen, uid, began: None, asks_since: None })
+        (Self { turns, reports, latest, seen, uid, began: None, asks_since: None }, taken, told)
     }
 
     /// When a beat saw the daemon last.
@@ -201,5 +207,49 @@ impl Logs {
     fn new(directory: &str) -> Self {
         let tails = FILES.map(|name| Tail::new(Path::new(directory).join(format!("{name}.log"))));
         Self { directory: directory.to_owned(), tails, figures: Figures::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bailiff_snapshot::{ProcessKey, State};
+
+    use super::*;
+
+    fn turn(seconds: u64, asks: bool) -> Turn {
+        let boot = Duration::from_secs(seconds);
+        let daemon = MpsDaemon {
+            process: ProcessKey { pid: 7, start_ticks: 1 },
+            uid: Some(0),
+            state: State::Sleeping,
+            started: None,
+            pipe_directory: None,
+            log_directory: None,
+            own_pids: Truth::Unknown,
+            answer: None,
+            log: None,
+            files: BTreeMap::new(),
+        };
+        Turn { boot, daemon, devices: 1, asks: asks.then_some(boot) }
+    }
+
+    #[test]
+    fn a_thread_that_hangs_gathers_no_turns() {
+        let (mut post, taken, _told) = Post::new(Some(0));
+        for second in 0..1000 {
+            post.turn(turn(second, true), Duration::from_secs(10));
+        }
+        assert_eq!(taken.try_iter().count(), 1);
+    }
+
+    #[test]
+    fn each_turn_tells_since_when_the_daemon_may_be_asked() {
+        let (mut post, taken, _told) = Post::new(Some(0));
+        let mut since = |second, asks| {
+            post.turn(turn(second, asks), Duration::from_secs(10));
+            taken.try_recv().expect("a turn").asks.map(|since| since.as_secs())
+        };
+        let told = [since(1, true), since(2, true), since(3, false), since(4, true), since(5, true)];
+        assert_eq!(told, [Some(1), Some(1), None, Some(4), Some(4)]);
     }
 }

@@ -14,6 +14,12 @@ const RECORDED: &[(&str, Event)] = &[
         Event::DaemonStarting,
     ),
     ("[2026-11-21 06:27:48.525 Control 18763] User did not send valid credentials", Event::Routine),
+    ("[2026-11-22 18:07:14.750 Control 20951] Unable to accept connection", Event::Routine),
+    (
+        "[2026-11-22 17:39:31.117 Control  9907] To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=/run/mps0",
+        Event::Routine,
+    ),
+    ("[2026-11-22 18:07:15.257 Control 20951] Exit with status 0", Event::Routine),
     (
         "[2026-11-21 06:27:48.525 Control 18763] NEW CLIENT 19917 from user 0: Server is not ready, push client to pending list",
         Event::ClientNew { client: 19917, uid: Some(0), pending: true },

@@ -47,7 +47,7 @@ pub(crate) fn serve(places: &Places) -> io::Result<ExitCode> {
     while !(state.quitting && state.servers.is_empty()) {
         step(&mut state, &listener)?;
     }
-    state.log("Exiting")?;
+    state.log("Exit with status 0")?;
     for file in ["control", "control_privileged", "log", "nvidia-cuda-mps-control.pid"] {
         let _ = fs::remove_file(places.pipes.join(file));
     }
@@ -178,7 +178,8 @@ fn gone(state: &mut State, place: usize) -> io::Result<()> {
                 &format!("Client disconnected. Number of active client contexts is {left}."),
             )
         }
-        Is::New | Is::Gone => Ok(()),
+        Is::New => state.log("Unable to accept connection"),
+        Is::Gone => Ok(()),
     }
 }
 
