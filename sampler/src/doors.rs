@@ -106,6 +106,7 @@ pub(crate) fn has_nobodys(gpu: &GpuSample) -> bool {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a made-up /proc is written, and a beat has a time limit")]
 mod tests {
     use super::*;
     use bailiff_snapshot::Gaps;

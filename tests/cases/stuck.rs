@@ -175,8 +175,8 @@ fn shown(node: &Node, stuck: &[(u32, &str)], heir: u32) {
 #[test]
 fn a_page_says_of_how_many_it_has_no_room_for() {
     let node = Node::new(&examples(&["stuck-context"]));
-    // No process has such a pid.
-    for pid in (5_000_001..).take(40) {
+    // Next to the highest pids that there are, which no machine comes to soon.
+    for pid in (4_190_001..).take(40) {
         node.hold_pid(pid, "used: 1GiB");
     }
     node.exporter.until("all are gone", |page| {
