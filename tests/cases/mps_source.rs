@@ -175,7 +175,7 @@ fn what_daemons_say_is_told_of_either_release() {
         assert_eq!(mps.of(&page, "log_state", &[("log", "server"), ("state", "read")]), Some(1.0));
         assert_eq!(mps.of(&page, "log_unparsed_lines_total", &[]), Some(0.0), "all that it writes is known");
         let shown = http::get(exporter.address(), "/", &[]).unwrap().text();
-        assert!(shown.contains("<h2>MPS</h2>") && shown.contains("control daemon"), "{shown}");
+        assert!(shown.contains(">MPS</h2>") && shown.contains("control daemon"), "{shown}");
         if status.is_some() {
             mps.say(&format!("fake_fault {}\n", server[0].1));
             let fault = [&server[..], &[("status", "fault")]].concat();

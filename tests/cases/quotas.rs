@@ -103,7 +103,7 @@ fn what_a_file_says_is_told_of_its_processes() {
     assert_eq!(page.value("bailiff_source_up", &[("source", "quota")]), Some(1.0));
     assert_eq!(of(&page, "hooks_missing"), Some(0.0));
     let shown = http::get(exporter.address(), "/", &[]).unwrap().text();
-    assert!(shown.contains("<h2>Quotas</h2>") && shown.contains("1000/a"), "{shown}");
+    assert!(shown.contains(">Quotas</h2>") && shown.contains("1000/a"), "{shown}");
     client.go_on();
     let page = exporter.next();
     assert_eq!((of(&page, "denied_total"), of(&page, "denied_bytes_total")), (Some(1.0), mib(70)));

@@ -11,7 +11,7 @@ pub(super) static MPS_CLIENTS: Attribute = Attribute {
     name: "mps_clients",
     of: &[Kind::MpsServer],
     unit: Unit::Count,
-    help: "Clients of MPS on the GPUs that the server holds, whoever's they are, by the driver's list; or the clients of the server as its control daemon last said, if those are more. Unknown where the driver gave no list; at least as many where the daemon did not say.",
+    help: "Clients of MPS on the GPUs that the server holds, whoever's they are, by the driver's list; or the clients of the server as its control daemon last said, if those are more. Unknown where the driver gave no list.",
     source: "nvml",
     read,
 };
@@ -26,8 +26,6 @@ fn read(target: &Target, view: &View) -> Value {
         clients.extend(of_mps.map(|holder| holder.pid));
     }
     // Who has no context yet is in the daemon's list alone.
-    let told = view.mps_server(target).and_then(|server| server.clients.as_ref()).map(Vec::len);
-    let clients = clients.len().max(told.unwrap_or_default());
-    let clients = u32::try_from(clients).map_or(f64::MAX, f64::from);
-    if told.is_some() { Value::Number(clients) } else { Value::AtLeast(clients) }
+    let told = view.mps_server(target).and_then(|server| server.clients.as_ref()).map_or(0, Vec::len);
+    Value::Number(u32::try_from(clients.len().max(told)).map_or(f64::MAX, f64::from))
 }
