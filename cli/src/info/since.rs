@@ -297,32 +297,21 @@ mod tests {
     #[test]
     fn who_changed_and_what_came_back() {
         let back = |bytes| Some(Back::All { bytes });
+        let stayed = |bytes| Some(Back::Stayed { bytes });
         let unknown = |why| Some(Back::Unknown { why });
         let cases: [Case<'_>; 11] = [
             ("nothing", &[ALICE, BOB], Some(0), &[], None),
             ("one ended", &[BOB], Some(0), &[(10, "ended")], back(8 * GIB)),
-            (
-                "and its memory stayed",
-                &[BOB],
-                Some(8 << 30),
-                &[(10, "ended")],
-                Some(Back::Stayed { bytes: 8 * GIB }),
-            ),
+            ("and its memory stayed", &[BOB], Some(8 << 30), &[(10, "ended")], stayed(8 * GIB)),
             ("a little is anybody's", &[BOB], Some(1 << 28), &[(10, "ended")], back(8 * GIB - (1 << 28))),
-            (
-                "a part of it is not",
-                &[BOB],
-                Some(3 << 30),
-                &[(10, "ended")],
-                Some(Back::Stayed { bytes: 3 * GIB }),
-            ),
+            ("a part of it is not", &[BOB], Some(3 << 30), &[(10, "ended")], stayed(3 * GIB)),
             ("nobody knows", &[BOB], None, &[(10, "ended")], unknown(NOBODY)),
             (
                 "it ended and is listed",
                 &[(10, None, Some(8)), BOB],
                 Some(0),
                 &[(10, "died")],
-                Some(Back::Stayed { bytes: 8 * GIB }),
+                stayed(8 * GIB),
             ),
             (
                 "another has its pid",
