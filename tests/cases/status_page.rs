@@ -342,6 +342,12 @@ fn pictures() {
         "status-phone-dark.png",
     );
     end(holder, Signal::TERM);
+    let short = Screen { height: 560, ..Screen::WIDE };
+    for (scenario, processes, name) in [(NONE, 0, "status-no-gpu.png"), (ONE, 2, "status-one-gpu.png")] {
+        let node = Showcase::new(scenario, processes);
+        node.exporter.next();
+        take(&node.url(), short, name);
+    }
     let crowd = Showcase::new(CROWD, 800);
     crowd.exporter.next();
     take(&format!("{}#sources", crowd.url()), tall, "status-800-processes.png");
