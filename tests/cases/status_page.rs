@@ -80,7 +80,9 @@ fn no_gpu_is_told_apart_from_no_answer() {
     look(&mut browser, &none.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
     assert_eq!(browser.text("document.title"), format!("GPUs of {NAME} · GPU Bailiff"));
     let said = browser.text("document.querySelector('#gpus').innerText");
-    assert!(said.contains("knows no GPU"), "{said}");
+    assert!(said.contains("answers, and knows no GPU"), "{said}");
+    let said = browser.text("document.querySelector('#holders').innerText");
+    assert!(said.contains("Nobody"), "{said}");
     let broken = Showcase::new("init: driver_not_loaded\ngpus: []\n", 0);
     broken.exporter.next();
     look(&mut browser, &broken.url(), &[Screen::WIDE, Screen::PHONE.dark()]);

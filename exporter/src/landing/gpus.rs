@@ -2,7 +2,7 @@
 
 use bailiff_exposition::html::{Bar, Html, Part};
 use bailiff_exposition::human::Bytes;
-use bailiff_snapshot::{Gpu, Memory, Parts, Snapshot, Source};
+use bailiff_snapshot::{Fault, Gpu, Memory, Parts, Snapshot, Source};
 
 use super::words;
 
@@ -23,7 +23,7 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
 /// No GPU is not the same as no answer.
 fn none(snapshot: &Snapshot, html: &mut Html) {
     match snapshot.sources.get(&Source::Nvml).map(|state| state.fault) {
-        Some(None) => html.paragraph("dim", "The driver answers, and knows no GPU."),
+        Some(None | Some(Fault::NoDevices)) => html.paragraph("dim", "The driver answers, and knows no GPU."),
         Some(Some(fault)) => {
             html.raw("<p>");
             html.unknown(&format!("which GPUs there are, since {}", words::fault(fault)));

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use bailiff_exposition::html::{Cell, Html, Table};
 use bailiff_exposition::human::{Bytes, Span};
-use bailiff_snapshot::{Facts, Gpu, Holder, Place, Process, Snapshot, Utilization, users::user_label};
+use bailiff_snapshot::{
+    Facts, Fault, Gpu, Holder, Place, Process, Snapshot, Source, Utilization, users::user_label,
+};
 
 use super::words;
 use crate::selection::Sum;
@@ -67,6 +69,9 @@ fn nobody(snapshot: &Snapshot, html: &mut Html) {
     let listed = |gpu: &Gpu| gpu.fault.is_none() && gpu.listed == Some(0);
     if !snapshot.gpus.is_empty() && snapshot.gpus.iter().all(listed) {
         return html.paragraph("dim", "Nobody: the driver lists no process on any GPU.");
+    }
+    if snapshot.sources.get(&Source::Nvml).is_some_and(|state| state.fault == Some(Fault::NoDevices)) {
+        return html.paragraph("dim", "Nobody: there is no GPU.");
     }
     html.raw("<p>");
     html.unknown(if snapshot.namespace.attributes() {

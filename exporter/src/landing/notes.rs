@@ -3,7 +3,7 @@
 use bailiff_exposition::html::Html;
 use bailiff_exposition::human::Bytes;
 use bailiff_snapshot::stuck::MUCH_OF_NOBODY;
-use bailiff_snapshot::{Gpu, PidNamespace, Snapshot};
+use bailiff_snapshot::{Fault, Gpu, PidNamespace, Snapshot};
 
 use super::words;
 
@@ -26,7 +26,10 @@ fn notes(snapshot: &Snapshot) -> Vec<String> {
     let mut notes = Vec::new();
     for (source, state) in &snapshot.sources {
         if let Some(fault) = state.fault {
-            notes.push(format!("The source {} says nothing: {}.", source.name(), words::fault(fault)));
+            notes.push(match fault {
+                Fault::NoDevices => "The driver knows no GPU.".to_owned(),
+                fault => format!("The source {} says nothing: {}.", source.name(), words::fault(fault)),
+            });
         }
     }
     match snapshot.namespace {
