@@ -131,7 +131,7 @@ fn a_lease_and_use_without_one() {
     assert_eq!(page.value("bailiff_lease_redis_aof_enabled", &[]), Some(0.0));
     assert_eq!(page.value("bailiff_lease_queue_length", &[]), Some(0.0));
     assert_eq!(page.value("bailiff_lease_queue_oldest_seconds", &[]), None);
-    assert!(http::get(exporter.address(), "/", &[]).unwrap().text().contains("<h2>Leases</h2>"));
+    assert!(http::get(exporter.address(), "/", &[]).unwrap().text().contains(">Leases</h2>"));
     node.end();
 }
 
