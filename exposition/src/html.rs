@@ -105,6 +105,20 @@ impl Html {
         self.raw("</p>");
     }
 
+    /// What deserves a look, where there is anything.
+    pub fn notes(&mut self, notes: &[String]) {
+        if notes.is_empty() {
+            return;
+        }
+        self.raw("<section class=\"notes\" aria-label=\"What deserves a look\"><ul>");
+        for note in notes {
+            self.raw("<li>");
+            self.prose(note);
+            self.raw("</li>");
+        }
+        self.raw("</ul></section>");
+    }
+
     /// What stands where nothing was observed, and why that is.
     pub fn unknown(&mut self, why: &str) {
         self.raw("<span class=\"unknown\">unknown");

@@ -287,11 +287,10 @@ impl Join<'_> {
         let process = self.identify(entry.pid, past);
         let same_pid = past.holders.get(&entry.pid).copied();
         let before = same_pid.filter(|holder| holder.process == process);
-        let facts = self.processes.get(&process).and_then(|process| process.facts.as_ref());
         let utilization = window.judge(Question {
             pid: entry.pid,
             kinds: entry.kinds,
-            role: facts.and_then(|facts| facts.role),
+            role: self.processes.get(&process).and_then(|process| process.facts.as_ref()?.role),
             listed_before: before.is_some(),
             was_another: before.is_none() && same_pid.is_some(),
         });

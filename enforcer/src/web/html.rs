@@ -29,7 +29,7 @@ pub(super) fn page(status: &Status, now: Now, refreshes: bool) -> String {
     if let Some(alarm) = alarm(status, now) {
         html.paragraph("alarm", &alarm);
     }
-    withheld(status, now, &mut html);
+    html.notes(&notes(status, now));
     policy(status, now, &mut html);
     tables::write(status, now, &mut html);
     html.end(concat!(
@@ -68,20 +68,6 @@ fn alarm(status: &Status, now: Now) -> Option<String> {
 }
 
 /// Why less is done than the rules say.
-fn withheld(status: &Status, now: Now, html: &mut Html) {
-    let notes = notes(status, now);
-    if notes.is_empty() {
-        return;
-    }
-    html.raw("<section class=\"notes\" aria-label=\"What deserves a look\"><ul>");
-    for note in &notes {
-        html.raw("<li>");
-        html.prose(note);
-        html.raw("</li>");
-    }
-    html.raw("</ul></section>");
-}
-
 fn notes(status: &Status, now: Now) -> Vec<String> {
     let mut notes = Vec::new();
     if let Cap::Watch(why) = &status.cap {

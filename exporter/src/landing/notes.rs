@@ -9,17 +9,7 @@ use super::words;
 
 /// The list, where there is anything to be said.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
-    let notes = notes(snapshot);
-    if notes.is_empty() {
-        return;
-    }
-    html.raw("<section class=\"notes\" aria-label=\"What deserves a look\"><ul>");
-    for note in &notes {
-        html.raw("<li>");
-        html.prose(note);
-        html.raw("</li>");
-    }
-    html.raw("</ul></section>");
+    html.notes(&notes(snapshot));
 }
 
 fn notes(snapshot: &Snapshot) -> Vec<String> {
