@@ -126,6 +126,12 @@ pub struct Check {
     /// An enforcer's address: says whether it runs just this policy.
     #[arg(long, value_name = "URL")]
     pub against: Option<String>,
+    /// The name under which that enforcer is asked, where its web config wants one.
+    #[arg(long, value_name = "NAME", requires_all = ["against", "password_file"])]
+    pub user: Option<String>,
+    /// A file with the password of that name.
+    #[arg(long, value_name = "FILE", requires = "user")]
+    pub password_file: Option<PathBuf>,
 }
 
 /// Runs tests of rules.

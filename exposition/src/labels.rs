@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
+use crate::is_odd;
+
 /// A label value has at most this many bytes; container ids have 64.
 const MOST_BYTES: usize = 128;
 /// A sentence has at most this many.
@@ -80,7 +82,8 @@ impl Labels {
     }
 }
 
-/// Text that is safe to show to a person: bounded, and no character that moves the others about.
+/// Text that is safe to show to a person: bounded, and no character that hides or moves others. The newline is kept: it has an
+/// escape.
 #[must_use]
 pub fn bounded(value: &str) -> Cow<'_, str> {
     if is_plain(value) { Cow::Borrowed(value) } else { Cow::Owned(cut(value, MOST_BYTES)) }
@@ -99,7 +102,7 @@ fn cut(value: &str, most: usize) -> String {
             short.push('…');
             break;
         }
-        short.push(if moves_others(character) { UNPRINTABLE } else { character });
+        short.push(if is_odd(character) && character != '\n' { UNPRINTABLE } else { character });
     }
     short
 }
@@ -109,13 +112,6 @@ fn is_plain(value: &str) -> bool {
     let plain = |byte: u8| (b' '..0x7f).contains(&byte) && byte != b'"' && byte != b'\\';
     // Without a way out in the middle, so that many bytes are looked at in one step.
     value.len() <= MOST_BYTES && value.bytes().fold(true, |all, byte| all & plain(byte))
-}
-
-/// Control characters, line and paragraph separators, and the marks that turn the direction of writing.
-/// The newline is kept: it has an escape.
-fn moves_others(character: char) -> bool {
-    (character.is_control() && character != '\n')
-        || matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn escape(value: &str, into: &mut String) {
@@ -140,6 +136,7 @@ mod tests {
             ("python3", "{a=\"python3\""),
             ("", ""),
             ("a\"} 1\nb\\", "{a=\"a\\\"} 1\\nb\\\\\""),
+            ("al\u{200b}ice\u{61c}", "{a=\"al\u{fffd}ice\u{fffd}\""),
             ("\u{1b}[2J\r\u{202e}x", "{a=\"\u{fffd}[2J\u{fffd}\u{fffd}x\""),
             (&long, &format!("{{a=\"{}…\"", "é".repeat(64))),
         ];

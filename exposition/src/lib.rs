@@ -5,6 +5,7 @@ mod family;
 pub mod html;
 pub mod human;
 mod labels;
+mod odd;
 pub mod own;
 pub mod table;
 pub mod terminal;
@@ -12,4 +13,5 @@ mod writer;
 
 pub use family::{Family, Kind, Unit};
 pub use labels::{Labels, bounded, bounded_prose};
+pub use odd::is_odd;
 pub use writer::{Format, Histogram, Number, PRESENT, Writer};

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use bailiff_lifecycle::web::Web;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustix::fs::{CWD, Mode, mkfifoat};
 
 const TLS: &str = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n";
 const HASH: &str = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG";
@@ -32,6 +33,8 @@ fn folder() -> tempfile::TempDir {
     ] {
         fs::write(folder.path().join(name), text).expect("our own folder");
     }
+    // A pipe that nobody writes to.
+    mkfifoat(CWD, folder.path().join("pipe"), Mode::RUSR).expect("our own folder");
     folder
 }
 
@@ -128,6 +131,7 @@ fn certificates_that_cannot_be_shown_are_refused() {
         ("TLS:\n  cert: x\n", ":2: tls_server_config.cert_file: tls_server_config.cert is there too"),
         ("tls_server_config:\n  cert_file: none\n", ":2: tls_server_config.cert_file: none: no such file"),
         ("tls_server_config:\n  cert_file: .\n", ":2: tls_server_config.cert_file: .: it is no file"),
+        ("tls_server_config:\n  cert_file: pipe\n", ":2: tls_server_config.cert_file: pipe: it is no file"),
         (
             "tls_server_config:\n  cert_file: empty.pem\n  key_file: server.key\n",
             ":2: tls_server_config.cert_file: empty.pem: there is no certificate in it",

@@ -411,17 +411,24 @@ fn the_enforcer_has_it_too() {
     let site = Site::new(TLS);
     let enforcer = Enforcer::start(&home, &["--web.config.file", &site.path("web.yml")]);
     let url = format!("https://{}", enforcer.address());
-    let check = Command::new(programs::enforcer())
-        .args(["check", &home.rules().display().to_string(), "--against", &url])
-        .env("SSL_CERT_FILE", site.path("ca.crt"))
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&check.stdout).into_owned();
-    assert!(told.contains("runs just this"), "{told}");
+    let check = |login: &[&str]| {
+        let output = Command::new(programs::enforcer())
+            .args(["check", &home.rules().display().to_string(), "--against", &url])
+            .args(login)
+            .env("SSL_CERT_FILE", site.path("ca.crt"))
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(check(&[]).contains("runs just this"), "{}", check(&[]));
     site.write("web.yml", &format!("{TLS}{}", users("correct horse", 4)));
     let get = |header: &[&str]| site.client().get(enforcer.address(), "/metrics", header).unwrap();
     assert_eq!((get(&[RIGHT]).status, get(&[WRONG]).status), (200, 401));
     assert!(get(&[RIGHT]).text().contains("bailiff_enforcer_"));
+    site.write("password", "correct horse\n");
+    let told = check(&["--user", "alice", "--password-file", &site.path("password")]);
+    assert!(told.contains("runs just this"), "{told}");
+    assert!(check(&[]).contains("wants a user and a password"), "{}", check(&[]));
     assert!(http::get(enforcer.address(), "/metrics", &[RIGHT]).is_err());
 }
 

@@ -159,7 +159,9 @@ pub(super) fn holder<'a>(audit: &'a Audit, gpu: &Gpu) -> Option<&'a Lease> {
 
 /// Others' names do not write to our terminal.
 pub(super) fn plain(text: &str) -> String {
-    text.chars().flat_map(|letter| if letter.is_control() { escape(letter) } else { vec![letter] }).collect()
+    text.chars()
+        .flat_map(|letter| if bailiff_exposition::is_odd(letter) { escape(letter) } else { vec![letter] })
+        .collect()
 }
 
 fn escape(letter: char) -> Vec<char> {

@@ -3,10 +3,13 @@
 use std::io::Write;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use bailiff_exposition::terminal::Ink;
 use bailiff_lifecycle::exit::{Exit, plain};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as STANDARD;
 
+use super::files;
 use crate::clock::now;
 use crate::flags;
 use crate::policy::{Paint, check};
@@ -40,7 +43,7 @@ pub fn run(flags: &flags::Check, ink: Ink, out: &mut dyn Write) -> Result<Exit> 
             exit = Exit::Usage;
         } else if let Some(url) = &flags.against
             && exit == Exit::Done
-            && !against(url, (&content.sha256, report.acts), out)?
+            && !against((url, login(flags)), (&content.sha256, report.acts), out)?
         {
             exit = Exit::Failed;
         }
@@ -49,8 +52,8 @@ pub fn run(flags: &flags::Check, ink: Ink, out: &mut dyn Write) -> Result<Exit> 
 }
 
 /// Whether the enforcer there runs a policy of this name; and whether it acts, where the policy does.
-fn against(url: &str, (sha256, acts): (&str, bool), out: &mut dyn Write) -> Result<bool> {
-    let (running, enforces) = match running(url) {
+fn against((url, login): (&str, Login), (sha256, acts): (&str, bool), out: &mut dyn Write) -> Result<bool> {
+    let (running, enforces) = match login.and_then(|login| running(url, login.as_deref())) {
         Ok(running) => running,
         Err(error) => {
             writeln!(out, "error: {error:#}")?;
@@ -67,13 +70,29 @@ fn against(url: &str, (sha256, acts): (&str, bool), out: &mut dyn Write) -> Resu
     Ok(running == sha256)
 }
 
+/// What `Authorization` says, where there is a user; or why his password cannot be read.
+type Login = Result<Option<String>>;
+
+fn login(flags: &flags::Check) -> Login {
+    let (Some(user), Some(file)) = (&flags.user, &flags.password_file) else { return Ok(None) };
+    let password = files::secret(file)?;
+    Ok(Some(format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))))
+}
+
 /// The policy that is in force there, and whether a rule of it enforces.
-fn running(url: &str) -> Result<(String, bool)> {
+fn running(url: &str, login: Option<&str>) -> Result<(String, bool)> {
     let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).tls_config(trust::tls());
-    let mut response = ureq::Agent::new_with_config(config.build())
-        .get(&format!("{}/metrics", url.trim_end_matches('/')))
-        .call()
-        .with_context(|| format!("{url} does not answer"))?;
+    let mut request =
+        ureq::Agent::new_with_config(config.build()).get(&format!("{}/metrics", url.trim_end_matches('/')));
+    if let Some(login) = login {
+        request = request.header("Authorization", login);
+    }
+    let mut response = match request.call() {
+        Err(ureq::Error::StatusCode(401)) => {
+            bail!("{url} wants a user and a password: --user, --password-file")
+        }
+        answer => answer.with_context(|| format!("{url} does not answer"))?,
+    };
     let page = response
         .body_mut()
         .with_config()

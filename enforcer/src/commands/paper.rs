@@ -65,8 +65,7 @@ pub(super) fn foreign(text: &str) -> String {
             break;
         }
         shown.push(match letter {
-            letter if letter.is_control() => '\u{fffd}',
-            '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
+            letter if bailiff_exposition::is_odd(letter) => '\u{fffd}',
             letter if letter.is_whitespace() => '\u{a0}',
             letter => letter,
         });

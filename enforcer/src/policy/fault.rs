@@ -247,15 +247,12 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// What a terminal would obey, and what would break the line, is written out.
 fn visible(text: &str) -> String {
-    let harmless = |letter: char| {
-        !letter.is_control() && !matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
-        if harmless(letter) {
-            shown.push(letter);
-        } else {
+        if bailiff_exposition::is_odd(letter) {
             shown.extend(letter.escape_default());
+        } else {
+            shown.push(letter);
         }
     }
     shown

@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "the one file that reads a web config")]
 
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::exit::plain;
@@ -51,7 +52,8 @@ fn read(path: &Path) -> Content {
 }
 
 fn bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let file = std::fs::File::open(path)?;
+    // A pipe that nobody writes to would keep us here for good.
+    let file = std::fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
     }
