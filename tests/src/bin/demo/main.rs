@@ -139,11 +139,12 @@ fn tell_the_story(folder: &Path) {
     println!();
     print_numbers(&exporter, &USE);
     enforcer.print_numbers();
-    hand_gpus_out(&redis, &enforcer);
+    let second = hand_gpus_out(&redis, &enforcer);
     for _ in 0..3 {
         let _ = beats.beat();
     }
     print_numbers(&exporter, &LEASES);
+    leases::end(second, Signal::TERM);
     quota::limit(folder, (&exporter, &scenario));
 }
 
@@ -153,19 +154,19 @@ const USE: [&str; 3] =
 const LEASES: [&str; 3] =
     ["bailiff_lease_gpus{", "bailiff_lease_events_total{", "bailiff_lease_queue_length"];
 
-/// A lease is lost, and its GPU freed for who waits.
-fn hand_gpus_out(redis: &Redis, enforcer: &Enforcer) {
+/// A lease is lost, and its GPU freed for who waits: the job that has it then.
+fn hand_gpus_out(redis: &Redis, enforcer: &Enforcer) -> Child {
     println!("\nThe GPU that is free now is handed out. Two jobs want it, so one waits:\n");
     show_lease(redis, &["init", "--gpus", "1"]);
-    let mut jobs: Vec<Child> = ["one", "two"].map(|note| job(redis, note)).into();
-    let lost = leases::heir(&jobs[0]);
+    let [mut first, second] = ["one", "two"].map(|note| job(redis, note));
+    let lost = leases::heir(&first);
     show_lease(redis, &["list"]);
     println!("Job one is killed, and so is the bailiff that ran it: nobody is left to give its GPU back.");
     println!(
         "The enforcer sees that the holder is dead, by its start time and boot and not by its pid alone:\n"
     );
-    jobs[0].kill().expect("our own child can be ended");
-    jobs[0].wait().expect("our own child can be waited for");
+    first.kill().expect("our own child can be ended");
+    first.wait().expect("our own child can be waited for");
     kill_process(lost, Signal::KILL).expect("its command can be ended");
     enforcer.print_audit_of("reap_dead");
     until("the second job to have it", || {
@@ -175,9 +176,7 @@ fn hand_gpus_out(redis: &Redis, enforcer: &Enforcer) {
     println!("\nJob two has it:\n");
     show_lease(redis, &["list"]);
     show_lease(redis, &["log", "-n", "3"]);
-    for job in jobs.drain(1..) {
-        leases::end(job, Signal::TERM);
-    }
+    second
 }
 
 /// A job that waits for its turn, and then does nothing; there once it has its place.
