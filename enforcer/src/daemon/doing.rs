@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Answer, Daemon};
+use super::Daemon;
+use super::desk::Answer;
 use crate::actions::Deed;
 use crate::audit::Record;
 use crate::clock::now;

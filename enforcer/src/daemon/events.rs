@@ -3,7 +3,8 @@
 use bailiff_lifecycle::signals::Hangups;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
 
-use super::{Asked, state};
+use super::desk::Asked;
+use super::state;
 use crate::agent;
 use crate::stream::Arrival;
 use crate::verdict::Report;

@@ -1,5 +1,6 @@
 //! The daemon: one loop that takes everything that can happen, one after the other, and waits for nothing else.
 
+mod desk;
 mod doing;
 mod events;
 mod leases;
@@ -15,33 +16,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bailiff_lifecycle::control::{self, Answers, Peer};
+use bailiff_lifecycle::control;
 use bailiff_lifecycle::exit::Stop;
 use bailiff_lifecycle::server::{self, Limits, Site};
 use bailiff_lifecycle::signals::Hangups;
 use bailiff_lifecycle::systemd;
 use bailiff_lifecycle::web::Web;
 use bailiff_lifecycle::{heap, listen, socket::Socket};
-use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, channel};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
+use self::desk::Desk;
 use self::events::{Event, Sources};
 use crate::actions::notices::Notices;
 use crate::actions::{self, Hand};
 use crate::agent::{self, Agent};
 use crate::audit::{self, Audit};
 use crate::clock::now;
-use crate::control::Question;
 use crate::engine::{Engine, STALE_BEATS, Skip};
 use crate::policy::Policy;
 use crate::policy_file;
 use crate::settings::Settings;
 use crate::stream::{self, Arrival, Source};
-use crate::verdict::Hold;
-use crate::verdict::Report;
+use crate::verdict::{Hold, Report};
 use crate::view::{TargetId, View};
 use crate::web::tally::Skipped;
 use crate::web::{Reload, Routes, Status};
@@ -79,46 +78,6 @@ pub struct Daemon {
 struct Threads {
     reports: UnboundedReceiver<Report>,
     leases: UnboundedReceiver<agent::News>,
-}
-
-/// A question from the control socket, with who asks and where the answer goes.
-struct Asked {
-    peer: Peer,
-    question: Value,
-    answer: oneshot::Sender<Answer>,
-}
-
-/// What is answered, and the state that must be on the disk for it to outlive a crash.
-struct Answer {
-    value: Value,
-    state: Option<u64>,
-}
-
-impl From<Value> for Answer {
-    fn from(value: Value) -> Self {
-        Self { value, state: None }
-    }
-}
-
-/// The control socket's side: every question goes to the loop.
-struct Desk {
-    asked: tokio::sync::mpsc::Sender<Asked>,
-    receipts: state::Receipts,
-}
-
-impl Answers for Desk {
-    async fn answer(&self, peer: &Peer, question: Value) -> Value {
-        let (answer, answered) = oneshot::channel();
-        let asked = Asked { peer: peer.clone(), question, answer };
-        if self.asked.send(asked).await.is_err() {
-            return control::refusal("the daemon ends");
-        }
-        let Ok(mut answer) = answered.await else { return control::refusal("the daemon ends") };
-        if let (Some(state), Some(told)) = (answer.state, answer.value.as_object_mut()) {
-            told.insert("saved".to_owned(), self.receipts.has(state).await.into());
-        }
-        answer.value
-    }
 }
 
 /// Runs until told to end.
@@ -365,37 +324,6 @@ impl Daemon {
         self.agent.finish();
         self.record_change(("end", "done"), "");
         self.keeper.finish().await;
-    }
-
-    fn has_rule(&self, name: &str) -> bool {
-        self.engine.policy().rules.iter().any(|rule| *rule.name == *name)
-    }
-
-    /// What a question is answered with.
-    fn answer(&mut self, peer: &Peer, question: &Value, group: u32) -> Answer {
-        let question = match serde_json::from_value::<Question>(question.clone()) {
-            Ok(question) => question,
-            Err(error) => return control::refusal(&format!("no such question: {error}")).into(),
-        };
-        if question.changes() && !crate::control::may_change(peer, group) {
-            return control::refusal("that needs root, or the group of the control socket").into();
-        }
-        match question {
-            Question::Status => standing::answer(&self.status).into(),
-            Question::Explain { rule: Some(rule), .. } if !self.has_rule(&rule) => {
-                control::refusal(&format!("there is no rule {rule:?}; status lists those that are in force"))
-                    .into()
-            }
-            Question::Explain { pid, rule } => {
-                match self.engine.explain(now(), &crate::engine::Question { pid, rule }) {
-                    Some(told) => serde_json::json!({"ok": true, "explanation": told}).into(),
-                    None => control::refusal("no snapshot was judged by these rules yet").into(),
-                }
-            }
-            Question::Pause { for_seconds, reason } => self.pause(for_seconds, reason, peer.uid),
-            Question::Resume => self.resume(peer.uid),
-            Question::Reload => reload::answer(&self.reread("asked over the control socket")).into(),
-        }
     }
 }
 
