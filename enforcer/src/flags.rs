@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use bailiff_lifecycle::logs;
+use bailiff_lifecycle::node::NodeFlags;
 use clap::{Args, Parser, Subcommand};
 
 /// Where the daemon listens for questions unless told otherwise.
@@ -107,6 +108,9 @@ pub struct Run {
     /// How long after a kill processes and memory may take to be gone.
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     pub verify: String,
+    /// What this node is called.
+    #[command(flatten)]
+    pub node: NodeFlags,
     /// What to log, and how.
     #[command(flatten)]
     pub logs: logs::LogFlags,

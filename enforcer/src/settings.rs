@@ -36,6 +36,8 @@ pub struct Settings {
     pub host: Host,
     /// How long after a kill processes and memory may take to be gone.
     pub verify: Duration,
+    /// What this node is called.
+    pub node: String,
     /// The log.
     pub logs: logs::LogFlags,
 }
@@ -108,6 +110,7 @@ impl TryFrom<flags::Run> for Settings {
                 trust_pid_namespace: flags.trust_pid_namespace,
             },
             verify,
+            node: flags.node.name(),
             logs: flags.logs,
         })
     }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use bailiff_lifecycle::logs;
+use bailiff_lifecycle::node::NodeFlags;
 use clap::{Parser, ValueEnum};
 
 /// Shows Prometheus who holds which GPU memory on this node, and whether they use it.
@@ -85,6 +86,9 @@ pub struct Flags {
     /// Looks twice, one interval apart, prints the page and ends.
     #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     pub once: Option<Once>,
+    /// What this node is called.
+    #[command(flatten)]
+    pub node: NodeFlags,
     /// What to log, and how.
     #[command(flatten)]
     pub logs: logs::LogFlags,

@@ -28,6 +28,8 @@ pub struct View<'a> {
     pub vitals: Vitals,
     /// Where other pages are.
     pub links: Links<'a>,
+    /// What the node is called.
+    pub node: &'a str,
     /// The browser asks for it again.
     pub refreshes: bool,
 }
@@ -45,9 +47,8 @@ impl View<'_> {
     /// The page.
     #[must_use]
     pub fn html(&self) -> String {
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let refresh = self.refreshes.then_some(self.vitals.interval);
-        let heading = format!("GPUs of {host}");
+        let heading = format!("GPUs of {}", self.node);
         let mut html = Html::begin(&Head { title: &heading, heading: &heading, refresh });
         self.age(&mut html);
         self.nav(&mut html);
@@ -139,7 +140,7 @@ mod tests {
             deadline: Duration::from_secs(2),
         };
         let links = Links { telemetry: "/metrics", enforcer: Some("https://node/\"enforcer") };
-        View { snapshot: None, vitals, links, refreshes: true }.html()
+        View { snapshot: None, vitals, links, node: "node", refreshes: true }.html()
     }
 
     #[test]

@@ -134,6 +134,7 @@ impl Exporter {
             latest: latest.clone(),
             telemetry: self.settings.web.telemetry.clone(),
             enforcer: self.settings.web.enforcer.clone(),
+            node: self.settings.node.clone(),
             patience: (self.settings.rhythm.interval, self.settings.sources.deadline),
             started: clock::now(),
             clients: self.socket.as_ref().map(|_| Clients::default()),

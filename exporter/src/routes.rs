@@ -30,6 +30,8 @@ pub struct Routes {
     pub telemetry: String,
     /// The address of the enforcer's page.
     pub enforcer: Option<String>,
+    /// What the node is called.
+    pub node: String,
     /// The beat's period, and how long a look may wait.
     pub patience: (Duration, Duration),
     /// When the exporter began.
@@ -105,7 +107,7 @@ impl Routes {
         let links = Links { telemetry: &self.telemetry, enforcer: self.enforcer.as_deref() };
         let vitals = self.vitals();
         let snapshot = published.as_deref().map(|published| &published.snapshot);
-        let view = View { snapshot, vitals, links, refreshes };
+        let view = View { snapshot, vitals, links, node: &self.node, refreshes };
         reply::html(view.html(), html::POLICY)
     }
 

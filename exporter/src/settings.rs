@@ -36,6 +36,8 @@ pub struct Settings {
     pub outlets: Outlets,
     /// Prints one page and ends.
     pub once: Option<Format>,
+    /// What this node is called.
+    pub node: String,
     /// The log.
     pub logs: logs::LogFlags,
 }
@@ -152,6 +154,7 @@ impl TryFrom<Flags> for Settings {
             mps,
             outlets: Outlets { stream: flags.stream, record: flags.record },
             once: flags.once.map(|once| if once == Once::Text { Format::Text } else { Format::OpenMetrics }),
+            node: flags.node.name(),
             logs: flags.logs,
         })
     }

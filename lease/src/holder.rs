@@ -21,7 +21,7 @@ const DEEPEST: usize = 256;
 /// Where this process is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Here {
-    /// `/etc/machine-id`.
+    /// `/etc/machine-id`; where there is none, as in some containers, the host's name.
     pub host: String,
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot: String,
@@ -128,7 +128,9 @@ impl Here {
     /// What is known by where it was taken.
     fn place(&self, lease: &Lease) -> Option<Life> {
         let same = |field: &str, ours: &str| !ours.is_empty() && lease.get(field) == Some(ours);
-        if !same("host", &self.host) {
+        // A container may have a name of its own; the boot is the machine's, also there.
+        let two_machines = is_machine_id(&self.host) && lease.get("host").is_some_and(is_machine_id);
+        if !same("host", &self.host) && (two_machines || !same("boot", &self.boot)) {
             return Some(Life::Elsewhere);
         }
         if lease.get("boot").is_some() && !self.boot.is_empty() && !same("boot", &self.boot) {
@@ -186,6 +188,11 @@ impl Here {
         let seen = self.everybody || owner == Some(rustix::process::geteuid().as_raw());
         if seen { heirs(lease, owner, holder) } else { (Life::Unknown, None) }
     }
+}
+
+/// As `/etc/machine-id` is written, machine-id(5).
+fn is_machine_id(host: &str) -> bool {
+    host.len() == 32 && host.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Nobody is left in a PID namespace, by all that is to be seen: whoever was in it has ended, and whoever he started.
@@ -334,12 +341,31 @@ mod tests {
         };
         assert_eq!(with("start", "9999999999999"), Life::Dead, "another had this pid");
         assert_eq!(with("boot", "another"), Life::Dead, "this host was started anew");
-        assert_eq!(with("host", "another"), Life::Elsewhere);
+        assert_eq!(with("host", "another"), Life::Alive, "a container of this boot may be called otherwise");
+        about_another_machine(&here, &ours);
         let outside = if here.is_host() { Life::Dead } else { Life::Unknown };
         assert_eq!(with("pidns", "1"), outside, "where all are to be seen nobody is in that namespace");
         assert_eq!(with("start", ""), Life::Unknown);
         assert_eq!(with("mode", "compat"), Life::Unknown, "nobody knows who took it");
         assert_eq!(with("mode", "timed"), Life::Timed);
+    }
+
+    fn about_another_machine(here: &Here, ours: &[(&'static str, String)]) {
+        let at = |host: &str, boot: &str| {
+            let mut about = ours.to_vec();
+            about.retain(|(name, _)| !["host", "boot"].contains(name));
+            lease([about, vec![("host", host.to_owned()), ("boot", boot.to_owned())]].concat())
+        };
+        let [one, other] = ["0123456789abcdef", "fedcba9876543210"].map(|half| half.repeat(2));
+        let named = |host: &str| Here { host: host.to_owned(), ..here.clone() };
+        assert_eq!(here.life(&at("another", "another")), Life::Elsewhere);
+        assert_eq!(
+            named(&one).life(&at(&other, &here.boot)),
+            Life::Elsewhere,
+            "copies of a machine that ran"
+        );
+        assert_eq!(named(&one).life(&at("pod", &here.boot)), Life::Alive);
+        assert_eq!(named("pod").life(&at(&one, &here.boot)), Life::Alive);
     }
 
     /// A program that was started under a lease, and has said that it is as it should be.

@@ -200,7 +200,7 @@ impl Audit {
     pub fn has_agent(&self, lease: &Lease) -> bool {
         self.agents.iter().any(|agent| {
             let same = |field, theirs: &str| lease.get(field) == Some(theirs);
-            same("host", &agent.host) && same("boot", &agent.boot) && same("pidns", &agent.pidns)
+            same("boot", &agent.boot) && same("pidns", &agent.pidns)
         })
     }
 }

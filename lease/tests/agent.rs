@@ -168,7 +168,7 @@ fn where_a_node_has_an_agent_the_dead_are_his() {
     pool.stand_in(&elsewhere, TTL).unwrap();
     assert_eq!(pool.reap_here(&here, TTL), Ok(1), "he does not see our dead");
 
-    let host = Here { host: "another".to_owned(), ..here.clone() };
+    let host = Here { host: "another".to_owned(), boot: "another".to_owned(), ..here.clone() };
     let mut theirs = ticket("theirs", 1);
     theirs.about = host.holder(1);
     theirs.about.push(("ack_ms", "1".to_owned()));

@@ -8,6 +8,7 @@ pub mod heap;
 pub mod listen;
 pub mod logs;
 pub mod negotiate;
+pub mod node;
 pub mod reply;
 pub mod server;
 pub mod signals;

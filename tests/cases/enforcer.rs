@@ -74,7 +74,7 @@ fn an_idle_holder_is_flagged_told_and_ended_and_its_memory_is_back() {
     let pid = tenant.pid().to_string();
     node.hold(&tenant, 0, "used: 2GiB");
     let mut beats = Beats::of(&node.home.stream());
-    let enforcer = node.home.enforcer(&[]);
+    let enforcer = node.home.enforcer(&["--node.name", "gpu-07"]);
     enforcer.until("the flag", |page| {
         let flag = page.label("bailiff_flag", &[("rule", "idle"), ("pid", &pid)], "severity")?;
         (flag == "warning").then_some(())
@@ -134,7 +134,7 @@ fn audited(node: &Node, pid: u32) {
     let end = node.home.line("terminate", "released").unwrap();
     assert_eq!(sent(&end), [(u64::from(pid), "SIGTERM".to_owned())]);
     assert_eq!((&end["vram_before"], &end["vram_after"]), (&Value::from(2 * GIB), &Value::from(0)));
-    assert!(end["gone_ms"].is_u64() && end["boot_id"].is_string() && end["node"].is_string());
+    assert!(end["gone_ms"].is_u64() && end["boot_id"].is_string() && end["node"] == "gpu-07");
     let seq = |result| node.home.line("terminate", result).unwrap()["evidence"]["seq"].as_u64().unwrap();
     assert_eq!(seq("begun"), seq("due") + 1, "decided at one snapshot, done at the next");
     let begun = node.home.line("terminate", "begun").unwrap();

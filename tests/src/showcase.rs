@@ -53,8 +53,8 @@ impl Showcase {
         let users = folder.path().join("passwd");
         fs::write(&users, passwd()).expect("a list of users");
         let mut command = Command::new("unshare");
-        let apart = "mount --bind \"$0\" /etc/passwd && hostname \"$1\" && shift && exec \"$@\"";
-        command.args(["--mount", "--uts", "sh", "-c", apart]).arg(users).arg(NAME);
+        let apart = "mount --bind \"$0\" /etc/passwd && exec \"$@\"";
+        command.args(["--mount", "sh", "-c", apart]).arg(users).env("BAILIFF_NODE_NAME", NAME);
         let bare = exporter::command(&scenario);
         command.arg(bare.get_program()).args(bare.get_args());
         command.envs(bare.get_envs().filter_map(|(name, value)| Some((name, value?))));

@@ -134,7 +134,7 @@ const fn limits() -> Limits {
 
 impl Daemon {
     fn open(settings: Settings, policy: Arc<Policy>, file: reload::File) -> Result<(Self, Threads)> {
-        let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let node = settings.node.clone();
         let boot_id = rights::boot_id(&settings.host.procfs);
         let about = audit::About { node: node.clone(), boot_id: boot_id.clone() };
         let journal = audit::Settings {

@@ -126,8 +126,8 @@ fn nobody_is_late_for_the_time_that_the_server_was_away() {
     let mut pool = begin(&address, 1, BARRIER);
     let (mut holder, mut waiter) = (ticket("holder", 1), ticket("waiter", 1));
     for ticket in [&mut holder, &mut waiter] {
-        ticket.about.retain(|(field, _)| *field != "host");
-        ticket.about.push(("host", "another".to_owned()));
+        ticket.about.retain(|(field, _)| !["host", "boot"].contains(field));
+        ticket.about.extend(["host", "boot"].map(|field| (field, "another".to_owned())));
     }
     let grant = acquire(&mut pool, &holder);
     pool.ask(&waiter).unwrap();

@@ -1,6 +1,7 @@
 //! What processes use, from `/proc`.
 
 use std::fs;
+use std::ops::AddAssign;
 use std::time::Duration;
 
 /// CPU time, memory and descriptors of some processes together.
@@ -8,10 +9,19 @@ use std::time::Duration;
 pub struct Usage {
     /// CPU time of all their threads so far.
     pub cpu: Duration,
-    /// Resident bytes, the fake driver's own mapping left out.
-    pub rss: u64,
+    /// What they hold in memory, the fake driver's own mapping left out.
+    pub memory: Memory,
     /// Open descriptors.
     pub descriptors: usize,
+}
+
+/// Bytes in memory.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Memory {
+    /// Resident: a page of which several have a share counts for each of them.
+    pub rss: u64,
+    /// The proportional share (`Pss` of `/proc/PID/smaps`): a page counts once, for all who have it.
+    pub pss: u64,
 }
 
 impl Usage {
@@ -21,18 +31,25 @@ impl Usage {
         let mut usage = Self::default();
         for pid in pids {
             usage.cpu += cpu(*pid);
-            usage.rss += rss(*pid);
+            usage.memory += memory(*pid);
             usage.descriptors += fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
         }
         usage
     }
+}
 
-    /// Resident memory in MiB.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
-    pub fn rss_mib(&self) -> f64 {
-        self.rss as f64 / f64::from(1 << 20)
+impl AddAssign for Memory {
+    fn add_assign(&mut self, other: Self) {
+        self.rss += other.rss;
+        self.pss += other.pss;
     }
+}
+
+/// Bytes in MiB.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
+pub fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 /// Nanoseconds on a CPU, of every thread (`/proc/PID/task/TID/schedstat`): finer than the ticks of `stat`.
@@ -45,18 +62,22 @@ fn cpu(pid: u32) -> Duration {
     Duration::from_nanos(nanoseconds.sum())
 }
 
-/// Sums `Rss` of every mapping but the fake driver's, which no real node has.
-fn rss(pid: u32) -> u64 {
+/// Sums every mapping but the fake driver's, which no real node has.
+fn memory(pid: u32) -> Memory {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
     let mut ours = true;
-    let mut kib = 0;
+    let mut memory = Memory::default();
     for line in text.lines() {
-        if let Some(size) = line.strip_prefix("Rss:") {
-            let size = size.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or_default();
-            kib += if ours { size } else { 0 };
-        } else if line.split(' ').next().is_some_and(|range| range.contains('-')) {
+        let Some((name, size)) = line.split_once(':').filter(|(name, _)| !name.contains('-')) else {
             ours = !line.contains("fake_nvml") && !line.contains("libnvidia-ml.so.1");
-        }
+            continue;
+        };
+        let sum = match name {
+            "Rss" if ours => &mut memory.rss,
+            "Pss" if ours => &mut memory.pss,
+            _ => continue,
+        };
+        *sum += size.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or_default() * 1024;
     }
-    kib * 1024
+    memory
 }

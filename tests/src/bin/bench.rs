@@ -11,6 +11,7 @@ use end_to_end::bench::load::Load;
 use end_to_end::bench::local::{self, Locks};
 use end_to_end::bench::peers::{self, Program};
 use end_to_end::bench::quota;
+use end_to_end::bench::usage::mib;
 use end_to_end::leases::pool;
 
 /// Scrapes that are timed, after some that are not.
@@ -129,8 +130,8 @@ fn quota() {
 
 fn exporter() {
     println!(
-        "{:<28} {:>10} {:>10} {:>9} {:>9} {:>6} {:>10}",
-        "", "CPU/scrape", "p99", "RSS", "bytes", "fds", "idle CPU"
+        "{:<28} {:>10} {:>10} {:>9} {:>9} {:>9} {:>6} {:>10}",
+        "", "CPU/scrape", "p99", "RSS", "PSS", "bytes", "fds", "idle CPU"
     );
     for (gpus, each) in [(8, 4), (8, 100)] {
         let load = Load::new(gpus, each);
@@ -143,11 +144,12 @@ fn exporter() {
             let title = format!("{} {name}", peer.name());
             let theirs = measure(&title, &peer);
             println!(
-                "{:<28} {:>9.1}x {:>9.1}x {:>8.1}x",
+                "{:<28} {:>9.1}x {:>9.1}x {:>8.1}x {:>8.1}x",
                 "  of bailiff's",
                 theirs.cpu.as_secs_f64() / ours.cpu.as_secs_f64(),
                 theirs.p99.as_secs_f64() / ours.p99.as_secs_f64(),
                 theirs.rss / ours.rss,
+                theirs.pss / ours.pss,
             );
         }
         beat(&load);
@@ -161,6 +163,7 @@ struct Figures {
     cpu: Duration,
     p99: Duration,
     rss: f64,
+    pss: f64,
 }
 
 /// Scrapes a program as Prometheus would, and counts what that cost it.
@@ -173,15 +176,15 @@ fn measure(title: &str, program: &Program) -> Figures {
     let p99 = took[SCRAPES * 99 / 100];
     let idle = program.idle_cpu(Duration::from_secs(20));
     let cpu = after.cpu.saturating_sub(before.cpu) / u32::try_from(SCRAPES).unwrap_or(1);
-    let rss = after.rss_mib();
+    let [rss, pss] = [after.memory.rss, after.memory.pss].map(mib);
     println!(
-        "{title:<28} {:>7.2} ms {:>7.2} ms {rss:>5.1} MiB {bytes:>9} {:>6} {:>8.2} %",
+        "{title:<28} {:>7.2} ms {:>7.2} ms {rss:>5.1} MiB {pss:>5.1} MiB {bytes:>9} {:>6} {:>8.2} %",
         millis(cpu),
         millis(p99),
         after.descriptors,
         idle.as_secs_f64() * 5.0,
     );
-    Figures { cpu, p99, rss }
+    Figures { cpu, p99, rss, pss }
 }
 
 /// What a beat costs when nobody scrapes: both processes, the reading, the joining, the page.
