@@ -1,8 +1,11 @@
 //! The programs whose man pages are written, and how.
 
-use std::io;
-use std::path::Path;
+mod ending;
 
+use std::path::Path;
+use std::{fs, io};
+
+use clap::builder::Resettable;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
@@ -32,5 +35,14 @@ fn pages(command: &Command, folder: &Path) -> io::Result<()> {
     let mut shown = command.get_subcommands().filter(|below| !below.is_hide_set());
     shown.try_for_each(|below| pages(below, folder))?;
     let source = concat!("GPU Bailiff ", env!("CARGO_PKG_VERSION"));
-    Man::new(command.clone()).source(source).generate_to(folder).map(drop)
+    let said_last =
+        command.get_after_long_help().or_else(|| command.get_after_help()).map(ToString::to_string);
+    // What is said last has columns, which a paragraph of roff would fill.
+    let flags = command.clone().after_help(Resettable::Reset).after_long_help(Resettable::Reset);
+    let man = Man::new(flags).source(source);
+    let mut page = Vec::new();
+    man.render(&mut page)?;
+    let page = String::from_utf8(page).map_err(io::Error::other)?;
+    let page = page + &ending::sections(&said_last.unwrap_or_default());
+    fs::write(folder.join(man.get_filename()), ending::in_ascii(&page))
 }

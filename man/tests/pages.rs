@@ -44,6 +44,9 @@ fn check(folder: &Path, command: &Command, pages: &mut BTreeSet<String>) {
     for flag in names(command) {
         assert!(heads(&page).contains(&*flag), "{name}.1 does not name {flag}:\n{page}");
     }
+    assert!(page.is_ascii(), "{name}.1 is in an encoding");
+    let examples = command.get_after_help().is_some_and(|text| text.to_string().contains("Examples:"));
+    assert_eq!(examples, page.contains(".SH \"EXAMPLES\"\n.nf\n"), "{name}.1");
     pages.insert(format!("{name}.1"));
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         assert!(page.contains(&format!("{name}-{}(1)", below.get_name())), "{name}.1: {}", below.get_name());
