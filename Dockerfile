@@ -9,7 +9,7 @@ RUN cargo build --release --locked --package bailiff-exporter --package bailiff-
 
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /source/target/release/bailiff /source/target/release/bailiff-exporter /source/target/release/bailiff-enforcer /usr/bin/
-COPY config/rules.yaml /etc/bailiff/rules.yaml
+COPY config/kubernetes/base/rules.yaml /etc/bailiff/rules.yaml
 # Enough for memory, utilization, owner and pod. Who needs a capability is started as root with that alone (docs/kubernetes.md).
 USER 65532:65532
 EXPOSE 9836 9837

@@ -155,11 +155,62 @@ fn places_are_recognised_from_inside_a_pod() {
     assert_eq!(label("4101", "slurm_job").as_deref(), Some("4711"));
 }
 
+/// A pod has none of the names of the node's users: by a name nobody could be told from those whom it protects.
 #[test]
-fn the_rules_are_those_that_are_shipped() {
-    assert_eq!(read(folder().join("base/rules.yaml")), read("config/rules.yaml"), "copy it anew");
+fn the_rules_are_those_that_are_shipped_without_names_of_users() {
+    let without_users = |path: &Path| -> Vec<String> {
+        let text = read(path);
+        text.lines().filter(|line| !line.contains(" users: [")).map(str::to_owned).collect()
+    };
+    let base = folder().join("base/rules.yaml");
+    assert_eq!(without_users(&base), without_users(Path::new("config/rules.yaml")), "copy it anew");
     let example = folder().join("example/rules.yaml");
+    for rules in [&base, &example] {
+        let rules_of: Value = serde_json::from_str(&said(&python(TO_JSON, &[], &read(rules)))).unwrap();
+        assert_eq!(rules_of["protect"].get("users"), None, "{}", rules.display());
+    }
     said(&Command::new(programs::enforcer()).arg("check").arg(example).output().unwrap());
+}
+
+/// Most containers run as root, and that is no reason to leave them alone.
+#[test]
+fn the_rules_flag_root_in_a_pod_and_not_root_on_the_node() {
+    let folder_of_tests = tempfile::tempdir().unwrap();
+    let written = folder_of_tests.path().join("test.yaml");
+    let (rules, container) = (folder().join("base/rules.yaml"), "0123456789abcdef".repeat(4));
+    let text = format!(
+        "rules: {}
+interval: 5s
+tests:
+  - name: root in a container
+    targets:
+      - {{process: 4100, uid: 0, user: root, container: {container}, series: {{gpu_util: '0x361', cpu_util: '1x361'}}}}
+      - {{process: 4200, uid: 0, user: root, series: {{gpu_util: '0x361', cpu_util: '1x361'}}}}
+    expect:
+      - {{at: {{sample: 360}}, rule: idle-workload, step: flag, target: 4100}}
+    never:
+      - {{target: 4200}}
+",
+        rules.display()
+    );
+    fs::write(&written, text).unwrap();
+    said(&Command::new(programs::enforcer()).arg("test").arg(written).output().unwrap());
+}
+
+/// What only the node can tell a pod: its name, and the machine's that holders of leases name.
+#[test]
+fn the_pod_is_told_which_node_it_is_on() {
+    let pod = &manifest("daemon-set.yaml")["spec"]["template"]["spec"];
+    let machine = pod["volumes"].as_array().unwrap().iter().find(|volume| volume["name"] == "machine-id");
+    assert_eq!(machine.unwrap()["hostPath"]["path"], "/etc/machine-id");
+    for container in pod["containers"].as_array().unwrap() {
+        let of = |key: &str, name: &str| {
+            container[key].as_array().unwrap().iter().find(|one| one["name"] == name).unwrap().clone()
+        };
+        let mount = of("volumeMounts", "machine-id");
+        assert_eq!((&mount["mountPath"], &mount["readOnly"]), (&"/etc/machine-id".into(), &true.into()));
+        assert_eq!(of("env", "BAILIFF_NODE_NAME")["valueFrom"]["fieldRef"]["fieldPath"], "spec.nodeName");
+    }
 }
 
 /// A file of Prometheus' rules, its groups set in.
