@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::TcpListener as Opened;
+use std::net::{SocketAddr, TcpListener as Opened};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,7 +93,7 @@ pub async fn serve<T>(
     let said = loop {
         tokio::select! {
             said = &mut shutdown => break said,
-            Some(stream) = brought.recv() => door.admit(stream, connections.watcher()),
+            Some(connection) = brought.recv() => door.admit(connection, connections.watcher()),
         }
     };
     drop(brought);
@@ -112,11 +112,11 @@ struct Door<H> {
     refusals: Arc<Semaphore>,
 }
 
-async fn accept(listener: TcpListener, bring: mpsc::Sender<TcpStream>) {
+async fn accept(listener: TcpListener, bring: mpsc::Sender<(TcpStream, SocketAddr)>) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
-                if bring.send(stream).await.is_err() {
+            Ok(connection) => {
+                if bring.send(connection).await.is_err() {
                     return;
                 }
             }
@@ -137,13 +137,15 @@ fn is_the_clients(error: &io::Error) -> bool {
 }
 
 impl<H: Handler> Door<H> {
-    fn admit(&self, stream: TcpStream, watcher: Watcher) {
+    fn admit(&self, (stream, client): (TcpStream, SocketAddr), watcher: Watcher) {
         if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
             let (handler, web, limits) = (Arc::clone(&self.handler), self.web.clone(), self.limits);
             tokio::spawn(async move {
                 let _permit = permit;
                 let stream = WriteDeadline::new(stream, limits.write);
-                if let Some((visit, stream)) = visit::enter(stream, (handler, web), limits.header).await {
+                if let Some((visit, stream)) =
+                    visit::enter(stream, (handler, web), (client.ip(), limits.header)).await
+                {
                     converse(visit, stream, (limits, watcher)).await;
                 }
             });

@@ -1,6 +1,7 @@
 //! A connection that was let in: by which handshake, and what becomes of each of its requests.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ pub(crate) struct Visit<H> {
     handler: Arc<H>,
     web: Web,
     config: Arc<Config>,
+    client: IpAddr,
 }
 
 /// The config has changed since the connection was let in. It is closed without an answer, and clients ask again on
@@ -40,12 +42,12 @@ pub(crate) struct Outdated;
 pub(crate) async fn enter<H>(
     stream: WriteDeadline<TcpStream>,
     (handler, web): (Arc<H>, Web),
-    limit: Duration,
+    (client, limit): (IpAddr, Duration),
 ) -> Option<(Visit<H>, Stream)> {
     // While the config makes no sense there is no certificate to be shown; the log has said so.
     let config = web.now().await.ok()?;
     match timeout(limit, shake(stream, &config)).await {
-        Ok(Ok(stream)) => Some((Visit { handler, web, config }, stream)),
+        Ok(Ok(stream)) => Some((Visit { handler, web, config, client }, stream)),
         Ok(Err(error)) => {
             tracing::debug!(%error, "no handshake");
             None
@@ -67,11 +69,13 @@ async fn shake(stream: WriteDeadline<TcpStream>, config: &Config) -> io::Result<
 impl<H: Handler> Visit<H> {
     /// What a request is answered.
     pub(crate) async fn answer(&self, request: &Request<()>) -> Result<Response<Body>, Outdated> {
+        // To look at a password takes a while, in which it may be withdrawn: what holds is looked at after that.
+        let refusal = self.config.refusal(request, self.client).await;
         match self.web.now().await {
             Err(_) => Ok(self.turn_away(request, broken())),
             Ok(now) if !Arc::ptr_eq(&now, &self.config) => Err(Outdated),
             Ok(config) => {
-                let answer = match config.refusal(request).await {
+                let answer = match refusal {
                     Some(refusal) => self.turn_away(request, refusal),
                     None => self.handler.answer(request).await,
                 };

@@ -29,6 +29,8 @@ fn folder() -> tempfile::TempDir {
         ("server.key", own.serialize_pem()),
         ("other.key", key().serialize_pem()),
         ("empty.pem", String::new()),
+        ("folded.key", own.serialize_pem().replace('\n', " ")),
+        ("torn.key", own.serialize_pem().replacen('M', "!", 1)),
         ("torn.pem", certificate.pem()[..200].to_owned()),
     ] {
         fs::write(folder.path().join(name), text).expect("our own folder");
@@ -97,6 +99,7 @@ fn all_refused(cases: Cases<'_>) {
         let config = config.replace("TLS:\n", TLS);
         let told = told(folder.path(), &config).expect(&config);
         assert!(told.starts_with(why), "{config}\n{told}");
+        assert!(!told.contains("77, ") && !told.contains("MIG"), "a secret: {told}");
     }
 }
 
@@ -118,6 +121,7 @@ fn what_is_no_config_is_refused() {
         ),
         ("rate_limit: {burst: 5}\n", ":1: rate_limit: it has no interval"),
         ("rate_limit: {interval: 1s}\n", ":1: rate_limit: it has no burst"),
+        ("rate_limit: {interval: 2days, burst: 1}\n", ":1: rate_limit.interval: it is longer than a day"),
         ("rate_limit: {interval: 1s, burst: 0}\n", ":1: rate_limit.burst: 0 would answer nobody"),
         ("rate_limit:\n  burst: 1\n  interval: soon\n", ":3: rate_limit.interval: \"soon\" is no duration"),
     ]);
@@ -135,6 +139,14 @@ fn certificates_that_cannot_be_shown_are_refused() {
         (
             "tls_server_config:\n  cert_file: empty.pem\n  key_file: server.key\n",
             ":2: tls_server_config.cert_file: empty.pem: there is no certificate in it",
+        ),
+        (
+            "tls_server_config:\n  cert_file: server.crt\n  key_file: folded.key\n",
+            ":3: tls_server_config.key_file: folded.key: it is no PEM: a section has no END line; each of both is a line of its own",
+        ),
+        (
+            "tls_server_config:\n  cert_file: server.crt\n  key_file: torn.key\n",
+            ":3: tls_server_config.key_file: torn.key: it is no PEM: between BEGIN and END is no base64",
         ),
         (
             "tls_server_config:\n  cert_file: torn.pem\n  key_file: server.key\n",
@@ -235,6 +247,10 @@ fn users_and_headers_that_cannot_be_are_refused_and_no_secret_is_told() {
         (
             "basic_auth_users:\n  a: hunter2\n",
             ":2: basic_auth_users.a: it is no bcrypt hash; `htpasswd -nBC 10 NAME` makes one",
+        ),
+        (
+            "basic_auth_users:\n  \"a\\nlevel=info\": hunter2\n",
+            ":2: basic_auth_users.a\\nlevel=info: it is no bcrypt hash",
         ),
         (&costly, ":2: basic_auth_users.a: its cost is not from 4 to 14"),
         (&colon, ":2: basic_auth_users.a:b: a name with a colon"),

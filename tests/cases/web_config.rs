@@ -14,7 +14,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use end_to_end::certificates::{Authority, Pair};
@@ -214,6 +214,40 @@ fn a_new_password_holds_at_once() {
     let page = http::get(exporter.address(), "/metrics", &[WRONG]).unwrap().text();
     let counted = page.lines().find(|line| line.contains("path=\"/metrics\",code=\"401\"")).unwrap();
     assert!(counted.ends_with(" 10"), "{counted}");
+}
+
+#[test]
+fn a_password_that_is_withdrawn_while_it_is_looked_at_is_none() {
+    // Cost 12 is half a second here.
+    let site = Site::new(&users("correct horse", 12));
+    let exporter = site.exporter(&[]);
+    let mut stream = http::connect(exporter.address()).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: test\r\n{RIGHT}\r\n\r\n").unwrap();
+    site.write("web.yml", &users("another", 4));
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    assert!(!answer.contains(" 200 "), "{answer}");
+}
+
+#[test]
+fn who_guesses_holds_up_nobody_else() {
+    const GUESSES: usize = 16;
+    let site = Site::new(&users("correct horse", 10));
+    let exporter = site.exporter(&[]);
+    let refused = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..GUESSES {
+            scope.spawn(|| {
+                let stream = http::connect_from([127, 0, 0, 2].into(), exporter.address()).unwrap();
+                assert_eq!(http::exchange(stream, ("GET", "/metrics"), &[WRONG]).unwrap().status, 401);
+                refused.fetch_add(1, Relaxed);
+            });
+        }
+        until("the first to be refused", || (refused.load(Relaxed) > 0).then_some(()));
+        assert_eq!(http::get(exporter.address(), "/metrics", &[RIGHT]).unwrap().status, 200);
+        let before = refused.load(Relaxed);
+        assert!(before < GUESSES / 2, "{before} of {GUESSES} were looked at before him");
+    });
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! A plain HTTP client: one request, one answer.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketType, bind, socket};
 
 /// An answer.
 #[derive(Debug)]
@@ -51,6 +53,18 @@ pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, Duration::from_secs(10))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     Ok(stream)
+}
+
+/// The same from another address of this machine, such as 127.0.0.2.
+///
+/// # Errors
+/// Where nobody listens, or the address is not ours.
+pub fn connect_from(client: IpAddr, address: SocketAddr) -> io::Result<TcpStream> {
+    let family = if client.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket(family, SocketType::STREAM, None)?;
+    bind(&socket, &SocketAddr::new(client, 0))?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(TcpStream::from(socket))
 }
 
 /// Asks by a method for a path, over any connection, and reads until the other side closes it.

@@ -1,5 +1,7 @@
 //! What a web config means: how connections are opened, and which requests are answered.
 
+use std::net::IpAddr;
+
 use hyper::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Request, Response, StatusCode};
 use tokio::time::Instant;
@@ -54,13 +56,20 @@ impl Config {
         }
     }
 
+    /// Passwords that were good under another config are so still, where their hashes are the same.
+    pub(super) fn remember(&mut self, before: &Self) {
+        if let (Some(users), Some(before)) = (&mut self.users, &before.users) {
+            users.remember(before);
+        }
+    }
+
     /// The answer to a request that goes no further.
-    pub(crate) async fn refusal(&self, request: &Request<()>) -> Option<Response<Body>> {
+    pub(crate) async fn refusal(&self, request: &Request<()>, client: IpAddr) -> Option<Response<Body>> {
         if self.rate.as_ref().is_some_and(|rate| !rate.take(Instant::now())) {
             return Some(reply::text(StatusCode::TOO_MANY_REQUESTS, "too many requests"));
         }
         match &self.users {
-            Some(users) if !users.admit(request.headers()).await => Some(unauthorized()),
+            Some(users) if !users.admit(request.headers(), client).await => Some(unauthorized()),
             _ => None,
         }
     }

@@ -22,15 +22,23 @@ pub(super) struct Wrong {
 impl Fault {
     /// Of the whole file.
     pub(super) fn of(file: &Path, why: &str) -> Self {
-        Self(format!("{}: {why}", file.display()))
+        Self(one_line(&format!("{}: {why}", file.display())))
     }
 
     /// At a place of it.
     pub(super) fn at(file: &Path, wrong: &Wrong) -> Self {
         let line = if wrong.line == 0 { String::new() } else { format!("{}:", wrong.line) };
         let key = if wrong.key.is_empty() { String::new() } else { format!("{}: ", wrong.key) };
-        Self(format!("{}:{line} {key}{}", file.display(), wrong.why))
+        Self(one_line(&format!("{}:{line} {key}{}", file.display(), wrong.why)))
     }
+}
+
+/// A name in the file may have a newline.
+fn one_line(text: &str) -> String {
+    let shown = |letter: char| {
+        if letter.is_control() { letter.escape_default().to_string() } else { letter.to_string() }
+    };
+    text.chars().map(shown).collect()
 }
 
 impl Wrong {

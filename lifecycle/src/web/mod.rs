@@ -11,12 +11,14 @@ mod headers;
 mod names;
 mod rate;
 mod tls;
+mod turns;
 mod users;
 mod written;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -37,7 +39,8 @@ pub struct Web(Kind);
 enum Kind {
     /// Plain HTTP for everybody; there is no file.
     Open(Arc<Config>),
-    Kept(Arc<Mutex<Kept>>),
+    /// Whether the last look took too long stands beside: who looks has the lock.
+    Kept(Arc<Mutex<Kept>>, Arc<AtomicBool>),
 }
 
 /// A file, and what it said when it was last read.
@@ -66,7 +69,7 @@ impl Web {
         let (files, read) = read(path);
         let config = Arc::new(read?);
         let kept = Kept { path: path.to_owned(), files, now: Ok(Arc::clone(&config)), good: config };
-        Ok(Self(Kind::Kept(Arc::new(Mutex::new(kept)))))
+        Ok(Self(Kind::Kept(Arc::new(Mutex::new(kept)), Arc::default())))
     }
 
     /// Whether a client can be told something without a handshake, which is for certain where there is no file.
@@ -76,9 +79,9 @@ impl Web {
 
     /// What holds now.
     pub(crate) async fn now(&self) -> Result<Arc<Config>, Fault> {
-        let kept = match &self.0 {
+        let (kept, late) = match &self.0 {
             Kind::Open(config) => return Ok(Arc::clone(config)),
-            Kind::Kept(kept) => Arc::clone(kept),
+            Kind::Kept(kept, late) => (Arc::clone(kept), late),
         };
         let looked = async {
             let mut kept = kept.lock_owned().await;
@@ -86,9 +89,12 @@ impl Web {
             tokio::task::spawn_blocking(move || kept.look()).await
         };
         if let Ok(Ok(now)) = timeout(PATIENCE, looked).await {
+            late.store(false, Ordering::Relaxed);
             return now;
         }
-        tracing::error!(after = ?PATIENCE, "the web config cannot be read in time; nobody is served until it can");
+        if !late.swap(true, Ordering::Relaxed) {
+            tracing::error!(after = ?PATIENCE, "the web config cannot be read in time; nobody is served until it can");
+        }
         Err(Fault::of(Path::new("the web config"), "it cannot be read in time"))
     }
 }
@@ -106,9 +112,12 @@ impl Kept {
     }
 
     /// An editor that writes a file anew has it empty for a moment, which would let everybody in.
-    fn no_less(&self, config: Config) -> Result<Arc<Config>, Fault> {
+    fn no_less(&self, mut config: Config) -> Result<Arc<Config>, Fault> {
         match config.asks_less_than(&self.good) {
-            None => Ok(Arc::new(config)),
+            None => {
+                config.remember(&self.good);
+                Ok(Arc::new(config))
+            }
             Some(what) => {
                 let why = format!("{what}; less protection than before takes a restart");
                 Err(Fault::of(&self.path, &why))

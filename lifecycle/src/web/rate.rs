@@ -9,6 +9,7 @@ use super::fault::Wrong;
 use super::written::Rate;
 
 const KEY: &str = "rate_limit";
+const LONGEST: Duration = Duration::from_hours(24);
 
 /// The bucket.
 #[derive(Debug)]
@@ -30,6 +31,9 @@ impl Bucket {
             let why = format!("{:?} is no duration such as 1s or 100ms", text.value);
             return Err(Wrong::at(text, "rate_limit.interval", why));
         };
+        if interval > LONGEST {
+            return Err(Wrong::at(text, "rate_limit.interval", "it is longer than a day"));
+        }
         if interval.is_zero() {
             return Ok(None);
         }

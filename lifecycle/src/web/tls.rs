@@ -67,6 +67,18 @@ fn unfit(error: &rustls::Error) -> String {
     }
 }
 
+/// In words of ours: the error's own show a line of the file, and that may be the key.
+const fn malformed(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::IllegalSectionStart { .. } => "it is no PEM: a BEGIN line is torn",
+        pem::Error::MissingSectionEnd { .. } => {
+            "it is no PEM: a section has no END line; each of both is a line of its own"
+        }
+        pem::Error::Base64Decode(_) => "it is no PEM: between BEGIN and END is no base64",
+        _ => "it is no PEM",
+    }
+}
+
 impl Pem {
     /// Of the key itself, or of the key with `_file`; never of both.
     pub(super) fn of(
@@ -103,7 +115,7 @@ impl Pem {
         match found {
             Ok(found) if !found.is_empty() => Ok(found),
             Ok(_) => Err(self.wrong("there is no certificate in it, in PEM")),
-            Err(error) => Err(self.wrong(&format!("it is no PEM: {error}"))),
+            Err(error) => Err(self.wrong(malformed(&error))),
         }
     }
 
@@ -112,7 +124,7 @@ impl Pem {
             pem::Error::NoItemsFound => {
                 self.wrong("there is no private key in it, in PEM and without a passphrase")
             }
-            error => self.wrong(&format!("it is no PEM: {error}")),
+            error => self.wrong(malformed(&error)),
         })
     }
 

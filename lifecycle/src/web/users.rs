@@ -1,7 +1,8 @@
 //! Users and passwords of basic authentication. To look at a password takes a tenth of a second of a processor, so
-//! one is looked at at a time, and a good one is remembered, by a keyed hash of it.
+//! one is looked at at a time, by turns of whoever asks, and a good one is remembered, by a keyed hash of it.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,9 +13,9 @@ use hyper::header::{AUTHORIZATION, HeaderMap};
 use ring::hmac;
 use ring::rand::SystemRandom;
 use serde_saphyr::Spanned;
-use tokio::sync::Semaphore;
 
 use super::fault::Wrong;
+use super::turns::Turns;
 use super::written::Text;
 
 const KEY: &str = "basic_auth_users";
@@ -28,7 +29,7 @@ pub(super) struct Users {
     key: hmac::Key,
     /// The last good password of each user, under the key. Wrong ones are not remembered: they would push out the good.
     good: Mutex<BTreeMap<String, hmac::Tag>>,
-    turn: Arc<Semaphore>,
+    turns: Arc<Turns>,
 }
 
 impl Users {
@@ -40,21 +41,29 @@ impl Users {
             written.value.iter().map(|(user, hash)| checked(user, hash)).collect::<Result<_, _>>()?;
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
         let key = key.map_err(|_| Wrong::at(written, KEY, "the system has no random bytes for us"))?;
-        Ok(Self { hashes, key, good: Mutex::default(), turn: Arc::new(Semaphore::new(1)) })
+        Ok(Self { hashes, key, good: Mutex::default(), turns: Arc::default() })
+    }
+
+    /// Passwords that were good are so still, where their hashes are the same.
+    pub(super) fn remember(&mut self, before: &Self) {
+        let same = |user: &String| before.hashes.get(user) == self.hashes.get(user);
+        let mut good = before.good.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        good.retain(|user, _| same(user));
+        (self.key, self.good, self.turns) = (before.key.clone(), Mutex::new(good), Arc::clone(&before.turns));
     }
 
     /// Whether whoever sends these headers is one of them.
-    pub(super) async fn admit(&self, headers: &HeaderMap) -> bool {
+    pub(super) async fn admit(&self, headers: &HeaderMap, client: IpAddr) -> bool {
         let Some(said) = credentials(headers) else { return false };
         let Some(colon) = said.iter().position(|byte| *byte == b':') else { return false };
-        let user = str::from_utf8(&said[..colon]).unwrap_or_default();
+        let Ok(user) = str::from_utf8(&said[..colon]) else { return false };
         if self.remembers(user, &said) {
             return true;
         }
         let known = self.hashes.get(user);
         // A hash of somebody's for whom nobody knows: the time that an answer takes tells nobody's name.
         let Some(hash) = known.or_else(|| self.hashes.values().next()) else { return false };
-        let fits = self.fits(said[colon + 1..].to_vec(), hash.clone()).await;
+        let fits = self.fits((said[colon + 1..].to_vec(), hash.clone()), client).await;
         let good = known.is_some() && fits;
         if good {
             let tag = hmac::sign(&self.key, &said);
@@ -69,8 +78,8 @@ impl Users {
     }
 
     /// Takes its turn, also where who asked has gone meanwhile.
-    async fn fits(&self, password: Vec<u8>, hash: String) -> bool {
-        let Ok(turn) = Arc::clone(&self.turn).acquire_owned().await else { return false };
+    async fn fits(&self, (password, hash): (Vec<u8>, String), client: IpAddr) -> bool {
+        let Some(turn) = self.turns.next(client).await else { return false };
         let looked = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             bcrypt::verify(password, &hash).unwrap_or(false)
@@ -101,4 +110,32 @@ fn credentials(headers: &HeaderMap) -> Option<Vec<u8>> {
         return None;
     }
     STANDARD.decode(packed.trim_start_matches(' ')).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn users(of: &[(&str, String)]) -> Users {
+        let lines: Vec<String> = of.iter().map(|(user, hash)| format!("{user}: {hash}\n")).collect();
+        Users::new(&serde_saphyr::from_str(&lines.concat()).unwrap()).unwrap()
+    }
+
+    fn says(said: &str) -> HeaderMap {
+        let packed = format!("Basic {}", STANDARD.encode(said));
+        HeaderMap::from_iter([(AUTHORIZATION, packed.parse().unwrap())])
+    }
+
+    #[tokio::test]
+    async fn what_was_good_is_so_until_its_own_hash_changes() {
+        let hash = |password: &str| bcrypt::hash(password, 4).unwrap();
+        let (alices, bobs) = (hash("a"), hash("b"));
+        let before = users(&[("alice", alices.clone()), ("bob", bobs)]);
+        let client = [127, 0, 0, 1].into();
+        assert!(before.admit(&says("alice:a"), client).await && before.admit(&says("bob:b"), client).await);
+        let mut after = users(&[("alice", alices), ("bob", hash("c"))]);
+        after.remember(&before);
+        assert!(after.remembers("alice", b"alice:a") && !after.remembers("bob", b"bob:b"));
+        assert!(!after.admit(&says("bob:b"), client).await && after.admit(&says("bob:c"), client).await);
+    }
 }

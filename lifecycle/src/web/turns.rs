@@ -1,0 +1,92 @@
+//! Whose password is looked at next. One of each client waits for the turn, and his others behind it: who guesses as
+//! often as he can holds up nobody else for longer than one look.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The turn, and the line of each client that waits for it.
+pub(super) struct Turns {
+    turn: Arc<Semaphore>,
+    lines: Mutex<BTreeMap<IpAddr, Arc<Semaphore>>>,
+}
+
+/// It is somebody's turn, until this goes.
+pub(super) struct Turn {
+    _turn: OwnedSemaphorePermit,
+    _first: OwnedSemaphorePermit,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self { turn: Arc::new(Semaphore::new(1)), lines: Mutex::default() }
+    }
+}
+
+impl Turns {
+    /// Waits for the turn of this client.
+    pub(super) async fn next(&self, client: IpAddr) -> Option<Turn> {
+        let first = self.line(client).acquire_owned().await.ok()?;
+        let turn = Arc::clone(&self.turn).acquire_owned().await.ok()?;
+        Some(Turn { _turn: turn, _first: first })
+    }
+
+    fn line(&self, client: IpAddr) -> Arc<Semaphore> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        // A line that nobody else has is empty.
+        lines.retain(|_, line| Arc::strong_count(line) > 1);
+        Arc::clone(lines.entry(whole(client)).or_insert_with(|| Arc::new(Semaphore::new(1))))
+    }
+}
+
+/// A network of IPv6 is one client: whoever has one address of it has them all (RFC 4291, 2.5.4).
+fn whole(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_much_holds_up_nobody() {
+        let turns = Arc::new(Turns::default());
+        let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let ask = |client: [u8; 4]| {
+            let (turns, told) = (Arc::clone(&turns), told.clone());
+            tokio::spawn(async move {
+                let turn = turns.next(client.into()).await;
+                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                drop(turn);
+                told.send(client).unwrap();
+            })
+        };
+        let (much, one) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+        let guesses = (0..50).map(|_| ask(much)).collect::<Vec<_>>();
+        tokio::task::yield_now().await;
+        ask(one).await.unwrap();
+        let mut before = 0;
+        while heard.recv().await.unwrap() != one {
+            before += 1;
+        }
+        assert!(before <= 2, "{before} looks before his");
+        for guess in guesses {
+            guess.await.unwrap();
+        }
+        drop(turns.line(one.into()));
+        assert_eq!(turns.lines.lock().unwrap().len(), 1, "nobody else waits");
+    }
+
+    #[test]
+    fn one_network_is_one_client() {
+        let of = |text: &str| whole(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+    }
+}
