@@ -116,6 +116,33 @@ fn both_packages_have_the_same_files() {
     }
 }
 
+/// What a page in Markdown or HTML leads to, but for other sites and its own headings.
+fn links(page: &str) -> Vec<String> {
+    let marks = [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"'), ("href=\"", '"')];
+    let found = marks.iter().flat_map(|(mark, end)| {
+        page.split(mark).skip(1).filter_map(move |rest| rest.split_once(*end)).map(|(link, _)| link)
+    });
+    let own = found.filter(|link| !link.contains("://") && !link.starts_with('#'));
+    own.map(|link| link.split('#').next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn pages_lead_to_what_is_installed() {
+    let staged = Staged::new();
+    let pages = below(&staged.at("/usr/share/doc/bailiff"));
+    let pages: Vec<_> =
+        pages.iter().filter(|page| page.extension().is_some_and(|kind| kind == "md")).collect();
+    let mut seen = 0;
+    for page in pages {
+        for link in links(&fs::read_to_string(page).unwrap()) {
+            let to = if link.starts_with('/') { staged.at(&link) } else { page.with_file_name(&link) };
+            assert!(to.exists(), "{} leads to {link}, which is not there", page.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 50, "{seen} links");
+}
+
 fn below(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] }).collect()
