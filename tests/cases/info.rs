@@ -446,3 +446,17 @@ fn flags_that_make_no_sense_are_told() {
         assert_eq!(run(command).status.code(), Some(64), "{flags:?}");
     }
 }
+
+#[test]
+fn who_has_the_device_open_is_not_told_where_it_cannot_be_looked_for() {
+    let (scenario, procfs) = (Scenario::named("busy"), procfs());
+    fs::remove_dir_all(procfs.path()).unwrap();
+    let text = said(info(&scenario, &procfs, &["--who"]));
+    assert!(
+        text.contains("not seen                 who has the device open: it could not be looked for"),
+        "{text}"
+    );
+    assert!(!text.contains("open files of 0 processes"), "{text}");
+    let report = told(info(&scenario, &procfs, &["--who", "--json"]));
+    assert_eq!((&report["openers_failed"], &report["unreadable"]), (&Value::from(true), &Value::Null));
+}
