@@ -13,16 +13,17 @@ pub(crate) fn sections(text: &str) -> String {
     let examples: String =
         paragraphs().filter(begins(EXAMPLES)).map(|text| as_it_is(after(text, EXAMPLES))).collect();
     let others = paragraphs().filter(|text| !begins(EXIT_CODES)(text) && !begins(EXAMPLES)(text));
-    let notes: String = others
-        .filter(|text| !text.is_empty())
-        .map(|text| format!(".PP\n{}\n", escaped(&filled(text))))
-        .collect();
+    let notes: String = others.filter(|text| !text.is_empty()).map(note).collect();
     let named = [("EXIT STATUS", codes), ("NOTES", notes), ("EXAMPLES", examples)];
-    named
-        .iter()
-        .filter(|(_, body)| !body.is_empty())
-        .map(|(name, body)| format!(".SH \"{name}\"\n{body}"))
-        .collect()
+    named.iter().filter(|(_, body)| !body.is_empty()).map(section).collect()
+}
+
+fn section((name, body): &(&str, String)) -> String {
+    format!(".SH \"{name}\"\n{body}")
+}
+
+fn note(paragraph: &str) -> String {
+    format!(".PP\n{}\n", escaped(&filled(paragraph)))
 }
 
 /// Characters by their numbers, so that no reader of pages has to be told of an encoding.
@@ -57,13 +58,12 @@ fn exit_codes(paragraph: &str) -> String {
             _ => codes.push(part.to_owned()),
         }
     }
-    codes
-        .iter()
-        .map(|code| {
-            let (number, meaning) = code.split_once(' ').unwrap_or((code, ""));
-            format!(".TP\n\\fB{}\\fR\n{}\n", escaped(number), escaped(meaning.trim_end_matches('.')))
-        })
-        .collect()
+    codes.iter().map(|code| listed(code)).collect()
+}
+
+fn listed(code: &str) -> String {
+    let (number, meaning) = code.split_once(' ').unwrap_or((code, ""));
+    format!(".TP\n\\fB{}\\fR\n{}\n", escaped(number), escaped(meaning.trim_end_matches('.')))
 }
 
 /// A paragraph without its line breaks, which are the terminal's.

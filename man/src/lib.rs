@@ -1,4 +1,5 @@
 //! The programs whose man pages are written, and how.
+#![expect(clippy::disallowed_methods, reason = "writes the pages")]
 
 mod ending;
 
