@@ -62,17 +62,21 @@ fn check(tool: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {output:?}");
 }
 
-/// Every query of a dashboard, with the panel that it is of.
-fn queries(board: &str) -> Vec<(String, String)> {
+/// What a dashboard shows, row after row.
+fn panels(board: &str) -> Vec<Value> {
     let board: Value =
         serde_json::from_str(&read(&format!("config/grafana/dashboards/{board}.json"))).unwrap();
-    let panels = board["panels"].as_array().unwrap();
+    board["panels"].as_array().unwrap().clone()
+}
+
+/// Every query of a dashboard, with the panel that it is of.
+fn queries(board: &str) -> Vec<(String, String)> {
     let of = |panel: &Value| {
         let title = panel["title"].as_str().unwrap().to_owned();
         let targets = panel["targets"].as_array().cloned().unwrap_or_default();
         targets.into_iter().map(move |target| (title.clone(), target["expr"].as_str().unwrap().to_owned()))
     };
-    panels.iter().flat_map(of).collect()
+    panels(board).iter().flat_map(of).collect()
 }
 
 /// Names of metrics in a query: those of ours, and those of the recording rules.
@@ -121,9 +125,10 @@ scrape_configs: [{targets}]
 #[test]
 fn every_rule_can_be_evaluated_and_every_alert_is_tested_and_explained() {
     check("promtool", &["check", "rules", "alerts.yaml", "recording.yaml"]);
-    check("promtool", &["test", "rules", "alerts.test.yaml"]);
+    check("promtool", &["test", "rules", "alerts.test.yaml", "recording.test.yaml"]);
     check("amtool", &["check-config", "alertmanager.yaml"]);
     let (tests, mut pages) = (read("config/prometheus/alerts.test.yaml"), BTreeSet::new());
+    let recorded = read("config/prometheus/recording.test.yaml");
     let known = known();
     for rule in rules(&server("")) {
         let (name, query) = (rule["name"].as_str().unwrap(), rule["query"].as_str().unwrap());
@@ -141,6 +146,10 @@ fn every_rule_can_be_evaluated_and_every_alert_is_tested_and_explained() {
             pages.insert(format!("{name}.md"));
             let fires = format!("alertname: {name}\n        exp_alerts:\n          - exp_labels:");
             assert!(tests.contains(&fires), "no test lets {name} fire");
+            let silent = format!("alertname: {name}, exp_alerts: []");
+            assert!(tests.contains(&silent), "no test has {name} silent");
+        } else {
+            assert!(recorded.contains(&format!("- expr: {name}\n")), "no test of {name}");
         }
     }
     let written = fs::read_dir(root().join("docs/runbooks")).unwrap();
@@ -157,6 +166,18 @@ fn dashboards_name_nothing_that_is_not_there() {
         for (panel, query) in queries(board) {
             let strange: Vec<String> = names(&query).difference(&known).cloned().collect();
             assert_eq!(strange, Vec::<String>::new(), "{board}: {panel}");
+        }
+    }
+}
+
+#[test]
+fn every_panel_says_what_it_shows_and_in_what_unit() {
+    for board in BOARDS {
+        for panel in panels(board).iter().filter(|panel| panel["type"] != "row") {
+            let title = panel["title"].as_str().unwrap();
+            assert!(!panel["description"].as_str().unwrap_or_default().is_empty(), "{board}: {title}");
+            let unit = panel["fieldConfig"]["defaults"]["unit"].as_str().unwrap_or_default();
+            assert!(!unit.is_empty(), "{board}: {title}");
         }
     }
 }
@@ -243,7 +264,7 @@ fn limited(machine: &Machine, quota: &Path, node: &Node) -> Running {
 fn filled_in(query: &str) -> String {
     let mut query = query.replace("$__range:1m", "1m:1s").replace("$__rate_interval", "10s");
     for variable in ["cluster", "node", "gpu", "user", "rule"] {
-        query = query.replace(&format!("\"${variable}\""), "\".*\"");
+        query = query.replace(&format!("${variable}"), ".*");
     }
     assert!(!query.contains('$'), "{query}");
     query
