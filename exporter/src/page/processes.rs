@@ -1,6 +1,7 @@
 //! What the page says of single processes, and of those that there were too many of.
 
 use bailiff_exposition::{Family, Labels, Number, PRESENT, Writer};
+use bailiff_snapshot::users::user_label;
 use bailiff_snapshot::{Engines, Facts, Gpu, Holder, Process, ProcessId, Snapshot, State, Utilization};
 
 use super::gpus;
@@ -99,7 +100,7 @@ fn info(labels: Labels, facts: Option<&Facts>) -> Labels {
     let place = &facts.place;
     labels
         .maybe("uid", facts.uid.map(|uid| uid.to_string()).as_deref())
-        .maybe("user", facts.user.as_deref())
+        .maybe("user", user_label(facts).as_deref())
         .with("comm", &facts.comm)
         .maybe("command", facts.command.as_deref())
         .even_empty("container", place.container.as_deref())
