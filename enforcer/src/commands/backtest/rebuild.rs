@@ -158,7 +158,8 @@ impl<'a> Rebuild<'a> {
                 comm: known("comm").unwrap_or_default(),
                 ppid: 0,
                 uid: known("uid").and_then(|uid| uid.parse().ok()),
-                user: known("user"),
+                // A user without a name is told by his number, and has none here either.
+                user: known("user").filter(|user| known("uid").as_ref() != Some(user)),
                 command: known("command"),
                 cpu_seconds,
                 io_bytes: row.io,
