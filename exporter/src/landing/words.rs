@@ -62,6 +62,15 @@ pub(super) fn parts(gpu: &Gpu, snapshot: &Snapshot) -> &'static str {
     }
 }
 
+/// Why nobody knows who is on a GPU, where it gave no list; of a GPU in MIG mode its instances have one.
+pub(super) fn unlisted(gpu: &Gpu) -> Option<&'static str> {
+    match gpu.fault {
+        Some(fault) => Some(self::fault(fault)),
+        None if gpu.listed.is_some() || (gpu.mig() && gpu.about.mig.is_none()) => None,
+        None => Some("the driver gave no list of processes"),
+    }
+}
+
 /// Why a figure of a GPU as a whole is missing.
 pub(super) fn figure(gpu: &Gpu) -> &'static str {
     match gpu.fault {
