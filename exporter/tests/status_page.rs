@@ -111,6 +111,16 @@ fn who_could_not_be_looked_at_is_told_where_nobody_is_stuck() {
 }
 
 #[test]
+fn a_file_that_is_no_quota_says_why() {
+    let mut sample = motley(1);
+    let told = section(&page(sample.clone()), "quotas").to_owned();
+    assert!(told.contains("unknown: what 1000/none says, since it is too short"), "{told}");
+    sample.quotas.as_mut().expect("two").retain(|quota| quota.invalid.is_some());
+    let told = section(&page(sample), "quotas").to_owned();
+    assert!(told.contains("what 1000/none says") && !told.contains("No quota"), "{told}");
+}
+
+#[test]
 fn moments_are_for_programs_as_well() {
     let html = page(small(1));
     assert!(

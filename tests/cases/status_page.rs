@@ -8,6 +8,9 @@
     reason = "a case runs programs, reads files and fails loudly"
 )]
 
+#[path = "status_page/sources.rs"]
+mod sources;
+
 use std::path::PathBuf;
 
 use end_to_end::browser::{Browser, Screen};
@@ -16,7 +19,6 @@ use end_to_end::fake::Scenario;
 use end_to_end::http;
 use end_to_end::leases::{end, hold, pool};
 use end_to_end::node::Node;
-use end_to_end::page::Page;
 use end_to_end::procfs::{Process, Procfs};
 use end_to_end::showcase::{NAME, Showcase, process};
 use end_to_end::tenant::Tenant;
@@ -129,30 +131,6 @@ fn eight_gpus_and_their_leases() {
     end(holder, Signal::TERM);
 }
 
-/// An empty folder hides nobody: there is no `/proc` to ask, from the start on or from now on.
-#[test]
-fn a_folder_that_is_no_proc_does_not_answer() {
-    let proc_up = |page: &Page| page.value("bailiff_source_up", &[("source", "proc")]);
-    let scenario = Scenario::new(ONE);
-    let procfs = Procfs::new().with(&process(0)).with(&process(1));
-    let empty = tempfile::tempdir().unwrap();
-    for folder in [empty.path(), procfs.path()] {
-        let exporter = Exporter::start(&scenario, &["--procfs", folder.to_str().unwrap()]);
-        if folder == procfs.path() {
-            exporter.until("/proc is read", |page| (proc_up(page)? == 1.0).then_some(()));
-            for entry in std::fs::read_dir(folder).unwrap() {
-                let path = entry.unwrap().path();
-                std::fs::remove_dir_all(&path).or_else(|_| std::fs::remove_file(&path)).unwrap();
-            }
-        }
-        let page = exporter.until("it is down", |page| (proc_up(page)? == 0.0).then(|| page.clone()));
-        assert_eq!(page.all("bailiff_process_info", &[]).count(), 0);
-        let html = http::get(exporter.address(), "/", &[]).unwrap().text();
-        assert!(html.contains("The source proc says nothing") && !html.contains("/proc hides it"), "{html}");
-        assert!(!html.contains(">hidden<"), "{html}");
-    }
-}
-
 /// A bar of nothing looks like a bar of 0, so there is none.
 #[test]
 fn what_is_unknown_has_a_reason_and_no_bar() {
@@ -247,7 +225,7 @@ fn nobodys_name_becomes_a_part_of_the_page() {
         "' onclick='window.ran=1".to_owned(),
         "\u{202e}txet\u{2066}".to_owned(),
         "\u{1b}[2J\u{7}\u{85}".to_owned(),
-        "&lt;b&gt;".to_owned(),
+        "&lt;b&gt;  two".to_owned(),
         "<!--".to_owned(),
         "x".repeat(64 << 10),
         "<b>".repeat(20 << 10),
@@ -274,7 +252,7 @@ fn nobodys_name_becomes_a_part_of_the_page() {
     for shown in [
         "<script>window.ran=1</script>",
         "\"><img src=x onerror=window.ran=1>",
-        "&lt;b&gt;",
+        "&lt;b&gt;  two",
         "U+202E",
         "U+001B[2JU+0007",
         "U+FFFD",

@@ -1,6 +1,6 @@
 //! Why something is unknown, in words for people. Pure.
 
-use bailiff_snapshot::{Fault, Gpu, Process, Snapshot, State, Why};
+use bailiff_snapshot::{Fault, Gpu, Invalid, Process, Snapshot, State, Why};
 
 /// Why a source, or a GPU, gave nothing.
 pub(super) fn fault(fault: Fault) -> &'static str {
@@ -35,6 +35,17 @@ pub(super) fn why(why: Why) -> &'static str {
         Why::SampledEarlier => "busy a moment ago",
         Why::ClockStepped => "the driver's clock stepped back",
         Why::WindowTooLong => "too long since the last look",
+    }
+}
+
+/// Why a file of a quota says nothing.
+pub(super) const fn invalid(why: Invalid) -> &'static str {
+    match why {
+        Invalid::Unreadable => "it cannot be read",
+        Invalid::NoFile => "it is no plain file",
+        Invalid::Short => "it is too short",
+        Invalid::NoQuota => "it is no quota",
+        Invalid::Version => "it is of another version",
     }
 }
 
