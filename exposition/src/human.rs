@@ -9,7 +9,7 @@ pub const UNKNOWN: &str = "?";
 pub const NOTHING: &str = "–";
 
 /// From the year 10000 on a moment is not told.
-const LAST: Duration = Duration::from_secs(253_402_300_800);
+const LAST: Duration = Duration::from_hours(70_389_528);
 
 /// A value, or what stands for none.
 pub fn or_unknown(value: Option<impl Display>) -> String {

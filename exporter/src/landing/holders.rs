@@ -74,7 +74,9 @@ fn nobody(snapshot: &Snapshot, html: &mut Html) {
     if snapshot.gpus.is_empty() {
         return match snapshot.sources.get(&Source::Nvml).map(|state| state.fault) {
             Some(None | Some(Fault::NoDevices)) => html.paragraph("dim", "Nobody: there is no GPU."),
-            Some(Some(fault)) => html.unknown_paragraph(words::fault(fault)),
+            Some(Some(fault)) => {
+                html.unknown_paragraph(&format!("who holds memory, since {}", words::fault(fault)));
+            }
             None => html.unknown_paragraph("the driver was not asked"),
         };
     }

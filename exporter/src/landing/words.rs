@@ -16,7 +16,7 @@ pub(super) fn fault(fault: Fault) -> &'static str {
         Fault::NotPermitted => "a right is missing, or a password",
         Fault::Unreachable => "nobody answers at its address",
         Fault::WorkerFailed => "the sampling worker ended; the log has more",
-        Fault::Error => "an error; the log has it",
+        Fault::Error => "there was an error; the log has it",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use end_to_end::browser::{Browser, Screen};
+use end_to_end::browser::Browser;
 use end_to_end::cuda::uuid;
 use end_to_end::exporter::Exporter;
 use end_to_end::fake::Scenario;
@@ -67,16 +67,7 @@ fn quotas_and_daemons_of_mps_on_every_screen() {
     let server = ("server", &*mps.server("pipes").to_string());
     exporter.until("its client is told", |page| page.value("bailiff_mps_clients", &[server]));
     let mut browser = Browser::start();
-    let url = format!("http://{}/", exporter.address());
-    look(&mut browser, &url, &ALL);
-    /*TEMP*/
-    for (screen, name) in [
-        (Screen { height: 2000, ..Screen::WIDE }, "wide"),
-        (Screen { height: 2600, ..Screen::PHONE }, "phone"),
-    ] {
-        browser.visit(&url, screen);
-        browser.picture(std::path::Path::new(&format!("/tmp/page-{name}.png")));
-    }
+    look(&mut browser, &format!("http://{}/", exporter.address()), &ALL);
     let quotas = browser.text("document.querySelector('#quotas').innerText");
     for told in ["1000/a", "40.0 GiB", "8.0 GiB", "unknown: what 1000/none says, since it is too short"] {
         assert!(quotas.contains(told), "no {told} in {quotas}");
