@@ -80,21 +80,17 @@ fn nobody(snapshot: &Snapshot, html: &mut Html) {
             None => html.unknown_paragraph("the driver was not asked"),
         };
     }
-    let is_empty = |gpu: &Gpu| gpu.listed.unwrap_or_default() == 0;
-    let lists = snapshot.gpus.iter().filter(|gpu| gpu.listed.is_some()).count();
-    match () {
-        () if !snapshot.gpus.iter().all(is_empty) => {
-            html.unknown_paragraph(if snapshot.namespace.attributes() {
-                "the driver lists processes that it does not name"
-            } else {
-                "the driver's pids are not those of this PID namespace"
-            })
-        }
-        () if snapshot.gpus.iter().all(|gpu| words::unlisted(gpu).is_none()) => {
-            html.paragraph("dim", "Nobody: the driver lists no process on any GPU.");
-        }
-        () if lists > 0 => html.paragraph("dim", "Nobody on the GPUs that told."),
-        () => {}
+    let is_listed = |gpu: &Gpu| gpu.listed.unwrap_or_default() > 0;
+    if snapshot.gpus.iter().any(is_listed) {
+        html.unknown_paragraph(if snapshot.namespace.attributes() {
+            "the driver lists processes that it does not name"
+        } else {
+            "the driver's pids are not those of this PID namespace"
+        });
+    } else if snapshot.gpus.iter().all(|gpu| words::unlisted(gpu).is_none()) {
+        html.paragraph("dim", "Nobody: the driver lists no process on any GPU.");
+    } else if snapshot.gpus.iter().any(|gpu| gpu.listed.is_some()) {
+        html.paragraph("dim", "Nobody on the GPUs that told.");
     }
 }
 

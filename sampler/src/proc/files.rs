@@ -213,7 +213,6 @@ impl From<io::Error> for Missing {
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "a made-up /proc is written")]
 mod tests {
     use super::*;
     use std::fs;
