@@ -109,7 +109,7 @@ fn the_status_is_told_in_80_columns() {
         "doing    terminate of idle against workload:slurm:77, begun 0 s ago\n",
         "budget   deeds of the last hour: 2 of 6 (the node), 2 of 3 (alice)\n",
         "idle               enforce workload   1     2     0     flag warning, terminate…\n",
-        "stuck              enforce mps_server –     –     –     ",
+        "stuck              enforce mps_server ?     ?     ?     ",
         "workload:slurm:77          alice      idle           terminate    300/360   held\n",
         "SINCE\ncritical idle             process:41@98765 python3   alice        1 min 0 s ago\n",
         "10s ago   idle           terminate  process:40@1234    released          40.0GiB\n",

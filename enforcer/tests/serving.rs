@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use bailiff_enforcer::clock::now;
 use bailiff_enforcer::web::{Outcome, Reload, Routes, Status};
 use bailiff_lifecycle::server::{self, Limits, Site};
 use bailiff_lifecycle::web::Web;
@@ -140,8 +141,15 @@ fn ready_is_with_a_policy_and_a_snapshot() {
     status.stream.trouble = Some("no such file".into());
     running.show(status);
     assert!(running.ask("GET /-/ready").ends_with("no snapshot was judged: no such file\n"));
-    running.show(full());
+    let seen = |age: Duration| {
+        let mut status = full();
+        status.stream.seen_boot_ms = u64::try_from(now().boot.saturating_sub(age).as_millis()).ok();
+        status
+    };
+    running.show(seen(Duration::ZERO));
     assert_eq!(code(&running.ask("GET /-/ready")), "200");
+    running.show(seen(Duration::from_secs(11)));
+    assert!(running.ask("GET /-/ready").ends_with("is too old to act on\n"));
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod sources;
 mod stuck;
 mod words;
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use bailiff_exposition::html::{Head, Html};
 use bailiff_exposition::human::Span;
@@ -64,19 +64,14 @@ impl View<'_> {
     }
 
     fn age(&self, html: &mut Html) {
-        html.raw("<p>");
-        match self.snapshot {
-            Some(snapshot) => {
-                html.raw("seen <strong id=\"age\">");
-                html.text(&format!("{} ago", Span(self.vitals.age)));
-                html.raw("</strong>, at <time>");
-                html.text(&clock(snapshot.at.wall));
-                html.raw("</time>; a look is due every ");
+        html.age("seen", self.snapshot.map(|_| self.vitals.age), |html| {
+            if let Some(snapshot) = self.snapshot {
+                html.raw(", at ");
+                html.time(snapshot.at.wall);
             }
-            None => html.raw("<strong id=\"age\">no snapshot yet</strong>; a look is due every "),
-        }
-        html.text(&humantime::format_duration(self.vitals.interval).to_string());
-        html.raw("</p>");
+            html.raw("; a look is due every ");
+            html.text(&humantime::format_duration(self.vitals.interval).to_string());
+        });
     }
 
     /// Relative addresses, so that they are right behind a proxy that puts the page elsewhere.
@@ -85,12 +80,7 @@ impl View<'_> {
         let mut links =
             vec![("Metrics", telemetry.as_str()), ("Health", "./-/healthy"), ("Readiness", "./-/ready")];
         links.extend(self.links.enforcer.map(|url| ("Enforcer", url)));
-        links.push(if self.refreshes {
-            ("Stop refreshing", "./?still")
-        } else {
-            ("Refresh by itself", "./")
-        });
-        html.nav(&links);
+        html.nav(&links, self.refreshes);
     }
 
     fn alarm(&self, why: &str) -> String {
@@ -113,14 +103,6 @@ fn parts(snapshot: &Snapshot, age: Duration, html: &mut Html) {
     quotas::write(snapshot, html);
     mps::write(snapshot, html);
     sources::write(snapshot, age, html);
-}
-
-/// A moment of the wall clock, in UTC.
-fn clock(wall: Duration) -> String {
-    UNIX_EPOCH.checked_add(wall).map_or_else(
-        || "an unknown time".to_owned(),
-        |time| humantime::format_rfc3339_seconds(time).to_string().replace('T', " ").replace('Z', " UTC"),
-    )
 }
 
 /// The index of the GPU of a pool or a quota, where the driver has it.
@@ -150,10 +132,5 @@ mod tests {
         assert!(html.contains("href=\"https://node/&quot;enforcer\""), "{html}");
         assert!(!html.contains("class=\"alarm\""), "{html}");
         assert!(view(60).contains("Nothing is known: no snapshot at all for 60.0 s"));
-    }
-
-    #[test]
-    fn a_moment_is_told_in_utc() {
-        assert_eq!(clock(Duration::from_secs(1_700_000_000)), "2023-11-14 22:13:20 UTC");
     }
 }

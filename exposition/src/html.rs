@@ -10,10 +10,12 @@ use std::time::Duration;
 pub use bar::{Bar, Part};
 pub use table::{Cell, Column, Table};
 
+use crate::human::{Span, clock, rfc3339};
+
 const STYLE: &str = include_str!("style.css");
 
 /// What a browser may do with these pages: show them with their own style, and nothing else. A test compares the hash.
-pub const POLICY: &str = "default-src 'none'; style-src 'sha256-hIieg2kckUd6rKvxAEyJlVS0+CGI1aK1CPySwjIbbf4='; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+pub const POLICY: &str = "default-src 'none'; style-src 'sha256-HrBMW6jzNU0xDqmDPWaUNNrHH5vzvG/4/nXsPHtxwCc='; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// A browser asks again so often at most, and so seldom at least.
 const REFRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
@@ -57,10 +59,27 @@ impl Html {
         html
     }
 
-    /// Links to other pages, by their words and addresses.
-    pub fn nav(&mut self, links: &[(&str, &str)]) {
+    /// How long ago that was done which the page shows, and what else is to be said of it; there may be no snapshot yet.
+    pub fn age(&mut self, done: &'static str, age: Option<Duration>, more: impl FnOnce(&mut Self)) {
+        self.raw("<p>");
+        match age {
+            Some(age) => {
+                self.raw(done);
+                self.raw(" <strong id=\"age\">");
+                self.text(&format!("{} ago", Span(age)));
+            }
+            None => self.raw("<strong id=\"age\">no snapshot yet"),
+        }
+        self.raw("</strong>");
+        more(self);
+        self.raw("</p>");
+    }
+
+    /// Links to other pages, by their words and addresses, and to this one as it does not ask for itself again, or does.
+    pub fn nav(&mut self, links: &[(&str, &str)], refreshes: bool) {
+        let other = if refreshes { ("Stop refreshing", "./?still") } else { ("Refresh by itself", "./") };
         self.raw("<nav aria-label=\"Pages\"><ul>");
-        for (words, address) in links {
+        for (words, address) in links.iter().chain([&other]) {
             self.raw("<li>");
             self.link(words, address);
             self.raw("</li>");
@@ -127,6 +146,25 @@ impl Html {
             self.prose(why);
         }
         self.raw("</span>");
+    }
+
+    /// That nothing was observed, as a sentence of its own.
+    pub fn unknown_paragraph(&mut self, why: &str) {
+        self.raw("<p>");
+        self.unknown(why);
+        self.raw("</p>");
+    }
+
+    /// A moment of the wall clock.
+    pub fn time(&mut self, wall: Duration) {
+        let (Some(machine), Some(human)) = (rfc3339(wall), clock(wall)) else {
+            return self.unknown("the clock cannot be right");
+        };
+        self.raw("<time");
+        self.attribute("datetime", &machine);
+        self.raw(">");
+        self.text(&human);
+        self.raw("</time>");
     }
 
     /// A link.

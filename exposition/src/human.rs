@@ -1,10 +1,15 @@
 //! Sizes and times as people say them.
 
 use std::fmt::{self, Display, Write};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
-/// What stands where nothing was observed.
-pub const UNKNOWN: &str = "–";
+/// What stands where nothing was observed, and there is no room for a reason.
+pub const UNKNOWN: &str = "?";
+/// What stands where there is no such thing.
+pub const NOTHING: &str = "–";
+
+/// From the year 10000 on a moment is not told.
+const LAST: Duration = Duration::from_hours(70_389_528);
 
 /// A value, or what stands for none.
 pub fn or_unknown(value: Option<impl Display>) -> String {
@@ -51,6 +56,26 @@ impl Display for Span {
     }
 }
 
+/// A moment of the wall clock as programs read it, in UTC; none where the clock cannot be right.
+#[must_use]
+pub fn rfc3339(wall: Duration) -> Option<String> {
+    let time = UNIX_EPOCH.checked_add(wall).filter(|_| wall < LAST)?;
+    Some(humantime::format_rfc3339_seconds(time).to_string())
+}
+
+/// The same as people read it.
+#[must_use]
+pub fn clock(wall: Duration) -> Option<String> {
+    Some(rfc3339(wall)?.replace('T', " ").replace('Z', " UTC"))
+}
+
+/// How long ago a moment was, in seconds since the Unix epoch; one to come is now, as clocks are set back.
+#[must_use]
+pub fn ago(at: f64, wall: Duration) -> String {
+    let at = Duration::try_from_secs_f64(at).unwrap_or_default();
+    format!("{} ago", Span(wall.saturating_sub(at)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +95,19 @@ mod tests {
         for (seconds, expected) in [(5, "5 s"), (65, "1 min 5 s"), (3_700, "1 h 1 min"), (90_000, "1 d 1 h")]
         {
             assert_eq!(Span(Duration::from_secs(seconds)).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn moments_are_told_in_utc() {
+        let at = |seconds| Duration::from_secs(seconds);
+        assert_eq!(clock(at(1_700_000_000)).unwrap(), "2023-11-14 22:13:20 UTC");
+        assert_eq!(rfc3339(at(1_700_000_000)).unwrap(), "2023-11-14T22:13:20Z");
+        for wrong in [LAST, Duration::MAX] {
+            assert_eq!(clock(wrong), None);
+        }
+        for (then, told) in [(7.0, "3 s ago"), (12.0, "0 s ago"), (f64::NAN, "10 s ago")] {
+            assert_eq!(ago(then, at(10)), told);
         }
     }
 }

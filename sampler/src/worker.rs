@@ -111,9 +111,11 @@ impl Worker {
         say(&mut self.socket, &Report::Looking { count })?;
         let looking = Instant::now();
         self.look_at_processes(&pids, &mut rest);
-        self.look_for_mps(&mut rest);
-        self.look_at_quotas(&mut rest);
-        self.look_for_openers((looking, nobodys), &mut rest);
+        if rest.proc_fault.is_none() {
+            self.look_for_mps(&mut rest);
+            self.look_at_quotas(&mut rest);
+            self.look_for_openers((looking, nobodys), &mut rest);
+        }
         say(&mut self.socket, &Report::Done(Box::new(rest)))?;
         Ok(Ok(()))
     }
@@ -133,8 +135,12 @@ impl Worker {
     fn look_at_processes(&mut self, pids: &BTreeMap<u32, Duration>, rest: &mut Rest) {
         let began = Instant::now();
         let patience = self.patience();
-        match &mut self.processes {
-            Ok(processes) => {
+        let answer = match &self.processes {
+            Ok(processes) => processes.answer(),
+            Err(fault) => Err(*fault),
+        };
+        match (answer, &mut self.processes) {
+            (Ok(()), Ok(processes)) => {
                 rest.processes = processes.look(pids, now(), &mut rest.gaps);
                 rest.groups = processes.groups(&rest.processes);
                 match processes.relate(&mut rest.processes, now(), patience) {
@@ -144,8 +150,8 @@ impl Worker {
                     Err(gap) => rest.gaps.count(gap),
                 }
             }
-            Err(fault) => {
-                rest.proc_fault = Some(*fault);
+            (Err(fault), _) | (_, &mut Err(fault)) => {
+                rest.proc_fault = Some(fault);
                 rest.gaps.count(Gap::Unreadable);
             }
         }

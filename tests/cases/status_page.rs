@@ -8,6 +8,9 @@
     reason = "a case runs programs, reads files and fails loudly"
 )]
 
+#[path = "status_page/sources.rs"]
+mod sources;
+
 use std::path::PathBuf;
 
 use end_to_end::browser::{Browser, Screen};
@@ -222,7 +225,7 @@ fn nobodys_name_becomes_a_part_of_the_page() {
         "' onclick='window.ran=1".to_owned(),
         "\u{202e}txet\u{2066}".to_owned(),
         "\u{1b}[2J\u{7}\u{85}".to_owned(),
-        "&lt;b&gt;".to_owned(),
+        "&lt;b&gt;  two".to_owned(),
         "<!--".to_owned(),
         "x".repeat(64 << 10),
         "<b>".repeat(20 << 10),
@@ -249,7 +252,7 @@ fn nobodys_name_becomes_a_part_of_the_page() {
     for shown in [
         "<script>window.ran=1</script>",
         "\"><img src=x onerror=window.ran=1>",
-        "&lt;b&gt;",
+        "&lt;b&gt;  two",
         "U+202E",
         "U+001B[2JU+0007",
         "U+FFFD",

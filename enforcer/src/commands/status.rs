@@ -6,7 +6,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bailiff_exposition::human::{Bytes, Span, UNKNOWN, or_unknown};
+use bailiff_exposition::human::{Bytes, NOTHING, Span, UNKNOWN, ago, or_unknown};
 use bailiff_exposition::terminal::{Ink, cut, line, wrapped};
 
 use super::ask;
@@ -78,7 +78,7 @@ fn policy(status: &Status, now: Now, ink: Ink, text: &mut String) {
     let policy = &status.policy;
     let name =
         policy.sha256.as_deref().map_or("none in force", |name| name.get(..SHORT_NAME).unwrap_or(name));
-    let loaded = policy.loaded.map_or_else(String::new, |at| format!(", found good {}", ago(at, now)));
+    let loaded = policy.loaded.map_or_else(String::new, |at| format!(", found good {}", ago(at, now.wall)));
     tell("policy", &format!("{}, {name}{loaded}", policy.path), str::to_owned, text);
     if policy.last == Some(Reloaded::Refused) {
         tell("", "the file on disk makes no sense; what was in force goes on:", |part| ink.bad(part), text);
@@ -136,11 +136,11 @@ fn withheld(status: &Status, now: Now, ink: Ink, text: &mut String) {
         tell("held", &format!("{}{until}{detail}", held.hold.meaning()), bad, text);
     }
     for open in &status.breakers {
-        let (name, since) = (open.breaker.name(), ago(open.since, now));
+        let (name, since) = (open.breaker.name(), ago(open.since, now.wall));
         tell("breaker", &format!("{name}, opened {since}: {}; resume closes it", open.detail), bad, text);
     }
     if let Some(deed) = &status.in_flight {
-        let since = ago(deed.since, now);
+        let since = ago(deed.since, now.wall);
         let what = format!("{} of {} against {}, begun {since}", deed.step, deed.rule, deed.target);
         tell("doing", &what, str::to_owned, text);
     }
@@ -201,7 +201,7 @@ fn flags_up(flags: &[Flag], now: Now, ink: Ink) -> String {
             flag.rule.clone(),
             format!("{} {}", flag.target, flag.comm.as_deref().unwrap_or_default()),
             or_unknown(flag.user.as_ref()),
-            ago(flag.since, now),
+            ago(flag.since, now.wall),
         ]
     });
     listed(&FLAGS, rows, ink)
@@ -215,10 +215,19 @@ fn deeds(deeds: &[Deed], now: Now, ink: Ink) -> String {
             deed.step.clone(),
             deed.target.clone(),
             deed.outcome.name().replace('_', " "),
-            or_unknown(deed.released.map(|bytes| Bytes(bytes.into()).to_string().replace(' ', ""))),
+            released(deed),
         ]
     });
     listed(&DEEDS, rows, ink)
+}
+
+/// What came back of it.
+fn released(deed: &Deed) -> String {
+    match deed.released {
+        Some(bytes) => Bytes(bytes.into()).to_string().replace(' ', ""),
+        None if deed.is_untold() => UNKNOWN.to_owned(),
+        None => NOTHING.to_owned(),
+    }
 }
 
 /// A table, or nothing where it would be empty.
@@ -238,10 +247,6 @@ fn listed(columns: &[Column], rows: impl ExactSizeIterator<Item = Vec<String>>, 
 
 fn since(at: f64, now: Now) -> Duration {
     now.wall.saturating_sub(Duration::try_from_secs_f64(at).unwrap_or_default())
-}
-
-fn ago(at: f64, now: Now) -> String {
-    format!("{} ago", Span(since(at, now)))
 }
 
 fn to_come(at: f64, now: Now) -> Span {

@@ -1,32 +1,45 @@
 //! The page for people: how the enforcer stands, as HTML that works without scripts. Nothing can be done from it.
 
 mod tables;
+#[cfg(test)]
+mod tests;
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use bailiff_exposition::html::{Head, Html};
-use bailiff_exposition::human::Span;
+use bailiff_exposition::human::{Span, ago};
 
 use super::status::{Cap, Status};
 use super::tally::Reloaded;
 use crate::clock::Now;
+use crate::engine::STALE_BEATS;
 
 /// Where no snapshot has told the beat.
-const REFRESH: Duration = Duration::from_secs(5);
+const BEAT: Duration = Duration::from_secs(5);
+/// Where nothing was judged.
+const NOT_YET: &str = "no snapshot was judged yet";
 /// Faults of a file that are shown.
 const MOST_FAULTS: usize = 20;
 
+/// When it is, and since when the enforcer runs; seconds since the Unix epoch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    pub(super) now: Now,
+    pub(super) started: Option<f64>,
+}
+
 /// The page; a browser asks for it again where it `refreshes`.
-pub(super) fn page(status: &Status, now: Now, refreshes: bool) -> String {
+pub(super) fn page(status: &Status, times: Times, refreshes: bool) -> String {
+    let now = times.now;
     let heading = format!("Rules on {}", status.node);
-    let beat = status.stream.interval_ms.map_or(REFRESH, Duration::from_millis);
+    let beat = status.stream.beat().unwrap_or(BEAT);
     let head = Head { title: &heading, heading: &heading, refresh: refreshes.then_some(beat) };
     let mut html = Html::begin(&head);
-    age(status, now, &mut html);
-    let still = if refreshes { ("Stop refreshing", "./?still") } else { ("Refresh by itself", "./") };
-    html.nav(&[("Metrics", "./metrics"), ("Health", "./-/healthy"), ("Readiness", "./-/ready"), still]);
+    html.age("judged what was seen", status.stream.age(now.boot), |_| {});
+    let links = [("Metrics", "./metrics"), ("Health", "./-/healthy"), ("Readiness", "./-/ready")];
+    html.nav(&links, refreshes);
     html.main();
-    if let Some(alarm) = alarm(status, now) {
+    if let Some(alarm) = alarm(status, times) {
         html.paragraph("alarm", &alarm);
     }
     html.notes(&notes(status, now));
@@ -39,21 +52,11 @@ pub(super) fn page(status: &Status, now: Now, refreshes: bool) -> String {
     ))
 }
 
-fn age(status: &Status, now: Now, html: &mut Html) {
-    match status.stream.age(now.boot) {
-        Some(age) => {
-            html.raw("<p>judged what was seen <strong id=\"age\">");
-            html.text(&format!("{} ago", Span(age)));
-            html.raw("</strong></p>");
-        }
-        None => html.raw("<p><strong id=\"age\">no snapshot yet</strong></p>"),
-    }
-}
-
 /// That nothing new comes, loudly: what is shown may be no longer so.
-fn alarm(status: &Status, now: Now) -> Option<String> {
+fn alarm(status: &Status, times: Times) -> Option<String> {
     let stream = &status.stream;
-    let age = stream.age(now.boot);
+    let boot = times.now.boot;
+    let age = stream.age(boot);
     let seen = age.map_or_else(
         || "no snapshot was ever seen".to_owned(),
         |age| format!("the last snapshot is {} old", Span(age)),
@@ -62,9 +65,20 @@ fn alarm(status: &Status, now: Now) -> Option<String> {
         let why = stream.trouble.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
         return Some(format!("The stream is down{why}; {seen}. Nothing is judged, and nobody is ended."));
     }
-    let beat = Duration::from_millis(stream.interval_ms?);
-    (age? > beat * 3 + Duration::from_secs(2))
-        .then(|| format!("Out of date: {seen}, with one due every {beat:?}."))
+    if age.is_none() {
+        let patience = stream.beat().unwrap_or(BEAT) * STALE_BEATS;
+        let runs = times.now.wall.saturating_sub(Duration::try_from_secs_f64(times.started?).ok()?);
+        return (runs > patience).then(|| {
+            format!(
+                "The stream is up and {NOT_YET}, in {}. Nothing is judged, and nobody is ended.",
+                Span(runs)
+            )
+        });
+    }
+    let due = stream.beat().map(|beat| format!(", with one due every {beat:?}")).unwrap_or_default();
+    stream
+        .is_stale(boot)
+        .then(|| format!("Out of date: {seen}{due}. Nothing is judged, and nobody is ended."))
 }
 
 /// Why less is done than the rules say.
@@ -75,19 +89,21 @@ fn notes(status: &Status, now: Now) -> Vec<String> {
     }
     for held in &status.holds {
         let until = held.until.map(|until| format!(", for {} more", Span(until_then(until, now))));
-        let detail = if held.detail.is_empty() { String::new() } else { format!(" ({})", held.detail) };
-        notes.push(format!(
-            "Nothing destructive: {}{detail}{}",
-            held.hold.meaning(),
-            until.unwrap_or_default()
-        ));
+        let meaning = held.hold.meaning();
+        let more = Some(&held.detail).filter(|detail| !detail.is_empty() && *detail != meaning);
+        let detail = more.map(|detail| format!(" ({detail})")).unwrap_or_default();
+        notes.push(format!("Nothing destructive: {meaning}{detail}{}", until.unwrap_or_default()));
     }
     for open in &status.breakers {
         let what = format!("{}: {}", open.breaker.hold().meaning(), open.detail);
-        notes.push(format!("Breaker {} open since {}: {what}", open.breaker.name(), ago(open.since, now)));
+        notes.push(format!(
+            "Breaker {} open since {}: {what}",
+            open.breaker.name(),
+            ago(open.since, now.wall)
+        ));
     }
     if let Some(deed) = &status.in_flight {
-        let since = ago(deed.since, now);
+        let since = ago(deed.since, now.wall);
         notes.push(format!(
             "Under way: {} of {} against {}, begun {since}",
             deed.step, deed.rule, deed.target
@@ -113,7 +129,7 @@ fn policy(status: &Status, now: Now, html: &mut Html) {
             None => html.raw("no policy is in force yet"),
         }
         if let Some(loaded) = policy.loaded {
-            html.prose(&format!(", found good {}", ago(loaded, now)));
+            html.prose(&format!(", found good {}", ago(loaded, now.wall)));
         }
         html.raw("</p>");
         if policy.last == Some(Reloaded::Refused) {
@@ -136,18 +152,6 @@ fn faults(faults: &[String], html: &mut Html) {
     }
 }
 
-/// How long ago a moment of the wall clock was; one to come is now, as clocks are set back.
-fn ago(at: f64, now: Now) -> String {
-    let at = Duration::try_from_secs_f64(at).unwrap_or_default();
-    format!("{} ago", Span(now.wall.saturating_sub(at)))
-}
-
 fn until_then(at: f64, now: Now) -> Duration {
     Duration::try_from_secs_f64(at).unwrap_or_default().saturating_sub(now.wall)
-}
-
-/// A moment of the wall clock, in UTC.
-fn clock(at: f64) -> Option<String> {
-    let time = UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(at).ok()?)?;
-    Some(humantime::format_rfc3339_seconds(time).to_string().replace('T', " ").replace('Z', " UTC"))
 }

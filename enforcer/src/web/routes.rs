@@ -13,7 +13,7 @@ use bailiff_lifecycle::{Body, HeaderMap, Method, Request, Response, StatusCode, 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::html;
+use super::html::{self, Times};
 use super::page::{self, Moment};
 use super::status::Status;
 use crate::clock::now;
@@ -70,11 +70,12 @@ impl Routes {
         match path {
             "/" => {
                 let refreshes = request.uri().query() != Some("still");
-                reply::html(html::page(&self.newest(), now(), refreshes), POLICY)
+                let times = Times { now: now(), started: Own::read().started };
+                reply::html(html::page(&self.newest(), times, refreshes), POLICY)
             }
             "/metrics" => self.metrics(request.headers()),
             "/-/healthy" => reply::told(self.healthy(), "healthy"),
-            "/-/ready" => reply::told(ready(&self.newest()), "ready"),
+            "/-/ready" => reply::told(ready(&self.newest(), now().boot), "ready"),
             _ => reply::text(StatusCode::NOT_FOUND, "no such page; / has links to those there are"),
         }
     }
@@ -138,13 +139,16 @@ fn busy(why: &str) -> Response<Body> {
     reply::with(reply::text(StatusCode::SERVICE_UNAVAILABLE, why), RETRY_AFTER, "5")
 }
 
-fn ready(status: &Status) -> Result<(), String> {
+fn ready(status: &Status, boot: Duration) -> Result<(), String> {
     if status.policy.sha256.is_none() {
         return Err("no policy is in force yet".to_owned());
     }
     if status.stream.seq.is_none() {
         let why = status.stream.trouble.as_deref().unwrap_or("none has come yet");
         return Err(format!("no snapshot was judged: {why}"));
+    }
+    if status.stream.is_stale(boot) {
+        return Err("the snapshot that was judged last is too old to act on".to_owned());
     }
     Ok(())
 }

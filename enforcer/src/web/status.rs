@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tally::{Counters, Reloaded};
 use crate::agent;
+use crate::engine::STALE_BEATS;
 use crate::policy::{Kind, Mode, Severity};
 use crate::verdict::{Hold, Outcome};
 
@@ -286,6 +287,14 @@ pub struct Deed {
     pub released: Option<u64>,
 }
 
+impl Deed {
+    /// It held memory and was ended, and nobody can tell how much came back.
+    #[must_use]
+    pub const fn is_untold(&self) -> bool {
+        self.released.is_none() && matches!(self.outcome, Outcome::GoneNotReleased | Outcome::Undetermined)
+    }
+}
+
 /// What is being done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InFlight {
@@ -329,6 +338,18 @@ impl Stream {
     #[must_use]
     pub fn age(&self, boot: Duration) -> Option<Duration> {
         self.seen_boot_ms.map(|seen| boot.saturating_sub(Duration::from_millis(seen)))
+    }
+
+    /// Its beat.
+    #[must_use]
+    pub fn beat(&self) -> Option<Duration> {
+        self.interval_ms.map(Duration::from_millis)
+    }
+
+    /// The snapshot that was judged last is older than any that would be, at this time since boot.
+    #[must_use]
+    pub fn is_stale(&self, boot: Duration) -> bool {
+        self.age(boot).zip(self.beat()).is_some_and(|(age, beat)| age > beat * STALE_BEATS)
     }
 }
 

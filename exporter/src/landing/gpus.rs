@@ -25,11 +25,9 @@ fn none(snapshot: &Snapshot, html: &mut Html) {
     match snapshot.sources.get(&Source::Nvml).map(|state| state.fault) {
         Some(None | Some(Fault::NoDevices)) => html.paragraph("dim", "The driver answers, and knows no GPU."),
         Some(Some(fault)) => {
-            html.raw("<p>");
-            html.unknown(&format!("which GPUs there are, since {}", words::fault(fault)));
-            html.raw("</p>");
+            html.unknown_paragraph(&format!("which GPUs there are, since {}", words::fault(fault)));
         }
-        None => html.unknown("the driver was not asked"),
+        None => html.unknown_paragraph("the driver was not asked"),
     }
 }
 

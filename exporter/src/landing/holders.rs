@@ -32,6 +32,9 @@ const TABLE: Table<8> = Table {
     rest: "the page of metrics has them (bailiff_process_gpu_memory_bytes), up to --max-processes, and so has bailiff info.",
 };
 
+/// GPUs without a list that are named.
+const MOST_UNLISTED: usize = 16;
+
 /// A row.
 struct Row<'a> {
     gpu: &'a Gpu,
@@ -46,12 +49,14 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     rows.sort_by_key(|row| Reverse(row.holder.memory.unwrap_or(u64::MAX)));
     html.section("holders", "Who holds GPU memory", |html| {
         if rows.is_empty() {
-            return nobody(snapshot, html);
+            nobody(snapshot, html);
+        } else {
+            TABLE.write(html, &rows, Row::cells);
         }
-        TABLE.write(html, &rows, Row::cells);
         if let Some(rest) = rest(rows.get(MOST..).unwrap_or_default()) {
             html.paragraph("dim", &rest);
         }
+        unlisted(snapshot, html);
     });
 }
 
@@ -66,20 +71,39 @@ fn of_gpu<'a>(gpu: &'a Gpu, snapshot: &'a Snapshot) -> impl Iterator<Item = Row<
 
 /// No holders are not the same as no list.
 fn nobody(snapshot: &Snapshot, html: &mut Html) {
-    let listed = |gpu: &Gpu| gpu.fault.is_none() && gpu.listed == Some(0);
-    if !snapshot.gpus.is_empty() && snapshot.gpus.iter().all(listed) {
-        return html.paragraph("dim", "Nobody: the driver lists no process on any GPU.");
+    if snapshot.gpus.is_empty() {
+        return match snapshot.sources.get(&Source::Nvml).map(|state| state.fault) {
+            Some(None | Some(Fault::NoDevices)) => html.paragraph("dim", "Nobody: there is no GPU."),
+            Some(Some(fault)) => {
+                html.unknown_paragraph(&format!("who holds memory, since {}", words::fault(fault)));
+            }
+            None => html.unknown_paragraph("the driver was not asked"),
+        };
     }
-    if snapshot.sources.get(&Source::Nvml).is_some_and(|state| state.fault == Some(Fault::NoDevices)) {
-        return html.paragraph("dim", "Nobody: there is no GPU.");
+    let is_listed = |gpu: &Gpu| gpu.listed.unwrap_or_default() > 0;
+    if snapshot.gpus.iter().any(is_listed) {
+        html.unknown_paragraph(if snapshot.namespace.attributes() {
+            "the driver lists processes that it does not name"
+        } else {
+            "the driver's pids are not those of this PID namespace"
+        });
+    } else if snapshot.gpus.iter().all(|gpu| words::unlisted(gpu).is_none()) {
+        html.paragraph("dim", "Nobody: the driver lists no process on any GPU.");
+    } else if snapshot.gpus.iter().any(|gpu| gpu.listed.is_some()) {
+        html.paragraph("dim", "Nobody on the GPUs that told.");
     }
-    html.raw("<p>");
-    html.unknown(if snapshot.namespace.attributes() {
-        "not every GPU told who is on it"
-    } else {
-        "the driver's pids are not those of this PID namespace"
-    });
-    html.raw("</p>");
+}
+
+/// The GPUs of which there may be holders that nobody sees.
+fn unlisted(snapshot: &Snapshot, html: &mut Html) {
+    let unlisted = snapshot.gpus.iter().filter_map(|gpu| Some((gpu, words::unlisted(gpu)?)));
+    let unlisted: Vec<(&Gpu, &str)> = unlisted.collect();
+    for (gpu, why) in unlisted.iter().take(MOST_UNLISTED) {
+        html.unknown_paragraph(&format!("who is on GPU {}: {why}", gpu.about.index));
+    }
+    if let Some(more @ 1..) = unlisted.len().checked_sub(MOST_UNLISTED) {
+        html.unknown_paragraph(&format!("who is on {more} more"));
+    }
 }
 
 /// Where those are who are not shown, and how much they hold.

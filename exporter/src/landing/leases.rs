@@ -40,11 +40,9 @@ const QUEUE: Table<5> = Table {
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     match (&snapshot.leases, snapshot.sources.get(&Source::Redis).and_then(|state| state.fault)) {
         (Some(leases), _) => html.section("leases", "Leases", |html| pool(leases, snapshot, html)),
-        (None, Some(fault)) => html.section("leases", "Leases", |html| {
-            html.raw("<p>");
-            html.unknown(words::fault(fault));
-            html.raw("</p>");
-        }),
+        (None, Some(fault)) => {
+            html.section("leases", "Leases", |html| html.unknown_paragraph(words::fault(fault)));
+        }
         (None, None) => {}
     }
 }

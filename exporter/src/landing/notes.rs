@@ -2,10 +2,9 @@
 
 use bailiff_exposition::html::Html;
 use bailiff_exposition::human::Bytes;
-use bailiff_snapshot::stuck::MUCH_OF_NOBODY;
 use bailiff_snapshot::{Fault, Gpu, PidNamespace, Snapshot};
 
-use super::words;
+use super::{stuck, words};
 
 /// The list, where there is anything to be said.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
@@ -33,16 +32,37 @@ fn notes(snapshot: &Snapshot) -> Vec<String> {
         ),
     }
     notes.extend(snapshot.gpus.iter().filter_map(of_gpu));
-    notes.extend(snapshot.gpus.iter().filter_map(|gpu| stuck(snapshot, gpu)));
+    notes.extend(of_gpus(snapshot, says_no_figure, "no call for memory or utilization succeeds."));
+    notes.extend(of_gpus(
+        snapshot,
+        gives_no_list,
+        "who is there is unknown: the driver gave no list of processes.",
+    ));
+    notes.extend(snapshot.gpus.iter().filter_map(|gpu| held_up(snapshot, gpu)));
     notes.extend(snapshot.gpus.iter().filter_map(of_nobody));
     notes
+}
+
+/// What is to be said of all GPUs of which this is true.
+fn of_gpus(snapshot: &Snapshot, is_true: impl Fn(&Gpu) -> bool, what: &str) -> Option<String> {
+    let gpus = snapshot.gpus.iter().filter(|gpu| gpu.fault.is_none() && is_true(gpu));
+    let gpus: Vec<&str> = gpus.map(|gpu| gpu.about.index.as_str()).collect();
+    (!gpus.is_empty()).then(|| format!("GPU {}: {what}", gpus.join(", ")))
+}
+
+fn says_no_figure(gpu: &Gpu) -> bool {
+    gpu.memory.is_none() && gpu.telemetry.utilization.is_none()
+}
+
+fn gives_no_list(gpu: &Gpu) -> bool {
+    words::unlisted(gpu).is_some()
 }
 
 fn of_gpu(gpu: &Gpu) -> Option<String> {
     Some(format!("GPU {} says nothing: {}.", gpu.about.index, words::fault(gpu.fault?)))
 }
 
-fn stuck(snapshot: &Snapshot, gpu: &Gpu) -> Option<String> {
+fn held_up(snapshot: &Snapshot, gpu: &Gpu) -> Option<String> {
     let stuck: Vec<_> = gpu.holders.iter().filter(|holder| snapshot.stuck(holder).is_some()).collect();
     let bytes: u64 = stuck.iter().filter_map(|holder| holder.memory).sum();
     let held = if stuck.iter().all(|holder| holder.memory.is_some()) {
@@ -64,6 +84,6 @@ fn people(count: usize) -> String {
 }
 
 fn of_nobody(gpu: &Gpu) -> Option<String> {
-    let bytes = gpu.parts.map(|parts| parts.unaccounted).filter(|bytes| *bytes >= MUCH_OF_NOBODY)?;
-    Some(format!("GPU {}: {} are held by nobody who is listed.", gpu.about.index, Bytes(bytes.into())))
+    let bytes = stuck::of_nobody(gpu)?;
+    Some(format!("GPU {}: {} are held by nobody who is listed.", gpu.about.index, Bytes(bytes)))
 }

@@ -2,7 +2,9 @@
 
 use bailiff_exposition::html::{Cell, Html, Table};
 use bailiff_exposition::human::Bytes;
-use bailiff_snapshot::{Gpu, Quota, QuotaGpu, Snapshot};
+use bailiff_snapshot::{Gpu, Invalid, Quota, QuotaGpu, Snapshot};
+
+use super::words;
 
 const TABLE: Table<6> = Table {
     id: "quotas-table",
@@ -30,20 +32,25 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     let rows: Vec<(&Quota, QuotaGpu, &Gpu)> =
         quotas.iter().flat_map(|quota| quota.gpus.iter().filter_map(move |gpu| row(quota, gpu))).collect();
     html.section("quotas", "Quotas", |html| {
-        if rows.is_empty() {
-            html.paragraph("dim", "No quota has a limit on a GPU of this node.");
-        } else {
+        if !rows.is_empty() {
             TABLE.write(html, &rows, |(quota, row, gpu)| cells(quota, row, gpu));
+        } else if quotas.iter().any(|quota| quota.invalid.is_none()) {
+            html.paragraph("dim", "No quota that could be read is of a GPU that is known here.");
         }
-        let invalid: Vec<&Quota> = quotas.iter().filter(|quota| quota.invalid.is_some()).collect();
-        for quota in invalid.iter().take(MOST_INVALID) {
-            let why = quota.invalid.map(|why| why.name().replace('_', " ")).unwrap_or_default();
-            html.paragraph("dim", &format!("{} says nothing: {why}", quota.name));
-        }
-        if let Some(more @ 1..) = invalid.len().checked_sub(MOST_INVALID) {
-            html.paragraph("dim", &format!("{more} more say nothing"));
-        }
+        invalid(quotas, html);
     });
+}
+
+/// Files that are none.
+fn invalid(quotas: &[Quota], html: &mut Html) {
+    let invalid = quotas.iter().filter_map(|quota| Some((quota, quota.invalid?)));
+    let invalid: Vec<(&Quota, Invalid)> = invalid.collect();
+    for (quota, why) in invalid.iter().take(MOST_INVALID) {
+        html.unknown_paragraph(&format!("what {} says, since {}", quota.name, words::invalid(*why)));
+    }
+    if let Some(more @ 1..) = invalid.len().checked_sub(MOST_INVALID) {
+        html.unknown_paragraph(&format!("what {more} more say"));
+    }
 }
 
 fn cells(quota: &Quota, row: &QuotaGpu, gpu: &Gpu) -> [Cell; 6] {

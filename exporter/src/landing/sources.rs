@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bailiff_exposition::html::{Cell, Html, Table};
 use bailiff_exposition::human::Span;
-use bailiff_snapshot::{Snapshot, Source, SourceState};
+use bailiff_snapshot::{Fault, Snapshot, Source, SourceState};
 
 use super::words;
 
@@ -37,15 +37,21 @@ fn cells(source: Source, state: SourceState, age: Option<Duration>) -> [Cell; 4]
         Source::Mps => Cell::Named("mps".to_owned(), "control daemons".to_owned()),
     };
     let took = state.took.map(|took| format!("{:.1} ms", took.as_secs_f64() * 1e3));
-    let up = state.fault.is_none();
+    // That there is no GPU is an answer.
+    let answered = matches!(state.fault, None | Some(Fault::NoDevices));
+    let told = match state.fault {
+        None => "up".into(),
+        Some(fault) if answered => format!("up: {}", words::fault(fault)).into(),
+        Some(fault) => Cell::Bad(format!("down: {}", words::fault(fault))),
+    };
     [
         name,
-        state.fault.map_or_else(|| "up".into(), |fault| Cell::Bad(format!("down: {}", words::fault(fault)))),
+        told,
         Cell::of(
-            age.filter(|_| up).map(|age| format!("{} ago", Span(age))),
-            if up { "" } else { "no answer" },
+            age.filter(|_| answered).map(|age| format!("{} ago", Span(age))),
+            if answered { "" } else { "no answer" },
         ),
-        Cell::of(took, "it was not asked"),
+        Cell::of(took, if answered { "it was not timed" } else { "it did not answer" }),
     ]
 }
 

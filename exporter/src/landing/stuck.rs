@@ -26,15 +26,26 @@ const TABLE: Table<6> = Table {
 /// The table, where there is anything to be said.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     let rows: Vec<[Cell; 6]> = snapshot.gpus.iter().flat_map(|gpu| rows(gpu, snapshot)).collect();
-    if rows.is_empty() {
+    let unreadable = unreadable(snapshot);
+    if rows.is_empty() && unreadable.is_none() {
         return;
     }
     html.section("stuck", "Stuck", |html| {
-        TABLE.write(html, &rows, Clone::clone);
-        if let Some(unreadable) = unreadable(snapshot) {
-            html.paragraph("dim", &format!("open files of {unreadable} processes could not be read"));
+        if !rows.is_empty() {
+            TABLE.write(html, &rows, Clone::clone);
+        }
+        if let Some(unreadable) = unreadable {
+            let of = if unreadable == 1 { "1 process".to_owned() } else { format!("{unreadable} processes") };
+            html.unknown_paragraph(&format!(
+                "who else has a GPU open, since open files of {of} could not be read"
+            ));
         }
     });
+}
+
+/// How much of a GPU's memory is held by nobody who is listed, where that is much.
+pub(super) fn of_nobody(gpu: &Gpu) -> Option<i128> {
+    Some(i128::from(gpu.parts?.unaccounted)).filter(|bytes| *bytes >= i128::from(MUCH_OF_NOBODY))
 }
 
 /// How many processes may have a device file open unseen, where that was looked for.
@@ -48,9 +59,9 @@ fn rows(gpu: &Gpu, snapshot: &Snapshot) -> Vec<[Cell; 6]> {
     let mut rows: Vec<_> =
         stuck.iter().map(|(holder, stuck)| of_holder(gpu, holder, *stuck, snapshot)).collect();
     let has_ended = stuck.iter().any(|(_, stuck)| matches!(stuck, Stuck::Gone | Stuck::Zombie));
-    let of_nobody = gpu.parts.map(|parts| parts.unaccounted).filter(|bytes| *bytes >= MUCH_OF_NOBODY);
+    let of_nobody = of_nobody(gpu);
     if let Some(bytes) = of_nobody {
-        rows.push(of_gpu(gpu, Bytes(bytes.into()), ["of nobody who is listed", OF_NOBODY_FREED_BY]));
+        rows.push(of_gpu(gpu, Bytes(bytes), ["of nobody who is listed", OF_NOBODY_FREED_BY]));
     }
     if of_nobody.is_some() || has_ended {
         let openers = unlisted(snapshot, gpu).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Why something is unknown, in words for people. Pure.
 
-use bailiff_snapshot::{Fault, Gpu, Process, Snapshot, State, Why};
+use bailiff_snapshot::{Fault, Gpu, Invalid, Process, Snapshot, State, Why};
 
 /// Why a source, or a GPU, gave nothing.
 pub(super) fn fault(fault: Fault) -> &'static str {
@@ -16,7 +16,7 @@ pub(super) fn fault(fault: Fault) -> &'static str {
         Fault::NotPermitted => "a right is missing, or a password",
         Fault::Unreachable => "nobody answers at its address",
         Fault::WorkerFailed => "the sampling worker ended; the log has more",
-        Fault::Error => "an error; the log has it",
+        Fault::Error => "there was an error; the log has it",
     }
 }
 
@@ -35,6 +35,17 @@ pub(super) fn why(why: Why) -> &'static str {
         Why::SampledEarlier => "busy a moment ago",
         Why::ClockStepped => "the driver's clock stepped back",
         Why::WindowTooLong => "too long since the last look",
+    }
+}
+
+/// Why a file of a quota says nothing.
+pub(super) const fn invalid(why: Invalid) -> &'static str {
+    match why {
+        Invalid::Unreadable => "it cannot be read",
+        Invalid::NoFile => "it is no plain file",
+        Invalid::Short => "it is too short",
+        Invalid::NoQuota => "it is no quota",
+        Invalid::Version => "it is of another version",
     }
 }
 
@@ -59,6 +70,15 @@ pub(super) fn parts(gpu: &Gpu, snapshot: &Snapshot) -> &'static str {
         }
         () if !snapshot.namespace.attributes() => "the driver's pids are not those of this PID namespace",
         () => "the figures do not add up",
+    }
+}
+
+/// Why nobody knows who is on a GPU, where it gave no list; of a GPU in MIG mode its instances have one.
+pub(super) fn unlisted(gpu: &Gpu) -> Option<&'static str> {
+    match gpu.fault {
+        Some(fault) => Some(self::fault(fault)),
+        None if gpu.listed.is_some() || (gpu.mig() && gpu.about.mig.is_none()) => None,
+        None => Some("the driver gave no list of processes"),
     }
 }
 

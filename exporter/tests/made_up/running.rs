@@ -1,5 +1,7 @@
 //! A running exporter whose looks a test hands in one by one, and what is needed to talk with it.
 
+#![allow(dead_code, reason = "no test uses all of it")]
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;

@@ -2,7 +2,13 @@
 
 use std::borrow::Cow;
 
+use std::time::Duration;
+
 use super::Html;
+use crate::human::NOTHING;
+
+/// The class of columns whose cells hold sentences; others hold names, which are cut where they are too long.
+const SENTENCES: &str = "wide";
 
 /// A column's title and class: `n` is for numbers, `wide` for sentences.
 pub type Column = (&'static str, &'static str);
@@ -25,10 +31,12 @@ pub struct Table<const N: usize> {
 /// What stands in a cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cell {
-    /// A name or a word.
+    /// A name or a word; in a column of sentences a sentence.
     Text(String),
     /// A name, and what else there is to be said of it.
     Named(String, String),
+    /// How long ago it was, and at which time of the wall clock.
+    At(String, Duration),
     /// A word that deserves a look.
     Bad(String),
     /// It was not observed, for this reason.
@@ -109,6 +117,7 @@ impl Html {
         self.attribute("class", if matches!(cell, Cell::Bad(_)) { "bad" } else { class });
         self.raw(">");
         match cell {
+            Cell::Text(text) if class != SENTENCES => self.text(text),
             Cell::Text(text) | Cell::Bad(text) => self.prose(text),
             Cell::Named(name, more) => {
                 self.text(name);
@@ -116,8 +125,14 @@ impl Html {
                 self.text(more);
                 self.raw("</span>");
             }
+            Cell::At(ago, wall) => {
+                self.text(ago);
+                self.raw(" <span class=\"dim\">");
+                self.time(*wall);
+                self.raw("</span>");
+            }
             Cell::Unknown(why) => self.unknown(why),
-            Cell::Nothing => self.raw("–"),
+            Cell::Nothing => self.raw(NOTHING),
         }
         self.raw("</");
         self.raw(tag);
@@ -139,5 +154,27 @@ mod tests {
         let mut html = Html::default();
         table.write(&mut html, &[1, 2], |number: &u32| [number.to_string().into()]);
         assert!(!html.0.contains("more"), "{}", html.0);
+    }
+
+    #[test]
+    fn names_are_cut_and_sentences_are_not() {
+        let columns = [("user", ""), ("why", "wide")];
+        let table = Table { id: "t", caption: "All", columns, most: 2, rest: "elsewhere" };
+        let mut html = Html::default();
+        table.write(&mut html, &["x".repeat(1500)], |text: &String| {
+            [text.as_str().into(), text.as_str().into()]
+        });
+        let cells = format!("{}…</th><td class=\"wide\">{}</td>", "x".repeat(128), "x".repeat(1500));
+        assert!(html.0.contains(&cells), "{}", html.0);
+    }
+
+    #[test]
+    fn a_moment_is_told_to_people_and_programs() {
+        let table = Table { id: "t", caption: "All", columns: [("when", "")], most: 2, rest: "elsewhere" };
+        let mut html = Html::default();
+        let at = Duration::from_secs(1_700_000_000);
+        table.write(&mut html, &[()], |()| [Cell::At("5 s ago".to_owned(), at)]);
+        let time = "<time datetime=\"2023-11-14T22:13:20Z\">2023-11-14 22:13:20 UTC</time>";
+        assert!(html.0.contains(&format!("5 s ago <span class=\"dim\">{time}</span>")), "{}", html.0);
     }
 }

@@ -1,5 +1,5 @@
 //! Text that came from anywhere, made safe to stand in a page: escaped, bounded, and what would not print is told by its
-//! number, so that two names that look alike are alike.
+//! number. Letters of different scripts may look alike all the same.
 
 use super::Html;
 use crate::is_odd;

@@ -106,6 +106,12 @@ impl Folder {
         Ok(())
     }
 
+    /// Whether there is a `/proc` here and not an empty folder. One that hides all but processes has no `stat`, and one of
+    /// another PID namespace no `self`.
+    pub(crate) fn answers(&self) -> Result<(), Missing> {
+        self.exists("stat").or_else(|_| self.exists("self")).or_else(|_| self.exists("1"))
+    }
+
     /// Whether it is a `/proc` that shows other people's processes at all: with `hidepid=2` a process that lives looks
     /// like one that is gone, and so does pid 1.
     pub(crate) fn shows_others(&self) -> bool {
@@ -203,5 +209,24 @@ fn io_missing(error: Errno) -> Missing {
 impl From<io::Error> for Missing {
     fn from(error: io::Error) -> Self {
         Errno::from_io_error(&error).map_or(Self::Failed, Self::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn an_empty_folder_is_no_proc() {
+        for (made, answers) in [(None, false), (Some("stat"), true), (Some("self"), true), (Some("1"), true)]
+        {
+            let home = tempfile::tempdir().unwrap();
+            if let Some(name) = made {
+                fs::create_dir(home.path().join(name)).unwrap();
+            }
+            assert_eq!(Folder::open(home.path()).unwrap().answers().is_ok(), answers, "{made:?}");
+        }
+        assert_eq!(Folder::open(Path::new("/proc")).unwrap().answers(), Ok(()));
     }
 }

@@ -65,10 +65,7 @@ struct Known {
 
 impl Processes {
     pub(crate) fn open(settings: &Settings) -> Result<Self, Fault> {
-        let root = Folder::open(&settings.procfs).map_err(|missing| match missing {
-            Missing::Denied => Fault::NotPermitted,
-            Missing::Gone | Missing::Failed => Fault::Error,
-        })?;
+        let root = Folder::open(&settings.procfs).map_err(fault)?;
         let mut buffer = Vec::new();
         let boot_time = root.read("stat", &mut buffer).ok().and_then(boot_time);
         #[expect(clippy::cast_precision_loss, reason = "USER_HZ is 100")]
@@ -86,6 +83,11 @@ impl Processes {
             ticks_per_second,
             boot_time,
         })
+    }
+
+    /// Whether there is anything to look at: an empty folder names nobody, and hides nobody.
+    pub(crate) fn answer(&self) -> Result<(), Fault> {
+        self.root.answers().map_err(fault)
     }
 
     /// Looks at each pid, which was listed at that time since boot. One that could not be read is left out:
@@ -289,6 +291,13 @@ impl Processes {
             claim: known.claim.clone(),
             ancestors: None,
         })
+    }
+}
+
+const fn fault(missing: Missing) -> Fault {
+    match missing {
+        Missing::Denied => Fault::NotPermitted,
+        Missing::Gone | Missing::Failed => Fault::Error,
     }
 }
 

@@ -3,17 +3,16 @@
 use std::time::Duration;
 
 use bailiff_exposition::html::{Cell, Html, Table};
-use bailiff_exposition::human::{Bytes, Span};
+use bailiff_exposition::human::{Bytes, Span, ago};
 
 use super::super::status::{Budget, Deed, Flag, Pending, RuleStatus, Scope, Status};
-use super::{ago, clock};
+use super::NOT_YET;
 use crate::agent::Judged;
 use crate::clock::Now;
 use crate::policy::Mode;
 
 const REST: &str = "bailiff-enforcer status --json has them.";
 const NO_OWNER: &str = "no one owner is known";
-const NOT_YET: &str = "no snapshot was judged yet";
 
 const RULES: Table<7> = Table {
     id: "rules-table",
@@ -49,9 +48,9 @@ const FLAGS: Table<7> = Table {
     id: "flags-table",
     caption: "Flags that are up.",
     columns: [
+        ("target", ""),
         ("flag", ""),
         ("rule", ""),
-        ("target", ""),
         ("user", ""),
         ("process", ""),
         ("since", "n"),
@@ -64,10 +63,10 @@ const DEEDS: Table<8> = Table {
     id: "deeds-table",
     caption: "What was done, or watched, the newest first.",
     columns: [
+        ("target", ""),
         ("when", ""),
         ("rule", ""),
         ("step", ""),
-        ("target", ""),
         ("user", ""),
         ("result", ""),
         ("released", "n"),
@@ -93,30 +92,29 @@ const LEASES: Table<3> = Table {
 
 /// All of them.
 pub(super) fn write(status: &Status, now: Now, html: &mut Html) {
-    section(html, ("rules", "Rules", "The policy has no rules."), (&RULES, &status.rules, rule));
-    section(html, ("pending", "What is coming", "Nothing."), (&PENDING, &status.pending, pending));
+    let none = |words| if status.stream.seq.is_some() { Ok(words) } else { Err(NOT_YET) };
+    section(html, ("rules", "Rules", Ok("The policy has no rules.")), (&RULES, &status.rules, rule));
+    section(html, ("pending", "What is coming", none("Nothing.")), (&PENDING, &status.pending, pending));
     let flag = |shown: &Flag| flag(shown, now);
-    section(html, ("flags", "Flags", "None is up."), (&FLAGS, &status.flags, flag));
+    section(html, ("flags", "Flags", none("None is up.")), (&FLAGS, &status.flags, flag));
     let deed = |done: &Deed| deed(done, now);
-    section(html, ("deeds", "What was done", "Nothing since the start."), (&DEEDS, &status.deeds, deed));
-    section(html, ("budgets", "Budgets", "There are none."), (&BUDGETS, &status.budgets, budget));
+    section(html, ("deeds", "What was done", Ok("Nothing since the start.")), (&DEEDS, &status.deeds, deed));
+    section(html, ("budgets", "Budgets", Ok("There are none.")), (&BUDGETS, &status.budgets, budget));
     if let Some(leases) = status.leases.as_ref().filter(|leases| !leases.judged.is_empty()) {
-        section(html, ("leases", "GPUs taken by GPU.py, or lost", ""), (&LEASES, &leases.judged, judged));
+        section(html, ("leases", "GPUs taken by GPU.py, or lost", Ok("")), (&LEASES, &leases.judged, judged));
     }
 }
 
-/// A section with its table, or what is said in its place where it has no rows.
+/// A section with its table, or where that has no rows what is said in its place, or why nothing is known.
 fn section<T, const N: usize>(
     html: &mut Html,
-    (id, title, nothing): (&'static str, &str, &str),
+    (id, title, nothing): (&'static str, &str, Result<&str, &str>),
     (table, items, cells): (&Table<N>, &[T], impl Fn(&T) -> [Cell; N]),
 ) {
-    html.section(id, title, |html| {
-        if items.is_empty() {
-            html.paragraph("dim", nothing);
-        } else {
-            table.write(html, items, cells);
-        }
+    html.section(id, title, |html| match nothing {
+        _ if !items.is_empty() => table.write(html, items, cells),
+        Ok(words) => html.paragraph("dim", words),
+        Err(why) => html.unknown_paragraph(why),
     });
 }
 
@@ -152,26 +150,31 @@ fn target(target: &str, comm: Option<&String>) -> Cell {
 
 fn flag(flag: &Flag, now: Now) -> [Cell; 7] {
     [
+        flag.target.as_str().into(),
         flag.severity.name().into(),
         flag.rule.as_str().into(),
-        flag.target.as_str().into(),
         Cell::of(flag.user.as_ref(), NO_OWNER),
         Cell::of(flag.comm.as_ref().filter(|comm| !comm.is_empty()), "no name is known"),
-        ago(flag.since, now).into(),
+        ago(flag.since, now.wall).into(),
         flag.gpus.join(" ").into(),
     ]
 }
 
 fn deed(deed: &Deed, now: Now) -> [Cell; 8] {
-    let when = ago(deed.at, now);
+    let when = ago(deed.at, now.wall);
+    let at = Duration::try_from_secs_f64(deed.at).ok();
     [
-        clock(deed.at).map_or_else(|| when.clone().into(), |clock| Cell::Named(when.clone(), clock)),
+        deed.target.as_str().into(),
+        at.map_or_else(|| Cell::Unknown("the clock cannot be right".into()), |at| Cell::At(when, at)),
         deed.rule.as_str().into(),
         deed.step.as_str().into(),
-        deed.target.as_str().into(),
         Cell::of(deed.user.as_ref(), NO_OWNER),
         deed.outcome.name().replace('_', " ").into(),
-        Cell::maybe(deed.released.map(|bytes| Bytes(bytes.into()))),
+        if deed.is_untold() {
+            Cell::Unknown("it cannot be told".into())
+        } else {
+            Cell::maybe(deed.released.map(|bytes| Bytes(bytes.into())))
+        },
         Cell::maybe(Some(&deed.detail).filter(|detail| !detail.is_empty())),
     ]
 }

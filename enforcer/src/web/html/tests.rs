@@ -1,0 +1,112 @@
+//! What the page says of an enforcer that judges nothing, or has judged nothing yet.
+
+use super::super::status::{Deed, Flag, Held, Stream};
+use super::*;
+use crate::policy::{Mode, Severity};
+use crate::verdict::{Hold, Outcome};
+
+const WALL: Duration = Duration::from_secs(1_700_000_000);
+const BOOT: Duration = Duration::from_secs(1000);
+
+/// The page of an enforcer that was started so many seconds ago.
+fn page_after(status: &Status, seconds: f64) -> String {
+    let times = Times { now: Now { wall: WALL, boot: BOOT }, started: Some(WALL.as_secs_f64() - seconds) };
+    page(status, times, true)
+}
+
+/// It is connected, and has judged what was seen so many seconds ago, or nothing.
+fn connected(age: Option<u64>) -> Status {
+    let stream = Stream {
+        connected: true,
+        seq: age.map(|_| 7),
+        seen_boot_ms: age.map(|age| 1_000_000 - age * 1000),
+        interval_ms: age.map(|_| 5000),
+        ..Stream::default()
+    };
+    Status { stream, ..Status::default() }
+}
+
+/// What stands in one section.
+fn section<'a>(html: &'a str, id: &str) -> &'a str {
+    let html = html.split_once(&format!("<section id=\"{id}\"")).unwrap().1;
+    html.split_once("</section>").unwrap().0
+}
+
+#[test]
+fn a_stream_that_says_nothing_is_loud_after_two_beats() {
+    for (seconds, is_loud) in [(0.0, false), (10.0, false), (11.0, true), (40.0, true)] {
+        let html = page_after(&connected(None), seconds);
+        assert_eq!(html.contains("class=\"alarm\""), is_loud, "{seconds} s: {html}");
+    }
+    let html = page_after(&connected(None), 40.0);
+    assert!(html.contains("The stream is up and no snapshot was judged yet, in 40 s."), "{html}");
+}
+
+#[test]
+fn what_was_not_judged_is_unknown() {
+    let html = page_after(&connected(None), 1.0);
+    for id in ["pending", "flags"] {
+        let told = section(&html, id);
+        assert!(told.contains("unknown: no snapshot was judged yet"), "{told}");
+        assert!(!told.contains("Nothing.") && !told.contains("None is up."), "{told}");
+    }
+    let html = page_after(&connected(Some(1)), 1.0);
+    let told = [section(&html, "pending"), section(&html, "flags")];
+    assert!(told[0].contains("Nothing.") && told[1].contains("None is up."), "{told:?}");
+}
+
+#[test]
+fn the_last_snapshot_is_too_old_where_it_would_not_be_judged() {
+    for (age, is_loud) in [(0, false), (10, false), (11, true), (18, true)] {
+        let status = connected(Some(age));
+        assert_eq!(status.stream.is_stale(BOOT), is_loud, "{age} s");
+        let html = page_after(&status, 60.0);
+        assert_eq!(html.contains("class=\"alarm\""), is_loud, "{age} s: {html}");
+    }
+}
+
+#[test]
+fn why_it_is_held_is_said_once() {
+    let held = |hold: Hold, detail: &str| Held { hold, until: None, detail: detail.to_owned() };
+    let mut status = connected(Some(1));
+    status.holds = vec![held(Hold::Started, Hold::Started.meaning()), held(Hold::Paused, "by root: upgrade")];
+    let html = page_after(&status, 1.0);
+    assert!(html.contains("<li>Nothing destructive: it has just started</li>"), "{html}");
+    assert!(html.contains("an admin paused it (by root: upgrade)</li>"), "{html}");
+}
+
+#[test]
+fn rows_are_named_by_whom_they_are_about() {
+    let mut status = connected(Some(1));
+    status.flags = vec![Flag {
+        rule: "idle".into(),
+        severity: Severity::Warning,
+        target: "process:41@7".into(),
+        gpus: vec![],
+        pid: Some(41),
+        user: None,
+        comm: None,
+        since: WALL.as_secs_f64() - 60.0,
+    }];
+    status.deeds = vec![Deed {
+        id: 1,
+        at: WALL.as_secs_f64() - 5.0,
+        rule: "idle".into(),
+        mode: Mode::Enforce,
+        step: "terminate".into(),
+        target: "process:40@7".into(),
+        user: None,
+        outcome: Outcome::Undetermined,
+        detail: String::new(),
+        released: None,
+    }];
+    let html = page_after(&status, 60.0);
+    let (flags, deeds) = (section(&html, "flags"), section(&html, "deeds"));
+    assert!(flags.contains("<th scope=\"row\" class=\"\">process:41@7</th>"), "{flags}");
+    assert!(deeds.contains("<th scope=\"row\" class=\"\">process:40@7</th>"), "{deeds}");
+    assert!(
+        deeds.contains("5 s ago <span class=\"dim\"><time datetime=\"2023-11-14T22:13:15Z\">"),
+        "{deeds}"
+    );
+    assert!(deeds.contains("unknown: it cannot be told"), "what came back: {deeds}");
+}
