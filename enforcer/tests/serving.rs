@@ -113,6 +113,15 @@ fn reading_and_nothing_else() {
 }
 
 #[test]
+fn a_page_of_another_site_reloads_nothing() {
+    let running = start(Lifecycle::On);
+    for site in ["cross-site", "same-site"] {
+        let answer = running.ask(&format!("POST /-/reload HTTP/1.1\r\nSec-Fetch-Site: {site}\r\nX-Rest:"));
+        assert_eq!(code(&answer), "403", "{answer}");
+    }
+}
+
+#[test]
 fn a_reload_answers_how_it_went() {
     let mut running = start(Lifecycle::On);
     let cases = [

@@ -51,6 +51,9 @@ impl Handler for Routes {
         let posts = request.method() == Method::POST;
         let path = request.uri().path();
         let known = match path {
+            "/-/reload" if posts && is_of_another_site(request) => {
+                Some(reply::text(StatusCode::FORBIDDEN, "a page of another site asks for it"))
+            }
             "/-/reload" if posts => None,
             "/-/reload" => Some(reply::only("POST")),
             "/" | "/metrics" | "/-/healthy" | "/-/ready" if !reads => Some(reply::only("GET, HEAD")),
@@ -63,6 +66,11 @@ impl Handler for Routes {
             }
         }
     }
+}
+
+/// As browsers say it (Fetch Metadata, W3C): they would send a password along.
+fn is_of_another_site(request: &Request<()>) -> bool {
+    request.headers().get("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none")
 }
 
 impl Routes {
