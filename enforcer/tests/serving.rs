@@ -114,11 +114,14 @@ fn reading_and_nothing_else() {
 
 #[test]
 fn a_page_of_another_site_reloads_nothing() {
-    let running = start(Lifecycle::On);
-    for site in ["cross-site", "same-site"] {
-        let answer = running.ask(&format!("POST /-/reload HTTP/1.1\r\nSec-Fetch-Site: {site}\r\nX-Rest:"));
+    let mut running = start(Lifecycle::On);
+    for site in ["http://evil", "https://x.evil", "null"] {
+        let answer = running.ask(&format!("POST /-/reload HTTP/1.1\r\nOrigin: {site}\r\nX-Rest:"));
         assert_eq!(code(&answer), "403", "{answer}");
     }
+    drop(running.reloads.take());
+    let own = running.ask("POST /-/reload HTTP/1.1\r\nOrigin: http://x\r\nX-Rest:");
+    assert_eq!(code(&own), "503", "it was asked of the loop, which has gone: {own}");
 }
 
 #[test]

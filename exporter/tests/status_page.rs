@@ -51,6 +51,11 @@ fn a_gpu_in_mig_mode_leaves_the_list_to_its_instances() {
     let html = page(motley(1));
     let told = section(&html, "holders");
     assert!(told.contains("who is on GPU 1:") && !told.contains("who is on GPU 2:"), "{told}");
+    let mut none = motley(1);
+    none.gpus.retain(|gpu| gpu.about.mig.is_none());
+    let html = page(none);
+    let told = section(&html, "holders");
+    assert!(told.contains("who is on GPU 2: MIG is on, and it told of no instance"), "{told}");
 }
 
 #[test]
@@ -90,7 +95,10 @@ fn that_there_is_no_gpu_is_an_answer() {
     sample.sources.insert(Source::Nvml, SourceState::down(Fault::NoDevices));
     let html = page(sample);
     let told = section(&html, "sources");
-    assert!(told.contains("up: the driver knows no GPU") && !told.contains("class=\"bad\""), "{told}");
+    assert!(
+        told.contains("the driver knows no GPU") && !told.contains("up: ") && !told.contains("class=\"bad\""),
+        "{told}"
+    );
     assert!(!told.contains("no answer") && !told.contains("did not answer"), "{told}");
     assert!(section(&html, "gpus").contains("The driver answers, and knows no GPU."), "{html}");
 }

@@ -62,6 +62,12 @@ impl Here {
         }
     }
 
+    /// Whether this machine is meant, by its name and a boot of it.
+    #[must_use]
+    pub fn is_machine(&self, host: Option<&str>, boot: Option<&str>) -> bool {
+        are_one_machine((Some(&self.host), Some(&self.boot)), (host, boot))
+    }
+
     /// What a ticket says of its holder.
     #[must_use]
     pub fn holder(&self, pid: u32) -> Vec<(&'static str, String)> {
@@ -128,9 +134,7 @@ impl Here {
     /// What is known by where it was taken.
     fn place(&self, lease: &Lease) -> Option<Life> {
         let same = |field: &str, ours: &str| !ours.is_empty() && lease.get(field) == Some(ours);
-        // A container may have a name of its own; the boot is the machine's, also there.
-        let two_machines = is_machine_id(&self.host) && lease.get("host").is_some_and(is_machine_id);
-        if !same("host", &self.host) && (two_machines || !same("boot", &self.boot)) {
+        if !self.is_machine(lease.get("host"), lease.get("boot")) {
             return Some(Life::Elsewhere);
         }
         if lease.get("boot").is_some() && !self.boot.is_empty() && !same("boot", &self.boot) {
@@ -188,6 +192,17 @@ impl Here {
         let seen = self.everybody || owner == Some(rustix::process::geteuid().as_raw());
         if seen { heirs(lease, owner, holder) } else { (Life::Unknown, None) }
     }
+}
+
+/// Whether two who name their machine and its boot are on one. A container may have a name of its own; the boot is the
+/// machine's, also there. Copies of a machine that ran may have one boot, and names that differ.
+pub(crate) fn are_one_machine(
+    one: (Option<&str>, Option<&str>),
+    other: (Option<&str>, Option<&str>),
+) -> bool {
+    let same = |one: Option<&str>, other| one.is_some_and(|one| !one.is_empty()) && one == other;
+    let are_ids = [one.0, other.0].iter().all(|host| host.is_some_and(is_machine_id));
+    same(one.0, other.0) || same(one.1, other.1) && !are_ids
 }
 
 /// As `/etc/machine-id` is written, machine-id(5).

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::ConnectionAddr;
 
 use crate::audit::{Agent, Audit, Lease};
-use crate::holder::{Here, Life};
+use crate::holder::{Here, Life, are_one_machine};
 use crate::{Op, Pool, Trouble};
 
 /// From a fork to the exec after it takes less: a command that was being started when its runner died bears the lease's
@@ -149,7 +149,7 @@ impl Pool {
     pub fn reap_here(&mut self, here: &Here, ttl: Duration) -> Result<usize, Trouble> {
         let audit = self.audit()?;
         let mut freed = 0;
-        if !audit.agents.contains(&Agent::of(here)) {
+        if !audit.has_agent_at(here) {
             let dead: Vec<&Lease> =
                 audit.leases.iter().filter(|lease| here.life(lease) == Life::Dead).collect();
             if !dead.is_empty() {
@@ -163,7 +163,7 @@ impl Pool {
             match here.life(lease) {
                 Life::Elsewhere if audit.has_agent(lease) => {}
                 // Who is on its GPUs is for the agent to see.
-                Life::Timed if audit.agents.contains(&Agent::of(here)) => {}
+                Life::Timed if audit.has_agent_at(here) => {}
                 Life::Elsewhere | Life::Timed => {
                     freed += usize::from(self.end(&lease.lease, End::Late, &[])? == Ended::Done);
                 }
@@ -185,6 +185,13 @@ impl Agent {
     pub fn of(here: &Here) -> Self {
         Self { host: here.host.clone(), boot: here.boot.clone(), pidns: here.pidns.clone() }
     }
+
+    fn is_at(&self, (host, boot, pidns): (Option<&str>, Option<&str>, Option<&str>)) -> bool {
+        let same = |field, ours: &str| !ours.is_empty() && field == Some(ours);
+        same(boot, &self.boot)
+            && same(pidns, &self.pidns)
+            && are_one_machine((Some(&self.host), Some(&self.boot)), (host, boot))
+    }
 }
 
 impl Audit {
@@ -198,9 +205,15 @@ impl Audit {
     /// An agent can look whether the holder lives: his word counts, and not the time.
     #[must_use]
     pub fn has_agent(&self, lease: &Lease) -> bool {
-        self.agents.iter().any(|agent| {
-            let same = |field, theirs: &str| lease.get(field) == Some(theirs);
-            same("boot", &agent.boot) && same("pidns", &agent.pidns)
-        })
+        self.agents
+            .iter()
+            .any(|agent| agent.is_at((lease.get("host"), lease.get("boot"), lease.get("pidns"))))
+    }
+
+    /// An agent looks after the dead that are to be seen from here, whatever it calls this machine.
+    #[must_use]
+    pub fn has_agent_at(&self, here: &Here) -> bool {
+        let place = (Some(here.host.as_str()), Some(here.boot.as_str()), Some(here.pidns.as_str()));
+        self.agents.iter().any(|agent| agent.is_at(place))
     }
 }

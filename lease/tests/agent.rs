@@ -167,6 +167,13 @@ fn where_a_node_has_an_agent_the_dead_are_his() {
     let elsewhere = Here { pidns: "1".to_owned(), ..here.clone() };
     pool.stand_in(&elsewhere, TTL).unwrap();
     assert_eq!(pool.reap_here(&here, TTL), Ok(1), "he does not see our dead");
+    pool.stand_in(&here, Duration::ZERO).unwrap();
+    let pod = Here { host: "pod".to_owned(), ..here.clone() };
+    pool.stand_in(&pod, TTL).unwrap();
+    pool.ask(&of_the_dead("of pods", 1)).unwrap();
+    assert_eq!(pool.reap_here(&here, TTL), Ok(0), "he sees them, whatever he calls this machine");
+    pool.stand_in(&pod, Duration::ZERO).unwrap();
+    assert_eq!(pool.reap_here(&here, TTL), Ok(1));
 
     let host = Here { host: "another".to_owned(), boot: "another".to_owned(), ..here.clone() };
     let mut theirs = ticket("theirs", 1);

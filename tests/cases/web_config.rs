@@ -221,11 +221,24 @@ fn a_password_that_is_withdrawn_while_it_is_looked_at_is_none() {
     // Cost 12 is half a second here.
     let site = Site::new(&users("correct horse", 12));
     let exporter = site.exporter(&[]);
-    let mut stream = http::connect(exporter.address()).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: test\r\n{RIGHT}\r\n\r\n").unwrap();
+    let ask = |header: &str| {
+        let mut stream = http::connect(exporter.address()).unwrap();
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{header}\r\n\r\n")
+            .unwrap();
+        stream
+    };
+    let heard = |mut stream: TcpStream| {
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    };
+    // He guesses first; when he is refused it is the other's turn, whose password is looked at from then on.
+    let wrong = ask(WRONG);
+    assert!(heard(ask("X: y")).contains(" 401 "), "the exporter has read what was sent before");
+    let right = ask(RIGHT);
+    assert!(heard(wrong).contains(" 401 "));
     site.write("web.yml", &users("another", 4));
-    let mut answer = String::new();
-    let _ = stream.read_to_string(&mut answer);
+    let answer = heard(right);
     assert!(!answer.contains(" 200 "), "{answer}");
 }
 

@@ -42,7 +42,7 @@ fn of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<String, Failure> {
 fn all_of_mine(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
     let (here, uid) = (Here::look(), nix::unistd::getuid().to_string());
     let mine = |lease: &&Lease| {
-        let host = lease.get("host") == Some(here.host.as_str());
+        let host = here.is_machine(lease.get("host"), lease.get("boot"));
         host && lease.get("uid") == Some(&uid) && matches!(lease.get("mode"), Some("acquire" | "timed"))
     };
     let audit = pool.audit()?;

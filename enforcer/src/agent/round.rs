@@ -183,9 +183,10 @@ impl Rounds<'_> {
 
     /// Nobody of another host is known, and the server is on this one.
     fn is_local(&self, pool: &Pool, audit: &Pooled) -> bool {
-        let others = audit.leases.iter().filter_map(|lease| lease.get("host"));
-        let others = others.chain(audit.agents.iter().map(|agent| agent.host.as_str()));
-        pool.is_local() && others.into_iter().all(|host| host == self.here.host)
+        let of_leases = audit.leases.iter().filter_map(|lease| Some((lease.get("host")?, lease.get("boot"))));
+        let of_agents = audit.agents.iter().map(|agent| (agent.host.as_str(), Some(agent.boot.as_str())));
+        pool.is_local()
+            && of_leases.chain(of_agents).all(|(host, boot)| self.here.is_machine(Some(host), boot))
     }
 
     /// Looks who lives; frees what the dead held, and renews for those who cannot.

@@ -35,7 +35,7 @@ use crate::actions::{self, Hand};
 use crate::agent::{self, Agent};
 use crate::audit::{self, Audit};
 use crate::clock::now;
-use crate::engine::{Engine, STALE_BEATS, Skip};
+use crate::engine::{Engine, Skip};
 use crate::policy::Policy;
 use crate::policy_file;
 use crate::settings::Settings;
@@ -305,16 +305,10 @@ impl Daemon {
     fn look_around(&mut self) {
         let unwritable = !self.audit.writable();
         self.hold_if(Hold::Audit, unwritable);
-        self.hold_if(Hold::Stale, self.is_stale());
+        self.hold_if(Hold::Stale, self.status.stream.is_stale(now().boot));
         self.look_at_the_state();
         self.status.counters.audit_failures = self.audit.failures();
         self.save_sometimes();
-    }
-
-    /// The last snapshot that was judged is older than any that would be.
-    fn is_stale(&self) -> bool {
-        let age = |view: &Arc<View>| now().boot.saturating_sub(view.boot());
-        self.view.as_ref().is_some_and(|view| age(view) > view.interval() * STALE_BEATS)
     }
 
     async fn end(mut self) {

@@ -66,7 +66,7 @@ fn alarm(status: &Status, times: Times) -> Option<String> {
         return Some(format!("The stream is down{why}; {seen}. Nothing is judged, and nobody is ended."));
     }
     if age.is_none() {
-        let patience = stream.beat().unwrap_or(BEAT) * STALE_BEATS;
+        let patience = BEAT * STALE_BEATS;
         let runs = times.now.wall.saturating_sub(Duration::try_from_secs_f64(times.started?).ok()?);
         return (runs > patience).then(|| {
             format!(

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bailiff_exposition::Format;
 use bailiff_exposition::html::POLICY;
 use bailiff_exposition::own::Own;
-use bailiff_lifecycle::header::{RETRY_AFTER, VARY};
+use bailiff_lifecycle::header::{HOST, ORIGIN, RETRY_AFTER, VARY};
 use bailiff_lifecycle::server::Handler;
 use bailiff_lifecycle::{Body, HeaderMap, Method, Request, Response, StatusCode, negotiate, reply};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -68,9 +68,12 @@ impl Handler for Routes {
     }
 }
 
-/// As browsers say it (Fetch Metadata, W3C): they would send a password along.
+/// Browsers say whose page it is that posts (RFC 6454), and would send a password along.
 fn is_of_another_site(request: &Request<()>) -> bool {
-    request.headers().get("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none")
+    let Some(origin) = request.headers().get(ORIGIN) else { return false };
+    let asked = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+    let from = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, from)| from);
+    from.is_none() || from != asked
 }
 
 impl Routes {

@@ -35,7 +35,7 @@ fn notes(snapshot: &Snapshot) -> Vec<String> {
     notes.extend(of_gpus(snapshot, says_no_figure, "no call for memory or utilization succeeds."));
     notes.extend(of_gpus(
         snapshot,
-        gives_no_list,
+        |gpu| words::unlisted(gpu, snapshot).is_some(),
         "who is there is unknown: the driver gave no list of processes.",
     ));
     notes.extend(snapshot.gpus.iter().filter_map(|gpu| held_up(snapshot, gpu)));
@@ -52,10 +52,6 @@ fn of_gpus(snapshot: &Snapshot, is_true: impl Fn(&Gpu) -> bool, what: &str) -> O
 
 fn says_no_figure(gpu: &Gpu) -> bool {
     gpu.memory.is_none() && gpu.telemetry.utilization.is_none()
-}
-
-fn gives_no_list(gpu: &Gpu) -> bool {
-    words::unlisted(gpu).is_some()
 }
 
 fn of_gpu(gpu: &Gpu) -> Option<String> {

@@ -41,7 +41,7 @@ fn cells(source: Source, state: SourceState, age: Option<Duration>) -> [Cell; 4]
     let answered = matches!(state.fault, None | Some(Fault::NoDevices));
     let told = match state.fault {
         None => "up".into(),
-        Some(fault) if answered => format!("up: {}", words::fault(fault)).into(),
+        Some(fault) if answered => words::fault(fault).into(),
         Some(fault) => Cell::Bad(format!("down: {}", words::fault(fault))),
     };
     [

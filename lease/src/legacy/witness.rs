@@ -139,7 +139,7 @@ impl Witness {
     /// Whether somebody of the line lives; none where that cannot be told.
     #[must_use]
     pub fn lives(&self, here: &Here) -> Option<bool> {
-        if self.host != here.host {
+        if !here.is_machine(Some(&self.host), Some(&self.boot)) {
             return None;
         }
         if !here.boot.is_empty() && self.boot != here.boot {

@@ -22,21 +22,22 @@ pub(super) struct Wrong {
 impl Fault {
     /// Of the whole file.
     pub(super) fn of(file: &Path, why: &str) -> Self {
-        Self(one_line(&format!("{}: {why}", file.display())))
+        Self(visible(&format!("{}: {why}", file.display())))
     }
 
     /// At a place of it.
     pub(super) fn at(file: &Path, wrong: &Wrong) -> Self {
         let line = if wrong.line == 0 { String::new() } else { format!("{}:", wrong.line) };
         let key = if wrong.key.is_empty() { String::new() } else { format!("{}: ", wrong.key) };
-        Self(one_line(&format!("{}:{line} {key}{}", file.display(), wrong.why)))
+        Self(visible(&format!("{}:{line} {key}{}", file.display(), wrong.why)))
     }
 }
 
-/// A name in the file may have a newline.
-fn one_line(text: &str) -> String {
-    let shown = |letter: char| {
-        if letter.is_control() { letter.escape_default().to_string() } else { letter.to_string() }
+/// A name in the file may have a newline, or what a terminal would obey.
+fn visible(text: &str) -> String {
+    let shown = |letter: char| match letter {
+        '"' | '\'' | '\\' => letter.to_string(),
+        letter => letter.escape_debug().to_string(),
     };
     text.chars().map(shown).collect()
 }

@@ -89,7 +89,9 @@ impl Web {
             tokio::task::spawn_blocking(move || kept.look()).await
         };
         if let Ok(Ok(now)) = timeout(PATIENCE, looked).await {
-            late.store(false, Ordering::Relaxed);
+            if late.swap(false, Ordering::Relaxed) {
+                tracing::info!("the web config can be read again");
+            }
             return now;
         }
         if !late.swap(true, Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! Whose password is looked at next. One of each client waits for the turn, and his others behind it: who guesses as
-//! often as he can holds up nobody else for longer than one look.
+//! Whose password is looked at next. One of each address waits for the turn, and its others behind it: who guesses as often
+//! as he can holds up others for one look at a time, or for as many as he has addresses.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
