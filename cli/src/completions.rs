@@ -8,8 +8,20 @@ use clap_complete::aot::{self, generate};
 use crate::exit::Failure;
 use crate::say::print;
 
+const EXAMPLES: &str = "\
+Examples:
+  source <(bailiff completions bash)         for this shell alone
+  bailiff completions bash > ~/.local/share/bash-completion/completions/bailiff
+  bailiff completions fish > ~/.config/fish/completions/bailiff.fish
+  bailiff completions zsh > \"${fpath[1]}/_bailiff\"
+
+The packages have them already.
+
+Exit codes: 0 done, 1 it cannot be written, 64 flags that make no sense.";
+
 /// Prints what a shell needs in order to complete words.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Completions {
     /// For which shell.
     #[arg(value_enum, value_name = "SHELL")]

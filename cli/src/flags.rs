@@ -6,14 +6,26 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{completions, doctor, idle_timeout, info, mps, run};
+use crate::lease::examples;
+use crate::{completions, doctor, gpuget, idle_timeout, info, mps, run};
 
 /// Nothing of ours lasts longer, and a clock can still tell its end.
 const LONGEST: Duration = Duration::from_hours(100 * 366 * 24);
 
+const EXAMPLES: &str = "\
+Examples:
+  bailiff doctor                             what works on this machine, and what does not
+  bailiff info                               who holds memory of GPUs, and who uses them
+  bailiff run --vram 8GiB -- python train.py
+                                             with 8 GiB of each GPU at most
+  sudo bailiff lease init                    from now on GPUs are handed out
+  bailiff lease run -- python train.py       waits for a GPU that nobody else has
+
+Exit codes: 0 done, 1 failed, 64 flags that make no sense; `--help` of a command tells its own.";
+
 /// What a user of GPUs needs: GPUs under a lease, and who holds which memory.
 #[derive(Debug, Parser)]
-#[command(name = "bailiff", version)]
+#[command(name = "bailiff", version, after_help = EXAMPLES)]
 pub(crate) struct Flags {
     /// What to do.
     #[command(subcommand)]
@@ -30,18 +42,18 @@ pub(crate) enum Command {
     /// Tells what works on this machine and what does not, and the way out
     Doctor(doctor::flags::Doctor),
     /// GPUs are handed out: to one at a time, in the order in which they were asked for
-    #[command(subcommand)]
+    #[command(subcommand, after_help = examples::LEASE)]
     Lease(Box<Lease>),
     /// NVIDIA's MPS: shows daemons, servers and clients; starts and stops a daemon
-    #[command(subcommand)]
+    #[command(subcommand, after_help = mps::flags::EXAMPLES)]
     Mps(mps::flags::Mps),
     /// Prints what a shell needs in order to complete the words of this command
     Completions(completions::Completions),
     /// Does what GPUGET's GPU.py does, with its flags; so does bailiff where it is called GPU.py
-    #[command(disable_help_flag = true)]
+    #[command(disable_help_flag = true, after_help = gpuget::EXAMPLES)]
     Gpuget(Words),
     /// Ends a command that leaves its GPUs idle, as `gpu_idle_timeout.py` does; also where bailiff is called so
-    #[command(override_help = idle_timeout::HELP)]
+    #[command(override_help = idle_timeout::HELP, after_help = idle_timeout::EXAMPLES)]
     IdleTimeout(Box<idle_timeout::Flags>),
 }
 
@@ -67,8 +79,10 @@ pub(crate) enum Lease {
     /// Lets a lease that has an end of its own last longer
     Extend(Extend),
     /// Lists the GPUs, who has them and who waits
+    #[command(after_help = examples::LIST)]
     List(List),
     /// Lists who waits, in the order in which they will be served
+    #[command(after_help = examples::QUEUE)]
     Queue(List),
     /// Tells what happened: who was given what, and what became of it
     Log(Log),
@@ -189,6 +203,7 @@ pub(crate) struct Terms {
 
 /// Runs a command.
 #[derive(Debug, Args)]
+#[command(after_help = examples::RUN)]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) ask: Ask,
@@ -225,6 +240,7 @@ pub(crate) enum OnLost {
 
 /// Takes GPUs.
 #[derive(Debug, Args)]
+#[command(after_help = examples::ACQUIRE)]
 pub(crate) struct Acquire {
     #[command(flatten)]
     pub(crate) ask: Ask,
@@ -254,6 +270,7 @@ pub(crate) enum Format {
 
 /// Takes a GPU for whom has it.
 #[derive(Debug, Args)]
+#[command(after_help = examples::ADOPT)]
 pub(crate) struct Adopt {
     /// The GPUs that it runs on, by number or UUID, such as 3 or 0,1.
     #[arg(long, value_name = "LIST")]
@@ -267,6 +284,7 @@ pub(crate) struct Adopt {
 
 /// Gives GPUs back.
 #[derive(Debug, Args)]
+#[command(after_help = examples::RELEASE)]
 pub(crate) struct Release {
     /// The lease, as acquire printed it.
     #[arg(value_name = "LEASE", env = "BAILIFF_LEASE_ID", required_unless_present_any = ["gpu", "mine"])]
@@ -283,6 +301,7 @@ pub(crate) struct Release {
 
 /// Gives more time.
 #[derive(Debug, Args)]
+#[command(after_help = examples::EXTEND)]
 pub(crate) struct Extend {
     /// The lease, as acquire printed it.
     #[arg(value_name = "LEASE")]
@@ -306,6 +325,7 @@ pub(crate) struct List {
 
 /// Tells what happened.
 #[derive(Debug, Args)]
+#[command(after_help = examples::LOG)]
 pub(crate) struct Log {
     /// Goes on with what happens from now on.
     #[arg(short, long)]
@@ -322,6 +342,7 @@ pub(crate) struct Log {
 
 /// Begins a pool.
 #[derive(Debug, Args)]
+#[command(after_help = examples::INIT)]
 pub(crate) struct Init {
     /// The GPUs by their numbers, such as 0,1,4-7; without it all that the driver has.
     #[arg(long, value_name = "LIST")]
@@ -338,6 +359,7 @@ pub(crate) struct Init {
 
 /// Frees what the dead held.
 #[derive(Debug, Args)]
+#[command(after_help = examples::REAP)]
 pub(crate) struct Reap {
     /// Says what would be freed, and frees nothing.
     #[arg(long)]

@@ -33,14 +33,18 @@ pub enum Command {
     /// Tells why a rule does, or does not, do something to a process
     Explain(Explain),
     /// Tells how the daemon stands: rules, flags, what is coming, what was done, what is held and why
+    #[command(after_help = STATUS)]
     Status(Status),
     /// Withholds everything destructive: the emergency brake. Flags and notices go on
     Pause(Pause),
     /// Ends a pause, and closes breakers that are open
+    #[command(after_help = RESUME)]
     Resume(Control),
     /// Reads the rules again, and tells how that went
+    #[command(after_help = RELOAD)]
     Reload(Control),
     /// Prints the JSON Schema of the rules, for editors
+    #[command(after_help = SCHEMA)]
     Schema,
     /// Tells what rules would have done over a record of the exporter's (--record)
     Replay(Replay),
@@ -122,7 +126,8 @@ pub struct Run {
   bailiff-enforcer check /etc/bailiff/rules.yaml
   bailiff-enforcer check rules.yaml --against http://127.0.0.1:9837   does the node run just this?
 
-Exit codes: 0 all are good, 1 the node runs another policy or does not answer, 64 a file makes no sense.")]
+Exit codes: 0 all are good, 1 the node runs another policy or does not answer, 64 a file makes no
+sense.")]
 pub struct Check {
     /// Files of rules.
     #[arg(value_name = "FILE", required = true)]
@@ -158,7 +163,10 @@ pub struct Test {
 #[command(after_help = "Examples:
   bailiff-enforcer explain --pid 4100                every rule that could be about it
   bailiff-enforcer explain --pid 4100 --rule idle    every gate, value and limit of one
-  bailiff-enforcer explain --rule idle               all that the rule is about")]
+  bailiff-enforcer explain --rule idle               all that the rule is about
+
+Exit codes: 0 done, though there is nothing to tell, 1 the daemon does not answer, or has judged
+nothing yet, 64 flags that make no sense.")]
 pub struct Explain {
     /// About this process.
     #[arg(long, value_name = "PID")]
@@ -188,10 +196,12 @@ pub struct Status {
 /// Withholds everything destructive.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  bailiff-enforcer pause                             until bailiff-enforcer resume, restarts included
+  bailiff-enforcer pause                             until resume, restarts included
   bailiff-enforcer pause --for 2h --reason \"driver upgrade\"
 
-It needs root, or the group of the daemon's socket.")]
+It needs root, or the group of the daemon's socket.
+
+Exit codes: 0 paused, 1 the daemon does not answer, or refuses, 64 flags that make no sense.")]
 pub struct Pause {
     /// For so long, such as 1h; without it until `resume`.
     #[arg(long = "for", value_name = "DURATION")]
@@ -216,7 +226,10 @@ pub struct Control {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   bailiff-exporter --record=/var/tmp/gpus.ndjson     a day later:
-  bailiff-enforcer replay /var/tmp/gpus.ndjson --rules rules.yaml")]
+  bailiff-enforcer replay /var/tmp/gpus.ndjson --rules rules.yaml
+
+Exit codes: 0 done, whatever the rules would do, 1 a file cannot be read, 64 flags or rules that
+make no sense.")]
 pub struct Replay {
     /// The record: a snapshot a line.
     #[arg(value_name = "RECORD")]
@@ -238,8 +251,13 @@ pub struct Replay {
   bailiff-enforcer backtest rules.yaml --prometheus http://prometheus:9090 --from 7d --to 0s
   bailiff-enforcer backtest rules.yaml --prometheus http://prometheus:9090 \\
       --from 2026-03-01T00:00:00Z --to 2026-03-08T00:00:00Z
+  bailiff-enforcer backtest rules.yaml --prometheus http://prometheus:9090 --from 7d \\
+      --assume-children-idle         where rules ask for cpu_util
 
-Gaps are unknown, and so is what Prometheus does not hold: both are told.")]
+Gaps are unknown, and so is what Prometheus does not hold: both are told.
+
+Exit codes: 0 done, whatever the rules would do, 1 a file cannot be read, or Prometheus does not
+answer or holds nothing of an exporter, 64 flags or rules that make no sense.")]
 pub struct Backtest {
     /// The rules.
     #[arg(value_name = "FILE")]
@@ -256,8 +274,8 @@ pub struct Backtest {
     /// Only the exporter with this label `instance`; without it all, one after another.
     #[arg(long, value_name = "INSTANCE")]
     pub instance: Option<String>,
-    /// Takes processes without GPU memory, of which Prometheus holds nothing, to be idle. Without this, the CPU time of
-    /// a workload is unknown.
+    /// Takes helpers without GPU memory to be idle: Prometheus holds no CPU time of them. Without this, `cpu_util` is
+    /// unknown, of processes and workloads, and rules that need it do nothing.
     #[arg(long)]
     pub assume_children_idle: bool,
     /// A file with a bearer token, where Prometheus wants one.
@@ -293,3 +311,31 @@ const RUN_EXAMPLES: &str = "Examples:
   bailiff-enforcer run --web.listen-address=         without pages
 
 Exit codes: 0 asked to end, 1 failed, 64 flags or a file that make no sense.";
+
+const STATUS: &str = "Examples:
+  bailiff-enforcer status
+  bailiff-enforcer status --json | jq '.rules[] | {name, mode}'
+
+Exit codes: 0 done, 1 the daemon does not answer, 64 flags that make no sense.";
+
+const RESUME: &str = "Examples:
+  bailiff-enforcer resume
+
+It needs root, or the group of the daemon's socket.
+
+Exit codes: 0 resumed, 1 the daemon does not answer, or refuses, 64 flags that make no sense.";
+
+const RELOAD: &str = "Examples:
+  bailiff-enforcer check /etc/bailiff/rules.yaml && bailiff-enforcer reload
+
+It needs root, or the group of the daemon's socket.
+
+Exit codes: 0 the file is in force, 1 the daemon does not answer, or refuses, 64 the file makes no
+sense, and what was in force goes on.";
+
+const SCHEMA: &str = "Examples:
+  bailiff-enforcer schema > rules.schema.json
+
+An editor uses it where the rules begin with `# yaml-language-server: $schema=rules.schema.json`.
+
+Exit codes: 0 done, 1 it cannot be written, 64 flags that make no sense.";

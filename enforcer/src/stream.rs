@@ -56,14 +56,28 @@ pub enum Trouble {
     Ended(String),
 }
 
+bailiff_snapshot::label_values! {
+/// Why there is no stream, without the words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// Nobody listens on the socket, or there is none: `bailiff-exporter` does not run, or without `--stream`.
+    NobodyListens = "nobody_listens",
+    /// The socket may be anybody's: it is not of root, of our own user or of one of `--stream.user`; another user listens
+    /// on it; or anybody may put one into its folder. The log says which.
+    Distrusted = "distrusted",
+    /// The stream was read and has ended, as when the exporter is restarted.
+    Ended = "ended",
+}
+}
+
 impl Trouble {
-    /// Its label value.
+    /// Which it is.
     #[must_use]
-    pub const fn name(&self) -> &'static str {
+    pub const fn reason(&self) -> Reason {
         match self {
-            Self::Nobody(_) => "nobody_listens",
-            Self::Distrusted(_) => "distrusted",
-            Self::Ended(_) => "ended",
+            Self::Nobody(_) => Reason::NobodyListens,
+            Self::Distrusted(_) => Reason::Distrusted,
+            Self::Ended(_) => Reason::Ended,
         }
     }
 }
@@ -195,7 +209,7 @@ mod tests {
         let (to, mut from) = mpsc::channel(8);
         tokio::io::AsyncWriteExt::write_all(&mut far, b"{\"version\":1}\nnonsense\ncut").await.unwrap();
         drop(far);
-        assert_eq!(read(near, &to).await.name(), "ended");
+        assert_eq!(read(near, &to).await.reason(), Reason::Ended);
         assert!(matches!(from.recv().await, Some(Arrival::Malformed(_))));
         assert!(matches!(from.recv().await, Some(Arrival::Malformed(_))));
         drop(to);

@@ -44,71 +44,51 @@ pub enum What {
     Reprieved(&'static str),
 }
 
+bailiff_snapshot::label_values! {
 /// Why destructive steps wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
-    /// An admin said so.
-    Paused,
-    /// The enforcer has just begun.
-    Started,
-    /// The policy was just changed.
-    Reloaded,
-    /// The file on disk is invalid, and the last good policy goes on.
-    InvalidFile,
-    /// The file was written for another beat.
-    OtherInterval,
-    /// The audit log cannot be written.
-    Audit,
-    /// The state cannot be written, so budgets would not outlive a restart.
-    State,
-    /// The right to act upon this user's processes is missing.
-    Rights,
-    /// Not the host's PID namespace, or no boot id.
-    Untrusted,
-    /// The snapshot is too old to act on.
-    Stale,
-    /// The GPU's deeds of this hour are used up.
-    GpuBudget,
-    /// The user's.
-    UserBudget,
-    /// The node's.
-    NodeBudget,
-    /// The same target had its turn a short while ago.
-    Cooldown,
-    /// Half of all workloads matched at once; closes by an admin's word.
-    MassBreaker,
-    /// Three deeds in a row failed.
-    FailureBreaker,
-    /// Too much is unknown.
-    UnknownBreaker,
+    /// An admin paused it, or the state of an earlier run could not be taken up; `bailiff-enforcer resume` ends it.
+    Paused = "paused",
+    /// The enforcer has just begun; it ends by itself after a few snapshots.
+    Started = "started",
+    /// The rules were just changed; it ends by itself after a few snapshots.
+    Reloaded = "reloaded",
+    /// The file of rules is invalid, and the last good rules go on; `bailiff-enforcer check` says what is wrong.
+    InvalidFile = "invalid_file",
+    /// The rules were written for another beat: their `interval` is not the exporter's `--interval`.
+    OtherInterval = "other_interval",
+    /// The audit log cannot be written; it is tried again every second.
+    Audit = "audit",
+    /// The state (`--state`) is not on the disk, so budgets would not outlive a restart.
+    State = "state",
+    /// `CAP_KILL` is missing, and the target is not of the enforcer's own user.
+    Rights = "rights",
+    /// The exporter or the enforcer is not in the host's PID namespace, or there is no boot id.
+    Untrusted = "untrusted",
+    /// The last snapshot is older than two beats: the exporter is silent, or late.
+    Stale = "stale",
+    /// The GPU's deeds of this hour are used up (`limits`).
+    GpuBudget = "gpu_budget",
+    /// The user's deeds of this hour are used up (`limits`).
+    UserBudget = "user_budget",
+    /// The node's deeds of this hour are used up (`limits`).
+    NodeBudget = "node_budget",
+    /// The same target had its turn less than `cooldown` ago.
+    Cooldown = "cooldown",
+    /// Half of all workloads, of four at least, matched at once; until `bailiff-enforcer resume`.
+    MassBreaker = "mass_breaker",
+    /// Three deeds in a row failed; until `bailiff-enforcer resume`.
+    FailureBreaker = "failure_breaker",
+    /// Most of what was asked was unknown at ten snapshots in a row; until `bailiff-enforcer resume`.
+    UnknownBreaker = "unknown_breaker",
     /// An earlier deed against this target failed and is not tried again.
-    Failed,
+    Failed = "failed",
+}
 }
 
 impl Hold {
-    /// All of them, in the order of the docs.
-    pub const ALL: [Self; 18] = [
-        Self::Paused,
-        Self::Started,
-        Self::Reloaded,
-        Self::InvalidFile,
-        Self::OtherInterval,
-        Self::Audit,
-        Self::State,
-        Self::Rights,
-        Self::Untrusted,
-        Self::Stale,
-        Self::GpuBudget,
-        Self::UserBudget,
-        Self::NodeBudget,
-        Self::Cooldown,
-        Self::MassBreaker,
-        Self::FailureBreaker,
-        Self::UnknownBreaker,
-        Self::Failed,
-    ];
-
     /// It withholds everything destructive, whoever it is against.
     #[must_use]
     pub const fn node_wide(self) -> bool {
@@ -139,31 +119,6 @@ impl Hold {
             Self::FailureBreaker => "three deeds in a row failed",
             Self::UnknownBreaker => "too much is unknown",
             Self::Failed => "an earlier deed against this target failed",
-        }
-    }
-
-    /// Its label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Paused => "paused",
-            Self::Started => "started",
-            Self::Reloaded => "reloaded",
-            Self::InvalidFile => "invalid_file",
-            Self::OtherInterval => "other_interval",
-            Self::Audit => "audit",
-            Self::State => "state",
-            Self::Rights => "rights",
-            Self::Untrusted => "untrusted",
-            Self::Stale => "stale",
-            Self::GpuBudget => "gpu_budget",
-            Self::UserBudget => "user_budget",
-            Self::NodeBudget => "node_budget",
-            Self::Cooldown => "cooldown",
-            Self::MassBreaker => "mass_breaker",
-            Self::FailureBreaker => "failure_breaker",
-            Self::UnknownBreaker => "unknown_breaker",
-            Self::Failed => "failed",
         }
     }
 }
@@ -234,68 +189,37 @@ pub struct Asked {
     pub source: String,
 }
 
+bailiff_snapshot::label_values! {
 /// How a deed ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It was ended, and its memory is back; of a lease: its GPUs are no longer its.
-    Released,
-    /// It was ended, and its memory is not.
-    GoneNotReleased,
-    /// KILL did not end it.
-    Unkillable,
+    Released = "released",
+    /// It was ended, and its memory was not back in time (`--verify`).
+    GoneNotReleased = "gone_not_released",
+    /// SIGKILL did not end it in time (`--verify`).
+    Unkillable = "unkillable",
     /// It was ended; others changed meanwhile, so nobody can tell whose memory came back.
-    Undetermined,
+    Undetermined = "undetermined",
     /// Somebody else has its pid now, or it is not what was judged; nothing was done.
-    IdentityChanged,
-    /// The guard refused; nothing was done.
-    Refused,
+    IdentityChanged = "identity_changed",
+    /// It was not allowed, as by a protection that was seen at the last look; nothing was done, and the audit log has why.
+    Refused = "refused",
     /// It had ended already.
-    Gone,
-    /// A signal was sent, a server shut down, a program run.
-    Done,
-    /// It was tried and did not work.
-    Failed,
-    /// A reload, a pause or the enforcer's end stopped it half-way.
-    Cancelled,
+    Gone = "gone",
+    /// A flag went up, a notice was queued, a signal sent, a server shut down, a program run.
+    Done = "done",
+    /// It was tried and did not work; the audit log has why.
+    Failed = "failed",
+    /// A reload, a pause or the enforcer's end stopped it half-way, or it could not begin in time.
+    Cancelled = "cancelled",
     /// All but the deed was done: the rule watches.
-    Watched,
+    Watched = "watched",
+}
 }
 
 impl Outcome {
-    /// All of them.
-    pub const ALL: [Self; 11] = [
-        Self::Released,
-        Self::GoneNotReleased,
-        Self::Unkillable,
-        Self::Undetermined,
-        Self::IdentityChanged,
-        Self::Refused,
-        Self::Gone,
-        Self::Done,
-        Self::Failed,
-        Self::Cancelled,
-        Self::Watched,
-    ];
-
-    /// Its label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Released => "released",
-            Self::GoneNotReleased => "gone_not_released",
-            Self::Unkillable => "unkillable",
-            Self::Undetermined => "undetermined",
-            Self::IdentityChanged => "identity_changed",
-            Self::Refused => "refused",
-            Self::Gone => "gone",
-            Self::Done => "done",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-            Self::Watched => "watched",
-        }
-    }
-
     /// It counts towards the breaker of failures, and the target is not tried again.
     #[must_use]
     pub const fn failure(self) -> bool {

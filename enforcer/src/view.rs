@@ -196,13 +196,12 @@ impl View {
     }
 
     /// A GPU did not tell who holds it, so any target may hold more than is seen. One that has fallen off the bus
-    /// computes nothing for anybody; what a GPU in MIG mode tells is told by its instances.
+    /// computes nothing for anybody; what a divided GPU tells is told by its instances.
     #[must_use]
     pub fn blind(&self) -> bool {
         self.snapshot.gpus.iter().any(|gpu| {
-            let divided = gpu.mig && gpu.parent_uuid.is_none();
             let lost = gpu.fault.as_deref() == Some("lost");
-            !divided && !lost && (gpu.fault.is_some() || gpu.listed.is_none())
+            gpu.instances.is_none() && !lost && (gpu.fault.is_some() || gpu.listed.is_none())
         })
     }
 

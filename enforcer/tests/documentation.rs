@@ -1,4 +1,4 @@
-//! `docs/enforcer-metrics.md` says what `metrics.rs` says, `docs/rules.md` what the schema does, and a full page reads
+//! `docs/enforcer-metrics.md` says what `metrics.rs` and the comments of the words say, `docs/rules.md` what the schema does, and a full page reads
 //! as it did: `UPDATE_GOLDEN=1` renews them.
 #![expect(clippy::disallowed_methods, clippy::expect_used, reason = "the pages are files")]
 
@@ -10,7 +10,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use bailiff_enforcer::metrics::{FAMILIES, OWN_PROCESS};
+use bailiff_enforcer::metrics::{self, FAMILIES, OWN_PROCESS};
+use bailiff_enforcer::stream::Reason;
+use bailiff_enforcer::verdict::{Hold, Outcome};
 use bailiff_enforcer::web::page::{self, Moment};
 use bailiff_exposition::own::Own;
 use bailiff_exposition::{Format, table};
@@ -34,10 +36,38 @@ fn compare(file: &str, page: &str) {
     assert!(found == page, "{file} is another: UPDATE_GOLDEN=1 renews it; read the difference");
 }
 
+const OF_ONE: &str = "
+These are of one target, user or GPU, so they have no series; `bailiff-enforcer status` and `explain` say them:
+
+| hold | meaning |
+|---|---|
+";
+
+/// Sections of values, from the words and their comments: none can be forgotten.
+fn values() -> String {
+    let (node, one): (Vec<_>, Vec<_>) = Hold::ALL.into_iter().partition(|hold| hold.node_wide());
+    let of_one = one.iter().map(|hold| format!("| `{}` | {} |\n", hold.name(), hold.about()));
+    let outcomes = Outcome::ALL.map(|outcome| (outcome.name(), outcome.about()));
+    [
+        "\n## Values of labels\n".to_owned(),
+        table::values(&[&metrics::HOLD_ACTIVE], "hold", node.iter().map(|hold| (hold.name(), hold.about()))),
+        OF_ONE.to_owned(),
+        of_one.collect(),
+        table::values(&[&metrics::STEPS, &metrics::KILLS], "result", outcomes),
+        "\n`done` and `watched` are never of kills.\n".to_owned(),
+        table::values(
+            &[&metrics::STREAM_REFUSED],
+            "reason",
+            Reason::ALL.map(|why| (why.name(), why.about())),
+        ),
+    ]
+    .concat()
+}
+
 #[test]
 fn every_metric_is_documented() {
     let rows = table::rows(FAMILIES.iter().chain(OWN_PROCESS));
-    compare("../docs/enforcer-metrics.md", &(HEAD.to_owned() + &rows));
+    compare("../docs/enforcer-metrics.md", &(HEAD.to_owned() + &rows + &values()));
 }
 
 #[test]

@@ -43,6 +43,8 @@ GPU_COMPUTE_MODE Gauge One "bailiff_gpu_compute_mode" ["gpu gpu_uuid mode"]
     "1 for the compute mode that is set: default, exclusive_thread, prohibited, exclusive_process; absent where the driver does not say.";
 GPU_MIG_ENABLED Gauge One "bailiff_gpu_mig_enabled" ["gpu gpu_uuid"]
     "1 where MIG is on, 0 where it is off; absent where the GPU has no MIG.";
+GPU_MIG_INSTANCES Gauge One "bailiff_gpu_mig_instances" ["gpu gpu_uuid"]
+    "MIG instances that a GPU is divided into; absent where MIG is off, and where the driver did not give all of them: then nobody knows who is on the GPU.";
 GPU_PROCESSES Gauge One "bailiff_gpu_processes" ["gpu gpu_uuid"]
     "Processes in the driver's lists of this GPU; absent where it gave no list.";
 GPU_XID_ERRORS Counter One "bailiff_gpu_xid_errors_total" ["gpu gpu_uuid xid"]

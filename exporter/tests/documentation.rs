@@ -1,11 +1,12 @@
-//! `docs/metrics.md` says what `metrics.rs` says: `UPDATE_GOLDEN=1` renews it.
+//! `docs/metrics.md` says what `metrics.rs` and the comments of the words say: `UPDATE_GOLDEN=1` renews it.
 #![expect(clippy::disallowed_methods, reason = "the page is a file")]
 
 use std::fs;
 use std::path::Path;
 
-use bailiff_exporter::metrics::{FAMILIES, OWN_PROCESS};
+use bailiff_exporter::metrics::{self, FAMILIES, OWN_PROCESS};
 use bailiff_exposition::table;
+use bailiff_snapshot::{Fault, Gap, Stuck, Why};
 
 const HEAD: &str = "# Metrics of bailiff-exporter
 
@@ -22,13 +23,39 @@ memory, and are written empty where it has none, so that Prometheus does not fil
 |---|---|---|---|
 ";
 
+/// How a 0 is told apart from what is not known.
+const ZERO: &str = include_str!("../../snapshot/src/utilization.md");
+
+/// Sections of values, from the words and their comments: none can be forgotten.
+fn values() -> String {
+    let stuck =
+        Stuck::ALL.map(|kind| (kind.name(), format!("{} Freed by {}.", kind.about(), kind.freed_by())));
+    [
+        "\n## Values of labels\n".to_owned(),
+        table::values(
+            &[&metrics::PROCESS_UTILIZATION_UNKNOWN],
+            "reason",
+            Why::ALL.map(|why| (why.name(), why.about())),
+        ),
+        format!("\n### How idle is told from unknown\n\n{ZERO}"),
+        table::values(&[&metrics::GPU_STUCK], "kind", stuck),
+        table::values(
+            &[&metrics::SOURCE_FAULT_INFO, &metrics::GPU_FAULT_INFO],
+            "reason",
+            Fault::ALL.map(|fault| (fault.name(), fault.about())),
+        ),
+        table::values(&[&metrics::GAPS], "gap", Gap::ALL.map(|gap| (gap.name(), gap.about()))),
+    ]
+    .concat()
+}
+
 #[test]
 fn every_metric_is_documented() {
-    let page = HEAD.to_owned() + &table::rows(FAMILIES.iter().chain(OWN_PROCESS));
+    let page = HEAD.to_owned() + &table::rows(FAMILIES.iter().chain(OWN_PROCESS)) + &values();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(&path, &page).unwrap();
     }
     let found = fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == page, "docs/metrics.md is not what metrics.rs says: UPDATE_GOLDEN=1 renews it");
+    assert!(found == page, "docs/metrics.md is not what the code says: UPDATE_GOLDEN=1 renews it");
 }

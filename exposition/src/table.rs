@@ -28,6 +28,22 @@ pub fn rows<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> Stri
     rows
 }
 
+/// Values of a label of these families, as a section in Markdown: value, meaning.
+#[must_use]
+pub fn values<V: AsRef<str>>(
+    families: &[&Family],
+    label: &str,
+    values: impl IntoIterator<Item = (&'static str, V)>,
+) -> String {
+    let names: Vec<String> = families.iter().map(|family| format!("`{}`", family.name)).collect();
+    let mut section = format!("\n### `{label}` of {}\n\n| value | meaning |\n|---|---|\n", names.join(", "));
+    for (value, meaning) in values {
+        // Into memory, so it does not fail.
+        let _ = writeln!(section, "| `{value}` | {} |", meaning.as_ref());
+    }
+    section
+}
+
 /// What is wrong with the families of one page, by name; nothing, if all is well.
 #[must_use]
 pub fn faults<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> Vec<String> {
@@ -119,5 +135,15 @@ mod tests {
         let one: [&'static Family; 1] = [&GOOD];
         let row = "| `a_used_seconds_total` | counter | `gpu` `pid` | Seconds that somebody used. |\n";
         assert_eq!(rows(&one), row);
+    }
+
+    #[test]
+    fn a_row_a_value() {
+        let section = values(&[&GOOD], "gpu", [("0", "The first.")]);
+        let row = "| `0` | The first. |\n";
+        assert_eq!(
+            section,
+            format!("\n### `gpu` of `a_used_seconds_total`\n\n| value | meaning |\n|---|---|\n{row}")
+        );
     }
 }

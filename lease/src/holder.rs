@@ -38,7 +38,7 @@ pub enum Life {
     Alive,
     /// He is dead, and so is everybody whom he started, as far as anybody here could be one of them.
     Dead,
-    /// He is on another machine.
+    /// He is on another machine, or was in another boot: from here only time can tell.
     Elsewhere,
     /// There is none: it was taken for a time, and ends with it.
     Timed,
@@ -66,6 +66,15 @@ impl Here {
     #[must_use]
     pub fn is_machine(&self, host: Option<&str>, boot: Option<&str>) -> bool {
         are_one_machine((Some(&self.host), Some(&self.boot)), (host, boot))
+    }
+
+    /// Whether a lease was taken where we are: on this machine, in this boot and this PID namespace, as far as it tells.
+    #[must_use]
+    pub fn is_place_of(&self, lease: &Lease) -> bool {
+        let same = |field, ours: &str| lease.get(field).is_none_or(|theirs| theirs == ours);
+        self.is_machine(lease.get("host"), lease.get("boot"))
+            && same("boot", &self.boot)
+            && same("pidns", &self.pidns)
     }
 
     /// What a ticket says of its holder.
@@ -138,7 +147,9 @@ impl Here {
             return Some(Life::Elsewhere);
         }
         if lease.get("boot").is_some() && !self.boot.is_empty() && !same("boot", &self.boot) {
-            return Some(Life::Dead);
+            // Perhaps a copy of this machine, whose holder renews; by GPU.py's rules nobody does.
+            let renews = lease.get("known").is_none();
+            return Some(if renews { Life::Elsewhere } else { Life::Dead });
         }
         if !same("boot", &self.boot) {
             return Some(Life::Unknown);
@@ -194,15 +205,17 @@ impl Here {
     }
 }
 
-/// Whether two who name their machine and its boot are on one. A container may have a name of its own; the boot is the
-/// machine's, also there. Copies of a machine that ran may have one boot, and names that differ.
+/// Whether two who name their machine and its boot are on one, in this boot or another. A container may have a name of its
+/// own, or that of many; the boot is the machine's, also there. Copies of a machine that ran may have one boot, and ids
+/// that differ.
 pub(crate) fn are_one_machine(
     one: (Option<&str>, Option<&str>),
     other: (Option<&str>, Option<&str>),
 ) -> bool {
-    let same = |one: Option<&str>, other| one.is_some_and(|one| !one.is_empty()) && one == other;
-    let are_ids = [one.0, other.0].iter().all(|host| host.is_some_and(is_machine_id));
-    same(one.0, other.0) || same(one.1, other.1) && !are_ids
+    if [one.0, other.0].iter().all(|host| host.is_some_and(is_machine_id)) {
+        return one.0 == other.0;
+    }
+    one.1.is_some_and(|boot| !boot.is_empty()) && one.1 == other.1
 }
 
 /// As `/etc/machine-id` is written, machine-id(5).
@@ -355,7 +368,7 @@ mod tests {
             here.life(&lease(about))
         };
         assert_eq!(with("start", "9999999999999"), Life::Dead, "another had this pid");
-        assert_eq!(with("boot", "another"), Life::Dead, "this host was started anew");
+        assert_eq!(with("boot", "another"), Life::Elsewhere, "this host was started anew, or is a copy");
         assert_eq!(with("host", "another"), Life::Alive, "a container of this boot may be called otherwise");
         about_another_machine(&here, &ours);
         let outside = if here.is_host() { Life::Dead } else { Life::Unknown };
@@ -381,6 +394,35 @@ mod tests {
         );
         assert_eq!(named(&one).life(&at("pod", &here.boot)), Life::Alive);
         assert_eq!(named("pod").life(&at(&one, &here.boot)), Life::Alive);
+        for host in ["worker-0", "uninitialized"] {
+            assert!(!named(host).is_machine(Some(host), Some("another")), "{host} is no name of one machine");
+        }
+    }
+
+    #[test]
+    fn whoever_is_in_another_namespace_or_boot_is_not_here() {
+        let here = Here::look();
+        let ours = here.holder(1);
+        let is_here = |field: &'static str, value: &str| {
+            let mut about = ours.clone();
+            about.retain(|(name, _)| *name != field);
+            about.push((field, value.to_owned()));
+            here.is_place_of(&lease(about))
+        };
+        assert!(here.is_place_of(&lease(ours.clone())) && is_here("pidns", "") && is_here("host", "pod"));
+        assert!(!is_here("pidns", "1") && !is_here("boot", "another"));
+    }
+
+    #[test]
+    fn by_the_rules_of_gpu_py_nobody_renews_so_a_boot_tells() {
+        let [here, next] = ["one", "next"].map(|boot| Here { boot: boot.to_owned(), ..Here::look() });
+        let named = |host: &str| {
+            let known = [("mode", "compat".to_owned()), ("known", "1".to_owned())];
+            let about = Here { host: host.to_owned(), ..here.clone() }.holder(1);
+            Here { host: host.to_owned(), ..next.clone() }.chained(&lease([about, known.to_vec()].concat()))
+        };
+        assert_eq!(named(&"0123456789abcdef".repeat(2)), Life::Dead);
+        assert_eq!(named("worker-0"), Life::Elsewhere);
     }
 
     /// A program that was started under a lease, and has said that it is as it should be.

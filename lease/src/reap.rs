@@ -141,8 +141,8 @@ impl Pool {
     }
 
     /// Frees what the dead of this host held, and what was not renewed in time from another; renews for those of this
-    /// host who cannot say themselves that they live. Tells how many were freed. Time alone frees nothing on this host,
-    /// nor on one that has an agent; where this one has, the dead are his.
+    /// host who cannot say themselves that they live. Tells how many were freed. Time alone frees nothing of this boot of
+    /// this host, nor of one that has an agent; where this one has, the dead are his.
     ///
     /// # Errors
     /// Where there is no answer.
@@ -162,8 +162,8 @@ impl Pool {
         for lease in audit.late() {
             match here.life(lease) {
                 Life::Elsewhere if audit.has_agent(lease) => {}
-                // Who is on its GPUs is for the agent to see.
-                Life::Timed if audit.has_agent_at(here) => {}
+                // Who is on its GPUs is for the agent to see, wherever on this machine.
+                Life::Timed if audit.has_agent_on(here) => {}
                 Life::Elsewhere | Life::Timed => {
                     freed += usize::from(self.end(&lease.lease, End::Late, &[])? == Ended::Done);
                 }
@@ -208,6 +208,11 @@ impl Audit {
         self.agents
             .iter()
             .any(|agent| agent.is_at((lease.get("host"), lease.get("boot"), lease.get("pidns"))))
+    }
+
+    /// An agent is on this machine, whatever it calls it.
+    fn has_agent_on(&self, here: &Here) -> bool {
+        self.agents.iter().any(|agent| here.is_machine(Some(&agent.host), Some(&agent.boot)))
     }
 
     /// An agent looks after the dead that are to be seen from here, whatever it calls this machine.

@@ -11,6 +11,7 @@ use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
 use bailiff_snapshot::{Held, Leases, PidNamespace, PoolGpu, ProcessKey, Spot, State, Truth, stat};
 
 use crate::audit::{self, Audit, Lease};
+use crate::holder::are_one_machine;
 use crate::legacy::Witness;
 
 /// Names of events are words of ours, and so many at most.
@@ -45,13 +46,19 @@ impl Node {
         }
     }
 
-    /// The processes that have a lease, where they are of this boot and namespace, and whether one of them lives.
-    fn holder(&self, lease: &Lease) -> (Option<ProcessKey>, Vec<ProcessKey>, Truth) {
+    /// Whether this machine is meant, by its name and a boot of it.
+    fn is_machine(&self, host: Option<&str>, boot: Option<&str>) -> bool {
+        are_one_machine((self.host.as_deref(), self.boot.as_deref()), (host, boot))
+    }
+
+    /// The processes that have a lease, where they are of this machine, boot and namespace, and whether one of them lives;
+    /// of another boot, whether he is `silent` who would renew.
+    fn holder(&self, lease: &Lease, silent: bool) -> (Option<ProcessKey>, Vec<ProcessKey>, Truth) {
         let boot = lease.get("boot");
-        if boot.is_none() || boot != self.boot.as_deref() {
-            let rebooted = boot.is_some() && self.boot.is_some();
-            let here = self.host.is_some() && lease.get("host") == self.host.as_deref();
-            let alive = if rebooted && here { Truth::False } else { Truth::Unknown };
+        let here = self.is_machine(lease.get("host"), boot);
+        if !here || boot.is_none() || boot != self.boot.as_deref() {
+            let rebooted = here && boot.is_some() && self.boot.is_some();
+            let alive = if rebooted && silent { Truth::False } else { Truth::Unknown };
             return (None, Vec::new(), alive);
         }
         let ours = lease.get("pidns").is_some_and(|ours| self.namespaces.iter().any(|known| known == ours));
@@ -68,7 +75,11 @@ impl Node {
 
     fn record(&self, record: &audit::Record) -> Record {
         let pid = record.pid.parse::<u32>().ok().filter(|pid| *pid > 0);
-        let witness = Witness::of(record).filter(|witness| {
+        let witness = Witness::of(record);
+        if witness.as_ref().is_some_and(|seen| !self.is_machine(Some(&seen.host), Some(&seen.boot))) {
+            return Record { pid, start_ticks: None, time: record.time.clone(), alive: Truth::Unknown };
+        }
+        let witness = witness.filter(|witness| {
             let ours = Some(&witness.boot) == self.boot.as_ref() && self.namespaces.contains(&witness.pidns);
             ours && witness.prompt
         });
@@ -127,7 +138,11 @@ impl Audit {
     }
 
     fn held(&self, lease: &Lease, node: &Node) -> Held {
-        let (holder, chain, alive) = node.holder(lease);
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
+        let late = lease.expires < self.now as f64;
+        // By GPU.py's rules nobody renews.
+        let silent = lease.get("known").is_some() || late && !self.has_agent(lease);
+        let (holder, chain, alive) = node.holder(lease, silent);
         Held {
             lease: lease.lease.clone(),
             token: number(lease, "tok").unwrap_or_default(),
@@ -227,4 +242,74 @@ fn process(text: &str) -> Option<ProcessKey> {
 #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "times are far below 2^53")]
 fn left(expires: f64, now: u64) -> i64 {
     (expires - now as f64) as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: &str = "0123456789abcdef0123456789abcdef";
+    const OTHER: &str = "fedcba9876543210fedcba9876543210";
+
+    /// Where this test is, on a machine of this name.
+    fn node() -> Node {
+        Node { host: Some(ONE.to_owned()), ..Node::look(Path::new("/proc"), PidNamespace::Unknown) }
+    }
+
+    /// What a snapshot tells of a lease of this process, on a machine and in a boot that are called so.
+    fn told(host: &str, boot: &str, (expires, agents): (u64, &str)) -> (bool, Truth) {
+        let (us, pidns) = (std::process::id(), &node().namespaces[0]);
+        let start = crate::process::start(us).unwrap().unwrap();
+        let lease = format!(
+            r#"{{"lease":"x","state":"held","expires":{expires},"host":"{host}","boot":"{boot}","pidns":"{pidns}","pid":"{us}","start":"{start}"}}"#
+        );
+        let text = format!(
+            r#"{{"now":1000,"barrier":null,"gpus":[],"leases":[{lease}],"queue":[],"agents":[{agents}]}}"#
+        );
+        let audit: Audit = serde_json::from_str(&text).unwrap();
+        let held = audit.leases(&node(), Duration::ZERO).held.remove(0);
+        (held.holder.is_some(), held.alive)
+    }
+
+    #[test]
+    fn a_copy_of_this_machine_is_another() {
+        let (node, renewed) = (node(), (2000, ""));
+        let boot = node.boot.as_deref().unwrap();
+        assert_eq!(told(ONE, boot, renewed), (true, Truth::True));
+        assert_eq!(told("pod", boot, renewed), (true, Truth::True));
+        assert_eq!(told(OTHER, boot, renewed), (false, Truth::Unknown), "its pids are others here");
+        let seen = |host: &str| {
+            let witness = Witness {
+                pid: "4194303".to_owned(),
+                time: "then".to_owned(),
+                host: host.to_owned(),
+                boot: boot.to_owned(),
+                pidns: node.namespaces[0].clone(),
+                uid: None,
+                prompt: true,
+                whole: true,
+                line: vec![ProcessKey { pid: 4_194_303, start_ticks: 7 }],
+            };
+            let (pid, time) = (witness.pid.clone(), witness.time.clone());
+            let seen = serde_json::to_string(&witness).ok();
+            let record = node.record(&audit::Record { pid, time, lease: None, seen });
+            (record.start_ticks, record.alive)
+        };
+        assert_eq!(seen(ONE), (Some(7), Truth::False));
+        assert_eq!(seen(OTHER), (None, Truth::Unknown), "it was looked at there");
+    }
+
+    #[test]
+    fn another_boot_is_a_death_where_nothing_was_heard_since() {
+        assert_eq!(told(ONE, "another", (2000, "")), (false, Truth::Unknown));
+        assert_eq!(told(ONE, "another", (900, "")), (false, Truth::False));
+        assert_eq!(told("worker-0", "another", (900, "")), (false, Truth::Unknown));
+        let pidns = &node().namespaces[0];
+        let agent = format!(r#"{{"host":"{ONE}","boot":"another","pidns":"{pidns}"}}"#);
+        assert_eq!(
+            told(ONE, "another", (900, &agent)),
+            (false, Truth::Unknown),
+            "a copy, and its agent is there"
+        );
+    }
 }

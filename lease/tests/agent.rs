@@ -326,3 +326,43 @@ fn whoever_is_stopped_is_passed_over() {
     let audit = pool.audit().unwrap();
     assert!(audit.late().any(|lease| lease.lease == "again"), "nobody else says that it waits");
 }
+
+/// Of somebody in another boot of a machine with this name.
+fn of_another_boot(lease: &str, host: &str) -> Ticket {
+    let there = Here { host: host.to_owned(), boot: "another".to_owned(), ..Here::look() };
+    Ticket { about: there.holder(1), ..ticket(lease, 1) }
+}
+
+#[test]
+fn whoever_is_in_another_boot_is_dead_once_he_says_nothing() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
+    for host in ["0123456789abcdef0123456789abcdef", "worker-0", "uninitialized"] {
+        let here = Here { host: host.to_owned(), ..Here::look() };
+        pool.ask(&of_another_boot(host, host)).unwrap();
+        pool.touch(host, TTL, None).unwrap();
+        assert_eq!(pool.reap_here(&here, TTL), Ok(0), "{host}: a copy of it may live");
+        ask::<u64>(&mut redis, &["ZADD", "GPU_V2:EXP", "1", host]);
+        let there = Here { boot: "another".to_owned(), ..here.clone() };
+        pool.stand_in(&there, TTL).unwrap();
+        assert_eq!(pool.reap_here(&here, TTL), Ok(0), "{host}: somebody there can look at him");
+        pool.stand_in(&there, Duration::ZERO).unwrap();
+        assert_eq!(pool.reap_here(&here, TTL), Ok(1), "{host}: this machine was started anew");
+    }
+}
+
+#[test]
+fn what_was_taken_for_a_time_is_the_agent_s_whoever_asks() {
+    let server = Server::start(&[]);
+    let (mut pool, here) = (begun(&server, 1), Here::look());
+    let mut timed = Ticket { ttl: Duration::from_millis(1), ..ticket("timed", 1) };
+    timed.about = here.holder(1);
+    timed.about.extend([("mode", "timed".to_owned()), ("ack_ms", "1".to_owned())]);
+    pool.ask(&timed).unwrap();
+    until_late(&mut pool);
+    pool.stand_in(&here, TTL).unwrap();
+    let pod = Here { host: "pod".to_owned(), pidns: "1".to_owned(), ..here.clone() };
+    let another = Here { boot: "another".to_owned(), ..pod.clone() };
+    assert_eq!((pool.reap_here(&here, TTL), pool.reap_here(&pod, TTL)), (Ok(0), Ok(0)));
+    assert_eq!(pool.reap_here(&another, TTL), Ok(1), "no agent is on that machine");
+}

@@ -218,9 +218,13 @@ fn a_record_means_the_process_that_an_agent_saw() {
     assert_eq!(told(""), (None, Truth::True), "somebody of this pid");
     assert_eq!(seen("here", "77", "then", true, 7), (Some(7), Truth::True));
     assert_eq!(seen("here", "77", "then", true, 6), (Some(6), Truth::False), "another has its pid");
+    assert_eq!(
+        seen("there", "77", "then", true, 6),
+        (None, Truth::Unknown),
+        "somebody of another host has looked"
+    );
     for (why, told) in [
         ("of another record", seen("here", "77", "earlier", true, 6)),
-        ("of another boot", seen("there", "77", "then", true, 6)),
         ("of another namespace", seen("here", "78", "then", true, 6)),
         ("looked at later", seen("here", "77", "then", false, 6)),
     ] {

@@ -45,8 +45,11 @@ fn check(folder: &Path, command: &Command, pages: &mut BTreeSet<String>) {
         assert!(heads(&page).contains(&*flag), "{name}.1 does not name {flag}:\n{page}");
     }
     assert!(page.is_ascii(), "{name}.1 is in an encoding");
-    let examples = command.get_after_help().is_some_and(|text| text.to_string().contains("Examples:"));
-    assert_eq!(examples, page.contains(".SH \"EXAMPLES\"\n.nf\n"), "{name}.1");
+    let last = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    assert!(last.contains("Examples:\n") && page.contains(".SH \"EXAMPLES\"\n.nf\n"), "{name}: no examples");
+    assert!(last.contains("Exit codes:") && page.contains(".SH \"EXIT STATUS\"\n"), "{name}: no exit codes");
+    let long = last.lines().find(|line| line.chars().count() > 100);
+    assert_eq!(long, None, "{name}");
     pages.insert(format!("{name}.1"));
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         assert!(page.contains(&format!("{name}-{}(1)", below.get_name())), "{name}.1: {}", below.get_name());

@@ -4,88 +4,45 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+crate::label_values! {
 /// One kind of gap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gap {
     /// A process list that the driver did not give, kept growing, or gave in entries of no known size.
-    ProcessList,
+    ProcessList = "process_list",
     /// A listed pid that cannot be one (beyond `pid_max`).
-    ImpossiblePid,
-    /// The memory figures of a GPU.
-    Memory,
-    /// The utilization samples of a GPU's processes.
-    Utilization,
+    ImpossiblePid = "impossible_pid",
+    /// The memory figures of a GPU: an error other than "not supported".
+    Memory = "memory",
+    /// The utilization samples of a GPU's processes: an error other than "not supported".
+    Utilization = "utilization",
     /// A utilization sample above 100 %.
-    UtilizationAbove100,
+    UtilizationAbove100 = "utilization_above_100",
     /// A utilization sample of a pid that the process list does not have.
-    UtilizationUnlisted,
+    UtilizationUnlisted = "utilization_unlisted",
     /// Power, temperature, clocks, energy: an error other than "not supported".
-    Telemetry,
+    Telemetry = "telemetry",
     /// A process ended between two reads of its files.
-    Vanished,
+    Vanished = "vanished",
     /// A file of `/proc` that did not parse.
-    Malformed,
+    Malformed = "malformed",
     /// A file of `/proc` that failed otherwise.
-    Unreadable,
+    Unreadable = "unreadable",
     /// A beat in which a right was missing: for bytes read and written, for who has device files open, and for users'
     /// own folders of quotas, `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`.
-    NotPermitted,
+    NotPermitted = "not_permitted",
     /// Xid errors of a GPU could not be listened to.
-    Xid,
+    Xid = "xid",
     /// Who has device files open took too long to find out.
-    Openers,
+    Openers = "openers",
     /// A holder ended, and whether his memory came back could not be told, nor will it be.
-    Unreturned,
+    Unreturned = "unreturned",
     /// Not all files of quotas, or not all who use them, were looked at: there were too many, or names that are no names.
-    Quotas,
+    Quotas = "quotas",
     /// Not all of MPS was looked at: a daemon's answer or log was late or too long, or there were too many daemons.
-    Mps,
+    Mps = "mps",
 }
-
-impl Gap {
-    /// Every kind, in the order of a page.
-    pub const ALL: [Self; 16] = [
-        Self::ProcessList,
-        Self::ImpossiblePid,
-        Self::Memory,
-        Self::Utilization,
-        Self::UtilizationAbove100,
-        Self::UtilizationUnlisted,
-        Self::Telemetry,
-        Self::Vanished,
-        Self::Malformed,
-        Self::Unreadable,
-        Self::NotPermitted,
-        Self::Xid,
-        Self::Openers,
-        Self::Unreturned,
-        Self::Quotas,
-        Self::Mps,
-    ];
-
-    /// Its label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ProcessList => "process_list",
-            Self::ImpossiblePid => "impossible_pid",
-            Self::Memory => "memory",
-            Self::Utilization => "utilization",
-            Self::UtilizationAbove100 => "utilization_above_100",
-            Self::UtilizationUnlisted => "utilization_unlisted",
-            Self::Telemetry => "telemetry",
-            Self::Vanished => "vanished",
-            Self::Malformed => "malformed",
-            Self::Unreadable => "unreadable",
-            Self::NotPermitted => "not_permitted",
-            Self::Xid => "xid",
-            Self::Openers => "openers",
-            Self::Unreturned => "unreturned",
-            Self::Quotas => "quotas",
-            Self::Mps => "mps",
-        }
-    }
 }
 
 /// How many gaps of each kind.

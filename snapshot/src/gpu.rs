@@ -160,6 +160,8 @@ pub struct GpuSample {
     pub telemetry: Telemetry,
     /// Who holds it; `None` where the list could not be read.
     pub entries: Option<Vec<Entry>>,
+    /// How many instances it has, where MIG is on and the driver gave all of them: whoever is on it is in their lists.
+    pub instances: Option<u64>,
     /// What the driver said of its processes' utilization.
     pub reading: Reading,
     /// Xid errors since the sample before.
@@ -176,6 +178,7 @@ impl GpuSample {
             memory: None,
             telemetry: Telemetry::default(),
             entries: None,
+            instances: None,
             reading: Reading::default(),
             xids: Vec::new(),
         }

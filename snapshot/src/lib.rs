@@ -4,6 +4,7 @@
 pub mod gap;
 pub mod gpu;
 pub mod identity;
+mod label;
 pub mod lease;
 pub mod memory;
 pub mod mps;

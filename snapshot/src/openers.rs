@@ -34,7 +34,7 @@ pub fn unlisted<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Option<Vec<&'a Opener>
         parent.is_some() && parent == gpu.about.id.as_ref()
     };
     let instances: Vec<&Gpu> = snapshot.gpus.iter().filter(|other| is_part(other)).collect();
-    let lists = if instances.is_empty() { vec![gpu] } else { instances };
+    let lists = if gpu.instances.is_some() { instances } else { vec![gpu] };
     if lists.iter().any(|list| list.listed.is_none()) {
         return None;
     }

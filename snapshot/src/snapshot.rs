@@ -77,6 +77,8 @@ pub struct Gpu {
     pub telemetry: Telemetry,
     /// How many entries the driver listed; `None` where it gave no list.
     pub listed: Option<u64>,
+    /// How many instances it has, where MIG is on and the driver gave all of them: whoever is on it is in their lists.
+    pub instances: Option<u64>,
     /// Who holds it.
     pub holders: Vec<Holder>,
     /// What those held who ended, and did not come back.
@@ -200,6 +202,12 @@ impl Gpu {
         self.about.mig.is_some() || self.telemetry.mig_enabled == Some(true)
     }
 
+    /// Whether the driver told who is on it: in a list of its own, or by its instances.
+    #[must_use]
+    pub fn tells(&self) -> bool {
+        self.listed.is_some() || self.instances.is_some()
+    }
+
     /// The largest utilization of the device as a whole since the snapshot before, percent, by whomever.
     ///
     /// # Errors
@@ -267,6 +275,7 @@ impl Join<'_> {
             parts,
             unreturned,
             listed: sample.entries.as_ref().map(|entries| entries.len() as u64),
+            instances: sample.instances,
             about: sample.about,
             fault: sample.fault,
             memory: sample.memory,

@@ -37,55 +37,36 @@ impl Source {
     }
 }
 
+crate::label_values! {
 /// Why a source, or one GPU of it, gave nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// No `libnvidia-ml.so.1`.
-    LibraryNotFound,
-    /// The program that asks is not installed.
-    ProgramNotFound,
+    LibraryNotFound = "library_not_found",
+    /// The program that asks is not installed: for `mps`, NVIDIA's `nvidia-cuda-mps-control`.
+    ProgramNotFound = "program_not_found",
     /// The library is there, the kernel module is not.
-    DriverNotLoaded,
+    DriverNotLoaded = "driver_not_loaded",
     /// Library and kernel module are of different releases.
-    VersionMismatch,
+    VersionMismatch = "version_mismatch",
     /// The driver answers and knows no GPU.
-    NoDevices,
+    NoDevices = "no_devices",
     /// It did not answer within its deadline.
-    Timeout,
+    Timeout = "timeout",
     /// The driver is still being opened.
-    Starting,
+    Starting = "starting",
     /// The GPU has fallen off the bus (`NVML_ERROR_GPU_IS_LOST`).
-    Lost,
+    Lost = "lost",
     /// A right is missing, or a password.
-    NotPermitted,
-    /// Nobody answers at its address.
-    Unreachable,
+    NotPermitted = "not_permitted",
+    /// Nobody answers at its address: Redis, or a control daemon of MPS.
+    Unreachable = "unreachable",
     /// The sampling worker ended (a crash in the driver's library, say) or could not be started.
-    WorkerFailed,
+    WorkerFailed = "worker_failed",
     /// Any other error; the log has it.
-    Error,
+    Error = "error",
 }
-
-impl Fault {
-    /// Its label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::LibraryNotFound => "library_not_found",
-            Self::ProgramNotFound => "program_not_found",
-            Self::DriverNotLoaded => "driver_not_loaded",
-            Self::VersionMismatch => "version_mismatch",
-            Self::NoDevices => "no_devices",
-            Self::Timeout => "timeout",
-            Self::Starting => "starting",
-            Self::Lost => "lost",
-            Self::NotPermitted => "not_permitted",
-            Self::Unreachable => "unreachable",
-            Self::WorkerFailed => "worker_failed",
-            Self::Error => "error",
-        }
-    }
 }
 
 /// How one source did in one sample.

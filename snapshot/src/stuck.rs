@@ -9,26 +9,24 @@ const LOOKS: u32 = 3;
 /// Whoever was left behind has done nothing for so many windows in a row, he and all of his workload.
 const WINDOWS: u32 = 3;
 
+crate::label_values! {
 /// How a holder is stuck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stuck {
     /// Its first thread has ended, others live on.
-    ZombieLeader,
+    ZombieLeader = "zombie_leader",
     /// It has ended, its parent has not waited for it, and the driver lists it.
-    Zombie,
+    Zombie = "zombie",
     /// It waits in the kernel, where no signal reaches it.
-    DiskSleep,
+    DiskSleep = "disk_sleep",
     /// Its session, job or container has ended, and it does nothing.
-    LeftBehind,
+    LeftBehind = "left_behind",
     /// The driver lists it and it does not exist.
-    Gone,
+    Gone = "gone",
+}
 }
 
 impl Stuck {
-    /// Every kind, in the order of a page.
-    pub const ALL: [Self; 5] =
-        [Self::ZombieLeader, Self::Zombie, Self::DiskSleep, Self::LeftBehind, Self::Gone];
-
     /// What is known of a process that holds memory; none where it is not stuck, or that cannot be told.
     #[must_use]
     pub fn of(process: &Process) -> Option<Self> {
@@ -59,18 +57,6 @@ impl Stuck {
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// Its label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ZombieLeader => "zombie_leader",
-            Self::Zombie => "zombie",
-            Self::DiskSleep => "disk_sleep",
-            Self::LeftBehind => "left_behind",
-            Self::Gone => "gone",
-        }
     }
 
     /// What it is, in words.

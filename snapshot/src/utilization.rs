@@ -1,19 +1,8 @@
-//! When is 0 % really 0? NVML tells idleness by absence, so an idle GPU and a broken reading look alike.
-//! One table answers, row by row, and whatever no row makes certain is unknown.
+//! When is 0 % really 0?
 //!
-//! | # | observation | utilization of (process, GPU) |
-//! |---|---|---|
-//! | 1 | MIG on | unknown |
-//! | 2 | the call failed, is not supported, timed out; or its samples of this pid cannot be true | unknown |
-//! | 3 | a sample of this pid in the look-back that was not seen before | the largest of its engines |
-//! | 4 | MPS client, or server, which works for its clients, whatever its own sample: the device's maximum in the window is at most 1 % | 0, else unknown |
-//! | 5 | others were sampled, none of this pid in the look-back; device sampler alive; pid listed at both ends; no sample of a pid that is not listed, unless the device is calm | 0, observed |
-//! | 6 | nothing sampled at all; sampler alive, its maximum at most 1 %; listed at both ends | 0, observed |
-//! | 7 | nothing sampled at all, and the device was busy | unknown |
-//! | 8 | the driver's clock stepped back, or the window is longer than its buffer | unknown |
+#![doc = include_str!("utilization.md")]
 //!
-//! The window is the time since the snapshot before. Stamps are the driver's own and are compared with
-//! nothing else. Not confirmed on hardware yet.
+//! `docs/metrics.md` has this table too, and is made from the same file.
 
 use std::collections::BTreeSet;
 
@@ -131,55 +120,36 @@ pub struct Reading {
     pub strangers: bool,
 }
 
+crate::label_values! {
 /// Why a utilization is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
     /// MIG is on: figures do not belong to one process.
-    Mig,
+    Mig = "mig",
     /// The driver does not offer it for this device.
-    NotSupported,
-    /// The call failed.
-    Failed,
+    NotSupported = "not_supported",
+    /// The driver's call for samples failed, or was late.
+    Failed = "failed",
     /// The driver's samples of this pid cannot be true.
-    Garbage,
-    /// No snapshot before this one has the GPU: there is no window.
-    FirstLook,
-    /// The pid was not listed, or was another process, at the start of the window.
-    NotListedBefore,
-    /// A client or server of MPS on a device that somebody used.
-    SharedByMps,
-    /// The device was busy and the driver names nobody.
-    Unattributed,
-    /// The device's own sampler gave nothing new.
-    SamplerSilent,
-    /// Its newest sample is of an earlier window and still within the look-back.
-    SampledEarlier,
-    /// The driver's clock stepped back.
-    ClockStepped,
-    /// The window is longer than the driver's buffer.
-    WindowTooLong,
+    Garbage = "garbage",
+    /// The driver gave no answer about this GPU one snapshot before: there is no window yet.
+    FirstLook = "first_look",
+    /// It was not listed, or its pid was another process's, at the snapshot before: it has just come.
+    NotListedBefore = "not_listed_before",
+    /// It is a client or a server of MPS, on a GPU that somebody used.
+    SharedByMps = "shared_by_mps",
+    /// The GPU was busy, and the driver does not tell by whom.
+    Unattributed = "unattributed",
+    /// The GPU's own sampler gave nothing new, so nobody can be called idle.
+    SamplerSilent = "sampler_silent",
+    /// Its newest sample is of an earlier window and still within `--look-back`: it was busy a moment ago.
+    SampledEarlier = "sampled_earlier",
+    /// The clock of the driver's samples stepped back.
+    ClockStepped = "clock_stepped",
+    /// More time has passed since the snapshot before than the driver's buffer holds.
+    WindowTooLong = "window_too_long",
 }
-
-impl Why {
-    /// Its label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Mig => "mig",
-            Self::NotSupported => "not_supported",
-            Self::Failed => "failed",
-            Self::Garbage => "garbage",
-            Self::FirstLook => "first_look",
-            Self::NotListedBefore => "not_listed_before",
-            Self::SharedByMps => "shared_by_mps",
-            Self::Unattributed => "unattributed",
-            Self::SamplerSilent => "sampler_silent",
-            Self::SampledEarlier => "sampled_earlier",
-            Self::ClockStepped => "clock_stepped",
-            Self::WindowTooLong => "window_too_long",
-        }
-    }
 }
 
 /// The utilization of one process on one GPU in one window.

@@ -145,6 +145,9 @@ pub struct Gpu {
     /// Entries of the driver's lists; none where it gave no list, and then `holders` says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listed: Option<u64>,
+    /// How many instances it has, where MIG is on and the driver gave all of them: whoever is on it is in their lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instances: Option<u64>,
     /// Processes that have its device file open and are in none of the driver's lists; none where nobody looked, or that
     /// cannot be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use end_to_end::exporter::{Exporter, command};
 use end_to_end::fake::Scenario;
+use end_to_end::http;
 use end_to_end::page::Page;
 use end_to_end::procfs::Procfs;
 use end_to_end::wait::until;
@@ -354,4 +355,27 @@ fn it_drains_and_ends_when_asked() {
     until("launcher and worker have ended too", || {
         below.iter().all(|pid| !fs::exists(format!("/proc/{pid}/fd/0")).unwrap_or_default()).then_some(())
     });
+}
+
+/// Whoever is on an instance that the driver did not give may be anybody, and nobody who is gone.
+#[test]
+fn a_gpu_in_mig_mode_is_unknown_until_all_its_instances_are_given() {
+    let mig = include_str!("../fake-nvml/scenarios/mig.yaml");
+    let scenario = Scenario::new(mig);
+    let exporter = Exporter::start(&scenario, &[]);
+    let instances = |page: &Page| page.value("bailiff_gpu_mig_instances", &[("gpu", "0")]);
+    let calls = ["GetMaxMigDeviceCount", "GetMigDeviceHandleByIndex", "IsMigDeviceHandle"];
+    for call in calls {
+        scenario.set(mig);
+        exporter.until("all are given", |page| (instances(page)? == 3.0).then_some(()));
+        scenario.set(&format!("faults: {{errors: {{nvmlDevice{call}: unknown}}}}\n{mig}"));
+        exporter.until(call, |page| (nvml_up(page)? == 1.0 && instances(page).is_none()).then_some(()));
+        let html = http::get(exporter.address(), "/", &[]).unwrap().text();
+        assert!(
+            html.contains("who is on GPU 0: MIG is on, and the driver did not give its instances"),
+            "{call}: {html}"
+        );
+    }
+    scenario.set(mig);
+    exporter.until("it has healed", |page| (instances(page)? == 3.0).then_some(()));
 }

@@ -174,6 +174,20 @@ fn holders_in_a_container_are_judged_by_who_can_see_them() {
     assert_eq!(states(&redis), ["idle"; 2]);
 }
 
+#[test]
+fn whoever_gives_back_what_is_his_leaves_other_containers_alone() {
+    let redis = pool("0-2");
+    let (mut one, mut other) = (Namespace::new(&redis), Namespace::new(&redis));
+    let timed = "$BAILIFF lease acquire --duration 1h --format ids";
+    let held = "sleep infinity & $BAILIFF lease acquire --for $! --format ids";
+    assert_eq!((one.ask(timed), one.ask(held), other.ask(held)), ("0".into(), "1".into(), "2".into()));
+    assert_eq!(said(&run(&redis, &["release", "--mine"])).trim(), "0");
+    assert_eq!(other.ask("$BAILIFF lease release --mine"), "1");
+    assert_eq!(states(&redis), ["leased", "leased", "idle"]);
+    assert_eq!(one.ask("$BAILIFF lease release --mine"), "2");
+    assert_eq!(states(&redis), ["idle"; 3]);
+}
+
 /// As a user who is nobody.
 fn as_user(uid: u32, redis: &Redis, words: &[&str]) -> Command {
     let mut command = Command::new("setpriv");

@@ -266,6 +266,37 @@ fn acquired_gpus_end_with_whom_they_are_for() {
 }
 
 #[test]
+fn whoever_gives_back_what_is_his_is_not_stopped_by_what_is_not() {
+    let pool = Folder::of("0-5");
+    let us = std::process::id().to_string();
+    let acquire = || said(&run(&pool, &["acquire", "--for", &us]));
+    for _ in 0..2 {
+        acquire();
+    }
+    let mut inside = Command::new("unshare");
+    inside.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]);
+    let (name, place) = end_to_end::leases::Keeps::told(&pool);
+    inside.env(name, place).env("BAILIFF", end_to_end::programs::bailiff());
+    inside.arg("$BAILIFF lease acquire --duration 1h --format ids && $BAILIFF lease release --mine");
+    assert_eq!(said(&inside.output().unwrap()), "2\n1\n");
+    assert_eq!(states(&pool), ["leased", "leased", "idle", "idle", "idle", "idle"]);
+    // One of `run` that says it is one of `acquire` is kept by its command.
+    let holder = hold(&pool, &["run", "--gpu", "2"]);
+    let file = pool.path().join("gpu/2");
+    let record = fs::read_to_string(&file).unwrap();
+    assert!(record.contains(r#""mode":"run""#), "{record}");
+    fs::write(&file, record.replace(r#""mode":"run""#, r#""mode":"acquire""#)).unwrap();
+    for _ in 0..3 {
+        acquire();
+    }
+    let output = run(&pool, &["release", "--mine"]);
+    assert_eq!((code(&output), String::from_utf8_lossy(&output.stdout).trim()), (3, "5"), "{output:?}");
+    assert!(err(&output).contains("a command has it"), "{output:?}");
+    assert_eq!(states(&pool), ["idle", "idle", "leased", "idle", "idle", "idle"]);
+    end(holder, Signal::TERM);
+}
+
+#[test]
 fn whoever_keeps_a_lease_keeps_nothing_else() {
     let pool = Folder::of("0");
     let path = pool.path().with_file_name("lock");

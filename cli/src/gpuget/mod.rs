@@ -23,6 +23,7 @@ use bailiff_lease::{Pool, Trouble};
 use crate::lease::LEASE;
 use arguments::{Arguments, Asked, parse};
 use place::{Environment, Place};
+pub(crate) use usage::EXAMPLES;
 
 /// What it is called in its own words, unless it is called by another name.
 const NAME: &str = "GPU.py";
@@ -66,7 +67,7 @@ pub(crate) fn is_called(name: &std::ffi::OsStr) -> bool {
 pub(crate) fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let words: Vec<String> = words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let outcome = match parse(&words) {
-        Ok(Asked::Help) => say(usage::help(NAME).trim_end()),
+        Ok(Asked::Help) => say(&format!("{}\n{EXAMPLES}", usage::help(NAME))),
         Ok(Asked::Action(arguments)) => act(&arguments),
         Err(why) => Err(Failure::Usage(why)),
     };

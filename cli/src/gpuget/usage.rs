@@ -2,6 +2,17 @@
 
 use super::flags::{FLAGS, Flag, Takes};
 
+/// What argparse has no word for, and stands behind its help.
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  bailiff gpuget --redis-manage-all   hands out all GPUs of this machine
+  gpu=$(bailiff gpuget --get)         waits for one
+  bailiff gpuget --active             who has which
+  bailiff gpuget --release $gpu       gives it back
+
+Exit codes: 0 done, 1 failed, 2 flags that make no sense, 255 no Redis, or
+--redis-manage-count is not below the number of GPUs.";
+
 /// Columns that argparse uses of a terminal of 80.
 const WIDTH: usize = 78;
 /// Where help begins.

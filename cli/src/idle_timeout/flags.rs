@@ -12,6 +12,22 @@ use super::NAME;
 /// The help, in the original's words where they are about its flags.
 pub(crate) const HELP: &str = include_str!("help.txt");
 
+/// The end of the help, as other commands have it, for the man page.
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  gpu_idle_timeout -t 20 -s 3 -n 7 -d 1 -x python3 train.py
+                        ends it after 21 seconds below 20 %, looking from the
+                        third second on, and shows each reading
+  gpu_idle_timeout -n 720 --signal-name SIGTERM --grace 60 ./job
+                        after an hour without any use; a minute to save itself
+  gpu_idle_timeout --count all --kill command --signal-name none ./job
+                        as the first gpu_idle_timeout.py did
+
+Exit codes:
+  the command's own; 256 - N if signal N ended it
+  1   it was idle and ended, or cannot be started
+  2   flags that make no sense";
+
 /// Launches a process and watches GPU usage.
 #[derive(Debug, Args)]
 pub(crate) struct Flags {
@@ -218,6 +234,8 @@ mod tests {
                 assert!(HELP.contains(&format!("--{long}")), "{long}");
             }
         }
+        let examples = EXAMPLES.strip_prefix("Examples:").unwrap().split("\n\n").next().unwrap();
+        assert!(HELP.contains(examples));
         assert!(usage().starts_with("usage: gpu_idle_timeout [-h]") && usage().ends_with("..."));
         assert!(HELP.lines().all(|line| line.len() <= 80));
     }

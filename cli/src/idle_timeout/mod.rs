@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use flags::Stop;
-pub(crate) use flags::{Flags, HELP};
+pub(crate) use flags::{EXAMPLES, Flags, HELP};
 use session::{Ended, Failure};
 use settings::Settings;
 

@@ -164,11 +164,9 @@ impl Look<'_> {
         let (mut used, mut unclear) = (Vec::new(), Vec::new());
         for gpu in self.now.gpus.iter().filter(|gpu| is_there(gpu)) {
             let ours: Vec<&Holder> = gpu.holders.iter().filter(|holder| self.is_ours(holder)).collect();
-            // With MIG on, the instances have the lists.
-            let whole = gpu.listed.is_some() || (gpu.mig() && gpu.about.mig.is_none());
             if !ours.is_empty() {
                 used.push(self.by_tree(gpu, &ours));
-            } else if !whole && self.visible.sees(&gpu.about) {
+            } else if !gpu.tells() && self.visible.sees(&gpu.about) {
                 unclear.push(self.by_anybody(gpu));
             }
         }

@@ -70,6 +70,9 @@ pub(crate) struct Gpu {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fault: Option<String>,
     pub(crate) mig: bool,
+    /// How many MIG instances it has, in which its processes are listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) instances: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<Memory>,
     /// Percent.
@@ -268,6 +271,7 @@ impl Gpu {
             compute_capability: gpu.compute_capability,
             fault: gpu.fault.clone(),
             mig: gpu.mig,
+            instances: gpu.instances,
             memory: gpu.memory.as_ref().map(|memory| Memory::of(memory, holders.as_deref())),
             utilization: gpu.utilization,
             compute_mode: gpu.compute_mode.clone(),
@@ -280,11 +284,6 @@ impl Gpu {
     fn is_called(&self, name: &str) -> bool {
         let whole = self.index.split(':').next() == Some(name);
         whole || self.index == name || [&self.uuid, &self.parent_uuid].contains(&&Some(name.to_owned()))
-    }
-
-    /// Its processes are listed in its instances.
-    pub(crate) fn is_divided(&self) -> bool {
-        self.mig && self.parent_uuid.is_none() && self.holders.is_none()
     }
 }
 

@@ -36,7 +36,7 @@ const SHORT_ID: usize = 12;
 /// Who holds a GPU.
 pub(super) fn holders(gpu: &Gpu, style: &Style) -> Vec<String> {
     let Some(holders) = &gpu.holders else {
-        let silent = gpu.fault.is_none() && !gpu.is_divided();
+        let silent = gpu.fault.is_none() && gpu.instances.is_none();
         return if silent { vec!["the driver does not tell who holds it".to_owned()] } else { Vec::new() };
     };
     let mut table = Table::new(&HOLDERS);

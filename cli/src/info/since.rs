@@ -251,6 +251,7 @@ mod tests {
             compute_capability: None,
             fault: None,
             mig: false,
+            instances: None,
             memory: Some(memory),
             utilization: None,
             compute_mode: None,

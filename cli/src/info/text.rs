@@ -90,7 +90,7 @@ fn parts(gpu: &Gpu, style: &Style) -> Vec<String> {
     let Some(memory) = &gpu.memory else { return Vec::new() };
     let known = |part: Option<u64>| or_unknown(part, size);
     let mut lines = vec![pair("memory reserved", &known(memory.reserved))];
-    if gpu.is_divided() {
+    if gpu.instances.is_some() {
         lines.push(pair("memory held", "in its instances"));
         return lines;
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod acquire;
 mod ask;
+pub(crate) mod examples;
 pub(crate) mod held;
 pub(crate) mod hold;
 pub(crate) mod init;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use bailiff_lease::audit::Lease;
 use bailiff_lease::holder::{Here, Life};
-use bailiff_lease::{Extended, Leases, Released};
+use bailiff_lease::{Extended, Leases, Released, Trouble};
 
 use super::told::{self, ids};
 use super::{LEASE, offset, open, redis};
@@ -38,21 +38,25 @@ fn of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<String, Failure> {
     owner.ok_or_else(|| Failure::not_ours(format!("no lease holds GPU {gpu}")))
 }
 
-/// What `run` holds ends with its command.
+/// What `run` holds ends with its command. The number of a user in another container is another's.
 fn all_of_mine(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
     let (here, uid) = (Here::look(), nix::unistd::getuid().to_string());
     let mine = |lease: &&Lease| {
-        let host = here.is_machine(lease.get("host"), lease.get("boot"));
-        host && lease.get("uid") == Some(&uid) && matches!(lease.get("mode"), Some("acquire" | "timed"))
+        let ours = here.is_place_of(lease) && lease.get("uid") == Some(&uid);
+        ours && matches!(lease.get("mode"), Some("acquire" | "timed"))
     };
     let audit = pool.audit()?;
-    let mut released = 0_u32;
+    let (mut released, mut refused) = (0_u32, None);
     for lease in audit.leases.iter().filter(mine) {
-        pool.release(&lease.lease, None, (offset(), std::process::id()))?;
-        released += 1;
+        match pool.release(&lease.lease, None, (offset(), std::process::id())) {
+            Ok(Released::Lost) => refused = Some(Failure::not_ours("one is somebody else's by now")),
+            Ok(_) => released += 1,
+            Err(trouble @ (Trouble::Kept(_) | Trouble::NotNow(_))) => refused = Some(trouble.into()),
+            Err(trouble) => return Err(trouble.into()),
+        }
     }
     print(&format!("{released}\n"))?;
-    Ok(ExitCode::SUCCESS)
+    refused.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
 /// Gives more time.

@@ -97,6 +97,14 @@ pub(crate) struct Stop {
     pub(crate) common: Common,
 }
 
+pub(crate) const EXAMPLES: &str = "Examples:
+  sudo bailiff mps status                    what runs, and what is wrong with it
+  sudo bailiff mps start --gpu 0             one GPU for programs that share it
+  sudo bailiff mps stop                      once no program computes under it
+
+Exit codes: 0 done, 1 a daemon does not answer (status), or a command failed, 64 flags that make no
+sense, 69 no daemon can be had, or none answers, 75 it or its GPUs are in use.";
+
 const STATUS: &str = "Examples:
   sudo bailiff mps status                    with the right to see where daemons of others are
   bailiff mps status --pipe-dir /run/mps0    one daemon

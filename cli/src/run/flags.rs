@@ -19,14 +19,15 @@ Examples:
       (SIGTERM), and kills what is left 10 s later.
 
 Exit codes:
-  the command's own; 128 and the signal's number where one ended it; 126 and 127 where
-  it cannot run
+  the command's own; 128 and the signal's number where one ended it, or the wait for GPUs;
+  126 and 127 where it cannot run
   124   --max-time was up, and the command had not ended; it was idle for --idle-timeout; no
         GPU, or not --min-free, within --wait
   75    no GPU is idle, or not --min-free (--nonblock)
-  74    the lease was lost (--on-lost term)
+  74    the lease was lost (--on-lost term, kill)
   69    no quota library, no place for its file, no pool of GPUs, no driver to tell who is idle
   64    flags that make no sense, or more GPUs than there are
+  3     somebody has taken it out of the line
 
 However it ends, GPUs are given back and the quota's file is removed, once all have ended
 whom the command has started. Signals are passed on to the command. Where bailiff itself is

@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn of_a_gpu_in_parts_all_parts_count() {
         let mut whole = gpu("0", None, &[]);
-        whole["mig"] = json!(true);
+        (whole["mig"], whole["instances"]) = (json!(true), json!(1));
         let part = |listed, holders: &[(u32, &str)]| {
             let mut part = gpu("0:1", listed, holders);
             part["parent_uuid"] = json!("GPU-0");
@@ -174,5 +174,17 @@ mod tests {
         assert_eq!(on(&json!([whole, part(Some(0), &[])]), &json!([]), &of), On::Nobody);
         assert_eq!(on(&json!([whole, part(Some(1), &[(5, "C")])]), &somebody, &of), On::Somebody);
         assert_eq!(on(&json!([whole, part(None, &[])]), &json!([]), &of), On::Unknown);
+        whole["instances"] = json!(0);
+        assert_eq!(
+            on(&json!([whole]), &json!([]), &of),
+            On::Nobody,
+            "nobody can compute where there is no instance"
+        );
+        whole["instances"] = Value::Null;
+        assert_eq!(
+            on(&json!([whole, part(Some(0), &[])]), &json!([]), &of),
+            On::Unknown,
+            "one may be missing"
+        );
     }
 }

@@ -286,7 +286,7 @@ impl Daemon {
             }
             Arrival::Lost(trouble) => {
                 let told = trouble.to_string();
-                self.status.counters.refused.count(trouble.name().to_owned());
+                self.status.counters.refused.count(trouble.reason().name().to_owned());
                 if stream.connected || stream.trouble.as_ref() != Some(&told) {
                     tracing::warn!(why = told, "no stream; nobody is judged");
                 }

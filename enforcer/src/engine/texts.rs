@@ -44,10 +44,9 @@ pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth
     }))
 }
 
-/// Whether a GPU told who holds it; of one in MIG mode its instances tell.
+/// Whether a GPU told who holds it; of one that is divided its instances tell.
 fn has_told(gpu: &wire::Gpu) -> bool {
-    let divided = gpu.mig && gpu.parent_uuid.is_none();
-    divided || gpu.fault.is_none() && gpu.listed.is_some()
+    gpu.instances.is_some() || gpu.fault.is_none() && gpu.listed.is_some()
 }
 
 /// Whether nothing of what a selector looks at could be read.

@@ -314,7 +314,7 @@ pub(super) static PICK: Table = Table {
             "order",
             May,
             Shape::List(&Shape::Word(orders)),
-            "The first that differs decides. Default: lowest_priority, smallest_sufficient, longest_idle.",
+            "The first that differs decides; a priority is that of a lease. Default: lowest_priority, smallest_sufficient, longest_idle.",
         ),
     ],
 };

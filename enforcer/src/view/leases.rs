@@ -66,10 +66,9 @@ fn belongs(process: &wire::Process, gpu: &wire::Gpu, (held, leases): (&Held, &Le
     }
 }
 
-/// Whether a GPU told who is on it, and all of them have a name here; of one in MIG mode its instances tell.
+/// Whether a GPU told who is on it, and all of them have a name here; of one that is divided its instances tell.
 pub(crate) fn tells(gpu: &wire::Gpu) -> bool {
-    let divided = gpu.mig && gpu.parent_uuid.is_none();
-    divided || gpu.fault.is_none() && gpu.listed == Some(gpu.holders.len() as u64)
+    gpu.instances.is_some() || gpu.fault.is_none() && gpu.listed == Some(gpu.holders.len() as u64)
 }
 
 impl View {

@@ -162,6 +162,7 @@ fn gpu(dice: &mut Dice) -> wire::Gpu {
         utilization: maybe(dice, |dice| dice.pick(&[0, 100, 255, u32::MAX])),
         compute_mode: None,
         listed: maybe(dice, number),
+        instances: dice.percent(5).then(|| number(dice)),
         holders: many(dice, |dice| wire::Holder {
             pid: pid(dice),
             kinds: dice.pick(&["C", "", "G", "M+C", "?"]).to_owned(),

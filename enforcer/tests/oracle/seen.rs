@@ -131,7 +131,9 @@ pub(crate) fn workload(process: &wire::Process) -> Option<&str> {
 /// A GPU that did not say who holds it may be held by anybody.
 pub(crate) fn blind(snapshot: &wire::Snapshot) -> bool {
     snapshot.gpus.iter().any(|gpu| {
-        !gpu.mig && gpu.fault.as_deref() != Some("lost") && (gpu.fault.is_some() || gpu.listed.is_none())
+        gpu.instances.is_none()
+            && gpu.fault.as_deref() != Some("lost")
+            && (gpu.fault.is_some() || gpu.listed.is_none())
     })
 }
 
@@ -227,7 +229,9 @@ impl Seen<'_> {
             Cond::Users(uids) => self.users(uids),
             Cond::Gpus(places) => {
                 let hit = |place: &u32| self.holdings().iter().any(|(gpu, _)| gpu.index == place.to_string());
-                let silent = |gpu: &wire::Gpu| !gpu.mig && (gpu.fault.is_some() || gpu.listed.is_none());
+                let silent = |gpu: &wire::Gpu| {
+                    gpu.instances.is_none() && (gpu.fault.is_some() || gpu.listed.is_none())
+                };
                 if places.iter().any(hit) {
                     Truth::True
                 } else if self.snapshot.gpus.iter().any(silent) {

@@ -256,6 +256,7 @@ impl World {
             utilization: card.util.filter(|_| card.fault.is_none()),
             compute_mode: None,
             listed: told.then_some(holders.len() as u64),
+            instances: (card.mig && card.fault.is_none() && place.is_multiple_of(2)).then_some(0),
             holders,
             ..wire::Gpu::default()
         }

@@ -87,7 +87,7 @@ fn nobody(snapshot: &Snapshot, html: &mut Html) {
         } else {
             "the driver's pids are not those of this PID namespace"
         });
-    } else if snapshot.gpus.iter().all(|gpu| words::unlisted(gpu, snapshot).is_none()) {
+    } else if snapshot.gpus.iter().all(|gpu| words::unlisted(gpu).is_none()) {
         html.paragraph("dim", "Nobody: the driver lists no process on any GPU.");
     } else if snapshot.gpus.iter().any(|gpu| gpu.listed.is_some()) {
         html.paragraph("dim", "Nobody on the GPUs that told.");
@@ -96,7 +96,7 @@ fn nobody(snapshot: &Snapshot, html: &mut Html) {
 
 /// The GPUs of which there may be holders that nobody sees.
 fn unlisted(snapshot: &Snapshot, html: &mut Html) {
-    let unlisted = snapshot.gpus.iter().filter_map(|gpu| Some((gpu, words::unlisted(gpu, snapshot)?)));
+    let unlisted = snapshot.gpus.iter().filter_map(|gpu| Some((gpu, words::unlisted(gpu)?)));
     let unlisted: Vec<(&Gpu, &str)> = unlisted.collect();
     for (gpu, why) in unlisted.iter().take(MOST_UNLISTED) {
         html.unknown_paragraph(&format!("who is on GPU {}: {why}", gpu.about.index));

@@ -35,7 +35,7 @@ fn notes(snapshot: &Snapshot) -> Vec<String> {
     notes.extend(of_gpus(snapshot, says_no_figure, "no call for memory or utilization succeeds."));
     notes.extend(of_gpus(
         snapshot,
-        |gpu| words::unlisted(gpu, snapshot).is_some(),
+        |gpu| words::unlisted(gpu).is_some(),
         "who is there is unknown: the driver gave no list of processes.",
     ));
     notes.extend(snapshot.gpus.iter().filter_map(|gpu| held_up(snapshot, gpu)));

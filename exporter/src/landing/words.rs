@@ -74,16 +74,13 @@ pub(super) fn parts(gpu: &Gpu, snapshot: &Snapshot) -> &'static str {
 }
 
 /// Why nobody knows who is on a GPU, where it gave no list; of a GPU in MIG mode its instances have one.
-pub(super) fn unlisted(gpu: &Gpu, snapshot: &Snapshot) -> Option<&'static str> {
-    let has_instances = || {
-        let is_its = |other: &Gpu| other.about.mig.as_ref().is_some_and(|mig| mig.parent == gpu.about.id);
-        snapshot.gpus.iter().any(is_its)
-    };
+pub(super) fn unlisted(gpu: &Gpu) -> Option<&'static str> {
     match gpu.fault {
         Some(fault) => Some(self::fault(fault)),
-        None if gpu.listed.is_some() => None,
-        None if gpu.mig() && gpu.about.mig.is_none() && has_instances() => None,
-        None if gpu.mig() && gpu.about.mig.is_none() => Some("MIG is on, and it told of no instance"),
+        None if gpu.tells() => None,
+        None if gpu.mig() && gpu.about.mig.is_none() => {
+            Some("MIG is on, and the driver did not give its instances")
+        }
         None => Some("the driver gave no list of processes"),
     }
 }

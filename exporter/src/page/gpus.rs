@@ -28,13 +28,14 @@ const MEMORY: [Column; 5] = [
     (&metrics::GPU_MEMORY_UNACCOUNTED, |gpu| Some(gpu.parts?.unaccounted.into())),
 ];
 
-const TELEMETRY: [Column; 7] = [
+const TELEMETRY: [Column; 8] = [
     (&metrics::GPU_UTILIZATION, |gpu| gpu.telemetry.utilization.map(Number::Percent)),
     (&metrics::GPU_MEMORY_BANDWIDTH, |gpu| gpu.telemetry.memory_utilization.map(Number::Percent)),
     (&metrics::GPU_POWER, |gpu| Some((f64::from(gpu.telemetry.power?) / 1e3).into())),
     (&metrics::GPU_ENERGY, |gpu| gpu.telemetry.energy.map(joules)),
     (&metrics::GPU_TEMPERATURE, |gpu| Some(gpu.telemetry.temperature?.into())),
     (&metrics::GPU_MIG_ENABLED, |gpu| Some(gpu.telemetry.mig_enabled?.into())),
+    (&metrics::GPU_MIG_INSTANCES, |gpu| Some(gpu.instances?.into())),
     (&metrics::GPU_PROCESSES, |gpu| Some(gpu.listed?.into())),
 ];
 

@@ -109,13 +109,11 @@ impl View<'_> {
         }
     }
 
-    /// The driver's GPU, or its instances where it is in MIG mode: then processes are listed there.
+    /// The driver's GPU, or its instances where it is divided: then processes are listed there.
     fn parts(&self, gpu: &PoolGpu) -> Vec<&Gpu> {
         let is_part = |seen: &&Gpu| self.leases.gpu(*seen).is_some_and(|ours| ours.id == gpu.id);
         let mut parts: Vec<&Gpu> = self.snapshot.gpus.iter().filter(is_part).collect();
-        if parts.iter().any(|part| part.about.mig.is_some()) {
-            parts.retain(|part| part.about.mig.is_some());
-        }
+        parts.retain(|part| part.instances.is_none());
         parts
     }
 

@@ -69,6 +69,7 @@ pub(crate) fn gpu(seq: u64, index: u32, entries: Vec<Entry>) -> GpuSample {
             ..About::unnamed(index)
         },
         fault: None,
+        instances: None,
         memory: Some(Memory {
             total: 141 * GIB,
             free: (140 * GIB).saturating_sub(held),
@@ -295,6 +296,7 @@ fn mig(seq: u64) -> [GpuSample; 2] {
     let mut parent = gpu(seq, 2, vec![]);
     parent.telemetry.mig_enabled = Some(true);
     parent.entries = None;
+    parent.instances = Some(1);
     let mut instance = gpu(seq, 2, vec![entry(51, Some(GIB))]);
     instance.about = About {
         index: "2:0".into(),

@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn what_was_seen_is_of_one_record_and_of_one_boot() {
-        let here = Here::look();
+        let here = Here { host: "0123456789abcdef".repeat(2), ..Here::look() };
         let seen = Witness::look(&here, &record(std::process::id(), "a time"), Found::Written);
         assert_eq!(seen.lives(&here), Some(true));
         let mut with = record(std::process::id(), "a time");
@@ -308,6 +308,9 @@ mod tests {
         assert_eq!(seen.lives(&rebooted), Some(false), "nobody outlives a reboot");
         let another = Here { host: "another".to_owned(), boot: "another".to_owned(), ..here.clone() };
         assert_eq!(seen.lives(&another), None, "somebody of another host has looked");
+        let pod = |boot: &str| Here { host: "worker-0".to_owned(), boot: boot.to_owned(), ..here.clone() };
+        let of_pod = Witness { host: "worker-0".to_owned(), ..seen.clone() };
+        assert_eq!((of_pod.lives(&pod(&here.boot)), of_pod.lives(&pod("another"))), (Some(true), None));
         let elsewhere = Here { pidns: "1".to_owned(), ..here };
         let mut dead = seen;
         dead.line.clear();

@@ -1,11 +1,15 @@
 //! Whose password is looked at next. One of each address waits for the turn, and its others behind it: who guesses as often
-//! as he can holds up others for one look at a time, or for as many as he has addresses.
+//! as he can holds up others for one look at a time, or for as many as he has addresses. A line is short, since each in it
+//! has one of the connections that there are.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// So many of one address wait or are looked at; more are refused at once.
+const LINE: usize = 8;
 
 /// The turn, and the line of each client that waits for it.
 pub(super) struct Turns {
@@ -26,18 +30,19 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for the turn of this client.
+    /// Waits for the turn of this client; none where too many of his wait already.
     pub(super) async fn next(&self, client: IpAddr) -> Option<Turn> {
-        let first = self.line(client).acquire_owned().await.ok()?;
+        let first = self.line(client)?.acquire_owned().await.ok()?;
         let turn = Arc::clone(&self.turn).acquire_owned().await.ok()?;
         Some(Turn { _turn: turn, _first: first })
     }
 
-    fn line(&self, client: IpAddr) -> Arc<Semaphore> {
+    fn line(&self, client: IpAddr) -> Option<Arc<Semaphore>> {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         // A line that nobody else has is empty.
         lines.retain(|_, line| Arc::strong_count(line) > 1);
-        Arc::clone(lines.entry(whole(client)).or_insert_with(|| Arc::new(Semaphore::new(1))))
+        let line = lines.entry(whole(client)).or_insert_with(|| Arc::new(Semaphore::new(1)));
+        (Arc::strong_count(line) <= LINE).then(|| Arc::clone(line))
     }
 }
 
@@ -60,24 +65,27 @@ mod tests {
         let ask = |client: [u8; 4]| {
             let (turns, told) = (Arc::clone(&turns), told.clone());
             tokio::spawn(async move {
-                let turn = turns.next(client.into()).await;
+                let Some(turn) = turns.next(client.into()).await else { return false };
                 tokio::time::sleep(std::time::Duration::from_secs(1)).await;
                 drop(turn);
                 told.send(client).unwrap();
+                true
             })
         };
         let (much, one) = ([10, 0, 0, 1], [10, 0, 0, 2]);
         let guesses = (0..50).map(|_| ask(much)).collect::<Vec<_>>();
         tokio::task::yield_now().await;
-        ask(one).await.unwrap();
+        assert!(ask(one).await.unwrap());
         let mut before = 0;
         while heard.recv().await.unwrap() != one {
             before += 1;
         }
         assert!(before <= 2, "{before} looks before his");
+        let mut looked_at = 0;
         for guess in guesses {
-            guess.await.unwrap();
+            looked_at += usize::from(guess.await.unwrap());
         }
+        assert_eq!(looked_at, LINE, "more than that have no connection to wait in");
         drop(turns.line(one.into()));
         assert_eq!(turns.lines.lock().unwrap().len(), 1, "nobody else waits");
     }

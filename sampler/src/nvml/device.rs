@@ -33,8 +33,7 @@ pub(super) fn is_complete(about: &About) -> bool {
 
 fn mig_ids(device: &Device<'_>) -> MigIds {
     let (gpu_instance, compute_instance) = raw::instance_ids(device);
-    let parent = device.mig_parent_device().and_then(|parent| parent.uuid()).ok();
-    MigIds { parent: parent.map(GpuId), gpu_instance, compute_instance }
+    MigIds { parent: None, gpu_instance, compute_instance }
 }
 
 /// Reads all that changes; an error only where the whole device is lost.
@@ -65,6 +64,7 @@ pub(super) fn read(
         memory,
         telemetry,
         entries,
+        instances: None,
         reading,
         xids: Vec::new(),
     })

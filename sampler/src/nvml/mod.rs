@@ -12,7 +12,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use bailiff_snapshot::{About, Driver, Fault, Gap, Gaps, GpuSample};
+use bailiff_snapshot::{About, Driver, Fault, Gap, Gaps, GpuId, GpuSample};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
@@ -85,7 +85,9 @@ impl Gpus {
         };
         let mut samples = vec![self.one(&device, &index.to_string(), &mut context)];
         if samples[0].telemetry.mig_enabled == Some(true) {
-            samples.extend(self.instances(&device, index, &mut context));
+            let (instances, all) = self.instances(&device, (index, &samples[0].about.id), &mut context);
+            samples[0].instances = all.then_some(instances.len() as u64);
+            samples.extend(instances);
         }
         if samples[0].fault.is_none() {
             self.listen(&samples[0], device, &mut context);
@@ -93,26 +95,37 @@ impl Gpus {
         samples
     }
 
-    /// MIG instances: they come and go with a re-partition, and their indexes have holes.
+    /// MIG instances, and whether they are all: they come and go with a re-partition, and their indexes have holes.
     fn instances(
         &mut self,
         device: &nvml_wrapper::Device<'_>,
-        index: u32,
+        (index, gpu): (u32, &Option<GpuId>),
         context: &mut Context<'_>,
-    ) -> Vec<GpuSample> {
-        let most = device.mig_device_count().unwrap_or_else(|_| {
+    ) -> (Vec<GpuSample>, bool) {
+        let Ok(most) = device.mig_device_count() else {
             context.gaps.count(Gap::ProcessList);
-            0
-        });
-        let mut samples = Vec::new();
+            return (Vec::new(), false);
+        };
+        let (mut samples, mut all) = (Vec::new(), true);
         for instance in 0..most {
             match device.mig_device_by_index(instance) {
-                Ok(mig) => samples.push(self.one(&mig, &format!("{index}:{instance}"), context)),
+                Ok(mig) => {
+                    let mut sample = self.one(&mig, &format!("{index}:{instance}"), context);
+                    // One that does not say that it is an instance is no part of this GPU to whoever reads of it.
+                    all &= sample.about.mig.is_some();
+                    if let Some(ids) = &mut sample.about.mig {
+                        ids.parent.clone_from(gpu);
+                    }
+                    samples.push(sample);
+                }
                 Err(NvmlError::NotFound | NvmlError::InvalidArg) => {}
-                Err(_) => context.gaps.count(Gap::ProcessList),
+                Err(_) => {
+                    context.gaps.count(Gap::ProcessList);
+                    all = false;
+                }
             }
         }
-        samples
+        (samples, all)
     }
 
     /// Listens for Xid errors of a GPU that answers, and begins anew where the listening failed.

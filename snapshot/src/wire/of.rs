@@ -67,6 +67,7 @@ impl Gpu {
             utilization: gpu.telemetry.utilization,
             compute_mode: gpu.telemetry.compute_mode.map(|mode| mode.name().to_owned()),
             listed: gpu.listed,
+            instances: gpu.instances,
             unlisted_openers: openers::unlisted(snapshot, gpu).map(|who| who.len() as u64),
             holders: gpu.holders.iter().map(Holder::from).collect(),
             stuck: gpu.holders.iter().filter_map(stuck).collect(),

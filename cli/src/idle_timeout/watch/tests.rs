@@ -21,12 +21,20 @@ struct Made {
     fault: Option<Fault>,
     listed: bool,
     mig: bool,
+    instances: Option<u64>,
 }
 
 /// A GPU that these hold, as busy as they are.
 fn held(holders: &[(ProcessKey, u32)]) -> Made {
     let device = holders.iter().map(|(_, percent)| *percent).sum();
-    Made { holders: holders.to_vec(), device: Some(device), fault: None, listed: true, mig: false }
+    Made {
+        holders: holders.to_vec(),
+        device: Some(device),
+        fault: None,
+        listed: true,
+        mig: false,
+        instances: None,
+    }
 }
 
 fn fell(fault: Fault) -> Made {
@@ -62,6 +70,7 @@ fn gpu(index: usize, beat: u64, state: &Made) -> GpuSample {
     let sampler = |maximum| DeviceSampler::Stamped { newest: beat, maximum, filled: false };
     GpuSample {
         fault: None,
+        instances: state.instances,
         entries: state.listed.then(|| state.holders.iter().map(|(key, _)| entry(*key)).collect()),
         reading: Reading {
             // The look-back is a beat.
@@ -323,6 +332,17 @@ fn elsewhere_and_by_request_devices_count() {
     run.watch.rule.count = Count::All;
     run.visible = Visible::parse(Some("GPU-1"), None);
     assert_eq!(shown(&run.see(&shared)), Some((Basis::All, expected)));
+}
+
+#[test]
+fn a_gpu_in_mig_mode_may_have_the_command_unless_all_its_instances_were_given() {
+    let ours = held(&[(OURS, 0)]);
+    for (instances, expected) in [(Some(0), true), (None, false)] {
+        let divided = Made { listed: false, device: None, instances, ..held(&[]) };
+        let gpus = [ours.clone(), divided];
+        let mut run = Run::of(&gpus);
+        assert_eq!((0..5).any(|_| run.see(&gpus).idle), expected, "{instances:?}");
+    }
 }
 
 #[test]

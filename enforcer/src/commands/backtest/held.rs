@@ -11,7 +11,7 @@ pub(super) const ANCHOR: &str = "bailiff_snapshots_total";
 pub(super) const TAKEN: &str = "bailiff_snapshot_timestamp_seconds";
 
 /// Everything that a snapshot is rebuilt of.
-pub(super) const METRICS: [&str; 30] = [
+pub(super) const METRICS: [&str; 31] = [
     ANCHOR,
     TAKEN,
     "bailiff_source_up",
@@ -28,6 +28,7 @@ pub(super) const METRICS: [&str; 30] = [
     "bailiff_gpu_unlisted_openers",
     "bailiff_gpu_utilization_ratio",
     "bailiff_gpu_mig_enabled",
+    "bailiff_gpu_mig_instances",
     "bailiff_gpu_processes",
     "bailiff_gpu_other_processes",
     "bailiff_process_info",

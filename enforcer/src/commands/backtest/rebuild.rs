@@ -343,6 +343,7 @@ fn gpu(index: &str, about: &Labels, scrape: &Scrape<'_>) -> wire::Gpu {
         utilization: read("bailiff_gpu_utilization_ratio").map(percent),
         compute_mode: None,
         listed: read("bailiff_gpu_processes").filter(|_| complete).map(whole),
+        instances: read("bailiff_gpu_mig_instances").map(whole),
         unlisted_openers: read("bailiff_gpu_unlisted_openers").map(whole),
         holders: Vec::new(),
         ..wire::Gpu::default()
