@@ -10,10 +10,10 @@ SETUP := tests/setup
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
-demo: ## the whole story in a minute, with a GPU or without
+demo: ## the whole story in a minute, with a GPU or without; STAY=1 leaves it running until you press Enter
 	@$(SETUP) compiler redis
 	@cargo build --quiet --package bailiff-exporter --package bailiff-enforcer --package bailiff --package bailiff-quota --package fake-nvml --package fake-cuda --package end-to-end
-	@target/debug/demo
+	@target/debug/demo $(if $(STAY),--stay)
 
 test: check quota ## every check and every test
 	@$(SETUP) compiler nextest prometheus python redis openssl faketime allocators systemd chromium

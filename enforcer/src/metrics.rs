@@ -15,9 +15,9 @@ RULE_PENDING Gauge One "bailiff_rule_pending" ["rule"]
 RULE_UNKNOWN Gauge One "bailiff_rule_unknown" ["rule"]
     "Targets of which the last snapshot does not tell whether the rule's condition holds: they are neither idle nor busy, and nothing is done to them. Absent before a snapshot was judged by the rule.";
 STEPS Counter One "bailiff_steps_total" ["rule step mode result"]
-    "Steps that came to an end, by step (flag, notify, signal, terminate, release_lease, shutdown_mps, exec) and result; watched: all but the deed was done. Absent until the first.";
+    "Steps that came to an end, by step (flag, notify, signal, terminate, release_lease, shutdown_mps, exec) and result; watched: all but the deed was done. What may come of a rule's steps is counted from 0 on.";
 KILLS Counter One "bailiff_kills_total" ["rule result"]
-    "Targets that were to be ended by terminate, by result: released (ended, and its memory is back), gone_not_released, unkillable, undetermined, and those that never came to a signal: identity_changed, refused, gone, cancelled. Absent until the first.";
+    "Targets that were to be ended by terminate, by result: released (ended, and its memory is back), gone_not_released, unkillable, undetermined, and those that never came to a signal: identity_changed, refused, gone, failed, cancelled. Of a rule that may act, from 0 on; of others absent.";
 MEMORY_RELEASED Counter Bytes "bailiff_memory_released_bytes_total" [""]
     "GPU memory in bytes that was seen to come back after a deed; what could not be told adds nothing.";
 DEED_IN_FLIGHT Gauge One "bailiff_deed_in_flight" [""]
@@ -35,7 +35,7 @@ FLAG Gauge One "bailiff_flag" ["rule severity target gpu_uuid pid user"]
 FLAGS_DROPPED Gauge One "bailiff_flags_dropped" [""]
     "Flags that are up and have no series of their own, as there are more than 256.";
 NOTIFICATIONS Counter One "bailiff_notifications_total" ["channel result"]
-    "Notices by channel and result. Absent until the first.";
+    "Notices by channel and result, from 0 on.";
 AUDIT_FAILURES Counter One "bailiff_audit_write_failures_total" [""]
     "Entries that could not be written to the audit log. While it cannot be written, nothing destructive is done.";
 LEASE_AGENT_UP Gauge One "bailiff_lease_agent_up" [""]

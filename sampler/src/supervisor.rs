@@ -131,6 +131,8 @@ impl Supervisor {
     pub fn look(&mut self, seq: u64) -> Option<Sample> {
         let (began, at) = (Instant::now(), now());
         self.left_behind.retain(|worker| !worker.process.ended());
+        // Whoever is killed in this look may end yet.
+        let hanging = self.left_behind.len();
         let skip = self.skipped();
         let mut round = Round::default();
         // A second worker reads the rest when the first one was lost on a GPU.
@@ -154,7 +156,7 @@ impl Supervisor {
             at,
             took: began.elapsed(),
             interval: self.settings.interval,
-            workers_left_behind: u32::try_from(self.left_behind.len()).unwrap_or(u32::MAX),
+            workers_left_behind: u32::try_from(hanging).unwrap_or(u32::MAX),
         };
         Some(round.finish(&frame, &self.known))
     }

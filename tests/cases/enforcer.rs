@@ -83,7 +83,7 @@ fn an_idle_holder_is_flagged_told_and_ended_and_its_memory_is_back() {
     tenant.gone();
     assert_eq!(tenant.asked(), 1, "it was asked, and obeyed");
     let page = enforcer.until("it is counted", |page| {
-        count(page, "bailiff_kills_total", &[("result", "released")]).map(|_| enforcer.page())
+        page.happened("bailiff_kills_total", &[("result", "released")]).then(|| enforcer.page())
     });
     assert_eq!(count(&page, "bailiff_kills_total", &[("rule", "idle"), ("result", "released")]), Some(1.0));
     assert_eq!(count(&page, "bailiff_memory_released_bytes_total", &[]), Some(2.0 * f64::from(1 << 30)));
@@ -184,7 +184,7 @@ fn whoever_works_again_is_reprieved() {
     let why = ["it was seen not to match", "unknown for too long"];
     assert!(why.iter().any(|why| line["detail"] == *why), "{line}");
     enforcer.beats(3);
-    assert!(enforcer.page().all("bailiff_kills_total", &[]).next().is_none());
+    assert!(!enforcer.page().happened("bailiff_kills_total", &[]));
     assert_eq!(node.home.line("terminate", "begun"), None);
     assert!(tenant.lives() && tenant.asked() == 0);
     assert_eq!(pending(&enforcer.status(), tenant.pid()), None);
@@ -204,9 +204,12 @@ fn a_rule_that_watches_does_all_but_the_deed() {
             (&Value::from("watch"), &Value::from(Vec::<Value>::new()))
         );
         let page = enforcer.until("it is counted", |page| {
-            page.value("bailiff_steps_total", &[("result", "watched")]).map(|_| enforcer.page())
+            page.happened("bailiff_steps_total", &[("result", "watched")]).then(|| enforcer.page())
         });
-        assert_eq!(page.value("bailiff_steps_total", &[("step", "terminate"), ("mode", "watch")]), Some(1.0));
+        assert_eq!(
+            page.value("bailiff_steps_total", &[("step", "terminate"), ("result", "watched")]),
+            Some(1.0)
+        );
         assert!(page.all("bailiff_kills_total", &[]).next().is_none());
         assert_eq!(page.label("bailiff_rule_info", &[], "mode").as_deref(), Some("watch"));
         for (step, result) in [("flag", "raised"), ("notify", "queued"), ("terminate", "due")] {

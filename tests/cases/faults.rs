@@ -9,6 +9,7 @@
 )]
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,9 +18,11 @@ use end_to_end::exporter::{Exporter, command};
 use end_to_end::fake::Scenario;
 use end_to_end::http;
 use end_to_end::page::Page;
-use end_to_end::procfs::Procfs;
+use end_to_end::procfs::{Process, Procfs};
 use end_to_end::wait::until;
 use end_to_end::{exporter, programs};
+use rustix::fs::inotify;
+use rustix::io::ioctl_fionread;
 
 fn nvml_up(page: &Page) -> Option<f64> {
     page.value("bailiff_source_up", &[("source", "nvml")])
@@ -201,19 +204,25 @@ fn a_worker_that_dies_is_replaced() {
     exporter.until("it is up again", |page| (nvml_up(page)? == 1.0).then_some(()));
 }
 
-/// A worker that is stopped while it reads `/proc`, which is made long here, is as silent as one that waits for a process.
+/// A worker that is stopped when it begins to read `/proc`, which is made long here, is as silent as one that waits for a process.
 #[test]
 fn after_proc_has_hung_command_lines_are_tried_again() {
     let procfs = Procfs::new();
-    (2..6000).for_each(|pid: u32| procfs.write(&format!("{pid}/stat"), "0"));
+    (2..3000).for_each(|pid| procfs.add(&Process::new(pid)));
+    let mut names =
+        fs::read_dir(procfs.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let first = names.find(|name| name.parse::<u32>().is_ok()).unwrap();
+    let walk = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&walk, procfs.path().join(first), inotify::WatchFlags::OPEN).unwrap();
     let scenario = Scenario::new(&three(""));
-    let procfs = procfs.path().to_str().unwrap().to_owned();
-    let exporter = Exporter::start(&scenario, &["--procfs", &procfs, "--process.command"]);
+    let path = procfs.path().to_str().unwrap().to_owned();
+    let exporter = Exporter::start(&scenario, &["--procfs", &path, "--process.command"]);
     let worker = || exporter.children("sampling-worker").first().copied();
     let is_plain =
         |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.ends_with(b"\0plain\0"));
     until("it is stopped while it reads /proc", || {
         let pid = worker()?;
+        until_opened(&walk);
         signal(pid, rustix::process::Signal::STOP);
         until("another worker", || (worker()? != pid).then_some(()));
         exporter.log().contains("/proc did not answer by the deadline").then_some(())
@@ -222,6 +231,15 @@ fn after_proc_has_hung_command_lines_are_tried_again() {
     until("they are read again", || (!is_plain(worker()?)).then_some(()));
     exporter.until_logged("all is read again");
     assert_eq!(exporter.next().value("bailiff_sampling_workers_left_behind", &[]), Some(0.0));
+}
+
+/// Waits for a file to be opened, and forgets those that were before.
+fn until_opened(watch: &OwnedFd) {
+    let mut events = [0; 1 << 12];
+    while ioctl_fionread(watch).unwrap() > 0 {
+        rustix::io::read(watch, &mut events).unwrap();
+    }
+    rustix::io::read(watch, &mut events).unwrap();
 }
 
 #[test]
@@ -361,21 +379,26 @@ fn it_drains_and_ends_when_asked() {
 #[test]
 fn a_gpu_in_mig_mode_is_unknown_until_all_its_instances_are_given() {
     let mig = include_str!("../fake-nvml/scenarios/mig.yaml");
-    let scenario = Scenario::new(mig);
-    let exporter = Exporter::start(&scenario, &[]);
     let instances = |page: &Page| page.value("bailiff_gpu_mig_instances", &[("gpu", "0")]);
-    let calls = ["GetMaxMigDeviceCount", "GetMigDeviceHandleByIndex", "IsMigDeviceHandle"];
-    for call in calls {
-        scenario.set(mig);
-        exporter.until("all are given", |page| (instances(page)? == 3.0).then_some(()));
-        scenario.set(&format!("faults: {{errors: {{nvmlDevice{call}: unknown}}}}\n{mig}"));
-        exporter.until(call, |page| (nvml_up(page)? == 1.0 && instances(page).is_none()).then_some(()));
+    // Each with whether the driver is asked again once it has told.
+    let calls =
+        [("GetMaxMigDeviceCount", true), ("GetMigDeviceHandleByIndex", true), ("IsMigDeviceHandle", false)];
+    for (call, again) in calls {
+        let failing = format!("faults: {{errors: {{nvmlDevice{call}: unknown}}}}\n{mig}");
+        let scenario = Scenario::new(&failing);
+        let exporter = Exporter::start(&scenario, &[]);
+        let are_unknown = |page: &Page| (nvml_up(page)? == 1.0 && instances(page).is_none()).then_some(());
+        exporter.until(call, are_unknown);
         let html = http::get(exporter.address(), "/", &[]).unwrap().text();
         assert!(
             html.contains("who is on GPU 0: MIG is on, and the driver did not give its instances"),
             "{call}: {html}"
         );
+        scenario.set(mig);
+        exporter.until("all are given", |page| (instances(page)? == 3.0).then_some(()));
+        if again {
+            scenario.set(&failing);
+            exporter.until(call, are_unknown);
+        }
     }
-    scenario.set(mig);
-    exporter.until("it has healed", |page| (instances(page)? == 3.0).then_some(()));
 }

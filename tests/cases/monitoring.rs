@@ -187,8 +187,10 @@ struct Stage {
     node: Node,
     enforcer: Enforcer,
     other: Exporter,
+    /// Who works until he is to be ended.
+    due: Tenant,
     _running: (Vec<Running>, Tenant, Holder),
-    _kept: (Scenario, Procfs, Redis, Machine, tempfile::TempDir, Tenant),
+    _kept: (Scenario, Procfs, Redis, Machine, tempfile::TempDir),
 }
 
 /// Somebody who has a lease, ended with what it has started.
@@ -214,15 +216,15 @@ impl Stage {
         let holder = Holder(Some(leases::hold(&redis, &["run"])));
         let running =
             vec![Running(quiet(leases::bailiff(&redis, &["run", "true"]))), limited(&machine, &quota, &node)];
-        let (ended, flagged) = (Tenant::obeying(&node.home), Tenant::obeying(&node.home));
-        node.hold_together(&[(&ended, "used: 1GiB"), (&flagged, "used: 8GiB, sm: 50")]);
+        let (due, flagged) = (Tenant::obeying(&node.home), Tenant::obeying(&node.home));
+        node.hold_together(&[(&due, "used: 1GiB, sm: 50"), (&flagged, "used: 8GiB, sm: 50")]);
         let enforcer = node.home.enforcer(&[]);
         let (scenario, procfs) = (Scenario::named("busy"), others());
         let mut other = exporter::command(&scenario);
         other.args(exporter::BEATS).arg("--procfs").arg(procfs.path());
         let other = Exporter::spawn(other);
-        let kept = (scenario, procfs, redis, machine, quotas, ended);
-        Self { node, enforcer, other, _running: (running, flagged, holder), _kept: kept }
+        let kept = (scenario, procfs, redis, machine, quotas);
+        Self { node, enforcer, other, due, _running: (running, flagged, holder), _kept: kept }
     }
 
     fn targets(&self) -> String {
@@ -276,6 +278,9 @@ fn every_query_of_every_dashboard_has_data() {
     let prometheus = server(&stage.targets());
     // An Xid is told of once the driver has said so.
     stage.node.change(|driver| driver.gpus[0].text = "memory: {unaccounted: 2GiB}\n    xid: [79]".to_owned());
+    // Nothing has come to pass yet, and Prometheus has seen that.
+    until("it is seen", || prometheus.query("bailiff_kills_total").filter(|found| !found.is_empty()));
+    stage.node.hold(&stage.due, 0, "used: 1GiB");
     let mut left: Vec<(String, String)> = BOARDS.iter().flat_map(|board| queries(board)).collect();
     assert!(left.len() > 60, "{}", left.len());
     until("every query to have data", || {

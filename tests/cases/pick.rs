@@ -108,6 +108,6 @@ rules:
     let expected = format!("get_client_list {pid} in /tmp/pipes\nshutdown_server {pid} in /tmp/pipes\n");
     assert_eq!(told, expected);
     enforcer.until("it is counted", |page| {
-        page.value("bailiff_steps_total", &[("step", "shutdown_mps"), ("result", "done")])
+        page.happened("bailiff_steps_total", &[("step", "shutdown_mps"), ("result", "done")]).then_some(())
     });
 }

@@ -65,6 +65,12 @@ impl Page {
         })
     }
 
+    /// Whether any counter of this name whose labels include these counted something.
+    #[must_use]
+    pub fn happened(&self, name: &str, labels: &[(&str, &str)]) -> bool {
+        self.all(name, labels).any(|(_, count)| count > 0.0)
+    }
+
     /// A label of the first series of this name whose labels include these.
     #[must_use]
     pub fn label(&self, name: &str, labels: &[(&str, &str)], wanted: &str) -> Option<String> {

@@ -237,6 +237,7 @@ impl Daemon {
             self.engine.limit_to(uid);
             tracing::warn!(uid, "CAP_KILL is missing: only processes of our own user will be acted upon");
         }
+        self.begin_counts();
         self.save();
         self.record_change(("start", "done"), "");
         self.order_the_agent();

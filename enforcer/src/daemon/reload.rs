@@ -132,6 +132,7 @@ impl Daemon {
         let policy = Arc::clone(self.engine.policy());
         self.notices.keep(&policy.channels);
         self.flagged.retain(|(rule, _), _| policy.rules.iter().any(|other| other.name == *rule));
+        self.begin_counts();
         self.accept();
         self.save();
     }

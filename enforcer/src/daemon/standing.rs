@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Daemon;
+use crate::actions::notices::Told;
 use crate::clock::now;
 use crate::policy::{Mode, Rule};
 use crate::verdict::Hold;
@@ -174,10 +175,25 @@ impl Daemon {
         told.collect()
     }
 
+    /// What the steps of the policy may come to is counted from 0 on.
+    pub(super) fn begin_counts(&mut self) {
+        for (rule, counts) in self.engine.policy().rules.iter().zip(self.engine.counts()) {
+            for step in &rule.then {
+                self.status.counters.begin(&rule.name, (step.action.name(), counts.mode));
+            }
+        }
+    }
+
     fn notices(&self) -> tally::Counted<Notice> {
         let mut counted = tally::Counted::default();
-        for ((channel, told), count) in self.notices.counts() {
-            counted.set(Notice { channel, result: told.name().to_owned() }, count);
+        let begun = self
+            .engine
+            .policy()
+            .channels
+            .keys()
+            .flat_map(|channel| Told::ALL.map(|told| (channel.clone(), told)));
+        for ((channel, told), count) in begun.map(|key| (key, 0)).chain(self.notices.counts()) {
+            counted.add(Notice { channel, result: told.name().to_owned() }, count);
         }
         counted
     }

@@ -35,12 +35,42 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Counts a step that came to an end; a `terminate` that was not only watched counts as a kill too.
-    pub fn step(&mut self, rule: &str, (step, mode): (&str, Mode), result: Outcome) {
-        if step == "terminate" && result != Outcome::Watched {
-            self.kills.count(Kill { rule: rule.to_owned(), result });
+    /// Begins with 0 what can come of a step, so that the first that does is seen as one more than before.
+    pub fn begin(&mut self, rule: &str, (step, mode): (&str, Mode)) {
+        for result in Outcome::ALL.into_iter().filter(|result| may_come(*result, (step, mode))) {
+            self.add(rule, (step, mode), (result, 0));
         }
-        self.steps.count(Step { rule: rule.to_owned(), step: step.to_owned(), mode, result });
+    }
+
+    /// Counts a step that came to an end.
+    pub fn step(&mut self, rule: &str, (step, mode): (&str, Mode), result: Outcome) {
+        self.add(rule, (step, mode), (result, 1));
+    }
+
+    /// A `terminate` that was not only watched counts as a kill too.
+    fn add(&mut self, rule: &str, (step, mode): (&str, Mode), (result, count): (Outcome, u64)) {
+        if step == "terminate" && mode == Mode::Enforce {
+            self.kills.add(Kill { rule: rule.to_owned(), result }, count);
+        }
+        self.steps.add(Step { rule: rule.to_owned(), step: step.to_owned(), mode, result }, count);
+    }
+}
+
+/// What may come of a step.
+fn may_come(result: Outcome, (step, mode): (&str, Mode)) -> bool {
+    let tells = matches!(step, "flag" | "notify");
+    let frees = matches!(step, "terminate" | "release_lease");
+    let acts = mode == Mode::Enforce;
+    match result {
+        Outcome::Done => tells || acts && !frees,
+        Outcome::Watched => !tells && !acts,
+        Outcome::Released | Outcome::Undetermined => acts && frees,
+        Outcome::GoneNotReleased | Outcome::Unkillable => acts && step == "terminate",
+        Outcome::IdentityChanged
+        | Outcome::Refused
+        | Outcome::Gone
+        | Outcome::Failed
+        | Outcome::Cancelled => !tells,
     }
 }
 
@@ -157,12 +187,12 @@ impl<K> Default for Counted<K> {
 impl<K: Ord> Counted<K> {
     /// Counts one more.
     pub fn count(&mut self, what: K) {
-        *self.0.entry(what).or_default() += 1;
+        self.add(what, 1);
     }
 
-    /// Takes a count that somebody else keeps.
-    pub fn set(&mut self, what: K, count: u64) {
-        self.0.insert(what, count);
+    /// Counts so many more; what is counted from 0 on is there before the first.
+    pub fn add(&mut self, what: K, count: u64) {
+        *self.0.entry(what).or_default() += count;
     }
 
     /// How often this happened.
@@ -213,6 +243,26 @@ mod tests {
         assert_eq!(counters.steps.iter().map(|(_, count)| count).collect::<Vec<_>>(), [1, 1, 2]);
         let json = serde_json::to_string(&counters).expect("it is plain data");
         assert_eq!(serde_json::from_str::<Counters>(&json).expect("it was just written"), counters);
+    }
+
+    #[test]
+    fn whatever_may_come_of_a_step_is_counted_from_none_on() {
+        let begun = |step, mode| {
+            let mut counters = Counters::default();
+            counters.begin("idle", (step, mode));
+            assert!(counters.steps.iter().all(|(_, count)| count == 0));
+            (counters.steps.iter().map(|(step, _)| step.result).collect::<Vec<_>>(), counters)
+        };
+        assert_eq!(begun("flag", Mode::Watch).0, [Outcome::Done]);
+        let (results, counters) = begun("terminate", Mode::Enforce);
+        assert_eq!(results.len(), Outcome::ALL.len() - 2, "neither done nor watched: {results:?}");
+        assert_eq!(counters.kills.iter().map(|(kill, _)| kill.result).collect::<Vec<_>>(), results);
+        let (results, mut counters) = begun("terminate", Mode::Watch);
+        assert!(results.contains(&Outcome::Watched) && counters.kills == Counted::default(), "{results:?}");
+        counters.step("idle", ("terminate", Mode::Watch), Outcome::Watched);
+        counters.begin("idle", ("terminate", Mode::Watch));
+        assert_eq!(counters.steps.iter().map(|(_, count)| count).sum::<u64>(), 1, "what was counted stays");
+        assert!(begun("exec", Mode::Enforce).0.contains(&Outcome::Done));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The enforcer of the demo, and what is shown of it.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -90,12 +91,18 @@ rules:
         println!("  {} {:<10} {:<10} {}", of("time"), of("step"), of("result"), of("detail"));
     }
 
-    pub(crate) fn print_numbers(&self) {
+    pub(crate) fn address(&self) -> SocketAddr {
         let log = std::fs::read_to_string(self.folder.join("enforcer.log")).unwrap_or_default();
-        let address = log.lines().find_map(|line| line.split("address=").nth(1)?.trim().parse().ok());
-        let page = http::get(address.expect("it says where it serves"), "/metrics", &[]).expect("it answers");
+        let address =
+            log.lines().find_map(|line| line.split("address=").nth(1)?.split(' ').next()?.parse().ok());
+        address.expect("it says where it serves")
+    }
+
+    pub(crate) fn print_numbers(&self) {
+        let page = http::get(self.address(), "/metrics", &[]).expect("it answers");
         for line in page.text().lines().filter(|line| {
-            line.starts_with("bailiff_kills_total") || line.starts_with("bailiff_memory_released_bytes_total")
+            let told = ["bailiff_kills_total", "bailiff_memory_released_bytes_total"];
+            told.iter().any(|name| line.starts_with(name)) && !line.ends_with(" 0")
         }) {
             println!("  {line}");
         }

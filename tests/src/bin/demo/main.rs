@@ -32,11 +32,12 @@ const NOBODY: u32 = 65534;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.as_slice() {
-        [] => demo(),
+        [] => demo(false),
+        [flag] if flag == "--stay" => demo(true),
         [role, name, device] if role == "holder" => hold(name, device),
         [role, file] if role == "notice" => take_notice(file),
         _ => {
-            eprintln!("usage: demo");
+            eprintln!("usage: demo [--stay]");
             ExitCode::from(64)
         }
     }
@@ -69,7 +70,7 @@ fn take_notice(file: &str) -> ExitCode {
     if told.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn demo() -> ExitCode {
+fn demo(stays: bool) -> ExitCode {
     let folder = tempfile::tempdir().expect("a temporary folder");
     if Path::new("/proc/driver/nvidia/version").exists() {
         println!("An NVIDIA driver is here: this is what it says of its GPUs, for five beats of {BEAT}.\n");
@@ -78,7 +79,7 @@ fn demo() -> ExitCode {
     } else {
         println!("No NVIDIA driver here: the fake driver of the tests stands in; the processes are real.\n");
     }
-    tell_the_story(folder.path());
+    tell_the_story(folder.path(), stays);
     ExitCode::SUCCESS
 }
 
@@ -92,7 +93,7 @@ fn watch_real_gpus(stream: &Path) {
     print_numbers(&exporter, &USE);
 }
 
-fn tell_the_story(folder: &Path) {
+fn tell_the_story(folder: &Path, stays: bool) {
     let device = folder.join("nvidia0");
     std::fs::write(&device, "").expect("a stand-in for a device file");
     let trainer = Holder::start("trainer", &device);
@@ -140,12 +141,26 @@ fn tell_the_story(folder: &Path) {
     print_numbers(&exporter, &USE);
     enforcer.print_numbers();
     let second = hand_gpus_out(&redis, &enforcer);
+    end_the_lease(second, &exporter, &mut beats);
+    quota::limit(folder, (&exporter, &scenario));
+    if stays {
+        scenario.set(&format!("{working}  - processes: []\n"));
+        stay(&exporter, &enforcer);
+    }
+}
+
+fn end_the_lease(job: Child, exporter: &Exporter, beats: &mut Beats) {
     for _ in 0..3 {
         let _ = beats.beat();
     }
-    print_numbers(&exporter, &LEASES);
-    leases::end(second, Signal::TERM);
-    quota::limit(folder, (&exporter, &scenario));
+    print_numbers(exporter, &LEASES);
+    leases::end(job, Signal::TERM);
+}
+
+fn stay(exporter: &Exporter, enforcer: &Enforcer) {
+    println!("\nTwo of the three work on, and all of it is there until you press Enter:");
+    println!("  exporter http://{}/, enforcer http://{}/", exporter.address(), enforcer.address());
+    io::stdin().read_line(&mut String::new()).expect("a standard input");
 }
 
 /// What a dashboard shows of use, and of leases.
