@@ -17,7 +17,7 @@ RULE_UNKNOWN Gauge One "bailiff_rule_unknown" ["rule"]
 STEPS Counter One "bailiff_steps_total" ["rule step mode result"]
     "Steps that came to an end, by step (flag, notify, signal, terminate, release_lease, shutdown_mps, exec) and result; watched: all but the deed was done. What may come of a rule's steps is counted from 0 on.";
 KILLS Counter One "bailiff_kills_total" ["rule result"]
-    "Targets that were to be ended by terminate, by result: released (ended, and its memory is back), gone_not_released, unkillable, undetermined, and those that never came to a signal: identity_changed, refused, gone, failed, cancelled. Of a rule that may act, from 0 on; of others absent.";
+    "Targets that were to be ended by terminate, by result: released (ended, and its memory is back), gone_not_released, unkillable, undetermined; failed and cancelled, where some may have been signalled; and those that never came to a signal: identity_changed, refused, gone. Of a rule that may act, from 0 on; of others absent.";
 MEMORY_RELEASED Counter Bytes "bailiff_memory_released_bytes_total" [""]
     "GPU memory in bytes that was seen to come back after a deed; what could not be told adds nothing.";
 DEED_IN_FLIGHT Gauge One "bailiff_deed_in_flight" [""]

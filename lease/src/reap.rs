@@ -149,30 +149,19 @@ impl Pool {
     pub fn reap_here(&mut self, here: &Here, ttl: Duration) -> Result<usize, Trouble> {
         let audit = self.audit()?;
         let mut freed = 0;
-        if !audit.has_agent_at(here) {
-            let dead: Vec<&Lease> =
-                audit.leases.iter().filter(|lease| here.life(lease) == Life::Dead).collect();
-            if !dead.is_empty() {
-                std::thread::park_timeout(START);
-            }
-            for lease in dead.into_iter().filter(|lease| here.life(lease) == Life::Dead) {
-                freed += usize::from(self.end(&lease.lease, End::dead(lease), &[])? == Ended::Done);
-            }
+        let dead = audit.dead(here);
+        if !dead.is_empty() {
+            std::thread::park_timeout(START);
+        }
+        for lease in dead.into_iter().filter(|lease| here.life(lease) == Life::Dead) {
+            freed += usize::from(self.end(&lease.lease, End::dead(lease), &[])? == Ended::Done);
         }
         for lease in audit.late() {
-            match here.life(lease) {
-                Life::Elsewhere if audit.has_agent(lease) => {}
-                // Who is on its GPUs is for the agent to see, wherever on this machine.
-                Life::Timed if audit.has_agent_on(here) => {}
-                Life::Elsewhere | Life::Timed => {
-                    freed += usize::from(self.end(&lease.lease, End::Late, &[])? == Ended::Done);
-                }
-                Life::Alive if lease.is_acknowledged() => drop(self.touch(&lease.lease, ttl, None)?),
-                // Whoever was given something and does not say so, stopped perhaps, lets the next have it.
-                Life::Alive if lease.state == "held" => {
-                    freed += usize::from(self.end(&lease.lease, End::Late, &[])? == Ended::Done);
-                }
-                Life::Alive | Life::Dead | Life::Unknown => {}
+            let life = here.life(lease);
+            if life == Life::Alive && lease.is_acknowledged() {
+                self.touch(&lease.lease, ttl, None)?;
+            } else if audit.late_why(here, (lease, life)).is_some() {
+                freed += usize::from(self.end(&lease.lease, End::Late, &[])? == Ended::Done);
             }
         }
         Ok(freed)
@@ -200,6 +189,40 @@ impl Audit {
         #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
         let now = self.now as f64;
         self.leases.iter().filter(move |lease| lease.expires < now)
+    }
+
+    /// What [`Pool::reap_here`] would free, and why.
+    #[must_use]
+    pub fn to_reap(&self, here: &Here) -> Vec<(&Lease, &'static str)> {
+        let dead = self.dead(here).into_iter().map(|lease| (lease, "its holder is dead"));
+        let late =
+            self.late().filter_map(|lease| Some((lease, self.late_why(here, (lease, here.life(lease)))?)));
+        dead.chain(late).collect()
+    }
+
+    /// Those whose holders are dead, unless there is an agent, whose they are.
+    fn dead(&self, here: &Here) -> Vec<&Lease> {
+        let leases = if self.has_agent_at(here) { &[] } else { self.leases.as_slice() };
+        leases.iter().filter(|lease| here.life(lease) == Life::Dead).collect()
+    }
+
+    /// Why one that is late is to be freed by whoever sees it; none where it is not.
+    fn late_why(&self, here: &Here, (lease, life): (&Lease, Life)) -> Option<&'static str> {
+        // Who is on this machine's GPUs is for its agent to see, wherever and in whichever boot they were taken.
+        let is_of_our_agent = || self.has_agent_on(here);
+        match life {
+            Life::Elsewhere if self.has_agent(lease) => None,
+            Life::Elsewhere if here.is_machine(lease.get("host"), lease.get("boot")) && is_of_our_agent() => {
+                None
+            }
+            Life::Elsewhere => Some("it was not renewed in time"),
+            Life::Timed => (!is_of_our_agent()).then_some("its time is over"),
+            // Whoever was given something and does not say so, stopped perhaps, lets the next have it.
+            Life::Alive if lease.state == "held" && !lease.is_acknowledged() => {
+                Some("whoever was given it does not say so")
+            }
+            Life::Alive | Life::Dead | Life::Unknown => None,
+        }
     }
 
     /// An agent can look whether the holder lives: his word counts, and not the time.

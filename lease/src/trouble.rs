@@ -28,7 +28,7 @@ pub enum Trouble {
     Silent(String),
     /// It wants to know who we are, or we may not do that.
     #[error(
-        "Redis refuses: {0}; give a user and a password in the address, or that user the rights that the README names"
+        "Redis refuses: {0}; give a user and a password in the address, or that user the rights of docs/leases.md"
     )]
     Denied(String),
     /// It is full.

@@ -347,6 +347,13 @@ fn whoever_is_in_another_boot_is_dead_once_he_says_nothing() {
         pool.stand_in(&there, TTL).unwrap();
         assert_eq!(pool.reap_here(&here, TTL), Ok(0), "{host}: somebody there can look at him");
         pool.stand_in(&there, Duration::ZERO).unwrap();
+        if here.is_machine(Some(host), Some("another")) {
+            pool.stand_in(&here, TTL).unwrap();
+            assert_eq!(pool.reap_here(&here, TTL), Ok(0), "{host}: its agent sees who is on the GPU");
+            assert_eq!(pool.audit().unwrap().to_reap(&here), [], "{host}");
+            pool.stand_in(&here, Duration::ZERO).unwrap();
+        }
+        assert_eq!(pool.audit().unwrap().to_reap(&here).len(), 1, "{host}");
         assert_eq!(pool.reap_here(&here, TTL), Ok(1), "{host}: this machine was started anew");
     }
 }

@@ -201,7 +201,9 @@ fn whoever_can_be_freed_is_ended_by_the_example_and_memory_comes_back() {
         (node.home.results("terminate").iter().filter(|result| *result == "released").count() == 2)
             .then_some(())
     });
-    assert_eq!(enforcer.page().value("bailiff_memory_released_bytes_total", &[]), Some(3.0 * GIB));
+    enforcer.until("both are counted", |page| {
+        (page.value("bailiff_memory_released_bytes_total", &[])? == 3.0 * GIB).then_some(())
+    });
     node.exporter.until("the exporter saw it come back", |page| {
         let used = page.value("bailiff_gpu_memory_used_bytes", &[])?;
         (page.value(UNRETURNED, &[])? == 0.0 && used == GIB).then_some(())

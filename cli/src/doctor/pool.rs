@@ -150,7 +150,7 @@ mod tests {
         assert_eq!((denied.state, denied.text.as_str()), (State::Fail, "Redis refuses: NOAUTH"));
         assert_eq!(
             denied.hint.as_deref(),
-            Some("give a user and a password in the address, or that user the rights that the README names")
+            Some("give a user and a password in the address, or that user the rights of docs/leases.md")
         );
         let absent = asked(Err(Trouble::Absent("/run/bailiff/lease".into())), None);
         assert_eq!(absent[0].state, State::Skip);

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use bailiff_lease::audit::Lease;
-use bailiff_lease::holder::{Here, Life};
+use bailiff_lease::holder::Here;
 use bailiff_lease::{Extended, Leases, Released, Trouble};
 
 use super::told::{self, ids};
@@ -82,19 +82,10 @@ pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let audit = pool.audit()?;
-    #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
-    let late = |lease: &Lease| lease.expires < audit.now as f64;
-    let mut lines = Vec::new();
-    for lease in &audit.leases {
-        let why = match here.life(lease) {
-            Life::Dead => "its holder is dead",
-            Life::Elsewhere if late(lease) => "its host is silent",
-            Life::Timed if late(lease) => "its time is over",
-            _ => continue,
-        };
+    let line = |(lease, why): (&Lease, &str)| {
         let gpus: Vec<&str> = lease.gpus().collect();
-        lines.push(format!("{} GPU {} {}\n", lease.lease, gpus.join(","), why));
-    }
-    print(&lines.concat())?;
+        format!("{} GPU {} {why}\n", lease.lease, gpus.join(","))
+    };
+    print(&audit.to_reap(&here).into_iter().map(line).collect::<String>())?;
     Ok(ExitCode::SUCCESS)
 }
