@@ -89,10 +89,18 @@ pub enum Hold {
 }
 
 impl Hold {
-    /// It withholds everything destructive, whoever it is against.
+    /// It withholds everything destructive for as long as it is there; the others are met when a deed is to be done.
     #[must_use]
     pub const fn node_wide(self) -> bool {
-        !matches!(self, Self::Rights | Self::GpuBudget | Self::UserBudget | Self::Cooldown | Self::Failed)
+        !matches!(
+            self,
+            Self::Rights
+                | Self::GpuBudget
+                | Self::UserBudget
+                | Self::NodeBudget
+                | Self::Cooldown
+                | Self::Failed
+        )
     }
 
     /// What it means, for people.

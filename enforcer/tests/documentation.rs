@@ -37,7 +37,8 @@ fn compare(file: &str, page: &str) {
 }
 
 const OF_ONE: &str = "
-These are of one target, user or GPU, so they have no series; `bailiff-enforcer status` and `explain` say them:
+These are met when a deed is to be done, so they have no series; `bailiff-enforcer explain` says them of
+its target, and `bailiff_budget_used` tells of the node's budget:
 
 | hold | meaning |
 |---|---|

@@ -45,7 +45,8 @@ pub struct Flags {
     /// Processes with series of their own: those that hold the most memory. The rest is summed up per GPU.
     #[arg(long, value_name = "N", default_value = "1024")]
     pub max_processes: usize,
-    /// Adds the command line of each process, at most 256 bytes, with values that look secret taken out.
+    /// Adds the command line of each process, with values that look secret taken out: at most 256 bytes in the stream and the
+    /// record, 128 on pages.
     #[arg(long = "process.command")]
     pub command: bool,
     /// The driver's library; by default the system is searched for libnvidia-ml.so.1.

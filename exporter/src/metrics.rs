@@ -56,7 +56,7 @@ GPU_UNLISTED_OPENERS Gauge One "bailiff_gpu_unlisted_openers" ["gpu gpu_uuid"]
 OPENERS_UNREADABLE Gauge One "bailiff_openers_unreadable" [""]
     "Processes whose open files may not be read, or could not be in time: bailiff_gpu_unlisted_openers is complete only where this is 0. Absent where nobody looked.";
 PROCESS_INFO Info One "bailiff_process_info" ["pid uid user comm command container runtime pod pod_uid namespace slurm_job unit"]
-    "A process that holds GPU memory: who and where it is. Labels that are not known are left out, but a user without a name is his number; command only with --process.command.";
+    "A process that holds GPU memory: who and where it is. Labels that are not known are left out, but a user without a name is his number; command only with --process.command, of which 128 bytes.";
 PROCESS_STATE Gauge One "bailiff_process_state" ["pid state"]
     "1 for the state of the process; gone: the driver lists it and /proc does not; hidden: /proc does not show it to us; zombie_leader: its first thread has ended, others hold the memory.";
 PROCESS_PARENT Info One "bailiff_process_parent_info" ["pid parent"]

@@ -183,6 +183,11 @@ fn many_of_a_kind_are_all_told_and_0_of_the_others() {
         (page.value("bailiff_gpu_stuck_processes", &[("kind", "gone")])? == 40.0).then_some(())
     });
     assert_eq!(rows(&status_page(&node), "4190040").len(), 1);
+    let enforcer = node.home.enforcer(&[]);
+    until("it is explained", || {
+        let told = String::from_utf8(enforcer.run(&["explain", "--pid", "4190001"]).stdout).unwrap();
+        (told.matches("no process is there: nobody to spare").count() == 2).then_some(())
+    });
     let of = |kind| node.exporter.page().value("bailiff_gpu_stuck_processes", &[("kind", kind)]);
     assert_eq!(of("disk_sleep"), Some(0.0), "all were looked at");
 }

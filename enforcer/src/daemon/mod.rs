@@ -283,7 +283,7 @@ impl Daemon {
             Arrival::Connected => {
                 stream.connected = true;
                 stream.trouble = None;
-                tracing::info!(path = stream.path, "reading the exporter's stream");
+                tracing::info!(path = stream.path, "reading the stream of the exporter");
             }
             Arrival::Lost(trouble) => {
                 let told = trouble.to_string();

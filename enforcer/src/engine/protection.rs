@@ -69,7 +69,7 @@ pub fn protects(policy: &Policy, view: &View, person: &Person) -> Option<String>
 }
 
 /// A pid that only the driver knows: nobody is there to be protected, and nobody to be harmed.
-fn is_gone(target: &Target, view: &View) -> bool {
+pub(super) fn is_gone(target: &Target, view: &View) -> bool {
     view.processes(target).all(|process| process.state == "gone")
 }
 

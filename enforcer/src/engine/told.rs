@@ -221,10 +221,11 @@ impl Engine {
         let protected = protection::of(&self.policy, target, view);
         let number = self.populations[target.kind as usize].number(&target.id);
         let track = number.and_then(|number| judge.tracks.get(number)).copied().unwrap_or_default();
+        let builtin = protection::builtin(&self.policy, target, view);
         let mut gates = vec![GateTold {
             gate: "protection".to_owned(),
             passes: !protected,
-            why: protection::builtin(&self.policy, target, view).map(str::to_owned),
+            why: if has_nobody(target, view) { Some(NOBODY) } else { builtin }.map(str::to_owned),
             leaves: leaves(self.policy.protect.as_ref(), target, view),
         }];
         if gate != Gate::Protection {
@@ -257,6 +258,12 @@ impl Question {
     }
 }
 
+const NOBODY: &str = "the driver lists a pid, and no process is there: nobody to spare, nobody to signal";
+
+fn has_nobody(target: &Target, view: &View) -> bool {
+    matches!(target.kind, Kind::Process | Kind::Workload) && protection::is_gone(target, view)
+}
+
 /// The gates after the first, up to the one that stopped the target.
 fn later_gates(
     judge: &Judge,
@@ -281,8 +288,9 @@ fn later_gates(
             return gates;
         }
     }
-    let grace = humantime::format_duration(rule.startup_grace).to_string();
-    if told(Gate::Grace, "startup_grace", (Some(format!("older than {grace}")), Vec::new())) {
+    let grace = humantime::format_duration(rule.startup_grace);
+    let age = if has_nobody(target, view) { NOBODY.to_owned() } else { format!("older than {grace}") };
+    if told(Gate::Grace, "startup_grace", (Some(age), Vec::new())) {
         return gates;
     }
     told(Gate::When, "when", (None, leaves(Some(&rule.when), target, view)));
