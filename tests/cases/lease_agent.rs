@@ -233,6 +233,7 @@ fn a_gpu_that_somebody_is_still_on_is_withheld_until_he_has_left() {
     let withheld = || stage.gpu(&gpu).quarantine;
     let why = until("the GPU is withheld", withheld);
     assert!(why.starts_with("busy:"), "{why}");
+    stage.node.home.until_line("reap_dead", "withheld");
     assert_eq!(stage.node.home.results("reap_dead"), ["begun", "withheld"]);
     enforcer.beats(5);
     assert_eq!(withheld(), Some(why), "as long as he is there");
