@@ -1,5 +1,5 @@
-//! `docs/enforcer-metrics.md` says what `metrics.rs` and the comments of the words say, `docs/rules.md` what the schema does, and a full page reads
-//! as it did: `UPDATE_GOLDEN=1` renews them.
+//! `docs/enforcer-metrics.md` says what `metrics.rs` and the comments of the words say, `docs/rules.md` what the schema does,
+//! and a full page reads as it did: `UPDATE_GOLDEN=1` renews them.
 #![expect(clippy::disallowed_methods, clippy::expect_used, reason = "the pages are files")]
 
 #[path = "made_up/mod.rs"]
@@ -20,8 +20,9 @@ use bailiff_exposition::{Format, table};
 const HEAD: &str = "# Metrics of bailiff-enforcer
 
 Made from `enforcer/src/metrics.rs`. A series that is absent was not observed: a rule that has judged nothing has no
-matches, not 0 of them. Counters begin at the enforcer's start, with 0 for all that a rule's steps and a channel may come to, so
-that `increase()` sees the first; those of leases and of the stream begin with their first event. `target` is the name of `bailiff-enforcer status` and of the audit log.
+matches, not 0 of them. Counters begin at the enforcer's start, with 0 for all that a rule's steps and a channel may come
+to, so that `increase()` sees the first; those of leases and of the stream begin with their first event. `target` is the
+name of `bailiff-enforcer status` and of the audit log.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|

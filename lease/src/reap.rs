@@ -186,9 +186,12 @@ impl Agent {
 impl Audit {
     /// Leases and tickets that were not renewed in time.
     pub fn late(&self) -> impl Iterator<Item = &Lease> {
-        #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
-        let now = self.now as f64;
-        self.leases.iter().filter(move |lease| lease.expires < now)
+        self.leases.iter().filter(|lease| self.is_late(lease))
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
+    pub(crate) fn is_late(&self, lease: &Lease) -> bool {
+        lease.expires < self.now as f64
     }
 
     /// What [`Pool::reap_here`] would free, and why.

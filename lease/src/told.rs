@@ -138,10 +138,8 @@ impl Audit {
     }
 
     fn held(&self, lease: &Lease, node: &Node) -> Held {
-        #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
-        let late = lease.expires < self.now as f64;
         // By GPU.py's rules nobody renews.
-        let silent = lease.get("known").is_some() || late && !self.has_agent(lease);
+        let silent = lease.get("known").is_some() || self.is_late(lease) && !self.has_agent(lease);
         let (holder, chain, alive) = node.holder(lease, silent);
         Held {
             lease: lease.lease.clone(),

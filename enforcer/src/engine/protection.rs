@@ -16,7 +16,7 @@ pub(crate) fn of(policy: &Policy, target: &Target, view: &View) -> Truth {
         return policy.protect.as_ref().map_or(Truth::False, |protect| ask(protect, target, view));
     }
     // A GPU is nobody, and what ends a server of MPS asks it nicely.
-    if !matches!(target.kind, Kind::Process | Kind::Workload) || is_gone(target, view) {
+    if !is_of_people(target) || is_gone(target, view) {
         return Truth::False;
     }
     if builtin(policy, target, view).is_some() {
@@ -70,7 +70,11 @@ pub fn protects(policy: &Policy, view: &View, person: &Person) -> Option<String>
 
 /// A pid that only the driver knows: nobody is there to be protected, and nobody to be harmed.
 pub(super) fn is_gone(target: &Target, view: &View) -> bool {
-    view.processes(target).all(|process| process.state == "gone")
+    is_of_people(target) && view.processes(target).all(|process| process.state == "gone")
+}
+
+fn is_of_people(target: &Target) -> bool {
+    matches!(target.kind, Kind::Process | Kind::Workload)
 }
 
 /// Asks the policy's list of the target, and of its processes that hold nothing.

@@ -225,7 +225,7 @@ impl Engine {
         let mut gates = vec![GateTold {
             gate: "protection".to_owned(),
             passes: !protected,
-            why: if has_nobody(target, view) { Some(NOBODY) } else { builtin }.map(str::to_owned),
+            why: if protection::is_gone(target, view) { Some(NOBODY) } else { builtin }.map(str::to_owned),
             leaves: leaves(self.policy.protect.as_ref(), target, view),
         }];
         if gate != Gate::Protection {
@@ -260,10 +260,6 @@ impl Question {
 
 const NOBODY: &str = "the driver lists a pid, and no process is there: nobody to spare, nobody to signal";
 
-fn has_nobody(target: &Target, view: &View) -> bool {
-    matches!(target.kind, Kind::Process | Kind::Workload) && protection::is_gone(target, view)
-}
-
 /// The gates after the first, up to the one that stopped the target.
 fn later_gates(
     judge: &Judge,
@@ -289,7 +285,8 @@ fn later_gates(
         }
     }
     let grace = humantime::format_duration(rule.startup_grace);
-    let age = if has_nobody(target, view) { NOBODY.to_owned() } else { format!("older than {grace}") };
+    let age =
+        if protection::is_gone(target, view) { NOBODY.to_owned() } else { format!("older than {grace}") };
     if told(Gate::Grace, "startup_grace", (Some(age), Vec::new())) {
         return gates;
     }
