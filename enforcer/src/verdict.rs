@@ -220,14 +220,22 @@ pub enum Outcome {
     Done = "done",
     /// It was tried and did not work; the audit log has why.
     Failed = "failed",
-    /// A reload, a pause or the enforcer's end stopped it half-way, or it could not begin in time.
+    /// A reload, a pause or the enforcer's end stopped it half-way, or it could not begin in time or be recorded.
     Cancelled = "cancelled",
+    /// The newest snapshot before the first signal no longer agreed, or a hold had come up; nothing was done.
+    Reprieved = "reprieved",
     /// All but the deed was done: the rule watches.
     Watched = "watched",
 }
 }
 
 impl Outcome {
+    /// The step stays due while the match lasts.
+    #[must_use]
+    pub const fn may_be_tried_again(self) -> bool {
+        matches!(self, Self::Cancelled | Self::Reprieved)
+    }
+
     /// It counts towards the breaker of failures, and the target is not tried again.
     #[must_use]
     pub const fn failure(self) -> bool {
@@ -246,4 +254,6 @@ pub struct Report {
     pub detail: String,
     /// Bytes seen to come back.
     pub released: Option<u64>,
+    /// Something was done: a signal was sent, a program started, a lease or a server asked to end.
+    pub acted: bool,
 }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::clock::Deadline;
 use super::group::Group;
-use super::licence::Licence;
+use super::permit::Permit;
 use super::pidfd::readable;
 use crate::verdict::Subject;
 
@@ -27,7 +27,7 @@ pub(super) fn kill(
     root: &Path,
     group: &mut Group<'_>,
     subject: &Subject,
-    licence: &Licence,
+    permit: &Permit,
 ) -> Result<(), String> {
     let path = group.held.iter().find_map(|held| path(subject, held.found.person.unified.as_deref()?));
     let path = path.ok_or("it is no container's or unit's cgroup of version 2")?;
@@ -36,7 +36,7 @@ pub(super) fn kill(
         return Err("it is ours".to_owned());
     }
     let folder = open(root, &path).map_err(|error| format!("{path}: {error}"))?;
-    let frozen = Frozen::new(&folder, licence).map_err(|error| format!("it cannot be frozen: {error}"))?;
+    let frozen = Frozen::new(&folder, permit).map_err(|error| format!("it cannot be frozen: {error}"))?;
     group.renew().map_err(|refusal| refusal.why)?;
     let verified: BTreeSet<u32> = group.left().map(|held| held.found.key().pid).collect();
     let mut inside = BTreeSet::new();
@@ -44,7 +44,7 @@ pub(super) fn kill(
     if let Some(other) = inside.difference(&verified).next() {
         return Err(format!("{other} is in it, and is none of those that were verified"));
     }
-    put(&folder, "cgroup.kill", licence).map_err(|error| error.to_string())?;
+    put(&folder, "cgroup.kill", permit).map_err(|error| error.to_string())?;
     drop(frozen);
     Ok(())
 }
@@ -85,7 +85,7 @@ fn open(root: &Path, path: &str) -> Result<OwnedFd, Errno> {
 struct Frozen<'a>(&'a OwnedFd);
 
 impl<'a> Frozen<'a> {
-    fn new(folder: &'a OwnedFd, _: &Licence) -> Result<Self, Errno> {
+    fn new(folder: &'a OwnedFd, _: &Permit) -> Result<Self, Errno> {
         write(folder, "cgroup.freeze", b"1")?;
         let frozen = Self(folder);
         let deadline = Deadline::after(FREEZE);
@@ -132,7 +132,7 @@ fn collect(folder: &OwnedFd, depth: u32, inside: &mut BTreeSet<u32>) -> Result<(
     Ok(())
 }
 
-fn put(folder: &OwnedFd, name: &str, _: &Licence) -> Result<(), Errno> {
+fn put(folder: &OwnedFd, name: &str, _: &Permit) -> Result<(), Errno> {
     write(folder, name, b"1")
 }
 

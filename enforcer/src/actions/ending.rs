@@ -14,11 +14,13 @@ pub(crate) struct Ending {
     pub(crate) released: Option<u64>,
     /// For the audit log.
     pub(crate) after: After,
+    /// Something was done.
+    pub(crate) acted: bool,
 }
 
 impl Ending {
     pub(crate) fn new(outcome: Outcome, detail: impl Into<String>) -> Self {
-        Self { outcome, detail: detail.into(), released: None, after: After::default() }
+        Self { outcome, detail: detail.into(), released: None, after: After::default(), acted: false }
     }
 }
 

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use super::clock;
 use super::deed::Deed;
-use super::licence::Licence;
+use super::permit::Permit;
 use super::pidfd::Handle;
 use crate::audit::Sent;
 use crate::census::{Blind, Census, Person, Table};
@@ -136,25 +136,25 @@ impl<'a> Group<'a> {
     }
 
     /// Sends TERM to those that live and were not sent it.
-    pub(super) fn ask(&mut self, licence: &Licence) {
-        self.send(Signal::TERM, "SIGTERM", licence);
+    pub(super) fn ask(&mut self, permit: &Permit) {
+        self.send(Signal::TERM, "SIGTERM", permit);
     }
 
     /// Sends KILL, once, to those that live; nobody is sent it who was not sent TERM before.
-    pub(super) fn kill(&mut self, licence: &Licence) {
-        self.send(Signal::TERM, "SIGTERM", licence);
-        self.send(Signal::KILL, "SIGKILL", licence);
+    pub(super) fn kill(&mut self, permit: &Permit) {
+        self.send(Signal::TERM, "SIGTERM", permit);
+        self.send(Signal::KILL, "SIGKILL", permit);
     }
 
     /// Stops those that live, so that they start no others while they are looked at; they are ended, or go on
     /// ([`Group::go_on`]), within a second.
-    pub(super) fn stop(&mut self, licence: &Licence) {
-        self.send(Signal::STOP, "SIGSTOP", licence);
+    pub(super) fn stop(&mut self, permit: &Permit) {
+        self.send(Signal::STOP, "SIGSTOP", permit);
     }
 
     /// Lets those go on that were stopped.
-    pub(super) fn go_on(&mut self, licence: &Licence) {
-        self.send(Signal::CONT, "SIGCONT", licence);
+    pub(super) fn go_on(&mut self, permit: &Permit) {
+        self.send(Signal::CONT, "SIGCONT", permit);
     }
 
     /// None of them can start another: each is stopped, out of a signal's reach, or has ended.
@@ -166,13 +166,13 @@ impl<'a> Group<'a> {
     }
 
     /// Sends a signal to all that live and were not sent it before.
-    pub(super) fn send(&mut self, signal: Signal, name: &'static str, licence: &Licence) {
+    pub(super) fn send(&mut self, signal: Signal, name: &'static str, permit: &Permit) {
         for held in &mut self.held {
             if held.sent.contains(&signal) || !held.handle.lives() {
                 continue;
             }
             held.sent.push(signal);
-            let result = match held.handle.send(signal, licence) {
+            let result = match held.handle.send(signal, permit) {
                 Ok(true) => "sent".to_owned(),
                 Ok(false) => "had ended".to_owned(),
                 Err(error) => {

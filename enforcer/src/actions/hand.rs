@@ -10,6 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::clock::Deadline;
 use super::deed::Deed;
 use super::inbox::{Inbox, Task};
+use super::permit::{Permission, Question};
 use super::worker::Worker;
 use crate::audit::Audit;
 use crate::verdict::Report;
@@ -55,13 +56,23 @@ pub struct Hand {
     thread: Option<JoinHandle<()>>,
 }
 
+/// What comes from the executor.
+#[derive(Debug)]
+pub struct Channels {
+    /// Results of actions.
+    pub reports: UnboundedReceiver<Report>,
+    /// Whether the action in hand may go on; each is answered with [`Hand::permit`].
+    pub questions: UnboundedReceiver<Question>,
+}
+
 impl Hand {
     /// Starts it. Reports come in the order of the deeds, one for each.
     ///
     /// # Errors
     /// Where no thread can be had.
-    pub fn start(settings: Settings, audit: Audit) -> std::io::Result<(Self, UnboundedReceiver<Report>)> {
-        let inbox = Arc::new(Inbox::new()?);
+    pub fn start(settings: Settings, audit: Audit) -> std::io::Result<(Self, Channels)> {
+        let (questions, asked) = unbounded_channel();
+        let inbox = Arc::new(Inbox::new(questions)?);
         let (reports, receiver) = unbounded_channel();
         let worker = Worker { settings, audit, inbox: Arc::clone(&inbox) };
         let thread = std::thread::Builder::new().name("hand".to_owned()).spawn(move || {
@@ -85,7 +96,7 @@ impl Hand {
                 }
             }
         })?;
-        Ok((Self { inbox, thread: Some(thread) }, receiver))
+        Ok((Self { inbox, thread: Some(thread) }, Channels { reports: receiver, questions: asked }))
     }
 
     /// Takes a deed.
@@ -110,6 +121,11 @@ impl Hand {
     /// Each new snapshot: it tells whether a target computes on, and whether its memory came back.
     pub fn seen(&self, view: Arc<View>) {
         self.inbox.seen(view);
+    }
+
+    /// Answers the last question.
+    pub fn permit(&self, question: Question, answer: Permission) {
+        self.inbox.answer(question, answer);
     }
 
     /// Calls a deed off: a KILL that was not sent is not sent.

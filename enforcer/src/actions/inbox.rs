@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::clock::Deadline;
 use super::deed::Deed;
+use super::permit::{Permission, Question};
 use super::pidfd::{Handle, readable};
 use crate::view::View;
 
@@ -28,6 +30,8 @@ struct Told {
     /// It is newer than what was fetched.
     fresh: bool,
     cancelled: Option<u64>,
+    /// The last answer, with its question.
+    answer: Option<(Question, Permission)>,
     /// A deed is coming, until then.
     prepare: Option<Deadline>,
     stop: bool,
@@ -46,6 +50,7 @@ pub(super) enum Task {
 #[derive(Debug)]
 pub(super) struct Inbox {
     told: Mutex<Told>,
+    questions: UnboundedSender<Question>,
     /// Readable when there is news.
     bell: OwnedFd,
 }
@@ -74,9 +79,9 @@ pub(super) struct News {
 }
 
 impl Inbox {
-    pub(super) fn new() -> Result<Self, Errno> {
+    pub(super) fn new(questions: UnboundedSender<Question>) -> Result<Self, Errno> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { told: Mutex::default(), bell })
+        Ok(Self { told: Mutex::default(), questions, bell })
     }
 
     /// Takes a deed, unless there is one already.
@@ -97,6 +102,30 @@ impl Inbox {
         told.view = Some(view);
         told.fresh = true;
         drop(told);
+        self.ring();
+    }
+
+    /// Asks whether an action may go on, and waits for the answer; none where it does not come in time.
+    pub(super) fn ask(&self, question: Question, until: Deadline) -> Option<Permission> {
+        self.questions.send(question).ok()?;
+        loop {
+            let mut told = self.told();
+            if let Some(why) = told.give_up(question.id) {
+                return Some(Permission::Denied(why.to_owned()));
+            }
+            if let Some((_, answer)) = told.answer.take().filter(|(asked, _)| *asked == question) {
+                return Some(answer);
+            }
+            drop(told);
+            if until.passed() {
+                return None;
+            }
+            self.wait(&[], until);
+        }
+    }
+
+    pub(super) fn answer(&self, question: Question, answer: Permission) {
+        self.told().answer = Some((question, answer));
         self.ring();
     }
 

@@ -12,10 +12,10 @@ mod exec;
 mod group;
 mod hand;
 mod inbox;
-mod licence;
 mod memory;
 mod mps;
 pub mod notices;
+mod permit;
 pub(crate) mod pidfd;
 mod release;
 mod signal;
@@ -27,4 +27,5 @@ mod webhook;
 mod worker;
 
 pub use deed::Deed;
-pub use hand::{Hand, Settings};
+pub use hand::{Channels, Hand, Settings};
+pub use permit::{Permission, Question, Stage};

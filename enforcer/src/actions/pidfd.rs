@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::clock::Deadline;
-use super::licence::Licence;
+use super::permit::Permit;
 
 /// A process, whoever has its pid later.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Handle {
     }
 
     /// Sends a signal; false where it had ended.
-    pub(crate) fn send(&self, signal: Signal, _: &Licence) -> Result<bool, Errno> {
+    pub(crate) fn send(&self, signal: Signal, _: &Permit) -> Result<bool, Errno> {
         match pidfd_send_signal(&self.0, signal) {
             Ok(()) => Ok(true),
             Err(Errno::SRCH) => Ok(false),

@@ -11,19 +11,19 @@ pub(super) fn send(work: &Work<'_>, signal: Signal) -> Result<Ending, Refusal> {
     let number = rustix::process::Signal::from_named_raw(signal.number)
         .ok_or_else(|| Refusal::refused(format!("{} cannot be sent", signal.name)))?;
     let mut group = work.gather()?;
-    Ok(work.carry_out(|licence| {
+    Ok(work.carry_out(|permit| {
         if let Err(refusal) = group.renew_after_a_while() {
             return refusal.into();
-        }
-        if let Some(why) = work.inbox.news(work.deed.id).give_up {
-            return Ending::new(Outcome::Cancelled, why);
         }
         let pids = group.pids().into_iter().filter(|pid| ends(work, *pid, number)).collect();
         match LetGo::default().those_of(work, (&group, pids)) {
             Ok(notes) => group.notes.extend(notes),
             Err(refusal) => return refusal.into(),
         }
-        group.send(number, signal.name, licence);
+        if let Err(refusal) = work.confirm() {
+            return refusal.into();
+        }
+        group.send(number, signal.name, permit);
         match group.denied {
             Some(error) => done(Outcome::Failed, format!("not every signal was sent: {error}"), group),
             None if group.sent.iter().all(|sent| sent.result != "sent") => {

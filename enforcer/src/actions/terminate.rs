@@ -8,8 +8,8 @@ use super::client::LetGo;
 use super::clock::{self, Deadline};
 use super::ending::Ending;
 use super::group::Group;
-use super::licence::Licence;
 use super::memory::{Back, Memory, back};
+use super::permit::Permit;
 use super::worker::Work;
 use crate::guard::Refusal;
 use crate::verdict::Outcome;
@@ -28,7 +28,7 @@ pub(super) struct Termination<'a> {
     work: &'a Work<'a>,
     group: Group<'a>,
     grace: Duration,
-    licence: &'a Licence,
+    permit: &'a Permit,
     /// What the last snapshot of before told.
     before: Option<Memory>,
     activity: Activity,
@@ -44,7 +44,7 @@ enum Grace {
 }
 
 impl<'a> Termination<'a> {
-    pub(super) fn new(work: &'a Work<'a>, group: Group<'a>, grace: Duration, licence: &'a Licence) -> Self {
+    pub(super) fn new(work: &'a Work<'a>, group: Group<'a>, grace: Duration, permit: &'a Permit) -> Self {
         let view = work.inbox.view();
         let mut activity = Activity::default();
         if let Some(view) = &view {
@@ -52,7 +52,7 @@ impl<'a> Termination<'a> {
         }
         let before = view.map(|view| Memory::of(&view.snapshot));
         let activity = activity.forgotten();
-        Self { work, group, grace, licence, before, activity, clients: LetGo::default() }
+        Self { work, group, grace, permit, before, activity, clients: LetGo::default() }
     }
 
     pub(super) fn run(mut self) -> Ending {
@@ -70,10 +70,9 @@ impl<'a> Termination<'a> {
 
     fn end(&mut self) -> Result<Ending, Refusal> {
         self.group.renew_after_a_while()?;
-        if let Some(why) = self.work.inbox.news(self.work.deed.id).give_up {
-            return Ok(cancelled(why));
-        }
-        self.ask()?;
+        self.let_go()?;
+        self.work.confirm()?;
+        self.group.ask(self.permit);
         if let Some(error) = self.group.denied {
             let why = format!("a signal was not permitted ({error}): CAP_KILL is missing");
             return Ok(Ending::new(Outcome::Failed, why));
@@ -86,20 +85,15 @@ impl<'a> Termination<'a> {
         Ok(given_up.map_or_else(|| self.verify(), cancelled))
     }
 
-    /// Asks those to end that were not asked yet; those that are clients of MPS are let go first.
-    fn ask(&mut self) -> Result<(), Refusal> {
-        self.let_go()?;
-        self.group.ask(self.licence);
-        Ok(())
-    }
-
+    /// Those that are clients of MPS are let go before they are signalled.
     fn let_go(&mut self) -> Result<(), Refusal> {
         let notes = self.clients.those_of(self.work, (&self.group, self.group.pids()))?;
         self.group.notes.extend(notes);
         Ok(())
     }
 
-    /// Waits for those that were asked; once more as long while they are at work.
+    /// Waits for all of them to end; once more as long while they are at work. Those that were started meanwhile, as to
+    /// write a checkpoint, have what is left of the grace: they are sent nothing before it is over.
     fn wait(&mut self) -> Result<Grace, Refusal> {
         let mut deadline = Deadline::after(self.grace);
         let mut extended = false;
@@ -113,7 +107,6 @@ impl<'a> Termination<'a> {
                 if self.group.renew()? == 0 {
                     return Ok(Grace::AllGone);
                 }
-                self.ask()?;
             }
             if deadline.passed() || renewals > MOST_RENEWALS {
                 if extended || !self.activity.busy() {
@@ -127,7 +120,7 @@ impl<'a> Termination<'a> {
         }
     }
 
-    /// Takes in what is new, and asks those to end that came since; gives a reason to give up.
+    /// Takes in what is new and those that were started since; gives a reason to give up.
     fn news(&mut self) -> Result<Option<&'static str>, Refusal> {
         let news = self.work.inbox.news(self.work.deed.id);
         if let Some(why) = news.give_up {
@@ -136,7 +129,6 @@ impl<'a> Termination<'a> {
         if let Some(view) = news.view {
             self.activity.see(&view.snapshot, &self.group.keys());
             self.group.renew()?;
-            self.ask()?;
         }
         Ok(None)
     }
@@ -145,24 +137,24 @@ impl<'a> Termination<'a> {
     fn kill(&mut self) -> Result<Option<&'static str>, Refusal> {
         self.let_go()?;
         if let Err(refusal) = self.hold_still() {
-            self.group.go_on(self.licence);
+            self.group.go_on(self.permit);
             return Err(refusal);
         }
         // A pause that came while they were held still was told that it holds.
         if let Some(why) = self.given_up() {
-            self.group.go_on(self.licence);
+            self.group.go_on(self.permit);
             return Ok(Some(why));
         }
-        self.group.kill(self.licence);
+        self.group.kill(self.permit);
         self.until_ended(Deadline::after(SETTLE.min(self.work.settings.verify)));
         // Whoever is left and was sent KILL gets no second one; whoever came since is why there is a last resort.
         if self.group.renew()? > 0 {
             if let Some(why) = self.given_up() {
-                self.group.go_on(self.licence);
+                self.group.go_on(self.permit);
                 return Ok(Some(why));
             }
             if !self.kill_cgroup() {
-                self.group.kill(self.licence);
+                self.group.kill(self.permit);
             }
         }
         self.until_ended(Deadline::after(self.work.settings.verify));
@@ -177,7 +169,7 @@ impl<'a> Termination<'a> {
     /// nobody knows.
     fn hold_still(&mut self) -> Result<(), Refusal> {
         for _ in 0..PASSES {
-            self.group.stop(self.licence);
+            self.group.stop(self.permit);
             let deadline = Deadline::after(SETTLE);
             while !self.group.stands_still() && !deadline.passed() {
                 self.until_news(deadline.or(Deadline::after(BEAT)));
@@ -192,7 +184,7 @@ impl<'a> Termination<'a> {
     /// The last resort: all of a container's or a unit's processes at once, so that none can start another.
     fn kill_cgroup(&mut self) -> bool {
         let Some(root) = &self.work.settings.cgroups else { return false };
-        match cgroup::kill(root, &mut self.group, &self.work.deed.subject, self.licence) {
+        match cgroup::kill(root, &mut self.group, &self.work.deed.subject, self.permit) {
             Ok(()) => self.group.sent_to_all("cgroup.kill"),
             Err(ref why) => self.group.notes.push(format!("its cgroup was not ended as a whole: {why}")),
         }

@@ -4,16 +4,17 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bailiff_snapshot::ProcessKey;
 
-use super::clock::Deadline;
+use super::clock::{self, Deadline};
 use super::deed::Deed;
 use super::ending::Ending;
 use super::group::Group;
 use super::hand::Settings;
 use super::inbox::{FRESH, Inbox};
-use super::licence::carry_out;
+use super::permit::{Permission, Permit, Question, Stage, carry_out};
 use super::terminate::Termination;
 use super::{exec, mps, release, signal};
 use crate::audit::Audit;
@@ -38,7 +39,14 @@ pub(super) struct Work<'a> {
     pub(super) deed: &'a Deed,
     /// Who was there when the deed was seen to come.
     pub(super) prepared: Cell<Option<Table>>,
+    /// When it was last confirmed that it may begin.
+    confirmed: Cell<Option<Duration>>,
 }
+
+/// A confirmation that is older than this is asked for again.
+const A_WHILE: Duration = Duration::from_millis(10);
+/// How long an answer is waited for where the action says no time.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Worker {
     /// Does a deed, and has written what came of it when it returns.
@@ -49,11 +57,20 @@ impl Worker {
         if undone && !ending.after.sent.is_empty() {
             ending.outcome = Outcome::Failed;
         }
+        if matches!(deed.action, Action::Terminate { .. } | Action::Signal(_)) {
+            ending.acted = ending.acted && !ending.after.sent.is_empty();
+        }
         if ending.after.vram_before.is_none() {
             ending.after.vram_before = vram(&deed.subject);
         }
         self.audit.tell(&deed.record(ending.outcome.name(), &ending.detail, Some(&ending.after)));
-        Report { id: deed.id, outcome: ending.outcome, detail: ending.detail, released: ending.released }
+        Report {
+            id: deed.id,
+            outcome: ending.outcome,
+            detail: ending.detail,
+            released: ending.released,
+            acted: ending.acted,
+        }
     }
 
     /// Looks at everybody, for a deed that is coming; tells how long that is good for.
@@ -72,11 +89,12 @@ impl Worker {
             census: &census,
             deed,
             prepared: Cell::new(prepared),
+            confirmed: Cell::new(None),
         };
         match &deed.action {
             Action::Terminate { grace } => {
                 let group = work.gather()?;
-                Ok(work.carry_out(|licence| Termination::new(&work, group, *grace, licence).run()))
+                Ok(work.carry_out(|permit| Termination::new(&work, group, *grace, permit).run()))
             }
             Action::Signal(signal) => signal::send(&work, *signal),
             Action::ShutdownMps => mps::shut_down(&work),
@@ -103,9 +121,41 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The deed, unless the rule watches.
-    pub(super) fn carry_out(&self, act: impl FnOnce(&super::licence::Licence) -> Ending) -> Ending {
-        carry_out(self.audit, self.deed, act)
+    /// Carries the action out, unless the rule is in dry run or the newest snapshot no longer agrees.
+    pub(super) fn carry_out(&self, act: impl FnOnce(&Permit) -> Ending) -> Ending {
+        carry_out(self.audit, self.deed, |permit| match self.confirm() {
+            Ok(()) => Ending { acted: true, ..act(permit) },
+            Err(refusal) => refusal.into(),
+        })
+    }
+
+    /// Asks whether the newest snapshot still agrees, unless that was answered a moment ago: immediately before the
+    /// first signal, and before whatever else is done.
+    pub(super) fn confirm(&self) -> Result<(), Refusal> {
+        if self.confirmed.get().is_some_and(|at| clock::running().saturating_sub(at) < A_WHILE) {
+            return Ok(());
+        }
+        let late = || Refusal {
+            outcome: Outcome::Cancelled,
+            why: "its confirmation is older than one sampling interval".to_owned(),
+        };
+        let left = match self.deed.until {
+            Some(until) => until.checked_sub(clock::since_boot()).ok_or_else(late)?,
+            None => PATIENCE,
+        };
+        let question = Question { id: self.deed.id, stage: Stage::First };
+        match self.inbox.ask(question, Deadline::after(left)) {
+            Some(Permission::Granted) => {
+                self.confirmed.set(Some(clock::running()));
+                Ok(())
+            }
+            Some(Permission::Denied(why) | Permission::Later(why)) => {
+                let called_off = self.inbox.given_up(self.deed.id).is_some();
+                let outcome = if called_off { Outcome::Cancelled } else { Outcome::Reprieved };
+                Err(Refusal { outcome, why })
+            }
+            None => Err(late()),
+        }
     }
 
     /// All that the newest snapshot lists.

@@ -143,6 +143,9 @@ fn withheld(status: &Status, now: Now, ink: Ink, text: &mut String) {
         let since = ago(deed.since, now.wall);
         let what = format!("{} of {} against {}, begun {since}", deed.step, deed.rule, deed.target);
         tell("doing", &what, str::to_owned, text);
+        if let Some(why) = &deed.waits {
+            tell("SIGKILL waits", why, bad, text);
+        }
     }
 }
 

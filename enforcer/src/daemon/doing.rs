@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::Daemon;
 use super::desk::Answer;
-use crate::actions::Deed;
+use crate::actions::{Deed, Permission, Question, Stage};
 use crate::audit::Record;
 use crate::clock::now;
 use crate::engine::Holds;
@@ -16,9 +16,6 @@ use crate::policy::{Action, Mode};
 use crate::verdict::{Hold, Outcome, Report, Verdict, What};
 use crate::web::status;
 
-/// A deed begins within this time, or a beat.
-const PROMPT: Duration = Duration::from_secs(2);
-
 /// The deed that is being done.
 #[derive(Debug)]
 pub(super) struct Doing {
@@ -26,6 +23,8 @@ pub(super) struct Doing {
     pub(super) verdict: Verdict,
     pub(super) action: Action,
     pub(super) since: f64,
+    /// Why its SIGKILL waits, while it does.
+    pub(super) waits: Option<String>,
 }
 
 impl Daemon {
@@ -81,14 +80,20 @@ impl Daemon {
 
     /// Hands a deed over. The disk has known that it counts since it was chosen.
     fn act(&mut self, verdict: &Verdict, id: u64, action: &Action) {
-        let doing =
-            Doing { id, verdict: verdict.clone(), action: action.clone(), since: now().wall.as_secs_f64() };
+        let doing = Doing {
+            id,
+            verdict: verdict.clone(),
+            action: action.clone(),
+            since: now().wall.as_secs_f64(),
+            waits: None,
+        };
         self.deed = Some(doing);
         let refused = |detail: &str| Report {
             id,
             outcome: Outcome::Refused,
             detail: detail.to_owned(),
             released: None,
+            acted: false,
         };
         let policy = Arc::clone(self.engine.policy());
         let Some(deed) = Deed::of(verdict, &policy) else { return };
@@ -97,12 +102,36 @@ impl Daemon {
             let view = view.as_deref()?;
             crate::engine::protects(&policy, view, person)
         }));
-        // Another snapshot may say otherwise by then.
-        let beat = self.view.as_ref().map(|view| view.interval()).unwrap_or_default();
-        let deed = deed.protecting(protect).beginning_by(now().boot + beat.max(PROMPT));
+        // What confirmed it is old by then.
+        let interval = self.view.as_ref().map(|view| view.interval()).unwrap_or_default();
+        let deed = deed.protecting(protect).beginning_by(now().boot + interval);
         if self.hand.act(deed).is_err() {
             self.landed(&refused("another deed is under way"));
         }
+    }
+
+    /// Whether the action in hand may go on, by the newest snapshot and by what can be recorded.
+    pub(super) fn permit(&mut self, question: Question) {
+        self.look_at_the_audit_log();
+        self.look_at_the_state();
+        let answer = match question.stage {
+            Stage::First => match self.engine.agrees(question.id) {
+                Ok(()) => Permission::Granted,
+                Err(why) => Permission::Denied(why.to_owned()),
+            },
+            Stage::Kill => match self.engine.unrecorded() {
+                None => Permission::Granted,
+                Some(hold) => Permission::Later(hold.meaning().to_owned()),
+            },
+        };
+        if let Some(doing) = self.deed.as_mut().filter(|doing| doing.id == question.id) {
+            let waits = if let Permission::Later(why) = &answer { Some(why.clone()) } else { None };
+            if waits.is_some() && doing.waits.is_none() {
+                tracing::warn!(id = doing.id, why = waits.as_deref(), "SIGKILL waits");
+            }
+            doing.waits = waits;
+        }
+        self.hand.permit(question, answer);
     }
 
     /// A deed has ended.

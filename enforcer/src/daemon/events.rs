@@ -5,6 +5,7 @@ use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
 
 use super::desk::Asked;
 use super::state;
+use crate::actions;
 use crate::agent;
 use crate::stream::Arrival;
 use crate::verdict::Report;
@@ -21,6 +22,8 @@ pub(super) enum Event {
     Reload(Reload),
     Asked(Asked),
     Report(Report),
+    /// The executor asks whether its action may go on.
+    Question(actions::Question),
     /// What the agent of leases has to say.
     Leases(agent::News),
     /// The disk has come further.
@@ -35,7 +38,9 @@ pub(super) struct Sources {
     pub(super) hangups: Hangups,
     pub(super) reloads: Receiver<Reload>,
     pub(super) asked: Receiver<Asked>,
-    pub(super) reports: UnboundedReceiver<Report>,
+    pub(super) executor: actions::Channels,
+    /// A question of the executor's, until all snapshots that have come were evaluated.
+    pub(super) question: Option<actions::Question>,
     pub(super) leases: UnboundedReceiver<agent::News>,
     pub(super) receipts: state::Receipts,
     pub(super) beat: tokio::time::Interval,
@@ -44,10 +49,26 @@ pub(super) struct Sources {
 impl Sources {
     /// The next one.
     pub(super) async fn next(&mut self) -> Event {
+        loop {
+            if let Some(question) = self.question.take() {
+                // The answer rests on the newest snapshot: what has come is read first.
+                tokio::task::yield_now().await;
+                let Ok(arrival) = self.arrivals.try_recv() else { return Event::Question(question) };
+                self.question = Some(question);
+                return Event::Arrival(arrival);
+            }
+            match self.any().await {
+                Event::Question(question) => self.question = Some(question),
+                event => return event,
+            }
+        }
+    }
+
+    async fn any(&mut self) -> Event {
         tokio::select! {
             // What came of a deed is known before the next snapshot is judged, and wishes before both.
             biased;
-            Some(report) = self.reports.recv() => Event::Report(report),
+            Some(report) = self.executor.reports.recv() => Event::Report(report),
             () = self.receipts.next() => Event::Kept,
             Some(news) = self.leases.recv() => Event::Leases(news),
             Some(asked) = self.asked.recv() => Event::Asked(asked),
@@ -55,6 +76,7 @@ impl Sources {
             () = self.hangups.next() => Event::Hangup,
             Some(()) = self.stirs.recv() => Event::Stirred,
             Some(arrival) = self.arrivals.recv() => Event::Arrival(arrival),
+            Some(question) = self.executor.questions.recv() => Event::Question(question),
             _ = self.beat.tick() => Event::Beat,
         }
     }

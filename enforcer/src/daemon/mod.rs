@@ -40,7 +40,7 @@ use crate::policy::Policy;
 use crate::policy_file;
 use crate::settings::Settings;
 use crate::stream::{self, Arrival, Source};
-use crate::verdict::{Hold, Report};
+use crate::verdict::Hold;
 use crate::view::{TargetId, View};
 use crate::web::tally::Skipped;
 use crate::web::{Reload, Routes, Status};
@@ -76,7 +76,7 @@ pub struct Daemon {
 
 /// What the threads have to say.
 struct Threads {
-    reports: UnboundedReceiver<Report>,
+    executor: actions::Channels,
     leases: UnboundedReceiver<agent::News>,
 }
 
@@ -90,7 +90,7 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let listeners = listen::open(&settings.web.listen).context("cannot serve")?;
     let control = Socket::open(&settings.control, "control").context("cannot be asked")?;
     let group = control.group().context("cannot tell whose the control socket is")?;
-    let (daemon, Threads { reports, leases }) = Daemon::open(settings, policy, file)?;
+    let (daemon, Threads { executor, leases }) = Daemon::open(settings, policy, file)?;
     let (reloads_to, reloads) = channel(1);
     let (asked_to, asked) = channel(16);
     let (arrivals_to, arrivals) = channel(ARRIVALS);
@@ -114,7 +114,9 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let mut beat = interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let hangups = Hangups::listen().context("cannot listen to signals")?;
-    let sources = Sources { arrivals, stirs, hangups, reloads, asked, reports, leases, receipts, beat };
+    let question = None;
+    let sources =
+        Sources { arrivals, stirs, hangups, reloads, asked, executor, question, leases, receipts, beat };
     systemd::ready();
     let judging = daemon.judge(sources, (shutdown, group));
     server::serve(Site { listeners, web }, routes, limits(), judging).await.context("cannot serve")?;
@@ -150,7 +152,7 @@ impl Daemon {
             node: node.clone(),
             ..actions::Settings::default()
         };
-        let (hand, reports) =
+        let (hand, executor) =
             Hand::start(tools, audit.clone()).context("cannot start the thread that acts")?;
         let (agent, leases) = Agent::start(audit.clone(), rights::in_host_namespace(&settings.host))
             .context("cannot start the thread that looks after leases")?;
@@ -179,7 +181,7 @@ impl Daemon {
             settings,
         };
         daemon.begin();
-        Ok((daemon, Threads { reports, leases }))
+        Ok((daemon, Threads { executor, leases }))
     }
 
     /// Takes one event after the other until told to end, then leaves everything in order.
@@ -208,6 +210,7 @@ impl Daemon {
                 drop(asked.answer.send(answer));
             }
             Event::Report(report) => self.landed(&report),
+            Event::Question(question) => self.permit(question),
             Event::Leases(news) => self.heard(news),
             Event::Kept => self.look_at_the_state(),
             Event::Beat => {
@@ -304,12 +307,16 @@ impl Daemon {
 
     /// Looks at what nobody tells of.
     fn look_around(&mut self) {
-        let unwritable = !self.audit.writable();
-        self.hold_if(Hold::Audit, unwritable);
+        self.look_at_the_audit_log();
         self.hold_if(Hold::Stale, self.status.stream.is_stale(now().boot));
         self.look_at_the_state();
         self.status.counters.audit_failures = self.audit.failures();
         self.save_sometimes();
+    }
+
+    pub(super) fn look_at_the_audit_log(&mut self) {
+        let unwritable = !self.audit.writable();
+        self.hold_if(Hold::Audit, unwritable);
     }
 
     async fn end(mut self) {

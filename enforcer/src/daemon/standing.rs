@@ -61,6 +61,7 @@ impl Daemon {
             step: doing.action.name().to_owned(),
             target: doing.verdict.subject.id.to_string(),
             since: doing.since,
+            waits: doing.waits.clone(),
         });
         status.counters.notices = self.notices();
         self.shown.send_replace(Arc::new(status.clone()));

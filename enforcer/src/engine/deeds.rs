@@ -16,6 +16,7 @@ use super::{Engine, Tick};
 use crate::policy::{Action, Kind, Mode};
 use crate::verdict::{Hold, Outcome, Report, Subject, Verdict, What};
 use crate::view::{TargetId, View};
+use bailiff_snapshot::Truth;
 
 /// A decision that is not on the disk by then is made anew.
 const DISK: Duration = Duration::from_mins(1);
@@ -63,6 +64,8 @@ pub(crate) struct Flying {
     name: Arc<str>,
     subject: Arc<Subject>,
     mode: Mode,
+    /// The turn that it counts as, and the one that stood there before; none where it does not count.
+    turn: Option<(Turn, Option<Stamp>)>,
 }
 
 /// What was done, is being done, and must not be done.
@@ -106,9 +109,23 @@ impl Chosen {
 }
 
 impl Deeds {
-    fn count(&mut self, id: u64, charge: Charge) {
+    /// Counts an action; gives its turn with the one that stood there before.
+    fn count(&mut self, id: u64, charge: Charge) -> (Turn, Option<Stamp>) {
         self.ledger.count(id, charge.at.clone(), &charge.subject);
-        self.turns.insert(charge.turn, charge.at);
+        let before = self.turns.insert(charge.turn.clone(), charge.at);
+        (charge.turn, before)
+    }
+
+    /// An action that did nothing counts nowhere; the cooldown begins again only where its target may be tried again.
+    fn take_back(&mut self, flying: &Flying, outcome: Outcome) {
+        self.ledger.give_back(flying.id);
+        let Some((turn, before)) = &flying.turn else { return };
+        if outcome.may_be_tried_again() {
+            match before {
+                Some(before) => drop(self.turns.insert(turn.clone(), before.clone())),
+                None => drop(self.turns.remove(turn)),
+            }
+        }
     }
 
     /// The id, the budgets and the turns as they are once the deed that was chosen has begun: they are on the disk
@@ -149,12 +166,8 @@ impl Deeds {
         if flying.mode == Mode::Watch {
             return Some(flying);
         }
-        let undone = matches!(
-            report.outcome,
-            Outcome::Refused | Outcome::IdentityChanged | Outcome::Gone | Outcome::Watched
-        );
-        if undone {
-            self.ledger.give_back(flying.id);
+        if !report.acted || report.outcome == Outcome::Gone {
+            self.take_back(&flying, report.outcome);
         } else if report.outcome != Outcome::Cancelled {
             self.breakers.see_deed(report.outcome.failure());
         }
@@ -186,7 +199,8 @@ impl Engine {
         self.deeds.ledger.forget(tick.now, tick.view.snapshot.boot_id.as_deref());
         self.deeds.forget_returned(tick.view);
         self.end_pause(tick);
-        let chosen = self.deeds.chosen.take();
+        // A snapshot that was missed between decision and confirmation undoes the decision, as an unknown one does.
+        let chosen = self.deeds.chosen.take().filter(|_| tick.missed == 0);
         // A step that is being carried out is due for as long as it takes.
         candidates.retain(|candidate| !candidate.progress.flying && is_known(candidate.subject, tick.view));
         candidates.sort_by_key(|candidate| std::cmp::Reverse(self.judges[candidate.rule].mode));
@@ -295,9 +309,8 @@ impl Engine {
         judge.progress(number)?.flying = true;
         self.deeds.next_id = id;
         let (name, mode) = (Arc::clone(&judge.rule.name), judge.mode);
-        if let Some(charge) = self.charge(candidate, tick) {
-            self.deeds.count(id, charge);
-        }
+        let charge = self.charge(candidate, tick);
+        let turn = charge.map(|charge| self.deeds.count(id, charge));
         self.deeds.flying = Some(Flying {
             id,
             rule: candidate.rule,
@@ -306,8 +319,36 @@ impl Engine {
             name,
             subject: Arc::clone(&verdict.subject),
             mode,
+            turn,
         });
         Some(verdict)
+    }
+
+    /// Whether the newest snapshot still agrees with an action in flight, and nothing holds it back.
+    ///
+    /// # Errors
+    /// With the reason not to begin it.
+    pub fn agrees(&self, id: u64) -> Result<(), &'static str> {
+        const ENDED: &str = "its match has ended";
+        let flying = self.deeds.flying.as_ref().filter(|flying| flying.id == id).ok_or(ENDED)?;
+        let view = self.last.as_ref().ok_or(ENDED)?;
+        if let Some(hold) = self.node_holds(view).first() {
+            return Err(hold.meaning());
+        }
+        let number = self.populations[flying.owner.0 as usize].number(&flying.owner.1);
+        let judge = self.judges.get(flying.rule).ok_or("its rule is no longer in force")?;
+        match number.and_then(|number| judge.outcome(number, &flying.subject.id)) {
+            Some(Truth::True) => Ok(()),
+            Some(Truth::False) => Err("the newest snapshot shows that it does not match"),
+            Some(Truth::Unknown) => Err("the newest snapshot does not tell whether it matches"),
+            None => Err(ENDED),
+        }
+    }
+
+    /// What keeps a KILL back whose TERM was sent: what is done could not be recorded.
+    #[must_use]
+    pub fn unrecorded(&self) -> Option<Hold> {
+        [Hold::Audit, Hold::State].into_iter().find(|hold| self.outside.contains(hold))
     }
 
     /// Says once why a step is not done.

@@ -287,7 +287,7 @@ impl Judge {
         let Some(progress) = self.progress(number).filter(|progress| progress.flying) else { return };
         progress.flying = false;
         match outcome {
-            Outcome::Cancelled => {}
+            outcome if outcome.may_be_tried_again() => {}
             Outcome::Refused | Outcome::IdentityChanged => progress.failed = true,
             outcome if outcome.failure() => progress.failed = true,
             _ => progress.took(&flying.action),
@@ -300,6 +300,16 @@ impl Judge {
             Some(picking) => picking.progress(number),
             None => self.tracks.get_mut(number).map(|track| &mut track.progress),
         }
+    }
+
+    /// What the last tick found of the match of a target, by the target's number; with `pick` of the workload that was
+    /// picked on a GPU. None where there is no such match any more.
+    pub(crate) fn outcome(&self, number: usize, subject: &TargetId) -> Option<Truth> {
+        if let Some(picking) = &self.picking {
+            return picking.outcome(number, subject);
+        }
+        let track = self.tracks.get(number).filter(|track| track.progress.flying)?;
+        track.outcome
     }
 
     /// How far every match has come.

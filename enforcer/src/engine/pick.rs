@@ -38,6 +38,8 @@ struct Picked {
     /// True samples since it was picked.
     since: u32,
     progress: Progress,
+    /// What the last tick found: of the GPU's need, of the workload, and of whether it holds the GPU.
+    outcome: Truth,
 }
 
 /// A GPU in one tick.
@@ -71,6 +73,12 @@ impl Picking {
 
     pub(crate) fn progress(&mut self, gpu: usize) -> Option<&mut Progress> {
         self.picked.get_mut(&gpu).map(|picked| &mut picked.progress)
+    }
+
+    /// What the last tick found of a workload that was picked on a GPU, by the GPU's number.
+    pub(crate) fn outcome(&self, gpu: usize, subject: &TargetId) -> Option<Truth> {
+        let picked = self.picked.get(&gpu).filter(|picked| picked.target == *subject)?;
+        picked.progress.flying.then_some(picked.outcome)
     }
 
     /// Those who were picked and bear a flag.
@@ -172,16 +180,19 @@ impl Judge {
             self.still_picked((gpu, picked), (&mut *picking, seen), court)
         });
         if need != Truth::True {
-            picking.picked.extend(still.map(|(picked, _)| (number, picked)));
+            let kept = still.map(|(picked, _)| (number, Picked { outcome: need, ..picked }));
+            picking.picked.extend(kept);
             return;
         }
         let chosen = still.or_else(|| {
             let seen = picking.best(gpu, seen, court)?;
             let target = court.tick.view.targets[seen.place].id.clone();
-            Some((Picked { target, since: 0, progress: Progress::default() }, seen))
+            let (since, progress, outcome) = (0, Progress::default(), Truth::True);
+            Some((Picked { target, since, progress, outcome }, seen))
         });
         if let Some((mut picked, seen)) = chosen {
-            if seen.outcome == Truth::True && holds(seen.place, gpu, court.tick.view) == Truth::True {
+            picked.outcome = seen.outcome.and(holds(seen.place, gpu, court.tick.view));
+            if picked.outcome == Truth::True {
                 let whose = Whose { owner: gpu, subject: seen.place, streak: seen.streak.count };
                 self.steps_of(whose, &mut picked, court);
                 picked.since = picked.since.saturating_add(1);

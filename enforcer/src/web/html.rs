@@ -108,6 +108,7 @@ fn notes(status: &Status, now: Now) -> Vec<String> {
             "Under way: {} of {} against {}, begun {since}",
             deed.step, deed.rule, deed.target
         ));
+        notes.extend(deed.waits.as_ref().map(|why| format!("SIGKILL waits: {why}")));
     }
     if !status.stream.silent.is_empty() {
         notes.push(format!("Unknown is what depends on {}", status.stream.silent.join(", ")));

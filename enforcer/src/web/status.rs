@@ -308,6 +308,9 @@ pub struct InFlight {
     pub target: String,
     /// Since when.
     pub since: f64,
+    /// Why its SIGKILL waits, while it does.
+    #[serde(default)]
+    pub waits: Option<String>,
 }
 
 /// Where snapshots come from.

@@ -71,6 +71,7 @@ fn may_come(result: Outcome, (step, mode): (&str, Mode)) -> bool {
         | Outcome::Gone
         | Outcome::Failed
         | Outcome::Cancelled => !tells,
+        Outcome::Reprieved => acts && !tells,
     }
 }
 

@@ -48,6 +48,7 @@ pub(crate) fn named(user: &str, comm: &str) -> Status {
             step: "terminate".into(),
             target: "workload:slurm:77".into(),
             since: 1_700_000_000.0,
+            waits: None,
         }),
         stream: Stream {
             path: "/run/bailiff/stream.sock".into(),

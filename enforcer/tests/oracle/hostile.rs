@@ -38,6 +38,7 @@ pub(crate) fn walk(seed: u64) -> u64 {
                 acts += 1;
                 let outcome = bailiff_enforcer::verdict::Outcome::Done;
                 engine.report(&bailiff_enforcer::verdict::Report {
+                    acted: true,
                     id,
                     outcome,
                     detail: String::new(),

@@ -48,9 +48,12 @@ struct Deed {
 impl Deed {
     /// It was, or may have been, done.
     fn counts(&self) -> bool {
-        use Outcome::{Cancelled, Gone, IdentityChanged, Refused, Watched};
+        use Outcome::{Cancelled, Gone, IdentityChanged, Refused, Reprieved, Watched};
         self.mode == Mode::Enforce
-            && !matches!(self.outcome, Some(Cancelled | Gone | IdentityChanged | Refused | Watched))
+            && !matches!(
+                self.outcome,
+                Some(Cancelled | Gone | IdentityChanged | Refused | Reprieved | Watched)
+            )
     }
 }
 
@@ -181,7 +184,11 @@ impl Oracle {
         deed.outcome = Some(outcome);
         let undone = matches!(
             outcome,
-            Outcome::Cancelled | Outcome::Gone | Outcome::IdentityChanged | Outcome::Refused
+            Outcome::Cancelled
+                | Outcome::Gone
+                | Outcome::IdentityChanged
+                | Outcome::Refused
+                | Outcome::Reprieved
         );
         if matches!(outcome, Outcome::GoneNotReleased | Outcome::Unkillable | Outcome::Failed) {
             self.failures += 1;
@@ -326,7 +333,7 @@ impl Oracle {
         }
         self.quiet_steps(&stage)?;
         self.picked_steps(&stage)?;
-        self.deeds(&stage)?;
+        self.deeds(&stage, missed)?;
         self.waited(&stage, missed > 0 || late)
     }
 
@@ -530,7 +537,7 @@ impl Oracle {
         Ok(())
     }
 
-    fn deeds(&mut self, court: &Court<'_>) -> Checked {
+    fn deeds(&mut self, court: &Court<'_>, missed: u32) -> Checked {
         let held = self.held(court.view);
         // A late one confirms nothing, and budgets that are not on the disk yet hold a deed up: what was decided waits
         // for the next.
@@ -545,12 +552,14 @@ impl Oracle {
             .map(|rule| rule.condition.clone())
             .collect();
         let tracks = self.tracks.iter_mut().chain(&mut self.picks);
-        for (_, track) in tracks.filter(|((condition, _), _)| late || counted.contains(condition)) {
+        let waits = |condition: &Arc<str>| missed == 0 && (late || counted.contains(condition));
+        for (_, track) in tracks.filter(|((condition, _), _)| waits(condition)) {
             let due = track.stage.due.filter(|(tick, _)| *tick + 1 == self.tick);
             track.stage.due = due.map(|(_, step)| (self.tick, step)).or(track.stage.due);
         }
         let acts = court.verdicts.iter().filter(|verdict| matches!(verdict.what, What::Act(..))).count();
         ensure!(acts <= 1, "{acts} deeds in one tick");
+        ensure!(missed == 0 || acts == 0, "confirmed over {missed} missed snapshots: {:?}", court.verdicts);
         for verdict in court.verdicts {
             match &verdict.what {
                 What::Due(_) => {

@@ -235,6 +235,7 @@ fn report(dice: &mut Dice, weather: Weather) -> Option<Event> {
             Outcome::Refused,
             Outcome::Gone,
             Outcome::Cancelled,
+            Outcome::Reprieved,
         ])
     };
     Some(Event::Report(outcome, dice.percent(70)))
@@ -321,7 +322,13 @@ impl Walk {
                 Ok(())
             }
             Event::StrayReport(outcome) => {
-                let stray = Report { id: u64::MAX, outcome: *outcome, detail: String::new(), released: None };
+                let stray = Report {
+                    id: u64::MAX,
+                    outcome: *outcome,
+                    detail: String::new(),
+                    released: None,
+                    acted: true,
+                };
                 self.engine.report(&stray);
                 Ok(())
             }
@@ -388,7 +395,14 @@ impl Walk {
     fn report(&mut self, outcome: Outcome, ends: bool) {
         let Some((id, target, mode)) = self.acting.take() else { return };
         let outcome = if mode == Mode::Watch { Outcome::Watched } else { outcome };
-        self.engine.report(&Report { id, outcome, detail: String::new(), released: None });
+        use Outcome::{Gone, IdentityChanged, Refused, Reprieved, Watched};
+        // Half of those that were called off had been sent a signal by then.
+        let acted = match outcome {
+            Gone | IdentityChanged | Refused | Reprieved | Watched => false,
+            Outcome::Cancelled => ends,
+            _ => true,
+        };
+        self.engine.report(&Report { id, outcome, detail: String::new(), released: None, acted });
         self.oracle.reported(id, outcome);
         if outcome == Outcome::Released && ends {
             for slot in &mut self.world.slots {

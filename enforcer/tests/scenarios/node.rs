@@ -153,7 +153,9 @@ impl Node {
     /// How the last deed ended.
     pub(crate) fn report(&mut self, outcome: Outcome) {
         let id = *self.deeds.last().unwrap();
-        self.engine.report(&Report { id, outcome, detail: String::new(), released: None });
+        use Outcome::{Gone, IdentityChanged, Refused, Reprieved, Watched};
+        let acted = !matches!(outcome, Gone | IdentityChanged | Refused | Reprieved | Watched);
+        self.engine.report(&Report { id, outcome, detail: String::new(), released: None, acted });
     }
 
     pub(crate) fn pause(&mut self) -> Option<u64> {

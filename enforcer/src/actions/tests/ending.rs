@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use std::os::unix::fs::PermissionsExt;
+
 use bailiff_snapshot::State;
 
 use super::*;
@@ -186,6 +188,45 @@ fn a_signal_is_sent_to_all_and_ends_nobody_by_itself() {
         (home.results(), home.signals()),
         (vec!["begun".into(), "done".into()], vec!["SIGUSR1".into()])
     );
+}
+
+/// A handler of TERM that starts a program, which writes a checkpoint.
+#[test]
+fn child_started_in_the_grace_is_sent_nothing_before_it_is_over() {
+    for subject in [of_process as fn(&Holder) -> Subject, of_tree] {
+        let home = Home::new();
+        let file = home.0.path().join("checkpoint");
+        fs::set_permissions(home.0.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let program = format!(
+            "trap 'sh -c \"trap \\\"echo TERM > {0}; exit\\\" TERM; i=0; while [ \\$i -lt 100 ]; do sleep 0.02; i=\\$((i+1)); done; echo saved > {0}\"; exit' TERM
+            echo ready; while :; do sleep 0.05; done",
+            file.display()
+        );
+        let holder = Holder::shell(&home, &program);
+        let mut machine = Machine::with(&[holder.key()]);
+        let report = home.hand().act(terminate(subject(&holder), LONG), &mut machine);
+        assert_eq!(fs::read_to_string(&file).unwrap_or_default(), "saved\n");
+        assert_eq!(report.outcome, Outcome::Released, "{}", report.detail);
+        assert_eq!(home.signals(), ["SIGTERM"]);
+    }
+}
+
+#[test]
+fn action_whose_newest_snapshot_disagrees_is_reprieved() {
+    let home = Home::new();
+    let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
+    let usr1 = crate::policy::Signal { number: rustix::process::Signal::USR1.as_raw(), name: "SIGUSR1" };
+    for action in
+        [Action::Terminate { grace: LONG }, Action::Signal(usr1), Action::Exec(vec!["/bin/false".into()])]
+    {
+        let mut machine = Machine::with(&[holder.key()]);
+        let mut hands = home.hand();
+        *hands.answer.lock().unwrap() = Permission::Denied("it is busy".to_owned());
+        let report = hands.act(deed(of_process(&holder), action), &mut machine);
+        assert_eq!((report.outcome, report.acted), (Outcome::Reprieved, false), "{}", report.detail);
+        assert!(report.detail.contains("it is busy") && holder.lives());
+        assert_eq!(home.lines().last().unwrap()["sent"], serde_json::json!([]));
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bailiff_snapshot::{Claim, ProcessKey, wire};
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::clock;
-use super::{Deed, Hand, Settings};
+use super::{Deed, Hand, Permission, Question, Settings};
 use crate::audit::{self, About, Audit};
 use crate::census::{Census, is_over};
 use crate::guard::{Limits, Root};
@@ -179,15 +179,35 @@ impl Home {
     }
 
     fn hand_with(&self, settings: Settings) -> Hands {
-        let (hand, reports) = Hand::start(settings, self.audit()).unwrap();
-        Hands { hand: Some(hand), reports, seq: 0 }
+        let (hand, channels) = Hand::start(settings, self.audit()).unwrap();
+        let hand = Arc::new(hand);
+        let answer = Arc::new(Mutex::new(Permission::Granted));
+        answer_questions(&hand, channels.questions, &answer);
+        Hands { hand: Some(hand), reports: channels.reports, answer, seq: 0 }
     }
+}
+
+/// Answers every question of an executor with this, for as long as there is one.
+fn answer_questions(
+    hand: &Arc<Hand>,
+    mut questions: UnboundedReceiver<Question>,
+    answer: &Arc<Mutex<Permission>>,
+) {
+    let (hand, answer) = (Arc::downgrade(hand), Arc::clone(answer));
+    std::thread::spawn(move || {
+        while let Some(question) = questions.blocking_recv() {
+            let Some(hand) = hand.upgrade() else { return };
+            hand.permit(question, answer.lock().unwrap().clone());
+        }
+    });
 }
 
 /// The hand and those who talk to it.
 struct Hands {
-    hand: Option<Hand>,
+    hand: Option<Arc<Hand>>,
     reports: UnboundedReceiver<Report>,
+    /// What the executor is answered.
+    answer: Arc<Mutex<Permission>>,
     seq: u64,
 }
 

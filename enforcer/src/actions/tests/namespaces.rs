@@ -143,7 +143,7 @@ fn a_cgroup_is_ended_whole_only_with_the_verified_in_it() {
     let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
     container.take(holder.pid());
     let deed = terminate(container.subject(&holder), LONG);
-    let licence = super::super::licence::for_a_test();
+    let permit = super::super::permit::for_a_test();
     let census = Census::open("/proc".as_ref(), &home.device().display().to_string()).unwrap();
     let gather = || {
         let table = census.everybody().unwrap();
@@ -153,7 +153,7 @@ fn a_cgroup_is_ended_whole_only_with_the_verified_in_it() {
     let mut group = gather();
     let stranger = Holder::start(&home, 0, &["/bin/sh", "-c", "echo ready; exec sleep 1000"]);
     container.take(stranger.pid());
-    let refused = cgroup::kill(&container.root, &mut group, &deed.subject, &licence).unwrap_err();
+    let refused = cgroup::kill(&container.root, &mut group, &deed.subject, &permit).unwrap_err();
     assert!(refused.contains("of uid 0"), "{refused}");
     assert!(holder.lives() && stranger.lives());
     let frozen = fs::read_to_string(container.folder().join("cgroup.freeze")).unwrap();
@@ -161,6 +161,6 @@ fn a_cgroup_is_ended_whole_only_with_the_verified_in_it() {
     drop(stranger);
 
     let mut group = gather();
-    cgroup::kill(&container.root, &mut group, &deed.subject, &licence).unwrap();
+    cgroup::kill(&container.root, &mut group, &deed.subject, &permit).unwrap();
     until("the end", || (!holder.lives()).then_some(()));
 }

@@ -159,14 +159,14 @@ fn without_an_audit_log_nothing_is_done() {
     fs::create_dir(home.log()).unwrap();
     let mut hands = home.hand();
     let report = hands.act(terminate(of_process(&holder), LONG), &mut Machine::default());
-    assert_eq!(report.outcome, Outcome::Refused);
+    assert_eq!((report.outcome, report.acted), (Outcome::Cancelled, false), "it is due again");
     assert!(report.detail.contains("audit log"), "{}", report.detail);
     assert!(holder.lives());
     fs::remove_dir(home.log()).unwrap();
     let mut machine = Machine::with(&[holder.key()]);
     let report = hands.act(terminate(of_process(&holder), LONG), &mut machine);
     assert_eq!(report.outcome, Outcome::Released, "it is tried again");
-    assert!(home.results().contains(&"refused".to_owned()), "and what could not be written is told late");
+    assert!(home.results().contains(&"cancelled".to_owned()), "and what could not be written is told late");
 }
 
 #[test]

@@ -262,7 +262,7 @@ pub(super) fn answer(id: u64, mode: Mode, action: &Action) -> Answer {
         (Mode::Enforce, Action::Terminate { .. }) => Outcome::Released,
         (Mode::Enforce, _) => Outcome::Done,
     };
-    Answer { id, outcome, detail: String::new(), released: None }
+    Answer { id, outcome, detail: String::new(), released: None, acted: mode == Mode::Enforce }
 }
 
 fn deed(verdict: &Verdict, action: &Action, (at, again): (At, bool)) -> Deed {
