@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::actions::clock;
+use crate::actions::watchdog::HeldStill;
 use crate::policy::Mode;
 use crate::verdict::{Evidence, Subject};
 
@@ -28,6 +29,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// What a line says where a deed begins.
 pub const BEGUN: &str = "begun";
+/// What a line says before processes are stopped for their SIGKILL.
+pub const STOPPING: &str = "stopping";
 /// What a line says of a deed whose result nobody lived to write.
 pub const INTERRUPTED: &str = "interrupted";
 
@@ -88,6 +91,9 @@ pub struct After {
     /// What was noticed on the way.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// What is about to be stopped: should this program die, the next start continues it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_still: Option<HeldStill>,
 }
 
 /// A signal that was sent.

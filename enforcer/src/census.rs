@@ -232,6 +232,13 @@ impl Census {
         }
     }
 
+    /// A process's `/proc/PID/cgroup`, where it can be read.
+    #[must_use]
+    pub fn cgroup(&self, pid: u32) -> Option<String> {
+        let text = read(&folder(&self.root, pid.to_string()).ok()?, "cgroup").ok()?;
+        Some(String::from_utf8_lossy(&text).into_owned())
+    }
+
     /// The value of a variable in a process's environment, where we may read it.
     #[must_use]
     pub fn variable(&self, pid: u32, name: &str) -> Option<String> {

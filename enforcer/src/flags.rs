@@ -50,6 +50,9 @@ pub enum Command {
     Replay(Replay),
     /// Tells what rules would have done over what Prometheus holds
     Backtest(Backtest),
+    /// Continues what its parent had stopped, once that is gone
+    #[command(hide = true)]
+    Watchdog,
 }
 
 /// Runs the daemon.

@@ -138,6 +138,17 @@ pub struct Limits {
     pub spared: BTreeSet<u32>,
     /// The file's `protect`.
     pub protect: Option<Protect>,
+    /// Processes that are stopped, traced or frozen.
+    pub on_hold: OnHold,
+}
+
+/// What is done with a target that is on hold when it is to be signalled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnHold {
+    /// The rule is about idleness, and it was put on hold on purpose: nothing.
+    Exempt,
+    /// It is signalled, and continued or thawed so that it can act on it.
+    Continued,
 }
 
 /// This program and those that started it.
@@ -315,7 +326,13 @@ mod tests {
     }
 
     fn limits() -> Limits {
-        Limits { root: Root::Protected, max_processes: 3, spared: BTreeSet::from([60]), protect: None }
+        Limits {
+            root: Root::Protected,
+            max_processes: 3,
+            spared: BTreeSet::from([60]),
+            protect: None,
+            on_hold: OnHold::Exempt,
+        }
     }
 
     fn subject(pids: &[u32]) -> Subject {

@@ -42,6 +42,7 @@ fn start(command: Command) -> Result<Exit, Stop> {
         Command::Backtest(flags) => {
             return commands::past(&flags, now(), |wanted| commands::backtest::run(&wanted, out));
         }
+        Command::Watchdog => bailiff_enforcer::actions::watchdog::run().context("cannot watch")?,
         Command::Schema => commands::schema::run(&policy::schema(), out)?,
     }
     Ok(Exit::Done)

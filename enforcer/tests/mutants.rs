@@ -23,7 +23,7 @@ const fn mutant(
     Mutant { name, file, find, replace }
 }
 
-const MUTANTS: [Mutant; 28] = [
+const MUTANTS: [Mutant; 30] = [
     mutant(
         "unknown counts as true",
         "snapshot/src/streak.rs",
@@ -129,9 +129,19 @@ const MUTANTS: [Mutant; 28] = [
         "two deeds at once",
         "enforcer/src/engine/deeds.rs",
         (
-            "        let chosen = self.deeds.chosen.take();\n",
-            "        let chosen = self.deeds.chosen.take();\n        self.deeds.flying = None;\n",
+            "let chosen = self.deeds.chosen.take().filter(|_| tick.missed == 0);\n",
+            "let chosen = self.deeds.chosen.take().filter(|_| tick.missed == 0);\n        self.deeds.flying = None;\n",
         ),
+    ),
+    mutant(
+        "confirmed over a missed snapshot",
+        "enforcer/src/engine/deeds.rs",
+        ("self.deeds.chosen.take().filter(|_| tick.missed == 0);", "self.deeds.chosen.take();"),
+    ),
+    mutant(
+        "what is on hold is not exempt",
+        "enforcer/src/engine/judge.rs",
+        ("self.exempts_on_hold.then(|| table.running())", "(!self.exempts_on_hold).then(|| table.running())"),
     ),
     mutant(
         "cooldowns are ignored",

@@ -1,6 +1,7 @@
 //! The words both sides speak. A **sample** is what the sources said once; a **snapshot** is a sample
 //! joined with the snapshot before. Everything here is pure: text and values in, values out.
 
+pub mod freezer;
 pub mod gap;
 pub mod gpu;
 pub mod identity;

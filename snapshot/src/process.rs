@@ -18,6 +18,8 @@ pub enum State {
     Stopped,
     /// `t`.
     Traced,
+    /// Its cgroup is frozen, as by `docker pause`.
+    Frozen,
     /// `I`: an idle kernel thread.
     Idle,
     /// `Z` with nothing left: it holds no VRAM, and its parent has not reaped it.
@@ -36,12 +38,13 @@ pub enum State {
 
 impl State {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Running,
         Self::Sleeping,
         Self::DiskSleep,
         Self::Stopped,
         Self::Traced,
+        Self::Frozen,
         Self::Idle,
         Self::Zombie,
         Self::ZombieLeader,
@@ -79,6 +82,12 @@ impl State {
         matches!(self, Self::Zombie | Self::Dead | Self::Gone)
     }
 
+    /// It was put on hold on purpose: by a signal, a debugger or a frozen cgroup.
+    #[must_use]
+    pub const fn on_hold(self) -> bool {
+        matches!(self, Self::Stopped | Self::Traced | Self::Frozen)
+    }
+
     /// Its label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -88,6 +97,7 @@ impl State {
             Self::DiskSleep => "disk_sleep",
             Self::Stopped => "stopped",
             Self::Traced => "traced",
+            Self::Frozen => "frozen",
             Self::Idle => "idle",
             Self::Zombie => "zombie",
             Self::ZombieLeader => "zombie_leader",

@@ -32,6 +32,7 @@ pub mod programs;
 pub mod prometheus;
 pub mod redis;
 pub mod showcase;
+pub mod slow_sync;
 pub mod tenant;
 pub mod terminal;
 pub mod tls;

@@ -91,7 +91,7 @@ fn state(holder: &Holder) -> Cell {
     match holder.state.as_str() {
         _ if quiet && holder.orphaned == Some(true) => Cell::of("orphaned", Tone::Odd),
         "gone" | "zombie" | "zombie_leader" | "dead" => Cell::of(&holder.state, Tone::Bad),
-        "disk_sleep" | "stopped" | "traced" => Cell::of(&holder.state, Tone::Odd),
+        "disk_sleep" | "stopped" | "traced" | "frozen" => Cell::of(&holder.state, Tone::Odd),
         "unknown" => UNKNOWN.into(),
         other => other.into(),
     }

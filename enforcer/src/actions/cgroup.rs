@@ -114,7 +114,7 @@ fn is_frozen(folder: &OwnedFd) -> Result<bool, Errno> {
 }
 
 /// All pids in it and below. One of another PID namespace reads 0, and is nobody's.
-fn collect(folder: &OwnedFd, depth: u32, inside: &mut BTreeSet<u32>) -> Result<(), Errno> {
+pub(super) fn collect(folder: &OwnedFd, depth: u32, inside: &mut BTreeSet<u32>) -> Result<(), Errno> {
     if depth > DEEPEST {
         return Err(Errno::LOOP);
     }
@@ -141,7 +141,7 @@ fn write(folder: &OwnedFd, name: &str, text: &[u8]) -> Result<(), Errno> {
     rustix::io::write(&file, text).map(drop)
 }
 
-fn read(folder: &OwnedFd, name: &str) -> Result<String, Errno> {
+pub(super) fn read(folder: &OwnedFd, name: &str) -> Result<String, Errno> {
     let file = openat(folder, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
     let mut text = Vec::new();
     let mut piece = [0; 4096];

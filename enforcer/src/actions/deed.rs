@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::audit::{After, Record};
-use crate::guard::{Limits, Protect, Root};
+use crate::guard::{Limits, OnHold, Protect, Root};
 use crate::policy::{Action, Leases, Mode, Policy};
 use crate::verdict::{Evidence, Subject, Verdict, What};
 
@@ -39,6 +39,8 @@ impl Deed {
     #[must_use]
     pub fn of(verdict: &Verdict, policy: &Policy) -> Option<Self> {
         let What::Act(id, action) = &verdict.what else { return None };
+        let rule = policy.rules.iter().find(|rule| rule.name == verdict.rule);
+        let exempts = rule.is_none_or(crate::policy::Rule::exempts_on_hold);
         Some(Self {
             id: *id,
             rule: Arc::clone(&verdict.rule),
@@ -52,6 +54,7 @@ impl Deed {
                 max_processes: policy.limits.max_processes,
                 spared: BTreeSet::new(),
                 protect: None,
+                on_hold: if exempts { OnHold::Exempt } else { OnHold::Continued },
             },
             leases: policy.leases.clone(),
             until: None,

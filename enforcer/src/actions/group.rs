@@ -1,6 +1,7 @@
 //! The processes of a subject, each held by pidfd and compared with what was judged after it was taken hold of.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use rustix::process::Signal;
 
 use super::clock;
 use super::deed::Deed;
+use super::freezer;
 use super::permit::Permit;
 use super::pidfd::Handle;
 use crate::audit::Sent;
@@ -157,6 +159,24 @@ impl<'a> Group<'a> {
         self.send(Signal::CONT, "SIGCONT", permit);
     }
 
+    /// Lets those run that were stopped before they were asked: so they see TERM.
+    pub(super) fn continue_stopped(&mut self, permit: &Permit) {
+        if self.left().any(|held| held.found.person.stat.state == Stopped) {
+            self.go_on(permit);
+        }
+    }
+
+    /// Those that hold GPU memory and are on hold, where that can be seen.
+    pub(super) fn on_hold(&self, cgroups: Option<&Path>) -> Option<u32> {
+        let members = &self.deed.subject.members;
+        let holds = |pid: u32| members.iter().any(|member| member.holds && member.pid == pid);
+        let frozen = |pid| cgroups.is_some_and(|root| freezer::is_frozen(root, self.census, pid));
+        let each = self.held.iter().map(|held| (held.found.key().pid, held.found.person.stat.state));
+        let on_hold =
+            each.filter(|(pid, _)| holds(*pid)).find(|(pid, state)| state.on_hold() || frozen(*pid));
+        on_hold.map(|(pid, _)| pid)
+    }
+
     /// None of them can start another: each is stopped, out of a signal's reach, or has ended.
     pub(super) fn stands_still(&self) -> bool {
         self.left().all(|held| {
@@ -168,7 +188,8 @@ impl<'a> Group<'a> {
     /// Sends a signal to all that live and were not sent it before.
     pub(super) fn send(&mut self, signal: Signal, name: &'static str, permit: &Permit) {
         for held in &mut self.held {
-            if held.sent.contains(&signal) || !held.handle.lives() {
+            // What is stopped again is continued again; nothing else is sent twice.
+            if (held.sent.contains(&signal) && signal != Signal::CONT) || !held.handle.lives() {
                 continue;
             }
             held.sent.push(signal);
@@ -242,7 +263,7 @@ impl<'a> Group<'a> {
         Sent::millis(clock::running().saturating_sub(self.began))
     }
 
-    fn living_keys(&self) -> Vec<ProcessKey> {
+    pub(super) fn living_keys(&self) -> Vec<ProcessKey> {
         self.left().map(|held| held.found.key()).collect()
     }
 

@@ -33,6 +33,8 @@ pub struct Settings {
     pub program: Duration,
     /// The node's name, for what programs are told.
     pub node: String,
+    /// This program, to be started as the watchdog of what is stopped before its SIGKILL.
+    pub watchdog: PathBuf,
 }
 
 impl Default for Settings {
@@ -45,6 +47,7 @@ impl Default for Settings {
             mps_control: "nvidia-cuda-mps-control".into(),
             program: Duration::from_secs(30),
             node: String::new(),
+            watchdog: "/proc/self/exe".into(),
         }
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod clock;
 mod deed;
 mod ending;
 mod exec;
+mod freezer;
 mod group;
 mod hand;
 mod inbox;
@@ -23,6 +24,7 @@ mod terminate;
 #[cfg(test)]
 mod tests;
 mod tty;
+pub mod watchdog;
 mod webhook;
 mod worker;
 

@@ -11,6 +11,13 @@ use crate::verdict::Outcome;
 #[derive(Debug)]
 pub(crate) struct Permit(());
 
+impl Permit {
+    /// To continue what an action has stopped and did not live to end: that harms nothing.
+    pub(super) const fn to_continue() -> Self {
+        Self(())
+    }
+}
+
 /// What an action is about to do, and asks the engine's side for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {

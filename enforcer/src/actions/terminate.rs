@@ -1,16 +1,22 @@
 //! TERM, a grace, KILL, and a look whether processes and memory are gone.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
+
+use bailiff_snapshot::ProcessKey;
 
 use super::activity::Activity;
 use super::cgroup;
 use super::client::LetGo;
 use super::clock::{self, Deadline};
 use super::ending::Ending;
+use super::freezer::{self, Frozen};
 use super::group::Group;
 use super::memory::{Back, Memory, back};
-use super::permit::Permit;
+use super::permit::{Permission, Permit, Question, Stage};
+use super::watchdog::{HeldStill, Watchdog};
 use super::worker::Work;
+use crate::audit::{After, STOPPING};
 use crate::guard::Refusal;
 use crate::verdict::Outcome;
 
@@ -20,6 +26,8 @@ const PASSES: u32 = 3;
 const SETTLE: Duration = Duration::from_millis(500);
 /// How often it is looked whether all are stopped: no file tells that to a poll.
 const BEAT: Duration = Duration::from_millis(2);
+/// How often it is tried to record what comes before SIGKILL.
+const AGAIN: Duration = Duration::from_millis(200);
 /// A group that has all ended is asked so often whether it has started others, before it is not waited for.
 const MOST_RENEWALS: u32 = 64;
 
@@ -34,6 +42,9 @@ pub(super) struct Termination<'a> {
     activity: Activity,
     /// Clients of MPS.
     clients: LetGo,
+    /// Those that the audit log has as about to be stopped.
+    recorded: BTreeSet<ProcessKey>,
+    watchdog: Option<Watchdog>,
 }
 
 /// How the wait after TERM went.
@@ -52,7 +63,8 @@ impl<'a> Termination<'a> {
         }
         let before = view.map(|view| Memory::of(&view.snapshot));
         let activity = activity.forgotten();
-        Self { work, group, grace, permit, before, activity, clients: LetGo::default() }
+        let (clients, recorded) = (LetGo::default(), BTreeSet::new());
+        Self { work, group, grace, permit, before, activity, clients, recorded, watchdog: None }
     }
 
     pub(super) fn run(mut self) -> Ending {
@@ -70,9 +82,12 @@ impl<'a> Termination<'a> {
 
     fn end(&mut self) -> Result<Ending, Refusal> {
         self.group.renew_after_a_while()?;
+        let frozen = self.frozen()?;
         self.let_go()?;
         self.work.confirm()?;
         self.group.ask(self.permit);
+        self.group.continue_stopped(self.permit);
+        self.group.notes.extend(frozen.iter().map(|frozen| frozen.thaw(self.permit)));
         if let Some(error) = self.group.denied {
             let why = format!("a signal was not permitted ({error}): CAP_KILL is missing");
             return Ok(Ending::new(Outcome::Failed, why));
@@ -83,6 +98,12 @@ impl<'a> Termination<'a> {
             Grace::Left => self.kill()?,
         };
         Ok(given_up.map_or_else(|| self.verify(), cancelled))
+    }
+
+    /// Frozen cgroups of theirs; where one cannot be thawed they would never see TERM.
+    fn frozen(&self) -> Result<Vec<Frozen>, Refusal> {
+        let Some(root) = &self.work.settings.cgroups else { return Ok(Vec::new()) };
+        freezer::find(root, self.work.census, &self.group.pids()).map_err(Refusal::refused)
     }
 
     /// Those that are clients of MPS are let go before they are signalled.
@@ -136,6 +157,9 @@ impl<'a> Termination<'a> {
     /// Ends those that are left, and those that they have started since.
     fn kill(&mut self) -> Result<Option<&'static str>, Refusal> {
         self.let_go()?;
+        if let Some(why) = self.until_recorded()? {
+            return Ok(Some(why));
+        }
         if let Err(refusal) = self.hold_still() {
             self.group.go_on(self.permit);
             return Err(refusal);
@@ -161,6 +185,56 @@ impl<'a> Termination<'a> {
         Ok(None)
     }
 
+    /// Waits until the audit log has what will be stopped and the state is on the disk; gives a reason to give up.
+    fn until_recorded(&mut self) -> Result<Option<&'static str>, Refusal> {
+        let question = Question { id: self.work.deed.id, stage: Stage::Kill };
+        loop {
+            if let Some(why) = self.news()? {
+                return Ok(Some(why));
+            }
+            let again = Deadline::after(AGAIN);
+            let answer = self.work.inbox.ask(question, again);
+            if self.group.all_ended() || (answer == Some(Permission::Granted) && self.record_stop()) {
+                return Ok(None);
+            }
+            while !again.passed() && self.given_up().is_none() && !self.group.all_ended() {
+                self.until_news(again);
+            }
+        }
+    }
+
+    /// Whether the audit log has those that are about to be stopped.
+    fn record_stop(&mut self) -> bool {
+        let processes: Vec<ProcessKey> =
+            self.group.living_keys().into_iter().filter(|key| self.recorded.insert(*key)).collect();
+        if processes.is_empty() {
+            return true;
+        }
+        let still = HeldStill { processes, freezer: None };
+        let after = After { held_still: Some(still.clone()), ..After::default() };
+        let record = self.work.deed.record(STOPPING, "", Some(&after));
+        let recorded = self.work.audit.record(&record).is_ok();
+        if !recorded {
+            self.recorded.retain(|key| !still.processes.contains(key));
+        }
+        recorded && self.watch(&still)
+    }
+
+    /// Whether the watchdog has them, too.
+    fn watch(&mut self, still: &HeldStill) -> bool {
+        if self.watchdog.is_none() {
+            self.watchdog = Watchdog::start(&self.work.settings.watchdog).ok();
+        }
+        let watched = self.watchdog.as_mut().map(|watchdog| watchdog.watch(still));
+        if !matches!(watched, Some(Ok(()))) {
+            self.watchdog = None;
+            self.group
+                .notes
+                .push("they were not stopped before SIGKILL: no watchdog could be had".to_owned());
+        }
+        true
+    }
+
     fn given_up(&self) -> Option<&'static str> {
         self.work.inbox.given_up(self.work.deed.id)
     }
@@ -169,6 +243,9 @@ impl<'a> Termination<'a> {
     /// nobody knows.
     fn hold_still(&mut self) -> Result<(), Refusal> {
         for _ in 0..PASSES {
+            if self.watchdog.is_none() || !self.record_stop() {
+                break;
+            }
             self.group.stop(self.permit);
             let deadline = Deadline::after(SETTLE);
             while !self.group.stands_still() && !deadline.passed() {

@@ -19,7 +19,7 @@ use super::terminate::Termination;
 use super::{exec, mps, release, signal};
 use crate::audit::Audit;
 use crate::census::{Census, Table};
-use crate::guard::Refusal;
+use crate::guard::{OnHold, Refusal};
 use crate::policy::{Action, Kind};
 use crate::verdict::{Outcome, Report, Subject};
 
@@ -45,7 +45,7 @@ pub(super) struct Work<'a> {
 
 /// A confirmation that is older than this is asked for again.
 const A_WHILE: Duration = Duration::from_millis(10);
-/// How long an answer is waited for where the action says no time.
+/// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Worker {
@@ -114,7 +114,14 @@ impl<'a> Work<'a> {
                     Some(before) => self.census.since(before, &BTreeSet::new())?,
                     None => self.census.everybody()?,
                 };
-                Group::gather(self.census, self.deed, (self.holding(), table))
+                let group = Group::gather(self.census, self.deed, (self.holding(), table))?;
+                match group.on_hold(self.settings.cgroups.as_deref()) {
+                    Some(pid) if self.deed.limits.on_hold == OnHold::Exempt => Err(Refusal {
+                        outcome: Outcome::Reprieved,
+                        why: format!("{pid} is stopped, traced or frozen, which exempts it from this rule"),
+                    }),
+                    _ => Ok(group),
+                }
             }
             Kind::Gpu | Kind::Lease => Err(Refusal::refused("that has no processes of its own")),
             Kind::MpsServer => Err(Refusal::refused("a server of MPS is never signalled")),
@@ -135,17 +142,11 @@ impl<'a> Work<'a> {
         if self.confirmed.get().is_some_and(|at| clock::running().saturating_sub(at) < A_WHILE) {
             return Ok(());
         }
-        let late = || Refusal {
-            outcome: Outcome::Cancelled,
-            why: "its confirmation is older than one sampling interval".to_owned(),
-        };
-        let left = match self.deed.until {
-            Some(until) => until.checked_sub(clock::since_boot()).ok_or_else(late)?,
-            None => PATIENCE,
-        };
         let question = Question { id: self.deed.id, stage: Stage::First };
-        match self.inbox.ask(question, Deadline::after(left)) {
-            Some(Permission::Granted) => {
+        let answer = self.inbox.ask(question, Deadline::after(PATIENCE));
+        let late = self.deed.until.is_some_and(|until| clock::since_boot() > until);
+        match answer {
+            Some(Permission::Granted) if !late => {
                 self.confirmed.set(Some(clock::running()));
                 Ok(())
             }
@@ -154,7 +155,10 @@ impl<'a> Work<'a> {
                 let outcome = if called_off { Outcome::Cancelled } else { Outcome::Reprieved };
                 Err(Refusal { outcome, why })
             }
-            None => Err(late()),
+            Some(Permission::Granted) | None => Err(Refusal {
+                outcome: Outcome::Cancelled,
+                why: "its confirmation is older than one sampling interval".to_owned(),
+            }),
         }
     }
 

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde::Deserialize;
 
-use super::BEGUN;
+use super::{BEGUN, STOPPING};
+use crate::actions::watchdog::HeldStill;
 use crate::disk;
 
 /// Lines that wait for the disk, at most.
@@ -45,6 +46,12 @@ pub struct Begun {
     pub rule: String,
     /// What.
     pub step: String,
+    /// On which boot.
+    #[serde(default)]
+    pub boot_id: Option<String>,
+    /// What it was about to stop.
+    #[serde(default)]
+    pub held_still: Vec<HeldStill>,
 }
 
 /// How the log stands, for those who must not wait while it is written.
@@ -259,11 +266,17 @@ fn begun_without_result(path: &Path) -> Vec<Begun> {
     struct Head {
         id: u64,
         result: String,
+        held_still: Option<HeldStill>,
     }
-    let mut open = BTreeMap::new();
+    let mut open: BTreeMap<u64, Begun> = BTreeMap::new();
     for path in [aside(path, 1), path.to_owned()] {
         for line in last_lines(&path) {
             let Ok(head) = serde_json::from_slice::<Head>(&line) else { continue };
+            if head.result == STOPPING {
+                let begun = open.get_mut(&head.id).into_iter();
+                begun.zip(head.held_still).for_each(|(begun, still)| begun.held_still.push(still));
+                continue;
+            }
             open.remove(&head.id);
             if head.result == BEGUN
                 && let Ok(begun) = serde_json::from_slice::<Begun>(&line)

@@ -88,6 +88,7 @@ impl Daemon {
             waits: None,
         };
         self.deed = Some(doing);
+        self.tried_to_save = false;
         let refused = |detail: &str| Report {
             id,
             outcome: Outcome::Refused,
@@ -112,6 +113,10 @@ impl Daemon {
 
     /// Whether the action in hand may go on, by the newest snapshot and by what can be recorded.
     pub(super) fn permit(&mut self, question: Question) {
+        if question.stage == Stage::Kill && !std::mem::replace(&mut self.tried_to_save, true) {
+            // Whether the disk still takes the state, only writing it tells.
+            self.save();
+        }
         self.look_at_the_audit_log();
         self.look_at_the_state();
         let answer = match question.stage {

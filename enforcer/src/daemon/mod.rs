@@ -66,6 +66,8 @@ pub struct Daemon {
     file: reload::File,
     view: Option<Arc<View>>,
     deed: Option<doing::Doing>,
+    /// The state was written before the SIGKILL of the action in hand, or that was tried.
+    tried_to_save: bool,
     /// Since when each flag is up, by rule and target.
     flagged: BTreeMap<(Arc<str>, TargetId), f64>,
     status: Status,
@@ -173,6 +175,7 @@ impl Daemon {
             file,
             view: None,
             deed: None,
+            tried_to_save: false,
             flagged: BTreeMap::new(),
             status: Status::default(),
             shown,
@@ -230,6 +233,7 @@ impl Daemon {
         self.status.stream.path = self.settings.stream.display().to_string();
         for begun in self.audit.begun_without_result() {
             tracing::warn!(?begun, "an earlier run began a deed and did not live to see its end");
+            self.continue_stopped(&begun);
         }
         for (hold, holds, why) in rights::missing(&self.settings.host) {
             self.engine.hold(hold, holds);
@@ -312,6 +316,17 @@ impl Daemon {
         self.look_at_the_state();
         self.status.counters.audit_failures = self.audit.failures();
         self.save_sometimes();
+    }
+
+    /// Continues what an earlier run had stopped for its SIGKILL and did not live to end.
+    fn continue_stopped(&self, begun: &audit::Begun) {
+        if begun.held_still.is_empty() || begun.boot_id.is_none() || begun.boot_id != self.boot_id {
+            return;
+        }
+        let procfs = &self.settings.host.procfs;
+        let count: usize = begun.held_still.iter().map(|still| still.continued(procfs)).sum();
+        let detail = format!("{count} processes that action {} of rule {} had stopped", begun.id, begun.rule);
+        self.record_change(("continue", "done"), &detail);
     }
 
     pub(super) fn look_at_the_audit_log(&mut self) {

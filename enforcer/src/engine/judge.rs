@@ -25,6 +25,8 @@ pub(crate) struct Judge {
     except: Vec<Node>,
     pub(crate) grace: Node,
     when: Node,
+    /// What is on hold is exempt.
+    exempts_on_hold: bool,
     /// By the target's number.
     pub(crate) tracks: Vec<Track>,
     /// True samples that a match needs, and samples that bring a flag down, at the beat of this tick.
@@ -89,6 +91,7 @@ pub(crate) enum Gate {
     Select,
     Except(usize),
     Grace,
+    OnHold,
     When,
 }
 
@@ -100,6 +103,7 @@ impl Judge {
             except: rule.except.iter().map(|exception| Node::of(&exception.of, table)).collect(),
             grace: table.grace(rule.startup_grace),
             when: Node::of(&rule.when, table),
+            exempts_on_hold: rule.exempts_on_hold(),
             tracks: Vec::new(),
             needs: (u32::MAX, u32::MAX),
             picking: rule.pick.as_ref().map(|pick| Picking::new(pick, &rule.when, table)),
@@ -187,8 +191,14 @@ impl Judge {
             gates.extend(self.unspared(table, tick));
         }
         gates.push((Gate::Grace, self.grace.ask(table)));
+        gates.extend(self.running(table).map(|column| (Gate::OnHold, column)));
         gates.push((Gate::When, self.when.ask(table)));
         gates
+    }
+
+    /// Those that are not on hold, where that exempts from this rule.
+    pub(crate) fn running<'t>(&self, table: &'t Table) -> Option<Column<'t>> {
+        self.exempts_on_hold.then(|| table.running())
     }
 
     /// Whom no exception spares.

@@ -162,7 +162,8 @@ impl Judge {
     fn who_may_be_picked(&self, picking: &Picking, court: &Court<'_>) -> Vec<Truth> {
         let table = court.table;
         let unspared = self.unspared(table, court.tick).map(|(_, column)| column);
-        let last = [self.grace.ask(table), picking.from.ask(table)];
+        let last = [self.grace.ask(table)].into_iter().chain(self.running(table));
+        let last = last.chain([picking.from.ask(table)]);
         program::passed([table.unprotected()].into_iter().chain(unspared).chain(last))
     }
 

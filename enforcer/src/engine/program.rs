@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::engine::{protection, texts};
 use crate::policy::{Ask, Kind, Policy, Selector};
-use crate::rules::Attribute;
+use crate::rules::{self, Attribute};
 use crate::value::{Test, Value};
 use crate::view::{Target, View};
 use bailiff_snapshot::Truth;
@@ -24,6 +24,8 @@ pub(crate) struct Table {
     graces: Vec<(Duration, usize)>,
     answers: Vec<Vec<Truth>>,
     unprotected: Vec<Truth>,
+    /// Those that are not on hold: stopped, traced or frozen.
+    running: Vec<Truth>,
     /// What one attribute is of everybody, while it is read.
     values: Vec<Value>,
 }
@@ -97,6 +99,8 @@ impl Table {
         }
         self.unprotected.clear();
         self.unprotected.extend(view.targets.iter().map(|target| !protection::of(policy, target, view)));
+        self.running.clear();
+        self.running.extend(view.targets.iter().map(|target| rules::runs(target, view)));
         let ages: Vec<Age> = view.targets.iter().map(|target| Age::of(target, view)).collect();
         for (grace, place) in &self.graces {
             let answers = &mut self.answers[*place];
@@ -108,6 +112,11 @@ impl Table {
     /// It was asked of this view.
     pub(crate) fn covers(&self, view: &View) -> bool {
         self.unprotected.len() == view.targets.len()
+    }
+
+    /// Those that are not on hold.
+    pub(crate) fn running(&self) -> Column<'_> {
+        Cow::Borrowed(&self.running)
     }
 
     /// Those who are not protected from every rule.

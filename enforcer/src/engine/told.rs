@@ -258,6 +258,8 @@ impl Question {
     }
 }
 
+const ON_HOLD: &str =
+    "not stopped, traced or frozen: idleness that was ordered is exempt unless the rule names the state";
 const NOBODY: &str = "the driver lists a pid, and no process is there: nobody to spare, nobody to signal";
 
 /// The gates after the first, up to the one that stopped the target.
@@ -288,6 +290,9 @@ fn later_gates(
     let age =
         if protection::is_gone(target, view) { NOBODY.to_owned() } else { format!("older than {grace}") };
     if told(Gate::Grace, "startup_grace", (Some(age), Vec::new())) {
+        return gates;
+    }
+    if rule.exempts_on_hold() && told(Gate::OnHold, "on_hold", (Some(ON_HOLD.to_owned()), Vec::new())) {
         return gates;
     }
     told(Gate::When, "when", (None, leaves(Some(&rule.when), target, view)));

@@ -23,6 +23,18 @@ pub enum Ask {
     Not(Box<Ask>),
 }
 
+impl Ask {
+    /// All comparisons in it.
+    pub(crate) fn leaves(&self) -> Vec<&Leaf> {
+        match self {
+            Self::Leaf(leaf) => vec![leaf],
+            Self::Select(_) => Vec::new(),
+            Self::All(asks) | Self::Any(asks) => asks.iter().flat_map(Self::leaves).collect(),
+            Self::Not(ask) => ask.leaves(),
+        }
+    }
+}
+
 /// A comparison.
 #[derive(Debug, Clone)]
 pub struct Leaf {

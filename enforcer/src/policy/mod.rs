@@ -189,6 +189,18 @@ pub struct Rule {
     pub then: Vec<Step>,
 }
 
+impl Rule {
+    /// Whether what is stopped, traced or frozen is exempt from it: its condition rests on idleness and names none of
+    /// these states, and whoever put a process on hold did so on purpose.
+    #[must_use]
+    pub fn exempts_on_hold(&self) -> bool {
+        let pick = self.pick.iter().map(|pick| &pick.from);
+        let leaves = || self.select.iter().chain([&self.when]).chain(pick.clone()).flat_map(Ask::leaves);
+        let idle = |leaf: &Leaf| matches!(leaf.attribute.name, "gpu_util" | "cpu_util" | "io_rate");
+        leaves().any(idle) && !leaves().any(crate::rules::names_on_hold)
+    }
+}
+
 /// Whom a rule spares, why, and until when.
 #[derive(Debug, Clone)]
 pub struct Exception {

@@ -85,6 +85,8 @@ pub static ALL: &[&Attribute] = &[
     &mps_status::MPS_STATUS,
 ];
 
+pub(crate) use state::{names_on_hold, runs};
+
 #[expect(clippy::cast_precision_loss, reason = "milliseconds are far below 2^53")]
 fn seconds(millis: u64) -> f64 {
     millis as f64 / 1000.0
@@ -119,7 +121,7 @@ mod tests {
         for letter in ["R", "S", "D", "T", "t", "I", "Z", "X", "?"] {
             assert!(state::WORDS.contains(&State::of_letter(letter).name()), "{letter}");
         }
-        for state in [State::ZombieLeader, State::Gone, State::Hidden] {
+        for state in State::ALL {
             assert!(state::WORDS.contains(&state.name()), "{state:?}");
         }
     }

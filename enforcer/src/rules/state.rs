@@ -1,8 +1,10 @@
 //! `state`: what a target's processes are doing, as the kernel tells.
 
+use bailiff_snapshot::{State, Truth, wire};
+
 use super::Attribute;
-use crate::policy::Kind;
-use crate::value::{Unit, Value};
+use crate::policy::{Kind, Leaf};
+use crate::value::{Test, Unit, Value};
 use crate::view::{Target, View};
 
 /// As `bailiff_snapshot::State::name` writes them.
@@ -12,6 +14,7 @@ pub(super) const WORDS: &[&str] = &[
     "disk_sleep",
     "stopped",
     "traced",
+    "frozen",
     "idle",
     "zombie",
     "zombie_leader",
@@ -25,10 +28,25 @@ pub(super) static STATE: Attribute = Attribute {
     name: "state",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Words(WORDS),
-    help: "What it is doing; of a workload: one of its processes is. D is another word for disk_sleep, where no signal reaches it; zombie_leader: its first thread has ended, others live on and hold memory.",
+    help: "What it is doing; of a workload: one of its processes is. D is another word for disk_sleep, where no signal reaches it; stopped: by a signal; frozen: its cgroup is (docker pause); zombie_leader: its first thread has ended, others live on and hold memory.",
     source: "proc",
     read,
 };
+
+/// Whether a comparison names a state in which a process is on hold.
+pub(crate) fn names_on_hold(leaf: &Leaf) -> bool {
+    let on_hold = |(bit, word): (usize, &&str)| {
+        let held = State::of_name(word).is_some_and(State::on_hold);
+        held && matches!(leaf.test, Test::AnyOf(bits) if bits & (1 << bit) != 0)
+    };
+    leaf.attribute.name == STATE.name && WORDS.iter().enumerate().any(on_hold)
+}
+
+/// Whether none of a target's processes that hold memory is on hold.
+pub(crate) fn runs(target: &Target, view: &View) -> Truth {
+    let on_hold = |process: &wire::Process| State::of_name(&process.state).is_some_and(State::on_hold);
+    (!view.processes(target).any(on_hold)).into()
+}
 
 fn read(target: &Target, view: &View) -> Value {
     let (mut seen, mut complete) = (0, true);

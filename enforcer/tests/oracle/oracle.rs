@@ -860,5 +860,10 @@ fn gates(rule: &RulePlan, target: &Seen<'_>, (protected, wall): (Truth, u64)) ->
             Some(_) => {}
         }
     }
+    let on_hold =
+        || target.processes.iter().any(|it| matches!(it.state.as_str(), "stopped" | "traced" | "frozen"));
+    if rule.exempts_on_hold() && on_hold() {
+        return Truth::False;
+    }
     target.ask(&rule.when)
 }

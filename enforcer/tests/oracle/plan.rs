@@ -71,7 +71,27 @@ pub(crate) enum Weather {
     Rough,
 }
 
+impl RulePlan {
+    /// What is stopped, traced or frozen is exempt from a rule that asks for idleness, unless the rule names one of these.
+    pub(crate) fn exempts_on_hold(&self) -> bool {
+        let pick = self.pick.iter().map(|(from, ..)| from);
+        let conds: Vec<&Cond> =
+            self.select.iter().chain([&self.when]).chain(pick).flat_map(Cond::parts).collect();
+        let idle = |cond: &&Cond| matches!(cond, Cond::GpuUtilMax(_) | Cond::CpuUtilMax(_));
+        conds.iter().any(idle)
+            && !conds.iter().any(|cond| matches!(cond, Cond::State("stopped" | "traced" | "frozen")))
+    }
+}
+
 impl Cond {
+    fn parts(&self) -> Vec<&Cond> {
+        match self {
+            Self::All(conds) | Self::Any(conds) => conds.iter().flat_map(Self::parts).collect(),
+            Self::Not(cond) => cond.parts(),
+            one => vec![one],
+        }
+    }
+
     pub(crate) fn ask(&self) -> Ask {
         match self {
             Self::GpuUtilMax(percent) => within("gpu_util", |it| it.max = Some(f64::from(*percent) / 100.0)),
@@ -294,7 +314,8 @@ fn when(dice: &mut Dice, of: Kind, place: u64) -> Cond {
         ]);
     }
     let util = Cond::GpuUtilMax(1 + place);
-    match dice.below(9) {
+    match dice.below(10) {
+        9 => Cond::Any(vec![Cond::State("stopped"), util]),
         8 => Cond::Any(vec![Cond::State("gone"), util]),
         0..3 => util,
         3 | 4 => Cond::All(vec![util, Cond::CpuUtilMax(5)]),

@@ -179,7 +179,10 @@ fn ordinary(dice: &mut Dice, calm: bool) -> Change {
         8 => Change::Reuse(place),
         9 => Change::CardUtil(place, Some(dice.pick(&[0, 3, 90]))),
         10 => Change::Gpus(place, dice.pick(&[1, 1, 2, 3, 7])),
-        _ => Change::State(place, dice.pick(&["sleeping", "zombie_leader", "disk_sleep"])),
+        _ => Change::State(
+            place,
+            dice.pick(&["sleeping", "sleeping", "zombie_leader", "disk_sleep", "stopped", "frozen"]),
+        ),
     }
 }
 
@@ -296,6 +299,11 @@ struct Walk {
     called_off: Option<u64>,
 }
 
+/// A report of an action that nobody has begun.
+fn stray(outcome: Outcome) -> Report {
+    Report { id: u64::MAX, outcome, detail: String::new(), released: None, acted: true }
+}
+
 impl Walk {
     fn take(&mut self, event: &Event) -> Result<(), String> {
         match event {
@@ -322,13 +330,7 @@ impl Walk {
                 Ok(())
             }
             Event::StrayReport(outcome) => {
-                let stray = Report {
-                    id: u64::MAX,
-                    outcome: *outcome,
-                    detail: String::new(),
-                    released: None,
-                    acted: true,
-                };
+                let stray = stray(*outcome);
                 self.engine.report(&stray);
                 Ok(())
             }
@@ -395,10 +397,10 @@ impl Walk {
     fn report(&mut self, outcome: Outcome, ends: bool) {
         let Some((id, target, mode)) = self.acting.take() else { return };
         let outcome = if mode == Mode::Watch { Outcome::Watched } else { outcome };
-        use Outcome::{Gone, IdentityChanged, Refused, Reprieved, Watched};
         // Half of those that were called off had been sent a signal by then.
         let acted = match outcome {
-            Gone | IdentityChanged | Refused | Reprieved | Watched => false,
+            Outcome::Gone | Outcome::IdentityChanged | Outcome::Refused => false,
+            Outcome::Reprieved | Outcome::Watched => false,
             Outcome::Cancelled => ends,
             _ => true,
         };

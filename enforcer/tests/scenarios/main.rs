@@ -702,3 +702,102 @@ fn one_is_ended_and_the_next_only_where_it_is_still_needed() {
         ["slurm:4200 notify owner", "slurm:4200 due terminate", "slurm:4200 terminate"]
     );
 }
+
+/// What the table of docs/rules.md says of an event in a state.
+fn cell(event: &str, state: usize) -> String {
+    let docs = include_str!("../../../docs/rules.md");
+    let rows =
+        docs.lines().skip_while(|line| !line.starts_with("| event | decided | confirmed | TERM sent |"));
+    let mut rows = rows.take_while(|line| line.starts_with('|')).map(|line| line.split('|').map(str::trim));
+    let mut row =
+        rows.find(|row| row.clone().nth(1) == Some(event)).unwrap_or_else(|| panic!("no row {event}"));
+    row.nth(1 + state).unwrap().to_owned()
+}
+
+#[test]
+fn decided_action_is_called_off_as_the_table_says() {
+    let hold = |hold| move |node: &mut Node| node.engine.hold(hold, Holds::Yes);
+    let events: [(&str, Box<dyn Fn(&mut Node)>, &str); 11] = [
+        ("the target is seen busy", Box::new(|_| {}), "F"),
+        ("the target is unknown", Box::new(|_| {}), "U"),
+        ("no snapshot comes", Box::new(|_| {}), ".T"),
+        ("`pause`", Box::new(|node| drop(node.pause())), "T"),
+        ("the rules change", Box::new(|node| drop(node.reload(&terminate()))), "T"),
+        ("the rules become invalid", Box::new(hold(Hold::InvalidFile)), "T"),
+        ("the audit log cannot be written", Box::new(hold(Hold::Audit)), "T"),
+        ("the state cannot be written", Box::new(hold(Hold::State)), "T"),
+        ("the target ends", Box::new(|_| {}), "-"),
+        ("the enforcer is stopped", Box::new(Node::restart), "T"),
+        ("the enforcer dies", Box::new(Node::crash), "T"),
+    ];
+    for (event, act, then) in events {
+        let mut node = Node::new(&terminate());
+        assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"]);
+        act(&mut node);
+        let said = if then == "-" {
+            node.processes.remove(&4100);
+            node.beat()
+        } else {
+            node.run(then).pop().unwrap()
+        };
+        let found = match said.as_str() {
+            "" => "dropped",
+            "4100 due terminate" => "decided again",
+            said if said.contains("withheld") => "withheld",
+            said => said,
+        };
+        assert_eq!(found, cell(event, 1), "{event}");
+    }
+}
+
+#[test]
+fn confirmed_action_begins_only_while_the_newest_snapshot_agrees() {
+    let hold = |hold| move |node: &mut Node| node.engine.hold(hold, Holds::Yes);
+    let events: [(&str, Box<dyn Fn(&mut Node)>); 5] = [
+        ("the target is seen busy", Box::new(|node| drop(node.run("F")))),
+        ("the target is unknown", Box::new(|node| drop(node.run("U")))),
+        ("the rules become invalid", Box::new(hold(Hold::InvalidFile))),
+        ("the state cannot be written", Box::new(hold(Hold::State))),
+        (
+            "the target ends",
+            Box::new(|node| {
+                node.processes.remove(&4100);
+                node.beat();
+            }),
+        ),
+    ];
+    for (event, act) in events {
+        let mut node = Node::new(&terminate());
+        node.run("TTTT");
+        let id = *node.deeds.last().unwrap();
+        assert_eq!(node.engine.agrees(id), Ok(()));
+        node.run("T");
+        assert_eq!(node.engine.agrees(id), Ok(()), "a newer one agrees");
+        act(&mut node);
+        assert!(node.engine.agrees(id).is_err(), "{event}");
+        assert!(matches!(cell(event, 2).as_str(), "reprieved" | "gone"), "{event}");
+    }
+}
+
+#[test]
+fn picked_workload_agrees_only_while_it_is_idle_and_the_gpu_in_need() {
+    let mut node = Node::new(&picking("").replace("[{flag: warning}]", "[{terminate: {}}]"));
+    node.gpus[0].free_mib = 1;
+    node.process(4100);
+    let said = node.beats(12);
+    assert!(said.iter().any(|said| said.contains("terminate")), "{said:?}");
+    let id = *node.deeds.last().unwrap();
+    assert_eq!(node.engine.agrees(id), Ok(()));
+    node.process(4100).util = Some(50);
+    node.beat();
+    assert!(node.engine.agrees(id).is_err());
+}
+
+#[test]
+fn action_that_did_nothing_costs_no_budget_and_no_cooldown() {
+    let policy = terminate().replace("per_user_hour: 100", "per_user_hour: 1");
+    let mut node = Node::new(&policy);
+    node.run("TTTT");
+    node.report(Outcome::Reprieved);
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "it is due again");
+}

@@ -153,8 +153,9 @@ impl Node {
     /// How the last deed ended.
     pub(crate) fn report(&mut self, outcome: Outcome) {
         let id = *self.deeds.last().unwrap();
-        use Outcome::{Gone, IdentityChanged, Refused, Reprieved, Watched};
-        let acted = !matches!(outcome, Gone | IdentityChanged | Refused | Reprieved | Watched);
+        let nothing =
+            [Outcome::Gone, Outcome::IdentityChanged, Outcome::Refused, Outcome::Reprieved, Outcome::Watched];
+        let acted = !nothing.contains(&outcome);
         self.engine.report(&Report { id, outcome, detail: String::new(), released: None, acted });
     }
 
@@ -174,6 +175,13 @@ impl Node {
     /// The enforcer ends and begins again; its state goes through its file.
     pub(crate) fn restart(&mut self) {
         let text = serde_json::to_string(&self.engine.saved()).unwrap();
+        self.engine = Engine::new(self.policy.clone(), Mode::Enforce);
+        self.engine.restore(serde_json::from_str(&text).unwrap(), self.now(0));
+    }
+
+    /// The enforcer dies, and another begins.
+    pub(crate) fn crash(&mut self) {
+        let text = serde_json::to_string(&self.engine.saved_for_a_crash()).unwrap();
         self.engine = Engine::new(self.policy.clone(), Mode::Enforce);
         self.engine.restore(serde_json::from_str(&text).unwrap(), self.now(0));
     }

@@ -16,6 +16,7 @@ use bailiff_snapshot::{
 
 use super::claim;
 use super::files::{Folder, Kept, Missing};
+use super::freezer::Freezer;
 use super::names::Names;
 use super::orphan::Member;
 use super::pods::Pods;
@@ -40,6 +41,7 @@ pub(crate) struct Processes {
     pods: Pods,
     names: Names,
     relations: Relations,
+    freezer: Freezer,
     buffer: Vec<u8>,
     ticks_per_second: f64,
     boot_time: Option<f64>,
@@ -58,6 +60,8 @@ struct Known {
     exe: Option<String>,
     role: Option<Role>,
     claim: Claim,
+    /// Files that say whether its cgroup is frozen.
+    freezer: Vec<bailiff_snapshot::freezer::File>,
     /// The two files of every beat, held open where there is room for it.
     stat: Option<Kept>,
     io: Option<Kept>,
@@ -79,6 +83,7 @@ impl Processes {
             pods: Pods::new(settings.pods.clone()),
             names: Names::new(),
             relations: Relations::new(ticks_per_second, settings),
+            freezer: Freezer::new(),
             buffer,
             ticks_per_second,
             boot_time,
@@ -100,6 +105,7 @@ impl Processes {
     ) -> BTreeMap<u32, Seen> {
         self.names.begin();
         self.relations.begin();
+        self.freezer.begin();
         let mut seen = BTreeMap::new();
         for (pid, listed) in pids {
             match self.one(*pid, at, gaps) {
@@ -205,11 +211,12 @@ impl Processes {
         if held.is_none_or(|held| held.key != stat.key) {
             return Err(Missing::Gone);
         }
-        let mut place = match folder.read("cgroup", &mut self.buffer) {
-            Ok(text) => Place::parse(&String::from_utf8_lossy(text)),
+        let cgroup = match folder.read("cgroup", &mut self.buffer) {
+            Ok(text) => String::from_utf8_lossy(text).into_owned(),
             Err(Missing::Gone) if folder.exists("stat").is_err() => return Err(Missing::Gone),
-            Err(_) => Place::default(),
+            Err(_) => String::new(),
         };
+        let mut place = Place::parse(&cgroup);
         self.pods.name(&mut place, at.boot);
         let exe = folder.link("exe").ok();
         let role = if stat.comm == Role::COMM { self.role(&folder, exe.as_deref()) } else { None };
@@ -231,6 +238,7 @@ impl Processes {
             place,
             role,
             claim,
+            freezer: self.freezer.files(&cgroup),
             exe,
             command: command.filter(|command| !command.is_empty()),
         })
@@ -263,6 +271,7 @@ impl Processes {
     fn facts(&mut self, stat: Stat) -> Option<Facts> {
         let state = threads::state(&self.root, &stat, &mut self.buffer);
         let known = self.known.get(&stat.key.pid)?;
+        let state = self.freezer.state(state, &known.freezer, &mut self.buffer);
         let io = match &known.io {
             Some(kept) => kept.read(&mut self.buffer),
             None => self.root.read_piece(&format!("{}/io", stat.key.pid), &mut self.buffer),

@@ -2,6 +2,7 @@
 
 mod claim;
 mod files;
+mod freezer;
 mod look;
 mod names;
 mod node;

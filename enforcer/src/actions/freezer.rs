@@ -1,0 +1,112 @@
+//! Frozen cgroups of the processes that an action is about, as by `docker pause`: they are thawed once TERM was sent, so
+//! that it is seen before the grace is over.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use bailiff_snapshot::freezer;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+
+use super::cgroup::{collect, read};
+use super::permit::Permit;
+use crate::census::Census;
+
+/// A frozen cgroup, with the file that thaws it open.
+pub(super) struct Frozen {
+    file: OwnedFd,
+    thaw: &'static [u8],
+    /// Its path below the directory where cgroups are mounted.
+    path: String,
+}
+
+/// Whether a process's cgroup is frozen; not so where that cannot be read.
+pub(super) fn is_frozen(root: &Path, census: &Census, pid: u32) -> bool {
+    !frozen_paths(root, census, pid).is_empty()
+}
+
+/// The frozen cgroups of these processes, ready to be thawed.
+///
+/// # Errors
+/// Where one cannot be thawed, or others than these are in it.
+pub(super) fn find(root: &Path, census: &Census, pids: &[u32]) -> Result<Vec<Frozen>, String> {
+    let ours: BTreeSet<u32> = pids.iter().copied().collect();
+    let paths: BTreeSet<String> = pids.iter().flat_map(|pid| frozen_paths(root, census, *pid)).collect();
+    let mut found: Vec<Frozen> = Vec::new();
+    for path in paths {
+        let frozen = Frozen::above(root, &path)?;
+        if found.iter().all(|other| other.path != frozen.path) {
+            frozen.holds_only(root, &ours)?;
+            found.push(frozen);
+        }
+    }
+    Ok(found)
+}
+
+/// Directories of cgroups that say they are frozen.
+fn frozen_paths(root: &Path, census: &Census, pid: u32) -> Vec<String> {
+    let text = census.cgroup(pid).unwrap_or_default();
+    let says =
+        |path: &str, line: &str| text_of(root, path).is_ok_and(|text| text.lines().any(|it| it == line));
+    let files = freezer::files(&text).into_iter().filter(|(path, line)| says(path, line));
+    files.filter_map(|(path, _)| Some(path.rsplit_once('/')?.0.to_owned())).collect()
+}
+
+impl Frozen {
+    /// The cgroup itself or the one above it that was told to freeze.
+    fn above(root: &Path, path: &str) -> Result<Self, String> {
+        let mut at = path;
+        loop {
+            let told =
+                |file: &str| text_of(root, &format!("{at}/{file}")).is_ok_and(|text| text.trim() == "1");
+            let thaw: Option<(&str, &'static [u8])> = if told("cgroup.freeze") {
+                Some(("cgroup.freeze", b"0"))
+            } else if told("freezer.self_freezing") {
+                Some(("freezer.state", b"THAWED"))
+            } else {
+                None
+            };
+            if let Some((file, thaw)) = thaw {
+                let why = |error: Errno| format!("its cgroup {at} is frozen and cannot be thawed: {error}");
+                let file = open(root, &format!("{at}/{file}"), OFlags::WRONLY).map_err(why)?;
+                return Ok(Self { file, thaw, path: at.to_owned() });
+            }
+            at = at.rsplit_once('/').ok_or_else(|| format!("its cgroup {path} is frozen from above"))?.0;
+        }
+    }
+
+    /// Others that were frozen on purpose stay so.
+    fn holds_only(&self, root: &Path, ours: &BTreeSet<u32>) -> Result<(), String> {
+        let path = &self.path;
+        let mut inside = BTreeSet::new();
+        open(root, path, OFlags::DIRECTORY)
+            .and_then(|directory| collect(&directory, 0, &mut inside))
+            .map_err(|error| format!("its cgroup {path} is frozen and cannot be read: {error}"))?;
+        match inside.difference(ours).next() {
+            None => Ok(()),
+            Some(other) => {
+                Err(format!("its cgroup {path} is frozen, and {other} in it is none of its processes"))
+            }
+        }
+    }
+
+    /// Lets what is in it run again; tells how that went.
+    pub(super) fn thaw(&self, _: &Permit) -> String {
+        let mut note = format!("its cgroup {} was thawed", self.path);
+        if let Err(error) = rustix::io::write(&self.file, self.thaw) {
+            let _ = write!(note, ", which failed: {error}");
+        }
+        note
+    }
+}
+
+fn text_of(root: &Path, path: &str) -> Result<String, Errno> {
+    let (directory, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
+    read(&open(root, directory, OFlags::DIRECTORY)?, name)
+}
+
+fn open(root: &Path, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    openat(CWD, root.join(path), flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
+}

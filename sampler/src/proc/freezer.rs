@@ -1,0 +1,53 @@
+//! Which processes are in a frozen cgroup. Where no cgroup file system is to be seen, that is not known, and the state
+//! stays as `/proc` tells it.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use bailiff_snapshot::State;
+use bailiff_snapshot::freezer::{self, File};
+
+use super::files::Folder;
+
+/// Where cgroups are mounted.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+pub(crate) struct Freezer {
+    root: Option<Folder>,
+    /// What each file said in this sample.
+    read: HashMap<String, bool>,
+}
+
+impl Freezer {
+    pub(crate) fn new() -> Self {
+        Self { root: Folder::open(Path::new(CGROUPS)).ok(), read: HashMap::new() }
+    }
+
+    /// A new sample.
+    pub(crate) fn begin(&mut self) {
+        self.read.clear();
+    }
+
+    /// The files that tell it of a process with this `/proc/PID/cgroup`, as far as they exist.
+    pub(crate) fn files(&self, cgroup: &str) -> Vec<File> {
+        let Some(root) = &self.root else { return Vec::new() };
+        freezer::files(cgroup).into_iter().filter(|(path, _)| root.exists(path).is_ok()).collect()
+    }
+
+    /// The state of a process with its cgroup taken into account: a frozen one waits (`S`, `D`) for as long as that lasts.
+    pub(crate) fn state(&mut self, state: State, files: &[File], buffer: &mut Vec<u8>) -> State {
+        let waits = matches!(state, State::Sleeping | State::DiskSleep);
+        if waits && files.iter().any(|file| self.is_frozen(file, buffer)) { State::Frozen } else { state }
+    }
+
+    fn is_frozen(&mut self, (path, line): &File, buffer: &mut Vec<u8>) -> bool {
+        if let Some(frozen) = self.read.get(path) {
+            return *frozen;
+        }
+        let text = self.root.as_ref().and_then(|root| root.read(path, buffer).ok());
+        let frozen =
+            text.is_some_and(|text| text.split(|byte| *byte == b'\n').any(|it| it == line.as_bytes()));
+        self.read.insert(path.clone(), frozen);
+        frozen
+    }
+}

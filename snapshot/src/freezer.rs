@@ -1,0 +1,48 @@
+//! Where the kernel says whether a process's cgroup is frozen, as by `docker pause`: which files, and which line of them.
+
+/// A file below the directory where cgroups are mounted, and the line that it has while the cgroup is frozen.
+pub type File = (String, &'static str);
+
+/// The files that say it of a process with this `/proc/PID/cgroup`, of version 1, version 2 or both. A root cgroup cannot
+/// be frozen, and a path that leaves the mount (another cgroup namespace) says nothing here.
+#[must_use]
+pub fn files(cgroup: &str) -> Vec<File> {
+    let mut files = Vec::new();
+    for line in cgroup.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(names), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let path = path.trim_matches('/');
+        if path.is_empty() || path.split('/').any(|part| part == "..") {
+            continue;
+        }
+        if names.is_empty() {
+            // Version 2 is mounted alone, or beside version 1 (`unified`).
+            files.push((format!("{path}/cgroup.events"), "frozen 1"));
+            files.push((format!("unified/{path}/cgroup.events"), "frozen 1"));
+        } else if names.split(',').any(|name| name == "freezer") {
+            files.push((format!("freezer/{path}/freezer.state"), "FROZEN"));
+        }
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_each_version_of_cgroups() {
+        let cases = [
+            ("0::/a/b\n", "a/b/cgroup.events unified/a/b/cgroup.events"),
+            ("6:freezer:/docker/x\n1:name=systemd:/docker/x\n0::/\n", "freezer/docker/x/freezer.state"),
+            ("6:cpu,freezer:/x\n", "freezer/x/freezer.state"),
+            ("0::/\n6:freezer:/\n", ""),
+            ("0::/../../x\n6:freezer:/a/../b\n", ""),
+            ("nonsense\n0\n", ""),
+        ];
+        for (text, expected) in cases {
+            let found: Vec<String> = files(text).into_iter().map(|(path, _)| path).collect();
+            assert_eq!(found.join(" "), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! The life of an action, from its confirmation to its result: what calls it off, and what does not. The cells of the
+//! table in docs/rules.md are what each case expects.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use end_to_end::enforcer::{self, Enforcer};
+use end_to_end::holder::children;
+use end_to_end::node::Node;
+use end_to_end::programs;
+use end_to_end::slow_sync::SlowSync;
+use end_to_end::tenant::Tenant;
+use end_to_end::wait::until;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const RULES: &str = "version: 1
+mode: enforce
+defaults: {startup_grace: 0s, clear_after: 1, grace: 2s}
+rules:
+  - name: idle
+    of: process
+    when: {gpu_util: {max: 1%}}
+    for: {samples: 4}
+    then: [{terminate: {}}]
+";
+
+/// Longer than any test waits.
+const HELD: u64 = 600_000;
+
+/// What the table says of an event in a state: a word, and what it means here.
+fn cell(event: &str, state: &str) -> String {
+    let docs = fs::read_to_string(programs::root().join("docs/rules.md")).unwrap();
+    let row =
+        |line: &str| line.trim_matches('|').split('|').map(|it| it.trim().to_owned()).collect::<Vec<_>>();
+    let mut table = docs.lines().skip_while(|line| !line.starts_with("| event |")).map(row);
+    let head = table.next().expect("docs/rules.md has the table of an action's life");
+    let column = head.iter().position(|it| it == state).unwrap_or_else(|| panic!("no state {state}"));
+    let row = table.take_while(|row| row.len() > 1).find(|row| row[0] == event);
+    row.unwrap_or_else(|| panic!("no event {event}"))[column].clone()
+}
+
+/// A node with one idle tenant, and an enforcer whose audit log can be held up.
+struct Stage {
+    sync: SlowSync,
+    enforcer: Enforcer,
+    tenant: Tenant,
+    node: Node,
+}
+
+impl Stage {
+    fn new(tenant: fn(&end_to_end::home::Home) -> Tenant) -> Self {
+        let node = Node::new(RULES);
+        let tenant = tenant(&node.home);
+        let sync = SlowSync::new(node.home.path());
+        let mut command = enforcer::command(&node.home);
+        sync.preload(&mut command);
+        let enforcer = Enforcer::spawn(&node.home, command);
+        Self { sync, enforcer, tenant, node }
+    }
+
+    /// The action is confirmed, and its record waits for the disk.
+    fn confirmed() -> Self {
+        let stage = Self::new(Tenant::obeying);
+        stage.enforcer.beats(3);
+        stage.sync.set(HELD);
+        stage.node.hold(&stage.tenant, 0, "used: 1GiB");
+        stage.enforcer.until_status("an action", |status| status["in_flight"].as_object().map(drop));
+        stage
+    }
+
+    /// TERM was sent, and is ignored.
+    fn term_sent() -> Self {
+        let stage = Self::new(Tenant::stubborn);
+        stage.node.hold(&stage.tenant, 0, "used: 1GiB");
+        stage.tenant.until_asked(1);
+        stage
+    }
+
+    /// The disk takes the record; the result is as the table says, and nothing was sent.
+    fn ends_unsent(self, event: &str) {
+        self.sync.set(0);
+        let expected = cell(event, "confirmed");
+        let line = self.node.home.until_line("terminate", &expected);
+        assert_eq!(line["sent"], serde_json::json!([]), "{line}");
+        assert_eq!(self.tenant.asked(), 0);
+        if expected != "gone" {
+            assert!(self.tenant.lives());
+        }
+    }
+
+    /// The action ends as the table says, by SIGKILL or without.
+    fn ends(self, event: &str) {
+        let expected = cell(event, "TERM sent");
+        if expected == "continues" {
+            self.tenant.gone();
+            let line = self.result();
+            assert!(signals(&line).contains(&"SIGKILL".to_owned()), "{line}");
+            return;
+        }
+        let line = self.node.home.until_line("terminate", &expected);
+        assert_eq!(signals(&line), ["SIGTERM"], "{line}");
+        assert!(self.tenant.lives());
+    }
+
+    /// The line of the action's result.
+    fn result(&self) -> Value {
+        let results = |line: &Value| {
+            line["step"] == "terminate" && line["sent"].as_array().is_some_and(|it| !it.is_empty())
+        };
+        until("a result", || self.node.home.lines().into_iter().find(results))
+    }
+
+    /// Does it, and waits until the enforcer has evaluated a snapshot of it.
+    fn seen<T>(&self, what: &str, act: impl FnOnce(&Node) -> T, mut ask: impl FnMut(&Value) -> Option<()>) {
+        act(&self.node);
+        self.enforcer.until_status(what, |status| ask(status));
+    }
+}
+
+fn signals(line: &Value) -> Vec<String> {
+    let sent = line["sent"].as_array().cloned().unwrap_or_default();
+    let mut names: Vec<String> =
+        sent.iter().map(|sent| sent["signal"].as_str().unwrap().to_owned()).collect();
+    names.dedup();
+    names
+}
+
+fn busy(stage: &Stage) {
+    let busy = |node: &Node| node.hold(&stage.tenant, 0, "used: 1GiB, sm: 80");
+    stage.seen("it is busy", busy, |status| {
+        let rule = &status["rules"][0];
+        (rule["matches"] == 0 && rule["unknown"] == 0).then_some(())
+    });
+}
+
+fn unknown(stage: &Stage) {
+    let fail =
+        |node: &Node| node.change(|driver| "faults: {errors: {\"*\": unknown}}".clone_into(&mut driver.head));
+    stage.seen("it is unknown", fail, |status| (status["rules"][0]["unknown"] == 1).then_some(()));
+}
+
+fn exporter_silent(stage: &Stage) {
+    stage.node.exporter.signal(Signal::STOP);
+    stage.enforcer.until("a silence", |page| {
+        (page.value("bailiff_enforcer_snapshot_age_seconds", &[])? > 0.5).then_some(())
+    });
+}
+
+fn invalid_file(stage: &Stage) {
+    stage.node.home.write("rules: [");
+    until("it is refused", || stage.enforcer.is_held("invalid_file").then_some(()));
+}
+
+fn reload(stage: &Stage) {
+    let before = stage.enforcer.status()["policy"]["sha256"].clone();
+    stage.node.home.write(&RULES.replace("max: 1%", "max: 2%"));
+    stage.enforcer.until_status("the reload", |status| (status["policy"]["sha256"] != before).then_some(()));
+}
+
+fn pause(stage: &Stage) {
+    assert!(stage.enforcer.run(&["pause"]).status.success());
+}
+
+macro_rules! called_off_or_not {
+    ($($event:literal: $confirmed:ident, $sent:ident, $act:expr;)*) => {$(
+        #[test]
+        fn $confirmed() {
+            let stage = Stage::confirmed();
+            $act(&stage);
+            stage.ends_unsent($event);
+        }
+
+        #[test]
+        fn $sent() {
+            let stage = Stage::term_sent();
+            $act(&stage);
+            stage.ends($event);
+        }
+    )*};
+}
+
+called_off_or_not! {
+    "the target is seen busy": confirmed_target_seen_busy, signalled_target_seen_busy, busy;
+    "the target is unknown": confirmed_target_unknown, signalled_target_unknown, unknown;
+    "no snapshot comes": confirmed_without_snapshots, signalled_without_snapshots, exporter_silent;
+    "`pause`": confirmed_then_paused, signalled_then_paused, pause;
+    "the rules change": confirmed_then_reloaded, signalled_then_reloaded, reload;
+    "the rules become invalid": confirmed_then_invalid, signalled_then_invalid, invalid_file;
+    "the enforcer is stopped": confirmed_then_stopped, signalled_then_stopped, |stage: &Stage| stage.enforcer.signal(Signal::TERM);
+}
+
+#[test]
+fn confirmed_target_that_ends_is_gone() {
+    let mut stage = Stage::confirmed();
+    stage.tenant.end();
+    stage.ends_unsent("the target ends");
+}
+
+/// What cannot be recorded is not done: the SIGKILL waits, says so, and can be called off.
+#[test]
+fn sigkill_waits_for_the_audit_log() {
+    assert_eq!(cell("the audit log cannot be written", "TERM sent"), "waits");
+    let node = Node::new(RULES);
+    let disk = node.home.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let mut command = Command::new("unshare");
+    let prepare = "mount -t tmpfs -o size=256k tmpfs \"$0\" && exec \"$@\"";
+    command.args(["--mount", "sh", "-c", prepare]).arg(&disk).arg(programs::enforcer());
+    command.args(enforcer::arguments(&node.home)).arg("--audit").arg(disk.join("audit.jsonl"));
+    let enforcer = Enforcer::spawn(&node.home, command);
+    let disk = PathBuf::from(format!("/proc/{}/root{}", enforcer.pid(), disk.display()));
+    let tenant = Tenant::stubborn(&node.home);
+    node.hold(&tenant, 0, "used: 1GiB");
+    tenant.until_asked(1);
+    fs::write(disk.join("full"), vec![0; 1 << 20]).unwrap_err();
+    waits(&enforcer, &tenant, "the audit log cannot be written");
+    let status = enforcer.run(&["status"]);
+    assert!(String::from_utf8_lossy(&status.stdout).contains("SIGKILL waits"), "{status:?}");
+    fs::remove_file(disk.join("full")).unwrap();
+    tenant.gone();
+    let lines = || end_to_end::home::lines(&disk.join("audit.jsonl"));
+    let line = until("the result", || lines().into_iter().find(|line| line["result"] == "released"));
+    assert!(signals(&line).contains(&"SIGKILL".to_owned()), "{line}");
+}
+
+#[test]
+fn sigkill_waits_for_the_state_and_a_pause_calls_it_off() {
+    assert_eq!(cell("the state cannot be written", "TERM sent"), "waits");
+    let stage = Stage::term_sent();
+    fs::create_dir(stage.node.home.state().join("state.json.new")).unwrap();
+    waits(&stage.enforcer, &stage.tenant, "the state is not on the disk");
+    pause(&stage);
+    stage.ends("`pause`");
+}
+
+/// Its SIGKILL is due and waits, for this reason.
+fn waits(enforcer: &Enforcer, tenant: &Tenant, why: &str) {
+    enforcer.until_status(why, |status| {
+        status["in_flight"]["waits"].as_str().filter(|waits| waits.contains(why)).map(drop)
+    });
+    enforcer.beats(5);
+    assert!(tenant.lives());
+}
+
+/// A handler of TERM that writes a checkpoint by another program: the whole grace is its own.
+#[test]
+fn checkpoint_written_by_a_child_is_whole() {
+    let node = Node::new(&RULES.replace("grace: 2s", "grace: 60s"));
+    let file = node.home.path().join("checkpoint");
+    fs::write(&file, "").unwrap();
+    fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    let program = format!(
+        "import signal, subprocess, sys, time
+def save(*_):
+    subprocess.run(['sh', '-c', 'for i in $(seq 20); do echo $i >> {0}; sleep 1; done; echo saved >> {0}'])
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+print('ready', flush=True)
+while True: time.sleep(60)",
+        file.display()
+    );
+    let tenant = Tenant::running(&node.home, &["/usr/bin/python3", "-c", &program]);
+    until("the tenant's word", || (!tenant.said().is_empty()).then_some(()));
+    node.hold(&tenant, 0, "used: 1GiB");
+    let _enforcer = node.home.enforcer(&[]);
+    tenant.gone();
+    let line = node.home.until_line("terminate", "released");
+    assert_eq!(signals(&line), ["SIGTERM"], "{line}");
+    assert!(fs::read_to_string(&file).unwrap().ends_with("20\nsaved\n"));
+}
+
+/// Waits until it is stopped for its SIGKILL, and ends the enforcer at that moment; false where that came too late.
+fn killed_while_it_holds_still(enforcer: &mut Enforcer, tenant: &Tenant, also: impl Fn(u32)) -> bool {
+    let stat = format!("/proc/{}/stat", tenant.pid());
+    let state = || bailiff_snapshot::stat::parse(&fs::read(&stat).unwrap_or_default()).map(|stat| stat.state);
+    loop {
+        match state() {
+            Some(bailiff_snapshot::State::Stopped) => break,
+            Some(bailiff_snapshot::State::Zombie) | None => return false,
+            Some(_) => std::hint::spin_loop(),
+        }
+    }
+    also(enforcer.pid());
+    enforcer.kill();
+    tenant.lives()
+}
+
+/// A stage in which the enforcer died between SIGSTOP and SIGKILL.
+fn died_between(also: impl Fn(u32)) -> (Node, Tenant) {
+    // Many processes, so that looking at all of them before SIGKILL takes a while.
+    let program = "trap '' TERM; echo ready; i=0; while [ $i -lt 150 ]; do sleep 1000 & i=$((i+1)); done; while :; do read nothing; done";
+    for _ in 0..20 {
+        let node = Node::new(&RULES.replace("grace: 2s", "grace: 500ms"));
+        let tenant = Tenant::shell(&node.home, program);
+        node.hold(&tenant, 0, "used: 1GiB");
+        let mut enforcer = node.home.enforcer(&[]);
+        if killed_while_it_holds_still(&mut enforcer, &tenant, &also) {
+            return (node, tenant);
+        }
+    }
+    panic!("the enforcer was always faster");
+}
+
+fn runs_again(tenant: &Tenant) {
+    let stat = format!("/proc/{}/stat", tenant.pid());
+    until("it runs again", || {
+        let stat = bailiff_snapshot::stat::parse(&fs::read(&stat).ok()?)?;
+        (stat.state != bailiff_snapshot::State::Stopped).then_some(())
+    });
+    assert!(tenant.lives());
+}
+
+#[test]
+fn stopped_group_of_an_enforcer_that_died_is_continued_by_the_watchdog() {
+    assert_eq!(cell("the enforcer dies", "TERM sent"), "interrupted");
+    let (node, tenant) = died_between(|_| {});
+    runs_again(&tenant);
+    let enforcer = node.home.enforcer(&[]);
+    assert!(enforcer.run(&["pause"]).status.success());
+    node.home.until_line("terminate", "interrupted");
+}
+
+#[test]
+fn stopped_group_of_an_enforcer_that_died_is_continued_by_the_next_start() {
+    let (node, tenant) = died_between(|enforcer| {
+        for child in children(enforcer) {
+            let _ = kill_process(Pid::from_raw(child.cast_signed()).unwrap(), Signal::KILL);
+        }
+    });
+    let enforcer = node.home.enforcer(&[]);
+    assert!(enforcer.run(&["pause"]).status.success());
+    runs_again(&tenant);
+    let line = node.home.until_line("continue", "done");
+    assert!(line["detail"].as_str().unwrap().contains("processes that action"), "{line}");
+}
+
+/// The table has no event and no state that no test has seen.
+#[test]
+fn table_of_the_docs_has_no_other_events() {
+    let docs = fs::read_to_string(programs::root().join("docs/rules.md")).unwrap();
+    let rows = docs.lines().skip_while(|line| !line.starts_with("| event |")).skip(2);
+    let events: Vec<&str> = rows
+        .take_while(|line| line.starts_with('|'))
+        .filter_map(|line| Some(line.split('|').nth(1)?.trim()))
+        .collect();
+    let source = fs::read_to_string(programs::root().join("tests/cases/action_life.rs")).unwrap();
+    assert!(events.len() >= 10, "{events:?}");
+    for event in events {
+        assert!(source.contains(&format!("\"{event}\"")), "{event} has no case");
+    }
+}

@@ -1,0 +1,45 @@
+//! An audit log that takes its time: a library that is preloaded into an enforcer delays what is synced.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::programs;
+
+/// The delay of one enforcer.
+pub struct SlowSync {
+    library: PathBuf,
+    delay: PathBuf,
+}
+
+impl SlowSync {
+    /// None yet; the library and the file of the delay are in this directory.
+    ///
+    /// # Panics
+    /// Where it cannot be compiled.
+    #[must_use]
+    pub fn new(directory: &Path) -> Self {
+        let source = programs::root().join("tests/fixtures/slow_sync.c");
+        let (library, delay) = (directory.join("slow_sync.so"), directory.join("slow_sync.ms"));
+        let mut command = Command::new("cc");
+        command.args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"]).arg(&library).arg(source);
+        let output = command.output().expect("a C compiler: tests/setup compiler");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Self { library, delay }
+    }
+
+    /// Has a command line run with it.
+    pub fn preload(&self, command: &mut Command) {
+        command.env("LD_PRELOAD", &self.library).env("SLOW_SYNC", &self.delay);
+    }
+
+    /// Syncs take so long from now on, those that wait included.
+    ///
+    /// # Panics
+    /// Where that cannot be written.
+    pub fn set(&self, milliseconds: u64) {
+        let next = self.delay.with_extension("next");
+        fs::write(&next, milliseconds.to_string()).expect("a delay can be written");
+        fs::rename(next, &self.delay).expect("a delay can be replaced");
+    }
+}
