@@ -63,7 +63,7 @@ bench: ## speed and size, beside nvitop-exporter, all-smi and bare Redis
 	@cargo run --quiet --release --package bailiff-exporter --example page_cost
 	@cargo run --quiet --release --package bailiff-enforcer --example tick_cost
 
-soak: ## an hour: many more walks and histories, servers that are killed again and again, and faults put into the engine to see that the oracle finds each
+soak: ## an hour and a half: many more walks and histories, servers that are killed again and again, and faults put into the engine to see that the oracle finds each
 	@$(SETUP) compiler redis
 	BAILIFF_STEPS=40000 cargo test --package bailiff-lease --test walks -- --nocapture
 	BAILIFF_KILLS=25 cargo test --package bailiff-lease --test faults -- --include-ignored --nocapture
@@ -73,3 +73,5 @@ soak: ## an hour: many more walks and histories, servers that are killed again a
 	BAILIFF_RACES=1000 BAILIFF_KILLS=500 cargo test --package bailiff-quota --test shared
 	BAILIFF_ENDS=200 cargo test --package end-to-end --test run_whole -- whoever --nocapture
 	BAILIFF_SAMPLES=1000 cargo test --package end-to-end --test idle_timeout -- errors_ends_nobody --nocapture
+	cargo build --package bailiff-enforcer --package end-to-end
+	target/debug/trial 1800

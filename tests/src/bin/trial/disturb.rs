@@ -1,0 +1,394 @@
+//! Everything that can happen, chosen at random.
+
+use std::fs::{self, OpenOptions};
+use std::time::Duration;
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::daemons::{self, Daemon};
+use crate::policy::{COMPUTING, CONTAINER, PROCESS, PROTECTED, Policy, TREE, TWO_GPUS, YOUNG};
+use crate::world::{GPUS, Spec};
+use crate::{Trial, boot};
+
+/// What is done later.
+pub(crate) type Later = Box<dyn FnOnce(&mut Trial)>;
+
+/// Each with how often it is chosen, in relation to the others.
+type Disturbance = (&'static str, u64, fn(&mut Trial) -> Option<()>);
+
+#[expect(clippy::unit_arg, reason = "these can always be done")]
+const ALL: [Disturbance; 21] = [
+    ("use", 300, |trial| trial.flip()),
+    ("stop target", 6, |trial| trial.stop_target()),
+    ("reuse pid", 5, |trial| trial.reuse_pid()),
+    ("end target", 3, |trial| trial.end_target()),
+    ("kill exporter", 1, |trial| trial.kill(Daemon::Exporter)),
+    ("kill enforcer", 1, |trial| trial.kill(Daemon::Enforcer)),
+    ("stop exporter", 2, |trial| trial.stop_daemon(Daemon::Exporter)),
+    ("stop enforcer", 2, |trial| trial.stop_daemon(Daemon::Enforcer)),
+    ("hang driver", 1, |trial| Some(trial.hang())),
+    ("move to another cgroup", 4, |trial| trial.change_cgroup()),
+    ("lose GPU", 8, |trial| trial.lose_gpu()),
+    ("rules: protect a user", 3, |trial| trial.protect_user()),
+    ("rules: protect a name", 1, |trial| {
+        trial.reload(Policy { comms: vec!["work".to_owned()], ..Policy::open() })
+    }),
+    ("rules: watch", 1, |trial| trial.reload(Policy { watch: true, ..Policy::open() })),
+    ("rules: small budgets", 1, |trial| trial.small_budgets()),
+    ("rules: invalid", 1, |trial| Some(trial.invalid())),
+    ("rules: FIFO", 1, |trial| trial.fifo()),
+    ("full disk", 1, |trial| Some(trial.fill())),
+    ("slow sync", 8, |trial| Some(trial.slow())),
+    ("short holders", 3, |trial| Some(trial.short_holders())),
+    ("pause", 3, |trial| trial.pause()),
+];
+
+/// Targets that live at a time, beside short ones.
+const TARGETS: usize = 16;
+
+impl Trial {
+    /// Does something; where that cannot be done now, nothing.
+    pub(crate) fn disturb(&mut self) {
+        let sum = ALL.iter().map(|(_, weight, _)| weight).sum::<u64>();
+        let mut left = self.dice.within(0, sum - 1);
+        for (name, weight, act) in &ALL {
+            if left < *weight {
+                let at = boot();
+                if act(self).is_some() {
+                    self.witness.count(format!("disturbance {name}"));
+                    if *name != "use" {
+                        self.note_at(at, None, format!("disturbance: {name}"));
+                    }
+                }
+                return;
+            }
+            left -= weight;
+        }
+    }
+
+    /// Keeps up the number of targets, and closes breakers as an admin would.
+    pub(crate) fn upkeep(&mut self) {
+        if self.world.targets().len() < TARGETS
+            && self.world.processes.iter().filter(|p| p.born + Duration::from_secs(1) > boot()).count() < 3
+        {
+            let spec = self.spec();
+            self.world.spawn(&self.daemons.home, spec, None);
+        }
+        if self.resumed + Duration::from_secs(2) < boot() && !self.paused && !self.rules_busy {
+            self.resumed = boot();
+            self.ask("resume");
+        }
+    }
+
+    /// Any target.
+    fn spec(&mut self) -> Spec {
+        let gpu = usize::try_from(self.dice.within(0, 2)).unwrap_or_default();
+        let kinds = ["obedient", "obedient", "ignore", "checkpoint", "forker", "leaderless"];
+        let kind = self.dice.pick(&kinds).copied().unwrap_or("obedient");
+        let milliseconds = self.dice.within(5_000, 40_000);
+        let spec = Spec {
+            kind,
+            uid: PROCESS,
+            comm: "work",
+            container: None,
+            nested: false,
+            precious: false,
+            milliseconds,
+            gpus: vec![gpu],
+            sm: 80,
+        };
+        // Exempt processes are idle, as a rule.
+        let idle = Spec { sm: 0, ..spec.clone() };
+        let second = (gpu + 1) % GPUS;
+        match self.dice.within(0, 19) {
+            0..=4 => spec,
+            5 | 6 => Spec { uid: TWO_GPUS, gpus: vec![gpu, second], ..spec },
+            7 => Spec { uid: YOUNG, sm: 0, ..spec },
+            8 | 9 => Spec { uid: TREE, ..spec },
+            10 | 11 => Spec { uid: CONTAINER, container: Some(0), ..spec },
+            12 => Spec { uid: CONTAINER, container: Some(1), ..spec },
+            13 => Spec { uid: CONTAINER, container: Some(0), nested: true, ..spec },
+            14 if self.dice.percent(50) => Spec { uid: COMPUTING, kind: "spin", sm: 0, ..spec },
+            14 => Spec { uid: COMPUTING, ..spec },
+            15 => Spec { uid: PROTECTED, ..idle },
+            16 => Spec { comm: "precious", ..idle },
+            17 => Spec { precious: true, ..idle },
+            18 => Spec { comm: "exempted", uid: if self.dice.percent(50) { 0 } else { PROCESS }, ..idle },
+            _ => Spec { kind: "foreign", uid: if self.dice.percent(50) { TREE } else { PROCESS }, ..idle },
+        }
+    }
+
+    fn target(&mut self) -> Option<usize> {
+        let all = self.world.targets();
+        self.dice.pick(&all).copied()
+    }
+
+    /// Does something so many milliseconds later.
+    pub(crate) fn after(&mut self, from: u64, to: u64, later: impl FnOnce(&mut Self) + 'static) {
+        let at = boot() + Duration::from_millis(self.dice.within(from, to));
+        self.number += 1;
+        self.later.insert((at, self.number), Box::new(later));
+    }
+
+    fn flip(&mut self) -> Option<()> {
+        let place = self.target()?;
+        let process = &self.world.processes[place];
+        if process.kind == "spin" {
+            self.world.signal(place, Signal::USR2);
+            self.after(600, 4_000, move |trial| trial.world.signal(place, Signal::USR2));
+            return Some(());
+        }
+        let busy = self.world.targets().iter().filter(|place| self.world.processes[**place].sm() > 0).count();
+        // Half of all workloads idle would open a breaker, and nothing would happen.
+        if process.sm() > 0 && busy * 3 < self.world.targets().len() * 2 {
+            return None;
+        }
+        let sm = if process.sm() > 0 { 0 } else { 80 };
+        // A container is idle if all that is in it is.
+        let container = process.container.clone();
+        let all = self.world.targets().into_iter().filter(|other| {
+            *other == place || (container.is_some() && self.world.processes[*other].container == container)
+        });
+        for place in all.collect::<Vec<_>>() {
+            self.use_now(place, sm);
+            if sm == 0 {
+                self.after(600, 5_000, move |trial| trial.use_now(place, 80));
+            }
+        }
+        Some(())
+    }
+
+    fn change_cgroup(&mut self) -> Option<()> {
+        let mut all = self.world.targets();
+        all.retain(|place| self.world.processes[*place].container.is_some());
+        let place = *self.dice.pick(&all)?;
+        self.world.change_cgroup(place)
+    }
+
+    /// A target computes so much from now on.
+    pub(crate) fn use_now(&mut self, place: usize, sm: u32) {
+        if self.world.processes[place].ended.is_some() {
+            return;
+        }
+        self.world.set(place, sm);
+        let text = format!("{} computes at {sm}%", self.world.processes[place].name());
+        self.note(Some(place), text);
+    }
+
+    fn stop_target(&mut self) -> Option<()> {
+        let place = self.target()?;
+        self.stop_now(place);
+        Some(())
+    }
+
+    pub(crate) fn stop_now(&mut self, place: usize) {
+        if self.world.processes[place].stopped_at(boot()).is_none() {
+            self.world.stop(place, true);
+            self.note(
+                Some(place),
+                format!("{} was stopped by the trial", self.world.processes[place].name()),
+            );
+            self.after(200, 4_000, move |trial| trial.continue_target(place));
+        }
+    }
+
+    fn continue_target(&mut self, place: usize) {
+        self.world.stop(place, false);
+        self.note(Some(place), "continued by the trial".to_owned());
+    }
+
+    /// A target ends, and at once another has its pid: a busy one.
+    fn reuse_pid(&mut self) -> Option<()> {
+        let place = self.target()?;
+        let old = &self.world.processes[place];
+        let (pid, uid) = (old.pid, old.uid);
+        let spec = Spec { uid, sm: 80, ..self.spec() };
+        self.reuse.insert(pid, spec);
+        self.world.signal(place, Signal::KILL);
+        Some(())
+    }
+
+    fn end_target(&mut self) -> Option<()> {
+        let place = self.target()?;
+        self.world.signal(place, Signal::KILL);
+        Some(())
+    }
+
+    fn kill(&mut self, which: Daemon) -> Option<()> {
+        self.daemons.pid(which)?;
+        self.expected.insert(which);
+        self.daemons.signal(which, Signal::KILL);
+        // Where the state is lost, so is what counts towards budgets.
+        if which == Daemon::Enforcer && self.dice.percent(20) {
+            self.forget = true;
+        }
+        self.after(100, 1_000, move |trial| trial.start(which));
+        Some(())
+    }
+
+    fn stop_daemon(&mut self, which: Daemon) -> Option<()> {
+        self.daemons.pid(which).filter(|_| !self.daemons.stopped[which as usize])?;
+        self.daemons.signal(which, Signal::STOP);
+        self.after(100, 1_500, move |trial| {
+            trial.daemons.signal(which, Signal::CONT);
+            trial.note(None, format!("{which:?} was continued"));
+        });
+        Some(())
+    }
+
+    fn hang(&mut self) {
+        self.change_driver(|faults| faults.hung = true);
+        self.after(200, 1_500, |trial| trial.change_driver(|faults| faults.hung = false));
+    }
+
+    fn lose_gpu(&mut self) -> Option<()> {
+        let gpu = usize::try_from(self.dice.within(0, 2)).ok()?;
+        self.change_driver(|faults| faults.lost[gpu] = true);
+        self.after(500, 5_000, move |trial| trial.change_driver(|faults| faults.lost[gpu] = false));
+        Some(())
+    }
+
+    fn protect_user(&mut self) -> Option<()> {
+        let user = *self.dice.pick(&[PROCESS, YOUNG, TREE, CONTAINER, TWO_GPUS, COMPUTING])?;
+        self.reload(Policy { protect: vec![user], ..Policy::open() })
+    }
+
+    fn small_budgets(&mut self) -> Option<()> {
+        let limits = match self.dice.within(0, 2) {
+            0 => [2, 100_000, 100_000],
+            1 => [100_000, 3, 100_000],
+            _ => [100_000, 100_000, usize::try_from(self.witness.budget_used() + 2).ok()?],
+        };
+        self.reload(Policy { limits, ..Policy::open() })
+    }
+
+    fn reload(&mut self, policy: Policy) -> Option<()> {
+        if self.rules_busy {
+            return None;
+        }
+        self.rules_busy = true;
+        self.write_rules(policy);
+        self.after(1_500, 6_000, Self::good_rules);
+        Some(())
+    }
+
+    /// Replaces the rules, and asks for a reload.
+    pub(crate) fn write_rules(&mut self, policy: Policy) {
+        let home = &self.daemons.home;
+        home.write(&policy.text(self.world.treasure()));
+        let sha256 = daemons::sha256(&home.rules());
+        self.note(None, format!("rules {sha256:.8}: {policy:?}"));
+        self.witness.policies.insert(sha256, policy);
+        self.ask("reload");
+    }
+
+    fn invalid(&mut self) {
+        if !self.rules_busy {
+            self.rules_busy = true;
+            self.daemons.home.write("version: 1\nrules: []\n");
+            self.ask("reload");
+            self.after(500, 2_500, Self::good_rules);
+        }
+    }
+
+    fn fifo(&mut self) -> Option<()> {
+        if !self.rules_busy {
+            self.rules_busy = true;
+            let next = self.daemons.home.path().join("next");
+            mknodat(CWD, &next, FileType::Fifo, Mode::from_raw_mode(0o644), 0).ok()?;
+            fs::rename(next, self.daemons.home.rules()).ok()?;
+            self.after(1_000, 1_000, Self::end_fifo);
+        }
+        Some(())
+    }
+
+    fn fill(&mut self) {
+        self.daemons.fill(true);
+        self.after(500, 3_000, |trial| trial.daemons.fill(false));
+    }
+
+    /// Half an interval to one and a half.
+    fn slow(&mut self) {
+        self.daemons.slow(self.dice.within(100, 300));
+        self.after(2_000, 8_000, |trial| trial.daemons.slow(0));
+    }
+
+    fn short_holders(&mut self) {
+        for _ in 0..self.dice.within(2, 5) {
+            let spec = Spec { milliseconds: self.dice.within(200, 1_500), ..self.spec() };
+            self.world.spawn(&self.daemons.home, spec, None);
+        }
+    }
+
+    fn pause(&mut self) -> Option<()> {
+        if self.paused || !self.ask("pause") {
+            return None;
+        }
+        self.paused = true;
+        self.witness.pauses.push((boot(), Duration::MAX));
+        self.after(500, 3_000, Self::resume);
+        Some(())
+    }
+
+    fn running(&self) -> bool {
+        self.daemons.pid(Daemon::Enforcer).is_some() && !self.daemons.stopped[Daemon::Enforcer as usize]
+    }
+
+    /// Asks the enforcer; false where it does not say that it did so.
+    fn ask(&mut self, command: &str) -> bool {
+        if !self.running() {
+            return false;
+        }
+        let answer = self.daemons.ask(&json!({"command": command}), Duration::from_secs(2));
+        self.note(
+            None,
+            format!("{command}: {}", answer.as_ref().map_or("no answer".to_owned(), ToString::to_string)),
+        );
+        if answer.is_none() {
+            self.witness.count(format!("unanswered {command}"));
+        }
+        answer.is_some_and(|answer| answer["ok"] == true)
+    }
+
+    fn end_fifo(&mut self) {
+        if self.running() && self.daemons.ask(&json!({"command": "status"}), Duration::from_secs(5)).is_none()
+        {
+            let text = "it was asked for its status while the file of rules was a FIFO".to_owned();
+            self.witness.violate(boot(), "an enforcer that does not answer", (text, None));
+        }
+        // A reader that waits for a writer goes on now.
+        let fifo = OpenOptions::new().read(true).write(true).open(self.daemons.home.rules());
+        self.good_rules();
+        self.fifo = fifo.ok();
+    }
+
+    fn good_rules(&mut self) {
+        self.fifo = None;
+        self.write_rules(Policy::open());
+        (self.rules_busy, self.rules_good) = (false, boot());
+    }
+
+    fn change_driver(&mut self, change: impl FnOnce(&mut crate::world::Faults)) {
+        change(&mut self.world.faults);
+        self.world.say();
+        self.note(None, format!("the driver: {:?}", self.world.faults));
+    }
+
+    fn resume(&mut self) {
+        // It is paused until it is asked to go on; then it may go on before it answers.
+        self.end_pause();
+        if !self.ask("resume") {
+            self.after(500, 500, Self::resume);
+        }
+    }
+
+    /// What comes from now on may come.
+    pub(crate) fn end_pause(&mut self) {
+        self.paused = false;
+        if let Some((_, end)) = self.witness.pauses.last_mut() {
+            *end = boot().min(*end);
+        }
+    }
+}
