@@ -6,6 +6,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{SendError, sync_channel};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -64,12 +66,14 @@ pub enum Failed {
 ///
 /// # Errors
 /// Where it is not started, or does not end in time.
-pub fn run(command: &mut Command, talk: &Talk<'_>) -> Result<Output, Failed> {
+pub fn run(mut command: Command, talk: &Talk<'_>) -> Result<Output, Failed> {
+    let began = Instant::now();
     let output = || if talk.heard { Stdio::piped() } else { Stdio::null() };
     command.process_group(0).stdin(Stdio::piped()).stdout(output()).stderr(output());
-    let mut child = command.spawn().map_err(Failed::Start)?;
-    let heard =
-        Pipes::begin(&mut child, talk.input).map_err(Failed::Wait).and_then(|pipes| pipes.end(talk.deadline));
+    let mut child = start(command, talk)?;
+    let heard = Pipes::begin(&mut child, talk.input)
+        .map_err(Failed::Wait)
+        .and_then(|pipes| pipes.end(began, talk.deadline));
     match heard {
         Ok([stdout, stderr]) => Ok(Output { status: child.wait().map_err(Failed::Wait)?, stdout, stderr }),
         Err(failed) => {
@@ -77,6 +81,25 @@ pub fn run(command: &mut Command, talk: &Talk<'_>) -> Result<Output, Failed> {
             drop(std::thread::spawn(move || child.wait()));
             Err(failed)
         }
+    }
+}
+
+/// Starts it, in a thread of its own: a program on a file system that hangs is not waited for. Should it start later it is
+/// killed at once.
+fn start(mut command: Command, talk: &Talk<'_>) -> Result<Child, Failed> {
+    let late = talk.late;
+    // It is taken or it is not: nobody forgets one between the two.
+    let (tell, told) = sync_channel(0);
+    let starting = Builder::new().name("start".to_owned()).spawn(move || {
+        if let Err(SendError(Ok(mut child))) = tell.send(command.spawn()) {
+            kill(&mut child, late);
+            drop(child.wait());
+        }
+    });
+    starting.map_err(Failed::Start)?;
+    match told.recv_timeout(talk.deadline) {
+        Ok(started) => started.map_err(Failed::Start),
+        Err(_) => Err(Failed::Late(talk.deadline)),
     }
 }
 
@@ -112,8 +135,7 @@ impl<'a> Pipes<'a> {
         Ok(Self { handle, input: to, rest: input, outputs, heard: [Vec::new(), Vec::new()] })
     }
 
-    fn end(mut self, deadline: Duration) -> Result<[Vec<u8>; 2], Failed> {
-        let began = Instant::now();
+    fn end(mut self, began: Instant, deadline: Duration) -> Result<[Vec<u8>; 2], Failed> {
         loop {
             if self.rest.is_empty() {
                 self.input = None;
@@ -186,7 +208,9 @@ mod tests {
     use super::*;
 
     fn shell(script: &str, talk: &Talk<'_>) -> Result<Output, Failed> {
-        run(Command::new("/bin/sh").args(["-c", script]), talk)
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        run(command, talk)
     }
 
     #[test]
@@ -228,7 +252,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_started_says_so() {
-        let missing = run(&mut Command::new("/nonexistent/program"), &Talk::within(Duration::from_mins(1)));
+        let missing = run(Command::new("/nonexistent/program"), &Talk::within(Duration::from_mins(1)));
         assert!(matches!(missing, Err(Failed::Start(_))), "{missing:?}");
     }
 }

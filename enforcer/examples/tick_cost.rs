@@ -64,7 +64,13 @@ fn policy() -> Policy {
     Policy {
         sha256: String::new(),
         interval: None,
-        limits: Limits { per_gpu_hour: 2, per_user_hour: 3, per_node_hour: 6, max_processes: 512 },
+        limits: Limits {
+            per_gpu_hour: 2,
+            per_user_hour: 3,
+            per_node_hour: 6,
+            max_processes: 512,
+            breaker_reset: Duration::from_hours(1),
+        },
         protect: Some(select(Field::Users, &["slurm", "monitor"])),
         allow_root: false,
         channels: BTreeMap::new(),

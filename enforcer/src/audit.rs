@@ -3,10 +3,13 @@
 
 mod journal;
 mod line;
+mod standing;
+mod waiting;
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -16,14 +19,12 @@ use crate::actions::watchdog::HeldStill;
 use crate::policy::Mode;
 use crate::verdict::{Evidence, Subject};
 
+use journal::Journal;
 pub use journal::{Begun, Settings};
-use journal::{Journal, Standing};
 pub(crate) use line::ascii;
+use standing::Standing;
+use waiting::{Waiting, Worth};
 
-/// Lines that wait for the writing thread, at most.
-const QUEUE: usize = 1024;
-/// Of which so many are written at once.
-const BATCH: usize = 256;
 /// Between two tries, where the last one failed.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -125,43 +126,51 @@ pub struct Audit(Arc<Shared>);
 #[derive(Debug)]
 struct Open {
     about: About,
+    settings: Settings,
     journal: Mutex<Journal>,
+    waiting: Waiting,
     standing: Arc<Standing>,
+    /// What an earlier run has kept waits still, and its file is there.
+    took_up: AtomicBool,
 }
 
 /// The log, and the thread that writes what nobody waits for.
 #[derive(Debug)]
 struct Shared {
     open: Arc<Open>,
-    queue: Option<SyncSender<Vec<u8>>>,
-    writer: Option<JoinHandle<()>>,
+    /// Disconnected once that thread has ended.
+    writer: Mutex<Receiver<()>>,
 }
 
 impl Audit {
-    /// Opens the log. Where that fails it is tried again at each line, and [`Audit::writable`] says so. A deed that
+    /// Opens the log, in a thread of its own. Where that fails it is tried again, and [`Audit::writable`] says so. A deed that
     /// was begun and has no result gets a line that says it.
     ///
     /// # Errors
     /// Where no thread can be had: nobody would try again.
     pub fn open(settings: Settings, about: About) -> std::io::Result<Self> {
         let standing = Arc::new(Standing::default());
-        let journal = Mutex::new(Journal::open(settings, Arc::clone(&standing)));
-        let open = Arc::new(Open { about, journal, standing });
-        let begun = open.journal().interrupted.clone();
-        for begun in begun {
-            open.tell(&interrupted(&begun));
-        }
-        let (queue, lines) = sync_channel(QUEUE);
+        let open = Arc::new(Open {
+            about,
+            journal: Mutex::new(Journal::new(settings.clone(), Arc::clone(&standing))),
+            settings,
+            waiting: Waiting::default(),
+            standing,
+            took_up: AtomicBool::new(false),
+        });
+        let (ends, writer) = channel();
         let theirs = Arc::clone(&open);
-        let writer =
-            std::thread::Builder::new().name("audit".to_owned()).spawn(move || theirs.write(&lines))?;
-        Ok(Self(Arc::new(Shared { open, queue: Some(queue), writer: Some(writer) })))
+        std::thread::Builder::new().name("audit".to_owned()).spawn(move || {
+            theirs.write();
+            drop::<std::sync::mpsc::Sender<()>>(ends);
+        })?;
+        Ok(Self(Arc::new(Shared { open, writer: Mutex::new(writer) })))
     }
 
-    /// Deeds that an earlier run began and gave no result of, as found when the log was opened.
+    /// Deeds that an earlier run began and gave no result of, as found when the log was opened. May wait for the disk.
     #[must_use]
     pub fn begun_without_result(&self) -> Vec<Begun> {
-        self.0.open.journal().interrupted.clone()
+        self.0.open.with(|journal| journal.interrupted())
     }
 
     /// Writes a line and waits until it is on the disk.
@@ -179,17 +188,28 @@ impl Audit {
 
     /// Leaves a line to the writing thread, for those who must not wait for a disk.
     pub fn later(&self, record: &Record<'_>) {
-        let Ok(line) = self.0.open.line(record) else { return };
-        let Some(queue) = &self.0.queue else { return };
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = queue.try_send(line) {
-            self.0.open.standing.lose();
+        let open = &self.0.open;
+        if let Ok(line) = open.line(record) {
+            open.add(Worth::Note, line);
         }
     }
 
-    /// Whether the last try to write succeeded; where it did not, it is tried again every second.
+    /// Writes what waits, or keeps it for the next start (`Settings::kept`); a disk that hangs is not waited for. Lines that
+    /// come later may be lost.
+    pub fn close(&self) {
+        self.0.close();
+    }
+
+    /// Whether the last try to write succeeded, and none hangs; where one failed, it is tried again every second.
     #[must_use]
     pub fn writable(&self) -> bool {
         self.0.open.standing.writable()
+    }
+
+    /// Whether the disk does not answer: whoever waits for a line waits for that.
+    #[must_use]
+    pub fn hangs(&self) -> bool {
+        self.0.open.standing.hangs()
     }
 
     /// How many lines could not be written when they should have been.
@@ -208,35 +228,106 @@ impl Audit {
 impl Open {
     fn record(&self, record: &Record<'_>) -> Result<(), Unwritten> {
         let line = self.line(record)?;
-        self.journal().write(&line)?;
-        Ok(())
+        Ok(self.with(|journal| self.flush(journal, Some(&line)))?)
     }
 
     fn tell(&self, record: &Record<'_>) {
         match self.line(record) {
-            Ok(line) => self.journal().write_sometime(vec![line]),
+            Ok(line) => {
+                // Also where the disk hangs from here on, it is kept.
+                self.add(Worth::Result, line);
+                drop(self.with(|journal| self.flush(journal, None)));
+            }
             Err(error) => tracing::error!(%error, "a line of the audit log has no form"),
         }
     }
 
-    /// Writes what comes, until nobody can send more.
-    fn write(&self, lines: &Receiver<Vec<u8>>) {
+    fn add(&self, worth: Worth, line: Vec<u8>) {
+        if !self.waiting.add(worth, line) {
+            self.standing.lose();
+        }
+    }
+
+    /// Does something with the journal, which was opened before.
+    fn with<T>(&self, act: impl FnOnce(&mut Journal) -> T) -> T {
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        self.standing.during(|| {
+            if !journal.is_open() {
+                self.begin(&mut journal);
+            }
+            act(&mut journal)
+        })
+    }
+
+    /// Takes up what an earlier run has left: lines that it could not write, and deeds without a result.
+    fn begin(&self, journal: &mut Journal) {
+        let kept = match self.settings.kept.as_deref().map(waiting::kept) {
+            Some(Err(error)) => {
+                tracing::error!(%error, "lines that an earlier run could not write to the audit log are lost");
+                Vec::new()
+            }
+            kept => kept.and_then(Result::ok).unwrap_or_default(),
+        };
+        journal.begin(&kept);
+        self.took_up.store(!kept.is_empty(), Ordering::Relaxed);
+        for line in kept {
+            self.add(Worth::Result, line);
+        }
+        for begun in journal.interrupted() {
+            tracing::warn!(?begun, "an earlier run began a deed and did not live to see its end");
+            let detail = self.continue_stopped(&begun);
+            if let Ok(line) = self.line(&interrupted(&begun, &detail)) {
+                self.add(Worth::Result, line);
+            }
+        }
+    }
+
+    /// Continues what an earlier run had stopped for its SIGKILL and did not live to end; says so.
+    fn continue_stopped(&self, begun: &Begun) -> String {
+        let mut detail = "this program ended before the deed had a result; how it went is not known".to_owned();
+        if begun.boot_id.is_some() && begun.boot_id == self.about.boot_id {
+            let count: usize = begun.held_still.iter().map(HeldStill::continued).sum();
+            if count > 0 {
+                let _ = write!(detail, "; {count} processes that it had stopped were continued");
+            }
+        }
+        detail
+    }
+
+    /// Writes what waits, and then this line.
+    fn flush(&self, journal: &mut Journal, last: Option<&[u8]>) -> std::io::Result<()> {
+        let waiting = self.waiting.all();
+        let lines = waiting.iter().map(|(_, line)| line.as_slice()).chain(last);
+        let (kept, written) = journal.write(lines);
+        self.waiting.written(waiting.get(..kept.min(waiting.len())).unwrap_or_default());
+        if written.is_ok()
+            && self.took_up.swap(false, Ordering::Relaxed)
+            && let Some(path) = &self.settings.kept
+        {
+            waiting::forget(path);
+        }
+        written
+    }
+
+    /// Writes what comes, until no more can.
+    fn write(&self) {
+        self.with(|_| ());
         loop {
-            match lines.recv_timeout(AGAIN) {
-                Ok(line) => {
-                    let more = lines.try_iter().take(BATCH - 1);
-                    let batch = std::iter::once(line).chain(more).collect();
-                    self.journal().write_sometime(batch);
-                }
-                Err(RecvTimeoutError::Timeout) => self.retry(),
-                Err(RecvTimeoutError::Disconnected) => return,
+            let more = self.waiting.wait(AGAIN, self.standing.failed());
+            if self.standing.failed() {
+                self.retry();
+            } else if !self.waiting.is_empty() {
+                drop(self.with(|journal| self.flush(journal, None)));
+            }
+            if !more {
+                return;
             }
         }
     }
 
     /// Tries again, where the last try failed.
     fn retry(&self) {
-        if self.standing.writable() {
+        if !self.standing.failed() {
             return;
         }
         let recovered = Record {
@@ -259,13 +350,9 @@ impl Open {
     fn line(&self, record: &Record<'_>) -> Result<Vec<u8>, std::io::Error> {
         line::write(&self.about, clock::today(), record).map_err(std::io::Error::other)
     }
-
-    fn journal(&self) -> MutexGuard<'_, Journal> {
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-fn interrupted(begun: &Begun) -> Record<'_> {
+fn interrupted<'a>(begun: &'a Begun, detail: &'a str) -> Record<'a> {
     Record {
         id: Some(begun.id),
         policy: &begun.policy,
@@ -273,20 +360,31 @@ fn interrupted(begun: &Begun) -> Record<'_> {
         mode: None,
         step: &begun.step,
         result: INTERRUPTED,
-        detail: "this program ended before the deed had a result; how it went is not known",
+        detail,
         target: None,
         evidence: None,
         after: None,
     }
 }
 
+impl Shared {
+    fn close(&self) {
+        let open = &self.open;
+        open.waiting.close();
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        while writer.recv_timeout(AGAIN) == Err(RecvTimeoutError::Timeout) && !open.standing.hangs() {}
+        if let Some(path) = &open.settings.kept
+            && let Err(error) = open.waiting.keep(path)
+        {
+            tracing::error!(%error, path = %path.display(), "what the audit log did not take is lost");
+        }
+    }
+}
+
 /// What was left to the writing thread is written before the log closes.
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.queue = None;
-        if let Some(writer) = self.writer.take() {
-            drop(writer.join());
-        }
+        self.close();
     }
 }
 

@@ -17,7 +17,13 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = folder_of(path)?;
     let mut beside = name.to_owned();
     beside.push(".new");
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // A FIFO in its place is refused, and not waited for.
+    let flags = OFlags::WRONLY
+        | OFlags::CREATE
+        | OFlags::TRUNC
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK
+        | OFlags::CLOEXEC;
     let file = openat(&folder, beside.as_os_str(), flags, Mode::RUSR | Mode::WUSR)?;
     let mut rest = bytes;
     while !rest.is_empty() {

@@ -1,26 +1,26 @@
-//! The policy's file and its changes. The folder is watched, not the file: editors, `mv` and `ConfigMap`s put another
-//! file in its place. A look every minute is the net below.
-
-#![expect(clippy::disallowed_methods, reason = "the one file that reads the policy")]
+//! The file of rules and its changes. It is looked at twice a second, since whatever leads to it may be replaced: the file, a
+//! link, a directory. All of that is done in threads that may hang; see [`bailiff_lifecycle::file`].
 
 use std::fmt::Write;
-use std::io::{self, Read};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use bailiff_lifecycle::file::{self, PATIENCE};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// More is no policy; the reader says so.
-const MOST: u64 = (1 << 20) + 1;
-/// Changes come in bursts: a file is read when they have paused.
-const CALM: Duration = Duration::from_millis(200);
-/// However long a burst goes on, the file is read after this.
-const LATEST: Duration = Duration::from_secs(1);
-/// Without any word the file is looked at this often.
-const LOOK: Duration = Duration::from_mins(1);
+const MOST: u64 = 1 << 21;
+/// Between two looks at what the path leads to. Changes come in bursts: a file is read when two looks agree.
+const POLL: Duration = Duration::from_millis(500);
+/// However long a burst goes on, the file is read after so many looks.
+const LATEST: u32 = 3;
+/// Without any change the file is read this often.
+const UNCHANGED: Duration = Duration::from_mins(1);
 
 /// The file's bytes, and their name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,19 +31,26 @@ pub struct Content {
     pub sha256: String,
 }
 
-/// Reads the file, bounded.
+/// Reads the file, bounded. May hang.
 ///
 /// # Errors
 /// Where it cannot be read.
 pub fn read(path: &Path) -> io::Result<Content> {
-    let file = std::fs::File::open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(MOST).read_to_end(&mut bytes)?;
+    reading(path).map(|(_, content)| content)
+}
+
+/// Reads the file for the first time, or gives up after [`PATIENCE`].
+///
+/// # Errors
+/// Where it cannot be read.
+pub fn first(path: &Path) -> io::Result<(Stamp, Content)> {
+    file::within(path, PATIENCE, reading)
+}
+
+fn reading(path: &Path) -> io::Result<(Stamp, Content)> {
+    let (file, bytes) = file::read(path, MOST)?;
     let sha256 = name(&bytes);
-    Ok(Content { bytes, sha256 })
+    Ok((Stamp::of(&file.metadata()?), Content { bytes, sha256 }))
 }
 
 /// The name of a policy: SHA-256 of its file, hexadecimal.
@@ -56,150 +63,184 @@ pub fn name(bytes: &[u8]) -> String {
     })
 }
 
-/// Tells whenever the file may have changed, until nobody wants to know any more.
-pub async fn watch(path: PathBuf, to: mpsc::Sender<()>) {
-    let (stirred, mut stirs) = mpsc::channel(1);
+/// Reads the file when it has changed since it was `first` read, and when it is asked to; sends what came of it, with all
+/// who asked.
+pub async fn follow<T>(
+    (path, first): (PathBuf, Stamp),
+    mut asked: mpsc::UnboundedReceiver<T>,
+    to: mpsc::Sender<(Vec<T>, io::Result<Content>)>,
+) {
+    let mut poll = interval(POLL);
+    poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut looks = Looks { read: (Instant::now(), Ok(first)), last: None, unread: 0 };
     loop {
-        // Made anew each time: a folder that was deleted and made again is another one.
-        let watching = Watching::begin(&path, stirred.clone());
-        let next_look = Instant::now() + LOOK;
-        loop {
-            tokio::select! {
-                Some(()) = stirs.recv() => calm(&mut stirs).await,
-                () = sleep_until(next_look) => break,
-            }
-            if to.send(()).await.is_err() {
-                return;
-            }
-            if !watching.still(&path) {
-                break;
-            }
-        }
-        if to.send(()).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Waits until changes have paused.
-async fn calm(stirs: &mut mpsc::Receiver<()>) {
-    let latest = Instant::now() + LATEST;
-    loop {
-        let until = (Instant::now() + CALM).min(latest);
+        let mut asking = Vec::new();
         tokio::select! {
-            Some(()) = stirs.recv() => {}
-            () = sleep_until(until) => return,
+            first = asked.recv() => match first {
+                Some(first) => asking.push(first),
+                None => return,
+            },
+            _ = poll.tick() => {}
         }
-        if Instant::now() >= latest {
+        while let Ok(next) = asked.try_recv() {
+            asking.push(next);
+        }
+        let look = if asking.is_empty() { in_time(&path, stamp).await.map(Some) } else { Ok(None) };
+        let now = look.as_ref().map(|stamp| *stamp).map_err(io::Error::kind).transpose();
+        if now.is_some_and(|now| !looks.news(now)) {
+            continue;
+        }
+        let read = match look {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(error),
+            _ => in_time(&path, reading).await,
+        };
+        looks.read(read.as_ref().map(|(stamp, _)| *stamp).map_err(io::Error::kind));
+        if to.send((asking, read.map(|(_, content)| content))).await.is_err() {
             return;
         }
     }
 }
 
-/// The folders that are watched: the file's, and where it is a link, that of the file behind it.
-struct Watching {
-    folders: Vec<PathBuf>,
-    _watcher: Option<RecommendedWatcher>,
+async fn in_time<T: Send + 'static>(path: &Path, act: fn(&Path) -> io::Result<T>) -> io::Result<T> {
+    let path = path.to_owned();
+    spawn_blocking(move || file::within(&path, PATIENCE, act)).await?
 }
 
-impl Watching {
-    fn begin(path: &Path, stirred: mpsc::Sender<()>) -> Self {
-        let folders = folders(path);
-        let watcher = watcher(stirred).and_then(|mut watcher| {
-            for folder in &folders {
-                watcher.watch(folder, RecursiveMode::NonRecursive)?;
-            }
-            Ok(watcher)
-        });
-        if let Err(error) = &watcher {
-            tracing::warn!(%error, "changes of the policy are seen once a minute only");
+fn stamp(path: &Path) -> io::Result<Stamp> {
+    path.metadata().map(|about| Stamp::of(&about))
+}
+
+/// What tells a file that has changed from one that has not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    inode: (u64, u64),
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(about: &std::fs::Metadata) -> Self {
+        Self {
+            inode: (about.dev(), about.ino()),
+            size: about.len(),
+            modified: (about.mtime(), about.mtime_nsec()),
+            changed: (about.ctime(), about.ctime_nsec()),
         }
-        Self { folders, _watcher: watcher.ok() }
+    }
+}
+
+/// A look at the path.
+type Look = Result<Stamp, io::ErrorKind>;
+
+/// What was seen of the path.
+#[derive(Debug)]
+struct Looks {
+    /// When the file was last read, and as what.
+    read: (Instant, Look),
+    /// The last look, and how many before it have found a change.
+    last: Option<Look>,
+    unread: u32,
+}
+
+impl Looks {
+    /// Whether the file is to be read.
+    fn news(&mut self, now: Look) -> bool {
+        let calm = self.last.replace(now) == Some(now) || now == Err(io::ErrorKind::TimedOut);
+        let (at, read) = self.read;
+        if read == now {
+            self.unread = 0;
+            return at.elapsed() >= UNCHANGED;
+        }
+        self.unread += 1;
+        calm || self.unread >= LATEST
     }
 
-    /// The file is still in these folders.
-    fn still(&self, path: &Path) -> bool {
-        folders(path) == self.folders
+    fn read(&mut self, as_what: Look) {
+        self.read = (Instant::now(), as_what);
+        self.unread = 0;
     }
-}
-
-fn watcher(stirred: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
-    notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        // Our own reading is an event as well.
-        if !matches!(event.map(|event| event.kind), Ok(EventKind::Access(_))) {
-            // One that is waiting already says the same.
-            let _ = stirred.try_send(());
-        }
-    })
-}
-
-fn folders(path: &Path) -> Vec<PathBuf> {
-    let of = |path: &Path| match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
-        _ => PathBuf::from("."),
-    };
-    let mut folders = vec![of(path)];
-    folders.extend(path.canonicalize().ok().map(|real| of(&real)));
-    folders.dedup();
-    folders
 }
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::disallowed_methods, reason = "a test of files")]
     use super::*;
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    struct Watched {
+    struct Followed {
         folder: tempfile::TempDir,
-        words: mpsc::Receiver<()>,
+        asks: mpsc::UnboundedSender<&'static str>,
+        reads: mpsc::Receiver<(Vec<&'static str>, io::Result<Content>)>,
     }
 
-    impl Watched {
+    impl Followed {
         fn new(set: impl FnOnce(&Path)) -> Self {
             let folder = tempfile::tempdir().unwrap();
             set(folder.path());
-            let (to, words) = mpsc::channel(1);
-            tokio::spawn(watch(folder.path().join("rules.yaml"), to));
-            Self { folder, words }
-        }
-
-        fn path(&self) -> PathBuf {
-            self.folder.path().join("rules.yaml")
+            let path = folder.path().join("rules.yaml");
+            let (stamp, _) = first(&path).unwrap();
+            let (asks, asked) = mpsc::unbounded_channel();
+            let (to, reads) = mpsc::channel(1);
+            tokio::spawn(follow((path, stamp), asked, to));
+            Self { folder, asks, reads }
         }
 
         async fn until(&mut self, text: &str) {
-            while read(&self.path()).map(|content| content.bytes).unwrap_or_default() != text.as_bytes() {
-                self.words.recv().await.unwrap();
-            }
-            // The word of this very change, not of an earlier one.
-            self.words.recv().await.unwrap();
+            while self.reads.recv().await.unwrap().1.ok().is_none_or(|read| read.bytes != text.as_bytes()) {}
         }
     }
 
-    /// Changes a file in three ways, and each is told of.
-    async fn edited(mut watched: Watched, edit: impl Fn(&Path, &str)) {
-        tokio::task::yield_now().await;
+    /// Changes a file in three ways, and each is read.
+    async fn edited(mut followed: Followed, edit: impl Fn(&Path, &str)) {
         for text in ["one", "two", "three"] {
-            edit(watched.folder.path(), text);
-            tokio::time::timeout(Duration::from_secs(20), watched.until(text)).await.expect(text);
+            edit(followed.folder.path(), text);
+            tokio::time::timeout(Duration::from_secs(20), followed.until(text)).await.expect(text);
         }
+    }
+
+    #[tokio::test]
+    async fn all_who_ask_are_answered_by_one_reading() {
+        let mut followed = Followed::new(|folder| fs::write(folder.join("rules.yaml"), "zero").unwrap());
+        followed.asks.send("SIGHUP").unwrap();
+        followed.asks.send("HTTP").unwrap();
+        let mut answered = Vec::new();
+        while answered.len() < 2 {
+            let (asked, read) = followed.reads.recv().await.unwrap();
+            assert_eq!(read.unwrap().bytes, b"zero");
+            answered.extend(asked);
+        }
+        assert_eq!(answered, ["SIGHUP", "HTTP"]);
+    }
+
+    #[test]
+    fn a_burst_of_changes_is_read_when_it_is_over_or_takes_long() {
+        let stamp = |size| Ok(Stamp { inode: (1, 1), size, modified: (0, 0), changed: (0, 0) });
+        let mut looks = Looks { read: (Instant::now(), stamp(0)), last: None, unread: 0 };
+        let news: Vec<bool> = [0, 1, 1].map(|size| looks.news(stamp(size))).into();
+        assert_eq!(news, [false, false, true]);
+        looks.read(stamp(1));
+        let news: Vec<bool> = [1, 2, 3, 4].map(|size| looks.news(stamp(size))).into();
+        assert_eq!(news, [false, false, false, true]);
+        looks.read(stamp(4));
+        assert!(looks.news(Err(io::ErrorKind::TimedOut)), "what hangs is not looked at twice");
     }
 
     #[tokio::test]
     async fn truncated_and_written() {
-        let watched = Watched::new(|folder| fs::write(folder.join("rules.yaml"), "zero").unwrap());
-        edited(watched, |folder, text| fs::write(folder.join("rules.yaml"), text).unwrap()).await;
+        let followed = Followed::new(|folder| fs::write(folder.join("rules.yaml"), "zero").unwrap());
+        edited(followed, |folder, text| fs::write(folder.join("rules.yaml"), text).unwrap()).await;
     }
 
     #[tokio::test]
     async fn moved_over() {
-        let watched = Watched::new(|folder| fs::write(folder.join("rules.yaml"), "zero").unwrap());
+        let followed = Followed::new(|folder| fs::write(folder.join("rules.yaml"), "zero").unwrap());
         let edit = |folder: &Path, text: &str| {
             fs::write(folder.join(".next"), text).unwrap();
             fs::rename(folder.join(".next"), folder.join("rules.yaml")).unwrap();
         };
-        edited(watched, edit).await;
+        edited(followed, edit).await;
     }
 
     /// As the kubelet does it: `rules.yaml -> ..data/rules.yaml`, `..data -> ..TIME`.
@@ -213,11 +254,11 @@ mod tests {
             symlink(&version, folder.join("..data_tmp")).unwrap();
             fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
         };
-        let watched = Watched::new(|folder| {
+        let followed = Followed::new(|folder| {
             swap(folder, "zero");
             symlink("..data/rules.yaml", folder.join("rules.yaml")).unwrap();
         });
-        edited(watched, swap).await;
+        edited(followed, swap).await;
     }
 
     #[test]

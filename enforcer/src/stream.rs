@@ -7,10 +7,13 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bailiff_lifecycle::file::{self, PATIENCE};
+use bailiff_lifecycle::socket;
 use bailiff_snapshot::wire;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 /// A snapshot is never longer; 16,384 processes take a tenth of it.
@@ -54,6 +57,9 @@ pub enum Trouble {
     /// It has ended, or failed.
     #[error("the stream has ended: {0}")]
     Ended(String),
+    /// Its file system hangs.
+    #[error("{0}")]
+    Silent(String),
 }
 
 bailiff_snapshot::label_values! {
@@ -67,6 +73,8 @@ pub enum Reason {
     Distrusted = "distrusted",
     /// The stream was read and has ended, as when the exporter is restarted.
     Ended = "ended",
+    /// The file system of the socket does not answer, or the exporter takes no connection.
+    NoAnswer = "no_answer",
 }
 }
 
@@ -78,6 +86,7 @@ impl Trouble {
             Self::Nobody(_) => Reason::NobodyListens,
             Self::Distrusted(_) => Reason::Distrusted,
             Self::Ended(_) => Reason::Ended,
+            Self::Silent(_) => Reason::NoAnswer,
         }
     }
 }
@@ -104,17 +113,32 @@ pub async fn follow(source: Source, to: mpsc::Sender<Arrival>) {
     }
 }
 
+/// What leads to a socket may hang, so that a thread goes there.
 async fn connect(source: &Source) -> Result<UnixStream, Trouble> {
-    let path = source.path.display().to_string();
-    let owner = owner(source)?;
-    let stream = UnixStream::connect(&source.path).await.map_err(|_| Trouble::Nobody(path.clone()))?;
-    let peer = stream.peer_cred().map_err(|error| Trouble::Ended(error.to_string()))?;
-    if peer.uid() == owner {
+    let theirs = source.clone();
+    let connected = spawn_blocking(move || {
+        let path = theirs.path.clone();
+        file::within(&path, PATIENCE, move |_| Ok(connected(&theirs)))
+    });
+    let silent = |error: io::Error| Trouble::Silent(format!("{}: {error}", source.path.display()));
+    let (stream, owner) = connected.await.map_err(io::Error::from).flatten().map_err(silent)??;
+    let ended = |error: io::Error| Trouble::Ended(error.to_string());
+    let stream = UnixStream::from_std(stream).map_err(ended)?;
+    let uid = stream.peer_cred().map_err(ended)?.uid();
+    if uid == owner {
         Ok(stream)
     } else {
-        let uid = peer.uid();
+        let path = source.path.display();
         Err(Trouble::Distrusted(format!("{path} belongs to uid {owner}, and uid {uid} listens on it")))
     }
+}
+
+fn connected(source: &Source) -> Result<(std::os::unix::net::UnixStream, u32), Trouble> {
+    let owner = owner(source)?;
+    let stream = socket::connect(&source.path, PATIENCE)
+        .and_then(|stream| stream.set_nonblocking(true).map(|()| stream))
+        .map_err(|_| Trouble::Nobody(source.path.display().to_string()))?;
+    Ok((stream, owner))
 }
 
 /// The owner of the socket, where that is somebody to be believed.

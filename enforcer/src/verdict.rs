@@ -55,11 +55,12 @@ pub enum Hold {
     Started = "started",
     /// The rules were just changed; it ends by itself after a few snapshots.
     Reloaded = "reloaded",
-    /// The file of rules is invalid, and the last good rules go on; `bailiff-enforcer check` says what is wrong.
+    /// The file of rules is invalid, or its file system does not answer, and the last good rules go on; `bailiff-enforcer status`
+    /// says what is wrong.
     InvalidFile = "invalid_file",
     /// The rules were written for another beat: their `interval` is not the exporter's `--interval`.
     OtherInterval = "other_interval",
-    /// The audit log cannot be written; it is tried again every second.
+    /// The audit log cannot be written, or its disk hangs; it is tried again every second.
     Audit = "audit",
     /// The state (`--state`) is not on the disk, so budgets would not outlive a restart.
     State = "state",
@@ -79,9 +80,11 @@ pub enum Hold {
     Cooldown = "cooldown",
     /// Half of all workloads, of four at least, matched at once; until `bailiff-enforcer resume`.
     MassBreaker = "mass_breaker",
-    /// Three deeds in a row failed; until `bailiff-enforcer resume`.
+    /// Three actions in a row against one user failed, for each of two users; until nothing failed for `breaker_reset`.
     FailureBreaker = "failure_breaker",
-    /// Most of what was asked was unknown at ten snapshots in a row; until `bailiff-enforcer resume`.
+    /// Three actions in a row against the target's user failed; until none failed for `breaker_reset`.
+    UserFailureBreaker = "user_failure_breaker",
+    /// Most of what was asked was unknown at ten snapshots in a row; until that was not so for `breaker_reset`.
     UnknownBreaker = "unknown_breaker",
     /// An earlier deed against this target failed and is not tried again.
     Failed = "failed",
@@ -99,6 +102,7 @@ impl Hold {
                 | Self::UserBudget
                 | Self::NodeBudget
                 | Self::Cooldown
+                | Self::UserFailureBreaker
                 | Self::Failed
         )
     }
@@ -110,9 +114,11 @@ impl Hold {
             Self::Paused => "an admin paused it",
             Self::Started => "it has just started",
             Self::Reloaded => "the policy was just changed",
-            Self::InvalidFile => "the file on disk is invalid; the last good policy goes on",
+            Self::InvalidFile => {
+                "the file on disk is invalid or does not answer; the last good policy goes on"
+            }
             Self::OtherInterval => "the file was written for another beat",
-            Self::Audit => "the audit log cannot be written",
+            Self::Audit => "the audit log cannot be written, or its disk hangs",
             Self::State => "the state is not on the disk, and budgets would not outlive a restart",
             Self::Rights => {
                 "CAP_KILL is missing, so only the enforcer's own user's processes can be acted upon"
@@ -124,7 +130,8 @@ impl Hold {
             Self::NodeBudget => "the node's deeds of this hour are used up",
             Self::Cooldown => "the same target had its turn a short while ago",
             Self::MassBreaker => "half of all workloads matched at once",
-            Self::FailureBreaker => "three deeds in a row failed",
+            Self::FailureBreaker => "three actions in a row failed against each of two users",
+            Self::UserFailureBreaker => "three actions in a row against the user failed",
             Self::UnknownBreaker => "too much is unknown",
             Self::Failed => "an earlier deed against this target failed",
         }

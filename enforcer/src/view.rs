@@ -51,6 +51,8 @@ pub struct Target {
     pub cpu: Value,
     /// Bytes a second to and from storage, of those of its processes that hold memory.
     pub io: Value,
+    /// One of its processes may hold a GPU that is lost, so that what is seen of it is a part.
+    pub(crate) on_lost: bool,
 }
 
 /// A lease as a target.
@@ -178,30 +180,37 @@ impl View {
     /// The largest figure of a target's holdings.
     pub fn most(&self, target: &Target, figure: impl Fn(&wire::Holder) -> Option<f64>) -> Value {
         let figures = self.holdings(target).map(|(_, holder)| figure(holder));
-        self.or_more(joined(figures, f64::max))
+        self.or_more(target, joined(figures, f64::max))
     }
 
     /// The sum of a figure of a target's holdings.
     pub fn sum(&self, target: &Target, figure: impl Fn(&wire::Holder) -> Option<f64>) -> Value {
         let figures = self.holdings(target).map(|(_, holder)| figure(holder));
-        self.or_more(joined(figures, |sum, figure| sum + figure))
+        self.or_more(target, joined(figures, |sum, figure| sum + figure))
     }
 
-    /// A GPU that did not tell who holds it may be held by anybody.
-    fn or_more(&self, value: Value) -> Value {
+    /// A figure of what a target holds is a lower bound where it may hold more than is seen.
+    pub(crate) fn or_more(&self, target: &Target, value: Value) -> Value {
         match value {
-            Value::Number(number) if self.blind() => Value::AtLeast(number),
+            Value::Number(number) if self.may_hold_more(target) => Value::AtLeast(number),
             value => value,
         }
     }
 
-    /// A GPU did not tell who holds it, so any target may hold more than is seen. One that has fallen off the bus
-    /// computes nothing for anybody; what a divided GPU tells is told by its instances.
+    /// A target may hold more than is seen: a GPU did not tell who holds it, or one is lost that it may hold.
+    pub(crate) fn may_hold_more(&self, target: &Target) -> bool {
+        target.on_lost || self.blind()
+    }
+
+    /// A GPU did not tell who holds it, so any target may hold more than is seen. Of one that is lost it is remembered
+    /// which processes held it; what a divided GPU tells is told by its instances.
     #[must_use]
     pub fn blind(&self) -> bool {
         self.snapshot.gpus.iter().any(|gpu| {
-            let lost = gpu.fault.as_deref() == Some("lost");
-            gpu.instances.is_none() && !lost && (gpu.fault.is_some() || gpu.listed.is_none())
+            let remembered =
+                || self.snapshot.lost.iter().any(|lost| lost.is(&gpu.index, gpu.uuid.as_deref()));
+            let untold = gpu.instances.is_none() && (gpu.fault.is_some() || gpu.listed.is_none());
+            untold && !(gpu.fault.as_deref() == Some("lost") && remembered())
         })
     }
 

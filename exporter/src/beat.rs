@@ -10,7 +10,7 @@ use bailiff_snapshot::Snapshot;
 use tokio::sync::watch;
 
 use crate::Look;
-use crate::clock::now;
+use crate::clock::{now, since_boot};
 use crate::published::Published;
 
 /// The newest snapshot; none before the first look.
@@ -63,7 +63,7 @@ impl Beating {
 
     /// `None` when there are no more looks.
     fn beat(&mut self, seq: u64) -> Option<()> {
-        let began = now();
+        let began = since_boot();
         let sample = self.look.look(seq)?;
         let previous = self.publish.borrow().clone();
         let snapshot = Snapshot::between(previous.as_ref().map(|previous| &previous.snapshot), sample);

@@ -16,6 +16,12 @@ pub struct Vitals {
 }
 
 impl Vitals {
+    /// The newest snapshot shows the present: it is not older than two intervals and the deadline.
+    #[must_use]
+    pub fn current(&self) -> bool {
+        self.seen && self.age <= self.interval * 2 + self.deadline
+    }
+
     /// Nothing, or why the beat is taken for dead: three beats and one deadline without a snapshot.
     ///
     /// # Errors
@@ -45,6 +51,20 @@ impl Vitals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn snapshot_is_current_for_two_intervals_and_a_deadline() {
+        for (age, seen, current) in [(0, true, true), (12, true, true), (13, true, false), (0, false, false)]
+        {
+            let vitals = Vitals {
+                age: Duration::from_secs(age),
+                seen,
+                interval: Duration::from_secs(5),
+                deadline: Duration::from_secs(2),
+            };
+            assert_eq!(vitals.current(), current, "{age} s");
+        }
+    }
 
     #[test]
     fn healthy_for_three_beats_and_a_deadline() {

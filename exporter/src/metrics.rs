@@ -94,9 +94,9 @@ PROCESSES_DROPPED Counter One "bailiff_processes_dropped_total" [""]
 IDLE_MEMORY Gauge Bytes "bailiff_idle_memory_bytes" ["gpu gpu_uuid user"]
     "GPU memory in bytes that processes of the user hold while observed idle, without servers of MPS, which wait for their clients; absent where one of the user's processes on the GPU was not observed.";
 HELD_GPU_SECONDS Counter Seconds "bailiff_held_gpu_seconds_total" ["user"]
-    "GPU-seconds in which the user had at least one process on a GPU.";
+    "GPU-seconds with a process of the user on a GPU, from listing to listing; one started in between counts from its start.";
 IDLE_GPU_SECONDS Counter Seconds "bailiff_idle_gpu_seconds_total" ["user"]
-    "GPU-seconds in which the user had processes on a GPU and all of them were observed idle.";
+    "GPU-seconds of bailiff_held_gpu_seconds_total in which all processes of the user on the GPU were observed idle.";
 USER_MEMORY Gauge Bytes "bailiff_user_gpu_memory_bytes" ["gpu gpu_uuid user"]
     "GPU memory that the processes of the user hold in bytes; absent where one's is not known.";
 USER_PROCESSES Gauge One "bailiff_user_gpu_processes" ["gpu gpu_uuid user"]
@@ -202,7 +202,7 @@ MPS_REJECTED Counter One "bailiff_mps_clients_rejected_total" ["pipe_directory r
 MPS_PENDING Gauge One "bailiff_mps_pending_clients" ["pipe_directory uid"]
     "Clients of the user that wait for a server, by the daemon's log: until it is ready, and until the server of another user has no client any more. Who is in another PID namespace, so that nobody can look for him, is told for 5 minutes. Absent where nobody waits.";
 SOURCE_UP Gauge One "bailiff_source_up" ["source"]
-    "1 where the source (nvml, proc, redis, quota, mps) answered in the last snapshot, 0 where it did not; absent where it was not asked, as /proc is not without a list of pids, nor redis without --lease.redis, nor quota where there is no --quota.dir. mps is up where one of its control daemons answered when it was last asked, and absent where there is none.";
+    "1 where the source (nvml, proc, redis, quota, mps) answered in the last snapshot, 0 where it did not or that is older than two intervals and the deadline: then no samples are shown; absent where it was not asked, as /proc is not without a list of pids, nor redis without --lease.redis, nor quota where there is no --quota.dir. mps is up where one of its control daemons answered when it was last asked, and absent where there is none.";
 SOURCE_FAULT_INFO Info One "bailiff_source_fault_info" ["source reason"]
     "Why a source did not answer; absent where it did.";
 SOURCE_DURATION Gauge Seconds "bailiff_source_duration_seconds" ["source"]

@@ -9,7 +9,7 @@ use bailiff_exposition::own::Own;
 
 use crate::Look;
 use crate::beat::{self, Rhythm};
-use crate::clock::now;
+use crate::clock::since_boot;
 use crate::page::{self, Format, Moment};
 use crate::published::Published;
 
@@ -39,7 +39,7 @@ pub async fn run(
 
 fn print(published: &Published, format: Format, out: &mut dyn Write) -> io::Result<()> {
     page::write(Some(published.content()), format, out)?;
-    let moment = Moment { age: Some(published.age(now())), own: Own::read(), ..Moment::default() };
+    let moment = Moment { age: Some(published.age(since_boot())), own: Own::read(), ..Moment::default() };
     page::write_tail(&moment, format, out)?;
     out.flush()
 }

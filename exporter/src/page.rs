@@ -30,6 +30,19 @@ pub struct Content<'a> {
     pub dropped: u64,
 }
 
+/// Writes the part without samples: what is running, and that no source answered since an outdated snapshot.
+///
+/// # Errors
+/// Where `out` does not take it.
+pub fn write_outdated(snapshot: Option<&Snapshot>, format: Format, out: &mut dyn Write) -> io::Result<()> {
+    let mut page = Writer::new(format, out);
+    if let Some(snapshot) = snapshot {
+        itself::write_outdated(snapshot, &mut page);
+    }
+    itself::write_build(&mut page);
+    page.finish()
+}
+
 /// Writes the static part; without a snapshot it says only what is running.
 ///
 /// # Errors

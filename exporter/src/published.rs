@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bailiff_lifecycle::negotiate::Encoding;
 use bailiff_lifecycle::{Body, Bytes};
@@ -71,7 +71,7 @@ pub struct Published {
     pub selection: Selection,
     /// How many were not shown so far, over all snapshots.
     dropped: u64,
-    began: Instant,
+    began: Duration,
     forms: [OnceLock<io::Result<Rendered>>; Form::ALL.len()],
     /// For how many more snapshots each form is made ready.
     wanted: [AtomicU8; Form::ALL.len()],
@@ -79,9 +79,9 @@ pub struct Published {
 }
 
 impl Published {
-    /// Prepares a snapshot for being shown; its look was begun at `began`.
+    /// Prepares a snapshot for being shown; its look was begun at `began`, since boot.
     #[must_use]
-    pub fn new(snapshot: Snapshot, began: Instant, most: usize, previous: Option<&Self>) -> Self {
+    pub fn new(snapshot: Snapshot, began: Duration, most: usize, previous: Option<&Self>) -> Self {
         let selection = Selection::of(&snapshot, most);
         let left_out = selection.left_out_of(snapshot.processes.len());
         let published = Self {
@@ -99,10 +99,10 @@ impl Published {
         published
     }
 
-    /// How long ago its look was begun.
+    /// How long ago its look was begun; `now` is since boot, suspend included.
     #[must_use]
-    pub fn age(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.began)
+    pub const fn age(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.began)
     }
 
     /// The page in this form, with this tail.

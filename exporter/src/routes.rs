@@ -12,7 +12,7 @@ use bailiff_lifecycle::server::Handler;
 use bailiff_lifecycle::{Body, HeaderMap, Method, Request, Response, StatusCode, reply};
 
 use crate::beat::Latest;
-use crate::clock::now;
+use crate::clock::{now, since_boot};
 use crate::health::Vitals;
 use crate::landing::{Links, View};
 use crate::page::{self, Format, Moment};
@@ -83,12 +83,14 @@ impl Routes {
     }
 
     fn telemetry(&self, headers: &HeaderMap) -> Response<Body> {
-        let published = self.newest();
-        let form = form(headers, published.is_some());
-        let moment = self.moment(published.as_deref());
-        let body = match &published {
+        let newest = self.newest();
+        let vitals = self.vitals();
+        let current = newest.as_deref().filter(|_| vitals.current());
+        let form = form(headers, current.is_some());
+        let moment = self.moment(newest.as_deref());
+        let body = match current {
             Some(published) => published.page(form, &moment),
-            None => first_page(form.format, &moment),
+            None => page_without_samples(newest.as_deref(), form.format, &moment),
         };
         let body = match body {
             Ok(body) => body,
@@ -117,7 +119,7 @@ impl Routes {
 
     fn moment(&self, published: Option<&Published>) -> Moment {
         Moment {
-            age: published.map(|published| published.age(now())),
+            age: published.map(|published| published.age(since_boot())),
             requests: Some(self.requests.counts(&self.telemetry)),
             refused: self.requests.refused(),
             stream_clients: self.clients.as_ref().map(Clients::count),
@@ -128,7 +130,7 @@ impl Routes {
 
     pub(crate) fn vitals(&self) -> Vitals {
         let newest = self.newest();
-        let age = newest.as_ref().map(|published| published.age(now()));
+        let age = newest.as_ref().map(|published| published.age(since_boot()));
         let (interval, deadline) = self.patience;
         let since_start = || now().saturating_duration_since(self.started);
         Vitals { age: age.unwrap_or_else(since_start), seen: newest.is_some(), interval, deadline }
@@ -142,9 +144,14 @@ fn form(headers: &HeaderMap, packable: bool) -> Form {
     }
 }
 
-fn first_page(format: Format, moment: &Moment) -> std::io::Result<Body> {
+/// The page where there is no snapshot yet, or none that is current.
+fn page_without_samples(
+    outdated: Option<&Published>,
+    format: Format,
+    moment: &Moment,
+) -> std::io::Result<Body> {
     let mut out = Vec::new();
-    page::write(None, format, &mut out)?;
+    page::write_outdated(outdated.map(|published| &published.snapshot), format, &mut out)?;
     page::write_tail(moment, format, &mut out)?;
     Ok(Body::from_iter([out]))
 }

@@ -3,21 +3,23 @@
 
 mod ask;
 mod peer;
+mod places;
 
 use std::future::Future;
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 pub use ask::{ask, ask_within};
 pub use peer::Peer;
+use places::{Client, Places};
 
 use crate::socket::Socket;
 
@@ -34,7 +36,7 @@ pub trait Answers: Send + Sync + 'static {
 /// What a client may take of us.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Clients at one time; more are turned away.
+    /// Clients at one time. One more takes the place of one that asks nothing; where all ask, it is turned away.
     pub clients: usize,
     /// To send a question, and to read its answer; a silent client is cut after it as well.
     pub client: Duration,
@@ -44,7 +46,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { clients: 16, client: Duration::from_secs(10), answer: Duration::from_secs(8) }
+        Self { clients: 16, client: Duration::from_secs(5), answer: Duration::from_secs(8) }
     }
 }
 
@@ -61,21 +63,24 @@ pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "no control socket"),
     };
-    let room = Arc::new(Semaphore::new(limits.clients));
+    let mut places = Places::new(limits.clients);
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => match Arc::clone(&room).try_acquire_owned() {
-                Ok(permit) => {
-                    let answers = Arc::clone(&answers);
-                    tokio::spawn(async move {
-                        let _permit = permit;
-                        if let Err(error) = converse(stream, answers, limits).await {
-                            tracing::debug!(%error, "a client of the control socket has gone");
-                        }
-                    });
-                }
-                Err(_) => turn_away(stream),
-            },
+            Ok((stream, _)) => {
+                // Who is not known has no place; the kernel knows all who connect.
+                let Ok(uid) = stream.peer_cred().map(|peer| peer.uid()) else { continue };
+                let Some(asking) = places.take(uid) else {
+                    turn_away(stream);
+                    continue;
+                };
+                let (answers, theirs) = (Arc::clone(&answers), Arc::clone(&asking));
+                let task = tokio::spawn(async move {
+                    if let Err(error) = converse(stream, (answers, theirs), limits).await {
+                        tracing::debug!(%error, "a client of the control socket has gone");
+                    }
+                });
+                places.put(Client { uid, asking, task: task.abort_handle() });
+            }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept clients of the control socket");
                 sleep(ACCEPT_PAUSE).await;
@@ -100,13 +105,18 @@ enum Said {
     Nothing,
 }
 
-async fn converse(stream: UnixStream, answers: Arc<impl Answers>, limits: Limits) -> io::Result<()> {
+async fn converse(
+    stream: UnixStream,
+    (answers, asking): (Arc<impl Answers>, Arc<AtomicBool>),
+    limits: Limits,
+) -> io::Result<()> {
     let peer = Peer::of(&stream).await?;
     let (from, mut to) = stream.into_split();
     let mut from = BufReader::new(from);
     loop {
         let said = timeout(limits.client, next(&mut from)).await??;
         let last = matches!(said, Said::TooMuch);
+        asking.store(true, Ordering::Relaxed);
         let answer = match said {
             Said::Question(question) => match timeout(limits.answer, answers.answer(&peer, question)).await {
                 Ok(answer) => answer,
@@ -116,6 +126,7 @@ async fn converse(stream: UnixStream, answers: Arc<impl Answers>, limits: Limits
             Said::TooMuch => refusal("a question has at most 64 KiB"),
             Said::Nothing => return Ok(()),
         };
+        asking.store(false, Ordering::Relaxed);
         timeout(limits.client, to.write_all(&line(&answer))).await??;
         if last {
             return Ok(());

@@ -4,6 +4,7 @@
 pub mod body;
 pub mod control;
 pub mod exit;
+pub mod file;
 pub mod heap;
 pub mod listen;
 pub mod logs;

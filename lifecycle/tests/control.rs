@@ -104,15 +104,25 @@ fn too_much_is_refused() {
 }
 
 #[test]
-fn one_client_too_many_is_told_so() {
+fn clients_that_all_wait_for_answers_leave_no_place() {
     let running = start(Limits { clients: 1, ..PATIENT });
-    let mut first = BufReader::new(running.connect());
-    first.get_mut().write_all(b"{}\n").expect("it is open");
-    first.read_line(&mut String::new()).expect("it is served");
-    let refused = running.say(b"");
-    assert_eq!(refused[0]["error"], "too many clients at one time; ask again");
-    drop(first);
-    while running.say(b"{}").first().is_none_or(|answer| answer["ok"] != true) {}
+    let refused = loop {
+        // Until its question was read it gives way.
+        let mut first = running.connect();
+        first.write_all(b"{\"hang\":1}\n").expect("it is open");
+        if let Some(answer) = running.say(b"{}").pop().filter(|answer| answer["ok"] == false) {
+            break answer;
+        }
+    };
+    assert_eq!(refused["error"], "too many clients at one time; ask again");
+}
+
+#[test]
+fn clients_that_say_nothing_give_way() {
+    let running = start(Limits { clients: 2, ..PATIENT });
+    let mut silent: Vec<UnixStream> = (0..5).map(|_| running.connect()).collect();
+    assert_eq!(running.say(b"{}")[0]["ok"], true);
+    assert_eq!(silent[0].read(&mut [0; 8]).expect("it is cut, not reset"), 0);
 }
 
 #[test]

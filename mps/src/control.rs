@@ -175,7 +175,7 @@ impl Control {
             .env_clear()
             .env("PATH", path.as_deref().unwrap_or_else(|| OsStr::new(PATH)))
             .envs(self.pipes());
-        self.said(&mut command, &Talk { input: input.as_bytes(), ..Talk::within(self.patience) })
+        self.said(command, &Talk { input: input.as_bytes(), ..Talk::within(self.patience) })
     }
 
     /// Starts the daemon in the background, with our environment and these variables, and waits until its parent has
@@ -186,7 +186,7 @@ impl Control {
     pub fn start(&self, variables: &[(&str, &str)]) -> Result<String, Trouble> {
         let mut command = self.command();
         command.arg(Form::Background.flag()).envs(variables.iter().copied()).envs(self.pipes());
-        self.said(&mut command, &Talk { late: Late::Child, ..Talk::within(self.patience) })
+        self.said(command, &Talk { late: Late::Child, ..Talk::within(self.patience) })
     }
 
     fn pipes(&self) -> Option<(OsString, OsString)> {
@@ -199,7 +199,7 @@ impl Control {
         command
     }
 
-    fn said(&self, command: &mut Command, talk: &Talk<'_>) -> Result<String, Trouble> {
+    fn said(&self, command: Command, talk: &Talk<'_>) -> Result<String, Trouble> {
         let said = match bailiff_child::run(command, talk) {
             Ok(said) => said,
             Err(Failed::Start(error)) => {

@@ -21,6 +21,8 @@ pub enum Gap {
     UtilizationAbove100 = "utilization_above_100",
     /// A utilization sample of a pid that the process list does not have.
     UtilizationUnlisted = "utilization_unlisted",
+    /// A figure of the driver that cannot be true: a temperature above 200 °C, more memory than the GPU has, and so on.
+    Implausible = "implausible",
     /// Power, temperature, clocks, energy: an error other than "not supported".
     Telemetry = "telemetry",
     /// A process ended between two reads of its files.

@@ -13,6 +13,14 @@ pub struct ProcessKey {
     pub start_ticks: u64,
 }
 
+impl ProcessKey {
+    /// When it started, since boot: `USER_HZ` is 100.
+    #[must_use]
+    pub const fn started(&self) -> Duration {
+        Duration::from_millis(self.start_ticks.saturating_mul(10))
+    }
+}
+
 /// The name of a holder's process: confirmed by `/proc`, or only listed by the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

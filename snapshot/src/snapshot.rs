@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use crate::lost;
 use crate::memory::Held;
 use crate::quota;
 use crate::still;
@@ -11,9 +12,9 @@ use crate::unreturned::Account;
 use crate::users::{self, UserTotals};
 use crate::utilization::{Question, Window};
 use crate::{
-    About, BootId, Driver, Entry, Facts, Fault, Gap, Gaps, GpuSample, Kinds, Leases, Memory, Moment, Mps,
-    Openers, Parts, PidNamespace, ProcessId, Quota, Reading, Relative, Sample, Seen, Source, SourceState,
-    State, Stuck, Telemetry, Truth, Unreturned, Untold, Utilization, Why,
+    About, BootId, Driver, Entry, Facts, Fault, Gap, Gaps, GpuSample, Kinds, Leases, LostGpu, Memory, Moment,
+    Mps, Openers, Parts, PidNamespace, ProcessId, Quota, Reading, Relative, Sample, Seen, Source,
+    SourceState, State, Stuck, Telemetry, Truth, Unreturned, Untold, Utilization, Why,
 };
 
 /// Evidence that is older than this, and two beats, says nothing any more.
@@ -40,6 +41,8 @@ pub struct Snapshot {
     pub driver: Driver,
     /// GPUs and MIG instances.
     pub gpus: Vec<Gpu>,
+    /// GPUs that are lost or no longer listed, and a memory of which processes held them.
+    pub lost: Vec<LostGpu>,
     /// Every process that holds a part of a GPU.
     pub processes: BTreeMap<ProcessId, Process>,
     /// Who belongs to them and holds nothing; `None` where nobody looked, or not all could be looked at.
@@ -154,6 +157,9 @@ impl Snapshot {
         let look =
             still::Look { previous, gpus: &gpus, relatives: relatives.as_deref(), window: join.window() };
         still::count(&mut join.processes, &look);
+        let answered = sample.sources.get(&Source::Nvml).is_some_and(|nvml| nvml.fault.is_none());
+        let end = sample.at.boot + sample.took;
+        let lost = lost::Seen { previous, end, answered, gpus: &gpus }.lost();
         let leases = join.leases(sample.leases, &gpus);
         let quotas = join.quotas(sample.quotas, &gpus);
         Self {
@@ -166,6 +172,7 @@ impl Snapshot {
             sources: sample.sources,
             driver: sample.driver,
             gpus,
+            lost,
             processes: join.processes,
             relatives,
             groups: sample.groups,

@@ -54,6 +54,8 @@ pub enum Fault {
     NoDevices = "no_devices",
     /// It did not answer within its deadline.
     Timeout = "timeout",
+    /// The exporter took no sample for more than two intervals and the deadline: it was stopped, or the machine was.
+    Outdated = "outdated",
     /// The driver is still being opened.
     Starting = "starting",
     /// The GPU has fallen off the bus (`NVML_ERROR_GPU_IS_LOST`).

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Claim, Leases, Mps, Place, ProcessKey, Quota};
+use crate::{Claim, Leases, LostGpu, Mps, Place, ProcessKey, Quota};
 
 /// The version that is written, and the only one that is read.
 pub const VERSION: u32 = 1;
@@ -52,6 +52,10 @@ pub struct Snapshot {
     pub sources: BTreeMap<String, Source>,
     /// GPUs and MIG instances.
     pub gpus: Vec<Gpu>,
+    /// GPUs that are lost or that the driver no longer lists, and which processes held them before: a memory, no
+    /// observation. Of a lost GPU that is not here it is not known which processes hold it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<LostGpu>,
     /// Every process that holds a part of a GPU; a pid stands here once.
     pub processes: Vec<Process>,
     /// Who has device files open, where that was looked for.

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use bailiff_snapshot::{
     About, Answer, BootId, Claim, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gap, Gaps, GpuId,
-    GpuSample, Kinds, Memory, Moment, PidNamespace, Place, ProcessId, ProcessKey, Reading, Relative, Sample,
-    Seen, Snapshot, State, Stuck, Untold, UtilSample, wire,
+    GpuSample, Kinds, Memory, MigIds, Moment, PidNamespace, Place, ProcessId, ProcessKey, Reading, Relative,
+    Sample, Seen, Snapshot, Source, SourceState, State, Stuck, Untold, UtilSample, wire,
 };
 
 const GIB: u64 = 1 << 30;
@@ -380,4 +380,133 @@ fn whoever_was_left_behind_is_stuck_once_all_of_its_workload_did_nothing_for_thr
     assert_eq!(stuck(1.0, 0.0, true), [None, None], "it works on the CPU");
     assert_eq!(stuck(0.0, 1.0, true), [None, None], "its child does");
     assert_eq!(stuck(0.0, 0.0, false), [None, None], "nobody looked for children");
+}
+
+/// The GPU of these holders, then `lost` samples; which of these processes may hold it.
+fn may_hold(samples: Vec<Sample>, processes: &[(u32, Option<u64>)]) -> Vec<bool> {
+    let snapshot = walk(samples);
+    let may =
+        |(pid, ticks): &(u32, Option<u64>)| snapshot.lost.iter().any(|gpu| gpu.may_be_held_by(*pid, *ticks));
+    processes.iter().map(may).collect()
+}
+
+fn lost(n: u64) -> GpuSample {
+    GpuSample::faulty(gpu(n, vec![]).about, Fault::Lost)
+}
+
+/// The tick in which a sample begins.
+fn ticks(n: u64) -> u64 {
+    u64::try_from(sample(n, vec![], []).at.boot.as_millis()).expect("it fits") / 10
+}
+
+#[test]
+fn lost_gpu_remembers_its_last_holders() {
+    let held = |n| sample(n, vec![gpu(n, vec![entry(PID, Some(GIB))])], [found(PID, 7)]);
+    let asked = [
+        (PID, Some(7)),
+        (PID, None),
+        (PID, Some(8)),
+        (42, Some(7)),
+        (43, Some(ticks(2))),
+        (44, Some(ticks(3) + 1000)),
+    ];
+    let expected = [true, true, false, false, true, false];
+    let first = vec![held(1), held(2), sample(3, vec![lost(3)], [])];
+    assert_eq!(
+        may_hold(first.clone(), &asked),
+        expected,
+        "one that began since the list may hold it as well"
+    );
+    let later = first.into_iter().chain([sample(4, vec![lost(4)], []), sample(5, vec![lost(5)], [])]);
+    assert_eq!(may_hold(later.clone().collect(), &asked), expected, "as long as it is lost");
+    let listed = later.chain([held(6)]);
+    assert_eq!(may_hold(listed.collect(), &asked), [false; 6], "a list ends it");
+}
+
+#[test]
+fn lost_gpu_of_unknown_past_may_be_held_by_any_older_process() {
+    let asked = [(42, Some(7)), (42, Some(ticks(2))), (43, Some(ticks(3) + 1000))];
+    let first = vec![sample(3, vec![lost(3)], [])];
+    assert_eq!(may_hold(first, &asked), [true, true, false], "the exporter started later");
+    let hung = GpuSample::faulty(gpu(2, vec![]).about, Fault::Timeout);
+    let held = sample(1, vec![gpu(1, vec![entry(PID, Some(GIB))])], [found(PID, 7)]);
+    let after = vec![held, sample(2, vec![hung], []), sample(3, vec![lost(3)], [])];
+    assert_eq!(may_hold(after, &asked), [true, true, false], "it gave no list in the sample before");
+}
+
+#[test]
+fn gpu_that_is_no_longer_listed_is_remembered_as_a_lost_one() {
+    let second = |n, entries: Vec<Entry>| {
+        let mut second = gpu(n, entries);
+        (second.about.index, second.about.id) = ("1".into(), Some(GpuId("GPU-second".into())));
+        second
+    };
+    let both = |n| {
+        let gpus = vec![gpu(n, vec![entry(PID, Some(GIB))]), second(n, vec![entry(42, Some(GIB))])];
+        with_nvml(sample(n, gpus, [found(PID, 7), found(42, 7)]))
+    };
+    let one = |n| with_nvml(sample(n, vec![gpu(n, vec![entry(PID, Some(GIB))])], [found(PID, 7)]));
+    let asked = [(PID, Some(7)), (42, Some(7)), (43, Some(ticks(3) + 1000))];
+    assert_eq!(may_hold(vec![both(1), both(2), one(3), one(4)], &asked), [false, true, false]);
+    assert_eq!(may_hold(vec![both(1), one(2), both(3)], &asked), [false; 3], "it is back");
+    let down = Sample { sources: BTreeMap::new(), ..sample(2, vec![], []) };
+    assert_eq!(may_hold(vec![both(1), down.clone()], &asked), [true; 3], "it is not certain that it is lost");
+    assert_eq!(may_hold(vec![both(1), down, one(3)], &asked), [true, true, false], "nor what was meanwhile");
+}
+
+#[test]
+fn instance_that_is_removed_is_not_lost() {
+    let parent = |n, instances| GpuSample { entries: None, instances: Some(instances), ..gpu(n, vec![]) };
+    let instance = |n| {
+        let mut instance = gpu(n, vec![entry(PID, Some(GIB))]);
+        instance.about.index = "0:0".into();
+        instance.about.id = Some(GpuId("MIG-1".into()));
+        let of = gpu(n, vec![]).about.id;
+        instance.about.mig = Some(MigIds { parent: of, gpu_instance: Some(1), compute_instance: Some(0) });
+        instance
+    };
+    let with = |n| with_nvml(sample(n, vec![parent(n, 1), instance(n)], [found(PID, 7)]));
+    let asked = [(PID, Some(7)), (42, Some(7))];
+    let removed = with_nvml(sample(3, vec![parent(3, 0)], []));
+    assert_eq!(may_hold(vec![with(1), with(2), removed], &asked), [false, false]);
+    let gone = with_nvml(sample(3, vec![lost(3)], []));
+    assert_eq!(may_hold(vec![with(1), with(2), gone], &asked), [true, false], "it is lost with its GPU");
+}
+
+fn with_nvml(sample: Sample) -> Sample {
+    let up = SourceState { fault: None, took: Some(Duration::ZERO) };
+    Sample { sources: BTreeMap::from([(Source::Nvml, up)]), ..sample }
+}
+
+#[test]
+fn held_time_of_a_new_process_counts_from_its_start() {
+    let started = |n: u64, pid, before_ms: u64| {
+        let at = u64::try_from(sample(n, vec![], []).at.boot.as_millis()).expect("it fits");
+        found(pid, (at - before_ms) / 10)
+    };
+    let with = |n, processes: Vec<(u32, Seen)>| {
+        let entries = processes.iter().map(|(pid, _)| entry(*pid, Some(GIB))).collect();
+        sample(n, vec![gpu(n, entries)], processes)
+    };
+    let held = |samples: Vec<Sample>| {
+        walk(samples).users.get("alice").map_or((0.0, 0.0), |of| (of.held_seconds, of.idle_seconds))
+    };
+    let empty = || with(1, vec![]);
+    let brief = || with(2, vec![started(2, PID, 4_000), started(2, 42, 2_500)]);
+    assert_eq!(held(vec![empty(), brief()]), (4.0, 0.0), "together, and nothing is known of its use");
+    assert_eq!(
+        held(vec![empty(), brief(), with(3, vec![])]),
+        (4.0, 0.0),
+        "it was last listed at the sample before"
+    );
+    assert_eq!(
+        held(vec![empty(), with(2, vec![started(2, PID, 15_000)])]),
+        (0.0, 0.0),
+        "it came at no known time"
+    );
+    assert_eq!(held(vec![brief()]), (0.0, 0.0), "there is no sample before");
+    let hung = sample(1, vec![GpuSample::faulty(gpu(1, vec![]).about, Fault::Timeout)], []);
+    assert_eq!(held(vec![hung, brief()]), (0.0, 0.0), "the GPU gave no list before");
+    let joined = |n| with(n, vec![found(PID, 7), started(n, 42, 2_000)]);
+    assert_eq!(held(vec![idle_beat(1), joined(2)]), (10.0, 0.0), "not all of the user's were observed idle");
 }

@@ -339,8 +339,8 @@ fn stopped_group_of_an_enforcer_that_died_is_continued_by_the_next_start() {
     let enforcer = node.home.enforcer(&[]);
     assert!(enforcer.run(&["pause"]).status.success());
     runs_again(&tenant);
-    let line = node.home.until_line("continue", "done");
-    assert!(line["detail"].as_str().unwrap().contains("processes that action"), "{line}");
+    let line = node.home.until_line("terminate", "interrupted");
+    assert!(line["detail"].as_str().unwrap().contains("that it had stopped were continued"), "{line}");
 }
 
 /// The table has no event and no state that no test has seen.

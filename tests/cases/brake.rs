@@ -9,9 +9,10 @@
 )]
 
 use std::fs::{self, File, Permissions};
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use end_to_end::enforcer::{self, Enforcer};
@@ -104,12 +105,16 @@ fn only_root_and_the_sockets_group_change_anything() {
 
 /// An enforcer whose audit log is on a disk of its own, which is full.
 fn on_a_full_disk(node: &Node) -> (Enforcer, PathBuf) {
+    on_a_disk(node, "head -c 65536 /dev/zero > \"$0/full\"")
+}
+
+/// An enforcer whose audit log is on a disk of its own, after this was done there.
+fn on_a_disk(node: &Node, before: &str) -> (Enforcer, PathBuf) {
     let disk = node.home.path().join("disk");
     fs::create_dir(&disk).unwrap();
-    let prepare =
-        "mount -t tmpfs -o size=64k tmpfs \"$0\" && head -c 65536 /dev/zero > \"$0/full\" && exec \"$@\"";
+    let prepare = format!("mount -t tmpfs -o size=64k tmpfs \"$0\" && {before} && exec \"$@\"");
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", prepare]).arg(&disk).arg(programs::enforcer());
+    command.args(["--mount", "sh", "-c", &prepare]).arg(&disk).arg(programs::enforcer());
     command.args(enforcer::arguments(&node.home)).arg("--audit").arg(disk.join("audit.jsonl"));
     let enforcer = Enforcer::spawn(&node.home, command);
     // Its mounts are its own; this is how others see them.
@@ -144,6 +149,47 @@ fn while_the_audit_log_cannot_be_written_nobody_is_ended() {
     }
 }
 
+/// Fills a disk to its last byte, with a file and the rest of the log's last page.
+fn fill(disk: &Path) {
+    for name in ["full", "audit.jsonl"] {
+        let mut file = File::options().create(true).append(true).open(disk.join(name)).unwrap();
+        while file.write_all(b"{}\n").is_ok() {}
+    }
+}
+
+#[test]
+fn result_that_a_full_disk_did_not_take_is_written_at_the_next_start() {
+    let node = Node::new(RULES);
+    let tenant = Tenant::stubborn(&node.home);
+    let (mut enforcer, disk) = on_a_disk(&node, "true");
+    node.hold(&tenant, 0, "used: 1GiB");
+    tenant.until_asked(1);
+    fill(&disk);
+    assert_eq!(enforcer.stop(), Some(0));
+    drop(enforcer);
+    let kept = node.home.state().join("audit.unwritten.jsonl");
+    assert!(kept.exists());
+
+    // Its disk went with it; another is in its place.
+    let log = node.home.path().join("disk/audit.jsonl");
+    let results = || {
+        let lines = home::lines(&log).into_iter();
+        lines.filter(|line| line["step"] == "terminate" && line["result"] == "cancelled").collect::<Vec<_>>()
+    };
+    for _ in 0..2 {
+        let mut enforcer = node.home.enforcer(&["--audit", &log.display().to_string()]);
+        assert!(enforcer.run(&["pause"]).status.success());
+        until("the line is there, and is not kept", || {
+            (results().len() == 1 && !kept.exists()).then_some(())
+        });
+        assert_eq!(enforcer.stop(), Some(0));
+    }
+    let line = results().pop().unwrap();
+    let sent = line["sent"].as_array().unwrap();
+    assert_eq!((&sent[0]["pid"], &sent[0]["signal"]), (&tenant.pid().into(), &"SIGTERM".into()), "{line}");
+    assert!(home::lines(&log).iter().any(|line| line["step"] == "end"), "also the end of the run before");
+}
+
 #[test]
 fn a_stream_of_somebody_elses_is_not_believed() {
     let home = Home::with(RULES);
@@ -167,4 +213,47 @@ fn a_stream_of_somebody_elses_is_not_believed() {
         page.value("bailiff_stream_refused_total", &[("reason", "distrusted")])
     });
     enforcer.until_logged("and uid 0 listens on it");
+}
+
+#[test]
+fn failures_against_a_user_hold_that_user_until_a_clean_time_has_passed() {
+    let rules = RULES.replace("{terminate: {}}", "{exec: [/bin/false]}").replace(
+        "rules:",
+        "limits: {per_gpu_hour: 99, per_user_hour: 99, per_node_hour: 99, breaker_reset: 10s}\nrules:",
+    );
+    let node = Node::new(&rules);
+    let enforcer = node.home.enforcer(&[]);
+    // One at a time: half of all workloads at once would open another breaker.
+    for _ in 0..3 {
+        let mut tenant = Tenant::obeying(&node.home);
+        let failed = || node.home.lines().iter().filter(|line| line["result"] == "failed").count();
+        let before = failed();
+        node.hold(&tenant, 0, "used: 1GiB");
+        until("it failed", || (failed() > before).then_some(()));
+        tenant.end();
+    }
+    let tenant = Tenant::obeying(&node.home);
+    node.hold(&tenant, 0, "used: 1GiB");
+    enforcer.until_waits(tenant.pid(), "user_failure_breaker");
+    let opened = node.home.until_line("breaker", "opened");
+    let detail = format!("failures: three actions in a row against user {NOBODY} failed");
+    assert_eq!(opened["detail"], detail.as_str());
+    let page = enforcer.page();
+    assert_eq!(page.value("bailiff_breaker_open", &[("breaker", "failures")]), Some(1.0));
+    assert_eq!(
+        page.value("bailiff_hold_active", &[("hold", "failure_breaker")]),
+        Some(0.0),
+        "not of the node"
+    );
+    let status = said(&enforcer.run(&["status"]));
+    let words: Vec<&str> = status.split_whitespace().collect();
+    assert!(words.join(" ").contains(&format!("against user {NOBODY} failed")), "{status}");
+    assert_eq!(node.home.until_line("breaker", "closed")["detail"], detail.as_str());
+    enforcer.until("it is closed", |page| {
+        (page.value("bailiff_breaker_open", &[("breaker", "failures")])? == 0.0).then_some(())
+    });
+    until("its turn", || {
+        let ours = |line: &serde_json::Value| line["target"]["members"][0]["pid"] == tenant.pid();
+        node.home.lines().iter().any(|line| line["result"] == "failed" && ours(line)).then_some(())
+    });
 }

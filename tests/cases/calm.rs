@@ -10,7 +10,7 @@
 )]
 
 use end_to_end::enforcer::{Enforcer, streak};
-use end_to_end::node::Node;
+use end_to_end::node::{Driver, Node};
 use end_to_end::page::Page;
 use end_to_end::tenant::Tenant;
 use end_to_end::wait::until;
@@ -194,4 +194,47 @@ fn while_its_gpu_is_lost_and_the_other_goes_on() {
     let ours = |line: &Value| line["target"]["members"][0]["pid"] == pid && line["result"] == "due";
     let due = until("its end", || home.lines().into_iter().find(ours));
     assert!(due["evidence"]["seq"].as_u64().unwrap() >= seq + NEEDED, "healed after {seq}: {due}");
+}
+
+/// The holder of two GPUs is idle on the first while the second is no longer seen; others on the first are ended.
+fn holder_lives_once(lose: impl FnOnce(&mut Driver)) {
+    let rules =
+        RULES.replace("rules:", "limits: {per_gpu_hour: 9, per_user_hour: 9, per_node_hour: 9}\nrules:");
+    let mut node = Node::of(&rules, &["", ""]);
+    let tenant = Tenant::obeying(&node.home);
+    for gpu in [0, 1] {
+        node.hold(&tenant, gpu, "used: 1GiB");
+    }
+    let enforcer = node.home.enforcer(&[]);
+    enforcer.until_streak(tenant.pid(), NEEDED / 2);
+    node.change(lose);
+    let pid = tenant.pid();
+    enforcer.until_status("the streak is over", |status| (streak(status, pid) == 0).then_some(()));
+    let another_is_ended = |node: &Node, why: &str| {
+        let other = Tenant::obeying(&node.home);
+        node.hold(&other, 0, "used: 1GiB");
+        other.gone();
+        assert!(tenant.lives() && tenant.asked() == 0, "{why}");
+    };
+    another_is_ended(&node, "it may compute on the lost GPU");
+    assert_eq!(enforcer.streak(pid), 0);
+    drop(enforcer);
+    let enforcer = node.home.enforcer(&[]);
+    another_is_ended(&node, "the enforcer was restarted");
+    node.exporter.kill();
+    node.restart_exporter();
+    node.exporter
+        .until("two snapshots", |page| (page.value("bailiff_snapshots_total", &[])? >= 2.0).then_some(()));
+    another_is_ended(&node, "the exporter was restarted");
+    assert_eq!(enforcer.streak(pid), 0);
+}
+
+#[test]
+fn holder_of_a_lost_gpu_is_not_ended_for_idling_on_another() {
+    holder_lives_once(|driver| "faults: {lost: true}".clone_into(&mut driver.gpus[1].text));
+}
+
+#[test]
+fn holder_of_an_unlisted_gpu_is_not_ended_for_idling_on_another() {
+    holder_lives_once(|driver| driver.gpus.truncate(1));
 }

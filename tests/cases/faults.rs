@@ -23,6 +23,7 @@ use end_to_end::wait::until;
 use end_to_end::{exporter, programs};
 use rustix::fs::inotify;
 use rustix::io::ioctl_fionread;
+use rustix::process::Signal;
 
 fn nvml_up(page: &Page) -> Option<f64> {
     page.value("bailiff_source_up", &[("source", "nvml")])
@@ -401,4 +402,55 @@ fn a_gpu_in_mig_mode_is_unknown_until_all_its_instances_are_given() {
             exporter.until(call, are_unknown);
         }
     }
+}
+
+#[test]
+fn page_of_an_exporter_that_was_stopped_has_no_samples() {
+    let scenario = Scenario::new(&three(""));
+    let mut command = command(&scenario);
+    command.args(["--interval", "500ms", "--deadline", "2s", "--look-back", "1s", "--trust-pid-namespace"]);
+    let exporter = Exporter::spawn(command);
+    exporter.until("all are up", |page| (gpu_up(page, "2")? == 1.0).then_some(()));
+    // The worker that answers no more keeps the next sample away for a while.
+    let workers = exporter.children("sampling-worker");
+    exporter.signal(Signal::STOP);
+    workers.iter().for_each(|worker| signal(*worker, Signal::STOP));
+    let stopped = Instant::now();
+    until("two intervals and the deadline", || {
+        (stopped.elapsed() > Duration::from_millis(3200)).then_some(())
+    });
+    exporter.signal(Signal::CONT);
+    let page = exporter.page();
+    workers.iter().for_each(|worker| signal(*worker, Signal::CONT));
+    assert!(page.value("bailiff_snapshot_age_seconds", &[]).unwrap() > 3.0);
+    assert_eq!((nvml_up(&page), reason(&page).as_deref()), (Some(0.0), Some("outdated")));
+    for family in ["bailiff_gpu_up", "bailiff_gpu_memory_used_bytes", "bailiff_process_gpu_memory_bytes"] {
+        assert_eq!(page.all(family, &[]).count(), 0, "{family}");
+    }
+    exporter
+        .until("it has healed", |page| (nvml_up(page)? == 1.0 && gpu_up(page, "2")? == 1.0).then_some(()));
+}
+
+#[test]
+fn impossible_figures_are_gaps() {
+    let gpu = "  - {temperature: 4294967040, power: 4000000W, energy: 18446744073709551614mJ, clocks: {sm: 4000000000},
+     processes: [{pid: 4100, used: 1GiB}], faults: {garbage: {memory_above_total: true}}}\n";
+    let scenario = Scenario::new(&format!("sampling_period: 20ms\ngpus:\n{gpu}"));
+    let exporter = Exporter::start(&scenario, &[]);
+    let page = exporter.next();
+    assert_eq!(gpu_up(&page, "0"), Some(1.0));
+    for family in [
+        "bailiff_gpu_temperature_celsius",
+        "bailiff_gpu_power_watts",
+        "bailiff_gpu_energy_joules_total",
+        "bailiff_gpu_memory_used_bytes",
+        "bailiff_gpu_memory_parts_bytes",
+        "bailiff_user_gpu_memory_bytes",
+        "bailiff_process_gpu_memory_bytes",
+    ] {
+        assert_eq!(page.all(family, &[]).count(), 0, "{family}");
+    }
+    assert_eq!(page.value("bailiff_gpu_clock_hertz", &[("gpu", "0"), ("clock", "sm")]), None);
+    let gaps = page.value("bailiff_gaps_total", &[("gap", "implausible")]).unwrap();
+    assert!(gaps >= 6.0, "{gaps}");
 }

@@ -21,6 +21,7 @@ pub mod fake;
 pub mod holder;
 pub mod home;
 pub mod http;
+pub mod hung;
 pub mod leases;
 pub mod legacy;
 pub mod mps;

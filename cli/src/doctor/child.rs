@@ -34,8 +34,8 @@ pub(super) fn itself() -> Command {
 }
 
 /// Runs it to its end, or to its deadline.
-pub(super) fn run(mut command: Command, patience: Duration) -> Result<Output, String> {
-    bailiff_child::run(&mut command, &Talk::within(patience)).map_err(|failed| match failed {
+pub(super) fn run(command: Command, patience: Duration) -> Result<Output, String> {
+    bailiff_child::run(command, &Talk::within(patience)).map_err(|failed| match failed {
         Failed::Start(error) | Failed::Wait(error) => plain(&error),
         Failed::Late(patience) => format!("it did not answer within {patience:?}"),
     })

@@ -28,6 +28,6 @@ pub(super) fn run(argv: &[String], input: &[u8], deadline: Duration) -> Result<(
     let mut command = Command::new(name);
     command.args(arguments).env_clear().env("PATH", path).current_dir("/");
     let talk = Talk { input, heard: false, deadline, late: Late::Group };
-    let status = bailiff_child::run(&mut command, &talk)?.status;
+    let status = bailiff_child::run(command, &talk)?.status;
     if status.success() { Ok(()) } else { Err(Failed::Status(status)) }
 }

@@ -38,11 +38,11 @@ pub struct HeldStill {
 impl HeldStill {
     /// Continues what is still the same and still stopped; gives how many processes were.
     #[must_use]
-    pub fn continued(&self, procfs: &Path) -> usize {
+    pub fn continued(&self) -> usize {
         if let Some(file) = &self.freezer {
             drop(std::fs::write(file, "0"));
         }
-        let Ok(census) = Census::open(procfs, "/dev/nvidia") else { return 0 };
+        let Ok(census) = Census::open(Path::new("/proc"), "/dev/nvidia") else { return 0 };
         let continued = self.processes.iter().filter(|key| continue_one(&census, **key));
         continued.count()
     }
@@ -117,7 +117,7 @@ pub fn run() -> io::Result<()> {
         io::stdout().flush()?;
     }
     for still in &noted {
-        let _ = still.continued(Path::new("/proc"));
+        let _ = still.continued();
     }
     Ok(())
 }

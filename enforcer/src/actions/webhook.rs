@@ -1,11 +1,9 @@
-#![expect(clippy::disallowed_methods, reason = "the address is in a file, and is a secret")]
 //! A notice as an HTTP POST of JSON. The address is a secret: it stands in no error and no log.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
+use bailiff_lifecycle::file::{self, PATIENCE};
 use ureq::Agent;
 
 use super::clock::Deadline;
@@ -106,7 +104,7 @@ fn url(address: &Address) -> Result<String, Failed> {
 }
 
 fn first_line(path: &Path) -> Option<String> {
-    let mut text = String::new();
-    File::open(path).ok()?.take(MOST).read_to_string(&mut text).ok()?;
+    let (_, bytes) = file::within(path, PATIENCE, |path| file::read(path, MOST)).ok()?;
+    let text = String::from_utf8(bytes).ok()?;
     text.lines().next().map(|line| line.trim().to_owned())
 }

@@ -1,8 +1,7 @@
 //! A thread that looks at the pool again and again, and does what is to be done.
 
-#![expect(clippy::disallowed_methods, reason = "reads the file that has the address")]
-
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use bailiff_lease::holder::{Here, Life};
 use bailiff_lease::legacy::{Case, Found, Judgement, Limits, Line, Witness, judge};
 use bailiff_lease::process::{lives, may_live};
 use bailiff_lease::{Pool, START, Trouble};
+use bailiff_lifecycle::file;
 use bailiff_snapshot::ProcessKey;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -33,6 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const WORD: Duration = Duration::from_secs(5);
 /// A lease is renewed for so long on behalf of a holder who cannot say himself that he lives.
 const LEASE: Duration = Duration::from_mins(1);
+/// No file with an address is longer.
+const LONGEST: u64 = 64 << 10;
 /// So many holders are waited for; the rest is looked at with every beat.
 const MOST_HANDLES: usize = 512;
 
@@ -63,8 +65,9 @@ pub(crate) fn open(leases: &Leases) -> Result<Pool, Trouble> {
     let address = match &leases.redis {
         Server::Url(url) => url.clone(),
         Server::File(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| Trouble::Address(format!("{} ({error})", path.display())))?;
+            let read = file::within(path, file::PATIENCE, |path| file::read(path, LONGEST));
+            let text = read.and_then(|(_, bytes)| String::from_utf8(bytes).map_err(io::Error::other));
+            let text = text.map_err(|error| Trouble::Address(format!("{} ({error})", path.display())))?;
             text.lines().next().unwrap_or_default().trim().to_owned()
         }
     };

@@ -1,24 +1,21 @@
 #![expect(clippy::disallowed_methods, reason = "the one file that opens the audit log")]
-//! The file of the audit log: lines that are whole, rotation by size, and what waits while the disk takes
-//! nothing.
+//! The file of the audit log: lines that are whole, and rotation by size.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde::Deserialize;
 
+use super::standing::Standing;
 use super::{BEGUN, STOPPING};
 use crate::actions::watchdog::HeldStill;
 use crate::disk;
 
-/// Lines that wait for the disk, at most.
-const MOST_PENDING: usize = 256;
 /// How far back begun deeds are looked for in each file.
 const LOOK_BACK: u64 = 16 << 20;
 
@@ -31,6 +28,8 @@ pub struct Settings {
     pub max_bytes: u64,
     /// So many that were set aside are kept.
     pub keep: u32,
+    /// Where lines that it did not take are kept from an orderly end to the next start.
+    pub kept: Option<PathBuf>,
 }
 
 /// A deed that was begun and has no result.
@@ -54,109 +53,61 @@ pub struct Begun {
     pub held_still: Vec<HeldStill>,
 }
 
-/// How the log stands, for those who must not wait while it is written.
-#[derive(Debug, Default)]
-pub(super) struct Standing {
-    failed: AtomicBool,
-    failures: AtomicU64,
-    lost: AtomicU64,
-}
-
-impl Standing {
-    pub(super) fn writable(&self) -> bool {
-        !self.failed.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn lose(&self) {
-        self.lost.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Journal {
     settings: Settings,
     file: Option<File>,
     /// A line was cut short and could not be taken back.
     torn: bool,
-    pending: VecDeque<Vec<u8>>,
     standing: Arc<Standing>,
-    pub(super) interrupted: Vec<Begun>,
+    /// What an earlier run began and gave no result of, once that was looked for.
+    interrupted: Option<Vec<Begun>>,
 }
 
 impl Journal {
-    pub(super) fn open(settings: Settings, standing: Arc<Standing>) -> Self {
-        let mut journal = Self {
-            interrupted: begun_without_result(&settings.path),
-            settings,
-            file: None,
-            torn: false,
-            pending: VecDeque::new(),
-            standing,
-        };
-        if let Err(error) = journal.ready() {
-            journal.fail(&error);
-        }
-        journal
+    /// Touches no disk yet.
+    pub(super) const fn new(settings: Settings, standing: Arc<Standing>) -> Self {
+        Self { settings, file: None, torn: false, standing, interrupted: None }
     }
 
-    /// Writes what waits, then the line; on disk when it returns.
-    pub(super) fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        let written = self.write_pending().and_then(|()| self.append(line)).and_then(|()| self.sync());
-        self.note(&written);
-        written
-    }
-
-    /// Writes lines, or keeps them for later.
-    pub(super) fn write_sometime(&mut self, lines: Vec<Vec<u8>>) {
-        self.pending.extend(lines);
-        let written = self.write_pending();
-        self.note(&written);
-        while self.pending.len() > MOST_PENDING {
-            self.pending.pop_front();
-            self.standing.lose();
+    /// Opens the file for the first time, whose end may be in the lines that an earlier run could not write.
+    pub(super) fn begin(&mut self, kept: &[Vec<u8>]) {
+        self.interrupted = Some(begun_without_result(&self.settings.path, kept));
+        if let Err(error) = self.ready() {
+            self.fail(&error);
         }
     }
 
-    fn note(&mut self, written: &io::Result<()>) {
-        match written {
-            Ok(()) => self.standing.failed.store(false, Ordering::Relaxed),
+    /// It was begun.
+    pub(super) const fn is_open(&self) -> bool {
+        self.interrupted.is_some()
+    }
+
+    pub(super) fn interrupted(&self) -> Vec<Begun> {
+        self.interrupted.clone().unwrap_or_default()
+    }
+
+    /// Writes lines, one after the other; gives how many are there for good. Where the disk takes them and does not say that
+    /// it has them, none are: they are written twice rather than not.
+    pub(super) fn write<'a>(&mut self, lines: impl IntoIterator<Item = &'a [u8]>) -> (usize, io::Result<()>) {
+        let mut taken = 0;
+        let appended = lines.into_iter().try_for_each(|line| self.append(line).inspect(|()| taken += 1));
+        let synced = self.sync();
+        let kept = if synced.is_ok() { taken } else { 0 };
+        let written = appended.and(synced);
+        match &written {
+            Ok(()) => self.standing.well(),
             Err(error) => self.fail(error),
         }
+        (kept, written)
     }
 
     fn fail(&mut self, error: &io::Error) {
-        self.standing.failures.fetch_add(1, Ordering::Relaxed);
-        if !self.standing.failed.swap(true, Ordering::Relaxed) {
+        if self.standing.fail() {
             let path = self.settings.path.display();
             tracing::error!(%error, %path, "the audit log cannot be written; nothing destructive is done");
         }
         self.file = None;
-    }
-
-    /// On disk when it returns. Where the disk takes them and does not say that it has them, they are kept, and
-    /// written twice rather than not.
-    fn write_pending(&mut self) -> io::Result<()> {
-        if self.pending.is_empty() {
-            return Ok(());
-        }
-        let lines = std::mem::take(&mut self.pending);
-        let mut taken = 0;
-        let appended = lines.iter().try_for_each(|line| self.append(line).inspect(|()| taken += 1));
-        let synced = self.sync();
-        if synced.is_ok() {
-            self.pending.extend(lines.into_iter().skip(taken));
-        } else {
-            self.pending = lines;
-        }
-        appended.and(synced)
     }
 
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
@@ -260,8 +211,8 @@ fn aside(path: &Path, number: u32) -> PathBuf {
     name.into()
 }
 
-/// Reads the last two files: a deed lasts minutes, and a file longer.
-fn begun_without_result(path: &Path) -> Vec<Begun> {
+/// Reads the last two files, a deed lasts minutes and a file longer; and the lines that follow.
+fn begun_without_result(path: &Path, kept: &[Vec<u8>]) -> Vec<Begun> {
     #[derive(Deserialize)]
     struct Head {
         id: u64,
@@ -269,20 +220,19 @@ fn begun_without_result(path: &Path) -> Vec<Begun> {
         held_still: Option<HeldStill>,
     }
     let mut open: BTreeMap<u64, Begun> = BTreeMap::new();
-    for path in [aside(path, 1), path.to_owned()] {
-        for line in last_lines(&path) {
-            let Ok(head) = serde_json::from_slice::<Head>(&line) else { continue };
-            if head.result == STOPPING {
-                let begun = open.get_mut(&head.id).into_iter();
-                begun.zip(head.held_still).for_each(|(begun, still)| begun.held_still.push(still));
-                continue;
-            }
-            open.remove(&head.id);
-            if head.result == BEGUN
-                && let Ok(begun) = serde_json::from_slice::<Begun>(&line)
-            {
-                open.insert(head.id, begun);
-            }
+    let files = [aside(path, 1), path.to_owned()];
+    for line in files.iter().flat_map(|path| last_lines(path)).chain(kept.to_vec()) {
+        let Ok(head) = serde_json::from_slice::<Head>(&line) else { continue };
+        if head.result == STOPPING {
+            let begun = open.get_mut(&head.id).into_iter();
+            begun.zip(head.held_still).for_each(|(begun, still)| begun.held_still.push(still));
+            continue;
+        }
+        open.remove(&head.id);
+        if head.result == BEGUN
+            && let Ok(begun) = serde_json::from_slice::<Begun>(&line)
+        {
+            open.insert(head.id, begun);
         }
     }
     open.into_values().collect()

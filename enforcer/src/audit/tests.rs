@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::*;
 
 fn open(path: &Path, max_bytes: u64) -> Audit {
-    let settings = Settings { path: path.into(), max_bytes, keep: 3 };
+    let settings = Settings { path: path.into(), max_bytes, keep: 3, kept: None };
     Audit::open(settings, About { node: "n1".into(), boot_id: Some("b".into()) }).unwrap()
 }
 
@@ -133,6 +133,42 @@ fn what_is_left_to_the_writing_thread_is_written_before_the_log_closes() {
     }
     drop(audit);
     assert_eq!(ids(&path), (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn result_that_was_kept_is_written_and_is_no_interruption() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, kept] = ["audit.jsonl", "kept.jsonl"].map(|name| folder.path().join(name));
+    let settings =
+        |path: &Path| Settings { path: path.into(), max_bytes: 1 << 20, keep: 3, kept: Some(kept.clone()) };
+    let begun = Audit::open(settings(&path), About::default()).unwrap();
+    begun.record(&record(1, BEGUN, "")).unwrap();
+    drop(begun);
+    assert!(!kept.exists(), "all was written");
+    // A folder is no file, so that nothing is written there.
+    let unwritable = Audit::open(settings(folder.path()), About::default()).unwrap();
+    unwritable.tell(&record(1, "cancelled", ""));
+    drop(unwritable);
+    assert!(kept.exists());
+    let audit = Audit::open(settings(&path), About::default()).unwrap();
+    assert!(audit.begun_without_result().is_empty());
+    drop(audit);
+    assert_eq!(
+        lines(&path).iter().map(|line| line["result"].clone()).collect::<Vec<_>>(),
+        [BEGUN, "cancelled"]
+    );
+    assert!(!kept.exists(), "it is written once");
+}
+
+#[test]
+fn results_are_the_last_to_be_dropped() {
+    let waiting = Waiting::default();
+    assert!(waiting.add(Worth::Result, b"result".to_vec()));
+    let lost = (0..2000).filter(|_| !waiting.add(Worth::Note, b"note".to_vec())).count();
+    let all = waiting.all();
+    assert_eq!((all.len() + lost, all[0].1.as_slice()), (2001, &b"result"[..]));
+    waiting.written(&all[..1]);
+    assert_eq!(waiting.all(), all[1..]);
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub fn pause(flags: &flags::Pause, out: &mut dyn Write) -> Result<(), Stop> {
     );
     print(out, &format!("paused {told}: nothing destructive is done, flags and notices go on"))?;
     if answer["saved"] != true {
-        print(out, "this is not on the disk: it would not outlive the daemon")?;
+        print(out, "this is not on the disk yet: until it is, it would not outlive the daemon")?;
     }
     Ok(())
 }

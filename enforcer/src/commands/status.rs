@@ -137,7 +137,8 @@ fn withheld(status: &Status, now: Now, ink: Ink, text: &mut String) {
     }
     for open in &status.breakers {
         let (name, since) = (open.breaker.name(), ago(open.since, now.wall));
-        tell("breaker", &format!("{name}, opened {since}: {}; resume closes it", open.detail), bad, text);
+        let closes = open.breaker.closes();
+        tell("breaker", &format!("{name}, opened {since}: {}; {closes}", open.detail), bad, text);
     }
     if let Some(deed) = &status.in_flight {
         let since = ago(deed.since, now.wall);

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use super::{Daemon, reload, standing, state};
 use crate::clock::now;
 use crate::control::Question;
+use crate::web::Outcome;
 
 /// A question from the control socket, with who asks and where the answer goes.
 pub(super) struct Asked {
@@ -16,15 +17,18 @@ pub(super) struct Asked {
     pub(super) answer: oneshot::Sender<Answer>,
 }
 
-/// What is answered, and the state that must be on the disk for it to outlive a crash.
-pub(super) struct Answer {
-    pub(super) value: Value,
-    pub(super) state: Option<u64>,
+/// What is answered.
+pub(super) enum Answer {
+    Value(Value),
+    /// Something that outlives a crash once this state is on the disk.
+    Saved(Value, u64),
+    /// How the file was read, once it was.
+    Reload(oneshot::Receiver<Outcome>),
 }
 
 impl From<Value> for Answer {
     fn from(value: Value) -> Self {
-        Self { value, state: None }
+        Self::Value(value)
     }
 }
 
@@ -41,11 +45,20 @@ impl Answers for Desk {
         if self.asked.send(asked).await.is_err() {
             return control::refusal("the daemon ends");
         }
-        let Ok(mut answer) = answered.await else { return control::refusal("the daemon ends") };
-        if let (Some(state), Some(told)) = (answer.state, answer.value.as_object_mut()) {
-            told.insert("saved".to_owned(), self.receipts.has(state).await.into());
+        let ends = || control::refusal("the daemon ends");
+        match answered.await {
+            Ok(Answer::Value(value)) => value,
+            Ok(Answer::Saved(mut value, state)) => {
+                if let Some(told) = value.as_object_mut() {
+                    told.insert("saved".to_owned(), self.receipts.has(state).await.into());
+                }
+                value
+            }
+            Ok(Answer::Reload(outcome)) => {
+                outcome.await.map_or_else(|_| ends(), |told| reload::answer(&told))
+            }
+            Err(_) => ends(),
         }
-        answer.value
     }
 }
 
@@ -77,7 +90,11 @@ impl Daemon {
             }
             Question::Pause { for_seconds, reason } => self.pause(for_seconds, reason, peer.uid),
             Question::Resume => self.resume(peer.uid),
-            Question::Reload => reload::answer(&self.reread("asked over the control socket")).into(),
+            Question::Reload => {
+                let (answer, outcome) = oneshot::channel();
+                self.ask_to_read("asked over the control socket", answer);
+                Answer::Reload(outcome)
+            }
         }
     }
 }

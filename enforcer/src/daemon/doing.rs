@@ -184,28 +184,37 @@ impl Daemon {
         }
         self.record_change(("pause", "done"), &detail);
         let value = json!({"ok": true, "until": until.map(|until| until.as_secs_f64())});
-        Answer { value, state: Some(self.save()) }
+        Answer::Saved(value, self.save())
     }
 
     pub(super) fn resume(&mut self, uid: u32) -> Answer {
         self.engine.resume();
         self.record_change(("resume", "done"), &format!("by uid {uid}"));
-        Answer { value: json!({"ok": true}), state: Some(self.save()) }
+        Answer::Saved(json!({"ok": true}), self.save())
     }
 
     /// A change that is nobody's verdict.
-    pub(super) fn record_change(&self, (step, result): (&str, &str), detail: &str) {
-        self.audit.later(&Record {
-            id: None,
-            policy: &self.engine.policy().sha256,
-            rule: "",
-            mode: None,
-            step,
-            result,
-            detail,
-            target: None,
-            evidence: None,
-            after: None,
-        });
+    pub(super) fn record_change(&self, what: (&str, &str), detail: &str) {
+        self.audit.later(&change(&self.engine.policy().sha256, what, detail));
+    }
+}
+
+/// A change that is nobody's verdict, as a line of the audit log.
+pub(super) const fn change<'a>(
+    policy: &'a str,
+    (step, result): (&'a str, &'a str),
+    detail: &'a str,
+) -> Record<'a> {
+    Record {
+        id: None,
+        policy,
+        rule: "",
+        mode: None,
+        step,
+        result,
+        detail,
+        target: None,
+        evidence: None,
+        after: None,
     }
 }

@@ -4,7 +4,7 @@ use bailiff_lifecycle::signals::Hangups;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
 
 use super::desk::Asked;
-use super::state;
+use super::{reload, state};
 use crate::actions;
 use crate::agent;
 use crate::stream::Arrival;
@@ -14,8 +14,8 @@ use crate::web::Reload;
 /// Everything that can happen.
 pub(super) enum Event {
     Arrival(Arrival),
-    /// The file may have changed.
-    Stirred,
+    /// The file of rules was read.
+    Read(reload::Read),
     /// SIGHUP.
     Hangup,
     /// Somebody wants the file to be read, and to know how that went.
@@ -34,7 +34,7 @@ pub(super) enum Event {
 /// Where events come from.
 pub(super) struct Sources {
     pub(super) arrivals: Receiver<Arrival>,
-    pub(super) stirs: Receiver<()>,
+    pub(super) reads: Receiver<reload::Read>,
     pub(super) hangups: Hangups,
     pub(super) reloads: Receiver<Reload>,
     pub(super) asked: Receiver<Asked>,
@@ -74,7 +74,7 @@ impl Sources {
             Some(asked) = self.asked.recv() => Event::Asked(asked),
             Some(reload) = self.reloads.recv() => Event::Reload(reload),
             () = self.hangups.next() => Event::Hangup,
-            Some(()) = self.stirs.recv() => Event::Stirred,
+            Some(read) = self.reads.recv() => Event::Read(read),
             Some(arrival) = self.arrivals.recv() => Event::Arrival(arrival),
             Some(question) = self.executor.questions.recv() => Event::Question(question),
             _ = self.beat.tick() => Event::Beat,

@@ -23,10 +23,10 @@ use bailiff_lifecycle::signals::Hangups;
 use bailiff_lifecycle::systemd;
 use bailiff_lifecycle::web::Web;
 use bailiff_lifecycle::{heap, listen, socket::Socket};
-use tokio::sync::mpsc::{UnboundedReceiver, channel};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
+use tokio::sync::{oneshot, watch};
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use self::desk::Desk;
 use self::events::{Event, Sources};
@@ -64,6 +64,7 @@ pub struct Daemon {
     boot_id: Option<String>,
     /// The file as it was last read, and what is wrong with it.
     file: reload::File,
+    rereads: UnboundedSender<reload::Ask>,
     view: Option<Arc<View>>,
     deed: Option<doing::Doing>,
     /// The state was written before the SIGKILL of the action in hand, or that was tried.
@@ -87,23 +88,24 @@ struct Threads {
 /// # Errors
 /// Where the policy makes no sense, or a socket, folder or signal cannot be had.
 pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), Stop> {
-    let (policy, file) = reload::first(&settings.rules)?;
+    let (policy, file, stamp) = reload::first(&settings.rules)?;
     let web = Web::open(settings.web.config.as_deref())?;
     let listeners = listen::open(&settings.web.listen).context("cannot serve")?;
     let control = Socket::open(&settings.control, "control").context("cannot be asked")?;
     let group = control.group().context("cannot tell whose the control socket is")?;
-    let (daemon, Threads { executor, leases }) = Daemon::open(settings, policy, file)?;
+    let (rereads, asked_to_read) = unbounded_channel();
+    let (daemon, Threads { executor, leases }) = Daemon::open(settings, (policy, file), rereads)?;
     let (reloads_to, reloads) = channel(1);
     let (asked_to, asked) = channel(16);
     let (arrivals_to, arrivals) = channel(ARRIVALS);
-    let (stirs_to, stirs) = channel(1);
+    let (reads_to, reads) = channel(1);
     let receipts = daemon.keeper.receipts();
     let desk = Desk { asked: asked_to, receipts: receipts.clone() };
     let mut tasks = JoinSet::new();
     let source =
         Source { path: daemon.settings.stream.clone(), owners: daemon.settings.stream_owners.clone() };
     tasks.spawn(stream::follow(source, arrivals_to));
-    tasks.spawn(policy_file::watch(daemon.settings.rules.clone(), stirs_to));
+    tasks.spawn(policy_file::follow((daemon.settings.rules.clone(), stamp), asked_to_read, reads_to));
     tasks.spawn(control::serve(control, Arc::new(desk), control::Limits::default()));
     let routes = Arc::new(Routes {
         status: daemon.shown.subscribe(),
@@ -118,7 +120,7 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let hangups = Hangups::listen().context("cannot listen to signals")?;
     let question = None;
     let sources =
-        Sources { arrivals, stirs, hangups, reloads, asked, executor, question, leases, receipts, beat };
+        Sources { arrivals, reads, hangups, reloads, asked, executor, question, leases, receipts, beat };
     systemd::ready();
     let judging = daemon.judge(sources, (shutdown, group));
     server::serve(Site { listeners, web }, routes, limits(), judging).await.context("cannot serve")?;
@@ -137,7 +139,11 @@ const fn limits() -> Limits {
 }
 
 impl Daemon {
-    fn open(settings: Settings, policy: Arc<Policy>, file: reload::File) -> Result<(Self, Threads)> {
+    fn open(
+        settings: Settings,
+        (policy, file): (Arc<Policy>, reload::File),
+        rereads: UnboundedSender<reload::Ask>,
+    ) -> Result<(Self, Threads)> {
         let node = settings.node.clone();
         let boot_id = rights::boot_id(&settings.host.procfs);
         let about = audit::About { node: node.clone(), boot_id: boot_id.clone() };
@@ -145,6 +151,7 @@ impl Daemon {
             path: settings.audit.file.clone(),
             max_bytes: settings.audit.max_bytes,
             keep: settings.audit.keep,
+            kept: Some(state::unwritten(&settings.state)),
         };
         let audit = Audit::open(journal, about).context("cannot start the thread that records")?;
         let tools = actions::Settings {
@@ -173,6 +180,7 @@ impl Daemon {
             node,
             boot_id,
             file,
+            rereads,
             view: None,
             deed: None,
             tried_to_save: false,
@@ -205,9 +213,9 @@ impl Daemon {
         match event {
             Event::Arrival(Arrival::Snapshot(snapshot)) => self.see(*snapshot),
             Event::Arrival(arrival) => self.hear(arrival),
-            Event::Stirred => drop(self.reread("the file changed")),
-            Event::Hangup => drop(self.reread("SIGHUP")),
-            Event::Reload(Reload(answer)) => drop(answer.send(self.reread("asked over HTTP"))),
+            Event::Read(read) => self.reread(read),
+            Event::Hangup => self.ask_to_read("SIGHUP", oneshot::channel().0),
+            Event::Reload(Reload(answer)) => self.ask_to_read("asked over HTTP", answer),
             Event::Asked(asked) => {
                 let answer = self.answer(&asked.peer, &asked.question, group);
                 drop(asked.answer.send(answer));
@@ -231,10 +239,6 @@ impl Daemon {
         env!("CARGO_PKG_VERSION").clone_into(&mut self.status.version);
         self.status.cap = self.cap();
         self.status.stream.path = self.settings.stream.display().to_string();
-        for begun in self.audit.begun_without_result() {
-            tracing::warn!(?begun, "an earlier run began a deed and did not live to see its end");
-            self.continue_stopped(&begun);
-        }
         for (hold, holds, why) in rights::missing(&self.settings.host) {
             self.engine.hold(hold, holds);
             tracing::warn!(hold = hold.name(), why, "nothing destructive will be done");
@@ -245,6 +249,8 @@ impl Daemon {
             tracing::warn!(uid, "CAP_KILL is missing: only processes of our own user will be acted upon");
         }
         self.begin_counts();
+        // Those that an earlier run opened are open; the log has that.
+        self.status.breakers = self.breakers(&Status::default());
         self.save();
         self.record_change(("start", "done"), "");
         self.order_the_agent();
@@ -318,17 +324,6 @@ impl Daemon {
         self.save_sometimes();
     }
 
-    /// Continues what an earlier run had stopped for its SIGKILL and did not live to end.
-    fn continue_stopped(&self, begun: &audit::Begun) {
-        if begun.held_still.is_empty() || begun.boot_id.is_none() || begun.boot_id != self.boot_id {
-            return;
-        }
-        let procfs = &self.settings.host.procfs;
-        let count: usize = begun.held_still.iter().map(|still| still.continued(procfs)).sum();
-        let detail = format!("{count} processes that action {} of rule {} had stopped", begun.id, begun.rule);
-        self.record_change(("continue", "done"), &detail);
-    }
-
     pub(super) fn look_at_the_audit_log(&mut self) {
         let unwritable = !self.audit.writable();
         self.hold_if(Hold::Audit, unwritable);
@@ -336,11 +331,18 @@ impl Daemon {
 
     async fn end(mut self) {
         self.save_at_the_end();
+        let Self { mut hand, mut agent, audit, engine, keeper, .. } = self;
         // It ends the step that it is in, so that the log has what came of it before its last line.
-        self.hand.finish();
-        self.agent.finish();
-        self.record_change(("end", "done"), "");
-        self.keeper.finish().await;
+        let mut finishing = spawn_blocking(move || {
+            hand.finish();
+            agent.finish();
+        });
+        while timeout(BEAT, &mut finishing).await.is_err() && !audit.hangs() {}
+        audit.later(&doing::change(&engine.policy().sha256, ("end", "done"), ""));
+        keeper.finish().await;
+        if spawn_blocking(move || audit.close()).await.is_err() {
+            tracing::error!("the audit log was not closed");
+        }
     }
 }
 

@@ -1,15 +1,17 @@
 //! The policy read again: all of it is taken, or nothing is, and it is said which.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use bailiff_lifecycle::exit::{Stop, plain};
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use super::{Daemon, standing};
 use crate::clock::now;
 use crate::policy::{Loaded, Paint, Policy, load};
-use crate::policy_file;
+use crate::policy_file::{self, Content, Stamp};
 use crate::verdict::Hold;
 use crate::web::Outcome;
 use crate::web::tally::Reloaded;
@@ -29,10 +31,20 @@ pub(super) struct File {
     pub(super) last: Option<Reloaded>,
 }
 
-/// Reads the policy to begin with: a file that makes no sense is a refusal to start.
-pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, File), Stop> {
+/// The wish to read the file again.
+#[derive(Debug)]
+pub(super) struct Ask {
+    why: &'static str,
+    answer: oneshot::Sender<Outcome>,
+}
+
+/// What a reading of the file gave, and who asked for it; nobody, where it has changed.
+pub(super) type Read = (Vec<Ask>, io::Result<Content>);
+
+/// Reads the policy to begin with: a file that makes no sense is a refusal to start, as is one that does not answer.
+pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, File, Stamp), Stop> {
     let name = path.display().to_string();
-    let content = policy_file::read(path)
+    let (stamp, content) = policy_file::first(path)
         .map_err(|error| Stop::Usage(format!("cannot read the rules of {name}: {}", plain(&error))))?;
     match load(&content.bytes, &name, now().wall) {
         Ok(Loaded { policy, warnings }) => {
@@ -47,7 +59,7 @@ pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, File), Stop> {
                 last: Some(Reloaded::Applied),
                 ..File::default()
             };
-            Ok((Arc::new(policy), file))
+            Ok((Arc::new(policy), file, stamp))
         }
         Err(faults) => {
             let text = faults.render(Paint::Plain);
@@ -68,10 +80,23 @@ pub(super) fn answer(outcome: &Outcome) -> Value {
 }
 
 impl Daemon {
-    /// Reads the file, and takes what it says where that makes sense.
-    pub(super) fn reread(&mut self, why: &'static str) -> Outcome {
+    /// Has the file read, which may take long; how that went comes as an answer.
+    pub(super) fn ask_to_read(&self, why: &'static str, answer: oneshot::Sender<Outcome>) {
+        // Only where the daemon ends is there nobody who reads.
+        drop(self.rereads.send(Ask { why, answer }));
+    }
+
+    /// Takes what the file says, where that makes sense.
+    pub(super) fn reread(&mut self, (asked, read): Read) {
+        let outcome = self.take_over(asked.first().map_or("the file changed", |ask| ask.why), read);
+        for ask in asked {
+            drop(ask.answer.send(outcome.clone()));
+        }
+    }
+
+    fn take_over(&mut self, why: &'static str, read: io::Result<Content>) -> Outcome {
         let before = self.file.faults.clone();
-        let outcome = self.read_again();
+        let outcome = self.understand(read);
         let result = match &outcome {
             Outcome::Applied(_) => Reloaded::Applied,
             Outcome::Unchanged => Reloaded::Unchanged,
@@ -94,10 +119,9 @@ impl Daemon {
         outcome
     }
 
-    fn read_again(&mut self) -> Outcome {
-        let path = self.settings.rules.clone();
-        let name = path.display().to_string();
-        let content = match policy_file::read(&path) {
+    fn understand(&mut self, read: io::Result<Content>) -> Outcome {
+        let name = self.settings.rules.display().to_string();
+        let content = match read {
             Ok(content) => content,
             Err(error) => {
                 self.file.sha256 = None;

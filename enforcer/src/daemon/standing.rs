@@ -45,7 +45,8 @@ impl Daemon {
         let mut status = std::mem::take(&mut self.status);
         status.policy = self.policy_status();
         status.holds = self.holds();
-        status.breakers = self.breakers(&status);
+        let breakers = self.breakers(&status);
+        self.record_breakers(&std::mem::replace(&mut status.breakers, breakers.clone()), &breakers);
         status.budgets = vec![Budget {
             scope: Scope::Node,
             of: String::new(),
@@ -100,18 +101,33 @@ impl Daemon {
         self.engine.holds().into_iter().filter(|hold| !breaker(hold)).map(held).collect()
     }
 
-    fn breakers(&self, before: &Status) -> Vec<Open> {
+    pub(super) fn breakers(&self, before: &Status) -> Vec<Open> {
         let holds = self.engine.holds();
-        let open = Breaker::ALL.into_iter().filter(|breaker| holds.contains(&breaker.hold()));
-        open.map(|breaker| {
-            let known = before.breakers.iter().find(|open| open.breaker == breaker);
-            known.cloned().unwrap_or_else(|| Open {
-                breaker,
-                since: crate::clock::now().wall.as_secs_f64(),
-                detail: breaker.hold().meaning().to_owned(),
-            })
-        })
-        .collect()
+        let of_node = Breaker::ALL.into_iter().filter(|breaker| holds.contains(&breaker.hold()));
+        let of_node = of_node.map(|breaker| (breaker, breaker.hold(), breaker.hold().meaning().to_owned()));
+        let of_users = self.engine.failing_users().map(|uid| {
+            let user =
+                uid.map_or_else(|| "targets without a single owner".to_owned(), |uid| format!("user {uid}"));
+            let detail = format!("three actions in a row against {user} failed");
+            (Breaker::Failures, Hold::UserFailureBreaker, detail)
+        });
+        let open = |(breaker, hold, detail): (Breaker, Hold, String)| {
+            let known = before.breakers.iter().find(|open| open.hold == hold && open.detail == detail);
+            let since = || crate::clock::now().wall.as_secs_f64();
+            known.cloned().unwrap_or_else(|| Open { breaker, hold, since: since(), detail })
+        };
+        of_node.chain(of_users).map(open).collect()
+    }
+
+    /// Says in the audit log which breakers have opened and closed.
+    fn record_breakers(&self, before: &[Open], now: &[Open]) {
+        let changes = [(now, before, "opened"), (before, now, "closed")];
+        for (here, there, result) in changes {
+            for open in here.iter().filter(|open| !there.contains(open)) {
+                tracing::warn!(breaker = open.breaker.name(), open.detail, "breaker {result}");
+                self.record_change(("breaker", result), &format!("{}: {}", open.breaker.name(), open.detail));
+            }
+        }
     }
 
     fn rules(&self) -> Vec<RuleStatus> {

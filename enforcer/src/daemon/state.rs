@@ -1,12 +1,12 @@
 //! What outlives a restart, on disk. A task of its own writes it, so that nobody waits for a disk; what must be
 //! there before something is done is held until it is.
 
-#![expect(clippy::disallowed_methods, reason = "reads the state of an earlier run")]
-
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bailiff_lifecycle::file::{self, PATIENCE};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
@@ -19,28 +19,38 @@ use crate::verdict::Hold;
 
 /// Breakers, which open with no deed, are saved at least this often.
 const OFTEN: Duration = Duration::from_secs(15);
-/// Whoever asks whether it is on the disk is answered after this long at the latest.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Whoever asks whether it is on the disk is answered after this long at the latest: a brake is not waited for.
+const SOON: Duration = Duration::from_millis(60);
+/// A state is never longer.
+const MOST: u64 = 1 << 30;
 
-fn file(folder: &Path) -> PathBuf {
+/// Where lines are kept that the audit log did not take.
+pub(super) fn unwritten(folder: &Path) -> PathBuf {
+    folder.join("audit.unwritten.jsonl")
+}
+
+fn state_file(folder: &Path) -> PathBuf {
     folder.join("state.json")
 }
 
 /// Takes up what an earlier run has left. Where that cannot be understood, nobody knows which budgets are used up and
 /// whether an admin has paused: an admin has to look, and `resume`.
 pub(super) fn restore(engine: &mut Engine, folder: &Path) {
-    let path = file(folder);
-    let read = match std::fs::read(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
-        read => read.map_err(|error| error.to_string()),
+    let path = state_file(folder);
+    let read = match file::within(&path, PATIENCE, |path| file::read(path, MOST)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+        read => read.map(|(_, bytes)| bytes),
     };
-    let saved = read.and_then(|bytes| understand(&bytes));
+    let hangs = read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut);
+    let saved = read.map_err(|error| error.to_string()).and_then(|bytes| understand(&bytes));
     match saved {
         Ok(saved) => engine.restore(once(saved, &path), now()),
         Err(why) => {
-            let aside = path.with_extension("json.unread");
             tracing::error!(why, path = %path.display(), "the state of an earlier run cannot be taken up; paused");
-            drop(std::fs::rename(&path, aside));
+            if !hangs {
+                let aside = path.with_extension("json.unread");
+                drop(file::within(&path, PATIENCE, move |path| std::fs::rename(path, aside)));
+            }
             engine.pause(now(), None, format!("the state of an earlier run cannot be taken up: {why}"));
         }
     }
@@ -54,8 +64,9 @@ fn understand(bytes: &[u8]) -> Result<Saved, String> {
 /// Streaks are taken up once: the disk forgets them first, so that after a crash nobody takes them up again.
 fn once(saved: Saved, path: &Path) -> Saved {
     let rest = saved.clone().without_streaks();
-    let forgotten = serde_json::to_vec(&rest).map_err(std::io::Error::from);
-    let forgotten = forgotten.and_then(|bytes| disk::replace(path, &bytes));
+    let forgotten = serde_json::to_vec(&rest).map_err(io::Error::from);
+    let forgotten =
+        forgotten.and_then(|bytes| file::within(path, PATIENCE, move |path| disk::replace(path, &bytes)));
     if forgotten.is_ok() { saved } else { rest }
 }
 
@@ -88,7 +99,7 @@ impl Receipts {
     /// Waits for the disk, not for long.
     pub(super) async fn has(&self, number: u64) -> bool {
         let mut kept = self.0.clone();
-        let reached = timeout(PATIENCE, kept.wait_for(|kept| kept.number >= number)).await;
+        let reached = timeout(SOON, kept.wait_for(|kept| kept.number >= number)).await;
         matches!(reached, Ok(Ok(kept)) if !kept.failed)
     }
 }
@@ -107,7 +118,7 @@ impl Keeper {
     pub(super) fn start(folder: &Path) -> Self {
         let (sheets, next) = watch::channel(Sheet::default());
         let (tell, kept) = watch::channel(Kept::default());
-        Self { sheets, kept, needed: 0, task: tokio::spawn(keep(file(folder), next, tell)) }
+        Self { sheets, kept, needed: 0, task: tokio::spawn(keep(state_file(folder), next, tell)) }
     }
 
     pub(super) fn receipts(&self) -> Receipts {
@@ -132,7 +143,7 @@ impl Keeper {
     /// Ends once the last sheet was written.
     pub(super) async fn finish(self) {
         drop(self.sheets);
-        if timeout(PATIENCE, self.task).await.is_err() {
+        if timeout(PATIENCE * 2, self.task).await.is_err() {
             tracing::error!("the disk does not answer; the state of this run may be lost");
         }
     }
@@ -145,8 +156,9 @@ async fn keep(path: PathBuf, mut sheets: watch::Receiver<Sheet>, tell: watch::Se
         let Sheet { number, bytes } = sheets.borrow_and_update().clone();
         if written.as_ref() != Some(&bytes) {
             let (file, theirs) = (path.clone(), Arc::clone(&bytes));
-            let done = spawn_blocking(move || disk::replace(&file, &theirs)).await;
-            let result = done.map_err(std::io::Error::from).flatten();
+            let write = move |path: &Path| disk::replace(path, &theirs);
+            let done = spawn_blocking(move || file::within(&file, PATIENCE, write)).await;
+            let result = done.map_err(io::Error::from).flatten();
             if let Err(error) = &result
                 && !failed
             {

@@ -1,24 +1,49 @@
-//! Breakers: what stops everything until a human has looked.
+//! Breakers: what stops destructive steps. One opened by unknown or by failures closes after a clean time; one opened by
+//! too many matches is closed by an admin alone.
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Tick;
+use super::ledger::Stamp;
 use crate::verdict::Hold;
 
 /// So many workloads at least before a share of them means anything.
 const FEWEST: usize = 4;
-/// So many failures in a row open the breaker of failures.
+/// So many failures in a row against one user open the breaker of failures for that user.
 const FAILURES: u32 = 3;
+/// Open for so many users, it is open for the node.
+const USERS: usize = 2;
 /// For so many ticks in a row too much has to be unknown.
 const UNKNOWN_TICKS: u32 = 10;
 
-/// The three breakers.
+/// The breakers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Breakers {
     pub(crate) mass: Breaker,
     pub(crate) unknown: Breaker,
-    pub(crate) failures: bool,
-    failed_in_a_row: u32,
     unknown_in_a_row: u32,
+    /// The first sample in a row that had not too much unknown; samples that nobody took are none.
+    #[serde(skip)]
+    known_since: Option<Stamp>,
+    failures: Vec<Failures>,
+}
+
+/// Failures in a row of actions against one user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Failures {
+    /// None where a target has no single owner.
+    uid: Option<u32>,
+    in_a_row: u32,
+    /// When the last one was noted; none until the next tick.
+    last: Option<Stamp>,
+}
+
+impl Failures {
+    const fn open(&self) -> bool {
+        self.in_a_row >= FAILURES
+    }
 }
 
 /// One that a share opens. Once an admin has closed it, it stays closed until the share has fallen again: he has
@@ -60,34 +85,73 @@ impl Breakers {
         self.mass.see(share.all >= FEWEST && share.some * 2 >= share.all);
     }
 
-    /// Most of at least four outcomes are unknown, tick after tick.
-    pub(crate) fn see_unknown(&mut self, share: Share) {
+    /// Most of at least four outcomes are unknown, tick after tick. Closes once that was not so for the time `reset`.
+    pub(crate) fn see_unknown(&mut self, share: Share, tick: &Tick<'_>, reset: Duration) {
         let much = share.all >= FEWEST && share.some * 2 > share.all;
         self.unknown_in_a_row = if much { self.unknown_in_a_row.saturating_add(1) } else { 0 };
-        self.unknown.see(self.unknown_in_a_row >= UNKNOWN_TICKS);
+        let too_much = self.unknown_in_a_row >= UNKNOWN_TICKS;
+        self.unknown.see(too_much);
+        if tick.missed > 0 || too_much {
+            self.known_since = None;
+        }
+        if !too_much {
+            let since = self.known_since.get_or_insert_with(|| tick.stamp());
+            if since.ago(tick.now, tick.boot_id()) >= reset {
+                self.unknown = Breaker::Closed;
+            }
+        }
     }
 
-    /// How a deed ended.
-    pub(crate) fn see_deed(&mut self, failed: bool) {
-        self.failed_in_a_row = if failed { self.failed_in_a_row + 1 } else { 0 };
-        self.failures |= self.failed_in_a_row >= FAILURES;
+    /// How an action against a user ended.
+    pub(crate) fn see_deed(&mut self, uid: Option<u32>, failed: bool) {
+        let place = self.failures.iter().position(|failures| failures.uid == uid);
+        match (place, failed) {
+            (Some(place), true) => {
+                let failures = &mut self.failures[place];
+                *failures = Failures { uid, in_a_row: failures.in_a_row.saturating_add(1), last: None };
+            }
+            (None, true) => self.failures.push(Failures { uid, in_a_row: 1, last: None }),
+            (Some(place), false) => drop(self.failures.remove(place)),
+            (None, false) => {}
+        }
+    }
+
+    /// Closes the breaker of each user against whom nothing failed for the time `reset`.
+    pub(crate) fn forget_failures(&mut self, tick: &Tick<'_>, reset: Duration) {
+        self.failures.retain_mut(|failures| {
+            let open = failures.open();
+            let last = failures.last.get_or_insert_with(|| tick.stamp());
+            !open || last.ago(tick.now, tick.boot_id()) < reset
+        });
     }
 
     /// An admin says that all is well.
     pub(crate) fn close(&mut self) {
         self.mass.close();
         self.unknown.close();
-        self.failures = false;
-        self.failed_in_a_row = 0;
+        self.failures.clear();
     }
 
+    /// The users for whom the breaker of failures is open.
+    pub(crate) fn failing(&self) -> impl Iterator<Item = Option<u32>> {
+        self.failures.iter().filter(|failures| failures.open()).map(|failures| failures.uid)
+    }
+
+    /// Those that are open for the node.
     pub(crate) fn open(&self) -> impl Iterator<Item = Hold> {
         [
             (self.mass == Breaker::Open, Hold::MassBreaker),
-            (self.failures, Hold::FailureBreaker),
+            (self.failing().count() >= USERS, Hold::FailureBreaker),
             (self.unknown == Breaker::Open, Hold::UnknownBreaker),
         ]
         .into_iter()
         .filter_map(|(open, hold)| open.then_some(hold))
+    }
+}
+
+impl super::Engine {
+    /// The users for whom the breaker of failures is open; none is a target without a single owner.
+    pub fn failing_users(&self) -> impl Iterator<Item = Option<u32>> {
+        self.deeds.breakers.failing()
     }
 }

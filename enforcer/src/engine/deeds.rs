@@ -169,7 +169,7 @@ impl Deeds {
         if !report.acted || report.outcome == Outcome::Gone {
             self.take_back(&flying, report.outcome);
         } else if report.outcome != Outcome::Cancelled {
-            self.breakers.see_deed(report.outcome.failure());
+            self.breakers.see_deed(flying.subject.uid, report.outcome.failure());
         }
         if report.outcome.failure() {
             self.failed.insert(flying.subject.id.clone());
@@ -391,6 +391,9 @@ impl Engine {
         // To end a lease no right over its holder is needed.
         if target.kind != Kind::Lease && self.only.is_some_and(|only| uid != Some(only)) {
             return Some(Hold::Rights);
+        }
+        if self.deeds.breakers.failing().any(|failing| failing == uid) {
+            return Some(Hold::UserFailureBreaker);
         }
         let gpus = tick.view.gpus(target).filter_map(|gpu| gpu.uuid.as_deref());
         self.deeds.ledger.full(uid, gpus, &self.policy.limits)

@@ -10,6 +10,7 @@ use super::pick::Picking;
 use super::population::{Absent, Population};
 use super::program::{self, Column, Node, Table};
 use super::progress::{Due, Progress};
+use super::shares::is_new;
 use super::subject::{self, Leaves};
 use crate::policy::{Action, Kind, Mode, Rule};
 use crate::verdict::{Evidence, Outcome, Subject, Verdict, What};
@@ -148,8 +149,11 @@ impl Judge {
                 .map(|severity| self.finding(Whose::own(place, &track), What::Clear(severity), court.tick));
             court.verdicts.extend(cleared);
         }
-        court.census.unknown += usize::from(outcome == Truth::Unknown);
-        court.census.all += 1;
+        let unknown = outcome == Truth::Unknown;
+        if !unknown || !is_new(&court.tick.view.targets[place], court.tick.view) {
+            court.census.unknown += usize::from(unknown);
+            court.census.all += 1;
+        }
         if outcome == Truth::True && track.streak.count >= needed && self.picking.is_none() {
             court.census.matching.push(place);
             let since = track.streak.count - needed;
@@ -226,6 +230,9 @@ impl Judge {
                 after.outcome = Some(Truth::Unknown);
                 if after.feed(Truth::Unknown, court.tick.missed, self.rule.max_gap) {
                     after.progress.end();
+                }
+                if after.flag_down(Truth::Unknown, self.needs.1) {
+                    after.progress.flagged = None;
                 }
             }
         }
@@ -376,12 +383,11 @@ impl Track {
         })
     }
 
-    /// Whether a flag has been down long enough. Unknown samples neither count nor interrupt.
+    /// Whether a flag comes down: after so many samples in a row that are not true.
     fn flag_down(&mut self, outcome: Truth, enough: u32) -> bool {
         self.progress.off = match outcome {
             Truth::True => 0,
-            Truth::False => self.progress.off.saturating_add(1),
-            Truth::Unknown => self.progress.off,
+            Truth::False | Truth::Unknown => self.progress.off.saturating_add(1),
         };
         self.progress.flagged.is_some() && u32::from(self.progress.off) >= enough
     }

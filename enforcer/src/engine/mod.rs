@@ -129,6 +129,17 @@ pub(crate) struct Tick<'a> {
     pub(crate) interval: Duration,
 }
 
+impl Tick<'_> {
+    pub(crate) fn boot_id(&self) -> Option<&str> {
+        self.view.snapshot.boot_id.as_deref()
+    }
+
+    /// Now, to be compared with later.
+    pub(crate) fn stamp(&self) -> Stamp {
+        Stamp::new(self.now, self.boot_id())
+    }
+}
+
 impl Engine {
     /// An engine that has seen nothing yet. No rule does more than `cap` allows.
     #[must_use]
@@ -190,7 +201,7 @@ impl Engine {
             }
         }
         self.leave(&absent);
-        self.deeds.see_shares(&shares, &view);
+        self.deeds.see_shares(&shares, &tick, self.policy.limits.breaker_reset);
         verdicts.extend(self.decide(&tick, candidates));
         self.warm_up = self.warm_up.saturating_sub(1);
         self.settling = self.settling.saturating_sub(1);

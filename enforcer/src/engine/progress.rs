@@ -26,7 +26,7 @@ pub(crate) struct Progress {
     pub(crate) failed: bool,
     /// The hold that was told last.
     pub(crate) told: Option<Hold>,
-    /// False samples since the last true one, for a flag that waits to come down.
+    /// Samples since the last true one, for a flag that waits to come down.
     pub(crate) off: u16,
 }
 

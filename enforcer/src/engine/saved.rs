@@ -19,7 +19,7 @@ use crate::policy::{Mode, Policy};
 use crate::view::TargetId;
 
 /// The version of the form.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Turns older than the longest cooldown that can be of use are forgotten.
 const OLDEST_TURN: Duration = Duration::from_hours(24 * 7);
 

@@ -1,12 +1,17 @@
 //! What the breakers look at: how much matches, and how much is unknown, of all rules that may end somebody.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
+use super::Tick;
 use super::breakers::Share;
 use super::deeds::Deeds;
 use super::judge::Census;
 use crate::policy::Kind;
 use crate::view::{Target, View};
+
+/// A process younger than so many sampling intervals is new.
+const NEW_INTERVALS: u32 = 2;
 
 /// What was counted at one snapshot.
 #[derive(Debug, Default)]
@@ -32,12 +37,23 @@ impl Shares {
 }
 
 impl Deeds {
-    /// Looks whether too many match, or too much is unknown.
-    pub(crate) fn see_shares(&mut self, shares: &Shares, view: &View) {
-        let workloads = view.targets.iter().filter(|target| target.kind == Kind::Workload).count();
+    /// Opens breakers where too many match or too much is unknown, and closes those that were clean for the time `reset`.
+    pub(crate) fn see_shares(&mut self, shares: &Shares, tick: &Tick<'_>, reset: Duration) {
+        let workloads = tick.view.targets.iter().filter(|target| target.kind == Kind::Workload).count();
         self.breakers.see_matches(Share { some: shares.matching.len(), all: workloads });
-        self.breakers.see_unknown(Share { some: shares.unknown, all: shares.all });
+        self.breakers.see_unknown(Share { some: shares.unknown, all: shares.all }, tick, reset);
+        self.breakers.forget_failures(tick, reset);
     }
+}
+
+/// Whether one of a target's processes has not been seen for two intervals: nothing can be known of it yet, so it does
+/// not count as unknown.
+pub(crate) fn is_new(target: &Target, view: &View) -> bool {
+    view.processes(target).any(|process| match (view.age(process), process.first_seq) {
+        (Some(age), _) => age < view.interval() * NEW_INTERVALS,
+        (None, Some(first)) => view.snapshot.seq.saturating_sub(first) < u64::from(NEW_INTERVALS),
+        (None, None) => false,
+    })
 }
 
 /// The workloads that a target belongs to.

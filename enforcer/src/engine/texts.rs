@@ -19,11 +19,8 @@ enum Text<'a> {
 pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth {
     if selector.field == Field::Gpus {
         let seen = any(view.gpus(target).map(|gpu| meant(selector, gpu_texts(gpu))));
-        // On one that did not tell who holds it, it may hold memory as well.
-        let more = || {
-            !matches!(target.kind, Kind::Gpu | Kind::Lease)
-                && view.snapshot.gpus.iter().any(|gpu| !has_told(gpu))
-        };
+        // On one that did not tell who holds it, or that is lost, it may hold memory as well.
+        let more = || !matches!(target.kind, Kind::Gpu | Kind::Lease) && view.may_hold_more(target);
         return if seen == Truth::False && more() { Truth::Unknown } else { seen };
     }
     if let Some(held) = view.held(target)
@@ -42,11 +39,6 @@ pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth
             _ => meant(selector, texts(selector.field, process)),
         }
     }))
-}
-
-/// Whether a GPU told who holds it; of one that is divided its instances tell.
-fn has_told(gpu: &wire::Gpu) -> bool {
-    gpu.instances.is_some() || gpu.fault.is_none() && gpu.listed.is_some()
 }
 
 /// Whether nothing of what a selector looks at could be read.

@@ -242,6 +242,12 @@ pub(super) static LIMITS: Table = Table {
             Shape::Count,
             "A workload of more processes is never ended as a group. Default: 512.",
         ),
+        key(
+            "breaker_reset",
+            May,
+            Shape::Time,
+            "A breaker that failures or unknown opened closes after this long without its cause. Default: 1h.",
+        ),
     ],
 };
 

@@ -152,12 +152,23 @@ fn limits(fields: &Fields<'_>, faults: &mut Faults) -> Option<Limits> {
     };
     let (gpu, user) = (limit("per_gpu_hour", 2), limit("per_user_hour", 3));
     let (node, processes) = (limit("per_node_hour", 6), limit("max_processes", 512));
+    let reset = fields.as_ref().and_then(|fields| fields.get("breaker_reset"));
+    let reset = reset.map_or(Some(Duration::from_hours(1)), |node| breaker_reset(node, faults));
     Some(Limits {
+        breaker_reset: reset?,
         per_gpu_hour: gpu?,
         per_user_hour: user?,
         per_node_hour: node?,
         max_processes: usize::try_from(processes?).ok()?,
     })
+}
+
+fn breaker_reset(node: &Node, faults: &mut Faults) -> Option<Duration> {
+    let reset = time(node, faults)?;
+    if reset.is_zero() {
+        faults.push(Fault::error(&node.at, "a breaker that closes at once holds nothing"));
+    }
+    (!reset.is_zero()).then_some(reset)
 }
 
 fn named_conditions(node: &Node, faults: &mut Faults) {

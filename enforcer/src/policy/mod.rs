@@ -68,6 +68,8 @@ pub struct Limits {
     pub per_node_hour: u32,
     /// A workload of more processes is never ended as a group.
     pub max_processes: usize,
+    /// A breaker that failures or unknown opened closes after so long without its cause.
+    pub breaker_reset: Duration,
 }
 
 /// Watching does everything but the deed.

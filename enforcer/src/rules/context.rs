@@ -29,5 +29,5 @@ fn read(target: &Target, view: &View) -> Value {
             };
         }
     }
-    Value::Words { seen, complete: !view.blind() }
+    Value::Words { seen, complete: !view.may_hold_more(target) }
 }

@@ -16,5 +16,5 @@ pub(super) static GPU_COUNT: Attribute = Attribute {
 
 fn read(target: &Target, view: &View) -> Value {
     let count = u32::try_from(target.gpus.len()).map_or(f64::MAX, f64::from);
-    if view.blind() { Value::AtLeast(count) } else { Value::Number(count) }
+    view.or_more(target, Value::Number(count))
 }

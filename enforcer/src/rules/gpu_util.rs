@@ -9,7 +9,7 @@ pub(super) static GPU_UTIL: Attribute = Attribute {
     name: "gpu_util",
     of: &[Kind::Process, Kind::Workload, Kind::Gpu, Kind::MpsServer],
     unit: Unit::Percent,
-    help: "Use of the GPUs it holds, the busiest engine of the busiest GPU; of a GPU: its own figure. Unknown where one of them was not observed, unless another is busy enough to tell.",
+    help: "Use of the GPUs it holds, the busiest engine of the busiest GPU; of a GPU: its own figure. Unknown where one of them was not observed or is lost, unless another is busy enough to tell.",
     source: "nvml",
     read,
 };

@@ -27,5 +27,6 @@ fn read(target: &Target, view: &View) -> Value {
     }
     // Who has no context yet is in the daemon's list alone.
     let told = view.mps_server(target).and_then(|server| server.clients.as_ref()).map_or(0, Vec::len);
-    Value::Number(u32::try_from(clients.len().max(told)).map_or(f64::MAX, f64::from))
+    let clients = u32::try_from(clients.len().max(told)).map_or(f64::MAX, f64::from);
+    view.or_more(target, Value::Number(clients))
 }

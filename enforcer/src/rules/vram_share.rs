@@ -20,5 +20,5 @@ fn read(target: &Target, view: &View) -> Value {
         #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
         (total > 0).then_some(holder.memory? as f64 / total as f64)
     });
-    joined(shares, f64::max)
+    view.or_more(target, joined(shares, f64::max))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_snapshot::{Place, wire};
+use bailiff_snapshot::{LostGpu, Place, wire};
 use hashbrown::{HashMap, HashSet};
 
 use super::account::{Account, NO_WINDOW, Window};
@@ -21,6 +21,9 @@ impl View {
         let before = before.filter(|before| {
             before.snapshot.boot_id == snapshot.boot_id && before.snapshot.boot_ms < snapshot.boot_ms
         });
+        if let Some(before) = before {
+            remember_lost(&before.snapshot, &mut snapshot);
+        }
         let mut maker = Maker::new(&snapshot);
         maker.processes();
         maker.workloads();
@@ -36,8 +39,52 @@ impl View {
                 (target.cpu, target.io) = (window.cpu(target), window.io(target));
             }
         }
+        for target in &mut targets {
+            target.on_lost = on_lost(target, &snapshot);
+        }
         Self { snapshot, targets, holdings, account }
     }
+}
+
+/// Takes over the GPUs that an exporter no longer knows of, since it was restarted after the driver stopped listing them.
+fn remember_lost(before: &wire::Snapshot, now: &mut wire::Snapshot) {
+    let answered = now.sources.get("nvml").is_some_and(|nvml| nvml.up);
+    let since_ms = answered.then_some(now.boot_ms);
+    let known = before.gpus.iter().map(|gpu| LostGpu {
+        index: gpu.index.clone(),
+        uuid: gpu.uuid.clone(),
+        parent_uuid: gpu.parent_uuid.clone(),
+        since_ms,
+        last: None,
+    });
+    for gpu in before.lost.iter().cloned().chain(known) {
+        let uuid = gpu.uuid.as_deref();
+        let listed = now.gpus.iter().any(|of| gpu.is(&of.index, of.uuid.as_deref()))
+            || now.lost.iter().any(|of| of.is(&gpu.index, uuid));
+        // An instance whose GPU lists others was removed.
+        let removed = gpu.parent_uuid.is_some()
+            && now.gpus.iter().any(|of| of.uuid == gpu.parent_uuid && leases::tells(of));
+        if !listed && !removed {
+            now.lost.push(LostGpu { since_ms: gpu.since_ms.or(since_ms), ..gpu });
+        }
+    }
+}
+
+/// Whether a process of a target may hold a GPU that is lost; one that was not looked for may.
+fn on_lost(target: &Target, snapshot: &wire::Snapshot) -> bool {
+    if target.kind == Kind::Gpu {
+        return false;
+    }
+    let holders = target.processes.iter().filter_map(|place| snapshot.processes.get(*place));
+    let others = target.relatives.iter().flatten();
+    let others = others.filter_map(|place| snapshot.relatives.as_ref()?.get(*place));
+    let members: Vec<(u32, Option<u64>)> = holders
+        .map(|process| (process.pid, process.start_ticks))
+        .chain(others.map(|relative| (relative.pid, Some(relative.start_ticks))))
+        .collect();
+    let incomplete = target.relatives.is_none() && matches!(target.kind, Kind::Process | Kind::Workload);
+    let may_hold = |gpu: &LostGpu| members.iter().any(|(pid, ticks)| gpu.may_be_held_by(*pid, *ticks));
+    snapshot.lost.iter().any(|gpu| incomplete || may_hold(gpu))
 }
 
 struct Maker<'a> {
@@ -142,6 +189,7 @@ impl<'a> Maker<'a> {
             lease: None,
             cpu: NO_WINDOW,
             io: NO_WINDOW,
+            on_lost: false,
         }
     }
 

@@ -93,7 +93,7 @@ impl View {
         }
         match all {
             Truth::False => Ok(Truth::False),
-            Truth::True if !self.blind() => Ok(Truth::True),
+            Truth::True if !self.may_hold_more(target) => Ok(Truth::True),
             _ => Err(why),
         }
     }

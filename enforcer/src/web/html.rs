@@ -95,12 +95,9 @@ fn notes(status: &Status, now: Now) -> Vec<String> {
         notes.push(format!("Nothing destructive: {meaning}{detail}{}", until.unwrap_or_default()));
     }
     for open in &status.breakers {
-        let what = format!("{}: {}", open.breaker.hold().meaning(), open.detail);
-        notes.push(format!(
-            "Breaker {} open since {}: {what}",
-            open.breaker.name(),
-            ago(open.since, now.wall)
-        ));
+        let (name, since) = (open.breaker.name(), ago(open.since, now.wall));
+        let closes = open.breaker.closes();
+        notes.push(format!("Breaker {name} open since {since}: {}; {closes}", open.detail));
     }
     if let Some(deed) = &status.in_flight {
         let since = ago(deed.since, now.wall);

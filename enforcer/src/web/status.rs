@@ -53,14 +53,13 @@ impl Status {
     /// Everything destructive is withheld for this reason.
     #[must_use]
     pub fn is_held(&self, hold: Hold) -> bool {
-        self.holds.iter().any(|held| held.hold == hold)
-            || self.breakers.iter().any(|open| open.breaker.hold() == hold)
+        self.holds.iter().any(|held| held.hold == hold) || self.breakers.iter().any(|open| open.hold == hold)
     }
 
     /// The breaker is open.
     #[must_use]
     pub fn is_open(&self, breaker: Breaker) -> bool {
-        self.is_held(breaker.hold())
+        self.breakers.iter().any(|open| open.breaker == breaker)
     }
 
     /// Puts a deed before those that are remembered.
@@ -110,13 +109,13 @@ pub struct Held {
     pub detail: String,
 }
 
-/// Breakers that stop everything destructive.
+/// Breakers that stop destructive steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Breaker {
     /// Half of all workloads matched at once.
     Mass,
-    /// Three deeds in a row failed.
+    /// Three actions in a row against one user failed.
     Failures,
     /// Too much is unknown.
     Unknown,
@@ -136,7 +135,16 @@ impl Breaker {
         }
     }
 
-    /// What it withholds steps as.
+    /// How it closes.
+    #[must_use]
+    pub const fn closes(self) -> &'static str {
+        match self {
+            Self::Mass => "resume closes it",
+            Self::Failures | Self::Unknown => "breaker_reset without its cause, or resume, closes it",
+        }
+    }
+
+    /// What it withholds the node's steps as.
     #[must_use]
     pub const fn hold(self) -> Hold {
         match self {
@@ -152,6 +160,8 @@ impl Breaker {
 pub struct Open {
     /// Which.
     pub breaker: Breaker,
+    /// What it withholds steps as: for the whole node, or for one user.
+    pub hold: Hold,
     /// Since when.
     pub since: f64,
     /// What opened it.

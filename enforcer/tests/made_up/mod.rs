@@ -28,6 +28,7 @@ pub(crate) fn named(user: &str, comm: &str) -> Status {
         }],
         breakers: vec![Open {
             breaker: Breaker::Mass,
+            hold: Hold::MassBreaker,
             since: 1_700_000_000.0,
             detail: "5 of 8 matched".into(),
         }],

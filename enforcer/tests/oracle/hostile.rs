@@ -141,6 +141,7 @@ fn snapshot(dice: &mut Dice, seq: u64, boot_ms: u64) -> wire::Snapshot {
         leases: None,
         quotas: None,
         mps: None,
+        lost: Vec::new(),
     }
 }
 

@@ -57,6 +57,14 @@ impl Deed {
     }
 }
 
+/// Failures of actions against one user: in a row, and since an admin's word.
+#[derive(Debug, Clone, Default)]
+struct Failures {
+    surely: u32,
+    perhaps: u32,
+    last: Option<(Now, Option<String>)>,
+}
+
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Oracle {
     plan: Plan,
@@ -75,9 +83,7 @@ pub(crate) struct Oracle {
     in_flight: Option<u64>,
     /// When the last deed was decided, since boot.
     decided_ms: Option<u64>,
-    failures: u32,
-    failures_in_all: u32,
-    failure_open: bool,
+    failures: BTreeMap<Option<u32>, Failures>,
     mass_open: bool,
     mass_possible: bool,
     mass_seen: bool,
@@ -117,9 +123,7 @@ impl Oracle {
             deeds: Vec::new(),
             in_flight: None,
             decided_ms: None,
-            failures: 0,
-            failures_in_all: 0,
-            failure_open: false,
+            failures: BTreeMap::new(),
             mass_open: false,
             mass_possible: false,
             mass_seen: false,
@@ -166,7 +170,7 @@ impl Oracle {
 
     pub(crate) fn resume(&mut self) {
         (self.paused, self.pause) = (false, None);
-        (self.failures, self.failures_in_all, self.failure_open) = (0, 0, false);
+        self.failures.clear();
         // An admin has seen that so many match: it opens again once fewer have.
         self.mass_seen |= self.mass_possible;
         (self.mass_open, self.mass_possible, self.unknown_possible) = (false, false, false);
@@ -191,14 +195,14 @@ impl Oracle {
                 | Outcome::Reprieved
         );
         if matches!(outcome, Outcome::GoneNotReleased | Outcome::Unkillable | Outcome::Failed) {
-            self.failures += 1;
-            self.failures_in_all += 1;
-            self.failure_open |= self.failures >= 3;
+            let failures = self.failures.entry(deed.uid).or_default();
+            (failures.surely, failures.perhaps) = (failures.surely + 1, failures.perhaps + 1);
+            failures.last = None;
             self.failed
                 .insert(deed.target.clone(), Traces { gpus: deed.gpus.clone(), pids: deed.pids.clone() });
             self.refused.insert(deed.target.clone());
         } else {
-            self.failures = 0;
+            self.failures.entry(deed.uid).or_default().surely = 0;
         }
         let target = deed.target.clone();
         if matches!(outcome, Outcome::IdentityChanged | Outcome::Refused) {
@@ -316,6 +320,7 @@ impl Oracle {
         }
         let wall = u64::try_from(now.wall.as_millis()).unwrap();
         self.end_pause(now, view);
+        self.forget_failures(now, view);
         let sight = Sight::new(view);
         let found = self.find(&sight, missed, wall);
         self.failed.retain(|id, traces| {
@@ -348,6 +353,28 @@ impl Oracle {
         if self.pause.take_if(over).is_some() {
             self.paused = false;
         }
+    }
+
+    /// A user against whom nothing failed for so long begins anew.
+    fn forget_failures(&mut self, now: Now, view: &View) {
+        let boot = &view.snapshot.boot_id;
+        let reset = self.plan.limits.breaker_reset;
+        self.failures.retain(|_, failures| {
+            let (last, of) = failures.last.get_or_insert_with(|| (now, boot.clone()));
+            let same = of.is_some() && of == boot;
+            let clean = if same { now.boot.checked_sub(last.boot) } else { now.wall.checked_sub(last.wall) };
+            failures.surely < 3 || clean.unwrap_or_default() < reset
+        });
+    }
+
+    /// Three actions in a row against this user have failed.
+    fn failing(&self, uid: Option<u32>) -> bool {
+        self.failures.get(&uid).is_some_and(|failures| failures.surely >= 3)
+    }
+
+    /// And against another one.
+    fn all_failing(&self) -> bool {
+        self.failures.values().filter(|failures| failures.surely >= 3).count() >= 2
     }
 
     /// Feeds every track, and tells what is true of everybody now.
@@ -447,7 +474,7 @@ impl Oracle {
             Some(*hold)
         } else if self.mass_open {
             Some(Hold::MassBreaker)
-        } else if self.failure_open {
+        } else if self.all_failing() {
             Some(Hold::FailureBreaker)
         } else {
             None
@@ -543,7 +570,7 @@ impl Oracle {
         // for the next.
         let late = self.is_late(court.view);
         let disk =
-            held == Some(Hold::State) && self.outside.len() == 1 && !self.mass_open && !self.failure_open;
+            held == Some(Hold::State) && self.outside.len() == 1 && !self.mass_open && !self.all_failing();
         let counted: BTreeSet<Arc<str>> = self
             .plan
             .rules
@@ -603,6 +630,10 @@ impl Oracle {
         let Some(target) = court.sight.find(kind, &id) else {
             return Err(format!("against somebody who is not there: {verdict:?}"));
         };
+        ensure!(
+            verdict.mode == Mode::Watch || !self.failing(target.uid()),
+            "three actions against this user have failed: {verdict:?}"
+        );
         let protected = target.protected(&self.plan);
         ensure!(protected == Truth::False, "protected ({protected:?}): {verdict:?}");
         let young = !rule.grace.is_zero()
@@ -722,7 +753,8 @@ impl Oracle {
             Hold::OtherInterval => plan.interval.is_some_and(|interval| interval != snapshot.interval_ms),
             Hold::Untrusted => snapshot.pid_namespace != "host" || snapshot.boot_id.is_none(),
             Hold::MassBreaker => self.mass_possible,
-            Hold::FailureBreaker => self.failures_in_all >= 3,
+            Hold::FailureBreaker => self.failures.values().filter(|of| of.perhaps >= 3).count() >= 2,
+            Hold::UserFailureBreaker => self.failures.values().any(|of| of.perhaps >= 3),
             Hold::UnknownBreaker => self.unknown_possible,
             Hold::Failed => self.refused.contains(&verdict.subject.id.to_string()),
             Hold::GpuBudget | Hold::UserBudget | Hold::NodeBudget => {
@@ -784,7 +816,7 @@ impl Oracle {
         let still = self.held(court.view).is_none()
             && !self.mass_possible
             && !self.unknown_possible
-            && self.failures_in_all < 3
+            && self.failures.values().all(|of| of.perhaps < 3)
             && self.in_flight.is_none()
             && !acted;
         if let (Some(before), true, false) = (&self.waiting, still, excused) {

@@ -226,6 +226,7 @@ impl Plan {
                 per_gpu_hour: if tight { small(dice) } else { 100 },
                 per_user_hour: if tight { small(dice) } else { 100 },
                 per_node_hour: if tight { small(dice) } else { 100 },
+                breaker_reset: Duration::from_secs(dice.pick(&[30, 600, 3600])),
                 max_processes: if calm { 100 } else { dice.pick(&[1, 2, 100, 100, 100, 100]) },
             },
             protect: match dice.below(100) {

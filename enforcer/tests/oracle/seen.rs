@@ -3,8 +3,8 @@
 use bailiff_enforcer::policy::Kind;
 use bailiff_enforcer::value::Value;
 use bailiff_enforcer::view::View;
-use bailiff_snapshot::Truth;
 use bailiff_snapshot::wire;
+use bailiff_snapshot::{LostGpu, Truth};
 
 use crate::plan::{Cond, Plan};
 use crate::world::MIB;
@@ -128,13 +128,25 @@ pub(crate) fn workload(process: &wire::Process) -> Option<&str> {
     process.facts.as_ref()?.workload.as_deref()
 }
 
-/// A GPU that did not say who holds it may be held by anybody.
-pub(crate) fn blind(snapshot: &wire::Snapshot) -> bool {
-    snapshot.gpus.iter().any(|gpu| {
-        gpu.instances.is_none()
-            && gpu.fault.as_deref() != Some("lost")
-            && (gpu.fault.is_some() || gpu.listed.is_none())
+/// A GPU that gave no list may be held by any process. Of a lost one a memory may tell more.
+fn blind(snapshot: &wire::Snapshot) -> bool {
+    let silent = snapshot.gpus.iter().filter(|gpu| gpu.instances.is_none());
+    silent.filter(|gpu| gpu.fault.is_some() || gpu.listed.is_none()).any(|gpu| {
+        let known = snapshot.lost.iter().any(|lost| lost.uuid == gpu.uuid);
+        gpu.fault.as_deref() != Some("lost") || !known
     })
+}
+
+/// A process that started once a GPU was lost does not hold it. Of the others those do not that a list of its holders
+/// lacks, if they started before that list.
+fn may_hold(lost: &LostGpu, pid: u32, ticks: Option<u64>) -> bool {
+    match (ticks, lost.since_ms, &lost.last) {
+        (Some(ticks), Some(since), _) if ticks * 10 >= since => false,
+        (None, ..) | (_, _, None) => true,
+        (Some(ticks), _, Some(last)) => {
+            last.holders.contains(&(pid, Some(ticks))) || ticks * 10 + 10 > last.at_ms
+        }
+    }
 }
 
 impl Seen<'_> {
@@ -229,12 +241,9 @@ impl Seen<'_> {
             Cond::Users(uids) => self.users(uids),
             Cond::Gpus(places) => {
                 let hit = |place: &u32| self.holdings().iter().any(|(gpu, _)| gpu.index == place.to_string());
-                let silent = |gpu: &wire::Gpu| {
-                    gpu.instances.is_none() && (gpu.fault.is_some() || gpu.listed.is_none())
-                };
                 if places.iter().any(hit) {
                     Truth::True
-                } else if self.snapshot.gpus.iter().any(silent) {
+                } else if self.partial() {
                     Truth::Unknown
                 } else {
                     Truth::False
@@ -242,6 +251,18 @@ impl Seen<'_> {
             }
             Cond::All(_) | Cond::Any(_) | Cond::Not(_) => unreachable!("these are no leaves"),
         }
+    }
+
+    /// It may hold more than is seen.
+    fn partial(&self) -> bool {
+        let mut members: Vec<(u32, Option<u64>)> =
+            self.processes.iter().map(|process| (process.pid, process.start_ticks)).collect();
+        let others = self.relatives.iter().flatten();
+        members.extend(others.map(|relative| (relative.pid, Some(relative.start_ticks))));
+        let lost = |lost: &LostGpu| {
+            self.relatives.is_none() || members.iter().any(|(pid, ticks)| may_hold(lost, *pid, *ticks))
+        };
+        blind(self.snapshot) || self.gpu.is_none() && self.snapshot.lost.iter().any(lost)
     }
 
     fn holds_at_least(&self, bytes: u64) -> Truth {
@@ -252,7 +273,7 @@ impl Seen<'_> {
             Truth::Unknown
         } else if known >= bytes {
             Truth::True
-        } else if complete && !blind(self.snapshot) {
+        } else if complete && !self.partial() {
             Truth::False
         } else {
             Truth::Unknown
@@ -268,7 +289,7 @@ impl Seen<'_> {
             return Truth::False;
         }
         let complete = held.iter().all(|(_, holder)| holder.utilization.is_some());
-        if held.is_empty() || !complete || blind(self.snapshot) { Truth::Unknown } else { Truth::True }
+        if held.is_empty() || !complete || self.partial() { Truth::Unknown } else { Truth::True }
     }
 
     fn orphaned(&self, wanted: bool) -> Truth {

@@ -101,6 +101,7 @@ pub(crate) fn absent(
             if track.stage.open && count(track) == 0 {
                 track.stage = Stage { flagged: track.stage.flagged, ..Stage::default() };
             }
+            track.stage.flagged &= track.not_true() < rule.clear_after;
         }
     }
     for key in gone {
@@ -154,13 +155,9 @@ impl Track {
         })
     }
 
-    /// False samples since the last true one, and how many of them in a row.
-    pub(crate) fn falses(&self) -> (u32, u32) {
-        let since = self.marks.iter().rev().take_while(|mark| **mark != Mark::Seen(Truth::True));
-        let all = since.filter(|mark| **mark == Mark::Seen(Truth::False)).count();
-        let row = self.marks.iter().rev().filter(|mark| **mark != Mark::Anew);
-        let row = row.take_while(|mark| **mark == Mark::Seen(Truth::False)).count();
-        (u32::try_from(all).unwrap(), u32::try_from(row).unwrap())
+    /// Samples since the last true one: not those that were missed.
+    pub(crate) fn not_true(&self) -> u32 {
+        u32::try_from(self.seen().take_while(|truth| *truth != Truth::True).count()).unwrap()
     }
 
     /// What must be said now, and may be; gives how many flags were raised.
@@ -230,17 +227,15 @@ impl Track {
         Ok(())
     }
 
-    /// A flag comes down after so many false samples; gives how many went up.
+    /// A flag comes down after so many samples that are not true; gives how many went up.
     pub(crate) fn check_flag(&mut self, rule: &RulePlan, said: &[&What]) -> Result<u64, String> {
-        let (falses, row) = self.falses();
+        let since = self.not_true();
         let stage = &mut self.stage;
         let cleared = said.iter().any(|what| matches!(what, What::Clear(_)));
-        ensure!(
-            !cleared || falses >= rule.clear_after || stage.fuzzy,
-            "cleared after {falses} false samples"
-        );
-        let must = stage.flagged && !stage.fuzzy && row >= rule.clear_after;
-        ensure!(!must || cleared, "not cleared after {row} false samples");
+        let over = since >= rule.clear_after;
+        ensure!(!cleared || over || stage.fuzzy, "cleared after {since} samples that were not true");
+        let must = stage.flagged && !stage.fuzzy && over;
+        ensure!(!must || cleared, "not cleared after {since} samples that were not true");
         let flags = said.iter().filter(|what| matches!(what, What::Flag(_))).count();
         stage.flagged = (stage.flagged || flags > 0) && !cleared;
         Ok(u64::try_from(flags).unwrap())

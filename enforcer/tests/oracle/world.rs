@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bailiff_snapshot::{Claim, Place, wire};
+use bailiff_snapshot::{Claim, LastListed, LostGpu, Place, wire};
 
 use crate::dice::Dice;
 
@@ -43,6 +43,8 @@ pub(crate) struct Card {
     pub(crate) free_mib: Option<u64>,
     pub(crate) mig: bool,
     pub(crate) absent: bool,
+    /// When it was lost or went missing, and its holders until then where they are remembered.
+    lost: (u64, Option<LastListed>),
 }
 
 /// All there is.
@@ -108,6 +110,7 @@ impl World {
             free_mib: Some(1000),
             mig: false,
             absent: false,
+            lost: (0, None),
         };
         Self {
             slots,
@@ -175,12 +178,18 @@ impl World {
             }
             Change::Gpus(place, gpus) => self.slots[place].gpus = gpus,
             Change::Child(place, child) => self.slots[place].child = child,
-            Change::Fault(place, fault) => self.card(place).fault = fault,
+            Change::Fault(place, fault) => {
+                self.lose(place);
+                self.card(place).fault = fault;
+            }
             Change::Listed(place, listed) => self.card(place).listed = listed,
             Change::CardUtil(place, util) => self.card(place).util = util,
             Change::Free(place, mib) => self.card(place).free_mib = mib,
             Change::Mig(place, mig) => self.card(place).mig = mig,
-            Change::Absent(place, absent) => self.card(place).absent = absent,
+            Change::Absent(place, absent) => {
+                self.lose(place);
+                self.card(place).absent = absent;
+            }
             Change::Nvml(up) => self.nvml = up,
             Change::Proc(up) => self.proc = up,
             Change::Relatives(known) => self.relatives = known,
@@ -193,6 +202,31 @@ impl World {
     fn card(&mut self, place: usize) -> &mut Card {
         let count = self.cards.len();
         &mut self.cards[place % count]
+    }
+
+    /// Notes what may be remembered of a GPU that is lost from now on; two times of three it is.
+    fn lose(&mut self, place: usize) {
+        let place = place % self.cards.len();
+        let at_ms = self.boot_ms - INTERVAL;
+        let holders = self.slots.iter().filter(|slot| slot.alive && slot.gpus & (1 << place) != 0);
+        let holders = holders.map(|slot| (slot.pid, Some(slot.ticks))).collect();
+        let remembered = !(self.boot_ms / INTERVAL).is_multiple_of(3);
+        self.cards[place].lost = (self.boot_ms, remembered.then_some(LastListed { at_ms, holders }));
+    }
+
+    /// GPUs that are lost or missing; now and then not even that is certain.
+    fn lost(&self) -> Vec<LostGpu> {
+        let lost = |card: &Card| card.absent || card.fault == Some("lost");
+        let cards = self.cards.iter().enumerate().filter(|(_, card)| self.nvml && lost(card));
+        cards
+            .map(|(place, card)| LostGpu {
+                index: place.to_string(),
+                uuid: Some(format!("GPU-{place}")),
+                since_ms: (!self.seq.is_multiple_of(7)).then_some(card.lost.0),
+                last: card.lost.1.clone(),
+                ..LostGpu::default()
+            })
+            .collect()
     }
 
     /// What the exporter would say.
@@ -230,6 +264,7 @@ impl World {
             leases: None,
             quotas: None,
             mps: None,
+            lost: self.lost(),
         }
     }
 

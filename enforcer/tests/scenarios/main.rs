@@ -9,7 +9,7 @@ use std::time::Duration;
 use bailiff_enforcer::engine::{Holds, Skip};
 use bailiff_enforcer::verdict::{Hold, Outcome};
 
-use node::{BEAT, Node};
+use node::{BEAT, Gpu, Node};
 
 /// A policy of one rule that ends processes, three idle samples and the steps as given.
 fn rule(more: &str, then: &str) -> String {
@@ -158,13 +158,26 @@ fn who_was_told_is_reprieved_at_once() {
 }
 
 #[test]
-fn a_flag_comes_down_after_false_samples_and_no_others() {
+fn flag_clears_after_samples_in_a_row_that_are_not_true() {
     let mut node = Node::new(&flag());
     assert_eq!(node.run("TTTFT"), ["", "", "4100 flag", "", ""], "one is not enough");
-    assert_eq!(node.run("FUF"), ["", "", "4100 clear"], "an unknown one neither counts nor interrupts");
+    assert_eq!(node.run("FU"), ["", "4100 clear"], "an unknown one counts");
     let mut node = Node::new(&flag());
     node.run("TTT");
-    assert_eq!(node.run("UUUUUU"), [""; 6], "a driver that hangs resolves no alert");
+    assert_eq!(node.run("UUUU"), ["", "4100 clear", "", ""]);
+    let mut node = Node::new(&flag());
+    node.run("TTT");
+    assert_eq!(node.run("...F"), [""], "a missed one is no sample");
+}
+
+#[test]
+fn flag_of_an_absent_target_clears_after_samples_that_are_not_true() {
+    let mut node = Node::new(&flag());
+    node.run("TTT");
+    node.gpus[0].fault = Some("timeout");
+    assert_eq!(node.beats(4), ["", "4100 clear", "", ""]);
+    node.gpus[0].fault = None;
+    assert_eq!(node.run("FF"), ["", ""], "once");
 }
 
 #[test]
@@ -211,6 +224,50 @@ fn a_gpu_that_does_not_answer_makes_all_of_them_unknown() {
     assert_eq!(node.run("TTTTTT"), [""; 6], "4100 may be busy there");
     node.gpus[1].fault = Some("lost");
     assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"], "but not on one that is lost");
+}
+
+#[test]
+fn lost_gpu_makes_its_holders_unknown_and_no_others() {
+    for of in ["process", "workload"] {
+        let mut node = Node::new(&terminate().replace("of: process", &format!("of: {of}")));
+        node.process(4100).gpus = vec![0, 1];
+        node.gpus[1].fault = Some("lost");
+        assert_eq!(node.beats(6), [""; 6], "{of}: it may compute on the lost one");
+        node.process(4200);
+        let said = node.beats(4).concat();
+        assert!(said.ends_with("4200 terminate") && !said.contains("4100"), "{of}: {said}");
+    }
+}
+
+#[test]
+fn lost_gpu_without_memory_makes_older_processes_unknown() {
+    let mut node = Node::new(&terminate());
+    node.process(4100);
+    node.gpus[1] = Gpu { fault: Some("lost"), remembered: false, ..node.gpus[1].clone() };
+    let since = node.boot_ms;
+    node.gpus[1].since_ms = Some(since);
+    assert_eq!(node.beats(6), [""; 6], "it may have held the lost one");
+    node.process(4200).ticks = since / 10;
+    assert_eq!(node.beats(4), ["", "", "4200 due terminate", "4200 terminate"], "it began later");
+}
+
+#[test]
+fn lost_gpu_makes_sums_of_its_holders_lower_bounds() {
+    for (when, ends) in [
+        ("vram: {max: 2GiB}", false),
+        ("vram: {min: 512MiB}", true),
+        ("vram_share: {max: 5%}", false),
+        ("gpu_count: {max: 1}", false),
+        ("gpu_count: {min: 1}", true),
+        ("not: {gpus: [\"1\"]}", false),
+        ("gpus: [\"0\"]", true),
+    ] {
+        let mut node = Node::new(&terminate().replace("gpu_util: {max: 1%}", when));
+        node.process(4100).gpus = vec![0, 1];
+        node.gpus[1].fault = Some("lost");
+        let said = node.beats(4).concat();
+        assert_eq!(said.contains("4100 terminate"), ends, "{when}: {said}");
+    }
 }
 
 #[test]
@@ -353,19 +410,75 @@ fn half_of_all_workloads_at_once_stops_everything() {
     assert_eq!(node.beats(2), ["4100 due terminate", "4100 terminate"]);
 }
 
+/// Three actions in a row against a user fail.
+fn fail(node: &mut Node, uid: u32) {
+    for pid in [uid * 10, uid * 10 + 1, uid * 10 + 2] {
+        node.process(pid).uid = Some(uid);
+        let said = node.beats(4).concat();
+        assert!(said.ends_with(&format!("{pid} terminate")), "{said}");
+        node.report(Outcome::GoneNotReleased);
+        node.processes.remove(&pid);
+        assert_eq!(node.beat(), "");
+    }
+}
+
 #[test]
-fn three_failures_in_a_row_stop_everything() {
+fn failures_of_one_user_hold_that_user_alone() {
     let mut node = Node::new(&terminate());
-    for pid in [4100, 4200, 4300] {
+    fail(&mut node, 1000);
+    node.process(4100);
+    assert_eq!(node.beats(4), ["", "", "4100 withheld terminate: user_failure_breaker", ""]);
+    node.restart();
+    let said = node.beats(6);
+    assert!(said.contains(&"4100 withheld terminate: user_failure_breaker".to_owned()), "{said:?}");
+    node.process(4200).uid = Some(1001);
+    assert_eq!(node.beats(4), ["", "", "4200 due terminate", "4200 terminate"]);
+    node.report(Outcome::Released);
+    node.processes.remove(&4200);
+    node.engine.resume();
+    assert_eq!(node.beats(2), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn failures_of_two_users_hold_the_node() {
+    let mut node = Node::new(&terminate());
+    fail(&mut node, 1000);
+    fail(&mut node, 1001);
+    node.process(4100).uid = Some(1002);
+    assert_eq!(node.beats(4), ["", "", "4100 withheld terminate: failure_breaker", ""]);
+    node.engine.resume();
+    assert_eq!(node.beats(2), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn failures_with_a_success_between_hold_nothing() {
+    let mut node = Node::new(&terminate());
+    for (pid, outcome) in (4100..).zip([
+        Outcome::Unkillable,
+        Outcome::Unkillable,
+        Outcome::Released,
+        Outcome::Unkillable,
+        Outcome::Unkillable,
+    ]) {
         node.process(pid);
         assert_eq!(node.beats(4)[3], format!("{pid} terminate"));
-        node.report(Outcome::Unkillable);
+        node.report(outcome);
         node.processes.remove(&pid);
     }
-    node.process(4400);
-    assert_eq!(node.beats(4), ["", "", "4400 withheld terminate: failure_breaker", ""]);
-    node.engine.resume();
-    assert_eq!(node.beats(2), ["4400 due terminate", "4400 terminate"]);
+    node.process(4200);
+    assert_eq!(node.beats(4)[3], "4200 terminate");
+}
+
+#[test]
+fn breaker_of_failures_closes_by_itself_after_the_last_failure() {
+    let policy = terminate().replace("per_node_hour: 100", "per_node_hour: 100, breaker_reset: 10m");
+    let mut node = Node::new(&policy);
+    fail(&mut node, 1000);
+    node.process(4100);
+    node.wait(500_000);
+    assert_eq!(node.beats(4), ["", "", "4100 withheld terminate: user_failure_breaker", ""]);
+    node.wait(100_000);
+    assert_eq!(node.beats(4), ["", "", "4100 due terminate", "4100 terminate"]);
 }
 
 #[test]
@@ -381,7 +494,49 @@ fn too_much_that_is_unknown_stops_everything() {
     }
     assert_eq!(node.run("T"), [""]);
     node.engine.resume();
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "an admin closes it");
+}
+
+#[test]
+fn breaker_of_unknown_closes_by_itself_after_a_clean_time() {
+    let policy = terminate().replace("per_node_hour: 100", "per_node_hour: 100, breaker_reset: 1m");
+    let mut node = Node::new(&policy);
+    for pid in [4200, 4300, 4400, 4500] {
+        node.process(pid).util = None;
+    }
+    node.beats(10);
+    assert_eq!(node.run("TTT")[2], "4100 withheld terminate: unknown_breaker");
+    for pid in [4200, 4300, 4400, 4500] {
+        node.process(pid).util = Some(90);
+    }
+    assert_eq!(node.run("TTTTTT"), [""; 6]);
+    node.wait(300_000);
+    let said = node.run("TTTTTTTTTTTT").concat();
+    assert_eq!(
+        said, "4100 withheld terminate: unknown_breaker",
+        "time in which nothing was seen is not clean"
+    );
     assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn processes_of_less_than_two_intervals_are_not_unknown() {
+    for (age, opens) in [(9_000, false), (10_000, true)] {
+        let mut node = Node::new(&terminate());
+        node.process(4100).util = Some(90);
+        for round in 0..12 {
+            node.processes.retain(|pid, _| *pid == 4100);
+            for place in 0..24 {
+                let ticks = (node.boot_ms + BEAT - age) / 10;
+                let process = node.process(5000 + round * 100 + place);
+                (process.ticks, process.util) = (ticks, None);
+            }
+            assert_eq!(node.beat(), "");
+        }
+        let said = node.run("TTTT").concat();
+        assert_eq!(said.contains("unknown_breaker"), opens, "{age} ms old: {said}");
+        assert_eq!(said.contains("4100 terminate"), !opens, "{age} ms old: {said}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use bailiff_enforcer::engine::{Engine, Now, Skip};
 use bailiff_enforcer::policy::{self, Mode, Policy};
 use bailiff_enforcer::verdict::{Outcome, Report, Verdict, What};
 use bailiff_enforcer::view::View;
-use bailiff_snapshot::{Claim, Place, wire};
+use bailiff_snapshot::{Claim, LastListed, LostGpu, Place, wire};
 
 pub(crate) const BEAT: u64 = 5000;
 const MIB: u64 = 1 << 20;
@@ -33,6 +33,10 @@ pub(crate) struct Process {
 pub(crate) struct Gpu {
     pub(crate) free_mib: u64,
     pub(crate) fault: Option<&'static str>,
+    /// Where it is lost, it is remembered which processes held it.
+    pub(crate) remembered: bool,
+    /// When it was first found lost; none: just now.
+    pub(crate) since_ms: Option<u64>,
 }
 
 pub(crate) struct Node {
@@ -66,7 +70,7 @@ impl Node {
         Self {
             engine: Engine::new(policy.clone(), Mode::Enforce),
             processes: BTreeMap::new(),
-            gpus: vec![Gpu { free_mib: 1000, fault: None }; 2],
+            gpus: vec![Gpu { free_mib: 1000, fault: None, remembered: true, since_ms: None }; 2],
             proc_up: true,
             namespace: "host",
             boot: "boot-1",
@@ -207,7 +211,24 @@ impl Node {
             leases: None,
             quotas: None,
             mps: None,
+            lost: self.lost(),
         }
+    }
+
+    fn lost(&self) -> Vec<LostGpu> {
+        let lost = self.gpus.iter().enumerate().filter(|(_, gpu)| gpu.fault == Some("lost"));
+        lost.map(|(place, gpu)| {
+            let held = self.processes.iter().filter(|(_, process)| process.gpus.contains(&place));
+            let holders = held.map(|(pid, process)| (*pid, Some(process.ticks))).collect();
+            LostGpu {
+                index: place.to_string(),
+                uuid: Some(format!("GPU-{place}")),
+                since_ms: gpu.since_ms.or(Some(self.boot_ms)),
+                last: gpu.remembered.then_some(LastListed { at_ms: 2000, holders }),
+                ..LostGpu::default()
+            }
+        })
+        .collect()
     }
 
     fn listed(&self) -> impl Iterator<Item = (&u32, &Process)> {

@@ -11,6 +11,7 @@ pub(super) fn fault(fault: Fault) -> &'static str {
         Fault::VersionMismatch => "library and kernel module are of different releases",
         Fault::NoDevices => "the driver knows no GPU",
         Fault::Timeout => "no answer within its deadline",
+        Fault::Outdated => "no sample for more than two intervals and the deadline",
         Fault::Starting => "it is being opened",
         Fault::Lost => "the GPU has fallen off the bus",
         Fault::NotPermitted => "a right is missing, or a password",

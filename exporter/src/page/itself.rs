@@ -1,7 +1,7 @@
 //! What the page says of the look itself: sources, gaps, versions.
 
 use bailiff_exposition::{Labels, PRESENT, Writer};
-use bailiff_snapshot::{Driver, Gap, Snapshot};
+use bailiff_snapshot::{Driver, Fault, Gap, Snapshot};
 
 use crate::metrics;
 
@@ -22,6 +22,20 @@ pub(super) fn write(snapshot: &Snapshot, dropped: u64, page: &mut Writer<'_>) {
     if driver != none {
         page.put(&metrics::DRIVER_INFO, &driver, PRESENT);
     }
+}
+
+/// Writes of an outdated snapshot when it was taken, and that all of its sources are down.
+pub(super) fn write_outdated(snapshot: &Snapshot, page: &mut Writer<'_>) {
+    let none = Labels::default();
+    for source in snapshot.sources.keys() {
+        page.put_as((&metrics::SOURCE_UP, "source", source.name()), &none, false);
+    }
+    for source in snapshot.sources.keys() {
+        let labels = none.clone().with("source", source.name()).with("reason", Fault::Outdated.name());
+        page.put(&metrics::SOURCE_FAULT_INFO, &labels, PRESENT);
+    }
+    page.put(&metrics::SNAPSHOT_TIMESTAMP, &none, snapshot.at.wall.as_secs_f64());
+    page.put(&metrics::SNAPSHOTS, &none, snapshot.seq);
 }
 
 /// Writes what is known before anything was looked at.

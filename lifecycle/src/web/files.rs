@@ -1,13 +1,10 @@
 //! The files that a web config is made of. They are compared byte for byte: times and sizes of files can be the same
 //! before and after a change.
 
-#![expect(clippy::disallowed_methods, reason = "the one file that reads a web config")]
-
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::exit::plain;
+use crate::file;
 
 /// More is no web config, and no certificate.
 const MOST: u64 = 1 << 20;
@@ -48,19 +45,5 @@ impl Files {
 }
 
 fn read(path: &Path) -> Content {
-    bounded(path).map_err(|error| plain(&error))
-}
-
-fn bounded(path: &Path) -> io::Result<Vec<u8>> {
-    // A pipe that nobody writes to would keep us here for good.
-    let file = std::fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(MOST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MOST {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is longer than 1 MiB"));
-    }
-    Ok(bytes)
+    file::read(path, MOST).map(|(_, bytes)| bytes).map_err(|error| plain(&error))
 }

@@ -27,6 +27,8 @@ use tokio::time::timeout;
 pub(crate) use self::config::Config;
 pub use self::fault::Fault;
 use self::files::Files;
+use crate::exit::plain;
+use crate::file;
 
 /// A disk that is silent for longer hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -63,10 +65,11 @@ impl Web {
     /// As the file says; without one, plain HTTP.
     ///
     /// # Errors
-    /// Where it makes no sense.
+    /// Where it makes no sense, or its file system does not answer.
     pub fn open(path: Option<&Path>) -> Result<Self, Fault> {
         let Some(path) = path else { return Ok(Self(Kind::Open(Arc::default()))) };
-        let (files, read) = read(path);
+        let (files, read) = file::within(path, PATIENCE, |path| Ok(read(path)))
+            .map_err(|error| Fault::of(path, &plain(&error)))?;
         let config = Arc::new(read?);
         let kept = Kept { path: path.to_owned(), files, now: Ok(Arc::clone(&config)), good: config };
         Ok(Self(Kind::Kept(Arc::new(Mutex::new(kept)), Arc::default())))

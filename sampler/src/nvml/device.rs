@@ -9,6 +9,7 @@ use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode as Mode, TemperatureSensor};
 use nvml_wrapper::error::NvmlError;
 
+use super::plausible::{self, Figure, Most};
 use super::{Context, evidence, lists, not_offered, raw};
 
 /// What does not change.
@@ -43,7 +44,8 @@ pub(super) fn read(
     context: &mut Context<'_>,
 ) -> Result<GpuSample, NvmlError> {
     let telemetry = telemetry(device, context.gaps)?;
-    let memory = memory(device, context.gaps)?;
+    let told = memory(device, context.gaps)?;
+    let memory = plausible::memory(told, context.gaps);
     let whole = about.mig.is_none();
     let (entries, reading) = match device.mig_mode() {
         // With MIG on, processes belong to the instances; the GPU's own list may need rights, and repeats them.
@@ -57,7 +59,11 @@ pub(super) fn read(
             (entries, reading)
         }
     };
-    let entries = entries.map(|entries| with_peaks(device, entries, &telemetry));
+    let entries = entries.map(|entries| {
+        let mut entries = with_peaks(device, entries, &telemetry);
+        plausible::entries(&mut entries, told, context.gaps);
+        entries
+    });
     Ok(GpuSample {
         about: About::default(),
         fault: None,
@@ -107,16 +113,16 @@ fn telemetry(device: &Device<'_>, gaps: &mut Gaps) -> Result<Telemetry, NvmlErro
     ];
     let mut megahertz = BTreeMap::new();
     for (name, clock) in clocks {
-        if let Some(value) = told.of(device.clock_info(clock))? {
+        if let Some(value) = told.figure(device.clock_info(clock), Most::Megahertz)? {
             megahertz.insert(name.to_owned(), value);
         }
     }
     Ok(Telemetry {
-        utilization: told.percent(rates.as_ref().map(|rates| rates.gpu)),
-        memory_utilization: told.percent(rates.map(|rates| rates.memory)),
-        power: told.of(device.power_usage())?,
-        energy: told.of(device.total_energy_consumption())?,
-        temperature: told.of(device.temperature(TemperatureSensor::Gpu))?,
+        utilization: plausible::figure(rates.as_ref().map(|rates| rates.gpu), Most::Percent, told.gaps),
+        memory_utilization: plausible::figure(rates.map(|rates| rates.memory), Most::Percent, told.gaps),
+        power: told.figure(device.power_usage(), Most::Milliwatts)?,
+        energy: told.figure(device.total_energy_consumption(), Most::Millijoules)?,
+        temperature: told.figure(device.temperature(TemperatureSensor::Gpu), Most::Celsius)?,
         clocks: megahertz,
         compute_mode: told.of(device.compute_mode())?.map(|mode| match mode {
             Mode::Default => ComputeMode::Default,
@@ -139,12 +145,12 @@ impl Told<'_> {
         gap(answer, Gap::Telemetry, self.gaps)
     }
 
-    fn percent(&mut self, percent: Option<u32>) -> Option<u32> {
-        let possible = percent.filter(|percent| *percent <= 100);
-        if possible != percent {
-            self.gaps.count(Gap::UtilizationAbove100);
-        }
-        possible
+    fn figure<T: Figure>(
+        &mut self,
+        answer: Result<T, NvmlError>,
+        most: Most,
+    ) -> Result<Option<T>, NvmlError> {
+        Ok(plausible::figure(self.of(answer)?, most, self.gaps))
     }
 }
 

@@ -5,6 +5,7 @@ mod device;
 mod events;
 mod evidence;
 mod lists;
+mod plausible;
 mod raw;
 
 use std::collections::HashMap;

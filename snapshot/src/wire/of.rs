@@ -21,6 +21,7 @@ impl From<&crate::Snapshot> for Snapshot {
             pid_namespace: snapshot.namespace.name().to_owned(),
             sources: snapshot.sources.iter().map(source).collect(),
             gpus: snapshot.gpus.iter().map(|gpu| Gpu::of(gpu, snapshot)).collect(),
+            lost: snapshot.lost.clone(),
             processes: snapshot
                 .processes
                 .iter()

@@ -140,7 +140,7 @@ impl Home {
     }
 
     fn audit(&self) -> Audit {
-        let settings = audit::Settings { path: self.log(), max_bytes: 1 << 20, keep: 2 };
+        let settings = audit::Settings { path: self.log(), max_bytes: 1 << 20, keep: 2, kept: None };
         Audit::open(settings, About { node: "n1".into(), boot_id: Some("b".into()) }).unwrap()
     }
 
@@ -344,6 +344,7 @@ impl Machine {
             leases: None,
             quotas: None,
             mps: None,
+            lost: Vec::new(),
         };
         View::between(None, snapshot)
     }

@@ -92,6 +92,7 @@ impl<'a> Rebuild<'a> {
             leases: None,
             quotas: None,
             mps: None,
+            lost: Vec::new(),
             relatives: match self.children {
                 Children::Unknown => None,
                 Children::Idle => Some(Vec::new()),

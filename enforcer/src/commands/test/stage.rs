@@ -261,6 +261,7 @@ impl Playing<'_> {
             openers: None,
             relatives: stage.up("proc", sample).then_some(relatives),
             leases: stage.pool(sample),
+            lost: Vec::new(),
         }
     }
 

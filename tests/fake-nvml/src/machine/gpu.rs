@@ -102,9 +102,12 @@ impl Gpu {
             held += instance.unit.memory.used;
             lists.extend(&instance.unit.lists);
         }
-        let memory = Memory::compile(&entry.memory, held)?;
+        let mut memory = Memory::compile(&entry.memory, held)?;
         let busiest = Activity::busiest(&activities, &entry.utilization);
-        lists.garbage(&entry.faults.garbage);
+        lists.garbage(&entry.faults.garbage, memory.total);
+        if entry.faults.garbage.memory_above_total {
+            memory.used = memory.total.saturating_mul(2);
+        }
         garbage(&mut activities, &entry.faults.garbage);
         let uuid = || format!("GPU-00000000-0000-4000-8000-{:012x}", place.index + 1);
         Ok(Self {

@@ -59,7 +59,10 @@ impl Lists {
         self.mps.entries.extend_from_slice(&other.mps.entries);
     }
 
-    pub(crate) fn garbage(&mut self, written: &Garbage) {
+    pub(crate) fn garbage(&mut self, written: &Garbage, total: u64) {
+        if let Some(first) = self.compute.entries.first_mut().filter(|_| written.memory_above_total) {
+            first.used = total.saturating_mul(2);
+        }
         if written.pid_zero {
             self.compute.entries.push(Entry { pid: 0, used: 1001, gi: NO_INSTANCE, ci: NO_INSTANCE });
         }

@@ -113,4 +113,6 @@ pub(crate) struct Garbage {
     pub(crate) pid_zero: bool,
     /// A sample of a pid that is in no list.
     pub(crate) unlisted_pid: bool,
+    /// Twice the total used, and as much by the first process in the compute list.
+    pub(crate) memory_above_total: bool,
 }

@@ -1,0 +1,85 @@
+//! The places of a control socket. Clients that say nothing must not keep an administrator out: who comes takes the place of
+//! the client that has said nothing for longest, of the user who has most.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::task::AbortHandle;
+
+/// A client that has a place.
+pub(super) struct Client {
+    pub(super) uid: u32,
+    /// It waits for an answer.
+    pub(super) asking: Arc<AtomicBool>,
+    pub(super) task: AbortHandle,
+}
+
+/// The clients, in the order in which they came.
+pub(super) struct Places {
+    most: usize,
+    taken: Vec<Client>,
+}
+
+impl Places {
+    pub(super) const fn new(most: usize) -> Self {
+        Self { most, taken: Vec::new() }
+    }
+
+    /// A place for a client of this user, as the flag that says whether it asks; none where all ask.
+    pub(super) fn take(&mut self, uid: u32) -> Option<Arc<AtomicBool>> {
+        self.taken.retain(|client| !client.task.is_finished());
+        if self.taken.len() >= self.most {
+            self.taken.remove(self.least(uid)?).task.abort();
+        }
+        Some(Arc::default())
+    }
+
+    pub(super) fn put(&mut self, client: Client) {
+        self.taken.push(client);
+    }
+
+    /// Who gives way to this user: the first that asks nothing, of those who have most; root last.
+    fn least(&self, uid: u32) -> Option<usize> {
+        let of = |uid| self.taken.iter().filter(|client| client.uid == uid).count();
+        let rank = |client: &Client| {
+            let new = usize::from(client.uid == uid);
+            (of(client.uid) + new, client.uid != 0)
+        };
+        let silent =
+            self.taken.iter().enumerate().filter(|(_, client)| !client.asking.load(Ordering::Relaxed));
+        // Of equals `max_by_key` gives the last.
+        silent.rev().max_by_key(|(_, client)| rank(client)).map(|(place, _)| place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fills 4 places with users, some waiting for an answer; gives which has to go for another.
+    fn least(taken: &[(u32, bool)], uid: u32) -> Option<usize> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("it starts");
+        let mut places = Places::new(4);
+        for (uid, asks) in taken {
+            let task = runtime.spawn(std::future::pending::<()>()).abort_handle();
+            places.put(Client { uid: *uid, asking: Arc::new((*asks).into()), task });
+        }
+        places.least(uid)
+    }
+
+    #[test]
+    fn the_user_who_has_most_gives_way_and_root_last() {
+        let cases = [
+            (vec![(0, false), (7, false), (7, false), (8, false)], 0, Some(1)),
+            (vec![(0, false), (7, true), (7, false), (8, false)], 0, Some(2)),
+            (vec![(0, false), (8, false), (7, false), (7, false)], 8, Some(1)),
+            (vec![(0, false), (7, false), (8, false), (9, false)], 0, Some(0)),
+            (vec![(0, false), (7, false), (8, false), (9, false)], 7, Some(1)),
+            (vec![(0, false), (7, false), (8, false), (9, false)], 6, Some(1)),
+            (vec![(0, true), (7, true), (7, true), (8, true)], 0, None),
+        ];
+        for (taken, uid, expected) in cases {
+            assert_eq!(least(&taken, uid), expected, "{uid} comes to {taken:?}");
+        }
+    }
+}

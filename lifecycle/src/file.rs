@@ -1,0 +1,132 @@
+//! Files that the administrator names: only regular ones are read, and a file system that hangs takes a thread with it and
+//! nothing else.
+
+#![expect(clippy::disallowed_methods, reason = "the one file that opens what the administrator names")]
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+use std::time::Duration;
+
+/// A file system that does not answer for longer hangs.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Paths that a thread is at.
+static BUSY: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+static FREED: Condvar = Condvar::new();
+
+/// Reads a regular file of at most so many bytes. May hang.
+///
+/// # Errors
+/// Where it is another kind of file, such as a FIFO, is longer, or cannot be read.
+pub fn read(path: &Path, most: u64) -> io::Result<(File, Vec<u8>)> {
+    let refused = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    // A pipe that nobody writes to would keep us here for good.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return refused("it is no file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    (&file).take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return refused(format!("it is longer than {most} bytes"));
+    }
+    Ok((file, bytes))
+}
+
+/// What `act` returns of a path, done in a thread of its own. A thread that hangs keeps its path: nothing else is begun there
+/// before it is back.
+///
+/// # Errors
+/// [`io::ErrorKind::TimedOut`] where there is no answer in time; else those of `act`.
+pub fn within<T: Send + 'static>(
+    path: &Path,
+    limit: Duration,
+    act: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let late =
+        || io::Error::new(io::ErrorKind::TimedOut, format!("no answer for {limit:?} (hung file system)"));
+    let place = Place::take(path, limit).ok_or_else(late)?;
+    let (tell, told) = sync_channel(1);
+    Builder::new().name("file".to_owned()).spawn(move || {
+        let done = act(&place.0);
+        drop(place);
+        drop(tell.send(done));
+    })?;
+    told.recv_timeout(limit).map_err(|_| late())?
+}
+
+/// The right to be the one thread at a path.
+struct Place(PathBuf);
+
+impl Place {
+    fn take(path: &Path, limit: Duration) -> Option<Self> {
+        let taken = |busy: &mut BTreeSet<PathBuf>| busy.contains(path);
+        let waited = FREED.wait_timeout_while(busy(), limit, taken);
+        let (mut busy, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        (!waited.timed_out() && busy.insert(path.to_owned())).then(|| Self(path.to_owned()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        busy().remove(&self.0);
+        FREED.notify_all();
+    }
+}
+
+fn busy() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    BUSY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_mins(1);
+
+    #[test]
+    fn a_thread_that_hangs_keeps_its_path_and_no_other() {
+        let (release, released) = channel::<()>();
+        let hangs = move |_: &Path| Ok(released.recv().is_ok());
+        let stuck = within(Path::new("/a"), SHORT, hangs).expect_err("it hangs");
+        assert_eq!(stuck.to_string(), "no answer for 20ms (hung file system)");
+        let again = within(Path::new("/a"), SHORT, |_| Ok(())).expect_err("it hangs still");
+        assert_eq!(again.kind(), io::ErrorKind::TimedOut);
+        within(Path::new("/b"), LONG, |_| Ok(())).expect("another path");
+        drop(release);
+        within(Path::new("/a"), LONG, |_| Ok(())).expect("it is back");
+    }
+
+    #[test]
+    fn two_that_want_the_same_path_take_turns() {
+        let readers: Vec<_> = (0..8)
+            .map(|_| std::thread::spawn(|| within(Path::new("/c"), LONG, |_| Ok(std::process::id()))))
+            .collect();
+        for reader in readers {
+            reader.join().expect("no panic").expect("each has its turn");
+        }
+    }
+
+    #[test]
+    fn what_is_no_regular_file_or_too_long_is_not_read() {
+        let folder = tempfile::tempdir().expect("a folder of our own");
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).expect("a FIFO");
+        for path in [folder.path(), &pipe] {
+            assert_eq!(read(path, 9).expect_err("no file").to_string(), "it is no file");
+        }
+        let file = folder.path().join("file");
+        std::fs::write(&file, "0123456789").expect("our own folder");
+        assert_eq!(read(&file, 9).expect_err("long").to_string(), "it is longer than 9 bytes");
+        assert_eq!(read(&file, 10).expect("it fits").1, b"0123456789");
+    }
+}

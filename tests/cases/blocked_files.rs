@@ -1,0 +1,337 @@
+//! Files of the administrator's that do not answer: FIFOs, and file systems that hang. Each leaves the emergency brake
+//! (`pause`) and the metrics as they are, and ends no process.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::float_cmp,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files, compares exact figures and fails loudly"
+)]
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bailiff_lifecycle::control::ask_within;
+use end_to_end::enforcer::{self, Enforcer};
+use end_to_end::home::Home;
+use end_to_end::hung::{Hung, link};
+use end_to_end::node::Node;
+use end_to_end::tenant::Tenant;
+use end_to_end::wait::until;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use serde_json::{Value, json};
+
+const RULES: &str = "version: 1
+mode: enforce
+defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
+rules:
+  - name: idle
+    of: process
+    when: {gpu_util: {max: 1%}}
+    for: {samples: 4}
+    then: [{flag: info}, {terminate: {}}]
+";
+/// The brake answers within this.
+const BRAKE: Duration = Duration::from_millis(100);
+
+/// `pause` is answered within 100 ms: the median of five. A busy machine may be late, so it is tried again; a brake that is
+/// blocked is late every time.
+fn assert_brakes(home: &Home) {
+    let ask = |question: Value| ask_within(&home.control(), &question, Duration::from_secs(10));
+    until("pause is answered within 100 ms", || {
+        let mut took: Vec<Duration> = (0..5)
+            .map(|_| {
+                let began = Instant::now();
+                let answer = ask(json!({"command": "pause", "for_seconds": 3600, "reason": "brake"}));
+                if answer.is_ok_and(|answer| answer["ok"] == true) { began.elapsed() } else { Duration::MAX }
+            })
+            .collect();
+        took.sort_unstable();
+        (took[2] < BRAKE).then_some(())
+    });
+    let status = ask(json!({"command": "status"})).unwrap()["status"].take();
+    let judged = status["stream"]["seq"].is_number();
+    assert!(!judged || holds(&status).contains(&"paused".to_owned()), "{status}");
+    assert_eq!(ask(json!({"command": "resume"})).unwrap()["ok"], true);
+}
+
+fn holds(status: &Value) -> Vec<String> {
+    let held = status["holds"].as_array().into_iter().flatten();
+    held.filter_map(|held| Some(held["hold"].as_str()?.to_owned())).collect()
+}
+
+fn until_held(enforcer: &Enforcer, hold: &str) {
+    enforcer.until(hold, |page| (page.value("bailiff_hold_active", &[("hold", hold)])? == 1.0).then_some(()));
+}
+
+/// A text without its line breaks.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn fifo(path: &Path) {
+    let next = path.with_extension("fifo");
+    mknodat(CWD, &next, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    fs::rename(next, path).unwrap();
+}
+
+/// A file system that hangs, for the enforcer of a home alone.
+fn hung(home: &Home) -> Hung {
+    Hung::at(home.path().join("hung"))
+}
+
+fn beside(home: &Home, hung: &Hung, arguments: &[&str]) -> Enforcer {
+    let mut command = enforcer::command(home);
+    command.args(arguments);
+    Enforcer::spawn(home, hung.beside(&command))
+}
+
+/// What a tenant sees of it: nothing.
+fn assert_unharmed(enforcer: &Enforcer, tenant: &Tenant) {
+    enforcer.beats(8);
+    assert!(tenant.lives() && tenant.asked() == 0);
+}
+
+/// A directory under another name, for a path that is to be replaced in one step.
+fn linked(home: &Home, name: &str) -> PathBuf {
+    let (path, real) = (home.path().join(name), home.path().join(format!("{name}.real")));
+    match fs::rename(&path, &real) {
+        Ok(()) => {}
+        Err(_) => fs::create_dir(&real).unwrap(),
+    }
+    link(&real, &path);
+    path
+}
+
+#[test]
+fn rules_replaced_by_a_fifo_hold_actions_and_leave_the_brake() {
+    let node = Node::new(RULES);
+    let tenant = Tenant::obeying(&node.home);
+    let enforcer = node.home.enforcer(&[]);
+    fifo(&node.home.rules());
+    // Also where a reload asks for it.
+    let output = enforcer.run(&["reload"]);
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    until_held(&enforcer, "invalid_file");
+    assert_brakes(&node.home);
+    node.hold(&tenant, 0, "used: 1GiB");
+    enforcer.until_waits(tenant.pid(), "invalid_file");
+    assert_unharmed(&enforcer, &tenant);
+    node.home.write(RULES);
+    tenant.gone();
+}
+
+#[test]
+fn rules_on_a_file_system_that_hangs_hold_actions_and_leave_the_brake() {
+    let node = Node::new(RULES);
+    let tenant = Tenant::obeying(&node.home);
+    let hung = hung(&node.home);
+    let enforcer = beside(&node.home, &hung, &[]);
+    link(&hung.path("rules.yaml"), &node.home.rules());
+    until_held(&enforcer, "invalid_file");
+    assert_brakes(&node.home);
+    let output = enforcer.run(&["reload"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("rules.yaml: ") && said.contains("no answer for 2s"), "{said}");
+    let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
+    assert!(words(&status).contains("no answer for 2s"), "{status}");
+    node.hold(&tenant, 0, "used: 1GiB");
+    enforcer.until_waits(tenant.pid(), "invalid_file");
+    assert_unharmed(&enforcer, &tenant);
+    node.home.write(RULES);
+    // The thread that waits for the hung file is not let go before the file system is.
+    drop(hung);
+    tenant.gone();
+}
+
+#[test]
+fn rules_that_do_not_answer_at_the_start_are_a_refusal() {
+    let home = Home::with(RULES);
+    fifo(&home.rules());
+    let output = enforcer::command(&home).output().unwrap();
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    let hung = hung(&home);
+    link(&hung.path("rules.yaml"), &home.rules());
+    let output = hung.beside(&enforcer::command(&home)).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(64), "{told}");
+    assert!(told.contains("no answer for 2s"), "{told}");
+}
+
+#[test]
+fn audit_log_that_hangs_holds_actions_and_leaves_the_brake() {
+    let node = Node::new(RULES);
+    let tenant = Tenant::obeying(&node.home);
+    let hung = hung(&node.home);
+    let log = linked(&node.home, "log");
+    let file = log.join("audit.jsonl").display().to_string();
+    let mut enforcer = beside(&node.home, &hung, &["--audit", &file]);
+    until("the log is there", || log.join("audit.jsonl").exists().then_some(()));
+    link(&hung.path(""), &log);
+    // It takes a line to find out.
+    assert_brakes(&node.home);
+    until_held(&enforcer, "audit");
+    assert_brakes(&node.home);
+    node.hold(&tenant, 0, "used: 1GiB");
+    enforcer.until_waits(tenant.pid(), "audit");
+    assert_unharmed(&enforcer, &tenant);
+    assert_eq!(enforcer.stop(), Some(0), "nor does its end wait for the disk");
+}
+
+#[test]
+fn audit_log_that_hangs_at_the_start_holds_actions_and_leaves_the_brake() {
+    let node = Node::new(RULES);
+    let tenant = Tenant::obeying(&node.home);
+    let hung = hung(&node.home);
+    let file = hung.path("audit.jsonl").display().to_string();
+    let enforcer = beside(&node.home, &hung, &["--audit", &file]);
+    assert_brakes(&node.home);
+    until_held(&enforcer, "audit");
+    node.hold(&tenant, 0, "used: 1GiB");
+    assert_unharmed(&enforcer, &tenant);
+}
+
+#[test]
+fn state_that_hangs_holds_actions_and_leaves_the_brake() {
+    let node = Node::new(RULES);
+    let tenant = Tenant::obeying(&node.home);
+    let hung = hung(&node.home);
+    let state = linked(&node.home, "state");
+    let mut enforcer = beside(&node.home, &hung, &[]);
+    enforcer.until("nothing holds it but the start", |page| {
+        (page.value("bailiff_hold_active", &[("hold", "state")])? == 0.0).then_some(())
+    });
+    link(&hung.path(""), &state);
+    assert_brakes(&node.home);
+    until_held(&enforcer, "state");
+    node.hold(&tenant, 0, "used: 1GiB");
+    enforcer.until_waits(tenant.pid(), "state");
+    assert_unharmed(&enforcer, &tenant);
+    assert_eq!(enforcer.stop(), Some(0), "nor does its end wait for the disk");
+}
+
+#[test]
+fn state_that_hangs_at_the_start_is_a_pause_and_leaves_the_brake() {
+    let node = Node::new(RULES);
+    let tenant = Tenant::obeying(&node.home);
+    let hung = hung(&node.home);
+    let state = hung.path("").display().to_string();
+    let enforcer = beside(&node.home, &hung, &["--state", &state]);
+    until_held(&enforcer, "paused");
+    let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
+    assert!(words(&status).contains("cannot be taken up: no answer for 2s"), "{status}");
+    node.hold(&tenant, 0, "used: 1GiB");
+    assert_unharmed(&enforcer, &tenant);
+    assert_brakes(&node.home);
+}
+
+#[test]
+fn state_that_is_a_fifo_at_the_start_is_a_pause_and_leaves_the_brake() {
+    let node = Node::new(RULES);
+    fifo(&node.home.state().join("state.json"));
+    fifo(&node.home.state().join("state.json.new"));
+    let enforcer = node.home.enforcer(&[]);
+    until_held(&enforcer, "paused");
+    until_held(&enforcer, "state");
+    assert_brakes(&node.home);
+}
+
+#[test]
+fn web_config_that_hangs_leaves_the_brake() {
+    let home = Home::with(RULES);
+    let hung = hung(&home);
+    let config = home.path().join("web.yml");
+    fs::write(&config, "").unwrap();
+    let path = config.display().to_string();
+    let enforcer = beside(&home, &hung, &["--web.config.file", &path]);
+    assert_eq!(enforcer.page().value("bailiff_hold_active", &[("hold", "paused")]), Some(0.0));
+    link(&hung.path("web.yml"), &config);
+    let address = enforcer.address();
+    let asking = std::thread::spawn(move || end_to_end::http::get(address, "/metrics", &[]).is_ok());
+    assert_brakes(&home);
+    drop(asking.join());
+    assert_brakes(&home);
+    drop(enforcer);
+    let hung = Hung::at(home.path().join("hung-again"));
+    link(&hung.path("web.yml"), &config);
+    let mut command = enforcer::command(&home);
+    command.args(["--web.config.file", &path]);
+    let output = hung.beside(&command).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && told.contains("no answer for 5s"), "{told}");
+}
+
+#[test]
+fn stream_socket_that_hangs_leaves_the_brake() {
+    let home = Home::with(RULES);
+    let hung = hung(&home);
+    let stream = hung.path("stream.sock").display().to_string();
+    let mut enforcer = beside(&home, &hung, &["--stream", &stream]);
+    assert_brakes(&home);
+    enforcer.until("the metrics say so", |page| {
+        page.value("bailiff_stream_refused_total", &[("reason", "no_answer")])
+    });
+    assert_eq!(enforcer.stop(), Some(0));
+}
+
+/// Rules that find a secret in a file of this path; every way to name one, and programs.
+fn naming(path: &Path) -> Vec<String> {
+    let path = path.display();
+    let rule = |then: &str| {
+        RULES.replace("then: [{flag: info}, {terminate: {}}]", &format!("then: [{{flag: info}}, {then}]"))
+    };
+    let channel = |channel: &str| format!("{}notify:\n  chat: {channel}\n", rule("{notify: [chat]}"));
+    vec![
+        format!("{RULES}leases: {{redis_file: {path}}}\n"),
+        channel(&format!("{{webhook: {{url_file: {path}}}}}")),
+        channel(&format!("{{exec: [{path}]}}")),
+        rule(&format!("{{exec: [{path}]}}")),
+    ]
+}
+
+/// Of each of these rules: the brake, the metrics, and the end.
+fn assert_brakes_with(rules: &str, node: &Node, mut enforcer: Enforcer) {
+    let tenant = Tenant::obeying(&node.home);
+    node.hold(&tenant, 0, "used: 1GiB");
+    let pid = tenant.pid().to_string();
+    enforcer.until("the flag", |page| page.value("bailiff_flag", &[("pid", &pid)]));
+    assert_brakes(&node.home);
+    enforcer.beats(2);
+    assert_brakes(&node.home);
+    let ends = Instant::now();
+    assert_eq!(enforcer.stop(), Some(0));
+    println!("ended after {:?}: {rules}", ends.elapsed());
+}
+
+#[test]
+fn files_and_programs_that_rules_name_and_that_hang_leave_the_brake() {
+    let node = Node::new(RULES);
+    for place in 0..naming(Path::new("")).len() {
+        // It goes with the enforcer that saw it.
+        let hung = Hung::at(node.home.path().join(format!("hung-{place}")));
+        let rules = &naming(&hung.path("named"))[place];
+        node.home.write(rules);
+        assert_brakes_with(rules, &node, beside(&node.home, &hung, &[]));
+    }
+    let named = node.home.path().join("named");
+    fifo(&named);
+    for rules in naming(&named) {
+        node.home.write(&rules);
+        assert_brakes_with(&rules, &node, node.home.enforcer(&[]));
+    }
+}
+
+#[test]
+fn clients_that_say_nothing_leave_the_brake() {
+    let home = Home::with(RULES);
+    let enforcer = home.enforcer(&[]);
+    let silent: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(home.control()).unwrap()).collect();
+    let answer = enforcer.ask(&json!({"command": "pause", "for_seconds": 60}));
+    assert_eq!(answer["ok"], true, "{answer}");
+    assert_brakes(&home);
+    drop(silent);
+    assert_eq!(enforcer.page().value("bailiff_hold_active", &[("hold", "paused")]), Some(0.0));
+}
