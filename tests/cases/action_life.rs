@@ -9,8 +9,6 @@
 )]
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
 
 use end_to_end::enforcer::{self, Enforcer};
 use end_to_end::holder::children;
@@ -209,26 +207,17 @@ fn confirmed_target_that_ends_is_gone() {
 #[test]
 fn sigkill_waits_for_the_audit_log() {
     assert_eq!(cell("the audit log cannot be written", "TERM sent"), "waits");
-    let node = Node::new(RULES);
-    let disk = node.home.path().join("disk");
-    fs::create_dir(&disk).unwrap();
-    let mut command = Command::new("unshare");
-    let prepare = "mount -t tmpfs -o size=256k tmpfs \"$0\" && exec \"$@\"";
-    command.args(["--mount", "sh", "-c", prepare]).arg(&disk).arg(programs::enforcer());
-    command.args(enforcer::arguments(&node.home)).arg("--audit").arg(disk.join("audit.jsonl"));
-    let enforcer = Enforcer::spawn(&node.home, command);
-    let disk = PathBuf::from(format!("/proc/{}/root{}", enforcer.pid(), disk.display()));
-    let tenant = Tenant::stubborn(&node.home);
-    node.hold(&tenant, 0, "used: 1GiB");
-    tenant.until_asked(1);
-    fs::write(disk.join("full"), vec![0; 1 << 20]).unwrap_err();
-    waits(&enforcer, &tenant, "the audit log cannot be written");
-    let status = enforcer.run(&["status"]);
+    let stage = Stage::term_sent();
+    let (log, aside) = (stage.node.home.audit(), stage.node.home.path().join("aside"));
+    fs::rename(&log, &aside).unwrap();
+    fs::create_dir(&log).unwrap();
+    waits(&stage.enforcer, &stage.tenant, "the audit log cannot be written");
+    let status = stage.enforcer.run(&["status"]);
     assert!(String::from_utf8_lossy(&status.stdout).contains("SIGKILL waits"), "{status:?}");
-    fs::remove_file(disk.join("full")).unwrap();
-    tenant.gone();
-    let lines = || end_to_end::home::lines(&disk.join("audit.jsonl"));
-    let line = until("the result", || lines().into_iter().find(|line| line["result"] == "released"));
+    fs::remove_dir(&log).unwrap();
+    fs::rename(&aside, &log).unwrap();
+    stage.tenant.gone();
+    let line = stage.node.home.until_line("terminate", "released");
     assert!(signals(&line).contains(&"SIGKILL".to_owned()), "{line}");
 }
 

@@ -82,6 +82,15 @@ impl Drop for Cgroup {
     }
 }
 
+/// Thaws it before the processes in it are waited for: of version 1, frozen ones do not even end.
+struct Thaw<'a>(&'a Cgroup);
+
+impl Drop for Thaw<'_> {
+    fn drop(&mut self) {
+        self.0.freeze(false);
+    }
+}
+
 #[test]
 fn stopped_target_is_exempt_from_a_rule_about_idleness() {
     let node = Node::new(&rules(IDLE));
@@ -122,6 +131,7 @@ fn frozen_target_is_exempt_and_thawed_where_a_rule_names_it() {
         let node = Node::new(&rules(IDLE));
         let tenant = Tenant::obeying(&node.home);
         cgroup.enter(tenant.pid());
+        let _thaw = Thaw(&cgroup);
         cgroup.freeze(true);
         until("it is frozen", || cgroup.is_frozen().then_some(()));
         node.hold(&tenant, 0, "used: 1GiB");
@@ -147,6 +157,7 @@ fn frozen_cgroup_with_other_processes_in_it_is_not_thawed() {
         let (tenant, other) = (Tenant::obeying(&node.home), Tenant::obeying(&node.home));
         cgroup.enter(tenant.pid());
         cgroup.enter(other.pid());
+        let _thaw = Thaw(&cgroup);
         cgroup.freeze(true);
         until("it is frozen", || cgroup.is_frozen().then_some(()));
         node.hold(&tenant, 0, "used: 1GiB");

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use end_to_end::home::Home;
+use end_to_end::slow_sync::SlowSync;
 use end_to_end::{enforcer, programs};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -24,6 +25,7 @@ pub(crate) enum Daemon {
 /// Both, and the disk of the audit log.
 pub(crate) struct Daemons {
     pub(crate) home: Home,
+    pub(crate) sync: SlowSync,
     scenario: PathBuf,
     /// By [`Daemon`]; none while it does not run.
     pids: [Option<u32>; 2],
@@ -38,10 +40,8 @@ impl Daemons {
         let disk = home.path().join("disk");
         fs::create_dir(&disk).expect("a directory");
         run("mount", &["-t", "tmpfs", "-o", "size=1g", "tmpfs", &disk.display().to_string()]);
-        let source = programs::root().join("tests/fixtures/trial/slow_sync.c").display().to_string();
-        let library = home.path().join("slow_sync.so").display().to_string();
-        run("cc", &["-Wall", "-shared", "-fPIC", "-o", &library, &source]);
-        Self { home, scenario, pids: [None; 2], stopped: [false; 2], enforcers: Vec::new() }
+        let sync = SlowSync::new(home.path());
+        Self { sync, home, scenario, pids: [None; 2], stopped: [false; 2], enforcers: Vec::new() }
     }
 
     /// The audit log.
@@ -101,16 +101,7 @@ impl Daemons {
             .arg("--audit")
             .arg(self.audit());
         command.args(["--audit.max-size", "1GiB", "--verify", "1s", "--log.level", "warn"]);
-        command.env("LD_PRELOAD", self.home.path().join("slow_sync.so")).env("SLOW_SYNC", self.delay());
-    }
-
-    fn delay(&self) -> PathBuf {
-        self.home.path().join("delay")
-    }
-
-    /// The audit log takes so long to reach the disk from now on.
-    pub(crate) fn slow(&self, milliseconds: u64) {
-        fs::write(self.delay(), milliseconds.to_string()).expect("a delay can be written");
+        self.sync.preload(command);
     }
 
     /// The disk of the audit log is full, or has room again.

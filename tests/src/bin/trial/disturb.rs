@@ -311,8 +311,8 @@ impl Trial {
 
     /// Half an interval to one and a half.
     fn slow(&mut self) {
-        self.daemons.slow(self.dice.within(100, 300));
-        self.after(2_000, 8_000, |trial| trial.daemons.slow(0));
+        self.daemons.sync.set(self.dice.within(100, 300));
+        self.after(2_000, 8_000, |trial| trial.daemons.sync.set(0));
     }
 
     fn short_holders(&mut self) {
