@@ -284,7 +284,8 @@ impl Open {
 
     /// Continues what an earlier run had stopped for its SIGKILL and did not live to end; says so.
     fn continue_stopped(&self, begun: &Begun) -> String {
-        let mut detail = "this program ended before the deed had a result; how it went is not known".to_owned();
+        let mut detail =
+            "this program ended before the deed had a result; how it went is not known".to_owned();
         if begun.boot_id.is_some() && begun.boot_id == self.about.boot_id {
             let count: usize = begun.held_still.iter().map(HeldStill::continued).sum();
             if count > 0 {

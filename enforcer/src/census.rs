@@ -1,6 +1,8 @@
 //! Everybody on the node at this very moment, as `/proc` says: who they are, whose they are, where they run.
 //! Every file is read bounded, through a folder that is held open and so stays its process's.
 
+pub mod program;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -189,6 +191,14 @@ impl Census {
         if same { Ok(()) } else { Err(Blind::Foreign) }
     }
 
+    /// A process that is named by a pid of this program's own namespace; none where it cannot be read, or pids here are of
+    /// another one.
+    #[must_use]
+    pub fn own_person(&self, pid: u32) -> Option<Person> {
+        self.own().ok()?;
+        self.person(pid).ok()?
+    }
+
     /// One process, read anew; none where it has ended.
     ///
     /// # Errors
@@ -237,21 +247,6 @@ impl Census {
     pub fn cgroup(&self, pid: u32) -> Option<String> {
         let text = read(&folder(&self.root, pid.to_string()).ok()?, "cgroup").ok()?;
         Some(String::from_utf8_lossy(&text).into_owned())
-    }
-
-    /// The value of a variable in a process's environment, where we may read it.
-    #[must_use]
-    pub fn variable(&self, pid: u32, name: &str) -> Option<String> {
-        let text = read(&folder(&self.root, pid.to_string()).ok()?, "environ").ok()?;
-        let mut pairs = text.split(|byte| *byte == 0).filter_map(|pair| std::str::from_utf8(pair).ok());
-        pairs.find_map(|pair| Some(pair.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
-    }
-
-    /// The path of a process's program, where we may read it.
-    #[must_use]
-    pub fn program(&self, pid: u32) -> Option<String> {
-        let link = readlinkat(folder(&self.root, pid.to_string()).ok()?, "exe", Vec::new()).ok()?;
-        link.into_string().ok()
     }
 
     /// Whether a process sees the mounts that we see; none where that may not be read.

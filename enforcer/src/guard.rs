@@ -1,7 +1,7 @@
 //! The last question before a deed: are these the processes that were judged, and may they be touched at all.
 //! Pure: who they are now is looked up elsewhere, and comes in.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ const PROTECTED: [(&str, &str); 7] = [
 ];
 
 /// And these on the host. In a container they are the container's own, an init or a shell's daemon, and end with it.
-const PROTECTED_ON_HOST: [(&str, &str); 37] = [
+const PROTECTED_ON_HOST: [(&str, &str); 36] = [
     ("systemd*", "it is a part of systemd"),
     ("(sd-pam)", "it is a part of systemd"),
     ("(systemd)", "it is a part of systemd"),
@@ -59,7 +59,6 @@ const PROTECTED_ON_HOST: [(&str, &str); 37] = [
     ("Hyprland", "it is a display server"),
     ("weston*", "it is a display server"),
     ("gamescope*", "it is a display server"),
-    ("bailiff-*", "it is one of ours"),
 ];
 
 /// What the built-in protection looks at, of a process as a snapshot or `/proc` shows it.
@@ -134,9 +133,9 @@ pub struct Limits {
     pub root: Root,
     /// A larger group is never ended.
     pub max_processes: usize,
-    /// The exporter's processes and whoever else must live.
-    pub spared: BTreeSet<u32>,
-    /// The file's `protect`.
+    /// The exporter, as the stream's socket names it.
+    pub exporter: Option<ProcessKey>,
+    /// The file's `protect`, and the rule's exceptions.
     pub protect: Option<Protect>,
     /// Processes that are stopped, traced or frozen.
     pub on_hold: OnHold,
@@ -151,9 +150,9 @@ pub enum OnHold {
     Continued,
 }
 
-/// This program and those that started it.
+/// This program, those that started it, the exporter and those that it started: why each is not touched, by pid.
 #[derive(Debug, Clone, Default)]
-pub struct Ourselves(pub BTreeSet<u32>);
+pub struct Ourselves(pub BTreeMap<u32, &'static str>);
 
 /// A process as it is now, read after it was taken hold of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -239,10 +238,12 @@ fn same(member: &Member, key: ProcessKey, now: &Found) -> Result<(), Refusal> {
         }
         Some(_) => {}
     }
-    if member.cgroup.is_empty() || now.person.place.cgroup.is_empty() {
+    // Its owner may move it below that: a cgroup there says nothing of who it is.
+    let confinement = now.person.place.confinement();
+    if member.confinement.is_empty() || confinement.is_empty() {
         return Err(Refusal::refused(format!("the cgroup of {} is not known", key.pid)));
     }
-    if member.cgroup != now.person.place.cgroup {
+    if member.confinement != confinement {
         return Err(Refusal::changed(format!("{} is in another cgroup now", key.pid)));
     }
     Ok(())
@@ -267,11 +268,8 @@ pub fn permit(owner: u32, group: &[Found], ourselves: &Ourselves, limits: &Limit
 fn spared(owner: u32, found: &Found, ourselves: &Ourselves, limits: &Limits) -> Option<String> {
     let person = &found.person;
     let key = found.key();
-    if ourselves.0.contains(&key.pid) {
-        return Some("it is this program or has started it".to_owned());
-    }
-    if limits.spared.contains(&key.pid) {
-        return Some("it is the exporter's".to_owned());
+    if let Some(why) = ourselves.0.get(&key.pid) {
+        return Some((*why).to_owned());
     }
     if person.stat.kernel_thread || person.stat.state == State::Idle {
         return Some("it is a thread of the kernel".to_owned());
@@ -329,10 +327,15 @@ mod tests {
         Limits {
             root: Root::Protected,
             max_processes: 3,
-            spared: BTreeSet::from([60]),
+            exporter: None,
             protect: None,
             on_hold: OnHold::Exempt,
         }
+    }
+
+    fn ourselves() -> Ourselves {
+        let us = "it is this program or has started it";
+        Ourselves(BTreeMap::from([(60, "it is the exporter's"), (90, us), (91, us)]))
     }
 
     fn subject(pids: &[u32]) -> Subject {
@@ -343,6 +346,7 @@ mod tests {
             comm: "python3".into(),
             exe: None,
             cgroup: "/here".into(),
+            confinement: "/here".into(),
             vram: Some(1),
             holds: true,
         };
@@ -364,8 +368,8 @@ mod tests {
             containerd-shim-runc-v2 containerd-shim dockerd docker-proxy runc crun conmon crio kubelet slurmd \
             slurmstepd slurmctld munged nvidia-persistenced nvidia-persiste nv-fabricmanager nv-fabricmanage \
             nv-hostengine dcgm-exporter nvidia-dcgm Xorg X Xwayland gnome-shell kwin_wayland sway weston \
-            nvidia-cuda-mps-control nvidia-cuda-mps bailiff-enforcer bailiff-exporte";
-        let others = "python3 jupyterhub jupyterhub-singl bailiff Xbase initial swaylike crior";
+            nvidia-cuda-mps-control nvidia-cuda-mps";
+        let others = "python3 jupyterhub jupyterhub-singl bailiff bailiff-exporte bailiff-x Xbase initial swaylike crior";
         let plain = |comm| Traits { pid: 4100, comm, uid: Some(1000), contained: false };
         for comm in named.split_ascii_whitespace() {
             assert!(builtin(&plain(comm), Root::Allowed).is_some(), "{comm}");
@@ -399,11 +403,11 @@ mod tests {
 
     #[test]
     fn a_group_is_permitted_whole_or_not_at_all() {
-        let ourselves = Ourselves(BTreeSet::from([90, 91]));
+        let ours = ourselves();
         let with = |change: fn(&mut Person)| {
             let mut group = vec![found(100), found(101)];
             change(&mut group[1].person);
-            permit(1000, &group, &ourselves, &limits()).map_err(|refusal| refusal.why)
+            permit(1000, &group, &ours, &limits()).map_err(|refusal| refusal.why)
         };
         assert_eq!(with(|_| {}), Ok(()));
         let cases: [(Change<Person>, &str); 8] = [
@@ -420,11 +424,37 @@ mod tests {
             assert!(with(change).unwrap_err().contains(why), "{why}");
         }
         let four: Vec<Found> = (100..104).map(found).collect();
-        assert!(permit(1000, &four, &ourselves, &limits()).unwrap_err().why.contains("more than 3"));
+        assert!(permit(1000, &four, &ours, &limits()).unwrap_err().why.contains("more than 3"));
         let mut contained = found(100);
         contained.person.uid = 0;
         contained.person.place = Place::parse(&format!("0::/docker/{CONTAINER}")).into();
-        assert_eq!(permit(0, &[contained], &ourselves, &limits()), Ok(()), "root of a container is anybody");
+        assert_eq!(permit(0, &[contained], &ours, &limits()), Ok(()), "root of a container is anybody");
+    }
+
+    #[test]
+    fn holder_that_moved_below_its_own_boundary_is_the_same() {
+        let docker = format!("/docker/{CONTAINER}");
+        let users = "/user.slice/user-1000.slice";
+        let job = "/system.slice/slurmstepd.scope/job_7";
+        let cases = [
+            (format!("{docker}/a"), format!("{docker}/b/docker-{CONTAINER}.scope"), true),
+            (docker, "/docker".to_owned(), false),
+            (format!("{users}/user@1000.service/a.service"), format!("{users}/user@1000.service/b"), true),
+            (format!("{users}/session-3.scope"), "/user.slice/user-1001.slice/session-3.scope".into(), false),
+            ("/system.slice/a.service/one".to_owned(), "/system.slice/a.service/two.service".into(), true),
+            ("/system.slice/a.service".to_owned(), "/system.slice/b.service".into(), false),
+            (format!("{job}/step_0"), format!("{job}/step_1"), true),
+            (format!("{job}/step_0"), format!("{job}8/step_0"), false),
+            ("/made/a".to_owned(), "/made/b".into(), false),
+        ];
+        for (before, after, same) in cases {
+            let place = |path: &str| Arc::new(Place::parse(&format!("0::{path}")));
+            let mut subject = subject(&[100]);
+            subject.members[0].confinement = place(&before).confinement().to_owned();
+            let mut now = found(100);
+            now.person.place = place(&after);
+            assert_eq!(identify(&subject, &[now]).is_ok(), same, "{before} {after}");
+        }
     }
 
     #[test]
@@ -464,8 +494,8 @@ mod tests {
                 one.person.stat.comm.clone_from(comm);
                 one
             }).collect();
-            let ourselves = Ourselves(BTreeSet::from([90, 91]));
-            if permit(owner, &group, &ourselves, &limits()).is_ok() {
+            let ours = ourselves();
+            if permit(owner, &group, &ours, &limits()).is_ok() {
                 prop_assert!(group.len() <= 3);
                 for one in &group {
                     let pid = one.key().pid;

@@ -41,7 +41,7 @@ impl Kin<'_> {
         found.into_iter().map(|person| (person.stat.key.pid, person.stat.key)).collect()
     }
 
-    /// The verified, the subject's own and whoever they started in their own cgroup.
+    /// The verified, the subject's own and whoever they started in their own cgroup, or below the same container or unit.
     fn offspring<'a>(&self, table: &'a Table, belongs: impl Fn(&Person, &Person) -> bool) -> Vec<&'a Person> {
         let roots = self.subject.members.iter().filter(|member| member.holds).filter_map(|member| member.key);
         let mut next: Vec<&Person> =
@@ -51,7 +51,7 @@ impl Kin<'_> {
         while let Some(person) = next.pop() {
             all.push(person);
             let children = table.children(person.stat.key.pid).iter().filter_map(|pid| table.people.get(pid));
-            let of_its_place = children.filter(|child| child.place.cgroup == person.place.cgroup);
+            let of_its_place = children.filter(|child| workload::share_cgroup(&child.place, &person.place));
             next.extend(
                 of_its_place.filter(|child| belongs(person, child) && known.insert(child.stat.key.pid)),
             );
@@ -82,6 +82,7 @@ mod tests {
     use crate::view::TargetId;
 
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const OTHER: &str = "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210";
 
     fn person(pid: u32, ppid: u32, session: u32, cgroup: &str) -> Person {
         let stat = Stat {
@@ -115,6 +116,10 @@ mod tests {
             person(20, 1, 20, "/s"),
             person(30, 1, 30, &container),
             person(31, 1, 31, &container),
+            person(32, 30, 32, &format!("{container}/below/docker-{OTHER}.scope")),
+            person(33, 30, 33, &format!("/system.slice/docker-{OTHER}.scope")),
+            person(40, 1, 40, &format!("/system.slice/docker-{OTHER}.scope")),
+            person(41, 1, 41, &format!("/own.slice/docker-{OTHER}.scope")),
         ])
     }
 
@@ -136,6 +141,7 @@ mod tests {
             comm: String::new(),
             exe: None,
             cgroup: "/s".into(),
+            confinement: "/s".into(),
             vram: None,
             holds: true,
         };
@@ -163,11 +169,15 @@ mod tests {
         check(&Case { holding: &[10, 11], expected: &[10, 13], ..case });
         check(&Case { holding: &[10, 12], expected: &[10, 11, 13], ..case });
         check(&Case { holder: 9, verified: &[11], expected: &[11, 12], ..case });
+        check(&Case { id: "process:30@30", holder: 30, holding: &[30], expected: &[30, 32], ..case });
     }
 
     #[test]
     fn the_kin_in_a_workload_are_all_of_its_name() {
-        let container = format!("workload:container:{ID}");
+        let container = format!("workload:container:/docker/{ID}");
+        let (one, other) =
+            (format!("/system.slice/docker-{OTHER}.scope"), format!("/own.slice/docker-{OTHER}.scope"));
+        let [one, other] = [one, other].map(|path| format!("workload:container:{path}"));
         let case = Case {
             kind: Kind::Workload,
             id: "workload:tree:10@10",
@@ -178,7 +188,9 @@ mod tests {
         };
         check(&case);
         check(&Case { id: "workload:tree:9@9", holder: 9, verified: &[11], expected: &[11, 12], ..case });
-        check(&Case { id: &container, holder: 30, expected: &[30, 31], ..case });
+        check(&Case { id: &container, holder: 30, expected: &[30, 31, 32], ..case });
+        check(&Case { id: &one, holder: 40, expected: &[33, 40], ..case });
+        check(&Case { id: &other, holder: 41, expected: &[41], ..case });
         check(&Case { id: "workload:", holder: 99, expected: &[], ..case });
         check(&Case { kind: Kind::Lease, expected: &[], ..case });
     }

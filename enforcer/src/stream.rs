@@ -9,12 +9,15 @@ use std::time::Duration;
 
 use bailiff_lifecycle::file::{self, PATIENCE};
 use bailiff_lifecycle::socket;
-use bailiff_snapshot::wire;
+use bailiff_snapshot::{ProcessKey, wire};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
+use tokio::net::unix::UCred;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
+
+use crate::census::Census;
 
 /// A snapshot is never longer; 16,384 processes take a tenth of it.
 const LONGEST_LINE: u64 = 64 << 20;
@@ -30,13 +33,15 @@ pub struct Source {
     pub path: PathBuf,
     /// Users whose sockets are believed, besides root's and our own.
     pub owners: Vec<u32>,
+    /// Where `/proc` is, which says who the exporter is.
+    pub procfs: PathBuf,
 }
 
 /// What comes.
 #[derive(Debug)]
 pub enum Arrival {
-    /// The stream is there.
-    Connected,
+    /// The stream is there, and this process listens on its socket, as far as that can be told.
+    Connected(Option<ProcessKey>),
     /// It is not, or no longer.
     Lost(Trouble),
     /// A snapshot.
@@ -96,9 +101,9 @@ pub async fn follow(source: Source, to: mpsc::Sender<Arrival>) {
     let mut pause = PAUSES.0;
     loop {
         let trouble = match connect(&source).await {
-            Ok(stream) => {
+            Ok((stream, exporter)) => {
                 pause = PAUSES.0;
-                if to.send(Arrival::Connected).await.is_err() {
+                if to.send(Arrival::Connected(exporter)).await.is_err() {
                     return;
                 }
                 read(stream, &to).await
@@ -114,7 +119,7 @@ pub async fn follow(source: Source, to: mpsc::Sender<Arrival>) {
 }
 
 /// What leads to a socket may hang, so that a thread goes there.
-async fn connect(source: &Source) -> Result<UnixStream, Trouble> {
+async fn connect(source: &Source) -> Result<(UnixStream, Option<ProcessKey>), Trouble> {
     let theirs = source.clone();
     let connected = spawn_blocking(move || {
         let path = theirs.path.clone();
@@ -124,9 +129,11 @@ async fn connect(source: &Source) -> Result<UnixStream, Trouble> {
     let (stream, owner) = connected.await.map_err(io::Error::from).flatten().map_err(silent)??;
     let ended = |error: io::Error| Trouble::Ended(error.to_string());
     let stream = UnixStream::from_std(stream).map_err(ended)?;
-    let uid = stream.peer_cred().map_err(ended)?.uid();
+    let peer = stream.peer_cred().map_err(ended)?;
+    let uid = peer.uid();
     if uid == owner {
-        Ok(stream)
+        let listener = listener(source, &peer);
+        Ok((stream, listener))
     } else {
         let path = source.path.display();
         Err(Trouble::Distrusted(format!("{path} belongs to uid {owner}, and uid {uid} listens on it")))
@@ -139,6 +146,14 @@ fn connected(source: &Source) -> Result<(std::os::unix::net::UnixStream, u32), T
         .and_then(|stream| stream.set_nonblocking(true).map(|()| stream))
         .map_err(|_| Trouble::Nobody(source.path.display().to_string()))?;
     Ok((stream, owner))
+}
+
+/// Who listens on the socket, by the kernel's word and the start time that `/proc` has for that pid. What starts
+/// everything is not the exporter, though it may have made the socket.
+fn listener(source: &Source, peer: &UCred) -> Option<ProcessKey> {
+    let pid = u32::try_from(peer.pid()?).ok().filter(|pid| *pid > 1)?;
+    let person = Census::open(&source.procfs, "").ok()?.own_person(pid)?;
+    (person.uid == peer.uid()).then_some(person.stat.key)
 }
 
 /// The owner of the socket, where that is somebody to be believed.
@@ -203,7 +218,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     fn source(folder: &tempfile::TempDir) -> Source {
-        Source { path: folder.path().join("stream.sock"), owners: Vec::new() }
+        Source { path: folder.path().join("stream.sock"), owners: Vec::new(), procfs: "/proc".into() }
     }
 
     #[test]
@@ -225,6 +240,18 @@ mod tests {
             source.owners.push(4242);
             assert_eq!(owner(&source), Ok(4242));
         }
+    }
+
+    #[tokio::test]
+    async fn exporter_is_the_process_that_listens() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = source(&folder);
+        let _listener = UnixListener::bind(&source.path).unwrap();
+        let (_, exporter) = connect(&source).await.unwrap();
+        let own = Census::open(Path::new("/proc"), "").unwrap().person(std::process::id()).unwrap().unwrap();
+        assert_eq!(exporter, Some(own.stat.key));
+        let elsewhere = Source { procfs: folder.path().to_owned(), ..source };
+        assert_eq!(connect(&elsewhere).await.unwrap().1, None, "pids of another namespace name others");
     }
 
     #[tokio::test]

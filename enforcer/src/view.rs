@@ -20,7 +20,7 @@ use crate::value::Value;
 const TICKS_PER_SECOND: u64 = 100;
 
 /// The name of a target, stable as long as it is the same one: `process:4100@98765` (pid and start tick),
-/// `process:4100#12` (listed by the driver alone, first in snapshot 12), `workload:slurm:77`, `gpu:GPU-…`,
+/// `process:4100#12` (listed by the driver alone, first in snapshot 12), `workload:unit:/system.slice/nb.service`, `gpu:GPU-…`,
 /// `lease:NAME#TOKEN`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -43,6 +43,9 @@ pub struct Target {
     pub processes: Vec<usize>,
     /// Those of the snapshot's `relatives` that belong to it; none where nobody looked.
     pub relatives: Option<Vec<usize>>,
+    /// Of a workload: those of the snapshot's `relatives` that descend from its processes and are counted to another workload.
+    /// An action may touch them.
+    pub below: Vec<usize>,
     /// Those of the snapshot's `gpus` that it holds or is.
     pub gpus: Vec<usize>,
     /// The lease that it is.
@@ -154,6 +157,12 @@ impl View {
     pub fn relatives<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = &'a wire::Relative> {
         let all = self.snapshot.relatives.as_deref().unwrap_or_default();
         target.relatives.iter().flatten().filter_map(|relative| all.get(*relative))
+    }
+
+    /// Those that descend from them, whatever workload they are counted to.
+    pub(crate) fn below<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = &'a wire::Relative> {
+        let all = self.snapshot.relatives.as_deref().unwrap_or_default();
+        target.below.iter().filter_map(|relative| all.get(*relative))
     }
 
     /// The GPUs of a target.

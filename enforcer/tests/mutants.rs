@@ -23,7 +23,7 @@ const fn mutant(
     Mutant { name, file, find, replace }
 }
 
-const MUTANTS: [Mutant; 30] = [
+const MUTANTS: [Mutant; 34] = [
     mutant(
         "unknown counts as true",
         "snapshot/src/streak.rs",
@@ -72,8 +72,21 @@ const MUTANTS: [Mutant; 30] = [
         "an unknown protection does not protect",
         "enforcer/src/engine/program.rs",
         (
-            "|target| !protection::of(policy, target, view)",
-            "|target| Truth::from(protection::of(policy, target, view) != Truth::True)",
+            "|target| !protection::of(policy, target, seen)",
+            "|target| Truth::from(protection::of(policy, target, seen) != Truth::True)",
+        ),
+    ),
+    mutant(
+        "members without memory are not asked what is exempt",
+        "enforcer/src/engine/protection.rs",
+        ("holders.chain(relatives).chain(unseen)", "holders.chain(relatives.take(0)).chain(unseen)"),
+    ),
+    mutant(
+        "members that were not looked for exempt nothing",
+        "enforcer/src/engine/protection.rs",
+        (
+            "holders.chain(relatives).chain(unseen)",
+            "holders.chain(relatives).chain(unseen.filter(|_| false))",
         ),
     ),
     mutant(
@@ -90,11 +103,24 @@ const MUTANTS: [Mutant; 30] = [
         ),
     ),
     mutant(
-        "unknown clears flags",
+        "unknown clears no flag",
         "enforcer/src/engine/judge.rs",
         (
-            "            Truth::Unknown => self.progress.off,",
-            "            Truth::Unknown => self.progress.off.saturating_add(1),",
+            "Truth::False | Truth::Unknown => self.progress.off.saturating_add(1),",
+            "Truth::False => self.progress.off.saturating_add(1),\n            Truth::Unknown => self.progress.off,",
+        ),
+    ),
+    mutant(
+        "a lost GPU is held by no process",
+        "enforcer/src/view/between.rs",
+        ("target.on_lost = on_lost(target, &snapshot);", "let _ = on_lost(target, &snapshot);"),
+    ),
+    mutant(
+        "failures of a user hold nothing",
+        "enforcer/src/engine/deeds.rs",
+        (
+            "failing().any(|failing| failing == uid)",
+            "failing().any(|failing| failing == uid && uid.is_none())",
         ),
     ),
     mutant(

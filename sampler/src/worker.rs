@@ -142,13 +142,13 @@ impl Worker {
         match (answer, &mut self.processes) {
             (Ok(()), Ok(processes)) => {
                 rest.processes = processes.look(pids, now(), &mut rest.gaps);
-                rest.groups = processes.groups(&rest.processes);
                 match processes.relate(&mut rest.processes, now(), patience) {
                     Ok(relatives) => rest.relatives = relatives,
                     // What denies this denies other things, too: one beat, one count.
                     Err(gap) if rest.gaps.of(gap) > 0 => {}
                     Err(gap) => rest.gaps.count(gap),
                 }
+                rest.groups = processes.groups(&rest.processes, rest.relatives.as_deref());
             }
             (Err(fault), _) | (_, &mut Err(fault)) => {
                 rest.proc_fault = Some(fault);

@@ -1,13 +1,21 @@
-//! Where a process runs, read off its cgroup paths. A cgroup is a container, a pod or a job only where its
-//! path is of a known form; anything else is left alone.
+//! Where a process runs, read off its cgroup paths. The outermost container, pod or job counts, and only where root's
+//! daemons alone make cgroups: whoever runs below a name, or in a cgroup of their own, may call what they make anything.
+
+use std::collections::HashSet;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 /// Container, pod, job, unit and session of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// The cgroup path: of version 2, or of version 1's systemd hierarchy.
+    /// The cgroup path: of version 2, or of version 1's systemd hierarchy. Empty where it was not read, or where hierarchies
+    /// name different containers, pods or jobs.
     pub cgroup: String,
+    /// The path up to and with the name of the container, pod or job, in the hierarchy where that was found: what a process
+    /// cannot leave by itself, and what all who are in it share. The same id at another path is another.
+    #[serde(default)]
+    pub boundary: Option<String>,
     /// Container id, in full.
     pub container: Option<String>,
     /// Who made the container: `containerd`, `docker`, `crio`, `podman`, or `kubernetes` where the path names only the pod.
@@ -22,12 +30,35 @@ pub struct Place {
     pub slurm_job: Option<String>,
     /// Slurm step.
     pub slurm_step: Option<String>,
-    /// The innermost systemd service or scope that is no container's.
+    /// The innermost systemd service or scope that is no container's, and in none.
     pub unit: Option<String>,
 }
 
 /// The hierarchies of version 1 that place a process, best first.
 const VERSION_1: [&str; 5] = ["name=systemd", "memory", "pids", "freezer", "devices"];
+
+/// Who makes the cgroups in a directory, and so which names in it are believed.
+#[derive(Clone, Copy)]
+enum Parent {
+    /// Root's services: the root and slices. Containers have the runtime's name before their id.
+    Root,
+    /// A runtime that names containers by their id alone.
+    Runtime(&'static str),
+    /// Kubernetes: pods, and directories of them.
+    Pods,
+    /// A directory above the reader's own cgroup namespace, whose name is not shown. Root's services made it.
+    Unnamed,
+    /// A pod: containers, with or without the runtime's name.
+    Pod,
+    /// Slurm: users and jobs.
+    Slurm,
+    /// A job: steps.
+    Job,
+    /// A container.
+    Container,
+    /// Any process: nothing is believed.
+    Anyone,
+}
 
 impl Place {
     /// Understands `/proc/PID/cgroup`, of either version or both.
@@ -38,8 +69,8 @@ impl Place {
             if place.cgroup.len() <= 1 {
                 path.clone_into(&mut place.cgroup);
             }
-            if path.len() > 1 {
-                place.read(path);
+            if path.len() > 1 && !place.agree(Self::read(path)) {
+                return Self::default();
             }
         }
         place
@@ -51,49 +82,159 @@ impl Place {
         self.unit.as_deref().is_some_and(|unit| is_unit(unit, "service") && !unit.starts_with("user@"))
     }
 
-    fn read(&mut self, path: &str) {
-        let mut under_slurm = false;
-        let mut under_pods = false;
-        // Below a service or a user's slice whoever runs there makes the paths, and may call them anything.
-        let mut users_own = false;
-        for part in path.split(['/', ':']).filter(|part| !part.is_empty()) {
-            if users_own {
-                if is_unit(part, "service") || is_unit(part, "scope") {
-                    self.unit = Some(part.to_owned());
-                }
-            } else if let Some(uid) = pod_uid(part, under_pods) {
-                self.pod_uid = Some(uid);
-            } else if let Some((runtime, id)) = container(part) {
-                self.container = Some(id.to_owned());
-                self.runtime = Some(runtime.to_owned());
-            } else if is_id(part) {
-                self.container = Some(part.to_owned());
-                self.runtime
-                    .get_or_insert_with(|| if under_pods { "kubernetes" } else { "docker" }.to_owned());
-            } else if under_slurm && self.read_slurm(part) {
-            } else if is_unit(part, "service") || is_unit(part, "scope") {
-                self.unit = Some(part.to_owned());
-            } else if matches!(part, "cri-containerd" | "crio" | "docker" | "podman") {
-                self.runtime = Some(part.trim_start_matches("cri-").to_owned());
+    /// Keeps equal places once: most processes run in a few.
+    pub fn share<'a>(places: impl Iterator<Item = &'a mut Arc<Self>>) {
+        let mut met: HashSet<Arc<Self>> = HashSet::new();
+        for place in places {
+            if let Some(known) = met.get(place) {
+                *place = Arc::clone(known);
+            } else {
+                met.insert(Arc::clone(place));
             }
-            under_pods |= part.starts_with("kubepods");
-            under_slurm |= is_slurm_root(part);
-            users_own |= part == "user.slice" || is_unit(part, "service");
         }
     }
 
-    fn read_slurm(&mut self, part: &str) -> bool {
-        if let Some(job) = part.strip_prefix("job_").filter(|job| is_number(job)) {
-            self.slurm_job = Some(job.to_owned());
-        } else if is_sluid(part) {
-            self.slurm_job.get_or_insert_with(|| part.to_owned());
-        } else if let Some(step) = part.strip_prefix("step_") {
-            self.slurm_step = Some(step.to_owned());
-        } else {
-            return false;
+    /// The path that the process cannot leave by itself: of its container, pod or job, of the user's slice that it is in, of
+    /// a service or scope of the system's; else the whole path.
+    #[must_use]
+    pub fn confinement(&self) -> &str {
+        self.boundary.as_deref().unwrap_or_else(|| confinement(&self.cgroup))
+    }
+
+    /// Takes over what another hierarchy says; false where that contradicts.
+    fn agree(&mut self, other: Self) -> bool {
+        if other.unit.is_some() {
+            self.unit = other.unit;
         }
+        if other.boundary.is_none() {
+            return true;
+        }
+        if self.boundary.is_some() {
+            return self.container == other.container
+                && self.pod_uid == other.pod_uid
+                && self.slurm_job == other.slurm_job;
+        }
+        let (cgroup, unit) = (std::mem::take(&mut self.cgroup), self.unit.take());
+        *self = Self { cgroup, unit, ..other };
         true
     }
+
+    /// One path, from the root on.
+    fn read(path: &str) -> Self {
+        let mut place = Self::default();
+        let mut parent = Parent::Root;
+        for (part, so_far) in parts(path) {
+            parent = place.enter(parent, part);
+            if matches!(parent, Parent::Container | Parent::Pod | Parent::Job) {
+                place.boundary = Some(so_far.to_owned());
+            } else if place.boundary.is_none() && (is_unit(part, "service") || is_unit(part, "scope")) {
+                place.unit = Some(part.to_owned());
+            }
+        }
+        place
+    }
+
+    /// A directory in such a parent.
+    fn enter(&mut self, parent: Parent, part: &str) -> Parent {
+        match parent {
+            Parent::Container | Parent::Anyone => Parent::Anyone,
+            Parent::Slurm => self.enter_slurm(part),
+            Parent::Job => {
+                self.slurm_step = part.strip_prefix("step_").map(str::to_owned);
+                Parent::Anyone
+            }
+            _ if self.enter_container(parent, part) => Parent::Container,
+            Parent::Pod => Parent::Anyone,
+            Parent::Root | Parent::Runtime(_) | Parent::Pods | Parent::Unnamed => {
+                self.enter_pod(parent, part)
+            }
+        }
+    }
+
+    fn enter_container(&mut self, parent: Parent, part: &str) -> bool {
+        let by_id = match parent {
+            Parent::Runtime(runtime) => Some(Some(runtime)),
+            Parent::Pod => Some(Some("kubernetes")),
+            Parent::Unnamed => Some(None),
+            _ => None,
+        };
+        let by_id = by_id.filter(|_| is_id(part)).map(|runtime| (runtime, part));
+        let by_name = container(part).map(|(runtime, id)| (Some(runtime), id));
+        let Some((runtime, id)) = by_name.or(by_id) else { return false };
+        self.container = Some(id.to_owned());
+        self.runtime = runtime.map(str::to_owned);
+        // `SLICE:RUNTIME:ID`, where the slice may be a pod's.
+        let slice = part.split_once(':').and_then(|(slice, _)| pod_uid(slice, parent));
+        self.pod_uid = self.pod_uid.take().or(slice);
+        true
+    }
+
+    fn enter_pod(&mut self, parent: Parent, part: &str) -> Parent {
+        match pod_uid(part, parent) {
+            Some(uid) => {
+                self.pod_uid = Some(uid);
+                Parent::Pod
+            }
+            None => directory(part),
+        }
+    }
+
+    fn enter_slurm(&mut self, part: &str) -> Parent {
+        let job = part.strip_prefix("job_").filter(|job| is_number(job));
+        match job.or_else(|| is_sluid(part).then_some(part)) {
+            Some(job) => {
+                self.slurm_job = Some(job.to_owned());
+                Parent::Job
+            }
+            None if part.starts_with("uid_") => Parent::Slurm,
+            None => Parent::Anyone,
+        }
+    }
+}
+
+/// What a directory that root's services made is for. Below those that are not in this list anyone may make cgroups:
+/// services, scopes, sessions, LXC's containers, the directories of libpam-cgfs.
+fn directory(name: &str) -> Parent {
+    match name {
+        ".." => Parent::Unnamed,
+        "docker" => Parent::Runtime("docker"),
+        "podman" | "libpod_parent" => Parent::Runtime("podman"),
+        "burstable" | "besteffort" => Parent::Pods,
+        _ if is_users(name) => Parent::Anyone,
+        _ if is_slurm_root(name) => Parent::Slurm,
+        _ if name.starts_with("kubepods") => Parent::Pods,
+        _ if is_unit(name, "slice") => Parent::Root,
+        _ => Parent::Anyone,
+    }
+}
+
+/// The directories of a path, each with the path so far.
+fn parts(path: &str) -> impl Iterator<Item = (&str, &str)> {
+    let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+    ends.filter_map(|end| {
+        let so_far = path.get(..end)?;
+        Some((so_far.rsplit('/').next()?, so_far)).filter(|(part, _)| !part.is_empty())
+    })
+}
+
+fn confinement(path: &str) -> &str {
+    let mut is_parent = false;
+    for (part, so_far) in parts(path) {
+        let is_own = is_parent || part.starts_with("user-") || part.starts_with("lxc.payload.");
+        if is_own || is_unit(part, "service") || is_unit(part, "scope") {
+            return so_far;
+        }
+        is_parent = matches!(part, "user" | "lxc" | "lxc.payload");
+        if !is_parent && part != ".." && !is_unit(part, "slice") {
+            break;
+        }
+    }
+    path
+}
+
+/// A slice of users' sessions.
+fn is_users(name: &str) -> bool {
+    name == "user.slice" || name.starts_with("user-")
 }
 
 fn paths(text: &str) -> Vec<&str> {
@@ -115,24 +256,26 @@ fn paths(text: &str) -> Vec<&str> {
 }
 
 /// `pod1234_…` in `kubepods-burstable-pod1234_….slice` or `kubepods/pod1234-…`.
-fn pod_uid(part: &str, under_pods: bool) -> Option<String> {
+fn pod_uid(part: &str, parent: Parent) -> Option<String> {
     let name = part.strip_suffix(".slice").unwrap_or(part);
     let (before, uid) = name.rsplit_once("pod").filter(|(_, uid)| uid.len() >= 32)?;
-    let systemd = before.starts_with("kubepods");
-    let cgroupfs = before.is_empty() && under_pods;
+    let systemd = before.split('-').any(|word| word == "kubepods");
+    let cgroupfs = before.is_empty() && matches!(parent, Parent::Pods | Parent::Unnamed);
     let plain = uid.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b'-' | b'_'));
     ((systemd || cgroupfs) && plain).then(|| uid.replace('_', "-"))
 }
 
-/// `docker-ID.scope` and its kin.
+/// `docker-ID.scope` and its kin; `SLICE:docker:ID` where a runtime took a systemd path for a plain one.
 fn container(part: &str) -> Option<(&'static str, &str)> {
     const FORMS: [(&str, &str); 4] =
-        [("cri-containerd-", "containerd"), ("docker-", "docker"), ("crio-", "crio"), ("libpod-", "podman")];
+        [("cri-containerd", "containerd"), ("docker", "docker"), ("crio", "crio"), ("libpod", "podman")];
     let name = part.strip_suffix(".scope").unwrap_or(part);
-    FORMS.iter().find_map(|(prefix, runtime)| {
-        let id = name.strip_prefix(prefix)?;
-        is_id(id).then_some((*runtime, id))
-    })
+    let (prefix, id) = match name.rsplit_once(':') {
+        Some((before, id)) => (before.split_once(':')?.1, id),
+        None => name.rsplit_once('-')?,
+    };
+    let (_, runtime) = FORMS.iter().find(|(form, _)| *form == prefix)?;
+    is_id(id).then_some((*runtime, id))
 }
 
 /// Container ids are the 64 hexadecimal digits of a SHA-256.
@@ -175,6 +318,7 @@ mod tests {
     use proptest::prelude::*;
 
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const OTHER: &str = "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210";
     const UID: &str = "9c5b4a5e-7d1f-4f0e-9a3b-0a1b2c3d4e5f";
 
     #[test]
@@ -239,12 +383,168 @@ mod tests {
         assert_eq!(unit("0::/"), None);
     }
 
+    /// What a path of version 2 is read as: kind and boundary, if it has one.
+    fn boundary(path: &str) -> (Option<&'static str>, Option<String>) {
+        let place = Place::parse(&format!("0::{path}"));
+        let named = [("slurm", &place.slurm_job), ("container", &place.container), ("pod", &place.pod_uid)];
+        (named.into_iter().find_map(|(kind, name)| name.as_ref().map(|_| kind)), place.boundary)
+    }
+
     #[test]
-    fn a_user_who_names_cgroups_names_no_pod_container_or_job() {
-        let faked = format!("kubepods-pod{UID}.slice/cri-containerd-{ID}.scope/slurm/job_4711");
-        for above in ["user.slice/user-1000.slice/user@1000.service/app.slice", "system.slice/mine.service"] {
-            let place = Place::parse(&format!("0::/{above}/{faked}"));
-            assert_eq!((place.pod_uid, place.container, place.slurm_job), (None, None, None), "{above}");
+    fn boundary_is_the_path_with_the_outermost_name() {
+        let under = UID.replace('-', "_");
+        let other = OTHER;
+        let pod = format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{under}.slice");
+        let job = "/system.slice/slurmstepd.scope/job_77";
+        let faked = format!("docker-{other}.scope/kubepods.slice/kubepods-pod{under}.slice/job_4/{other}");
+        let names = [
+            ("container", format!("/system.slice/docker-{ID}.scope")),
+            ("container", format!("/own.slice/own-gpu.slice/docker-{ID}.scope")),
+            ("container", format!("/docker/{ID}")),
+            ("container", format!("/machine.slice/libpod-{ID}.scope")),
+            ("container", format!("/machine.slice/machine-libpod_pod_{other}.slice/libpod-{ID}.scope")),
+            ("container", format!("/libpod_parent/libpod-{ID}")),
+            ("container", format!("/system.slice:docker:{ID}")),
+            ("container", format!("{pod}/cri-containerd-{ID}.scope")),
+            ("container", format!("{pod}/crio-{ID}.scope")),
+            ("container", format!("{pod}/docker-{ID}.scope")),
+            ("container", format!("/kubepods/besteffort/pod{UID}/{ID}")),
+            ("container", format!("/kubepods/burstable/pod{UID}/crio-{ID}")),
+            ("container", format!("/../cri-containerd-{ID}.scope")),
+            ("container", format!("/../../pod{UID}/{ID}")),
+            ("container", format!("/../../../besteffort/pod{UID}/{ID}")),
+            ("container", format!("/../../../../docker/{ID}")),
+            ("pod", pod.clone()),
+            ("pod", format!("/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{under}.slice")),
+            ("slurm", job.to_owned()),
+            ("slurm", "/system.slice/n7_slurmstepd.scope/s5K1KKYAYG5D00".to_owned()),
+            ("slurm", "/slurm_n7/uid_1000/job_77".to_owned()),
+        ];
+        for (kind, name) in names {
+            for below in [
+                "",
+                "/child",
+                "/init.scope",
+                "/a.service",
+                &format!("/a/{faked}"),
+                &format!("/user.slice/{faked}"),
+            ] {
+                let (path, expected) = (format!("{name}{below}"), (Some(kind), Some(name.clone())));
+                assert_eq!(boundary(&path), expected, "{path}");
+                assert_eq!(Place::parse(&format!("0::{path}")).confinement(), name, "{path}");
+            }
+            let below = format!("{name}/docker-{other}.scope/{other}");
+            let read = Place::parse(&format!("0::{below}"));
+            let container = (kind != "slurm").then_some(if kind == "pod" { other } else { ID });
+            assert_eq!(read.container.as_deref(), container, "{below}");
+        }
+    }
+
+    #[test]
+    fn name_where_anyone_makes_cgroups_is_not_believed() {
+        let faked = [
+            format!("docker-{ID}.scope"),
+            format!("docker/{ID}"),
+            format!("libpod-{ID}.scope/container"),
+            format!("kubepods-pod{UID}.slice/cri-containerd-{ID}.scope/slurm/job_4711"),
+            format!("kubepods/pod{UID}/{ID}"),
+            format!("kubepods.slice/kubepods-pod{UID}.slice"),
+            "slurm/uid_0/job_9/step_0".to_owned(),
+            "system.slice/slurmstepd.scope/job_9/step_0".to_owned(),
+            ID.to_owned(),
+        ];
+        let parents = [
+            "/user.slice",
+            "/user.slice/user-1000.slice/session-3.scope",
+            "/user.slice/user-1000.slice/user@1000.service/user.slice",
+            "/../../user-1000.slice/user@1000.service/app.slice",
+            "/system.slice/mine.service",
+            "/system.slice/containerd.service",
+            "/system.slice/run-r7.scope",
+            "/init.scope",
+            "/lxc.payload.one",
+            "/lxc.payload/one",
+            "/lxc.monitor.one",
+            "/lxc/one",
+            "/machine.slice/machine-one.scope/payload",
+            "/machine.slice/systemd-nspawn@one.service/payload",
+            "/user/alice/0",
+            "/home-made",
+            "/system.slice/slurmstepd.scope/system",
+            "/slurm/system",
+            "/docker/buildkit",
+        ];
+        for parent in parents {
+            for name in &faked {
+                let place = Place::parse(&format!("0::{parent}/{name}"));
+                let names =
+                    (&place.container, &place.runtime, &place.pod_uid, &place.slurm_job, &place.boundary);
+                assert_eq!(names, (&None, &None, &None, &None, &None), "{parent}/{name}");
+                assert_eq!(place.slurm_step, None, "{parent}/{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn step_is_read_directly_below_its_job_alone() {
+        let job = "0::/system.slice/slurmstepd.scope/job_77";
+        let step = |below: &str| Place::parse(&format!("{job}{below}")).slurm_step;
+        assert_eq!(step("/step_extern/user/task_0").as_deref(), Some("extern"));
+        assert_eq!(step("/step_0/user/task_0/step_extern/job_78/step_1").as_deref(), Some("0"));
+        assert_eq!(step("/system/step_extern"), None);
+    }
+
+    #[test]
+    fn confinement_is_what_a_process_cannot_leave_by_itself() {
+        let users = "/user.slice/user-1000.slice";
+        let cases = [
+            ("/user.slice/user-1000.slice/session-3.scope", users),
+            ("/user.slice/user-1000.slice/user@1000.service/app.slice/nb.service/a", users),
+            ("/system.slice/nb.service", "/system.slice/nb.service"),
+            ("/system.slice/nb.service/a/b.service", "/system.slice/nb.service"),
+            ("/machine.slice/machine-one.scope/payload/a", "/machine.slice/machine-one.scope"),
+            ("/lxc.payload.one/system.slice/a.service", "/lxc.payload.one"),
+            ("/lxc.payload/one/a", "/lxc.payload/one"),
+            ("/lxc/one/a", "/lxc/one"),
+            ("/user/alice/0", "/user/alice"),
+            ("/../../user.slice/user-1000.slice/a", "/../../user.slice/user-1000.slice"),
+            ("/home-made/a/b.service", "/home-made/a/b.service"),
+            ("/a.slice/b", "/a.slice/b"),
+            ("/", "/"),
+        ];
+        for (path, expected) in cases {
+            assert_eq!(Place::parse(&format!("0::{path}")).confinement(), expected);
+        }
+        let slurm =
+            Place::parse("9:name=systemd:/system.slice/slurmd.service\n4:memory:/slurm/uid_0/job_9/step_0\n");
+        assert_eq!(slurm.confinement(), "/slurm/uid_0/job_9", "in the hierarchy that has the name");
+        assert_eq!(Place::default().confinement(), "");
+    }
+
+    #[test]
+    fn hierarchies_that_name_different_things_make_it_unknown() {
+        let docker = |id| format!("/system.slice/docker-{id}.scope");
+        let (one, other) = (docker(ID), docker(OTHER));
+        let pod = format!("/kubepods/pod{UID}");
+        let agree = [
+            format!("9:name=systemd:{one}\n4:memory:{one}\n0::{one}\n"),
+            format!("9:name=systemd:{one}\n4:memory:/docker/{ID}\n0::/\n"),
+            format!("9:name=systemd:{one}/docker-{OTHER}.scope\n4:memory:{one}\n"),
+            format!("9:name=systemd:/\n4:memory:{one}\n3:devices:/user.slice\n"),
+            format!("9:name=systemd:/user.slice/user-1.slice/session-1.scope\n4:memory:{one}\n"),
+        ];
+        for text in agree {
+            assert_eq!(Place::parse(&text).container.as_deref(), Some(ID), "{text}");
+        }
+        let contradict = [
+            format!("9:name=systemd:{one}\n4:memory:{other}\n"),
+            format!("4:memory:{one}\n0::{other}\n"),
+            format!("4:memory:/slurm/uid_0/job_9/step_0\n0::{one}\n"),
+            format!("8:pids:{pod}\n4:memory:{pod}/{ID}\n"),
+            "8:pids:/slurm/uid_0/job_9\n4:memory:/slurm/uid_0/job_8\n".to_owned(),
+        ];
+        for text in contradict {
+            assert_eq!(Place::parse(&text), Place::default(), "{text}");
         }
     }
 

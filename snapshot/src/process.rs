@@ -1,5 +1,7 @@
 //! What `/proc` says of one process.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Claim, Place, ProcessKey};
@@ -218,8 +220,14 @@ pub struct Relative {
     pub comm: String,
     /// Its owner.
     pub uid: Option<u32>,
-    /// Path of its cgroup.
-    pub cgroup: String,
+    /// Its owner's name, once the name service has answered.
+    pub user: Option<String>,
+    /// Container, pod, job and unit that it runs in; processes of one cgroup share it.
+    pub place: Arc<Place>,
+    /// Path of its program; `None` without the right to read it, or where it is too long.
+    pub exe: Option<String>,
+    /// Its command line, redacted; `None` unless command lines are read.
+    pub command: Option<String>,
     /// Its workload, in words.
     pub workload: String,
     /// CPU time used, all threads, seconds.

@@ -15,6 +15,8 @@ pub fn command(arguments: &[u8]) -> String {
     let mut hide_next = false;
     for argument in arguments.split(|byte| *byte == 0).filter(|argument| !argument.is_empty()) {
         if line.len() >= MOST {
+            // What follows is left out, and that shows.
+            line.push('…');
             break;
         }
         if !line.is_empty() {
@@ -26,6 +28,12 @@ pub fn command(arguments: &[u8]) -> String {
         hide_next = is_flag && !argument.contains('=') && is_secret(&argument);
     }
     cut(line)
+}
+
+/// Whether a line may go on beyond what was kept of it.
+#[must_use]
+pub fn is_cut(line: &str) -> bool {
+    line.len() >= MOST && line.ends_with('…')
 }
 
 fn shown(argument: &str) -> String {
@@ -96,7 +104,16 @@ mod tests {
 
     #[test]
     fn a_long_line_is_cut_at_a_character() {
-        let long = "é".repeat(10_000);
-        assert!(command(long.as_bytes()).len() <= MOST + '…'.len_utf8());
+        for (long, cut) in [
+            ("é".repeat(10_000), true),
+            ("a".repeat(MOST), false),
+            (format!("{}\0b", "a".repeat(MOST)), true),
+            (format!("{}\0b", "a".repeat(MOST - 3)), false),
+            (format!("{}🦀x", "a".repeat(MOST - 3)), true),
+        ] {
+            let line = command(long.as_bytes());
+            assert!(line.len() <= MOST + '…'.len_utf8());
+            assert_eq!(is_cut(&line), cut, "{line}");
+        }
     }
 }

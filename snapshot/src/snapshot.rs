@@ -13,7 +13,7 @@ use crate::users::{self, UserTotals};
 use crate::utilization::{Question, Window};
 use crate::{
     About, BootId, Driver, Entry, Facts, Fault, Gap, Gaps, GpuSample, Kinds, Leases, LostGpu, Memory, Moment,
-    Mps, Openers, Parts, PidNamespace, ProcessId, Quota, Reading, Relative, Sample, Seen, Source,
+    Mps, Openers, Parts, PidNamespace, Place, ProcessId, Quota, Reading, Relative, Sample, Seen, Source,
     SourceState, State, Stuck, Telemetry, Truth, Unreturned, Untold, Utilization, Why,
 };
 
@@ -153,7 +153,8 @@ impl Snapshot {
         let gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
         let users =
             users::totals(previous, &users::Seen { at: sample.at, gpus: &gpus, processes: &join.processes });
-        let relatives = sample.relatives.filter(|_| sample.namespace.attributes());
+        let mut relatives = sample.relatives.filter(|_| sample.namespace.attributes());
+        Place::share(relatives.iter_mut().flatten().map(|relative| &mut relative.place));
         let look =
             still::Look { previous, gpus: &gpus, relatives: relatives.as_deref(), window: join.window() };
         still::count(&mut join.processes, &look);

@@ -65,6 +65,9 @@ pub struct Snapshot {
     /// looked for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relatives: Option<Vec<Relative>>,
+    /// Names of the groups of owners of `relatives`, by uid; those of holders' owners are in [`Facts::groups`] as well.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<u32, Vec<String>>,
     /// The pool of leases; none where there is none, or it did not answer: then `sources` has `redis`, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<Leases>,
@@ -88,14 +91,23 @@ pub struct Relative {
     /// Owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
+    /// Owner's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// Name.
     pub comm: String,
     /// `sleeping`, `zombie` and so on.
     pub state: String,
     /// The workload that it belongs to, as in [`Facts::workload`].
     pub workload: String,
-    /// Path of its cgroup.
-    pub cgroup: String,
+    /// Container, pod, job, unit.
+    pub place: Arc<Place>,
+    /// Path of its program, where we may read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exe: Option<String>,
+    /// Command line, redacted, where asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
     /// CPU time used, seconds.
     pub cpu_seconds: f64,
     /// CPU time of its children that have ended and were waited for, seconds.
@@ -257,8 +269,8 @@ pub struct Facts {
     /// CPU time of its children that have ended and were waited for, seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reaped_cpu_seconds: Option<f64>,
-    /// The innermost workload: `container:ID`, `slurm:JOB`, `pod:UID`, `unit:CGROUP`, `tree:PID@TICKS`; none
-    /// where it cannot be told.
+    /// The workload: `slurm:PATH`, `container:PATH`, `pod:PATH`, `unit:PATH` of the cgroup, up to and with the name of the
+    /// job and so on; `tree:PID@TICKS`; none where it cannot be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
     /// Path of its program, where we may read it.

@@ -1,4 +1,4 @@
-//! Which workload a process belongs to: the innermost of container, Slurm job, pod, systemd unit and process tree. Looks
+//! Which workload a process belongs to: its Slurm job, else its container, pod, systemd unit or process tree. Looks
 //! at processes through a question about one pid, so whoever asks brings a reading of `/proc` of their own.
 
 use std::fmt;
@@ -72,7 +72,7 @@ const KEEPER_PREFIXES: [&str; 4] = ["tmux", "sshd-", "containerd-shim", "systemd
 /// What belongs together: the same words mean the same workload, within one boot.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Workload {
-    /// A cgroup's: `container:ID`, `slurm:JOB`, `pod:UID`, `unit:CGROUP`, up to and with the unit.
+    /// A cgroup's: `slurm:PATH`, `container:PATH`, `pod:PATH`, `unit:PATH`, up to and with the name of the job and so on.
     Named(Arc<str>),
     /// A process and all below it that are of its session.
     Tree(ProcessKey),
@@ -98,37 +98,27 @@ pub enum Home {
     Tree,
 }
 
-/// A cgroup's path of more bytes names no workload.
+/// The path of a unit's cgroup of more bytes names no workload.
 pub const LONGEST_PATH: usize = 1024;
 
 impl Home {
     /// Understands a place.
     #[must_use]
     pub fn of(place: &Place) -> Self {
-        let named = |kind: &str, name: &str| Self::Named(format!("{kind}:{name}").into());
-        // Names are told to others, with every line of the stream: a path that nobody needs so long has none.
-        if place.cgroup.len() > LONGEST_PATH {
-            return Self::Tree;
-        }
-        if let Some(container) = &place.container {
-            return named("container", container);
-        }
         // The external step holds Slurm's own sleeper, which is root's, and sessions that it has adopted.
         let external = place.slurm_step.as_deref() == Some("extern");
-        if let Some(job) = place.slurm_job.as_ref().filter(|_| !external) {
-            return named("slurm", job);
-        }
-        if let Some(pod) = &place.pod_uid {
-            return named("pod", pod);
-        }
-        if place.cgroup.is_empty() {
-            return Self::Unknown;
+        match named(place) {
+            Some(_) if external => return Self::Tree,
+            Some(name) => return Self::Named(name),
+            None if place.cgroup.is_empty() => return Self::Unknown,
+            None => {}
         }
         match (innermost_unit(&place.cgroup), &place.unit) {
             (None, None) => Self::Tree,
-            (Some(unit), Some(said)) if unit.name().ends_with(said.as_str()) => {
-                if unit.is_workload() {
-                    named("unit", unit.path)
+            (Some(unit), Some(said)) if unit.name() == said => {
+                // Names are told to others, with every line of the stream: a path that nobody needs so long has none.
+                if unit.is_workload() && unit.path.len() <= LONGEST_PATH {
+                    Self::Named(format!("unit:{}", unit.path).into())
                 } else {
                     Self::Tree
                 }
@@ -139,25 +129,41 @@ impl Home {
     }
 }
 
+/// The name of the Slurm job, container or pod that a place is in: its kind and the whole path, since the same id at
+/// another path is another. A container in a job is a part of the job.
+fn named(place: &Place) -> Option<Arc<str>> {
+    let boundary = place.boundary.as_ref()?;
+    let kind = match (&place.slurm_job, &place.container) {
+        (Some(_), _) => "slurm",
+        (None, Some(_)) => "container",
+        (None, None) => "pod",
+    };
+    Some(format!("{kind}:{boundary}").into())
+}
+
 /// What a process's cgroup is of, which may hold many workloads: a container, a Slurm job, a pod, the session of a login or
 /// another scope; none where it is of none of these, or a service.
 #[must_use]
 pub fn enclosure(place: &Place) -> Option<Arc<str>> {
-    let named = |kind: &str, name: &str| Some(format!("{kind}:{name}").into());
-    if place.in_service() || place.cgroup.len() > LONGEST_PATH {
+    if place.in_service() {
         return None;
     }
-    if let Some(container) = &place.container {
-        return named("container", container);
-    }
-    if let Some(job) = &place.slurm_job {
-        return named("slurm", job);
-    }
-    if let Some(pod) = &place.pod_uid {
-        return named("pod", pod);
-    }
-    let unit = innermost_unit(&place.cgroup)?;
-    place.unit.as_ref().filter(|said| unit.name().ends_with(said.as_str())).map(|_| unit.path.into())
+    named(place).or_else(|| {
+        let unit = innermost_unit(&place.cgroup).filter(|unit| unit.path.len() <= LONGEST_PATH)?;
+        place.unit.as_ref().filter(|said| unit.name() == *said).map(|_| unit.path.into())
+    })
+}
+
+/// Whether two processes are in one cgroup, or below one container, job, pod or unit: those who run there may make others
+/// below it.
+#[must_use]
+pub fn share_cgroup(one: &Place, other: &Place) -> bool {
+    !one.cgroup.is_empty() && around(one) == around(other) && Home::of(one) == Home::of(other)
+}
+
+fn around(place: &Place) -> &str {
+    let unit = || innermost_unit(&place.cgroup).map_or(place.cgroup.as_str(), |unit| unit.path);
+    place.boundary.as_deref().unwrap_or_else(unit)
 }
 
 /// A unit in a cgroup's path.
@@ -350,7 +356,7 @@ impl<L: FnMut(u32) -> Look> Climb<L> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use std::collections::{HashMap, HashSet};
 
     use super::*;
     use crate::State;
@@ -370,11 +376,18 @@ mod tests {
     #[test]
     fn what_a_cgroup_says() {
         let user = "/user.slice/user-1000.slice/user@1000.service";
+        let (docker, pod) =
+            (format!("/system.slice/docker-{ID}.scope"), format!("/kubepods/besteffort/pod{POD}"));
+        let job = "/system.slice/slurmstepd.scope/job_77";
         let cases = [
-            (format!("/system.slice/docker-{ID}.scope"), format!("container:{ID}")),
-            (format!("/kubepods/besteffort/pod{POD}/{ID}"), format!("container:{ID}")),
-            (format!("/kubepods/besteffort/pod{POD}"), format!("pod:{POD}")),
-            ("/system.slice/slurmstepd.scope/job_77/step_0/user/task_0".into(), "slurm:77".into()),
+            (format!("{docker}/child"), format!("container:{docker}")),
+            (format!("{docker}/{}", "deep/".repeat(LONGEST_PATH)), format!("container:{docker}")),
+            (format!("{docker}/docker-{POD}.scope/a.service"), format!("container:{docker}")),
+            (format!("{pod}/{ID}/child"), format!("container:{pod}/{ID}")),
+            (format!("{pod}/child/{ID}"), format!("pod:{pod}")),
+            (format!("{job}/step_0/user/task_0"), format!("slurm:{job}")),
+            (format!("{job}/step_0/user/docker-{ID}.scope"), format!("slurm:{job}")),
+            (format!("{job}/docker-{ID}.scope"), format!("slurm:{job}")),
             ("/system.slice/nb.service".into(), "unit:/system.slice/nb.service".into()),
             ("/system.slice/nb.service/child/of/it".into(), "unit:/system.slice/nb.service".into()),
             ("/a.service/b.service/c".into(), "unit:/a.service/b.service".into()),
@@ -402,7 +415,9 @@ mod tests {
             "",
         ];
         let below = below.map(|below| format!("{user}/{below}"));
-        let others = ["/", "/user.slice/user-1000.slice/session-3.scope", "/init.scope", "/process_api/17"];
+        let external = "/system.slice/slurmstepd.scope/job_77/step_extern/user/task_special";
+        let session = "/user.slice/user-1000.slice/session-3.scope";
+        let others = ["/", session, external, "/init.scope", "/process_api/17"];
         for cgroup in below.iter().map(String::as_str).chain(others) {
             assert_eq!(home(cgroup), Home::Tree, "{cgroup}");
         }
@@ -413,8 +428,47 @@ mod tests {
         assert_eq!(Home::of(&Place::default()), Home::Unknown);
         let text = "9:name=systemd:/here\n4:memory:/system.slice/a.service\n";
         assert_eq!(Home::of(&Place::parse(text)), Home::Unknown);
+        let text = format!("4:memory:/docker/{ID}\n0::/kubepods/pod{POD}/{ID}\n");
+        assert_eq!(Home::of(&Place::parse(&text)), Home::Unknown, "one id and two things");
         let colon = "/user.slice/user-1.slice/user@1.service/app.slice/dbus-:1.2-a@0.service";
         assert_eq!(home(colon), named(&format!("unit:{colon}")), "a name may have colons");
+    }
+
+    #[test]
+    fn one_id_at_two_paths_is_two_workloads() {
+        let paths = [
+            format!("/docker/{ID}"),
+            format!("/system.slice/docker-{ID}.scope"),
+            format!("/own.slice/docker-{ID}.scope"),
+        ];
+        let homes: HashSet<String> = paths.iter().map(|path| format!("{:?}", home(path))).collect();
+        assert_eq!(homes.len(), 3);
+    }
+
+    #[test]
+    fn cgroup_is_shared_below_one_boundary_or_unit() {
+        let container = format!("/docker/{ID}");
+        let user = "/user.slice/user-1000.slice/user@1000.service/app.slice";
+        let job = "/system.slice/slurmstepd.scope/job_77";
+        let cases = [
+            (format!("{container}/a"), format!("{container}/b/docker-{ID}.scope"), true),
+            (container.clone(), "/docker".to_owned(), false),
+            (format!("{user}/nb.service"), format!("{user}/nb.service/a"), true),
+            (format!("{user}/nb.service"), format!("{user}/other.service"), false),
+            (format!("{user}/vte-spawn-1.scope"), format!("{user}/vte-spawn-2.scope"), false),
+            (format!("{job}/step_0/user"), format!("{job}/step_1/user"), true),
+            (format!("{job}/step_0/user"), format!("{job}/step_extern/user"), false),
+            ("/made/a".into(), "/made/a".into(), true),
+            ("/made/a".into(), "/made/b".into(), false),
+        ];
+        for (one, other, shared) in cases {
+            let place = |path: &str| Place::parse(&format!("0::{path}"));
+            assert_eq!(share_cgroup(&place(&one), &place(&other)), shared, "{one} {other}");
+        }
+        assert!(
+            !share_cgroup(&Place::default(), &Place::default()),
+            "what was not read is shared with nothing"
+        );
     }
 
     /// A process that started when its pid says, in the session of that number.
@@ -649,7 +703,7 @@ mod tests {
             };
             workload(&Node::new(&stat, home.clone()), |_| Look::Gone).map(|found| found.to_string())
         };
-        assert_eq!(of("python3").as_deref(), Some("slurm:77"));
+        assert_eq!(of("python3").as_deref(), Some("slurm:/system.slice/slurmstepd.scope/job_77"));
         assert_eq!(of("slurmstepd").as_deref(), Some("tree:4100@5"));
     }
 }

@@ -242,7 +242,10 @@ fn relatives_and_groups_come_to_the_wire_and_are_not_carried_over() {
         ppid: PID,
         comm: "sh".into(),
         uid: Some(1000),
-        cgroup: "/here".into(),
+        user: Some("alice".into()),
+        place: Place { cgroup: "/here".into(), ..Place::default() }.into(),
+        exe: Some("/usr/bin/sh".into()),
+        command: None,
         workload: "tree:41@7".into(),
         cpu_seconds: 2.5,
         reaped_cpu_seconds: 0.25,
@@ -255,8 +258,11 @@ fn relatives_and_groups_come_to_the_wire_and_are_not_carried_over() {
     let told = wire::Snapshot::from(&walk([with(1)]));
     let seen = &told.relatives.expect("they were looked for")[0];
     assert_eq!((seen.pid, seen.start_ticks, seen.ppid, seen.state.as_str()), (42, 8, PID, "zombie_leader"));
-    assert_eq!((seen.workload.as_str(), seen.cgroup.as_str()), ("tree:41@7", "/here"));
+    assert_eq!((seen.workload.as_str(), seen.place.cgroup.as_str()), ("tree:41@7", "/here"));
     assert_eq!((seen.cpu_seconds, seen.reaped_cpu_seconds, seen.uid), (2.5, 0.25, Some(1000)));
+    let texts = (seen.user.as_deref(), seen.exe.as_deref(), seen.command.as_deref());
+    assert_eq!(texts, (Some("alice"), Some("/usr/bin/sh"), None));
+    assert_eq!(told.groups, [(1000, vec!["staff".to_owned(), "gpu".to_owned()])].into());
     let facts = told.processes[0].facts.as_ref().expect("it is there");
     assert_eq!(facts.groups.as_deref(), Some(["staff".to_owned(), "gpu".to_owned()].as_slice()));
     assert_eq!((facts.workload.as_deref(), facts.reaped_cpu_seconds), (Some("tree:41@7"), Some(0.5)));
@@ -357,7 +363,10 @@ fn whoever_was_left_behind_is_stuck_once_all_of_its_workload_did_nothing_for_thr
         ppid: PID,
         comm: "rank".to_owned(),
         uid: Some(1000),
-        cgroup: "/".to_owned(),
+        user: None,
+        place: Place::default().into(),
+        exe: None,
+        command: None,
         workload: "tree:100@7".to_owned(),
         cpu_seconds: cpu,
         reaped_cpu_seconds: 0.0,

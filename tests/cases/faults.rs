@@ -414,14 +414,18 @@ fn page_of_an_exporter_that_was_stopped_has_no_samples() {
     // The worker that answers no more keeps the next sample away for a while.
     let workers = exporter.children("sampling-worker");
     exporter.signal(Signal::STOP);
-    workers.iter().for_each(|worker| signal(*worker, Signal::STOP));
+    for worker in &workers {
+        signal(*worker, Signal::STOP);
+    }
     let stopped = Instant::now();
     until("two intervals and the deadline", || {
         (stopped.elapsed() > Duration::from_millis(3200)).then_some(())
     });
     exporter.signal(Signal::CONT);
     let page = exporter.page();
-    workers.iter().for_each(|worker| signal(*worker, Signal::CONT));
+    for worker in &workers {
+        signal(*worker, Signal::CONT);
+    }
     assert!(page.value("bailiff_snapshot_age_seconds", &[]).unwrap() > 3.0);
     assert_eq!((nvml_up(&page), reason(&page).as_deref()), (Some(0.0), Some("outdated")));
     for family in ["bailiff_gpu_up", "bailiff_gpu_memory_used_bytes", "bailiff_process_gpu_memory_bytes"] {

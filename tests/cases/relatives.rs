@@ -91,7 +91,12 @@ fn a_child_that_computes_is_told_with_its_time() {
     assert_eq!(workload(&snapshot, holder), tree(holder));
     assert_eq!((first.ppid, first.comm.as_str(), first.workload), (holder, "sh", tree(holder)));
     assert_eq!(first.uid, Some(rustix::process::getuid().as_raw()));
-    assert_eq!(first.cgroup, facts(&snapshot, holder).place.cgroup);
+    assert_eq!(first.place, facts(&snapshot, holder).place);
+    let exe = std::fs::read_link(format!("/proc/{busy}/exe")).unwrap();
+    assert_eq!((first.exe.as_deref(), first.command.as_deref()), (exe.to_str(), None));
+    assert_eq!(first.user, facts(&snapshot, holder).user);
+    let published = Watched::new(&[holder], &["--process.command"]).told();
+    assert_eq!(relative(&published, busy).unwrap().command.as_deref(), Some("sh -c while :; do :; done"));
     watched.beats.until("more time", |snapshot| {
         (relative(snapshot, busy)?.cpu_seconds > first.cpu_seconds).then_some(())
     });
@@ -163,7 +168,7 @@ fn who_is_in_the_same_container_or_unit_is_told_and_nobody_else() {
         .with(&at(4300, "/user.slice/user-1000.slice/session-3.scope"))
         .with(&at(4301, "/user.slice/user-1000.slice/session-3.scope"));
     let snapshot = Watched::over(&procfs, &[4100, 4200, 4300]).told();
-    assert_eq!(workload(&snapshot, 4100), format!("container:{CONTAINER}"));
+    assert_eq!(workload(&snapshot, 4100), format!("container:{container}"));
     assert_eq!(workload(&snapshot, 4200), format!("unit:{}", of_user(1000)));
     assert_eq!(workload(&snapshot, 4300), "tree:4300@100", "a session is no workload");
     assert_eq!(relatives(&snapshot), [4101, 4201]);
@@ -177,8 +182,13 @@ fn a_path_that_nobody_needs_so_long_is_not_told() {
     let deep = format!("0::/{}\n", "nested/".repeat(300));
     let child = Process { ppid: 4100, session: Some(4100), cgroup: deep, ..Process::new(4200) };
     let procfs = Procfs::new().with(&Process::new(4100)).with(&child);
+    std::os::unix::fs::symlink(format!("/{}", "nested/".repeat(300)), procfs.path().join("4200/exe"))
+        .unwrap();
+    std::os::unix::fs::symlink(format!("/{}", "\u{1}".repeat(300)), procfs.path().join("4100/exe")).unwrap();
     let snapshot = Watched::over(&procfs, &[4100]).told();
-    assert_eq!(relative(&snapshot, 4200).map(|other| other.cgroup.as_str()), Some(""));
+    let other = relative(&snapshot, 4200).unwrap();
+    assert_eq!((other.place.cgroup.as_str(), other.exe.as_deref()), ("", None));
+    assert_eq!(facts(&snapshot, 4100).exe, None, "longer than that as JSON writes it");
 }
 
 #[test]

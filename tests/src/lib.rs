@@ -13,6 +13,7 @@ pub mod beats;
 pub mod bench;
 pub mod browser;
 pub mod certificates;
+pub mod cgroups;
 pub mod cuda;
 pub mod daemon;
 pub mod enforcer;

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, fstatfs, openat};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, fstat, fstatfs, openat};
 use rustix::io::Errno;
 
 use super::clock::Deadline;
@@ -17,6 +17,10 @@ use crate::verdict::Subject;
 
 /// `CGROUP2_SUPER_MAGIC`, `include/uapi/linux/magic.h`.
 const CGROUP2: u64 = 0x6367_7270;
+/// `CGROUP_SUPER_MAGIC`, of the same.
+const CGROUP1: u64 = 0x0027_e0eb;
+/// Where hierarchies are mounted, below where cgroups are: that of version 2, and those of version 1 that place a process.
+const HIERARCHIES: [&str; 7] = ["", "unified", "systemd", "memory", "pids", "freezer", "devices"];
 /// Cgroups below cgroups, at most.
 const DEEPEST: u32 = 16;
 /// How long freezing may take: a process in state D does not freeze.
@@ -35,7 +39,7 @@ pub(super) fn kill(
     if *ours == *path || ours.starts_with(&format!("{path}/")) {
         return Err("it is ours".to_owned());
     }
-    let folder = open(root, &path).map_err(|error| format!("{path}: {error}"))?;
+    let folder = open(root, path, &[CGROUP2]).map_err(|error| format!("{path}: {error}"))?;
     let frozen = Frozen::new(&folder, permit).map_err(|error| format!("it cannot be frozen: {error}"))?;
     group.renew().map_err(|refusal| refusal.why)?;
     let verified: BTreeSet<u32> = group.left().map(|held| held.found.key().pid).collect();
@@ -50,31 +54,60 @@ pub(super) fn kill(
 }
 
 /// The path of the whole container's or unit's cgroup; none where it is not one of its own.
-fn path(subject: &Subject, unified: &str) -> Option<String> {
-    let name = subject.id.0.strip_prefix("workload:")?;
-    let path = if let Some(id) = name.strip_prefix("container:").filter(|id| !id.is_empty()) {
-        let end = unified.find(id)? + id.len();
-        let rest = unified.get(end..)?;
-        unified.get(..end + rest.find('/').unwrap_or(rest.len()))?
-    } else {
-        let unit = name.strip_prefix("unit:")?;
-        let below = unified.strip_prefix(unit)?;
-        (below.is_empty() || below.starts_with('/')).then_some(unit)?
-    };
+fn path<'a>(subject: &'a Subject, unified: &str) -> Option<&'a str> {
+    let (kind, path) = boundary(subject)?;
+    let below = unified.strip_prefix(path)?;
     let last = path.rsplit('/').next().filter(|last| !last.is_empty())?;
     let slice = last.rsplit_once('.').is_some_and(|(_, suffix)| suffix == "slice");
-    let plain = path.starts_with('/') && path.split('/').all(|part| part != "..");
-    (plain && !slice).then(|| path.to_owned())
+    let whole = matches!(kind, "container" | "unit") && !slice;
+    (whole && (below.is_empty() || below.starts_with('/'))).then_some(path)
 }
 
-fn open(root: &Path, path: &str) -> Result<OwnedFd, Errno> {
+/// What the cgroup is that a workload has, and its path: of a container, a job, a pod or a unit.
+fn boundary(subject: &Subject) -> Option<(&str, &str)> {
+    let (kind, path) = subject.id.0.strip_prefix("workload:")?.split_once(':')?;
+    // From a cgroup namespace below it, the path would lead out of what is mounted.
+    let plain = path.starts_with('/') && path.split('/').all(|part| part != "..");
+    plain.then_some((kind, path))
+}
+
+/// The directories of a workload's cgroup, held open in each hierarchy that has one while it is acted upon: what was
+/// removed and made again is another, though it has the same path. Where no cgroups are mounted the path alone decides.
+#[derive(Debug, Default)]
+pub(super) struct Boundary {
+    path: String,
+    held: Vec<(PathBuf, OwnedFd)>,
+}
+
+impl Boundary {
+    pub(super) fn open(root: Option<&Path>, subject: &Subject) -> Self {
+        let Some((root, (_, path))) = root.zip(boundary(subject)) else { return Self::default() };
+        let roots = HIERARCHIES.iter().map(|hierarchy| root.join(hierarchy));
+        let held = roots.filter_map(|root| Some((open(&root, path, &[CGROUP2, CGROUP1]).ok()?, root)));
+        Self { path: path.to_owned(), held: held.map(|(held, root)| (root, held)).collect() }
+    }
+
+    /// Whether each is still what its path leads to.
+    pub(super) fn stands(&self) -> bool {
+        self.held.iter().all(|(root, held)| {
+            let now = open(root, &self.path, &[CGROUP2, CGROUP1]);
+            now.and_then(|now| Ok(inode(&now)? == inode(held)?)).unwrap_or(false)
+        })
+    }
+}
+
+fn inode(folder: &OwnedFd) -> Result<(u64, u64), Errno> {
+    fstat(folder).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+fn open(root: &Path, path: &str, systems: &[u64]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let mut folder = openat(CWD, root, flags, Mode::empty())?;
     for part in path.split('/').filter(|part| !part.is_empty()) {
         folder = openat(&folder, part, flags, Mode::empty())?;
     }
     let system = fstatfs(&folder)?;
-    if u64::try_from(system.f_type).is_ok_and(|magic| magic == CGROUP2) {
+    if u64::try_from(system.f_type).is_ok_and(|magic| systems.contains(&magic)) {
         Ok(folder)
     } else {
         Err(Errno::NOTSUP)
@@ -163,25 +196,22 @@ mod tests {
     #[test]
     fn only_the_whole_of_a_container_or_unit_has_a_path() {
         let id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-        let container = format!("workload:container:{id}");
+        let docker = format!("/docker/{id}");
+        let container = format!("workload:container:{docker}");
+        let unit = "workload:unit:/system.slice/nb.service";
         let cases = [
-            (
-                container.as_str(),
-                format!("/system.slice/docker-{id}.scope"),
-                Some(format!("/system.slice/docker-{id}.scope")),
-            ),
-            (&container, format!("/docker/{id}/child/of/it"), Some(format!("/docker/{id}"))),
+            (container.as_str(), docker.clone(), Some(docker.as_str())),
+            (&container, format!("{docker}/child/of/it"), Some(&docker)),
+            (&container, format!("{docker}0/child"), None),
+            (&container, format!("/system.slice/docker-{id}.scope"), None),
             (&container, "/".to_owned(), None),
-            (
-                "workload:unit:/system.slice/nb.service",
-                "/system.slice/nb.service/x".into(),
-                Some("/system.slice/nb.service".into()),
-            ),
-            ("workload:unit:/system.slice/nb.service", "/system.slice/nb.service2".into(), None),
+            ("workload:container:/../docker/1", "/../docker/1".to_owned(), None),
+            (unit, "/system.slice/nb.service/x".into(), Some("/system.slice/nb.service")),
+            (unit, "/system.slice/nb.service2".into(), None),
             ("workload:unit:/system.slice", "/system.slice/nb.service".into(), None),
             ("workload:unit:/a/../nb.service", "/a/../nb.service".into(), None),
             ("workload:unit:", "/x".into(), None),
-            ("workload:slurm:77", "/system.slice/slurmstepd.scope/job_77".into(), None),
+            ("workload:slurm:/slurmstepd.scope/job_77", "/slurmstepd.scope/job_77".into(), None),
             ("workload:tree:1@2", "/user.slice/user-1.slice/session-1.scope".into(), None),
             ("process:1@2", "/".into(), None),
         ];

@@ -1,8 +1,9 @@
 //! A deed: a verdict that is to be carried out, with what of the policy holds of it.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+
+use bailiff_snapshot::ProcessKey;
 
 use crate::audit::{After, Record};
 use crate::guard::{Limits, OnHold, Protect, Root};
@@ -52,7 +53,7 @@ impl Deed {
             limits: Limits {
                 root: if policy.allow_root { Root::Allowed } else { Root::Protected },
                 max_processes: policy.limits.max_processes,
-                spared: BTreeSet::new(),
+                exporter: None,
                 protect: None,
                 on_hold: if exempts { OnHold::Exempt } else { OnHold::Continued },
             },
@@ -68,14 +69,14 @@ impl Deed {
         self
     }
 
-    /// With processes that must live whatever a rule says: the exporter's.
+    /// With the exporter, which no rule may touch, nor what it has started.
     #[must_use]
-    pub fn sparing(mut self, pids: BTreeSet<u32>) -> Self {
-        self.limits.spared = pids;
+    pub fn beside(mut self, exporter: Option<ProcessKey>) -> Self {
+        self.limits.exporter = exporter;
         self
     }
 
-    /// With the file's `protect`, asked again of each process at the moment of the deed.
+    /// With the file's `protect` and the rule's exceptions, asked again of each process at the moment of the deed.
     #[must_use]
     pub fn protecting(mut self, protect: Protect) -> Self {
         self.limits.protect = Some(protect);

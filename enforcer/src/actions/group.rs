@@ -10,6 +10,7 @@ use bailiff_snapshot::State::{Dead, DiskSleep, Stopped, Traced, Zombie};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
+use super::cgroup::Boundary;
 use super::clock;
 use super::deed::Deed;
 use super::freezer;
@@ -46,6 +47,8 @@ pub(super) struct Group<'a> {
     pub(super) sent: Vec<Sent>,
     pub(super) notes: Vec<String>,
     began: Duration,
+    /// The workload's cgroup: whoever turns up at its path once it was removed is of another.
+    pub(super) boundary: Boundary,
     /// A signal was refused by the kernel.
     pub(super) denied: Option<Errno>,
 }
@@ -74,6 +77,7 @@ impl<'a> Group<'a> {
             sent: Vec::new(),
             notes: Vec::new(),
             began: clock::running(),
+            boundary: Boundary::default(),
             denied: None,
         };
         let wanted = group.wanted();
@@ -82,7 +86,7 @@ impl<'a> Group<'a> {
         let found = group.found();
         group.notes = guard::identify(&deed.subject, &found)?;
         group.owner = owner(deed, &found)?;
-        guard::permit(group.owner, &found, &ourselves(&group.table), &deed.limits)?;
+        guard::permit(group.owner, &found, &ourselves(&group.table, deed.limits.exporter), &deed.limits)?;
         Ok(group)
     }
 
@@ -122,7 +126,8 @@ impl<'a> Group<'a> {
         }
         let known: BTreeSet<ProcessKey> = self.held.iter().map(|held| held.found.key()).collect();
         let mut wanted = self.kin(&self.living_keys()).find(&table);
-        wanted.retain(|_, key| !known.contains(key));
+        let stands = self.boundary.stands();
+        wanted.retain(|_, key| stands && !known.contains(key));
         let new = self.hold(&wanted)?;
         let living = self.held.iter().filter(|held| held.handle.lives()).map(|held| held.found.clone());
         let all: Vec<Found> = living.chain(new.iter().map(|held| held.found.clone())).collect();
@@ -130,7 +135,7 @@ impl<'a> Group<'a> {
             // Until the first signal they may still turn out to be others.
             guard::identify(&self.deed.subject, &all)?;
         }
-        guard::permit(self.owner, &all, &ourselves(&table), &self.deed.limits)?;
+        guard::permit(self.owner, &all, &ourselves(&table, self.deed.limits.exporter), &self.deed.limits)?;
         let came = new.len();
         self.held.extend(new);
         self.table = table;
@@ -322,9 +327,18 @@ fn owner(deed: &Deed, found: &[Found]) -> Result<u32, Refusal> {
     Ok(holder.person.uid)
 }
 
-fn ourselves(table: &Table) -> Ourselves {
+/// This program with those that started it, and the exporter with those that it started.
+fn ourselves(table: &Table, exporter: Option<ProcessKey>) -> Ourselves {
     let us = std::process::id();
-    let mut all = table.ancestors(us);
-    all.insert(us);
+    let own = table.ancestors(us).into_iter().chain([us]);
+    let mut all: BTreeMap<u32, &'static str> =
+        own.map(|pid| (pid, "it is this program or has started it")).collect();
+    let mut next: Vec<u32> =
+        exporter.and_then(|key| table.get(key)).map(|it| it.stat.key.pid).into_iter().collect();
+    while let Some(pid) = next.pop() {
+        if all.insert(pid, "it is the exporter's") != Some("it is the exporter's") {
+            next.extend(table.children(pid));
+        }
+    }
     Ourselves(all)
 }

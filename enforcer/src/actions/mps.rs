@@ -61,8 +61,8 @@ fn hold(work: &Work<'_>, server: &Member) -> Result<Handle, Refusal> {
     }
     let same = person.stat.key == key
         && Some(person.uid) == server.uid
-        && !server.cgroup.is_empty()
-        && person.place.cgroup == server.cgroup
+        && !server.confinement.is_empty()
+        && person.place.confinement() == server.confinement
         && person.stat.comm.starts_with(COMM);
     if same {
         Ok(handle)

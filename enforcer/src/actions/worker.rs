@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bailiff_snapshot::ProcessKey;
 
+use super::cgroup::Boundary;
 use super::clock::{self, Deadline};
 use super::deed::Deed;
 use super::ending::Ending;
@@ -110,11 +111,13 @@ impl<'a> Work<'a> {
     pub(super) fn gather(&self) -> Result<Group<'a>, Refusal> {
         match self.deed.subject.kind {
             Kind::Process | Kind::Workload => {
+                let boundary = Boundary::open(self.settings.cgroups.as_deref(), &self.deed.subject);
                 let table = match self.prepared.take() {
                     Some(before) => self.census.since(before, &BTreeSet::new())?,
                     None => self.census.everybody()?,
                 };
-                let group = Group::gather(self.census, self.deed, (self.holding(), table))?;
+                let mut group = Group::gather(self.census, self.deed, (self.holding(), table))?;
+                group.boundary = boundary;
                 match group.on_hold(self.settings.cgroups.as_deref()) {
                     Some(pid) if self.deed.limits.on_hold == OnHold::Exempt => Err(Refusal {
                         outcome: Outcome::Reprieved,

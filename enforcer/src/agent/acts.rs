@@ -169,6 +169,7 @@ fn of_lease(lease: &Lease) -> Subject {
         comm: String::new(),
         exe: None,
         cgroup: String::new(),
+        confinement: String::new(),
         vram: None,
         holds: false,
     });

@@ -9,11 +9,13 @@ use super::Daemon;
 use super::desk::Answer;
 use crate::actions::{Deed, Permission, Question, Stage};
 use crate::audit::Record;
+use crate::census::Census;
 use crate::clock::now;
-use crate::engine::Holds;
+use crate::engine::{Exemptions, Holds};
 use crate::guard::Protect;
-use crate::policy::{Action, Mode};
+use crate::policy::{Action, Mode, Policy};
 use crate::verdict::{Hold, Outcome, Report, Verdict, What};
+use crate::view::View;
 use crate::web::status;
 
 /// The deed that is being done.
@@ -98,14 +100,11 @@ impl Daemon {
         };
         let policy = Arc::clone(self.engine.policy());
         let Some(deed) = Deed::of(verdict, &policy) else { return };
-        let view = self.view.clone();
-        let protect = Protect(Arc::new(move |person| {
-            let view = view.as_deref()?;
-            crate::engine::protects(&policy, view, person)
-        }));
         // What confirmed it is old by then.
         let interval = self.view.as_ref().map(|view| view.interval()).unwrap_or_default();
-        let deed = deed.protecting(protect).beginning_by(now().boot + interval);
+        let Some(view) = self.view.clone() else { return self.landed(&refused("there is no snapshot")) };
+        let deed = deed.protecting(self.exemptions(verdict, (policy, view)));
+        let deed = deed.beside(self.exporter).beginning_by(now().boot + interval);
         if self.hand.act(deed).is_err() {
             self.landed(&refused("another deed is under way"));
         }
@@ -137,6 +136,19 @@ impl Daemon {
             doing.waits = waits;
         }
         self.hand.permit(question, answer);
+    }
+
+    /// What the policy exempts, asked of each process when it is in hand: what it runs is read then.
+    fn exemptions(&self, verdict: &Verdict, (policy, view): (Arc<Policy>, Arc<View>)) -> Protect {
+        let of = (Arc::clone(&verdict.rule), verdict.subject.id.clone());
+        let exemptions = Exemptions::new(policy, of, view, now().wall);
+        let procfs = self.settings.host.procfs.clone();
+        let line = exemptions.command_line();
+        Protect(Arc::new(move |person| {
+            let census = Census::open(&procfs, "");
+            let program = census.map(|census| census.runs(person.stat.key, line)).unwrap_or_default();
+            exemptions.exempt(person, &program)
+        }))
     }
 
     /// A deed has ended.

@@ -10,7 +10,7 @@ mod rights;
 mod standing;
 mod state;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +23,7 @@ use bailiff_lifecycle::signals::Hangups;
 use bailiff_lifecycle::systemd;
 use bailiff_lifecycle::web::Web;
 use bailiff_lifecycle::{heap, listen, socket::Socket};
+use bailiff_snapshot::ProcessKey;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -66,6 +67,10 @@ pub struct Daemon {
     file: reload::File,
     rereads: UnboundedSender<reload::Ask>,
     view: Option<Arc<View>>,
+    /// The process that serves the stream, as it was last known.
+    exporter: Option<ProcessKey>,
+    /// This program and those that started it.
+    ours: BTreeSet<ProcessKey>,
     deed: Option<doing::Doing>,
     /// The state was written before the SIGKILL of the action in hand, or that was tried.
     tried_to_save: bool,
@@ -102,8 +107,11 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let receipts = daemon.keeper.receipts();
     let desk = Desk { asked: asked_to, receipts: receipts.clone() };
     let mut tasks = JoinSet::new();
-    let source =
-        Source { path: daemon.settings.stream.clone(), owners: daemon.settings.stream_owners.clone() };
+    let source = Source {
+        path: daemon.settings.stream.clone(),
+        owners: daemon.settings.stream_owners.clone(),
+        procfs: daemon.settings.host.procfs.clone(),
+    };
     tasks.spawn(stream::follow(source, arrivals_to));
     tasks.spawn(policy_file::follow((daemon.settings.rules.clone(), stamp), asked_to_read, reads_to));
     tasks.spawn(control::serve(control, Arc::new(desk), control::Limits::default()));
@@ -182,6 +190,8 @@ impl Daemon {
             file,
             rereads,
             view: None,
+            exporter: None,
+            ours: rights::ourselves(&settings.host.procfs),
             deed: None,
             tried_to_save: false,
             flagged: BTreeMap::new(),
@@ -248,6 +258,7 @@ impl Daemon {
             self.engine.limit_to(uid);
             tracing::warn!(uid, "CAP_KILL is missing: only processes of our own user will be acted upon");
         }
+        self.engine.exempt(self.ours.clone());
         self.begin_counts();
         // Those that an earlier run opened are open; the log has that.
         self.status.breakers = self.breakers(&Status::default());
@@ -293,10 +304,13 @@ impl Daemon {
     fn hear(&mut self, arrival: Arrival) {
         let stream = &mut self.status.stream;
         match arrival {
-            Arrival::Connected => {
+            Arrival::Connected(exporter) => {
                 stream.connected = true;
                 stream.trouble = None;
-                tracing::info!(path = stream.path, "reading the stream of the exporter");
+                let pid = exporter.map(|exporter| exporter.pid);
+                tracing::info!(path = stream.path, pid, "reading the stream of the exporter");
+                self.exporter = exporter;
+                self.engine.exempt(self.ours.iter().copied().chain(exporter).collect());
             }
             Arrival::Lost(trouble) => {
                 let told = trouble.to_string();

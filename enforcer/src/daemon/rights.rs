@@ -2,11 +2,13 @@
 
 #![expect(clippy::disallowed_methods, reason = "reads what /proc says of this process")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use bailiff_snapshot::PidNamespace;
+use bailiff_snapshot::{PidNamespace, ProcessKey};
 
+use crate::census::Census;
 use crate::engine::Holds;
 use crate::settings::Host;
 use crate::verdict::Hold;
@@ -18,6 +20,16 @@ const CAP_KILL: u32 = 5;
 pub(super) fn boot_id(procfs: &Path) -> Option<String> {
     let text = fs::read_to_string(procfs.join("sys/kernel/random/boot_id")).ok()?;
     Some(text.trim().to_owned()).filter(|id| !id.is_empty())
+}
+
+/// This program and those that started it, as far as they can be read.
+pub(super) fn ourselves(procfs: &Path) -> BTreeSet<ProcessKey> {
+    let us = std::process::id();
+    let Ok(table) = Census::open(procfs, "").and_then(|census| census.everybody()) else {
+        return BTreeSet::new();
+    };
+    let own = table.ancestors(us).into_iter().chain([us]);
+    own.filter_map(|pid| Some(table.people.get(&pid)?.stat.key)).collect()
 }
 
 /// Why nothing destructive can be done, as far as that is known from the start.

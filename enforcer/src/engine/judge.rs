@@ -101,7 +101,7 @@ impl Judge {
         Self {
             mode: rule.mode.min(cap),
             select: rule.select.as_ref().map(|ask| Node::of(ask, table)),
-            except: rule.except.iter().map(|exception| Node::of(&exception.of, table)).collect(),
+            except: rule.except.iter().map(|exception| table.exemption(&exception.of)).collect(),
             grace: table.grace(rule.startup_grace),
             when: Node::of(&rule.when, table),
             exempts_on_hold: rule.exempts_on_hold(),

@@ -22,6 +22,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bailiff_snapshot::ProcessKey;
+
 use crate::policy::{Kind, Mode, Policy};
 use crate::verdict::{Hold, Report, Verdict};
 use crate::view::View;
@@ -31,7 +33,7 @@ use judge::Judge;
 use ledger::Stamp;
 use population::Population;
 use program::Table;
-pub use protection::protects;
+pub use protection::Exemptions;
 pub use saved::{Reloaded, Saved};
 pub use standing::Standing;
 pub use subject::number;
@@ -223,6 +225,11 @@ impl Engine {
             Holds::Yes => drop(self.outside.insert(hold)),
             Holds::No => drop(self.outside.remove(&hold)),
         }
+    }
+
+    /// Says which processes are this program's and the exporter's: no rule is about a target with one of them.
+    pub fn exempt(&mut self, ours: BTreeSet<ProcessKey>) {
+        self.table.ours = ours;
     }
 
     /// Lets it act upon this user's processes alone.

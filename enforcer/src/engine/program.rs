@@ -2,6 +2,7 @@
 //! however many rules.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::engine::{protection, texts};
@@ -9,7 +10,7 @@ use crate::policy::{Ask, Kind, Policy, Selector};
 use crate::rules::{self, Attribute};
 use crate::value::{Test, Value};
 use crate::view::{Target, View};
-use bailiff_snapshot::Truth;
+use bailiff_snapshot::{ProcessKey, Truth};
 
 /// What is true of every target of a view, by its place: a rule asks everybody at once, so that a processor can
 /// answer for many in one step.
@@ -22,6 +23,10 @@ pub(crate) struct Table {
     attributes: Vec<(&'static Attribute, Vec<(Test, usize)>)>,
     selectors: Vec<(Selector, usize)>,
     graces: Vec<(Duration, usize)>,
+    /// Entries of `except`, by how they are written.
+    exemptions: Vec<(String, Ask, usize)>,
+    /// This program's processes and the exporter's.
+    pub(crate) ours: BTreeSet<ProcessKey>,
     answers: Vec<Vec<Truth>>,
     unprotected: Vec<Truth>,
     /// Those that are not on hold: stopped, traced or frozen.
@@ -76,6 +81,17 @@ impl Table {
         }))
     }
 
+    /// Who is meant by an entry of `except`, which is asked of each member.
+    pub(crate) fn exemption(&mut self, entry: &Ask) -> Node {
+        let written = format!("{entry:?}");
+        let known =
+            self.exemptions.iter().find(|(other, ..)| *other == written).map(|(.., answers)| *answers);
+        Node::One(known.unwrap_or_else(|| {
+            self.exemptions.push((written, entry.clone(), self.answers.len()));
+            self.new_column()
+        }))
+    }
+
     fn new_column(&mut self) -> usize {
         self.answers.push(Vec::new());
         self.answers.len() - 1
@@ -97,8 +113,14 @@ impl Table {
             answers.clear();
             answers.extend(view.targets.iter().map(|target| texts::select(selector, target, view)));
         }
+        for (_, entry, place) in &self.exemptions {
+            let answers = &mut self.answers[*place];
+            answers.clear();
+            answers.extend(view.targets.iter().map(|target| protection::exempts(entry, target, view)));
+        }
         self.unprotected.clear();
-        self.unprotected.extend(view.targets.iter().map(|target| !protection::of(policy, target, view)));
+        let seen = (view, &self.ours);
+        self.unprotected.extend(view.targets.iter().map(|target| !protection::of(policy, target, seen)));
         self.running.clear();
         self.running.extend(view.targets.iter().map(|target| rules::runs(target, view)));
         let ages: Vec<Age> = view.targets.iter().map(|target| Age::of(target, view)).collect();

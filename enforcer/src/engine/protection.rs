@@ -1,71 +1,66 @@
-//! Who is protected from every rule: by what is built in, and by the policy's own list.
+//! Who is exempt: from every rule by what is built in and by the policy's own list, from one rule by its exceptions. An
+//! entry is asked of each member of a process or workload by itself, and one member that is meant exempts the target.
 
-use bailiff_snapshot::wire;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bailiff_snapshot::{Place, ProcessKey, Truth, wire};
 
 use crate::census::Person;
-use crate::engine::texts;
+use crate::census::program::{CommandLine, Program};
+use crate::engine::subject::Leaves;
+use crate::engine::texts::{self, MemberFacts};
 use crate::guard::{self, Root, Traits};
-use crate::policy::{Ask, Kind, Policy};
-use crate::view::{Target, View};
-use bailiff_snapshot::Truth;
+use crate::policy::{Ask, Field, Kind, Policy};
+use crate::verdict::Asked;
+use crate::view::{Target, TargetId, View, key};
 
 /// Whether a target is protected. One protected member protects all of a workload.
-pub(crate) fn of(policy: &Policy, target: &Target, view: &View) -> Truth {
+pub(crate) fn of(policy: &Policy, target: &Target, (view, ours): (&View, &BTreeSet<ProcessKey>)) -> Truth {
+    let protect = || policy.protect.as_ref().map_or(Truth::False, |protect| exempts(protect, target, view));
     // What is built in is about processes: that of a lease goes on.
     if target.kind == Kind::Lease {
-        return policy.protect.as_ref().map_or(Truth::False, |protect| ask(protect, target, view));
+        return protect();
     }
     // A GPU is nobody, and what ends a server of MPS asks it nicely.
     if !is_of_people(target) || is_gone(target, view) {
         return Truth::False;
     }
-    if builtin(policy, target, view).is_some() {
+    if builtin(policy, target, (view, ours)).is_some() {
         return Truth::True;
     }
-    policy.protect.as_ref().map_or(Truth::False, |protect| asked(protect, target, view))
+    protect()
 }
 
-/// Why the built-in list protects a target.
-pub(crate) fn builtin(policy: &Policy, target: &Target, view: &View) -> Option<&'static str> {
+/// Why the built-in list protects a target; `ours` are this program's processes and the exporter's.
+pub(crate) fn builtin(
+    policy: &Policy,
+    target: &Target,
+    (view, ours): (&View, &BTreeSet<ProcessKey>),
+) -> Option<&'static str> {
     let root = if policy.allow_root { Root::Allowed } else { Root::Protected };
     let contained = |process: &wire::Process| {
         let place = process.facts.as_ref().map(|facts| &facts.place);
         place.is_some_and(|place| place.container.is_some() || place.pod_uid.is_some())
     };
+    let is_ours = |key: ProcessKey| ours.contains(&key).then_some("it is this program or the exporter");
     let holders = view.processes(target).find_map(|process| {
         let facts = process.facts.as_ref();
         let comm = facts.map_or("", |facts| &facts.comm);
         let uid = facts.and_then(|facts| facts.uid);
-        guard::builtin(&Traits { pid: process.pid, comm, uid, contained: contained(process) }, root)
+        let traits = Traits { pid: process.pid, comm, uid, contained: contained(process) };
+        key(process).and_then(is_ours).or_else(|| guard::builtin(&traits, root))
     });
     holders.or_else(|| {
         let inside = view.processes(target).all(contained);
         view.relatives(target).find_map(|relative| {
             let traits =
                 Traits { pid: relative.pid, comm: &relative.comm, uid: relative.uid, contained: inside };
-            guard::builtin(&traits, root)
+            let key = ProcessKey { pid: relative.pid, start_ticks: relative.start_ticks };
+            is_ours(key).or_else(|| guard::builtin(&traits, root))
         })
     })
-}
-
-/// Why the policy's list protects a process that is met at the moment of a deed; none where it does not.
-#[must_use]
-pub fn protects(policy: &Policy, view: &View, person: &Person) -> Option<String> {
-    let relative = wire::Relative {
-        pid: person.stat.key.pid,
-        start_ticks: person.stat.key.start_ticks,
-        ppid: person.stat.ppid,
-        uid: Some(person.uid),
-        comm: person.stat.comm.clone(),
-        state: person.stat.state.name().to_owned(),
-        workload: String::new(),
-        cgroup: person.place.cgroup.clone(),
-        cpu_seconds: 0.0,
-        reaped_cpu_seconds: 0.0,
-    };
-    let protect = policy.protect.as_ref()?;
-    // A user whose name nobody knows is asked of by number; he was judged by name in the snapshot.
-    (ask_relative(protect, &relative, view) == Truth::True).then(|| "the policy protects it".to_owned())
 }
 
 /// A pid that only the driver knows: nobody is there to be protected, and nobody to be harmed.
@@ -77,37 +72,138 @@ fn is_of_people(target: &Target) -> bool {
     matches!(target.kind, Kind::Process | Kind::Workload)
 }
 
-/// Asks the policy's list of the target, and of its processes that hold nothing.
-fn asked(protect: &Ask, target: &Target, view: &View) -> Truth {
-    let of_target = ask(protect, target, view);
-    if of_target == Truth::True {
-        return of_target;
+/// Whether an entry of `protect` or `except` means a target: one of the members of a process or workload, or any other
+/// target as a whole. What is not known of a member is unknown.
+pub(crate) fn exempts(entry: &Ask, target: &Target, view: &View) -> Truth {
+    let mut whole = Truth::False;
+    for member in members(target, view) {
+        whole = whole.or(ask(entry, member.as_ref(), (target, view)));
+        if whole == Truth::True {
+            break;
+        }
     }
-    let relatives = view.relatives(target).map(|relative| ask_relative(protect, relative, view));
-    relatives.fold(of_target, Truth::or)
+    whole
 }
 
-fn ask(ask_of: &Ask, target: &Target, view: &View) -> Truth {
-    match ask_of {
-        Ask::Leaf(leaf) => leaf.test.ask(super::program::read(leaf.attribute, target, view)),
-        Ask::Select(selector) => texts::select(selector, target, view),
-        Ask::All(asks) => asks.iter().fold(Truth::True, |all, one| all.and(ask(one, target, view))),
-        Ask::Any(asks) => asks.iter().fold(Truth::False, |any, one| any.or(ask(one, target, view))),
-        Ask::Not(one) => !ask(one, target, view),
+/// The members of a process or workload: those that hold memory and those that do not. Where these were not looked for,
+/// there may be one of which nothing is known. Of another target there is one question.
+fn members<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Option<MemberFacts<'a>>> {
+    let people = is_of_people(target);
+    let holders = view.processes(target).map(MemberFacts::holder);
+    let relatives = view.relatives(target).chain(view.below(target));
+    let relatives = relatives.map(|relative| MemberFacts::relative(relative, view));
+    let unseen = target.relatives.is_none().then(MemberFacts::default);
+    let all = holders.chain(relatives).chain(unseen).filter(move |_| people);
+    all.map(Some).chain((!people).then_some(None))
+}
+
+/// Asks selectors of the member, where there is one, and all else of its target.
+fn ask(entry: &Ask, member: Option<&MemberFacts<'_>>, of: (&Target, &View)) -> Truth {
+    match (entry, member) {
+        (Ask::Leaf(leaf), _) => leaf.test.ask(super::program::read(leaf.attribute, of.0, of.1)),
+        (Ask::Select(selector), Some(member)) => texts::select_member(selector, member, of),
+        (Ask::Select(selector), None) => texts::select(selector, of.0, of.1),
+        (Ask::All(asks), _) => asks.iter().fold(Truth::True, |all, one| all.and(ask(one, member, of))),
+        (Ask::Any(asks), _) => asks.iter().fold(Truth::False, |any, one| any.or(ask(one, member, of))),
+        (Ask::Not(one), _) => !ask(one, member, of),
     }
 }
 
-/// Asks of a process that holds nothing.
-fn ask_relative(ask: &Ask, relative: &wire::Relative, view: &View) -> Truth {
-    match ask {
-        // Attributes are not known of it, and what is not known of it speaks for nobody's protection.
-        Ask::Leaf(_) | Ask::Not(_) => Truth::False,
-        Ask::Select(selector) => texts::select_relative(selector, relative, view),
-        Ask::All(asks) => {
-            asks.iter().fold(Truth::True, |all, one| all.and(ask_relative(one, relative, view)))
+/// Which member an entry exempts its target for, and what of the entry says so; the first of which it is true, else the
+/// first of which it is unknown.
+pub(crate) fn decisive(entry: &Ask, target: &Target, view: &View) -> Option<(String, Vec<Asked>)> {
+    let told = |wanted: Truth| {
+        let meant = |member: &Option<MemberFacts<'_>>| ask(entry, member.as_ref(), (target, view)) == wanted;
+        let member = members(target, view).find(meant)??;
+        Some((named(&member, wanted), Leaves { target, view }.of_member(entry, &member)))
+    };
+    told(Truth::True).or_else(|| told(Truth::Unknown))
+}
+
+fn named(member: &MemberFacts<'_>, meant: Truth) -> String {
+    let who = match (member.pid, member.comm) {
+        (Some(pid), Some(comm)) => format!("process {pid} ({comm})"),
+        (Some(pid), None) => format!("process {pid}"),
+        (None, _) => "not all of its processes are known: one of them".to_owned(),
+    };
+    if meant == Truth::True { format!("{who} is exempt") } else { format!("{who} may be exempt") }
+}
+
+/// What the policy and a rule's exceptions say of a process that is met at the moment of an action.
+#[derive(Debug)]
+pub struct Exemptions {
+    policy: Arc<Policy>,
+    rule: Arc<str>,
+    target: TargetId,
+    view: Arc<View>,
+    /// The wall clock when the action was decided.
+    now: Duration,
+}
+
+impl Exemptions {
+    /// For an action of a rule against a target of this view.
+    #[must_use]
+    pub fn new(
+        policy: Arc<Policy>,
+        (rule, target): (Arc<str>, TargetId),
+        view: Arc<View>,
+        now: Duration,
+    ) -> Self {
+        Self { policy, rule, target, view, now }
+    }
+
+    /// Each entry, and what it is called.
+    fn entries(&self) -> impl Iterator<Item = (&Ask, String)> {
+        let protect =
+            self.policy.protect.iter().map(|protect| (protect, "the policy protects it".to_owned()));
+        let rule = self.policy.rules.iter().find(|rule| rule.name == self.rule);
+        let exceptions = rule.into_iter().flat_map(|rule| &rule.except);
+        let in_force = exceptions.filter(|exception| exception.until.is_none_or(|until| self.now <= until));
+        protect.chain(
+            in_force.map(|exception| (&exception.of, format!("it is an exception: {}", exception.reason))),
+        )
+    }
+
+    /// Whether command lines are to be read.
+    #[must_use]
+    pub fn command_line(&self) -> CommandLine {
+        let asks = |(entry, _): (&Ask, String)| entry.selectors().any(|one| one.field == Field::Cmdline);
+        if self.entries().any(asks) { CommandLine::Needed } else { CommandLine::Ignored }
+    }
+
+    /// Why a process, which runs this, exempts the target; none where it does not.
+    #[must_use]
+    pub fn exempt(&self, person: &Person, program: &Program) -> Option<String> {
+        let Some(target) = self.view.targets.iter().find(|target| target.id == self.target) else {
+            return Some("its target is not in the snapshot".to_owned());
+        };
+        let place = self.place(person);
+        let member = MemberFacts::met(person, (program, &place), &self.view);
+        let of = (target, &*self.view);
+        self.entries().find_map(|(entry, why)| {
+            let meant = ask(entry, Some(&member), of);
+            if meant == Truth::False {
+                return None;
+            }
+            let leaves = Leaves { target, view: &self.view }.of_member(entry, &member);
+            let same = leaves.into_iter().filter(|leaf| leaf.outcome == meant);
+            let told: Vec<String> = same.map(|leaf| format!("{} is {}", leaf.name, leaf.value)).collect();
+            let may = if meant == Truth::True { "" } else { "it cannot be told whether " };
+            Some(format!("{may}{why} ({})", told.join(", ")))
+        })
+    }
+
+    /// Where it runs, with the names of its pod, which the snapshot has of others in it.
+    fn place(&self, person: &Person) -> Place {
+        let mut place = Place::clone(&person.place);
+        let snapshot = &self.view.snapshot;
+        let holders = snapshot.processes.iter().filter_map(|process| Some(&process.facts.as_ref()?.place));
+        let others = snapshot.relatives.iter().flatten().map(|relative| &relative.place);
+        let mut same =
+            holders.chain(others).filter(|other| other.pod_uid.is_some() && other.pod_uid == place.pod_uid);
+        if let Some(other) = same.find(|other| other.pod.is_some()) {
+            (place.pod, place.namespace) = (other.pod.clone(), other.namespace.clone());
         }
-        Ask::Any(asks) => {
-            asks.iter().fold(Truth::False, |any, one| any.or(ask_relative(one, relative, view)))
-        }
+        place
     }
 }

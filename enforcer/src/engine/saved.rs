@@ -158,6 +158,7 @@ impl Engine {
         next.outside = std::mem::take(&mut self.outside);
         next.paused = self.paused.take();
         next.only = self.only;
+        std::mem::swap(&mut next.table.ours, &mut self.table.ours);
         next.tick = self.tick;
         next.last = self.last.take();
         next.booted = self.booted.take();

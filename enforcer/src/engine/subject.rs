@@ -1,8 +1,9 @@
 //! Whom a verdict is about, and why, in a form that can be recorded.
 
 use crate::engine::population::Slot;
-use crate::engine::{program, texts};
-use crate::policy::{Ask, Kind};
+use crate::engine::program;
+use crate::engine::texts::{self, MemberFacts};
+use crate::policy::{Ask, Kind, Selector};
 use crate::value::{Unit, Value};
 use crate::verdict::{Asked, Member, Subject};
 use crate::view::{Target, View, key};
@@ -62,6 +63,7 @@ fn holders<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Membe
             comm: facts.map(|facts| facts.comm.clone()).unwrap_or_default(),
             exe: facts.and_then(|facts| facts.exe.clone()),
             cgroup: facts.map(|facts| facts.place.cgroup.clone()).unwrap_or_default(),
+            confinement: facts.map(|facts| facts.place.confinement().to_owned()).unwrap_or_default(),
             vram: view
                 .holdings_of(*place)
                 .try_fold(0_u64, |sum, (_, holder)| Some(sum.saturating_add(holder.memory?))),
@@ -76,8 +78,9 @@ fn others<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Member
         pid: relative.pid,
         uid: relative.uid,
         comm: relative.comm.clone(),
-        exe: None,
-        cgroup: relative.cgroup.clone(),
+        exe: relative.exe.clone(),
+        cgroup: relative.place.cgroup.clone(),
+        confinement: relative.place.confinement().to_owned(),
         vram: Some(0),
         holds: false,
     })
@@ -92,6 +95,31 @@ pub(crate) struct Leaves<'a> {
 impl Leaves<'_> {
     /// Every comparison of a condition, in the order of the file.
     pub(crate) fn of(&self, ask: &Ask) -> Vec<Asked> {
+        self.asked(ask, None)
+    }
+
+    /// The same, with selectors asked of one of the target's members.
+    pub(crate) fn of_member(&self, ask: &Ask, member: &MemberFacts<'_>) -> Vec<Asked> {
+        self.asked(ask, Some(member))
+    }
+
+    fn selected(&self, selector: &Selector, member: Option<&MemberFacts<'_>>) -> Asked {
+        let patterns: Vec<String> = selector.patterns.iter().map(ToString::to_string).collect();
+        let (field, of) = (selector.field, (self.target, self.view));
+        let (value, outcome) = match member {
+            Some(member) => (texts::shown_of(field, member, of), texts::select_member(selector, member, of)),
+            None => (texts::shown(field, of.0, of.1), texts::select(selector, of.0, of.1)),
+        };
+        Asked {
+            name: field.name().to_owned(),
+            value,
+            wish: patterns.join(", "),
+            outcome,
+            source: "proc".to_owned(),
+        }
+    }
+
+    fn asked(&self, ask: &Ask, member: Option<&MemberFacts<'_>>) -> Vec<Asked> {
         match ask {
             Ask::Leaf(leaf) => {
                 let value = program::read(leaf.attribute, self.target, self.view);
@@ -103,19 +131,10 @@ impl Leaves<'_> {
                     source: leaf.attribute.source.to_owned(),
                 }]
             }
-            Ask::Select(selector) => {
-                let patterns: Vec<String> = selector.patterns.iter().map(ToString::to_string).collect();
-                vec![Asked {
-                    name: selector.field.name().to_owned(),
-                    value: texts::shown(selector.field, self.target, self.view),
-                    wish: patterns.join(", "),
-                    outcome: texts::select(selector, self.target, self.view),
-                    source: "proc".to_owned(),
-                }]
-            }
-            Ask::All(asks) | Ask::Any(asks) => asks.iter().flat_map(|ask| self.of(ask)).collect(),
+            Ask::Select(selector) => vec![self.selected(selector, member)],
+            Ask::All(asks) | Ask::Any(asks) => asks.iter().flat_map(|ask| self.asked(ask, member)).collect(),
             Ask::Not(ask) => {
-                let mut asked = self.of(ask);
+                let mut asked = self.asked(ask, member);
                 for leaf in &mut asked {
                     leaf.wish = format!("not ({})", leaf.wish);
                     leaf.outcome = !leaf.outcome;

@@ -218,16 +218,15 @@ impl Engine {
         (gate, outcome): (Gate, Truth),
         (target, view): (&Target, &View),
     ) -> Explained {
-        let protected = protection::of(&self.policy, target, view);
+        let seen = (view, &self.table.ours);
+        let protected = protection::of(&self.policy, target, seen);
         let number = self.populations[target.kind as usize].number(&target.id);
         let track = number.and_then(|number| judge.tracks.get(number)).copied().unwrap_or_default();
-        let builtin = protection::builtin(&self.policy, target, view);
-        let mut gates = vec![GateTold {
-            gate: "protection".to_owned(),
-            passes: !protected,
-            why: if protection::is_gone(target, view) { Some(NOBODY) } else { builtin }.map(str::to_owned),
-            leaves: leaves(self.policy.protect.as_ref(), target, view),
-        }];
+        let builtin = protection::builtin(&self.policy, target, seen);
+        let gone = protection::is_gone(target, view);
+        let (why, leaves) = exemption(self.policy.protect.as_ref().filter(|_| !gone), target, view);
+        let why = if gone { Some(NOBODY) } else { builtin }.map(str::to_owned).or(why);
+        let mut gates = vec![GateTold { gate: "protection".to_owned(), passes: !protected, why, leaves }];
         if gate != Gate::Protection {
             gates.extend(later_gates(judge, (gate, outcome), (target, view)));
         }
@@ -281,8 +280,10 @@ fn later_gates(
         return gates;
     }
     for (place, exception) in rule.except.iter().enumerate() {
-        let asked = leaves(Some(&exception.of), target, view);
-        if told(Gate::Except(place), "except", (Some(exception.reason.clone()), asked)) {
+        let (member, asked) = exemption(Some(&exception.of), target, view);
+        let why =
+            [Some(exception.reason.clone()), member].into_iter().flatten().collect::<Vec<_>>().join("; ");
+        if told(Gate::Except(place), "except", (Some(why), asked)) {
             return gates;
         }
     }
@@ -301,6 +302,14 @@ fn later_gates(
 
 fn leaves(ask: Option<&Ask>, target: &Target, view: &View) -> Vec<Asked> {
     ask.map(|ask| Leaves { target, view }.of(ask)).unwrap_or_default()
+}
+
+/// Which member an entry of `protect` or `except` exempts its target for, and the comparisons that say so.
+fn exemption(entry: Option<&Ask>, target: &Target, view: &View) -> (Option<String>, Vec<Asked>) {
+    match entry.and_then(|entry| protection::decisive(entry, target, view)) {
+        Some((member, asked)) => (Some(member), asked),
+        None => (None, leaves(entry, target, view)),
+    }
 }
 
 /// A rule's targets that are known.

@@ -33,6 +33,16 @@ impl Ask {
             Self::Not(ask) => ask.leaves(),
         }
     }
+
+    /// Every selector in it.
+    pub(crate) fn selectors(&self) -> Box<dyn Iterator<Item = &Selector> + '_> {
+        match self {
+            Self::Leaf(_) => Box::new(std::iter::empty()),
+            Self::Select(selector) => Box::new(std::iter::once(selector)),
+            Self::All(asks) | Self::Any(asks) => Box::new(asks.iter().flat_map(Self::selectors)),
+            Self::Not(ask) => ask.selectors(),
+        }
+    }
 }
 
 /// A comparison.
@@ -125,8 +135,10 @@ impl Field {
             Self::Users => "Names or numbers of owners.",
             Self::Groups => "Groups of the owner.",
             Self::Comms => "The process's name, at most 15 bytes.",
-            Self::Exe => "The path of the program.",
-            Self::Cmdline => "The command line, redacted; where the exporter is told to publish it.",
+            Self::Exe => "The full path of the program, where it may be read.",
+            Self::Cmdline => {
+                "The command line, redacted; where the exporter is told to publish it (--process.command)."
+            }
             Self::Cgroups => "The path of the cgroup.",
             Self::Namespaces => "Namespaces of Kubernetes.",
             Self::Pods => "Names or UIDs of pods.",

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::fault::{Fault, Faults, quoted};
 use super::fields::{self, expected, many, nothing_given, unknown};
 use super::tree::{DEEPEST, Data, Entry, Node};
-use super::{Ask, Field, Kind, Leaf, Selector, pattern, wishes};
+use super::{Ask, Field, Kind, Leaf, Selector, pattern, selectors, wishes};
 use crate::rules::{self, Attribute};
 
 /// Words of an ask that are neither attributes nor selectors.
@@ -112,7 +112,11 @@ impl<'a> Asks<'a> {
         let mut parts = Vec::new();
         for entry in entries {
             match Field::ALL.into_iter().find(|field| field.name() == entry.name) {
-                Some(field) => parts.extend(self.selector(field, &entry.value)),
+                Some(field) => {
+                    let part = self.selector(field, &entry.value);
+                    selectors::of_exempt(part.iter(), &entry.at, &mut self.faults);
+                    parts.extend(part);
+                }
                 None => self.faults.push(unknown(entry, "`protect`, which takes selectors", &fields)),
             }
         }
@@ -293,7 +297,10 @@ impl<'a> Asks<'a> {
                 self.patterns -= 1;
             }
             match pattern::read(text) {
-                Ok(pattern) => patterns.push(pattern),
+                Ok(pattern) => {
+                    selectors::check((field, &pattern), &item.at, &mut self.faults);
+                    patterns.push(pattern);
+                }
                 Err(wrong) => self.faults.push(Fault::error(&item.at, wrong.message).help(wrong.help)),
             }
         }

@@ -19,6 +19,7 @@ mod pattern;
 pub(crate) mod quantity;
 mod rule;
 mod schema;
+mod selectors;
 mod steps;
 mod tree;
 mod wishes;

@@ -9,7 +9,7 @@ use super::fields::{self, Fields, count, list, positive, quantity, text, time, w
 use super::keys::{EXCEPTION, PICK, RULE};
 use super::steps::{self, Around};
 use super::tree::{Data, Entry, Node};
-use super::{Exception, Kind, Mode, Order, Pick, Rule, Span, digest, lints, quantity as units};
+use super::{Exception, Kind, Mode, Order, Pick, Rule, Span, digest, lints, quantity as units, selectors};
 
 /// What a rule does not say itself.
 #[derive(Debug, Clone, Copy)]
@@ -197,6 +197,7 @@ fn exception<'a>(
         asks.faults.push(fields::unknown(entry, EXCEPTION.what, &own));
     }
     let of = asks.read_map(&node.at, ask, of);
+    selectors::of_exempt(of.iter(), &node.at, &mut asks.faults);
     Some(Exception {
         of: of?,
         reason: reason?.to_owned(),

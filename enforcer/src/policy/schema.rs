@@ -268,6 +268,7 @@ mod tests {
             "33-steps-of-another-kind",
             "36-too-short",
             "37-too-short-for-the-beat",
+            "50-patterns-that-never-match",
         ];
         let validator = jsonschema::validator_for(&schema()).unwrap();
         for (name, bytes) in files("tests/bad") {

@@ -147,8 +147,22 @@ impl<'a> Maker<'a> {
             let Some((holders, others)) = members.remove(workload) else { continue };
             let mut target = self.target((Kind::Workload, format!("workload:{workload}")), holders);
             target.relatives = self.snapshot.relatives.as_ref().map(|_| others);
+            target.below = self.below(&target.processes, workload);
             self.targets.push(target);
         }
+    }
+
+    /// Descendants of these processes that are counted to another workload than this.
+    fn below(&self, processes: &[usize], workload: &str) -> Vec<usize> {
+        let relatives = self.snapshot.relatives.as_deref().unwrap_or_default();
+        let pids = processes.iter().filter_map(|place| Some(self.snapshot.processes.get(*place)?.pid));
+        let descendants = pids.flat_map(|pid| self.descendants(pid));
+        let mut below: Vec<usize> = descendants
+            .filter(|place| relatives.get(*place).is_some_and(|it| it.workload != workload))
+            .collect();
+        below.sort_unstable();
+        below.dedup();
+        below
     }
 
     fn gpus(&mut self) {
@@ -185,6 +199,7 @@ impl<'a> Maker<'a> {
             kind,
             processes,
             relatives: None,
+            below: Vec::new(),
             gpus,
             lease: None,
             cpu: NO_WINDOW,
@@ -222,9 +237,12 @@ fn role(process: &wire::Process) -> Option<&str> {
 
 /// Most run in a few places: what is known of one is kept once.
 fn share_places(snapshot: &mut wire::Snapshot) {
+    let holders =
+        snapshot.processes.iter_mut().filter_map(|process| Some(&mut process.facts.as_mut()?.place));
+    let relatives = snapshot.relatives.iter_mut().flatten().map(|relative| &mut relative.place);
     let mut met: HashSet<Arc<Place>> = HashSet::new();
-    for facts in snapshot.processes.iter_mut().filter_map(|process| process.facts.as_mut()) {
-        facts.place = Arc::clone(met.get_or_insert_with(&facts.place, Arc::clone));
+    for place in holders.chain(relatives) {
+        *place = Arc::clone(met.get_or_insert_with(place, Arc::clone));
     }
 }
 

@@ -879,7 +879,7 @@ fn gates(rule: &RulePlan, target: &Seen<'_>, (protected, wall): (Truth, u64)) ->
     if let Some((spared, until)) = &rule.except
         && until.is_none_or(|until| wall <= until)
     {
-        match target.ask(spared) {
+        match target.exempts(spared) {
             Truth::False => {}
             Truth::True => return Truth::False,
             Truth::Unknown => return Truth::Unknown,

@@ -27,6 +27,8 @@ pub(crate) enum Cond {
     AgeMin(u64),
     ProcessCountMax(u64),
     Users(Vec<u32>),
+    Comms(Vec<&'static str>),
+    Exes(Vec<&'static str>),
     Gpus(Vec<u32>),
     All(Vec<Cond>),
     Any(Vec<Cond>),
@@ -108,6 +110,8 @@ impl Cond {
                 leaf("state", Test::AnyOf(1 << place))
             }
             Self::Users(uids) => select(Field::Users, uids),
+            Self::Comms(names) => select(Field::Comms, names),
+            Self::Exes(paths) => select(Field::Exe, paths),
             Self::Gpus(places) => select(Field::Gpus, places),
             Self::All(conds) => Ask::All(conds.iter().map(Self::ask).collect()),
             Self::Any(conds) => Ask::Any(conds.iter().map(Self::ask).collect()),
@@ -130,7 +134,7 @@ fn within(name: &str, fill: impl FnOnce(&mut Bounds)) -> Ask {
     leaf(name, Test::Within(bounds))
 }
 
-fn select(field: Field, texts: &[u32]) -> Ask {
+fn select<T: ToString>(field: Field, texts: &[T]) -> Ask {
     Ask::Select(Selector {
         field,
         patterns: texts.iter().map(|text| Pattern::Text(text.to_string())).collect(),
@@ -232,6 +236,9 @@ impl Plan {
             protect: match dice.below(100) {
                 0..10 if !calm && !foreign => Some(Cond::Users(vec![1001])),
                 10..20 if !calm => Some(Cond::Gpus(vec![1, 2])),
+                20..35 if !calm => {
+                    Some(Cond::Any(vec![Cond::Exes(vec!["/opt/keep"]), Cond::Comms(vec!["keeper"])]))
+                }
                 _ => None,
             },
             allow_root: dice.percent(20),
@@ -278,6 +285,9 @@ impl RulePlan {
             let until = dice.pick(&[None, Some(1_700_010_100_000), Some(1)]);
             plan.except = Some((Cond::Users(vec![1001]), until));
         }
+        if of != Kind::Gpu && plan.except.is_none() && dice.percent(20) {
+            plan.except = Some((except(dice), None));
+        }
         if !calm && dice.percent(25) {
             plan.grace = Duration::from_secs(dice.pick(&[10, 30, 60]));
         }
@@ -298,6 +308,19 @@ impl RulePlan {
             _ => self.span = Span::Samples(u32::try_from(dice.of(1, 6)).unwrap()),
         }
     }
+}
+
+/// Entries that mean one process among those of a target.
+fn except(dice: &mut Dice) -> Cond {
+    let keep = || Cond::Exes(vec!["/opt/keep"]);
+    dice.pick(&[
+        keep(),
+        Cond::Comms(vec!["worker"]),
+        Cond::Not(Box::new(Cond::Exes(vec!["/opt/train", "/opt/worker"]))),
+        Cond::All(vec![keep(), Cond::Comms(vec!["worker"])]),
+        Cond::All(vec![Cond::Comms(vec!["worker"]), Cond::VramMin(1500)]),
+        Cond::All(vec![Cond::Not(Box::new(Cond::Comms(vec!["train"]))), Cond::Not(Box::new(keep()))]),
+    ])
 }
 
 fn idle() -> Cond {

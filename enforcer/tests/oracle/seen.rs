@@ -14,10 +14,20 @@ pub(crate) struct Seen<'a> {
     pub(crate) id: String,
     pub(crate) processes: Vec<&'a wire::Process>,
     pub(crate) relatives: Option<Vec<&'a wire::Relative>>,
+    /// Descendants of a workload's processes that have another workload.
+    below: Vec<&'a wire::Relative>,
     pub(crate) gpu: Option<&'a wire::Gpu>,
     held: Vec<(&'a wire::Gpu, &'a wire::Holder)>,
     cpu: Value,
     snapshot: &'a wire::Snapshot,
+}
+
+/// What is known of one process.
+#[derive(Default)]
+struct Process<'a> {
+    uid: Option<u32>,
+    comm: Option<&'a str>,
+    exe: Option<&'a str>,
 }
 
 /// Everybody in one snapshot.
@@ -63,11 +73,15 @@ pub(crate) struct Traces {
 fn all<'a>(view: &'a View, kind: Kind) -> Vec<Seen<'a>> {
     let snapshot = &view.snapshot;
     let mut found: Vec<Seen<'a>> = Vec::new();
-    let seen = |id: String, processes: Vec<&'a wire::Process>, relatives, gpu| {
+    let seen = |id: String,
+                processes: Vec<&'a wire::Process>,
+                relatives: Option<Vec<&'a wire::Relative>>,
+                gpu| {
         let cpu =
             view.targets.iter().find(|target| *target.id.0 == *id).map_or(Value::Unknown(""), |it| it.cpu);
         let held = holdings(snapshot, &processes);
-        Seen { id, processes, relatives, gpu, held, cpu, snapshot }
+        let below = below(snapshot, &processes, relatives.as_deref());
+        Seen { id, processes, relatives, below, gpu, held, cpu, snapshot }
     };
     match kind {
         Kind::Process => {
@@ -107,6 +121,17 @@ fn all<'a>(view: &'a View, kind: Kind) -> Vec<Seen<'a>> {
         Kind::Lease | Kind::MpsServer => {}
     }
     found
+}
+
+/// Children of these processes that are not among those that are counted.
+fn below<'a>(
+    snapshot: &'a wire::Snapshot,
+    processes: &[&wire::Process],
+    counted: Option<&[&wire::Relative]>,
+) -> Vec<&'a wire::Relative> {
+    let counted = |other: &wire::Relative| counted.into_iter().flatten().any(|one| one.pid == other.pid);
+    let child = |other: &wire::Relative| processes.iter().any(|process| process.pid == other.ppid);
+    snapshot.relatives.iter().flatten().filter(|other| child(other) && !counted(other)).collect()
 }
 
 fn holdings<'a>(
@@ -249,7 +274,9 @@ impl Seen<'_> {
                     Truth::False
                 }
             }
-            Cond::All(_) | Cond::Any(_) | Cond::Not(_) => unreachable!("these are no leaves"),
+            Cond::All(_) | Cond::Any(_) | Cond::Not(_) | Cond::Comms(_) | Cond::Exes(_) => {
+                unreachable!("these are no leaves of a target")
+            }
         }
     }
 
@@ -352,12 +379,52 @@ impl Seen<'_> {
         if self.processes.iter().any(holder) || self.relatives.iter().flatten().any(other) {
             return Truth::True;
         }
-        let Some(protect) = &plan.protect else { return Truth::False };
-        let owned = |relative: &&wire::Relative| match protect {
-            Cond::Users(uids) => relative.uid.is_some_and(|uid| uids.contains(&uid)),
-            _ => false,
+        plan.protect.as_ref().map_or(Truth::False, |protect| self.exempts(protect))
+    }
+
+    /// Whether one of its processes is meant, whether it holds memory or not; of what is not known of one of them nobody can
+    /// say, nor of one that may be there and was not seen.
+    pub(crate) fn exempts(&self, cond: &Cond) -> Truth {
+        if self.gpu.is_some() {
+            return self.ask(cond);
+        }
+        let holders = self.processes.iter().map(|process| match &process.facts {
+            Some(facts) => Process { uid: facts.uid, comm: Some(&facts.comm), exe: facts.exe.as_deref() },
+            None => Process::default(),
+        });
+        let relatives = self.relatives.iter().flatten().chain(&self.below).map(|relative| Process {
+            uid: relative.uid,
+            comm: Some(&relative.comm),
+            exe: relative.exe.as_deref(),
+        });
+        let unseen = self.relatives.is_none().then(Process::default);
+        let found: Vec<Truth> =
+            holders.chain(relatives).chain(unseen).map(|process| self.of_one(cond, &process)).collect();
+        [Truth::True, Truth::Unknown].into_iter().find(|truth| found.contains(truth)).unwrap_or(Truth::False)
+    }
+
+    /// What is asked of one process is asked of it; the rest is asked of the target.
+    fn of_one(&self, cond: &Cond, process: &Process<'_>) -> Truth {
+        let known = |text: Option<&str>, wanted: &[&str]| {
+            text.map_or(Truth::Unknown, |text| wanted.contains(&text).into())
         };
-        if self.relatives.iter().flatten().any(owned) { Truth::True } else { self.ask(protect) }
+        let weakest = |conds: &[Cond], order: [Truth; 2], last| {
+            let found: Vec<Truth> = conds.iter().map(|cond| self.of_one(cond, process)).collect();
+            order.into_iter().find(|truth| found.contains(truth)).unwrap_or(last)
+        };
+        match cond {
+            Cond::Users(uids) => process.uid.map_or(Truth::Unknown, |uid| uids.contains(&uid).into()),
+            Cond::Comms(names) => known(process.comm, names),
+            Cond::Exes(paths) => known(process.exe, paths),
+            Cond::All(conds) => weakest(conds, [Truth::False, Truth::Unknown], Truth::True),
+            Cond::Any(conds) => weakest(conds, [Truth::True, Truth::Unknown], Truth::False),
+            Cond::Not(cond) => match self.of_one(cond, process) {
+                Truth::True => Truth::False,
+                Truth::False => Truth::True,
+                Truth::Unknown => Truth::Unknown,
+            },
+            of_target => self.leaf(of_target),
+        }
     }
 
     /// The owner of all that are in it.

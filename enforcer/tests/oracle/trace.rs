@@ -189,7 +189,7 @@ fn ordinary(dice: &mut Dice, calm: bool) -> Change {
 /// Something that is mended at the next beat.
 fn trouble(dice: &mut Dice, foreign: bool, world: &World) -> (Change, Change) {
     let place = slot(dice);
-    match dice.below(17) {
+    match dice.below(20) {
         0 | 1 => (Change::Util(place, None), Change::Util(place, Some(0))),
         2 => (Change::Memory(place, None), Change::Memory(place, Some(600))),
         3 if dice.percent(30) => (Change::ListedButGone(place, true), Change::ListedButGone(place, false)),
@@ -211,6 +211,14 @@ fn trouble(dice: &mut Dice, foreign: bool, world: &World) -> (Change, Change) {
             (Change::Child(place, Some(child)), Change::Child(place, world.slots[place].child))
         }
         15 => (Change::Absent(place, true), Change::Absent(place, false)),
+        17 => (
+            Change::Exe(place, dice.pick(&[None, Some("/opt/keep")])),
+            Change::Exe(place, Some("/opt/train")),
+        ),
+        18 | 19 => {
+            let exe = dice.pick(&[None, Some("/opt/keep")]);
+            (Change::ChildExe(place, exe), Change::ChildExe(place, Some("/opt/worker")))
+        }
         _ => {
             let uid = dice.pick(&[None, Some(0)]);
             (Change::Owner(place, uid), Change::Owner(place, Some(1000)))

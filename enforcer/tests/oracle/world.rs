@@ -33,6 +33,9 @@ pub(crate) struct Slot {
     pub(crate) contained: bool,
     /// A process below it that holds nothing: its name and owner.
     pub(crate) child: Option<(&'static str, Option<u32>)>,
+    /// What it runs, and what the process below it runs; none where that is not known.
+    pub(crate) exe: Option<&'static str>,
+    pub(crate) child_exe: Option<&'static str>,
 }
 
 #[derive(Debug, Clone)]
@@ -83,6 +86,8 @@ pub(crate) enum Change {
     Begin(usize),
     Gpus(usize, u8),
     Child(usize, Option<(&'static str, Option<u32>)>),
+    Exe(usize, Option<&'static str>),
+    ChildExe(usize, Option<&'static str>),
     Fault(usize, Option<&'static str>),
     Listed(usize, bool),
     CardUtil(usize, Option<u32>),
@@ -182,6 +187,8 @@ impl World {
                 self.lose(place);
                 self.card(place).fault = fault;
             }
+            Change::Exe(place, exe) => self.slots[place].exe = exe,
+            Change::ChildExe(place, exe) => self.slots[place].child_exe = exe,
             Change::Listed(place, listed) => self.card(place).listed = listed,
             Change::CardUtil(place, util) => self.card(place).util = util,
             Change::Free(place, mib) => self.card(place).free_mib = mib,
@@ -261,6 +268,7 @@ impl World {
             processes,
             openers: None,
             relatives,
+            groups: BTreeMap::new(),
             leases: None,
             quotas: None,
             mps: None,
@@ -338,6 +346,8 @@ impl Slot {
             state: "sleeping",
             contained: dice.percent(30),
             child: dice.percent(30).then_some(("worker", None)),
+            exe: Some("/opt/train"),
+            child_exe: Some("/opt/worker"),
         }
     }
 
@@ -363,25 +373,25 @@ impl Slot {
         })
     }
 
+    fn place(&self) -> Place {
+        let container = self.contained.then(|| "c0ffee".to_owned());
+        Place { cgroup: "/made.slice".to_owned(), container, ..Place::default() }
+    }
+
     fn facts(&self) -> wire::Facts {
         wire::Facts {
             comm: self.comm.to_owned(),
             ppid: 3000,
             uid: self.uid,
             user: self.uid.map(|uid| format!("user-{uid}")),
-            place: Place {
-                cgroup: "/made.slice".to_owned(),
-                container: self.contained.then(|| "c0ffee".to_owned()),
-                ..Place::default()
-            }
-            .into(),
+            place: self.place().into(),
             command: None,
             cpu_seconds: self.cpu,
             io_bytes: None,
             orphaned: self.orphaned,
             reaped_cpu_seconds: Some(0.0),
             workload: self.workload_name(),
-            exe: None,
+            exe: self.exe.map(str::to_owned),
             groups: None,
             role: None,
             claim: Claim::Unread,
@@ -396,10 +406,13 @@ impl Slot {
             start_ticks: self.ticks + 1,
             ppid: self.pid,
             uid: uid.or(self.uid),
+            user: uid.or(self.uid).map(|uid| format!("user-{uid}")),
             comm: comm.to_owned(),
             state: "sleeping".to_owned(),
             workload: self.workload_name().unwrap_or_default(),
-            cgroup: "/made.slice".to_owned(),
+            place: self.place().into(),
+            exe: self.child_exe.map(str::to_owned),
+            command: None,
             cpu_seconds: 1.0,
             reaped_cpu_seconds: 0.0,
         })

@@ -208,6 +208,7 @@ impl Node {
             processes: self.listed().map(|(pid, process)| self.told(*pid, process)).collect(),
             openers: None,
             relatives: Some(Vec::new()),
+            groups: BTreeMap::new(),
             leases: None,
             quotas: None,
             mps: None,

@@ -10,15 +10,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::workload::{Home, Node, enclosure};
-use bailiff_snapshot::{
-    Claim, Facts, Fault, Gap, Gaps, Io, Moment, Place, ProcessKey, Relative, Role, Seen, redact,
-};
+use bailiff_snapshot::{Claim, Facts, Fault, Gap, Gaps, Io, Moment, Place, ProcessKey, Relative, Role, Seen};
 
 use super::claim;
 use super::files::{Folder, Kept, Missing};
 use super::freezer::Freezer;
 use super::names::Names;
 use super::orphan::Member;
+use super::others;
 use super::pods::Pods;
 use super::relations::{Relations, Time};
 use super::threads;
@@ -26,6 +25,9 @@ use crate::settings::{Claims, Commands, Settings};
 
 /// Owner and cgroup may change in a process's life, though they seldom do.
 pub(crate) const FRESH: Duration = Duration::from_mins(1);
+
+/// Owners of processes that hold nothing, beyond this many, have no names.
+const MOST_OWNERS: usize = 256;
 
 /// Processes beyond this many are looked at by path.
 const MOST_HELD: usize = 8192;
@@ -133,14 +135,49 @@ impl Processes {
         at: Moment,
         patience: Duration,
     ) -> Result<Option<Vec<Relative>>, Gap> {
-        self.relations.tell(&self.root, seen, Time::of(at.boot, patience))
+        let mut relatives = self.relations.tell(&self.root, seen, Time::of(at.boot, patience))?;
+        if let Some(relatives) = &mut relatives {
+            self.name_owners(relatives);
+            self.name_pods(relatives, at.boot);
+        }
+        Ok(relatives)
     }
 
     /// Names of the groups of their owners, as far as the name service has told them.
-    pub(crate) fn groups(&mut self, seen: &BTreeMap<u32, Seen>) -> BTreeMap<u32, Vec<String>> {
-        let uids: BTreeSet<u32> =
+    pub(crate) fn groups(
+        &mut self,
+        seen: &BTreeMap<u32, Seen>,
+        relatives: Option<&[Relative]>,
+    ) -> BTreeMap<u32, Vec<String>> {
+        let mut uids: BTreeSet<u32> =
             seen.values().filter_map(Seen::found).filter_map(|facts| facts.uid).collect();
+        let named = relatives.into_iter().flatten().filter(|relative| relative.user.is_some());
+        uids.extend(named.filter_map(|relative| relative.uid));
         uids.into_iter().filter_map(|uid| Some((uid, self.names.groups(uid)?))).collect()
+    }
+
+    /// A user of a namespace has thousands of uids: the name service is asked about some of them.
+    fn name_owners(&mut self, relatives: &mut [Relative]) {
+        let mut owners: HashMap<u32, Option<String>> = HashMap::new();
+        for relative in relatives {
+            let Some(uid) = relative.uid else { continue };
+            if !owners.contains_key(&uid) && owners.len() < MOST_OWNERS {
+                owners.insert(uid, self.names.of(uid));
+            }
+            relative.user = owners.get(&uid).cloned().flatten();
+        }
+    }
+
+    fn name_pods(&mut self, relatives: &mut [Relative], now: Duration) {
+        let mut pods: HashMap<Arc<Place>, Arc<Place>> = HashMap::new();
+        for relative in relatives.iter_mut().filter(|relative| relative.place.pod_uid.is_some()) {
+            let named = pods.entry(Arc::clone(&relative.place)).or_insert_with(|| {
+                let mut place = Place::clone(&relative.place);
+                self.pods.name(&mut place, now);
+                Arc::new(place)
+            });
+            relative.place = Arc::clone(named);
+        }
     }
 
     /// Whether a process began after its pid was listed, and so is not the one that was.
@@ -218,11 +255,11 @@ impl Processes {
         };
         let mut place = Place::parse(&cgroup);
         self.pods.name(&mut place, at.boot);
-        let exe = folder.link("exe").ok();
+        let exe = others::exe(&folder);
         let role = if stat.comm == Role::COMM { self.role(&folder, exe.as_deref()) } else { None };
         let command = match self.commands {
             Commands::Left | Commands::Shunned => None,
-            Commands::Read => folder.read("cmdline", &mut self.buffer).ok().map(redact::command),
+            Commands::Read => others::command(&folder, &mut self.buffer),
         };
         let claim = self.claim(&folder, stat.key);
         let keeps = self.known.len() < self.room;
@@ -240,7 +277,7 @@ impl Processes {
             claim,
             freezer: self.freezer.files(&cgroup),
             exe,
-            command: command.filter(|command| !command.is_empty()),
+            command,
         })
     }
 

@@ -1,5 +1,6 @@
 //! Processes that hold nothing: their `stat` at every beat, and what seldom changes as seldom as that is safe. No
-//! descriptor is held for them, and a cgroup is kept once for all that are in it.
+//! descriptor is held for them, and a cgroup is kept once for all that are in it. What they run is read of those alone that
+//! turn out to belong to a holder's workload.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,10 +8,11 @@ use std::time::Duration;
 
 use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::workload::{Home, LONGEST_PATH, enclosure};
-use bailiff_snapshot::{Place, ProcessKey, Role, State};
+use bailiff_snapshot::{Place, ProcessKey, Role, State, redact};
 
 use super::files::{Folder, Missing};
 use super::look::{FRESH, seconds};
+use crate::settings::Commands;
 
 /// What was read of them before.
 pub(crate) struct Others {
@@ -29,7 +31,7 @@ pub(crate) struct Others {
 
 /// A cgroup, as far as a workload depends on it.
 pub(crate) struct Cgroup {
-    pub(crate) path: Box<str>,
+    pub(crate) place: Arc<Place>,
     pub(crate) home: Home,
     pub(crate) inside: Option<Arc<str>>,
 }
@@ -42,6 +44,17 @@ struct Known {
     beat: u64,
     uid: Option<u32>,
     cgroup: Arc<Cgroup>,
+    program: Option<Program>,
+}
+
+/// What a process runs, as far as that may be read, and until when that is taken to be so.
+#[derive(Clone, Default)]
+pub(crate) struct Program {
+    /// Another name is another program, most of the time.
+    comm: Box<str>,
+    fresh_until: Duration,
+    pub(crate) exe: Option<Box<str>>,
+    pub(crate) command: Option<Box<str>>,
 }
 
 /// One of them.
@@ -113,6 +126,47 @@ impl Others {
         &self.named_mps
     }
 
+    /// What it ran when that was last read, where that is not too long ago.
+    pub(crate) fn program(&self, stat: &Stat, now: Duration) -> Option<Program> {
+        let program =
+            self.known.get(&stat.key.pid).filter(|known| known.key == stat.key)?.program.as_ref()?;
+        (now < program.fresh_until && *program.comm == *stat.comm).then(|| program.clone())
+    }
+
+    /// Reads what it runs, through one held folder; nothing is known of one that has ended or may not be read.
+    pub(crate) fn read_program(
+        &mut self,
+        root: &Folder,
+        stat: &Stat,
+        (now, commands): (Duration, Commands),
+    ) -> Program {
+        let mut program = Program {
+            comm: stat.comm.as_str().into(),
+            fresh_until: self.fresh(stat, now),
+            ..Program::default()
+        };
+        let Ok(folder) = root.folder(&stat.key.pid.to_string()) else { return program };
+        let held = folder.read_piece("stat", &mut self.buffer).ok().and_then(stat::parse);
+        if held.is_none_or(|held| held.key != stat.key) {
+            return program;
+        }
+        program.exe = exe(&folder).map(Into::into);
+        if commands == Commands::Read {
+            program.command = command(&folder, &mut self.buffer).map(Into::into);
+        }
+        if let Some(known) = self.known.get_mut(&stat.key.pid).filter(|known| known.key == stat.key) {
+            known.program = Some(program.clone());
+        }
+        program
+    }
+
+    /// A process is moved, or becomes another program, soon after its start, if it does: what was read of a young one is
+    /// old soon.
+    fn fresh(&self, stat: &Stat, now: Duration) -> Duration {
+        let age = now.as_secs_f64() - seconds(stat.key.start_ticks, self.ticks_per_second);
+        now + Duration::try_from_secs_f64(age).unwrap_or_default().min(FRESH)
+    }
+
     /// All were read: those that were not are gone.
     pub(crate) fn forget_the_rest(&mut self) {
         self.known.retain(|_, known| known.beat == self.beat);
@@ -134,17 +188,15 @@ impl Others {
             Err(_) => &[],
         };
         let cgroup = cgroup(&mut self.cgroups, text);
-        // A process is moved soon after its start, if it is: what was read of a young one is old soon.
-        let age = now.as_secs_f64() - seconds(stat.key.start_ticks, self.ticks_per_second);
-        let fresh = Duration::try_from_secs_f64(age).unwrap_or_default().min(FRESH);
         Ok(Known {
             key: stat.key,
             ppid: stat.ppid,
             session: stat.session,
-            fresh_until: if cgroup.home == Home::Unknown { now } else { now + fresh },
+            fresh_until: if cgroup.home == Home::Unknown { now } else { self.fresh(stat, now) },
             beat: self.beat,
             uid: folder.owner().ok(),
             cgroup,
+            program: None,
         })
     }
 }
@@ -165,8 +217,29 @@ fn cgroup(known: &mut HashMap<Box<[u8]>, Arc<Cgroup>>, text: &[u8]) -> Arc<Cgrou
     let place = Place::parse(&String::from_utf8_lossy(text));
     let (home, inside) = (Home::of(&place), enclosure(&place));
     // Users who may nest cgroups must not make a line of the stream that nobody reads.
-    let path = Some(place.cgroup).filter(|path| path.len() <= LONGEST_PATH).unwrap_or_default();
-    let cgroup = Arc::new(Cgroup { home, inside, path: path.into() });
+    let place = Some(place).filter(|place| fits(&place.cgroup)).unwrap_or_default().into();
+    let cgroup = Arc::new(Cgroup { place, home, inside });
     known.insert(text.into(), Arc::clone(&cgroup));
     cgroup
+}
+
+/// The path of a process's program, where it may be read and is not too long to be published.
+pub(super) fn exe(process: &Folder) -> Option<String> {
+    process.link("exe").ok().filter(|path| fits(path))
+}
+
+/// A process's command line, redacted; nothing where it has cleared it.
+pub(super) fn command(process: &Folder, buffer: &mut Vec<u8>) -> Option<String> {
+    let line = process.read("cmdline", buffer).ok().map(redact::command);
+    line.filter(|line| !line.is_empty())
+}
+
+/// Whether a path is short enough for a line of the stream, as JSON writes it.
+fn fits(path: &str) -> bool {
+    let written = |letter: char| match letter {
+        '"' | '\\' => 2,
+        letter if letter.is_control() => 6,
+        letter => letter.len_utf8(),
+    };
+    path.chars().map(written).sum::<usize>() <= LONGEST_PATH
 }

@@ -3,6 +3,7 @@
 //! beat. Whatever makes that incomplete makes the list none; holders are told all the same.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bailiff_snapshot::stat::Stat;
@@ -11,9 +12,9 @@ use bailiff_snapshot::{Gap, ProcessKey, Relative, Seen};
 
 use super::files::{Folder, Missing};
 use super::orphan::{Deserted, Member};
-use super::others::{Other, Others};
+use super::others::{Other, Others, Program};
 use super::threads;
-use crate::settings::{Claims, Mps, Settings};
+use crate::settings::{Claims, Commands, Mps, Settings};
 
 /// A node with more processes than this is not walked.
 const MOST: usize = 16 << 10;
@@ -52,6 +53,7 @@ pub(crate) struct Relations {
     buffer: Vec<u8>,
     ticks_per_second: f64,
     claims: Claims,
+    commands: Commands,
     mps: Mps,
     /// All processes were looked at in this beat.
     walked: bool,
@@ -81,6 +83,7 @@ impl Relations {
     pub(crate) fn new(ticks_per_second: f64, settings: &Settings) -> Self {
         Self {
             claims: settings.claims,
+            commands: settings.commands,
             mps: settings.mps,
             walked: false,
             others: Others::new(ticks_per_second),
@@ -136,7 +139,7 @@ impl Relations {
         }
         walked?;
         self.tell_orphans(seen);
-        self.relatives(root).map(Some)
+        self.relatives(root, time).map(Some)
     }
 
     /// Who holds nothing and bears the name of a part of MPS, and whether all processes were looked at.
@@ -257,7 +260,7 @@ impl Relations {
     }
 
     /// Those that hold nothing and belong to a holder's workload, or descend from a holder.
-    fn relatives(&mut self, root: &Folder) -> Result<Vec<Relative>, Gap> {
+    fn relatives(&mut self, root: &Folder, time: Time) -> Result<Vec<Relative>, Gap> {
         let holders = self.table.values().filter(|entry| entry.is_holder);
         let held: HashSet<&Workload> = holders.filter_map(|entry| entry.workload.as_ref()).collect();
         let mut relatives = Vec::new();
@@ -272,7 +275,14 @@ impl Relations {
             };
             if below || held.contains(workload) {
                 let state = threads::state(root, &other.stat, &mut self.buffer);
-                let relative = told(other, workload, self.ticks_per_second).ok_or(Gap::Malformed)?;
+                let program = match self.others.program(&other.stat, time.now) {
+                    Some(program) => program,
+                    // It is read at a later beat, and not known until then.
+                    None if Instant::now() >= time.climb_until => Program::default(),
+                    None => self.others.read_program(root, &other.stat, (time.now, self.commands)),
+                };
+                let relative =
+                    told((other, program), workload, self.ticks_per_second).ok_or(Gap::Malformed)?;
                 relatives.push(Relative { state, ..relative });
             }
         }
@@ -281,14 +291,17 @@ impl Relations {
     }
 }
 
-fn told(other: Other, workload: &Workload, ticks_per_second: f64) -> Option<Relative> {
+fn told((other, program): (Other, Program), workload: &Workload, ticks_per_second: f64) -> Option<Relative> {
     let seconds = |ticks| super::look::seconds(ticks, ticks_per_second);
     Some(Relative {
         key: other.stat.key,
         state: other.stat.state,
         ppid: other.stat.ppid,
         uid: other.uid,
-        cgroup: other.cgroup.path.to_string(),
+        user: None,
+        place: Arc::clone(&other.cgroup.place),
+        exe: program.exe.map(Into::into),
+        command: program.command.map(Into::into),
         workload: workload.to_string(),
         cpu_seconds: seconds(other.stat.cpu_ticks),
         reaped_cpu_seconds: seconds(other.stat.reaped_ticks?),

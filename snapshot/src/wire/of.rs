@@ -1,5 +1,7 @@
 //! What is written, of what this program holds.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Facts, Gpu, Holder, Memory, Openers, Process, Relative, Snapshot, Source, VERSION};
@@ -33,6 +35,7 @@ impl From<&crate::Snapshot> for Snapshot {
                 unreadable: openers.unreadable,
             }),
             relatives: snapshot.relatives.as_ref().map(|all| all.iter().map(Relative::from).collect()),
+            groups: groups(snapshot),
             leases: snapshot.leases.clone(),
             quotas: snapshot.quotas.clone(),
             mps: snapshot.mps.clone(),
@@ -136,14 +139,24 @@ impl From<&crate::Relative> for Relative {
             start_ticks: relative.key.start_ticks,
             ppid: relative.ppid,
             uid: relative.uid,
+            user: relative.user.clone(),
             comm: relative.comm.clone(),
             state: relative.state.name().to_owned(),
             workload: relative.workload.clone(),
-            cgroup: relative.cgroup.clone(),
+            place: Arc::clone(&relative.place),
+            exe: relative.exe.clone(),
+            command: relative.command.clone(),
             cpu_seconds: relative.cpu_seconds,
             reaped_cpu_seconds: relative.reaped_cpu_seconds,
         }
     }
+}
+
+/// Groups of those who own a process that holds nothing.
+fn groups(snapshot: &crate::Snapshot) -> BTreeMap<u32, Vec<String>> {
+    let relatives = snapshot.relatives.iter().flatten();
+    let owners: BTreeSet<u32> = relatives.filter_map(|relative| relative.uid).collect();
+    owners.into_iter().filter_map(|uid| Some((uid, snapshot.groups.get(&uid)?.clone()))).collect()
 }
 
 fn millis(duration: Duration) -> u64 {

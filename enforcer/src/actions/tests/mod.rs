@@ -341,6 +341,7 @@ impl Machine {
             processes: self.holders.iter().map(process).collect(),
             openers: None,
             relatives: None,
+            groups: std::collections::BTreeMap::new(),
             leases: None,
             quotas: None,
             mps: None,
@@ -389,6 +390,7 @@ fn subject(kind: Kind, id: &str, holders: &[ProcessKey]) -> Subject {
             comm: person.stat.comm.clone(),
             exe: None,
             cgroup: person.place.cgroup.clone(),
+            confinement: person.place.confinement().to_owned(),
             vram: Some(100 * MIB),
             holds: true,
         }
@@ -426,7 +428,7 @@ fn deed(subject: Subject, action: Action) -> Deed {
         limits: Limits {
             root: Root::Protected,
             max_processes: 1000,
-            spared: BTreeSet::new(),
+            exporter: None,
             protect: None,
             on_hold: OnHold::Exempt,
         },

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::actions::cgroup;
+use crate::actions::cgroup::{self, Boundary};
 use crate::actions::group::Group;
 use crate::verdict::Outcome;
 
@@ -75,10 +75,12 @@ impl Container {
         container.folder().join("cgroup.kill").exists().then_some(container)
     }
 
+    fn path(&self) -> String {
+        format!("/bailiff_test{}.slice/docker-{}.scope", std::process::id(), self.id)
+    }
+
     fn folder(&self) -> PathBuf {
-        self.root
-            .join(format!("bailiff-test-{}", std::process::id()))
-            .join(format!("docker-{}.scope", self.id))
+        self.root.join(&self.path()[1..])
     }
 
     fn take(&self, pid: u32) {
@@ -91,7 +93,7 @@ impl Container {
     }
 
     fn subject(&self, holder: &Holder) -> Subject {
-        subject(Kind::Workload, &format!("workload:container:{}", self.id), &[holder.key()])
+        subject(Kind::Workload, &format!("workload:container:{}", self.path()), &[holder.key()])
     }
 
     fn settings(&self, home: &Home) -> Settings {
@@ -163,4 +165,30 @@ fn a_cgroup_is_ended_whole_only_with_the_verified_in_it() {
     let mut group = gather();
     cgroup::kill(&container.root, &mut group, &deed.subject, &permit).unwrap();
     until("the end", || (!holder.lives()).then_some(()));
+}
+
+#[test]
+fn cgroup_made_again_at_the_same_path_has_no_members() {
+    let Some(container) = Container::new('3') else {
+        return println!("skipped: no cgroup of version 2 can be made here");
+    };
+    let home = Home::new();
+    let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
+    container.take(holder.pid());
+    let deed = terminate(container.subject(&holder), LONG);
+    let census = Census::open("/proc".as_ref(), &home.device().display().to_string()).unwrap();
+    let boundary = Boundary::open(Some(&container.root), &deed.subject);
+    let mut group = Group::gather(&census, &deed, (BTreeSet::new(), census.everybody().unwrap())).unwrap();
+    group.boundary = boundary;
+    let sibling = Holder::shell(&home, "echo ready; exec sleep 1000");
+    container.take(sibling.pid());
+    assert_eq!(group.renew().unwrap(), 1, "who came into the same cgroup is a member");
+    group.ask(&super::super::permit::for_a_test());
+    drop((holder, sibling));
+    until("an empty cgroup", || fs::remove_dir(container.folder()).ok());
+    fs::create_dir(container.folder()).unwrap();
+    let stranger = Holder::shell(&home, "echo ready; exec sleep 1000");
+    container.take(stranger.pid());
+    assert_eq!(group.renew().unwrap(), 0);
+    assert!(group.all_ended() && stranger.lives());
 }

@@ -32,9 +32,9 @@ fn whoever_is_not_as_it_was_judged_lives() {
     let cases: [(Change, &str); 6] = [
         (|member| member.key.as_mut().unwrap().start_ticks -= 1, "another process now"),
         (|member| member.uid = Some(1), "now of uid 65534"),
-        (|member| member.cgroup.push_str("/x"), "another cgroup"),
+        (|member| member.confinement.push_str("/x"), "another cgroup"),
         (|member| member.uid = None, "was not known"),
-        (|member| member.cgroup.clear(), "cgroup"),
+        (|member| member.confinement.clear(), "cgroup"),
         (|member| member.key = None, "driver alone"),
     ];
     for (change, why) in cases {
@@ -52,7 +52,7 @@ fn the_protected_live() {
     let home = Home::new();
     let holder = sleeper(&home);
     let mut spared = terminate(of_process(&holder), LONG);
-    spared.limits.spared.insert(holder.pid());
+    spared.limits.exporter = Some(holder.key());
     refused(&home, spared, "exporter");
     let mut by_policy = terminate(of_process(&holder), LONG);
     by_policy.limits.protect =
@@ -73,6 +73,25 @@ fn the_protected_live() {
     let home = Home::new();
     let _device = File::open(home.device()).unwrap();
     refused(&home, us, "this program");
+}
+
+#[test]
+fn process_that_the_exporter_started_is_exempt_by_its_identity() {
+    let home = Home::new();
+    let parent = Holder::shell(&home, "exec 3<&0; sleep 1000 & echo ready; wait");
+    let child = until("a child", || {
+        let table = census().everybody().unwrap();
+        let mut people = table.people.values();
+        people.find(|it| it.stat.ppid == parent.pid() && it.stat.comm == "sleep").map(|it| it.stat.key)
+    });
+    let mut deed = terminate(subject(Kind::Process, "process:x", &[child]), LONG);
+    deed.limits.exporter = Some(parent.key());
+    refused(&home, deed.clone(), "exporter's");
+    assert!(parent.lives() && lives(child.pid));
+    // Another process had that pid once.
+    deed.limits.exporter = Some(ProcessKey { start_ticks: parent.key().start_ticks - 1, ..parent.key() });
+    let report = home.hand().act(deed, &mut Machine::default());
+    assert!(!lives(child.pid), "{report:?}");
 }
 
 #[test]

@@ -255,6 +255,12 @@ fn notes((policy, settings): (&Policy, &Settings), (interval, beat): (Duration, 
             }
         });
     }
+    let exempts = policy.protect.is_some() || policy.rules.iter().any(|rule| !rule.except.is_empty());
+    if exempts && settings.children == Children::Unknown {
+        let note = "what `protect` and `except` ask of processes without GPU memory is unknown, and exempts: Prometheus \
+                    holds nothing of them; --assume-children-idle takes it that there are none";
+        notes.push(note.to_owned());
+    }
     if policy.rules.iter().any(|rule| rule.of == crate::policy::Kind::Workload || rule.pick.is_some()) {
         notes.push(
             "outside containers, jobs, pods and units each process is taken for a workload of its own"

@@ -93,6 +93,7 @@ impl<'a> Rebuild<'a> {
             quotas: None,
             mps: None,
             lost: Vec::new(),
+            groups: BTreeMap::new(),
             relatives: match self.children {
                 Children::Unknown => None,
                 Children::Idle => Some(Vec::new()),
@@ -146,6 +147,7 @@ impl<'a> Rebuild<'a> {
         let facts = row.cpu.filter(|_| start.is_some()).map(|cpu_seconds| {
             let place = Place {
                 cgroup: NO_CGROUP.to_owned(),
+                boundary: None,
                 container: known("container"),
                 runtime: known("runtime"),
                 pod_uid: known("pod_uid"),
@@ -351,12 +353,12 @@ fn gpu(index: &str, about: &Labels, scrape: &Scrape<'_>) -> wire::Gpu {
     }
 }
 
-/// The innermost that is known; a session and a user's manager hold more than one workload.
+/// The outermost that is known; a session and a user's manager hold more than one workload.
 fn workload(place: &Place) -> Option<String> {
     let unit = place.unit.as_ref().filter(|unit| !unit.starts_with("session-") && !unit.starts_with("user@"));
     let named = [
-        ("container", &place.container),
         ("slurm", &place.slurm_job),
+        ("container", &place.container),
         ("pod", &place.pod_uid),
         ("unit", &unit.cloned()),
     ];

@@ -1,5 +1,6 @@
 //! Plays a test: one made-up snapshot a beat, in the form that the exporter's stream has.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_snapshot::{Place, Why, wire};
@@ -107,9 +108,10 @@ impl Who {
             slurm_job: process.slurm_job.clone(),
             slurm_step: None,
             unit: None,
+            boundary: None,
             cgroup,
         };
-        let named = [("container", &place.container), ("slurm", &place.slurm_job), ("pod", &place.pod_uid)];
+        let named = [("slurm", &place.slurm_job), ("container", &place.container), ("pod", &place.pod_uid)];
         let named = named.into_iter().find_map(|(kind, name)| Some(format!("{kind}:{}", name.as_ref()?)));
         let facts = wire::Facts {
             comm: process.comm.clone().unwrap_or_else(|| "python3".to_owned()),
@@ -259,6 +261,7 @@ impl Playing<'_> {
             gpus,
             processes,
             openers: None,
+            groups: stage.actors.iter().filter_map(Actor::groups).collect(),
             relatives: stage.up("proc", sample).then_some(relatives),
             leases: stage.pool(sample),
             lost: Vec::new(),
@@ -336,10 +339,13 @@ impl Playing<'_> {
             start_ticks: self.stage.start_ticks(actor),
             ppid: facts.ppid,
             uid: facts.uid,
+            user: facts.user.clone(),
             comm: facts.comm.clone(),
             state: actor.state.at(sample).unwrap_or_else(|| "unknown".to_owned()),
             workload: facts.workload.clone().unwrap_or_default(),
-            cgroup: facts.place.cgroup.clone(),
+            place: Arc::clone(&facts.place),
+            exe: facts.exe.clone(),
+            command: facts.command.clone(),
             cpu_seconds: counters.cpu_seconds,
             reaped_cpu_seconds: 0.0,
         }
@@ -349,6 +355,12 @@ impl Playing<'_> {
 impl Actor {
     pub(super) fn is_there(&self, sample: usize) -> bool {
         (self.from..self.until).contains(&sample)
+    }
+
+    /// Its owner, and the owner's groups.
+    fn groups(&self) -> Option<(u32, Vec<String>)> {
+        let facts = &self.facts.facts;
+        facts.uid.zip(facts.groups.clone())
     }
 
     fn holder(&self, sample: usize) -> wire::Holder {

@@ -104,6 +104,7 @@ impl Default for Grow {
 }
 
 /// Entries that no sane driver would answer.
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of its own")]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Garbage {

@@ -1,0 +1,148 @@
+//! Selectors that can never match, and those of which much is unknown.
+
+use std::ops::Range;
+
+use super::fault::{Fault, Faults, quoted};
+use super::{Ask, Field, Pattern};
+
+/// The kernel keeps so many bytes of a process's name (`TASK_COMM_LEN` of `linux/sched.h`, without the end of the text).
+const LONGEST_COMM: usize = 15;
+
+/// Checks one pattern of a selector.
+pub(super) fn check((field, pattern): (Field, &Pattern), at: &Range<usize>, faults: &mut Faults) {
+    let written = quoted(&pattern.to_string());
+    let start = start(pattern);
+    let fault = match field {
+        Field::Comms if start.len() > LONGEST_COMM => {
+            let message = format!("{written} can never match: the kernel cuts names to {LONGEST_COMM} bytes");
+            Some((never(pattern, at, message), cut(&start, pattern)))
+        }
+        Field::Exe | Field::Cgroups if !start.is_empty() && !start.starts_with('/') => {
+            let message =
+                format!("{written} can never match: `{}` is compared with a full path", field.name());
+            Some((
+                never(pattern, at, message),
+                format!("write the full path, or {}", quoted(&format!("*/{start}"))),
+            ))
+        }
+        Field::Users if is_numeric(pattern) && !matches!(pattern, Pattern::Text(_)) => {
+            let message = format!("{written} is compared with names of users, never with their numbers");
+            Some((Fault::warning(at, message), "list the numbers one by one, or write names".to_owned()))
+        }
+        Field::Groups if is_numeric(pattern) => {
+            let message = format!("{written} matches a group that has no name alone");
+            Some((Fault::warning(at, message), "write the name of the group".to_owned()))
+        }
+        _ => None,
+    };
+    if let Some((fault, help)) = fault {
+        faults.push(fault.help(help));
+    }
+}
+
+/// Checks an entry of `protect` or `except`: what is unknown of a process exempts it.
+pub(super) fn of_exempt<'a>(entry: impl Iterator<Item = &'a Ask>, at: &Range<usize>, faults: &mut Faults) {
+    let fields: Vec<Field> = entry.flat_map(Ask::selectors).map(|selector| selector.field).collect();
+    for (field, help) in [
+        (
+            Field::Exe,
+            "the program of another user's process is known with CAP_SYS_PTRACE: give it to the exporter and to the enforcer",
+        ),
+        (
+            Field::Cmdline,
+            "start the exporter with --process.command; of a line only the first 256 bytes are known",
+        ),
+    ] {
+        if fields.contains(&field) {
+            let name = field.name();
+            let message =
+                format!("a process of which `{name}` is not known is exempt, and so is all of its workload");
+            faults.push(Fault::warning(at, message).help(help));
+        }
+    }
+}
+
+/// A text is the whole of what it matches; the start of a glob or expression may be understood wrongly.
+fn never(pattern: &Pattern, at: &Range<usize>, message: String) -> Fault {
+    if matches!(pattern, Pattern::Text(_)) { Fault::error(at, message) } else { Fault::warning(at, message) }
+}
+
+/// What the kernel keeps of a name.
+fn cut(start: &str, pattern: &Pattern) -> String {
+    let kept = &start[..start.floor_char_boundary(LONGEST_COMM)];
+    let open = if kept.len() < LONGEST_COMM || !matches!(pattern, Pattern::Text(_)) { "*" } else { "" };
+    format!("it is cut to {}", quoted(&format!("{kept}{open}")))
+}
+
+/// What everything that a pattern matches begins with, as far as that is easily seen.
+fn start(pattern: &Pattern) -> String {
+    let text = pattern.to_string();
+    match pattern {
+        Pattern::Text(_) => text,
+        Pattern::Glob(_) => text.chars().take_while(|letter| !"*?[{\\".contains(*letter)).collect(),
+        Pattern::Regex(_) => {
+            let expression = text.trim_start_matches("re:");
+            let plain = |letter: &char| letter.is_alphanumeric() || "-_/ ".contains(*letter);
+            let mut start: String = expression.chars().take_while(plain).collect();
+            match expression[start.len()..].chars().next() {
+                // One of several, or only perhaps there.
+                _ if expression.contains('|') => start.clear(),
+                Some('*' | '?' | '{') => drop(start.pop()),
+                _ => {}
+            }
+            start
+        }
+    }
+}
+
+/// It speaks of digits and of nothing else.
+fn is_numeric(pattern: &Pattern) -> bool {
+    let mut text = pattern.to_string();
+    if matches!(pattern, Pattern::Regex(_)) {
+        text = text.trim_start_matches("re:").replace("\\d", "0").replace('.', "");
+    }
+    text.contains(|letter: char| letter.is_ascii_digit())
+        && !text.contains(|letter: char| letter.is_alphabetic() || "_.@".contains(letter))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::pattern;
+
+    #[test]
+    fn start_of_pattern_is_what_every_match_begins_with() {
+        let cases = [
+            ("tensorboard-server", "tensorboard-server"),
+            ("tensorboard*", "tensorboard"),
+            ("*board", ""),
+            ("job-[0-9]", "job-"),
+            ("re:python3?", "python"),
+            ("re:ab*c", "a"),
+            ("re:a|b", ""),
+            ("re:[ab]c", ""),
+            ("re:(?i)abc", ""),
+            ("re:job-12", "job-12"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(start(&pattern::read(text).unwrap()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn numeric_patterns_have_digits_and_no_letters() {
+        for (text, expected) in [
+            ("1000", true),
+            ("100*", true),
+            ("10??", true),
+            ("re:10[0-9]+", true),
+            ("re:10\\d+", true),
+            ("re:100.*", true),
+            ("*", false),
+            ("user1*", false),
+            ("re:[a-z]+[0-9]", false),
+        ] {
+            assert_eq!(is_numeric(&pattern::read(text).unwrap()), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Names that a container's processes give to cgroups of their own: they implicate no other container, and moving
+//! between them is no way out. Real exporter, real enforcer, real processes in real cgroups.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use std::process::Command;
+
+use end_to_end::cgroups::Slice;
+use end_to_end::node::Node;
+use end_to_end::tenant::Tenant;
+use end_to_end::wait::until;
+use serde_json::Value;
+
+const RULES: &str = "version: 1
+mode: enforce
+defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
+rules:
+  - name: idle
+    of: workload
+    when: {gpu_util: {max: 1%}}
+    for: {samples: 3}
+    then: [{terminate: {}}]
+";
+
+/// Logs each signal that a shell can log, and lives on.
+const LOGGING: &str = "for signal in HUP INT QUIT USR1 USR2 CONT; do trap \"echo $signal\" $signal; done; \
+    trap 'echo TERM; exit' TERM; echo ready; while :; do read nothing; done";
+
+/// A container's id of this test's own, since other tests may run beside it.
+fn id(digit: char) -> String {
+    format!("{digit}{:063x}", std::process::id())
+}
+
+fn scope(digit: char) -> String {
+    format!("docker-{}.scope", id(digit))
+}
+
+/// A process of this user, in this cgroup, that logs each signal.
+fn tenant(node: &Node, uid: u32, (slice, below): (&Slice, &str)) -> Tenant {
+    let mut command = Command::new("setpriv");
+    let owner = uid.to_string();
+    command.args([
+        "--reuid",
+        &owner,
+        "--regid",
+        &owner,
+        "--clear-groups",
+        "setsid",
+        "/bin/sh",
+        "-c",
+        LOGGING,
+    ]);
+    let tenant = Tenant::spawn(&node.home, command);
+    until("the tenant's word", || (!tenant.said().is_empty()).then_some(()));
+    slice.take(below, tenant.pid());
+    tenant
+}
+
+fn label(node: &Node, pid: u32, name: &str) -> Option<String> {
+    node.exporter.page().label("bailiff_process_info", &[("pid", &pid.to_string())], name)
+}
+
+#[test]
+fn name_nested_in_a_container_implicates_no_other_container() {
+    for uid in [0, 1000] {
+        let node = Node::new(RULES);
+        let slice = Slice::new();
+        let (own, other) = (scope('a'), scope('b'));
+        let idle = tenant(&node, uid, (&slice, &format!("{own}/{other}")));
+        let sibling = tenant(&node, uid, (&slice, &own));
+        let busy = tenant(&node, uid, (&slice, &other));
+        let outside = tenant(&node, uid, (&slice, "."));
+        node.hold(&idle, 0, "used: 2GiB");
+        let _enforcer = node.home.enforcer(&[]);
+        idle.gone();
+        sibling.gone();
+        let line = node.home.until_line("terminate", "released");
+        let target = format!("workload:container:{}", slice.path(&own));
+        assert_eq!(line["target"]["id"], Value::from(target), "uid {uid}");
+        for other in [&busy, &outside] {
+            assert_eq!(other.said(), ["ready"], "uid {uid}: it was sent nothing");
+            assert!(other.lives(), "uid {uid}");
+        }
+    }
+}
+
+#[test]
+fn memory_of_a_nested_name_is_published_as_the_outer_containers() {
+    let node = Node::new(RULES);
+    let slice = Slice::new();
+    let idle = tenant(&node, 1000, (&slice, &format!("{}/{}", scope('a'), scope('b'))));
+    node.hold(&idle, 0, "used: 2GiB");
+    let container = until("its labels", || label(&node, idle.pid(), "container"));
+    assert_eq!(container, id('a'));
+}
+
+#[test]
+fn holder_that_moved_between_its_own_cgroups_is_ended() {
+    for own in [scope('c'), "notebook.service".to_owned()] {
+        let node = Node::new(RULES);
+        let slice = Slice::new();
+        let idle = tenant(&node, 1000, (&slice, &format!("{own}/one")));
+        node.hold(&idle, 0, "used: 2GiB");
+        until("its labels", || label(&node, idle.pid(), "comm"));
+        slice.take(&format!("{own}/two"), idle.pid());
+        let _enforcer = node.home.enforcer(&[]);
+        let results = until("a result", || {
+            let results = node.home.results("terminate");
+            results.iter().any(|result| !matches!(result.as_str(), "due" | "begun")).then_some(results)
+        });
+        assert!(!results.contains(&"identity_changed".to_owned()), "{own}: {results:?}");
+        idle.gone();
+    }
+}

@@ -1,0 +1,167 @@
+//! What is exempt is asked of every process of a target: helpers that hold no memory, and those that come later.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use end_to_end::enforcer::Enforcer;
+use end_to_end::exporter::{self, Exporter};
+use end_to_end::fake::Scenario;
+use end_to_end::holder::child;
+use end_to_end::home::Home;
+use end_to_end::node::{BEATS, Node};
+use end_to_end::programs;
+use end_to_end::tenant::Tenant;
+use end_to_end::wait::until;
+
+/// Ends what is idle; KIND and EXEMPT are replaced.
+const RULES: &str = "version: 1
+mode: enforce
+defaults: {startup_grace: 0s, grace: 1s}
+PROTECT
+rules:
+  - name: idle
+    of: KIND
+    EXCEPT
+    when: {gpu_util: {max: 1%}}
+    for: {samples: 3}
+    then: [{terminate: {}}]
+";
+
+/// A helper that notes TERM and lives on; its holder is another program, with another command line.
+const HELPER: &str = "bash -c \"trap 'echo HELPER' TERM; while :; do read x <&3; done\"";
+
+fn rules(kind: &str, protect: &str, except: &str) -> String {
+    RULES.replace("KIND", kind).replace("PROTECT", protect).replace("EXCEPT", except)
+}
+
+/// The path of a program as `/proc/PID/exe` has it.
+fn exe(name: &str) -> PathBuf {
+    fs::canonicalize(name).unwrap()
+}
+
+fn node(rules: &str) -> Node {
+    Node::with_beats(rules, &[""], &[BEATS.as_slice(), &["--process.command"]].concat())
+}
+
+/// A holder that notes TERM and lives on, with a helper.
+fn with_helper(node: &Node) -> (Tenant, u32) {
+    let program =
+        format!("exec 3<&0; trap 'echo TERM' TERM; {HELPER} & echo ready; while :; do read x <&3; done");
+    let tenant = Tenant::shell(&node.home, &program);
+    let helper = child(tenant.pid(), "bash");
+    (tenant, helper)
+}
+
+fn explained(enforcer: &Enforcer, pid: u32) -> String {
+    let output = enforcer.run(&["explain", "--pid", &pid.to_string(), "--rule", "idle"]);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn helper_that_is_exempt_keeps_its_holder_alive() {
+    let bash = exe("/bin/bash").display().to_string();
+    let by_exe = format!("protect: {{exe: [{bash}]}}");
+    let excepted = format!("except: [{{exe: [{bash}], reason: kept}}]");
+    let other = "except: [{not: {comms: [sh]}, reason: kept}]";
+    let cases = [
+        (by_exe.as_str(), "", format!("exe is {bash}")),
+        ("protect: {cmdline: [\"bash -c trap*\"]}", "", "cmdline is bash -c trap".to_owned()),
+        ("", excepted.as_str(), format!("exe is {bash}")),
+        ("", other, "comms is bash".to_owned()),
+    ];
+    for kind in ["process", "workload"] {
+        for (protect, except, why) in &cases {
+            let node = node(&rules(kind, protect, except));
+            let (tenant, helper) = with_helper(&node);
+            let idle = Tenant::obeying(&node.home);
+            node.hold_together(&[(&tenant, "used: 1GiB"), (&idle, "used: 1GiB")]);
+            let enforcer = node.home.enforcer(&[]);
+            idle.gone();
+            enforcer.beats(5);
+            let text = explained(&enforcer, tenant.pid());
+            assert!(
+                text.contains(&format!("process {helper} (bash) is exempt")),
+                "{kind} {protect}{except}: {text}"
+            );
+            assert!(text.contains(why), "{kind} {protect}{except}: {text}");
+            assert_eq!(tenant.said(), ["ready"], "{kind} {protect}{except}");
+            assert!(tenant.lives() && fs::exists(format!("/proc/{helper}")).unwrap());
+        }
+    }
+}
+
+/// The snapshot that confirmed the action could not have it: it is asked of `/proc` before each signal.
+#[test]
+fn helper_that_came_after_the_snapshot_stops_the_action() {
+    let bash = exe("/bin/bash").display().to_string();
+    for protect in
+        [format!("protect: {{exe: [{bash}]}}"), "protect: {cmdline: [\"bash -c trap*\"]}".to_owned()]
+    {
+        let node = node(&rules("workload", &protect, ""));
+        let program = format!(
+            "exec 3<&0; trap '{} & echo TERM' TERM; echo ready; while :; do read x <&3; done",
+            HELPER.replace('\'', "'\\''")
+        );
+        let tenant = Tenant::shell(&node.home, &program);
+        node.hold(&tenant, 0, "used: 1GiB");
+        let _enforcer = node.home.enforcer(&[]);
+        tenant.until_asked(1);
+        let helper = child(tenant.pid(), "bash");
+        let line = node.home.until_line("terminate", "failed");
+        let detail = line["detail"].as_str().unwrap();
+        assert!(detail.contains("the policy protects it"), "{line}");
+        assert_eq!(tenant.said(), ["ready", "TERM"], "{protect}");
+        assert!(tenant.lives() && fs::exists(format!("/proc/{helper}")).unwrap());
+    }
+}
+
+#[test]
+fn process_that_is_named_like_a_daemon_of_ours_is_ended() {
+    let node = node(&rules("process", "", ""));
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("bailiff-x");
+    fs::copy(exe("/bin/sleep"), &program).unwrap();
+    let tenant = Tenant::running(&node.home, &[program.to_str().unwrap(), "1000"]);
+    until("its name", || {
+        let comm = fs::read_to_string(format!("/proc/{}/comm", tenant.pid())).ok()?;
+        (comm == "bailiff-x\n").then_some(())
+    });
+    node.hold(&tenant, 0, "used: 1GiB");
+    let _enforcer = node.home.enforcer(&[]);
+    tenant.gone();
+    node.home.until_line("terminate", "released");
+}
+
+/// The exporter under another name, listed as a holder, with rules that may touch root's processes.
+#[test]
+fn exporter_is_exempt_whatever_its_name() {
+    let home = Home::with(&rules("process", "allow_root: true", ""));
+    let program = home.path().join("observer");
+    fs::copy(programs::exporter(), &program).unwrap();
+    let scenario = Scenario::new("gpus: [{}]\n");
+    let stock = exporter::command(&scenario);
+    let mut command = Command::new(&program);
+    command.args(stock.get_args()).args(["--stream", home.stream().to_str().unwrap()]).args(BEATS);
+    command.args(["--trust-pid-namespace"]);
+    command.envs(stock.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let exporter = Exporter::spawn(command);
+    let pid = exporter.pid();
+    scenario.set(&format!("gpus: [{{processes: [{{pid: {pid}, used: 1GiB}}]}}]\n"));
+    let enforcer = home.enforcer(&[]);
+    let text = until("it is judged", || {
+        let text = explained(&enforcer, pid);
+        text.contains("protection").then_some(text)
+    });
+    assert!(text.contains("protection: stops it (it is this program or the exporter)"), "{text}");
+    assert!(!text.contains("(bailiff"), "{text}");
+}
