@@ -70,9 +70,9 @@ fn a_torn_line_is_closed_and_a_deed_without_result_is_told() {
     let audit = open(&path, 1 << 20);
     let open_deeds = audit.begun_without_result();
     assert_eq!(open_deeds.iter().map(|begun| begun.id).collect::<Vec<_>>(), [2]);
+    drop(audit);
     let last = lines(&path).pop().unwrap();
     assert_eq!((&last["id"], &last["result"]), (&2.into(), &INTERRUPTED.into()));
-    drop(audit);
     assert!(open(&path, 1 << 20).begun_without_result().is_empty(), "it is told once");
 }
 
