@@ -53,6 +53,12 @@ pub(super) fn kill(
     Ok(())
 }
 
+/// The file that freezes what [`kill`] would end.
+pub(super) fn freezer(root: &Path, group: &Group<'_>, subject: &Subject) -> Option<PathBuf> {
+    let path = group.held.iter().find_map(|held| path(subject, held.found.person.unified.as_deref()?))?;
+    Some(root.join(path.trim_start_matches('/')).join("cgroup.freeze"))
+}
+
 /// The path of the whole container's or unit's cgroup; none where it is not one of its own.
 fn path<'a>(subject: &'a Subject, unified: &str) -> Option<&'a str> {
     let (kind, path) = boundary(subject)?;

@@ -211,17 +211,24 @@ impl<'a> Termination<'a> {
             return true;
         }
         let still = HeldStill { processes, freezer: None };
-        let after = After { held_still: Some(still.clone()), ..After::default() };
-        let record = self.work.deed.record(STOPPING, "", Some(&after));
-        let recorded = self.work.audit.record(&record).is_ok();
+        let recorded = self.record(&still);
         if !recorded {
             self.recorded.retain(|key| !still.processes.contains(key));
         }
-        recorded && self.watch(&still)
+        recorded
     }
 
-    /// Whether the watchdog has them, too.
-    fn watch(&mut self, still: &HeldStill) -> bool {
+    /// Whether the audit log has what is about to be held still. The watchdog is told, too, where there is one.
+    fn record(&mut self, still: &HeldStill) -> bool {
+        let after = After { held_still: Some(still.clone()), ..After::default() };
+        let recorded = self.work.audit.record(&self.work.deed.record(STOPPING, "", Some(&after))).is_ok();
+        if recorded {
+            self.watch(still);
+        }
+        recorded
+    }
+
+    fn watch(&mut self, still: &HeldStill) {
         if self.watchdog.is_none() {
             self.watchdog = Watchdog::start(&self.work.settings.watchdog).ok();
         }
@@ -232,7 +239,6 @@ impl<'a> Termination<'a> {
                 .notes
                 .push("they were not stopped before SIGKILL: no watchdog could be had".to_owned());
         }
-        true
     }
 
     fn given_up(&self) -> Option<&'static str> {
@@ -261,6 +267,13 @@ impl<'a> Termination<'a> {
     /// The last resort: all of a container's or a unit's processes at once, so that none can start another.
     fn kill_cgroup(&mut self) -> bool {
         let Some(root) = &self.work.settings.cgroups else { return false };
+        let freezer = cgroup::freezer(root, &self.group, &self.work.deed.subject);
+        if freezer.is_none()
+            || !self.record(&HeldStill { freezer, ..HeldStill::default() })
+            || self.watchdog.is_none()
+        {
+            return false;
+        }
         match cgroup::kill(root, &mut self.group, &self.work.deed.subject, self.permit) {
             Ok(()) => self.group.sent_to_all("cgroup.kill"),
             Err(ref why) => self.group.notes.push(format!("its cgroup was not ended as a whole: {why}")),

@@ -40,7 +40,8 @@ impl HeldStill {
     #[must_use]
     pub fn continued(&self) -> usize {
         if let Some(file) = &self.freezer {
-            drop(std::fs::write(file, "0"));
+            let opened = std::fs::OpenOptions::new().write(true).open(file);
+            drop(opened.and_then(|mut file| file.write_all(b"0")));
         }
         let Ok(census) = Census::open(Path::new("/proc"), "/dev/nvidia") else { return 0 };
         let continued = self.processes.iter().filter(|key| continue_one(&census, **key));

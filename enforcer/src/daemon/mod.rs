@@ -155,20 +155,8 @@ impl Daemon {
         let node = settings.node.clone();
         let boot_id = rights::boot_id(&settings.host.procfs);
         let about = audit::About { node: node.clone(), boot_id: boot_id.clone() };
-        let journal = audit::Settings {
-            path: settings.audit.file.clone(),
-            max_bytes: settings.audit.max_bytes,
-            keep: settings.audit.keep,
-            kept: Some(state::unwritten(&settings.state)),
-        };
-        let audit = Audit::open(journal, about).context("cannot start the thread that records")?;
-        let tools = actions::Settings {
-            procfs: settings.host.procfs.clone(),
-            devices: settings.host.devices.clone(),
-            verify: settings.verify,
-            node: node.clone(),
-            ..actions::Settings::default()
-        };
+        let audit = Audit::open(journal(&settings), about).context("cannot start the thread that records")?;
+        let tools = tools(&settings);
         let (hand, executor) =
             Hand::start(tools, audit.clone()).context("cannot start the thread that acts")?;
         let (agent, leases) = Agent::start(audit.clone(), rights::in_host_namespace(&settings.host))
@@ -357,6 +345,25 @@ impl Daemon {
         if spawn_blocking(move || audit.close()).await.is_err() {
             tracing::error!("the audit log was not closed");
         }
+    }
+}
+
+fn journal(settings: &Settings) -> audit::Settings {
+    audit::Settings {
+        path: settings.audit.file.clone(),
+        max_bytes: settings.audit.max_bytes,
+        keep: settings.audit.keep,
+        kept: Some(state::unwritten(&settings.state)),
+    }
+}
+
+fn tools(settings: &Settings) -> actions::Settings {
+    actions::Settings {
+        procfs: settings.host.procfs.clone(),
+        devices: settings.host.devices.clone(),
+        verify: settings.verify,
+        node: settings.node.clone(),
+        ..actions::Settings::default()
     }
 }
 

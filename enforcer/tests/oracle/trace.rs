@@ -407,8 +407,11 @@ impl Walk {
         let outcome = if mode == Mode::Watch { Outcome::Watched } else { outcome };
         // Half of those that were called off had been sent a signal by then.
         let acted = match outcome {
-            Outcome::Gone | Outcome::IdentityChanged | Outcome::Refused => false,
-            Outcome::Reprieved | Outcome::Watched => false,
+            Outcome::Gone
+            | Outcome::IdentityChanged
+            | Outcome::Refused
+            | Outcome::Reprieved
+            | Outcome::Watched => false,
             Outcome::Cancelled => ends,
             _ => true,
         };

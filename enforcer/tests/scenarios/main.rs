@@ -858,6 +858,9 @@ fn one_is_ended_and_the_next_only_where_it_is_still_needed() {
     );
 }
 
+/// What happens to a node.
+type Act = Box<dyn Fn(&mut Node)>;
+
 /// What the table of docs/rules.md says of an event in a state.
 fn cell(event: &str, state: usize) -> String {
     let docs = include_str!("../../../docs/rules.md");
@@ -872,12 +875,12 @@ fn cell(event: &str, state: usize) -> String {
 #[test]
 fn decided_action_is_called_off_as_the_table_says() {
     let hold = |hold| move |node: &mut Node| node.engine.hold(hold, Holds::Yes);
-    let events: [(&str, Box<dyn Fn(&mut Node)>, &str); 11] = [
+    let events: [(&str, Act, &str); 11] = [
         ("the target is seen busy", Box::new(|_| {}), "F"),
         ("the target is unknown", Box::new(|_| {}), "U"),
         ("no snapshot comes", Box::new(|_| {}), ".T"),
-        ("`pause`", Box::new(|node| drop(node.pause())), "T"),
-        ("the rules change", Box::new(|node| drop(node.reload(&terminate()))), "T"),
+        ("`pause`", Box::new(|node| assert_eq!(node.pause(), None)), "T"),
+        ("the rules change", Box::new(|node| assert_eq!(node.reload(&terminate()), None)), "T"),
         ("the rules become invalid", Box::new(hold(Hold::InvalidFile)), "T"),
         ("the audit log cannot be written", Box::new(hold(Hold::Audit)), "T"),
         ("the state cannot be written", Box::new(hold(Hold::State)), "T"),
@@ -908,7 +911,7 @@ fn decided_action_is_called_off_as_the_table_says() {
 #[test]
 fn confirmed_action_begins_only_while_the_newest_snapshot_agrees() {
     let hold = |hold| move |node: &mut Node| node.engine.hold(hold, Holds::Yes);
-    let events: [(&str, Box<dyn Fn(&mut Node)>); 5] = [
+    let events: [(&str, Act); 5] = [
         ("the target is seen busy", Box::new(|node| drop(node.run("F")))),
         ("the target is unknown", Box::new(|node| drop(node.run("U")))),
         ("the rules become invalid", Box::new(hold(Hold::InvalidFile))),
