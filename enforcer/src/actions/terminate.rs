@@ -150,6 +150,8 @@ impl<'a> Termination<'a> {
         if let Some(view) = news.view {
             self.activity.see(&view.snapshot, &self.group.keys());
             self.group.renew()?;
+            // One that was stopped since has not seen TERM, or cannot act on it.
+            self.group.continue_stopped(self.permit);
         }
         Ok(None)
     }

@@ -68,7 +68,13 @@ impl Watchdog {
         // Only this thread has it, and only while the child is made.
         ambient(true);
         let mut command = Command::new(program);
-        command.arg("watchdog").env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        command
+            .arg0("bailiff-enforcer")
+            .arg("watchdog")
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0);
         let child = command.spawn();
         ambient(false);
         child.map(Self)

@@ -3,8 +3,11 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
 
 use crate::boot;
 
@@ -16,7 +19,7 @@ pub(crate) struct Sent {
 
 /// Listens there, and takes each connection on to the exporter.
 pub(crate) fn start(listen: &Path, exporter: PathBuf) -> Receiver<Sent> {
-    let listener = UnixListener::bind(listen).expect("the relay's socket");
+    let listener = bound(listen);
     let (to, from) = channel();
     std::thread::spawn(move || {
         for client in listener.incoming().flatten() {
@@ -25,6 +28,23 @@ pub(crate) fn start(listen: &Path, exporter: PathBuf) -> Receiver<Sent> {
         }
     });
     from
+}
+
+/// The kernel names whichever process called listen(2) as the exporter, and its descendants are exempt. The targets are ours,
+/// so another process calls it.
+fn bound(path: &Path) -> UnixListener {
+    let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
+    bind(&socket, &SocketAddrUnix::new(path).expect("a path")).expect("the relay's socket");
+    let program = std::env::current_exe().expect("a program");
+    let theirs = socket.try_clone().expect("a socket");
+    let status = Command::new(program).arg("listen").stdin(theirs).status().expect("this program");
+    assert!(status.success(), "{status}");
+    UnixListener::from(socket)
+}
+
+/// What that process does.
+pub(crate) fn listen() {
+    rustix::net::listen(std::io::stdin(), 16).expect("standard input is a socket");
 }
 
 /// Until one side ends; then the other is closed too.

@@ -29,6 +29,8 @@ pub(crate) struct Signal {
     /// 0 is from a program; the kernel's own are 128.
     pub(crate) code: i32,
     pub(crate) pid: u32,
+    /// The receiver is a child of the enforcer that watches it.
+    pub(crate) to_watchdog: bool,
 }
 
 impl Trace {
@@ -84,6 +86,9 @@ fn parse(line: &str) -> Option<Signal> {
         at: Duration::from_secs(seconds.parse().ok()?) + Duration::from_micros(micros),
         sender: task.rsplit('-').next()?.trim().parse().ok()?,
         number: fields.split(' ').next()?.strip_prefix("sig=")?.parse().ok()?,
+        to_watchdog: [" comm=exe ", " comm=hand ", " comm=bailiff-enforce "]
+            .iter()
+            .any(|it| fields.contains(it)),
         code: fields.split(' ').find_map(|field| field.strip_prefix("code="))?.parse().ok()?,
         pid: last("pid=")?.parse().ok()?,
     })

@@ -188,6 +188,8 @@ impl Witness {
                 self.check_budgets(&action);
                 self.actions.push(action);
             }
+            // What comes before SIGKILL is no result.
+            (_, "stopping", Some(_)) => self.count("held still"),
             (_, _, Some(id)) => {
                 self.count(format!("action {step} {result}"));
                 let begun =
@@ -249,7 +251,7 @@ impl Witness {
             let ours = self.threads.contains(&signal.sender);
             match world.at(signal.pid, signal.at) {
                 Some(place) => self.check(signal, place, world),
-                None if ours => {
+                None if ours && !signal.to_watchdog => {
                     let text =
                         format!("signal {} to pid {}, which is not of the trial", signal.number, signal.pid);
                     self.violate(signal.at, "a process that was never a member", (text, None));

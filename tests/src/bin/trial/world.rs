@@ -97,7 +97,7 @@ impl Cgroups {
             .find_map(|line| line.split_once(" cgroup2 ").or(line.split_once(" cgroup2fs ")).map(|_| line));
         let root =
             mount.and_then(|line| line.split(' ').nth(1)).expect("a hierarchy of cgroups of version 2");
-        let all = Self(Path::new(root).join(format!("bailiff-trial-{}", std::process::id())));
+        let all = Self(Path::new(root).join(format!("bailiff-trial-{}.slice", std::process::id())));
         for number in [0, 1] {
             fs::create_dir_all(all.path(number, true)).expect("cgroups can be made");
         }

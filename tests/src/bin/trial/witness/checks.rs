@@ -115,9 +115,10 @@ impl Witness {
 
 /// Why a process does not belong to the target of an action.
 fn stranger(action: &Action, process: &Process, world: &World) -> Option<String> {
-    if let Some(id) = action.target.strip_prefix("workload:container:") {
+    if let Some(path) = action.target.strip_prefix("workload:container:") {
         let own = process.container.as_deref();
-        return (own != Some(id)).then(|| format!("its container is {own:?}"));
+        let is_own = own.is_some_and(|id| path.ends_with(&format!(".slice/docker-{id}.scope")));
+        return (!is_own).then(|| format!("its container is {own:?}"));
     }
     let (pid, ticks) = action.target.rsplit(':').next()?.split_once('@')?;
     let (pid, ticks): (u32, u64) = (pid.parse().ok()?, ticks.parse().ok()?);
