@@ -181,7 +181,11 @@ impl Engine {
     pub fn holds(&self) -> BTreeSet<Hold> {
         match &self.last {
             Some(view) => self.node_holds(view),
-            None => self.outside.iter().copied().chain([Hold::Started]).collect(),
+            None => {
+                let paused = self.paused.as_ref().map(|_| Hold::Paused);
+                let outside = self.outside.iter().copied().chain(self.deeds.breakers.open());
+                outside.chain([Hold::Started]).chain(paused).collect()
+            }
         }
     }
 

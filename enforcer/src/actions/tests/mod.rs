@@ -146,7 +146,7 @@ impl Home {
 
     /// The lines of the audit log.
     fn lines(&self) -> Vec<Value> {
-        let text = fs::read_to_string(self.log()).unwrap();
+        let text = fs::read_to_string(self.log()).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 

@@ -209,7 +209,10 @@ impl Witness {
         let [gpu, user, node] = policy.limits;
         let hour = new.begun.saturating_sub(Duration::from_hours(1)).max(self.forgotten);
         let counted = |action: &&Action| {
-            action.begun > hour && action.result.as_deref().is_none_or(|result| COUNTED.contains(&result))
+            // One that was called off before its first signal counts nowhere.
+            let unsent = action.result.as_deref() == Some("cancelled") && action.first.is_none();
+            let counts = action.result.as_deref().is_none_or(|result| COUNTED.contains(&result));
+            action.begun > hour && counts && !unsent
         };
         let count = |of: &dyn Fn(&Action) -> bool| {
             self.actions.iter().filter(counted).filter(|action| of(action)).count()
