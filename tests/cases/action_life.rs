@@ -11,7 +11,6 @@
 use std::fs;
 
 use end_to_end::enforcer::{self, Enforcer};
-use end_to_end::holder::children;
 use end_to_end::node::Node;
 use end_to_end::programs;
 use end_to_end::slow_sync::SlowSync;
@@ -321,8 +320,13 @@ fn stopped_group_of_an_enforcer_that_died_is_continued_by_the_watchdog() {
 #[test]
 fn stopped_group_of_an_enforcer_that_died_is_continued_by_the_next_start() {
     let (node, tenant) = died_between(|enforcer| {
-        for child in children(enforcer) {
-            let _ = kill_process(Pid::from_raw(child.cast_signed()).unwrap(), Signal::KILL);
+        // A child belongs to the thread that started it.
+        let tasks = fs::read_dir(format!("/proc/{enforcer}/task")).unwrap().flatten();
+        let of_task =
+            |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        let children: Vec<String> = tasks.map(of_task).collect();
+        for child in children.iter().flat_map(|text| text.split_whitespace()) {
+            let _ = kill_process(Pid::from_raw(child.parse().unwrap()).unwrap(), Signal::KILL);
         }
     });
     let enforcer = node.home.enforcer(&[]);

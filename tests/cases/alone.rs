@@ -53,7 +53,8 @@ fn the_protected_are_left_alone_and_it_is_said_why() {
     let enforcer = node.home.enforcer(&[]);
     plain.gone();
     node.home.until_line("terminate", "released");
-    for (tenant, why) in [(&by_policy, Value::Null), (&of_root, json!("it is root's, outside a container"))] {
+    let exempt = json!(format!("process {} (precious) is exempt", by_policy.pid()));
+    for (tenant, why) in [(&by_policy, exempt), (&of_root, json!("it is root's, outside a container"))] {
         assert!(tenant.lives());
         let told = explained(&enforcer, tenant.pid());
         let gate = &told["gates"][0];

@@ -332,7 +332,8 @@ impl Engine {
         const ENDED: &str = "its match has ended";
         let flying = self.deeds.flying.as_ref().filter(|flying| flying.id == id).ok_or(ENDED)?;
         let view = self.last.as_ref().ok_or(ENDED)?;
-        if let Some(hold) = self.node_holds(view).first() {
+        // How old a confirmation may be, the executor sees to.
+        if let Some(hold) = self.node_holds(view).iter().find(|hold| **hold != Hold::Stale) {
             return Err(hold.meaning());
         }
         let number = self.populations[flying.owner.0 as usize].number(&flying.owner.1);

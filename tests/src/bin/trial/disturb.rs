@@ -1,5 +1,6 @@
 //! Everything that can happen, chosen at random.
 
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::time::Duration;
 
@@ -84,7 +85,10 @@ impl Trial {
 
     /// Any target.
     fn spec(&mut self) -> Spec {
-        let gpu = usize::try_from(self.dice.within(0, 2)).unwrap_or_default();
+        // No process can be started on a lost GPU.
+        let lost = self.world.faults.lost;
+        let there: Vec<usize> = (0..GPUS).filter(|gpu| !lost[*gpu]).collect();
+        let gpu = self.dice.pick(&there).copied().unwrap_or_default();
         let kinds = ["obedient", "obedient", "ignore", "checkpoint", "forker", "leaderless"];
         let kind = self.dice.pick(&kinds).copied().unwrap_or("obedient");
         let milliseconds = self.dice.within(5_000, 40_000);
@@ -101,10 +105,12 @@ impl Trial {
         };
         // Exempt processes are idle, as a rule.
         let idle = Spec { sm: 0, ..spec.clone() };
-        let second = (gpu + 1) % GPUS;
+        let second = there.iter().copied().find(|other| *other != gpu).unwrap_or(gpu);
         match self.dice.within(0, 19) {
             0..=4 => spec,
-            5 | 6 => Spec { uid: TWO_GPUS, gpus: vec![gpu, second], ..spec },
+            5 | 6 => {
+                Spec { uid: TWO_GPUS, gpus: BTreeSet::from([gpu, second]).into_iter().collect(), ..spec }
+            }
             7 => Spec { uid: YOUNG, sm: 0, ..spec },
             8 | 9 => Spec { uid: TREE, ..spec },
             10 | 11 => Spec { uid: CONTAINER, container: Some(0), ..spec },
@@ -245,6 +251,9 @@ impl Trial {
 
     fn lose_gpu(&mut self) -> Option<()> {
         let gpu = usize::try_from(self.dice.within(0, 2)).ok()?;
+        if self.world.faults.lost.iter().filter(|lost| **lost).count() + 1 == GPUS {
+            return None;
+        }
         self.change_driver(|faults| faults.lost[gpu] = true);
         self.after(500, 5_000, move |trial| trial.change_driver(|faults| faults.lost[gpu] = false));
         Some(())
