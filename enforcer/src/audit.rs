@@ -206,7 +206,7 @@ impl Audit {
         self.0.open.standing.writable()
     }
 
-    /// Whether the disk does not answer: whoever waits for a line waits for that.
+    /// Whether the disk does not answer: a caller of [`Audit::record`] waits for it.
     #[must_use]
     pub fn hangs(&self) -> bool {
         self.0.open.standing.hangs()

@@ -133,11 +133,11 @@ fn table() -> Vec<(&'static str, Truth, Value)> {
         ("{groups: [kept]}", True, json!({"groups": ["staff", "kept"]})),
         ("{groups: [kept]}", False, json!({"groups": []})),
         ("{groups: [kept]}", Unknown, json!({"groups": null})),
-        ("{comms: [keeper]}", True, json!({"comm": "keeper"})),
-        ("{comms: [keeper]}", False, json!({"comm": "keep"})),
+        ("{comms: [guarded]}", True, json!({"comm": "guarded"})),
+        ("{comms: [guarded]}", False, json!({"comm": "keep"})),
         ("{exe: [/opt/keep]}", True, json!({"exe": "/opt/keep"})),
         ("{exe: [/opt/keep]}", True, json!({"exe": "/opt/keep (deleted)"})),
-        ("{exe: [/opt/keep]}", False, json!({"exe": "/opt/keeper"})),
+        ("{exe: [/opt/keep]}", False, json!({"exe": "/opt/guarded"})),
         ("{exe: [/opt/keep]}", Unknown, json!({"exe": null})),
         ("{exe: [/opt/keep]}", False, json!({"exe": null, "state": "zombie"})),
         ("{exe: [/opt/keep]}", Unknown, json!({"exe": null, "state": "zombie_leader"})),
@@ -200,12 +200,12 @@ fn gpus_are_asked_of_the_whole_target() {
     ];
     for (gpu, expected) in cases {
         for pid in [HOLDER, CHILD, HELPER] {
-            let node = Node { gpu: gpu.clone(), ..Node::of(pid, json!({"comm": "keeper"})) };
+            let node = Node { gpu: gpu.clone(), ..Node::of(pid, json!({"comm": "guarded"})) };
             let mut gpu = gpu.clone();
             merge(&mut gpu, &json!({"listed": 1}));
             let node = Node { gpu, ..node };
             assert_eq!(node.protected("workload", "{gpus: [GPU-1]}"), expected, "{pid}");
-            let both = node.excepted("workload", "{gpus: [GPU-1], comms: [keeper]}");
+            let both = node.excepted("workload", "{gpus: [GPU-1], comms: [guarded]}");
             assert_eq!(both, expected, "a text of the target and one of process {pid}");
         }
     }
@@ -238,22 +238,22 @@ fn child_of_another_workload_is_asked() {
 /// One process must be all that the keys of an entry say; attributes are those of the target.
 #[test]
 fn entry_is_asked_of_one_member_at_a_time() {
-    let keeper = json!({"comm": "keeper", "exe": "/opt/keep"});
-    let half = json!({"comm": "keeper"});
-    let unread = json!({"comm": "keeper", "exe": null});
+    let guarded = json!({"comm": "guarded", "exe": "/opt/keep"});
+    let half = json!({"comm": "guarded"});
+    let unread = json!({"comm": "guarded", "exe": null});
     let cases = [
-        ("{comms: [keeper], exe: [/opt/keep]}", &keeper, Truth::True),
-        ("{comms: [keeper], exe: [/opt/keep]}", &half, Truth::False),
-        ("{comms: [keeper], exe: [/opt/keep]}", &unread, Truth::Unknown),
+        ("{comms: [guarded], exe: [/opt/keep]}", &guarded, Truth::True),
+        ("{comms: [guarded], exe: [/opt/keep]}", &half, Truth::False),
+        ("{comms: [guarded], exe: [/opt/keep]}", &unread, Truth::Unknown),
         ("{comms: [other], exe: [/opt/keep]}", &unread, Truth::False),
-        ("{any: [{comms: [keeper]}, {exe: [/opt/keep]}]}", &unread, Truth::True),
-        ("{not: {exe: [/opt/train]}}", &keeper, Truth::True),
+        ("{any: [{comms: [guarded]}, {exe: [/opt/keep]}]}", &unread, Truth::True),
+        ("{not: {exe: [/opt/train]}}", &guarded, Truth::True),
         ("{not: {exe: [/opt/train]}}", &half, Truth::False),
         ("{not: {exe: [/opt/train]}}", &unread, Truth::Unknown),
-        ("{not: {any: [{comms: [train]}, {exe: [/opt/keep]}]}}", &keeper, Truth::False),
-        ("{comms: [keeper], vram: {max: 2000B}}", &half, Truth::True),
-        ("{comms: [keeper], vram: {min: 2000B}}", &half, Truth::False),
-        ("{comms: [keeper], gpu_util: {max: 1%}}", &half, Truth::True),
+        ("{not: {any: [{comms: [train]}, {exe: [/opt/keep]}]}}", &guarded, Truth::False),
+        ("{comms: [guarded], vram: {max: 2000B}}", &half, Truth::True),
+        ("{comms: [guarded], vram: {min: 2000B}}", &half, Truth::False),
+        ("{comms: [guarded], gpu_util: {max: 1%}}", &half, Truth::True),
     ];
     for (entry, change, expected) in cases {
         for pid in [HOLDER, CHILD, HELPER] {
@@ -266,7 +266,7 @@ fn entry_is_asked_of_one_member_at_a_time() {
 fn explain_names_the_member_and_what_of_it_is_meant() {
     let told = |change: Value| {
         Node::of(HELPER, change)
-            .gate(("workload", "protect: {exe: [/opt/keep], comms: [keeper]}", ""), "protection")
+            .gate(("workload", "protect: {exe: [/opt/keep], comms: [guarded]}", ""), "protection")
     };
     let exempt = told(json!({"exe": "/opt/keep"}));
     assert_eq!(exempt.why.as_deref(), Some("process 4102 (train) is exempt"));

@@ -47,7 +47,7 @@ pub(super) struct Group<'a> {
     pub(super) sent: Vec<Sent>,
     pub(super) notes: Vec<String>,
     began: Duration,
-    /// The workload's cgroup: whoever turns up at its path once it was removed is of another.
+    /// The workload's cgroup: a process at its path once it was removed belongs to another.
     pub(super) boundary: Boundary,
     /// A signal was refused by the kernel.
     pub(super) denied: Option<Errno>,

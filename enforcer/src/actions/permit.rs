@@ -50,7 +50,7 @@ pub enum Permission {
 /// Carries the action out, or in dry run all but it.
 pub(super) fn carry_out(audit: &Audit, deed: &Deed, act: impl FnOnce(&Permit) -> Ending) -> Ending {
     match deed.mode {
-        Mode::Watch => Ending::new(Outcome::Watched, "the rule watches; all but the deed was done"),
+        Mode::Watch => Ending::new(Outcome::Watched, "the rule watches; all but the action was done"),
         Mode::Enforce => match audit.record(&deed.record(BEGUN, "", None)) {
             Ok(()) => act(&Permit(())),
             // Nothing was done, and the step is due again as soon as the log can be written.

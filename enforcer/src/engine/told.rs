@@ -179,14 +179,12 @@ impl Engine {
     /// Node-wide holds now.
     #[must_use]
     pub fn holds(&self) -> BTreeSet<Hold> {
-        match &self.last {
-            Some(view) => self.node_holds(view),
-            None => {
-                let paused = self.paused.as_ref().map(|_| Hold::Paused);
-                let outside = self.outside.iter().copied().chain(self.deeds.breakers.open());
-                outside.chain([Hold::Started]).chain(paused).collect()
-            }
+        if let Some(view) = &self.last {
+            return self.node_holds(view);
         }
+        let paused = self.paused.as_ref().map(|_| Hold::Paused);
+        let outside = self.outside.iter().copied().chain(self.deeds.breakers.open());
+        outside.chain([Hold::Started]).chain(paused).collect()
     }
 
     /// Deeds of the last hour.

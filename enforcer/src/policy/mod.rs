@@ -194,7 +194,7 @@ pub struct Rule {
 
 impl Rule {
     /// Whether what is stopped, traced or frozen is exempt from it: its condition rests on idleness and names none of
-    /// these states, and whoever put a process on hold did so on purpose.
+    /// these states, and a process was put on hold on purpose.
     #[must_use]
     pub fn exempts_on_hold(&self) -> bool {
         let pick = self.pick.iter().map(|pick| &pick.from);

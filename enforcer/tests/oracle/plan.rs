@@ -237,7 +237,7 @@ impl Plan {
                 0..10 if !calm && !foreign => Some(Cond::Users(vec![1001])),
                 10..20 if !calm => Some(Cond::Gpus(vec![1, 2])),
                 20..35 if !calm => {
-                    Some(Cond::Any(vec![Cond::Exes(vec!["/opt/keep"]), Cond::Comms(vec!["keeper"])]))
+                    Some(Cond::Any(vec![Cond::Exes(vec!["/opt/keep"]), Cond::Comms(vec!["guarded"])]))
                 }
                 _ => None,
             },
