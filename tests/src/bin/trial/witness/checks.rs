@@ -145,7 +145,8 @@ fn killed(action: &Action, (at, process): (Duration, &Process), asked: Option<Du
     }
     if let Some(since) = process.stopped_at(at) {
         let continued = action.sent.iter().any(|(_, number, when)| *number == CONT && *when > since);
-        if !continued && since + Duration::from_millis(300) < at {
+        // Once the grace is over it has had its time, stopped or not.
+        if !continued && since + Duration::from_millis(300) < at && since < from + grace {
             let text = format!("it was stopped {:?} before, and not continued", at.saturating_sub(since));
             faults.push(("a KILL of a process that could not run", text));
         }
