@@ -30,8 +30,6 @@ pub(crate) struct Daemons {
     /// By [`Daemon`]; none while it does not run.
     pids: [Option<u32>; 2],
     pub(crate) stopped: [bool; 2],
-    /// Pids that were the enforcer's.
-    pub(crate) enforcers: Vec<u32>,
 }
 
 impl Daemons {
@@ -41,7 +39,7 @@ impl Daemons {
         fs::create_dir(&disk).expect("a directory");
         run("mount", &["-t", "tmpfs", "-o", "size=1g", "tmpfs", &disk.display().to_string()]);
         let sync = SlowSync::new(home.path());
-        Self { sync, home, scenario, pids: [None; 2], stopped: [false; 2], enforcers: Vec::new() }
+        Self { sync, home, scenario, pids: [None; 2], stopped: [false; 2] }
     }
 
     /// The audit log.
@@ -71,9 +69,6 @@ impl Daemons {
         let child = command.stderr(log).spawn().expect("a daemon starts");
         self.pids[which as usize] = Some(child.id());
         self.stopped[which as usize] = false;
-        if which == Daemon::Enforcer {
-            self.enforcers.push(child.id());
-        }
     }
 
     /// The end of its log.

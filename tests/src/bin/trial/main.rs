@@ -247,8 +247,7 @@ impl Trial {
 
     /// Takes in all that has happened, and does what is due.
     fn step(&mut self) {
-        self.witness.threads.extend(self.daemons.threads());
-        self.witness.threads.extend(&self.daemons.enforcers);
+        self.witness.run(self.daemons.threads(), boot());
         self.reap();
         while let Ok(sent) = self.stream.try_recv() {
             self.witness.snapshot(&sent);

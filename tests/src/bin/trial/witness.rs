@@ -2,7 +2,7 @@
 
 mod checks;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::time::Duration;
 
@@ -104,8 +104,8 @@ pub(crate) struct Witness {
     pub(crate) pauses: Vec<(Duration, Duration)>,
     /// Budgets were forgotten with the state then.
     pub(crate) forgotten: Duration,
-    /// Threads that were ever the enforcer's.
-    pub(crate) threads: BTreeSet<u32>,
+    /// Threads of the enforcer, and when each was last seen.
+    threads: BTreeMap<u32, Duration>,
     pub(crate) violations: Vec<Violation>,
     pub(crate) counts: BTreeMap<String, u64>,
 }
@@ -236,9 +236,20 @@ impl Witness {
 
     /// A target has logged a signal.
     pub(crate) fn logged(&mut self, place: usize, number: i32, sender: u32) {
-        if self.threads.contains(&sender) {
+        if self.threads.contains_key(&sender) {
             *self.logged.entry((place, number)).or_default() += 1;
         }
+    }
+
+    /// Threads of the enforcer that run now.
+    pub(crate) fn run(&mut self, threads: impl IntoIterator<Item = u32>, now: Duration) {
+        self.threads.extend(threads.into_iter().map(|thread| (thread, now)));
+    }
+
+    /// Whether a signal is the enforcer's: a thread's id is used again soon after its end.
+    fn is_enforcer(&self, signal: &Signal) -> bool {
+        let last = self.threads.get(&signal.sender);
+        last.is_some_and(|last| signal.at <= *last + Duration::from_millis(50) + self.delay(*last, signal.at))
     }
 
     /// The kernel has reported a signal.
@@ -251,15 +262,15 @@ impl Witness {
     /// Checks the signals of which all is known by now.
     pub(crate) fn check_due(&mut self, now: Duration, world: &World) {
         while let Some(signal) = self.signals.pop_front_if(|signal| signal.at + LATE < now) {
-            let ours = self.threads.contains(&signal.sender);
+            let ours = self.is_enforcer(&signal);
             match world.at(signal.pid, signal.at) {
-                Some(place) => self.check(signal, place, world),
+                Some(place) if ours => self.check(signal, place, world),
                 None if ours && !signal.to_watchdog => {
                     let text =
                         format!("signal {} to pid {}, which is not of the trial", signal.number, signal.pid);
                     self.violate(signal.at, "a process that was never a member", (text, None));
                 }
-                None => {}
+                _ => {}
             }
         }
         self.check_stopped(now, world);
