@@ -239,6 +239,17 @@ fn waits(enforcer: &Enforcer, tenant: &Tenant, why: &str) {
     assert!(tenant.lives());
 }
 
+/// A pause is answered while the record of what will be stopped waits for the disk: nothing more is sent.
+#[test]
+fn paused_before_its_processes_are_stopped() {
+    let stage = Stage::term_sent();
+    stage.sync.set(HELD);
+    stage.node.home.until_line("terminate", "stopping");
+    pause(&stage);
+    stage.sync.set(0);
+    stage.ends("`pause`");
+}
+
 /// A handler of TERM that writes a checkpoint by another program: the whole grace is its own.
 #[test]
 fn checkpoint_written_by_a_child_is_whole() {

@@ -257,3 +257,25 @@ fn failures_against_a_user_hold_that_user_until_a_clean_time_has_passed() {
         node.home.lines().iter().any(|line| line["result"] == "failed" && ours(line)).then_some(())
     });
 }
+
+/// Processes younger than two intervals are not counted as unknown: a test suite that starts many does not stop the node.
+#[test]
+fn short_lived_holders_do_not_open_the_unknown_breaker() {
+    let beats = ["--interval", "500ms", "--look-back", "1s", "--deadline", "10s"];
+    let node = Node::with_beats(RULES, &[""], &beats);
+    let enforcer = node.home.enforcer(&[]);
+    let (mut most_unknown, mut tenants) = (0, Vec::<Tenant>::new());
+    for _ in 0..25 {
+        tenants.retain(Tenant::lives);
+        let more: Vec<Tenant> =
+            (tenants.len()..6).map(|_| Tenant::running(&node.home, &["/bin/sleep", "0.6"])).collect();
+        node.hold_together(&more.iter().map(|tenant| (tenant, "used: 1GiB")).collect::<Vec<_>>());
+        tenants.extend(more);
+        enforcer.beats(1);
+        most_unknown += u32::from(enforcer.status()["rules"][0]["unknown"].as_u64() >= Some(4));
+    }
+    assert!(most_unknown > 12, "unknown processes at {most_unknown} of 25 snapshots alone");
+    assert_eq!(node.home.line("breaker", "opened"), None);
+    let page = enforcer.page();
+    assert_eq!(page.value("bailiff_breaker_open", &[("breaker", "unknown")]), Some(0.0));
+}

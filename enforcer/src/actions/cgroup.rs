@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::clock::Deadline;
 use super::group::Group;
+use super::inbox::Inbox;
 use super::permit::Permit;
 use super::pidfd::readable;
 use crate::verdict::Subject;
@@ -27,13 +28,9 @@ const DEEPEST: u32 = 16;
 const FREEZE: Duration = Duration::from_secs(1);
 
 /// Ends all that is in the subject's cgroup, if that is nobody but its verified processes.
-pub(super) fn kill(
-    root: &Path,
-    group: &mut Group<'_>,
-    subject: &Subject,
-    permit: &Permit,
-) -> Result<(), String> {
-    let path = group.held.iter().find_map(|held| path(subject, held.found.person.unified.as_deref()?));
+pub(super) fn kill(root: &Path, inbox: &Inbox, group: &mut Group<'_>, permit: &Permit) -> Result<(), String> {
+    let deed = group.deed;
+    let path = group.held.iter().find_map(|held| path(&deed.subject, held.found.person.unified.as_deref()?));
     let path = path.ok_or("it is no container's or unit's cgroup of version 2")?;
     let ours = group.own_cgroup().ok_or("our own cgroup is not known")?;
     if *ours == *path || ours.starts_with(&format!("{path}/")) {
@@ -48,13 +45,16 @@ pub(super) fn kill(
     if let Some(other) = inside.difference(&verified).next() {
         return Err(format!("{other} is in it, and is none of those that were verified"));
     }
-    put(&folder, "cgroup.kill", permit).map_err(|error| error.to_string())?;
+    inbox
+        .unless_called_off(deed.id, || put(&folder, "cgroup.kill", permit))?
+        .map_err(|error| error.to_string())?;
     drop(frozen);
     Ok(())
 }
 
 /// The file that freezes what [`kill`] would end.
-pub(super) fn freezer(root: &Path, group: &Group<'_>, subject: &Subject) -> Option<PathBuf> {
+pub(super) fn freezer(root: &Path, group: &Group<'_>) -> Option<PathBuf> {
+    let subject = &group.deed.subject;
     let path = group.held.iter().find_map(|held| path(subject, held.found.person.unified.as_deref()?))?;
     Some(root.join(path.trim_start_matches('/')).join("cgroup.freeze"))
 }

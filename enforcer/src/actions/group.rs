@@ -37,7 +37,7 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(super) struct Group<'a> {
     census: &'a Census,
-    deed: &'a Deed,
+    pub(super) deed: &'a Deed,
     holding: BTreeSet<ProcessKey>,
     /// Who was there when it was last looked.
     table: Table,
@@ -162,6 +162,11 @@ impl<'a> Group<'a> {
     /// Lets those go on that were stopped.
     pub(super) fn go_on(&mut self, permit: &Permit) {
         self.send(Signal::CONT, "SIGCONT", permit);
+    }
+
+    /// Whether one of them was stopped on the way to its end.
+    pub(super) fn was_stopped(&self) -> bool {
+        self.held.iter().any(|held| held.sent.contains(&Signal::STOP))
     }
 
     /// Lets those run that were stopped before they were asked: so they see TERM.

@@ -172,6 +172,12 @@ impl Inbox {
         self.told().give_up(id)
     }
 
+    /// Does it, unless the deed is to be given up; whoever calls it off meanwhile is answered when it is done.
+    pub(super) fn unless_called_off<T>(&self, id: u64, act: impl FnOnce() -> T) -> Result<T, &'static str> {
+        let told = self.told();
+        told.give_up(id).map_or_else(|| Ok(act()), Err)
+    }
+
     /// Waits until there is news, one of them ends or the time is up.
     pub(super) fn wait(&self, living: &[&Handle], until: Deadline) {
         let mut files = vec![self.bell.as_fd()];

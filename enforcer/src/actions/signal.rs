@@ -23,7 +23,10 @@ pub(super) fn send(work: &Work<'_>, signal: Signal) -> Result<Ending, Refusal> {
         if let Err(refusal) = work.confirm() {
             return refusal.into();
         }
-        group.send(number, signal.name, permit);
+        let sent = work.inbox.unless_called_off(work.deed.id, || group.send(number, signal.name, permit));
+        if let Err(why) = sent {
+            return done(Outcome::Cancelled, why, group);
+        }
         match group.denied {
             Some(error) => done(Outcome::Failed, format!("not every signal was sent: {error}"), group),
             None if group.sent.iter().all(|sent| sent.result != "sent") => {

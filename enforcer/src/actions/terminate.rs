@@ -85,7 +85,9 @@ impl<'a> Termination<'a> {
         let frozen = self.frozen()?;
         self.let_go()?;
         self.work.confirm()?;
-        self.group.ask(self.permit);
+        if let Err(why) = self.unless_called_off(Group::ask) {
+            return Ok(cancelled(why));
+        }
         self.group.continue_stopped(self.permit);
         self.group.notes.extend(frozen.iter().map(|frozen| frozen.thaw(self.permit)));
         if let Some(error) = self.group.denied {
@@ -162,29 +164,33 @@ impl<'a> Termination<'a> {
         if let Some(why) = self.until_recorded()? {
             return Ok(Some(why));
         }
-        if let Err(refusal) = self.hold_still() {
+        let killed = self.stop_and_kill();
+        if !matches!(killed, Ok(Ok(()))) && self.group.was_stopped() {
             self.group.go_on(self.permit);
-            return Err(refusal);
         }
-        // A pause that came while they were held still was told that it holds.
-        if let Some(why) = self.given_up() {
-            self.group.go_on(self.permit);
-            return Ok(Some(why));
+        Ok(killed?.err())
+    }
+
+    /// Stops and kills them; where the action is called off, gives the reason.
+    fn stop_and_kill(&mut self) -> Result<Result<(), &'static str>, Refusal> {
+        if let Err(why) = self.hold_still()?.and_then(|()| self.unless_called_off(Group::kill)) {
+            return Ok(Err(why));
         }
-        self.group.kill(self.permit);
         self.until_ended(Deadline::after(SETTLE.min(self.work.settings.verify)));
         // Whoever is left and was sent KILL gets no second one; whoever came since is why there is a last resort.
-        if self.group.renew()? > 0 {
-            if let Some(why) = self.given_up() {
-                self.group.go_on(self.permit);
-                return Ok(Some(why));
-            }
-            if !self.kill_cgroup() {
-                self.group.kill(self.permit);
-            }
+        if self.group.renew()? > 0
+            && !self.kill_cgroup()
+            && let Err(why) = self.unless_called_off(Group::kill)
+        {
+            return Ok(Err(why));
         }
         self.until_ended(Deadline::after(self.work.settings.verify));
-        Ok(None)
+        Ok(Ok(()))
+    }
+
+    /// Sends signals, unless the action is called off: nothing is sent once `pause` was answered.
+    fn unless_called_off(&mut self, send: fn(&mut Group<'a>, &Permit)) -> Result<(), &'static str> {
+        self.work.inbox.unless_called_off(self.work.deed.id, || send(&mut self.group, self.permit))
     }
 
     /// Waits until the audit log has what will be stopped and the state is on the disk; gives a reason to give up.
@@ -249,12 +255,14 @@ impl<'a> Termination<'a> {
 
     /// Stops them until no new one turns up: one that is ended before it was looked at would leave orphans that
     /// nobody knows.
-    fn hold_still(&mut self) -> Result<(), Refusal> {
+    fn hold_still(&mut self) -> Result<Result<(), &'static str>, Refusal> {
         for _ in 0..PASSES {
             if self.watchdog.is_none() || !self.record_stop() {
                 break;
             }
-            self.group.stop(self.permit);
+            if let Err(why) = self.unless_called_off(Group::stop) {
+                return Ok(Err(why));
+            }
             let deadline = Deadline::after(SETTLE);
             while !self.group.stands_still() && !deadline.passed() {
                 self.until_news(deadline.or(Deadline::after(BEAT)));
@@ -263,20 +271,22 @@ impl<'a> Termination<'a> {
                 break;
             }
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// The last resort: all of a container's or a unit's processes at once, so that none can start another.
     fn kill_cgroup(&mut self) -> bool {
-        let Some(root) = &self.work.settings.cgroups else { return false };
-        let freezer = cgroup::freezer(root, &self.group, &self.work.deed.subject);
+        let work = self.work;
+        let Some(root) = &work.settings.cgroups else { return false };
+        let freezer = cgroup::freezer(root, &self.group);
         if freezer.is_none()
             || !self.record(&HeldStill { freezer, ..HeldStill::default() })
             || self.watchdog.is_none()
+            || self.given_up().is_some()
         {
             return false;
         }
-        match cgroup::kill(root, &mut self.group, &self.work.deed.subject, self.permit) {
+        match cgroup::kill(root, work.inbox, &mut self.group, self.permit) {
             Ok(()) => self.group.sent_to_all("cgroup.kill"),
             Err(ref why) => self.group.notes.push(format!("its cgroup was not ended as a whole: {why}")),
         }

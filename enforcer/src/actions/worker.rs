@@ -142,7 +142,8 @@ impl<'a> Work<'a> {
     /// Asks whether the newest snapshot still agrees, unless that was answered a moment ago: immediately before the
     /// first signal, and before whatever else is done.
     pub(super) fn confirm(&self) -> Result<(), Refusal> {
-        if self.confirmed.get().is_some_and(|at| clock::running().saturating_sub(at) < A_WHILE) {
+        let recent = self.confirmed.get().is_some_and(|at| clock::running().saturating_sub(at) < A_WHILE);
+        if recent && self.inbox.given_up(self.deed.id).is_none() {
             return Ok(());
         }
         let question = Question { id: self.deed.id, stage: Stage::First };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::actions::cgroup::{self, Boundary};
 use crate::actions::group::Group;
+use crate::actions::inbox::Inbox;
 use crate::verdict::Outcome;
 
 const LONG: Duration = Duration::from_secs(40);
@@ -146,6 +147,7 @@ fn a_cgroup_is_ended_whole_only_with_the_verified_in_it() {
     container.take(holder.pid());
     let deed = terminate(container.subject(&holder), LONG);
     let permit = super::super::permit::for_a_test();
+    let inbox = Inbox::new(tokio::sync::mpsc::unbounded_channel().0).unwrap();
     let census = Census::open("/proc".as_ref(), &home.device().display().to_string()).unwrap();
     let gather = || {
         let table = census.everybody().unwrap();
@@ -155,7 +157,7 @@ fn a_cgroup_is_ended_whole_only_with_the_verified_in_it() {
     let mut group = gather();
     let stranger = Holder::start(&home, 0, &["/bin/sh", "-c", "echo ready; exec sleep 1000"]);
     container.take(stranger.pid());
-    let refused = cgroup::kill(&container.root, &mut group, &deed.subject, &permit).unwrap_err();
+    let refused = cgroup::kill(&container.root, &inbox, &mut group, &permit).unwrap_err();
     assert!(refused.contains("of uid 0"), "{refused}");
     assert!(holder.lives() && stranger.lives());
     let frozen = fs::read_to_string(container.folder().join("cgroup.freeze")).unwrap();
@@ -163,7 +165,7 @@ fn a_cgroup_is_ended_whole_only_with_the_verified_in_it() {
     drop(stranger);
 
     let mut group = gather();
-    cgroup::kill(&container.root, &mut group, &deed.subject, &permit).unwrap();
+    cgroup::kill(&container.root, &inbox, &mut group, &permit).unwrap();
     until("the end", || (!holder.lives()).then_some(()));
 }
 
