@@ -65,6 +65,8 @@ fn policy() -> Policy {
         sha256: String::new(),
         interval: None,
         limits: Limits {
+            mass_share: 0.9,
+            mass_min: 4,
             per_gpu_hour: 2,
             per_user_hour: 3,
             per_node_hour: 6,

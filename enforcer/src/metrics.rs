@@ -25,7 +25,7 @@ DEED_IN_FLIGHT Gauge One "bailiff_deed_in_flight" [""]
 HOLD_ACTIVE Gauge One "bailiff_hold_active" ["hold"]
     "1 while destructive steps of the whole node are withheld for this reason, else 0. Flags and notices go on.";
 BREAKER_OPEN Gauge One "bailiff_breaker_open" ["breaker"]
-    "1 while the breaker withholds destructive steps, else 0: mass (half of all workloads matched at once), failures (three actions in a row against one user failed: for that user, from two users on for the node), unknown (too much is unknown). failures and unknown close after limits.breaker_reset; mass by bailiff-enforcer resume.";
+    "1 while the breaker withholds destructive steps, else 0: mass (nearly all workloads matched at once), failures (three actions in a row against one user failed: for that user, from two users on for the node), unknown (too much is unknown). failures and unknown close after limits.breaker_reset; mass by bailiff-enforcer resume.";
 BUDGET_USED Gauge One "bailiff_budget_used" ["budget"]
     "Destructive deeds of the last hour that count against the budget of the node.";
 BUDGET_LIMIT Gauge One "bailiff_budget_limit" ["budget"]

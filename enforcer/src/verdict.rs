@@ -78,7 +78,7 @@ pub enum Hold {
     NodeBudget = "node_budget",
     /// The same target had its turn less than `cooldown` ago.
     Cooldown = "cooldown",
-    /// Half of all workloads, of four at least, matched at once; until `bailiff-enforcer resume`.
+    /// Nearly all workloads matched at once (`limits.mass_share`), and no other was observed busy; until `bailiff-enforcer resume`.
     MassBreaker = "mass_breaker",
     /// Three actions in a row against one user failed, for each of two users; until nothing failed for `breaker_reset`.
     FailureBreaker = "failure_breaker",
@@ -129,7 +129,7 @@ impl Hold {
             Self::UserBudget => "the user's deeds of this hour are used up",
             Self::NodeBudget => "the node's deeds of this hour are used up",
             Self::Cooldown => "the same target had its turn a short while ago",
-            Self::MassBreaker => "half of all workloads matched at once",
+            Self::MassBreaker => "nearly all workloads matched at once",
             Self::FailureBreaker => "three actions in a row failed against each of two users",
             Self::UserFailureBreaker => "three actions in a row against the user failed",
             Self::UnknownBreaker => "too much is unknown",

@@ -194,8 +194,8 @@ const MUTANTS: [Mutant; 34] = [
         "the breaker of masses never opens",
         "enforcer/src/engine/breakers.rs",
         (
-            "share.all >= FEWEST && share.some * 2 >= share.all);",
-            "share.all >= FEWEST && share.some * 2 > share.all + 2);",
+            "self.mass.see(matches.share.reaches(limits) && !truthful);",
+            "self.mass.see(matches.share.reaches(limits) && !truthful && matches.share.some > 4);",
         ),
     ),
     mutant(

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Tick;
 use super::ledger::Stamp;
+use crate::policy::Limits;
 use crate::verdict::Hold;
 
-/// So many workloads at least before a share of them means anything.
+/// Fewer outcomes say nothing of how much is unknown.
 const FEWEST: usize = 4;
 /// So many failures in a row against one user open the breaker of failures for that user.
 const FAILURES: u32 = 3;
@@ -22,6 +23,9 @@ const UNKNOWN_TICKS: u32 = 10;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Breakers {
     pub(crate) mass: Breaker,
+    /// The last sample in which a process whose workload does not match was observed busy.
+    #[serde(skip)]
+    busy: Option<Stamp>,
     pub(crate) unknown: Breaker,
     unknown_in_a_row: u32,
     /// The first sample in a row that had not too much unknown; samples that nobody took are none.
@@ -79,10 +83,34 @@ pub(crate) struct Share {
     pub(crate) all: usize,
 }
 
+/// What matched at one sample.
+#[derive(Debug)]
+pub(crate) struct Matches {
+    pub(crate) share: Share,
+    /// A process whose workload does not match was observed busy.
+    pub(crate) other_busy: bool,
+    /// The shortest `for` of the rules that matched.
+    pub(crate) window: Duration,
+}
+
+impl Share {
+    fn reaches(self, limits: &Limits) -> bool {
+        #[expect(clippy::cast_precision_loss, reason = "small counts")]
+        let share = self.some as f64 / self.all as f64;
+        self.all >= limits.mass_min as usize && self.some > 0 && share >= limits.mass_share
+    }
+}
+
 impl Breakers {
-    /// Half of at least four workloads match.
-    pub(crate) fn see_matches(&mut self, share: Share) {
-        self.mass.see(share.all >= FEWEST && share.some * 2 >= share.all);
+    /// Too large a share of the workloads match, and in the time `window` that they were observed in no process of another
+    /// workload was busy: one that was shows that the driver does not report everything as idle.
+    pub(crate) fn see_matches(&mut self, matches: &Matches, limits: &Limits, tick: &Tick<'_>) {
+        if matches.other_busy {
+            self.busy = Some(tick.stamp());
+        }
+        let ago = self.busy.as_ref().map(|busy| busy.ago(tick.now, tick.boot_id()));
+        let truthful = ago.is_some_and(|ago| ago <= matches.window);
+        self.mass.see(matches.share.reaches(limits) && !truthful);
     }
 
     /// Most of at least four outcomes are unknown, tick after tick. Closes once that was not so for the time `reset`.

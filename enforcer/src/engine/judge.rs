@@ -1,6 +1,7 @@
 //! One rule at work: its gates, its streaks, its steps.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bailiff_snapshot::{Streak, Truth};
 
@@ -115,6 +116,11 @@ impl Judge {
     /// It may end somebody.
     pub(crate) fn kills(&self) -> bool {
         self.mode == Mode::Enforce && self.rule.then.iter().any(|step| step.action.destructive())
+    }
+
+    /// The time that a match takes at this sampling interval.
+    pub(crate) fn window(&self, tick: &Tick<'_>) -> Duration {
+        tick.interval.saturating_mul(self.rule.span.samples(tick.interval))
     }
 
     /// Judges every target of a tick, those that it does not have included.

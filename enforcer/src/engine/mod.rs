@@ -199,11 +199,11 @@ impl Engine {
             };
             judge.judge(&mut court);
             if judge.kills() {
-                shares.add(&census, &view);
+                shares.add(&census, judge.window(&tick), &view);
             }
         }
         self.leave(&absent);
-        self.deeds.see_shares(&shares, &tick, self.policy.limits.breaker_reset);
+        self.deeds.see_shares(&shares, &tick, &self.policy.limits);
         verdicts.extend(self.decide(&tick, candidates));
         self.warm_up = self.warm_up.saturating_sub(1);
         self.settling = self.settling.saturating_sub(1);

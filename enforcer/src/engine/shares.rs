@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::Tick;
-use super::breakers::Share;
+use super::breakers::{Matches, Share};
 use super::deeds::Deeds;
 use super::judge::Census;
-use crate::policy::Kind;
+use crate::policy::{Kind, Limits};
 use crate::view::{Target, View};
 
 /// A process younger than so many sampling intervals is new.
@@ -20,12 +20,18 @@ pub(crate) struct Shares {
     unknown: usize,
     /// Workloads that match, by their keys.
     matching: HashSet<String>,
+    /// The shortest time that a match took, of the rules that matched.
+    window: Option<Duration>,
 }
 
 impl Shares {
-    pub(crate) fn add(&mut self, census: &Census, view: &View) {
+    /// Adds a rule; `window` is the time that a match of it takes.
+    pub(crate) fn add(&mut self, census: &Census, window: Duration, view: &View) {
         self.all += census.all;
         self.unknown += census.unknown;
+        if !census.matching.is_empty() {
+            self.window = Some(self.window.map_or(window, |shortest| shortest.min(window)));
+        }
         for target in census.matching.iter().filter_map(|place| view.targets.get(*place)) {
             for workload in workload_of(target, view) {
                 if !self.matching.contains(workload) {
@@ -36,11 +42,29 @@ impl Shares {
     }
 }
 
+impl Shares {
+    /// Whether a process of a workload that does not match was observed busy.
+    fn other_busy(&self, view: &View) -> bool {
+        let processes = &view.snapshot.processes;
+        let holders = view.snapshot.gpus.iter().flat_map(|gpu| &gpu.holders);
+        let busy = holders.filter(|holder| holder.utilization > Some(0));
+        let facts = busy
+            .filter_map(|holder| processes.iter().find(|process| process.pid == holder.pid)?.facts.as_ref());
+        facts.filter_map(|facts| facts.workload.as_deref()).any(|workload| !self.matching.contains(workload))
+    }
+}
+
 impl Deeds {
-    /// Opens breakers where too many match or too much is unknown, and closes those that were clean for the time `reset`.
-    pub(crate) fn see_shares(&mut self, shares: &Shares, tick: &Tick<'_>, reset: Duration) {
+    /// Opens breakers where too many match or too much is unknown, and closes those that were clean for the time `breaker_reset`.
+    pub(crate) fn see_shares(&mut self, shares: &Shares, tick: &Tick<'_>, limits: &Limits) {
         let workloads = tick.view.targets.iter().filter(|target| target.kind == Kind::Workload).count();
-        self.breakers.see_matches(Share { some: shares.matching.len(), all: workloads });
+        let matches = Matches {
+            share: Share { some: shares.matching.len(), all: workloads },
+            other_busy: shares.other_busy(tick.view),
+            window: shares.window.unwrap_or_default(),
+        };
+        self.breakers.see_matches(&matches, limits, tick);
+        let reset = limits.breaker_reset;
         self.breakers.see_unknown(Share { some: shares.unknown, all: shares.all }, tick, reset);
         self.breakers.forget_failures(tick, reset);
     }

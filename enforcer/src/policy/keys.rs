@@ -42,6 +42,7 @@ impl Key {
         let help: String = first.into_iter().chain(letters).collect();
         let example = match self.shape {
             Shape::Version => ", `version: 1`".to_owned(),
+            Shape::Share => ", as `90%`".to_owned(),
             Shape::Word(words) => format!(": one of {}", words().join(", ")),
             Shape::Span => ", as `30m` or `{samples: 60}`".to_owned(),
             Shape::Ask => ", as `{gpu_util: {max: 1%}, cpu_util: {max: 5%}}`".to_owned(),
@@ -63,6 +64,8 @@ pub(super) enum Shape {
     True,
     /// A number without a unit.
     Count,
+    /// `90%`.
+    Share,
     /// Any text.
     Text,
     /// The name of a rule, a condition or a channel.
@@ -241,6 +244,18 @@ pub(super) static LIMITS: Table = Table {
             May,
             Shape::Count,
             "A workload of more processes is never ended as a group. Default: 512.",
+        ),
+        key(
+            "mass_share",
+            May,
+            Shape::Share,
+            "The mass breaker opens where this share of all workloads matches at once and no other was observed busy within `for`. Default: 90%.",
+        ),
+        key(
+            "mass_min",
+            May,
+            Shape::Count,
+            "With fewer workloads on the node the mass breaker does not open. Default: 4.",
         ),
         key(
             "breaker_reset",

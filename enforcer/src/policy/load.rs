@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use super::asks::Asks;
 use super::fault::{Fault, Faults, quoted};
-use super::fields::{Fields, count, expected, flag, list, time};
+use super::fields::{Fields, count, expected, flag, list, quantity, time};
 use super::keys::{DEFAULTS, FILE, LIMITS};
+use super::quantity::number;
 use super::rule::{self, Defaults, Times};
 use super::tree::{self, Data, Entry, Node};
 use super::{Action, Limits, Mode, Policy, Rule, Span, channels, digest, leases};
+use crate::value::Unit;
 
 /// A policy, and what an admin should look at.
 #[derive(Debug)]
@@ -152,15 +154,30 @@ fn limits(fields: &Fields<'_>, faults: &mut Faults) -> Option<Limits> {
     };
     let (gpu, user) = (limit("per_gpu_hour", 2), limit("per_user_hour", 3));
     let (node, processes) = (limit("per_node_hour", 6), limit("max_processes", 512));
+    let mass_min = limit("mass_min", 4);
+    let share = fields.as_ref().and_then(|fields| fields.get("mass_share"));
+    let mass_share = share.map_or(Some(0.9), |node| mass_share(node, faults));
     let reset = fields.as_ref().and_then(|fields| fields.get("breaker_reset"));
     let reset = reset.map_or(Some(Duration::from_hours(1)), |node| breaker_reset(node, faults));
     Some(Limits {
+        mass_share: mass_share?,
+        mass_min: mass_min?,
         breaker_reset: reset?,
         per_gpu_hour: gpu?,
         per_user_hour: user?,
         per_node_hour: node?,
         max_processes: usize::try_from(processes?).ok()?,
     })
+}
+
+fn mass_share(node: &Node, faults: &mut Faults) -> Option<f64> {
+    let share = quantity(node, "a percentage, as `90%`", faults, |text| number(text, Unit::Percent))?;
+    if share <= 0.0 || share > 1.0 {
+        let fault = Fault::error(&node.at, "the share must be above 0% and at most 100%");
+        faults.push(fault.help("at 100% the breaker opens only where every workload matches"));
+        return None;
+    }
+    Some(share)
 }
 
 fn breaker_reset(node: &Node, faults: &mut Faults) -> Option<Duration> {

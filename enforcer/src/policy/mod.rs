@@ -59,7 +59,7 @@ pub struct Policy {
 }
 
 /// How many destructive deeds within an hour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
     /// That free one GPU.
     pub per_gpu_hour: u32,
@@ -69,6 +69,10 @@ pub struct Limits {
     pub per_node_hour: u32,
     /// A workload of more processes is never ended as a group.
     pub max_processes: usize,
+    /// The mass breaker opens where this share of the node's workloads match at once, 0 to 1.
+    pub mass_share: f64,
+    /// With fewer workloads than this on the node it does not open.
+    pub mass_min: u32,
     /// A breaker that failures or unknown opened closes after so long without its cause.
     pub breaker_reset: Duration,
 }

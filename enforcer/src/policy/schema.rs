@@ -72,6 +72,7 @@ fn shape(shape: Shape) -> Value {
         Shape::Flag => json!({"type": "boolean"}),
         Shape::True => json!({"const": true}),
         Shape::Count => json!({"type": "integer", "minimum": 0}),
+        Shape::Share => json!({"type": "string", "pattern": PERCENT}),
         Shape::Text => reference("text"),
         Shape::Name => reference("name"),
         Shape::Time => reference("time"),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bailiff_enforcer::engine::{Now, Skip};
-use bailiff_enforcer::policy::{Action, Kind, Mode};
+use bailiff_enforcer::policy::{Action, Kind, Limits, Mode};
 use bailiff_enforcer::verdict::{Hold, Outcome, Verdict, What};
 use bailiff_enforcer::view::View;
 use bailiff_snapshot::Truth;
@@ -87,6 +87,8 @@ pub(crate) struct Oracle {
     mass_open: bool,
     mass_possible: bool,
     mass_seen: bool,
+    /// When some process was last observed busy.
+    busy_ms: Option<u64>,
     unknown_possible: bool,
     /// Against whom a deed failed.
     failed: BTreeMap<String, Traces>,
@@ -127,6 +129,7 @@ impl Oracle {
             mass_open: false,
             mass_possible: false,
             mass_seen: false,
+            busy_ms: None,
             unknown_possible: false,
             failed: BTreeMap::new(),
             refused: BTreeSet::new(),
@@ -452,9 +455,22 @@ impl Oracle {
                 }
             }
         }
-        let possible = workloads + loose >= 4 && perhaps.len() * 2 >= workloads;
+        let Limits { mass_share, mass_min, .. } = self.plan.limits;
+        let reached = |some: usize, all: usize| some > 0 && some as f64 / all as f64 >= mass_share;
+        let busy = sight.view.snapshot.gpus.iter().flat_map(|gpu| &gpu.holders);
+        if busy.into_iter().any(|holder| holder.utilization > Some(0)) {
+            self.busy_ms = Some(sight.view.snapshot.boot_ms);
+        }
+        let ago = self.busy_ms.map(|at| sight.view.snapshot.boot_ms.saturating_sub(at));
+        let interval = sight.view.snapshot.interval_ms;
+        let longest = self.plan.rules.iter().map(|rule| u64::from(samples(rule.span, interval))).max();
+        let none_busy = ago.is_none_or(|ago| ago > longest.unwrap_or_default() * interval);
+        let possible = workloads + loose >= mass_min as usize && reached(perhaps.len(), workloads.max(1));
         self.mass_seen &= possible;
-        self.mass_open |= !self.mass_seen && workloads >= 4 && surely.len() * 2 >= workloads + loose;
+        self.mass_open |= !self.mass_seen
+            && none_busy
+            && workloads >= mass_min as usize
+            && reached(surely.len(), workloads + loose);
         self.mass_possible |= possible;
     }
 

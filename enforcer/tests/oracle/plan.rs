@@ -230,6 +230,8 @@ impl Plan {
                 per_gpu_hour: if tight { small(dice) } else { 100 },
                 per_user_hour: if tight { small(dice) } else { 100 },
                 per_node_hour: if tight { small(dice) } else { 100 },
+                mass_share: dice.pick(&[0.5, 0.9]),
+                mass_min: u32::try_from(dice.of(2, 5)).unwrap(),
                 breaker_reset: Duration::from_secs(dice.pick(&[30, 600, 3600])),
                 max_processes: if calm { 100 } else { dice.pick(&[1, 2, 100, 100, 100, 100]) },
             },

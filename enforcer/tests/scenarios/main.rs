@@ -396,18 +396,68 @@ fn the_next_turn_of_the_same_target_waits() {
     assert_eq!(node.run("TT"), ["4100 due signal", "4100 signal"], "a minute later");
 }
 
-#[test]
-fn half_of_all_workloads_at_once_stops_everything() {
-    let mut node = Node::new(&terminate());
-    for pid in [4100, 4200, 4300, 4400] {
-        node.process(pid).util = Some(if pid < 4300 { 0 } else { 80 });
+/// Workloads of one process each, and their utilization.
+fn workloads(node: &mut Node, utilization: &[Option<u32>]) {
+    for (place, util) in (0..).zip(utilization) {
+        node.process(4100 + place * 100).util = *util;
     }
-    let held = "4100 withheld terminate: mass_breaker, 4200 withheld terminate: mass_breaker";
-    assert_eq!(node.beats(3), ["", "", held]);
+}
+
+#[test]
+fn nearly_all_workloads_at_once_open_the_mass_breaker() {
+    let mut node = Node::new(&terminate());
+    workloads(&mut node, &[Some(0); 4]);
+    let each = |pid: u32| format!("{pid} withheld terminate: mass_breaker");
+    let held = [4100, 4200, 4300, 4400].map(each).join(", ");
+    assert_eq!(node.beats(3), ["", "", &held]);
     node.processes.remove(&4200);
     assert_eq!(node.beats(3), ["", "", ""], "it closes by an admin's word alone");
     node.engine.resume();
     assert_eq!(node.beats(2), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn two_idle_workloads_of_four_do_not_open_the_mass_breaker() {
+    for others in [Some(80), None] {
+        let mut node = Node::new(&terminate());
+        workloads(&mut node, &[Some(0), Some(0), others, others]);
+        assert_eq!(node.beats(4), ["", "", "4100 due terminate", "4100 terminate"], "{others:?}");
+    }
+}
+
+#[test]
+fn mass_share_and_minimum_are_those_of_the_file() {
+    let policy = |limits| terminate().replace("per_node_hour: 100", limits);
+    let mut node = Node::new(&policy("per_node_hour: 100, mass_share: 50%, mass_min: 3"));
+    workloads(&mut node, &[Some(0), None, None]);
+    assert_eq!(node.beats(4), ["", "", "4100 due terminate", "4100 terminate"], "a third");
+    let mut node = Node::new(&policy("per_node_hour: 100, mass_share: 50%, mass_min: 3"));
+    workloads(&mut node, &[Some(0), Some(0), None]);
+    assert!(node.beats(3).concat().contains("4100 withheld terminate: mass_breaker"));
+    let mut node = Node::new(&policy("per_node_hour: 100, mass_min: 5"));
+    workloads(&mut node, &[Some(0); 4]);
+    assert_eq!(node.beats(3), ["", "", "4100 due terminate"], "four are too few");
+}
+
+#[test]
+fn mass_breaker_stays_closed_while_another_workload_is_observed_busy() {
+    let policy = terminate().replace("per_node_hour: 100", "per_node_hour: 100, mass_share: 50%");
+    let with = |other, then| {
+        let mut node = Node::new(&policy);
+        workloads(&mut node, &[Some(0), Some(0), other, None]);
+        node.beat();
+        node.process(4300).util = then;
+        node.beats(2).concat().contains("mass_breaker")
+    };
+    assert!(!with(Some(80), Some(80)));
+    assert!(!with(Some(80), None), "it was busy while the others were observed idle");
+    assert!(with(None, None), "nothing shows that the driver tells busy from idle");
+    let mut node = Node::new(&policy);
+    workloads(&mut node, &[None, None, Some(80), None]);
+    node.beat();
+    workloads(&mut node, &[Some(0), Some(0), None, None]);
+    let said = node.beats(4).concat();
+    assert!(said.contains("mass_breaker"), "it was busy before the others were observed idle: {said}");
 }
 
 /// Three actions in a row against a user fail.
