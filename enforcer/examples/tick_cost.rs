@@ -106,7 +106,10 @@ fn rule(number: usize) -> Rule {
         pick: None,
         then: vec![
             Step { after: Span::Samples(0), action: Action::Flag(Severity::Warning) },
-            Step { after: Span::Samples(9), action: Action::Terminate { grace: Duration::from_mins(1) } },
+            Step {
+                after: Span::Samples(9),
+                action: Action::Terminate { grace: Duration::from_mins(1), requires_notice: false },
+            },
         ],
     }
 }

@@ -86,6 +86,8 @@ pub enum Hold {
     UserFailureBreaker = "user_failure_breaker",
     /// Most of what was asked was unknown at ten snapshots in a row; until that was not so for `breaker_reset`.
     UnknownBreaker = "unknown_breaker",
+    /// No channel has delivered a notice of this match yet, and the step has `requires_notice`.
+    Undelivered = "undelivered",
     /// An earlier deed against this target failed and is not tried again.
     Failed = "failed",
 }
@@ -103,6 +105,7 @@ impl Hold {
                 | Self::NodeBudget
                 | Self::Cooldown
                 | Self::UserFailureBreaker
+                | Self::Undelivered
                 | Self::Failed
         )
     }
@@ -133,6 +136,7 @@ impl Hold {
             Self::FailureBreaker => "three actions in a row failed against each of two users",
             Self::UserFailureBreaker => "three actions in a row against the user failed",
             Self::UnknownBreaker => "too much is unknown",
+            Self::Undelivered => "no channel has delivered a notice of it yet",
             Self::Failed => "an earlier deed against this target failed",
         }
     }

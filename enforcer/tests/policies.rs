@@ -324,8 +324,8 @@ fn a_rule_says_or_the_file_says_or_the_built_in_values_hold() {
     assert_eq!(told(&of_file), (Enforce, 5, seconds(60), Time(seconds(120)), seconds(14_400)));
     assert_eq!(told(&own), (Watch, 0, Duration::ZERO, Samples(7), seconds(1)));
     let grace = |rule: &policy::Rule| rule.then[2].action.clone();
-    assert_eq!(grace(&built_in), policy::Action::Terminate { grace: seconds(60) });
-    assert_eq!(grace(&of_file), policy::Action::Terminate { grace: seconds(9) });
+    assert_eq!(grace(&built_in), policy::Action::Terminate { grace: seconds(60), requires_notice: false });
+    assert_eq!(grace(&of_file), policy::Action::Terminate { grace: seconds(9), requires_notice: false });
 }
 
 #[test]

@@ -278,3 +278,27 @@ fn short_lived_holders_do_not_open_the_unknown_breaker() {
     let page = enforcer.page();
     assert_eq!(page.value("bailiff_breaker_open", &[("breaker", "unknown")]), Some(0.0));
 }
+
+/// A notice that no channel delivered holds what comes after it, where the rule says so.
+#[test]
+fn terminate_that_requires_a_notice_waits_until_one_was_delivered() {
+    let rules = |channels: &str| {
+        RULES.replace("rules:", &format!("notify: {channels}\nrules:")).replace(
+            "{flag: info}, {terminate: {}}",
+            "{notify: [owner]}, {terminate: {requires_notice: true}}",
+        )
+    };
+    let node = Node::new(&rules("{owner: {tty: true}}"));
+    let tenant = Tenant::obeying(&node.home);
+    node.hold(&tenant, 0, "used: 1GiB");
+    let enforcer = node.home.enforcer(&[]);
+    let line = node.home.until_line("notify", "failed");
+    assert_eq!(line["detail"], "owner: there is no terminal of the owner's that takes messages");
+    enforcer.until_waits(tenant.pid(), "undelivered");
+    enforcer.beats(5);
+    assert!(tenant.lives() && tenant.asked() == 0);
+    node.home.write(&rules("{owner: {exec: [/bin/true]}}").replace("name: idle", "name: told"));
+    tenant.gone();
+    let line = node.home.until_line("notify", "delivered");
+    assert_eq!((&line["rule"], &line["detail"]), (&"told".into(), &"owner".into()), "{line}");
+}

@@ -10,15 +10,19 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::child;
 use super::{tty, webhook};
 use crate::audit;
-use crate::policy::Channel;
-use crate::verdict::{Evidence, Member};
+use crate::policy::{Channel, Mode};
+use crate::verdict::{Evidence, Member, Subject};
 
 /// Notices that wait for a channel, at most.
 const QUEUE: usize = 64;
+/// Why a notice is not sent.
+const TOO_MANY: &str = "too many notices wait for this channel";
+const STOPPED: &str = "the enforcer is ending";
 /// A longer sentence is cut: terminals and chats show no more.
 const MOST_TEXT: usize = 1000;
 
@@ -66,6 +70,20 @@ pub struct Notice {
     /// When it was found.
     #[serde(serialize_with = "time")]
     pub when: SystemTime,
+    /// The target and the mode of the rule, for the audit log.
+    #[serde(skip)]
+    pub about: (Arc<Subject>, Mode),
+}
+
+/// What came of a notice on one channel.
+#[derive(Debug)]
+pub struct Delivery {
+    /// The notice.
+    pub notice: Arc<Notice>,
+    /// The channel's name.
+    pub channel: String,
+    /// Delivered, or why not.
+    pub result: Result<(), String>,
 }
 
 /// How a notice went.
@@ -116,6 +134,7 @@ struct State {
     settings: Settings,
     counts: Mutex<Counts>,
     stopped: AtomicBool,
+    deliveries: UnboundedSender<Delivery>,
 }
 
 /// A notice for one channel.
@@ -127,11 +146,13 @@ struct Job {
 }
 
 impl Notices {
-    /// Ready to tell; a channel's thread begins with its first notice.
+    /// Ready to send, and what comes of each notice; a channel's thread begins with its first notice.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
-        let state = State { settings, counts: Mutex::default(), stopped: AtomicBool::new(false) };
-        Self { state: Arc::new(state), lines: BTreeMap::new() }
+    pub fn new(settings: Settings) -> (Self, UnboundedReceiver<Delivery>) {
+        let (deliveries, results) = unbounded_channel();
+        let stopped = AtomicBool::new(false);
+        let state = State { settings, counts: Mutex::default(), stopped, deliveries };
+        (Self { state: Arc::new(state), lines: BTreeMap::new() }, results)
     }
 
     /// Tells all of these channels; never waits.
@@ -143,8 +164,11 @@ impl Notices {
         for (name, channel) in channels {
             let job = Job { notice: Arc::clone(notice), name: name.to_owned(), channel: channel.clone() };
             if self.line(name).is_none_or(|line| line.queue.try_send(job).is_err()) {
-                tracing::warn!(channel = name, rule = notice.rule, "a notice was dropped: too many wait");
-                self.state.count(name, Told::Dropped);
+                self.state.report(
+                    Arc::clone(notice),
+                    name.to_owned(),
+                    Err((Told::Dropped, TOO_MANY.to_owned())),
+                );
             }
         }
     }
@@ -188,16 +212,11 @@ impl Drop for Notices {
 fn serve(jobs: &Receiver<Job>, state: &State) {
     for job in jobs {
         if state.stopped.load(Ordering::Relaxed) {
-            state.count(&job.name, Told::Dropped);
+            state.report(job.notice, job.name, Err((Told::Dropped, STOPPED.to_owned())));
             continue;
         }
-        match state.tell(&job) {
-            Ok(()) => state.count(&job.name, Told::Ok),
-            Err(why) => {
-                tracing::warn!(channel = job.name, rule = job.notice.rule, why, "a notice was not delivered");
-                state.count(&job.name, Told::Failed);
-            }
-        }
+        let result = state.tell(&job).map_err(|why| (Told::Failed, why));
+        state.report(job.notice, job.name, result);
     }
 }
 
@@ -221,9 +240,17 @@ impl State {
         }
     }
 
-    fn count(&self, channel: &str, told: Told) {
+    fn report(&self, notice: Arc<Notice>, channel: String, result: Result<(), (Told, String)>) {
+        let told = result.as_ref().map_or_else(|(told, _)| *told, |()| Told::Ok);
+        let result = result.map_err(|(_, why)| why);
+        if let Err(why) = &result {
+            tracing::warn!(channel, rule = notice.rule, why, "a notice was not delivered");
+        }
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        *counts.entry((channel.to_owned(), told)).or_default() += 1;
+        *counts.entry((channel.clone(), told)).or_default() += 1;
+        drop(counts);
+        // Nobody listens once the daemon has ended.
+        let _ = self.deliveries.send(Delivery { notice, channel, result });
     }
 }
 

@@ -93,7 +93,7 @@ impl Worker {
             confirmed: Cell::new(None),
         };
         match &deed.action {
-            Action::Terminate { grace } => {
+            Action::Terminate { grace, .. } => {
                 let group = work.gather()?;
                 Ok(work.carry_out(|permit| Termination::new(&work, group, *grace, permit).run()))
             }

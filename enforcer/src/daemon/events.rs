@@ -24,6 +24,8 @@ pub(super) enum Event {
     Report(Report),
     /// The executor asks whether its action may go on.
     Question(actions::Question),
+    /// What came of a notice.
+    Delivered(actions::notices::Delivery),
     /// What the agent of leases has to say.
     Leases(agent::News),
     /// The disk has come further.
@@ -41,6 +43,7 @@ pub(super) struct Sources {
     pub(super) executor: actions::Channels,
     /// A question of the executor's, until all snapshots that have come were evaluated.
     pub(super) question: Option<actions::Question>,
+    pub(super) deliveries: UnboundedReceiver<actions::notices::Delivery>,
     pub(super) leases: UnboundedReceiver<agent::News>,
     pub(super) receipts: state::Receipts,
     pub(super) beat: tokio::time::Interval,
@@ -70,6 +73,7 @@ impl Sources {
             biased;
             Some(report) = self.executor.reports.recv() => Event::Report(report),
             () = self.receipts.next() => Event::Kept,
+            Some(delivery) = self.deliveries.recv() => Event::Delivered(delivery),
             Some(news) = self.leases.recv() => Event::Leases(news),
             Some(asked) = self.asked.recv() => Event::Asked(asked),
             Some(reload) = self.reloads.recv() => Event::Reload(reload),

@@ -31,7 +31,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use self::desk::Desk;
 use self::events::{Event, Sources};
-use crate::actions::notices::Notices;
+use crate::actions::notices::{Delivery, Notices};
 use crate::actions::{self, Hand};
 use crate::agent::{self, Agent};
 use crate::audit::{self, Audit};
@@ -85,6 +85,7 @@ pub struct Daemon {
 /// What the threads have to say.
 struct Threads {
     executor: actions::Channels,
+    deliveries: UnboundedReceiver<Delivery>,
     leases: UnboundedReceiver<agent::News>,
 }
 
@@ -99,7 +100,7 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let control = Socket::open(&settings.control, "control").context("cannot be asked")?;
     let group = control.group().context("cannot tell whose the control socket is")?;
     let (rereads, asked_to_read) = unbounded_channel();
-    let (daemon, Threads { executor, leases }) = Daemon::open(settings, (policy, file), rereads)?;
+    let (daemon, Threads { executor, deliveries, leases }) = Daemon::open(settings, (policy, file), rereads)?;
     let (reloads_to, reloads) = channel(1);
     let (asked_to, asked) = channel(16);
     let (arrivals_to, arrivals) = channel(ARRIVALS);
@@ -127,8 +128,19 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let hangups = Hangups::listen().context("cannot listen to signals")?;
     let question = None;
-    let sources =
-        Sources { arrivals, reads, hangups, reloads, asked, executor, question, leases, receipts, beat };
+    let sources = Sources {
+        arrivals,
+        reads,
+        hangups,
+        reloads,
+        asked,
+        executor,
+        question,
+        deliveries,
+        leases,
+        receipts,
+        beat,
+    };
     systemd::ready();
     let judging = daemon.judge(sources, (shutdown, group));
     server::serve(Site { listeners, web }, routes, limits(), judging).await.context("cannot serve")?;
@@ -161,7 +173,7 @@ impl Daemon {
             Hand::start(tools, audit.clone()).context("cannot start the thread that acts")?;
         let (agent, leases) = Agent::start(audit.clone(), rights::in_host_namespace(&settings.host))
             .context("cannot start the thread that looks after leases")?;
-        let notices = Notices::new(actions::notices::Settings::default());
+        let (notices, deliveries) = Notices::new(actions::notices::Settings::default());
         let (shown, _) = watch::channel(Arc::new(Status::default()));
         let mut engine = Engine::new(policy, settings.most);
         engine.booted(boot_id.clone());
@@ -190,7 +202,7 @@ impl Daemon {
             settings,
         };
         daemon.begin();
-        Ok((daemon, Threads { executor, leases }))
+        Ok((daemon, Threads { executor, deliveries, leases }))
     }
 
     /// Takes one event after the other until told to end, then leaves everything in order.
@@ -204,7 +216,7 @@ impl Daemon {
             self.take(event, group);
         }
         systemd::stopping();
-        self.end().await;
+        self.end(sources.deliveries).await;
     }
 
     fn take(&mut self, event: Event, group: u32) {
@@ -220,6 +232,7 @@ impl Daemon {
             }
             Event::Report(report) => self.landed(&report),
             Event::Question(question) => self.permit(question),
+            Event::Delivered(delivery) => self.delivered(&delivery),
             Event::Leases(news) => self.heard(news),
             Event::Kept => self.look_at_the_state(),
             Event::Beat => {
@@ -331,15 +344,19 @@ impl Daemon {
         self.hold_if(Hold::Audit, unwritable);
     }
 
-    async fn end(mut self) {
+    async fn end(mut self, mut deliveries: UnboundedReceiver<Delivery>) {
         self.save_at_the_end();
-        let Self { mut hand, mut agent, audit, engine, keeper, .. } = self;
+        let Self { mut hand, mut agent, notices, audit, engine, keeper, .. } = self;
         // It ends the step that it is in, so that the log has what came of it before its last line.
         let mut finishing = spawn_blocking(move || {
             hand.finish();
             agent.finish();
+            drop(notices);
         });
         while timeout(BEAT, &mut finishing).await.is_err() && !audit.hangs() {}
+        while let Ok(delivery) = deliveries.try_recv() {
+            notice::record(&audit, &engine.policy().sha256, &delivery);
+        }
         audit.later(&doing::change(&engine.policy().sha256, ("end", "done"), ""));
         keeper.finish().await;
         if spawn_blocking(move || audit.close()).await.is_err() {

@@ -4,8 +4,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::Daemon;
-use crate::actions::notices::Notice;
+use super::{Daemon, doing};
+use crate::actions::notices::{Delivery, Notice};
+use crate::audit::{Audit, Record};
 use crate::clock::now;
 use crate::engine::number;
 use crate::policy::{Action, Kind, Mode, Rule};
@@ -51,11 +52,35 @@ impl Daemon {
             members: subject.members.clone(),
             evidence: Some(verdict.evidence.clone()),
             when: UNIX_EPOCH + now().wall,
+            about: (Arc::clone(subject), verdict.mode),
         });
         let policy = Arc::clone(self.engine.policy());
         let named = channels.iter().filter_map(|name| Some((name.as_str(), policy.channels.get(name)?)));
         self.notices.tell(&notice, named);
     }
+}
+
+impl Daemon {
+    /// Takes note of what came of a notice.
+    pub(super) fn delivered(&mut self, delivery: &Delivery) {
+        let Delivery { notice, result, .. } = delivery;
+        if result.is_ok() && notice.step == "notify" {
+            self.engine.delivered(&notice.rule, &notice.about.0.id);
+        }
+        record(&self.audit, &self.engine.policy().sha256, delivery);
+    }
+}
+
+/// What came of a notice, as a line of the audit log.
+pub(super) fn record(audit: &Audit, policy: &str, delivery: &Delivery) {
+    let Delivery { notice, channel, result } = delivery;
+    let (result, detail) = match result {
+        Ok(()) => ("delivered", channel.clone()),
+        Err(why) => ("failed", format!("{channel}: {why}")),
+    };
+    let (subject, mode) = &notice.about;
+    let change = doing::change(policy, ("notify", result), &detail);
+    audit.later(&Record { rule: &notice.rule, mode: Some(*mode), target: Some(subject), ..change });
 }
 
 /// Whom it is about, in the words of its owner.

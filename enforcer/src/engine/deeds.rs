@@ -381,6 +381,9 @@ impl Engine {
         if node.is_some() {
             return node;
         }
+        if judge.rule.requires_notice(usize::from(candidate.progress.step)) && !candidate.progress.delivered {
+            return Some(Hold::Undelivered);
+        }
         let owner = &tick.view.targets[candidate.owner];
         let turn = Turn(judge.rule.condition.clone(), owner.id.clone());
         let boot = tick.view.snapshot.boot_id.as_deref();

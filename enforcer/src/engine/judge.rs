@@ -163,31 +163,36 @@ impl Judge {
         if outcome == Truth::True && track.streak.count >= needed && self.picking.is_none() {
             court.census.matching.push(place);
             let since = track.streak.count - needed;
-            self.steps((place, since), &mut track, court);
+            self.steps(Whose::own(place, &track), (&mut track.progress, since), court);
         }
         self.tracks[number] = track;
     }
 
-    /// Takes the steps that are due, up to one that is destructive.
-    fn steps(&self, (place, since): (usize, u32), track: &mut Track, court: &mut Court<'_>) {
-        let interval = court.tick.interval;
-        while let Some(due) = track.progress.due(&self.rule.then, since, |step| step.after.samples(interval))
-        {
-            match due {
+    /// Takes the steps of a match that are due, up to one that is destructive.
+    pub(crate) fn steps(&self, whose: Whose, (progress, since): (&mut Progress, u32), court: &mut Court<'_>) {
+        let (interval, then) = (court.tick.interval, &self.rule.then);
+        while let Some(due) = progress.due(then, since, |step| step.after.samples(interval)) {
+            let what = match due {
                 Due::Now(action) => {
-                    track.progress.took(action);
-                    court.verdicts.push(self.finding(Whose::own(place, track), told(action), court.tick));
+                    progress.took(action);
+                    Some(told(action))
                 }
                 Due::Destructive => {
-                    let progress = track.progress;
+                    let Whose { owner, subject, .. } = whose;
                     court.candidates.push(Candidate {
                         rule: court.rule,
-                        subject: place,
-                        owner: place,
-                        progress,
+                        subject,
+                        owner,
+                        progress: *progress,
                     });
-                    return;
+                    progress
+                        .again(&self.rule, since, interval)
+                        .map(|channels| What::Notify(channels.to_vec()))
                 }
+            };
+            court.verdicts.extend(what.map(|what| self.finding(whose, what, court.tick)));
+            if matches!(due, Due::Destructive) {
+                return;
             }
         }
     }
@@ -322,6 +327,17 @@ impl Judge {
         match &mut self.picking {
             Some(picking) => picking.progress(number),
             None => self.tracks.get_mut(number).map(|track| &mut track.progress),
+        }
+    }
+
+    /// A notice of a target's match was delivered; `number` is the target's, with `pick` it is found by its name.
+    pub(crate) fn delivered(&mut self, number: Option<usize>, subject: &TargetId) {
+        let progress = match &mut self.picking {
+            Some(picking) => picking.progress_of(subject).collect(),
+            None => Vec::from_iter(number.and_then(|number| self.progress(number))),
+        };
+        for progress in progress.into_iter().filter(|progress| progress.warned) {
+            progress.delivered = true;
         }
     }
 

@@ -26,7 +26,7 @@ use bailiff_snapshot::ProcessKey;
 
 use crate::policy::{Kind, Mode, Policy};
 use crate::verdict::{Hold, Report, Verdict};
-use crate::view::View;
+use crate::view::{TargetId, View};
 
 use deeds::Deeds;
 use judge::Judge;
@@ -217,6 +217,15 @@ impl Engine {
         let Some(judge) = self.judges.get_mut(flying.rule) else { return };
         let populations = &self.populations;
         judge.landed(&flying, report.outcome, |kind, id| populations[kind as usize].number(id));
+    }
+
+    /// Takes note that a channel has delivered a notice of a rule's match.
+    pub fn delivered(&mut self, rule: &str, subject: &TargetId) {
+        let populations = &self.populations;
+        for judge in self.judges.iter_mut().filter(|judge| *judge.rule.name == *rule) {
+            let number = populations[judge.rule.of as usize].number(subject);
+            judge.delivered(number, subject);
+        }
     }
 
     /// Holds destructive steps for a reason that the engine cannot see, or no longer.

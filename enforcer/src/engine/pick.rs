@@ -5,14 +5,13 @@ use std::collections::{BTreeSet, HashMap};
 
 use bailiff_snapshot::{Streak, Truth};
 
-use super::deeds::Candidate;
-use super::judge::{Court, Judge, Whose, told};
+use super::judge::{Court, Judge, Whose};
 use super::population::Absent;
 use super::program::{self, Node, Table};
-use super::progress::{Due, Progress};
+use super::progress::Progress;
 use crate::policy::{Ask, Kind, Order, Pick, Span};
 use crate::value::Test;
-use crate::verdict::{Verdict, What};
+use crate::verdict::What;
 use crate::view::{Target, TargetId, View};
 
 /// The state of a rule that picks.
@@ -73,6 +72,12 @@ impl Picking {
 
     pub(crate) fn progress(&mut self, gpu: usize) -> Option<&mut Progress> {
         self.picked.get_mut(&gpu).map(|picked| &mut picked.progress)
+    }
+
+    /// How far each match has come that picked this workload.
+    pub(crate) fn progress_of(&mut self, subject: &TargetId) -> impl Iterator<Item = &mut Progress> {
+        let picked = self.picked.values_mut().filter(move |picked| picked.target == *subject);
+        picked.map(|picked| &mut picked.progress)
     }
 
     /// What the last tick found of a workload that was picked on a GPU, by the GPU's number.
@@ -195,7 +200,7 @@ impl Judge {
             picked.outcome = seen.outcome.and(holds(seen.place, gpu, court.tick.view));
             if picked.outcome == Truth::True {
                 let whose = Whose { owner: gpu, subject: seen.place, streak: seen.streak.count };
-                self.steps_of(whose, &mut picked, court);
+                self.steps(whose, (&mut picked.progress, picked.since), court);
                 picked.since = picked.since.saturating_add(1);
             }
             picking.picked.insert(number, picked);
@@ -236,30 +241,6 @@ impl Judge {
             court.verdicts.push(self.finding(whose, What::Clear(severity), court.tick));
         }
         None
-    }
-
-    fn steps_of(&self, whose: Whose, picked: &mut Picked, court: &mut Court<'_>) {
-        let interval = court.tick.interval;
-        let since = picked.since;
-        while let Some(due) = picked.progress.due(&self.rule.then, since, |step| step.after.samples(interval))
-        {
-            match due {
-                Due::Now(action) => {
-                    picked.progress.took(action);
-                    let verdict: Verdict = self.finding(whose, told(action), court.tick);
-                    court.verdicts.push(verdict);
-                }
-                Due::Destructive => {
-                    court.candidates.push(Candidate {
-                        rule: court.rule,
-                        subject: whose.subject,
-                        owner: whose.owner,
-                        progress: picked.progress,
-                    });
-                    return;
-                }
-            }
-        }
     }
 }
 

@@ -1,9 +1,14 @@
 //! How far a match has come: the steps that were taken, and what is remembered of them.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
-use crate::policy::{Action, Severity, Step};
+use crate::policy::{Action, Rule, Severity, Span, Step};
 use crate::verdict::Hold;
+
+/// A notice that was not delivered is sent again after this long, where a step waits for it.
+const AGAIN: Duration = Duration::from_mins(1);
 
 /// How far one match has come.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all combinations occur")]
@@ -15,6 +20,9 @@ pub(crate) struct Progress {
     pub(crate) flagged: Option<Severity>,
     /// Somebody was told, or acted upon: so an end of the match is a reprieve.
     pub(crate) warned: bool,
+    /// A channel has delivered a notice of this match.
+    #[serde(default)]
+    pub(crate) delivered: bool,
     /// A destructive step of this match was taken.
     pub(crate) acted: bool,
     /// One was decided: what another match decided is not confirmed by this one.
@@ -48,6 +56,20 @@ impl Progress {
     ) -> Option<Due<'a>> {
         let step = then.get(usize::from(self.step)).filter(|step| since >= needs(step))?;
         Some(if step.action.destructive() { Due::Destructive } else { Due::Now(&step.action) })
+    }
+
+    /// The channels of the notices before a step that waits for one to be delivered: they are sent again every minute.
+    pub(crate) fn again<'a>(&self, rule: &'a Rule, since: u32, interval: Duration) -> Option<&'a [String]> {
+        let (place, then) = (usize::from(self.step), &rule.then);
+        let step = then.get(place).filter(|_| rule.requires_notice(place))?;
+        let waited = since.checked_sub(step.after.samples(interval)).filter(|_| !self.delivered)?;
+        let every = Span::Time(AGAIN).samples(interval).max(1);
+        (waited > 0 && waited.is_multiple_of(every)).then_some(())?;
+        let before = then.get(..place)?;
+        before.iter().rev().find_map(|step| match &step.action {
+            Action::Notify(channels) => Some(channels.as_slice()),
+            _ => None,
+        })
     }
 
     /// Notes a step that was taken.

@@ -125,8 +125,9 @@ fn deed(action: &Action, mode: Mode) -> String {
         Action::Flag(severity) => ("flag", format!("as {}", severity.name())),
         Action::Notify(channels) => ("tell", channels.join(", ")),
         Action::Signal(signal) => ("send", signal.name.to_string()),
-        Action::Terminate { grace } => {
-            ("terminate", format!("({} from TERM to KILL)", format_duration(*grace)))
+        Action::Terminate { grace, requires_notice } => {
+            let notice = if *requires_notice { "once a notice was delivered " } else { "" };
+            ("terminate", format!("{notice}({} from TERM to KILL)", format_duration(*grace)))
         }
         Action::ReleaseLease => ("release", "the lease".to_owned()),
         Action::ShutdownMps => ("shut", "the MPS server down".to_owned()),

@@ -350,8 +350,18 @@ pub(super) static EXCEPTION: Table = Table {
 };
 
 /// `terminate`.
-pub(super) static TERMINATE: Table =
-    Table { what: "`terminate`", keys: &[key("grace", May, Shape::Time, "Between TERM and KILL.")] };
+pub(super) static TERMINATE: Table = Table {
+    what: "`terminate`",
+    keys: &[
+        key("grace", May, Shape::Time, "Between TERM and KILL."),
+        key(
+            "requires_notice",
+            May,
+            Shape::Flag,
+            "Held until at least one channel has delivered a notice of this match, with each `signal` before it. Default: false.",
+        ),
+    ],
+};
 
 /// `release_lease` and `shutdown_mps`.
 pub(super) static NOTHING: Table = Table { what: "this action", keys: &[] };

@@ -6,7 +6,8 @@ use super::asks::leaves;
 use super::fault::{Fault, Faults};
 use super::fields::Fields;
 use super::steps::Placed;
-use super::{Action, Ask, Kind, Rule, Span};
+use super::tree::Data;
+use super::{Action, Ask, Kind, Rule, Span, Step};
 use crate::value::Test;
 
 /// Fewer samples are chance.
@@ -17,6 +18,8 @@ const LEAST_TIME: Duration = Duration::from_secs(30);
 
 /// Where the parts of a rule stand.
 pub(super) struct Places<'a> {
+    /// Channels that write to the owner's terminals.
+    pub(super) ttys: &'a [&'a str],
     /// The rule's keys.
     pub(super) fields: Fields<'a>,
     /// Its steps.
@@ -34,8 +37,10 @@ pub(super) fn check(rule: &Rule, places: &Places<'_>, interval: Option<Duration>
     {
         too_short(places, "pick", "a destructive step needs a longer `idle_for`", faults);
     }
-    tell_first(places, faults);
+    notice_first(rule, places, faults);
+    grace(places, faults);
     idle_by_gpu_alone(rule, places, faults);
+    memory_is_free(rule, places, faults);
 }
 
 fn too_short(places: &Places<'_>, key: &str, message: &str, faults: &mut Faults) {
@@ -57,19 +62,76 @@ fn long_enough(span: Span, after: Span, interval: Option<Duration>) -> bool {
     (samples >= LEAST_SAMPLES || time >= LEAST_TIME) && beats.is_none_or(|beats| beats >= LEAST_SAMPLES)
 }
 
-/// Whoever is to lose work should have heard of it.
-fn tell_first(places: &Places<'_>, faults: &mut Faults) {
-    for placed in &places.placed {
-        match placed.step.action {
-            Action::Notify(_) => return,
-            Action::Signal(_) | Action::Terminate { .. } => {
-                let message = format!("nobody is told before this `{}`", placed.step.action.name());
-                let help = "tell the owner first: `{notify: [owner]}`, and `after: 20m` for this step";
-                faults.push(Fault::warning(&placed.entry.at, message).help(help));
+/// The owner of work that is ended should have been told in time, on a channel that can reach them.
+fn notice_first(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
+    let ends =
+        |placed: &&Placed<'_>| matches!(placed.step.action, Action::Signal(_) | Action::Terminate { .. });
+    let Some(end) = places.placed.iter().position(|placed| ends(&placed)) else { return };
+    let (before, placed) = (&places.placed[..end], &places.placed[end]);
+    let notices = before.iter().filter_map(|before| match &before.step.action {
+        Action::Notify(channels) => Some((&before.step, channels)),
+        _ => None,
+    });
+    let notices: Vec<(&Step, &Vec<String>)> = notices.collect();
+    let name = placed.step.action.name();
+    let fault = match notices.last() {
+        None if rule.requires_notice(end) => {
+            Fault::error(&placed.entry.at, "no step before this one notifies, so it would be held for ever")
+                .help("add `{notify: [owner]}` before it, or leave out `requires_notice`")
+        }
+        None => Fault::warning(&placed.entry.at, format!("nobody is told before this `{name}`"))
+            .help("tell the owner first: `{notify: [owner]}`, and `after: 20m` for this step"),
+        Some((notice, _)) if notice.after == placed.step.after => {
+            let message = format!("this `{name}` is due in the same sample as the notice before it");
+            Fault::warning(&placed.entry.at, message)
+                .help("give the owner time to react: `after: 20m` for this step")
+        }
+        Some(_) => {
+            let mut channels = notices.iter().flat_map(|(_, channels)| *channels);
+            let by_tty = channels.all(|channel| places.ttys.contains(&channel.as_str()));
+            if !by_tty || places.placed.iter().any(says_whether_notice_is_required) {
                 return;
             }
-            _ => {}
+            let message =
+                format!("before this `{name}` the owner is told by terminal alone, and may have none");
+            let help = "batch jobs and notebooks have no terminal: add a webhook or a program, or say whether `terminate` is held until a notice was delivered: `requires_notice: true`, or `false`";
+            Fault::warning(&placed.entry.at, message).help(help)
         }
+    };
+    faults.push(fault);
+}
+
+fn says_whether_notice_is_required(placed: &Placed<'_>) -> bool {
+    matches!(&placed.entry.value.data, Data::Map(entries) if entries.iter().any(|entry| entry.name == "requires_notice"))
+}
+
+/// Without a grace a program cannot save anything.
+fn grace(places: &Places<'_>, faults: &mut Faults) {
+    for placed in &places.placed {
+        if matches!(placed.step.action, Action::Terminate { grace, .. } if grace.is_zero()) {
+            let fault = Fault::warning(&placed.entry.at, "SIGKILL follows SIGTERM at once: the grace is 0s");
+            faults.push(fault.help("give it time to save its work: `terminate: {grace: 60s}`"));
+        }
+    }
+}
+
+/// A workload is picked to free memory, so memory should be short.
+fn memory_is_free(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
+    let (Some(_), Some(entry)) = (&rule.pick, places.fields.entry("when")) else { return };
+    if wants_free_memory(&rule.when) {
+        let fault = Fault::warning(&entry.at, "a workload is picked while much memory is free");
+        faults.push(fault.help("to act while memory is short, write `vram_free: {below: 8GiB}`"));
+    }
+}
+
+fn wants_free_memory(ask: &Ask) -> bool {
+    match ask {
+        Ask::Leaf(leaf) => {
+            let lower = matches!(leaf.test, Test::Within(bounds) if bounds.min.or(bounds.above).is_some() && bounds.max.or(bounds.below).is_none());
+            leaf.attribute.name == "vram_free" && lower
+        }
+        Ask::Select(_) | Ask::Not(_) => false,
+        Ask::All(asks) | Ask::Any(asks) => asks.iter().any(wants_free_memory),
     }
 }
 

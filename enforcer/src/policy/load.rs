@@ -11,7 +11,7 @@ use super::keys::{DEFAULTS, FILE, LIMITS};
 use super::quantity::number;
 use super::rule::{self, Defaults, Times};
 use super::tree::{self, Data, Entry, Node};
-use super::{Action, Limits, Mode, Policy, Rule, Span, channels, digest, leases};
+use super::{Action, Channel, Limits, Mode, Policy, Rule, Span, channels, digest, leases};
 use crate::value::Unit;
 
 /// A policy, and what an admin should look at.
@@ -65,7 +65,13 @@ fn policy(fields: &Fields<'_>, bytes: &[u8], now: Duration, mut faults: Faults) 
     let allow_root = fields.get("allow_root").map_or(Some(false), |node| flag(node, &mut faults));
     let channels = fields.get("notify").map(|node| channels::read(node, &mut faults)).unwrap_or_default();
     let leases = fields.get("leases").map(|node| leases::read(node, &mut faults));
-    let file = rule::File { defaults, channels: entries(fields, "notify").iter().map(name).collect(), now };
+    let ttys = channels.iter().filter(|(_, channel)| **channel == Channel::Tty);
+    let file = rule::File {
+        defaults,
+        channels: entries(fields, "notify").iter().map(name).collect(),
+        ttys: ttys.map(|(name, _)| name.as_str()).collect(),
+        now,
+    };
     if let Some(conditions) = fields.get("conditions") {
         named_conditions(conditions, &mut faults);
     }

@@ -197,6 +197,16 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// Whether a step is held until a notice of the match was delivered: a `terminate` that asks for it, and a `signal` before it,
+    /// which may end a process as well.
+    #[must_use]
+    pub fn requires_notice(&self, step: usize) -> bool {
+        let ends = |step: &Step| matches!(step.action, Action::Signal(_) | Action::Terminate { .. });
+        let required = |step: &Step| matches!(step.action, Action::Terminate { requires_notice: true, .. });
+        let from = self.then.get(step..).unwrap_or_default();
+        from.first().is_some_and(ends) && from.iter().any(required)
+    }
+
     /// Whether what is stopped, traced or frozen is exempt from it: its condition rests on idleness and names none of
     /// these states, and a process was put on hold on purpose.
     #[must_use]
@@ -285,6 +295,8 @@ pub enum Action {
     Terminate {
         /// Between TERM and KILL.
         grace: Duration,
+        /// Held until a channel has delivered a notice of the match.
+        requires_notice: bool,
     },
     /// Compare-and-delete of a lease.
     ReleaseLease,

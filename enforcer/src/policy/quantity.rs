@@ -63,6 +63,11 @@ fn percent(text: &str) -> Result<f64, Wrong> {
     let number = digits.parse::<f64>();
     match (number, unit) {
         (Ok(number), "%") => Ok(number / 100.0),
+        (Ok(ratio), "") if ratio <= 1.0 && text.contains('.') => {
+            // Rounded, so that 0.07 is 7% and not 7.000000000000001%.
+            let percent = (ratio * 1e6).round() / 1e4;
+            Err(no_unit(text, &format!("{text} of 1 is `{percent}%`")))
+        }
         (Ok(_), "") => Err(no_unit(text, &format!("write `{text}%`"))),
         _ => Err(Wrong::new(format!("{} is not a percentage", quoted(text)), "write it as `5%`")),
     }

@@ -36,6 +36,8 @@ pub(super) struct File<'a> {
     pub(super) defaults: Defaults,
     /// The names of its channels.
     pub(super) channels: Vec<&'a str>,
+    /// Those that write to the owner's terminals.
+    pub(super) ttys: Vec<&'a str>,
     /// The time, since the Unix epoch.
     pub(super) now: Duration,
 }
@@ -84,7 +86,12 @@ pub(super) fn read<'a>(node: &'a Node, file: &File<'_>, asks: &mut Asks<'a>) -> 
         then: placed.iter().map(|placed| placed.step.clone()).collect(),
     };
     if asks.faults.errors() == before {
-        lints::check(&rule, &lints::Places { fields, placed }, defaults.interval, &mut asks.faults);
+        lints::check(
+            &rule,
+            &lints::Places { ttys: &file.ttys, fields, placed },
+            defaults.interval,
+            &mut asks.faults,
+        );
     }
     Some(rule)
 }

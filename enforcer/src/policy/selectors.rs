@@ -33,6 +33,12 @@ pub(super) fn check((field, pattern): (Field, &Pattern), at: &Range<usize>, faul
             let message = format!("{written} matches a group that has no name alone");
             Some((Fault::warning(at, message), "write the name of the group".to_owned()))
         }
+        _ if resembles_expression(pattern) => {
+            let message = format!("{written} is not read as a regular expression");
+            let expression = pattern.to_string();
+            let whole = expression.trim_start_matches('^').trim_end_matches('$');
+            Some((Fault::warning(at, message), format!("write {}", quoted(&format!("re:{whole}")))))
+        }
         _ => None,
     };
     if let Some((fault, help)) = fault {
@@ -93,6 +99,17 @@ fn start(pattern: &Pattern) -> String {
             start
         }
     }
+}
+
+/// A text or glob that was probably meant as a regular expression.
+fn resembles_expression(pattern: &Pattern) -> bool {
+    const SIGNS: [&str; 8] = ["\\d", "\\w", "\\s", "\\.", "]+", ")+", ".+", "(?"];
+    let text = pattern.to_string();
+    !matches!(pattern, Pattern::Regex(_))
+        && (text.starts_with(['^', '.'])
+            || text.ends_with('$')
+            || (text.contains('(') && text.contains('|'))
+            || SIGNS.iter().any(|sign| text.contains(sign)))
 }
 
 /// It speaks of digits and of nothing else.

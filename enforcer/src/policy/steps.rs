@@ -7,7 +7,7 @@ use rustix::process::Signal as Number;
 use super::asks::no_such_name;
 use super::channels::program;
 use super::fault::{Fault, Faults, quoted};
-use super::fields::{Fields, list, many, span, text, time, word};
+use super::fields::{Fields, flag, list, many, span, text, time, word};
 use super::keys::{NOTHING, STEP, TERMINATE};
 use super::tree::{Entry, Node};
 use super::{Action, Kind, Severity, Signal, Span, Step};
@@ -136,7 +136,9 @@ fn action(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<Act
         "terminate" => {
             let fields = Fields::open(value, &TERMINATE, faults)?;
             let grace = fields.get("grace").map_or(Some(around.grace), |grace| time(grace, faults))?;
-            Some(Action::Terminate { grace })
+            let required = fields.get("requires_notice");
+            let requires_notice = required.map_or(Some(false), |required| flag(required, faults))?;
+            Some(Action::Terminate { grace, requires_notice })
         }
         "release_lease" => Fields::open(value, &NOTHING, faults).map(|_| Action::ReleaseLease),
         "shutdown_mps" => Fields::open(value, &NOTHING, faults).map(|_| Action::ShutdownMps),

@@ -366,7 +366,7 @@ fn steps(dice: &mut Dice, harmless: bool) -> Vec<Step> {
         steps.push(Step { after: span, action });
     };
     let usr1 = Action::Signal(Signal { number: 10, name: "SIGUSR1" });
-    let end = Action::Terminate { grace: Duration::from_mins(1) };
+    let end = Action::Terminate { grace: Duration::from_mins(1), requires_notice: false };
     if dice.percent(70) {
         put(dice, Action::Flag(Severity::Warning));
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bailiff_enforcer::engine::{Holds, Skip};
 use bailiff_enforcer::verdict::{Hold, Outcome};
+use bailiff_enforcer::view::TargetId;
 
 use node::{BEAT, Gpu, Node};
 
@@ -394,6 +395,40 @@ fn the_next_turn_of_the_same_target_waits() {
     assert_eq!(node.run("FTTT"), ["4100 reprieved", "", "", "4100 withheld signal: cooldown"]);
     assert_eq!(node.run("TTTTTTT"), [""; 7], "it stays due");
     assert_eq!(node.run("TT"), ["4100 due signal", "4100 signal"], "a minute later");
+}
+
+#[test]
+fn terminate_that_requires_a_notice_waits_for_its_delivery() {
+    let steps = "[{notify: [owner]}, {after: {samples: 2}, terminate: {requires_notice: true}}]";
+    let mut node = Node::new(&rule("", steps));
+    assert_eq!(node.run("TTT"), ["", "", "4100 notify owner"]);
+    assert_eq!(node.run("TT"), ["", "4100 withheld terminate: undelivered"]);
+    assert_eq!(node.run("T".repeat(12).as_str()).concat(), "4100 notify owner", "once more after a minute");
+    node.engine.delivered("idle", &TargetId("process:4200@100".into()));
+    assert_eq!(node.run("T"), [""], "of another target");
+    node.engine.delivered("idle", &TargetId("process:4100@100".into()));
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn delivery_of_an_earlier_match_does_not_count() {
+    let steps = "[{notify: [owner]}, {after: {samples: 2}, terminate: {requires_notice: true}}]";
+    let mut node = Node::new(&rule("", steps));
+    node.run("TTT");
+    node.engine.delivered("idle", &TargetId("process:4100@100".into()));
+    node.run("F");
+    assert_eq!(node.run("TTTTT")[4], "4100 withheld terminate: undelivered");
+    node.restart();
+    assert!(node.run("TTTTTTTT").concat().contains("undelivered"));
+}
+
+#[test]
+fn signal_before_a_terminate_that_requires_a_notice_waits_as_well() {
+    let steps = "[{notify: [owner]}, {after: {samples: 1}, signal: USR1}, {after: {samples: 2}, terminate: {requires_notice: true}}]";
+    let mut node = Node::new(&rule("", steps));
+    assert_eq!(node.run("TTTT"), ["", "", "4100 notify owner", "4100 withheld signal: undelivered"]);
+    node.engine.delivered("idle", &TargetId("process:4100@100".into()));
+    assert_eq!(node.run("TT"), ["4100 due signal", "4100 signal"]);
 }
 
 /// Workloads of one process each, and their utilization.

@@ -216,9 +216,11 @@ fn action_whose_newest_snapshot_disagrees_is_reprieved() {
     let home = Home::new();
     let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
     let usr1 = crate::policy::Signal { number: rustix::process::Signal::USR1.as_raw(), name: "SIGUSR1" };
-    for action in
-        [Action::Terminate { grace: LONG }, Action::Signal(usr1), Action::Exec(vec!["/bin/false".into()])]
-    {
+    for action in [
+        Action::Terminate { grace: LONG, requires_notice: false },
+        Action::Signal(usr1),
+        Action::Exec(vec!["/bin/false".into()]),
+    ] {
         let mut machine = Machine::with(&[holder.key()]);
         let mut hands = home.hand();
         *hands.answer.lock().unwrap() = Permission::Denied("it is busy".to_owned());

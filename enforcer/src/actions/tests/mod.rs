@@ -438,5 +438,5 @@ fn deed(subject: Subject, action: Action) -> Deed {
 }
 
 fn terminate(subject: Subject, grace: Duration) -> Deed {
-    deed(subject, Action::Terminate { grace })
+    deed(subject, Action::Terminate { grace, requires_notice: false })
 }

@@ -143,6 +143,7 @@ fn notice(uid: Option<u32>, text: &str) -> Arc<Notice> {
         members: Vec::new(),
         evidence: None,
         when: SystemTime::UNIX_EPOCH,
+        about: (Arc::new(subject(Kind::Process, "process:4100@7", &[])), Mode::Enforce),
     })
 }
 
@@ -166,7 +167,7 @@ fn terminal(uid: u32, mode: u32) -> OwnedFd {
 
 #[test]
 fn the_owner_reads_it_on_a_terminal_and_no_name_drives_it() {
-    let mut notices = Notices::new(notices::Settings::default());
+    let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
     let open = terminal(54321, 0o620);
     let text = "\u{1b}[2J\u{9b}31m\u{7}\u{202e}evil will be ended in about 25 min";
     notices.tell(&notice(Some(54321), text), [("owner", &Channel::Tty)]);
@@ -185,9 +186,12 @@ fn the_owner_reads_it_on_a_terminal_and_no_name_drives_it() {
 fn whoever_says_mesg_n_or_has_no_terminal_is_not_told() {
     let closed = terminal(54322, 0o600);
     for uid in [Some(54322), Some(54323), None] {
-        let mut notices = Notices::new(notices::Settings::default());
+        let (mut notices, mut deliveries) = Notices::new(notices::Settings::default());
         notices.tell(&notice(uid, "x"), [("owner", &Channel::Tty)]);
         assert_eq!(told(&notices, "owner"), Told::Failed, "{uid:?}");
+        let delivery = until("what came of it", || deliveries.try_recv().ok());
+        assert_eq!(delivery.channel, "owner");
+        assert!(delivery.result.is_err(), "{delivery:?}");
     }
     drop(closed);
 }
@@ -232,7 +236,7 @@ fn a_webhook_gets_json_that_calls_nobody() {
     let home = Home::new();
     let file = home.0.path().join("url");
     fs::write(&file, format!("{url}\nanother line\n")).unwrap();
-    let mut notices = Notices::new(notices::Settings::default());
+    let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
     let channel = Channel::Webhook(Address::File(file));
     notices.tell(&notice(Some(1), "<!channel> @here \u{202e}\nit will be ended"), [("ops", &channel)]);
     assert_eq!(told(&notices, "ops"), Told::Ok);
@@ -256,7 +260,7 @@ fn a_webhook_is_tried_again_where_that_may_help() {
     ];
     for (answers, expected) in cases {
         let (url, served) = serve(answers.clone());
-        let mut notices = Notices::new(notices::Settings::default());
+        let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
         notices.tell(&notice(None, "x"), [("ops", &webhook(&url))]);
         assert_eq!(told(&notices, "ops"), expected, "{answers:?}");
         assert_eq!(served.join().unwrap().len(), answers.len());
@@ -268,7 +272,7 @@ fn a_server_that_never_answers_holds_up_nobody_and_the_queue_is_bounded() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let settings = notices::Settings { webhook: Duration::from_secs(1), ..notices::Settings::default() };
-    let mut notices = Notices::new(settings);
+    let (mut notices, _deliveries) = Notices::new(settings);
     let began = Instant::now();
     for _ in 0..100 {
         notices.tell(&notice(None, "x"), [("ops", &webhook(&url))]);
@@ -298,7 +302,7 @@ fn a_webhook_without_an_address_or_with_a_false_certificate_fails() {
         webhook(&tls),
     ];
     for channel in channels {
-        let mut notices = Notices::new(notices::Settings::default());
+        let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
         notices.tell(&notice(None, "x"), [("ops", &channel)]);
         assert_eq!(told(&notices, "ops"), Told::Failed, "{channel:?}");
     }
@@ -310,7 +314,7 @@ fn a_program_is_told_as_a_channel_too() {
     let home = Home::new();
     let out = home.0.path().join("told").display().to_string();
     let channel = Channel::Exec(vec![script(&home, "tell", &format!("cat > {out}"))]);
-    let mut notices = Notices::new(notices::Settings::default());
+    let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
     notices.tell(&notice(None, "$(touch /tmp/x) `x`"), [("pager", &channel)]);
     assert_eq!(told(&notices, "pager"), Told::Ok);
     let body: Value = serde_json::from_str(&fs::read_to_string(out).unwrap()).unwrap();
@@ -370,7 +374,7 @@ fn a_certificate_is_believed_where_the_system_trusts_it_and_nowhere_else() {
 #[ignore = "run with the system's trust set by another"]
 fn what_a_webhook_of_tls_gives() {
     let url = std::env::var("BAILIFF_TEST_URL").unwrap();
-    let mut notices = Notices::new(notices::Settings::default());
+    let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
     notices.tell(&notice(None, "x"), [("ops", &webhook(&url))]);
     println!("it was told: {:?}", told(&notices, "ops"));
 }

@@ -224,8 +224,10 @@ fn play(case: &Case) -> Vec<Happened> {
         // Made-up snapshots come in order and in time, so none is skipped.
         let verdicts = engine.tick(now, Arc::clone(&view)).unwrap_or_default();
         for verdict in &verdicts {
-            if let What::Act(id, action) = &verdict.what {
-                answers.push(answer(*id, verdict.mode, action));
+            match &verdict.what {
+                What::Act(id, action) => answers.push(answer(*id, verdict.mode, action)),
+                What::Notify(_) => engine.delivered(&verdict.rule, &verdict.subject.id),
+                _ => {}
             }
             happened.push(Happened::of(verdict, (sample, case.stage.interval), &view));
         }
