@@ -128,13 +128,17 @@ pub struct Run {
 #[command(after_help = "Examples:
   bailiff-enforcer check /etc/bailiff/rules.yaml
   bailiff-enforcer check rules.yaml --against http://127.0.0.1:9837   does the node run just this?
+  kubectl get configmap rules -o jsonpath='{.data.rules\\.yaml}' | bailiff-enforcer check -
 
 Exit codes: 0 all are good, 1 the node runs another policy or does not answer, 64 a file makes no
 sense.")]
 pub struct Check {
-    /// Files of rules.
+    /// Files of rules; - is the standard input.
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
+    /// Print each file's errors and warnings as JSON.
+    #[arg(long, conflicts_with = "against")]
+    pub json: bool,
     /// An enforcer's address: says whether it runs just this policy.
     #[arg(long, value_name = "URL")]
     pub against: Option<String>,

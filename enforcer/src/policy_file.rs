@@ -2,7 +2,7 @@
 //! link, a directory. All of that is done in threads that may hang; see [`bailiff_lifecycle::file`].
 
 use std::fmt::Write;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,6 +37,20 @@ pub struct Content {
 /// Where it cannot be read.
 pub fn read(path: &Path) -> io::Result<Content> {
     reading(path).map(|(_, content)| content)
+}
+
+/// Reads what is given on a pipe, bounded.
+///
+/// # Errors
+/// Where it cannot be read.
+pub fn from(pipe: impl io::Read) -> io::Result<Content> {
+    let mut bytes = Vec::new();
+    pipe.take(MOST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is too large"));
+    }
+    let sha256 = name(&bytes);
+    Ok(Content { bytes, sha256 })
 }
 
 /// Reads the file for the first time, or gives up after [`PATIENCE`].

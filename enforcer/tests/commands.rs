@@ -170,3 +170,25 @@ fn a_refused_file_ends_with_64() {
         .expect_err("nobody answers");
     assert!(nobody.to_string().contains("is the daemon running"), "{nobody}");
 }
+
+#[test]
+fn check_prints_faults_as_data() {
+    let folder = tempfile::tempdir().expect("a folder of our own");
+    let file = folder.path().join("rules.yaml");
+    std::fs::write(&file, "version: 1\nrules: [{name: a, of: procces, when: {orphaned: true}, for: 9m, then: [{flag: info}]}]\n")
+        .expect("it can be written");
+    let flags = Flags::parse_from([Path::new("x"), "check".as_ref(), "--json".as_ref(), &file]);
+    let Command::Check(flags) = flags.command else { panic!("{flags:?}") };
+    let mut out = Vec::new();
+    let exit =
+        bailiff_enforcer::commands::check::run(&flags, Ink::Plain, &mut out).expect("it can be printed");
+    assert_eq!(exit, Exit::Usage);
+    let told: Value = serde_json::from_slice(&out).expect("JSON");
+    assert_eq!((&told[0]["file"], &told[0]["valid"]), (&json!(file), &json!(false)));
+    let fault = &told[0]["faults"][0];
+    assert_eq!(
+        (&fault["severity"], &fault["line"], &fault["column"]),
+        (&json!("error"), &json!(2), &json!(23))
+    );
+    assert_eq!(fault["help"], "did you mean `process`?");
+}

@@ -9,14 +9,16 @@
 )]
 
 use std::fs::{File, Permissions, set_permissions};
-use std::io::Read;
+use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
 use end_to_end::beats::Beats;
 use end_to_end::enforcer::pending;
 use end_to_end::node::Node;
 use end_to_end::page::Page;
+use end_to_end::programs;
 use end_to_end::tenant::{NOBODY, Tenant};
 use end_to_end::wait::until;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -130,7 +132,14 @@ fn audited(node: &Node, pid: u32) {
     ];
     // The flag comes down while the memory is looked for.
     let (cleared, others): (Vec<_>, Vec<_>) = of_rule.iter().partition(|line| **line == ("flag", "cleared"));
+    // A channel delivers while the rest goes on: the notice before, and the one of the end.
+    let (_, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|line| *line == ("notify", "delivered"));
     assert_eq!((others, cleared.len()), (expected.to_vec(), 1));
+    until("both notices are delivered", || {
+        let lines = node.home.lines();
+        let delivered = lines.iter().filter(|line| line["step"] == "notify" && line["result"] == "delivered");
+        (delivered.count() == 2).then_some(())
+    });
     let end = node.home.line("terminate", "released").unwrap();
     assert_eq!(sent(&end), [(u64::from(pid), "SIGTERM".to_owned())]);
     assert_eq!((&end["vram_before"], &end["vram_after"]), (&Value::from(2 * GIB), &Value::from(0)));
@@ -219,4 +228,18 @@ fn a_rule_that_watches_does_all_but_the_deed() {
         assert_eq!(node.home.results("terminate"), ["due", "watched"]);
         assert!(tenant.lives() && tenant.asked() == 0);
     }
+}
+
+#[test]
+fn check_reads_rules_from_the_standard_input() {
+    let check = |rules: &str| {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(rules.as_bytes()).unwrap();
+        file.rewind().unwrap();
+        Command::new(programs::enforcer()).args(["check", "-"]).stdin(file).output().unwrap()
+    };
+    assert_eq!(check(RULES).status.code(), Some(0));
+    let refused = check("version: 2\n");
+    assert_eq!(refused.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&refused.stdout).contains("--> -:1:10"), "{refused:?}");
 }

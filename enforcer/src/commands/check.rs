@@ -1,6 +1,7 @@
 //! `check`: the daemon's own reader, and what a file means; and whether a node runs just this.
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -13,7 +14,7 @@ use super::files;
 use crate::clock::now;
 use crate::flags;
 use crate::policy::{Paint, check};
-use crate::policy_file;
+use crate::policy_file::{self, Content};
 use crate::trust;
 
 /// A page of metrics is never longer.
@@ -27,10 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub fn run(flags: &flags::Check, ink: Ink, out: &mut dyn Write) -> Result<Exit> {
     let paint = if ink == Ink::Colour { Paint::Coloured } else { Paint::Plain };
     let mut exit = Exit::Done;
+    let mut reports = Vec::new();
     for file in &flags.files {
         let name = file.display().to_string();
-        let content = match policy_file::read(file) {
+        let content = match read(file) {
             Ok(content) => content,
+            Err(error) if flags.json => bail!("cannot read {name}: {}", plain(&error)),
             Err(error) => {
                 writeln!(out, "error: cannot read {name}: {}", plain(&error))?;
                 exit = Exit::Usage;
@@ -38,7 +41,9 @@ pub fn run(flags: &flags::Check, ink: Ink, out: &mut dyn Write) -> Result<Exit> 
             }
         };
         let report = check::report(&name, &content.bytes, now().wall, paint);
-        write!(out, "{}", report.text)?;
+        if !flags.json {
+            write!(out, "{}", report.text)?;
+        }
         if !report.sound {
             exit = Exit::Usage;
         } else if let Some(url) = &flags.against
@@ -47,8 +52,18 @@ pub fn run(flags: &flags::Check, ink: Ink, out: &mut dyn Write) -> Result<Exit> 
         {
             exit = Exit::Failed;
         }
+        reports.push(report);
+    }
+    if flags.json {
+        serde_json::to_writer_pretty(&mut *out, &reports)?;
+        writeln!(out)?;
     }
     Ok(exit)
+}
+
+/// A file, or the standard input where it is named `-`.
+fn read(file: &Path) -> std::io::Result<Content> {
+    if file == Path::new("-") { policy_file::from(std::io::stdin().lock()) } else { policy_file::read(file) }
 }
 
 /// Whether the enforcer there runs a policy of this name; and whether it acts, where the policy does.

@@ -4,33 +4,47 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use humantime::format_duration;
+use serde::Serialize;
 
 use super::load::{Loaded, load};
-use super::{Action, Ask, Exception, Kind, Mode, Paint, Policy, Rule, Selector, Span};
+use super::{Action, Ask, Exception, Fault, Kind, Mode, Paint, Policy, Rule, Selector, Span};
 
 /// The exporter's beat, for files that name none.
 const USUAL_BEAT: Duration = Duration::from_secs(5);
 
 /// What was found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
+    /// The file.
+    #[serde(rename = "file")]
+    pub name: String,
     /// The daemon would run by it.
+    #[serde(rename = "valid")]
     pub sound: bool,
     /// A rule of it acts.
+    #[serde(rename = "enforces")]
     pub acts: bool,
+    /// What is wrong with it, or may be, sorted by place; the first hundred.
+    pub faults: Vec<Fault>,
     /// For people.
+    #[serde(skip)]
     pub text: String,
 }
 
 /// Looks at a file of this name at this time, since the Unix epoch.
 #[must_use]
 pub fn report(name: &str, bytes: &[u8], now: Duration, paint: Paint) -> Report {
-    match load(bytes, name, now) {
-        Ok(Loaded { policy, warnings }) => {
-            let text = format!("{}{}", warnings.render(paint), summary(name, &policy));
-            Report { sound: true, acts: policy.rules.iter().any(acts), text }
-        }
-        Err(faults) => Report { sound: false, acts: false, text: faults.render(paint) },
+    let (faults, policy) = match load(bytes, name, now) {
+        Ok(Loaded { policy, warnings }) => (warnings, Some(policy)),
+        Err(faults) => (faults, None),
+    };
+    let summary = policy.as_ref().map(|policy| summary(name, policy)).unwrap_or_default();
+    Report {
+        name: name.to_owned(),
+        sound: policy.is_some(),
+        acts: policy.is_some_and(|policy| policy.rules.iter().any(acts)),
+        faults: faults.iter().cloned().collect(),
+        text: format!("{}{summary}", faults.render(paint)),
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Element, Level, Origin, Renderer, Snippet};
+use serde::Serialize;
 
 /// More faults than these are counted and not kept: nobody reads them, and showing them takes time.
 const KEPT: usize = 100;
@@ -12,7 +13,8 @@ const KEPT: usize = 100;
 const LONGEST_EXCERPT: usize = 1000;
 
 /// How bad a fault is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Gravity {
     /// The file is refused.
     Error,
@@ -32,9 +34,10 @@ impl Gravity {
 }
 
 /// One thing that is wrong with a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fault {
     /// How bad it is.
+    #[serde(rename = "severity")]
     pub gravity: Gravity,
     /// What is wrong, in small letters and without a full stop.
     pub message: String,

@@ -11,7 +11,7 @@ use super::keys::{DEFAULTS, FILE, LIMITS};
 use super::quantity::number;
 use super::rule::{self, Defaults, Times};
 use super::tree::{self, Data, Entry, Node};
-use super::{Action, Channel, Limits, Mode, Policy, Rule, Span, channels, digest, leases};
+use super::{Action, Ask, Channel, Field, Limits, Mode, Policy, Rule, Span, channels, digest, leases};
 use crate::value::Unit;
 
 /// A policy, and what an admin should look at.
@@ -80,6 +80,7 @@ fn policy(fields: &Fields<'_>, bytes: &[u8], now: Duration, mut faults: Faults) 
     let rules = fields.get("rules").map(|node| rules(node, &file, &mut asks)).unwrap_or_default();
     let mut faults = asks.finish();
     unused_channels(entries(fields, "notify"), &rules, &mut faults);
+    excepted_here_alone(fields, (&rules, protect.as_ref()), &mut faults);
     if leases.is_none() {
         nowhere_to_release(fields, &rules, &mut faults);
     }
@@ -238,6 +239,52 @@ fn unused_channels(written: &[Entry], rules: &[Rule], faults: &mut Faults) {
     for entry in written.iter().filter(|entry| !used.contains(entry.name.as_str())) {
         let message = format!("no rule notifies the channel {}", quoted(&entry.name));
         faults.push(Fault::warning(&entry.at, message).help("remove it, or `notify` it"));
+    }
+}
+
+/// An exception spares a user from its own rule; another rule may still end their processes.
+fn excepted_here_alone(fields: &Fields<'_>, (rules, protect): (&[Rule], Option<&Ask>), faults: &mut Faults) {
+    let Some(Node { data: Data::List(items), .. }) = fields.get("rules").filter(|_| faults.errors() == 0)
+    else {
+        return;
+    };
+    let ends = |rule: &&Rule| {
+        let steps = rule.then.iter().map(|step| &step.action);
+        steps.into_iter().any(|action| matches!(action, Action::Signal(_) | Action::Terminate { .. }))
+            && rule.select.as_ref().is_none_or(|select| users(select).is_empty())
+    };
+    for (rule, item) in rules.iter().zip(items) {
+        let Data::Map(entries) = &item.data else { continue };
+        let Some(entry) = entries.iter().find(|entry| entry.name == "except") else { continue };
+        for user in rule.except.iter().flat_map(|exception| users(&exception.of)) {
+            let exempt = |other: &Rule| other.except.iter().any(|it| users(&it.of).contains(&user));
+            let other = rules.iter().filter(ends).find(|other| other.name != rule.name && !exempt(other));
+            let Some(other) = other.filter(|_| !protect.is_some_and(|it| users(it).contains(&user))) else {
+                continue;
+            };
+            let message = format!(
+                "{} is exempt from this rule alone: {} may end their processes",
+                quoted(&user),
+                quoted(&other.name)
+            );
+            faults.push(
+                Fault::warning(&entry.at, message)
+                    .help("add the exception there as well, or use `protect`, which holds for all rules"),
+            );
+            break;
+        }
+    }
+}
+
+/// Users that an ask names by themselves.
+fn users(ask: &Ask) -> Vec<String> {
+    match ask {
+        Ask::Select(selector) if selector.field == Field::Users => {
+            selector.patterns.iter().map(ToString::to_string).collect()
+        }
+        Ask::Any(asks) => asks.iter().flat_map(users).collect(),
+        Ask::All(asks) if asks.len() == 1 => asks.iter().flat_map(users).collect(),
+        _ => Vec::new(),
     }
 }
 
