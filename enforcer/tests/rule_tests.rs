@@ -90,6 +90,18 @@ fn every_fault_of_a_file_is_told_with_its_line() {
 }
 
 #[test]
+fn namespace_without_pod_is_refused() {
+    let (_folder, file) = written(
+        "rules: rules.yaml\ntests:\n  - name: alone\n    targets:\n      - process: 4100\n        \
+         namespace: kube-system\n        series: {gpu_util: '0x99'}\n    never: [{step: flag}]\n",
+    );
+    let settings = test::Settings { files: vec![file], form: Form::Text };
+    let failure = test::run(&settings, &mut Vec::new()).unwrap_err();
+    assert_eq!(failure.exit(), Exit::Usage);
+    assert!(failure.to_string().contains("line 6: `namespace` needs `pod`"), "{failure}");
+}
+
+#[test]
 fn unknown_keys_and_bad_rules_are_refused() {
     let (_folder, file) = written("rules: rules.yaml\ntests:\n  - {name: a, expected: []}\n");
     let settings = test::Settings { files: vec![file.clone()], form: Form::Text };
@@ -103,4 +115,42 @@ fn unknown_keys_and_bad_rules_are_refused() {
     let failure = test::run(&missing, &mut Vec::new()).unwrap_err();
     assert_eq!(failure.exit(), Exit::Failed);
     assert_eq!(failure.to_string(), "cannot read /nonexistent/rules.test.yaml: no such file or directory");
+}
+
+fn page() -> String {
+    fs::read_to_string(config().parent().unwrap().join("docs/rule-tests.md")).unwrap()
+}
+
+#[test]
+fn documented_example_passes() {
+    let page = page();
+    let mut blocks = page.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let (rules, tests) = (blocks.next().unwrap(), blocks.next().unwrap());
+    let (folder, file) = written(tests);
+    fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+    let (exit, text) = told(&file);
+    assert_eq!(exit, Exit::Done, "{text}");
+    assert!(text.contains('2'), "both tests ran: {text}");
+}
+
+#[test]
+fn every_key_of_the_tests_is_documented() {
+    let page = page();
+    let source =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/commands/test/written.rs"));
+    let source = source.unwrap();
+    let mut renamed = None;
+    let mut keys = 0;
+    for line in source.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix("#[serde(rename = \"") {
+            renamed = name.split('"').next();
+        } else if let Some((name, _)) =
+            line.strip_prefix("pub(super) ").and_then(|line| line.split_once(": "))
+        {
+            let key = renamed.take().unwrap_or(name);
+            assert!(page.contains(&format!("`{key}`")) || page.contains(&format!("`{{{key}: ")), "{key}");
+            keys += 1;
+        }
+    }
+    assert!(keys > 60, "{keys} keys were found");
 }

@@ -244,6 +244,9 @@ fn actor(
             None => faults.0.push(format!("process {}: there is no GPU {index:?}", process.pid)),
         }
     }
+    if let (Some(namespace), None) = (&process.namespace, &process.pod) {
+        faults.at(namespace, "`namespace` needs `pod`: only a process in a pod has a namespace");
+    }
     let quota = process.quota.as_ref().and_then(|text| faults.take(text, bytes(&text.value)));
     Actor {
         pid: process.pid,

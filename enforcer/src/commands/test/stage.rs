@@ -104,7 +104,7 @@ impl Who {
             runtime: None,
             pod_uid: process.pod.clone(),
             pod: process.pod.clone(),
-            namespace: process.namespace.clone(),
+            namespace: process.namespace.as_ref().map(|name| name.value.clone()),
             slurm_job: process.slurm_job.clone(),
             slurm_step: None,
             unit: None,

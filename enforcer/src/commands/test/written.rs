@@ -117,8 +117,8 @@ pub(super) struct Process {
     pub(super) container: Option<String>,
     /// Pod.
     pub(super) pod: Option<String>,
-    /// Kubernetes namespace.
-    pub(super) namespace: Option<String>,
+    /// Kubernetes namespace of `pod`.
+    pub(super) namespace: Option<Text>,
     /// Slurm job.
     pub(super) slurm_job: Option<String>,
     /// Its parent's pid: 1.
