@@ -75,6 +75,18 @@ fn refused(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> String {
 }
 
 #[test]
+fn server_that_is_not_prometheus_is_told_in_plain_words() {
+    let page = "<html>\n\t<body class=\"x\">It works, and this page goes on for more than a line</body>\r\n</html>\n";
+    for status in [200, 404] {
+        let told = refused(move |_| (status, page.to_owned()));
+        assert!(!told.contains(['\u{a0}', '\u{fffd}']), "{told:?}");
+        assert!(told.contains("not an answer of Prometheus"), "{told}");
+    }
+    let told = refused(move |_| (404, page.to_owned()));
+    assert!(told.contains("404") && told.contains("<html> <body class=\"x\">It works, and"), "{told}");
+}
+
+#[test]
 fn a_server_that_is_down_is_named() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let failure = ask(&format!("http://{free}"), |_| ()).unwrap_err();
@@ -90,9 +102,13 @@ fn what_the_server_says_is_told() {
     let text = refused(move |_| (400, error.to_owned()));
     assert!(text.ends_with("refused: bad_data: parse error: \u{fffd}[2J unexpected"), "{text}");
     let text = refused(|_| (502, "<html>Bad Gateway</html>".to_owned()));
-    assert!(text.contains("answered 502: <html>"), "{text}");
+    assert!(text.contains("answered 502, not an answer of Prometheus"), "{text}");
+    assert!(text.ends_with(": <html>Bad Gateway</html>"), "{text}");
     let text = refused(|_| (200, "not JSON".to_owned()));
-    assert!(text.contains("cannot be understood"), "{text}");
+    assert!(
+        text.ends_with("not an answer of Prometheus (expected ident at line 1 column 2): not JSON"),
+        "{text}"
+    );
     let text = refused(|_| (200, r#"{"status":"success","data":[]}"#.to_owned()));
     assert!(
         text.starts_with("Prometheus holds no bailiff_snapshots_total between 2026-01-01T00:00:00Z"),

@@ -73,6 +73,11 @@ pub(super) fn foreign(text: &str) -> String {
     shown
 }
 
+/// Foreign text of more than a word.
+pub(super) fn safe(text: &str) -> String {
+    text.split_whitespace().map(foreign).collect::<Vec<_>>().join(" ")
+}
+
 /// `2026-11-20T08:00:05Z`.
 pub(super) fn moment(since_epoch: Duration) -> String {
     // Later than that is no date, and the formatter would panic.

@@ -10,7 +10,7 @@ use ureq::Agent;
 
 use super::answer::{Answer, Labels, Matrix, Series};
 use crate::commands::Failure;
-use crate::commands::paper::foreign;
+use crate::commands::paper::safe;
 use crate::trust;
 
 /// A query of an hour takes seconds at most.
@@ -109,7 +109,7 @@ impl Api {
         let mut reader =
             answer.body_mut().with_config().limit(LONGEST_ANSWER + 1).reader().take(LONGEST_ANSWER);
         reader.read_to_end(&mut body).map_err(|error| {
-            Refused::Other(self.said(&format!("broke off its answer: {}", foreign(&error.to_string()))))
+            Refused::Other(self.said(&format!("broke off its answer: {}", safe(&error.to_string()))))
         })?;
         if reader.limit() == 0 {
             return Err(Refused::TooMuch(self.said("answered more than 512 MiB at once")));
@@ -120,13 +120,11 @@ impl Api {
     fn understand<T: DeserializeOwned>(&mut self, status: u16, body: &[u8]) -> Result<T, Refused> {
         let answer: Answer<T> = match serde_json::from_slice(body) {
             Ok(answer) => answer,
-            Err(error) if status == 200 => {
-                let why = foreign(&error.to_string());
-                return Err(Refused::Other(self.said(&format!("answered what cannot be understood: {why}"))));
-            }
-            Err(_) => {
-                let text = foreign(&String::from_utf8_lossy(body));
-                return Err(Refused::Other(self.said(&format!("answered {status}: {text}"))));
+            Err(error) => {
+                // Enough to recognize a login page or a proxy.
+                let text: String = String::from_utf8_lossy(body).chars().take(100).collect();
+                let said = format!("{status}, not an answer of Prometheus ({error}): {text}");
+                return Err(Refused::Other(self.said(&format!("answered {}", safe(&said)))));
             }
         };
         for warning in answer.warnings.iter().chain(&answer.infos) {
@@ -156,11 +154,6 @@ impl Api {
         };
         self.said(&why)
     }
-}
-
-/// Foreign text of more than a word.
-pub(super) fn safe(text: &str) -> String {
-    text.split_whitespace().map(foreign).collect::<Vec<_>>().join(" ")
 }
 
 /// A text as a part of a query.

@@ -21,6 +21,7 @@ use self::api::{Api, Refused};
 use self::held::{ANCHOR, Chunk, Scraped, quoted};
 use self::pace::Pace;
 use self::rebuild::Rebuild;
+use super::paper::safe;
 use super::rehearsal::report::{At, Report};
 use super::rehearsal::{Admin, Rehearsal, print};
 use super::{Failure, Form, files, paper};
@@ -140,8 +141,7 @@ fn exporters_of(api: &mut Api, settings: &Settings, times: (i64, i64)) -> Result
     found.sort_by(|one, other| one.labels.cmp(&other.labels));
     found.dedup_by(|one, other| one.matcher() == other.matcher());
     if found.is_empty() {
-        let of =
-            settings.instance.as_ref().map(|instance| format!(" of the instance {}", api::safe(instance)));
+        let of = settings.instance.as_ref().map(|instance| format!(" of the instance {}", safe(instance)));
         let moment = |time: Duration| paper::moment(time);
         return Err(Failure::Prometheus(format!(
             "Prometheus holds no {ANCHOR}{} between {} and {}: does it scrape bailiff-exporter?",
@@ -172,9 +172,7 @@ fn one(
     }
     let mut report = work.rehearsal.finish(format!("{} by {}", scraped.name(), settings.prometheus));
     report.notes.extend(work.notes);
-    report
-        .notes
-        .extend(api.warnings.iter().map(|warning| format!("Prometheus warns: {}", api::safe(warning))));
+    report.notes.extend(api.warnings.iter().map(|warning| format!("Prometheus warns: {}", safe(warning))));
     Ok(report)
 }
 
