@@ -1,6 +1,11 @@
 //! The commands that talk with a daemon: what they print, over a real socket.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test writes files, and ends where it cannot go on"
+)]
 
 #[path = "made_up/mod.rs"]
 mod made_up;
@@ -11,7 +16,8 @@ use std::thread;
 use std::time::Duration;
 
 use bailiff_enforcer::clock::Now;
-use bailiff_enforcer::commands::{pause, status};
+use bailiff_enforcer::commands::rehearsal::Admin;
+use bailiff_enforcer::commands::{Failure, Form, pause, replay, status};
 use bailiff_enforcer::control::{Question, may_change};
 use bailiff_enforcer::flags::{Command, Flags};
 use bailiff_enforcer::web::Status;
@@ -158,6 +164,30 @@ fn pause_and_resume() {
     let mut out = Vec::new();
     pause::resume(&running.control, &mut out).expect("root may");
     assert!(out.starts_with(b"resumed"));
+}
+
+/// What `replay` says of a record.
+fn replayed(record: &str) -> Result<Exit, Failure> {
+    let folder = tempfile::tempdir().expect("a directory of our own");
+    let (rules, path) = (folder.path().join("rules.yaml"), folder.path().join("record"));
+    let text = "version: 1\nrules:\n  - {name: idle, of: process, when: {gpu_util: {max: 1%}}, for: 5m, then: [{flag: info}]}\n";
+    std::fs::write(&rules, text).expect("it can be written");
+    std::fs::write(&path, record).expect("it can be written");
+    let (admin, form, now) = (Admin::Away, Form::Text, NOW.wall);
+    replay::run(&replay::Settings { rules, record: path, admin, form, now }, &mut Vec::new())
+}
+
+#[test]
+fn replay_of_a_file_without_snapshots_fails_and_names_the_first_line() {
+    for (record, why) in [
+        ("\n{\"level\":\"info\"}\nversion: 1\n", "line 2: not a snapshot: missing field `version`"),
+        ("version: 1\nrules: []\n", "line 1: not a snapshot: expected value"),
+        ("", "it is empty"),
+    ] {
+        let failure = replayed(record).expect_err("there is nothing to replay");
+        assert_eq!(failure.exit(), Exit::Failed);
+        assert!(failure.to_string().contains(why), "{failure}");
+    }
 }
 
 #[test]

@@ -22,6 +22,9 @@ pub enum Failure {
     /// The settings make no sense.
     #[error("{0}")]
     Settings(String),
+    /// A file is not a record.
+    #[error("{0}")]
+    Record(String),
     /// Prometheus does not give what is needed.
     #[error("{0}")]
     Prometheus(String),
@@ -41,7 +44,7 @@ impl Failure {
     pub const fn exit(&self) -> Exit {
         match self {
             Self::Faults(_) | Self::Settings(_) => Exit::Usage,
-            Self::File { .. } | Self::Prometheus(_) | Self::Write(_) => Exit::Failed,
+            Self::File { .. } | Self::Record(_) | Self::Prometheus(_) | Self::Write(_) => Exit::Failed,
         }
     }
 }

@@ -1,13 +1,14 @@
 //! `replay`: what rules would have done, by a record of `bailiff-exporter --record FILE`.
 
 use std::io::{BufRead, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_lifecycle::exit::Exit;
-use bailiff_snapshot::wire;
+use bailiff_snapshot::wire::{self, WireError};
 
+use super::paper::safe;
 use super::rehearsal::report::Report;
 use super::rehearsal::{Admin, Rehearsal, print};
 use super::{Failure, Form, files};
@@ -39,8 +40,7 @@ pub fn run(settings: &Settings, out: &mut dyn Write) -> Result<Exit, Failure> {
     let policy = Arc::new(files::rules(&settings.rules, settings.now)?.policy);
     let mut record = files::lines(&settings.record)?;
     let source = settings.record.display().to_string();
-    let report = rehearse(policy, &mut record, (source, settings.admin));
-    let report = report.map_err(|error| Failure::file(&settings.record, error))?;
+    let report = rehearse(policy, &mut record, (source, settings.admin))?;
     match settings.form {
         Form::Text => print(&report, out)?,
         Form::Json => json(&report, out)?,
@@ -51,24 +51,42 @@ pub fn run(settings: &Settings, out: &mut dyn Write) -> Result<Exit, Failure> {
 /// Takes a record line by line. What is no snapshot is counted: a disk that was full leaves torn lines.
 ///
 /// # Errors
-/// Where the record cannot be read on.
+/// Where the record cannot be read on, or has no snapshot.
 pub fn rehearse(
     policy: Arc<Policy>,
     record: &mut dyn BufRead,
     (source, admin): (String, Admin),
-) -> std::io::Result<Report> {
+) -> Result<Report, Failure> {
     let mut rehearsal = Rehearsal::new(policy, admin);
     let mut line = Vec::new();
-    while next_line(record, &mut line)? {
+    let (mut number, mut snapshots, mut bad) = (0_u64, 0_u64, None);
+    while next_line(record, &mut line).map_err(|error| Failure::file(Path::new(&source), error))? {
+        number += 1;
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
         match wire::parse(&line) {
-            Ok(snapshot) => rehearsal.see(snapshot),
-            Err(_) => rehearsal.bad_line(),
+            Ok(snapshot) => {
+                snapshots += 1;
+                rehearsal.see(snapshot);
+            }
+            Err(error) => {
+                bad.get_or_insert_with(|| first_bad(number, &error));
+                rehearsal.bad_line();
+            }
         }
     }
-    Ok(rehearsal.finish(source))
+    if snapshots > 0 {
+        return Ok(rehearsal.finish(source));
+    }
+    let why = bad.unwrap_or_else(|| "it is empty".to_owned());
+    Err(Failure::Record(format!("{source} is not a record of bailiff-exporter --record: {}", safe(&why))))
+}
+
+/// What is wrong with a line; the parser counts lines within it, so its own place is left out.
+fn first_bad(number: u64, error: &WireError) -> String {
+    let why = error.to_string();
+    format!("line {number}: {}", why.split(" at line 1 ").next().unwrap_or(&why))
 }
 
 /// Reads a line; false at the end. Of one that is too long a part is left, which is no snapshot.
