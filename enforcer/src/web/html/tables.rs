@@ -5,11 +5,12 @@ use std::time::Duration;
 use bailiff_exposition::html::{Cell, Html, Table};
 use bailiff_exposition::human::{Bytes, Span, ago};
 
-use super::super::status::{Budget, Deed, Flag, Pending, RuleStatus, Scope, Status};
+use super::super::status::{Breaker, Budget, Deed, Flag, Pending, RuleStatus, Scope, Status};
 use super::NOT_YET;
 use crate::agent::Judged;
 use crate::clock::Now;
 use crate::policy::Mode;
+use crate::verdict::Hold;
 
 const REST: &str = "bailiff-enforcer status --json has them.";
 const NO_OWNER: &str = "no one owner is known";
@@ -140,8 +141,14 @@ fn pending(step: &Pending) -> [Cell; 7] {
         if watch { format!("{} (watch)", step.step).into() } else { step.step.as_str().into() },
         format!("{}/{}", step.streak, step.needed).into(),
         Cell::of(due.map(Span), "it cannot be told"),
-        step.hold.map_or(Cell::Nothing, |hold| Cell::Bad(format!("held: {}", hold.meaning()))),
+        step.hold.map_or(Cell::Nothing, |hold| Cell::Bad(format!("held: {}", held(hold)))),
     ]
+}
+
+/// Why a step waits; what opened a breaker stands above, once.
+fn held(hold: Hold) -> String {
+    let breaker = Breaker::ALL.into_iter().find(|breaker| breaker.hold() == hold);
+    breaker.map_or_else(|| hold.meaning().to_owned(), |breaker| format!("breaker {}", breaker.name()))
 }
 
 fn target(target: &str, comm: Option<&String>) -> Cell {

@@ -1,6 +1,6 @@
 //! What the page says of an enforcer that judges nothing, or has judged nothing yet.
 
-use super::super::status::{Deed, Flag, Held, Stream};
+use super::super::status::{Breaker, Deed, Flag, Held, Open, Pending, Stream};
 use super::*;
 use crate::policy::{Mode, Severity};
 use crate::verdict::{Hold, Outcome};
@@ -109,4 +109,29 @@ fn rows_are_named_by_whom_they_are_about() {
         "{deeds}"
     );
     assert!(deeds.contains("unknown: it cannot be told"), "what came back: {deeds}");
+}
+
+#[test]
+fn reason_of_a_breaker_is_shown_once() {
+    for breaker in Breaker::ALL {
+        let (hold, meaning) = (breaker.hold(), breaker.hold().meaning());
+        let open = Open { breaker, hold, since: WALL.as_secs_f64(), detail: meaning.to_owned() };
+        let step = |pid| Pending {
+            target: format!("process:{pid}@1"),
+            user: None,
+            comm: None,
+            rule: "idle".into(),
+            mode: Mode::Enforce,
+            step: "terminate".into(),
+            streak: 3,
+            needed: 3,
+            due_in: Some(0.0),
+            hold: Some(hold),
+        };
+        let status = Status { breakers: vec![open], pending: vec![step(1), step(2)], ..connected(Some(1)) };
+        let html = page_after(&status, 40.0);
+        assert_eq!(html.matches(meaning).count(), 1, "{html}");
+        let held = format!("held: breaker {}", breaker.name());
+        assert_eq!(section(&html, "pending").matches(&held).count(), 2, "{html}");
+    }
 }
