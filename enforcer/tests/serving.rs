@@ -133,7 +133,7 @@ fn a_reload_answers_how_it_went() {
         (
             Outcome::Refused(vec!["3:9: one".into(), "4:1: two".into()]),
             "400",
-            "goes on\n3:9: one\n4:1: two\n",
+            "stay in force\n3:9: one\n4:1: two\n",
         ),
     ];
     for (outcome, expected, text) in cases {

@@ -136,6 +136,7 @@ fn rules_on_a_file_system_that_hangs_hold_actions_and_leave_the_brake() {
     let output = enforcer.run(&["reload"]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("rules.yaml: ") && said.contains("no answer for 2s"), "{said}");
+    assert!(said.starts_with("the rules file was not loaded") && !said.contains("no sense"), "{said}");
     let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
     assert!(words(&status).contains("no answer for 2s"), "{status}");
     node.hold(&tenant, 0, "used: 1GiB");

@@ -218,7 +218,7 @@ fn whenever_it_is_asked_for() {
     let output = enforcer.run(&["reload"]);
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(64));
-    assert!(said.contains("what was in force goes on") && said.contains("`off`"), "{said}");
+    assert!(said.contains("the previous rules stay in force") && said.contains("`off`"), "{said}");
     assert_eq!(rule(&enforcer), "command");
 }
 
@@ -265,7 +265,10 @@ fn while_the_file_makes_no_sense_the_last_good_one_goes_on_and_ends_nobody() {
     assert_eq!(node.home.results("reload"), ["refused"], "told once");
     let status = enforcer.run(&["status"]);
     let status = String::from_utf8(status.stdout).unwrap();
-    assert!(status.contains("makes no sense") && status.contains("rules.yaml:4:5"), "{status}");
+    assert!(
+        status.contains("the rules file was not loaded") && status.contains("rules.yaml:4:5"),
+        "{status}"
+    );
     node.home.write(KILLS);
     tenant.gone();
     node.home.until_line("terminate", "released");
@@ -295,4 +298,43 @@ fn a_file_that_makes_no_sense_is_a_refusal_to_start() {
     let _ = fs::remove_file(home.rules());
     let output = enforcer::run(&arguments);
     assert_eq!(output.status.code(), Some(64), "nor does it start without one");
+}
+
+#[test]
+fn deleted_file_is_not_found_and_the_loaded_rules_stay() {
+    let home = Home::with(&named("zero"));
+    let enforcer = home.enforcer(&["--web.enable-lifecycle"]);
+    let good = in_force(&enforcer.page());
+    fs::remove_file(home.rules()).unwrap();
+    enforcer.until("the file is refused", |page| {
+        (page.value("bailiff_policy_last_reload_successful", &[])? == 0.0).then_some(())
+    });
+    let words =
+        |bytes: &[u8]| String::from_utf8_lossy(bytes).split_whitespace().collect::<Vec<_>>().join(" ");
+    let reload = enforcer.run(&["reload"]);
+    let status = enforcer.run(&["status"]);
+    let page = http::get(enforcer.address(), "/", &[]).unwrap();
+    let post = http::post(enforcer.address(), "/-/reload").unwrap();
+    for told in [words(&reload.stdout), words(&status.stdout), page.text(), words(post.text().as_bytes())] {
+        assert!(told.contains("rules.yaml: not found"), "{told}");
+        assert!(told.to_lowercase().contains("the rules file was not loaded"), "{told}");
+        assert!(!told.contains("makes no sense"), "{told}");
+    }
+    assert_eq!(in_force(&enforcer.page()), good);
+}
+
+#[test]
+fn unchanged_file_that_is_read_again_was_loaded_when_it_was_loaded() {
+    let home = Home::with(&named("zero"));
+    let enforcer = home.enforcer(&[]);
+    let read = |page: &Page| page.value("bailiff_policy_last_reload_success_timestamp_seconds", &[]);
+    let (loaded, before) = (enforcer.status()["policy"]["loaded"].as_f64(), read(&enforcer.page()));
+    enforcer.until("it is read again", |page| {
+        let output = enforcer.run(&["reload"]);
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "unchanged");
+        (read(page) > before).then_some(())
+    });
+    assert_eq!(enforcer.status()["policy"]["loaded"].as_f64(), loaded);
+    let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
+    assert!(status.split_whitespace().collect::<Vec<_>>().join(" ").contains(", loaded "), "{status}");
 }

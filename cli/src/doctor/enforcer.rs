@@ -66,7 +66,7 @@ fn of_status(status: &Value) -> Vec<Check> {
     if status["policy"]["last"] == "refused" {
         let fault = status["policy"]["faults"].get(0).map(&text).unwrap_or_default();
         let hint = format!("bailiff-enforcer check {}", text(&status["policy"]["path"]));
-        checks.push(Check::fail(NAME, format!("its rules on disk make no sense: {fault}"), hint));
+        checks.push(Check::fail(NAME, format!("its rules file was not loaded: {fault}"), hint));
     }
     if status["cap"]["mode"] == "watch" {
         let why = text(&status["cap"]["why"]);

@@ -14,6 +14,7 @@ use super::{ask, refusal, say};
 use crate::control::Question;
 use crate::flags;
 use crate::settings::duration;
+use crate::web::NOT_LOADED;
 
 /// Pauses the daemon, and says for how long.
 ///
@@ -48,7 +49,7 @@ pub fn resume(control: &Path, out: &mut dyn Write) -> Result<()> {
     print(out, "resumed: no pause, and all breakers are closed")
 }
 
-/// Reloads the rules; a file that makes no sense is [`Exit::Usage`].
+/// Reloads the rules; a file that was not loaded is [`Exit::Usage`].
 ///
 /// # Errors
 /// Where nobody answers, or it is not allowed.
@@ -70,8 +71,7 @@ fn outcome(answer: &Value, ink: Ink) -> Result<(Exit, String), String> {
     if faults.is_empty() {
         return Err(refusal(answer));
     }
-    let told = ink.bad("refused: the file makes no sense; what was in force goes on");
-    Ok((Exit::Usage, format!("{told}\n{}", faults.join("\n"))))
+    Ok((Exit::Usage, format!("{}\n{}", ink.bad(NOT_LOADED), faults.join("\n"))))
 }
 
 fn print(out: &mut dyn Write, text: &str) -> Result<()> {
@@ -94,7 +94,7 @@ mod tests {
             told(json!({"ok": false, "error": "refused", "faults": ["3:9: \u{1b}[2Jone", "4:1: two"]}));
         let (exit, text) = refused.expect("it went as it went");
         assert_eq!(exit, Exit::Usage);
-        assert!(text.ends_with("goes on\n3:9: \u{fffd}[2Jone\n4:1: two"), "{text}");
+        assert!(text.ends_with("stay in force\n3:9: \u{fffd}[2Jone\n4:1: two"), "{text}");
         assert_eq!(told(json!({"ok": false, "error": "root only"})), Err("root only".into()));
         assert_eq!(told(json!({})), Err("it was refused, and not told why".into()));
     }

@@ -13,8 +13,8 @@ use crate::clock::now;
 use crate::policy::{Loaded, Paint, Policy, load};
 use crate::policy_file::{self, Content, Stamp};
 use crate::verdict::Hold;
-use crate::web::Outcome;
 use crate::web::tally::Reloaded;
+use crate::web::{NOT_LOADED, Outcome};
 
 /// The file as it was last read.
 #[derive(Debug, Default)]
@@ -25,6 +25,8 @@ pub(super) struct File {
     pub(super) faults: Vec<String>,
     /// When it was last read, seconds since the Unix epoch.
     pub(super) read: Option<f64>,
+    /// When what is in force was loaded.
+    pub(super) loaded: Option<f64>,
     /// When it was last found good.
     pub(super) good: Option<f64>,
     /// How the last reading ended.
@@ -41,11 +43,11 @@ pub(super) struct Ask {
 /// What a reading of the file gave, and who asked for it; nobody, where it has changed.
 pub(super) type Read = (Vec<Ask>, io::Result<Content>);
 
-/// Reads the policy to begin with: a file that makes no sense is a refusal to start, as is one that does not answer.
+/// Reads the policy to begin with: an invalid file is a refusal to start, as is one that does not answer.
 pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, File, Stamp), Stop> {
     let name = path.display().to_string();
     let (stamp, content) = policy_file::first(path)
-        .map_err(|error| Stop::Usage(format!("cannot read the rules of {name}: {}", plain(&error))))?;
+        .map_err(|error| Stop::Usage(format!("the rules of {name}: {}", unread(&error))))?;
     match load(&content.bytes, &name, now().wall) {
         Ok(Loaded { policy, warnings }) => {
             for line in warnings.lines() {
@@ -55,6 +57,7 @@ pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, File, Stamp), Stop> {
             let file = File {
                 sha256: Some(content.sha256),
                 read: at,
+                loaded: at,
                 good: at,
                 last: Some(Reloaded::Applied),
                 ..File::default()
@@ -63,8 +66,16 @@ pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, File, Stamp), Stop> {
         }
         Err(faults) => {
             let text = faults.render(Paint::Plain);
-            Err(Stop::Usage(format!("the rules make no sense\n{}", text.trim_end())))
+            Err(Stop::Usage(format!("the rules are invalid\n{}", text.trim_end())))
         }
+    }
+}
+
+/// Why the file could not be read.
+fn unread(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "not found".to_owned(),
+        _ => format!("cannot be read: {}", plain(error)),
     }
 }
 
@@ -74,7 +85,7 @@ pub(super) fn answer(outcome: &Outcome) -> Value {
         Outcome::Applied(sha256) => json!({"ok": true, "result": "applied", "sha256": sha256}),
         Outcome::Unchanged => json!({"ok": true, "result": "unchanged"}),
         Outcome::Refused(faults) => {
-            json!({"ok": false, "error": "the file makes no sense; what was in force goes on", "faults": faults})
+            json!({"ok": false, "error": NOT_LOADED, "faults": faults})
         }
     }
 }
@@ -125,7 +136,7 @@ impl Daemon {
             Ok(content) => content,
             Err(error) => {
                 self.file.sha256 = None;
-                return self.refuse(vec![format!("{name}: cannot be read: {}", plain(&error))]);
+                return self.refuse(vec![format!("{name}: {}", unread(&error))]);
             }
         };
         if self.file.sha256.as_ref() == Some(&content.sha256) && !self.file.faults.is_empty() {
@@ -158,6 +169,7 @@ impl Daemon {
         self.flagged.retain(|(rule, _), _| policy.rules.iter().any(|other| other.name == *rule));
         self.begin_counts();
         self.accept();
+        self.file.loaded = self.file.good;
         self.save();
     }
 

@@ -80,7 +80,8 @@ impl Daemon {
         PolicyStatus {
             path: self.settings.rules.display().to_string(),
             sha256: Some(self.engine.policy().sha256.clone()),
-            loaded: self.file.good,
+            loaded: self.file.loaded,
+            good: self.file.good,
             last: self.file.last,
             read: self.file.read,
             faults: self.file.faults.clone(),

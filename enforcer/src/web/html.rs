@@ -9,6 +9,7 @@ use std::time::Duration;
 use bailiff_exposition::html::{Head, Html};
 use bailiff_exposition::human::{Span, ago};
 
+use super::NOT_LOADED;
 use super::status::{Cap, Status};
 use super::tally::Reloaded;
 use crate::clock::Now;
@@ -127,7 +128,7 @@ fn policy(status: &Status, now: Now, html: &mut Html) {
             None => html.raw("no policy is in force yet"),
         }
         if let Some(loaded) = policy.loaded {
-            html.prose(&format!(", found good {}", ago(loaded, now.wall)));
+            html.prose(&format!(", loaded {}", ago(loaded, now.wall)));
         }
         html.raw("</p>");
         if policy.last == Some(Reloaded::Refused) {
@@ -137,7 +138,7 @@ fn policy(status: &Status, now: Now, html: &mut Html) {
 }
 
 fn faults(faults: &[String], html: &mut Html) {
-    html.paragraph("bad", "The file on disk makes no sense; what was in force goes on.");
+    html.paragraph("bad", &format!("{NOT_LOADED}:"));
     html.raw("<ul>");
     for fault in faults.iter().take(MOST_FAULTS) {
         html.raw("<li>");

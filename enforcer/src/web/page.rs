@@ -156,8 +156,8 @@ fn policy(status: &Status, page: &mut Writer<'_>) {
     if let Some(last) = policy.last {
         page.put(&metrics::POLICY_LOADED, &none, last != Reloaded::Refused);
     }
-    if let Some(loaded) = policy.loaded {
-        page.put(&metrics::POLICY_LOADED_AT, &none, loaded);
+    if let Some(good) = policy.good {
+        page.put(&metrics::POLICY_LOADED_AT, &none, good);
     }
     for reloaded in Reloaded::ALL {
         let count = status.counters.reloads.of(&reloaded);

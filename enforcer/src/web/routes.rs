@@ -13,6 +13,7 @@ use bailiff_lifecycle::{Body, HeaderMap, Method, Request, Response, StatusCode, 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
+use super::NOT_LOADED;
 use super::html::{self, Times};
 use super::page::{self, Moment};
 use super::status::Status;
@@ -32,7 +33,7 @@ pub enum Outcome {
     Applied(String),
     /// The file says what is in force.
     Unchanged,
-    /// The file makes no sense, a line each; what was in force goes on.
+    /// The file was not loaded, and why, a line each; the previous rules stay in force.
     Refused(Vec<String>),
 }
 
@@ -139,10 +140,9 @@ fn told(outcome: &Outcome) -> Response<Body> {
     match outcome {
         Outcome::Applied(sha256) => reply::text(StatusCode::OK, &format!("in force: {sha256}")),
         Outcome::Unchanged => reply::text(StatusCode::OK, "unchanged"),
-        Outcome::Refused(faults) => reply::text(
-            StatusCode::BAD_REQUEST,
-            &format!("the file makes no sense; what was in force goes on\n{}", faults.join("\n")),
-        ),
+        Outcome::Refused(faults) => {
+            reply::text(StatusCode::BAD_REQUEST, &format!("{NOT_LOADED}\n{}", faults.join("\n")))
+        }
     }
 }
 

@@ -88,8 +88,10 @@ pub struct PolicyStatus {
     pub path: String,
     /// SHA-256 of what is in force.
     pub sha256: Option<String>,
-    /// When it was last read and found good.
+    /// When what is in force was loaded.
     pub loaded: Option<f64>,
+    /// When the file was last read and found good.
+    pub good: Option<f64>,
     /// How the last reading ended.
     pub last: Option<Reloaded>,
     /// When that was.

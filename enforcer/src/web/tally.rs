@@ -156,7 +156,7 @@ pub enum Reloaded {
     Applied,
     /// The file says what is in force.
     Unchanged,
-    /// The file makes no sense, and the policy before stays in force.
+    /// The file was not loaded, and the previous rules stay in force.
     Refused,
 }
 

@@ -81,6 +81,7 @@ fn policy() -> PolicyStatus {
         path: "/etc/bailiff/rules.yaml".into(),
         sha256: Some("ab".repeat(32)),
         loaded: Some(1_699_999_000.0),
+        good: Some(1_699_999_000.0),
         last: Some(Reloaded::Refused),
         read: Some(1_699_999_900.0),
         faults: vec!["rules.yaml:3:9: no attribute is called \"gpu_utill\"; gpu_util is".into()],
