@@ -31,7 +31,7 @@ fn start(command: Command) -> Result<Exit, Stop> {
         Command::Run(flags) => run(*flags)?,
         Command::Check(flags) => return Ok(commands::check::run(&flags, ink, out)?),
         Command::Explain(flags) => commands::explain::run(&flags, ink, out)?,
-        Command::Status(flags) => commands::status::run(&flags, now(), ink, out)?,
+        Command::Status(flags) => commands::status::run(&flags, now(), (ink, commands::columns()), out)?,
         Command::Pause(flags) => commands::pause::pause(&flags, out)?,
         Command::Resume(flags) => commands::pause::resume(&flags.control, out)?,
         Command::Reload(flags) => return Ok(commands::pause::reload(&flags.control, ink, out)?),

@@ -83,12 +83,12 @@ impl Running {
         Flags::try_parse_from(all).expect("the flags are good").command
     }
 
-    fn status(&self, flags: &[&str]) -> String {
+    fn status(&self, flags: &[&str], columns: Option<usize>) -> String {
         let Command::Status(flags) = self.flags(&[&["status"], flags].concat()) else {
             panic!("it is status")
         };
         let mut out = Vec::new();
-        status::run(&flags, NOW, Ink::Plain, &mut out).expect("it answers");
+        status::run(&flags, NOW, (Ink::Plain, columns), &mut out).expect("it answers");
         String::from_utf8(out).expect("it is text")
     }
 
@@ -101,12 +101,12 @@ impl Running {
 }
 
 #[test]
-fn the_status_is_told_in_80_columns() {
-    let text = start().status(&[]);
+fn status_on_a_terminal_has_80_columns() {
+    let text = start().status(&[], Some(80));
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     for told in [
         "gpu-7  bailiff-enforcer 0.1.0\n",
-        "policy   /etc/bailiff/rules.yaml, abababababab, found good 16 min 40 s ago\n",
+        "policy   /etc/bailiff/rules.yaml, abababababab, loaded 16 min 40 s ago\n",
         "         rules.yaml:3:9: no attribute is called \"gpu_utill\"; gpu_util is\n",
         "stream   /run/bailiff/stream.sock, snapshot 720, 2 s ago\n",
         "watching whatever the file says: --watch\n",
@@ -114,11 +114,11 @@ fn the_status_is_told_in_80_columns() {
         "breaker  mass, opened 0 s ago: 5 of 8 matched; resume closes it\n",
         "doing    terminate of idle against workload:slurm:77, begun 0 s ago\n",
         "budget   deeds of the last hour: 2 of 6 (the node), 2 of 3 (alice)\n",
-        "idle               enforce workload   1     2     0     flag warning, terminate…\n",
-        "stuck              enforce mps_server ?     ?     ?     ",
-        "workload:slurm:77          alice      idle           terminate    300/360   held\n",
-        "SINCE\ncritical idle             process:41@98765 python3   alice        1 min 0 s ago\n",
-        "10s ago   idle           terminate  process:40@1234    released          40.0GiB\n",
+        "\nidle  enforce workload   1     2    0    flag warning, terminate after 25m\n",
+        "\nstuck enforce mps_server ?     ?    ?    ",
+        "\nworkload:slurm:77 python3 alice idle terminate 300/360 held\n",
+        "SINCE\ncritical idle process:41@98765 python3  alice 1 min 0 s ago\n",
+        "\n10s ago idle terminate process:40@1234 released 40.0GiB\n",
     ] {
         assert!(text.contains(told), "{told}{text}");
     }
@@ -126,7 +126,7 @@ fn the_status_is_told_in_80_columns() {
 
 #[test]
 fn the_status_of_a_daemon_that_knows_nothing() {
-    let text = status::text(&Status::default(), NOW, Ink::Plain);
+    let text = status::text(&Status::default(), NOW, (Ink::Plain, None));
     assert!(
         text.contains("none in force") && text.contains("no snapshot yet; down: not connected"),
         "{text}"
@@ -134,10 +134,31 @@ fn the_status_of_a_daemon_that_knows_nothing() {
 }
 
 #[test]
+fn targets_are_whole_in_a_pipe_and_on_a_terminal() {
+    let mut status = named("a-user-with-a-long-name", "a-long-command");
+    let name = "workload:tree:4194303@123456789012";
+    status.deeds[0].target = name.into();
+    status.pending[0].target = name.into();
+    status.flags[0].target = name.into();
+    status.pending[0].rule = "a-rule-that-has-a-very-long-name-indeed".into();
+    let rows = |columns| {
+        let text = status::text(&status, NOW, (Ink::Plain, columns));
+        let rows: Vec<String> = text.lines().filter(|row| row.contains(name)).map(str::to_owned).collect();
+        assert_eq!(rows.len(), 3, "pending, flags and what was done: {text}");
+        rows
+    };
+    assert!(rows(Some(80)).iter().all(|row| row.chars().count() <= 80));
+    let whole = rows(None);
+    assert!(whole.iter().all(|row| !row.contains('…')), "{whole:?}");
+    assert!(whole[0].contains("a-rule-that-has-a-very-long-name-indeed"), "{whole:?}");
+}
+
+#[test]
 fn names_do_not_move_the_terminal() {
     let status = named("\u{1b}[2J\u{202e}", "a\nb\r\u{7}");
     for ink in [Ink::Plain, Ink::Colour] {
-        let text = status::text(&status, NOW, ink).replace("\u{1b}[31m", "").replace("\u{1b}[1m", "");
+        let text =
+            status::text(&status, NOW, (ink, Some(80))).replace("\u{1b}[31m", "").replace("\u{1b}[1m", "");
         let text = text.replace("\u{1b}[0m", "");
         assert!(!text.contains(['\u{1b}', '\u{202e}', '\r', '\u{7}']), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -146,7 +167,7 @@ fn names_do_not_move_the_terminal() {
 
 #[test]
 fn json_has_all_of_it() {
-    let text = start().status(&["--json"]);
+    let text = start().status(&["--json"], None);
     assert_eq!(serde_json::from_str::<Status>(&text).expect("it is JSON"), full());
 }
 

@@ -24,6 +24,7 @@ use serde_json::Value;
 
 use crate::control::Question;
 pub use failure::Failure;
+pub use table::columns;
 pub use wanted::{past, told};
 
 /// How a command tells what it found.

@@ -1,4 +1,4 @@
-//! `bailiff-enforcer status`: how the daemon stands, in 80 columns.
+//! `bailiff-enforcer status`: how the daemon stands. Text has 80 columns, tables those of the terminal.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -10,11 +10,13 @@ use bailiff_exposition::human::{Bytes, NOTHING, Span, UNKNOWN, ago, or_unknown};
 use bailiff_exposition::terminal::{Ink, cut, line, wrapped};
 
 use super::ask;
+use super::table::Shrinks::{Last, Never, To};
 use super::table::{Column, Table, WIDTH};
 use crate::clock::Now;
 use crate::control::Question;
 use crate::flags;
 use crate::policy::Mode;
+use crate::web::NOT_LOADED;
 use crate::web::status::{Cap, Deed, Flag, Pending, RuleStatus, Scope, Status};
 use crate::web::tally::Reloaded;
 
@@ -23,18 +25,30 @@ const MOST_ROWS: usize = 20;
 /// Letters of a policy's name that are shown.
 const SHORT_NAME: usize = 12;
 
-const RULES: [Column; 7] =
-    [("RULE", 18), ("MODE", 7), ("OF", 10), ("MATCH", 5), ("PEND", 5), ("UNKN", 5), ("STEPS", 24)];
+const RULES: [Column; 7] = [
+    ("RULE", Last),
+    ("MODE", Never),
+    ("OF", Never),
+    ("MATCH", Never),
+    ("PEND", Never),
+    ("UNKN", Never),
+    ("STEPS", To(12)),
+];
 const PENDING: [Column; 6] =
-    [("COMING", 26), ("USER", 10), ("RULE", 14), ("STEP", 12), ("SAMPLES", 9), ("IN", 4)];
-const FLAGS: [Column; 5] = [("FLAG", 8), ("RULE", 16), ("ABOUT", 26), ("USER", 12), ("SINCE", 14)];
-const DEEDS: [Column; 6] = [("DONE", 9), ("RULE", 14), ("STEP", 10), ("TO", 18), ("RESULT", 17), ("BACK", 7)];
+    [("COMING", Last), ("USER", To(8)), ("RULE", To(8)), ("STEP", To(9)), ("SAMPLES", Never), ("IN", Never)];
+const FLAGS: [Column; 5] =
+    [("FLAG", Never), ("RULE", To(8)), ("ABOUT", Last), ("USER", To(8)), ("SINCE", To(8))];
+const DEEDS: [Column; 6] =
+    [("DONE", Never), ("RULE", To(8)), ("STEP", To(9)), ("TO", Last), ("RESULT", To(8)), ("BACK", Never)];
+
+/// How it is printed: with colours or without, and how wide tables may be.
+pub type Screen = (Ink, Option<usize>);
 
 /// Asks and prints.
 ///
 /// # Errors
 /// Where nobody answers, or nothing can be printed.
-pub fn run(flags: &flags::Status, now: Now, ink: Ink, out: &mut dyn Write) -> Result<()> {
+pub fn run(flags: &flags::Status, now: Now, screen: Screen, out: &mut dyn Write) -> Result<()> {
     let mut answer = ask(&flags.control.control, &Question::Status)?;
     let status = answer["status"].take();
     let text = if flags.json {
@@ -42,14 +56,15 @@ pub fn run(flags: &flags::Status, now: Now, ink: Ink, out: &mut dyn Write) -> Re
     } else {
         let status: Status =
             serde_json::from_value(status).context("the daemon's status is not understood")?;
-        text(&status, now, ink)
+        text(&status, now, screen)
     };
     out.write_all(text.as_bytes()).context("cannot print")
 }
 
 /// The status for people.
 #[must_use]
-pub fn text(status: &Status, now: Now, ink: Ink) -> String {
+pub fn text(status: &Status, now: Now, screen: Screen) -> String {
+    let (ink, _) = screen;
     let mut text = ink.title(&line(&format!("{}  bailiff-enforcer {}", status.node, status.version)));
     text.push('\n');
     policy(status, now, ink, &mut text);
@@ -57,10 +72,10 @@ pub fn text(status: &Status, now: Now, ink: Ink) -> String {
     withheld(status, now, ink, &mut text);
     budgets(status, &mut text);
     leases(status, ink, &mut text);
-    text.push_str(&rules(&status.rules, ink));
-    text.push_str(&pending(&status.pending, ink));
-    text.push_str(&flags_up(&status.flags, now, ink));
-    text.push_str(&deeds(&status.deeds, now, ink));
+    text.push_str(&rules(&status.rules, screen));
+    text.push_str(&pending(&status.pending, screen));
+    text.push_str(&flags_up(&status.flags, now, screen));
+    text.push_str(&deeds(&status.deeds, now, screen));
     text
 }
 
@@ -78,10 +93,10 @@ fn policy(status: &Status, now: Now, ink: Ink, text: &mut String) {
     let policy = &status.policy;
     let name =
         policy.sha256.as_deref().map_or("none in force", |name| name.get(..SHORT_NAME).unwrap_or(name));
-    let loaded = policy.loaded.map_or_else(String::new, |at| format!(", found good {}", ago(at, now.wall)));
+    let loaded = policy.loaded.map_or_else(String::new, |at| format!(", loaded {}", ago(at, now.wall)));
     tell("policy", &format!("{}, {name}{loaded}", policy.path), str::to_owned, text);
     if policy.last == Some(Reloaded::Refused) {
-        tell("", "the file on disk makes no sense; what was in force goes on:", |part| ink.bad(part), text);
+        tell("", &format!("{NOT_LOADED}:"), |part| ink.bad(part), text);
         for fault in &policy.faults {
             tell("", fault, |part| ink.bad(part), text);
         }
@@ -161,7 +176,7 @@ fn budgets(status: &Status, text: &mut String) {
     }
 }
 
-fn rules(rules: &[RuleStatus], ink: Ink) -> String {
+fn rules(rules: &[RuleStatus], screen: Screen) -> String {
     let rows = rules.iter().map(|rule| {
         vec![
             rule.name.clone(),
@@ -173,15 +188,15 @@ fn rules(rules: &[RuleStatus], ink: Ink) -> String {
             rule.steps.join(", "),
         ]
     });
-    listed(&RULES, rows, ink)
+    listed(&RULES, rows, screen)
 }
 
 /// A step of a rule that watches is in brackets: it will be told, not done.
-fn pending(pending: &[Pending], ink: Ink) -> String {
+fn pending(pending: &[Pending], screen: Screen) -> String {
     let rows = pending.iter().map(|step| {
         let due = step.due_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         vec![
-            step.target.clone(),
+            named(&step.target, step.comm.as_ref()),
             or_unknown(step.user.as_ref()),
             step.rule.clone(),
             if step.mode == Mode::Watch { format!("({})", step.step) } else { step.step.clone() },
@@ -193,25 +208,30 @@ fn pending(pending: &[Pending], ink: Ink) -> String {
             },
         ]
     });
-    listed(&PENDING, rows, ink)
+    listed(&PENDING, rows, screen)
 }
 
-fn flags_up(flags: &[Flag], now: Now, ink: Ink) -> String {
+fn flags_up(flags: &[Flag], now: Now, screen: Screen) -> String {
     let mut worst_first: Vec<&Flag> = flags.iter().collect();
     worst_first.sort_by_key(|flag| Reverse(flag.severity));
     let rows = worst_first.iter().map(|flag| {
         vec![
             flag.severity.name().to_owned(),
             flag.rule.clone(),
-            format!("{} {}", flag.target, flag.comm.as_deref().unwrap_or_default()),
+            named(&flag.target, flag.comm.as_ref()),
             or_unknown(flag.user.as_ref()),
             ago(flag.since, now.wall),
         ]
     });
-    listed(&FLAGS, rows, ink)
+    listed(&FLAGS, rows, screen)
 }
 
-fn deeds(deeds: &[Deed], now: Now, ink: Ink) -> String {
+/// A target and the name of its process; of the two the name is cut first.
+fn named(target: &str, comm: Option<&String>) -> String {
+    comm.map_or_else(|| target.to_owned(), |comm| format!("{target} {comm}"))
+}
+
+fn deeds(deeds: &[Deed], now: Now, screen: Screen) -> String {
     let rows = deeds.iter().map(|deed| {
         vec![
             format!("{} ago", brief(since(deed.at, now))),
@@ -222,7 +242,7 @@ fn deeds(deeds: &[Deed], now: Now, ink: Ink) -> String {
             released(deed),
         ]
     });
-    listed(&DEEDS, rows, ink)
+    listed(&DEEDS, rows, screen)
 }
 
 /// What came back of it.
@@ -235,14 +255,18 @@ fn released(deed: &Deed) -> String {
 }
 
 /// A table, or nothing where it would be empty.
-fn listed(columns: &[Column], rows: impl ExactSizeIterator<Item = Vec<String>>, ink: Ink) -> String {
+fn listed(
+    columns: &[Column],
+    rows: impl ExactSizeIterator<Item = Vec<String>>,
+    (ink, width): Screen,
+) -> String {
     let all = rows.len();
     if all == 0 {
         return String::new();
     }
-    let mut table = Table::new(columns, ink);
+    let mut table = Table::new(columns);
     rows.take(MOST_ROWS).for_each(|row| table.row(&row));
-    let mut text = table.end();
+    let mut text = table.end(width, ink);
     if all > MOST_ROWS {
         let _ = writeln!(text, "and {} more: --json has all", all - MOST_ROWS);
     }

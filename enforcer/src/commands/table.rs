@@ -1,48 +1,93 @@
-//! Tables of text that fit a terminal.
+//! Tables of text. On a terminal they fit its width, and what identifies a target is cut last; elsewhere nothing is cut.
 
 use std::fmt::Write;
+use std::io::{self, IsTerminal};
 
 use bailiff_exposition::terminal::{Ink, cut, line};
+use rustix::termios::tcgetwinsize;
 
-/// The widest line.
+/// The widest line of text, and the width of a terminal that does not tell it.
 pub(super) const WIDTH: usize = 80;
+/// A name is not cut below this.
+const SHORTEST_NAME: usize = 8;
 
-/// A column's title and width; the last one takes what is left.
-pub(super) type Column = (&'static str, usize);
+/// How a column becomes narrower where a table is too wide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shrinks {
+    /// Before names, down to this width.
+    To(usize),
+    /// Only where nothing else is left: it identifies something.
+    Last,
+    /// Never: a part of it would be wrong.
+    Never,
+}
 
-/// A table in the making; nothing is written before its first row.
+/// A column's title, and how it becomes narrower.
+pub(super) type Column = (&'static str, Shrinks);
+
+/// The width of the terminal; none where standard output is not one.
+#[must_use]
+pub fn columns() -> Option<usize> {
+    let out = io::stdout();
+    out.is_terminal().then(|| match tcgetwinsize(&out) {
+        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),
+        _ => WIDTH,
+    })
+}
+
+/// A table in the making.
 pub(super) struct Table<'a> {
     columns: &'a [Column],
-    text: String,
+    rows: Vec<Vec<String>>,
 }
 
 impl<'a> Table<'a> {
-    pub(super) fn new(columns: &'a [Column], ink: Ink) -> Self {
-        let mut table = Self { columns, text: String::new() };
-        let titles: Vec<String> = columns.iter().map(|(title, _)| (*title).to_owned()).collect();
-        let head = table.laid_out(&titles);
-        // Into memory, so it does not fail.
-        let _ = writeln!(table.text, "\n{}", ink.title(&head));
-        table
+    pub(super) fn new(columns: &'a [Column]) -> Self {
+        let titles = columns.iter().map(|(title, _)| (*title).to_owned()).collect();
+        Self { columns, rows: vec![titles] }
     }
 
     /// Foreign text is allowed in cells.
     pub(super) fn row(&mut self, cells: &[String]) {
-        let row = self.laid_out(cells);
-        let _ = writeln!(self.text, "{row}");
+        self.rows.push(cells.iter().map(|cell| line(cell)).collect());
     }
 
-    pub(super) fn end(self) -> String {
-        self.text
-    }
-
-    fn laid_out(&self, cells: &[String]) -> String {
-        let mut row = String::new();
-        for (cell, (_, width)) in cells.iter().zip(self.columns) {
-            let cell = cut(&line(cell), *width);
-            let _ = write!(row, "{cell:<width$} ");
+    /// The table at most so wide; without a limit every cell is whole.
+    pub(super) fn end(&self, limit: Option<usize>, ink: Ink) -> String {
+        let widths = self.widths(limit.unwrap_or(usize::MAX));
+        let mut text = String::new();
+        for (number, row) in self.rows.iter().enumerate() {
+            let mut out = String::new();
+            for (cell, width) in row.iter().zip(&widths) {
+                // Into memory, so it does not fail.
+                let _ = write!(out, "{:<width$} ", cut(cell, *width));
+            }
+            let out = out.trim_end();
+            let _ =
+                if number == 0 { writeln!(text, "\n{}", ink.title(out)) } else { writeln!(text, "{out}") };
         }
-        row.trim_end().to_owned()
+        text
+    }
+
+    fn widths(&self, limit: usize) -> Vec<usize> {
+        let widest = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+        };
+        let mut widths: Vec<usize> = (0..self.columns.len()).map(widest).collect();
+        let floors: [fn(Shrinks) -> Option<usize>; 2] = [
+            |how| if let Shrinks::To(least) = how { Some(least) } else { None },
+            |how| (how == Shrinks::Last).then_some(SHORTEST_NAME),
+        ];
+        for floor in floors {
+            while widths.iter().sum::<usize>() + widths.len() - 1 > limit {
+                let each = widths.iter_mut().zip(self.columns);
+                let can = each.filter(|(width, (_, how))| floor(*how).is_some_and(|least| **width > least));
+                let Some((widest, _)) = can.max_by_key(|(width, _)| **width) else { break };
+                *widest -= 1;
+            }
+        }
+        widths
     }
 }
 
@@ -50,14 +95,36 @@ impl<'a> Table<'a> {
 mod tests {
     use super::*;
 
+    const COLUMNS: [Column; 3] =
+        [("TARGET", Shrinks::Last), ("STEPS", Shrinks::To(5)), ("N", Shrinks::Never)];
+
+    fn table(limit: Option<usize>) -> String {
+        let mut table = Table::new(&COLUMNS);
+        table.row(&["workload:tree:41@98".into(), "flag, terminate".into(), "12345".into()]);
+        table.row(&["x\ny".into(), String::new(), String::new()]);
+        table.end(limit, Ink::Plain)
+    }
+
     #[test]
-    fn cells_are_cut_and_lines_end_with_their_text() {
-        let columns = [("A", 4), ("B", 3)];
-        let mut table = Table::new(&columns, Ink::Plain);
-        table.row(&["abcdef".into(), "x\ny".into()]);
-        table.row(&["a".into(), String::new()]);
-        assert_eq!(table.end(), "\nA    B\nabc… x y\na\n");
-        let coloured = Table::new(&columns, Ink::Colour).end();
-        assert_eq!(coloured, "\n\u{1b}[1mA    B\u{1b}[0m\n");
+    fn names_shrink_last_and_numbers_never() {
+        let whole = "workload:tree:41@98 flag, terminate 12345";
+        for (limit, row) in [
+            (None, whole),
+            (Some(80), whole),
+            (Some(36), "workload:tree:41@98 flag, ter… 12345"),
+            (Some(31), "workload:tree:41@98 flag… 12345"),
+            (Some(25), "workload:tre… flag… 12345"),
+            (Some(3), "workloa… flag… 12345"),
+        ] {
+            let text = table(limit);
+            assert_eq!(text.lines().nth(2), Some(row), "{limit:?}:{text}");
+            assert_eq!(text.lines().nth(3), Some("x y"));
+        }
+    }
+
+    #[test]
+    fn titles_are_in_colour() {
+        let coloured = Table::new(&COLUMNS).end(None, Ink::Colour);
+        assert_eq!(coloured, "\n\u{1b}[1mTARGET STEPS N\u{1b}[0m\n");
     }
 }
