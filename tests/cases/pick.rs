@@ -46,6 +46,11 @@ rules:
     let holder = &end["target"]["members"][0];
     assert_eq!((&holder["pid"], &holder["vram"]), (&json!(enough.pid()), &json!(6_u64 << 30)));
     assert_eq!(end["target"]["kind"], "workload");
+    enforcer.until_status("what was done", |status| status["deeds"].get(0).map(|_| ()));
+    let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
+    let name = end["target"]["id"].as_str().unwrap();
+    let done = status.split("\nDONE").nth(1).unwrap_or_else(|| panic!("{status}"));
+    assert!(done.contains(&format!(" {name} ")), "{name} is whole in a pipe: {status}");
     let leaves: Vec<&str> = end["evidence"]["leaves"]
         .as_array()
         .unwrap()
@@ -59,6 +64,57 @@ rules:
     assert_eq!(node.home.results("terminate"), ["due", "begun", "released"]);
     assert_eq!(enforcer.page().value("bailiff_rule_matches", &[("rule", "keep-free")]), Some(0.0));
     assert_eq!(enforcer.page().value("bailiff_memory_released_bytes_total", &[]), Some(6.0 * GIB));
+}
+
+const COUNTDOWN: &str = "version: 1
+mode: enforce
+defaults: {startup_grace: 0s, clear_after: 1}
+rules:
+  - name: keep-free
+    of: gpu
+    when: {vram_free: {below: 8GiB}}
+    for: {samples: 3}
+    pick: {from: {gpu_util: {max: 1%}, cpu_util: {max: 50%}}, idle_for: {samples: 3}}
+    then: [{flag: warning}, {after: {samples: 1000}, terminate: {}}]
+";
+
+#[test]
+fn victim_of_pick_is_named_with_its_countdown_before_it_is_ended() {
+    let node = Node::of(COUNTDOWN, &["memory: {total: 40GiB, reserved: 0MiB}"]);
+    let victim = Tenant::running(&node.home, &["sleep", "infinity"]);
+    node.hold(&victim, 0, "used: 35GiB");
+    let enforcer = node.home.enforcer(&[]);
+    let pid = victim.pid().to_string();
+    let flagged = node.home.until_line("flag", "raised");
+    let name = flagged["target"]["id"].as_str().unwrap().to_owned();
+    let run = |arguments: &[&str]| String::from_utf8(enforcer.run(arguments).stdout).unwrap();
+    let status = run(&["status"]);
+    let coming = status.split("\nCOMING").nth(1).unwrap_or_else(|| panic!("nothing is coming: {status}"));
+    let row = coming.lines().find(|line| line.starts_with(&name));
+    let row = row.unwrap_or_else(|| panic!("{name} is not named: {status}"));
+    assert!(row.contains(&pid) && row.contains("terminate") && row.contains("sleep"), "{row}");
+    assert!(["3m", "2m"].iter().any(|left| row.ends_with(left)), "1,000 samples of 0.2 s: {row}");
+    let told = run(&["explain", "--pid", &pid]);
+    let title = format!("keep-free enforce: {name} (sleep) of nobody");
+    for part in [&title, "from: true", "picked on gpu:", "next: terminate, after ", "more true samples (3m "]
+    {
+        assert!(told.contains(part), "no {part} in\n{told}");
+    }
+    // A reload that changes something else leaves its countdown, its flag and what was said of it alone.
+    let before = left(&enforcer, &name);
+    node.home.write(&format!("{COUNTDOWN}limits: {{per_user_hour: 2}}\n"));
+    until("the rules are read again", || (node.home.results("reload") == ["done"]).then_some(()));
+    enforcer.beats(2);
+    assert!(left(&enforcer, &name) < before, "it goes on");
+    assert_eq!(node.home.results("flag"), ["raised"]);
+    assert!(victim.lives());
+}
+
+/// Seconds until the step against a target.
+fn left(enforcer: &Enforcer, target: &str) -> f64 {
+    let status = enforcer.status();
+    let coming = status["pending"].as_array().unwrap().iter().find(|coming| coming["target"] == target);
+    coming.unwrap_or_else(|| panic!("{status:#}"))["due_in"].as_f64().unwrap()
 }
 
 /// Asks and ends a server of MPS as its daemon does, and notes what it was told.

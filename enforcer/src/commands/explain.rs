@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bailiff_exposition::terminal::{Ink, line};
@@ -9,6 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use super::ask;
+use super::paper::length;
 use crate::control::Question;
 use crate::engine::{Explained, GateTold};
 use crate::flags;
@@ -79,16 +81,38 @@ pub fn text(told: &Explained, ink: Ink) -> String {
     text
 }
 
+/// What comes next, or why nothing does.
 fn next(told: &Explained) -> String {
     let pending = &told.pending;
-    match (&pending.next, pending.streak, pending.hold) {
-        (None, ..) => "  all its steps are taken\n".to_owned(),
+    let picked = told.pick.as_ref().map(|pick| format!("  {}\n", line(pick))).unwrap_or_default();
+    let left = pending.samples_left;
+    let time = pending.due_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).map(length);
+    let time = time.unwrap_or_else(|| "unknown".to_owned());
+    let next = match (&pending.next, pending.streak, pending.hold) {
+        (None, ..) => match exempt(told) {
+            Some(why) => format!("  {why}; no step is taken\n"),
+            None if told.pick.is_some() => String::new(),
+            None => "  all its steps are taken\n".to_owned(),
+        },
         (Some(step), _, Some(hold)) => format!("  next: {step}, which waits: {}\n", hold.meaning()),
-        (Some(step), 0, None) => format!("  next: {step}, {} true samples from now\n", pending.samples_left),
-        (Some(step), _, None) => {
-            format!("  next: {step}, after {} more true samples\n", pending.samples_left)
-        }
-    }
+        (Some(step), 0, None) => format!("  next: {step}, {left} true samples from now ({time})\n"),
+        (Some(step), _, None) => format!("  next: {step}, after {left} more true samples ({time})\n"),
+    };
+    picked + &next
+}
+
+/// Why the rule is not about the target, where it is not.
+fn exempt(told: &Explained) -> Option<String> {
+    let gate = told.gates.last()?;
+    let why = gate.why.as_deref().map(|why| format!(": {}", line(why))).unwrap_or_default();
+    let what = match (gate.gate.as_str(), gate.passes) {
+        ("protection" | "except", Truth::False) => "exempt",
+        ("protection" | "except", Truth::Unknown) => "unknown whether it is exempt",
+        ("select", Truth::False) => "not selected",
+        ("select", Truth::Unknown) => "unknown whether it is selected",
+        _ => return None,
+    };
+    Some(format!("{what}{why}"))
 }
 
 fn gate_text(gate: &GateTold, ink: Ink) -> String {
@@ -97,9 +121,9 @@ fn gate_text(gate: &GateTold, ink: Ink) -> String {
         Truth::False => ink.bad("stops it"),
         Truth::Unknown => ink.bad("unknown, so it is spared"),
     };
-    let name = if gate.gate == "when" { "when".to_owned() } else { gate.gate.clone() };
-    let verdict = match (gate.gate.as_str(), gate.passes) {
-        ("when", truth) => truth.name().to_owned(),
+    let name = &gate.gate;
+    let verdict = match (name.as_str(), gate.passes) {
+        ("when" | "from", truth) => truth.name().to_owned(),
         _ => passes,
     };
     let why = gate.why.as_deref().map(|why| format!(" ({})", line(why))).unwrap_or_default();

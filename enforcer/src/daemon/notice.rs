@@ -9,9 +9,9 @@ use crate::actions::notices::{Delivery, Notice};
 use crate::audit::{Audit, Record};
 use crate::clock::now;
 use crate::engine::number;
-use crate::policy::{Action, Kind, Mode, Rule};
+use crate::policy::{Action, Kind, Mode, Rule, Step};
 use crate::value::Unit;
-use crate::verdict::{Outcome, Report, Subject, Verdict};
+use crate::verdict::{Outcome, Report, Subject, Verdict, What};
 
 impl Daemon {
     /// Tells these channels of a finding.
@@ -124,7 +124,13 @@ fn found(verdict: &Verdict) -> String {
 fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
     let coming = rule.then.iter().find(|step| step.action.destructive());
     let Some(step) = coming else { return ".".to_owned() };
-    let since = verdict.evidence.streak.saturating_sub(verdict.evidence.needed);
+    let told =
+        |step: &&Step| matches!(&verdict.what, What::Notify(to) if step.action == Action::Notify(to.clone()));
+    let since = match rule.then.iter().find(told) {
+        // What was picked has been idle for longer than it has been picked.
+        Some(told) if rule.pick.is_some() => told.after.samples(interval),
+        _ => verdict.evidence.streak.saturating_sub(verdict.evidence.needed),
+    };
     let left = step.after.samples(interval).saturating_sub(since);
     let seconds = (interval * left).as_secs().max(1);
     let when = humantime::format_duration(Duration::from_secs(seconds));
@@ -155,4 +161,38 @@ fn ended(report: &Report) -> Option<String> {
         Outcome::Unkillable => "could not be ended".to_owned(),
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::load;
+    use crate::verdict::Evidence;
+    use crate::view::TargetId;
+
+    #[test]
+    fn notice_of_a_pick_tells_the_time_since_it_was_picked() {
+        let text = "version: 1\nnotify: {owner: {tty: true}}\nrules:\n  - name: room\n    of: gpu\n    mode: enforce\n    \
+            when: {vram_free: {below: 1GiB}}\n    for: {samples: 2}\n    pick: {from: {gpu_util: {max: 1%}}, idle_for: 10m}\n    \
+            then: [{notify: [owner]}, {after: 40s, terminate: {}}]\n";
+        let policy = load(text.as_bytes(), "rules.yaml", Duration::ZERO).expect("it is valid").policy;
+        let subject = Subject {
+            id: TargetId("workload:tree:41@7".into()),
+            kind: Kind::Workload,
+            uid: None,
+            user: None,
+            gpus: Vec::new(),
+            members: Vec::new(),
+        };
+        let verdict = Verdict {
+            rule: "room".into(),
+            mode: Mode::Enforce,
+            subject: Arc::new(subject),
+            what: What::Notify(vec!["owner".into()]),
+            // Idle for an hour before the GPU was short of memory.
+            evidence: Evidence { seq: 1, streak: 720, needed: 2, leaves: Vec::new() },
+        };
+        let text = next(&policy.rules[0], &verdict, Duration::from_secs(5));
+        assert_eq!(text, "; it will be ended in about 40s, unless that changes.");
+    }
 }

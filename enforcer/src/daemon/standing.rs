@@ -175,7 +175,6 @@ impl Daemon {
     }
 
     fn pending(&self) -> Vec<Pending> {
-        let interval = self.view.as_ref().map(|view| view.interval()).unwrap_or_default();
         let told = self.engine.pending(MOST_PENDING).into_iter().filter_map(|pending| {
             Some(Pending {
                 target: pending.target.to_string(),
@@ -186,7 +185,7 @@ impl Daemon {
                 step: pending.next?,
                 streak: pending.streak,
                 needed: pending.streak.saturating_add(pending.samples_left),
-                due_in: Some((interval * pending.samples_left).as_secs_f64()),
+                due_in: pending.due_in,
                 hold: pending.hold,
             })
         });

@@ -9,7 +9,7 @@ use super::Tick;
 use super::deeds::{Candidate, Flying};
 use super::pick::Picking;
 use super::population::{Absent, Population};
-use super::program::{self, Column, Node, Table};
+use super::program::{self, Column, Gate, Node, Table};
 use super::progress::{Due, Progress};
 use super::shares::is_new;
 use super::subject::{self, Leaves};
@@ -84,17 +84,6 @@ pub(crate) struct Census {
     pub(crate) unknown: usize,
     /// Places in the view.
     pub(crate) matching: Vec<usize>,
-}
-
-/// The gate that a target stands before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Gate {
-    Protection,
-    Select,
-    Except(usize),
-    Grace,
-    OnHold,
-    When,
 }
 
 impl Judge {
@@ -353,7 +342,8 @@ impl Judge {
 
     /// How far every match has come.
     pub(crate) fn matches_mut(&mut self) -> impl Iterator<Item = &mut Progress> {
-        self.tracks.iter_mut().map(|track| &mut track.progress)
+        let picked = self.picking.iter_mut().flat_map(Picking::matches_mut);
+        self.tracks.iter_mut().map(|track| &mut track.progress).chain(picked)
     }
 
     /// Every streak is at its beginning; flags stay up.
@@ -363,7 +353,7 @@ impl Judge {
             track.progress.end();
         }
         if let Some(picking) = &mut self.picking {
-            picking.forget();
+            picking.begin_anew();
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod breakers;
 mod deeds;
+mod explain;
 mod judge;
 mod ledger;
 mod pick;
@@ -29,6 +30,7 @@ use crate::verdict::{Hold, Report, Verdict};
 use crate::view::{TargetId, View};
 
 use deeds::Deeds;
+pub use explain::{Explained, GateTold, Question};
 use judge::Judge;
 use ledger::Stamp;
 use population::Population;
@@ -37,7 +39,7 @@ pub use protection::Exemptions;
 pub use saved::{Reloaded, Saved};
 pub use standing::Standing;
 pub use subject::number;
-pub use told::{Counts, Explained, FlagUp, GateTold, Pending, Question};
+pub use told::{Counts, FlagUp, Pending};
 
 /// A moment, by both clocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

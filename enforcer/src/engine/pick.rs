@@ -5,9 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 
 use bailiff_snapshot::{Streak, Truth};
 
+use super::Tick;
 use super::judge::{Court, Judge, Whose};
 use super::population::Absent;
-use super::program::{self, Node, Table};
+use super::program::{self, Column, Gate, Node, Table};
 use super::progress::Progress;
 use crate::policy::{Ask, Kind, Order, Pick, Span};
 use crate::value::Test;
@@ -18,27 +19,27 @@ use crate::view::{Target, TargetId, View};
 #[derive(Debug)]
 pub(crate) struct Picking {
     from: Node,
-    idle_for: Span,
+    pub(super) idle_for: Span,
     order: Vec<Order>,
     /// So much memory should be free, where the rule says so.
     wanted: Option<f64>,
     /// By the workload's number.
-    streaks: Vec<Streak>,
+    pub(super) streaks: Vec<Streak>,
     /// By the GPU's number.
-    picked: HashMap<usize, Picked>,
+    pub(super) picked: HashMap<usize, Picked>,
     /// Those against whom nothing more can be done.
-    given_up: BTreeSet<TargetId>,
+    pub(super) given_up: BTreeSet<TargetId>,
 }
 
 /// The workload that was picked on a GPU.
 #[derive(Debug)]
-struct Picked {
-    target: TargetId,
+pub(super) struct Picked {
+    pub(super) target: TargetId,
     /// True samples since it was picked.
-    since: u32,
-    progress: Progress,
+    pub(super) since: u32,
+    pub(super) progress: Progress,
     /// What the last tick found: of the GPU's need, of the workload, and of whether it holds the GPU.
-    outcome: Truth,
+    pub(super) outcome: Truth,
 }
 
 /// A GPU in one tick.
@@ -89,6 +90,20 @@ impl Picking {
     /// Those who were picked and bear a flag.
     pub(crate) fn flagged(&self) -> impl Iterator<Item = (&TargetId, crate::policy::Severity)> {
         self.picked.values().filter_map(|picked| Some((&picked.target, picked.progress.flagged?)))
+    }
+
+    /// How far every match has come.
+    pub(crate) fn matches_mut(&mut self) -> impl Iterator<Item = &mut Progress> {
+        self.picked.values_mut().map(|picked| &mut picked.progress)
+    }
+
+    /// Every streak is at its beginning; flags stay up until the next sample clears them.
+    pub(crate) fn begin_anew(&mut self) {
+        self.streaks.clear();
+        for picked in self.picked.values_mut() {
+            picked.since = 0;
+            picked.progress.end();
+        }
     }
 
     pub(crate) fn forget(&mut self) {
@@ -154,7 +169,8 @@ impl Judge {
             let outcome = if *fate == Absent::Gone { Truth::False } else { Truth::Unknown };
             picking.feed(*number, outcome, gaps);
         }
-        let outcomes = self.who_may_be_picked(picking, court);
+        let gates = self.gates_of_pick(picking, (court.table, court.tick));
+        let outcomes = program::passed(gates.into_iter().map(|(_, column)| column));
         let workloads = view.targets.iter().zip(outcomes).enumerate();
         let workloads = workloads.filter(|(_, (target, _))| target.kind == Kind::Workload);
         let seen = workloads.filter_map(|(place, (_, outcome))| {
@@ -164,12 +180,18 @@ impl Judge {
         seen.collect()
     }
 
-    fn who_may_be_picked(&self, picking: &Picking, court: &Court<'_>) -> Vec<Truth> {
-        let table = court.table;
-        let unspared = self.unspared(table, court.tick).map(|(_, column)| column);
-        let last = [self.grace.ask(table)].into_iter().chain(self.running(table));
-        let last = last.chain([picking.from.ask(table)]);
-        program::passed([table.unprotected()].into_iter().chain(unspared).chain(last))
+    /// The gates of a workload that may be picked, in their order, and who may pass each.
+    pub(crate) fn gates_of_pick<'t>(
+        &self,
+        picking: &Picking,
+        (table, tick): (&'t Table, &Tick<'_>),
+    ) -> Vec<(Gate, Column<'t>)> {
+        let mut gates = vec![(Gate::Protection, table.unprotected())];
+        gates.extend(self.unspared(table, tick));
+        gates.push((Gate::Grace, self.grace.ask(table)));
+        gates.extend(self.running(table).map(|column| (Gate::OnHold, column)));
+        gates.push((Gate::From, picking.from.ask(table)));
+        gates
     }
 
     fn pick_on(&self, gpu: usize, (picking, seen): (&mut Picking, &[Seen]), court: &mut Court<'_>) {
@@ -199,6 +221,8 @@ impl Judge {
         if let Some((mut picked, seen)) = chosen {
             picked.outcome = seen.outcome.and(holds(seen.place, gpu, court.tick.view));
             if picked.outcome == Truth::True {
+                // Less where a reload has made `for` longer.
+                picked.since = picked.since.min(track.streak.count.saturating_sub(needed));
                 let whose = Whose { owner: gpu, subject: seen.place, streak: seen.streak.count };
                 self.steps(whose, (&mut picked.progress, picked.since), court);
                 picked.since = picked.since.saturating_add(1);

@@ -235,6 +235,26 @@ fn joined<'a>(
     Cow::Owned(whole)
 }
 
+/// The gate that a target stands before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gate {
+    Protection,
+    Select,
+    Except(usize),
+    Grace,
+    OnHold,
+    When,
+    /// With `pick`, of those who may be picked.
+    From,
+}
+
+impl Gate {
+    /// Whom it stops, the rule is not about.
+    pub(crate) const fn exempts(self) -> bool {
+        matches!(self, Self::Protection | Self::Select | Self::Except(_))
+    }
+}
+
 /// The opposite of everything.
 pub(crate) fn not<'a>(column: &[Truth]) -> Column<'a> {
     column.iter().map(|truth| !*truth).collect()

@@ -83,6 +83,14 @@ impl Progress {
         }
     }
 
+    /// What a reload or restart leaves of it: under other steps no more than the flag, since they count from then on.
+    pub(crate) fn taken_over(self, same_steps: bool) -> Self {
+        if same_steps {
+            return Self { told: None, ..self };
+        }
+        Self { flagged: self.flagged, off: self.off, ..Self::default() }
+    }
+
     /// The match has ended; a flag stays up until it has been down long enough.
     pub(crate) fn end(&mut self) {
         *self = Self { flagged: self.flagged, off: self.off, ..Self::default() };

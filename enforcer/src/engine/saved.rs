@@ -12,11 +12,13 @@ use super::breakers::Breakers;
 use super::deeds::Turn;
 use super::judge::{Judge, Track};
 use super::ledger::{Ledger, Stamp};
-use super::population::Slot;
+use super::pick::{Picked, Picking};
+use super::population::{Population, Slot};
 use super::progress::Progress;
 use super::{Engine, Now, Pause, SETTLING};
-use crate::policy::{Mode, Policy};
+use crate::policy::{Kind, Mode, Policy, Rule};
 use crate::view::TargetId;
+use bailiff_snapshot::Truth;
 
 /// The version of the form.
 const VERSION: u32 = 3;
@@ -59,6 +61,26 @@ struct SavedRule {
     /// The steps, in a form that can be compared.
     steps: String,
     tracks: Vec<SavedTrack>,
+    /// Of a rule with `pick`.
+    #[serde(default)]
+    picks: SavedPicks,
+}
+
+/// What a rule with `pick` has counted and picked.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct SavedPicks {
+    /// Of workloads; they have no steps of their own.
+    streaks: Vec<SavedTrack>,
+    picked: Vec<SavedPicked>,
+    given_up: BTreeSet<TargetId>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct SavedPicked {
+    gpu: TargetId,
+    target: TargetId,
+    since: u32,
+    progress: Progress,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -68,6 +90,19 @@ struct SavedTrack {
     gpus: Vec<String>,
     streak: Streak,
     progress: Progress,
+}
+
+impl SavedTrack {
+    /// None where there is nothing to be kept.
+    fn of(slot: &Slot, streak: Streak, progress: Progress) -> Option<Self> {
+        (streak != Streak::default() || progress != Progress::default()).then(|| Self {
+            target: slot.id.clone(),
+            pids: slot.pids.clone(),
+            gpus: slot.gpus.iter().map(ToString::to_string).collect(),
+            streak,
+            progress,
+        })
+    }
 }
 
 /// What a reload does to what was under way.
@@ -194,15 +229,7 @@ impl Engine {
     fn saved_rule(&self, judge: &Judge) -> SavedRule {
         let population = &self.populations[judge.rule.of as usize];
         let tracks = judge.tracks.iter().enumerate().filter_map(|(number, track)| {
-            let slot = population.slot(number)?;
-            let idle = track.streak == Streak::default() && track.progress == Progress::default();
-            (!idle).then(|| SavedTrack {
-                target: slot.id.clone(),
-                pids: slot.pids.clone(),
-                gpus: slot.gpus.iter().map(ToString::to_string).collect(),
-                streak: track.streak,
-                progress: track.progress,
-            })
+            SavedTrack::of(population.slot(number)?, track.streak, track.progress)
         });
         SavedRule {
             name: judge.rule.name.to_string(),
@@ -210,12 +237,38 @@ impl Engine {
             mode: judge.mode,
             steps: format!("{:?}", judge.rule.then),
             tracks: tracks.collect(),
+            picks: judge.picking.as_ref().map(|picking| self.saved_picks(picking)).unwrap_or_default(),
+        }
+    }
+
+    fn saved_picks(&self, picking: &Picking) -> SavedPicks {
+        let workloads = &self.populations[Kind::Workload as usize];
+        let gpus = &self.populations[Kind::Gpu as usize];
+        let streaks = picking.streaks.iter().enumerate();
+        let streaks = streaks.filter_map(|(number, streak)| {
+            SavedTrack::of(workloads.slot(number)?, *streak, Progress::default())
+        });
+        let picked = picking.picked.iter().filter_map(|(number, picked)| {
+            let gpu = gpus.slot(*number)?.id.clone();
+            let Picked { target, since, progress, .. } = picked;
+            Some(SavedPicked { gpu, target: target.clone(), since: *since, progress: *progress })
+        });
+        SavedPicks {
+            streaks: streaks.collect(),
+            picked: picked.collect(),
+            given_up: picking.given_up.clone(),
         }
     }
 
     /// Gives streaks to the rules that have their conditions now.
-    fn take_over(&mut self, saved: Vec<SavedRule>) {
+    fn take_over(&mut self, mut saved: Vec<SavedRule>) {
         let mut heirs: Vec<bool> = vec![false; self.judges.len()];
+        // A rule that is still there comes before one that is not and had the same condition.
+        let is_there = |old: &SavedRule| {
+            let same = |rule: &Rule| *rule.name == *old.name && rule.condition == old.condition;
+            self.judges.iter().any(|judge| same(&judge.rule))
+        };
+        saved.sort_by_key(|old| !is_there(old));
         for old in saved {
             let same =
                 |(place, judge): &(usize, &Judge)| !heirs[*place] && judge.rule.condition == old.condition;
@@ -227,38 +280,66 @@ impl Engine {
             if self.judges[place].mode > old.mode {
                 continue;
             }
+            let same_steps = format!("{:?}", self.judges[place].rule.then) == old.steps;
             for track in old.tracks {
-                self.take_over_track(place, track, &old.steps);
+                self.take_over_track(place, track, same_steps);
             }
+            self.take_over_picks(place, old.picks, same_steps);
         }
     }
 
-    fn take_over_track(&mut self, place: usize, saved: SavedTrack, steps: &str) {
+    fn take_over_track(&mut self, place: usize, saved: SavedTrack, same_steps: bool) {
         let Some(judge) = self.judges.get_mut(place) else { return };
-        let population = &mut self.populations[judge.rule.of as usize];
-        let number = population.number(&saved.target).unwrap_or_else(|| {
-            let gpus = saved.gpus.iter().map(|uuid| Arc::from(uuid.as_str())).collect();
-            population.add(Slot::known(saved.target, saved.pids, gpus))
-        });
+        let mut streak = saved.streak;
+        let progress = saved.progress.taken_over(same_steps);
+        let number = known(&mut self.populations, judge.rule.of, saved);
+        if !same_steps {
+            // Other steps are counted from now on: no target is due for what it was not warned of.
+            streak.count = streak.count.min(judge.rule.counted_from());
+        }
         if judge.tracks.len() <= number {
             judge.tracks.resize(number + 1, Track::default());
         }
-        let mut progress = Progress { told: None, ..saved.progress };
-        let mut streak = saved.streak;
-        if format!("{:?}", judge.rule.then) != steps {
-            // Other steps are counted from now on: nobody is due for what he was never warned of.
-            progress = Progress { flagged: progress.flagged, off: progress.off, ..Progress::default() };
-            streak.count = streak.count.min(judge.rule.counted_from());
-        }
         judge.tracks[number] = Track { streak, progress, outcome: None };
     }
+
+    fn take_over_picks(&mut self, place: usize, saved: SavedPicks, same_steps: bool) {
+        let Some(picking) = self.judges.get_mut(place).and_then(|judge| judge.picking.as_mut()) else {
+            return;
+        };
+        for track in saved.streaks {
+            let streak = track.streak;
+            let number = known(&mut self.populations, Kind::Workload, track);
+            if picking.streaks.len() <= number {
+                picking.streaks.resize(number + 1, Streak::default());
+            }
+            picking.streaks[number] = streak;
+        }
+        for SavedPicked { gpu, target, since, progress } in saved.picked {
+            // Its own track has just been taken over.
+            let Some(number) = self.populations[Kind::Gpu as usize].number(&gpu) else { continue };
+            let since = if same_steps { since } else { 0 };
+            let progress = progress.taken_over(same_steps);
+            picking.picked.insert(number, Picked { target, since, progress, outcome: Truth::Unknown });
+        }
+        picking.given_up = saved.given_up;
+    }
+}
+
+/// The number of a target that was known earlier.
+fn known(populations: &mut [Population; 5], kind: Kind, saved: SavedTrack) -> usize {
+    let population = &mut populations[kind as usize];
+    population.number(&saved.target).unwrap_or_else(|| {
+        let gpus = saved.gpus.iter().map(|uuid| Arc::from(uuid.as_str())).collect();
+        population.add(Slot::known(saved.target, saved.pids, gpus))
+    })
 }
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl crate::policy::Rule {
+impl Rule {
     /// The streak at which a match begins, where that is known without a beat.
     fn counted_from(&self) -> u32 {
         match self.span {

@@ -159,6 +159,9 @@ pub(crate) fn shown(value: Value, unit: Unit) -> String {
             if !complete {
                 seen.push("unknown");
             }
+            if seen.is_empty() {
+                seen.push("none");
+            }
             seen.join(", ")
         }
     }

@@ -307,5 +307,8 @@ fn listed(texts: Vec<Text<'_>>) -> String {
             shown.push(text);
         }
     }
+    if shown.is_empty() {
+        shown.push("none".to_owned());
+    }
     shown.join(", ")
 }

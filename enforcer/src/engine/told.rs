@@ -1,17 +1,19 @@
-//! What the engine tells of itself: how many match, what is flagged, who is waiting for what, and why.
+//! What the engine tells of itself: how many match, what is flagged, and which steps come next.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use bailiff_snapshot::Truth;
+use bailiff_snapshot::{Streak, Truth};
 use serde::{Deserialize, Serialize};
 
-use super::judge::{Gate, Judge, Track};
+use super::Engine;
+use super::judge::{Judge, Track};
+use super::pick::Picked;
 use super::population::Population;
-use super::subject::{self, Leaves};
-use super::{Engine, Now, Tick, protection};
-use crate::policy::{Ask, Kind, Mode, Severity};
-use crate::verdict::{Asked, Hold, Subject};
+use super::progress::Progress;
+use super::subject;
+use crate::policy::{Kind, Mode, Severity};
+use crate::verdict::{Hold, Subject};
 use crate::view::{Target, TargetId, View};
 
 /// How many of a rule's targets are in which state.
@@ -63,48 +65,10 @@ pub struct Pending {
     pub next: Option<String>,
     /// True samples until then.
     pub samples_left: u32,
+    /// The same in seconds: the earliest that it can be.
+    pub due_in: Option<f64>,
     /// Why a step that is due is not done.
     pub hold: Option<Hold>,
-}
-
-/// What is asked of [`Engine::explain`].
-#[derive(Debug, Clone, Default)]
-pub struct Question {
-    /// Targets that this process is a part of.
-    pub pid: Option<u32>,
-    /// This rule alone.
-    pub rule: Option<String>,
-}
-
-/// What one rule says of one target, and why.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Explained {
-    /// The rule's match.
-    #[serde(flatten)]
-    pub pending: Pending,
-    /// What it is.
-    pub of: Kind,
-    /// Its gates, in order, up to the one that stopped it.
-    pub gates: Vec<GateTold>,
-    /// The outcome of all gates now.
-    pub outcome: Truth,
-    /// Unknown samples in a row, and how many a streak outlives.
-    pub unknown: (u32, u32),
-    /// What would hold a destructive step now.
-    pub holds: Vec<Hold>,
-}
-
-/// One gate and what it rests on.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct GateTold {
-    /// Its name.
-    pub gate: String,
-    /// Whether it lets the target through.
-    pub passes: Truth,
-    /// Why, for gates that are not comparisons.
-    pub why: Option<String>,
-    /// Its comparisons.
-    pub leaves: Vec<Asked>,
 }
 
 impl Engine {
@@ -159,21 +123,32 @@ impl Engine {
         raised.chain(stuck).collect()
     }
 
-    /// Those who match or are on the way to it, so many at most, the nearest to a step first.
+    /// Those who match or are on the way to it, so many at most, the nearest to a step first. Of a GPU for which a
+    /// workload was picked it is the workload.
     #[must_use]
     pub fn pending(&self, most: usize) -> Vec<Pending> {
         let Some(view) = self.last.as_deref() else { return Vec::new() };
-        let each = self.judges.iter().flat_map(|judge| {
-            let population = &self.populations[judge.rule.of as usize];
-            let running = tracks(judge, population).filter(|(_, track)| track.streak.count > 0);
-            running.map(move |(id, track)| (left(judge, track, view), judge, id, track))
-        });
-        let mut nearest: Vec<_> = each.collect();
-        nearest.sort_by_key(|(left, ..)| left.unwrap_or(u32::MAX));
+        let mut nearest: Vec<Coming<'_>> =
+            self.judges.iter().flat_map(|judge| self.coming(judge, view)).collect();
+        nearest.sort_by_key(|coming| coming.left.unwrap_or(u32::MAX));
         nearest.truncate(most);
         let targets = by_id(view);
-        let told = |(_, judge, id, track)| pending(judge, (id, targets.get(id).copied()), track, view);
-        nearest.into_iter().map(told).collect()
+        nearest.iter().map(|coming| coming.told(targets.get(coming.id).copied(), view)).collect()
+    }
+
+    fn coming<'a>(&'a self, judge: &'a Judge, view: &View) -> Vec<Coming<'a>> {
+        let population = &self.populations[judge.rule.of as usize];
+        let own = tracks(judge, population).filter(|(_, track)| track.streak.count > 0);
+        let own = own.map(|(id, track)| Coming::of_track(judge, (id, track), view));
+        let Some(picking) = &judge.picking else { return own.collect() };
+        let workloads = &self.populations[Kind::Workload as usize];
+        let picked = picking.picked.values().map(|picked| {
+            let number = workloads.number(&picked.target);
+            let streak = number.and_then(|number| picking.streaks.get(number)).copied().unwrap_or_default();
+            Coming::of_pick(judge, (&picked.target, Some(picked), streak), view)
+        });
+        // A GPU in need has no steps of its own.
+        own.filter(|coming| coming.streak < coming.needed).chain(picked).collect()
     }
 
     /// Node-wide holds now.
@@ -192,126 +167,6 @@ impl Engine {
     pub fn deeds_of_the_hour(&self) -> usize {
         self.deeds.ledger.used()
     }
-
-    /// Why, and why not, gate by gate and leaf by leaf; none before a snapshot was judged by this policy.
-    #[must_use]
-    pub fn explain(&self, now: Now, question: &Question) -> Option<Vec<Explained>> {
-        let view = self.last.as_deref().filter(|view| self.table.covers(view))?;
-        let tick = Tick { now, view, number: self.tick, missed: 0, interval: view.interval() };
-        let mut told = Vec::new();
-        let asked = |judge: &&Judge| question.rule.as_deref().is_none_or(|rule| *judge.rule.name == *rule);
-        for judge in self.judges.iter().filter(asked) {
-            let gates = judge.gates(&self.table, &tick);
-            for (place, target) in view.targets.iter().enumerate() {
-                if target.kind == judge.rule.of && question.is_about(target, view) {
-                    let mut stops = gates.iter().map(|(gate, column)| (*gate, column[place]));
-                    let stopped = stops.find(|(_, outcome)| *outcome != Truth::True);
-                    let found = stopped.unwrap_or((Gate::When, Truth::True));
-                    told.push(self.explain_one(judge, found, (target, view)));
-                }
-            }
-        }
-        Some(told)
-    }
-
-    fn explain_one(
-        &self,
-        judge: &Judge,
-        (gate, outcome): (Gate, Truth),
-        (target, view): (&Target, &View),
-    ) -> Explained {
-        let seen = (view, &self.table.ours);
-        let protected = protection::of(&self.policy, target, seen);
-        let number = self.populations[target.kind as usize].number(&target.id);
-        let track = number.and_then(|number| judge.tracks.get(number)).copied().unwrap_or_default();
-        let builtin = protection::builtin(&self.policy, target, seen);
-        let gone = protection::is_gone(target, view);
-        let (why, leaves) = exemption(self.policy.protect.as_ref().filter(|_| !gone), target, view);
-        let why = if gone { Some(NOBODY) } else { builtin }.map(str::to_owned).or(why);
-        let mut gates = vec![GateTold { gate: "protection".to_owned(), passes: !protected, why, leaves }];
-        if gate != Gate::Protection {
-            gates.extend(later_gates(judge, (gate, outcome), (target, view)));
-        }
-        Explained {
-            pending: pending(judge, (&target.id, Some(target)), &track, view),
-            of: target.kind,
-            gates,
-            outcome,
-            unknown: (track.streak.unknown, judge.rule.max_gap),
-            holds: if judge.mode == Mode::Enforce {
-                self.node_holds(view).into_iter().collect()
-            } else {
-                Vec::new()
-            },
-        }
-    }
-}
-
-impl Question {
-    fn is_about(&self, target: &Target, view: &View) -> bool {
-        self.pid.is_none_or(|pid| {
-            let holds = view.processes(target).any(|process| process.pid == pid);
-            let belongs = view.relatives(target).any(|relative| relative.pid == pid);
-            let on_it = target.kind == Kind::Gpu
-                && view.gpus(target).any(|gpu| gpu.holders.iter().any(|holder| holder.pid == pid));
-            holds || belongs || on_it
-        })
-    }
-}
-
-const ON_HOLD: &str =
-    "not stopped, traced or frozen: idleness that was ordered is exempt unless the rule names the state";
-const NOBODY: &str = "the driver lists a pid, and no process is there: nobody to spare, nobody to signal";
-
-/// The gates after the first, up to the one that stopped the target.
-fn later_gates(
-    judge: &Judge,
-    (gate, outcome): (Gate, Truth),
-    (target, view): (&Target, &View),
-) -> Vec<GateTold> {
-    let mut gates = Vec::new();
-    let mut told = |at: Gate, name: &str, (why, leaves): (Option<String>, Vec<Asked>)| {
-        let passes = if gate == at { outcome } else { Truth::True };
-        gates.push(GateTold { gate: name.to_owned(), passes, why, leaves });
-        gate == at
-    };
-    let rule = &judge.rule;
-    if rule.select.is_some()
-        && told(Gate::Select, "select", (None, leaves(rule.select.as_ref(), target, view)))
-    {
-        return gates;
-    }
-    for (place, exception) in rule.except.iter().enumerate() {
-        let (member, asked) = exemption(Some(&exception.of), target, view);
-        let why =
-            [Some(exception.reason.clone()), member].into_iter().flatten().collect::<Vec<_>>().join("; ");
-        if told(Gate::Except(place), "except", (Some(why), asked)) {
-            return gates;
-        }
-    }
-    let grace = humantime::format_duration(rule.startup_grace);
-    let age =
-        if protection::is_gone(target, view) { NOBODY.to_owned() } else { format!("older than {grace}") };
-    if told(Gate::Grace, "startup_grace", (Some(age), Vec::new())) {
-        return gates;
-    }
-    if rule.exempts_on_hold() && told(Gate::OnHold, "on_hold", (Some(ON_HOLD.to_owned()), Vec::new())) {
-        return gates;
-    }
-    told(Gate::When, "when", (None, leaves(Some(&rule.when), target, view)));
-    gates
-}
-
-fn leaves(ask: Option<&Ask>, target: &Target, view: &View) -> Vec<Asked> {
-    ask.map(|ask| Leaves { target, view }.of(ask)).unwrap_or_default()
-}
-
-/// Which member an entry of `protect` or `except` exempts its target for, and the comparisons that say so.
-fn exemption(entry: Option<&Ask>, target: &Target, view: &View) -> (Option<String>, Vec<Asked>) {
-    match entry.and_then(|entry| protection::decisive(entry, target, view)) {
-        Some((member, asked)) => (Some(member), asked),
-        None => (None, leaves(entry, target, view)),
-    }
 }
 
 /// A rule's targets that are known.
@@ -326,28 +181,67 @@ fn by_id(view: &View) -> HashMap<&TargetId, &Target> {
     view.targets.iter().map(|target| (&target.id, target)).collect()
 }
 
-/// True samples until the next step; none where all are taken.
-fn left(judge: &Judge, track: &Track, view: &View) -> Option<u32> {
-    let step = judge.rule.then.get(usize::from(track.progress.step))?;
-    let needed = judge.rule.span.samples(view.interval());
-    Some(needed.saturating_add(step.after.samples(view.interval())).saturating_sub(track.streak.count))
+/// A match, or what may become one.
+pub(super) struct Coming<'a> {
+    pub(super) judge: &'a Judge,
+    id: &'a TargetId,
+    streak: u32,
+    needed: u32,
+    progress: Progress,
+    /// True samples until the next step; none where there is none.
+    left: Option<u32>,
 }
 
-fn pending(judge: &Judge, (id, target): (&TargetId, Option<&Target>), track: &Track, view: &View) -> Pending {
-    let rule = &judge.rule;
-    let next = rule.then.get(usize::from(track.progress.step));
-    Pending {
-        rule: rule.name.to_string(),
-        mode: judge.mode,
-        target: id.clone(),
-        user: target.and_then(|target| subject::of(target, view).user),
-        comm: target.and_then(|target| {
-            view.processes(target).find_map(|process| Some(process.facts.as_ref()?.comm.clone()))
-        }),
-        streak: track.streak.count,
-        needed: rule.span.samples(view.interval()),
-        next: next.map(|step| step.action.name().to_owned()),
-        samples_left: left(judge, track, view).unwrap_or_default(),
-        hold: track.progress.told,
+impl<'a> Coming<'a> {
+    pub(super) fn of_track(judge: &'a Judge, (id, track): (&'a TargetId, &Track), view: &View) -> Self {
+        let (streak, needed) = (track.streak.count, judge.rule.span.samples(view.interval()));
+        let step = judge.rule.then.get(usize::from(track.progress.step));
+        // A GPU in need has none: who is picked has.
+        let step = step.filter(|_| judge.picking.is_none() || streak < needed);
+        let left = step.map(|step| needed.saturating_add(step.after.samples(view.interval())));
+        let left = left.map(|due| due.saturating_sub(streak));
+        Self { judge, id, streak, needed, progress: track.progress, left }
+    }
+
+    /// A workload that was picked, or may be.
+    pub(super) fn of_pick(
+        judge: &'a Judge,
+        (id, picked, streak): (&'a TargetId, Option<&Picked>, Streak),
+        view: &View,
+    ) -> Self {
+        let idle_for = judge.picking.as_ref().map(|picking| picking.idle_for.samples(view.interval()));
+        let progress = picked.map(|picked| picked.progress).unwrap_or_default();
+        let left = picked.and_then(|picked| {
+            let step = judge.rule.then.get(usize::from(progress.step))?;
+            // The sample at which it was picked counts as 0.
+            Some((step.after.samples(view.interval()) + 1).saturating_sub(picked.since))
+        });
+        Self { judge, id, streak: streak.count, needed: idle_for.unwrap_or_default(), progress, left }
+    }
+
+    /// The rule is not about it.
+    pub(super) fn without_steps(self) -> Self {
+        Self { left: None, ..self }
+    }
+
+    pub(super) fn told(&self, target: Option<&Target>, view: &View) -> Pending {
+        let rule = &self.judge.rule;
+        let next = self.left.and_then(|_| rule.then.get(usize::from(self.progress.step)));
+        let left = self.left.unwrap_or_default();
+        Pending {
+            rule: rule.name.to_string(),
+            mode: self.judge.mode,
+            target: self.id.clone(),
+            user: target.and_then(|target| subject::of(target, view).user),
+            comm: target.and_then(|target| {
+                view.processes(target).find_map(|process| Some(process.facts.as_ref()?.comm.clone()))
+            }),
+            streak: self.streak,
+            needed: self.needed,
+            next: next.map(|step| step.action.name().to_owned()),
+            samples_left: left,
+            due_in: next.map(|_| (view.interval() * left).as_secs_f64()),
+            hold: self.progress.told,
+        }
     }
 }

@@ -6,9 +6,11 @@ mod node;
 
 use std::time::Duration;
 
-use bailiff_enforcer::engine::{Holds, Skip};
+use bailiff_enforcer::engine::{Holds, Question, Skip};
+use bailiff_enforcer::policy::Kind;
 use bailiff_enforcer::verdict::{Hold, Outcome};
 use bailiff_enforcer::view::TargetId;
+use bailiff_snapshot::Truth;
 
 use node::{BEAT, Gpu, Node};
 
@@ -941,6 +943,102 @@ fn one_is_ended_and_the_next_only_where_it_is_still_needed() {
         node.beats(3),
         ["slurm:4200 notify owner", "slurm:4200 due terminate", "slurm:4200 terminate"]
     );
+}
+
+/// A policy that picks with a flag, a notice and six more samples before the end; a workload of 9,000 MiB.
+fn flagging() -> (String, Node) {
+    let policy = picking("").replace("[{notify: [owner]}, {after: {samples: 1}", STEPS);
+    let mut node = Node::new(&policy);
+    node.gpus[1].free_mib = 70_000;
+    node.process(4100).mib = Some(9000);
+    (policy, node)
+}
+
+const STEPS: &str = "[{flag: warning}, {notify: [owner]}, {after: {samples: 6}";
+const OTHER: &str =
+    "rules:\n  - {name: other, of: process, when: {gpu_util: {max: 3%}}, for: 1h, then: [{flag: info}]}";
+
+#[test]
+fn pick_state_after_reload_or_restart_goes_on() {
+    let went_on = [
+        ("another rule", Some(("rules:", OTHER))),
+        ("other limits", Some(("per_user_hour: 100", "per_user_hour: 9"))),
+        ("a new name", Some(("keep-free", "renamed"))),
+        ("a restart", None),
+    ];
+    for (what, change) in went_on {
+        let (policy, mut node) = flagging();
+        let begun = ["", "", "slurm:4100 flag, slurm:4100 notify owner", "", ""];
+        assert_eq!(node.beats(5), begun, "{what}");
+        match change {
+            Some((before, after)) => assert_eq!(node.reload(&policy.replace(before, after)), None),
+            None => node.restart(),
+        }
+        let said = node.beats(5);
+        assert_eq!(said, ["", "", "", "slurm:4100 due terminate", "slurm:4100 terminate"], "{what}");
+        let flags: Vec<String> = node.engine.flags().iter().map(|flag| flag.subject.id.to_string()).collect();
+        assert_eq!(flags, ["workload:slurm:4100"], "{what}");
+    }
+}
+
+#[test]
+fn pick_countdown_after_a_longer_for_begins_later() {
+    let (policy, mut node) = flagging();
+    assert_eq!(node.beats(5)[2], "slurm:4100 flag, slurm:4100 notify owner");
+    // The match begins at the GPU's eighth true sample now, the one of the reload; the step is due six after that.
+    assert_eq!(node.reload(&policy.replace("for: {samples: 2}", "for: {samples: 8}")), None);
+    let said = node.beats(7);
+    assert_eq!(said, ["", "", "", "", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
+}
+
+#[test]
+fn pick_flag_after_another_interval_is_cleared() {
+    let (_, mut node) = flagging();
+    assert_eq!(node.beats(3)[2], "slurm:4100 flag, slurm:4100 notify owner");
+    node.interval = 2 * BEAT;
+    node.wait(BEAT);
+    assert_eq!(node.beat(), "slurm:4100 clear", "its samples begin again");
+}
+
+#[test]
+fn picked_workload_is_named_with_its_countdown() {
+    let (_, mut node) = flagging();
+    node.process(4200).mib = Some(30_000);
+    node.beats(3);
+    let pending = node.engine.pending(10);
+    let [one] = pending.as_slice() else { panic!("{pending:?}") };
+    assert_eq!(
+        (one.target.to_string().as_str(), one.next.as_deref()),
+        ("workload:slurm:4100", Some("terminate"))
+    );
+    for left in [6, 5, 4] {
+        let [one] = &node.engine.pending(10)[..] else { panic!() };
+        assert_eq!(one.samples_left, left);
+        node.beat();
+    }
+    let about = |pid| {
+        let question = Question { pid: Some(pid), rule: None };
+        let told = node.engine.explain(node.now(0), &question).unwrap();
+        told.into_iter().find(|told| told.of == Kind::Workload).unwrap()
+    };
+    let victim = about(4100);
+    assert_eq!(victim.pending, node.engine.pending(10)[0]);
+    assert_eq!(victim.gates.last().unwrap().gate, "from");
+    let other = about(4200);
+    assert_eq!((other.outcome, other.pending.next), (Truth::True, None), "another one was picked");
+    assert!(other.pick.unwrap().contains("workload:slurm:4100"), "and it is said which");
+}
+
+#[test]
+fn reload_without_a_rule_leaves_another_of_its_condition_alone() {
+    let both = flag().replace(
+        "rules:",
+        "rules:\n  - {name: told, of: process, when: {gpu_util: {max: 1%}}, for: {samples: 3}, then: [{notify: [owner]}]}",
+    );
+    let mut node = Node::new(&both);
+    assert_eq!(node.run("TTT"), ["", "", "4100 notify owner, 4100 flag"]);
+    node.reload(&flag());
+    assert_eq!(node.run("TTFF"), ["", "", "", "4100 clear"], "its flag was up, and is not raised again");
 }
 
 /// What happens to a node.

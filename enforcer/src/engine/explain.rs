@@ -1,0 +1,240 @@
+//! Why a rule does, or does not, do something about a target: its gates in order, each with its comparisons.
+
+use bailiff_snapshot::{Streak, Truth};
+use serde::{Deserialize, Serialize};
+
+use super::judge::Judge;
+use super::pick::Picking;
+use super::program::{Column, Gate};
+use super::subject::Leaves;
+use super::told::{Coming, Pending};
+use super::{Engine, Now, Tick, protection};
+use crate::policy::{Ask, Kind, Mode};
+use crate::verdict::{Asked, Hold};
+use crate::view::{Target, View};
+
+const ON_HOLD: &str =
+    "not stopped, traced or frozen: idleness that was ordered is exempt unless the rule names the state";
+const NOBODY: &str = "the driver lists a pid, and no process is there: nobody to spare, nobody to signal";
+
+/// What is asked of [`Engine::explain`].
+#[derive(Debug, Clone, Default)]
+pub struct Question {
+    /// Targets that this process is a part of.
+    pub pid: Option<u32>,
+    /// This rule alone.
+    pub rule: Option<String>,
+}
+
+/// What one rule says of one target, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Explained {
+    /// The rule's match.
+    #[serde(flatten)]
+    pub pending: Pending,
+    /// What it is.
+    pub of: Kind,
+    /// Its gates, in order, up to the one that stopped it.
+    pub gates: Vec<GateTold>,
+    /// The outcome of all gates now.
+    pub outcome: Truth,
+    /// Unknown samples in a row, and how many a streak outlives.
+    pub unknown: (u32, u32),
+    /// What would hold a destructive step now.
+    pub holds: Vec<Hold>,
+    /// For a rule with `pick`: which workload was picked on which GPU, or why none was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pick: Option<String>,
+}
+
+/// One gate and what it rests on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GateTold {
+    /// Its name.
+    pub gate: String,
+    /// Whether it lets the target through.
+    pub passes: Truth,
+    /// Why, for gates that are not comparisons.
+    pub why: Option<String>,
+    /// Its comparisons.
+    pub leaves: Vec<Asked>,
+}
+
+/// A target of the view that is being explained.
+#[derive(Clone, Copy)]
+struct About<'a> {
+    place: usize,
+    target: &'a Target,
+    view: &'a View,
+}
+
+impl Engine {
+    /// Why, and why not, gate by gate and leaf by leaf; none before a snapshot was judged by this policy.
+    #[must_use]
+    pub fn explain(&self, now: Now, question: &Question) -> Option<Vec<Explained>> {
+        let view = self.last.as_deref().filter(|view| self.table.covers(view))?;
+        let tick = Tick { now, view, number: self.tick, missed: 0, interval: view.interval() };
+        let mut told = Vec::new();
+        let asked = |judge: &&Judge| question.rule.as_deref().is_none_or(|rule| *judge.rule.name == *rule);
+        for judge in self.judges.iter().filter(asked) {
+            let about = |kind| {
+                let all = view.targets.iter().enumerate();
+                let these =
+                    all.filter(move |(_, target)| target.kind == kind && question.is_about(target, view));
+                these.map(move |(place, target)| About { place, target, view })
+            };
+            let gates = judge.gates(&self.table, &tick);
+            told.extend(about(judge.rule.of).map(|about| self.explain_target(judge, &gates, about)));
+            if let Some(picking) = &judge.picking {
+                let gates = judge.gates_of_pick(picking, (&self.table, &tick));
+                let of = (judge, picking);
+                told.extend(about(Kind::Workload).map(|about| self.explain_workload(of, &gates, about)));
+            }
+        }
+        Some(told)
+    }
+
+    /// A target that the rule is about.
+    fn explain_target(&self, judge: &Judge, gates: &[(Gate, Column<'_>)], about: About<'_>) -> Explained {
+        let target = about.target;
+        let number = self.populations[target.kind as usize].number(&target.id);
+        let track = number.and_then(|number| judge.tracks.get(number)).copied().unwrap_or_default();
+        let coming = Coming::of_track(judge, (&target.id, &track), about.view);
+        let picked =
+            judge.picking.as_ref().map(|picking| match number.and_then(|at| picking.picked.get(&at)) {
+                Some(picked) => format!("picked: {}", picked.target),
+                None => "no workload is picked".to_owned(),
+            });
+        let told = self.explained((coming, track.streak), gates, about);
+        Explained { pick: picked, ..told }
+    }
+
+    /// A workload that the rule may pick.
+    fn explain_workload(
+        &self,
+        (judge, picking): (&Judge, &Picking),
+        gates: &[(Gate, Column<'_>)],
+        about: About<'_>,
+    ) -> Explained {
+        let target = about.target;
+        let number = self.populations[target.kind as usize].number(&target.id);
+        let streak = number.and_then(|number| picking.streaks.get(number)).copied().unwrap_or_default();
+        let picked = picking.picked.values().find(|picked| picked.target == target.id);
+        let coming = Coming::of_pick(judge, (&target.id, picked, streak), about.view);
+        let told = self.explained((coming, streak), gates, about);
+        Explained { pick: Some(self.where_picked((judge, picking), about)), ..told }
+    }
+
+    /// Of each GPU that a workload holds: whether it was picked there, and if not, why.
+    fn where_picked(&self, (judge, picking): (&Judge, &Picking), about: About<'_>) -> String {
+        let gpus = about.view.targets.iter().filter(|gpu| {
+            gpu.kind == Kind::Gpu && gpu.gpus.iter().any(|held| about.target.gpus.contains(held))
+        });
+        let told = gpus.map(|gpu| {
+            let number = self.populations[Kind::Gpu as usize].number(&gpu.id);
+            let picked = number.and_then(|number| picking.picked.get(&number));
+            let track = number.and_then(|number| judge.tracks.get(number)).copied().unwrap_or_default();
+            let needed = judge.rule.span.samples(about.view.interval());
+            match picked {
+                Some(picked) if picked.target == about.target.id => format!("picked on {}", gpu.id),
+                Some(picked) => format!("not picked on {}: {} was picked", gpu.id, picked.target),
+                None if track.streak.count < needed => {
+                    format!("not picked: {} matches for {} of {needed} samples", gpu.id, track.streak.count)
+                }
+                None => format!("not picked on {}", gpu.id),
+            }
+        });
+        told.collect::<Vec<_>>().join("; ")
+    }
+
+    fn explained(
+        &self,
+        (coming, streak): (Coming<'_>, Streak),
+        gates: &[(Gate, Column<'_>)],
+        about: About<'_>,
+    ) -> Explained {
+        let judge = coming.judge;
+        let mut told = Vec::new();
+        let (mut outcome, mut exempt) = (Truth::True, false);
+        for (gate, column) in gates {
+            outcome = column.get(about.place).copied().unwrap_or(Truth::Unknown);
+            told.push(GateTold { passes: outcome, ..self.gate(judge, *gate, about) });
+            if outcome != Truth::True {
+                exempt = gate.exempts();
+                break;
+            }
+        }
+        let coming = if exempt { coming.without_steps() } else { coming };
+        let holds = || self.node_holds(about.view).into_iter().collect();
+        Explained {
+            pending: coming.told(Some(about.target), about.view),
+            of: about.target.kind,
+            gates: told,
+            outcome,
+            unknown: (streak.unknown, judge.rule.max_gap),
+            holds: if judge.mode == Mode::Enforce { holds() } else { Vec::new() },
+            pick: None,
+        }
+    }
+
+    /// What a gate rests on.
+    fn gate(&self, judge: &Judge, gate: Gate, About { target, view, .. }: About<'_>) -> GateTold {
+        let rule = &judge.rule;
+        let leaves = |ask: Option<&Ask>| leaves(ask, target, view);
+        let because = |why: &str| (Some(why.to_owned()), Vec::new());
+        let gone = protection::is_gone(target, view);
+        let (name, (why, leaves)) = match gate {
+            Gate::Protection => ("protection", self.protection(target, view)),
+            Gate::Select => ("select", (None, leaves(rule.select.as_ref()))),
+            Gate::Except(place) => ("except", exception(judge, place, (target, view))),
+            Gate::Grace if gone => ("startup_grace", because(NOBODY)),
+            Gate::Grace => {
+                let grace = humantime::format_duration(rule.startup_grace);
+                ("startup_grace", because(&format!("older than {grace}")))
+            }
+            Gate::OnHold => ("on_hold", because(ON_HOLD)),
+            Gate::When => ("when", (None, leaves(Some(&rule.when)))),
+            Gate::From => ("from", (None, leaves(rule.pick.as_ref().map(|pick| &pick.from)))),
+        };
+        GateTold { gate: name.to_owned(), passes: Truth::True, why, leaves }
+    }
+
+    fn protection(&self, target: &Target, view: &View) -> (Option<String>, Vec<Asked>) {
+        let gone = protection::is_gone(target, view);
+        let builtin = protection::builtin(&self.policy, target, (view, &self.table.ours));
+        let (why, leaves) = exemption(self.policy.protect.as_ref().filter(|_| !gone), target, view);
+        let why = if gone { Some(NOBODY) } else { builtin }.map(str::to_owned).or(why);
+        (why, leaves)
+    }
+}
+
+impl Question {
+    fn is_about(&self, target: &Target, view: &View) -> bool {
+        self.pid.is_none_or(|pid| {
+            let holds = view.processes(target).any(|process| process.pid == pid);
+            let belongs = view.relatives(target).any(|relative| relative.pid == pid);
+            let on_it = target.kind == Kind::Gpu
+                && view.gpus(target).any(|gpu| gpu.holders.iter().any(|holder| holder.pid == pid));
+            holds || belongs || on_it
+        })
+    }
+}
+
+fn exception(judge: &Judge, place: usize, (target, view): (&Target, &View)) -> (Option<String>, Vec<Asked>) {
+    let Some(exception) = judge.rule.except.get(place) else { return (None, Vec::new()) };
+    let (member, asked) = exemption(Some(&exception.of), target, view);
+    let why: Vec<String> = [Some(exception.reason.clone()), member].into_iter().flatten().collect();
+    (Some(why.join("; ")), asked)
+}
+
+fn leaves(ask: Option<&Ask>, target: &Target, view: &View) -> Vec<Asked> {
+    ask.map(|ask| Leaves { target, view }.of(ask)).unwrap_or_default()
+}
+
+/// Which member an entry of `protect` or `except` exempts its target for, and the comparisons that say so.
+fn exemption(entry: Option<&Ask>, target: &Target, view: &View) -> (Option<String>, Vec<Asked>) {
+    match entry.and_then(|entry| protection::decisive(entry, target, view)) {
+        Some((member, asked)) => (Some(member), asked),
+        None => (None, leaves(entry, target, view)),
+    }
+}
