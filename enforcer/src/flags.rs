@@ -235,8 +235,8 @@ pub struct Control {
   bailiff-exporter --record=/var/tmp/gpus.ndjson     a day later:
   bailiff-enforcer replay /var/tmp/gpus.ndjson --rules rules.yaml
 
-Exit codes: 0 done, whatever the rules would do, 1 a file cannot be read, 64 flags or rules that
-make no sense.")]
+Exit codes: 0 done, whatever the rules would do, 1 a file cannot be read or is not a record, 64
+invalid flags or rules.")]
 pub struct Replay {
     /// The record: a snapshot a line.
     #[arg(value_name = "RECORD")]
