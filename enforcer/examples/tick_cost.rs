@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use bailiff_enforcer::engine::{Engine, Now};
 use bailiff_enforcer::policy::{
-    Action, Ask, Field, Kind, Leaf, Limits, Mode, Pattern, Policy, Rule, Selector, Severity, Span, Step,
+    Action, Ask, Exception, Field, Kind, Leaf, Limits, Mode, Pattern, Policy, Rule, Selector, Severity, Span,
+    Step,
 };
 use bailiff_enforcer::rules;
 use bailiff_enforcer::value::{Bounds, Test};
@@ -73,7 +74,11 @@ fn policy() -> Policy {
             max_processes: 512,
             breaker_reset: Duration::from_hours(1),
         },
-        protect: Some(select(Field::Users, &["slurm", "monitor"])),
+        protect: vec![Exception {
+            of: select(Field::Users, &["slurm", "monitor"]),
+            reason: None,
+            until: None,
+        }],
         allow_root: false,
         channels: BTreeMap::new(),
         leases: None,

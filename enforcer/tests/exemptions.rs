@@ -77,19 +77,24 @@ impl Node {
     }
 
     /// A gate of a rule about targets of this kind, by `explain`.
-    fn gate(&self, (kind, protect, except): (&str, &str, &str), gate: &str) -> GateTold {
+    fn gate(&self, policy: (&str, &str, &str), gate: &str) -> GateTold {
+        self.gates(policy, self.snapshot()).into_iter().find(|told| told.gate == gate).unwrap()
+    }
+
+    /// The gates of a rule about targets of this kind.
+    fn gates(&self, (kind, protect, except): (&str, &str, &str), snapshot: wire::Snapshot) -> Vec<GateTold> {
         let text = format!(
             "version: 1\n{protect}\nrules:\n  - name: a\n    of: {kind}\n    {except}\n    when: {{age: {{min: 1s}}}}\n    for: 30m\n    then: [{{flag: info}}]\n"
         );
         let policy = policy::load(text.as_bytes(), "rules.yaml", Duration::ZERO)
             .unwrap_or_else(|faults| panic!("{faults}"));
         let mut engine = Engine::new(Arc::new(policy.policy), Mode::Enforce);
-        let view = Arc::new(View::between(None, self.snapshot()));
+        let view = Arc::new(View::between(None, snapshot));
         let now = Now { boot: view.boot(), wall: view.boot() };
         engine.tick(now, view).unwrap();
         let told = engine.explain(now, &Question::default()).unwrap();
         let [one] = told.as_slice() else { panic!("{told:?}") };
-        one.gates.iter().find(|told| told.gate == gate).unwrap().clone()
+        one.gates.clone()
     }
 
     fn protected(&self, kind: &str, entry: &str) -> Truth {
@@ -276,6 +281,24 @@ fn explain_names_the_member_and_what_of_it_is_meant() {
     assert_eq!(unknown.why.as_deref(), Some("process 4102 (train) may be exempt"));
     assert_eq!(unknown.leaves.iter().find(|leaf| leaf.name == "exe").unwrap().value, "unknown");
     assert_eq!(told(json!({})).why, None);
+}
+
+#[test]
+fn protect_takes_entries_with_a_reason_and_an_end() {
+    let node = Node::of(HELPER, json!({"exe": "/opt/keep"}));
+    let entry = |more: &str| format!("[{{exe: [/opt/keep], reason: \"paper deadline\"{more}}}]");
+    // The snapshot is of 1970-01-01.
+    for (more, expected) in [("", Truth::True), (", until: 1970-01-01", Truth::True)] {
+        assert_eq!(node.protected("workload", &entry(more)), expected, "{more}");
+    }
+    let gate = node.gate(("workload", &format!("protect: {}", entry("")), ""), "protection");
+    assert_eq!(gate.why.as_deref(), Some("paper deadline; process 4102 (train) is exempt"));
+    let both = "[{exe: [/opt/keep], comms: [other], reason: r}, {comms: [third], reason: r}]";
+    assert_eq!(node.protected("workload", both), Truth::False, "all of an entry must hold of one process");
+    let mut later = node.snapshot();
+    later.wall_ms = 2 * 24 * 3600 * 1000;
+    let over = node.gates(("workload", &format!("protect: {}", entry(", until: 1970-01-01")), ""), later);
+    assert_eq!(over[0].passes, Truth::True, "its last day is over");
 }
 
 /// What selectors of `select` and `when` mean has not changed: one of those that hold memory.

@@ -92,7 +92,7 @@ const MUTANTS: [Mutant; 34] = [
     mutant(
         "exceptions end early",
         "enforcer/src/engine/judge.rs",
-        ("exception.until.is_some_and(|until| tick.now.wall > until)", "exception.until.is_some()"),
+        ("exception.in_force(tick.now.wall).then", "exception.until.is_none().then"),
     ),
     mutant(
         "a match outlives its streak",

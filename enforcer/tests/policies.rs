@@ -342,7 +342,10 @@ fn the_full_example_is_understood() {
     );
     assert_eq!(policy.channels["owner"], Channel::Tty);
     assert_eq!(policy.channels["ops"], Channel::Webhook(Address::File("/etc/bailiff/ops-url".into())));
-    let Some(Ask::Any(protected)) = &policy.protect else { panic!("{:?}", policy.protect) };
+    let [policy::Exception { of: Ask::Any(protected), reason: None, until: None }] = &policy.protect[..]
+    else {
+        panic!("{:?}", policy.protect)
+    };
     let fields: Vec<Field> = protected
         .iter()
         .map(|ask| match ask {
@@ -353,7 +356,7 @@ fn the_full_example_is_understood() {
     assert_eq!(fields, [Field::Users, Field::Comms, Field::Namespaces]);
     let idle = &policy.rules[0];
     assert_eq!((idle.of, idle.span), (Kind::Workload, Span::Time(Duration::from_mins(30))));
-    assert_eq!(idle.except[0].reason, "paper deadline");
+    assert_eq!(idle.except[0].reason.as_deref(), Some("paper deadline"));
     assert_eq!(idle.except[0].until.map(|until| until.as_secs()), Some(1_798_761_600));
     let names: Vec<&str> = idle.then.iter().map(|step| step.action.name()).collect();
     assert_eq!(names, ["flag", "notify", "signal", "terminate"]);

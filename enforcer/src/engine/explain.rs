@@ -9,7 +9,7 @@ use super::program::{Column, Gate};
 use super::subject::Leaves;
 use super::told::{Coming, Pending};
 use super::{Engine, Now, Tick, protection};
-use crate::policy::{Ask, Kind, Mode};
+use crate::policy::{Ask, Exception, Kind, Mode};
 use crate::verdict::{Asked, Hold};
 use crate::view::{Target, View};
 
@@ -186,7 +186,9 @@ impl Engine {
         let (name, (why, leaves)) = match gate {
             Gate::Protection => ("protection", self.protection(target, view)),
             Gate::Select => ("select", (None, leaves(rule.select.as_ref()))),
-            Gate::Except(place) => ("except", exception(judge, place, (target, view))),
+            Gate::Except(place) => {
+                ("except", rule.except.get(place).map(|it| exception(it, target, view)).unwrap_or_default())
+            }
             Gate::Grace if gone => ("startup_grace", because(NOBODY)),
             Gate::Grace => {
                 let grace = humantime::format_duration(rule.startup_grace);
@@ -202,7 +204,12 @@ impl Engine {
     fn protection(&self, target: &Target, view: &View) -> (Option<String>, Vec<Asked>) {
         let gone = protection::is_gone(target, view);
         let builtin = protection::builtin(&self.policy, target, (view, &self.table.ours));
-        let (why, leaves) = exemption(self.policy.protect.as_ref().filter(|_| !gone), target, view);
+        let entries = || protection::in_force(&self.policy, view).filter(|_| !gone);
+        let decisive = entries().find(|entry| protection::decisive(&entry.of, target, view).is_some());
+        let (why, leaves) = match decisive {
+            Some(entry) => exception(entry, target, view),
+            None => (None, entries().flat_map(|entry| leaves(Some(&entry.of), target, view)).collect()),
+        };
         let why = if gone { Some(NOBODY) } else { builtin }.map(str::to_owned).or(why);
         (why, leaves)
     }
@@ -220,11 +227,11 @@ impl Question {
     }
 }
 
-fn exception(judge: &Judge, place: usize, (target, view): (&Target, &View)) -> (Option<String>, Vec<Asked>) {
-    let Some(exception) = judge.rule.except.get(place) else { return (None, Vec::new()) };
-    let (member, asked) = exemption(Some(&exception.of), target, view);
-    let why: Vec<String> = [Some(exception.reason.clone()), member].into_iter().flatten().collect();
-    (Some(why.join("; ")), asked)
+/// Why an entry of `protect` or `except` exempts a target, and the comparisons that say so.
+fn exception(entry: &Exception, target: &Target, view: &View) -> (Option<String>, Vec<Asked>) {
+    let (member, asked) = exemption(&entry.of, target, view);
+    let why: Vec<String> = [entry.reason.clone(), member].into_iter().flatten().collect();
+    ((!why.is_empty()).then(|| why.join("; ")), asked)
 }
 
 fn leaves(ask: Option<&Ask>, target: &Target, view: &View) -> Vec<Asked> {
@@ -232,9 +239,9 @@ fn leaves(ask: Option<&Ask>, target: &Target, view: &View) -> Vec<Asked> {
 }
 
 /// Which member an entry of `protect` or `except` exempts its target for, and the comparisons that say so.
-fn exemption(entry: Option<&Ask>, target: &Target, view: &View) -> (Option<String>, Vec<Asked>) {
-    match entry.and_then(|entry| protection::decisive(entry, target, view)) {
+fn exemption(entry: &Ask, target: &Target, view: &View) -> (Option<String>, Vec<Asked>) {
+    match protection::decisive(entry, target, view) {
         Some((member, asked)) => (Some(member), asked),
-        None => (None, leaves(entry, target, view)),
+        None => (None, leaves(Some(entry), target, view)),
     }
 }

@@ -213,8 +213,7 @@ impl Judge {
     ) -> impl Iterator<Item = (Gate, Column<'t>)> {
         let exceptions = self.except.iter().zip(&self.rule.except).enumerate();
         exceptions.filter_map(|(place, (node, exception))| {
-            let over = exception.until.is_some_and(|until| tick.now.wall > until);
-            (!over).then(|| (Gate::Except(place), program::not(&node.ask(table))))
+            exception.in_force(tick.now.wall).then(|| (Gate::Except(place), program::not(&node.ask(table))))
         })
     }
 

@@ -12,13 +12,16 @@ use crate::census::program::{CommandLine, Program};
 use crate::engine::subject::Leaves;
 use crate::engine::texts::{self, MemberFacts};
 use crate::guard::{self, Root, Traits};
-use crate::policy::{Ask, Field, Kind, Policy};
+use crate::policy::{Ask, Exception, Field, Kind, Policy};
 use crate::verdict::Asked;
 use crate::view::{Target, TargetId, View, key};
 
 /// Whether a target is protected. One protected member protects all of a workload.
 pub(crate) fn of(policy: &Policy, target: &Target, (view, ours): (&View, &BTreeSet<ProcessKey>)) -> Truth {
-    let protect = || policy.protect.as_ref().map_or(Truth::False, |protect| exempts(protect, target, view));
+    let protect = || {
+        let entries = in_force(policy, view).map(|entry| exempts(&entry.of, target, view));
+        entries.fold(Truth::False, Truth::or)
+    };
     // What is built in is about processes: that of a lease goes on.
     if target.kind == Kind::Lease {
         return protect();
@@ -31,6 +34,12 @@ pub(crate) fn of(policy: &Policy, target: &Target, (view, ours): (&View, &BTreeS
         return Truth::True;
     }
     protect()
+}
+
+/// The entries of `protect` that hold when a snapshot was taken.
+pub(crate) fn in_force<'a>(policy: &'a Policy, view: &View) -> impl Iterator<Item = &'a Exception> {
+    let now = Duration::from_millis(view.snapshot.wall_ms);
+    policy.protect.iter().filter(move |entry| entry.in_force(now))
 }
 
 /// Why the built-in list protects a target; `ours` are this program's processes and the exporter's.
@@ -154,14 +163,15 @@ impl Exemptions {
 
     /// Each entry, and what it is called.
     fn entries(&self) -> impl Iterator<Item = (&Ask, String)> {
-        let protect =
-            self.policy.protect.iter().map(|protect| (protect, "the policy protects it".to_owned()));
         let rule = self.policy.rules.iter().find(|rule| rule.name == self.rule);
         let exceptions = rule.into_iter().flat_map(|rule| &rule.except);
-        let in_force = exceptions.filter(|exception| exception.until.is_none_or(|until| self.now <= until));
-        protect.chain(
-            in_force.map(|exception| (&exception.of, format!("it is an exception: {}", exception.reason))),
-        )
+        let named = |entry: &Exception, what: &str| {
+            entry.reason.as_ref().map_or_else(|| what.to_owned(), |reason| format!("{what}: {reason}"))
+        };
+        let protect = self.policy.protect.iter().map(|entry| (entry, "the policy protects it"));
+        let all = protect.chain(exceptions.map(|entry| (entry, "it is an exception")));
+        let in_force = all.filter(|(entry, _)| entry.in_force(self.now));
+        in_force.map(move |(entry, what)| (&entry.of, named(entry, what)))
     }
 
     /// Whether command lines are to be read.

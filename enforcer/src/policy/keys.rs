@@ -158,7 +158,7 @@ pub(super) static FILE: Table = Table {
             "protect",
             May,
             Shape::Selectors,
-            "Whoever matches one of these is protected from every rule, besides the built-in list.",
+            "Targets that match one of these selectors are protected from every rule, besides the built-in list; or a list of entries as in `except`, each with a reason and perhaps an end.",
         ),
         key("conditions", May, Shape::Named(&Shape::Ask), "Named asks, for `use`."),
         key("notify", May, Shape::Named(&Shape::OneOf(&CHANNEL)), "Named channels, for `notify` steps."),

@@ -11,7 +11,9 @@ use super::keys::{DEFAULTS, FILE, LIMITS};
 use super::quantity::number;
 use super::rule::{self, Defaults, Times};
 use super::tree::{self, Data, Entry, Node};
-use super::{Action, Ask, Channel, Field, Limits, Mode, Policy, Rule, Span, channels, digest, leases};
+use super::{
+    Action, Ask, Channel, Exception, Field, Limits, Mode, Policy, Rule, Span, channels, digest, leases,
+};
 use crate::value::Unit;
 
 /// A policy, and what an admin should look at.
@@ -76,11 +78,12 @@ fn policy(fields: &Fields<'_>, bytes: &[u8], now: Duration, mut faults: Faults) 
         named_conditions(conditions, &mut faults);
     }
     let mut asks = Asks::new(faults, entries(fields, "conditions"));
-    let protect = fields.get("protect").and_then(|node| asks.read_selectors(node));
+    let protect = fields.entry("protect").filter(|entry| !entry.value.is_null());
+    let protect = protect.map(|entry| rule::protect(entry, &file, &mut asks)).unwrap_or_default();
     let rules = fields.get("rules").map(|node| rules(node, &file, &mut asks)).unwrap_or_default();
     let mut faults = asks.finish();
     unused_channels(entries(fields, "notify"), &rules, &mut faults);
-    excepted_here_alone(fields, (&rules, protect.as_ref()), &mut faults);
+    excepted_here_alone(fields, (&rules, &protect), &mut faults);
     if leases.is_none() {
         nowhere_to_release(fields, &rules, &mut faults);
     }
@@ -243,7 +246,7 @@ fn unused_channels(written: &[Entry], rules: &[Rule], faults: &mut Faults) {
 }
 
 /// An exception spares a user from its own rule; another rule may still end their processes.
-fn excepted_here_alone(fields: &Fields<'_>, (rules, protect): (&[Rule], Option<&Ask>), faults: &mut Faults) {
+fn excepted_here_alone(fields: &Fields<'_>, (rules, protect): (&[Rule], &[Exception]), faults: &mut Faults) {
     let Some(Node { data: Data::List(items), .. }) = fields.get("rules").filter(|_| faults.errors() == 0)
     else {
         return;
@@ -257,11 +260,10 @@ fn excepted_here_alone(fields: &Fields<'_>, (rules, protect): (&[Rule], Option<&
         let Data::Map(entries) = &item.data else { continue };
         let Some(entry) = entries.iter().find(|entry| entry.name == "except") else { continue };
         for user in rule.except.iter().flat_map(|exception| users(&exception.of)) {
-            let exempt = |other: &Rule| other.except.iter().any(|it| users(&it.of).contains(&user));
+            let exempt =
+                |other: &Rule| other.except.iter().chain(protect).any(|it| users(&it.of).contains(&user));
             let other = rules.iter().filter(ends).find(|other| other.name != rule.name && !exempt(other));
-            let Some(other) = other.filter(|_| !protect.is_some_and(|it| users(it).contains(&user))) else {
-                continue;
-            };
+            let Some(other) = other else { continue };
             let message = format!(
                 "{} is exempt from this rule alone: {} may end their processes",
                 quoted(&user),

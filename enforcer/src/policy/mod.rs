@@ -46,8 +46,8 @@ pub struct Policy {
     pub interval: Option<Duration>,
     /// How much may be done in an hour.
     pub limits: Limits,
-    /// Whoever this holds of, or is not known not to hold of, is protected from every rule.
-    pub protect: Option<Ask>,
+    /// Targets that one of these holds of, or is not known not to hold of, are protected from every rule.
+    pub protect: Vec<Exception>,
     /// Root's processes outside containers are not protected.
     pub allow_root: bool,
     /// Channels of notices, by name.
@@ -196,6 +196,14 @@ pub struct Rule {
     pub then: Vec<Step>,
 }
 
+impl Exception {
+    /// Whether it still holds at this time, since the Unix epoch.
+    #[must_use]
+    pub fn in_force(&self, now: Duration) -> bool {
+        self.until.is_none_or(|until| now <= until)
+    }
+}
+
 impl Rule {
     /// Whether a step is held until a notice of the match was delivered: a `terminate` that asks for it, and a `signal` before it,
     /// which may end a process as well.
@@ -223,8 +231,8 @@ impl Rule {
 pub struct Exception {
     /// Whom.
     pub of: Ask,
-    /// Why; for the audit log and `explain`.
-    pub reason: String,
+    /// Why; for the audit log and `explain`. None in a `protect` without entries.
+    pub reason: Option<String>,
     /// Until then, since the Unix epoch.
     pub until: Option<Duration>,
 }

@@ -160,6 +160,24 @@ pub(super) fn name(what: &str, (name, at): (&str, &Range<usize>), faults: &mut F
     good
 }
 
+/// Reads `protect`: selectors of which one is enough, or a list of exceptions from all rules.
+pub(super) fn protect<'a>(
+    Entry { value: node, at, .. }: &'a Entry,
+    file: &File<'_>,
+    asks: &mut Asks<'a>,
+) -> Vec<Exception> {
+    if !matches!(node.data, Data::List(_)) {
+        let of = asks.read_selectors(node);
+        return of.map(|of| Exception { of, reason: None, until: None }).into_iter().collect();
+    }
+    let entries = exceptions(node, None, (file, &mut *asks));
+    if entries.iter().any(|entry| !entry.of.leaves().is_empty()) {
+        let fault = Fault::error(at, "`protect` takes selectors and no comparisons");
+        asks.faults.push(fault.help("write `users`, `comms`, `exe` and the like"));
+    }
+    entries
+}
+
 fn exceptions<'a>(
     node: &'a Node,
     of: Option<Kind>,
@@ -207,7 +225,7 @@ fn exception<'a>(
     selectors::of_exempt(of.iter(), &node.at, &mut asks.faults);
     Some(Exception {
         of: of?,
-        reason: reason?.to_owned(),
+        reason: Some(reason?.to_owned()),
         until: until.map_or(Some(None), |until| until.map(Some))?,
     })
 }

@@ -94,7 +94,10 @@ fn shape(shape: Shape) -> Value {
             "minItems": 1,
         }),
         Shape::Ask => reference("ask"),
-        Shape::Selectors => reference("selectors"),
+        Shape::Selectors => json!({"anyOf": [
+            reference("selectors"),
+            {"type": "array", "items": reference("exception"), "minItems": 1},
+        ]}),
         Shape::Exception => reference("exception"),
         Shape::Step => reference("step"),
     }

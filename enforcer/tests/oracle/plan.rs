@@ -166,7 +166,7 @@ impl RulePlan {
     fn rule(&self) -> Rule {
         let except = self.except.iter().map(|(cond, until)| Exception {
             of: cond.ask(),
-            reason: "a reason".to_owned(),
+            reason: Some("a reason".to_owned()),
             until: until.map(Duration::from_millis),
         });
         Rule {
@@ -206,7 +206,11 @@ impl Plan {
             sha256: "0".repeat(64),
             interval: self.interval.map(Duration::from_millis),
             limits: self.limits,
-            protect: self.protect.as_ref().map(Cond::ask),
+            protect: self
+                .protect
+                .iter()
+                .map(|cond| Exception { of: cond.ask(), reason: None, until: None })
+                .collect(),
             allow_root: self.allow_root,
             channels: BTreeMap::new(),
             leases: None,

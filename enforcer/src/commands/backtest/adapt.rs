@@ -19,7 +19,7 @@ static CGROUPS: Attribute = Attribute {
 /// A policy for snapshots that lie `interval` apart, of an exporter whose beat is `beat`.
 pub(super) fn adapt(mut policy: Policy, (interval, beat): (Duration, Duration)) -> Policy {
     policy.interval = None;
-    policy.protect.iter_mut().for_each(blind);
+    policy.protect.iter_mut().for_each(|entry| blind(&mut entry.of));
     for rule in &mut policy.rules {
         let spans = rule.then.iter_mut().map(|step| &mut step.after);
         let picked = rule.pick.iter_mut().map(|pick| &mut pick.idle_for);

@@ -253,7 +253,7 @@ fn notes((policy, settings): (&Policy, &Settings), (interval, beat): (Duration, 
             }
         });
     }
-    let exempts = policy.protect.is_some() || policy.rules.iter().any(|rule| !rule.except.is_empty());
+    let exempts = !policy.protect.is_empty() || policy.rules.iter().any(|rule| !rule.except.is_empty());
     if exempts && settings.children == Children::Unknown {
         let note = "what `protect` and `except` ask of processes without GPU memory is unknown, and exempts: Prometheus \
                     holds nothing of them; --assume-children-idle takes it that there are none";
