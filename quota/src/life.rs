@@ -2,7 +2,7 @@
 
 use std::alloc::{Layout, alloc};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::abi::{Device, Handle};
@@ -44,11 +44,6 @@ pub(crate) fn get() -> Option<&'static Life> {
 
 #[cold]
 fn begin() -> Option<&'static Life> {
-    static HANDLED: AtomicBool = AtomicBool::new(false);
-    if !HANDLED.swap(true, Ordering::AcqRel) {
-        // SAFETY: the handler does what a child of a process with threads may do.
-        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-    }
     #[expect(clippy::cast_ptr_alignment, reason = "the layout has the alignment")]
     // SAFETY: the layout has a size.
     let new = unsafe { alloc(Layout::new::<Life>()) }.cast::<Life>();
@@ -62,6 +57,13 @@ fn begin() -> Option<&'static Life> {
     let life = first.map_or_else(|first| first, |_| new);
     // SAFETY: both were fully written before they were stored, and are never freed.
     Some(unsafe { &*life })
+}
+
+/// Registers the handler for children of `fork`. This is done when the library is loaded: a thread that registers it later may be
+/// overtaken by a `fork` of another thread, whose child would then keep its parent's accounts and locks.
+pub(crate) fn register_fork_handler() {
+    // SAFETY: the handler does what a child of a process with threads may do.
+    unsafe { libc::pthread_atfork(None, None, Some(forked)) };
 }
 
 /// What was known is left where it is: another thread may have been writing it when the process forked.

@@ -1,8 +1,10 @@
-//! What happens when the library is loaded: the environment is read, before the program can change it, and nothing else.
+//! What happens when the library is loaded: the environment is read, before the program can change it, and the handler for
+//! forked children is registered.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
 
+use crate::life;
 use crate::settings::Settings;
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
@@ -25,6 +27,7 @@ extern "C" fn start(_count: c_int, _arguments: *const *const c_char, variables: 
     // Nobody hears of our faults but by the counter.
     #[cfg(not(test))]
     std::panic::set_hook(Box::new(|_| {}));
+    life::register_fork_handler();
     // SAFETY: the loader hands over the environment as the C library keeps it.
     SETTINGS.get_or_init(|| unsafe { read(variables) });
 }
