@@ -322,6 +322,36 @@ fn two_daemons_are_told_apart_by_their_pipe_directories() {
 }
 
 #[test]
+fn stop_after_a_server_failed_to_start_gives_the_gpu_back() {
+    for round in 0..5 {
+        let machine = Machine::new("550");
+        let mut command = machine.bailiff("a", &["start", "--gpu", "0"]);
+        let (code, said) = told(&command.env("FAKE_MPS_NO_GPU", "1").output().unwrap());
+        assert_eq!(code, Some(0), "{said}");
+        machine.modes(["exclusive_process", "default"]);
+        assert_eq!(machine.mps.client("a").first, "805");
+        let (code, said) = machine.says("a", &["stop"]);
+        assert_eq!(code, Some(0), "run {round}: {said}");
+        assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"], "{said}");
+    }
+}
+
+#[test]
+fn stop_of_a_daemon_that_does_not_quit_reports_its_client() {
+    let machine = Machine::new("550");
+    machine.mps.start("a", &machine.uuid(0));
+    machine.modes(["exclusive_process", "default"]);
+    let control = machine.mps.bin().join("nvidia-cuda-mps-control").display().to_string();
+    let asker = machine.mps.asker(&format!(
+        "read word; [ \"$word\" = quit ] && {{ echo no room >&2; exit 1; }}; echo \"$word\" | {control}"
+    ));
+    let (code, said) = machine.says("a", &["stop", "--mps-control", asker.to_str().unwrap()]);
+    assert_eq!(code, Some(75), "{said}");
+    assert!(said.contains("lives on") && said.contains("no room"), "{said}");
+    assert!(machine.mps.asked().is_empty(), "{said}");
+}
+
+#[test]
 fn in_the_foreground_it_stays_and_gives_the_gpus_back_when_it_is_told_to_end() {
     let machine = Machine::new("550");
     let mut command = machine.bailiff("a", &["start", "--gpu", "0", "--foreground"]);
@@ -331,6 +361,19 @@ fn in_the_foreground_it_stays_and_gives_the_gpus_back_when_it_is_told_to_end() {
     assert!(machine.mps.client("a").first.starts_with("connected"));
     let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"]);
+}
+
+#[test]
+fn foreground_after_a_server_failed_to_start_exits_with_0_when_told_to_end() {
+    let machine = Machine::new("550");
+    let mut command = machine.bailiff("a", &["start", "--gpu", "0", "--foreground"]);
+    let mut child = command.env("FAKE_MPS_NO_GPU", "1").stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "the daemon answers"));
+    assert_eq!(machine.mps.client("a").first, "805");
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"]);
 }

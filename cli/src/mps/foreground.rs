@@ -59,13 +59,19 @@ fn run(
     }
     drop(held);
     show("the daemon answers\n")?;
+    let mut asked = false;
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(if status.success() { Ended::Well } else { Ended::Badly(status.to_string()) });
+            // NVIDIA's daemon exits with 1 if a server failed to start, also where it was asked to quit.
+            let well = status.success() || (asked && status.code().is_some());
+            return Ok(if well { Ended::Well } else { Ended::Badly(status.to_string()) });
         }
         match told.recv() {
             Ok(Event::Told(told)) if !told.is_for_the_command() => {
-                if let Err(trouble) = plan.control.ask(Question::Quit(None)) {
+                asked = true;
+                if let Err(trouble) = plan.control.ask(Question::Quit(None))
+                    && child.try_wait()?.is_none()
+                {
                     say(format_args!("the daemon was asked to quit: {}", line(&trouble.to_string())));
                 }
             }

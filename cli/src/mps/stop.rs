@@ -45,8 +45,8 @@ pub(super) fn stop(flags: &Stop) -> Result<ExitCode, Failure> {
     pids.extend(node.servers(&pipes, &[]));
     pids.extend(daemon.map(|daemon| daemon.pid));
     let deadline = Instant::now() + timeout.unwrap_or_default() + SLACK;
-    quit(&control, timeout, &pipes)?;
-    gone(&control, &pids, deadline)?;
+    let complaint = quit(&control, timeout, &pipes)?;
+    gone(&control, &pids, deadline).map_err(|lives| still(&lives, complaint.as_ref()))?;
     restore(flags, &node, daemon)?;
     show("the daemon and its servers have ended\n")?;
     Ok(ExitCode::SUCCESS)
@@ -89,7 +89,9 @@ fn without_clients(control: &Control, servers: &BTreeSet<u32>) -> Result<(), Fai
     Ok(())
 }
 
-fn quit(control: &Control, timeout: Option<Duration>, pipes: &Path) -> Result<(), Failure> {
+/// Asks the daemon to quit. What its client complains of is returned and not judged: NVIDIA's client exits with 1 in about half
+/// of all cases after a server failed to start, although the daemon quits.
+fn quit(control: &Control, timeout: Option<Duration>, pipes: &Path) -> Result<Option<Trouble>, Failure> {
     let question = Question::Quit(timeout);
     show(&format!(
         "+ echo {question} | CUDA_MPS_PIPE_DIRECTORY={} {}\n",
@@ -98,13 +100,16 @@ fn quit(control: &Control, timeout: Option<Duration>, pipes: &Path) -> Result<()
     ))?;
     match control.ask(question) {
         // It may say nothing until its servers have ended, and it may end before it has answered.
-        Ok(_) | Err(Trouble::NoAnswer(_) | Trouble::NoDaemon) => Ok(()),
-        Err(trouble) => Err(Failure::unavailable(format!("the daemon does not quit: {trouble}"))),
+        Ok(_) | Err(Trouble::NoAnswer(_) | Trouble::NoDaemon) => Ok(None),
+        Err(trouble @ (Trouble::Refused(_) | Trouble::NoProgram { .. })) => {
+            Err(Failure::unavailable(format!("the daemon does not quit: {trouble}")))
+        }
+        Err(trouble) => Ok(Some(trouble)),
     }
 }
 
-/// Waits until all of these processes have ended and nobody listens.
-fn gone(control: &Control, pids: &BTreeSet<u32>, deadline: Instant) -> Result<(), Failure> {
+/// Waits until all of these processes have ended and nobody listens; the error says what is left.
+fn gone(control: &Control, pids: &BTreeSet<u32>, deadline: Instant) -> Result<(), String> {
     for pid in pids {
         let raw = i32::try_from(*pid).ok().and_then(Pid::from_raw);
         let Some(handle) = raw.and_then(|raw| pidfd_open(raw, PidfdFlags::empty()).ok()) else { continue };
@@ -116,22 +121,23 @@ fn gone(control: &Control, pids: &BTreeSet<u32>, deadline: Instant) -> Result<()
                 break;
             }
             if left.is_zero() {
-                return Err(still(&format!("process {pid} lives on")));
+                return Err(format!("process {pid} lives on"));
             }
         }
     }
     while !matches!(control.ask(Question::Servers), Err(Trouble::NoDaemon)) {
         if Instant::now() >= deadline {
-            return Err(still("somebody still listens in its pipe directory"));
+            return Err("somebody still listens in its pipe directory".to_owned());
         }
         std::thread::park_timeout(BEAT);
     }
     Ok(())
 }
 
-fn still(what: &str) -> Failure {
+fn still(lives: &str, complaint: Option<&Trouble>) -> Failure {
+    let complaint = complaint.map(|complaint| format!(" (its client: {complaint})")).unwrap_or_default();
     Failure::busy(format!(
-        "{what}, so compute modes are left as they are; it was asked to quit, and nothing more"
+        "{lives}, so compute modes are left as they are; it was asked to quit{complaint}, and nothing more"
     ))
 }
 

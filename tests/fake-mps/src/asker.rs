@@ -18,7 +18,7 @@ pub(crate) fn ask(places: &Places) -> io::Result<ExitCode> {
             continue;
         }
         send(&socket, command.trim())?;
-        let Some(answer) = receive(&socket)? else { break };
+        let Some(answer) = receive(&socket)? else { return Ok(ExitCode::FAILURE) };
         output.write_all(answer.as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)

@@ -47,11 +47,11 @@ pub(crate) fn serve(places: &Places) -> io::Result<ExitCode> {
     while !(state.quitting && state.servers.is_empty()) {
         step(&mut state, &listener)?;
     }
-    state.log("Exit with status 0")?;
+    state.log(&format!("Exit with status {}", u8::from(state.server_failed)))?;
     for file in ["control", "control_privileged", "log", "nvidia-cuda-mps-control.pid"] {
         let _ = fs::remove_file(places.pipes.join(file));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(u8::from(state.server_failed).into())
 }
 
 fn say(text: &str, foreground: bool) -> io::Result<()> {
@@ -151,6 +151,9 @@ fn hear(state: &mut State, place: usize) -> io::Result<()> {
         state.log("NEW UI")?;
     }
     let said = answer(state, &text, uid)?;
+    if state.quitting && state.server_failed {
+        return gone(state, place);
+    }
     match state.peers.get(place).map(|peer| send(&peer.socket, &said)) {
         Some(Err(_)) => gone(state, place),
         _ => Ok(()),

@@ -1,8 +1,9 @@
 //! A stand-in for NVIDIA's MPS, after what drivers 535.261 and 550.163 were seen to do without a GPU. The wire between its parts
 //! is its own; what people and programs see is not: files, processes, answers, exit codes and lines of logs.
 //!
-//! `FAKE_MPS_RELEASE` is `535` or `550` (the usual); with `FAKE_MPS_NO_GPU` no server starts; with `FAKE_MPS_NO_START` no
-//! daemon does. One command is its own: `fake_fault SERVER`, after which that server is in the state FAULT.
+//! `FAKE_MPS_RELEASE` is `535` or `550` (the usual); with `FAKE_MPS_NO_GPU` no server starts, and after one has failed to,
+//! `quit` ends the daemon with exit code 1 and its client exits with 1 and prints nothing, as NVIDIA's does in half of all cases;
+//! with `FAKE_MPS_NO_START` no daemon starts. One command is its own: `fake_fault SERVER`, after which that server is in the state FAULT.
 #![expect(
     clippy::disallowed_methods,
     reason = "a program of its own, which has files, processes and a clock"

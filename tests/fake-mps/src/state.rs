@@ -61,6 +61,8 @@ pub(crate) struct State {
     pub(crate) peers: Vec<Peer>,
     pub(crate) percentage: String,
     pub(crate) limits: BTreeMap<String, String>,
+    /// A server did not come up.
+    pub(crate) server_failed: bool,
     /// It was told to quit.
     pub(crate) quitting: bool,
     /// Servers are ended by force then.
@@ -77,6 +79,7 @@ impl State {
             peers: Vec::new(),
             percentage: "100.0".to_owned(),
             limits: BTreeMap::new(),
+            server_failed: false,
             quitting: false,
             force_at: None,
         }
@@ -120,6 +123,7 @@ impl State {
             let status = child.wait()?;
             self.log("Server encountered a fatal exception. Shutting down")?;
             self.log(&format!("Server {pid} exited with status {}", status.code().unwrap_or(-1)))?;
+            self.server_failed = true;
             return Ok(None);
         }
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
