@@ -18,9 +18,11 @@ use std::process::{Command, Output};
 use end_to_end::exporter::{self, Exporter};
 use end_to_end::fake::Scenario;
 use end_to_end::home::Home;
+use end_to_end::mps::Mps;
 use end_to_end::procfs::{Process, Procfs};
 use end_to_end::programs;
 use end_to_end::redis::Redis;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const RULES: &str = "version: 1
@@ -286,20 +288,34 @@ fn a_redis_that_loses_leases() {
 #[test]
 fn mps_that_does_not_go_together() {
     let node = Node::new("mps");
-    node.told(&[]).says("mps", "warn", "GPU 0 takes one process at a time");
+    let mps = Mps::of("550");
+    let told = || {
+        let mut command = node.doctor(&programs::bailiff(), &["--json"]);
+        Told::of(&command.env("PATH", mps.bin()).output().unwrap())
+    };
+    told().says("mps", "warn", "GPU 0 takes one process at a time");
     let part = |pid: u32, program: &str| {
         node.procfs.add(&Process { comm: "nvidia-cuda-mps".into(), ..Process::new(pid) });
         node.procfs.write(&format!("{pid}/cmdline"), &format!("{program}\0-d\0"));
     };
     part(4100, "nvidia-cuda-mps-server");
-    node.told(&[]).says("mps", "warn", "server 4100 runs without its daemon");
+    told().says("mps", "warn", "server 4100 runs without its daemon");
     part(900, "/usr/bin/nvidia-cuda-mps-control");
+    told().says("mps", "skip", "its environment is not for this user to read");
+    let pipes = mps.pipes("a").display().to_string();
+    node.procfs.write("900/environ", &format!("CUDA_MPS_PIPE_DIRECTORY={pipes}\0"));
+    told().says("mps", "skip", &format!("daemon 900 ({pipes}): no control daemon answers there"));
+    mps.start("a", "GPU-1");
     node.procfs.write("4101/environ", "HOME=/root\0CUDA_VISIBLE_DEVICES=GPU-1\0");
-    let told = node.told(&[]);
-    told.says("mps", "ok", "daemon 900, 1 servers, 4 clients");
-    assert!(!told.of_state("warn").contains(&"mps"), "{:#?}", told.checks);
+    let found = told();
+    found.says("mps", "ok", "daemon 900, 1 servers, 4 clients");
+    assert!(!found.of_state("warn").contains(&"mps"), "{:#?}", found.checks);
     node.procfs.write("4102/environ", "HOME=/root\0CUDA_VISIBLE_DEVICES=1\0");
-    node.told(&[]).says("mps", "warn", "client 4102 was started with CUDA_VISIBLE_DEVICES=1");
+    told().says("mps", "warn", "client 4102 was started with CUDA_VISIBLE_DEVICES=1");
+    mps.signal("a", Signal::STOP);
+    let found = told();
+    found.says("mps", "fail", &format!("daemon 900 ({pipes}) does not answer"));
+    assert!(!found.of_state("ok").contains(&"mps"), "{:#?}", found.checks);
 }
 
 #[test]

@@ -19,9 +19,3 @@ pub(super) fn bytes(path: &Path) -> Option<Vec<u8>> {
 pub(super) fn link(path: &Path) -> Option<PathBuf> {
     fs::read_link(path).ok()
 }
-
-/// The pids that a `/proc` shows.
-pub(super) fn pids(procfs: &Path) -> Vec<u32> {
-    let entries = fs::read_dir(procfs).into_iter().flatten();
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
-}

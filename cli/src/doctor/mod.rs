@@ -42,7 +42,7 @@ fn checks(flags: &Doctor) -> Vec<Check> {
     let sample = told.as_ref().ok().map(|told| &told.sample);
     let mut checks = driver::checks(flags, told.as_ref());
     checks.extend(rights::checks(&flags.machine.procfs));
-    checks.extend(mps::checks(&flags.machine.procfs, sample));
+    checks.extend(mps::checks(&flags.machine, sample));
     checks.push(order::check(flags, sample));
     checks.extend(exporter::checks(flags));
     checks.extend(enforcer::checks(flags));

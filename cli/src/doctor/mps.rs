@@ -1,31 +1,24 @@
-//! MPS: its daemon and servers, found in `/proc`; modes that do not go together; clients that were told of GPUs by number.
+//! MPS: daemons that do not answer; servers without a daemon; modes that do not go together; clients that were told of GPUs by number.
 
 use std::path::Path;
 
-use bailiff_snapshot::{ComputeMode, Role, Sample, stat};
+use bailiff_snapshot::{ComputeMode, Sample};
 
 use super::check::Check;
 use super::files;
+use crate::flags::Machine;
+use crate::mps::look;
+use crate::mps::report::{Daemon, State};
 
 const NAME: &str = "mps";
 const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// The parts of MPS that a `/proc` shows.
-#[derive(Debug, Default)]
-struct Parts {
-    daemons: Vec<u32>,
-    servers: Vec<u32>,
-    /// Of which it cannot be told what they are.
-    unknown: Vec<u32>,
-}
-
 /// Whether MPS runs as its GPUs want it.
-pub(super) fn checks(procfs: &Path, sample: Option<&Sample>) -> Vec<Check> {
-    let parts = parts(procfs);
+pub(super) fn checks(machine: &Machine, sample: Option<&Sample>) -> Vec<Check> {
+    let (daemons, servers) = look::running(machine);
     let mut checks = Vec::new();
     let exclusive = exclusive(sample);
-    let none = parts.daemons.is_empty() && parts.unknown.is_empty();
-    if !exclusive.is_empty() && none {
+    if !exclusive.is_empty() && daemons.is_empty() {
         checks.push(Check::warn(
             NAME,
             format!(
@@ -35,26 +28,53 @@ pub(super) fn checks(procfs: &Path, sample: Option<&Sample>) -> Vec<Check> {
             "nvidia-cuda-mps-control -d starts one; nvidia-smi -i GPU -c DEFAULT lets others in without it",
         ));
     }
-    if !parts.servers.is_empty() && none {
-        let servers: Vec<String> = parts.servers.iter().map(u32::to_string).collect();
+    if !servers.is_empty() && daemons.is_empty() {
         let text =
-            format!("server {} runs without its daemon: who starts now runs beside MPS", servers.join(", "));
+            format!("server {} runs without its daemon: who starts now runs beside MPS", list(&servers));
         checks.push(Check::warn(NAME, text, "nvidia-cuda-mps-control -d, once the clients have ended"));
     }
     let clients = clients(sample);
-    if !parts.daemons.is_empty() {
-        let daemons: Vec<String> = parts.daemons.iter().map(u32::to_string).collect();
-        let (servers, clients) = (parts.servers.len(), clients.len());
+    let answering = daemons.iter().filter(|daemon| daemon.state == State::Answers);
+    let answering: Vec<u32> = answering.filter_map(|daemon| daemon.pid).collect();
+    if !answering.is_empty() {
+        let (servers, clients) = (servers.len(), clients.len());
         checks.push(Check::ok(
             NAME,
-            format!("daemon {}, {servers} servers, {clients} clients", daemons.join(", ")),
+            format!("daemon {}, {servers} servers, {clients} clients", list(&answering)),
         ));
     }
-    checks.extend(clients.into_iter().filter_map(|pid| of_client(pid, &visible(procfs, pid)?)));
+    checks.extend(daemons.iter().filter_map(of_daemon));
+    checks.extend(clients.into_iter().filter_map(|pid| of_client(pid, &visible(&machine.procfs, pid)?)));
     if checks.is_empty() {
         checks.push(Check::skip(NAME, "no MPS daemon runs", None));
     }
     checks
+}
+
+fn list(pids: &[u32]) -> String {
+    pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// What is said of a daemon that does not answer.
+fn of_daemon(daemon: &Daemon) -> Option<Check> {
+    match daemon.state {
+        State::Answers => None,
+        State::Hung => {
+            let hint = daemon
+                .pid
+                .map(|pid| format!("ps -o stat= -p {pid} shows T if it was stopped; then: kill -CONT {pid}"));
+            Some(Check::fail(
+                NAME,
+                daemon.warning()?,
+                hint.unwrap_or_else(|| "bailiff mps status".to_owned()),
+            ))
+        }
+        // Its process lives, so its files may only be out of reach, as those of a container are.
+        State::Stale | State::Unknown => {
+            let why = daemon.why.as_deref().unwrap_or("its state is unknown");
+            Some(Check::skip(NAME, format!("{}: {why}", daemon.called()), Some("sudo bailiff mps status")))
+        }
+    }
 }
 
 /// GPUs that take one process alone.
@@ -71,29 +91,6 @@ fn clients(sample: Option<&Sample>) -> Vec<u32> {
     pids.sort_unstable();
     pids.dedup();
     pids
-}
-
-fn parts(procfs: &Path) -> Parts {
-    let mut parts = Parts::default();
-    for pid in files::pids(procfs) {
-        let folder = procfs.join(pid.to_string());
-        let stat = files::bytes(&folder.join("stat")).and_then(|text| stat::parse(&text));
-        if stat.is_none_or(|stat| stat.comm != Role::COMM) {
-            continue;
-        }
-        let exe = files::link(&folder.join("exe")).and_then(|exe| Role::of_program(&exe.to_string_lossy()));
-        let words = || files::bytes(&folder.join("cmdline")).unwrap_or_default();
-        let first = |words: Vec<u8>| {
-            let word = words.split(|byte| *byte == 0).next().unwrap_or_default();
-            Role::of_program(&String::from_utf8_lossy(word))
-        };
-        match exe.or_else(|| first(words())) {
-            Some(Role::MpsControl) => parts.daemons.push(pid),
-            Some(Role::MpsServer) => parts.servers.push(pid),
-            None => parts.unknown.push(pid),
-        }
-    }
-    parts
 }
 
 /// What a process was told of its GPUs; none where its environment is not ours to read, or says nothing.

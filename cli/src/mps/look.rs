@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bailiff_mps::control::Question;
+use bailiff_mps::control::{self, Question};
 use bailiff_mps::{Control, Trouble, words};
 use bailiff_snapshot::Sample;
 
@@ -13,6 +13,7 @@ use super::flags::Common;
 use super::node::{self, Found, Node, Pipes};
 use super::report::{Client, Daemon, Gpu, Orphan, Report, Server, State};
 use crate::doctor::driver;
+use crate::flags::Machine;
 
 /// More GPUs of a daemon are not asked about.
 const MOST_GPUS: usize = 16;
@@ -27,7 +28,7 @@ pub(super) fn look(common: &Common) -> Report {
     let mut report = Report {
         driver: sample.and_then(|sample| sample.driver.version),
         orphans: orphans(&node, common.pipe_dir.as_deref()),
-        daemons: daemons(common, &node, gpus.len()),
+        daemons: daemons(common, &node, (places(&node, common), gpus.len())),
         gpus,
         warnings: Vec::new(),
     };
@@ -46,10 +47,29 @@ fn gpus(sample: &Sample) -> Vec<Gpu> {
     whole.map(gpu).collect()
 }
 
+/// The daemons that run and what each answers, and the pids of all servers.
+pub(crate) fn running(machine: &Machine) -> (Vec<Daemon>, Vec<u32>) {
+    let common = Common {
+        pipe_dir: None,
+        usual_pipe_dir: None,
+        mps_control: control::PROGRAM.into(),
+        deadline: control::PATIENCE,
+        machine: machine.clone(),
+    };
+    let node = Node::look(&machine.procfs);
+    let mut all = daemons(&common, &node, (of_daemons(&node), 0));
+    all.extend(hidden(&node, &common));
+    (all, node.servers.iter().map(|server| server.pid).collect())
+}
+
+/// Pipe directories that daemons name.
+fn of_daemons(node: &Node) -> BTreeSet<PathBuf> {
+    node.daemons.iter().filter_map(|daemon| Some(daemon.is.pipes()?.to_owned())).collect()
+}
+
 /// Pipe directories to ask in: those of daemons, and the one that is named, or usual, if a socket is there.
 fn places(node: &Node, common: &Common) -> BTreeSet<PathBuf> {
-    let of_daemons = node.daemons.iter().filter_map(|daemon| Some(daemon.is.pipes()?.to_owned()));
-    let mut places: BTreeSet<PathBuf> = of_daemons.collect();
+    let mut places = of_daemons(node);
     if let Ok(named) = common.pipes() {
         if common.pipe_dir.is_some() {
             places.retain(|place| *place == named);
@@ -62,8 +82,8 @@ fn places(node: &Node, common: &Common) -> BTreeSet<PathBuf> {
 }
 
 /// Asks them side by side.
-fn daemons(common: &Common, node: &Node, gpus: usize) -> Vec<Daemon> {
-    let places: Vec<PathBuf> = places(node, common).into_iter().collect();
+fn daemons(common: &Common, node: &Node, (places, gpus): (BTreeSet<PathBuf>, usize)) -> Vec<Daemon> {
+    let places: Vec<PathBuf> = places.into_iter().collect();
     let asked = places.chunks(MOST_AT_ONCE).flat_map(|places| {
         std::thread::scope(|scope| {
             let ask = |place| scope.spawn(move || daemon(common, node, (place, gpus)));

@@ -18,15 +18,15 @@ pub(super) struct Report {
 
 /// A daemon, or what one has left behind.
 #[derive(Debug, Serialize)]
-pub(super) struct Daemon {
+pub(crate) struct Daemon {
     /// None where its environment is not ours to read.
     pub(super) pipe_dir: Option<String>,
     /// None where no process of this `/proc` is that daemon.
-    pub(super) pid: Option<u32>,
+    pub(crate) pid: Option<u32>,
     pub(super) user: Option<String>,
-    pub(super) state: State,
+    pub(crate) state: State,
     /// Why it does not answer.
-    pub(super) why: Option<String>,
+    pub(crate) why: Option<String>,
     pub(super) log_dir: Option<String>,
     /// `readable`, `unreadable`, `missing` or `no_file`.
     pub(super) log: Option<&'static str>,
@@ -45,7 +45,7 @@ pub(super) struct Daemon {
 /// How a daemon is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum State {
+pub(crate) enum State {
     Answers,
     /// It is there and says nothing.
     Hung,
@@ -95,12 +95,14 @@ impl Daemon {
         self.state == State::Answers
     }
 
-    fn called(&self) -> String {
+    /// Its pid and pipe directory, as far as they are known.
+    pub(crate) fn called(&self) -> String {
         let place = self.pipe_dir.as_deref().unwrap_or("an unknown pipe directory");
         self.pid.map_or_else(|| place.to_owned(), |pid| format!("daemon {pid} ({place})"))
     }
 
-    fn warning(&self) -> Option<String> {
+    /// What is wrong with it.
+    pub(crate) fn warning(&self) -> Option<String> {
         let name = self.called();
         match self.state {
             State::Answers => None,
