@@ -28,7 +28,7 @@ impl Gpu {
     /// Opens the account of a GPU that is used for the first time.
     pub(crate) fn meet((device, uuid): (Device, Option<Uuid>), shared: Option<&'static Shared>) -> Self {
         let settings = start::settings();
-        let limit = settings.limit(u32::try_from(device).ok(), uuid);
+        let limit = start::limits().limit(u32::try_from(device).ok(), uuid);
         complain();
         let seat = shared.zip(uuid).and_then(|(shared, uuid)| shared.seat(uuid, limit.bytes));
         let ledger = match seat {
@@ -130,7 +130,7 @@ pub(crate) fn subtract(used: &AtomicU64, bytes: u64) {
 fn complain() {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
-        start::settings().complaints.iter().for_each(|complaint| log::say(format_args!("{complaint}")));
+        start::limits().complaints.iter().for_each(|complaint| log::say(format_args!("{complaint}")));
     }
 }
 

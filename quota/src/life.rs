@@ -69,6 +69,7 @@ pub(crate) fn register_fork_handler() {
 /// What was known is left where it is: another thread may have been writing it when the process forked.
 extern "C" fn forked() {
     LIFE.store(ptr::null_mut(), Ordering::Release);
+    start::forked();
     shared::forked();
 }
 

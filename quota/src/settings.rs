@@ -48,7 +48,8 @@ pub(crate) struct Limit {
     pub(crate) by_default: bool,
 }
 
-const OURS: &str = "WRAPPER_MAX_MEMORY";
+/// The variable of the limit of every GPU, with which those of one GPU begin.
+pub(crate) const LIMIT: &str = "WRAPPER_MAX_MEMORY";
 /// That of `HAMi`, for whoever comes from there.
 const ALIAS: &str = "CUDA_DEVICE_MEMORY_LIMIT";
 
@@ -58,10 +59,12 @@ impl Settings {
         let mut settings = Self::default();
         let (mut alias, mut of_alias) = (Limits::default(), Vec::new());
         for (name, value) in variables {
-            if let Some(rest) = name.strip_prefix(OURS) {
-                settings.limits.take((name, rest, value), &mut settings.complaints);
+            if let Some(rest) = name.strip_prefix(LIMIT) {
+                settings.limits.take((name, rest, value), limit(value), &mut settings.complaints);
             } else if let Some(rest) = name.strip_prefix(ALIAS) {
-                alias.take((name, rest, value), &mut of_alias);
+                // Its 0 is no limit.
+                let limit = limit(value).map(|bytes| if bytes == 0 { UNLIMITED } else { bytes });
+                alias.take((name, rest, value), limit, &mut of_alias);
             } else if let Some(rest) = name.strip_prefix("WRAPPER_") {
                 settings.take((name, rest, value));
             }
@@ -126,8 +129,13 @@ impl Settings {
 }
 
 impl Limits {
-    fn take(&mut self, (name, rest, value): (&str, &str, &str), complaints: &mut Vec<String>) {
-        let limit = limit(value).unwrap_or_else(|| {
+    fn take(
+        &mut self,
+        (name, rest, value): (&str, &str, &str),
+        limit: Option<u64>,
+        complaints: &mut Vec<String>,
+    ) {
+        let limit = limit.unwrap_or_else(|| {
             complaints.push(format!("{name}={value:?}: no number of bytes; {DEFAULT} bytes are taken"));
             DEFAULT
         });
@@ -200,6 +208,10 @@ mod tests {
             (&[("WRAPPER_DEFAULT", "off")], off),
             (&[("CUDA_DEVICE_MEMORY_LIMIT", "1g")], Limit { bytes: 1 << 30, by_default: false }),
             (&[("CUDA_DEVICE_MEMORY_LIMIT_0", "2048m")], Limit { bytes: 2 << 30, by_default: false }),
+            (&[("CUDA_DEVICE_MEMORY_LIMIT", "0")], off),
+            (&[("WRAPPER_MAX_MEMORY", "unlimited")], off),
+            (&[("WRAPPER_MAX_MEMORY", "0")], Limit { bytes: 0, by_default: false }),
+            (&[("WRAPPER_MAX_MEMORY_0", "0GiB")], Limit { bytes: 0, by_default: false }),
             (&[("WRAPPER_MAX_MEMORY_1", "5")], default),
         ] {
             assert_eq!(read(variables).limit(Some(0), None), expected, "{variables:?}");

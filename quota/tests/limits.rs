@@ -368,6 +368,46 @@ fn the_seed_s_own_lines_work() {
 }
 
 #[test]
+fn limit_of_zero_refuses_every_allocation() {
+    let machine = Machine::new();
+    for door in DOORS {
+        let calls = "init 0, alloc 1, managed 1, async 1, create 1 1 0, pitch 1 1, free-null, info";
+        assert_eq!(run(&machine, door, 0, calls), "0, 2, 2, 2, 2, 2, 0, 0 0 0", "{door}");
+    }
+    let mut client = client(&machine, "dl", 0, "init 0, alloc 17179869184, alloc 1");
+    assert_eq!(codes(&mut client), "0 2 2");
+    assert_eq!(codes(client.env("WRAPPER_MAX_MEMORY", "unlimited")), "0 0 2", "the driver has no more");
+    // HAMi's 0 is no limit.
+    let client = client.env_remove("WRAPPER_MAX_MEMORY").env("CUDA_DEVICE_MEMORY_LIMIT", "0");
+    assert_eq!(codes(client), "0 0 2");
+}
+
+#[test]
+fn limit_that_a_program_sets_before_its_first_request_holds() {
+    let machine = Machine::new();
+    for door in DOORS {
+        let run = |calls| run(&machine, door, 5000, calls);
+        assert_eq!(
+            run("set-limit 1000, init 0, info, alloc 1000, alloc 1"),
+            "0, 0, 1000 1000 0, 0, 2",
+            "{door}"
+        );
+        // It is read once; a child of a fork begins anew.
+        assert_eq!(
+            run(
+                "init 0, alloc 4000, set-limit 9000, alloc 1001, init 1, alloc 5001, fork, init 0, alloc 9000, alloc 1"
+            ),
+            "0, 0, 0, 2, 0, 2, 0, 0, 0, 2",
+            "{door}"
+        );
+    }
+    let mut client = client(&machine, "dl", 5000, "set-limit 1000, init 0, alloc 1000, alloc 1");
+    assert_eq!(codes(client.env_remove("WRAPPER_MAX_MEMORY")), "0 0 0 2");
+    // The limit of a GPU by number is stronger, as if both had been set at the start.
+    assert_eq!(codes(client.env("WRAPPER_MAX_MEMORY_0", "1001")), "0 0 0 0");
+}
+
+#[test]
 fn nonsense_is_told_once_and_is_no_licence() {
     let machine = Machine::new();
     let mut client = client(&machine, "dl", 0, "init 0, info, init 1, info, alloc 4217928961");

@@ -161,6 +161,16 @@ fn children_begin_with_nothing_while_threads_allocate() {
     assert_eq!(ledger(&quota).faults, 0);
 }
 
+#[test]
+fn shared_limit_is_not_the_program_s_to_set() {
+    let machine = Machine::new();
+    let quota = machine.path("quota");
+    fs::write(&quota, "").unwrap();
+    let mut client = machine.client("dl", &["set-limit 5000", "init 0", "alloc 1001", "alloc 1000"]);
+    client.env("WRAPPER_MAX_MEMORY", "1000").env("WRAPPER_SHARED", &quota);
+    assert_eq!(codes(&mut client), [0, 0, 2, 0]);
+}
+
 /// A client that does this and then waits, and its calls' codes.
 fn waiting(command: &mut Command) -> (Running, Vec<String>) {
     let mut running = Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());

@@ -13,11 +13,10 @@
 /// No limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// Bytes, where 0 and `unlimited` mean all there are.
+/// Bytes, where `unlimited` means all there are.
 #[must_use]
 pub fn limit(text: &str) -> Option<u64> {
     match bytes(text) {
-        Some(0) => Some(UNLIMITED),
         None if text.eq_ignore_ascii_case("unlimited") => Some(UNLIMITED),
         other => other,
     }
@@ -60,8 +59,8 @@ mod tests {
             ("4GB", Some(4_000_000_000)),
             ("512k", Some(512 << 10)),
             ("7b", Some(7)),
-            ("0", Some(UNLIMITED)),
-            ("0G", Some(UNLIMITED)),
+            ("0", Some(0)),
+            ("0G", Some(0)),
             ("unlimited", Some(UNLIMITED)),
             ("Unlimited", Some(UNLIMITED)),
             ("18446744073709551615", Some(u64::MAX)),

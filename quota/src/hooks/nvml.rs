@@ -26,7 +26,7 @@ fn view(device: Handle) -> Option<(u64, u64)> {
     let (life, uuid) = (life::get()?, uuid(device)?);
     let met = life.met().find(|gpu| gpu.uuid() == Some(uuid)).map(Gpu::view);
     let shared = || life.shared().and_then(|shared| shared.look(uuid));
-    met.or_else(shared).or_else(|| Some((start::settings().limit(None, Some(uuid)).bytes, 0)))
+    met.or_else(shared).or_else(|| Some((start::limits().limit(None, Some(uuid)).bytes, 0)))
 }
 
 /// Total and free, made no larger than the quota.
