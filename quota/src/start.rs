@@ -54,8 +54,10 @@ fn read_limit(loaded: &Loaded) -> &'static Settings {
     let value = unsafe { libc::getenv(c"WRAPPER_MAX_MEMORY".as_ptr()) };
     // SAFETY: null, or a C string, which is copied at once.
     let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned());
+    // A variable that was removed, as by a program that clears its environment, has the value that it had at the start.
+    let kept = |name: &str| name != LIMIT || value.is_none();
     let others =
-        loaded.variables.iter().filter_map(|text| text.split_once('=')).filter(|(name, _)| *name != LIMIT);
+        loaded.variables.iter().filter_map(|text| text.split_once('=')).filter(|(name, _)| kept(name));
     let new = Settings::read(others.chain(value.as_deref().map(|value| (LIMIT, value))));
     let new = Box::into_raw(Box::new(new));
     match WITH_LIMIT.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {

@@ -403,6 +403,8 @@ fn limit_that_a_program_sets_before_its_first_request_holds() {
     }
     let mut client = client(&machine, "dl", 5000, "set-limit 1000, init 0, alloc 1000, alloc 1");
     assert_eq!(codes(client.env_remove("WRAPPER_MAX_MEMORY")), "0 0 0 2");
+    // A program that clears its environment keeps the limit that it was started with.
+    assert_eq!(run(&machine, "dl", 5000, "set-limit -1, init 0, alloc 5000, alloc 1"), "0, 0, 0, 2");
     // The limit of a GPU by number is stronger, as if both had been set at the start.
     assert_eq!(codes(client.env("WRAPPER_MAX_MEMORY_0", "1001")), "0 0 0 0");
 }
