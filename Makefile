@@ -16,7 +16,7 @@ demo: ## the whole story in a minute, with a GPU or without; STAY=1 leaves it ru
 	@target/debug/demo $(if $(STAY),--stay)
 
 test: check quota ## every check and every test
-	@$(SETUP) compiler nextest prometheus python redis openssl faketime allocators systemd chromium
+	@$(SETUP) compiler nextest prometheus python redis openssl faketime allocators systemd chromium shells
 	cargo build --workspace
 	cargo nextest run --workspace
 

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, ValueEnum};
+use clap::builder::{PossibleValue, StyledStr};
+use clap::{Arg, ArgGroup, Args, Command, CommandFactory, Id, ValueEnum};
 use clap_complete::aot::{self, generate};
 
 use crate::exit::Failure;
@@ -45,7 +46,43 @@ pub(crate) fn completions(flags: &Completions) -> Result<ExitCode, Failure> {
     };
     // It panics where it cannot write, as into a pipe whose reader has ended.
     let mut text = Vec::new();
-    generate(shell, &mut crate::flags::Flags::command(), "bailiff", &mut text);
+    generate(shell, &mut shown(&crate::flags::Flags::command()), "bailiff", &mut text);
     print(&String::from_utf8_lossy(&text))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A command as its help shows it: `clap_complete` offers hidden commands and flags too.
+fn shown(command: &Command) -> Command {
+    let flags: Vec<&Arg> = command.get_arguments().filter(|flag| !flag.is_hide_set()).collect();
+    let is_shown = |id: &&Id| flags.iter().any(|flag| flag.get_id() == *id);
+    let groups = command.get_groups().map(|group| {
+        ArgGroup::new(group.get_id().clone()).args(group.get_args().filter(is_shown)).multiple(true)
+    });
+    let commands = command.get_subcommands().filter(|below| !below.is_hide_set());
+    let copy = Command::new(command.get_name().to_owned())
+        .about(command.get_about().cloned().unwrap_or_default())
+        .disable_help_flag(command.is_disable_help_flag_set())
+        .groups(groups)
+        .args(flags.iter().map(|flag| harmless((*flag).clone())))
+        .subcommands(commands.map(shown));
+    match command.get_version() {
+        Some(version) => copy.version(version.to_owned()),
+        None => copy,
+    }
+}
+
+/// A flag whose values have no help that a shell could evaluate: `clap_complete` puts it between double quotes and does
+/// not escape what is special there.
+fn harmless(flag: Arg) -> Arg {
+    let special = |help: &StyledStr| help.to_string().contains(['"', '$', '`', '\\', '\'']);
+    let mut values = flag.get_possible_values();
+    if !values.iter().any(|value| value.get_help().is_some_and(special)) {
+        return flag;
+    }
+    for value in &mut values {
+        if value.get_help().is_some_and(special) {
+            *value = PossibleValue::new(value.get_name().to_owned());
+        }
+    }
+    flag.value_parser(values)
 }

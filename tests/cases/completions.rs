@@ -1,56 +1,199 @@
-//! `bailiff completions`: what is printed is a program of its shell's, and completes words.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+//! `bailiff completions`: each shell offers what `--help` shows, and runs no command meanwhile.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a case runs programs and fails loudly"
+)]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use end_to_end::leases::said;
 use end_to_end::programs;
 use tempfile::TempDir;
 
+/// Each shell, the file in which it looks for completions, and a program of it that prints what it offers for each line
+/// of `$HOME/asked`.
+const SHELLS: [(&str, &str, &str); 3] = [
+    ("bash", "completions.bash", BASH),
+    ("zsh", "_bailiff", ZSH),
+    ("fish", ".config/fish/completions/bailiff.fish", FISH),
+];
+
+const BASH: &str = r#"
+. "$HOME/completions.bash"
+while IFS= read -r asked; do
+    read -ra COMP_WORDS <<< "$asked"
+    [[ $asked != *' ' ]] || COMP_WORDS+=('')
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    COMPREPLY=()
+    _bailiff bailiff "${COMP_WORDS[-1]}" "${COMP_WORDS[-2]}"
+    for offered in "${COMPREPLY[@]}"; do printf '%s\t%s\n' "$asked" "$offered"; done
+done < "$HOME/asked"
+"#;
+
+const FISH: &str = r"
+for asked in (cat $HOME/asked)
+    for offered in (complete -C $asked)
+        printf '%s\t%s\n' $asked (string split -f 1 \t -- $offered)
+    end
+end
+";
+
+/// Completion of zsh is for its line editor alone, so a zsh runs on a terminal of zsh's own, with `.zshrc`.
+const ZSH: &str = r"
+zmodload zsh/zpty
+zpty editor zsh -i
+while zpty -r editor shown; do :; done
+cat $HOME/offered
+";
+
+const ZSHRC: &str = r#"
+fpath=($HOME $fpath)
+autoload -Uz compinit; compinit -u -D
+compadd() {
+    # With these flags it only says which words match.
+    if [[ " ${@[1,(i)(-|--)]}" == *\ -(O|A|D)* ]]; then builtin compadd "$@"; return; fi
+    local -a matching; builtin compadd -O matching "$@"
+    for offered in $matching; do print -r -- "$asked"$'\t'"$offered" >> $HOME/offered; done
+    builtin compadd "$@"
+}
+zle-line-init() {
+    for asked in ${(f)"$(<$HOME/asked)"}; do BUFFER=$asked; CURSOR=$#BUFFER; zle list-choices; done
+    BUFFER=exit; zle accept-line
+}
+zle -N zle-line-init
+"#;
+
+/// A user's home, in which a command called bailiff only notes that it was run.
+struct Home(TempDir);
+
+impl Home {
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path();
+        for (shell, file, _) in SHELLS {
+            let file = path.join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, said(&completions(shell))).unwrap();
+        }
+        fs::write(path.join(".zshrc"), ZSHRC).unwrap();
+        fs::create_dir_all(path.join("bin")).unwrap();
+        fs::create_dir_all(path.join("empty")).unwrap();
+        let program = path.join("bin/bailiff");
+        fs::write(&program, "#!/bin/sh\necho \"$0 $*\" >> \"$HOME/run\"\n").unwrap();
+        fs::set_permissions(program, fs::Permissions::from_mode(0o755)).unwrap();
+        Self(home)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// What a shell does in this home, in a folder without files.
+    fn shell(&self, shell: &str, words: &[&str]) -> Output {
+        let mut command = Command::new(shell);
+        let usual = std::env::var("PATH").unwrap();
+        command.env_clear().current_dir(self.path().join("empty")).args(words);
+        command.env("HOME", self.path()).env("ZDOTDIR", self.path()).env("TERM", "dumb");
+        command.env("PATH", format!("{}:{usual}", self.path().join("bin").display()));
+        let output = command.output();
+        output.unwrap_or_else(|error| panic!("{shell}: {error}; run `tests/setup shells`"))
+    }
+
+    /// The words that a shell offers for each of these beginnings of a line.
+    fn offered(&self, (shell, _, script): (&str, &str, &str), lines: &[&str]) -> Offered {
+        fs::write(self.path().join("asked"), lines.join("\n") + "\n").unwrap();
+        let output = self.shell(shell, &["-c", script]);
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{shell}");
+        let mut offered: Offered = lines.iter().map(|line| ((*line).to_owned(), BTreeSet::new())).collect();
+        for (line, word) in said(&output).lines().map(|row| row.split_once('\t').unwrap()) {
+            offered.get_mut(line).unwrap().insert(word.to_owned());
+        }
+        offered
+    }
+}
+
+type Offered = BTreeMap<String, BTreeSet<String>>;
+
 fn completions(shell: &str) -> Output {
     Command::new(programs::bailiff()).args(["completions", shell]).output().unwrap()
 }
 
-/// What is printed for a shell, in a file.
-fn written(shell: &str) -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("completions");
-    fs::write(&path, said(&completions(shell))).unwrap();
-    (folder, path)
+/// What a command's `--help` shows: its commands, and its flags by their long names.
+fn help(path: &str) -> (BTreeSet<String>, BTreeSet<String>) {
+    let words = path.split(' ').skip(1).chain(["--help"]);
+    let help = said(&Command::new(programs::bailiff()).args(words).output().unwrap());
+    let listed = help.split("\nCommands:\n").nth(1).map_or("", |rest| rest.split("\n\n").next().unwrap());
+    let commands = listed.lines().map(|line| line.split_whitespace().next().unwrap().to_owned());
+    let rows = help.lines().map(str::trim_start).filter(|row| row.starts_with('-') && !row.starts_with("- "));
+    let flags = rows.flat_map(|row| row.split("  ").next().unwrap().split([' ', ',', '=']));
+    (commands.collect(), flags.filter(|word| word.starts_with("--")).map(str::to_owned).collect())
+}
+
+/// The commands below one, and itself; those of gpuget are GPU.py's, which no help of ours shows.
+fn paths(path: &str) -> Vec<String> {
+    let (commands, _) = help(path);
+    let below = commands.iter().filter(|command| !["help", "gpuget"].contains(&command.as_str()));
+    let below = below.flat_map(|command| paths(&format!("{path} {command}")));
+    std::iter::once(path.to_owned()).chain(below).collect()
 }
 
 #[test]
-fn each_shell_can_read_its_own() {
-    for (shell, begin) in [("bash", "_bailiff() {"), ("zsh", "#compdef bailiff"), ("fish", "# Print an")] {
-        let (_folder, path) = written(shell);
-        assert!(fs::read_to_string(&path).unwrap().starts_with(begin), "{shell}");
-        let flag = if shell == "fish" { "--no-execute" } else { "-n" };
-        // Only bash is everywhere.
-        if shell == "bash" || Command::new(shell).arg("--version").output().is_ok() {
-            said(&Command::new(shell).arg(flag).arg(path).output().unwrap());
-        }
+fn completion_script_parses_in_its_shell() {
+    let home = Home::new();
+    for (shell, file, _) in SHELLS {
+        let path = home.path().join(file);
+        let check = if shell == "fish" { "--no-execute" } else { "-n" };
+        said(&home.shell(shell, &[check, path.to_str().unwrap()]));
     }
     assert_eq!(completions("tcsh").status.code(), Some(64));
 }
 
 #[test]
-fn bash_completes_commands_and_flags() {
-    let (_folder, path) = written("bash");
-    for (words, expected) in [
-        ("bailiff le", "lease"),
-        ("bailiff lease re", "release reap"),
-        ("bailiff run --vr", "--vram"),
-        ("bailiff lease run --on-lost t", "term"),
-        ("bailiff completions f", "fish"),
-    ] {
-        let script = format!(
-            ". {}; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
-             _bailiff bailiff \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; echo \"${{COMPREPLY[@]}}\"",
-            path.display()
-        );
-        let output = Command::new("bash").args(["-c", &script]).output().unwrap();
-        assert_eq!(said(&output).trim(), expected, "{words}");
+fn completion_offers_exactly_what_help_shows() {
+    let home = Home::new();
+    let paths = paths("bailiff");
+    assert!(paths.len() > 20, "{paths:?}");
+    let lines: Vec<String> =
+        paths.iter().flat_map(|path| [format!("{path} --"), format!("{path} ")]).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    for shell in SHELLS {
+        let offered = home.offered(shell, &lines);
+        for path in &paths {
+            let (commands, flags) = help(path);
+            assert_eq!(offered[&format!("{path} --")], flags, "{}: {path} --", shell.0);
+            if !commands.is_empty() {
+                let words = offered[&format!("{path} ")].iter().filter(|word| !word.starts_with('-'));
+                assert_eq!(words.cloned().collect::<BTreeSet<_>>(), commands, "{}: {path}", shell.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn completion_runs_no_command() {
+    let home = Home::new();
+    for shell in SHELLS {
+        let expected = [
+            ("bailiff le", "lease"),
+            ("bailiff lease re", "reap release"),
+            ("bailiff run --vr", "--vram"),
+            ("bailiff lease acquire --format ", "env ids json uuid"),
+            ("bailiff lease run --on-lost t", "term"),
+            // clap_complete gives fish no values of arguments without a flag.
+            ("bailiff completions z", if shell.0 == "fish" { "" } else { "zsh" }),
+            ("bailiff help lease ho", ""),
+        ];
+        let offered = home.offered(shell, &expected.map(|(line, _)| line));
+        assert!(!home.path().join("run").exists(), "{}: completing ran a command", shell.0);
+        for (line, words) in expected {
+            let wanted = words.split_whitespace().map(str::to_owned).collect();
+            assert_eq!(offered[line], wanted, "{}: {line}", shell.0);
+        }
     }
 }
