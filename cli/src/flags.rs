@@ -1,12 +1,13 @@
 //! The command line, as it is written.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::lease::examples;
+pub(crate) use crate::lease::place::{Place, Pool};
 use crate::{completions, doctor, gpuget, idle_timeout, info, mps, run};
 
 /// Nothing of ours lasts longer, and a clock can still tell its end.
@@ -95,46 +96,6 @@ pub(crate) enum Lease {
     Hold(Hold),
 }
 
-/// Where leases are kept.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct Pool {
-    /// Redis keeps the pool, at `redis://USER:PASSWORD@HOST:PORT/DB`, `rediss://` with TLS, or `redis+unix:///PATH`; without
-    /// it this machine does. Also by `LEASE_REDIS_URL`.
-    #[arg(long, value_name = "URL", conflicts_with = "folder")]
-    pub(crate) redis: Option<String>,
-    /// The folder of this machine's own pool, `/run/bailiff/lease` if not told. Also by `LEASE_DIR`.
-    #[arg(long = "pool-dir", value_name = "DIR")]
-    pub(crate) folder: Option<PathBuf>,
-    /// What the environment says; a flag says it louder.
-    #[arg(long, env = "LEASE_REDIS_URL", hide = true, hide_env_values = true)]
-    usual_redis: Option<String>,
-    /// The same of the folder.
-    #[arg(long, env = "LEASE_DIR", hide = true, default_value = "/run/bailiff/lease")]
-    usual_folder: PathBuf,
-    /// What all keys begin with, as GPU.py's --redis-prefix.
-    #[arg(long, env = "LEASE_PREFIX", value_name = "PREFIX", default_value = "GPU")]
-    pub(crate) prefix: String,
-}
-
-/// Who keeps a pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place<'a> {
-    /// Redis, at this address.
-    Redis(&'a str),
-    /// This machine, in this folder.
-    Here(&'a Path),
-}
-
-impl Pool {
-    pub(crate) fn place(&self) -> Place<'_> {
-        match (&self.redis, &self.folder, &self.usual_redis) {
-            (Some(redis), _, _) | (None, None, Some(redis)) => Place::Redis(redis),
-            (None, Some(folder), _) => Place::Here(folder),
-            (None, None, None) => Place::Here(&self.usual_folder),
-        }
-    }
-}
-
 /// What is asked for.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Ask {
@@ -183,7 +144,7 @@ pub(crate) struct Exporter {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Machine {
     /// The driver's library; by default the system is searched for libnvidia-ml.so.1.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, env = "BAILIFF_NVML_LIBRARY", hide_env_values = true, value_name = "PATH")]
     pub(crate) nvml_library: Option<PathBuf>,
     /// Where the host's /proc is mounted.
     #[arg(long, value_name = "PATH", default_value = "/proc")]
@@ -219,8 +180,8 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(crate) index: bool,
     /// The driver's library, which is asked whether numbers still mean the same.
-    #[arg(long, value_name = "PATH", default_value = "libnvidia-ml.so.1")]
-    pub(crate) nvml_library: PathBuf,
+    #[arg(long, env = "BAILIFF_NVML_LIBRARY", hide_env_values = true, value_name = "PATH")]
+    pub(crate) nvml_library: Option<PathBuf>,
     /// The command and its arguments, after `--`. Where it has GPUs of its own, `{index}` becomes the numbers that it knows
     /// them by, `0` or `0,1`, and `{{index}}` stays `{index}`; its environment has them too (`CUDA_VISIBLE_DEVICES`).
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
@@ -347,9 +308,9 @@ pub(crate) struct Init {
     /// The GPUs by their numbers, such as 0,1,4-7; without it all that the driver has.
     #[arg(long, value_name = "LIST")]
     pub(crate) gpus: Option<String>,
-    /// The driver's library.
-    #[arg(long, value_name = "PATH", default_value = "libnvidia-ml.so.1")]
-    pub(crate) nvml_library: PathBuf,
+    /// The driver's library; by default the system is searched for libnvidia-ml.so.1.
+    #[arg(long, env = "BAILIFF_NVML_LIBRARY", hide_env_values = true, value_name = "PATH")]
+    pub(crate) nvml_library: Option<PathBuf>,
     /// Begins it anew though it was begun before; not while somebody holds a lease.
     #[arg(long)]
     pub(crate) force: bool,

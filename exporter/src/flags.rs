@@ -50,7 +50,7 @@ pub struct Flags {
     #[arg(long = "process.command")]
     pub command: bool,
     /// The driver's library; by default the system is searched for libnvidia-ml.so.1.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, env = "BAILIFF_NVML_LIBRARY", hide_env_values = true, value_name = "PATH")]
     pub nvml_library: Option<PathBuf>,
     /// Where the host's /proc is mounted.
     #[arg(long, value_name = "PATH", default_value = "/proc")]

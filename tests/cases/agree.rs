@@ -155,3 +155,47 @@ fn lost_graphics_and_none() {
 fn eight_gpus_of_a_hundred() {
     assert_eq!(agree("8x100"), (800, 200));
 }
+
+#[test]
+fn nvml_library_variable_names_the_driver_of_every_program() {
+    let scenario = Scenario::named("idle");
+    let directory = tempfile::tempdir().unwrap();
+    let cuda_info = directory.path().join("cuda_info.sh");
+    let idle_timeout = directory.path().join("gpu_idle_timeout.py");
+    let gpu = directory.path().join("GPU.py");
+    for link in [&cuda_info, &idle_timeout, &gpu] {
+        std::os::unix::fs::symlink(programs::bailiff(), link).unwrap();
+    }
+    let bailiff = programs::bailiff();
+    let pool = directory.path().join("pool");
+    let pool = ["--pool-dir", pool.to_str().unwrap()];
+    let run = |program: &std::path::Path, words: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(words).env("FAKE_NVML_SCENARIO", scenario.path()).env_remove("LEASE_REDIS_URL");
+        command.env("BAILIFF_NVML_LIBRARY", programs::fake_nvml());
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.success(), text, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let init = [&["lease", "init"][..], &pool].concat();
+    let leased = [&["lease", "run", "--index"][..], &pool, &["--", "true"]].concat();
+    for (program, words, expected) in [
+        (programs::exporter(), &["--once", "--interval=200ms"][..], "bailiff_source_up{source=\"nvml\"} 1"),
+        (bailiff.clone(), &["info", "--alone", "--interval=200ms"], "NVIDIA"),
+        (cuda_info, &[], "NVIDIA"),
+        (bailiff.clone(), &["run", "--min-free", "1MiB", "--", "echo", "begun"], "begun"),
+        (bailiff.clone(), &["idle-timeout", "echo", "begun"], "begun"),
+        (idle_timeout, &["echo", "begun"], "begun"),
+        (gpu, &["--gpu-count"], "2"),
+        (bailiff.clone(), &init, ""),
+        (bailiff.clone(), &leased, ""),
+    ] {
+        let (success, text, err) = run(&program, words);
+        assert!(success && text.contains(expected), "{} {words:?}: {text}{err}", program.display());
+    }
+    let (_, text, err) = run(&bailiff, &["doctor", "--json"]);
+    let told: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(told["checks"][0]["state"], "ok", "{text}{err}");
+    let (_, text, _) = run(&bailiff, &["info", "--alone", "--nvml-library", "/nowhere.so"]);
+    assert!(!text.contains("NVIDIA"), "a flag takes precedence: {text}");
+}

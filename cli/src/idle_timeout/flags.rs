@@ -66,7 +66,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = millis)]
     pub(super) grace: u64,
     /// The driver's library.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, env = "BAILIFF_NVML_LIBRARY", hide_env_values = true, value_name = "PATH")]
     pub(super) nvml_library: Option<PathBuf>,
     /// How long the driver may be silent before it counts as hung, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = millis, hide = true)]

@@ -70,7 +70,7 @@ impl<'a> Held<'a> {
     pub(crate) fn environment(&mut self) -> Result<Vec<(&'static str, String)>, Failure> {
         let names = if self.flags.index { Names::Numbers } else { Names::Uuids };
         if self.flags.index {
-            told::check_numbers(&mut *self.pool, &self.grant, &self.flags.nvml_library)?;
+            told::check_numbers(&mut *self.pool, &self.grant, self.flags.nvml_library.as_deref())?;
         }
         environment(&mut *self.pool, (&self.ticket.lease, &self.grant), names)
     }

@@ -11,7 +11,7 @@ use crate::say::{print, say};
 
 /// Begins a pool.
 pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
-    let known = bailiff_sampler::uuids(Some(&flags.nvml_library));
+    let known = bailiff_sampler::uuids(flags.nvml_library.as_deref());
     let gpus: Vec<(u32, Option<String>)> = match (&flags.gpus, known) {
         (None, Ok(uuids)) => (0..).zip(uuids).collect(),
         (None, Err(why)) => {

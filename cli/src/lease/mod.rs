@@ -8,6 +8,7 @@ pub(crate) mod hold;
 pub(crate) mod init;
 pub(crate) mod list;
 pub(crate) mod log;
+pub(crate) mod place;
 pub(crate) mod release;
 pub(crate) mod run;
 mod shell;

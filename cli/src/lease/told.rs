@@ -56,11 +56,15 @@ pub(super) fn uuids(gpus: &[(String, Option<String>)], ids: &[String]) -> Option
 
 /// Numbers are good only while the driver counts as it did when the pool was begun: a GPU that fell off the bus shifts
 /// those behind it.
-pub(super) fn check_numbers(pool: &mut dyn Leases, grant: &Grant, library: &Path) -> Result<(), Failure> {
+pub(super) fn check_numbers(
+    pool: &mut dyn Leases,
+    grant: &Grant,
+    library: Option<&Path>,
+) -> Result<(), Failure> {
     let gpus = pool.gpus()?;
     for number in &grant.gpus {
         let Some(known) = uuids(&gpus, &[number.to_string()]).map(|uuids| uuids.concat()) else { continue };
-        let now = bailiff_sampler::uuids(Some(library)).map_err(|why| {
+        let now = bailiff_sampler::uuids(library).map_err(|why| {
             Failure::unavailable(format!(
                 "the driver does not tell which GPU is {number} ({why}); drop --index"
             ))

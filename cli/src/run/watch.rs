@@ -31,7 +31,7 @@ pub(crate) struct Wish {
     /// There must be a driver.
     pub(crate) needs_driver: bool,
     /// The driver's library.
-    pub(crate) library: PathBuf,
+    pub(crate) library: Option<PathBuf>,
 }
 
 /// Whoever is to look.
@@ -44,7 +44,7 @@ pub(crate) struct Looker {
     watch: Option<Watch>,
     /// There must be a driver.
     needs_driver: bool,
-    library: PathBuf,
+    library: Option<PathBuf>,
 }
 
 /// A command under watch.
@@ -63,7 +63,7 @@ impl Looker {
     pub(crate) fn start(wish: &Wish) -> Result<Self, Failure> {
         let samples = wish.idle.map_or(FEWEST, samples);
         let interval = wish.idle.map_or(BEAT, |idle| idle / samples);
-        let settings = Settings { nvml_library: Some(wish.library.clone()), interval, ..Settings::default() };
+        let settings = Settings { nvml_library: wish.library.clone(), interval, ..Settings::default() };
         let supervisor = Supervisor::new(Launcher::start(&settings)?, settings);
         let rule = Rule { threshold: THRESHOLD, looks: samples, max_gap: MAX_GAP, count: Count::Used };
         let watch = wish.idle.map(|_| Watch::new(rule));
@@ -74,7 +74,7 @@ impl Looker {
     /// Opens the driver where there must be one: where idleness is to end the command, say.
     pub(crate) fn open(&mut self) -> Result<(), Failure> {
         if self.needs_driver && fault(self.look()?) == Some(Fault::LibraryNotFound) {
-            let library = self.library.display();
+            let library = self.library.as_deref().unwrap_or("libnvidia-ml.so.1".as_ref()).display();
             return Err(Failure::unavailable(format!(
                 "--idle-timeout and --min-free ask the driver, and {library} cannot be found"
             )));
