@@ -147,3 +147,25 @@ fn below(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] }).collect()
 }
+
+#[test]
+fn readme_build_gives_run_its_quota_library() {
+    let readme = fs::read_to_string(programs::root().join("README.md")).unwrap();
+    let (_, block) = readme.split_once("## Run it\n\n```sh\n").unwrap();
+    let (build, _) = block.split_once("bailiff info").unwrap();
+    let (programs_line, rest) = build.split_once('\n').unwrap();
+    assert!(programs_line.starts_with("cargo build --release"), "{programs_line}");
+    // The release build takes minutes: this build's program stands in a directory without the library.
+    let directory = tempfile::tempdir().unwrap();
+    fs::copy(programs::bailiff(), directory.path().join("bailiff")).unwrap();
+    let script = format!("{rest}PATH=$DIRECTORY:$PATH bailiff run --vram 1GiB -- echo begun");
+    let output = Command::new("bash")
+        .args(["-euc", &script])
+        .current_dir(programs::root())
+        .env("DIRECTORY", directory.path())
+        .env("BAILIFF_QUOTA_DIR", directory.path())
+        .env_remove("BAILIFF_QUOTA_LIBRARY")
+        .output()
+        .unwrap();
+    assert_eq!(said(&output), "begun\n");
+}
