@@ -8,9 +8,9 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use bailiff_lease::process::{self, may_live, unless_gone};
-use bailiff_snapshot::ProcessKey;
+use bailiff_lease::process::{self, may_live};
 use bailiff_snapshot::stat::{self, Stat};
+use bailiff_snapshot::{ProcessKey, Status};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, geteuid, getpid, pidfd_open, pidfd_send_signal,
@@ -158,13 +158,10 @@ pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)
 
 /// Whether a process has our user, whoever owns its files.
 fn may_be_ours(pid: u32) -> bool {
-    let us = geteuid().as_raw().to_string();
-    let is_ours = |status: String| {
-        let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-        ids.is_some_and(|ids| ids.split_whitespace().any(|id| id == us))
-    };
-    let status = unless_gone(fs::read_to_string(format!("/proc/{pid}/status")));
-    status.map_or(true, |status| status.is_some_and(is_ours))
+    let us = geteuid().as_raw();
+    let is_ours = |status: Vec<u8>| Status::new(&status).uids().is_none_or(|uids| uids.contains(&us));
+    process::status(&Path::new("/proc").join(pid.to_string()))
+        .map_or(true, |status| status.is_some_and(is_ours))
 }
 
 /// Everybody who is to be seen; others' are not where `/proc` is mounted with `hidepid`.
@@ -181,4 +178,34 @@ fn processes() -> io::Result<Vec<Stat>> {
 
 fn stated(pid: u32) -> Option<Stat> {
     stat::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn process_of_another_user_is_not_ours_whatever_bytes_its_name_has() {
+        let program = r"import os
+open('/proc/self/comm', 'wb').write(b'trainer\xff')
+print(flush=True)
+os.read(0, 1)";
+        let mut child = Command::new("python3")
+            .args(["-c", program])
+            .uid(65534)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        assert!(!may_be_ours(child.id()));
+        assert!(may_be_ours(std::process::id()));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(!may_be_ours(child.id()), "it has ended");
+    }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bailiff_snapshot::stat::{self, Stat};
-use bailiff_snapshot::{Place, ProcessKey, State};
+use bailiff_snapshot::{Place, ProcessKey, State, Status};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags, fstat, openat, readlinkat, statx};
 use rustix::io::Errno;
 
@@ -260,22 +260,16 @@ impl Census {
     #[must_use]
     pub fn heeds(&self, pid: u32, signal: i32) -> Option<bool> {
         let text = read(&folder(&self.root, pid.to_string()).ok()?, "status").ok()?;
-        let text = String::from_utf8_lossy(&text);
-        let mask = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-            u64::from_str_radix(line.trim(), 16).ok()
-        };
+        let status = Status::new(&text);
         let bit = 1_u64.checked_shl(u32::try_from(signal).ok()?.checked_sub(1)?)?;
-        Some((mask("SigCgt:")? | mask("SigIgn:")?) & bit != 0)
+        Some((status.mask("SigCgt:")? | status.mask("SigIgn:")?) & bit != 0)
     }
 
     /// Whether a process is in a PID namespace below ours; none where it has gone, or its kernel does not tell.
     #[must_use]
     pub fn nested(&self, pid: u32) -> Option<bool> {
         let text = read(&folder(&self.root, pid.to_string()).ok()?, "status").ok()?;
-        let mut lines = text.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
-        let pids = lines.find_map(|line| line.strip_prefix("NSpid:"))?;
-        Some(pids.split_whitespace().count() > 1)
+        Some(Status::new(&text).pids()?.len() > 1)
     }
 
     fn look(&self, pid: u32, places: &mut Places) -> Result<Option<(Person, OwnedFd)>, Blind> {

@@ -10,7 +10,7 @@ use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{Claim, PidNamespace, ProcessKey, workload};
 
 use crate::audit::Lease;
-use crate::process::{all, any_lives, chain, folder, lives, start, stated, unless_gone};
+use crate::process::{all, any_lives, chain, folder, lives, pids, start, stated, unless_gone};
 
 /// The environment of every process of a lease has its name.
 pub const LEASE_VARIABLE: &str = bailiff_snapshot::Claim::VARIABLE;
@@ -235,11 +235,7 @@ fn is_gone(pidns: &str) -> bool {
 
 /// A process whose namespace is not ours to read is in this one, or has ended.
 fn is_not_nested(process: &Path) -> bool {
-    let is_single = |status: String| {
-        let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-        pids.is_some_and(|pids| pids.split_whitespace().count() == 1)
-    };
-    unless_gone(fs::read_to_string(process.join("status"))).is_ok_and(|status| status.is_none_or(is_single))
+    pids(process).is_ok_and(|pids| pids.is_none_or(|pids| pids.len() == 1))
 }
 
 /// Whether one lives of processes written `pid:start`, one after the other.
@@ -423,6 +419,17 @@ mod tests {
         };
         assert_eq!(named(&"0123456789abcdef".repeat(2)), Life::Dead);
         assert_eq!(named("worker-0"), Life::Elsewhere);
+    }
+
+    #[test]
+    fn process_of_one_pid_is_not_nested_whatever_bytes_its_name_has() {
+        let process = tempfile::tempdir().unwrap();
+        for (pids, expected) in [("4100", true), ("4100\t7", false), ("", false)] {
+            let text = [b"Name:\ttrainer\xff\nNSpid:\t", pids.as_bytes(), b"\n"].concat();
+            fs::write(process.path().join("status"), text).unwrap();
+            assert_eq!(is_not_nested(process.path()), expected, "{pids}");
+        }
+        assert!(is_not_nested(Path::new("/proc/0")), "it has ended");
     }
 
     /// A program that was started under a lease, and has said that it is as it should be.

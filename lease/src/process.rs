@@ -4,11 +4,11 @@
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use bailiff_snapshot::stat::{self, Stat};
-use bailiff_snapshot::{ProcessKey, State};
+use bailiff_snapshot::{ProcessKey, State, Status, status};
 use rustix::io::Errno;
 
 /// Its folder.
@@ -48,6 +48,27 @@ pub fn unless_gone<T>(read: io::Result<T>) -> io::Result<Option<T>> {
 pub fn stated(process: &Path) -> io::Result<Option<Stat>> {
     let Some(text) = unless_gone(fs::read(process.join("stat")))? else { return Ok(None) };
     stat::parse(&text).map(Some).ok_or_else(|| ErrorKind::InvalidData.into())
+}
+
+/// The bytes of its `status`; none where it is gone.
+///
+/// # Errors
+/// Where they cannot be read.
+pub fn status(process: &Path) -> io::Result<Option<Vec<u8>>> {
+    let read = |file: fs::File| {
+        let mut text = Vec::new();
+        file.take(status::LONGEST as u64).read_to_end(&mut text).map(|_| text)
+    };
+    unless_gone(fs::File::open(process.join("status")).and_then(read))
+}
+
+/// The pids by which it is known, from our PID namespace to its own; none where it is gone.
+///
+/// # Errors
+/// Where they cannot be told.
+pub(crate) fn pids(process: &Path) -> io::Result<Option<Vec<u32>>> {
+    let Some(text) = status(process)? else { return Ok(None) };
+    Status::new(&text).pids().map(Some).ok_or_else(|| ErrorKind::InvalidData.into())
 }
 
 /// When it started; none of one that has ended, though its parent has not asked yet.

@@ -4,13 +4,19 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
 use std::process::{Child, Command};
+use std::sync::Mutex;
 
-use bailiff_lease::audit::Lease;
+use bailiff_lease::audit::{Lease, Record};
 use bailiff_lease::holder::{Here, Life};
+use bailiff_lease::legacy::{Found, Witness};
 use bailiff_lease::process::lives;
 use bailiff_snapshot::ProcessKey;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// The limit of descriptors is of the whole program: one case at a time changes it.
+static LIMIT: Mutex<()> = Mutex::new(());
 
 /// A lease by GPU.py's rules names who waits in another way.
 fn leases(here: &Here, pid: u32) -> [Lease; 3] {
@@ -37,6 +43,7 @@ fn ended(mut child: Child) {
 
 #[test]
 fn who_cannot_be_looked_at_is_not_dead() {
+    let _alone = LIMIT.lock().unwrap();
     let here = Here::look();
     let child = Command::new("sleep").arg("infinity").spawn().unwrap();
     let pid = child.id();
@@ -56,4 +63,23 @@ fn who_cannot_be_looked_at_is_not_dead() {
     ended(child);
     assert_eq!(told(&here, &leases), [Life::Dead; 4]);
     blind(&|| assert_eq!(told(&here, &leases), [Life::Unknown; 4]));
+}
+
+#[test]
+fn witness_of_processes_that_cannot_be_read_is_unknown() {
+    let _alone = LIMIT.lock().unwrap();
+    let here = Here::look();
+    let child = Command::new("true").spawn().unwrap();
+    let pid = child.id().to_string();
+    ended(child);
+    let record = Record { pid, time: "2026-11-21 06:29:57".to_owned(), lease: None, seen: None };
+    let look = || Witness::look(&here, &record, Found::Later).lives(&here);
+    assert_eq!(look(), Some(false));
+    // One descriptor: /proc can be listed, and no file of a process can be opened meanwhile.
+    let free = u64::try_from(File::open("/proc").unwrap().as_raw_fd()).unwrap();
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(free + 1), ..before }).unwrap();
+    let told = look();
+    setrlimit(Resource::Nofile, before).unwrap();
+    assert_eq!(told, None);
 }

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use bailiff_mps::place::{Folders, Part, Seen as Look};
-use bailiff_snapshot::{Gap, Gaps, Mps, MpsDaemon, MpsServer, ProcessKey, Role, Seen, State, Truth, stat};
+use bailiff_snapshot::{
+    Gap, Gaps, Mps, MpsDaemon, MpsServer, ProcessKey, Role, Seen, State, Status, Truth, stat,
+};
 
 use crate::proc::{Folder, MOST_OF_ENVIRON, Processes};
 
@@ -87,15 +89,9 @@ fn look(root: &Folder, named: Named, buffer: &mut Vec<u8>) -> Option<Found> {
     let part = Look { exe: exe.as_deref(), cmdline: &cmdline, environ }.part();
     // Others' secrets stay no longer than this.
     buffer.fill(0);
-    let status = process.read("status", buffer).map(|status| String::from_utf8_lossy(status).into_owned());
-    let pids = status.ok().and_then(|status| pids(&status)).unwrap_or_default();
+    let pids = process.read("status", buffer).ok().and_then(|status| Status::new(status).pids());
+    let pids = pids.unwrap_or_default();
     Some(Found { named, uid: process.owner().ok(), part: part?, pids })
-}
-
-/// `NSpid` of `/proc/PID/status` (Linux 4.1).
-fn pids(status: &str) -> Option<Vec<u32>> {
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    line.split_ascii_whitespace().map(|pid| pid.parse().ok()).collect()
 }
 
 fn told(found: &[Found], whole: bool, started: impl Fn(ProcessKey) -> Option<f64>) -> Mps {
@@ -217,12 +213,5 @@ mod tests {
         assert_eq!(daemon.log_directory.as_deref(), Some("/var/log/nvidia-mps"));
         assert_eq!(daemon.own_pids, Truth::False, "it is in a namespace of its own");
         assert!(mps.servers.is_empty());
-    }
-
-    #[test]
-    fn pids_are_read_from_the_outside_in() {
-        assert_eq!(pids("Name:\tx\nNSpid:\t4100\t7\nThreads: 1\n"), Some(vec![4100, 7]));
-        assert_eq!(pids("NSpid:\tx\n"), None);
-        assert_eq!(pids("Name:\tx\n"), None);
     }
 }

@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use bailiff_ledger::{Fault as Ill, Ledger, UNLIMITED, Uuid};
 use bailiff_snapshot::{
-    BootId, Fault, Gap, Gaps, Invalid, PidNamespace, ProcessKey, Quota, QuotaGpu, QuotaProcess, Seen, Truth,
-    stat,
+    BootId, Fault, Gap, Gaps, Invalid, PidNamespace, ProcessKey, Quota, QuotaGpu, QuotaProcess, Seen, Status,
+    Truth, stat,
 };
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, major, minor, openat, statat};
 use rustix::io::Errno;
@@ -346,13 +346,12 @@ fn entries(folder: OwnedFd) -> Result<(Vec<Found>, bool), Errno> {
     Ok((found.collect(), whole))
 }
 
-/// Who a process is to itself (`NSpid` of `/proc/PID/status`, Linux 4.1).
+/// Who a process is to itself.
 fn read_inside(root: &Folder, pid: u32) -> Option<Inside> {
     let process = root.folder(&pid.to_string()).ok()?;
     let mut buffer = Vec::new();
-    let status = String::from_utf8_lossy(process.read("status", &mut buffer).ok()?).into_owned();
-    let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    let pid = pids.split_ascii_whitespace().next_back()?.parse().ok()?;
+    let pids = Status::new(process.read("status", &mut buffer).ok()?).pids()?;
+    let pid = *pids.last()?;
     Some(Inside { namespace: inode(&process.link("ns/pid").ok()?)?, pid })
 }
 

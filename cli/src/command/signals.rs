@@ -7,6 +7,7 @@ use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::Sender;
 
+use bailiff_snapshot::Status;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, raise, signal};
@@ -132,10 +133,8 @@ fn event(signal: &libc::signalfd_siginfo) -> Option<Event> {
 
 /// Whether a signal does nothing to this process, as SIGHUP under nohup.
 pub(crate) fn is_ignored(signal: Signal) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
-    mask & (1 << (signal as i32 - 1)) != 0
+    let status = fs::read("/proc/self/status").unwrap_or_default();
+    Status::new(&status).mask("SigIgn:").unwrap_or_default() & (1 << (signal as i32 - 1)) != 0
 }
 
 /// Ends this process by a signal, so that a shell sees what it would have seen of the command. Returns where that

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bailiff_snapshot::PidNamespace;
+use bailiff_snapshot::{PidNamespace, Status};
 
 use super::check::Check;
 use super::files;
@@ -16,7 +16,7 @@ pub(super) fn checks(procfs: &Path) -> Vec<Check> {
     let namespace = link.map_or(PidNamespace::Unknown, |link| PidNamespace::of_link(&link.to_string_lossy()));
     let mounts = files::text(&procfs.join("self/mounts")).unwrap_or_default();
     let first = files::bytes(&procfs.join("1/stat")).is_some();
-    let missing = files::text(&procfs.join("self/status")).and_then(|status| missing(&status));
+    let missing = files::bytes(&procfs.join("self/status")).and_then(|status| missing(&status));
     vec![of_namespace(namespace), of_mount(procfs, &mounts, first), of_rights(missing.as_deref())]
 }
 
@@ -70,9 +70,8 @@ fn hidepid<'a>(procfs: &Path, mounts: &'a str) -> Option<&'a str> {
 }
 
 /// The capabilities that we lack; none where that cannot be told.
-fn missing(status: &str) -> Option<Vec<&'static str>> {
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-    let effective = u64::from_str_radix(line.trim(), 16).ok()?;
+fn missing(status: &[u8]) -> Option<Vec<&'static str>> {
+    let effective = Status::new(status).mask("CapEff:")?;
     let lacks = |bit: u32| effective & (1 << bit) == 0;
     Some(CAPABILITIES.iter().filter(|(_, bit)| lacks(*bit)).map(|(name, _)| *name).collect())
 }
@@ -117,11 +116,11 @@ mod tests {
 
     #[test]
     fn capabilities_are_bits() {
-        let of = |bits: &str| missing(&format!("Name:\tx\nCapEff:\t{bits}\n"));
+        let of = |bits: &str| missing(format!("Name:\tx\nCapEff:\t{bits}\n").as_bytes());
         assert_eq!(of("000001ffffffffff"), Some(vec![]));
         assert_eq!(of("0000000000080004"), Some(vec![]));
         assert_eq!(of("0000000000080000"), Some(vec!["CAP_DAC_READ_SEARCH"]));
         assert_eq!(of("0000000000000000"), Some(vec!["CAP_DAC_READ_SEARCH", "CAP_SYS_PTRACE"]));
-        assert_eq!((of("x"), missing("")), (None, None));
+        assert_eq!((of("x"), missing(b"")), (None, None));
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use bailiff_snapshot::{PidNamespace, ProcessKey};
+use bailiff_snapshot::{PidNamespace, ProcessKey, Status};
 
 use crate::census::Census;
 use crate::engine::Holds;
@@ -55,8 +55,6 @@ pub(super) fn in_host_namespace(host: &Host) -> bool {
 
 /// Whether signals may be sent to other users' processes.
 pub(super) fn may_kill() -> bool {
-    let Ok(status) = fs::read_to_string("/proc/self/status") else { return false };
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let bits = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
-    bits.is_some_and(|bits| bits & (1 << CAP_KILL) != 0)
+    let Ok(status) = fs::read("/proc/self/status") else { return false };
+    Status::new(&status).mask("CapEff:").is_some_and(|bits| bits & (1 << CAP_KILL) != 0)
 }

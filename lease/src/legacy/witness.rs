@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 
 use bailiff_snapshot::{ProcessKey, workload};
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::audit::Record;
 use crate::holder::Here;
-use crate::process::{any_lives, folder, lives, stated};
+use crate::process::{all, any_lives, folder, lives, pids, stated};
 use crate::{Op, Pool, Trouble};
 
 /// Nobody is further from the first process.
@@ -84,11 +85,9 @@ impl Witness {
         };
         // The one on this host first: he may be gone in a moment.
         witness.add(pid);
-        for other in namesakes(pid).unwrap_or_else(|| {
-            witness.whole = false;
-            Vec::new()
-        }) {
-            witness.add(other);
+        match namesakes(pid) {
+            Ok(others) => others.into_iter().for_each(|other| witness.add(other)),
+            Err(_) => witness.whole = false,
         }
         witness
     }
@@ -215,19 +214,20 @@ fn local(time: &str) -> Option<i64> {
     Some(days * 86400 + hour * 3600 + minute * 60 + second)
 }
 
-/// Processes of other PID namespaces that are known by this pid there; none where they cannot be told.
-fn namesakes(pid: u32) -> Option<Vec<u32>> {
+/// Processes of other PID namespaces that are known by this pid there.
+///
+/// # Errors
+/// Where one of all processes cannot be read: it may be known by this pid.
+fn namesakes(pid: u32) -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
-    for process in fs::read_dir("/proc").ok()?.filter_map(Result::ok) {
-        let name = process.file_name();
-        let Some(outside) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        let Ok(status) = fs::read_to_string(process.path().join("status")) else { continue };
-        let inside = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
-        if inside.split_ascii_whitespace().skip(1).any(|known| known.parse() == Ok(pid)) {
-            found.push(outside);
+    for process in all()? {
+        if let Some([outside, inside @ ..]) = pids(&process?)?.as_deref()
+            && inside.contains(&pid)
+        {
+            found.push(*outside);
         }
     }
-    Some(found)
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -292,6 +292,32 @@ mod tests {
         assert_eq!(alone.lives(&here), Some(false));
         alone.whole = false;
         assert_eq!(alone.lives(&here), None, "somebody could not be looked at");
+    }
+
+    #[test]
+    fn witness_in_a_pid_namespace_lives_whatever_bytes_its_name_has() {
+        let here = Here::look();
+        for name in [r"b'trainer\xff'", "'trainer-abcdef\u{fc}'.encode()"] {
+            let (mut ended, pid) = shell("echo $$");
+            ended.wait().unwrap();
+            // A process that is known by this pid in its own namespace, and has this name, cut at its 15th byte.
+            let program = format!(
+                "import os
+open('/proc/sys/kernel/ns_last_pid', 'w').write(str({pid} - 1))
+if os.fork() == 0:
+    open('/proc/self/comm', 'wb').write({name})
+    print(os.getpid(), flush=True)
+os.read(0, 1)"
+            );
+            let unshare = format!("exec unshare --pid --fork --kill-child python3 -c \"{program}\"");
+            let (mut namespace, inside) = shell(&unshare);
+            assert_eq!(inside, pid, "the next pid could be chosen");
+            let record = record(pid.parse().unwrap(), "2026-11-21 06:29:57");
+            let witness = Witness::look(&here, &record, Found::Written);
+            assert_eq!(witness.lives(&here), Some(true), "{name}: {witness:?}");
+            namespace.kill().unwrap();
+            namespace.wait().unwrap();
+        }
     }
 
     #[test]

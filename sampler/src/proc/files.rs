@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use bailiff_snapshot::status;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, PROC_SUPER_MAGIC, RawDir, openat, readlinkat, statat};
 use rustix::io::Errno;
 
@@ -69,6 +70,7 @@ impl Folder {
         let file = openat(&self.0, name, flags, Mode::empty())?;
         let most = match name {
             "stat" => MOST_OF_STAT,
+            "status" => status::LONGEST,
             "environ" => MOST_OF_ENVIRON,
             _ => MOST,
         };

@@ -1,0 +1,85 @@
+//! `/proc/PID/status`, parsed. Bytes in, facts out; nothing is opened here.
+
+/// More than the kernel writes: up to 65,536 groups (`NGROUPS_MAX`) of eleven bytes each, and little else.
+pub const LONGEST: usize = 1 << 20;
+
+/// One `/proc/PID/status` (proc(5)). The process's name in it may be any bytes, also a part of a character. A field is read
+/// only if its line is complete, so that a file that was cut short leaves it absent.
+#[derive(Debug, Clone, Copy)]
+pub struct Status<'a>(&'a [u8]);
+
+impl<'a> Status<'a> {
+    /// The status in these bytes.
+    #[must_use]
+    pub const fn new(text: &'a [u8]) -> Self {
+        Self(text)
+    }
+
+    /// The process's pid in each PID namespace from the reader's to its own (`NSpid`, Linux 4.1).
+    #[must_use]
+    pub fn pids(self) -> Option<Vec<u32>> {
+        self.numbers("NSpid:")
+    }
+
+    /// Its real, effective, saved and file system's user (`Uid`).
+    #[must_use]
+    pub fn uids(self) -> Option<Vec<u32>> {
+        self.numbers("Uid:")
+    }
+
+    /// A set of bits, such as `SigIgn:` or `CapEff:`.
+    #[must_use]
+    pub fn mask(self, name: &str) -> Option<u64> {
+        u64::from_str_radix(self.field(name)?.trim(), 16).ok()
+    }
+
+    fn numbers(self, name: &str) -> Option<Vec<u32>> {
+        let numbers = self.field(name)?.split_ascii_whitespace().map(|number| number.parse().ok());
+        numbers.collect::<Option<Vec<u32>>>().filter(|numbers| !numbers.is_empty())
+    }
+
+    fn field(self, name: &str) -> Option<&'a str> {
+        let mut lines = self.0.split_inclusive(|byte| *byte == b'\n');
+        let value = lines.find_map(|line| line.strip_prefix(name.as_bytes()))?;
+        std::str::from_utf8(value.strip_suffix(b"\n")?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TAIL: &[u8] = b"\nUid:\t1000\t0\t0\t0\nNSpid:\t4100\t7\nSigIgn:\t0000000000000005\n";
+
+    #[test]
+    fn fields_are_read_whatever_bytes_the_name_has() {
+        for name in [b"python3".as_slice(), b"trainer\xff", b"trainer-abcdef\xc3", b"", b"NSpid:\t1\\nUid:"] {
+            let text = [b"Name:\t", name, TAIL].concat();
+            let status = Status::new(&text);
+            assert_eq!(status.pids(), Some(vec![4100, 7]), "{name:?}");
+            assert_eq!(status.uids(), Some(vec![1000, 0, 0, 0]), "{name:?}");
+            assert_eq!((status.mask("SigIgn:"), status.mask("CapEff:")), (Some(5), None), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn field_that_is_malformed_is_absent() {
+        for text in ["", "NSpid:", "NSpid:\n", "NSpid:\tx\n", "NSpid:\t7 x\n", "NSpid:\t-7\n", "SigIgn:\tx\n"]
+        {
+            let status = Status::new(text.as_bytes());
+            assert_eq!((status.pids(), status.mask("SigIgn:")), (None, None), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn field_of_a_line_that_was_cut_is_absent(cut in 0usize..70, noise: Vec<u8>) {
+            let whole = [b"Name:\tx", TAIL].concat();
+            let status = Status::new(&whole[..cut.min(whole.len())]);
+            prop_assert!(status.pids().is_none_or(|pids| pids == [4100, 7]));
+            prop_assert!(status.mask("SigIgn:").is_none_or(|mask| mask == 5));
+            let _ = (Status::new(&noise).pids(), Status::new(&noise).mask("SigIgn:"));
+        }
+    }
+}
