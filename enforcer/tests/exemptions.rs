@@ -78,11 +78,11 @@ impl Node {
 
     /// A gate of a rule about targets of this kind, by `explain`.
     fn gate(&self, policy: (&str, &str, &str), gate: &str) -> GateTold {
-        self.gates(policy, self.snapshot()).into_iter().find(|told| told.gate == gate).unwrap()
+        Self::gates(policy, self.snapshot()).into_iter().find(|told| told.gate == gate).unwrap()
     }
 
     /// The gates of a rule about targets of this kind.
-    fn gates(&self, (kind, protect, except): (&str, &str, &str), snapshot: wire::Snapshot) -> Vec<GateTold> {
+    fn gates((kind, protect, except): (&str, &str, &str), snapshot: wire::Snapshot) -> Vec<GateTold> {
         let text = format!(
             "version: 1\n{protect}\nrules:\n  - name: a\n    of: {kind}\n    {except}\n    when: {{age: {{min: 1s}}}}\n    for: 30m\n    then: [{{flag: info}}]\n"
         );
@@ -297,7 +297,7 @@ fn protect_takes_entries_with_a_reason_and_an_end() {
     assert_eq!(node.protected("workload", both), Truth::False, "all of an entry must hold of one process");
     let mut later = node.snapshot();
     later.wall_ms = 2 * 24 * 3600 * 1000;
-    let over = node.gates(("workload", &format!("protect: {}", entry(", until: 1970-01-01")), ""), later);
+    let over = Node::gates(("workload", &format!("protect: {}", entry(", until: 1970-01-01")), ""), later);
     assert_eq!(over[0].passes, Truth::True, "its last day is over");
 }
 

@@ -92,7 +92,7 @@ const MUTANTS: [Mutant; 34] = [
     mutant(
         "exceptions end early",
         "enforcer/src/engine/judge.rs",
-        ("exception.in_force(tick.now.wall).then", "exception.until.is_none().then"),
+        ("exception.in_force(tick.now.wall));", "exception.until.is_none());"),
     ),
     mutant(
         "a match outlives its streak",

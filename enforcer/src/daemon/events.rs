@@ -1,10 +1,10 @@
 //! Everything that can happen to the daemon, and the order in which it is taken.
 
 use bailiff_lifecycle::signals::Hangups;
-use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
+use tokio::sync::mpsc::Receiver;
 
 use super::desk::Asked;
-use super::{reload, state};
+use super::{Threads, reload, state};
 use crate::actions;
 use crate::agent;
 use crate::stream::Arrival;
@@ -40,11 +40,9 @@ pub(super) struct Sources {
     pub(super) hangups: Hangups,
     pub(super) reloads: Receiver<Reload>,
     pub(super) asked: Receiver<Asked>,
-    pub(super) executor: actions::Channels,
+    pub(super) threads: Threads,
     /// A question of the executor's, until all snapshots that have come were evaluated.
     pub(super) question: Option<actions::Question>,
-    pub(super) deliveries: UnboundedReceiver<actions::notices::Delivery>,
-    pub(super) leases: UnboundedReceiver<agent::News>,
     pub(super) receipts: state::Receipts,
     pub(super) beat: tokio::time::Interval,
 }
@@ -71,16 +69,16 @@ impl Sources {
         tokio::select! {
             // What came of a deed is known before the next snapshot is judged, and wishes before both.
             biased;
-            Some(report) = self.executor.reports.recv() => Event::Report(report),
+            Some(report) = self.threads.executor.reports.recv() => Event::Report(report),
             () = self.receipts.next() => Event::Kept,
-            Some(delivery) = self.deliveries.recv() => Event::Delivered(delivery),
-            Some(news) = self.leases.recv() => Event::Leases(news),
+            Some(delivery) = self.threads.deliveries.recv() => Event::Delivered(delivery),
+            Some(news) = self.threads.leases.recv() => Event::Leases(news),
             Some(asked) = self.asked.recv() => Event::Asked(asked),
             Some(reload) = self.reloads.recv() => Event::Reload(reload),
             () = self.hangups.next() => Event::Hangup,
             Some(read) = self.reads.recv() => Event::Read(read),
             Some(arrival) = self.arrivals.recv() => Event::Arrival(arrival),
-            Some(question) = self.executor.questions.recv() => Event::Question(question),
+            Some(question) = self.threads.executor.questions.recv() => Event::Question(question),
             _ = self.beat.tick() => Event::Beat,
         }
     }

@@ -85,6 +85,7 @@ pub struct Daemon {
 /// What the threads have to say.
 struct Threads {
     executor: actions::Channels,
+    /// What came of notices.
     deliveries: UnboundedReceiver<Delivery>,
     leases: UnboundedReceiver<agent::News>,
 }
@@ -100,7 +101,7 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let control = Socket::open(&settings.control, "control").context("cannot be asked")?;
     let group = control.group().context("cannot tell whose the control socket is")?;
     let (rereads, asked_to_read) = unbounded_channel();
-    let (daemon, Threads { executor, deliveries, leases }) = Daemon::open(settings, (policy, file), rereads)?;
+    let (daemon, threads) = Daemon::open(settings, (policy, file), rereads)?;
     let (reloads_to, reloads) = channel(1);
     let (asked_to, asked) = channel(16);
     let (arrivals_to, arrivals) = channel(ARRIVALS);
@@ -128,19 +129,7 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let hangups = Hangups::listen().context("cannot listen to signals")?;
     let question = None;
-    let sources = Sources {
-        arrivals,
-        reads,
-        hangups,
-        reloads,
-        asked,
-        executor,
-        question,
-        deliveries,
-        leases,
-        receipts,
-        beat,
-    };
+    let sources = Sources { arrivals, reads, hangups, reloads, asked, threads, question, receipts, beat };
     systemd::ready();
     let judging = daemon.judge(sources, (shutdown, group));
     server::serve(Site { listeners, web }, routes, limits(), judging).await.context("cannot serve")?;
@@ -216,7 +205,7 @@ impl Daemon {
             self.take(event, group);
         }
         systemd::stopping();
-        self.end(sources.deliveries).await;
+        self.end(sources.threads.deliveries).await;
     }
 
     fn take(&mut self, event: Event, group: u32) {

@@ -212,9 +212,8 @@ impl Judge {
         tick: &Tick<'_>,
     ) -> impl Iterator<Item = (Gate, Column<'t>)> {
         let exceptions = self.except.iter().zip(&self.rule.except).enumerate();
-        exceptions.filter_map(|(place, (node, exception))| {
-            exception.in_force(tick.now.wall).then(|| (Gate::Except(place), program::not(&node.ask(table))))
-        })
+        let in_force = exceptions.filter(|(_, (_, exception))| exception.in_force(tick.now.wall));
+        in_force.map(|(place, (node, _))| (Gate::Except(place), program::not(&node.ask(table))))
     }
 
     /// Takes note of a target that this tick did not see.

@@ -456,7 +456,8 @@ impl Oracle {
             }
         }
         let Limits { mass_share, mass_min, .. } = self.plan.limits;
-        let reached = |some: usize, all: usize| some > 0 && some as f64 / all as f64 >= mass_share;
+        let number = |count: usize| f64::from(u32::try_from(count).unwrap());
+        let reached = |some: usize, all: usize| some > 0 && number(some) / number(all) >= mass_share;
         let busy = sight.view.snapshot.gpus.iter().flat_map(|gpu| &gpu.holders);
         if busy.into_iter().any(|holder| holder.utilization > Some(0)) {
             self.busy_ms = Some(sight.view.snapshot.boot_ms);
