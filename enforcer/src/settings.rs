@@ -181,16 +181,11 @@ fn address(text: String) -> Result<String, String> {
 }
 
 fn audit_size(text: &str) -> Result<u64, String> {
-    let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    let sized = units.iter().find_map(|(unit, bytes)| {
-        let number: u64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
-        number.checked_mul(*bytes)
-    });
-    match sized {
-        Some(bytes) if bytes >= SMALLEST_AUDIT => Ok(bytes),
-        Some(_) => Err(format!("--audit.max-size={text} is too small: at least 64KiB")),
-        None => Err(format!("--audit.max-size={text} is no size such as 64MiB")),
+    let bytes = bailiff_size::size(text).map_err(|error| format!("--audit.max-size={text}: {error}"))?;
+    if bytes < SMALLEST_AUDIT {
+        return Err(format!("--audit.max-size={text} is too small: at least 64KiB"));
     }
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -241,10 +236,16 @@ mod tests {
             ("--verify=0s", "--verify=0s must be more than nothing"),
             ("--verify=2d", "--verify=2d must be more than nothing and at most a day"),
             ("--web.listen-address=9837", "--web.listen-address=9837 is no HOST:PORT"),
-            ("--audit.max-size=64MB", "--audit.max-size=64MB is no size"),
-            ("--audit.max-size=64", "--audit.max-size=64 is no size"),
+            (
+                "--audit.max-size=64MB",
+                "--audit.max-size=64MB: `MB` is not a unit of memory here: MiB is meant?",
+            ),
+            ("--audit.max-size=64", "--audit.max-size=64: `64` has no unit: write `64MiB`"),
             ("--audit.max-size=1KiB", "--audit.max-size=1KiB is too small"),
-            ("--audit.max-size=99999999999999GiB", "--audit.max-size=99999999999999GiB is no size"),
+            (
+                "--audit.max-size=99999999999GiB",
+                "--audit.max-size=99999999999GiB: `99999999999GiB` is more than",
+            ),
             ("--devices=", "--devices= would take every file"),
         ];
         for (flag, why) in cases {

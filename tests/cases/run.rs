@@ -120,14 +120,13 @@ fn a_command_is_run_as_it_would_be_without_us() {
         (&["--", "sh", "-c", "kill -9 $$"], 137),
         (&["nosuch-program"], 127),
         (&["/etc/passwd"], 126),
-        (&["--vram", "8q", "true"], 64),
-        (&["--vram", "0", "true"], 64),
+        (&["--vram", "0B", "true"], 64),
         (&["--idle-timeout", "1ns", "true"], 64),
         (&["--idle-timeout", "0s", "true"], 64),
         (&["--idle-timeout", FOREVER, "true"], 64),
         (&["--max-time", FOREVER, "true"], 64),
         (&["--grace", FOREVER, "true"], 64),
-        (&["--min-free", "1G", "--wait", FOREVER, "true"], 64),
+        (&["--min-free", "1GiB", "--wait", FOREVER, "true"], 64),
         (&["--max-time", "100years", "true"], 0),
         (&["--wait", "3s", "true"], 64),
         (&["--nonblock", "true"], 64),
@@ -142,6 +141,57 @@ fn a_command_is_run_as_it_would_be_without_us() {
     assert_eq!(said(&output), "none none none --vram\n");
     assert_eq!(err(&output), "", "nothing is said where nothing is asked for");
     assert!(err(&run(&machine, &["sh", "-c", "exit 7"])).contains("the command ended with 7 after"));
+}
+
+#[test]
+fn size_without_a_binary_unit_is_refused() {
+    let machine = Machine::new();
+    for (size, fix) in [
+        ("4", "`4` has no unit: write `4MiB`, `4GiB`, or `4B` for bytes"),
+        ("8GB", "`GB` is not a unit of memory here: GiB is meant? write `8GiB`"),
+        ("8G", "write `8GiB`"),
+        ("8q", "known are B, KiB, MiB, GiB, TiB"),
+        ("1,5GiB", "write it as `512MiB` or `8GiB`"),
+        ("999999999TiB", "is more than can be counted"),
+    ] {
+        for flag in ["--vram", "--min-free"] {
+            let output = run(&machine, &[flag, size, "true"]);
+            assert_eq!(code(&output), 64, "{flag} {size}: {output:?}");
+            assert!(err(&output).contains(fix), "{flag} {size}: {output:?}");
+        }
+    }
+}
+
+#[test]
+fn limit_above_the_gpu_is_refused_with_its_size() {
+    let (machine, pool) = (Machine::new(), Folder::of("0"));
+    let scenario = Scenario::new("gpus: [{memory: {total: 80GiB}}, {memory: {total: 24GiB}}]\n");
+    let library = programs::fake_nvml().display().to_string();
+    let limited = |flags: &[&str], visible: &str| {
+        let mut command = bailiff(&machine, flags);
+        command.args(["--nvml-library", &library, "echo", "begun"]);
+        command.env("FAKE_NVML_SCENARIO", scenario.path()).env("LEASE_DIR", pool.path());
+        command.env("CUDA_VISIBLE_DEVICES", visible).env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+        command.output().unwrap()
+    };
+    for (flags, visible, size) in [
+        (&["--vram", "400TiB"][..], "0,1", "GPU 0 has (80.0 GiB)"),
+        (&["--vram", "400TiB", "--quiet"], "0", "GPU 0 has (80.0 GiB)"),
+        (&["--vram", "40GiB"], "1", "GPU 1 has (24.0 GiB)"),
+        (&["--vram", "81GiB", "--gpus", "1"], "1", "GPU 0 has (80.0 GiB)"),
+        (&["--min-free", "81GiB"], "0", "GPU 0 has (80.0 GiB)"),
+    ] {
+        let output = limited(flags, visible);
+        assert_eq!(code(&output), 64, "{flags:?}: {output:?}");
+        assert!(output.stdout.is_empty() && err(&output).contains(size), "{flags:?}: {output:?}");
+        assert_eq!((files(&machine), states(&pool)), (Vec::new(), vec!["idle".to_owned()]));
+    }
+    for (flags, visible) in [(&["--vram", "80GiB"][..], "0,1"), (&["--vram", "40GiB", "--gpus", "1"], "1")] {
+        assert_eq!(said(&limited(flags, visible)), "begun\n", "{flags:?}");
+    }
+    scenario.set("gpus: [{memory: {total: 80GiB}}, {faults: {lost: true}}]\n");
+    assert_eq!(said(&limited(&["--vram", "400TiB"], "0,1")), "begun\n", "a GPU does not report its size");
+    assert_eq!(said(&run(&machine, &["--vram", "400TiB", "echo", "begun"])), "begun\n", "no driver");
 }
 
 #[test]
@@ -251,9 +301,9 @@ fn all_that_a_command_starts_share_its_limit() {
 fn what_is_preloaded_already_stays_so() {
     let machine = Machine::new();
     let script = "echo $LD_PRELOAD; echo $WRAPPER_MAX_MEMORY $WRAPPER_FAIL_CLOSED";
-    let mut command = bailiff(&machine, &["--vram", "1GB", "--", "sh", "-c", script]);
+    let mut command = bailiff(&machine, &["--vram", "1.5GiB", "--", "sh", "-c", script]);
     let output = command.env("LD_PRELOAD", "libm.so.6").output().unwrap();
-    assert!(said(&output).ends_with("/libbailiff_quota.so:libm.so.6\n1000000000 1\n"), "{output:?}");
+    assert!(said(&output).ends_with("/libbailiff_quota.so:libm.so.6\n1610612736 1\n"), "{output:?}");
 }
 
 #[test]
@@ -266,10 +316,10 @@ fn what_is_missing_is_told_before_anything_is_started() {
     let blank = machine.path("a blank.so");
     fs::copy(cuda::library(), &blank).unwrap();
     for (words, expected, told) in [
-        (&["--vram", "1G", "--quota-library", "/nowhere/a.so"][..], 69, "/nowhere/a.so"),
-        (&["--vram", "1G", "--quota-library", blank.to_str().unwrap()], 69, "blank"),
-        (&["--vram", "1G", "--quota-dir", &file], 69, "BAILIFF_QUOTA_DIR"),
-        (&["--vram", "1G", "--quota-dir", "/proc/nowhere"], 69, "/proc/nowhere"),
+        (&["--vram", "1GiB", "--quota-library", "/nowhere/a.so"][..], 69, "/nowhere/a.so"),
+        (&["--vram", "1GiB", "--quota-library", blank.to_str().unwrap()], 69, "blank"),
+        (&["--vram", "1GiB", "--quota-dir", &file], 69, "BAILIFF_QUOTA_DIR"),
+        (&["--vram", "1GiB", "--quota-dir", "/proc/nowhere"], 69, "/proc/nowhere"),
         (&["--idle-timeout", "1h", "--nvml-library", "/nowhere/nvml.so"], 69, "/nowhere/nvml.so"),
     ] {
         let output = run(&machine, &[words, &["touch", ran]].concat());
@@ -278,7 +328,7 @@ fn what_is_missing_is_told_before_anything_is_started() {
         assert!(!Path::new(ran).exists(), "{words:?}");
     }
     let nested =
-        bailiff(&machine, &["--vram", "1G", "touch", ran]).env("WRAPPER_SHARED", "/a").output().unwrap();
+        bailiff(&machine, &["--vram", "1GiB", "touch", ran]).env("WRAPPER_SHARED", "/a").output().unwrap();
     assert_eq!(code(&nested), 64, "{nested:?}");
     assert!(!Path::new(ran).exists());
 }
@@ -288,10 +338,10 @@ fn others_may_not_write_where_a_quota_is() {
     let machine = Machine::new();
     fs::create_dir(quotas(&machine)).unwrap();
     fs::set_permissions(quotas(&machine), fs::Permissions::from_mode(0o777)).unwrap();
-    assert_eq!(code(&run(&machine, &["--vram", "1G", "true"])), 69);
+    assert_eq!(code(&run(&machine, &["--vram", "1GiB", "true"])), 69);
     fs::remove_dir(quotas(&machine)).unwrap();
     symlink(machine.path(""), quotas(&machine)).unwrap();
-    assert_eq!(code(&run(&machine, &["--vram", "1G", "true"])), 69);
+    assert_eq!(code(&run(&machine, &["--vram", "1GiB", "true"])), 69);
 }
 
 #[test]
@@ -299,7 +349,7 @@ fn the_file_ends_with_the_last_whom_the_command_started() {
     let machine = Machine::new();
     let script = "sleep infinity & echo $!; [ -e $WRAPPER_SHARED ]";
     let mut running =
-        Running::start(bailiff(&machine, &["--quiet", "--vram", "1G", "--", "sh", "-c", script]));
+        Running::start(bailiff(&machine, &["--quiet", "--vram", "1GiB", "--", "sh", "-c", script]));
     let left = running.pid();
     // Nothing else tells that the command has ended, and somebody is left.
     until("the end of the command", || (start(left).is_some() && running.children() == [left]).then_some(()));
@@ -307,7 +357,7 @@ fn the_file_ends_with_the_last_whom_the_command_started() {
     kill(left);
     running.ends_with(0);
     assert_eq!(files(&machine), Vec::<PathBuf>::new());
-    for words in [&["--vram", "1G", "false"][..], &["--vram", "1G", "nosuch-program"]] {
+    for words in [&["--vram", "1GiB", "false"][..], &["--vram", "1GiB", "nosuch-program"]] {
         assert_ne!(code(&run(&machine, words)), 0);
         assert_eq!(files(&machine), Vec::<PathBuf>::new(), "{words:?}");
     }
@@ -317,7 +367,7 @@ fn the_file_ends_with_the_last_whom_the_command_started() {
 fn the_next_removes_the_file_of(left: u32, machine: &Machine) {
     kill(left);
     gone(left);
-    said(&run(machine, &["--vram", "1G", "true"]));
+    said(&run(machine, &["--vram", "1GiB", "true"]));
     assert_eq!(files(machine), Vec::<PathBuf>::new());
 }
 
@@ -326,7 +376,7 @@ fn who_is_told_to_go_leaves_the_file_to_those_who_are_left() {
     let machine = Machine::new();
     let script = "sleep infinity & echo $!";
     let mut running =
-        Running::start(bailiff(&machine, &["--quiet", "--vram", "1G", "--", "sh", "-c", script]));
+        Running::start(bailiff(&machine, &["--quiet", "--vram", "1GiB", "--", "sh", "-c", script]));
     let left = running.pid();
     until("the end of the command", || (running.children() == [left]).then_some(()));
     running.signal(Signal::TERM);
@@ -341,13 +391,13 @@ fn the_file_of_who_was_killed_is_removed_once_nobody_needs_it() {
     let machine = Machine::new();
     let mut running = Running::start(bailiff(
         &machine,
-        &["--vram", "1G", "--", "sh", "-c", "echo $$; exec sleep infinity"],
+        &["--vram", "1GiB", "--", "sh", "-c", "echo $$; exec sleep infinity"],
     ));
     let left = running.pid();
     running.signal(Signal::KILL);
     running.child.wait().unwrap();
     assert_eq!(files(&machine).len(), 1);
-    said(&run(&machine, &["--vram", "1G", "true"]));
+    said(&run(&machine, &["--vram", "1GiB", "true"]));
     assert_eq!(files(&machine).len(), 1, "the command goes on, and shares what it shared");
     the_next_removes_the_file_of(left, &machine);
 }
@@ -363,11 +413,11 @@ time.sleep(1e6)";
 fn who_shows_a_title_keeps_the_file() {
     let machine = Machine::new();
     let python = programs::python().display().to_string();
-    let mut running = Running::start(bailiff(&machine, &["--vram", "1G", "--", &python, "-c", TITLED]));
+    let mut running = Running::start(bailiff(&machine, &["--vram", "1GiB", "--", &python, "-c", TITLED]));
     let left = running.pid();
     running.signal(Signal::KILL);
     running.child.wait().unwrap();
-    said(&run(&machine, &["--vram", "1G", "true"]));
+    said(&run(&machine, &["--vram", "1GiB", "true"]));
     assert_eq!(files(&machine).len(), 1);
     the_next_removes_the_file_of(left, &machine);
 }
@@ -382,14 +432,14 @@ ctypes.CDLL(None).pthread_exit(None)";
 fn who_goes_on_in_other_threads_keeps_the_file() {
     let machine = Machine::new();
     let python = programs::python().display().to_string();
-    let mut running = Running::start(bailiff(&machine, &["--vram", "1G", "--", &python, "-c", HEADLESS]));
+    let mut running = Running::start(bailiff(&machine, &["--vram", "1GiB", "--", &python, "-c", HEADLESS]));
     let left = running.pid();
     until("its first thread to end", || {
         fs::read_to_string(format!("/proc/{left}/stat")).unwrap().contains(") Z ").then_some(())
     });
     running.signal(Signal::KILL);
     running.child.wait().unwrap();
-    said(&run(&machine, &["--vram", "1G", "true"]));
+    said(&run(&machine, &["--vram", "1GiB", "true"]));
     assert_eq!(files(&machine).len(), 1);
     the_next_removes_the_file_of(left, &machine);
 }
@@ -423,7 +473,7 @@ fn who_is_told_to_go_before_he_has_begun_leaves_no_file() {
     let machine = Machine::new();
     let scenario = Scenario::new(&format!("faults: {{hang: true}}\n{}", gpus("")));
     let library = programs::fake_nvml().display().to_string();
-    let words = ["--vram", "1G", "--idle-timeout", "1h", "--nvml-library", &library, "sleep", "infinity"];
+    let words = ["--vram", "1GiB", "--idle-timeout", "1h", "--nvml-library", &library, "sleep", "infinity"];
     let mut command = bailiff(&machine, &words);
     command.env("FAKE_NVML_SCENARIO", scenario.path());
     let mut running = Running::start(command);
@@ -438,7 +488,7 @@ fn gpus_are_had_and_given_back() {
     let (machine, pool) = (Machine::new(), Folder::of("0,1"));
     let leased = |words: &[&str]| bailiff(&machine, words).env("LEASE_DIR", pool.path()).output().unwrap();
     let echo = ["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES ${LD_PRELOAD:+limited}"];
-    let output = leased(&[&["--gpus", "2", "--vram", "1G"][..], &echo].concat());
+    let output = leased(&[&["--gpus", "2", "--vram", "1GiB"][..], &echo].concat());
     assert_eq!(said(&output), "0,1 limited\n");
     assert!(err(&output).contains("2 GPUs held"), "{output:?}");
     assert_eq!(said(&leased(&[&["--gpu", "1"][..], &echo].concat())), "1\n");
@@ -458,12 +508,12 @@ fn gpus_are_had_and_given_back() {
         assert_eq!(states(&pool), ["idle"; 2], "{words:?}");
     }
     let mut held =
-        bailiff(&machine, &["--gpus", "2", "--vram", "1G", "--", "sh", "-c", "echo; exec sleep infinity"]);
+        bailiff(&machine, &["--gpus", "2", "--vram", "1GiB", "--", "sh", "-c", "echo; exec sleep infinity"]);
     held.env("LEASE_DIR", pool.path());
     let mut held = Running::start(held);
     held.line();
     assert_eq!(states(&pool), ["leased"; 2]);
-    let late = leased(&["--gpus", "1", "--vram", "1G", "--wait", "50ms", "true"]);
+    let late = leased(&["--gpus", "1", "--vram", "1GiB", "--wait", "50ms", "true"]);
     assert_eq!(code(&late), 124);
     assert_eq!(code(&leased(&["--gpus", "1", "--nonblock", "true"])), 75);
     assert_eq!(files(&machine).len(), 1, "who waited in vain leaves nothing behind");
@@ -478,7 +528,7 @@ const DEAF: &str = "trap '' TERM QUIT; sleep infinity & echo $!; echo $$; while 
 #[test]
 fn all_end_when_the_time_is_up() {
     let machine = Machine::new();
-    let words = ["--vram", "1G", "--max-time", "300ms", "--grace", "100ms", "--", "sh", "-c", DEAF];
+    let words = ["--vram", "1GiB", "--max-time", "300ms", "--grace", "100ms", "--", "sh", "-c", DEAF];
     let mut running = Running::start(bailiff(&machine, &words));
     let pids = [running.pid(), running.pid()];
     running.ends_with(124);

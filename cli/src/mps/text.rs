@@ -1,9 +1,9 @@
 //! What `mps status` tells, for people.
 
+use bailiff_exposition::human::Bytes;
 use bailiff_exposition::terminal::{Ink, line, wrapped};
 
 use super::report::{Daemon, Report, Server, State};
-use crate::info::figures::size;
 use crate::screen;
 use crate::table::{Column, Table};
 
@@ -82,7 +82,7 @@ fn limits(daemon: &Daemon) -> String {
     let mut parts =
         vec![daemon.default_thread_percentage.map_or_else(|| "a share that is not told".to_owned(), percent)];
     let limits = daemon.default_memory_limits.iter();
-    parts.extend(limits.map(|(gpu, bytes)| format!("{} of its GPU {gpu} each", size(*bytes))));
+    parts.extend(limits.map(|(gpu, bytes)| format!("{} of its GPU {gpu} each", Bytes((*bytes).into()))));
     parts.join(", ")
 }
 

@@ -26,7 +26,7 @@ Exit codes:
   75    no GPU is idle, or not --min-free (--nonblock)
   74    the lease was lost (--on-lost term, kill)
   69    no quota library, no place for its file, no pool of GPUs, no driver to tell who is idle
-  64    flags that make no sense, or more GPUs than there are
+  64    invalid flags, more GPUs than there are, or more memory than they have
   3     somebody has taken it out of the line
 
 However it ends, GPUs are given back and the quota's file is removed, once all have ended
@@ -41,8 +41,6 @@ const LEASES: &str = "With --gpus or --gpu";
 
 const SHORTEST: Duration = Duration::from_millis(100);
 
-const NO_SIZE: &str = "it is a number of bytes, such as 8GiB, 8192MiB or 8GB";
-
 /// Flags that say what a lease is like, and mean nothing without one.
 const OF_LEASES: [&str; 7] = ["priority", "note", "redis", "folder", "on_lost", "renew", "index"];
 
@@ -53,9 +51,9 @@ const OF_LEASES: [&str; 7] = ["priority", "note", "redis", "folder", "on_lost", 
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) lease: flags::Run,
-    /// The command and all that it starts share so much memory of each GPU, such as 8GiB, 8192MiB or 8GB. Who cannot
-    /// use the quota's file, as after a change of user, is granted none.
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    /// The command and all that it starts share so much memory of each GPU, such as 8GiB or 1.5GiB, at most what the
+    /// GPU has. Who cannot use the quota's file, as after a change of user, is granted none.
+    #[arg(long, value_name = "SIZE", value_parser = above_zero)]
     pub(crate) vram: Option<u64>,
     /// The quota library; if not told, it is looked for beside this program and in /usr/lib.
     #[arg(long, env = "BAILIFF_QUOTA_LIBRARY", value_name = "PATH", hide_env_values = true)]
@@ -71,7 +69,7 @@ pub(crate) struct Run {
     pub(crate) idle_timeout: Option<Duration>,
     /// Starts only once each GPU that the command can see has so much free memory. --wait says how long that may take,
     /// --nonblock that it may not; GPUs of a lease are held meanwhile.
-    #[arg(long, value_name = "SIZE", value_parser = amount)]
+    #[arg(long, value_name = "SIZE", value_parser = bailiff_size::size)]
     pub(crate) min_free: Option<u64>,
     /// No summary at the end.
     #[arg(short, long)]
@@ -84,9 +82,15 @@ impl Run {
         self.lease.ask.gpus.is_some() || self.lease.ask.gpu.is_some()
     }
 
-    /// Whether anybody wants to know how the command uses its GPUs.
+    /// Whether the driver is asked: for the GPUs' sizes, or how the command uses them.
     pub(crate) fn wants_a_watch(&self) -> bool {
-        self.idle_timeout.is_some() || self.min_free.is_some() || !self.quiet
+        self.idle_timeout.is_some() || !self.amounts().is_empty() || !self.quiet
+    }
+
+    /// The amounts of memory that a GPU must have, with the flags that name them.
+    pub(crate) fn amounts(&self) -> Vec<(&'static str, u64)> {
+        let named = [("--vram", self.vram), ("--min-free", self.min_free)];
+        named.into_iter().filter_map(|(flag, bytes)| Some((flag, bytes?))).collect()
     }
 }
 
@@ -122,12 +126,8 @@ fn idle(text: &str) -> Result<Duration, String> {
     if idle < SHORTEST { Err("it is at least 100ms".to_owned()) } else { Ok(idle) }
 }
 
-fn amount(text: &str) -> Result<u64, String> {
-    bailiff_size::bytes(text).ok_or_else(|| NO_SIZE.to_owned())
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    let bytes = amount(text)?;
-    // To the library it is no limit at all.
+fn above_zero(text: &str) -> Result<u64, String> {
+    let bytes = bailiff_size::size(text).map_err(|error| error.to_string())?;
+    // The library would refuse every request.
     if bytes == 0 { Err("it is above 0".to_owned()) } else { Ok(bytes) }
 }

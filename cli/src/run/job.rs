@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::environment::Environment;
 use super::live::{Ending, Live, Lived, Why};
-use super::room::Room;
+use super::room::{self, Room};
 use super::usage::Use;
 use super::watch::{Looker, Wish};
 use crate::command::Event;
@@ -33,6 +33,8 @@ pub(crate) struct Job<'a> {
     pub(crate) environment: Environment,
     /// How much memory has to be free before it starts.
     pub(crate) room: Option<Room>,
+    /// Amounts of memory that a GPU must have, with the flags that name them.
+    pub(crate) amounts: Vec<(&'static str, u64)>,
 }
 
 /// What is there before anything is made that would have to be removed.
@@ -71,7 +73,14 @@ pub(crate) struct Outcome {
 impl<'a> Job<'a> {
     /// One without anything but its terms.
     pub(crate) fn of(command: &'a [OsString], terms: &'a Terms) -> Self {
-        Self { command, terms, lease: None, environment: Environment::default(), room: None }
+        Self {
+            command,
+            terms,
+            lease: None,
+            environment: Environment::default(),
+            room: None,
+            amounts: Vec::new(),
+        }
     }
 
     /// Runs it, and gives on how it ended.
@@ -85,6 +94,9 @@ impl<'a> Job<'a> {
         start.signals.listen(tell.clone())?;
         if let Some(looker) = &mut start.looker {
             looker.open()?;
+            // With a lease its GPUs are known only after a wait, so a size that no GPU has is refused before it.
+            let visible = if self.lease.is_some() { Visible::All } else { self.visible() };
+            room::refuse_impossible(&self.amounts, (looker, &visible), &events)?;
         }
         let mut lease = self.lease.map(|flags| Held::wait(flags, (tell.clone(), &events))).transpose()?;
         let outcome = self.live(start, (tell, &events), lease.as_mut());
@@ -106,6 +118,9 @@ impl<'a> Job<'a> {
             self.environment.set(lease.environment()?);
         }
         let visible = self.visible();
+        if let (Some(_), Some(looker)) = (&lease, &mut looker) {
+            room::refuse_impossible(&self.amounts, (looker, &visible), events)?;
+        }
         if let (Some(room), Some(looker)) = (self.room, &mut looker) {
             room.wait((looker, &visible), lease.as_deref_mut(), events)?;
         }
@@ -114,7 +129,7 @@ impl<'a> Job<'a> {
         if let Some(lease) = &mut lease {
             lease.pass_on()?;
         }
-        let watched = looker.map(|looker| looker.watch(visible, tell)).transpose()?;
+        let watched = looker.filter(Looker::stays).map(|looker| looker.watch(visible, tell)).transpose()?;
         let environment = self.environment.whole(std::env::vars_os());
         let gpus = lease.as_ref().map(|lease| lease.gpus());
         let command = numbered(self.command, gpus);
@@ -152,7 +167,7 @@ fn numbered(command: &[OsString], gpus: Option<usize>) -> Vec<OsString> {
 }
 
 /// Whether a signal has come meanwhile.
-fn told_to_end(events: &Receiver<Event>) -> Result<(), Failure> {
+pub(super) fn told_to_end(events: &Receiver<Event>) -> Result<(), Failure> {
     for event in events.try_iter() {
         if let Event::Told(told) = event {
             return Err(Failure::signalled(told.number));

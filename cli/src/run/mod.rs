@@ -29,12 +29,14 @@ pub(crate) fn run(flags: &Run) -> Result<ExitCode, Failure> {
     let wish = flags.wants_a_watch().then(|| Wish {
         idle: flags.idle_timeout,
         needs_driver: flags.idle_timeout.is_some() || flags.min_free.is_some(),
+        stays: flags.idle_timeout.is_some() || !flags.quiet,
         library: flags.lease.nvml_library.clone(),
     });
     let start = Start::new(wish.as_ref())?;
     let quota = flags.vram.map(|limit| Quota::make(limit, flags)).transpose()?;
     let mut job = Job::of(&flags.lease.command, &flags.lease.terms);
     job.lease = flags.wants_gpus().then_some(&flags.lease);
+    job.amounts = flags.amounts();
     let ask = &flags.lease.ask;
     job.room = flags.min_free.map(|bytes| Room {
         bytes,

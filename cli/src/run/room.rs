@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use bailiff_exposition::human::Bytes;
 use bailiff_snapshot::{Gpu, Snapshot};
 
+use super::job::told_to_end;
 use super::watch::Looker;
 use crate::command::Event;
 use crate::exit::Failure;
@@ -25,6 +26,30 @@ pub(crate) struct Room {
     pub(crate) nonblock: bool,
     /// Longer than this nobody waits.
     pub(crate) until: Option<Instant>,
+}
+
+/// Refuses amounts of memory that no GPU has which the command can see. A GPU that does not report its size may have it.
+pub(crate) fn refuse_impossible(
+    amounts: &[(&str, u64)],
+    (looker, visible): (&mut Looker, &Visible),
+    events: &Receiver<Event>,
+) -> Result<(), Failure> {
+    let Some((flag, most)) = amounts.iter().max_by_key(|(_, bytes)| bytes) else { return Ok(()) };
+    looker.look()?;
+    while looker.is_starting() {
+        told_to_end(events)?;
+        looker.look()?;
+    }
+    let gpus = looker.newest().into_iter().flat_map(|now| &now.gpus).filter(|gpu| visible.sees(&gpu.about));
+    let sizes = gpus.map(|gpu| Some((gpu.memory?.total, gpu.about.index.as_str())));
+    let Some(sizes) = sizes.collect::<Option<Vec<_>>>() else { return Ok(()) };
+    match sizes.into_iter().max_by_key(|(total, _)| *total) {
+        Some((total, index)) if total < *most => {
+            let (most, total) = (Bytes((*most).into()), Bytes(total.into()));
+            Err(Failure::usage(format!("{flag}: {most} is more than GPU {index} has ({total})")))
+        }
+        _ => Ok(()),
+    }
 }
 
 impl Room {

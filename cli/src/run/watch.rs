@@ -30,6 +30,8 @@ pub(crate) struct Wish {
     pub(crate) idle: Option<Duration>,
     /// There must be a driver.
     pub(crate) needs_driver: bool,
+    /// The command is watched once it runs.
+    pub(crate) stays: bool,
     /// The driver's library.
     pub(crate) library: Option<PathBuf>,
 }
@@ -44,6 +46,7 @@ pub(crate) struct Looker {
     watch: Option<Watch>,
     /// There must be a driver.
     needs_driver: bool,
+    stays: bool,
     library: Option<PathBuf>,
 }
 
@@ -67,8 +70,8 @@ impl Looker {
         let supervisor = Supervisor::new(Launcher::start(&settings)?, settings);
         let rule = Rule { threshold: THRESHOLD, looks: samples, max_gap: MAX_GAP, count: Count::Used };
         let watch = wish.idle.map(|_| Watch::new(rule));
-        let (needs_driver, library) = (wish.needs_driver, wish.library.clone());
-        Ok(Self { supervisor, seq: 1, interval, before: None, watch, needs_driver, library })
+        let (needs_driver, stays, library) = (wish.needs_driver, wish.stays, wish.library.clone());
+        Ok(Self { supervisor, seq: 1, interval, before: None, watch, needs_driver, stays, library })
     }
 
     /// Opens the driver where there must be one: where idleness is to end the command, say.
@@ -91,9 +94,19 @@ impl Looker {
         Ok(self.before.insert(now))
     }
 
+    /// The newest sample.
+    pub(crate) fn newest(&self) -> Option<&Snapshot> {
+        self.before.as_ref()
+    }
+
     /// Whether the driver is being opened.
     pub(crate) fn is_starting(&self) -> bool {
         self.before.as_ref().and_then(fault) == Some(Fault::Starting)
+    }
+
+    /// Whether the command is watched once it runs.
+    pub(crate) fn stays(&self) -> bool {
+        self.stays
     }
 
     /// Begins, for a command that can see these GPUs.

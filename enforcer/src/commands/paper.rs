@@ -91,16 +91,6 @@ pub(super) fn length(time: Duration) -> String {
     humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
 }
 
-/// `4.0GiB`.
-#[expect(clippy::cast_precision_loss, reason = "shown with one digit after the point")]
-pub(super) fn size(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    match UNITS.iter().find(|(_, unit)| bytes >= *unit) {
-        Some((name, unit)) => format!("{:.1}{name}", bytes as f64 / *unit as f64),
-        None => format!("{bytes}B"),
-    }
-}
-
 /// `3.2%`.
 #[expect(clippy::cast_precision_loss, reason = "shown with one digit after the point")]
 pub(super) fn share(some: u64, all: u64) -> String {
@@ -146,9 +136,6 @@ mod tests {
 
     #[test]
     fn figures() {
-        assert_eq!(size(0), "0B");
-        assert_eq!(size(4 << 30), "4.0GiB");
-        assert_eq!(size(1536 << 10), "1.5MiB");
         assert_eq!(share(1, 8), "12.5%");
         assert_eq!(share(1, 100_000), "<0.1%");
         assert_eq!(share(0, 0), "-");

@@ -248,7 +248,7 @@ fn deeds(deeds: &[Deed], now: Now, screen: Screen) -> String {
 /// What came back of it.
 fn released(deed: &Deed) -> String {
     match deed.released {
-        Some(bytes) => Bytes(bytes.into()).to_string().replace(' ', ""),
+        Some(bytes) => format!("{:#}", Bytes(bytes.into())),
         None if deed.is_untold() => UNKNOWN.to_owned(),
         None => NOTHING.to_owned(),
     }

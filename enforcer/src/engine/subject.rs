@@ -170,15 +170,8 @@ pub(crate) fn shown(value: Value, unit: Unit) -> String {
 /// A number as people write it.
 #[must_use]
 pub fn number(number: f64, unit: Unit) -> String {
-    const KIB: f64 = (1 << 10) as f64;
-    const MIB: f64 = (1 << 20) as f64;
-    const GIB: f64 = (1 << 30) as f64;
-    let bytes = || match number.abs() {
-        size if size >= GIB => format!("{:.1}GiB", number / GIB),
-        size if size >= MIB => format!("{:.1}MiB", number / MIB),
-        size if size >= KIB => format!("{:.1}KiB", number / KIB),
-        _ => format!("{number:.0}B"),
-    };
+    #[expect(clippy::cast_possible_truncation, reason = "parts of a byte are not shown")]
+    let bytes = || format!("{:#}", bailiff_size::Bytes(number as i128));
     match unit {
         Unit::Percent => format!("{:.1}%", number * 100.0).replace(".0%", "%"),
         Unit::Bytes => bytes(),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use bailiff_size::split;
+
 use super::fault::quoted;
 use crate::value::Unit;
 
@@ -19,14 +21,6 @@ impl Wrong {
         Self { message: message.into(), help: help.into() }
     }
 }
-
-const BYTES: [(&str, f64); 5] = [
-    ("B", 1.0),
-    ("KiB", 1024.0),
-    ("MiB", 1024.0 * 1024.0),
-    ("GiB", 1024.0 * 1024.0 * 1024.0),
-    ("TiB", 1024.0 * 1024.0 * 1024.0 * 1024.0),
-];
 
 /// A number in base units: bytes, seconds, a ratio, a count.
 pub(crate) fn number(text: &str, unit: Unit) -> Result<f64, Wrong> {
@@ -73,27 +67,9 @@ fn percent(text: &str) -> Result<f64, Wrong> {
     }
 }
 
+#[expect(clippy::cast_precision_loss, reason = "compared with figures that are as coarse")]
 fn bytes(text: &str) -> Result<f64, Wrong> {
-    let (digits, unit) = split(text);
-    let Ok(number) = digits.parse::<f64>() else {
-        return Err(Wrong::new(
-            format!("{} is not an amount of memory", quoted(text)),
-            "write it as `512MiB` or `8GiB`",
-        ));
-    };
-    if let Some((_, factor)) = BYTES.iter().find(|(name, _)| *name == unit) {
-        return Ok(number * factor);
-    }
-    if unit.is_empty() {
-        return Err(no_unit(text, &format!("write `{text}MiB`, `{text}GiB`, or `{text}B` for bytes")));
-    }
-    let letter = unit.chars().next().unwrap_or_default().to_ascii_lowercase();
-    let meant = BYTES.iter().skip(1).find(|(name, _)| name.to_ascii_lowercase().starts_with(letter));
-    let help = match meant {
-        Some((meant, _)) => format!("{meant} is meant? write `{digits}{meant}`"),
-        None => "known are B, KiB, MiB, GiB, TiB".to_owned(),
-    };
-    Err(Wrong::new(format!("{} is not a unit of memory here", quoted(unit)), help))
+    bailiff_size::size(text).map(|bytes| bytes as f64).map_err(|error| Wrong::new(error.message, error.help))
 }
 
 fn rate(text: &str) -> Result<f64, Wrong> {
@@ -117,17 +93,6 @@ pub(crate) fn time(text: &str) -> Result<Duration, Wrong> {
     humantime::parse_duration(text).map_err(|error| {
         Wrong::new(format!("{} is not a time: {error}", quoted(text)), "write it as `30m`, `7d` or `1h 30m`")
     })
-}
-
-/// Number and unit; the number in digits with at most one point, so that neither `inf` nor `1e9` is one.
-fn split(text: &str) -> (&str, &str) {
-    const LONGEST: usize = 16;
-    let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
-    let (digits, unit) = text.split_at(end);
-    if end > LONGEST || !digits.starts_with(|letter: char| letter.is_ascii_digit()) || digits.ends_with('.') {
-        return ("", unit);
-    }
-    (digits, unit.trim_start())
 }
 
 fn no_unit(text: &str, help: &str) -> Wrong {

@@ -1,4 +1,5 @@
-//! Amounts of memory as people write them. Pure, and used inside others' programs, so it cannot fail but by saying so.
+//! Sizes of memory: as people write and read them everywhere, and as variables of the quota library have them, which are
+//! those of cuda-wrapper. Pure, and used inside others' programs, so it cannot fail but by saying so.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,10 +11,14 @@
     reason = "nothing in here may end its host"
 )]
 
+mod people;
+
+pub use people::{Bytes, SizeError, size, split};
+
 /// No limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// Bytes, where `unlimited` means all there are.
+/// The value of a variable, where `unlimited` means all there are.
 #[must_use]
 pub fn limit(text: &str) -> Option<u64> {
     match bytes(text) {
@@ -22,7 +27,7 @@ pub fn limit(text: &str) -> Option<u64> {
     }
 }
 
-/// `4217928960`, `4GiB`, `4096MiB`, `4G` (the same as GiB), `4GB` (powers of ten).
+/// The value of a variable: `4217928960`, `4GiB`, `4096MiB`, `4G` (the same as GiB), `4GB` (powers of ten).
 #[must_use]
 pub fn bytes(text: &str) -> Option<u64> {
     let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());

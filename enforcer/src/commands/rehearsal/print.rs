@@ -3,8 +3,10 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use bailiff_exposition::human::Bytes;
+
 use super::report::{Course, Deed, Freed, Report, RuleReport};
-use crate::commands::paper::{Paper, count, foreign, length, moment, share, size};
+use crate::commands::paper::{Paper, count, foreign, length, moment, share};
 use crate::policy::Mode;
 
 /// Deeds of one rule that are told one by one.
@@ -154,7 +156,8 @@ fn one(deed: &Deed, paper: &mut Paper) {
     paper.say(2, &format!("{} {} {target}{again}", moment(deed.at.since_epoch()), deed.action));
     let comms: Vec<String> = deed.comms.iter().take(4).map(|comm| foreign(comm)).collect();
     let gpus: Vec<String> = deed.gpus.iter().map(|gpu| cut(gpu, 13)).collect();
-    let vram = deed.vram.map_or_else(|| "memory unknown".to_owned(), size);
+    let vram =
+        deed.vram.map_or_else(|| "memory unknown".to_owned(), |bytes| format!("{:#}", Bytes(bytes.into())));
     paper.say(
         4,
         &format!(
