@@ -167,7 +167,7 @@ fn shown(node: &Node, stuck: &[(u32, &str)], heir: u32) {
     }
     assert_eq!(rows(&html, "of nobody who is listed").len(), 1, "{html}");
     assert_eq!(rows(&html, &heir.to_string()).len(), 1, "{html}");
-    assert!(text.contains("2.1G, of nobody; below is who has the device open"), "{text}");
+    assert!(text.contains("2.0GiB, of nobody; below is who has the device open"), "{text}");
     let (_, openers) = text.split_once("has the device open:").unwrap();
     assert!(openers.contains(&format!("{heir} root python3 nothing that is listed")), "{text}");
 }
@@ -250,7 +250,7 @@ rules:
     });
     assert_eq!(page.value("bailiff_gaps_total", &[("gap", "unreturned")]), Some(0.0));
     let compared = info(&node, &["--since", "before"]);
-    assert!(compared.contains("ended") && compared.contains("1.1G came back"), "{compared}");
+    assert!(compared.contains("ended") && compared.contains("1.0GiB came back"), "{compared}");
     assert!(other.lives());
 }
 
@@ -283,7 +283,8 @@ fn what_the_driver_keeps_is_told_until_it_is_back() {
     flagged(&enforcer, "unreturned-vram", None);
     let row = rows(&status_page(&node), "of those who ended: it did not come back");
     assert!(row.len() == 1 && row[0].contains("2.0 GiB"), "{row:?}");
-    assert!(info(&node, &[]).contains("memory unreturned 2.1G, of those who ended"));
+    assert!(info(&node, &[]).contains("GPU 0 2.0GiB not released after its holders exited"));
+    assert!(info(&node, &["--full"]).contains("memory unreturned 2.0GiB, of those who ended"));
     // Another comes and takes some: nothing is told for a beat, and then the same.
     let third = Tenant::stubborn(&node.home);
     node.hold(&third, 0, "used: 3GiB");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bailiff_exposition::terminal::line;
 
-use super::figures::{change, ctime, or_unknown, signed, size, span};
+use super::figures::{Units, ctime, or_unknown, span};
 use super::report::{Gpu, Memory, Report};
 use super::since::{Back, Boots, Change, Since, compare, earlier, missing};
 use super::text::{Style, notes, pair, told};
@@ -39,19 +39,21 @@ pub(crate) fn text(before: &Report, now: &Report, style: &Style) -> Vec<String> 
 
 fn block((before, now): (&Report, &Report), gpu: &Gpu, since: &Since, style: &Style) -> Vec<String> {
     let was = earlier(before, gpu).and_then(|was| was.memory.as_ref());
+    let units = style.units;
     let memory = |part: fn(&Memory) -> u64, moved: Option<i64>| {
-        let is = or_unknown(gpu.memory.as_ref(), |memory| size(part(memory)));
-        moved_text(&is, was.map(|was| size(part(was))), moved)
+        let is = or_unknown(gpu.memory.as_ref(), |memory| units.size(part(memory)));
+        moved_text(&is, was.map(|was| units.size(part(was))), (moved, units))
     };
     let mut lines = super::text::head(now, gpu, style);
     // In place of the last two of the seven lines.
     lines.truncate(lines.len().saturating_sub(2));
     lines.push(pair("memory used", &memory(|memory| memory.used, since.used)));
     lines.push(pair("memory free", &memory(|memory| memory.free, since.free)));
-    let unaccounted =
-        |memory: Option<&Memory>| or_unknown(memory.and_then(|memory| memory.unaccounted), signed);
+    let unaccounted = |memory: Option<&Memory>| {
+        or_unknown(memory.and_then(|memory| memory.unaccounted), |bytes| units.signed(bytes))
+    };
     let was_unaccounted = was.map(|was| unaccounted(Some(was)));
-    let moved = moved_text(&unaccounted(gpu.memory.as_ref()), was_unaccounted, since.unaccounted);
+    let moved = moved_text(&unaccounted(gpu.memory.as_ref()), was_unaccounted, (since.unaccounted, units));
     lines.push(pair("memory unaccounted", &moved));
     let uuid = gpu.uuid.as_ref().map(|uuid| format!(", {}", line(uuid))).unwrap_or_default();
     lines.push(pair("gpu", &format!("{}{uuid}", line(&gpu.index))));
@@ -63,9 +65,9 @@ fn block((before, now): (&Report, &Report), gpu: &Gpu, since: &Since, style: &St
     lines
 }
 
-fn moved_text(is: &str, was: Option<String>, moved: Option<i64>) -> String {
+fn moved_text(is: &str, was: Option<String>, (moved, units): (Option<i64>, Units)) -> String {
     match (was, moved) {
-        (Some(was), Some(moved)) if moved != 0 => format!("{is}, was {was}: {}", change(moved)),
+        (Some(was), Some(moved)) if moved != 0 => format!("{is}, was {was}: {}", units.change(moved)),
         (Some(_), Some(_)) => format!("{is}, as before"),
         (Some(was), None) => format!("{is}, was {was}"),
         (None, _) => is.to_owned(),
@@ -86,9 +88,13 @@ fn since_when(before: &Report, now: &Report, since: &Since, style: &Style) -> St
 fn back_lines(back: &Back, style: &Style) -> Vec<String> {
     const NAME: &str = "of those who ended";
     match back {
-        Back::All { bytes } => told(NAME, &format!("{} came back", size(*bytes)), style, str::to_owned),
+        Back::All { bytes } => {
+            told(NAME, &format!("{} came back", style.units.size(*bytes)), style, str::to_owned)
+        }
         Back::Stayed { bytes } => {
-            told(NAME, &format!("{} did not come back", size(*bytes)), style, |part| style.ink.bad(part))
+            told(NAME, &format!("{} did not come back", style.units.size(*bytes)), style, |part| {
+                style.ink.bad(part)
+            })
         }
         Back::Unknown { why } => {
             told(NAME, &format!("nobody can tell whether memory came back: {why}"), style, str::to_owned)
@@ -102,13 +108,14 @@ fn changes(since: &Since, style: &Style) -> Vec<String> {
     };
     let mut table = Table::new(&COLUMNS);
     for change in changes {
-        table.row(row(change));
+        table.row(row(change, style.units));
     }
     let lines = table.lines(style.width, style.ink);
     if lines.is_empty() { vec!["the same hold the same".to_owned()] } else { lines }
 }
 
-fn row(change: &Change) -> Vec<Cell> {
+fn row(change: &Change, units: Units) -> Vec<Cell> {
+    let size = |bytes| units.size(bytes);
     let tone = if change.how == super::since::How::Died { Tone::Bad } else { Tone::Plain };
     vec![
         Cell::of(change.how.name(), tone),

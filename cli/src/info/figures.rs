@@ -1,35 +1,51 @@
-//! Figures as the report of the first seed writes them, and spans of time.
+//! Sizes and times as a report writes them.
 
 use std::time::Duration;
 
+use bailiff_exposition::human::Bytes;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 /// What stands where nothing was observed.
 pub(crate) const UNKNOWN: &str = "-";
 
-/// Bytes in decimal units and one digit: `2.1G`, `447.8M`.
-pub(crate) fn size(bytes: u64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
-    let value = bytes as f64;
-    match value {
-        _ if value < 1e3 => format!("{bytes}"),
-        _ if value < 1e6 => format!("{:.1}K", value / 1e3),
-        _ if value < 1e9 => format!("{:.1}M", value / 1e6),
-        _ => format!("{:.1}G", value / 1e9),
+/// How bytes are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Units {
+    /// In powers of 1024: `79.6GiB`.
+    #[default]
+    Binary,
+    /// In powers of 1000, as `cuda_info.sh` writes them: `2.1G`, `447.8M`.
+    Decimal,
+}
+
+impl Units {
+    /// Bytes with one digit after the point.
+    pub(crate) fn size(self, bytes: u64) -> String {
+        if self == Self::Binary {
+            return format!("{:#}", Bytes(bytes.into()));
+        }
+        #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
+        let value = bytes as f64;
+        match value {
+            _ if value < 1e3 => format!("{bytes}"),
+            _ if value < 1e6 => format!("{:.1}K", value / 1e3),
+            _ if value < 1e9 => format!("{:.1}M", value / 1e6),
+            _ => format!("{:.1}G", value / 1e9),
+        }
     }
-}
 
-/// The same of what may be below nothing.
-pub(crate) fn signed(bytes: i64) -> String {
-    let sign = if bytes < 0 { "-" } else { "" };
-    format!("{sign}{}", size(bytes.unsigned_abs()))
-}
+    /// The same of what may be below nothing.
+    pub(crate) fn signed(self, bytes: i64) -> String {
+        let sign = if bytes < 0 { "-" } else { "" };
+        format!("{sign}{}", self.size(bytes.unsigned_abs()))
+    }
 
-/// The same as a change: `+64.4G`.
-pub(crate) fn change(bytes: i64) -> String {
-    let sign = if bytes > 0 { "+" } else { "" };
-    format!("{sign}{}", signed(bytes))
+    /// The same as a change: `+64.4GiB`.
+    pub(crate) fn change(self, bytes: i64) -> String {
+        let sign = if bytes > 0 { "+" } else { "" };
+        format!("{sign}{}", self.signed(bytes))
+    }
 }
 
 /// From one to the other.
@@ -66,6 +82,7 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_the_original() {
+        let units = Units::Decimal;
         let cases = [
             (0, "0"),
             (999, "999"),
@@ -79,10 +96,11 @@ mod tests {
             (150_754_820_096, "150.8G"),
         ];
         for (bytes, text) in cases {
-            assert_eq!(size(bytes), text);
+            assert_eq!(units.size(bytes), text);
         }
-        assert_eq!((signed(-96_000_000).as_str(), change(-1_000).as_str()), ("-96.0M", "-1.0K"));
-        assert_eq!((change(1_000).as_str(), change(0).as_str()), ("+1.0K", "0"));
+        assert_eq!((units.signed(-96_000_000).as_str(), units.change(-1_000).as_str()), ("-96.0M", "-1.0K"));
+        assert_eq!((units.change(1_000).as_str(), units.change(0).as_str()), ("+1.0K", "0"));
+        assert_eq!(Units::Binary.change(-(80 << 30)), "-80.0GiB");
         assert_eq!((difference(5, 3), difference(0, u64::MAX)), (-2, i64::MAX));
     }
 

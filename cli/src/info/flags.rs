@@ -4,17 +4,20 @@ use std::time::Duration;
 
 use clap::{Args, Parser};
 
+use super::figures::Units;
 use crate::flags::{Exporter, Machine, Pool};
 
 /// Longer names are no names.
 const LONGEST_TAG: usize = 64;
 
-/// Shows each GPU: how much of its memory is used, who holds it, and whether they use it.
+/// Show each GPU and each process that holds its memory
 ///
-/// It asks bailiff-exporter where that runs, which knows for how long each holder has been idle; else it looks at the
-/// driver and at /proc itself, twice, a second apart. What was not observed is shown as -, and is not 0.
+/// One line for each GPU and one for each holder; --full prints the long report. A value that was not observed is shown as ?
+/// (in the long report as -) and never as 0. bailiff-exporter is asked if it runs, because it knows for how long each holder
+/// has been idle; otherwise the driver and /proc are read twice, a second apart.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Info {
     /// Names this report, and keeps it under that name for --since.
     #[arg(long, value_name = "TAG", value_parser = tag)]
@@ -25,18 +28,25 @@ pub(crate) struct Info {
     /// These GPUs alone, by number or UUID, such as 0,1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) gpu: Vec<String>,
-    /// Adds who has the device file of each GPU open, whether the driver lists it or not.
+    /// Print the long report: where the memory of each GPU is, each holder, and what each user holds.
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Print the long report and the processes that have the device file of each GPU open, listed by the driver or not.
     #[arg(long)]
     pub(crate) who: bool,
-    /// Of each GPU so many holders, those that hold the most, and the rest as a sum.
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub(crate) top: usize,
-    /// Prints JSON, an object a report.
+    /// Show at most N holders of each GPU, those with the most memory, and the sum of the rest [default: 10, or as many as
+    /// fit on the terminal].
+    #[arg(long, value_name = "N")]
+    pub(crate) top: Option<usize>,
+    /// Print JSON, one object for each report.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Goes on, with a report for each new look.
+    /// Print each new sample until Ctrl-C; on a terminal it is redrawn in place.
     #[arg(long)]
     pub(crate) watch: bool,
+    /// How sizes are written.
+    #[arg(skip)]
+    pub(crate) units: Units,
     #[command(flatten)]
     pub(crate) look: Look,
 }
@@ -80,6 +90,7 @@ fn tag(text: &str) -> Result<String, String> {
 
 const EXAMPLES: &str = "Examples:
   bailiff info                               who holds my memory?
+  bailiff info --full                        where the memory of each GPU is, and what each user holds
   bailiff info --gpu 3 --who                 and who has GPU 3 open without being listed
   bailiff info --tag before                  keeps the report under that name
   bailiff info --since before                what has changed: who came, ended, grew; what came back

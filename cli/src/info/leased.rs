@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bailiff_exposition::human::UNKNOWN;
 use bailiff_snapshot::lease::Ticket;
 use bailiff_snapshot::lease::tie::Kin;
 use bailiff_snapshot::{Held, Leases, PoolGpu, Spot, Truth, wire};
@@ -46,6 +47,22 @@ impl Leased {
             pid: pid.or_else(|| record.and_then(|record| record.pid)),
             alive: held
                 .map_or_else(|| record.map(|record| record.alive).unwrap_or_default(), |held| held.alive),
+        }
+    }
+
+    /// In a word or two: who has it since when, or the state.
+    pub(crate) fn short(&self) -> String {
+        let ended = if self.alive == Truth::False { " (process gone)" } else { "" };
+        match self.spot {
+            Spot::Leased => {
+                let age = self.age_ms.map(|ms| format!(" {}", span(Duration::from_millis(ms))));
+                format!("{}{}{ended}", self.user.as_deref().unwrap_or(UNKNOWN), age.unwrap_or_default())
+            }
+            Spot::Legacy => {
+                let pid = self.pid.map(|pid| format!(" pid {pid}")).unwrap_or_default();
+                format!("{}{pid}{ended}", self.spot.name())
+            }
+            other => other.name().to_owned(),
         }
     }
 
@@ -135,6 +152,10 @@ mod tests {
             ..Leased::default()
         };
         assert_eq!(held.text(), "alice for 1m5s (run), pid 41");
+        assert_eq!(held.short(), "alice 1m5s");
+        assert_eq!(Leased { alive: Truth::False, ..held.clone() }.short(), "alice 1m5s (process gone)");
+        assert_eq!(Leased { spot: Spot::Leased, ..Leased::default() }.short(), "?");
+        assert_eq!(Leased { spot: Spot::Legacy, pid: Some(7), ..Leased::default() }.short(), "legacy pid 7");
         assert_eq!(
             Leased { alive: Truth::False, ..held.clone() }.text(),
             "alice for 1m5s (run), pid 41, who has ended"

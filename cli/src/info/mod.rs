@@ -1,5 +1,6 @@
 //! `bailiff info`: each GPU, its memory, and who holds it.
 
+mod compact;
 mod compared;
 pub(crate) mod figures;
 pub(crate) mod flags;
@@ -29,6 +30,7 @@ use serde_json::json;
 use crate::exit::Failure;
 use crate::say::print;
 use crate::screen;
+use figures::Units;
 use flags::{Called, Info};
 use look::{Eyes, Seen};
 pub(crate) use look::{age, is_stale};
@@ -37,8 +39,16 @@ use text::Style;
 
 /// Looking through the open files of all processes takes no longer.
 const OPENERS_PATIENCE: Duration = Duration::from_secs(10);
-/// Clears a terminal and begins at its top.
-const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+/// Holders of a GPU that are shown one by one.
+const MOST: usize = 10;
+/// Empties a terminal, before the first report is drawn.
+const CLEAR: &str = "\u{1b}[2J";
+/// To the top left.
+const HOME: &str = "\u{1b}[H";
+/// Erases the rest of a line.
+const END_OF_LINE: &str = "\u{1b}[K";
+/// Erases all that is below.
+const BELOW: &str = "\u{1b}[J";
 
 /// Whether a program of this name is the script whose report this is.
 pub(crate) fn is_called(name: &OsStr) -> bool {
@@ -49,7 +59,10 @@ pub(crate) fn is_called(name: &OsStr) -> bool {
 /// The program under one of those names.
 pub(crate) fn main() -> ExitCode {
     match Called::try_parse() {
-        Ok(called) => info(&called.info).unwrap_or_else(Failure::tell),
+        Ok(Called { info: flags }) => {
+            let flags = Info { full: true, units: Units::Decimal, ..flags };
+            info(&flags).unwrap_or_else(Failure::tell)
+        }
         Err(error) => tell("cuda_info.sh", Err(Stop::from(error))).into(),
     }
 }
@@ -61,6 +74,9 @@ pub(crate) fn info(flags: &Info) -> Result<ExitCode, Failure> {
         before.leave(&flags.gpu);
     }
     let mut eyes = Eyes::open(&flags.look)?;
+    if flags.watch && !flags.json && io::stdout().is_terminal() {
+        print(CLEAR)?;
+    }
     loop {
         let seen = eyes.next()?;
         let report = report(flags, &seen)?;
@@ -121,9 +137,19 @@ fn shown(flags: &Info, before: Option<&Report>, report: &Report) -> Result<Strin
         };
         return Ok(json.map_err(io::Error::from)? + "\n");
     }
-    let style =
-        Style { ink: Ink::of_stdout(), width: screen::width(), most: flags.top, zone: TimeZone::system() };
+    let style = Style {
+        ink: Ink::of_stdout(),
+        width: screen::width(),
+        most: flags.top.unwrap_or(MOST),
+        zone: TimeZone::system(),
+        units: flags.units,
+    };
     let lines = match before {
+        // A prompt, or the end of the last line, needs a row as well.
+        None if !flags.full && !flags.who => {
+            let rows = screen::rows().filter(|_| flags.top.is_none());
+            compact::text(report, &style, rows.map(|rows| rows.saturating_sub(1)))
+        }
         None => text::text(report, &style),
         Some(before) => compared::text(before, report, &style),
     };
@@ -144,5 +170,5 @@ fn page(mut lines: Vec<String>, flags: &Info) -> String {
         lines.truncate(room.saturating_sub(1));
         lines.push(format!("… and {hidden} lines more; --gpu shows some GPUs alone"));
     }
-    format!("{CLEAR}{}\n", lines.join("\n"))
+    format!("{HOME}{}{END_OF_LINE}\n{BELOW}", lines.join(&format!("{END_OF_LINE}\n")))
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::figures::{UNKNOWN, or_unknown, size, span};
+use super::figures::{UNKNOWN, Units, or_unknown, span};
 use super::report::{Gpu, Holder};
 use super::text::Style;
 use crate::table::{Cell, Column, Table, Tone};
@@ -41,13 +41,13 @@ pub(super) fn holders(gpu: &Gpu, style: &Style) -> Vec<String> {
     };
     let mut table = Table::new(&HOLDERS);
     for holder in holders.iter().take(style.most) {
-        table.row(row(holder));
+        table.row(row(holder, style.units));
     }
     let mut lines = table.lines(style.width, style.ink);
     let rest = holders.get(style.most..).unwrap_or_default();
     if !rest.is_empty() {
         let sum = rest.iter().map(|holder| holder.memory).sum::<Option<u64>>();
-        let sum = sum.map(|bytes| format!(" with {}", size(bytes))).unwrap_or_default();
+        let sum = sum.map(|bytes| format!(" with {}", style.units.size(bytes))).unwrap_or_default();
         lines.push(format!("and {} more{sum}; --top {} shows all", rest.len(), holders.len()));
     }
     if lines.is_empty() {
@@ -56,7 +56,7 @@ pub(super) fn holders(gpu: &Gpu, style: &Style) -> Vec<String> {
     lines
 }
 
-fn row(holder: &Holder) -> Vec<Cell> {
+fn row(holder: &Holder, units: Units) -> Vec<Cell> {
     let busy = holder.utilization.is_some() && !holder.is_idle();
     let idle = match holder.idle_ms {
         Some(_) if busy => UNKNOWN.to_owned(),
@@ -66,18 +66,18 @@ fn row(holder: &Holder) -> Vec<Cell> {
         holder.pid.to_string().into(),
         or_unknown(holder.owner(), |owner| owner).into(),
         (&holder.kinds).into(),
-        or_unknown(holder.memory, size).into(),
+        or_unknown(holder.memory, |bytes| units.size(bytes)).into(),
         or_unknown(holder.utilization, |percent| format!("{percent}%")).into(),
         idle.into(),
         state(holder),
         lease(holder),
-        name(holder).into(),
-        place(holder).into(),
+        or_unknown(name(holder), |name| name).into(),
+        or_unknown(place(holder), |place| place).into(),
     ]
 }
 
 /// Whether it has the GPU by a lease.
-fn lease(holder: &Holder) -> Cell {
+pub(super) fn lease(holder: &Holder) -> Cell {
     match holder.leased {
         None => UNKNOWN.into(),
         Some(true) => "yes".into(),
@@ -86,7 +86,7 @@ fn lease(holder: &Holder) -> Cell {
 }
 
 /// What it does; that it was left behind says more than that it sleeps.
-fn state(holder: &Holder) -> Cell {
+pub(super) fn state(holder: &Holder) -> Cell {
     let quiet = matches!(holder.state.as_str(), "running" | "sleeping" | "idle");
     match holder.state.as_str() {
         _ if quiet && holder.orphaned == Some(true) => Cell::of("orphaned", Tone::Odd),
@@ -97,28 +97,29 @@ fn state(holder: &Holder) -> Cell {
     }
 }
 
-fn name(holder: &Holder) -> String {
+/// Its name, where `/proc` tells it.
+pub(super) fn name(holder: &Holder) -> Option<String> {
     match holder.role.as_deref() {
-        Some("mps_server") => "MPS server".to_owned(),
-        Some("mps_control") => "MPS daemon".to_owned(),
-        _ => holder.comm.clone().unwrap_or_else(|| UNKNOWN.to_owned()),
+        Some("mps_server") => Some("MPS server".to_owned()),
+        Some("mps_control") => Some("MPS daemon".to_owned()),
+        _ => holder.comm.clone(),
     }
 }
 
 /// The container, job or unit that people know it by.
-fn place(holder: &Holder) -> String {
+pub(super) fn place(holder: &Holder) -> Option<String> {
     if let Some(pod) = &holder.pod {
         let namespace =
             holder.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
-        return format!("pod {namespace}{pod}");
+        return Some(format!("pod {namespace}{pod}"));
     }
     if let Some(job) = &holder.slurm_job {
-        return format!("job {job}");
+        return Some(format!("job {job}"));
     }
     if let Some(container) = &holder.container {
-        return container.chars().take(SHORT_ID).collect();
+        return Some(container.chars().take(SHORT_ID).collect());
     }
-    holder.unit.clone().unwrap_or_else(|| UNKNOWN.to_owned())
+    holder.unit.clone()
 }
 
 /// Who has a GPU's device file open.
@@ -129,7 +130,7 @@ pub(super) fn openers(gpu: &Gpu, style: &Style) -> Vec<String> {
     let mut table = Table::new(&OPENERS);
     for opener in openers {
         let (held, tone) = match holders.get(&opener.pid) {
-            Some(holder) => (or_unknown(holder.memory, size), Tone::Plain),
+            Some(holder) => (or_unknown(holder.memory, |bytes| style.units.size(bytes)), Tone::Plain),
             None => ("nothing that is listed".to_owned(), Tone::Odd),
         };
         let user = or_unknown(opener.uid, user);
@@ -175,8 +176,8 @@ impl Sum {
     }
 
     /// What is not known of a part makes it "at least".
-    fn text(&self) -> String {
-        format!("{}{}", if self.part { ">=" } else { "" }, size(self.bytes))
+    fn text(&self, units: Units) -> String {
+        format!("{}{}", if self.part { ">=" } else { "" }, units.size(self.bytes))
     }
 }
 
@@ -203,8 +204,8 @@ pub(super) fn users(users: BTreeMap<String, User>, style: &Style) -> Vec<String>
             name.into(),
             user.gpus.len().to_string().into(),
             user.processes.len().to_string().into(),
-            user.memory.text().into(),
-            user.idle.text().into(),
+            user.memory.text(style.units).into(),
+            user.idle.text(style.units).into(),
         ]);
     }
     table.lines(style.width, style.ink)

@@ -8,7 +8,7 @@ use bailiff_snapshot::Stuck;
 use bailiff_snapshot::stuck::{MUCH_OF_NOBODY, UNRETURNED_FREED_BY};
 use jiff::tz::TimeZone;
 
-use super::figures::{UNKNOWN, ctime, or_unknown, signed, size, span};
+use super::figures::{UNKNOWN, Units, ctime, or_unknown, span};
 use super::leased::waiting;
 use super::look::By;
 use super::report::{Gpu, Holder, Memory, Report};
@@ -23,6 +23,7 @@ pub(crate) struct Style {
     /// Holders of a GPU that are shown one by one.
     pub(crate) most: usize,
     pub(crate) zone: TimeZone,
+    pub(crate) units: Units,
 }
 
 /// Stuck holders of a kind that are named.
@@ -72,7 +73,8 @@ fn block(report: &Report, gpu: &Gpu, style: &Style) -> Vec<String> {
 
 /// The seven lines of the original.
 pub(crate) fn head(report: &Report, gpu: &Gpu, style: &Style) -> Vec<String> {
-    let memory = |part: fn(&Memory) -> u64| or_unknown(gpu.memory.as_ref(), |memory| size(part(memory)));
+    let memory =
+        |part: fn(&Memory) -> u64| or_unknown(gpu.memory.as_ref(), |memory| style.units.size(part(memory)));
     let capability = or_unknown(gpu.compute_capability, |(major, minor)| format!("({major}, {minor})"));
     vec![
         pair("timestamp", &ctime(report.wall_ms, &style.zone)),
@@ -88,7 +90,7 @@ pub(crate) fn head(report: &Report, gpu: &Gpu, style: &Style) -> Vec<String> {
 /// Where the memory is.
 fn parts(gpu: &Gpu, style: &Style) -> Vec<String> {
     let Some(memory) = &gpu.memory else { return Vec::new() };
-    let known = |part: Option<u64>| or_unknown(part, size);
+    let known = |part: Option<u64>| or_unknown(part, |bytes| style.units.size(bytes));
     let mut lines = vec![pair("memory reserved", &known(memory.reserved))];
     if gpu.instances.is_some() {
         lines.push(pair("memory held", "in its instances"));
@@ -107,7 +109,8 @@ fn parts(gpu: &Gpu, style: &Style) -> Vec<String> {
     }
     lines.push(pair("memory unaccounted", &unaccounted(gpu, memory, style)));
     if let Some(bytes @ 1..) = memory.unreturned {
-        let words = format!("{}, of those who ended; what frees it: {UNRETURNED_FREED_BY}", size(bytes));
+        let words =
+            format!("{}, of those who ended; what frees it: {UNRETURNED_FREED_BY}", style.units.size(bytes));
         lines.extend(told("memory unreturned", &words, style, |part| style.ink.bad(part)));
     }
     lines
@@ -139,7 +142,7 @@ fn stuck(gpu: &Gpu, style: &Style) -> Vec<String> {
 /// What nobody is known to hold, and how to find out more.
 fn unaccounted(gpu: &Gpu, memory: &Memory, style: &Style) -> String {
     let much = memory.unaccounted.is_some_and(|bytes| bytes >= MUCH_OF_NOBODY);
-    let text = or_unknown(memory.unaccounted, signed);
+    let text = or_unknown(memory.unaccounted, |bytes| style.units.signed(bytes));
     match (much, &gpu.openers) {
         (true, None) => style.ink.odd(&format!("{text}, of nobody; --who tells who has the device open")),
         (true, Some(_)) => style.ink.odd(&format!("{text}, of nobody; below is who has the device open")),
