@@ -82,6 +82,9 @@ pub(crate) enum Lease {
     /// Lists the GPUs, who has them and who waits
     #[command(after_help = examples::LIST)]
     List(List),
+    /// Shows the pool in one line, and what you hold and wait for
+    #[command(after_help = examples::STATUS)]
+    Status(List),
     /// Lists who waits, in the order in which they will be served
     #[command(after_help = examples::QUEUE)]
     Queue(List),

@@ -20,9 +20,9 @@ mod tree;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use bailiff_lifecycle::exit::{Stop, tell};
+use bailiff_lifecycle::exit::{parse, tell};
 use bailiff_sampler::{cuda, launcher, worker};
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
 use flags::{Command, Flags, Lease};
 
@@ -38,7 +38,9 @@ pub fn main() -> ExitCode {
     let mut words = std::env::args_os();
     match words.next() {
         Some(name) if gpuget::is_called(&name) => return gpuget::main(words),
-        Some(name) if idle_timeout::is_called(&name) => return idle_timeout::main(words),
+        Some(name) if idle_timeout::is_called(&name) => {
+            return idle_timeout::main(idle_timeout::Name::Script, words);
+        }
         Some(name) if info::is_called(&name) => return info::main(),
         _ => {}
     }
@@ -46,13 +48,13 @@ pub fn main() -> ExitCode {
         Some(launcher::LAUNCHER_ROLE) => return launcher::serve(),
         Some(launcher::WORKER_ROLE) => return worker::serve(),
         Some(cuda::ROLE) => return cuda::serve(),
-        // Its exit codes and words are the original's, also for flags that make no sense.
-        Some("idle-timeout") => return idle_timeout::main(words),
+        // It reads its flags as argparse does.
+        Some("idle-timeout") => return idle_timeout::main(idle_timeout::Name::Command, words),
         _ => {}
     }
-    let flags = match Flags::try_parse() {
+    let flags = match parse::<Flags>(std::env::args_os()) {
         Ok(flags) => flags,
-        Err(error) => return tell("bailiff", Err(Stop::from(error))).into(),
+        Err(stop) => return tell("bailiff", Err(stop)).into(),
     };
     let command = match flags.command {
         Command::Doctor(flags) => return doctor::doctor(&flags).unwrap_or_else(exit::Failure::tell),
@@ -64,7 +66,7 @@ pub fn main() -> ExitCode {
         Command::Completions(flags) => {
             return completions::completions(&flags).unwrap_or_else(exit::Failure::tell);
         }
-        Command::IdleTimeout(flags) => return idle_timeout::run(*flags),
+        Command::IdleTimeout(flags) => return idle_timeout::run(idle_timeout::Name::Command, *flags),
     };
     let outcome = match command {
         Lease::Init(flags) => lease::init::init(&flags),
@@ -74,6 +76,7 @@ pub fn main() -> ExitCode {
         Lease::Release(flags) => lease::release::release(&flags),
         Lease::Extend(flags) => lease::release::extend(&flags),
         Lease::List(flags) => lease::list::list(&flags),
+        Lease::Status(flags) => lease::status::status(&flags),
         Lease::Queue(flags) => lease::list::queue(&flags),
         Lease::Log(flags) => lease::log::log(&flags),
         Lease::Reap(flags) => lease::release::reap(&flags),

@@ -10,15 +10,14 @@ use bailiff_enforcer::flags::{Command, Flags, Run};
 use bailiff_enforcer::settings::Settings;
 use bailiff_enforcer::{daemon, policy};
 use bailiff_exposition::terminal::Ink;
-use bailiff_lifecycle::exit::{self, Exit, Stop};
+use bailiff_lifecycle::exit::{self, Exit, Stop, parse};
 use bailiff_lifecycle::{logs, signals};
-use clap::Parser;
 use rustix::thread::clear_ambient_capability_set;
 
 const PROGRAM: &str = env!("CARGO_PKG_NAME");
 
 fn main() -> ExitCode {
-    let outcome = Flags::try_parse().map_err(Stop::from).and_then(|flags| start(flags.command));
+    let outcome = parse::<Flags>(std::env::args_os()).and_then(|flags| start(flags.command));
     match outcome {
         Ok(exit) => exit.into(),
         Err(stop) => exit::tell(PROGRAM, Err(stop)).into(),

@@ -104,7 +104,7 @@ USER_PROCESSES Gauge One "bailiff_user_gpu_processes" ["gpu gpu_uuid user"]
 CONTAINER_MEMORY Gauge Bytes "bailiff_container_gpu_memory_bytes" ["gpu gpu_uuid container pod namespace"]
     "GPU memory that the processes of the container hold in bytes; absent where one's is not known.";
 LEASE_GPUS Gauge One "bailiff_lease_gpus" ["state"]
-    "GPUs of the pool of leases by where they are: idle, leased (by a lease of ours), legacy (taken by a client of GPU.py, by its record), pot (gathered for whoever waits), quarantine, barrier (withheld after a restart of Redis), unknown (in no place: a client of GPU.py may have it in hand). This and all other bailiff_lease_ families are absent without --lease.redis, and while Redis does not answer.";
+    "GPUs of the pool of leases by where they are: idle, leased (by a lease of ours), legacy (taken by a client of GPU.py, by its record), gathering (kept for a ticket that wants several), quarantined (a process is still on it, or a record of GPU.py is in the way), barrier (kept back after a restart of Redis), unknown (in no place: a client of GPU.py may have it in hand). This and all other bailiff_lease_ families are absent without --lease.redis, and while Redis does not answer.";
 LEASE_HELD Gauge One "bailiff_lease_held" ["gpu gpu_uuid user mode"]
     "1 for each GPU of the pool that somebody holds: who, as he said himself, and in which mode: run, acquire, timed (acquire --duration), compat (the rules of GPU.py), legacy (a client of GPU.py, who does not say who he is).";
 LEASE_AGE Gauge Seconds "bailiff_lease_age_seconds" ["gpu gpu_uuid"]

@@ -321,7 +321,7 @@ fn use_without_a_lease_is_not_told_where_it_is_not_certain() {
 fn what_a_pool_is_told_of() {
     let page = page(&walk([motley(1), motley(2)]));
     assert_eq!(page.value("bailiff_lease_gpus", &[("state", "leased")]), Some(1.0));
-    assert_eq!(page.value("bailiff_lease_gpus", &[("state", "quarantine")]), Some(0.0));
+    assert_eq!(page.value("bailiff_lease_gpus", &[("state", "quarantined")]), Some(0.0));
     let held = [("gpu", "0"), ("user", "alice"), ("mode", "run")];
     assert_eq!(page.value("bailiff_lease_held", &held), Some(1.0));
     let legacy = [("gpu", "9"), ("gpu_uuid", "GPU-elsewhere"), ("mode", "legacy")];

@@ -2,10 +2,12 @@
 
 #![expect(clippy::disallowed_methods, reason = "a panic ends the program here, whatever thread it is on")]
 
+use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
+use clap::{Command, Parser};
 
 use crate::web::Fault;
 
@@ -35,7 +37,7 @@ pub enum Stop {
     Flags {
         /// What is wrong with it.
         why: String,
-        /// The program and its subcommand.
+        /// The program and its subcommand; empty for the program alone.
         command: String,
     },
     /// No command was given: the help is what is needed.
@@ -66,11 +68,35 @@ impl From<clap::Error> for Stop {
         if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
             Self::Nothing(text)
         } else if error.use_stderr() {
-            Self::Flags { why: one_line(&text), command: command(&text) }
+            Self::Flags { why: one_line(&text), command: String::new() }
         } else {
             Self::Shown(text)
         }
     }
+}
+
+/// Reads a program's flags. An error names the command whose help explains them.
+///
+/// # Errors
+/// Where help is to be shown, or the words are invalid.
+pub fn parse<P: Parser>(words: impl IntoIterator<Item = OsString>) -> Result<P, Stop> {
+    let words: Vec<OsString> = words.into_iter().collect();
+    P::try_parse_from(&words).map_err(|error| match Stop::from(error) {
+        Stop::Flags { why, .. } => Stop::Flags { why, command: command(&P::command(), &words) },
+        other => other,
+    })
+}
+
+/// The program and the subcommands that these words name.
+fn command(program: &Command, words: &[OsString]) -> String {
+    let (mut deepest, mut path) = (program, program.get_name().to_owned());
+    for below in words.iter().skip(1) {
+        if let Some(below) = deepest.find_subcommand(below) {
+            deepest = below;
+            path = format!("{path} {}", below.get_name());
+        }
+    }
+    path
 }
 
 /// Prints why a program ended, in one line, and gives its exit code.
@@ -135,14 +161,6 @@ fn print(mut to: impl io::Write, text: &str) {
     let _ = writeln!(to, "{text}");
 }
 
-/// The words of `Usage: program command [OPTIONS]` that name a command.
-fn command(text: &str) -> String {
-    let usage = text.lines().find_map(|line| line.trim().strip_prefix("Usage: ")).unwrap_or_default();
-    let named = |word: &&str| word.starts_with(|letter: char| letter.is_ascii_alphabetic() || letter == '/');
-    let words: Vec<&str> = usage.split(' ').take_while(named).collect();
-    words.join(" ")
-}
-
 /// clap tells in paragraphs; a line is what journals and terminals show best.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim);
@@ -157,22 +175,36 @@ mod tests {
     use clap::Parser;
 
     #[derive(Debug, Parser)]
+    #[command(name = "program")]
     struct Flags {
         #[arg(long)]
         number: Option<u8>,
+        #[command(subcommand)]
+        below: Option<Below>,
+    }
+
+    #[derive(Debug, clap::Subcommand)]
+    enum Below {
+        Run {
+            #[arg(long)]
+            size: u8,
+        },
     }
 
     #[test]
-    fn bad_flags_are_told_in_one_line() {
-        for (flag, told) in
-            [("--nubmer=1", "unexpected argument '--nubmer'"), ("--number=x", "invalid value 'x'")]
-        {
-            let Err(error) = Flags::try_parse_from(["program", flag]) else { panic!("{flag} was taken") };
-            let Stop::Flags { why, command } = Stop::from(error) else {
-                panic!("{flag} is no request for help")
+    fn invalid_flag_is_reported_in_one_line_with_its_command() {
+        for (words, expected, help) in [
+            (&["program", "--nubmer=1"][..], "unexpected argument '--nubmer'", "program"),
+            (&["/bin/program", "--number=x"], "invalid value 'x'", "program"),
+            (&["program", "run", "--size", "x"], "invalid value 'x'", "program run"),
+            (&["program", "run"], "the following required arguments", "program run"),
+        ] {
+            let words = words.iter().map(OsString::from);
+            let Err(Stop::Flags { why, command }) = parse::<Flags>(words) else {
+                panic!("{expected}: the flags were taken")
             };
-            assert!(why.starts_with(told) && !why.contains('\n'), "{why}");
-            assert_eq!(command, if told.starts_with("unexpected") { "program" } else { "" });
+            assert!(why.starts_with(expected) && !why.contains('\n'), "{why}");
+            assert_eq!(command, help, "{why}");
         }
     }
 

@@ -63,8 +63,8 @@ impl Spot {
             Self::Idle => "idle",
             Self::Leased => "leased",
             Self::Legacy => "legacy",
-            Self::Pot => "pot",
-            Self::Quarantine => "quarantine",
+            Self::Pot => "gathering",
+            Self::Quarantine => "quarantined",
             Self::Barrier => "barrier",
             Self::Unknown => "unknown",
         }

@@ -306,6 +306,29 @@ fn exit_codes_are_the_originals() {
 }
 
 #[test]
+fn bailiff_idle_timeout_tells_errors_in_one_line_with_their_own_codes() {
+    let scenario = Scenario::new(&two("", ""));
+    for (words, expected, why) in [
+        (vec!["--nonsense", "true"], 2, "--nonsense"),
+        (vec!["-s", "0", "true"], 2, "SAMPLE_FREQ must be greater than 0"),
+        (vec![], 2, "program and arguments"),
+        (vec!["nosuch-program"], 127, "nosuch-program"),
+        (vec!["/"], 126, "/"),
+        (vec!["--nvml-library", "/nowhere.so", "true"], 69, "/nowhere.so"),
+        (vec!["-s", "0.1", "-n", "1", "-d", "1", "sleep", "infinity"], 1, "below threshhold"),
+    ] {
+        let mut command = Command::new(programs::bailiff());
+        command.arg("idle-timeout").args(&words).env("BAILIFF_NVML_LIBRARY", programs::fake_nvml());
+        command.env("FAKE_NVML_SCENARIO", scenario.path()).env_remove("CUDA_VISIBLE_DEVICES");
+        let output = command.output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(code(&output), Some(expected), "{words:?}: {output:?}");
+        assert!(err.contains(why) && output.stdout.is_empty(), "{words:?}: {output:?}");
+        assert!(expected == 1 || err.lines().count() == 1, "{words:?}: {err}");
+    }
+}
+
+#[test]
 fn signals_are_passed_on_once_and_what_they_end_ends_us_likewise() {
     let scenario = Scenario::new(&two("", ""));
     let script = "for name in INT QUIT TERM HUP USR1 USR2; do trap \"echo $name\" $name; done; echo ready; \

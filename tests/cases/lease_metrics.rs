@@ -115,7 +115,7 @@ fn a_lease_and_use_without_one() {
         (Some(1.0), Some(0.0), Some(0.0))
     );
     assert_eq!(
-        (state(&page, "leased"), state(&page, "idle"), state(&page, "pot")),
+        (state(&page, "leased"), state(&page, "idle"), state(&page, "gathering")),
         (Some(1.0), Some(2.0), Some(0.0))
     );
     let user = said(&Command::new("id").arg("-un").output().unwrap());
@@ -163,7 +163,7 @@ fn while_gpus_change_hands_nobody_is_accused() {
     let exporter = watch(&node.scenario, &node.redis, &[]);
     until_thief_is_told(&exporter);
     let waiter = bailiff(&node.redis, &["run", "-n", "3", "true"]).spawn().unwrap();
-    let gathered = |page: &Page| (state(page, "pot") == Some(2.0)).then(|| page.clone());
+    let gathered = |page: &Page| (state(page, "gathering") == Some(2.0)).then(|| page.clone());
     let page = exporter.until("somebody waits", gathered);
     assert_eq!(page.value("bailiff_lease_queue_length", &[]), Some(1.0));
     assert!(page.value("bailiff_lease_queue_oldest_seconds", &[]).is_some());

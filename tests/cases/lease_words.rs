@@ -3,18 +3,24 @@
 #![expect(clippy::disallowed_methods, reason = "a case runs programs and fails loudly")]
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use end_to_end::leases::{bailiff, code, end, heir, hold, pool, run, said, states, told};
 use end_to_end::node::Node;
 use end_to_end::redis::Redis;
 use end_to_end::tenant::Tenant;
+use end_to_end::terminal::interrupted;
 use end_to_end::wait::until;
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 fn err(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The first two lines on standard error: that the lease was granted, and what came next.
+fn line_pair(runner: &mut Child) -> Vec<String> {
+    BufReader::new(runner.stderr.take().unwrap()).lines().take(2).map(Result::unwrap).collect()
 }
 
 #[test]
@@ -98,9 +104,8 @@ fn a_command_whose_time_is_up_is_ended_unless_it_is_given_more() {
     until("the lease", || (states(&redis) == ["leased"]).then_some(()));
     let name = told(&redis, &["list", "--json"])["gpus"][0]["lease"]["lease"].as_str().unwrap().to_owned();
     said(&run(&redis, &["extend", &name, "1h"]));
-    let mut line = String::new();
-    BufReader::new(runner.stderr.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.contains("given more time"), "{line}");
+    let lines = line_pair(&mut runner);
+    assert!(lines[1].contains("given more time"), "{lines:?}");
     end(runner, Signal::TERM);
 }
 
@@ -121,10 +126,8 @@ fn a_command_that_lost_its_lease_goes_on_or_not() {
         until("the lease", || (states(&redis) == ["leased"]).then_some(()));
         said(&run(&redis, &["release", "--gpu", "0"]));
         if how == "warn" {
-            let mut said = BufReader::new(runner.stderr.take().unwrap());
-            let mut line = String::new();
-            said.read_line(&mut line).unwrap();
-            assert!(line.contains("ended in Redis"), "{line}");
+            let lines = line_pair(&mut runner);
+            assert!(lines[1].contains("ended in Redis"), "{lines:?}");
             kill_process(heir(&runner), Signal::TERM).unwrap();
         }
         let output = runner.wait_with_output().unwrap();
@@ -299,7 +302,7 @@ fn of_idle_gpus_those_are_taken_first_that_nobody_uses() {
     };
     for _ in 0..3 {
         let output = run_one(&[]);
-        assert_eq!((said(&output).trim(), err(&output)), ("1", String::new()));
+        assert_eq!((said(&output).trim(), err(&output)), ("1", "bailiff: GPU 1 leased\n".to_owned()));
     }
     let all = run_one(&["-n", "3"]);
     let pids = squatters.each_ref().map(|squatter| squatter.pid().to_string());
@@ -319,4 +322,80 @@ fn whoever_reads_no_further_has_what_he_wanted() {
         let output = output.wait_with_output().unwrap();
         assert_eq!((code(&output), err(&output)), (0, String::new()), "{words:?}");
     }
+}
+
+#[test]
+fn invalid_value_points_to_the_help_of_its_command() {
+    let redis = pool("0");
+    let output = run(&redis, &["run", "-n", "two", "true"]);
+    assert_eq!(code(&output), 64);
+    assert!(err(&output).trim_end().ends_with("; bailiff lease run --help tells more"), "{}", err(&output));
+}
+
+#[test]
+fn granted_lease_is_reported_on_stderr() {
+    let redis = pool("0,1");
+    assert_eq!(err(&run(&redis, &["run", "--gpu", "1", "true"])), "bailiff: GPU 1 leased\n");
+    assert_eq!(err(&run(&redis, &["run", "-n", "2", "true"])), "bailiff: GPUs 0,1 leased\n");
+    let acquired = run(&redis, &["acquire", "--gpu", "0", "--duration", "1h", "--format", "ids"]);
+    assert_eq!((said(&acquired).as_str(), err(&acquired).as_str()), ("0\n", "bailiff: GPU 0 leased\n"));
+}
+
+#[test]
+fn wait_off_a_terminal_reports_at_once_and_its_end() {
+    let redis = pool("0");
+    let holder = hold(&redis, &["run"]);
+    let waiter = |before: usize| {
+        let mut waiter = bailiff(&redis, &["run", "true"]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(waiter.stderr.take().unwrap());
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        until("it to wait", || {
+            (told(&redis, &["queue", "--json"]).as_array().unwrap().len() == before + 1).then_some(())
+        });
+        (waiter, lines, line)
+    };
+    let mut waiters = [waiter(0), waiter(1), waiter(2)];
+    end(holder, Signal::TERM);
+    let expected = ["", ", behind 1 other", ", behind 2 others"];
+    for ((waiter, lines, line), behind) in waiters.iter_mut().zip(expected) {
+        assert_eq!(*line, format!("bailiff: waiting for a GPU{behind}\n"));
+        let mut last = String::new();
+        lines.read_line(&mut last).unwrap();
+        assert!(last.starts_with("bailiff: GPU 0 leased"), "{last}");
+        assert!(waiter.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn interrupted_wait_ends_its_progress_line() {
+    let redis = pool("0");
+    let holder = hold(&redis, &["run"]);
+    let command = bailiff(&redis, &["run", "true"]);
+    let (text, code) = interrupted(command, (100, 24), "waiting for a GPU");
+    assert!(text.ends_with("waiting for a GPU\n"), "{text:?}");
+    assert_eq!(code, Some(130));
+    end(holder, Signal::TERM);
+}
+
+#[test]
+fn lease_status_shows_the_pool_and_what_the_user_has() {
+    let redis = pool("0-2");
+    let holder = hold(&redis, &["run", "-n", "2", "--note", "tea"]);
+    let waiter = bailiff(&redis, &["run", "-n", "3", "true"]).stderr(Stdio::null()).spawn().unwrap();
+    until("it to wait", || (told(&redis, &["queue", "--json"])[0]["want"] == 3).then_some(()));
+    let text = said(&run(&redis, &["status"]));
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("3 GPUs: ") && lines[0].contains("2 leased"), "{text}");
+    assert!(lines[0].ends_with("; 1 waiting"), "{text}");
+    assert!(lines[1].starts_with("you hold GPUs 0,1 since ") && lines[1].contains("tea"), "{text}");
+    assert!(lines[2].starts_with("you wait for 3 GPUs since "), "{text}");
+    assert!(lines[2].contains(": place 1"), "{text}");
+    let json = told(&redis, &["status", "--json"]);
+    assert_eq!((&json["gpus"]["leased"], &json["waiting"]), (&Value::from(2), &Value::from(1)));
+    assert_eq!(json["leases"][0]["note"], "tea");
+    assert_eq!(json["tickets"][0]["want"], 3);
+    end(holder, Signal::TERM);
+    assert!(waiter.wait_with_output().unwrap().status.success());
+    assert_eq!(said(&run(&redis, &["status"])), "3 GPUs: 3 idle; 0 waiting\nyou hold and wait for nothing\n");
 }

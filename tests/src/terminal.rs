@@ -2,8 +2,9 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
@@ -12,7 +13,34 @@ use rustix::termios::{Winsize, tcsetwinsize};
 /// # Panics
 /// Where there is no terminal, or the program cannot be started.
 #[must_use]
-pub fn shown(mut command: Command, (columns, rows): (u16, u16)) -> (String, Option<i32>) {
+pub fn shown(mut command: Command, size: (u16, u16)) -> (String, Option<i32>) {
+    let (near, far) = terminal(size);
+    let child = command.stdout(Stdio::from(far)).spawn().expect("the program starts");
+    // Ours of the far end has gone with the command.
+    drop(command);
+    written(near, child, |_, _| {})
+}
+
+/// The same of standard output and error of a program that is sent SIGINT as soon as it has written this.
+///
+/// # Panics
+/// Where there is no terminal, or the program cannot be started.
+#[must_use]
+pub fn interrupted(mut command: Command, size: (u16, u16), after: &str) -> (String, Option<i32>) {
+    let (near, far) = terminal(size);
+    let errors = far.try_clone().expect("it can be opened twice");
+    let child = command.stdout(Stdio::from(far)).stderr(Stdio::from(errors)).spawn();
+    drop(command);
+    let mut sent = false;
+    written(near, child.expect("the program starts"), |child, text| {
+        if !sent && String::from_utf8_lossy(text).contains(after) {
+            kill_process(Pid::from_child(child), Signal::INT).expect("it is ours");
+            sent = true;
+        }
+    })
+}
+
+fn terminal((columns, rows): (u16, u16)) -> (File, File) {
     let near = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
     grantpt(&near).expect("it is ours");
     unlockpt(&near).expect("it can be opened");
@@ -20,15 +48,16 @@ pub fn shown(mut command: Command, (columns, rows): (u16, u16)) -> (String, Opti
     tcsetwinsize(&near, size).expect("it takes a size");
     let name = ptsname(&near, Vec::new()).expect("it has a name").into_string().expect("of plain letters");
     let far = OpenOptions::new().read(true).write(true).open(name).expect("its far end");
-    let mut child = command.stdout(Stdio::from(far)).spawn().expect("the program starts");
-    // Ours of the far end has gone with the command.
-    drop(command);
+    (File::from(near), far)
+}
+
+fn written(mut near: File, mut child: Child, mut seen: impl FnMut(&Child, &[u8])) -> (String, Option<i32>) {
     let mut text = Vec::new();
-    let mut near = File::from(near);
     let mut part = [0; 4096];
     // Once the last far end is closed, reading fails.
     while let Ok(count @ 1..) = near.read(&mut part) {
         text.extend_from_slice(&part[..count]);
+        seen(&child, &text);
     }
     let code = child.wait().expect("our own child can be waited for").code();
     (String::from_utf8_lossy(&text).replace("\r\n", "\n"), code)

@@ -107,7 +107,7 @@ fn of_pool(audit: &Audit, sample: Option<&Sample>) -> Vec<Check> {
     for gpu in audit.gpus.iter().filter(|gpu| gpu.quarantine.is_some()) {
         let why = gpu.quarantine.as_deref().unwrap_or_default();
         let hint = "bailiff info shows who is on it; once it is free of them it is given out again";
-        checks.push(Check::warn(POOL, format!("GPU {} is withheld: {why}", gpu.id), hint));
+        checks.push(Check::warn(POOL, format!("GPU {} is quarantined: {why}", gpu.id), hint));
     }
     checks.extend(strangers(audit, sample));
     checks

@@ -25,8 +25,14 @@ Examples:
 
 Exit codes:
   the command's own; 256 - N if signal N ended it
-  1   it was idle and ended, or cannot be started
-  2   flags that make no sense";
+  1    it was idle and ended
+  2    invalid flags
+  69   the driver's library cannot be found
+  126  the command cannot be executed
+  127  the command was not found
+
+Called gpu_idle_timeout or gpu_idle_timeout.py it exits as that script does: 1 also if the command or
+the driver's library is missing, or a value is out of range.";
 
 /// Launches a process and watches GPU usage.
 #[derive(Debug, Args)]
@@ -114,6 +120,8 @@ pub(super) enum Stop {
     Usage(String),
     /// They do, and ask for what cannot be.
     Refused(String),
+    /// The driver's library is missing.
+    NoDriver(String),
 }
 
 /// Understands the words behind the program's name.

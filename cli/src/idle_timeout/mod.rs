@@ -10,6 +10,7 @@ pub(crate) mod visible;
 pub(crate) mod watch;
 
 use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -20,6 +21,8 @@ use session::{Ended, Failure};
 use settings::Settings;
 
 use crate::command::signals;
+use crate::exit;
+use crate::say::say;
 
 /// What it is called in its own words.
 const NAME: &str = "gpu_idle_timeout";
@@ -30,16 +33,25 @@ pub(crate) fn is_called(name: &OsStr) -> bool {
     name.strip_suffix(".py").unwrap_or(name) == NAME
 }
 
+/// Under which name it runs, which says whose exit codes and messages scripts expect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// `gpu_idle_timeout`: those of the original script.
+    Script,
+    /// `bailiff idle-timeout`: one line for an error, and a code for each kind.
+    Command,
+}
+
 /// Does what the words behind the name say.
-pub(crate) fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
-    flags::parse(words).map_or_else(tell, run)
+pub(crate) fn main(name: Name, words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    flags::parse(words).map_or_else(|stop| tell(name, stop), |flags| run(name, flags))
 }
 
 /// Does what the flags say.
-pub(crate) fn run(flags: Flags) -> ExitCode {
+pub(crate) fn run(name: Name, flags: Flags) -> ExitCode {
     let settings = match Settings::try_from(flags) {
         Ok(settings) => settings,
-        Err(stop) => return tell(stop),
+        Err(stop) => return tell(name, stop),
     };
     match session::run(&settings) {
         Ok(Ended::Code(code)) => code.into(),
@@ -47,28 +59,37 @@ pub(crate) fn run(flags: Flags) -> ExitCode {
             signals::die_of(number);
             u8::try_from(128 + number).unwrap_or(1).into()
         }
-        Err(Failure::Stop(stop)) => tell(stop),
-        Err(Failure::Words(words)) => {
-            let _ = writeln!(std::io::stderr(), "{NAME}: {words}");
-            ExitCode::FAILURE
-        }
+        Err(Failure::Stop(stop)) => tell(name, stop),
+        Err(Failure::Start(failure)) if name == Name::Command => failure.tell(),
+        Err(Failure::Start(failure)) => fail(failure),
+        Err(Failure::Words(words)) => fail(words),
     }
 }
 
-/// Says why nothing is begun, where and with the code that the original does.
-fn tell(stop: Stop) -> ExitCode {
+fn fail(why: impl Display) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "{NAME}: {why}");
+    ExitCode::FAILURE
+}
+
+/// Says why nothing is begun: as the original does, or in one line.
+fn tell(name: Name, stop: Stop) -> ExitCode {
     // A reader that has gone (`--help | head`) is no reason to fail otherwise.
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
-    match stop {
-        Stop::Help => {
+    match (name, stop) {
+        (_, Stop::Help) => {
             let _ = write!(out, "{HELP}");
             ExitCode::SUCCESS
         }
-        Stop::Usage(why) => {
+        (Name::Command, Stop::NoDriver(why)) => exit::Failure::unavailable(why).tell(),
+        (Name::Command, Stop::Usage(why) | Stop::Refused(why)) => {
+            say(format_args!("{}; bailiff idle-timeout --help tells more", why.trim_end_matches('.')));
+            ExitCode::from(2)
+        }
+        (Name::Script, Stop::Usage(why)) => {
             let _ = writeln!(err, "{}\n{NAME}: error: {why}", flags::usage());
             ExitCode::from(2)
         }
-        Stop::Refused(why) => {
+        (Name::Script, Stop::Refused(why) | Stop::NoDriver(why)) => {
             let _ = write!(out, "{HELP}").and_then(|()| out.flush());
             let _ = writeln!(err, "\nERROR: {why}");
             ExitCode::FAILURE

@@ -18,6 +18,7 @@ use super::watch::{Basis, Counted, Look, Watch};
 use crate::command::signals::{Signals, Told};
 use crate::command::start::start;
 use crate::command::{Event, beat};
+use crate::exit;
 use crate::tree::Family;
 
 /// How it ended.
@@ -34,6 +35,8 @@ pub(super) enum Ended {
 pub(super) enum Failure {
     /// What was asked for cannot be had.
     Stop(Stop),
+    /// The command cannot be started.
+    Start(exit::Failure),
     /// In words.
     Words(String),
 }
@@ -77,7 +80,7 @@ pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
     if fault == Some(Fault::LibraryNotFound) {
         let library = settings.sampler.nvml_library.as_deref().map(|path| path.display().to_string());
         let library = library.unwrap_or_else(|| "libnvidia-ml.so.1".to_owned());
-        return Err(Failure::Stop(Stop::Refused(format!("Unable to locate '{library}'"))));
+        return Err(Failure::Stop(Stop::NoDriver(format!("Unable to locate '{library}'"))));
     }
     family.set_apart()?;
     if let Some(number) = signals.waiting()? {
@@ -85,7 +88,7 @@ pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
     }
     let child = start(&settings.command, std::env::vars_os(), signals.mask()).map_err(|error| {
         let program = settings.command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
-        Failure::Words(format!("cannot run {program}: {}", plain(&error)))
+        Failure::Start(exit::Failure::start(&program, &error))
     })?;
     family.begin(child);
     let mut session = Session {

@@ -8,8 +8,9 @@ use std::time::Duration;
 use bailiff_lease::holder::Here;
 use bailiff_lease::{Grant, Leases, Standing, Ticket};
 
-use super::ask::{obtain, ticket};
+use super::ask::{News, obtain, ticket};
 use super::hold::{Whose, leave};
+use super::progress::Progress;
 use super::told::{self, Names, environment};
 use super::{LEASE, offset, open, shell};
 use crate::exit::Failure;
@@ -26,7 +27,12 @@ pub(crate) fn acquire(flags: &flags::Acquire) -> Result<ExitCode, Failure> {
         None => (LEASE, process(flags.holder)?),
     };
     let mut ticket = ticket(&mut *pool, &flags.ask, "acquire")?;
-    let grant = obtain(&mut *pool, &flags.ask, &mut ticket, |_| {})?;
+    let mut progress = Progress::of(ticket.want);
+    let grant = obtain(&mut *pool, &flags.ask, &mut ticket, |news| match news {
+        News::Behind(before) => progress.waits(before),
+        News::Named(_) => progress.clear(),
+    });
+    let grant = grant.inspect_err(|_| progress.clear())?;
     let lease = (&ticket, &grant);
     let mut keeper = hand_on(&mut *pool, lease, (ttl, flags.duration), whose)?;
     // Whoever reads it, or its first line, knows the lease; where nobody can, it is given back. So all of it goes at once.
@@ -36,7 +42,10 @@ pub(crate) fn acquire(flags: &flags::Acquire) -> Result<ExitCode, Failure> {
         keeper.as_mut().map(Child::kill).transpose()?;
         pool.release(&ticket.lease, Some(grant.token), (offset(), std::process::id()))?;
     }
-    printed.map(|()| ExitCode::SUCCESS)
+    printed.map(|()| {
+        progress.granted(&grant);
+        ExitCode::SUCCESS
+    })
 }
 
 /// Takes GPUs for whom has them already, if nobody leases them.

@@ -83,6 +83,13 @@ Examples:
 
 Exit codes: 0 done, 64 flags that make no sense, 69 no pool, or Redis does not answer.";
 
+pub(crate) const STATUS: &str = "\
+Examples:
+  bailiff lease status
+  bailiff lease status --json | jq .gpus.idle   how many GPUs are idle
+
+Exit codes: 0 done, 64 invalid flags, 69 no pool, or Redis does not answer.";
+
 pub(crate) const QUEUE: &str = "\
 Examples:
   bailiff lease queue

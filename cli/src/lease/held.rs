@@ -1,6 +1,5 @@
 //! A lease that a command is run under: waited for, renewed, lost, given back.
 
-use std::io::IsTerminal;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,12 +7,13 @@ use std::time::Duration;
 use bailiff_lease::{Grant, Leases, Standing, Ticket, Trouble};
 
 use super::ask::{News, obtain, ticket};
+use super::progress::Progress;
 use super::told::{self, Names, environment};
 use super::{LEASE, offset, open};
 use crate::command::Event;
 use crate::exit::Failure;
 use crate::flags::{self, OnLost};
-use crate::say::{put, say};
+use crate::say::say;
 
 /// A lease of this process.
 pub(crate) struct Held<'a> {
@@ -35,18 +35,23 @@ impl<'a> Held<'a> {
         let mut ticket = ticket(&mut *pool, &flags.ask, &words.join(" "))?;
         ticket.about.extend(flags.terms.max_time.map(|time| ("max_ms", time.as_millis().to_string())));
         let ask = flags.ask.clone();
-        let name = Arc::new(Mutex::new(ticket.lease.clone()));
-        let named = Arc::clone(&name);
+        let waits = Arc::new(Mutex::new((ticket.lease.clone(), Progress::of(ticket.want))));
+        let shared = Arc::clone(&waits);
         let waiting = std::thread::Builder::new().name("wait".to_owned()).spawn(move || {
-            let mut progress = Progress { shown: false, want: ticket.want };
-            let obtained = obtain(&mut *pool, &ask, &mut ticket, |news| match news {
-                News::Behind(before) => progress.tell(before),
-                News::Named(lease) => {
-                    progress.clear();
-                    lease.clone_into(&mut lock(&named));
+            let obtained = obtain(&mut *pool, &ask, &mut ticket, |news| {
+                let (name, progress) = &mut *lock(&shared);
+                match news {
+                    News::Behind(before) => progress.waits(before),
+                    News::Named(lease) => {
+                        progress.clear();
+                        lease.clone_into(name);
+                    }
                 }
             });
-            drop(progress);
+            match &obtained {
+                Ok(grant) => lock(&shared).1.granted(grant),
+                Err(_) => lock(&shared).1.clear(),
+            }
             // Whoever waits for it may be ending.
             let _ = tell.send(Event::Waited);
             obtained.map(|grant| (pool, ticket, grant))
@@ -54,7 +59,12 @@ impl<'a> Held<'a> {
         loop {
             match events.recv() {
                 Ok(Event::Told(told)) => {
-                    withdraw(flags, &lock(&name));
+                    let name = {
+                        let (name, progress) = &mut *lock(&waits);
+                        progress.interrupt();
+                        name.clone()
+                    };
+                    withdraw(flags, &name);
                     return Err(Failure::signalled(told.number));
                 }
                 Ok(Event::Waited) | Err(_) => break,
@@ -149,34 +159,6 @@ fn withdraw(flags: &flags::Run, lease: &str) {
     }
 }
 
-fn lock(name: &Mutex<String>) -> MutexGuard<'_, String> {
-    name.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A line on the terminal that says how the wait goes.
-struct Progress {
-    shown: bool,
-    want: u32,
-}
-
-impl Progress {
-    fn tell(&mut self, before: u64) {
-        if std::io::stderr().is_terminal() {
-            self.shown = true;
-            let gpus = if self.want == 1 { "a GPU" } else { "GPUs" };
-            put(&format!("\r\x1b[Kbailiff: waiting for {gpus}, behind {before} others"));
-        }
-    }
-
-    fn clear(&mut self) {
-        if std::mem::take(&mut self.shown) {
-            put("\r\x1b[K");
-        }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.clear();
-    }
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

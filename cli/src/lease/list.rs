@@ -41,7 +41,7 @@ pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
 }
 
 /// All that is known of a pool that somebody has begun.
-fn begun(flags: &flags::List) -> Result<Audit, Failure> {
+pub(super) fn begun(flags: &flags::List) -> Result<Audit, Failure> {
     let audit = open(&flags.pool)?.audit()?;
     if audit.gpus.is_empty() && audit.queue.is_empty() {
         return Err(Failure::no_pool());
@@ -62,12 +62,12 @@ fn line(gpu: &Gpu, audit: &Audit) -> String {
 }
 
 /// A command, and what its user has to say of it.
-fn noted(command: &str, note: &str) -> String {
+pub(super) fn noted(command: &str, note: &str) -> String {
     if note == "-" { command.to_owned() } else { format!("{command}  # {note}") }
 }
 
 /// How long ago something was.
-fn since(lease: &Lease, field: &str, audit: &Audit) -> String {
+pub(super) fn since(lease: &Lease, field: &str, audit: &Audit) -> String {
     let then = lease.get(field).and_then(|text| text.parse::<u64>().ok());
     then.map_or_else(|| "-".to_owned(), |then| span(audit.now.saturating_sub(then)))
 }
@@ -94,7 +94,7 @@ pub(crate) fn queue(flags: &flags::List) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn waiting(audit: &Audit) -> impl Iterator<Item = &Lease> {
+pub(super) fn waiting(audit: &Audit) -> impl Iterator<Item = &Lease> {
     audit.queue.iter().filter_map(|name| lease(audit, name))
 }
 
@@ -103,12 +103,12 @@ fn waiting_as_json(audit: &Audit, here: &Here) -> Vec<Value> {
 }
 
 /// In which of its places a GPU is.
-fn state(gpu: &Gpu) -> &'static str {
+pub(super) fn state(gpu: &Gpu) -> &'static str {
     match gpu {
         _ if gpu.owner.is_some() => "leased",
-        _ if gpu.quarantine.is_some() => "withheld",
+        _ if gpu.quarantine.is_some() => "quarantined",
         _ if gpu.idle > 0 => "idle",
-        _ if gpu.pot > 0 => "gathered",
+        _ if gpu.pot > 0 => "gathering",
         _ if gpu.bar > 0 => "barrier",
         // By somebody's GPU.py, with its record or before it.
         _ if gpu.record.is_some() => "legacy",

@@ -9,9 +9,11 @@ pub(crate) mod init;
 pub(crate) mod list;
 pub(crate) mod log;
 pub(crate) mod place;
+mod progress;
 pub(crate) mod release;
 pub(crate) mod run;
 mod shell;
+pub(crate) mod status;
 mod told;
 pub(crate) mod unclean;
 

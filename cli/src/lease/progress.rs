@@ -1,0 +1,110 @@
+//! The lines on standard error about a wait for GPUs, and about its end.
+
+#![expect(clippy::disallowed_methods, reason = "a wait takes its time")]
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use bailiff_exposition::human::Span;
+use bailiff_lease::Grant;
+
+use crate::say::{put, say};
+
+/// Between two lines off a terminal.
+const EVERY: Duration = Duration::from_mins(1);
+
+/// How a wait goes: one line that is rewritten on a terminal, else a line at once and then every minute.
+pub(super) struct Progress {
+    want: u32,
+    began: Instant,
+    terminal: bool,
+    /// When something was last written.
+    written: Option<Instant>,
+    over: bool,
+}
+
+impl Progress {
+    pub(super) fn of(want: u32) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        Self { want, began: Instant::now(), terminal, written: None, over: false }
+    }
+
+    /// So many tickets are before ours.
+    pub(super) fn waits(&mut self, before: u64) {
+        if let Some(line) = self.line(before, Instant::now()) {
+            if self.terminal { put(&format!("\r\x1b[Kbailiff: {line}")) } else { say(line) }
+        }
+    }
+
+    /// What is to be written now, if anything.
+    fn line(&mut self, before: u64, now: Instant) -> Option<String> {
+        if self.over || (!self.terminal && self.written.is_some_and(|written| now < written + EVERY)) {
+            return None;
+        }
+        let first = self.written.replace(now).is_none();
+        let gpus = if self.want == 1 { "a GPU".to_owned() } else { format!("{} GPUs", self.want) };
+        let waited =
+            if first || self.terminal { String::new() } else { format!(" for {}", Span(now - self.began)) };
+        let behind = match before {
+            0 => String::new(),
+            1 => ", behind 1 other".to_owned(),
+            others => format!(", behind {others} others"),
+        };
+        Some(format!("waiting for {gpus}{waited}{behind}"))
+    }
+
+    /// Clears the line, so that another can be written.
+    pub(super) fn clear(&mut self) {
+        if self.terminal && self.written.take().is_some() {
+            put("\r\x1b[K");
+        }
+    }
+
+    /// Ends the line where it stands; nothing is written after that.
+    pub(super) fn interrupt(&mut self) {
+        if self.terminal && !self.over && self.written.is_some() {
+            put("\n");
+        }
+        self.over = true;
+    }
+
+    /// The GPUs are leased.
+    pub(super) fn granted(&mut self, grant: &Grant) {
+        let waited = self.began.elapsed();
+        self.clear();
+        if !std::mem::replace(&mut self.over, true) {
+            say(leased(&grant.gpus, waited));
+        }
+    }
+}
+
+/// `GPU 1 leased after 3 min 2 s`; no time where there was no wait to speak of.
+fn leased(gpus: &[u32], waited: Duration) -> String {
+    let ids: Vec<String> = gpus.iter().map(u32::to_string).collect();
+    let name = if ids.len() == 1 { "GPU" } else { "GPUs" };
+    let after = if waited.as_secs() == 0 { String::new() } else { format!(" after {}", Span(waited)) };
+    format!("{name} {} leased{after}", ids.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_off_a_terminal_is_reported_at_once_and_every_minute() {
+        let began = Instant::now();
+        let mut progress = Progress { want: 2, began, terminal: false, written: None, over: false };
+        let mut line = |seconds, before| progress.line(before, began + Duration::from_secs(seconds));
+        assert_eq!(line(0, 2).as_deref(), Some("waiting for 2 GPUs, behind 2 others"));
+        assert_eq!(line(59, 1), None);
+        assert_eq!(line(60, 1).as_deref(), Some("waiting for 2 GPUs for 1 min 0 s, behind 1 other"));
+        assert_eq!(line(119, 0), None);
+        assert_eq!(line(125, 0).as_deref(), Some("waiting for 2 GPUs for 2 min 5 s"));
+    }
+
+    #[test]
+    fn grant_names_gpus_and_wait() {
+        assert_eq!(leased(&[1], Duration::from_millis(900)), "GPU 1 leased");
+        assert_eq!(leased(&[0, 3], Duration::from_secs(182)), "GPUs 0,3 leased after 3 min 2 s");
+    }
+}
