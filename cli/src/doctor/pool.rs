@@ -10,6 +10,7 @@ use bailiff_snapshot::Sample;
 use super::check::Check;
 use super::flags::Doctor;
 use crate::flags::Place;
+use crate::lease::gpus;
 
 /// Redis answers in a millisecond, or not.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -103,7 +104,7 @@ fn of_pool(audit: &Audit, sample: Option<&Sample>) -> Vec<Check> {
     let held = audit.gpus.iter().filter(|gpu| gpu.owner.is_some()).count();
     let waiting = audit.queue.len();
     let mut checks =
-        vec![Check::ok(POOL, format!("{} GPUs, {held} leased; {waiting} wait", audit.gpus.len()))];
+        vec![Check::ok(POOL, format!("{}, {held} leased; {waiting} wait", gpus(audit.gpus.len())))];
     for gpu in audit.gpus.iter().filter(|gpu| gpu.quarantine.is_some()) {
         let why = gpu.quarantine.as_deref().unwrap_or_default();
         let hint = "bailiff info shows who is on it; once it is free of them it is given out again";

@@ -10,7 +10,7 @@ use bailiff_lease::{Grant, Leases, Standing, Ticket, Trouble};
 
 use super::told::{self, ids};
 use super::unclean::used;
-use super::{LEASE, TICKET, offset};
+use super::{LEASE, TICKET, gpus_are, offset};
 use crate::exit::Failure;
 use crate::flags::Ask;
 use crate::say::say;
@@ -145,10 +145,9 @@ pub(super) fn obtain(
                 closed.unwrap_or_else(|| "not enough GPUs are idle, or others were first".to_owned()),
             ))
         }
-        Standing::Impossible { managed } => Err(Failure::usage(format!(
-            "{} GPUs are wanted, and there are {managed} that would do",
-            ticket.want
-        ))),
+        Standing::Impossible { managed } => {
+            Err(Failure::usage(format!("{} wanted, and {managed} would do", gpus_are(ticket.want))))
+        }
         Standing::Uninitialised => Err(Failure::no_pool()),
         Standing::Conflict(_) => Err(Failure::not_ours("somebody else was given the same GPU meanwhile")),
         Standing::Ended(how) => {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use bailiff_lease::Init;
 
-use super::{offset, open, redis};
+use super::{gpus, gpus_are, offset, open, redis};
 use crate::exit::Failure;
 use crate::flags::{self, Place};
 use crate::say::{print, say};
@@ -12,7 +12,7 @@ use crate::say::{print, say};
 /// Begins a pool.
 pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
     let known = bailiff_sampler::uuids(flags.nvml_library.as_deref());
-    let gpus: Vec<(u32, Option<String>)> = match (&flags.gpus, known) {
+    let chosen: Vec<(u32, Option<String>)> = match (&flags.gpus, known) {
         (None, Ok(uuids)) => (0..).zip(uuids).collect(),
         (None, Err(why)) => {
             return Err(Failure::unavailable(format!(
@@ -40,18 +40,20 @@ pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
         }
     }
     let mut pool = open(&flags.pool)?;
-    match pool.init(&gpus, offset(), flags.force)? {
+    match pool.init(&chosen, offset(), flags.force)? {
         Init::Done(count) => {
-            print(&format!("{count} GPUs are handed out\n"))?;
+            print(&format!("{} handed out\n", gpus_are(count)))?;
         }
         Init::Already(count) => {
             return Err(Failure::usage(format!(
-                "it was begun before, with {count} GPUs; --force begins it anew"
+                "it was begun before, with {}; --force begins it anew",
+                gpus(count)
             )));
         }
         Init::Held(count) => {
             return Err(Failure::busy(format!(
-                "{count} GPUs are leased; it is not begun anew under their holders"
+                "{} leased; it is not begun anew under their holders",
+                gpus_are(count)
             )));
         }
     }

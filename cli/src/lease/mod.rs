@@ -17,6 +17,7 @@ pub(crate) mod status;
 mod told;
 pub(crate) mod unclean;
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use bailiff_lease::{Leases, Local, Pool};
@@ -52,4 +53,27 @@ pub(crate) fn redis(flags: &flags::Pool, what: &str) -> Result<Pool, Failure> {
 /// The local time's distance from UTC, in seconds.
 pub(crate) fn offset() -> i32 {
     jiff::Zoned::now().offset().seconds()
+}
+
+/// `1 GPU` or `3 GPUs`.
+pub(crate) fn gpus(count: impl Display) -> String {
+    let count = count.to_string();
+    if count == "1" { "1 GPU".to_owned() } else { format!("{count} GPUs") }
+}
+
+/// `1 GPU is` or `3 GPUs are`.
+pub(crate) fn gpus_are(count: impl Display) -> String {
+    let gpus = gpus(count);
+    if gpus.ends_with('s') { gpus + " are" } else { gpus + " is" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_gpus_agree_with_their_noun() {
+        assert_eq!((gpus(1).as_str(), gpus_are(1).as_str()), ("1 GPU", "1 GPU is"));
+        assert_eq!((gpus(0).as_str(), gpus_are(2).as_str()), ("0 GPUs", "2 GPUs are"));
+    }
 }

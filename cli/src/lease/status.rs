@@ -7,6 +7,7 @@ use bailiff_lease::audit::{Audit, Lease};
 use bailiff_lease::holder::Here;
 use serde_json::json;
 
+use super::gpus;
 use super::list::{begun, noted, since, state, waiting};
 use super::told::{as_json, plain};
 use crate::exit::Failure;
@@ -46,10 +47,6 @@ pub(crate) fn status(flags: &flags::List) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn gpus(count: usize) -> String {
-    if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") }
-}
-
 fn command(lease: &Lease) -> String {
     let get = |field| plain(lease.get(field).unwrap_or("-"));
     noted(&get("cmd"), &get("note"))
@@ -63,7 +60,7 @@ fn holds(lease: &Lease, audit: &Audit) -> String {
 }
 
 fn waits((place, ticket): (usize, &Lease), audit: &Audit) -> String {
-    let want = ticket.get("want").and_then(|want| want.parse().ok()).map_or_else(|| "GPUs".to_owned(), gpus);
+    let want = ticket.get("want").map_or_else(|| "GPUs".to_owned(), |want| gpus(plain(want)));
     let since = since(ticket, "asked", audit);
     format!("you wait for {want} since {since}: place {}: {}", place + 1, command(ticket))
 }
