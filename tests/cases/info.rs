@@ -366,11 +366,9 @@ fn leases_are_told() {
         let holders = report["gpus"][0]["holders"].as_array().unwrap();
         holders.iter().all(|holder| holder["leased"].is_boolean()).then_some(report)
     });
-    assert_eq!(report["gpus"][0]["lease"]["spot"], "leased", "{report}");
-    assert_eq!(
-        (&report["gpus"][0]["lease"]["alive"], &report["gpus"][1]["lease"]["spot"]),
-        (&json!("true"), &json!("idle"))
-    );
+    let lease = |gpu: usize, key: &str| report["gpus"][gpu]["lease"][key].clone();
+    let (first, second) = ((lease(0, "spot"), lease(0, "alive")), lease(1, "spot"));
+    assert_eq!((first, second), ((json!("leased"), json!("true")), json!("idle")), "{report}");
     let leased = |pid: u64| {
         let holders = report["gpus"][0]["holders"].as_array().unwrap();
         holders.iter().find(|holder| holder["pid"] == pid).unwrap()["leased"].clone()
