@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quota man packages packages-test golden screenshots bench soak
+.PHONY: help demo test check quota man packages packages-test golden screenshots bench soak hardware
 
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
@@ -62,6 +62,11 @@ bench: ## speed and size, beside nvitop-exporter, all-smi and bare Redis
 	@target/release/bench
 	@cargo run --quiet --release --package bailiff-exporter --example page_cost
 	@cargo run --quiet --release --package bailiff-enforcer --example tick_cost
+
+hardware: ## the checks of a real driver, into target/hardware/ for a machine with a GPU; run at once where there is one
+	@$(SETUP) compiler zig
+	@tests/pack-hardware
+	@if [ -e /dev/nvidiactl ]; then target/hardware/hardware --out target/hardware/report; else echo "no GPU here: copy target/hardware/ to a machine that has one, and run ./hardware there"; fi
 
 soak: ## an hour and a half: many more walks and histories, servers that are killed again and again, and faults put into the engine to see that the oracle finds each
 	@$(SETUP) compiler redis

@@ -13,6 +13,7 @@ mod devices;
 mod edge;
 mod graphs;
 mod memory;
+mod modules;
 mod old;
 mod others;
 mod pools;

@@ -5,7 +5,7 @@ use std::ptr;
 
 use crate::code::{Answer, Code};
 use crate::edge::{Export, Out, calls};
-use crate::{arrays, contexts, devices, graphs, memory, old, others, pools, settings, streams, vmm};
+use crate::{arrays, contexts, devices, graphs, memory, modules, old, others, pools, settings, streams, vmm};
 
 /// Flavours of streams without a name: the context's, or the thread's own.
 const PER_THREAD: u64 = 2;
@@ -59,6 +59,7 @@ fn export(name: &str) -> Option<&'static Export> {
         devices::EXPORTS,
         graphs::EXPORTS,
         memory::EXPORTS,
+        modules::EXPORTS,
         old::EXPORTS,
         others::EXPORTS,
         pools::EXPORTS,

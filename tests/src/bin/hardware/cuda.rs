@@ -1,0 +1,179 @@
+//! The functions of `libcuda.so.1` that a worker calls, loaded at run time; and a kernel that runs for a given time.
+#![allow(unsafe_code, reason = "NVIDIA's driver has a C interface")]
+#![allow(non_snake_case, reason = "functions have the names of cuda.h")]
+
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::ptr;
+
+use libloading::Library;
+
+/// Runs until so many nanoseconds have passed on the GPU's own clock.
+const KERNEL: &str = "
+.address_size 64
+.visible .entry spin(.param .u64 nanoseconds)
+{
+    .reg .pred %again;
+    .reg .u64 %length, %begin, %now, %passed;
+    ld.param.u64 %length, [nanoseconds];
+    mov.u64 %begin, %globaltimer;
+LOOP:
+    mov.u64 %now, %globaltimer;
+    sub.u64 %passed, %now, %begin;
+    setp.lt.u64 %again, %passed, %length;
+    @%again bra LOOP;
+    ret;
+}
+";
+
+/// Versions and targets of PTX, oldest first: the driver compiles the first that it still accepts.
+const TARGETS: [(&str, &str); 4] = [("6.0", "sm_50"), ("6.3", "sm_75"), ("7.8", "sm_90"), ("8.6", "sm_100")];
+
+/// `CU_CTX_SCHED_BLOCKING_SYNC`: waiting for the GPU uses no CPU.
+const BLOCKING: c_uint = 4;
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`
+const MULTIPROCESSORS: c_int = 16;
+
+macro_rules! driver {
+    ($($name:ident($($arg:ident: $type:ty),*);)*) => {
+        struct Driver {
+            $($name: unsafe extern "C" fn($($type),*) -> c_int,)*
+            _library: Library,
+        }
+
+        impl Driver {
+            fn open() -> Result<Self, String> {
+                // SAFETY: the driver's own library; loading it is what every CUDA program does.
+                let library = unsafe { Library::new("libcuda.so.1") }
+                    .map_err(|error| format!("libcuda.so.1 cannot be loaded: {error}"))?;
+                $(
+                    // SAFETY: the prototype is the one in cuda.h.
+                    let $name = *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }
+                        .map_err(|_| format!("libcuda.so.1 lacks {}", stringify!($name)))?;
+                )*
+                Ok(Self { $($name,)* _library: library })
+            }
+
+            $(
+                #[allow(clippy::too_many_arguments, reason = "as many as in cuda.h")]
+                fn $name(&self, $($arg: $type),*) -> Result<(), String> {
+                    // SAFETY: callers in this file pass pointers to values that outlive the call.
+                    match unsafe { (self.$name)($($arg),*) } {
+                        0 => Ok(()),
+                        code => Err(format!("{} answered {code}", stringify!($name))),
+                    }
+                }
+            )*
+        }
+    };
+}
+
+driver! {
+    cuInit(flags: c_uint);
+    cuDeviceGet(device: *mut c_int, ordinal: c_int);
+    cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int);
+    cuDevicePrimaryCtxSetFlags_v2(device: c_int, flags: c_uint);
+    cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int);
+    cuCtxSetCurrent(context: usize);
+    cuCtxSynchronize();
+    cuMemAlloc_v2(address: *mut u64, bytes: usize);
+    cuModuleLoadData(module: *mut usize, image: *const c_char);
+    cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char);
+    cuStreamCreate(stream: *mut usize, flags: c_uint);
+    cuLaunchKernel(
+        function: usize, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
+        block_z: c_uint, shared: c_uint, stream: usize, parameters: *mut *mut c_void, extra: *mut *mut c_void
+    );
+}
+
+/// The driver, with the primary context of the first visible GPU where one was made.
+pub(crate) struct Gpu {
+    driver: Driver,
+    device: c_int,
+}
+
+impl Gpu {
+    /// Initializes the driver, and makes no context.
+    pub(crate) fn init() -> Result<Self, String> {
+        let driver = Driver::open()?;
+        driver.cuInit(0)?;
+        let mut device = 0;
+        driver.cuDeviceGet(&raw mut device, 0)?;
+        Ok(Self { driver, device })
+    }
+
+    /// Makes the primary context and lets it be current to this thread.
+    pub(crate) fn context(&self) -> Result<(), String> {
+        let mut context = 0;
+        // Refused where the context is active already, which is no reason to stop.
+        let _ = self.driver.cuDevicePrimaryCtxSetFlags_v2(self.device, BLOCKING);
+        self.driver.cuDevicePrimaryCtxRetain(&raw mut context, self.device)?;
+        self.driver.cuCtxSetCurrent(context)
+    }
+
+    /// Allocates memory that is never freed.
+    pub(crate) fn allocate(&self, bytes: usize) -> Result<(), String> {
+        let mut address = 0;
+        self.driver.cuMemAlloc_v2(&raw mut address, bytes)
+    }
+
+    /// Compiles the kernel.
+    pub(crate) fn kernel(&self) -> Result<Kernel<'_>, String> {
+        let mut refused = String::new();
+        for (version, target) in TARGETS {
+            let text = format!(".version {version}\n.target {target}{KERNEL}");
+            let image = CString::new(text).map_err(|error| error.to_string())?;
+            let (mut module, mut function, mut blocks) = (0, 0, 0);
+            match self.driver.cuModuleLoadData(&raw mut module, image.as_ptr()) {
+                Ok(()) => {
+                    self.driver.cuModuleGetFunction(&raw mut function, module, c"spin".as_ptr())?;
+                    self.driver.cuDeviceGetAttribute(&raw mut blocks, MULTIPROCESSORS, self.device)?;
+                    let blocks = c_uint::try_from(blocks).unwrap_or(1);
+                    return Ok(Kernel { gpu: self, function, blocks });
+                }
+                Err(why) => refused = why,
+            }
+        }
+        Err(refused)
+    }
+
+    /// A stream.
+    pub(crate) fn stream(&self) -> Result<usize, String> {
+        let mut stream = 0;
+        self.driver.cuStreamCreate(&raw mut stream, 0)?;
+        Ok(stream)
+    }
+
+    /// Waits until all that was launched has ended.
+    pub(crate) fn wait(&self) -> Result<(), String> {
+        self.driver.cuCtxSynchronize()
+    }
+}
+
+/// The kernel on one block for each multiprocessor.
+pub(crate) struct Kernel<'a> {
+    gpu: &'a Gpu,
+    function: usize,
+    blocks: c_uint,
+}
+
+impl Kernel<'_> {
+    /// Launches it; stream 0 is the default one.
+    pub(crate) fn launch(&self, stream: usize, mut nanoseconds: u64) -> Result<(), String> {
+        let mut parameters = [(&raw mut nanoseconds).cast::<c_void>()];
+        let (function, blocks) = (self.function, self.blocks);
+        let extra = ptr::null_mut();
+        self.gpu.driver.cuLaunchKernel(
+            function,
+            blocks,
+            1,
+            1,
+            32,
+            1,
+            1,
+            0,
+            stream,
+            parameters.as_mut_ptr(),
+            extra,
+        )
+    }
+}
