@@ -28,7 +28,7 @@ pub(crate) struct Answer {
     /// The compute list: memory by pid, none where the driver does not tell.
     pub(crate) compute: BTreeMap<u32, Option<u64>>,
     pub(crate) graphics: BTreeMap<u32, Option<u64>>,
-    /// Samples of processes: pid and percent of the busiest engine; none where it answered NOT_FOUND.
+    /// Samples of processes: pid and percent of the busiest engine; none where it answered `NOT_FOUND`.
     pub(crate) samples: Vec<(u32, u32)>,
     /// Why there are none.
     pub(crate) refused: Option<String>,

@@ -188,7 +188,7 @@ impl Trial<'_> {
     fn computing(&mut self, daemons: &mut Daemons, idle: &mut Subject) -> Result<u32, String> {
         let mut busy = self.start(Work::Busy)?;
         let seen = self.observe(daemons, &mut [idle, &mut busy])?;
-        self.busy("row-3", "a process launches one kernel after the other", &[&busy], &seen);
+        self.busy(("row-3", "a process launches one kernel after the other"), &[&busy], &seen);
         let (published, answer) = of(idle, &seen);
         let words = ["beside it, a process only has a context".to_owned(), answer, published.words()];
         let none = seen.answer.busiest(idle.listed).is_none();
@@ -196,13 +196,13 @@ impl Trial<'_> {
         self.row("row-5", words, [&[(none, "an idle process has samples")], &[zero]]);
         let mut streams = self.start(Work::Streams)?;
         let seen = self.observe(daemons, &mut [idle, &mut busy, &mut streams])?;
-        self.busy("row-3-streams", "a process launches kernels in 16 streams", &[&streams], &seen);
-        self.busy("row-3-shared", "both processes compute at once", &[&busy, &streams], &seen);
+        self.busy(("row-3-streams", "a process launches kernels in 16 streams"), &[&streams], &seen);
+        self.busy(("row-3-shared", "both processes compute at once"), &[&busy, &streams], &seen);
         Ok(busy.worker.pid)
     }
 
     /// A row about processes that compute all the time.
-    fn busy(&mut self, id: &'static str, done: &str, subjects: &[&Subject], seen: &Seen) {
+    fn busy(&mut self, (id, done): (&'static str, &str), subjects: &[&Subject], seen: &Seen) {
         let both: Vec<_> = subjects.iter().map(|subject| of(subject, seen)).collect();
         let sampled = subjects.iter().all(|one| seen.answer.busiest(one.listed).is_some_and(|most| most > 1));
         let idle = both.iter().any(|one| !one.0.is_never_idle());

@@ -93,7 +93,7 @@ impl Report {
     pub(crate) fn markdown(&self) -> String {
         let mut text = format!("{}, driver {}.\n\n", self.gpu, self.driver);
         for note in &self.notes {
-            text += &format!("{note}\n\n");
+            text.extend([note.as_str(), "\n\n"]);
         }
         text +=
             "| row | claim | done | the driver answered | published | verdict |\n|---|---|---|---|---|---|\n";
@@ -102,7 +102,7 @@ impl Report {
             let cells = [row.id, row.claim, &row.done, &row.driver, &row.published, &verdict];
             let cells: Vec<String> =
                 cells.iter().map(|cell| cell.replace('|', "\\|").replace('\n', " ")).collect();
-            text += &format!("| {} |\n", cells.join(" | "));
+            text.extend(["| ", &cells.join(" | "), " |\n"]);
         }
         text
     }
