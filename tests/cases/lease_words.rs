@@ -1,6 +1,6 @@
 //! What can be asked of a lease besides a GPU for a command: particular GPUs, a time, a holder, a place in the line; and
 //! what is told of it.
-#![expect(clippy::disallowed_methods, reason = "a case runs programs and fails loudly")]
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
