@@ -211,6 +211,18 @@ GPU.py --info";
 }
 
 #[test]
+fn address_that_cannot_be_reached_is_no_server_as_in_the_original() {
+    let bench = Bench::of("0,1");
+    for words in [&["--redis-server", ""][..], &["--redis-port", "70000"], &["--redis-port", "-5"]] {
+        let mut command = bench.around(Command::new(programs::bailiff()));
+        let output = command.arg("gpuget").args(words).arg("--idle").output().unwrap();
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(told, "Can not connect to Redis server, try to start server first.\n", "{words:?}");
+        assert_eq!(output.status.code(), Some(255), "{words:?}");
+    }
+}
+
+#[test]
 fn it_is_a_command_of_bailiff_too() {
     let bench = Bench::of("0,1");
     let mut command = bench.around(Command::new(programs::bailiff()));

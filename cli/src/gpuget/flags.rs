@@ -55,10 +55,10 @@ pub(super) const FLAGS: [Flag; 20] = [
     Flag::new("--get", Nothing, "wait for a GPU and print its number"),
     Flag::new("--release", Int, "give the GPU of this number back"),
     Flag::new("--log", Nothing, "print what happened, oldest first"),
+    Flag::new("--info", Nothing, "count them"),
     Flag::new("--idle", Nothing, "list the GPUs that nobody has"),
     Flag::new("--managed", Nothing, "list the GPUs that are handed out"),
     Flag::new("--active", Nothing, "list who has which GPU"),
-    Flag::new("--info", Nothing, "count them"),
     Flag::new("--redis-delete", Nothing, "forget the pool"),
     Flag::new("--redis-purge", Nothing, "free what the dead of this host held"),
 ];

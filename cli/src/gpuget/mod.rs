@@ -147,9 +147,11 @@ fn act(arguments: &Arguments) -> Result<(), Failure> {
 fn open(place: &Place) -> Result<Pool, Failure> {
     let pool = place.open().and_then(|mut pool| pool.ping().map(|()| pool));
     pool.map_err(|trouble| match trouble {
-        Trouble::Unreachable { .. } | Trouble::Silent(_) | Trouble::Denied(_) | Trouble::NotNow(_) => {
-            Failure::NoRedis(trouble)
-        }
+        Trouble::Address(_)
+        | Trouble::Unreachable { .. }
+        | Trouble::Silent(_)
+        | Trouble::Denied(_)
+        | Trouble::NotNow(_) => Failure::NoRedis(trouble),
         trouble => trouble.into(),
     })
 }

@@ -34,10 +34,10 @@ FLAGS = [
     ("--get", FLAG, "wait for a GPU and print its number"),
     ("--release", INT, "give the GPU of this number back"),
     ("--log", FLAG, "print what happened, oldest first"),
+    ("--info", FLAG, "count them"),
     ("--idle", FLAG, "list the GPUs that nobody has"),
     ("--managed", FLAG, "list the GPUs that are handed out"),
     ("--active", FLAG, "list who has which GPU"),
-    ("--info", FLAG, "count them"),
     ("--redis-delete", FLAG, "forget the pool"),
     ("--redis-purge", FLAG, "free what the dead of this host held"),
 ]
