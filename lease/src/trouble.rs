@@ -87,7 +87,7 @@ impl Trouble {
     }
 
     pub(crate) fn of(error: &RedisError, address: &str) -> Self {
-        let told = error.detail().unwrap_or_default().to_owned();
+        let told = without_script(error.detail().unwrap_or_default()).to_owned();
         match error.kind() {
             ErrorKind::AuthenticationFailed => Self::Denied(error.to_string()),
             _ if error.is_timeout() => Self::Silent(address.to_owned()),
@@ -108,9 +108,22 @@ impl Trouble {
     }
 }
 
+/// Redis adds to an error in a script which script it was, and at which line: that says nothing to a user.
+fn without_script(detail: &str) -> &str {
+    detail.split_once(" script: ").map_or(detail, |(error, _)| error)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn error_in_a_script_does_not_name_the_script() {
+        let detail =
+            "Operation against a key holding the wrong kind of value script: 774ea770, on @user_script:1.";
+        assert_eq!(without_script(detail), "Operation against a key holding the wrong kind of value");
+        assert_eq!(without_script("GPU_IDLE is a string"), "GPU_IDLE is a string");
+    }
 
     #[test]
     fn no_password_is_repeated() {
