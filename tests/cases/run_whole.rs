@@ -158,6 +158,7 @@ fn what_a_command_has_is_shown_and_goes_when_it_idles() {
 /// How each line begins and ends; between these is how long it took.
 fn summary_is(running: &mut Running) {
     let expected = [
+        ("bailiff: GPUs 0,1 leased", ""),
         ("bailiff: the GPUs are idle: the command is told to end", ""),
         ("bailiff: the command was ended after ", "s"),
         ("bailiff: 2 GPUs held, ", " GPU-seconds busy"),

@@ -31,8 +31,8 @@ Exit codes:
   126  the command cannot be executed
   127  the command was not found
 
-Called gpu_idle_timeout or gpu_idle_timeout.py it exits as that script does: 1 also if the command or
-the driver's library is missing, or a value is out of range.";
+Called gpu_idle_timeout or gpu_idle_timeout.py it exits as that script does: 1 also if the command
+or the driver's library is missing, or a value is out of range.";
 
 /// Launches a process and watches GPU usage.
 #[derive(Debug, Args)]

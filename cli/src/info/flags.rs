@@ -90,7 +90,7 @@ fn tag(text: &str) -> Result<String, String> {
 
 const EXAMPLES: &str = "Examples:
   bailiff info                               who holds my memory?
-  bailiff info --full                        where the memory of each GPU is, and what each user holds
+  bailiff info --full                        the long report, with what each user holds
   bailiff info --gpu 3 --who                 and who has GPU 3 open without being listed
   bailiff info --tag before                  keeps the report under that name
   bailiff info --since before                what has changed: who came, ended, grew; what came back
