@@ -136,7 +136,7 @@ impl Hold {
             Self::FailureBreaker => "three actions in a row failed against each of two users",
             Self::UserFailureBreaker => "three actions in a row against the user failed",
             Self::UnknownBreaker => "too much is unknown",
-            Self::Undelivered => "no channel has delivered a notice of it yet",
+            Self::Undelivered => "no channel has delivered a notice yet",
             Self::Failed => "an earlier deed against this target failed",
         }
     }

@@ -71,7 +71,7 @@ fn read_limit(loaded: &Loaded) -> &'static Settings {
     }
 }
 
-/// A child of a fork reads the limit anew.
+/// A child of a fork reads the limit again.
 pub(crate) fn forked() {
     WITH_LIMIT.store(ptr::null_mut(), Ordering::Release);
 }

@@ -340,6 +340,18 @@ fn root_looks_itself_where_the_exporter_could_not() {
     assert!(who.iter().any(|who| who["pid"] == 4103), "{report}");
 }
 
+/// GPU 0 is leased to the first process and used by both, GPU 1 is idle.
+fn leases_are_reported(report: &Value, (ours, theirs): (u64, u64)) {
+    let lease = |gpu: usize, key: &str| report["gpus"][gpu]["lease"][key].clone();
+    let (first, second) = ((lease(0, "spot"), lease(0, "alive")), lease(1, "spot"));
+    assert_eq!((first, second), ((json!("leased"), json!("true")), json!("idle")), "{report}");
+    let leased = |pid: u64| {
+        let holders = report["gpus"][0]["holders"].as_array().unwrap();
+        holders.iter().find(|holder| holder["pid"] == pid).unwrap()["leased"].clone()
+    };
+    assert_eq!((leased(ours), leased(theirs)), (json!(true), json!(false)));
+}
+
 #[test]
 fn leases_are_told() {
     let scenario = Scenario::new("gpus: [{}, {}]\n");
@@ -366,14 +378,7 @@ fn leases_are_told() {
         let holders = report["gpus"][0]["holders"].as_array().unwrap();
         holders.iter().all(|holder| holder["leased"].is_boolean()).then_some(report)
     });
-    let lease = |gpu: usize, key: &str| report["gpus"][gpu]["lease"][key].clone();
-    let (first, second) = ((lease(0, "spot"), lease(0, "alive")), lease(1, "spot"));
-    assert_eq!((first, second), ((json!("leased"), json!("true")), json!("idle")), "{report}");
-    let leased = |pid: u64| {
-        let holders = report["gpus"][0]["holders"].as_array().unwrap();
-        holders.iter().find(|holder| holder["pid"] == pid).unwrap()["leased"].clone()
-    };
-    assert_eq!((leased(u64::try_from(ours).unwrap()), leased(theirs.into())), (json!(true), json!(false)));
+    leases_are_reported(&report, (u64::try_from(ours).unwrap(), theirs.into()));
     let text = said(over_proc(&[]));
     let row = |gpu: &str| text.lines().find(|line| line.starts_with(gpu)).unwrap().to_owned();
     assert!(row("0 ").contains(" root ") && row("1 ").ends_with(" idle"), "{text}");

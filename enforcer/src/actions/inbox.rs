@@ -172,7 +172,7 @@ impl Inbox {
         self.told().give_up(id)
     }
 
-    /// Does it, unless the deed is to be given up; whoever calls it off meanwhile is answered when it is done.
+    /// Acts, unless the action was called off. A `pause` that comes meanwhile waits for the lock, so it is answered afterwards.
     pub(super) fn unless_called_off<T>(&self, id: u64, act: impl FnOnce() -> T) -> Result<T, &'static str> {
         let told = self.told();
         told.give_up(id).map_or_else(|| Ok(act()), Err)

@@ -76,11 +76,11 @@ fn notice_first(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
     let name = placed.step.action.name();
     let fault = match notices.last() {
         None if rule.requires_notice(end) => {
-            Fault::error(&placed.entry.at, "no step before this one notifies, so it would be held for ever")
+            Fault::error(&placed.entry.at, "no step before this one notifies, so it would be held forever")
                 .help("add `{notify: [owner]}` before it, or leave out `requires_notice`")
         }
-        None => Fault::warning(&placed.entry.at, format!("nobody is told before this `{name}`"))
-            .help("tell the owner first: `{notify: [owner]}`, and `after: 20m` for this step"),
+        None => Fault::warning(&placed.entry.at, format!("the owner is not notified before this `{name}`"))
+            .help("notify the owner first: `{notify: [owner]}`, and `after: 20m` for this step"),
         Some((notice, _)) if notice.after == placed.step.after => {
             let message = format!("this `{name}` is due in the same sample as the notice before it");
             Fault::warning(&placed.entry.at, message)
@@ -93,7 +93,7 @@ fn notice_first(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
                 return;
             }
             let message =
-                format!("before this `{name}` the owner is told by terminal alone, and may have none");
+                format!("before this `{name}` the owner is notified only on a terminal, and may have none");
             let help = "batch jobs and notebooks have no terminal: add a webhook or a program, or say whether `terminate` is held until a notice was delivered: `requires_notice: true`, or `false`";
             Fault::warning(&placed.entry.at, message).help(help)
         }

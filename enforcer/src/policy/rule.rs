@@ -47,9 +47,8 @@ pub(super) fn read<'a>(node: &'a Node, file: &File<'_>, asks: &mut Asks<'a>) -> 
     let before = asks.faults.errors();
     let fields = Fields::open(node, &RULE, &mut asks.faults)?;
     let defaults = &file.defaults;
-    let of = fields
-        .get("of")
-        .and_then(|of| word(of, Kind::ALL.map(|kind| (kind.name(), kind)).into_iter(), &mut asks.faults));
+    let kinds = Kind::ALL.map(|kind| (kind.name(), kind)).into_iter();
+    let of = fields.get("of").and_then(|of| word(of, kinds, &mut asks.faults));
     let title = fields.get("name").and_then(|name| title(name, &mut asks.faults));
     let mode = fields.get("mode").map_or(Some(defaults.mode), |mode| self::mode(mode, &mut asks.faults));
     let select = fields.get("select").map(|select| asks.read(select, of));
@@ -86,12 +85,8 @@ pub(super) fn read<'a>(node: &'a Node, file: &File<'_>, asks: &mut Asks<'a>) -> 
         then: placed.iter().map(|placed| placed.step.clone()).collect(),
     };
     if asks.faults.errors() == before {
-        lints::check(
-            &rule,
-            &lints::Places { ttys: &file.ttys, fields, placed },
-            defaults.interval,
-            &mut asks.faults,
-        );
+        let places = lints::Places { ttys: &file.ttys, fields, placed };
+        lints::check(&rule, &places, defaults.interval, &mut asks.faults);
     }
     Some(rule)
 }
