@@ -325,11 +325,16 @@ pub(crate) struct Init {
 #[derive(Debug, Args)]
 #[command(after_help = examples::REAP)]
 pub(crate) struct Reap {
-    /// Says what would be freed, and frees nothing.
+    /// Print what would be freed, and free nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Also free GPUs that GPU.py itself recorded for a process that has ended.
+    #[arg(long)]
+    pub(crate) legacy: bool,
     #[command(flatten)]
     pub(crate) pool: Pool,
+    #[command(flatten)]
+    pub(crate) exporter: Exporter,
 }
 
 /// Keeps a lease for somebody.

@@ -10,13 +10,12 @@ use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{Claim, PidNamespace, ProcessKey, workload};
 
 use crate::audit::Lease;
-use crate::process::{all, any_lives, chain, folder, lives, pids, start, stated, unless_gone};
+use crate::process::{
+    DEEPEST, all, any_lives, cgroup, chain, folder, has_orphan, lives, pids, start, stated, unless_gone,
+};
 
 /// The environment of every process of a lease has its name.
 pub const LEASE_VARIABLE: &str = bailiff_snapshot::Claim::VARIABLE;
-
-/// Nobody is further from the first process.
-const DEEPEST: usize = 256;
 
 /// Where this process is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +42,19 @@ pub enum Life {
     /// There is none: it was taken for a time, and ends with it.
     Timed,
     /// He is on this machine, and from here it cannot be told: in another PID namespace, or another user's.
+    Unknown,
+}
+
+/// What is known of the process for which a GPU was taken by GPU.py's rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recorded {
+    /// It runs.
+    Running,
+    /// It has ended; what it started may run.
+    Ended,
+    /// It has ended, and so has all that it may have started.
+    EndedWithAll,
+    /// It cannot be told.
     Unknown,
 }
 
@@ -95,10 +107,13 @@ impl Here {
         let chain: Vec<String> =
             chain(parent).into_iter().map(|(pid, start)| format!("{pid}:{start}")).collect();
         let pid = std::process::id();
+        let session = stated(&folder(parent)).ok().flatten().map(|stat| stat.session.to_string());
         vec![
             ("mode", "compat".to_owned()),
             ("taker", format!("{pid}:{}", started(pid))),
             ("chain", chain.join(",")),
+            ("session", session.unwrap_or_default()),
+            ("cgroup", cgroup(parent).unwrap_or_default()),
         ]
     }
 
@@ -137,7 +152,27 @@ impl Here {
     /// whose part it was.
     #[must_use]
     pub fn chained(&self, lease: &Lease) -> Life {
-        self.place(lease).unwrap_or_else(|| lease.get("chain").map_or(Life::Unknown, life_of))
+        self.place(lease).unwrap_or_else(|| match lease.get("chain").map_or(Life::Unknown, life_of) {
+            Life::Dead if !self.shows(number(lease, "uid")) => Life::Unknown,
+            life => life,
+        })
+    }
+
+    /// The same, and no process is left that one of them may have started.
+    #[must_use]
+    pub fn recorded(&self, lease: &Lease) -> Recorded {
+        match (self.chained(lease), self.place(lease)) {
+            (Life::Alive, _) => Recorded::Running,
+            // Of another boot nothing is left.
+            (Life::Dead, Some(_)) => Recorded::EndedWithAll,
+            (Life::Dead, None) => left_by(lease),
+            (Life::Unknown | Life::Elsewhere | Life::Timed, _) => Recorded::Unknown,
+        }
+    }
+
+    /// Processes of this user are to be seen.
+    fn shows(&self, uid: Option<u32>) -> bool {
+        self.everybody || uid == Some(rustix::process::geteuid().as_raw())
     }
 
     /// What is known by where it was taken.
@@ -166,30 +201,8 @@ impl Here {
         PidNamespace::of_link(&format!("pid:[{}]", self.pidns)) == PidNamespace::Host
     }
 
-    /// Whether somebody lives whom a lease names that plays by GPU.py's rules: who took it, and those above him
-    /// (`chain`).
-    #[must_use]
-    pub fn look_at_line(&self, lease: &Lease) -> Life {
-        if let Some(life) = self.place(lease) {
-            return life;
-        }
-        let key = |(pid, start): (&str, &str)| {
-            Some(ProcessKey { pid: pid.parse().ok()?, start_ticks: start.parse().ok()? })
-        };
-        let holder = lease.get("pid").zip(lease.get("start"));
-        let above = lease.get("chain").unwrap_or_default().split(',').filter_map(|one| one.split_once(':'));
-        match any_lives(holder.into_iter().chain(above).filter_map(key)) {
-            Ok(true) => Life::Alive,
-            Ok(false) if self.everybody => Life::Dead,
-            _ => Life::Unknown,
-        }
-    }
-
     fn look_here(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
-        let number = |field| lease.get(field).and_then(|text| text.parse::<u64>().ok());
-        let (Some(pid), Some(start_ticks)) =
-            (number("pid").and_then(|pid| u32::try_from(pid).ok()), number("start"))
-        else {
+        let Some((pid, start_ticks)) = number(lease, "pid").zip(number(lease, "start")) else {
             return (Life::Unknown, None);
         };
         let holder = ProcessKey { pid, start_ticks };
@@ -198,10 +211,9 @@ impl Here {
             Ok(false) => {}
             Err(_) => return (Life::Unknown, None),
         }
-        let owner = number("uid").and_then(|uid| u32::try_from(uid).ok());
+        let owner = number(lease, "uid");
         // Who is not to be seen may be there.
-        let seen = self.everybody || owner == Some(rustix::process::geteuid().as_raw());
-        if seen { heirs(lease, owner, holder) } else { (Life::Unknown, None) }
+        if self.shows(owner) { heirs(lease, owner, holder) } else { (Life::Unknown, None) }
     }
 }
 
@@ -238,20 +250,41 @@ fn is_not_nested(process: &Path) -> bool {
     pids(process).is_ok_and(|pids| pids.is_none_or(|pids| pids.len() == 1))
 }
 
+/// What is left of those who may have had what was taken by GPU.py's rules, and have ended.
+fn left_by(lease: &Lease) -> Recorded {
+    let chain = keys(lease.get("chain").unwrap_or_default());
+    let Some(oldest) = chain.into_iter().flatten().min_by_key(|key| key.start_ticks) else {
+        return Recorded::Unknown;
+    };
+    match has_orphan(oldest, number(lease, "uid"), lease.get("cgroup")) {
+        Ok(true) => Recorded::Ended,
+        Ok(false) => Recorded::EndedWithAll,
+        Err(_) => Recorded::Unknown,
+    }
+}
+
 /// Whether one lives of processes written `pid:start`, one after the other.
 fn life_of(processes: &str) -> Life {
-    let key = |process: &str| {
-        let (pid, began) = process.split_once(':')?;
-        // Nobody knows when it began.
-        let start_ticks = began.parse().ok().filter(|began| *began != 0)?;
-        Some(ProcessKey { pid: pid.parse().ok()?, start_ticks })
-    };
-    let keys: Vec<Option<ProcessKey>> = processes.split(',').map(key).collect();
+    let keys = keys(processes);
     match any_lives(keys.iter().copied().flatten()) {
         Ok(true) => Life::Alive,
         Ok(false) if !keys.contains(&None) => Life::Dead,
         _ => Life::Unknown,
     }
+}
+
+/// Processes written `pid:start`; none for one of which nobody knows when it began.
+fn keys(processes: &str) -> Vec<Option<ProcessKey>> {
+    let key = |process: &str| {
+        let (pid, began) = process.split_once(':')?;
+        let start_ticks = began.parse().ok().filter(|began| *began != 0)?;
+        Some(ProcessKey { pid: pid.parse().ok()?, start_ticks })
+    };
+    processes.split(',').map(key).collect()
+}
+
+fn number<T: std::str::FromStr>(lease: &Lease, field: &str) -> Option<T> {
+    lease.get(field)?.parse().ok()
 }
 
 /// When it started, in words; none where that is not to be known.

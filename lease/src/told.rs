@@ -85,7 +85,7 @@ impl Node {
         });
         // One alone: in namespaces of containers the same pid is another's.
         let of_pid = |witness: Witness| {
-            let mut named = witness.line.into_iter().filter(|key| Some(key.pid) == pid);
+            let mut named = witness.processes.into_iter().filter(|key| Some(key.pid) == pid);
             named.next().filter(|_| named.next().is_none())
         };
         let process = witness.and_then(of_pid);
@@ -286,7 +286,9 @@ mod tests {
                 uid: None,
                 prompt: true,
                 whole: true,
-                line: vec![ProcessKey { pid: 4_194_303, start_ticks: 7 }],
+                processes: vec![ProcessKey { pid: 4_194_303, start_ticks: 7 }],
+                session: None,
+                at_ms: 0,
             };
             let (pid, time) = (witness.pid.clone(), witness.time.clone());
             let seen = serde_json::to_string(&witness).ok();

@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 use std::sync::Mutex;
 
 use bailiff_lease::audit::{Lease, Record};
-use bailiff_lease::holder::{Here, Life};
+use bailiff_lease::holder::{Here, Life, Recorded};
 use bailiff_lease::legacy::{Found, Witness};
 use bailiff_lease::process::lives;
 use bailiff_snapshot::ProcessKey;
@@ -32,8 +32,8 @@ fn leases(here: &Here, pid: u32) -> [Lease; 3] {
     })
 }
 
-fn told(here: &Here, [plain, chained, taken]: &[Lease; 3]) -> [Life; 4] {
-    [here.life(plain), here.chained(chained), here.look_at_line(chained), here.life(taken)]
+fn told(here: &Here, [plain, chained, taken]: &[Lease; 3]) -> ([Life; 3], Recorded) {
+    ([here.life(plain), here.chained(chained), here.life(taken)], here.recorded(chained))
 }
 
 fn ended(mut child: Child) {
@@ -54,15 +54,17 @@ fn who_cannot_be_looked_at_is_not_dead() {
         look();
         setrlimit(Resource::Nofile, before).unwrap();
     };
-    assert_eq!(told(&here, &leases), [Life::Alive; 4]);
+    assert_eq!(told(&here, &leases), ([Life::Alive; 3], Recorded::Running));
     blind(&|| {
         assert!(File::open("/proc/self/stat").is_err_and(|error| error.kind() != ErrorKind::NotFound));
-        assert_eq!(told(&here, &leases), [Life::Unknown; 4]);
+        assert_eq!(told(&here, &leases), ([Life::Unknown; 3], Recorded::Unknown));
         assert!(lives(ProcessKey { pid, start_ticks: 1 }).is_err());
     });
     ended(child);
-    assert_eq!(told(&here, &leases), [Life::Dead; 4]);
-    blind(&|| assert_eq!(told(&here, &leases), [Life::Unknown; 4]));
+    let (life, recorded) = told(&here, &leases);
+    assert_eq!(life, [Life::Dead; 3]);
+    assert!(matches!(recorded, Recorded::Ended | Recorded::EndedWithAll), "{recorded:?}");
+    blind(&|| assert_eq!(told(&here, &leases), ([Life::Unknown; 3], Recorded::Unknown)));
 }
 
 #[test]

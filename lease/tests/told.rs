@@ -211,7 +211,7 @@ fn a_record_means_the_process_that_an_agent_saw() {
     let seen = |boot: &str, pidns: &str, time: &str, prompt: bool, ticks: u64| {
         let line = format!(r#"[{{"pid":39,"start_ticks":5}},{{"pid":40,"start_ticks":{ticks}}}]"#);
         let witness = format!(
-            r#"{{"pid":"40","time":"{time}","host":"host","boot":"{boot}","pidns":"{pidns}","uid":1000,"prompt":{prompt},"whole":true,"line":{line}}}"#
+            r#"{{"pid":"40","time":"{time}","host":"host","boot":"{boot}","pidns":"{pidns}","uid":1000,"prompt":{prompt},"whole":true,"processes":{line},"session":1,"at_ms":0}}"#
         );
         told(&format!(r#","seen":{}"#, serde_json::Value::from(witness)))
     };

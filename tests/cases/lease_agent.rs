@@ -137,6 +137,51 @@ echo $gpu
         path.display().to_string()
     }
 
+    /// The same, looked at by nobody.
+    fn getter_unseen(&self) -> String {
+        let path = self.getter();
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("until ")).collect();
+        fs::write(&path, lines.join("\n")).unwrap();
+        path
+    }
+
+    /// The command that takes a GPU by our drop-in.
+    fn drop_in(&self) -> String {
+        let path = self.node.home.path().join("GPU.py");
+        if !path.exists() {
+            std::os::unix::fs::symlink(programs::bailiff(), &path).unwrap();
+        }
+        format!("LEASE_REDIS_URL={} {} --get", self.redis.address(), path.display())
+    }
+
+    /// A launcher whose task takes a GPU by this command, does this and waits. The pids of both.
+    fn task(&self, take: &str, then: &str) -> (u32, u32) {
+        self.task_of(":", (take, then))
+    }
+
+    /// The same of a launcher that does something first.
+    fn task_of(&self, first: &str, (take, then): (&str, &str)) -> (u32, u32) {
+        let [told, program] = ["task", "launcher"].map(|name| self.node.home.path().join(name));
+        let _ = fs::remove_file(&told);
+        let text = format!(
+            "{first}
+( gpu=$({take})
+{then}
+echo $$ $BASHPID > {0}.new; mv {0}.new {0}; exec 5<&-; exec sleep infinity ) &
+while :; do sleep 1000; done
+",
+            told.display()
+        );
+        fs::write(&program, text).unwrap();
+        let mut command = Command::new("setsid");
+        let forked = command.args(["-f", "bash"]).arg(program).stdin(Stdio::null()).status();
+        assert!(forked.unwrap().success());
+        let line = until("the task has its GPU", || fs::read_to_string(&told).ok());
+        let (launcher, task) = line.trim().split_once(' ').unwrap();
+        (launcher.parse().unwrap(), task.parse().unwrap())
+    }
+
     /// A script that takes a GPU in a subshell which has ended when this is back, and that nobody of this test is above.
     /// Its pid.
     fn script(&self) -> u32 {
@@ -247,7 +292,7 @@ fn a_gpu_that_somebody_is_still_on_is_withheld_until_he_has_left() {
 }
 
 #[test]
-fn a_script_keeps_what_its_dead_subshell_took_and_loses_it_with_its_life() {
+fn record_of_a_dead_subshell_is_freed_after_the_grace_though_its_script_lives() {
     inside("of_a_script");
 }
 
@@ -260,13 +305,8 @@ fn of_a_script() {
     let script = stage.script();
     let pid = stage.recorded("0");
     assert!(pid != script && start(pid).is_none(), "the record names a process that has ended");
-    until("it is judged", || Stage::judgement(&enforcer, "0"));
-    // Twice as long as it would take to free it.
-    enforcer.beats(15);
-    assert_eq!(Stage::judgement(&enforcer, "0").as_deref(), Some("keep"));
-    assert_eq!(stage.recorded("0"), pid);
-    end_session(script);
     stage.until_idle("0");
+    assert!(start(script).is_some());
     until("the audit log has it", || {
         (stage.node.home.results("free_orphaned") == ["begun", "freed"]).then_some(())
     });
@@ -275,6 +315,144 @@ fn of_a_script() {
         ": GPU 0 acquired by process with PID {pid}, was released by redis purge as the process with given PID does no longer exist."
     );
     assert!(event.ends_with(&text), "{event}");
+    end_session(script);
+}
+
+#[test]
+fn gpu_of_a_dead_task_of_the_drop_in_is_free_at_once_though_its_launcher_lives() {
+    inside("dead_task_of_ours");
+}
+
+#[test]
+#[ignore = "it needs a PID namespace of its own"]
+fn dead_task_of_ours() {
+    let stage = Stage::new(1, "");
+    let enforcer = stage.enforcer();
+    until_up(&enforcer);
+    let (launcher, task) = stage.task(&stage.drop_in(), "");
+    enforcer.beats(5);
+    assert_eq!(Stage::judgement(&enforcer, "0").as_deref(), Some("keep"));
+    kill(task);
+    stage.until_idle("0");
+    assert!(start(launcher).is_some());
+    until("the audit log has it", || {
+        (stage.node.home.results("free_orphaned") == ["begun", "freed"]).then_some(())
+    });
+    end_session(launcher);
+}
+
+#[test]
+fn gpu_of_a_dead_task_is_kept_while_a_process_that_it_started_lives() {
+    inside("dead_task_with_a_child");
+}
+
+#[test]
+#[ignore = "it needs a PID namespace of its own"]
+fn dead_task_with_a_child() {
+    let stage = Stage::new(1, "");
+    let enforcer = stage.enforcer();
+    until_up(&enforcer);
+    let path = stage.node.home.path().join("child");
+    let (launcher, task) =
+        stage.task(&stage.drop_in(), &format!("setsid sleep infinity & echo $! > {}", path.display()));
+    kill(task);
+    until("it is suspect", || (Stage::judgement(&enforcer, "0")? == "suspect").then_some(()));
+    enforcer.beats(10);
+    assert_eq!(stage.gpu("0").idle, 0, "the child may be about to use it");
+    let reaped = stage.bailiff(&["reap", "--dry-run"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&reaped.stdout), "");
+    kill(fs::read_to_string(path).unwrap().trim().parse().unwrap());
+    stage.until_idle("0");
+    end_session(launcher);
+}
+
+#[test]
+fn gpu_of_a_dead_task_of_the_original_is_free_after_the_grace_though_its_launcher_lives() {
+    inside("dead_task_of_the_original");
+}
+
+#[test]
+#[ignore = "it needs a PID namespace of its own"]
+fn dead_task_of_the_original() {
+    let stage = Stage::new(1, ", legacy_idle_grace: 4s");
+    let enforcer = stage.enforcer();
+    until_up(&enforcer);
+    let (launcher, task) = stage.task(&stage.getter(), "");
+    assert_eq!(stage.recorded("0"), task);
+    enforcer.beats(15);
+    assert_eq!(Stage::judgement(&enforcer, "0").as_deref(), Some("keep"));
+    let list = || String::from_utf8(stage.bailiff(&["list"]).output().unwrap().stdout).unwrap();
+    assert!(!list().contains("process gone"), "{}", list());
+    kill(task);
+    until("it is suspect", || (Stage::judgement(&enforcer, "0")? == "suspect").then_some(()));
+    let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
+    assert!(status.contains("GPU 0 is suspect: ") && status.contains("; freed in "), "{status}");
+    assert!(list().contains("(process gone)"), "{}", list());
+    stage.until_idle("0");
+    assert!(start(launcher).is_some());
+    end_session(launcher);
+}
+
+#[test]
+fn gpu_of_a_dead_task_is_kept_while_an_older_process_of_its_session_has_the_device_open() {
+    inside("device_open");
+}
+
+#[test]
+#[ignore = "it needs a PID namespace of its own"]
+fn device_open() {
+    let stage = Stage::new(2, ", legacy_idle_grace: 1s");
+    let enforcer = stage.enforcer();
+    until_up(&enforcer);
+    // The pool hands out GPU 0 first, then 1: the launcher has only the file of the first open.
+    let device = stage.node.home.device();
+    fs::write(&device, "").unwrap();
+    let first = format!("exec 5<{}", device.display());
+    let (launcher, task) = stage.task_of(&first, (&stage.getter(), ""));
+    kill(task);
+    let kept = "a process of its session has the device open";
+    enforcer
+        .until_status("it is kept", |status| (status["leases"]["judged"][0]["why"] == kept).then_some(()));
+    enforcer.beats(15);
+    assert_eq!(stage.gpu("0").idle, 0);
+    end_session(launcher);
+    stage.until_idle("0");
+}
+
+#[test]
+fn reap_frees_gpus_of_dead_tasks_where_no_agent_is() {
+    inside("reaped");
+}
+
+#[test]
+#[ignore = "it needs a PID namespace of its own"]
+fn reaped() {
+    let stage = Stage::new(2, "");
+    // The launcher that has lost its parent is older than the other's task: it is nothing that the task started.
+    let (other, original) = stage.task(&stage.getter_unseen(), "");
+    let (launcher, task) = stage.task(&stage.drop_in(), "");
+    let reap = |words: &[&str]| {
+        let output = stage.bailiff(&[&["reap"], words].concat()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(reap(&["--legacy"]), "0\n", "both tasks live");
+    kill(task);
+    kill(original);
+    until("they have ended", || (start(task).or(start(original)).is_none()).then_some(()));
+    assert!(reap(&["--dry-run"]).ends_with("GPU 0 its process has ended\n"));
+    assert_eq!(reap(&[]), "1\n");
+    assert_eq!(
+        (stage.gpu("0").idle, stage.gpu("1").idle),
+        (1, 0),
+        "the original's are freed only with --legacy"
+    );
+    assert_eq!(reap(&["--legacy", "--dry-run"]), "- GPU 1 its process has ended\n");
+    assert_eq!(reap(&["--legacy"]), "1\n");
+    assert_eq!(stage.gpu("1").idle, 1);
+    for launcher in [launcher, other] {
+        end_session(launcher);
+    }
 }
 
 #[test]

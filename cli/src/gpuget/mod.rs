@@ -7,7 +7,6 @@ mod get;
 mod look;
 mod place;
 mod pool;
-mod purge;
 mod python;
 mod signals;
 mod usage;
@@ -21,6 +20,7 @@ use bailiff_lease::holder::Here;
 use bailiff_lease::{Pool, Trouble};
 
 use crate::lease::LEASE;
+use crate::lease::abandoned::{abandoned, free};
 use arguments::{Arguments, Asked, parse};
 use place::{Environment, Place};
 pub(crate) use usage::EXAMPLES;
@@ -137,10 +137,20 @@ fn act(arguments: &Arguments) -> Result<(), Failure> {
         Some("--get") => get::get(&place, pool),
         Some("--release") => pool::release(&mut pool, arguments.value("--release").unwrap_or_default()),
         Some("--redis-delete") => pool::delete(&mut pool, &environment),
-        Some("--redis-purge") => purge::purge(&mut pool, &place, &environment),
+        Some("--redis-purge") => purge(&mut pool, &environment),
         Some(name) => look::look(&mut pool, name, &environment),
         None => Ok(()),
     }
+}
+
+/// Frees what those held who have ended.
+fn purge(pool: &mut Pool, environment: &Environment) -> Result<(), Failure> {
+    let (audit, here) = (pool.audit()?, Here::look());
+    let (_, kept) = free(pool, &abandoned(&audit, &here), (&here, &environment.stream))?;
+    for why in &kept {
+        warn(why);
+    }
+    Ok(())
 }
 
 /// Connects.

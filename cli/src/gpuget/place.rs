@@ -69,19 +69,6 @@ impl Place {
     pub(super) fn open(&self) -> Result<Pool, Trouble> {
         Pool::open(&self.address, &self.prefix, PATIENCE)
     }
-
-    /// Redis is on this host, and so, as GPU.py numbers GPUs by host, are they.
-    pub(super) fn is_near(&self) -> bool {
-        let Some((scheme, rest)) = self.address.split_once("://") else { return false };
-        let authority = rest.split(['/', '?']).next().unwrap_or_default();
-        let host = authority.rsplit('@').next().unwrap_or_default();
-        let host = if host.starts_with('[') { host } else { host.split(':').next().unwrap_or_default() };
-        scheme.contains("unix")
-            || host == "localhost"
-            || host == "[::1]"
-            || host.starts_with("[::1]:")
-            || host.starts_with("127.")
-    }
 }
 
 /// The same server, another database.
@@ -135,20 +122,5 @@ mod tests {
             assert_eq!(place(words, environment).address, address, "{words} {environment:?}");
         }
         assert_eq!(place("--redis-prefix X", None).prefix, "X");
-    }
-
-    #[test]
-    fn a_redis_of_this_host() {
-        for (address, near) in [
-            ("redis://localhost:6379/0", true),
-            ("redis://user:pass@127.0.0.1", true),
-            ("redis://[::1]:6379/0", true),
-            ("redis+unix:///run/redis.sock", true),
-            ("redis://localhost.evil.example/0", false),
-            ("redis://gpu1:6379/0", false),
-            ("rediss://localhost@gpu1/0", false),
-        ] {
-            assert_eq!(place("", Some(address)).is_near(), near, "{address}");
-        }
     }
 }

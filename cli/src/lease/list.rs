@@ -6,6 +6,7 @@ use bailiff_lease::audit::{Audit, Gpu, Lease};
 use bailiff_lease::holder::Here;
 use serde_json::{Value, json};
 
+use super::abandoned::abandoned;
 use super::open;
 use super::told::{self, as_json, holder, lease, plain, span};
 use crate::exit::Failure;
@@ -25,7 +26,11 @@ pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
     }
     let head = format!("{:<5} {:<11} {:<12} {:>8} {:>9}  COMMAND", "GPU", "STATE", "USER", "PID", "SINCE");
     let mut lines = vec![head];
-    lines.extend(audit.gpus.iter().map(|gpu| line(gpu, &audit)));
+    let abandoned = abandoned(&audit, &Here::look());
+    lines.extend(audit.gpus.iter().map(|gpu| {
+        let is_gone = abandoned.iter().any(|one| one.gpu.id == gpu.id);
+        line(gpu, &audit) + if is_gone { " (process gone)" } else { "" }
+    }));
     for (place, ticket) in waiting(&audit).enumerate() {
         let get = |field| plain(ticket.get(field).unwrap_or("-"));
         let (user, pid, since) = (get("user"), get("pid"), since(ticket, "asked", &audit));

@@ -1,5 +1,6 @@
 //! `bailiff lease`: what its commands have in common.
 
+pub(crate) mod abandoned;
 pub(crate) mod acquire;
 mod ask;
 pub(crate) mod examples;

@@ -6,11 +6,12 @@ use bailiff_lease::audit::Lease;
 use bailiff_lease::holder::Here;
 use bailiff_lease::{Extended, Leases, Released, Trouble};
 
+use super::abandoned::{Abandoned, abandoned, free};
 use super::told::{self, ids};
 use super::{LEASE, offset, open, redis};
 use crate::exit::Failure;
 use crate::flags;
-use crate::say::print;
+use crate::say::{print, say};
 
 /// Gives GPUs back.
 pub(crate) fn release(flags: &flags::Release) -> Result<ExitCode, Failure> {
@@ -77,15 +78,30 @@ pub(crate) fn extend(flags: &flags::Extend) -> Result<ExitCode, Failure> {
 /// Frees what the dead held.
 pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
     let (mut pool, here) = (open(&flags.pool)?, Here::look());
-    if !flags.dry_run {
-        print(&format!("{}\n", pool.reap_here(&here, LEASE)?))?;
+    let audit = pool.audit()?;
+    let ended = |one: &Abandoned<'_>| {
+        !audit.has_agent_at(&here) && if one.lease.is_some() { one.is_all(&here) } else { flags.legacy }
+    };
+    let ended: Vec<Abandoned<'_>> = abandoned(&audit, &here).into_iter().filter(ended).collect();
+    if flags.dry_run {
+        let line = |(lease, why): (&Lease, &str)| {
+            let gpus: Vec<&str> = lease.gpus().collect();
+            format!("{} GPU {} {why}\n", lease.lease, gpus.join(","))
+        };
+        let of = |one: &Abandoned<'_>| {
+            let lease = one.lease.map_or("-", |lease| &lease.lease);
+            format!("{lease} GPU {} its process has ended\n", one.gpu.id)
+        };
+        print(&audit.to_reap(&here).into_iter().map(line).chain(ended.iter().map(of)).collect::<String>())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let audit = pool.audit()?;
-    let line = |(lease, why): (&Lease, &str)| {
-        let gpus: Vec<&str> = lease.gpus().collect();
-        format!("{} GPU {} {why}\n", lease.lease, gpus.join(","))
-    };
-    print(&audit.to_reap(&here).into_iter().map(line).collect::<String>())?;
+    let mut freed = pool.reap_here(&here, LEASE)?;
+    if !ended.is_empty() {
+        let mut pool = redis(&flags.pool, "has no leases of GPU.py")?;
+        let (more, kept) = free(&mut pool, &ended, (&here, &flags.exporter.stream))?;
+        freed += more;
+        kept.iter().for_each(say);
+    }
+    print(&format!("{freed}\n"))?;
     Ok(ExitCode::SUCCESS)
 }

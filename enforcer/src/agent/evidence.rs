@@ -67,6 +67,11 @@ impl Evidence<'_> {
         gpus.iter().filter(move |gpu| known && pool.is(Names::from(*gpu)))
     }
 
+    /// The minor numbers of its device files.
+    pub(super) fn minors(&self, gpu: &audit::Gpu) -> impl Iterator<Item = u32> {
+        self.of(gpu).filter_map(|gpu| gpu.minor)
+    }
+
     fn somebody(&self, gpu: &wire::Gpu) -> bool {
         let named = gpu.holders.len() as u64;
         gpu.listed.is_some_and(|listed| listed > named)

@@ -25,6 +25,8 @@ pub(super) struct Memory {
     nowhere: HashMap<String, Duration>,
     /// The last look at the pool.
     looked: Option<Duration>,
+    /// Of each GPU: the process that took it, since which look it was seen to have ended, and the last such look.
+    ended: HashMap<String, (String, Duration, Duration)>,
     /// Of each GPU: why it is withheld, and when that was first seen.
     withheld: HashMap<String, (String, Duration)>,
 }
@@ -79,6 +81,18 @@ impl Memory {
     /// For how long a GPU has been in no place.
     pub(super) fn nowhere(&self, gpu: &str) -> Option<Duration> {
         Some(self.looked?.saturating_sub(*self.nowhere.get(gpu)?))
+    }
+
+    /// The process that took a GPU has ended: for how long that has been so.
+    pub(super) fn ended(&mut self, gpu: &str, process: &str) -> Duration {
+        let now = self.looked.unwrap_or_default();
+        let known = self
+            .ended
+            .get(gpu)
+            .filter(|(known, _, last)| known == process && now.saturating_sub(*last) <= LONGEST_GAP);
+        let since = known.map_or(now, |(_, since, _)| *since);
+        self.ended.insert(gpu.to_owned(), (process.to_owned(), since, now));
+        now.saturating_sub(since)
     }
 
     /// A snapshot was taken after it was known that the GPU is withheld.
@@ -165,6 +179,18 @@ mod tests {
         memory.look(at(1), &nowhere);
         memory.look(at(7), &nowhere);
         assert_eq!(memory.nowhere("0"), Some(at(0)), "nobody looked for six seconds");
+    }
+
+    #[test]
+    fn grace_counts_from_when_the_process_was_seen_to_have_ended() {
+        let mut memory = Memory::default();
+        let none = pool(&json!({"id": "0", "idle": 0, "pot": 0, "bar": 0}));
+        for (seconds, process, expected) in
+            [(1, "7", 0), (4, "7", 3), (6, "8", 0), (8, "8", 2), (14, "8", 0), (16, "8", 2)]
+        {
+            memory.look(at(seconds), &none);
+            assert_eq!(memory.ended("0", process), at(expected), "{process} at {seconds}");
+        }
     }
 
     #[test]

@@ -33,16 +33,22 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts it, with nothing to do yet. `host_namespace` says that the processes of the whole host are to be seen.
+    /// Starts it, with nothing to do yet. `host_namespace` says that the processes of the whole host are to be seen; paths
+    /// of device files begin with `devices`, and go on with the minor number.
     ///
     /// # Errors
     /// Where no thread can be had.
-    pub fn start(log: Audit, host_namespace: bool) -> std::io::Result<(Self, UnboundedReceiver<News>)> {
+    pub fn start(
+        log: Audit,
+        host_namespace: bool,
+        devices: &str,
+    ) -> std::io::Result<(Self, UnboundedReceiver<News>)> {
         let (tell, news) = unbounded_channel();
         let shared = Arc::new(Shared::new()?);
-        let (rounds, records) = (Arc::clone(&shared), Arc::clone(&shared));
+        let (rounds, records, devices) = (Arc::clone(&shared), Arc::clone(&shared), devices.to_owned());
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        let rounds = thread("leases").spawn(move || round::run(&rounds, &log, (&tell, host_namespace)))?;
+        let rounds =
+            thread("leases").spawn(move || round::run(&rounds, &log, (&tell, (host_namespace, &devices))))?;
         let mut agent = Self { shared, threads: vec![rounds] };
         agent.threads.push(thread("records").spawn(move || records::run(&records))?);
         Ok((agent, news))

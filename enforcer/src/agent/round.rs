@@ -1,5 +1,7 @@
 //! A thread that looks at the pool again and again, and does what is to be done.
 
+mod taken;
+
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -7,7 +9,7 @@ use std::time::Duration;
 
 use bailiff_lease::audit::{Audit as Pooled, Gpu, Lease, Record};
 use bailiff_lease::holder::{Here, Life};
-use bailiff_lease::legacy::{Case, Found, Judgement, Limits, Line, Witness, judge};
+use bailiff_lease::legacy::{Case, Judgement, Limits, Use, judge};
 use bailiff_lease::process::{lives, may_live};
 use bailiff_lease::{Pool, START, Trouble};
 use bailiff_lifecycle::file;
@@ -17,7 +19,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::acts::{Act, Actor, owner};
 use super::desk::{Orders, Shared};
 use super::evidence::{Evidence, On};
-use super::memory::{Memory, is_nowhere};
+use super::memory::Memory;
 use super::standing::{Judged, News, Standing};
 use crate::actions::clock;
 use crate::actions::pidfd::Handle;
@@ -39,13 +41,18 @@ const LONGEST: u64 = 64 << 10;
 const MOST_HANDLES: usize = 512;
 
 /// Runs until told to end.
-pub(super) fn run(shared: &Shared, log: &Audit, (news, host_namespace): (&UnboundedSender<News>, bool)) {
+pub(super) fn run(
+    shared: &Shared,
+    log: &Audit,
+    (news, (host_namespace, devices)): (&UnboundedSender<News>, (bool, &str)),
+) {
     let mut rounds = Rounds {
         shared,
         log,
         news,
         here: Here::look(),
         host_namespace,
+        devices,
         memory: Memory::default(),
         link: None,
         said: None,
@@ -81,6 +88,7 @@ struct Rounds<'a> {
     news: &'a UnboundedSender<News>,
     here: Here,
     host_namespace: bool,
+    devices: &'a str,
     memory: Memory,
     link: Option<(Arc<Leases>, Pool)>,
     /// What was said last of how it stands.
@@ -261,73 +269,24 @@ impl Rounds<'_> {
         let limits = Limits { idle: look.leases.legacy_idle_grace, nowhere: look.leases.lost_after };
         let mut judged = Vec::new();
         for gpu in &look.audit.gpus {
-            let Some(line) = self.line(look, gpu, (actor, acts))? else { continue };
+            let Some(taken) = self.taken(look, gpu, (actor, acts))? else { continue };
+            let usage = match self.memory.usage(&gpu.id, look.on(gpu)) {
+                Use::Quiet(_) if taken.has_ended() && self.is_open(look, gpu, &taken) => Use::Open,
+                usage => usage,
+            };
             let case = Case {
-                line,
-                usage: self.memory.usage(&gpu.id, look.on(gpu)),
+                taker: taken.by,
+                usage,
                 single_host: look.is_here(gpu),
                 host_namespace: self.host_namespace,
             };
             let judgement = judge(&case, &limits);
-            judged.push(Judged::new(&gpu.id, judgement));
+            judged.push(Judged::new(&gpu.id, judgement, clock::since_boot()));
             if acts {
                 act(judgement, (gpu, look.audit), actor)?;
             }
         }
         Ok(judged)
-    }
-
-    /// Who is known of a GPU that a client of GPU.py has, or that is nowhere; none of any other.
-    fn line(
-        &mut self,
-        look: &Look<'_>,
-        gpu: &Gpu,
-        (actor, keeps): (&mut Actor<'_>, bool),
-    ) -> Result<Option<Line>, Trouble> {
-        if is_nowhere(gpu) {
-            return Ok(self.memory.nowhere(&gpu.id).map(Line::Nowhere));
-        }
-        let Some(record) = &gpu.record else { return Ok(None) };
-        let taken = match owner(look.audit, gpu) {
-            Some(lease) if lease.get("mode") == Some("compat") => Some(self.here.look_at_line(lease)),
-            None if record.lease.is_none() && gpu.owner.is_none() && gpu.idle + gpu.pot + gpu.bar == 0 => {
-                None
-            }
-            _ => return Ok(None),
-        };
-        let Some(witness) = self.witness(gpu, record, (actor, keeps))? else {
-            return Ok(Some(Line::Unknown));
-        };
-        Ok(Some(match (witness.lives(&self.here), taken) {
-            (Some(true), _) | (_, Some(Life::Alive)) => Line::Lives,
-            (Some(false), None | Some(Life::Dead)) => Line::Dead,
-            _ => Line::Unknown,
-        }))
-    }
-
-    /// What is known of whoever wrote a record. One that nobody told of when it was written is looked at now; not at
-    /// the first look, since it may be told of just then.
-    fn witness(
-        &mut self,
-        gpu: &Gpu,
-        record: &Record,
-        (actor, keeps): (&mut Actor<'_>, bool),
-    ) -> Result<Option<Witness>, Trouble> {
-        let told = self.shared.desk().witnesses.get(&gpu.id).cloned();
-        let told = told.filter(|told| told.pid == record.pid && told.time == record.time);
-        if let Some(witness) = told.or_else(|| Witness::of(record)) {
-            return Ok(Some(witness));
-        }
-        let known = self.untold.insert(gpu.id.clone(), record.clone());
-        if known.as_ref() != Some(record) {
-            return Ok(None);
-        }
-        let witness = Witness::look(&self.here, record, Found::Later);
-        if keeps {
-            actor.pool.keep(&gpu.id, &witness)?;
-        }
-        self.shared.desk().witnesses.insert(gpu.id.clone(), witness.clone());
-        Ok(Some(witness))
     }
 }
 
@@ -349,10 +308,10 @@ impl Look<'_> {
 
 fn act(judgement: Judgement, (gpu, audit): (&Gpu, &Pooled), actor: &mut Actor<'_>) -> Result<(), Trouble> {
     match judgement {
-        Judgement::Keep(_) | Judgement::Suspect(_) => Ok(()),
+        Judgement::Keep(_) | Judgement::Suspect(..) => Ok(()),
         Judgement::Lost => actor.resolve(Act::PutBackLost, gpu, "it was in no place and quiet for too long"),
         Judgement::Orphaned => {
-            let why = "whoever took it is dead, all above him too, and nobody was on it for long enough";
+            let why = "the process that took it has ended, and no process was on the GPU for long enough";
             match owner(audit, gpu) {
                 Some(lease) => actor.end((Act::FreeOrphaned, lease), &[], why),
                 None => actor.resolve(Act::FreeOrphaned, gpu, why),

@@ -71,7 +71,7 @@ pub fn text(status: &Status, now: Now, screen: Screen) -> String {
     stream(status, now, ink, &mut text);
     withheld(status, now, ink, &mut text);
     budgets(status, &mut text);
-    leases(status, ink, &mut text);
+    leases(status, now, ink, &mut text);
     text.push_str(&rules(&status.rules, screen));
     text.push_str(&pending(&status.pending, screen));
     text.push_str(&flags_up(&status.flags, now, screen));
@@ -103,7 +103,7 @@ fn policy(status: &Status, now: Now, ink: Ink, text: &mut String) {
     }
 }
 
-fn leases(status: &Status, ink: Ink, text: &mut String) {
+fn leases(status: &Status, now: Now, ink: Ink, text: &mut String) {
     let Some(leases) = &status.leases else { return };
     match &leases.trouble {
         Some(trouble) => tell("leases", trouble, |part| ink.bad(part), text),
@@ -113,7 +113,7 @@ fn leases(status: &Status, ink: Ink, text: &mut String) {
     for judged in leases.judged.iter().filter(|judged| judged.judgement != "keep") {
         tell(
             "",
-            &format!("GPU {} is {}: {}", judged.gpu, judged.judgement, judged.why),
+            &format!("GPU {} is {}: {}", judged.gpu, judged.judgement, judged.told(now.boot)),
             |part| ink.bad(part),
             text,
         );

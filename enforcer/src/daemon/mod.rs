@@ -160,8 +160,9 @@ impl Daemon {
         let tools = tools(&settings);
         let (hand, executor) =
             Hand::start(tools, audit.clone()).context("cannot start the thread that acts")?;
-        let (agent, leases) = Agent::start(audit.clone(), rights::in_host_namespace(&settings.host))
-            .context("cannot start the thread that looks after leases")?;
+        let (agent, leases) =
+            Agent::start(audit.clone(), rights::in_host_namespace(&settings.host), &settings.host.devices)
+                .context("cannot start the thread that looks after leases")?;
         let (notices, deliveries) = Notices::new(actions::notices::Settings::default());
         let (shown, _) = watch::channel(Arc::new(Status::default()));
         let mut engine = Engine::new(policy, settings.most);

@@ -221,7 +221,7 @@ pub(super) static LEASES: Table = Table {
             "legacy_idle_grace",
             May,
             Shape::Time,
-            "Whoever took a GPU with GPU.py is dead, all above it too, and for so long nobody was on the GPU: it is freed. Without this, never.",
+            "A GPU that was taken with GPU.py is freed when the process that took it has ended and no process was on the GPU for so long. Without it only what is certain is freed: a lease of `bailiff gpuget` of which no process is left.",
         ),
         key(
             "lost_after",

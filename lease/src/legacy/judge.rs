@@ -10,19 +10,23 @@ pub enum Use {
     Busy,
     /// Nobody is, and that was seen again and again for so long.
     Quiet(Duration),
+    /// No process is, and an older one of the session that took it has its device file open.
+    Open,
     /// It does not say.
     Unknown,
 }
 
-/// Who is known of a record.
+/// What is known of the process that took a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Line {
+pub enum Taker {
     /// There is no record, and the GPU is in no place; that was so at every look for so long.
     Nowhere(Duration),
-    /// The process that it names, or one above it, lives.
-    Lives,
-    /// All of them are dead, or were before anybody looked.
-    Dead,
+    /// It runs.
+    Runs,
+    /// It has ended, and was seen to have for so long; what it started may run.
+    Ended(Duration),
+    /// It has ended, and so has all that it may have started.
+    EndedWithAll,
     /// It cannot be told.
     Unknown,
 }
@@ -30,8 +34,8 @@ pub enum Line {
 /// A GPU that is to be judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
-    /// Who is known.
-    pub line: Line,
+    /// The process that took it.
+    pub taker: Taker,
     /// Who is on it.
     pub usage: Use,
     /// Whoever takes leases of this pool does so on this host, and it is this host's GPU.
@@ -43,7 +47,8 @@ pub struct Case {
 /// How long something must be seen before anything is concluded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// A GPU whose record's people are all dead is quiet; none, and it is never concluded.
+    /// The process that took the GPU has ended, and no process is on the GPU; none, and it is never concluded of that
+    /// alone.
     pub idle: Option<Duration>,
     /// A GPU is nowhere and quiet: a client of GPU.py is between its pop and its record for a millisecond.
     pub nowhere: Duration,
@@ -54,8 +59,8 @@ pub struct Limits {
 pub enum Judgement {
     /// It is held, or nobody can tell.
     Keep(&'static str),
-    /// It looks abandoned, not for long enough.
-    Suspect(&'static str),
+    /// It looks abandoned, not for long enough: after so much more time it is freed, or never.
+    Suspect(&'static str, Option<Duration>),
     /// Whoever took it is dead and nobody uses it.
     Orphaned,
     /// It was lost on its way.
@@ -71,7 +76,7 @@ impl Judgement {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Keep(_) => "keep",
-            Self::Suspect(_) => "suspect",
+            Self::Suspect(..) => "suspect",
             Self::Orphaned => "orphaned",
             Self::Lost => "lost",
         }
@@ -80,14 +85,15 @@ impl Judgement {
 
 /// Judges. The first row that fits wins.
 ///
-/// | who | on the GPU | |
+/// | process that took it | on the GPU | |
 /// |---|---|---|
 /// | of another host, or in PID namespaces that are not to be seen | | keep |
-/// | lives | | keep |
+/// | runs | | keep |
 /// | cannot be told | | keep |
-/// | | somebody, or not known | keep: whom he started uses it |
-/// | nowhere | nobody | lost, after `nowhere` of both |
-/// | dead | nobody | orphaned, after `idle` |
+/// | | somebody, or not known | keep: what it started uses it |
+/// | none, and the GPU is nowhere | nobody | lost, after `nowhere` of both |
+/// | has ended, with all that it may have started | nobody | orphaned |
+/// | has ended | nobody | orphaned, after `idle` of both |
 #[must_use]
 pub fn judge(case: &Case, limits: &Limits) -> Judgement {
     use Judgement::{Keep, Lost, Orphaned, Suspect};
@@ -97,20 +103,26 @@ pub fn judge(case: &Case, limits: &Limits) -> Judgement {
     if !case.host_namespace {
         return Keep("not all processes of the host are to be seen from here");
     }
-    let quiet = match (case.line, case.usage) {
-        (Line::Lives, _) => return Keep("the process that took it, or one above it, lives"),
-        (Line::Unknown, _) => return Keep("nobody can tell who took it"),
-        (_, Use::Busy) => return Keep("somebody is on the GPU"),
-        (_, Use::Unknown) => return Keep("the driver does not say who is on the GPU"),
-        (Line::Nowhere(_) | Line::Dead, Use::Quiet(quiet)) => quiet,
+    let (taker, limit, end, why) = match case.taker {
+        Taker::Runs => return Keep("the process that took it runs"),
+        Taker::Unknown => return Keep("it cannot be told whether the process that took it runs"),
+        Taker::EndedWithAll => (Duration::MAX, Some(Duration::ZERO), Orphaned, ENDED),
+        Taker::Ended(ended) => (ended, limits.idle, Orphaned, ENDED),
+        Taker::Nowhere(nowhere) => (nowhere, Some(limits.nowhere), Lost, "it is in no place"),
     };
-    match (case.line, limits.idle) {
-        (Line::Nowhere(nowhere), _) if nowhere.min(quiet) >= limits.nowhere => Lost,
-        (Line::Nowhere(_), _) => Suspect("it is in no place"),
-        (_, Some(idle)) if quiet >= idle => Orphaned,
-        (_, _) => Suspect("all who may have taken it are dead, and nobody is on it"),
+    let quiet = match case.usage {
+        Use::Busy => return Keep("a process is on the GPU"),
+        Use::Open => return Keep("a process of its session has the device open"),
+        Use::Unknown => return Keep("the driver does not say which processes are on the GPU"),
+        Use::Quiet(quiet) => quiet,
+    };
+    match limit.map(|limit| limit.saturating_sub(taker.min(quiet))) {
+        Some(Duration::ZERO) => end,
+        left => Suspect(why, left),
     }
 }
+
+const ENDED: &str = "the process that took it has ended, and no process is on the GPU";
 
 #[cfg(test)]
 mod tests {
@@ -122,21 +134,34 @@ mod tests {
     const IDLE_NOT_YET: Duration = Duration::from_secs(15 * 60 - 1);
     const NOWHERE_NOT_YET: Duration = Duration::from_secs(29);
     const LIMITS: Limits = Limits { idle: Some(IDLE), nowhere: NOWHERE };
+    /// Nobody was ever on it.
+    const CASE: Case = Case {
+        taker: Taker::Unknown,
+        usage: Use::Quiet(Duration::MAX),
+        single_host: true,
+        host_namespace: true,
+    };
 
     #[test]
     fn the_table() {
-        use Line::{Dead, Lives, Nowhere, Unknown};
-        use Use::{Busy, Quiet};
+        use Taker::{Ended, EndedWithAll, Nowhere, Runs, Unknown};
+        use Use::{Busy, Open, Quiet};
         let cases = [
-            (Lives, Quiet(IDLE * 9), "keep"),
-            (Lives, Busy, "keep"),
-            (Lives, Use::Unknown, "keep"),
+            (Runs, Quiet(IDLE * 9), "keep"),
+            (Runs, Busy, "keep"),
+            (Runs, Use::Unknown, "keep"),
             (Unknown, Quiet(IDLE * 9), "keep"),
-            (Dead, Busy, "keep"),
-            (Dead, Use::Unknown, "keep"),
-            (Dead, Quiet(Duration::ZERO), "suspect"),
-            (Dead, Quiet(IDLE_NOT_YET), "suspect"),
-            (Dead, Quiet(IDLE), "orphaned"),
+            (Ended(IDLE), Busy, "keep"),
+            (Ended(IDLE), Open, "keep"),
+            (Ended(IDLE), Use::Unknown, "keep"),
+            (Ended(IDLE), Quiet(Duration::ZERO), "suspect"),
+            (Ended(IDLE), Quiet(IDLE_NOT_YET), "suspect"),
+            (Ended(IDLE_NOT_YET), Quiet(IDLE), "suspect"),
+            (Ended(IDLE), Quiet(IDLE), "orphaned"),
+            (EndedWithAll, Busy, "keep"),
+            (EndedWithAll, Open, "keep"),
+            (EndedWithAll, Use::Unknown, "keep"),
+            (EndedWithAll, Quiet(Duration::ZERO), "orphaned"),
             (Nowhere(IDLE), Busy, "keep"),
             (Nowhere(IDLE), Use::Unknown, "keep"),
             (Nowhere(Duration::ZERO), Quiet(IDLE), "suspect"),
@@ -144,8 +169,8 @@ mod tests {
             (Nowhere(NOWHERE_NOT_YET), Quiet(IDLE), "suspect"),
             (Nowhere(NOWHERE), Quiet(NOWHERE), "lost"),
         ];
-        for (line, usage, expected) in cases {
-            let case = Case { line, usage, single_host: true, host_namespace: true };
+        for (taker, usage, expected) in cases {
+            let case = Case { taker, usage, single_host: true, host_namespace: true };
             assert_eq!(judge(&case, &LIMITS).name(), expected, "{case:?}");
             for elsewhere in [Case { single_host: false, ..case }, Case { host_namespace: false, ..case }] {
                 assert_eq!(judge(&elsewhere, &LIMITS).name(), "keep", "{elsewhere:?}");
@@ -154,11 +179,23 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_nobody_is_an_orphan() {
-        let quiet = Use::Quiet(Duration::MAX);
-        let case = Case { line: Line::Dead, usage: quiet, single_host: true, host_namespace: true };
-        assert_eq!(judge(&case, &Limits { idle: None, ..LIMITS }).name(), "suspect");
-        let lost = Case { line: Line::Nowhere(NOWHERE), ..case };
-        assert_eq!(judge(&lost, &Limits { idle: None, ..LIMITS }), Judgement::Lost);
+    fn suspect_says_how_much_longer() {
+        let left = |taker, usage, limits| match judge(&Case { taker, usage, ..CASE }, &limits) {
+            Judgement::Suspect(_, left) => left,
+            other => panic!("{other:?}"),
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(left(Taker::Ended(IDLE_NOT_YET), Use::Quiet(IDLE), LIMITS), Some(second));
+        assert_eq!(left(Taker::Nowhere(NOWHERE), Use::Quiet(NOWHERE_NOT_YET), LIMITS), Some(second));
+        assert_eq!(left(Taker::Ended(IDLE), Use::Quiet(IDLE), Limits { idle: None, ..LIMITS }), None);
+    }
+
+    #[test]
+    fn without_a_limit_only_what_is_certain_is_orphaned() {
+        let never = Limits { idle: None, ..LIMITS };
+        let named = |taker| judge(&Case { taker, ..CASE }, &never).name();
+        assert_eq!(named(Taker::Ended(Duration::MAX)), "suspect");
+        assert_eq!(named(Taker::EndedWithAll), "orphaned");
+        assert_eq!(named(Taker::Nowhere(NOWHERE)), "lost");
     }
 }

@@ -5,6 +5,6 @@ mod judge;
 mod watch;
 mod witness;
 
-pub use judge::{Case, Judgement, Limits, Line, Use, judge};
+pub use judge::{Case, Judgement, Limits, Taker, Use, judge};
 pub use watch::Changes;
 pub use witness::{Found, Witness};

@@ -1,4 +1,4 @@
-//! Who wrote a record: the process that it names and all above it, looked at in `/proc`.
+//! The process that a record names, read from `/proc`.
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
@@ -6,18 +6,13 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use bailiff_snapshot::{ProcessKey, workload};
+use bailiff_snapshot::ProcessKey;
 use serde::{Deserialize, Serialize};
 
 use crate::audit::Record;
 use crate::holder::Here;
-use crate::process::{all, any_lives, folder, lives, pids, stated};
+use crate::process::{all, any_lives, folder, pids, stated};
 use crate::{Op, Pool, Trouble};
-
-/// Nobody is further from the first process.
-const DEEPEST: usize = 256;
-/// How often a line of ancestors is read that changes meanwhile.
-const TRIES: usize = 3;
 
 /// What was seen of whoever wrote a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,9 +33,12 @@ pub struct Witness {
     pub prompt: bool,
     /// All could be looked at.
     pub whole: bool,
-    /// The process and all above it but the first, and those that only start other people's work. In PID namespaces of
-    /// containers the same pid is another's: all who could be meant are here.
-    pub line: Vec<ProcessKey>,
+    /// The process. In PID namespaces of containers the same pid is another's: all that could be meant are here.
+    pub processes: Vec<ProcessKey>,
+    /// Its session.
+    pub session: Option<u32>,
+    /// When it was read, in milliseconds since boot.
+    pub at_ms: u64,
 }
 
 /// Ticks of `start_ticks` in a second: `USER_HZ` of `include/uapi/asm-generic/param.h`.
@@ -57,13 +55,6 @@ pub enum Found {
     Later,
 }
 
-/// One of a line.
-struct Ancestor {
-    key: ProcessKey,
-    uid: u32,
-    comm: String,
-}
-
 impl Witness {
     /// Looks at whoever wrote a record.
     #[must_use]
@@ -77,7 +68,9 @@ impl Witness {
             uid: None,
             prompt: found == Found::Written,
             whole: here.everybody,
-            line: Vec::new(),
+            processes: Vec::new(),
+            session: None,
+            at_ms: since_boot(),
         };
         let Ok(pid) = record.pid.parse::<u32>() else {
             witness.whole = false;
@@ -93,16 +86,17 @@ impl Witness {
     }
 
     fn add(&mut self, pid: u32) {
-        match (0..TRIES).find_map(|_| line(pid)) {
+        let process = folder(pid);
+        match stated(&process) {
             // The pid is another's by now.
-            Some(line) if !self.prompt && line.first().is_some_and(|first| self.is_before(first.key)) => {}
-            Some(line) => {
-                self.uid = self.uid.or_else(|| line.first().map(|first| first.uid));
-                self.line.extend(own(line).into_iter().map(|ancestor| ancestor.key));
-                self.line.sort_unstable();
-                self.line.dedup();
+            Ok(Some(stat)) if !self.prompt && self.is_before(stat.key) => {}
+            Ok(Some(stat)) => {
+                self.uid = self.uid.or_else(|| Some(fs::metadata(&process).ok()?.uid()));
+                self.session = self.session.or(Some(stat.session));
+                self.processes.push(stat.key);
             }
-            None => self.whole = false,
+            Ok(None) => {}
+            Err(_) => self.whole = false,
         }
     }
 
@@ -126,16 +120,17 @@ impl Witness {
     pub fn join(&mut self, earlier: &Self) {
         let same = self.pid == earlier.pid && self.boot == earlier.boot && self.pidns == earlier.pidns;
         if same && earlier.time.is_empty() && earlier.prompt {
-            self.line.extend(&earlier.line);
-            self.line.sort_unstable();
-            self.line.dedup();
+            self.processes.extend(&earlier.processes);
+            self.processes.sort_unstable();
+            self.processes.dedup();
             self.uid = earlier.uid.or(self.uid);
+            self.session = earlier.session.or(self.session);
             self.prompt = true;
             self.whole |= earlier.whole;
         }
     }
 
-    /// Whether somebody of the line lives; none where that cannot be told.
+    /// Whether the process runs; none where that cannot be told.
     #[must_use]
     pub fn lives(&self, here: &Here) -> Option<bool> {
         if !here.is_machine(Some(&self.host), Some(&self.boot)) {
@@ -144,7 +139,7 @@ impl Witness {
         if !here.boot.is_empty() && self.boot != here.boot {
             return Some(false);
         }
-        if any_lives(self.line.iter().copied()).ok()? {
+        if any_lives(self.processes.iter().copied()).ok()? {
             return Some(true);
         }
         let told = self.whole && here.everybody && !here.pidns.is_empty() && self.pidns == here.pidns;
@@ -165,37 +160,9 @@ impl Pool {
     }
 }
 
-/// A process and all above it but the first; nobody where it is not there or is none of a user's, none where it changed
-/// while it was read.
-fn line(pid: u32) -> Option<Vec<Ancestor>> {
-    let mut line = Vec::new();
-    let mut next = pid;
-    while next > 1 && line.len() < DEEPEST {
-        let process = folder(next);
-        let Some(stat) = stated(&process).ok()? else {
-            return if line.is_empty() { Some(line) } else { None };
-        };
-        if stat.kernel_thread {
-            break;
-        }
-        let uid = fs::metadata(&process).ok()?.uid();
-        line.push(Ancestor { key: stat.key, uid, comm: stat.comm });
-        next = stat.ppid;
-    }
-    // Whoever lost his parent meanwhile has another now.
-    line.iter()
-        .all(|ancestor| lives(ancestor.key).unwrap_or(false) || ancestor.key.pid == pid)
-        .then_some(line)
-}
-
-/// Without root's own at the top that only start other people's work: a listener for logins lives as long as the node.
-fn own(mut line: Vec<Ancestor>) -> Vec<Ancestor> {
-    while line.len() > 1
-        && line.last().is_some_and(|last| last.uid == 0 && workload::keeps_others(&last.comm))
-    {
-        line.pop();
-    }
-    line
+fn since_boot() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unwrap_or_default()
 }
 
 /// `2026-11-21 06:29:57` in seconds, as if it were UTC.
@@ -236,6 +203,7 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     use super::*;
+    use crate::process::lives;
 
     fn record(pid: u32, time: &str) -> Record {
         Record { pid: pid.to_string(), time: time.to_owned(), lease: None, seen: None }
@@ -270,28 +238,22 @@ mod tests {
     }
 
     #[test]
-    fn a_subshell_that_has_ended_is_known_by_those_above_it() {
+    fn recorded_process_that_has_ended_is_dead_though_its_parent_lives() {
         let here = Here::look();
-        // The subshell waits for a word, so that it is looked at while it is there; then the shell above it lives on.
+        // The subshell waits for a word, so that it is read while it is there; then the shell above it lives on.
         let (mut script, pid) = shell("(echo $BASHPID; read word); read word");
         let record = record(pid.parse().unwrap(), "2026-11-21 06:29:57");
-        let witness = Witness::look(&here, &record, Found::Written);
-        assert_eq!(witness.lives(&here), Some(true));
-        assert!(witness.line.iter().any(|process| process.pid == script.id()), "{witness:?}");
-        assert!(witness.line.iter().all(|process| process.pid > 1), "{witness:?}");
-        let subshell = witness.line.iter().find(|process| process.pid.to_string() == pid).copied().unwrap();
-        let mut alone = witness.clone();
-        alone.line.retain(|process| process.pid == script.id() || *process == subshell);
+        let mut witness = Witness::look(&here, &record, Found::Written);
+        assert_eq!((witness.lives(&here), witness.processes.len()), (Some(true), 1), "{witness:?}");
         std::io::Write::write_all(script.stdin.as_mut().unwrap(), b"go\n").unwrap();
-        while lives(subshell).unwrap() {
+        while lives(witness.processes[0]).unwrap() {
             std::thread::yield_now();
         }
-        assert_eq!(alone.lives(&here), Some(true), "the shell above it lives");
+        assert_eq!(witness.lives(&here), Some(false));
+        witness.whole = false;
+        assert_eq!(witness.lives(&here), None, "somebody could not be looked at");
         script.kill().unwrap();
         script.wait().unwrap();
-        assert_eq!(alone.lives(&here), Some(false));
-        alone.whole = false;
-        assert_eq!(alone.lives(&here), None, "somebody could not be looked at");
     }
 
     #[test]
@@ -339,7 +301,7 @@ os.read(0, 1)"
         assert_eq!((of_pod.lives(&pod(&here.boot)), of_pod.lives(&pod("another"))), (Some(true), None));
         let elsewhere = Here { pidns: "1".to_owned(), ..here };
         let mut dead = seen;
-        dead.line.clear();
+        dead.processes.clear();
         assert_eq!(dead.lives(&elsewhere), None);
     }
 
@@ -360,24 +322,5 @@ os.read(0, 1)"
         let mut odd = record(1, "");
         odd.pid = "what is this".to_owned();
         assert_eq!(Witness::look(&here, &odd, Found::Written).lives(&here), None);
-    }
-
-    #[test]
-    fn listeners_of_root_are_nobodys_kin() {
-        let one = |pid, uid, comm: &str| Ancestor {
-            key: ProcessKey { pid, start_ticks: 1 },
-            uid,
-            comm: comm.to_owned(),
-        };
-        let pids = |line| own(line).into_iter().map(|one| one.key.pid).collect::<Vec<u32>>();
-        let by_ssh = vec![one(9, 1000, "bash"), one(8, 1000, "sshd"), one(7, 0, "sshd"), one(6, 0, "sshd")];
-        assert_eq!(pids(by_ssh), [9, 8]);
-        assert_eq!(pids(vec![one(9, 0, "sudo"), one(8, 1000, "bash"), one(7, 0, "sshd")]), [9, 8]);
-        assert_eq!(
-            pids(vec![one(9, 1000, "sh"), one(7, 0, "scheduler")]),
-            [9, 7],
-            "it may hold it for others"
-        );
-        assert_eq!(pids(vec![one(9, 0, "sshd")]), [9]);
     }
 }

@@ -102,7 +102,11 @@ pub(super) fn write(status: &Status, now: Now, html: &mut Html) {
     section(html, ("deeds", "What was done", Ok("Nothing since the start.")), (&DEEDS, &status.deeds, deed));
     section(html, ("budgets", "Budgets", Ok("There are none.")), (&BUDGETS, &status.budgets, budget));
     if let Some(leases) = status.leases.as_ref().filter(|leases| !leases.judged.is_empty()) {
-        section(html, ("leases", "GPUs taken by GPU.py, or lost", Ok("")), (&LEASES, &leases.judged, judged));
+        section(
+            html,
+            ("leases", "GPUs taken by GPU.py, or lost", Ok("")),
+            (&LEASES, &leases.judged, |shown: &Judged| judged(shown, now)),
+        );
     }
 }
 
@@ -194,7 +198,7 @@ fn budget(budget: &Budget) -> [Cell; 3] {
     ]
 }
 
-fn judged(judged: &Judged) -> [Cell; 3] {
+fn judged(judged: &Judged, now: Now) -> [Cell; 3] {
     let taken_for = if judged.judgement == "keep" { "held" } else { &judged.judgement };
-    [judged.gpu.as_str().into(), taken_for.into(), judged.why.as_str().into()]
+    [judged.gpu.as_str().into(), taken_for.into(), judged.told(now.boot).into()]
 }
