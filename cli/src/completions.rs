@@ -18,7 +18,7 @@ Examples:
 
 The packages have them already.
 
-Exit codes: 0 done, 1 it cannot be written, 64 flags that make no sense.";
+Exit codes: 0 done, 1 it cannot be written, 64 invalid flags.";
 
 /// Prints what a shell needs in order to complete words.
 #[derive(Debug, Args)]

@@ -20,7 +20,7 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// Flags make no sense (`EX_USAGE`).
+    /// Invalid flags (`EX_USAGE`).
     pub(crate) fn usage(why: impl Into<String>) -> Self {
         Self { code: 64, why: why.into() }
     }

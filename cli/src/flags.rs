@@ -22,7 +22,7 @@ Examples:
   sudo bailiff lease init                    from now on GPUs are handed out
   bailiff lease run -- python train.py       waits for a GPU that nobody else has
 
-Exit codes: 0 done, 1 failed, 64 flags that make no sense; `--help` of a command tells its own.";
+Exit codes: 0 done, 1 failed, 64 invalid flags; `--help` of a command tells its own.";
 
 /// What a user of GPUs needs: GPUs under a lease, and who holds which memory.
 #[derive(Debug, Parser)]

@@ -17,6 +17,22 @@ static VIEW: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
+/// Deletes those lists of GPU.py's that are of another type, as it does itself before it begins a pool or deletes one. A
+/// lease that is held, or a pool that is not to be begun again, is left as it is.
+static REPLACE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "local force, held = ARGV[1], redis.call('HLEN', KEYS[1])
+        local begun = ARGV[2] == 'Init' and redis.call('HLEN', KEYS[2]) > 0
+        if begun and force == '0' then return {'initialised', 0} end
+        if held > 0 and force ~= '2' then return {'held', held} end
+        for place = 3, #KEYS do
+            local kind = redis.call('TYPE', KEYS[place]).ok
+            if kind ~= 'none' and kind ~= 'list' then redis.call('DEL', KEYS[place]) end
+        end
+        return {'done', 0}",
+    )
+});
+
 /// What GPU.py would read, at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct View {
@@ -44,8 +60,8 @@ pub enum Given {
     Unmanaged,
     /// A lease has it that ends with its holder alone.
     Held(String),
-    /// It is withheld, for this reason.
-    Withheld(String),
+    /// It is quarantined, for this reason.
+    Quarantined(String),
 }
 
 /// Whether a pool is begun over what is there.
@@ -57,6 +73,17 @@ pub enum Force {
     Over,
     /// Under whoever holds a lease; his lease ends.
     Under,
+}
+
+impl Force {
+    /// As scripts read it.
+    const fn digit(self) -> &'static str {
+        match self {
+            Self::No => "0",
+            Self::Over => "1",
+            Self::Under => "2",
+        }
+    }
 }
 
 impl Pool {
@@ -120,17 +147,12 @@ impl Pool {
         offset: i32,
         force: Force,
     ) -> Result<Init, Trouble> {
-        let force = match force {
-            Force::No => "0",
-            Force::Over => "1",
-            Force::Under => "2",
-        };
-        let mut arguments = vec![offset.to_string(), force.to_owned()];
+        let mut arguments = vec![offset.to_string(), force.digit().to_owned()];
         for (number, uuid) in gpus {
             arguments.extend([number.to_string(), uuid.clone().unwrap_or_default()]);
         }
         arguments.push(count.to_string());
-        let (how, count): (String, u64) = self.call(Op::Init, &arguments)?;
+        let (how, count) = self.replacing(Op::Init, &arguments, force)?;
         match how.as_str() {
             "done" => Ok(Init::Done(count)),
             "initialised" => Ok(Init::Already(count)),
@@ -139,14 +161,34 @@ impl Pool {
         }
     }
 
-    /// Forgets a pool, with those who hold a lease of it only where that is forced; tells how many those are where it
-    /// is not done.
+    /// Calls a script, and once more where lists of GPU.py's were of another type and could be deleted.
+    fn replacing(&mut self, op: Op, arguments: &[String], force: Force) -> Result<(String, u64), Trouble> {
+        let refused = match self.call(op, arguments) {
+            Err(refused @ Trouble::WrongType(_)) => refused,
+            answer => return answer,
+        };
+        let mut replace = REPLACE.prepare_invoke();
+        replace.arg(force.digit()).arg(format!("{op:?}"));
+        for name in ["V2:OWN", "INIT", "IDLE", "MANAGED", "EVENTS"] {
+            replace.key(format!("{}_{name}", self.prefix));
+        }
+        match self.with(|connection| replace.invoke::<(String, u64)>(connection)) {
+            Ok((how, _)) if how == "done" => self.call(op, arguments),
+            // It names the key.
+            Err(Trouble::WrongType(_)) => Err(refused),
+            answer => answer,
+        }
+    }
+
+    /// Deletes a pool and the keys of ours, with the leases that are held only where that is forced; returns how many those
+    /// are where it is not done.
     ///
     /// # Errors
     /// Where there is no answer.
     pub fn forget(&mut self, force: Force) -> Result<Result<(), u64>, Trouble> {
-        let force = u8::from(force == Force::Under).to_string();
-        let (how, count): (String, u64) = self.call(Op::Forget, &[force])?;
+        let over = if force == Force::No { Force::Over } else { force };
+        let arguments = [u8::from(force == Force::Under).to_string()];
+        let (how, count) = self.replacing(Op::Forget, &arguments, over)?;
         Ok(if how == "held" { Err(count) } else { Ok(()) })
     }
 
@@ -162,7 +204,7 @@ impl Pool {
             "idle" => Given::Idle,
             "unmanaged" => Given::Unmanaged,
             "held" => Given::Held(why),
-            "withheld" => Given::Withheld(why),
+            "quarantined" => Given::Quarantined(why),
             _ => return Err(Trouble::Strange(how)),
         })
     }

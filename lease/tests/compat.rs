@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bailiff_lease::compat::{Force, Given};
 use bailiff_lease::holder::{Here, Life};
-use bailiff_lease::{Grant, Init, Pool, Standing, Ticket};
+use bailiff_lease::{Grant, Init, Pool, Standing, Ticket, Trouble};
 use redis::Connection;
 
 use server::Server;
@@ -90,7 +90,7 @@ fn a_gpu_is_given_back_by_its_number() {
     // Withheld for the sake of the record that now goes, and for another reason.
     ask::<u64>(&mut redis, &["HSET", "GPU_V2:QUAR", "4", "legacy_record:1", "5", "busy:1"]);
     assert_eq!(pool.give("4", who), Ok(Given::Released));
-    assert_eq!(pool.give("5", who), Ok(Given::Withheld("busy:1".to_owned())));
+    assert_eq!(pool.give("5", who), Ok(Given::Quarantined("busy:1".to_owned())));
     assert_eq!(idle(&mut redis), ["4", "3", "2", "0"]);
     ask::<u64>(&mut redis, &["LREM", "GPU_IDLE", "0", "3"]);
     ask::<u64>(&mut redis, &["LPUSH", "GPU_V2:POT", "3"]);
@@ -193,13 +193,124 @@ fn a_pool_is_begun_and_forgotten_under_holders_only_where_that_is_forced() {
     assert_eq!((view.begun, view.count, view.managed), (true, Some(8), vec!["1".to_owned(), "3".to_owned()]));
     assert_eq!(pool.forget(Force::Under), Ok(Ok(())));
     let left: Vec<String> = ask(&mut redis, &["KEYS", "GPU*"]);
-    let ended = |key: &String| key.starts_with("GPU_V2:LEASE:") || key == "GPU_V2:META";
-    assert!(left.iter().all(ended), "{left:?}");
-    let (token, barrier): (u64, Option<String>) = (
-        ask(&mut redis, &["HGET", "GPU_V2:META", "tok"]),
-        ask(&mut redis, &["HGET", "GPU_V2:META", "schema"]),
+    assert_eq!(left, ["GPU_V2:LEASE:waits"], "its runner is yet to renew it");
+    assert_eq!(pool.touch("waits", TTL, None), Ok(Standing::Ended("revoked".to_owned())));
+}
+
+#[test]
+fn deleted_pool_leaves_no_key_and_its_tokens_are_below_those_of_the_next() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = begun(&server, 2);
+    let before = known(&mut pool, "compat");
+    assert_eq!(pool.give("0", (0, 42)), Ok(Given::Released));
+    let Ok(Standing::Held(grant)) = pool.ask(&ticket("run", "run")) else { panic!("nothing was idle") };
+    pool.release("run", Some(grant.token), (0, 42)).unwrap();
+    pool.ask(&ticket("late", "run")).unwrap();
+    for lease in ["more", "late waiter"] {
+        pool.ask(&Ticket { ttl: Duration::ZERO, ..ticket(lease, "run") }).unwrap();
+    }
+    for lease in ["late", "more"] {
+        pool.release(lease, None, (0, 42)).unwrap();
+    }
+    assert_eq!(pool.forget(Force::No), Ok(Ok(())));
+    for _ in 0..2 {
+        assert_eq!(ask::<Vec<String>>(&mut redis, &["KEYS", "*"]), Vec::<String>::new());
+        pool.audit().unwrap();
+        pool.view().unwrap();
+        pool.reap_here(&Here::look(), TTL).unwrap();
+    }
+    assert_eq!(pool.begin((&[(0, None)], 8), 0, Force::No), Ok(Init::Done(1)));
+    let after = known(&mut pool, "compat");
+    assert!(before.token < grant.token && grant.token < after.token, "{before:?} {grant:?} {after:?}");
+    // The server was started anew: it is known who it was before anything was granted.
+    ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another"]);
+    assert!(pool.audit().unwrap().barrier.is_some());
+}
+
+#[test]
+fn deleted_pool_keeps_those_who_wait_in_their_order() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = begun(&server, 1);
+    let prefix = "GPU[1]*";
+    let mut other = Pool::open(&server.address(), prefix, Duration::from_secs(5)).unwrap();
+    assert_eq!(other.begin((&[(0, None)], 8), 0, Force::No), Ok(Init::Done(1)));
+    for waiter in ["first", "second"] {
+        for pool in [&mut pool, &mut other] {
+            pool.ask(&ticket(&format!("holder before {waiter}"), "compat")).unwrap();
+            pool.ask(&ticket(waiter, "run")).unwrap();
+        }
+    }
+    assert_eq!(other.forget(Force::Under), Ok(Ok(())));
+    let mut left: Vec<String> = ask(&mut redis, &["KEYS", "GPU\\[1*"]);
+    left.sort();
+    let kept = ["EXP", "LEASE:first", "LEASE:holder before second", "LEASE:second", "META", "Q"];
+    assert_eq!(left, kept.map(|key| format!("{prefix}_V2:{key}")));
+    assert!(
+        matches!(pool.touch("holder before first", TTL, None), Ok(Standing::Held(_))),
+        "not the other pool"
     );
-    assert!(token >= grant.token && barrier.is_none(), "tokens go on rising");
+    assert_eq!(other.begin((&[(0, None)], 8), 0, Force::No), Ok(Init::Done(1)));
+    assert_eq!(other.touch("second", TTL, None), Ok(Standing::Waiting { before: 1 }));
+    assert!(matches!(other.touch("first", TTL, None), Ok(Standing::Held(_))));
+}
+
+#[test]
+fn lease_that_a_server_lost_is_given_back_though_another_was_granted_it_since() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = begun(&server, 1);
+    let theirs = ticket("theirs", "run");
+    let Ok(Standing::Held(grant)) = pool.ask(&theirs) else { panic!("nothing was idle") };
+    ask::<()>(&mut redis, &["FLUSHALL"]);
+    assert_eq!(pool.begin((&[(0, None)], 8), 0, Force::No), Ok(Init::Done(1)));
+    assert!(matches!(pool.ask(&ticket("hurried", "run")), Ok(Standing::Held(_))));
+    assert_eq!(pool.reclaim(&theirs, &grant, TTL), Ok(Standing::Held(grant.clone())));
+    assert_eq!(pool.touch("hurried", TTL, None), Ok(Standing::Ended("lost".to_owned())));
+    let older = Grant { token: grant.token - 1, ..grant };
+    assert_eq!(pool.reclaim(&ticket("older", "run"), &older, TTL), Ok(Standing::Conflict(older.clone())));
+}
+
+#[test]
+fn lists_of_a_wrong_type_are_replaced_as_far_as_the_original_does() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) =
+        (pool(&server), redis::Client::open(server.address()).unwrap().get_connection().unwrap());
+    let gpus = [(0, None), (1, None)];
+    let spoil = |redis: &mut Connection| {
+        for key in ["GPU_IDLE", "GPU_MANAGED", "GPU_EVENTS"] {
+            ask::<()>(redis, &["SET", key, "what is this"]);
+        }
+    };
+    let wrong = |how: Result<Init, Trouble>, key: &str| {
+        assert!(matches!(&how, Err(Trouble::WrongType(why)) if why.contains(key)), "{how:?}");
+    };
+    spoil(&mut redis);
+    wrong(pool.init(&gpus, 0, true), "GPU_");
+    assert_eq!(pool.begin((&gpus, 8), 0, Force::No), Ok(Init::Done(2)));
+    assert_eq!(idle(&mut redis), ["1", "0"]);
+    spoil(&mut redis);
+    assert_eq!(pool.begin((&gpus, 8), 0, Force::No), Ok(Init::Already(0)));
+    assert_eq!(ask::<String>(&mut redis, &["GET", "GPU_IDLE"]), "what is this");
+    assert_eq!(pool.begin((&gpus, 8), 0, Force::Over), Ok(Init::Done(2)));
+    known(&mut pool, "a");
+    spoil(&mut redis);
+    assert_eq!(pool.begin((&gpus, 8), 0, Force::Over), Ok(Init::Held(1)));
+    assert_eq!(pool.forget(Force::No), Ok(Err(1)));
+    assert_eq!(ask::<String>(&mut redis, &["GET", "GPU_IDLE"]), "what is this");
+    assert_eq!(pool.begin((&gpus, 8), 0, Force::Under), Ok(Init::Done(2)));
+    spoil(&mut redis);
+    assert_eq!(pool.forget(Force::No), Ok(Ok(())));
+    assert_eq!(ask::<Vec<String>>(&mut redis, &["KEYS", "*"]), Vec::<String>::new());
+    // Not what the original does not replace: its own INIT, and what it knows nothing of.
+    for key in ["GPU_INIT", "GPU_V2:OWN", "GPU_V2:LOG"] {
+        ask::<()>(&mut redis, &["SET", key, "what is this"]);
+        wrong(pool.begin((&gpus, 8), 0, Force::Under), key);
+        if key != "GPU_V2:LOG" {
+            spoil(&mut redis);
+            wrong(pool.begin((&gpus, 8), 0, Force::Under), "GPU_");
+            assert_eq!(ask::<String>(&mut redis, &["GET", "GPU_IDLE"]), "what is this");
+        }
+        ask::<()>(&mut redis, &["FLUSHALL"]);
+    }
 }
 
 #[test]

@@ -438,6 +438,48 @@ fn a_pool_that_is_yet_to_be_begun_is_waited_for() {
 }
 
 #[test]
+fn deleted_pool_leaves_no_key_behind() {
+    let bench = Bench::of("0");
+    let mut original = bench.legacy(1);
+    let mut keys = || original.ask(&["KEYS", "*"]).texts();
+    assert_eq!(bench.says(&["--get"]), "0");
+    assert_eq!(bench.says(&["--release", "0"]), "GPU 0 released.");
+    assert_eq!(said(&bench.lease(&["run", "--", "echo", "run"]).output().unwrap()), "run");
+    assert!(!keys().is_empty());
+    bench.says(&["--redis-delete"]);
+    assert_eq!(keys(), Vec::<String>::new());
+    assert_eq!(bench.says(&["--info"]), "GPU total:8 no managed");
+    assert_eq!(bench.says(&["--active"]), "There are no active GPUs.");
+    assert_eq!(keys(), Vec::<String>::new(), "whoever only reads writes nothing");
+}
+
+#[test]
+fn manage_replaces_lists_of_a_wrong_type() {
+    let bench = Bench::new();
+    let mut original = bench.legacy(1);
+    let mut spoil = || {
+        for key in ["GPU_IDLE", "GPU_MANAGED", "GPU_EVENTS"] {
+            original.ask(&["SET", key, "what is this"]);
+        }
+    };
+    spoil();
+    assert_eq!(bench.says(&["--redis-manage-all"]), "8");
+    assert_eq!(bench.says(&["--info"]), "GPU total:8 managed:8 idle:8");
+    spoil();
+    assert_eq!(bench.says(&["--redis-manage", "0"]), "Objects already initialized, add force to proceed.");
+    assert_eq!(bench.says(&["--redis-manage-count", "2", "--force"]), "2");
+    assert_eq!(bench.says(&["--get"]), "7");
+    spoil();
+    let refused = bench.gpu_py(&["--redis-manage-all", "--force"]).output().unwrap();
+    assert!(complaint(&refused, 1).contains("1 GPU is leased"), "{refused:?}");
+    let forced = bench.gpu_py(&["--redis-manage-all", "--force"]).env("GPU_PY_FORCE", "1").output().unwrap();
+    assert_eq!(said(&forced), "8");
+    spoil();
+    bench.says(&["--redis-delete"]);
+    assert!(!bench.redis_has("GPU_IDLE"));
+}
+
+#[test]
 fn what_somebody_else_releases_is_free_once() {
     let bench = Bench::of("0");
     let mut original = bench.legacy(1);

@@ -198,12 +198,14 @@ const LAPTOP: &str = "gpus:
 #[test]
 fn the_original_is_answered_as_it_answered() {
     let (scenario, procfs) = (Scenario::new(LAPTOP), procfs());
-    for name in ["cuda_info.sh", "cuda_info.py"] {
+    for (name, verbose) in
+        [("cuda_info.sh", None), ("cuda_info.py", Some("-v")), ("cuda_info", Some("--verbose"))]
+    {
         let link = scenario.folder().join(name);
         symlink(programs::bailiff(), &link).unwrap();
         let mut command = Command::new(link);
         over(&mut command, &scenario, &procfs);
-        command.args(["--interval", "10ms"]);
+        command.args(["--interval", "10ms"]).args(verbose);
         let text = said(command);
         let lines: Vec<&str> = text.lines().collect();
         let (name, time) = lines[0].split_at(25);

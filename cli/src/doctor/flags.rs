@@ -44,4 +44,4 @@ const EXAMPLES: &str = "Examples:
   sudo bailiff doctor                        with the rights to see all
   bailiff doctor --json | jq '.checks[] | select(.state == \"fail\")'
 
-Exit codes: 0 nothing failed, 1 something did, 64 flags that make no sense.";
+Exit codes: 0 nothing failed, 1 something did, 64 invalid flags.";

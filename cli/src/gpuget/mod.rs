@@ -31,7 +31,7 @@ const NAME: &str = "GPU.py";
 /// Why a command ends otherwise than done.
 #[derive(Debug)]
 enum Failure {
-    /// The flags make no sense.
+    /// Invalid flags.
     Usage(String),
     /// There is no Redis to be used.
     NoRedis(Trouble),

@@ -96,8 +96,8 @@ pub(super) fn release(pool: &mut Pool, id: &str) -> Result<(), Failure> {
         Given::Held(lease) => Err(Failure::Other(format!(
             "GPU {id} is held by the lease {lease}, which ends with its command or by bailiff lease release; it was not freed"
         ))),
-        Given::Withheld(why) => {
-            Err(Failure::Other(format!("GPU {id} is withheld ({why}); it was not freed")))
+        Given::Quarantined(why) => {
+            Err(Failure::Other(format!("GPU {id} is quarantined ({why}); it was not freed")))
         }
     }
 }

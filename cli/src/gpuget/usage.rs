@@ -10,7 +10,7 @@ Examples:
   bailiff gpuget --active             who has which
   bailiff gpuget --release $gpu       gives it back
 
-Exit codes: 0 done, 1 failed, 2 flags that make no sense, 255 no Redis, or
+Exit codes: 0 done, 1 failed, 2 invalid flags, 255 no Redis, or
 --redis-manage-count is not below the number of GPUs.";
 
 /// Columns that argparse uses of a terminal of 80.

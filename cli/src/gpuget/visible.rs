@@ -17,7 +17,7 @@ pub(super) fn visible(
     for entry in variable.split(',') {
         let entry = entry.trim();
         let index = if by_name { named(uuids, entry)? } else { numbered(entry) };
-        // What stands behind the first that makes no sense is not visible.
+        // Nothing behind the first invalid entry is visible.
         let Some(index) = index.filter(|index| *index < uuids.len()) else { break };
         // One that stands there twice hides all.
         if seen.contains(&index) {

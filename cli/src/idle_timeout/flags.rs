@@ -116,9 +116,9 @@ struct Called {
 pub(super) enum Stop {
     /// The help was asked for.
     Help,
-    /// The words make no sense.
+    /// Invalid arguments.
     Usage(String),
-    /// They do, and ask for what cannot be.
+    /// A value that is not allowed.
     Refused(String),
     /// The driver's library is missing.
     NoDriver(String),
@@ -126,8 +126,8 @@ pub(super) enum Stop {
 
 /// Understands the words behind the program's name.
 pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Flags, Stop> {
-    let words = std::iter::once(OsString::from(NAME)).chain(words);
-    Called::try_parse_from(words).map(|called| called.flags).map_err(|error| stop(&error))
+    let words: Vec<OsString> = std::iter::once(OsString::from(NAME)).chain(words).collect();
+    Called::try_parse_from(&words).map(|called| called.flags).map_err(|error| stop(&error, &words))
 }
 
 /// The first paragraph of the help.
@@ -136,7 +136,7 @@ pub(super) fn usage() -> &'static str {
 }
 
 /// As Python's argparse tells it.
-fn stop(error: &clap::Error) -> Stop {
+fn stop(error: &clap::Error, words: &[OsString]) -> Stop {
     let told = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
         _ => String::new(),
@@ -156,9 +156,24 @@ fn stop(error: &clap::Error) -> Stop {
             let kind = if SECONDS.iter().any(|name| argument.ends_with(name)) { "float" } else { "int" };
             format!("argument {argument}: invalid {kind} value: '{value}'")
         }
-        ErrorKind::UnknownArgument => format!("unrecognized arguments: {}", told(ContextKind::InvalidArg)),
+        ErrorKind::UnknownArgument => unknown(&told(ContextKind::InvalidArg), words),
         _ => error.to_string().lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),
     })
+}
+
+/// A flag that is none, or the beginning of several; of those that are hidden none is named.
+fn unknown(name: &str, words: &[OsString]) -> String {
+    let value =
+        |word: &&str| word.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('='));
+    let written = words.iter().filter_map(|word| word.to_str()).find(value).unwrap_or(name);
+    let command = Called::command();
+    let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
+    let longs = shown.filter_map(|argument| Some(format!("--{}", argument.get_long()?)));
+    let meant: Vec<String> = longs.filter(|long| name.len() > 2 && long.starts_with(name)).collect();
+    match meant.as_slice() {
+        [] => format!("unrecognized arguments: {written}"),
+        several => format!("ambiguous option: {written} could match {}", several.join(", ")),
+    }
 }
 
 /// Flags that take seconds, which may have a fraction.
@@ -225,6 +240,15 @@ mod tests {
             ("-s inf a", "argument -s/--sample-freq: invalid float value: 'inf'"),
             ("-t", "argument -t/--threshhold-percentage: expected one argument"),
             ("--foo a", "unrecognized arguments: --foo"),
+            ("--foo=3 a", "unrecognized arguments: --foo=3"),
+            ("--s 3 a", "ambiguous option: --s could match --sample-freq, --signal-name, --signal-children"),
+            (
+                "-x --s=3 a",
+                "ambiguous option: --s=3 could match --sample-freq, --signal-name, --signal-children",
+            ),
+            ("--sig 3 a", "ambiguous option: --sig could match --signal-name, --signal-children"),
+            ("--d 3 a", "ambiguous option: --d could match --delay-samples, --debug"),
+            ("--de 3 a", "ambiguous option: --de could match --delay-samples, --debug"),
             ("--count some a", "argument --count: invalid choice: 'some' (choose from 'used', 'all')"),
         ];
         for (words, expected) in cases {

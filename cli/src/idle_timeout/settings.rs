@@ -1,4 +1,4 @@
-//! What the flags come to, and what of them makes no sense.
+//! The settings that flags give, and which values are invalid.
 
 #![expect(clippy::disallowed_methods, reason = "reads which GPUs the command can see")]
 

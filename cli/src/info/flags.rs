@@ -77,6 +77,9 @@ pub(crate) struct Look {
 pub(crate) struct Called {
     #[command(flatten)]
     pub(crate) info: Info,
+    /// Changes nothing, as in the script.
+    #[arg(short = 'v', long = "verbose", hide = true)]
+    _verbose: bool,
 }
 
 /// A name that is a file's as well.
@@ -97,7 +100,7 @@ const EXAMPLES: &str = "Examples:
   bailiff info --watch                       until Ctrl-C
   bailiff info --json | jq '.gpus[].holders[]?'
 
-Exit codes: 0 done, 1 failed, 64 flags that make no sense, 69 no GPU can be read.";
+Exit codes: 0 done, 1 failed, 64 invalid flags, 69 no GPU can be read.";
 
 #[cfg(test)]
 mod tests {

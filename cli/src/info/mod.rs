@@ -59,7 +59,7 @@ pub(crate) fn is_called(name: &OsStr) -> bool {
 /// The program under one of those names.
 pub(crate) fn main() -> ExitCode {
     match Called::try_parse() {
-        Ok(Called { info: flags }) => {
+        Ok(Called { info: flags, .. }) => {
             let flags = Info { full: true, units: Units::Decimal, ..flags };
             info(&flags).unwrap_or_else(Failure::tell)
         }

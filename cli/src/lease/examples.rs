@@ -9,7 +9,7 @@ Examples:
   bailiff lease release                      gives that GPU back earlier
 
 Exit codes: 0 done, 3 the lease is somebody else's, or not held any more, 4 nobody knows a lease of
-that name, 64 what makes no sense, 69 no pool, or Redis does not answer, 74 the lease was lost, and
+that name, 64 invalid arguments, 69 no pool, or Redis does not answer, 74 the lease was lost, and
 the command with it, 75 not enough GPUs are idle, 124 the time was up; `run` ends as its command.";
 
 pub(crate) const RUN: &str = "\
@@ -30,7 +30,7 @@ Exit codes:
   75    not enough GPUs are idle (--nonblock)
   74    the lease was lost, and the command was ended for it (--on-lost term, kill)
   69    no pool, or Redis does not answer; a number means another GPU now (--index)
-  64    flags that make no sense, or more GPUs than there are
+  64    invalid flags, or more GPUs than there are
   3     somebody has taken it out of the line";
 
 pub(crate) const ACQUIRE: &str = "\
@@ -43,7 +43,7 @@ Examples:
   bailiff lease acquire --duration 2h        for two hours, whoever lives or dies
 
 Exit codes: 0 done, 1 it cannot be printed, and nothing is taken, 3 somebody has taken it out
-of the line, 64 flags that make no sense, no such process, or more GPUs than there are, 69 no
+of the line, 64 invalid flags, no such process, or more GPUs than there are, 69 no
 pool, Redis does not answer, or the pool knows no UUIDs (--format uuid), 75 not enough GPUs are
 idle (--nonblock), 124 not within --wait.";
 
@@ -52,7 +52,7 @@ Examples:
   bailiff lease adopt --gpu 3 --pid 4711     prints the lease, which ends with that process
   bailiff lease adopt --gpu 0,1 --pid 4711   all of them or none
 
-Exit codes: 0 done, 64 flags that make no sense, no such process or GPU, 69 no pool, or Redis does
+Exit codes: 0 done, 64 invalid flags, no such process or GPU, 69 no pool, or Redis does
 not answer, 75 somebody leases that GPU.";
 
 pub(crate) const RELEASE: &str = "\
@@ -62,8 +62,8 @@ Examples:
   bailiff lease release --mine               all that you took with acquire and adopt: how many
 
 Exit codes: 0 it is free now, or was before, 3 it is somebody else's, a command has it and ends
-with it, or no lease holds that GPU, 4 nobody knows a lease of that name, 64 flags that make no
-sense, or no such GPU, 69 no pool, or Redis does not answer.";
+with it, or no lease holds that GPU, 4 nobody knows a lease of that name, 64 invalid flags,
+or no such GPU, 69 no pool, or Redis does not answer.";
 
 pub(crate) const EXTEND: &str = "\
 Examples:
@@ -72,8 +72,8 @@ Examples:
 
 That is for leases with an end, of `acquire --duration` and `run --max-time`, in Redis.
 
-Exit codes: 0 done, 3 it is not held any more, 4 nobody knows a lease of that name, 64 flags that
-make no sense, a lease without an end, or this machine's own pool, 69 Redis does not answer.";
+Exit codes: 0 done, 3 it is not held any more, 4 nobody knows a lease of that name, 64 invalid
+flags, a lease without an end, or this machine's own pool, 69 Redis does not answer.";
 
 pub(crate) const LIST: &str = "\
 Examples:
@@ -81,7 +81,7 @@ Examples:
   bailiff lease list --json | jq -r '.gpus[] | select(.state == \"idle\") | .id'
   bailiff lease list --redis redis://gpu1    a pool in Redis
 
-Exit codes: 0 done, 64 flags that make no sense, 69 no pool, or Redis does not answer.";
+Exit codes: 0 done, 64 invalid flags, 69 no pool, or Redis does not answer.";
 
 pub(crate) const STATUS: &str = "\
 Examples:
@@ -95,7 +95,7 @@ Examples:
   bailiff lease queue
   bailiff lease queue --json | jq length     how many wait
 
-Exit codes: 0 done, 64 flags that make no sense, 69 no pool, or Redis does not answer.";
+Exit codes: 0 done, 64 invalid flags, 69 no pool, or Redis does not answer.";
 
 pub(crate) const LOG: &str = "\
 Examples:
@@ -103,7 +103,7 @@ Examples:
   bailiff lease log -f -n 0                  what happens from now on; LEASE_REDIS_URL says where
   bailiff lease log --json | jq -r 'select(.event == \"grant\") | .time'
 
-Exit codes: 0 done, 64 flags that make no sense, or this machine's own pool, which keeps no log, 69
+Exit codes: 0 done, 64 invalid flags, or this machine's own pool, which keeps no log, 69
 Redis does not answer.";
 
 pub(crate) const INIT: &str = "\
@@ -113,7 +113,7 @@ Examples:
   sudo bailiff lease init --gpus 0-3 --force
                                              others than before, once nobody holds a lease
 
-Exit codes: 0 done, 64 flags that make no sense, it was begun before, or there is no such GPU, 69 no
+Exit codes: 0 done, 64 invalid flags, it was begun before, or there is no such GPU, 69 no
 driver tells the GPUs (--gpus does), Redis does not answer, or the folder may not be used, 75
 somebody holds a lease (--force).";
 
@@ -123,5 +123,5 @@ Examples:
   bailiff lease reap                         frees them, and prints how many
   bailiff lease reap --legacy                those of the script GPU.py too
 
-Exit codes: 0 done, however many, 64 flags that make no sense, 69 no pool, or Redis does not
+Exit codes: 0 done, however many, 64 invalid flags, 69 no pool, or Redis does not
 answer.";

@@ -102,15 +102,15 @@ pub(crate) const EXAMPLES: &str = "Examples:
   sudo bailiff mps start --gpu 0             one GPU for programs that share it
   sudo bailiff mps stop                      once no program computes under it
 
-Exit codes: 0 done, 1 a daemon does not answer (status), or a command failed, 64 flags that make no
-sense, 69 no daemon can be had, or none answers, 75 it or its GPUs are in use.";
+Exit codes: 0 done, 1 a daemon does not answer (status), or a command failed, 64 invalid flags,
+69 no daemon can be had, or none answers, 75 it or its GPUs are in use.";
 
 const STATUS: &str = "Examples:
   sudo bailiff mps status                    with the right to see where daemons of others are
   bailiff mps status --pipe-dir /run/mps0    one daemon
   bailiff mps status --json | jq '.daemons[].servers[].clients[].pid'
 
-Exit codes: 0 every daemon that there is answers, 1 one does not, 64 flags that make no sense.";
+Exit codes: 0 every daemon that there is answers, 1 one does not, 64 invalid flags.";
 
 const START: &str = "Examples:
   sudo bailiff mps start --gpu 0             one GPU
@@ -122,7 +122,7 @@ const START: &str = "Examples:
 
 Do not set CUDA_VISIBLE_DEVICES for clients: the daemon numbers its GPUs anew.
 
-Exit codes: 0 the daemon answers, 1 a command failed, 64 flags that make no sense,
+Exit codes: 0 the daemon answers, 1 a command failed, 64 invalid flags,
 69 no daemon can be had, 75 somebody is on those GPUs.";
 
 const STOP: &str = "Examples:
@@ -130,5 +130,5 @@ const STOP: &str = "Examples:
   sudo bailiff mps stop --timeout 30s        servers that do not end are forced to
   sudo bailiff mps stop --force --timeout 5s programs under it fail
 
-Exit codes: 0 it has gone, 1 a command failed, 64 flags that make no sense, 69 no daemon
+Exit codes: 0 it has gone, 1 a command failed, 64 invalid flags, 69 no daemon
 answers, or it refuses, 75 it has clients, or does not end in time.";

@@ -388,16 +388,29 @@ local function close(till)
   end
 end
 
+local run = string.match(call('INFO', 'server'), 'run_id:(%x+)')
+
+-- Records which server a pool is on. The tokens of a new pool begin with the time in microseconds, so that they are above
+-- those of one that was deleted, of which nothing is left.
+local function record_server()
+  local first = string.format('%.0f', time[1] * 1000000 + time[2])
+  if call('HSETNX', META, 'tok', first) == 1 then call('HSET', META, 'born', first) end
+  call('HSET', META, 'run', run)
+end
+
 -- A server that was started anew, or took over, may have forgotten the last grants, and may take for a holder, or for one
 -- who waits, whoever is that no longer. What it takes for idle is withheld, and so is what becomes free, until those who
 -- hold have had the time to say so (`reclaim`); tokens are above all that were ever given.
 local function barrier()
-  local run = string.match(call('INFO', 'server'), 'run_id:(%x+)')
   local known = call('HMGET', META, 'run', 'barrier', 'barrier_ms')
   local till = tonumber(known[2] or '')
   if known[1] ~= run then
+    if not known[1] then
+      -- Of a pool that is not there nothing is written.
+      if call('EXISTS', MANAGED, QUEUE) > 0 then record_server() end
+      return
+    end
     call('HSET', META, 'run', run)
-    if not known[1] then return end
     closed = now + (tonumber(known[3] or '') or 40000)
     close(closed)
     note('barrier', 'run', run)

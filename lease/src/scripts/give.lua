@@ -21,7 +21,7 @@ end
 local withheld = call('HGET', QUAR, id)
 if withheld then
   -- Withheld for the sake of this very record.
-  if theirs or kind ~= 'hash' or not string.match(withheld, '^legacy_record:') then return { 'withheld', withheld } end
+  if theirs or kind ~= 'hash' or not string.match(withheld, '^legacy_record:') then return { 'quarantined', withheld } end
   call('HDEL', QUAR, id)
 end
 call('HDEL', OWN, id)

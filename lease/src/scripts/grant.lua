@@ -56,7 +56,7 @@ end
 
 -- Gives a ticket its GPUs. It must say soon that it knows; what is `untold` of it until then is told in `tell_grant`.
 local function grant(lease, ids, about, ...)
-  local token = call('HINCRBY', META, 'tok', 1)
+  local token = string.format('%.0f', call('HINCRBY', META, 'tok', 1))
   for _, id in ipairs(ids) do
     call('HSET', OWN, id, lease)
     record(lease, id, token, about)

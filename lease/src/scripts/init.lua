@@ -1,7 +1,11 @@
 -- offset, force (0, 1, or 2 for under whoever holds), then ids in the order of their push, each with its GPU's UUID or
 -- nothing: the last is handed out last. Then how many GPUs there are, where not all are managed. Answers what is managed.
 local offset, force = ARGV[1], ARGV[2]
-if call('EXISTS', prefix .. '_INIT') == 1 and force == '0' then return { 'initialised', call('LLEN', MANAGED) } end
+local begun = kind_of(prefix .. '_INIT')
+if begun ~= 'none' and begun ~= 'hash' then
+  return redis.error_reply('WRONGTYPE ' .. prefix .. '_INIT is a ' .. begun .. ' and should be a hash')
+end
+if begun == 'hash' and force == '0' then return { 'initialised', call('LLEN', MANAGED) } end
 settle()
 if call('HLEN', OWN) > 0 and force ~= '2' then return { 'held', call('HLEN', OWN) } end
 revoke_all()
@@ -20,5 +24,6 @@ end
 call('HSET', prefix .. '_INIT', 'TIME', clock(offset), 'GPUMANAGED', table.concat(ids, ','), 'GPUCOUNT',
   #ARGV % 2 == 1 and ARGV[#ARGV] or #ids)
 event(offset, 'Redis initialized, ' .. #ids .. ' managed GPUs.')
+record_server()
 call('HSET', META, 'schema', 2)
 return { 'done', #ids }

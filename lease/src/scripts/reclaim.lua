@@ -1,8 +1,12 @@
 -- lease, token, gpus, ttl, then fields and values: a server that was rolled back has forgotten a lease whose holder runs.
--- It is given back, unless somebody else was given one of its GPUs after that; whoever was given one before had ended.
+-- It is given back, unless another lease was granted one of its GPUs after it; a lease that was granted one before had
+-- ended. In a pool that is newer than this lease, what was granted since the pool began counts as before it: the server had
+-- lost everything, and this lease is the one that is in use.
 local lease, token, gpus, ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local written = ARGV[2]
+local born = tonumber(call('HGET', META, 'born') or '0')
 local known = call('HGET', lease_key(lease), 'state')
-if known and known ~= 'waiting' then return { known, tostring(token), gpus } end
+if known and known ~= 'waiting' then return { known, written, gpus } end
 local managed, taken, count, ended = set_of(call('LRANGE', MANAGED, 0, -1)), {}, 0, {}
 for id in each(gpus) do
   count = count + 1
@@ -10,13 +14,14 @@ for id in each(gpus) do
   local kind = kind_of(gpu_key(id))
   local legacy = kind == 'hash' and call('HEXISTS', gpu_key(id), 'PID') == 1 and call('HEXISTS', gpu_key(id), 'lease') == 0
   local theirs = owner and owner ~= lease and is_held(owner)
-  local older = theirs and tonumber(call('HGET', lease_key(owner), 'tok')) < token
+  local granted = theirs and tonumber(call('HGET', lease_key(owner), 'tok'))
+  local older = theirs and (granted < token or token < born and granted > born)
   if older then ended[owner] = true end
   if not managed[id] or theirs and not older or legacy then taken[#taken + 1] = id end
 end
 if #taken > 0 then
   note('conflict', 'lease', lease, 'gpus', table.concat(taken, ','))
-  return { 'conflict', tostring(token), table.concat(taken, ',') }
+  return { 'conflict', written, table.concat(taken, ',') }
 end
 for owner in pairs(ended) do
   local about = call('HMGET', lease_key(owner), 'offset', 'pid')
@@ -25,16 +30,16 @@ end
 local fields = {}
 for place = 5, #ARGV do fields[#fields + 1] = ARGV[place] end
 call('ZREM', QUEUE, lease)
-call('HSET', lease_key(lease), 'state', 'held', 'want', count, 'prio', 0, 'gpus', gpus, 'tok', token, unpack(fields))
+call('HSET', lease_key(lease), 'state', 'held', 'want', count, 'prio', 0, 'gpus', gpus, 'tok', written, unpack(fields))
 -- It had begun before, and nobody knows when.
 call('HSETNX', lease_key(lease), 'granted', now)
-if tonumber(call('HGET', META, 'tok') or '0') < token then call('HSET', META, 'tok', token) end
+if tonumber(call('HGET', META, 'tok') or '0') < token then call('HSET', META, 'tok', written) end
 for id in each(gpus) do
   for _, list in ipairs({ IDLE, POT, BAR }) do call('LREM', list, 0, id) end
   call('HDEL', QUAR, id)
   call('HSET', OWN, id, lease)
-  record(lease, id, token)
+  record(lease, id, written)
 end
 call('ZADD', EXPIRY, now + ttl, lease)
-note('reclaim', 'lease', lease, 'tok', token, 'gpus', gpus)
-return { 'held', tostring(token), gpus }
+note('reclaim', 'lease', lease, 'tok', written, 'gpus', gpus)
+return { 'held', written, gpus }

@@ -75,6 +75,7 @@ pub(crate) fn open(address: &str) -> Pool {
 pub(crate) fn begin(address: &str, gpus: u32, barrier: Duration) -> Pool {
     let mut pool = open(address);
     let ids: Vec<(u32, Option<String>)> = (0..gpus).map(|id| (id, None)).collect();
+    tell::<u64>(address, &["HSETNX", "GPU_V2:META", "tok", "0"]);
     assert_eq!(pool.init(&ids, 0, false), Ok(Init::Done(u64::from(gpus))));
     let barrier = barrier.as_millis().to_string();
     tell::<u64>(address, &["HSET", "GPU_V2:META", "barrier_ms", &barrier]);

@@ -20,6 +20,10 @@ impl Server {
         let folder = tempfile::tempdir().unwrap();
         let settings = settings.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>();
         let child = start(folder.path(), &settings);
+        // Tokens from 1 on can be named by a test; one that asks for a password counts from the time, as every new pool.
+        let mut stream = UnixStream::connect(socket(folder.path())).unwrap();
+        stream.write_all(b"HSET GPU_V2:META tok 0\r\n").unwrap();
+        stream.read_exact(&mut [0; 4]).unwrap();
         Self { folder, settings, child }
     }
 
