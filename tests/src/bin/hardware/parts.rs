@@ -237,7 +237,7 @@ impl Run {
 
     fn place(&self, work: Work) -> Result<usize, String> {
         let place = self.subjects.iter().position(|subject| subject.work == work);
-        place.ok_or_else(|| format!("no worker {} runs", work))
+        place.ok_or_else(|| format!("no worker {work} runs"))
     }
 
     fn subject(&self, work: Work) -> Result<&Subject, String> {

@@ -86,7 +86,7 @@ impl Worker {
         out.read_line(&mut line).map_err(|error| error.to_string())?;
         let Some(child) = line.strip_prefix("ready") else {
             let why = if line.is_empty() { "it ended without output" } else { line.trim_end() };
-            return Err(format!("worker {}: {why}", work));
+            return Err(format!("worker {work}: {why}"));
         };
         Ok(Self { pid, child: child.trim().parse().ok(), program, _out: out })
     }

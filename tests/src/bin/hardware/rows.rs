@@ -1,5 +1,6 @@
 //! The rows of the report: what each claims, which workers run for it, and what must hold then.
 
+use crate::driver::Answer;
 use crate::published::Published;
 use crate::report::Tried;
 use crate::run::{Run, Seen, Subject};
@@ -23,79 +24,65 @@ pub(crate) enum Plan {
 }
 
 /// What must hold of each process that a row is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Check {
-    GpuSampled,
-    NotFound,
-    Calm,
-    SamePid,
-    Sampled,
-    NoSample,
-    Held,
-    Grown,
-    SameMemory,
-    PublishedIdle,
-    PublishedBusy,
-    NeverIdle,
-    Unknown(&'static str),
-    State(&'static str),
+pub(crate) struct Check {
+    pub(crate) about: About,
+    /// What is wrong where it does not hold.
+    pub(crate) failure: &'static str,
+    holds: fn(&Facts<'_>) -> bool,
 }
 
-use Check::*;
+/// What a check rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum About {
+    /// The driver's answer, where no other process is on the GPU.
+    EmptyGpu,
+    Driver,
+    Published,
+    /// What was published of a GPU in MIG mode.
+    Mig,
+}
+
+struct Facts<'a> {
+    answer: &'a Answer,
+    published: Published,
+    pid: u32,
+    listed: u32,
+    memory: Option<u64>,
+    /// Bytes of a process that has a context alone.
+    context: Option<u64>,
+}
 
 impl Check {
-    /// Whether it is about the driver alone.
-    pub(crate) fn is_of_driver(self) -> bool {
-        self.needs_empty() || matches!(self, SamePid | Sampled | NoSample | Held | Grown)
+    pub(crate) fn holds(&self, seen: &Seen, subject: &Subject) -> bool {
+        let (answer, pid, listed) = (&seen.answer, subject.pid, subject.listed);
+        let (published, memory) = (Published::of(pid, &seen.snapshots), answer.memory(listed));
+        (self.holds)(&Facts { answer, published, pid, listed, memory, context: seen.context })
     }
+}
 
-    /// Whether processes of others make it meaningless.
-    pub(crate) fn needs_empty(self) -> bool {
-        matches!(self, GpuSampled | NotFound | Calm)
-    }
+macro_rules! checks {
+    ($($name:ident $about:ident $failure:literal |$it:ident| $holds:expr;)*) => {
+        $(const $name: Check = Check { about: About::$about, failure: $failure, holds: |$it| $holds };)*
+    };
+}
 
-    /// What is wrong where it does not hold.
-    pub(crate) fn failure(self) -> &'static str {
-        match self {
-            GpuSampled => "it has none",
-            NotFound => "it does not",
-            SamePid => "it is listed by another pid",
-            Sampled => "a process that computes has no samples above 1 %",
-            NoSample => "an idle process has samples",
-            Calm => "the GPU is not calm",
-            Held => "it is not listed with its memory",
-            Grown => "its memory does not grow by that",
-            SameMemory => "another figure was published",
-            PublishedIdle => "an idle process was not published as 0",
-            PublishedBusy => "its utilization was not published",
-            NeverIdle => "a process that computes was published as idle",
-            Unknown(_) => "utilization was published, or another reason",
-            State(_) => "another state was published",
-        }
-    }
-
-    pub(crate) fn holds(self, seen: &Seen, subject: &Subject) -> bool {
-        let (answer, published) = (&seen.answer, Published::of(subject.pid, &seen.snapshots));
-        let memory = answer.memory(subject.listed);
-        match self {
-            GpuSampled => !answer.device.is_empty(),
-            NotFound => answer.refused.as_deref() == Some("NOT_FOUND"),
-            SamePid => subject.listed == subject.pid,
-            Sampled => answer.busiest(subject.listed).is_some_and(|most| most > 1),
-            NoSample => answer.busiest(subject.listed).is_none(),
-            Calm => answer.maximum().is_some_and(|percent| percent <= 1),
-            Held => memory.is_some_and(|bytes| bytes >= ALLOCATION),
-            Grown => memory.zip(seen.context).is_some_and(|(more, less)| {
-                (ALLOCATION..=ALLOCATION + ROUNDING).contains(&more.saturating_sub(less))
-            }),
-            SameMemory => memory == published.memory,
-            PublishedIdle => published.is_idle(),
-            PublishedBusy => published.is_busy(),
-            NeverIdle => published.is_never_idle(),
-            Unknown(reason) => published.is_unknown(reason),
-            State(state) => published.state == state,
-        }
-    }
+checks! {
+    GPU_SAMPLED EmptyGpu "it has none" |it| !it.answer.device.is_empty();
+    NOT_FOUND EmptyGpu "it does not" |it| it.answer.refused.as_deref() == Some("NOT_FOUND");
+    CALM EmptyGpu "the GPU is not calm" |it| it.answer.maximum().is_some_and(|percent| percent <= 1);
+    SAME_PID Driver "it is listed by another pid" |it| it.listed == it.pid;
+    SAMPLED Driver "a process that computes has no samples above 1 %" |it| it.answer.busiest(it.listed).is_some_and(|most| most > 1);
+    NO_SAMPLE Driver "an idle process has samples" |it| it.answer.busiest(it.listed).is_none();
+    HELD Driver "it is not listed with its memory" |it| it.memory.is_some_and(|bytes| bytes >= ALLOCATION);
+    GROWN Driver "its memory does not grow by that" |it| it.memory.zip(it.context).is_some_and(|(more, less)| {
+        (ALLOCATION..=ALLOCATION + ROUNDING).contains(&more.saturating_sub(less))
+    });
+    SAME_MEMORY Published "another figure was published" |it| it.memory == it.published.memory;
+    IDLE Published "an idle process was not published as 0" |it| it.published.is_idle();
+    BUSY Published "its utilization was not published" |it| it.published.is_busy();
+    NEVER_IDLE Published "a process that computes was published as idle" |it| it.published.is_never_idle();
+    ZOMBIE_LEADER Published "another state was published" |it| it.published.state == "zombie_leader";
+    MIG Mig "utilization was published, or another reason" |it| it.published.is_unknown("mig");
 }
 
 macro_rules! rows {
@@ -109,40 +96,40 @@ macro_rules! rows {
 
 rows! {
     "samples-idle" "`nvmlDeviceGetSamples` has new samples of a GPU that nothing runs on"
-        { "nothing ran" [] of [] [GpuSampled] }
+        { "nothing ran" [] of [] [GPU_SAMPLED] }
     "not-found" "`nvmlDeviceGetProcessUtilization` answers NOT_FOUND where nothing ran"
-        { "nothing ran" [] of [] [NotFound] }
+        { "nothing ran" [] of [] [NOT_FOUND] }
     "two-lists" "a process in the compute and the graphics list holds the same memory, not two memories" { part two_lists }
     "row-1" "MIG is on: utilization is unknown (`mig`)"
-        { "a process has a context on an instance" ["idle"] of ["idle"] [Unknown("mig")] }
+        { "a process has a context on an instance" ["idle"] of ["idle"] [MIG] }
     "row-2" "no answer one snapshot before: utilization is unknown (`first_look`)" { part first_snapshot }
     "pid" "the driver lists a process by the pid that it has here"
-        { "a process has a context" ["idle", "memory"] of ["idle"] [SamePid] }
+        { "a process has a context" ["idle", "memory"] of ["idle"] [SAME_PID] }
     "row-6" "no process is sampled and the GPU is at most at 1 %: the processes on it are published as 0"
         { "a process has a context, another also 512 MiB; neither computes"
-          ["idle", "memory"] of ["idle", "memory"] [NoSample, Calm, PublishedIdle] }
+          ["idle", "memory"] of ["idle", "memory"] [NO_SAMPLE, CALM, IDLE] }
     "memory" "the driver's figure grows by what a process allocates, and is published as it is"
-        { "a process allocated 512 MiB" ["idle", "memory"] of ["memory"] [Grown, SameMemory] }
+        { "a process allocated 512 MiB" ["idle", "memory"] of ["memory"] [GROWN, SAME_MEMORY] }
     "release" "memory comes back within 10 s of the end of a process, and is no longer listed" { part release }
     "leaderless" "a process whose thread-group leader exited is still listed with its memory, as zombie_leader"
         { "a process allocated 512 MiB; its first thread exited, another lives"
-          ["idle", "leaderless"] of ["leaderless"] [Held, State("zombie_leader")] }
+          ["idle", "leaderless"] of ["leaderless"] [HELD, ZOMBIE_LEADER] }
     "row-3" "a process that computes has samples above 1 %, and is published with them"
-        { "a process launches one kernel after the other" ["idle", "busy"] of ["busy"] [Sampled, PublishedBusy] }
+        { "a process launches one kernel after the other" ["idle", "busy"] of ["busy"] [SAMPLED, BUSY] }
     "row-5" "an idle process beside a busy one has no sample, and is published as 0"
-        { "beside it, a process has a context" ["idle", "busy"] of ["idle"] [NoSample, PublishedIdle] }
+        { "beside it, a process has a context" ["idle", "busy"] of ["idle"] [NO_SAMPLE, IDLE] }
     "row-3-streams" "row 3 where the process computes in many streams"
-        { "a process launches kernels in 16 streams" ["idle", "busy", "streams"] of ["streams"] [Sampled, PublishedBusy] }
+        { "a process launches kernels in 16 streams" ["idle", "busy", "streams"] of ["streams"] [SAMPLED, BUSY] }
     "row-3-shared" "row 3 where two processes share a GPU"
-        { "both processes compute at once" ["idle", "busy", "streams"] of ["busy", "streams"] [Sampled, PublishedBusy] }
+        { "both processes compute at once" ["idle", "busy", "streams"] of ["busy", "streams"] [SAMPLED, BUSY] }
     "row-7" "the GPU was busy and no process was sampled: utilization is unknown (`unattributed`), never 0"
-        { "a process computes 20 ms and rests 180 ms" ["idle", "bursts"] of ["bursts"] [NeverIdle] }
+        { "a process computes 20 ms and rests 180 ms" ["idle", "bursts"] of ["bursts"] [NEVER_IDLE] }
     "row-8" "the stamps of the driver never step back, and its buffer is longer than 5 s; else unknown" { part stamps }
     "row-4" "a client of MPS without a sample is published as 0 only where the GPU is calm"
         { "a client has a context, another computes"
-          ["idle", "mps-idle", "mps-busy", "mps-server"] of ["mps-idle", "mps-busy"] [NeverIdle] }
+          ["idle", "mps-idle", "mps-busy", "mps-server"] of ["mps-idle", "mps-busy"] [NEVER_IDLE] }
     "row-4-server" "a server of MPS is not published as idle while its clients compute"
-        { "the server of these clients" ["idle", "mps-idle", "mps-busy", "mps-server"] of ["mps-server"] [NeverIdle] }
+        { "the server of these clients" ["idle", "mps-idle", "mps-busy", "mps-server"] of ["mps-server"] [NEVER_IDLE] }
     "mps-terminate" "`terminate_client` reports success as GPU Bailiff expects, and the process lives on" { part terminate_client }
     "forked" "a forked child that inherited the device files keeps the memory of its ended parent" { part forked }
     "quota" "the quota library refuses an allocation above its limit, and grants one below" { part quota }

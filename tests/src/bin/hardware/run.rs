@@ -12,7 +12,7 @@ use crate::driver::{Answer, Card, Driver};
 use crate::programs::{self, Program, Setting, Worker, until};
 use crate::published::Published;
 use crate::report::{Line, Outcome, Report, Tried};
-use crate::rows::{Check, Plan, ROWS, Row};
+use crate::rows::{About, Check, Plan, ROWS, Row};
 use crate::worker::Work;
 
 pub(crate) const FOREIGN_PIDS: &str =
@@ -79,12 +79,14 @@ impl Run {
 
     /// Observes workers, unless the row before did, and checks some of them. Claims about the driver alone need no pids.
     fn period(&mut self, [running, about]: [&'static [Work]; 2], done: &str, checks: &[Check]) -> Tried {
-        let needs_mig = checks.contains(&Check::Unknown("mig"));
+        let needs_mig = checks.iter().any(|check| check.about == About::Mig);
         if !running.is_empty() && needs_mig != self.card.mig {
             let state = if needs_mig { "off" } else { "on" };
             return Err(format!("MIG is {state}, and no setting of the GPU is changed"));
         }
-        if checks.iter().any(|check| check.needs_empty()) && (self.card.others > 0 || self.card.mig) {
+        if checks.iter().any(|check| check.about == About::EmptyGpu)
+            && (self.card.others > 0 || self.card.mig)
+        {
             return Err(format!("{} processes of others are on the GPU, or MIG is on", self.card.others));
         }
         if self.seen.as_ref().is_none_or(|seen| seen.0 != running) {
@@ -96,13 +98,14 @@ impl Run {
         let about: Vec<&Subject> = self.subjects.iter().filter(|one| about.contains(&one.work)).collect();
         let nobody = Subject { work: "", pid: 0, listed: 0, worker: None };
         let ours = self.setting.pids_are_ours;
+        let of_driver = |check: &Check| matches!(check.about, About::EmptyGpu | About::Driver);
         let holds = |check: &Check| match &about[..] {
             [] => check.holds(seen, &nobody),
             about => about.iter().all(|one| check.holds(seen, one)),
         };
-        let tried = checks.iter().filter(|check| ours || check.is_of_driver());
-        let wrong: Vec<_> = tried.filter(|check| !holds(check)).map(|check| check.failure()).collect();
-        if !ours && wrong.is_empty() && !checks.iter().all(|check| check.is_of_driver()) {
+        let tried = checks.iter().filter(|check| ours || of_driver(check));
+        let wrong: Vec<_> = tried.filter(|check| !holds(check)).map(|check| check.failure).collect();
+        if !ours && wrong.is_empty() && !checks.iter().all(of_driver) {
             return Err(FOREIGN_PIDS.to_owned());
         }
         Ok(Outcome { cells: cells(done, &about, seen), wrong })
@@ -140,7 +143,7 @@ impl Run {
         })?;
         for work in running {
             if self.subjects.iter().all(|subject| subject.work != *work) {
-                let subject = self.start(*work)?;
+                let subject = self.start(work)?;
                 self.subjects.push(subject);
             }
         }
