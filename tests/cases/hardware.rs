@@ -6,8 +6,11 @@
 )]
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Write;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::park_timeout;
@@ -16,20 +19,21 @@ use std::time::Duration;
 use end_to_end::cuda::Machine;
 use end_to_end::fake::Scenario;
 use end_to_end::holder::children;
+use end_to_end::mps::Mps;
 use end_to_end::programs;
-use end_to_end::tenant::start;
+use end_to_end::tenant::{NOBODY, start};
 use serde_json::Value;
 
 /// A driver's GPU in the terms of `tests/fake-nvml`, kept in step with the workers that live.
 struct Gpu<'a> {
     scenario: Scenario,
-    /// What is said of a worker that does this work: keys of a process, or nothing where it is not listed.
+    /// Keys of the process list for a worker that does this work.
     lists: &'a dyn Fn(&str) -> String,
     workers: BTreeMap<u32, Seen>,
     written: String,
 }
 
-/// A worker or the child of one.
+/// A worker or a child of one, or the server of MPS.
 struct Seen {
     work: String,
     parent: u32,
@@ -49,23 +53,33 @@ impl Gpu<'_> {
             }
         }
         self.workers.retain(|pid, seen| start(*pid) == Some(seen.start));
-        let mut text =
-            "sampling_period: 20ms\nring: 600\ngpus:\n- memory: {total: 80GiB, unaccounted: ".to_owned();
-        let orphans = self.workers.values().filter(|seen| seen.parent != program);
+        let orphans = self.workers.values().filter(|seen| seen.work == "forked" && seen.parent != program);
         let orphaned = orphans.filter(|seen| !self.workers.contains_key(&seen.parent)).count();
-        let _ = writeln!(text, "{}MiB}}\n  processes:", 1024 * orphaned);
-        for (pid, seen) in self.workers.iter().filter(|(_, seen)| seen.parent == program) {
-            let _ = writeln!(text, "  - {{pid: {pid}, {}}}", (self.lists)(&seen.work));
+        let mut text = format!(
+            "sampling_period: 20ms\nring: 600\ngpus:\n- memory: {{total: 80GiB, unaccounted: {}MiB}}\n  processes:",
+            1024 * orphaned
+        );
+        let listed = |seen: &Seen| seen.parent == program || seen.work == "mps-server";
+        let mut any = false;
+        for (pid, seen) in self.workers.iter().filter(|(_, seen)| listed(seen)) {
+            let _ = write!(text, "\n  - {{pid: {pid}, {}}}", (self.lists)(&seen.work));
+            any = true;
         }
         if text != self.written {
-            self.scenario.set(text.trim_end_matches("  processes:\n"));
+            self.scenario.set(if any { &text } else { text.trim_end_matches("\n  processes:") });
             self.written = text;
         }
     }
 }
 
-/// What a process's command line says that it works; nothing of what is no worker.
+/// The work on the command line of a worker; `None` of other processes. The daemon of MPS is known because it has children.
 fn work(pid: u32) -> Option<String> {
+    let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    match exe.file_name().and_then(OsStr::to_str).unwrap_or_default() {
+        "nvidia-cuda-mps-server" => return Some("mps-server".to_owned()),
+        "nvidia-cuda-mps-control" => return Some("mps-control".to_owned()),
+        _ => {}
+    }
     // That of a process is empty once its first thread has exited; those of its other threads are not.
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.filter_map(Result::ok);
     let mut lines = tasks.filter_map(|task| fs::read_to_string(task.path().join("cmdline")).ok());
@@ -80,25 +94,41 @@ fn as_documented(work: &str) -> String {
         "busy" => "used: 500MiB, sm: 97",
         "streams" => "used: 500MiB, sm: 60",
         "bursts" => "used: 500MiB, sm: 9",
-        "memory" | "leaderless" | "forked" => "used: 1012MiB",
+        "memory" | "leaderless" | "forked" | "terminated" => "used: 1012MiB",
+        "mps-idle" => "used: 400MiB, kind: mps",
+        "mps-busy" => "used: 400MiB, kind: mps, sm: 97",
+        "mps-server" => "used: 30MiB",
         _ => "used: 500MiB",
     };
     says.to_owned()
 }
 
+/// The program: of this build, or of the directory that `HARDWARE_PACK` names.
 fn command(machine: &Machine, out: &Path) -> Command {
-    let mut command = machine.bare(programs::built("hardware"));
+    let pack = std::env::var_os("HARDWARE_PACK").map(|pack| Path::new(&pack).join("hardware"));
+    let mut command = machine.bare(pack.unwrap_or_else(|| programs::built("hardware")));
     command.args(["--interval", "200ms", "--look-back", "400ms", "--observe", "1s", "--out"]).arg(out);
     command.stdout(Stdio::null());
     command
 }
 
-/// Runs it over a driver that lists workers so, and gives its report as JSON and Markdown, and its exit code.
-fn report(lists: &dyn Fn(&str) -> String) -> (Value, String, Option<i32>) {
-    let (machine, out) = (Machine::new(), tempfile::tempdir().unwrap());
+/// Runs it over a driver that lists workers so, as this user; gives its report as JSON and Markdown, and its exit code.
+fn report(lists: &dyn Fn(&str) -> String, uid: Option<u32>) -> (Value, String, Option<i32>) {
+    let (machine, mps, out) = (Machine::new(), Mps::of("550"), tempfile::tempdir().unwrap());
     let scenario = Scenario::new("sampling_period: 20ms\ngpus: [{}]");
+    for path in [out.path(), scenario.folder(), machine.path("").as_path()] {
+        fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
+    }
+    fs::set_permissions(machine.path("truth"), Permissions::from_mode(0o666)).unwrap();
     let mut command = command(&machine, out.path());
+    let device = scenario.folder().join("nvidia0");
+    fs::write(&device, "").unwrap();
+    command.arg("--devices").arg(scenario.folder().join("nvidia")).env("FAKE_CUDA_DEVICE", device);
     command.arg("--nvml-library").arg(programs::fake_nvml()).env("FAKE_NVML_SCENARIO", scenario.path());
+    command.env("PATH", format!("{}:/usr/bin:/bin", mps.bin().display())).env("FAKE_MPS_RELEASE", "550");
+    if let Some(uid) = uid {
+        command.uid(uid).gid(uid);
+    }
     let mut child: Child = command.spawn().unwrap();
     let mut gpu = Gpu { scenario, lists, workers: BTreeMap::new(), written: String::new() };
     let status = loop {
@@ -118,46 +148,56 @@ fn verdicts(report: &Value) -> BTreeMap<&str, &str> {
     rows.map(|row| (row["id"].as_str().unwrap(), row["verdict"].as_str().unwrap())).collect()
 }
 
+/// What is stable of a table: each row's id, claim and verdict.
+fn stable(markdown: &str) -> Vec<[&str; 3]> {
+    let rows = markdown.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
+    let cells = rows.map(|row| row.split(" | ").collect::<Vec<_>>()).filter(|cells| cells.len() == 6);
+    cells.map(|cells| [cells[0], cells[1], cells[5]]).collect()
+}
+
 #[test]
-fn a_documented_driver_agrees_in_each_row_that_was_tried() {
-    let (report, markdown, code) = report(&as_documented);
-    if let Some(path) = std::env::var_os("HARDWARE_DRY_RUN") {
-        fs::write(path, &markdown).unwrap();
-    }
-    let untried = ["row-1", "row-4", "row-8", "two-lists", "dry-run-idle", "dry-run-busy", "dry-run-signals"];
-    for (id, verdict) in verdicts(&report) {
-        let expected = if untried.contains(&id) { "not tried" } else { "agree" };
-        assert_eq!(verdict, expected, "{id}\n{markdown}");
-    }
-    assert_eq!(code, Some(0));
-    assert_eq!((report["driver"].as_str(), report["gpu"].as_str()), (Some("580.95.05"), Some("NVIDIA H200")));
-    for row in report["rows"].as_array().unwrap() {
-        assert!(markdown.contains(&format!("| {} |", row["id"].as_str().unwrap())), "{row}");
+fn documented_driver_agrees_in_each_row_that_was_tried() {
+    for uid in [None, Some(NOBODY)] {
+        let (report, markdown, code) = report(&as_documented, uid);
+        if let Some(path) = std::env::var_os("HARDWARE_DRY_RUN") {
+            fs::write(path, &markdown).unwrap();
+        }
+        for (id, verdict) in verdicts(&report) {
+            let expected = if ["row-1", "two-lists"].contains(&id) { "not tried" } else { "agree" };
+            assert_eq!(verdict, expected, "{id}\n{markdown}");
+        }
+        assert_eq!(code, Some(0));
+        let machine = (report["driver"].as_str(), report["gpu"].as_str());
+        assert_eq!(machine, (Some("580.95.05"), Some("NVIDIA H200")));
+        let page = fs::read_to_string(programs::root().join("docs/hardware.md")).unwrap();
+        let again = "HARDWARE_DRY_RUN=FILE cargo test -p end-to-end --test hardware writes the table";
+        assert_eq!(stable(&page), stable(&markdown), "docs/hardware.md differs: {again}");
     }
 }
 
 #[test]
-fn a_driver_without_samples_of_a_busy_process_disagrees() {
-    let (report, markdown, code) = report(&|work| match work {
+fn driver_without_samples_of_a_busy_process_disagrees() {
+    let lists = |work: &str| match work {
         "busy" => "used: 500MiB".to_owned(),
         _ => as_documented(work),
-    });
+    };
+    let (report, markdown, code) = report(&lists, None);
     let verdicts = verdicts(&report);
     assert_eq!((verdicts["row-3"], verdicts["row-3-shared"]), ("disagree", "disagree"), "{markdown}");
     assert_eq!((verdicts["row-3-streams"], verdicts["row-6"]), ("agree", "agree"), "{markdown}");
-    assert!(markdown.contains("a process that computes was published as idle"), "{markdown}");
+    assert!(markdown.contains("a process that computes has no samples above 1 %"), "{markdown}");
     assert_eq!(code, Some(1));
 }
 
 #[test]
-fn without_a_driver_it_says_so_in_one_line_and_exits_with_69() {
-    let folder = tempfile::tempdir().unwrap();
+fn missing_driver_is_one_line_and_exit_code_69() {
+    let directory = tempfile::tempdir().unwrap();
     let machine = Machine::new();
-    let missing = folder.path().join("libnvidia-ml.so.1");
-    let mut command = command(&machine, folder.path());
+    let missing = directory.path().join("libnvidia-ml.so.1");
+    let mut command = command(&machine, directory.path());
     let output = command.arg("--nvml-library").arg(&missing).output().unwrap();
     let line = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(69), "{line}");
     assert!(line.starts_with("hardware: no NVIDIA GPU: ") && line.lines().count() == 1, "{line}");
-    assert!(!folder.path().join("report.md").exists());
+    assert!(!directory.path().join("report.md").exists());
 }

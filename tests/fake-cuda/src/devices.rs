@@ -52,7 +52,7 @@ calls! {
     cuInit(_flags: c_uint) {
         // Before there are threads: a child that is forked while one begins it would wait for ever.
         truth::of(0);
-        Ok(())
+        crate::attach::attach()
     }
     cuDriverGetVersion(out: Out<c_int>) { put(out, 13050) }
     cuDeviceGetCount(out: Out<c_int>) { put(out, settings::get().gpus) }

@@ -7,6 +7,7 @@
 #![allow(non_snake_case, reason = "exported functions bear the names of cuda.h")]
 
 mod arrays;
+mod attach;
 mod code;
 mod contexts;
 mod devices;

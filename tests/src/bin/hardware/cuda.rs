@@ -85,95 +85,65 @@ driver! {
     );
 }
 
-/// The driver, with the primary context of the first visible GPU where one was made.
+/// The driver, with the primary context of the first visible GPU.
 pub(crate) struct Gpu {
     driver: Driver,
     device: c_int,
 }
 
+/// The compiled kernel, and the number of blocks to run: one for each multiprocessor.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel(usize, c_uint);
+
 impl Gpu {
-    /// Initializes the driver, and makes no context.
-    pub(crate) fn init() -> Result<Self, String> {
+    /// Initializes the driver and makes the context current to this thread.
+    pub(crate) fn open() -> Result<Self, String> {
         let driver = Driver::open()?;
+        let (mut device, mut context) = (0, 0);
         driver.cuInit(0)?;
-        let mut device = 0;
         driver.cuDeviceGet(&raw mut device, 0)?;
+        // Refused where the context is active already, which is no reason to stop.
+        let _ = driver.cuDevicePrimaryCtxSetFlags_v2(device, BLOCKING);
+        driver.cuDevicePrimaryCtxRetain(&raw mut context, device)?;
+        driver.cuCtxSetCurrent(context)?;
         Ok(Self { driver, device })
     }
 
-    /// Makes the primary context and lets it be current to this thread.
-    pub(crate) fn context(&self) -> Result<(), String> {
-        let mut context = 0;
-        // Refused where the context is active already, which is no reason to stop.
-        let _ = self.driver.cuDevicePrimaryCtxSetFlags_v2(self.device, BLOCKING);
-        self.driver.cuDevicePrimaryCtxRetain(&raw mut context, self.device)?;
-        self.driver.cuCtxSetCurrent(context)
-    }
-
     /// Allocates memory that is never freed.
-    pub(crate) fn allocate(&self, bytes: usize) -> Result<(), String> {
-        let mut address = 0;
+    pub(crate) fn allocate(&self, bytes: u64) -> Result<(), String> {
+        let (mut address, bytes) = (0, usize::try_from(bytes).map_err(|error| error.to_string())?);
         self.driver.cuMemAlloc_v2(&raw mut address, bytes)
     }
 
-    /// Compiles the kernel.
-    pub(crate) fn kernel(&self) -> Result<Kernel<'_>, String> {
-        let mut refused = String::new();
-        for (version, target) in TARGETS {
+    pub(crate) fn kernel(&self) -> Result<Kernel, String> {
+        let (mut module, mut function, mut blocks) = (0, 0, 0);
+        let mut compile = |(version, target): &(&str, &str)| {
             let text = format!(".version {version}\n.target {target}{KERNEL}");
             let image = CString::new(text).map_err(|error| error.to_string())?;
-            let (mut module, mut function, mut blocks) = (0, 0, 0);
-            match self.driver.cuModuleLoadData(&raw mut module, image.as_ptr()) {
-                Ok(()) => {
-                    self.driver.cuModuleGetFunction(&raw mut function, module, c"spin".as_ptr())?;
-                    self.driver.cuDeviceGetAttribute(&raw mut blocks, MULTIPROCESSORS, self.device)?;
-                    let blocks = c_uint::try_from(blocks).unwrap_or(1);
-                    return Ok(Kernel { gpu: self, function, blocks });
-                }
-                Err(why) => refused = why,
-            }
-        }
-        Err(refused)
+            self.driver.cuModuleLoadData(&raw mut module, image.as_ptr())
+        };
+        let [oldest, newer @ ..] = &TARGETS;
+        newer.iter().fold(compile(oldest), |compiled, target| compiled.or_else(|_| compile(target)))?;
+        self.driver.cuModuleGetFunction(&raw mut function, module, c"spin".as_ptr())?;
+        self.driver.cuDeviceGetAttribute(&raw mut blocks, MULTIPROCESSORS, self.device)?;
+        Ok(Kernel(function, c_uint::try_from(blocks).unwrap_or(1)))
     }
 
-    /// A stream.
     pub(crate) fn stream(&self) -> Result<usize, String> {
         let mut stream = 0;
         self.driver.cuStreamCreate(&raw mut stream, 0)?;
         Ok(stream)
     }
 
+    /// Launches the kernel; stream 0 is the default one.
+    pub(crate) fn launch(&self, kernel: &Kernel, stream: usize, mut nanoseconds: u64) -> Result<(), String> {
+        let mut parameters = [(&raw mut nanoseconds).cast::<c_void>()];
+        let (Kernel(function, blocks), first) = (*kernel, parameters.as_mut_ptr());
+        self.driver.cuLaunchKernel(function, blocks, 1, 1, 32, 1, 1, 0, stream, first, ptr::null_mut())
+    }
+
     /// Waits until all that was launched has ended.
     pub(crate) fn wait(&self) -> Result<(), String> {
         self.driver.cuCtxSynchronize()
-    }
-}
-
-/// The kernel on one block for each multiprocessor.
-pub(crate) struct Kernel<'a> {
-    gpu: &'a Gpu,
-    function: usize,
-    blocks: c_uint,
-}
-
-impl Kernel<'_> {
-    /// Launches it; stream 0 is the default one.
-    pub(crate) fn launch(&self, stream: usize, mut nanoseconds: u64) -> Result<(), String> {
-        let mut parameters = [(&raw mut nanoseconds).cast::<c_void>()];
-        let (function, blocks) = (self.function, self.blocks);
-        let extra = ptr::null_mut();
-        self.gpu.driver.cuLaunchKernel(
-            function,
-            blocks,
-            1,
-            1,
-            32,
-            1,
-            1,
-            0,
-            stream,
-            parameters.as_mut_ptr(),
-            extra,
-        )
     }
 }

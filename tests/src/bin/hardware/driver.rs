@@ -6,7 +6,7 @@ use std::path::Path;
 use nvml_wrapper::enum_wrappers::device::Sampling;
 use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use nvml_wrapper::struct_wrappers::device::{ProcessInfo, ProcessUtilizationSample};
 use nvml_wrapper::{Device, Nvml};
 
 /// The driver.
@@ -18,27 +18,50 @@ pub(crate) struct Card {
     pub(crate) uuid: String,
     pub(crate) name: String,
     pub(crate) mig: bool,
-    /// Processes that were there before ours.
+    /// Processes that were on it before those of this run.
     pub(crate) others: usize,
 }
 
-/// What the driver says of a GPU since a stamp of its own.
+/// A process list of the driver: memory by pid, `None` where the driver does not report it.
+pub(crate) type List = BTreeMap<u32, Option<u64>>;
+
+/// The driver's answers about a GPU since a stamp of its own.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answer {
-    /// The compute list: memory by pid, none where the driver does not tell.
-    pub(crate) compute: BTreeMap<u32, Option<u64>>,
-    pub(crate) graphics: BTreeMap<u32, Option<u64>>,
-    /// Samples of processes: pid and percent of the busiest engine; none where it answered `NOT_FOUND`.
+    pub(crate) compute: List,
+    pub(crate) graphics: List,
+    pub(crate) mps: List,
+    /// Samples of processes: pid and percent of the busiest engine.
     pub(crate) samples: Vec<(u32, u32)>,
     /// Why there are none.
     pub(crate) refused: Option<String>,
-    /// Samples of the GPU: stamp and percent.
+    /// Samples of the GPU: stamp in microseconds and percent.
     pub(crate) device: Vec<(u64, u32)>,
-    /// Bytes of the GPU that are in use.
+    /// Used bytes of the GPU.
     pub(crate) used: u64,
 }
 
 impl Answer {
+    /// The process lists by name.
+    fn lists(&self) -> [(&'static str, &List); 3] {
+        [("compute", &self.compute), ("graphics", &self.graphics), ("mps", &self.mps)]
+    }
+
+    /// Whether a process is in one of the lists.
+    pub(crate) fn lists_process(&self, pid: u32) -> bool {
+        self.lists().iter().any(|(_, list)| list.contains_key(&pid))
+    }
+
+    /// Pids of all lists.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
+        self.lists().into_iter().flat_map(|(_, list)| list.keys().copied())
+    }
+
+    /// Bytes of a process.
+    pub(crate) fn memory(&self, pid: u32) -> Option<u64> {
+        self.lists().iter().find_map(|(_, list)| list.get(&pid).copied()).flatten()
+    }
+
     /// Percent of the busiest sample of a process.
     pub(crate) fn busiest(&self, pid: u32) -> Option<u32> {
         self.samples.iter().filter(|sample| sample.0 == pid).map(|sample| sample.1).max()
@@ -53,36 +76,37 @@ impl Answer {
         self.device.iter().map(|sample| sample.0).max().unwrap_or_default()
     }
 
-    /// What it says of a process, in words.
+    /// The answer about a process as text.
     pub(crate) fn of(&self, pid: u32) -> String {
-        let listed = match (self.compute.get(&pid), self.graphics.contains_key(&pid)) {
-            (None, false) => "not listed".to_owned(),
-            (None, true) => "listed as graphics".to_owned(),
-            (Some(None), _) => "listed, memory unknown".to_owned(),
-            (Some(Some(bytes)), _) => format!("listed with {}", mebibytes(*bytes)),
+        let names = self.lists().into_iter().filter(|(_, list)| list.contains_key(&pid));
+        let names: Vec<&str> = names.map(|(name, _)| name).collect();
+        let listed = match (names.is_empty(), self.memory(pid)) {
+            (true, _) => "not listed".to_owned(),
+            (false, memory) => {
+                format!("listed ({}) with {}", names.join(", "), memory.map_or("?".to_owned(), mebibytes))
+            }
         };
         let samples = self.samples.iter().filter(|sample| sample.0 == pid).count();
         match self.busiest(pid) {
             Some(busiest) => format!("{listed}; {samples} samples, at most {busiest} %"),
-            None => format!("{listed}; no sample ({})", self.refused.as_deref().unwrap_or("of others only")),
+            None => format!("{listed}; no sample"),
         }
     }
 
-    /// What it says of the GPU, in words.
+    /// The answer about the GPU as text.
     pub(crate) fn of_gpu(&self) -> String {
-        let maximum = self.maximum().map_or("unknown".to_owned(), |percent| format!("{percent} %"));
-        format!("GPU: {} samples, at most {maximum}", self.device.len())
+        let maximum = self.maximum().map_or("?".to_owned(), |percent| percent.to_string());
+        let refused =
+            self.refused.as_deref().map_or(String::new(), |refused| format!("; processes: {refused}"));
+        format!("GPU: {} samples, at most {maximum} %{refused}", self.device.len())
     }
 }
 
 impl Driver {
-    /// Loads the library: this one, or the system's.
+    /// Loads a library: this one, or the system's.
     pub(crate) fn open(path: Option<&Path>) -> Result<Self, NvmlError> {
-        match path {
-            Some(path) => Nvml::builder().lib_path(path.as_os_str()).init(),
-            None => Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init(),
-        }
-        .map(Self)
+        let path = path.unwrap_or(Path::new("libnvidia-ml.so.1"));
+        Nvml::builder().lib_path(path.as_os_str()).init().map(Self)
     }
 
     pub(crate) fn version(&self) -> String {
@@ -99,14 +123,11 @@ impl Driver {
     /// Reads everything of a GPU that is newer than `since`.
     pub(crate) fn read(&self, uuid: &str, since: u64) -> Result<Answer, NvmlError> {
         let device = self.0.device_by_uuid(uuid)?;
+        let percent =
+            |sample: &ProcessUtilizationSample| sample.sm_util.max(sample.enc_util).max(sample.dec_util);
         let (samples, refused) = match device.process_utilization_stats(since) {
             Ok(samples) if samples.is_empty() => (Vec::new(), Some("an empty answer".to_owned())),
-            Ok(samples) => {
-                let percent = |of: &nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample| {
-                    of.sm_util.max(of.enc_util).max(of.dec_util)
-                };
-                (samples.iter().map(|sample| (sample.pid, percent(sample))).collect(), None)
-            }
+            Ok(samples) => (samples.iter().map(|sample| (sample.pid, percent(sample))).collect(), None),
             Err(NvmlError::NotFound) => (Vec::new(), Some("NOT_FOUND".to_owned())),
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
@@ -118,6 +139,7 @@ impl Driver {
         Ok(Answer {
             compute: list(device.running_compute_processes()?),
             graphics: list(device.running_graphics_processes().unwrap_or_default()),
+            mps: list(device.mps_running_compute_processes().unwrap_or_default()),
             samples,
             refused,
             device: own.filter(|sample| sample.0 > since).collect(),
@@ -127,13 +149,13 @@ impl Driver {
 }
 
 fn card(device: &Device<'_>) -> Result<Card, NvmlError> {
-    let others = device.running_compute_processes().unwrap_or_default().len()
-        + device.running_graphics_processes().unwrap_or_default().len();
+    let lists = [device.running_compute_processes(), device.running_graphics_processes()];
+    let others = lists.into_iter().flatten().map(|list| list.len()).sum();
     let mig = device.mig_mode().is_ok_and(|mode| mode.current != 0);
     Ok(Card { uuid: device.uuid()?, name: device.name()?, mig, others })
 }
 
-fn list(entries: Vec<ProcessInfo>) -> BTreeMap<u32, Option<u64>> {
+fn list(entries: Vec<ProcessInfo>) -> List {
     let memory = |used: UsedGpuMemory| match used {
         UsedGpuMemory::Used(bytes) => Some(bytes),
         UsedGpuMemory::Unavailable => None,

@@ -1,14 +1,16 @@
-//! The programs that run during a report: workers, the exporter with its record, the enforcer in a dry run. All of them are
-//! children of this program, and end with it.
+//! The programs that run during a report: workers, the exporter with its record, the enforcer, a daemon of MPS. All of them
+//! are children of this program, and end with it.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use bailiff_mps::Control;
+use bailiff_mps::control::{PROGRAM, Question};
+use bailiff_mps::place::{LOGS, PIPES};
 use bailiff_snapshot::wire::{self, Snapshot};
 use serde_json::Value;
 
@@ -16,230 +18,216 @@ use crate::worker::Work;
 
 /// How long something that takes no time may take.
 const LONG: Duration = Duration::from_mins(1);
+/// How long servers of MPS may go on after `quit`.
+const QUIT: Duration = Duration::from_secs(5);
 
-/// Nothing is ended in a dry run; only processes of this program's name are looked at.
-const RULES: &str = "version: 1
-rules:
-  - name: idle
-    mode: watch
-    of: process
-    select: {comms: hardware}
-    when: {gpu_util: {max: 1%}}
-    for: 3s
-    then: [{flag: warning}]
-  - name: idle-for-long
-    mode: watch
-    of: process
-    select: {comms: hardware}
-    when: {gpu_util: {max: 1%}}
-    for: 30s
-    then: [{terminate: {grace: 1s}}]
-";
-
-/// A program of ours, ended when this is dropped.
-pub(crate) struct Program(Child);
+/// A program of this run, ended when this is dropped.
+pub(crate) struct Program {
+    child: Child,
+    /// The daemon of MPS that it is: it is sent `quit` first, because it ends its servers then.
+    mps: Option<Control>,
+}
 
 impl Program {
     fn start(command: &mut Command, log: &Path) -> Result<Self, String> {
         let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
         let started = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn();
-        started.map(Self).map_err(|error| format!("{}: {error}", command.get_program().display()))
+        let child = started.map_err(|error| format!("{}: {error}", command.get_program().display()))?;
+        Ok(Self { child, mps: None })
     }
 
-    pub(crate) fn lives(&mut self) -> bool {
-        matches!(self.0.try_wait(), Ok(None))
+    /// Its exit status, once it has ended.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        if let Some(control) = self.mps.take() {
+            let _ = control.ask(Question::Quit(Some(QUIT)));
+            let _ = until("the end of MPS", || self.ended().is_some());
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
 /// A worker, which ends when its standard input does.
 pub(crate) struct Worker {
-    pub(crate) work: Work,
     pub(crate) pid: u32,
     /// The child that it forked.
     pub(crate) child: Option<u32>,
-    program: Program,
+    pub(crate) program: Program,
     _out: BufReader<ChildStdout>,
 }
 
 impl Worker {
-    /// Starts one on this GPU; back when it does its work.
-    pub(crate) fn start(work: Work, uuid: &str, environment: &[(&str, OsString)]) -> Result<Self, String> {
+    /// Starts one; returns when it works.
+    pub(crate) fn start(
+        setting: &Setting,
+        work: Work,
+        environment: &[(&str, OsString)],
+    ) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
-        command.args(["worker", work.name()]).env("CUDA_VISIBLE_DEVICES", uuid);
-        command.envs(environment.iter().map(|(name, value)| (name, value)));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| error.to_string())?;
+        command.args(["worker", work, &setting.comm(work)]).env("CUDA_VISIBLE_DEVICES", &setting.uuid);
+        // A daemon of somebody else is not used: without a socket in the directory, CUDA runs without MPS.
+        let pipes = setting.directory.join(if work.starts_with("mps") { "mps" } else { "no-mps" });
+        command.env(PIPES, pipes).envs(environment.iter().map(|(name, value)| (name, value)));
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| error.to_string())?;
         let out = child.stdout.take().ok_or("no output")?;
         let (pid, mut out, mut line) = (child.id(), BufReader::new(out), String::new());
-        let program = Program(child);
+        let program = Program { child, mps: None };
         out.read_line(&mut line).map_err(|error| error.to_string())?;
-        let mut words = line.split_whitespace();
-        if words.next() != Some("ready") {
-            let why = if line.is_empty() { "it ended without a word" } else { line.trim_end() };
-            return Err(format!("worker {}: {why}", work.name()));
-        }
-        let child = words.next().and_then(|pid| pid.parse().ok());
-        Ok(Self { work, pid, child, program, _out: out })
+        let Some(child) = line.strip_prefix("ready") else {
+            let why = if line.is_empty() { "it ended without output" } else { line.trim_end() };
+            return Err(format!("worker {work}: {why}"));
+        };
+        Ok(Self { pid, child: child.trim().parse().ok(), program, _out: out })
     }
 
-    pub(crate) fn lives(&mut self) -> bool {
-        self.program.lives()
-    }
-
-    /// Kills it, not its child, and waits until it is gone. The child goes on until this is dropped.
+    /// Kills it, not its child, and reaps it. The child goes on until this is dropped.
     pub(crate) fn kill(&mut self) {
-        // Standard input is kept open, since the child has it too; `wait` would close it.
-        let input = self.program.0.stdin.take();
-        let _ = self.program.0.kill();
-        let _ = self.program.0.wait();
-        self.program.0.stdin = input;
+        // The child has standard input, too, and `wait` would close it.
+        let child = &mut self.program.child;
+        let input = child.stdin.take();
+        let _ = child.kill();
+        let _ = child.wait();
+        child.stdin = input;
     }
 }
 
-/// What the programs need to know.
+/// What the programs need.
 pub(crate) struct Setting {
     /// Where `bailiff-exporter` and so on are.
     pub(crate) programs: PathBuf,
-    /// Where records, logs and sockets go.
-    pub(crate) folder: PathBuf,
+    /// Where records, logs and sockets go; its name is unique on the machine.
+    pub(crate) directory: PathBuf,
     pub(crate) nvml: Option<PathBuf>,
+    /// How paths of device files begin.
+    pub(crate) devices: String,
     pub(crate) interval: Duration,
     pub(crate) look_back: Duration,
     pub(crate) observe: Duration,
-    /// The driver lists our processes by the pids that they have here.
+    /// The GPU.
+    pub(crate) uuid: String,
+    /// The driver lists processes by the pids that they have in this PID namespace.
     pub(crate) pids_are_ours: bool,
 }
 
-/// The exporter and the enforcer.
-pub(crate) struct Daemons {
-    exporter: Program,
-    enforcer: Program,
-    folder: PathBuf,
-}
+impl Setting {
+    /// A file of the run.
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
 
-impl Daemons {
-    pub(crate) fn start(setting: &Setting) -> Result<Self, String> {
-        let at = |name: &str| setting.folder.join(name);
-        let program = |name: &str| Command::new(setting.programs.join(name));
-        let flag = |name: &str, value: &Path| {
-            let mut flag = OsString::from(format!("--{name}="));
-            flag.push(value);
-            flag
+    /// The process name of workers: no process of anybody else has it, because the run's directory is its own.
+    pub(crate) fn comm(&self, work: Work) -> String {
+        let unique = self.directory.file_name().unwrap_or_default().to_string_lossy();
+        let unique: String = unique.chars().filter(char::is_ascii_alphanumeric).collect();
+        let unique = &unique[unique.len().saturating_sub(6)..];
+        let prefix = if work == "terminated" { "hw-ended" } else { "hardware" };
+        format!("{prefix}-{unique}")
+    }
+
+    /// Every process is protected but those of this user that have the name of a worker. Only the rule `ended` is enforced,
+    /// and it ends one process at most.
+    fn rules(&self) -> String {
+        let user = rustix::process::geteuid();
+        let (root, user) = (user.is_root(), user.as_raw());
+        let (comm, ended) = (self.comm("idle"), self.comm("terminated"));
+        let rule = |name: &str, comm: &str, mode: &str, samples: u32, step: &str| {
+            format!(
+                "  - {{name: {name}, mode: {mode}, of: process, select: {{comms: '{comm}', users: [{user}]}}, \
+                 when: {{gpu_util: {{max: 1%}}}}, for: {{samples: {samples}}}, then: [{step}]}}\n"
+            )
         };
-        let time = |name: &str, time: Duration| format!("--{name}={}ms", time.as_millis());
-        let mut exporter = program("bailiff-exporter");
-        exporter.arg("--web.listen-address=127.0.0.1:0").arg("--mps.control=");
-        exporter.arg(time("interval", setting.interval)).arg(time("look-back", setting.look_back));
-        exporter.arg(flag("record", &at("record.jsonl"))).arg(flag("stream", &at("stream.sock")));
-        exporter.args(setting.nvml.as_ref().map(|path| flag("nvml-library", path)));
-        let mut enforcer = program("bailiff-enforcer");
-        fs::write(at("rules.yaml"), RULES).map_err(|error| format!("rules.yaml: {error}"))?;
-        fs::create_dir_all(at("state")).map_err(|error| format!("state: {error}"))?;
-        enforcer.arg("run").arg(at("rules.yaml")).args(["--watch", "--web.listen-address="]);
-        enforcer.arg(flag("stream", &at("stream.sock"))).arg(flag("control", &at("control.sock")));
-        enforcer.arg(flag("state", &at("state"))).arg(flag("audit", &at("audit.jsonl")));
-        if setting.pids_are_ours {
-            exporter.arg("--trust-pid-namespace");
-            enforcer.arg("--trust-pid-namespace");
-        }
-        let exporter = Program::start(&mut exporter, &at("exporter.log"))?;
-        until("the exporter's stream", || at("stream.sock").exists())?;
-        let enforcer = Program::start(&mut enforcer, &at("enforcer.log"))?;
-        Ok(Self { exporter, enforcer, folder: setting.folder.clone() })
-    }
-
-    /// What is wrong with them.
-    pub(crate) fn fault(&mut self) -> Option<String> {
-        let log = |name: &str| {
-            let text = fs::read_to_string(self.folder.join(name)).unwrap_or_default();
-            text.lines().rev().take(3).collect::<Vec<_>>().join("; ")
-        };
-        match (self.exporter.lives(), self.enforcer.lives()) {
-            (false, _) => Some(format!("bailiff-exporter ended: {}", log("exporter.log"))),
-            (_, false) => Some(format!("bailiff-enforcer ended: {}", log("enforcer.log"))),
-            _ => None,
-        }
-    }
-
-    /// The snapshots of a period in milliseconds since the epoch.
-    pub(crate) fn snapshots(&self, from: u64, to: u64) -> Vec<Snapshot> {
-        let text = fs::read_to_string(self.folder.join("record.jsonl")).unwrap_or_default();
-        let all = text.lines().filter_map(|line| wire::parse(line.as_bytes()).ok());
-        all.filter(|snapshot| (from..=to).contains(&snapshot.wall_ms)).collect()
-    }
-
-    /// Lines of the audit log.
-    pub(crate) fn audit(&self) -> Vec<Value> {
-        let text = fs::read_to_string(self.folder.join("audit.jsonl")).unwrap_or_default();
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        format!(
+            "version: 1\nallow_root: {root}\ndefaults: {{startup_grace: 0s, grace: 10s}}\n\
+             limits: {{per_node_hour: 1, max_processes: 1}}\n\
+             protect: [{{not: {{comms: ['{comm}', '{ended}'], users: [{user}]}}, reason: not a worker of this run}}]\n\
+             rules:\n{}{}{}",
+            rule("idle", &comm, "watch", 3, "{flag: warning}"),
+            rule("idle-for-long", &comm, "watch", 30, "{terminate: {}}"),
+            rule("ended", &ended, "enforce", 3, "{terminate: {}}"),
+        )
     }
 }
 
-/// What the exporter published of a process over several snapshots.
-#[derive(Debug, Default)]
-pub(crate) struct Published {
-    /// Observed utilization, percent.
-    pub(crate) percent: Vec<u32>,
-    /// How often it was unknown, and why.
-    pub(crate) unknown: BTreeMap<String, usize>,
-    pub(crate) memory: Option<u64>,
-    pub(crate) state: Option<String>,
-    snapshots: usize,
+/// A flag with a path.
+fn flag(name: &str, value: &Path) -> OsString {
+    let mut flag = OsString::from(format!("--{name}="));
+    flag.push(value);
+    flag
 }
 
-impl Published {
-    pub(crate) fn of(pid: u32, snapshots: &[Snapshot]) -> Self {
-        let mut published = Self { snapshots: snapshots.len(), ..Self::default() };
-        for snapshot in snapshots {
-            let mut holders = snapshot.gpus.iter().flat_map(|gpu| &gpu.holders);
-            let Some(holder) = holders.find(|holder| holder.pid == pid) else { continue };
-            published.memory = holder.memory;
-            let process = snapshot.processes.iter().find(|process| process.pid == pid);
-            published.state = process.map(|process| process.state.clone());
-            match (holder.utilization, holder.unknown) {
-                (Some(percent), _) => published.percent.push(percent),
-                (None, why) => {
-                    let why = why.and_then(|why| Some(serde_json::to_value(why).ok()?.as_str()?.to_owned()));
-                    *published.unknown.entry(why.unwrap_or_default()).or_default() += 1;
-                }
-            }
-        }
-        published
-    }
+/// Starts the exporter, with a record and a stream.
+pub(crate) fn exporter(setting: &Setting) -> Result<Program, String> {
+    let time = |name: &str, time: Duration| format!("--{name}={}ms", time.as_millis());
+    let mut command = Command::new(setting.programs.join("bailiff-exporter"));
+    command.args(["--web.listen-address=127.0.0.1:0", "--mps.control="]);
+    command.arg(time("interval", setting.interval)).arg(time("look-back", setting.look_back));
+    command.arg(flag("record", &setting.at("record.jsonl"))).arg(flag("stream", &setting.at("stream.sock")));
+    command.args(setting.nvml.as_ref().map(|path| flag("nvml-library", path)));
+    command.args(setting.pids_are_ours.then_some("--trust-pid-namespace"));
+    let exporter = Program::start(&mut command, &setting.at("exporter.log"))?;
+    until("the exporter's stream", || setting.at("stream.sock").exists())?;
+    Ok(exporter)
+}
 
-    pub(crate) fn is_idle(&self) -> bool {
-        !self.percent.is_empty() && self.percent.iter().all(|percent| *percent <= 1)
-    }
+/// Starts the enforcer with an audit log of this name.
+pub(crate) fn enforcer(setting: &Setting, audit: &str, dry_run: bool) -> Result<Program, String> {
+    let (rules, state) = (setting.at("rules.yaml"), setting.at(audit).with_extension("state"));
+    fs::write(&rules, setting.rules()).map_err(|error| format!("{}: {error}", rules.display()))?;
+    fs::create_dir_all(&state).map_err(|error| format!("{}: {error}", state.display()))?;
+    let mut command = Command::new(setting.programs.join("bailiff-enforcer"));
+    command.arg("run").arg(rules).arg("--web.listen-address=").args(dry_run.then_some("--watch"));
+    command.arg(flag("stream", &setting.at("stream.sock"))).arg(flag("control", &state.join("control.sock")));
+    command.arg(flag("devices", Path::new(&setting.devices)));
+    command.arg(flag("state", &state)).arg(flag("audit", &setting.at(audit)));
+    command.args(setting.pids_are_ours.then_some("--trust-pid-namespace"));
+    Program::start(&mut command, &setting.at("enforcer.log"))
+}
 
-    /// Never published as idle.
-    pub(crate) fn is_never_idle(&self) -> bool {
-        self.percent.iter().all(|percent| *percent > 1)
+/// Starts a control daemon of MPS in a directory of the run; its server starts with the first client.
+pub(crate) fn mps(setting: &Setting) -> Result<(Program, Control), String> {
+    let (pipes, logs) = (setting.at("mps"), setting.at("mps-log"));
+    for directory in [&pipes, &logs] {
+        fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     }
+    let mut command = Command::new(PROGRAM);
+    command.arg("-f").env(PIPES, &pipes).env(LOGS, logs).env("CUDA_VISIBLE_DEVICES", &setting.uuid);
+    let mut program = Program::start(&mut command, &setting.at("mps.log"))?;
+    let control = Control::new(PROGRAM).at(&pipes);
+    until("the control daemon of MPS", || {
+        program.ended().is_some() || control.ask(Question::Servers).is_ok()
+    })?;
+    program.mps = Some(control.clone());
+    Ok((program, control))
+}
 
-    pub(crate) fn is_busy(&self) -> bool {
-        !self.percent.is_empty() && self.is_never_idle()
-    }
+/// The last lines of a log of the run.
+pub(crate) fn log(setting: &Setting, name: &str) -> String {
+    let text = fs::read_to_string(setting.at(name)).unwrap_or_default();
+    text.lines().rev().take(3).collect::<Vec<_>>().join("; ")
+}
 
-    pub(crate) fn words(&self) -> String {
-        let mut parts = Vec::new();
-        if let (Some(least), Some(most)) = (self.percent.iter().min(), self.percent.iter().max()) {
-            let range = if least == most { format!("{least} %") } else { format!("{least} to {most} %") };
-            parts.push(format!("{range} in {} of {} snapshots", self.percent.len(), self.snapshots));
-        }
-        parts.extend(self.unknown.iter().map(|(why, count)| format!("unknown ({why}) in {count}")));
-        if parts.is_empty() {
-            parts.push(format!("not listed in {} snapshots", self.snapshots));
-        }
-        parts.join(", ")
-    }
+/// The recorded snapshots since a time in milliseconds since the epoch.
+pub(crate) fn snapshots(setting: &Setting, since: u64) -> Vec<Snapshot> {
+    let text = fs::read_to_string(setting.at("record.jsonl")).unwrap_or_default();
+    let all = text.lines().filter_map(|line| wire::parse(line.as_bytes()).ok());
+    all.filter(|snapshot| snapshot.wall_ms >= since).collect()
+}
+
+/// The lines of an audit log.
+pub(crate) fn audit(setting: &Setting, name: &str) -> Vec<Value> {
+    let text = fs::read_to_string(setting.at(name)).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 /// Waits for a condition.

@@ -1,67 +1,47 @@
-//! Rows, and how they are judged and written.
-
-use std::fmt;
+//! The report: rows with their verdicts, as Markdown and JSON.
 
 use serde_json::{Value, json};
 
-/// What came of a row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Agree,
-    Disagree(String),
-    NotTried(String),
+/// A row that was tried: what was done, what the driver answered, what programs of GPU Bailiff did; and what is wrong.
+pub(crate) struct Outcome {
+    pub(crate) cells: [String; 3],
+    pub(crate) wrong: Vec<&'static str>,
 }
 
-impl Verdict {
-    /// Agrees where every claim holds; otherwise names those that do not.
-    pub(crate) fn of(claims: &[(bool, &str)]) -> Self {
-        let broken: Vec<&str> = claims.iter().filter(|claim| !claim.0).map(|claim| claim.1).collect();
-        if broken.is_empty() { Self::Agree } else { Self::Disagree(broken.join("; ")) }
-    }
+/// An outcome, or why the row was not tried.
+pub(crate) type Tried = Result<Outcome, String>;
 
-    fn word(&self) -> &'static str {
-        match self {
-            Self::Agree => "agree",
-            Self::Disagree(_) => "disagree",
-            Self::NotTried(_) => "not tried",
-        }
-    }
-
-    fn why(&self) -> Option<&str> {
-        match self {
-            Self::Agree => None,
-            Self::Disagree(why) | Self::NotTried(why) => Some(why),
-        }
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.why() {
-            Some(why) => write!(formatter, "{}: {why}", self.word()),
-            None => formatter.write_str(self.word()),
-        }
-    }
+/// An outcome by claims: whether each holds, and what is wrong otherwise.
+#[expect(clippy::unnecessary_wraps, reason = "parts end with it")]
+pub(crate) fn outcome(cells: [&str; 3], claims: &[(bool, &'static str)]) -> Tried {
+    let wrong = claims.iter().filter(|claim| !claim.0).map(|claim| claim.1).collect();
+    Ok(Outcome { cells: cells.map(str::to_owned), wrong })
 }
 
 /// One line of the table.
-#[derive(Debug, Clone)]
-pub(crate) struct Row {
+pub(crate) struct Line {
     pub(crate) id: &'static str,
-    /// What must be so.
     pub(crate) claim: &'static str,
-    /// What was done.
-    pub(crate) done: String,
-    pub(crate) driver: String,
-    /// What the exporter published, or another program of ours did.
-    pub(crate) published: String,
-    pub(crate) verdict: Verdict,
+    pub(crate) tried: Tried,
 }
 
-impl Row {
-    pub(crate) fn not_tried(id: &'static str, claim: &'static str, why: impl Into<String>) -> Self {
-        let (done, driver, published) = (String::new(), String::new(), String::new());
-        Self { id, claim, done, driver, published, verdict: Verdict::NotTried(why.into()) }
+impl Line {
+    /// The verdict, and its reason.
+    fn verdict(&self) -> (&'static str, String) {
+        match &self.tried {
+            Err(why) => ("not tried", why.clone()),
+            Ok(outcome) if outcome.wrong.is_empty() => ("agree", String::new()),
+            Ok(outcome) => ("disagree", outcome.wrong.join("; ")),
+        }
+    }
+
+    /// All columns.
+    pub(crate) fn cells(&self) -> [String; 6] {
+        let [done, driver, published] =
+            self.tried.as_ref().map_or_else(|_| Default::default(), |it| it.cells.clone());
+        let (verdict, why) = self.verdict();
+        let verdict = if why.is_empty() { verdict.to_owned() } else { format!("{verdict}: {why}") };
+        [self.id.to_owned(), self.claim.to_owned(), done, driver, published, verdict]
     }
 }
 
@@ -69,41 +49,28 @@ impl Row {
 pub(crate) struct Report {
     pub(crate) driver: String,
     pub(crate) gpu: String,
-    /// What must be known to read it.
-    pub(crate) notes: Vec<String>,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) lines: Vec<Line>,
 }
 
 impl Report {
     pub(crate) fn disagreements(&self) -> usize {
-        self.rows.iter().filter(|row| matches!(row.verdict, Verdict::Disagree(_))).count()
+        self.lines.iter().filter(|line| line.verdict().0 == "disagree").count()
     }
 
     pub(crate) fn json(&self) -> Value {
-        let row = |row: &Row| {
-            json!({
-                "id": row.id, "claim": row.claim, "done": row.done, "driver": row.driver,
-                "published": row.published, "verdict": row.verdict.word(), "why": row.verdict.why(),
-            })
+        let row = |line: &Line| {
+            let ([id, claim, done, driver, published, _], (verdict, why)) = (line.cells(), line.verdict());
+            json!({"id": id, "claim": claim, "done": done, "driver": driver, "published": published, "verdict": verdict, "why": why})
         };
-        let rows: Vec<Value> = self.rows.iter().map(row).collect();
-        json!({"driver": self.driver, "gpu": self.gpu, "notes": self.notes, "rows": rows})
+        let rows: Vec<Value> = self.lines.iter().map(row).collect();
+        json!({"driver": self.driver, "gpu": self.gpu, "rows": rows})
     }
 
     pub(crate) fn markdown(&self) -> String {
-        let mut text = format!("{}, driver {}.\n\n", self.gpu, self.driver);
-        for note in &self.notes {
-            text.extend([note.as_str(), "\n\n"]);
-        }
-        text +=
+        let head =
             "| row | claim | done | the driver answered | published | verdict |\n|---|---|---|---|---|---|\n";
-        for row in &self.rows {
-            let verdict = row.verdict.to_string();
-            let cells = [row.id, row.claim, &row.done, &row.driver, &row.published, &verdict];
-            let cells: Vec<String> =
-                cells.iter().map(|cell| cell.replace('|', "\\|").replace('\n', " ")).collect();
-            text.extend(["| ", &cells.join(" | "), " |\n"]);
-        }
-        text
+        let cell = |cell: String| cell.replace('|', "\\|").replace('\n', " ");
+        let lines = self.lines.iter().map(|line| format!("| {} |\n", line.cells().map(cell).join(" | ")));
+        format!("{}, driver {}.\n\n{head}{}", self.gpu, self.driver, lines.collect::<String>())
     }
 }

@@ -1,6 +1,6 @@
-//! A worker: a child of this program that does one thing with CUDA until its standard input ends, so that none outlives its
-//! parent. It prints `ready` once it does it, and a forked child's pid behind that; `failed: WHY` where it cannot.
-#![allow(unsafe_code, reason = "fork, and the end of the first thread alone, have no safe form")]
+//! A worker: a child of this program that does one kind of CUDA work until its standard input ends, so that none outlives its
+//! parent. It prints `ready` and the pid of a forked child once it works, or `failed: WHY`.
+#![allow(unsafe_code, reason = "fork, and the exit of one thread, have no safe form")]
 
 use std::io::{Read, Write, stdin, stdout};
 use std::process::ExitCode;
@@ -17,53 +17,16 @@ const REST: Duration = Duration::from_millis(180);
 const BURST: usize = 4;
 const STREAMS: usize = 16;
 
-/// What workers do; the names are also the first argument of the worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Work {
-    /// A context, and nothing else.
-    Idle,
-    /// A context and an allocation.
-    Memory,
-    /// A kernel after the other.
-    Busy,
-    /// Kernels in many streams.
-    Streams,
-    /// Work for a tenth of the time.
-    Bursts,
-    /// An allocation, held by a thread after the thread-group leader has exited.
-    Leaderless,
-    /// An allocation, and a forked child that inherits the open device files.
-    Forked,
-}
-
-impl Work {
-    const ALL: [Self; 7] =
-        [Self::Idle, Self::Memory, Self::Busy, Self::Streams, Self::Bursts, Self::Leaderless, Self::Forked];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Memory => "memory",
-            Self::Busy => "busy",
-            Self::Streams => "streams",
-            Self::Bursts => "bursts",
-            Self::Leaderless => "leaderless",
-            Self::Forked => "forked",
-        }
-    }
-
-    fn allocates(self) -> bool {
-        matches!(self, Self::Memory | Self::Leaderless | Self::Forked)
-    }
-}
+/// What a worker does: `idle`, `memory` and so on, as [`run`] has them; those of MPS begin with `mps`.
+pub(crate) type Work = &'static str;
 
 /// Bytes that workers allocate.
-pub(crate) const ALLOCATION: usize = 512 << 20;
+pub(crate) const ALLOCATION: u64 = 512 << 20;
 
-/// Does the work until standard input ends.
-pub(crate) fn serve(name: &str) -> ExitCode {
-    let work = Work::ALL.into_iter().find(|work| work.name() == name);
-    match work.ok_or_else(|| format!("no such work: {name}")).and_then(act) {
+/// Does the work under this process name until standard input ends.
+pub(crate) fn serve(work: &str, comm: &str) -> ExitCode {
+    let named = std::fs::write("/proc/self/comm", comm).map_err(|error| format!("/proc/self/comm: {error}"));
+    match named.and_then(|()| run(work)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             say(&format!("failed: {why}"));
@@ -72,27 +35,27 @@ pub(crate) fn serve(name: &str) -> ExitCode {
     }
 }
 
-fn act(work: Work) -> Result<(), String> {
-    let gpu = Gpu::init()?;
-    gpu.context()?;
-    if work.allocates() {
+fn run(work: &str) -> Result<(), String> {
+    let gpu = Gpu::open()?;
+    if matches!(work, "memory" | "leaderless" | "forked" | "terminated") {
         gpu.allocate(ALLOCATION)?;
     }
     match work {
-        Work::Idle | Work::Memory => {
+        "busy" | "mps-busy" => compute(&gpu, &[0], None),
+        "bursts" => compute(&gpu, &[0; BURST], Some(REST)),
+        "streams" => {
+            let streams: Result<Vec<usize>, String> = (0..STREAMS).map(|_| gpu.stream()).collect();
+            compute(&gpu, &streams?, None)
+        }
+        "leaderless" => exit_leader(),
+        "forked" => fork(),
+        "idle" | "mps-idle" | "memory" | "terminated" => {
             say("ready");
             until_end();
+            Ok(())
         }
-        Work::Busy => compute(&gpu, &[0], None)?,
-        Work::Bursts => compute(&gpu, &[0; BURST], Some(REST))?,
-        Work::Streams => {
-            let streams: Result<Vec<usize>, String> = (0..STREAMS).map(|_| gpu.stream()).collect();
-            compute(&gpu, &streams?, None)?;
-        }
-        Work::Leaderless => lose_leader(),
-        Work::Forked => fork()?,
+        _ => Err("unknown work".to_owned()),
     }
-    Ok(())
 }
 
 /// Launches a kernel on each of these streams, waits for all, and again.
@@ -106,7 +69,7 @@ fn compute(gpu: &Gpu, streams: &[usize], rest: Option<Duration>) -> Result<(), S
     });
     let mut ready = false;
     while !END.load(Relaxed) {
-        streams.iter().try_for_each(|stream| kernel.launch(*stream, nanoseconds))?;
+        streams.iter().try_for_each(|stream| gpu.launch(&kernel, *stream, nanoseconds))?;
         gpu.wait()?;
         if !ready {
             say("ready");
@@ -119,8 +82,8 @@ fn compute(gpu: &Gpu, streams: &[usize], rest: Option<Duration>) -> Result<(), S
     Ok(())
 }
 
-/// Ends the first thread alone, after another was started that keeps the process.
-fn lose_leader() {
+/// Ends the thread-group leader alone, after another thread was started that keeps the process.
+fn exit_leader() -> Result<(), String> {
     thread::spawn(|| {
         say("ready");
         until_end();
@@ -129,6 +92,7 @@ fn lose_leader() {
     });
     // SAFETY: SYS_exit ends the calling thread; its stack is never returned to, and nothing borrowed from it is in use.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
+    Err("the thread-group leader did not exit".to_owned())
 }
 
 /// Forks a child that only waits for the end of standard input; the parent does the same.
