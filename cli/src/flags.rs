@@ -328,7 +328,7 @@ pub(crate) struct Reap {
     /// Print what would be freed, and free nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Also free GPUs that GPU.py itself recorded for a process that has ended.
+    /// Also free GPUs taken with GPU.py whose process has ended and on which no process is.
     #[arg(long)]
     pub(crate) legacy: bool,
     #[command(flatten)]

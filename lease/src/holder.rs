@@ -10,9 +10,7 @@ use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{Claim, PidNamespace, ProcessKey, workload};
 
 use crate::audit::Lease;
-use crate::process::{
-    DEEPEST, all, any_lives, cgroup, chain, folder, has_orphan, lives, pids, start, stated, unless_gone,
-};
+use crate::process::{DEEPEST, all, any_lives, chain, folder, lives, pids, start, stated, unless_gone};
 
 /// The environment of every process of a lease has its name.
 pub const LEASE_VARIABLE: &str = bailiff_snapshot::Claim::VARIABLE;
@@ -50,10 +48,10 @@ pub enum Life {
 pub enum Recorded {
     /// It runs.
     Running,
-    /// It has ended; what it started may run.
+    /// It has ended; what it started, or gave the number to, may run.
     Ended,
-    /// It has ended, and so has all that it may have started.
-    EndedWithAll,
+    /// It was of another boot, or of a PID namespace that is gone: nothing of it is left.
+    Gone,
     /// It cannot be told.
     Unknown,
 }
@@ -113,7 +111,6 @@ impl Here {
             ("taker", format!("{pid}:{}", started(pid))),
             ("chain", chain.join(",")),
             ("session", session.unwrap_or_default()),
-            ("cgroup", cgroup(parent).unwrap_or_default()),
         ]
     }
 
@@ -158,14 +155,13 @@ impl Here {
         })
     }
 
-    /// The same, and no process is left that one of them may have started.
+    /// The same, and whether that is certain of all that they started.
     #[must_use]
     pub fn recorded(&self, lease: &Lease) -> Recorded {
         match (self.chained(lease), self.place(lease)) {
             (Life::Alive, _) => Recorded::Running,
-            // Of another boot nothing is left.
-            (Life::Dead, Some(_)) => Recorded::EndedWithAll,
-            (Life::Dead, None) => left_by(lease),
+            (Life::Dead, Some(_)) => Recorded::Gone,
+            (Life::Dead, None) => Recorded::Ended,
             (Life::Unknown | Life::Elsewhere | Life::Timed, _) => Recorded::Unknown,
         }
     }
@@ -250,37 +246,20 @@ fn is_not_nested(process: &Path) -> bool {
     pids(process).is_ok_and(|pids| pids.is_none_or(|pids| pids.len() == 1))
 }
 
-/// What is left of those who may have had what was taken by GPU.py's rules, and have ended.
-fn left_by(lease: &Lease) -> Recorded {
-    let chain = keys(lease.get("chain").unwrap_or_default());
-    let Some(oldest) = chain.into_iter().flatten().min_by_key(|key| key.start_ticks) else {
-        return Recorded::Unknown;
-    };
-    match has_orphan(oldest, number(lease, "uid"), lease.get("cgroup")) {
-        Ok(true) => Recorded::Ended,
-        Ok(false) => Recorded::EndedWithAll,
-        Err(_) => Recorded::Unknown,
-    }
-}
-
 /// Whether one lives of processes written `pid:start`, one after the other.
 fn life_of(processes: &str) -> Life {
-    let keys = keys(processes);
+    let key = |process: &str| {
+        let (pid, began) = process.split_once(':')?;
+        // Nobody knows when it began.
+        let start_ticks = began.parse().ok().filter(|began| *began != 0)?;
+        Some(ProcessKey { pid: pid.parse().ok()?, start_ticks })
+    };
+    let keys: Vec<Option<ProcessKey>> = processes.split(',').map(key).collect();
     match any_lives(keys.iter().copied().flatten()) {
         Ok(true) => Life::Alive,
         Ok(false) if !keys.contains(&None) => Life::Dead,
         _ => Life::Unknown,
     }
-}
-
-/// Processes written `pid:start`; none for one of which nobody knows when it began.
-fn keys(processes: &str) -> Vec<Option<ProcessKey>> {
-    let key = |process: &str| {
-        let (pid, began) = process.split_once(':')?;
-        let start_ticks = began.parse().ok().filter(|began| *began != 0)?;
-        Some(ProcessKey { pid: pid.parse().ok()?, start_ticks })
-    };
-    processes.split(',').map(key).collect()
 }
 
 fn number<T: std::str::FromStr>(lease: &Lease, field: &str) -> Option<T> {

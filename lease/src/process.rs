@@ -5,11 +5,10 @@
 
 use std::fs;
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bailiff_snapshot::stat::{self, Stat};
-use bailiff_snapshot::{ProcessKey, State, Status, status, workload};
+use bailiff_snapshot::{ProcessKey, State, Status, status};
 use rustix::io::Errno;
 
 /// Nobody is further from the first process.
@@ -128,30 +127,36 @@ fn has_threads(process: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// A process and, as long as it is but a part of its parent, that: a shell's subshell, or a shell that runs a line for a
-/// program (`sh -c`). Each with its start. It ends at the first process that reads our standard output: that one is given
-/// the GPU, though it may itself be a subshell.
-pub(crate) fn chain(pid: u32) -> Vec<(u32, u64)> {
-    let mut chain = Vec::new();
-    let output = fs::read_link("/proc/self/fd/1")
-        .ok()
-        .filter(|link| link.as_os_str().as_encoded_bytes().starts_with(b"pipe:"));
-    let mut pid = pid;
+/// The processes that are given what we print, each with its start: our parent, and all above it up to the one that reads
+/// our output. Where none of them reads it, our parent and, as long as it is but a part of its parent, that: a shell's
+/// subshell, or a shell that runs a line for a program (`sh -c`).
+pub(crate) fn chain(parent: u32) -> Vec<(u32, u64)> {
+    let above = ancestors(parent);
+    let output = fs::read_link("/proc/self/fd/1").unwrap_or_default();
+    let reader = above.iter().position(|(pid, _)| reads(*pid, &output));
+    let parts = || above.windows(2).take_while(|pair| is_part(pair[0].0, pair[1].0)).count();
+    let last = reader.unwrap_or_else(parts);
+    above.into_iter().take(last + 1).collect()
+}
+
+/// A process and all above it but the first, each with its start.
+fn ancestors(pid: u32) -> Vec<(u32, u64)> {
+    let (mut found, mut pid) = (Vec::new(), pid);
     while pid > 1
+        && found.len() < DEEPEST
         && let Ok(Some(stat)) = stated(&folder(pid))
-        && !chain.iter().any(|(met, _)| *met == pid)
     {
-        chain.push((pid, stat.key.start_ticks));
-        if output.as_deref().is_some_and(|pipe| reads(pid, pipe)) || !is_part(pid, stat.ppid) {
-            break;
-        }
+        found.push((pid, stat.key.start_ticks));
         pid = stat.ppid;
     }
-    chain
+    found
 }
 
 /// Whether a process has the end of this pipe open from which is read.
 fn reads(pid: u32, pipe: &Path) -> bool {
+    if !pipe.as_os_str().as_encoded_bytes().starts_with(b"pipe:") {
+        return false;
+    }
     let is_read_end = |number: std::ffi::OsString| {
         let flags = fs::read_to_string(folder(pid).join("fdinfo").join(number)).unwrap_or_default();
         let flags = flags.lines().find_map(|line| line.strip_prefix("flags:")?.trim().parse::<u32>().ok());
@@ -162,49 +167,6 @@ fn reads(pid: u32, pipe: &Path) -> bool {
     descriptors
         .filter(|entry| fs::read_link(entry.path()).is_ok_and(|link| link == pipe))
         .any(|entry| is_read_end(entry.file_name()))
-}
-
-/// Whether a process of this user and cgroup began after another one and has lost its parent: the other may have started
-/// it.
-///
-/// # Errors
-/// Where that cannot be told of each process.
-pub(crate) fn has_orphan(of: ProcessKey, owner: Option<u32>, cgroup: Option<&str>) -> io::Result<bool> {
-    for process in all()? {
-        let process = process?;
-        let Some(stat) = stated(&process)? else { continue };
-        let is_work = !stat.kernel_thread && (!ended(&stat) || has_threads(&process)?);
-        if is_work && stat.key.start_ticks >= of.start_ticks && is_orphan(&stat, of)? {
-            let of_another = |found: fs::Metadata| owner.is_some_and(|owner| owner != found.uid());
-            let elsewhere =
-                |found: Vec<u8>| cgroup.is_some_and(|cgroup| cgroup.as_bytes() != found.trim_ascii());
-            let is_others = unless_gone(fs::metadata(&process))?.is_none_or(of_another)
-                || unless_gone(fs::read(process.join("cgroup")))?.is_none_or(elsewhere);
-            if !is_others {
-                return Ok(true);
-            }
-        }
-    }
-    Ok(false)
-}
-
-/// Whoever loses its parent is given to the first process, or to one that keeps others.
-fn is_orphan(stat: &Stat, of: ProcessKey) -> io::Result<bool> {
-    let mut parent = stat.ppid;
-    for _ in 0..DEEPEST {
-        let Some(above) = stated(&folder(parent))?.filter(|_| parent > 1) else { return Ok(true) };
-        if above.key.start_ticks < of.start_ticks {
-            return Ok(workload::keeps_others(&above.comm));
-        }
-        parent = above.ppid;
-    }
-    Ok(true)
-}
-
-/// A process's cgroups, as the kernel lists them.
-pub(crate) fn cgroup(pid: u32) -> Option<String> {
-    let text = fs::read_to_string(folder(pid).join("cgroup")).ok()?;
-    Some(text.trim().to_owned())
 }
 
 /// Whether a process of this session that began before a moment, in milliseconds since boot, has this device file open.

@@ -198,7 +198,7 @@ fn a_pool_is_begun_and_forgotten_under_holders_only_where_that_is_forced() {
 }
 
 #[test]
-fn deleted_pool_leaves_no_key_and_its_tokens_are_below_those_of_the_next() {
+fn deleted_pool_leaves_only_ended_leases_of_runners_and_its_tokens_are_below_those_of_the_next() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = begun(&server, 2);
     let before = known(&mut pool, "compat");
@@ -213,8 +213,13 @@ fn deleted_pool_leaves_no_key_and_its_tokens_are_below_those_of_the_next() {
         pool.release(lease, None, (0, 42)).unwrap();
     }
     assert_eq!(pool.forget(Force::No), Ok(Ok(())));
+    // What a runner may ask back is known to have ended, for its hour.
+    let remembered = ["GPU_V2:LEASE:late", "GPU_V2:LEASE:run"];
     for _ in 0..2 {
-        assert_eq!(ask::<Vec<String>>(&mut redis, &["KEYS", "*"]), Vec::<String>::new());
+        let mut left: Vec<String> = ask(&mut redis, &["KEYS", "*"]);
+        left.sort();
+        assert_eq!(left, remembered);
+        assert!(left.iter().all(|key| ask::<i64>(&mut redis, &["PTTL", key]) > 0));
         pool.audit().unwrap();
         pool.view().unwrap();
         pool.reap_here(&Here::look(), TTL).unwrap();
@@ -225,6 +230,23 @@ fn deleted_pool_leaves_no_key_and_its_tokens_are_below_those_of_the_next() {
     // The server was started anew: it is known who it was before anything was granted.
     ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another"]);
     assert!(pool.audit().unwrap().barrier.is_some());
+}
+
+#[test]
+fn lease_that_ended_before_the_pool_was_deleted_is_not_given_back() {
+    let server = Server::start(&[]);
+    let (mut pool, _) = begun(&server, 1);
+    let Ok(Standing::Held(first)) = pool.ask(&ticket("first", "run")) else { panic!("nothing was idle") };
+    // An administrator takes it away; its runner does not know of that yet.
+    pool.release("first", None, (0, 42)).unwrap();
+    assert_eq!(pool.forget(Force::No), Ok(Ok(())));
+    assert_eq!(pool.begin((&[(0, None)], 8), 0, Force::No), Ok(Init::Done(1)));
+    let Ok(Standing::Held(second)) = pool.ask(&ticket("second", "run")) else { panic!("nothing was idle") };
+    assert_eq!(
+        pool.reclaim(&ticket("first", "run"), &first, TTL),
+        Ok(Standing::Ended("released".to_owned()))
+    );
+    assert_eq!(pool.touch("second", TTL, Some(second.token)), Ok(Standing::Held(second)));
 }
 
 #[test]

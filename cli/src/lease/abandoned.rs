@@ -1,18 +1,20 @@
 //! GPUs that were taken by GPU.py's rules and whose process has ended.
 
 use std::path::Path;
+use std::time::Duration;
 
 use bailiff_lease::audit::{Audit, Gpu, Lease, Record};
 use bailiff_lease::holder::{Here, Life, Recorded};
+use bailiff_lease::legacy::{Found, Witness};
 use bailiff_lease::{End, Ended, Pool, Trouble};
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
 
 use super::offset;
-use super::unclean::used;
+use super::unclean::Users;
 
 /// The PID namespace of the machine itself.
 const INITIAL: &str = "4026531836";
+/// The exporter is asked for so long which processes are on a GPU.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A GPU whose process has ended.
 pub(crate) struct Abandoned<'a> {
@@ -21,8 +23,8 @@ pub(crate) struct Abandoned<'a> {
     pub(crate) lease: Option<&'a Lease>,
 }
 
-/// Those of a pool. A lease is here where its process and those that it was a part of have ended; a record where there is no
-/// process of its pid.
+/// Those of a pool: by a lease of the drop-in, whose process and all that were given the number have ended, or by a record of
+/// GPU.py's, of whose pid there is no process.
 pub(crate) fn abandoned<'a>(audit: &'a Audit, here: &Here) -> Vec<Abandoned<'a>> {
     let of = |gpu: &'a Gpu| {
         if let Some(owner) = &gpu.owner {
@@ -31,61 +33,63 @@ pub(crate) fn abandoned<'a>(audit: &'a Audit, here: &Here) -> Vec<Abandoned<'a>>
             return ended.then_some(Abandoned { gpu, lease: Some(lease) });
         }
         let record = gpu.record.as_ref().filter(|record| record.lease.is_none())?;
-        let ended = gpu.idle + gpu.pot + gpu.bar == 0 && is_gone(&record.pid);
+        let ended = gpu.idle + gpu.pot + gpu.bar == 0 && has_ended(record, here);
         ended.then_some(Abandoned { gpu, lease: None })
     };
     audit.gpus.iter().filter_map(of).collect()
 }
 
-impl Abandoned<'_> {
-    /// Nothing runs that the process may have started: proven of a lease alone.
-    pub(crate) fn is_all(&self, here: &Here) -> bool {
-        self.lease.is_some_and(|lease| here.recorded(lease) == Recorded::EndedWithAll)
-    }
-}
-
-/// Frees them, but for those that a process uses by the exporter's stream, and those of which another host or container may
-/// have the process. Gives how many were freed, and for each other why it was not.
-pub(crate) fn free(
-    pool: &mut Pool,
-    abandoned: &[Abandoned<'_>],
-    (here, stream): (&Here, &Path),
-) -> Result<(usize, Vec<String>), Trouble> {
-    let used = used(stream, abandoned.iter().map(|one| one.gpu));
+/// Which of them may be freed, and for each other why not: a process is on it by the exporter's stream, or may be; its
+/// process may be one of another host or container; an agent will free it.
+pub(crate) fn sorted<'a>(
+    all: Vec<Abandoned<'a>>,
+    pool: &Pool,
+    (audit, here, stream): (&Audit, &Here, &Path),
+) -> (Vec<Abandoned<'a>>, Vec<String>) {
+    let users = if all.is_empty() { Users::None } else { Users::read(stream, PATIENCE) };
     let near = here.pidns == INITIAL && pool.is_local();
-    let (mut freed, mut kept) = (0, Vec::new());
-    for Abandoned { gpu, lease } in abandoned {
-        let done = match (used.get(&gpu.id), lease, &gpu.record) {
-            // Its descendants, or somebody who asked through a program that has ended.
-            (Some(pids), ..) => {
-                kept.push(format!(
-                    "GPU {}: whoever took it is dead, and {pids:?} compute there; not freed",
-                    gpu.id
-                ));
-                false
+    let agent = audit.has_agent_at(here);
+    let (mut free, mut kept) = (Vec::new(), Vec::new());
+    for one in all {
+        let why = match (users.of(one.gpu), one.lease) {
+            (Ok(pids), _) if !pids.is_empty() => {
+                format!("whoever took it is dead, and {pids:?} compute there")
             }
-            (None, Some(lease), _) => pool.end(&lease.lease, End::dead(lease), &[])? == Ended::Done,
-            (None, None, Some(Record { pid, time, .. })) if near => {
-                pool.strike(&gpu.id, (pid, time), offset())?
+            (Err(why), _) => why,
+            (Ok(_), None) if !near => {
+                "its process has ended here, but it may be one of another host or container".to_owned()
             }
-            (None, None, record) => {
-                let pid = record.as_ref().map(|record| record.pid.as_str()).unwrap_or_default();
-                kept.push(format!(
-                    "GPU {}: there is no process {pid} here, but it may be one of another host or container; not freed",
-                    gpu.id
-                ));
-                false
+            (Ok(_), _) if agent => "the enforcer of this node frees it (bailiff-enforcer status)".to_owned(),
+            (Ok(_), _) => {
+                free.push(one);
+                continue;
             }
         };
-        freed += usize::from(done);
+        kept.push(format!("GPU {}: {why}; not freed", one.gpu.id));
     }
-    Ok((freed, kept))
+    (free, kept)
 }
 
-/// There is no such process; one of another user's is one.
-fn is_gone(pid: &str) -> bool {
-    let pid = pid.parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw);
-    pid.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+impl Abandoned<'_> {
+    /// Nothing of it is left: it was of another boot.
+    pub(crate) fn is_gone(&self, here: &Here) -> bool {
+        self.lease.is_some_and(|lease| here.recorded(lease) == Recorded::Gone)
+    }
+
+    /// Frees it, if it is still as it was found.
+    pub(crate) fn free(&self, pool: &mut Pool) -> Result<bool, Trouble> {
+        match (self.lease, &self.gpu.record) {
+            (Some(lease), _) => Ok(pool.end(&lease.lease, End::dead(lease), &[])? == Ended::Done),
+            (None, Some(Record { pid, time, .. })) => pool.strike(&self.gpu.id, (pid, time), offset()),
+            (None, None) => Ok(false),
+        }
+    }
+}
+
+/// There is no process of the record's pid: not here, and not in a PID namespace below.
+fn has_ended(record: &Record, here: &Here) -> bool {
+    let is_pid = record.pid.parse::<u32>().is_ok_and(|pid| pid > 0);
+    is_pid && Witness::look(here, record, Found::Written).lives(here) == Some(false)
 }
 
 #[cfg(test)]
@@ -93,11 +97,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_gone() {
-        for (pid, gone) in
+    fn record_of_a_pid_without_a_process_has_ended() {
+        let here = Here::look();
+        for (pid, expected) in
             [("0", false), ("-5", false), ("1", false), ("x", false), ("", false), ("4194305", true)]
         {
-            assert_eq!(is_gone(pid), gone, "{pid}");
+            let record = Record { pid: pid.to_owned(), time: String::new(), lease: None, seen: None };
+            assert_eq!(has_ended(&record, &here), expected, "{pid}");
         }
     }
 }

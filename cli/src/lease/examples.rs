@@ -121,7 +121,7 @@ pub(crate) const REAP: &str = "\
 Examples:
   bailiff lease reap --dry-run               whose GPUs would be freed, and why
   bailiff lease reap                         frees them, and prints how many
-  bailiff lease reap --legacy                those of the script GPU.py too
+  bailiff lease reap --legacy                those taken with GPU.py too
 
 Exit codes: 0 done, however many, 64 invalid flags, 69 no pool, or Redis does not
 answer.";

@@ -6,7 +6,7 @@ use bailiff_lease::audit::Lease;
 use bailiff_lease::holder::Here;
 use bailiff_lease::{Extended, Leases, Released, Trouble};
 
-use super::abandoned::{Abandoned, abandoned, free};
+use super::abandoned::{Abandoned, abandoned, sorted};
 use super::told::{self, ids};
 use super::{LEASE, offset, open, redis};
 use crate::exit::Failure;
@@ -79,10 +79,18 @@ pub(crate) fn extend(flags: &flags::Extend) -> Result<ExitCode, Failure> {
 pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
     let (mut pool, here) = (open(&flags.pool)?, Here::look());
     let audit = pool.audit()?;
-    let ended = |one: &Abandoned<'_>| {
-        !audit.has_agent_at(&here) && if one.lease.is_some() { one.is_all(&here) } else { flags.legacy }
-    };
-    let ended: Vec<Abandoned<'_>> = abandoned(&audit, &here).into_iter().filter(ended).collect();
+    let mut ended = abandoned(&audit, &here);
+    ended.retain(|one| flags.legacy || one.is_gone(&here));
+    if ended.is_empty() && !flags.dry_run {
+        print(&format!("{}\n", pool.reap_here(&here, LEASE)?))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (mut free, mut kept) = (Vec::new(), Vec::new());
+    if !ended.is_empty() {
+        let pool = redis(&flags.pool, "has no leases of GPU.py")?;
+        (free, kept) = sorted(ended, &pool, (&audit, &here, &flags.exporter.stream));
+    }
+    kept.iter().for_each(say);
     if flags.dry_run {
         let line = |(lease, why): (&Lease, &str)| {
             let gpus: Vec<&str> = lease.gpus().collect();
@@ -92,15 +100,13 @@ pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
             let lease = one.lease.map_or("-", |lease| &lease.lease);
             format!("{lease} GPU {} its process has ended\n", one.gpu.id)
         };
-        print(&audit.to_reap(&here).into_iter().map(line).chain(ended.iter().map(of)).collect::<String>())?;
+        print(&audit.to_reap(&here).into_iter().map(line).chain(free.iter().map(of)).collect::<String>())?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut freed = pool.reap_here(&here, LEASE)?;
-    if !ended.is_empty() {
-        let mut pool = redis(&flags.pool, "has no leases of GPU.py")?;
-        let (more, kept) = free(&mut pool, &ended, (&here, &flags.exporter.stream))?;
-        freed += more;
-        kept.iter().for_each(say);
+    let mut pool = redis(&flags.pool, "has no leases of GPU.py")?;
+    for one in &free {
+        freed += usize::from(one.free(&mut pool)?);
     }
     print(&format!("{freed}\n"))?;
     Ok(ExitCode::SUCCESS)

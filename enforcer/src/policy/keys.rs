@@ -221,7 +221,7 @@ pub(super) static LEASES: Table = Table {
             "legacy_idle_grace",
             May,
             Shape::Time,
-            "A GPU that was taken with GPU.py is freed when the process that took it has ended and no process was on the GPU for so long. Without it only what is certain is freed: a lease of `bailiff gpuget` of which no process is left.",
+            "A GPU that was taken with GPU.py is freed when the process that took it has ended and no process was on the GPU for so long. Without it such a GPU is kept.",
         ),
         key(
             "lost_after",

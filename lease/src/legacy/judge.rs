@@ -25,8 +25,8 @@ pub enum Taker {
     Runs,
     /// It has ended, and was seen to have for so long; what it started may run.
     Ended(Duration),
-    /// It has ended, and so has all that it may have started.
-    EndedWithAll,
+    /// Nothing of it is left: it was of another boot.
+    Gone,
     /// It cannot be told.
     Unknown,
 }
@@ -92,7 +92,7 @@ impl Judgement {
 /// | cannot be told | | keep |
 /// | | somebody, or not known | keep: what it started uses it |
 /// | none, and the GPU is nowhere | nobody | lost, after `nowhere` of both |
-/// | has ended, with all that it may have started | nobody | orphaned |
+/// | is gone with its boot | nobody | orphaned |
 /// | has ended | nobody | orphaned, after `idle` of both |
 #[must_use]
 pub fn judge(case: &Case, limits: &Limits) -> Judgement {
@@ -106,7 +106,7 @@ pub fn judge(case: &Case, limits: &Limits) -> Judgement {
     let (taker, limit, end, why) = match case.taker {
         Taker::Runs => return Keep("the process that took it runs"),
         Taker::Unknown => return Keep("it cannot be told whether the process that took it runs"),
-        Taker::EndedWithAll => (Duration::MAX, Some(Duration::ZERO), Orphaned, ENDED),
+        Taker::Gone => (Duration::MAX, Some(Duration::ZERO), Orphaned, ENDED),
         Taker::Ended(ended) => (ended, limits.idle, Orphaned, ENDED),
         Taker::Nowhere(nowhere) => (nowhere, Some(limits.nowhere), Lost, "it is in no place"),
     };
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_table() {
-        use Taker::{Ended, EndedWithAll, Nowhere, Runs, Unknown};
+        use Taker::{Ended, Gone, Nowhere, Runs, Unknown};
         use Use::{Busy, Open, Quiet};
         let cases = [
             (Runs, Quiet(IDLE * 9), "keep"),
@@ -158,10 +158,10 @@ mod tests {
             (Ended(IDLE), Quiet(IDLE_NOT_YET), "suspect"),
             (Ended(IDLE_NOT_YET), Quiet(IDLE), "suspect"),
             (Ended(IDLE), Quiet(IDLE), "orphaned"),
-            (EndedWithAll, Busy, "keep"),
-            (EndedWithAll, Open, "keep"),
-            (EndedWithAll, Use::Unknown, "keep"),
-            (EndedWithAll, Quiet(Duration::ZERO), "orphaned"),
+            (Gone, Busy, "keep"),
+            (Gone, Open, "keep"),
+            (Gone, Use::Unknown, "keep"),
+            (Gone, Quiet(Duration::ZERO), "orphaned"),
             (Nowhere(IDLE), Busy, "keep"),
             (Nowhere(IDLE), Use::Unknown, "keep"),
             (Nowhere(Duration::ZERO), Quiet(IDLE), "suspect"),
@@ -195,7 +195,7 @@ mod tests {
         let never = Limits { idle: None, ..LIMITS };
         let named = |taker| judge(&Case { taker, ..CASE }, &never).name();
         assert_eq!(named(Taker::Ended(Duration::MAX)), "suspect");
-        assert_eq!(named(Taker::EndedWithAll), "orphaned");
+        assert_eq!(named(Taker::Gone), "orphaned");
         assert_eq!(named(Taker::Nowhere(NOWHERE)), "lost");
     }
 }

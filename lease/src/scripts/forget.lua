@@ -1,11 +1,13 @@
 -- force (0 or 1): deletes the pool and every key of ours, and the leases of its GPUs only where that is forced. What waits goes
--- on waiting in its order: these tickets stay, and META with them. So do, for an hour, the leases that are ended here and
--- that are renewed by a runner: it would take an unknown lease for one that the server lost, and ask for it back.
+-- on waiting in its order: these tickets stay, and META with them. So do, for their hour, the leases that have ended, here or
+-- before, and were renewed by a runner: it would take an unknown lease for one that the server lost, and ask for it back.
 settle()
 if call('HLEN', OWN) > 0 and ARGV[1] ~= '1' then return { 'held', call('HLEN', OWN) } end
 local kept = {}
-for _, lease in ipairs(call('HVALS', OWN)) do
-  if is_held(lease) and call('HGET', lease_key(lease), 'mode') ~= 'compat' then kept[lease_key(lease)] = true end
+local function is_remembered(key)
+  if string.sub(key, 1, #lease_key('')) ~= lease_key('') then return false end
+  local about = call('HMGET', key, 'state', 'tok', 'mode')
+  return about[2] and about[1] ~= 'waiting' and about[1] ~= 'held' and about[3] ~= 'compat'
 end
 local pattern, found, cursor = string.gsub(ours, '[%*%?%[%]\\]', '\\%0') .. '*', {}, '0'
 repeat
@@ -25,7 +27,7 @@ for _, lease in ipairs(call('ZRANGE', EXPIRY, 0, -1)) do
   end
 end
 for _, key in ipairs(found) do
-  if not kept[key] then call('DEL', key) end
+  if not kept[key] and not is_remembered(key) then call('DEL', key) end
 end
 -- What was written of the leases that were ended here.
 call('DEL', LOG, COUNTS)

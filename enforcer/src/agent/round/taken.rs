@@ -23,7 +23,7 @@ pub(super) struct Taken {
 
 impl Taken {
     pub(super) const fn has_ended(&self) -> bool {
-        matches!(self.by, Taker::Ended(_) | Taker::EndedWithAll)
+        matches!(self.by, Taker::Ended(_) | Taker::Gone)
     }
 }
 
@@ -47,7 +47,7 @@ impl Rounds<'_> {
                 let by = match self.here.recorded(lease) {
                     Recorded::Running => Taker::Runs,
                     Recorded::Ended => Taker::Ended(self.memory.ended(&gpu.id, &process)),
-                    Recorded::EndedWithAll => Taker::EndedWithAll,
+                    Recorded::Gone => Taker::Gone,
                     Recorded::Unknown => Taker::Unknown,
                 };
                 Some(Taken { by, session: number(lease, "session"), at_ms: look.granted(lease) })
