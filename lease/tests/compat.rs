@@ -214,7 +214,7 @@ fn deleted_pool_leaves_only_ended_leases_of_runners_and_its_tokens_are_below_tho
     }
     assert_eq!(pool.forget(Force::No), Ok(Ok(())));
     // What a runner may ask back is known to have ended, for its hour.
-    let remembered = ["GPU_V2:LEASE:late", "GPU_V2:LEASE:run"];
+    let remembered = ["late", "more", "run"].map(|lease| format!("GPU_V2:LEASE:{lease}"));
     for _ in 0..2 {
         let mut left: Vec<String> = ask(&mut redis, &["KEYS", "*"]);
         left.sort();

@@ -585,7 +585,7 @@ fn a_purge_frees_what_the_dead_of_this_host_held() {
     assert_eq!(first_line(&mut alive), "0");
     let mut dead = bench.script("dead", "read id < <(GPU.py --get); echo $id; read line");
     assert_eq!(first_line(&mut dead), "1");
-    let mut other = bench.script("other", "sh -c 'GPU.py --get; true'; read line");
+    let mut other = bench.script("other", "id=$(sh -c 'GPU.py --get; true'); echo $id; read line");
     assert_eq!(first_line(&mut other), "2");
     bench.legacy(std::process::id()).get();
     bench.legacy(4_194_305).get();
