@@ -101,6 +101,12 @@ rules:
         until("the GPU is idle", || (self.gpu(id).idle == 1).then_some(()));
     }
 
+    /// Waits until the audit log has one action of this kind, with this result.
+    fn until_results(&self, action: &str, result: &str) {
+        let done = || (self.node.home.results(action) == ["begun", result]).then_some(());
+        until("the audit log has it", done);
+    }
+
     fn redis(&self, words: &[&str]) -> String {
         let output: Output =
             Command::new("redis-cli").arg("-s").arg(self.redis.socket()).args(words).output().unwrap();
@@ -254,7 +260,7 @@ fn what_the_dead_held_is_free_at_once() {
     stage.until_idle(&gpu);
     let line = stage.node.home.until_line("reap_dead", "freed");
     assert!(line["target"]["id"].as_str().unwrap().starts_with("lease:"), "{line}");
-    assert_eq!(stage.node.home.results("reap_dead"), ["begun", "freed"]);
+    stage.until_results("reap_dead", "freed");
     let done = [("act", "reap_dead"), ("result", "freed")];
     enforcer.until("it is counted", |page| {
         (page.value("bailiff_lease_agent_acts_total", &done)? >= 1.0).then_some(())
@@ -279,7 +285,7 @@ fn a_gpu_that_somebody_is_still_on_is_withheld_until_he_has_left() {
     let why = until("the GPU is withheld", withheld);
     assert!(why.starts_with("busy:"), "{why}");
     stage.node.home.until_line("reap_dead", "withheld");
-    assert_eq!(stage.node.home.results("reap_dead"), ["begun", "withheld"]);
+    stage.until_results("reap_dead", "withheld");
     enforcer.beats(5);
     assert_eq!(withheld(), Some(why), "as long as he is there");
     // Others are served meanwhile.
@@ -287,7 +293,7 @@ fn a_gpu_that_somebody_is_still_on_is_withheld_until_he_has_left() {
     assert_ne!(theirs, gpu);
     tenant.end();
     stage.until_idle(&gpu);
-    assert_eq!(stage.node.home.results("clear_withheld"), ["begun", "freed"]);
+    stage.until_results("clear_withheld", "freed");
     leases::end(other, Signal::TERM);
 }
 
@@ -307,9 +313,7 @@ fn of_a_script() {
     assert!(pid != script && start(pid).is_none(), "the record names a process that has ended");
     stage.until_idle("0");
     assert!(start(script).is_some());
-    until("the audit log has it", || {
-        (stage.node.home.results("free_orphaned") == ["begun", "freed"]).then_some(())
-    });
+    stage.until_results("free_orphaned", "freed");
     let event = stage.redis(&["lindex", "GPU_EVENTS", "0"]);
     let text = format!(
         ": GPU 0 acquired by process with PID {pid}, was released by redis purge as the process with given PID does no longer exist."
@@ -336,9 +340,7 @@ fn dead_task_of_ours() {
     until("it is suspect", || (Stage::judgement(&enforcer, "0")? == "suspect").then_some(()));
     stage.until_idle("0");
     assert!(start(launcher).is_some());
-    until("the audit log has it", || {
-        (stage.node.home.results("free_orphaned") == ["begun", "freed"]).then_some(())
-    });
+    stage.until_results("free_orphaned", "freed");
     end_session(launcher);
 }
 
@@ -525,7 +527,7 @@ fn what_was_lost_on_its_way_is_put_back() {
     stage.redis(&["brpop", "GPU_IDLE", "0"]);
     until("it is suspect", || (Stage::judgement(&enforcer, "0")? == "suspect").then_some(()));
     stage.until_idle("0");
-    assert_eq!(stage.node.home.results("put_back_lost"), ["begun", "freed"]);
+    stage.until_results("put_back_lost", "freed");
 }
 
 #[test]
