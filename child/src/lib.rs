@@ -49,7 +49,7 @@ pub enum Late {
 
 /// Why a program did not come to its end.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
+pub enum ChildError {
     /// It was not started.
     #[error("it cannot be run: {0}")]
     Start(io::Error),
@@ -66,16 +66,18 @@ pub enum Failed {
 ///
 /// # Errors
 /// Where it is not started, or does not end in time.
-pub fn run(mut command: Command, talk: &Talk<'_>) -> Result<Output, Failed> {
+pub fn run(mut command: Command, talk: &Talk<'_>) -> Result<Output, ChildError> {
     let began = Instant::now();
     let output = || if talk.heard { Stdio::piped() } else { Stdio::null() };
     command.process_group(0).stdin(Stdio::piped()).stdout(output()).stderr(output());
     let mut child = start(command, talk)?;
     let heard = Pipes::begin(&mut child, talk.input)
-        .map_err(Failed::Wait)
+        .map_err(ChildError::Wait)
         .and_then(|pipes| pipes.end(began, talk.deadline));
     match heard {
-        Ok([stdout, stderr]) => Ok(Output { status: child.wait().map_err(Failed::Wait)?, stdout, stderr }),
+        Ok([stdout, stderr]) => {
+            Ok(Output { status: child.wait().map_err(ChildError::Wait)?, stdout, stderr })
+        }
         Err(failed) => {
             kill(&mut child, talk.late);
             drop(std::thread::spawn(move || child.wait()));
@@ -86,7 +88,7 @@ pub fn run(mut command: Command, talk: &Talk<'_>) -> Result<Output, Failed> {
 
 /// Starts it, in a thread of its own: a program on a file system that hangs is not waited for. Should it start later it is
 /// killed at once.
-fn start(mut command: Command, talk: &Talk<'_>) -> Result<Child, Failed> {
+fn start(mut command: Command, talk: &Talk<'_>) -> Result<Child, ChildError> {
     let late = talk.late;
     // It is taken or it is not: nobody forgets one between the two.
     let (tell, told) = sync_channel(0);
@@ -96,10 +98,10 @@ fn start(mut command: Command, talk: &Talk<'_>) -> Result<Child, Failed> {
             drop(child.wait());
         }
     });
-    starting.map_err(Failed::Start)?;
+    starting.map_err(ChildError::Start)?;
     match told.recv_timeout(talk.deadline) {
-        Ok(started) => started.map_err(Failed::Start),
-        Err(_) => Err(Failed::Late(talk.deadline)),
+        Ok(started) => started.map_err(ChildError::Start),
+        Err(_) => Err(ChildError::Late(talk.deadline)),
     }
 }
 
@@ -135,13 +137,13 @@ impl<'a> Pipes<'a> {
         Ok(Self { handle, input: to, rest: input, outputs, heard: [Vec::new(), Vec::new()] })
     }
 
-    fn end(mut self, began: Instant, deadline: Duration) -> Result<[Vec<u8>; 2], Failed> {
+    fn end(mut self, began: Instant, deadline: Duration) -> Result<[Vec<u8>; 2], ChildError> {
         loop {
             if self.rest.is_empty() {
                 self.input = None;
             }
             let left = deadline.saturating_sub(began.elapsed());
-            let ended = self.wait(left).map_err(|error| Failed::Wait(error.into()))?;
+            let ended = self.wait(left).map_err(|error| ChildError::Wait(error.into()))?;
             if self.input.as_ref().is_some_and(|input| !give(input, &mut self.rest)) {
                 self.input = None;
             }
@@ -154,7 +156,7 @@ impl<'a> Pipes<'a> {
                 return Ok(self.heard);
             }
             if left.is_zero() {
-                return Err(Failed::Late(deadline));
+                return Err(ChildError::Late(deadline));
             }
         }
     }
@@ -207,7 +209,7 @@ fn take(output: impl AsFd, heard: &mut Vec<u8>) -> bool {
 mod tests {
     use super::*;
 
-    fn shell(script: &str, talk: &Talk<'_>) -> Result<Output, Failed> {
+    fn shell(script: &str, talk: &Talk<'_>) -> Result<Output, ChildError> {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
         run(command, talk)
@@ -253,6 +255,6 @@ mod tests {
     #[test]
     fn what_cannot_be_started_says_so() {
         let missing = run(Command::new("/nonexistent/program"), &Talk::within(Duration::from_mins(1)));
-        assert!(matches!(missing, Err(Failed::Start(_))), "{missing:?}");
+        assert!(matches!(missing, Err(ChildError::Start(_))), "{missing:?}");
     }
 }

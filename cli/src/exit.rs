@@ -4,7 +4,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use crate::say::say;
-use bailiff_lease::Trouble;
+use bailiff_lease::LeaseError;
 
 /// What went wrong, with the code of `sysexits.h` or of `timeout(1)` that scripts know it by.
 #[derive(Debug)]
@@ -86,12 +86,12 @@ impl Failure {
     }
 }
 
-impl From<Trouble> for Failure {
-    fn from(trouble: Trouble) -> Self {
-        match trouble {
-            Trouble::Address(_) | Trouble::NotHere(_) => Self::usage(trouble.to_string()),
-            Trouble::Kept(_) => Self::not_ours(trouble.to_string()),
-            _ => Self::unavailable(trouble.to_string()),
+impl From<LeaseError> for Failure {
+    fn from(error: LeaseError) -> Self {
+        match error {
+            LeaseError::Address(_) | LeaseError::NotHere(_) => Self::usage(error.to_string()),
+            LeaseError::Kept(_) => Self::not_ours(error.to_string()),
+            _ => Self::unavailable(error.to_string()),
         }
     }
 }

@@ -177,7 +177,7 @@ pub(crate) struct Run {
     #[arg(long, value_enum, value_name = "HOW", default_value_t = OnLost::Warn)]
     pub(crate) on_lost: OnLost,
     /// The lease is renewed so often; after a minute without, others may take the holder for lost.
-    #[arg(long, value_name = "TIME", value_parser = beat, default_value = "20s")]
+    #[arg(long, value_name = "TIME", value_parser = interval, default_value = "20s")]
     pub(crate) renew: Duration,
     /// Names GPUs by number, for programs that understand no UUIDs.
     #[arg(long)]
@@ -314,7 +314,7 @@ pub(crate) struct Init {
     /// The driver's library; by default the system is searched for libnvidia-ml.so.1.
     #[arg(long, env = "BAILIFF_NVML_LIBRARY", hide_env_values = true, value_name = "PATH")]
     pub(crate) nvml_library: Option<PathBuf>,
-    /// Begins it anew though it was begun before; not while somebody holds a lease.
+    /// Begins it again though it was begun before; not while somebody holds a lease.
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -362,8 +362,8 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
     if span <= LONGEST { Ok(span) } else { Err("it is at most 100 years".to_owned()) }
 }
 
-fn beat(text: &str) -> Result<Duration, String> {
-    let beat = span(text)?;
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = span(text)?;
     let allowed = Duration::from_millis(10)..=Duration::from_secs(30);
-    if allowed.contains(&beat) { Ok(beat) } else { Err("it is from 10ms to 30s".to_owned()) }
+    if allowed.contains(&interval) { Ok(interval) } else { Err("it is from 10ms to 30s".to_owned()) }
 }

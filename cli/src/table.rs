@@ -1,6 +1,6 @@
 //! Tables of text that fit a width: columns are as wide as what is in them, and those that may give way do so.
 
-use bailiff_exposition::terminal::{Ink, cut, line};
+use bailiff_exposition::terminal::{Colors, cut, line};
 
 /// Columns that give way keep so many characters.
 const LEAST: usize = 6;
@@ -67,15 +67,15 @@ impl Table {
     }
 
     /// Its lines, the titles first; none where it has no row.
-    pub(crate) fn lines(&self, width: usize, ink: Ink) -> Vec<String> {
+    pub(crate) fn lines(&self, width: usize, colors: Colors) -> Vec<String> {
         if self.rows.is_empty() {
             return Vec::new();
         }
         let widths = self.widths(width);
         let titles: Vec<Cell> = self.columns.iter().map(|(title, _)| Cell::from(title)).collect();
-        let head = self.laid_out(&titles, &widths, Ink::Plain);
-        let rows = self.rows.iter().map(|row| self.laid_out(row, &widths, ink));
-        std::iter::once(ink.title(&head)).chain(rows).collect()
+        let head = self.laid_out(&titles, &widths, Colors::Plain);
+        let rows = self.rows.iter().map(|row| self.laid_out(row, &widths, colors));
+        std::iter::once(colors.title(&head)).chain(rows).collect()
     }
 
     fn widths(&self, most: usize) -> Vec<usize> {
@@ -101,15 +101,15 @@ impl Table {
         widths
     }
 
-    fn laid_out(&self, cells: &[Cell], widths: &[usize], ink: Ink) -> String {
+    fn laid_out(&self, cells: &[Cell], widths: &[usize], colors: Colors) -> String {
         let mut text = String::new();
         for ((cell, width), (_, column)) in cells.iter().zip(widths).zip(&self.columns) {
             let shown = cut(&cell.text, *width);
             let room = " ".repeat(width.saturating_sub(shown.chars().count()));
             let dressed = match cell.tone {
                 Tone::Plain => shown,
-                Tone::Odd => ink.odd(&shown),
-                Tone::Bad => ink.bad(&shown),
+                Tone::Odd => colors.odd(&shown),
+                Tone::Bad => colors.bad(&shown),
             };
             let (before, after) =
                 if *column == Column::Right { (room, String::new()) } else { (String::new(), room) };
@@ -137,14 +137,18 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_they_need_to_be() {
         let table = table(&[["4100", "alice", "python3"], ["7", "bob", "x\ny"]]);
-        assert_eq!(table.lines(80, Ink::Plain), [" PID USER  NAME", "4100 alice python3", "   7 bob   x y"]);
+        assert_eq!(
+            table.lines(80, Colors::Plain),
+            [" PID USER  NAME", "4100 alice python3", "   7 bob   x y"]
+        );
     }
 
     #[test]
     fn names_give_way_and_numbers_do_not() {
         let table = table(&[["4100", "a-very-long-name", "python3"]]);
-        assert_eq!(table.lines(20, Ink::Plain), [" PID USER    NAME", "4100 a-very… python3"]);
-        let widths: Vec<usize> = table.lines(5, Ink::Plain).iter().map(|line| line.chars().count()).collect();
+        assert_eq!(table.lines(20, Colors::Plain), [" PID USER    NAME", "4100 a-very… python3"]);
+        let widths: Vec<usize> =
+            table.lines(5, Colors::Plain).iter().map(|line| line.chars().count()).collect();
         assert_eq!(widths, [16, 18], "but not to nothing");
     }
 
@@ -153,9 +157,9 @@ mod tests {
         let mut table = Table::new(&COLUMNS);
         table.row(vec!["1".into(), Cell::of("bob", Tone::Bad), "x".into()]);
         assert_eq!(
-            table.lines(80, Ink::Colour),
+            table.lines(80, Colors::Colour),
             ["\u{1b}[1mPID USER NAME\u{1b}[0m", "  1 \u{1b}[31mbob\u{1b}[0m  x"]
         );
-        assert!(Table::new(&COLUMNS).lines(80, Ink::Plain).is_empty(), "no titles of nothing");
+        assert!(Table::new(&COLUMNS).lines(80, Colors::Plain).is_empty(), "no titles of nothing");
     }
 }

@@ -126,7 +126,7 @@ fn select(field: Field, texts: &[&str]) -> Ask {
 
 fn at(name: &str, bounds: Bounds) -> Ask {
     let attribute = rules::ALL.iter().find(|attribute| attribute.name == name).expect("it is an attribute");
-    Ask::Leaf(Leaf { attribute, test: Test::Within(bounds), wish: String::new() })
+    Ask::Leaf(Leaf { attribute, test: Test::Within(bounds), comparison: String::new() })
 }
 
 /// Half of all are idle.

@@ -1,9 +1,9 @@
-//! The audit log: JSON Lines, one object for each decision and each change. A destructive deed has a line on disk
+//! The audit log: JSON Lines, one object for each decision and each change. A destructive action has a line on disk
 //! before it is done, and another with what came of it.
 
 mod journal;
 mod line;
-mod standing;
+mod status;
 mod waiting;
 
 use std::fmt::Write as _;
@@ -22,17 +22,17 @@ use crate::verdict::{Evidence, Subject};
 use journal::Journal;
 pub use journal::{Begun, Settings};
 pub(crate) use line::ascii;
-use standing::Standing;
+use status::LogStatus;
 use waiting::{Waiting, Worth};
 
 /// Between two tries, where the last one failed.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What a line says where a deed begins.
+/// What a line says where an action begins.
 pub const BEGUN: &str = "begun";
 /// What a line says before processes are stopped for their SIGKILL.
 pub const STOPPING: &str = "stopping";
-/// What a line says of a deed whose result nobody lived to write.
+/// What a line says of an action whose result nobody lived to write.
 pub const INTERRUPTED: &str = "interrupted";
 
 /// Whose log it is: on every line.
@@ -44,10 +44,10 @@ pub struct About {
     pub boot_id: Option<String>,
 }
 
-/// A decision, a change, or a deed.
+/// A decision, a change, or an action.
 #[derive(Debug, Clone, Serialize)]
 pub struct Record<'a> {
-    /// Names a deed: its beginning and its end have the same.
+    /// Names an action: its beginning and its end have the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// SHA-256 of the policy.
@@ -70,12 +70,12 @@ pub struct Record<'a> {
     /// Why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<&'a Evidence>,
-    /// What came of a deed.
+    /// What came of an action.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub after: Option<&'a After>,
 }
 
-/// What came of a deed.
+/// What came of an action.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct After {
     /// What was sent to whom.
@@ -108,7 +108,7 @@ pub struct Sent {
     pub comm: String,
     /// `SIGTERM`; or what else was sent, `cgroup.kill`.
     pub signal: &'static str,
-    /// Milliseconds after the deed began.
+    /// Milliseconds after the action began.
     pub at_ms: u64,
     /// `sent`, `had ended`, or why not.
     pub result: String,
@@ -129,7 +129,7 @@ struct Open {
     settings: Settings,
     journal: Mutex<Journal>,
     waiting: Waiting,
-    standing: Arc<Standing>,
+    status: Arc<LogStatus>,
     /// What an earlier run has kept waits still, and its file is there.
     took_up: AtomicBool,
 }
@@ -143,19 +143,19 @@ struct Shared {
 }
 
 impl Audit {
-    /// Opens the log, in a thread of its own. Where that fails it is tried again, and [`Audit::writable`] says so. A deed that
+    /// Opens the log, in a thread of its own. Where that fails it is tried again, and [`Audit::writable`] says so. An action that
     /// was begun and has no result gets a line that says it.
     ///
     /// # Errors
     /// Where no thread can be had: nobody would try again.
     pub fn open(settings: Settings, about: About) -> std::io::Result<Self> {
-        let standing = Arc::new(Standing::default());
+        let status = Arc::new(LogStatus::default());
         let open = Arc::new(Open {
             about,
-            journal: Mutex::new(Journal::new(settings.clone(), Arc::clone(&standing))),
+            journal: Mutex::new(Journal::new(settings.clone(), Arc::clone(&status))),
             settings,
             waiting: Waiting::default(),
-            standing,
+            status,
             took_up: AtomicBool::new(false),
         });
         let (ends, writer) = channel();
@@ -167,7 +167,7 @@ impl Audit {
         Ok(Self(Arc::new(Shared { open, writer: Mutex::new(writer) })))
     }
 
-    /// Deeds that an earlier run began and gave no result of, as found when the log was opened. May wait for the disk.
+    /// Actions that an earlier run began and gave no result of, as found when the log was opened. May wait for the disk.
     #[must_use]
     pub fn begun_without_result(&self) -> Vec<Begun> {
         self.0.open.with(|journal| journal.interrupted())
@@ -203,25 +203,25 @@ impl Audit {
     /// Whether the last try to write succeeded, and none hangs; where one failed, it is tried again every second.
     #[must_use]
     pub fn writable(&self) -> bool {
-        self.0.open.standing.writable()
+        self.0.open.status.writable()
     }
 
     /// Whether the disk does not answer: a caller of [`Audit::record`] waits for it.
     #[must_use]
     pub fn hangs(&self) -> bool {
-        self.0.open.standing.hangs()
+        self.0.open.status.hangs()
     }
 
     /// How many lines could not be written when they should have been.
     #[must_use]
     pub fn failures(&self) -> u64 {
-        self.0.open.standing.failures()
+        self.0.open.status.failures()
     }
 
     /// How many lines are lost for good.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.0.open.standing.lost()
+        self.0.open.status.lost()
     }
 }
 
@@ -244,14 +244,14 @@ impl Open {
 
     fn add(&self, worth: Worth, line: Vec<u8>) {
         if !self.waiting.add(worth, line) {
-            self.standing.lose();
+            self.status.lose();
         }
     }
 
     /// Does something with the journal, which was opened before.
     fn with<T>(&self, act: impl FnOnce(&mut Journal) -> T) -> T {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        self.standing.during(|| {
+        self.status.during(|| {
             if !journal.is_open() {
                 self.begin(&mut journal);
             }
@@ -259,7 +259,7 @@ impl Open {
         })
     }
 
-    /// Takes up what an earlier run has left: lines that it could not write, and deeds without a result.
+    /// Takes up what an earlier run has left: lines that it could not write, and actions without a result.
     fn begin(&self, journal: &mut Journal) {
         let kept = match self.settings.kept.as_deref().map(waiting::kept) {
             Some(Err(error)) => {
@@ -274,7 +274,7 @@ impl Open {
             self.add(Worth::Result, line);
         }
         for begun in journal.interrupted() {
-            tracing::warn!(?begun, "an earlier run began a deed and did not live to see its end");
+            tracing::warn!(?begun, "an earlier run began an action and did not live to see its end");
             let detail = self.continue_stopped(&begun);
             if let Ok(line) = self.line(&interrupted(&begun, &detail)) {
                 self.add(Worth::Result, line);
@@ -285,7 +285,7 @@ impl Open {
     /// Continues what an earlier run had stopped for its SIGKILL and did not live to end; says so.
     fn continue_stopped(&self, begun: &Begun) -> String {
         let mut detail =
-            "this program ended before the deed had a result; how it went is not known".to_owned();
+            "this program ended before the action had a result; how it went is not known".to_owned();
         if begun.boot_id.is_some() && begun.boot_id == self.about.boot_id {
             let count: usize = begun.held_still.iter().map(HeldStill::continued).sum();
             if count > 0 {
@@ -314,8 +314,8 @@ impl Open {
     fn write(&self) {
         self.with(|_| ());
         loop {
-            let more = self.waiting.wait(AGAIN, self.standing.failed());
-            if self.standing.failed() {
+            let more = self.waiting.wait(AGAIN, self.status.failed());
+            if self.status.failed() {
                 self.retry();
             } else if !self.waiting.is_empty() {
                 drop(self.with(|journal| self.flush(journal, None)));
@@ -328,7 +328,7 @@ impl Open {
 
     /// Tries again, where the last try failed.
     fn retry(&self) {
-        if !self.standing.failed() {
+        if !self.status.failed() {
             return;
         }
         let recovered = Record {
@@ -373,7 +373,7 @@ impl Shared {
         let open = &self.open;
         open.waiting.close();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        while writer.recv_timeout(AGAIN) == Err(RecvTimeoutError::Timeout) && !open.standing.hangs() {}
+        while writer.recv_timeout(AGAIN) == Err(RecvTimeoutError::Timeout) && !open.status.hangs() {}
         if let Some(path) = &open.settings.kept
             && let Err(error) = open.waiting.keep(path)
         {

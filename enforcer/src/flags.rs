@@ -73,7 +73,7 @@ pub struct Run {
     /// The user that the exporter runs as, by name or number; may be given several times.
     #[arg(long = "stream.user", value_name = "USER")]
     pub stream_user: Vec<String>,
-    /// Every rule watches, whatever the file says: all but the deed is done and recorded.
+    /// Every rule watches, whatever the file says: all but the action is done and recorded.
     #[arg(long)]
     pub watch: bool,
     /// Address to serve on, HOST:PORT; may be given several times. An empty one serves nothing. The pages name users and
@@ -96,7 +96,7 @@ pub struct Run {
     /// The audit log, an object of JSON a line. While it cannot be written, nothing destructive is done.
     #[arg(long = "audit", value_name = "FILE", default_value = "/var/log/bailiff/audit.jsonl")]
     pub audit: PathBuf,
-    /// Size at which the audit log is set aside and begun anew, such as 64MiB.
+    /// Size at which the audit log is set aside and begun again, such as 64MiB.
     #[arg(long = "audit.max-size", value_name = "SIZE", default_value = "64MiB")]
     pub audit_max_size: String,
     /// How many audit logs that were set aside are kept.

@@ -1,4 +1,4 @@
-//! The last question before a deed: are these the processes that were judged, and may they be touched at all.
+//! The last question before an action: are these the processes that were judged, and may they be touched at all.
 //! Pure: who they are now is looked up elsewhere, and comes in.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bailiff_snapshot::{ProcessKey, State};
 
-use crate::census::{Devices, Person};
+use crate::process_table::{Devices, ProcessInfo};
 use crate::verdict::{Member, Outcome, Subject};
 
 /// Names that no rule may touch, as the kernel cuts them (15 bytes), and why. A star stands for any rest.
@@ -118,7 +118,7 @@ pub enum Root {
 pub struct Protect(pub Arc<Asked>);
 
 /// A question about a process; an answer says why it is protected.
-pub type Asked = dyn Fn(&Person) -> Option<String> + Send + Sync;
+pub type Asked = dyn Fn(&ProcessInfo) -> Option<String> + Send + Sync;
 
 impl fmt::Debug for Protect {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -126,7 +126,7 @@ impl fmt::Debug for Protect {
     }
 }
 
-/// What of the policy holds of a deed.
+/// What of the policy holds of an action.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Root's processes.
@@ -158,7 +158,7 @@ pub struct Ourselves(pub BTreeMap<u32, &'static str>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// Who it is.
-    pub person: Person,
+    pub person: ProcessInfo,
     /// Whether it has a device file open; none where nobody needs to know.
     pub devices: Option<Devices>,
 }
@@ -171,7 +171,7 @@ impl Found {
     }
 }
 
-/// Why a deed is not done.
+/// Why an action is not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// [`Outcome::Refused`], [`Outcome::IdentityChanged`] or [`Outcome::Gone`].
@@ -304,7 +304,7 @@ mod tests {
 
     type Change<T> = fn(&mut T);
 
-    fn person(pid: u32) -> Person {
+    fn person(pid: u32) -> ProcessInfo {
         let stat = Stat {
             key: ProcessKey { pid, start_ticks: 7 },
             comm: "python3".into(),
@@ -316,7 +316,7 @@ mod tests {
             threads: 1,
             kernel_thread: false,
         };
-        Person { stat, uid: 1000, place: Place::parse("0::/here").into(), unified: Some("/here".into()) }
+        ProcessInfo { stat, uid: 1000, place: Place::parse("0::/here").into(), unified: Some("/here".into()) }
     }
 
     fn found(pid: u32) -> Found {
@@ -404,13 +404,13 @@ mod tests {
     #[test]
     fn a_group_is_permitted_whole_or_not_at_all() {
         let ours = ourselves();
-        let with = |change: fn(&mut Person)| {
+        let with = |change: fn(&mut ProcessInfo)| {
             let mut group = vec![found(100), found(101)];
             change(&mut group[1].person);
             permit(1000, &group, &ours, &limits()).map_err(|refusal| refusal.why)
         };
         assert_eq!(with(|_| {}), Ok(()));
-        let cases: [(Change<Person>, &str); 8] = [
+        let cases: [(Change<ProcessInfo>, &str); 8] = [
             (|person| person.stat.key.pid = 90, "this program"),
             (|person| person.stat.key.pid = 91, "this program"),
             (|person| person.stat.key.pid = 60, "exporter"),

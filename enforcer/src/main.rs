@@ -9,7 +9,7 @@ use bailiff_enforcer::commands;
 use bailiff_enforcer::flags::{Command, Flags, Run};
 use bailiff_enforcer::settings::Settings;
 use bailiff_enforcer::{daemon, policy};
-use bailiff_exposition::terminal::Ink;
+use bailiff_exposition::terminal::Colors;
 use bailiff_lifecycle::exit::{self, Exit, Stop, parse};
 use bailiff_lifecycle::{logs, signals};
 use rustix::thread::clear_ambient_capability_set;
@@ -25,15 +25,15 @@ fn main() -> ExitCode {
 }
 
 fn start(command: Command) -> Result<Exit, Stop> {
-    let (ink, out) = (Ink::of_stdout(), &mut io::stdout().lock());
+    let (colors, out) = (Colors::of_stdout(), &mut io::stdout().lock());
     match command {
         Command::Run(flags) => run(*flags)?,
-        Command::Check(flags) => return Ok(commands::check::run(&flags, ink, out)?),
-        Command::Explain(flags) => commands::explain::run(&flags, ink, out)?,
-        Command::Status(flags) => commands::status::run(&flags, now(), (ink, commands::columns()), out)?,
+        Command::Check(flags) => return Ok(commands::check::run(&flags, colors, out)?),
+        Command::Explain(flags) => commands::explain::run(&flags, colors, out)?,
+        Command::Status(flags) => commands::status::run(&flags, now(), (colors, commands::columns()), out)?,
         Command::Pause(flags) => commands::pause::pause(&flags, out)?,
         Command::Resume(flags) => commands::pause::resume(&flags.control, out)?,
-        Command::Reload(flags) => return Ok(commands::pause::reload(&flags.control, ink, out)?),
+        Command::Reload(flags) => return Ok(commands::pause::reload(&flags.control, colors, out)?),
         Command::Test(flags) => return commands::told(commands::test::run(&flags.into(), out)),
         Command::Replay(flags) => {
             return commands::past(&flags, now(), |wanted| commands::replay::run(&wanted, out));

@@ -15,21 +15,21 @@ RULE_PENDING Gauge One "bailiff_rule_pending" ["rule"]
 RULE_UNKNOWN Gauge One "bailiff_rule_unknown" ["rule"]
     "Targets of which the last snapshot does not tell whether the rule's condition holds: they are neither idle nor busy, and nothing is done to them. Absent before a snapshot was judged by the rule.";
 STEPS Counter One "bailiff_steps_total" ["rule step mode result"]
-    "Steps that came to an end, by step (flag, notify, signal, terminate, release_lease, shutdown_mps, exec) and result; watched: all but the deed was done. What may come of a rule's steps is counted from 0 on.";
+    "Steps that came to an end, by step (flag, notify, signal, terminate, release_lease, shutdown_mps, exec) and result; watched: all but the action was done. What may come of a rule's steps is counted from 0 on.";
 KILLS Counter One "bailiff_kills_total" ["rule result"]
     "Targets that were to be ended by terminate, by result: released (ended, and its memory is back), gone_not_released, unkillable, undetermined; failed and cancelled, where some may have been signalled; and those that never came to a signal: identity_changed, refused, gone. Of a rule that may act, from 0 on; of others absent.";
 MEMORY_RELEASED Counter Bytes "bailiff_memory_released_bytes_total" [""]
-    "GPU memory in bytes that was seen to come back after a deed; what could not be told adds nothing.";
-DEED_IN_FLIGHT Gauge One "bailiff_deed_in_flight" [""]
-    "1 while a deed is under way or its effect is awaited, else 0: there is one at a time.";
+    "GPU memory in bytes that was seen to come back after an action; what could not be told adds nothing.";
+ACTION_IN_FLIGHT Gauge One "bailiff_action_in_flight" [""]
+    "1 while an action is under way or its effect is awaited, else 0: there is one at a time.";
 HOLD_ACTIVE Gauge One "bailiff_hold_active" ["hold"]
     "1 while destructive steps of the whole node are withheld for this reason, else 0. Flags and notices go on.";
 BREAKER_OPEN Gauge One "bailiff_breaker_open" ["breaker"]
     "1 while the breaker withholds destructive steps, else 0: mass (nearly all workloads matched at once), failures (three actions in a row against one user failed: for that user, from two users on for the node), unknown (too much is unknown). failures and unknown close after limits.breaker_reset; mass by bailiff-enforcer resume.";
 BUDGET_USED Gauge One "bailiff_budget_used" ["budget"]
-    "Destructive deeds of the last hour that count against the budget of the node.";
+    "Destructive actions of the last hour that count against the budget of the node.";
 BUDGET_LIMIT Gauge One "bailiff_budget_limit" ["budget"]
-    "Destructive deeds that the budget allows within an hour.";
+    "Destructive actions that the budget allows within an hour.";
 FLAG Gauge One "bailiff_flag" ["rule severity target gpu_uuid pid user"]
     "1 for each flag that is up: a rule found something about a target. gpu_uuid and pid are there where it is about one of them. At most 256 flags have a series, the worst and oldest first.";
 FLAGS_DROPPED Gauge One "bailiff_flags_dropped" [""]

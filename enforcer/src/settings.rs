@@ -32,7 +32,7 @@ pub struct Settings {
     pub state: PathBuf,
     /// The audit log.
     pub audit: Audit,
-    /// What is looked at before and after a deed.
+    /// What is looked at before and after an action.
     pub host: Host,
     /// How long after a kill processes and memory may take to be gone.
     pub verify: Duration,
@@ -64,7 +64,7 @@ pub struct Audit {
     pub keep: u32,
 }
 
-/// What is looked at before and after a deed.
+/// What is looked at before and after an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// `/proc`.

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use crate::census::Census;
+use crate::process_table::Processes;
 
 /// A snapshot is never longer; 16,384 processes take a tenth of it.
 const LONGEST_LINE: u64 = 64 << 20;
@@ -43,7 +43,7 @@ pub enum Arrival {
     /// The stream is there, and this process listens on its socket, as far as that can be told.
     Connected(Option<ProcessKey>),
     /// It is not, or no longer.
-    Lost(Trouble),
+    Lost(StreamError),
     /// A snapshot.
     Snapshot(Box<wire::Snapshot>),
     /// A line that is none.
@@ -52,7 +52,7 @@ pub enum Arrival {
 
 /// Why there is no stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
+pub enum StreamError {
     /// Nobody is there.
     #[error("nobody listens on {0}; is bailiff-exporter running with --stream?")]
     Nobody(String),
@@ -83,7 +83,7 @@ pub enum Reason {
 }
 }
 
-impl Trouble {
+impl StreamError {
     /// Which it is.
     #[must_use]
     pub const fn reason(&self) -> Reason {
@@ -100,7 +100,7 @@ impl Trouble {
 pub async fn follow(source: Source, to: mpsc::Sender<Arrival>) {
     let mut pause = PAUSES.0;
     loop {
-        let trouble = match connect(&source).await {
+        let error = match connect(&source).await {
             Ok((stream, exporter)) => {
                 pause = PAUSES.0;
                 if to.send(Arrival::Connected(exporter)).await.is_err() {
@@ -108,9 +108,9 @@ pub async fn follow(source: Source, to: mpsc::Sender<Arrival>) {
                 }
                 read(stream, &to).await
             }
-            Err(trouble) => trouble,
+            Err(error) => error,
         };
-        if to.send(Arrival::Lost(trouble)).await.is_err() {
+        if to.send(Arrival::Lost(error)).await.is_err() {
             return;
         }
         sleep(pause).await;
@@ -119,15 +119,15 @@ pub async fn follow(source: Source, to: mpsc::Sender<Arrival>) {
 }
 
 /// What leads to a socket may hang, so that a thread goes there.
-async fn connect(source: &Source) -> Result<(UnixStream, Option<ProcessKey>), Trouble> {
+async fn connect(source: &Source) -> Result<(UnixStream, Option<ProcessKey>), StreamError> {
     let theirs = source.clone();
     let connected = spawn_blocking(move || {
         let path = theirs.path.clone();
         file::within(&path, PATIENCE, move |_| Ok(connected(&theirs)))
     });
-    let silent = |error: io::Error| Trouble::Silent(format!("{}: {error}", source.path.display()));
+    let silent = |error: io::Error| StreamError::Silent(format!("{}: {error}", source.path.display()));
     let (stream, owner) = connected.await.map_err(io::Error::from).flatten().map_err(silent)??;
-    let ended = |error: io::Error| Trouble::Ended(error.to_string());
+    let ended = |error: io::Error| StreamError::Ended(error.to_string());
     let stream = UnixStream::from_std(stream).map_err(ended)?;
     let peer = stream.peer_cred().map_err(ended)?;
     let uid = peer.uid();
@@ -136,15 +136,15 @@ async fn connect(source: &Source) -> Result<(UnixStream, Option<ProcessKey>), Tr
         Ok((stream, listener))
     } else {
         let path = source.path.display();
-        Err(Trouble::Distrusted(format!("{path} belongs to uid {owner}, and uid {uid} listens on it")))
+        Err(StreamError::Distrusted(format!("{path} belongs to uid {owner}, and uid {uid} listens on it")))
     }
 }
 
-fn connected(source: &Source) -> Result<(std::os::unix::net::UnixStream, u32), Trouble> {
+fn connected(source: &Source) -> Result<(std::os::unix::net::UnixStream, u32), StreamError> {
     let owner = owner(source)?;
     let stream = socket::connect(&source.path, PATIENCE)
         .and_then(|stream| stream.set_nonblocking(true).map(|()| stream))
-        .map_err(|_| Trouble::Nobody(source.path.display().to_string()))?;
+        .map_err(|_| StreamError::Nobody(source.path.display().to_string()))?;
     Ok((stream, owner))
 }
 
@@ -152,35 +152,35 @@ fn connected(source: &Source) -> Result<(std::os::unix::net::UnixStream, u32), T
 /// everything is not the exporter, though it may have made the socket.
 fn listener(source: &Source, peer: &UCred) -> Option<ProcessKey> {
     let pid = u32::try_from(peer.pid()?).ok().filter(|pid| *pid > 1)?;
-    let person = Census::open(&source.procfs, "").ok()?.own_person(pid)?;
+    let person = Processes::open(&source.procfs, "").ok()?.own_person(pid)?;
     (person.uid == peer.uid()).then_some(person.stat.key)
 }
 
 /// The owner of the socket, where that is somebody to be believed.
-fn owner(source: &Source) -> Result<u32, Trouble> {
+fn owner(source: &Source) -> Result<u32, StreamError> {
     let path = source.path.display();
-    let metadata = symlink_metadata(&source.path).map_err(|_| Trouble::Nobody(path.to_string()))?;
+    let metadata = symlink_metadata(&source.path).map_err(|_| StreamError::Nobody(path.to_string()))?;
     if !metadata.file_type().is_socket() {
-        return Err(Trouble::Distrusted(format!("{path} is no socket")));
+        return Err(StreamError::Distrusted(format!("{path} is no socket")));
     }
     let trusted =
         |uid: u32| uid == 0 || uid == rustix::process::geteuid().as_raw() || source.owners.contains(&uid);
     if !trusted(metadata.uid()) {
         let uid = metadata.uid();
-        return Err(Trouble::Distrusted(format!(
+        return Err(StreamError::Distrusted(format!(
             "{path} belongs to uid {uid}, who is neither root, nor we, nor named by --stream.user"
         )));
     }
     let folder = source.path.parent().unwrap_or(Path::new("/"));
-    let above = std::fs::metadata(folder).map_err(|error| Trouble::Distrusted(error.to_string()))?;
+    let above = std::fs::metadata(folder).map_err(|error| StreamError::Distrusted(error.to_string()))?;
     let by_others = above.mode() & 0o002 != 0 && above.mode() & 0o1000 == 0;
     if by_others || !trusted(above.uid()) {
-        return Err(Trouble::Distrusted(format!("anybody may put a socket into {}", folder.display())));
+        return Err(StreamError::Distrusted(format!("anybody may put a socket into {}", folder.display())));
     }
     Ok(metadata.uid())
 }
 
-async fn read(stream: UnixStream, to: &mpsc::Sender<Arrival>) -> Trouble {
+async fn read(stream: UnixStream, to: &mpsc::Sender<Arrival>) -> StreamError {
     let mut stream = BufReader::with_capacity(CHUNK, stream);
     let mut line = Vec::new();
     loop {
@@ -190,11 +190,11 @@ async fn read(stream: UnixStream, to: &mpsc::Sender<Arrival>) -> Trouble {
                 Ok(snapshot) => Arrival::Snapshot(Box::new(snapshot)),
                 Err(error) => Arrival::Malformed(error.to_string()),
             },
-            Ok(false) => return Trouble::Ended("the exporter has closed it".to_owned()),
-            Err(error) => return Trouble::Ended(error.to_string()),
+            Ok(false) => return StreamError::Ended("the exporter has closed it".to_owned()),
+            Err(error) => return StreamError::Ended(error.to_string()),
         };
         if to.send(arrival).await.is_err() {
-            return Trouble::Ended("nobody reads it any more".to_owned());
+            return StreamError::Ended("nobody reads it any more".to_owned());
         }
         // What a snapshot took as text is not kept until the next.
         line.shrink_to(CHUNK);
@@ -225,18 +225,18 @@ mod tests {
     fn only_an_owner_to_be_believed_is_believed() {
         let folder = tempfile::tempdir().unwrap();
         let mut source = source(&folder);
-        assert!(matches!(owner(&source), Err(Trouble::Nobody(_))));
+        assert!(matches!(owner(&source), Err(StreamError::Nobody(_))));
         std::fs::create_dir(&source.path).unwrap();
-        assert!(matches!(owner(&source), Err(Trouble::Distrusted(_))), "a folder is no socket");
+        assert!(matches!(owner(&source), Err(StreamError::Distrusted(_))), "a folder is no socket");
         std::fs::remove_dir(&source.path).unwrap();
         let _listener = UnixListener::bind(&source.path).unwrap();
         assert!(owner(&source).is_ok());
         set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(owner(&source), Err(Trouble::Distrusted(_))), "anybody could have put it there");
+        assert!(matches!(owner(&source), Err(StreamError::Distrusted(_))), "anybody could have put it there");
         set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
         if rustix::process::geteuid().is_root() {
             chown(&source.path, Some(4242), None).unwrap();
-            assert!(matches!(owner(&source), Err(Trouble::Distrusted(_))));
+            assert!(matches!(owner(&source), Err(StreamError::Distrusted(_))));
             source.owners.push(4242);
             assert_eq!(owner(&source), Ok(4242));
         }
@@ -248,7 +248,8 @@ mod tests {
         let source = source(&folder);
         let _listener = UnixListener::bind(&source.path).unwrap();
         let (_, exporter) = connect(&source).await.unwrap();
-        let own = Census::open(Path::new("/proc"), "").unwrap().person(std::process::id()).unwrap().unwrap();
+        let own =
+            Processes::open(Path::new("/proc"), "").unwrap().person(std::process::id()).unwrap().unwrap();
         assert_eq!(exporter, Some(own.stat.key));
         let elsewhere = Source { procfs: folder.path().to_owned(), ..source };
         assert_eq!(connect(&elsewhere).await.unwrap().1, None, "pids of another namespace name others");

@@ -58,7 +58,7 @@ pub enum Hold {
     /// The file of rules is invalid, or its file system does not answer, and the last good rules go on; `bailiff-enforcer status`
     /// says what is wrong.
     InvalidFile = "invalid_file",
-    /// The rules were written for another beat: their `interval` is not the exporter's `--interval`.
+    /// The rules were written for another interval: their `interval` is not the exporter's `--interval`.
     OtherInterval = "other_interval",
     /// The audit log cannot be written, or its disk hangs; it is tried again every second.
     Audit = "audit",
@@ -68,13 +68,13 @@ pub enum Hold {
     Rights = "rights",
     /// The exporter or the enforcer is not in the host's PID namespace, or there is no boot id.
     Untrusted = "untrusted",
-    /// The last snapshot is older than two beats: the exporter is silent, or late.
+    /// The last snapshot is older than two intervals: the exporter is silent, or late.
     Stale = "stale",
-    /// The GPU's deeds of this hour are used up (`limits`).
+    /// The GPU's actions of this hour are used up (`limits`).
     GpuBudget = "gpu_budget",
-    /// The user's deeds of this hour are used up (`limits`).
+    /// The user's actions of this hour are used up (`limits`).
     UserBudget = "user_budget",
-    /// The node's deeds of this hour are used up (`limits`).
+    /// The node's actions of this hour are used up (`limits`).
     NodeBudget = "node_budget",
     /// The same target had its turn less than `cooldown` ago.
     Cooldown = "cooldown",
@@ -88,13 +88,13 @@ pub enum Hold {
     UnknownBreaker = "unknown_breaker",
     /// No channel has delivered a notice of this match yet, and the step has `requires_notice`.
     Undelivered = "undelivered",
-    /// An earlier deed against this target failed and is not tried again.
+    /// An earlier action against this target failed and is not tried again.
     Failed = "failed",
 }
 }
 
 impl Hold {
-    /// It withholds everything destructive for as long as it is there; the others are met when a deed is to be done.
+    /// It withholds everything destructive for as long as it is there; the others are met when an action is to be done.
     #[must_use]
     pub const fn node_wide(self) -> bool {
         !matches!(
@@ -120,7 +120,7 @@ impl Hold {
             Self::InvalidFile => {
                 "the file on disk is invalid or does not answer; the last good policy goes on"
             }
-            Self::OtherInterval => "the file was written for another beat",
+            Self::OtherInterval => "the file was written for another interval",
             Self::Audit => "the audit log cannot be written, or its disk hangs",
             Self::State => "the state is not on the disk, and budgets would not outlive a restart",
             Self::Rights => {
@@ -128,16 +128,16 @@ impl Hold {
             }
             Self::Untrusted => "this is not the host's PID namespace, or there is no boot id",
             Self::Stale => "the last snapshot is too old to act on",
-            Self::GpuBudget => "the GPU's deeds of this hour are used up",
-            Self::UserBudget => "the user's deeds of this hour are used up",
-            Self::NodeBudget => "the node's deeds of this hour are used up",
+            Self::GpuBudget => "the GPU's actions of this hour are used up",
+            Self::UserBudget => "the user's actions of this hour are used up",
+            Self::NodeBudget => "the node's actions of this hour are used up",
             Self::Cooldown => "the same target had its turn a short while ago",
             Self::MassBreaker => "nearly all workloads matched at once",
             Self::FailureBreaker => "three actions in a row failed against each of two users",
             Self::UserFailureBreaker => "three actions in a row against the user failed",
             Self::UnknownBreaker => "too much is unknown",
             Self::Undelivered => "no channel has delivered a notice yet",
-            Self::Failed => "an earlier deed against this target failed",
+            Self::Failed => "an earlier action against this target failed",
         }
     }
 }
@@ -204,7 +204,7 @@ pub struct Asked {
     /// What was observed, for people.
     pub value: String,
     /// What is wanted: `max 5%`.
-    pub wish: String,
+    pub comparison: String,
     /// Whether it is.
     pub outcome: Truth,
     /// Where the value comes from.
@@ -212,7 +212,7 @@ pub struct Asked {
 }
 
 bailiff_snapshot::label_values! {
-/// How a deed ended.
+/// How an action ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -238,7 +238,7 @@ pub enum Outcome {
     Cancelled = "cancelled",
     /// The newest snapshot before the first signal no longer agreed, or a hold had come up; nothing was done.
     Reprieved = "reprieved",
-    /// All but the deed was done: the rule watches.
+    /// All but the action was done: the rule watches.
     Watched = "watched",
 }
 }
@@ -257,7 +257,7 @@ impl Outcome {
     }
 }
 
-/// What came of a deed.
+/// What came of an action.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     /// The id of [`What::Act`].

@@ -95,7 +95,7 @@ impl View {
         Duration::from_millis(self.snapshot.boot_ms)
     }
 
-    /// The beat's period.
+    /// The interval's period.
     #[must_use]
     pub const fn interval(&self) -> Duration {
         Duration::from_millis(self.snapshot.interval_ms)

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bailiff_enforcer::commands::backtest::{self, Backtest, Children, Settings};
-use bailiff_enforcer::commands::rehearsal::Admin;
+use bailiff_enforcer::commands::simulation::Admin;
 use bailiff_enforcer::commands::{Failure, Form};
 use bailiff_lifecycle::exit::Exit;
 
@@ -139,7 +139,7 @@ fn warnings_of_the_server_are_in_the_report() {
     let backtest = backtest.unwrap();
     let [report] = &backtest.exporters[..] else { panic!("{backtest:#?}") };
     assert!(report.notes.contains(&"Prometheus warns: a store is down".to_owned()), "{:?}", report.notes);
-    assert_eq!(report.course.snapshots, 0);
+    assert_eq!(report.period.snapshots, 0);
     let asked = asked.lock().unwrap();
     assert!(asked.iter().all(|path| !path.contains("query_range")));
     assert!(asked[0].contains("instance%3D%22a%5C%22b%22"), "{}", asked[0]);

@@ -16,12 +16,12 @@ use std::thread;
 use std::time::Duration;
 
 use bailiff_enforcer::clock::Now;
-use bailiff_enforcer::commands::rehearsal::Admin;
+use bailiff_enforcer::commands::simulation::Admin;
 use bailiff_enforcer::commands::{Failure, Form, pause, replay, status};
 use bailiff_enforcer::control::{Question, may_change};
 use bailiff_enforcer::flags::{Command, Flags};
 use bailiff_enforcer::web::Status;
-use bailiff_exposition::terminal::Ink;
+use bailiff_exposition::terminal::Colors;
 use bailiff_lifecycle::control::{self, Answers, Limits, Peer, refusal};
 use bailiff_lifecycle::exit::{Exit, Stop};
 use bailiff_lifecycle::socket::Socket;
@@ -88,7 +88,7 @@ impl Running {
             panic!("it is status")
         };
         let mut out = Vec::new();
-        status::run(&flags, NOW, (Ink::Plain, columns), &mut out).expect("it answers");
+        status::run(&flags, NOW, (Colors::Plain, columns), &mut out).expect("it answers");
         String::from_utf8(out).expect("it is text")
     }
 
@@ -113,7 +113,7 @@ fn status_on_a_terminal_has_80_columns() {
         "held     an admin paused it, for 1 h 0 min more (by root: upgrade)\n",
         "breaker  mass, opened 0 s ago: 5 of 8 matched; resume closes it\n",
         "doing    terminate of idle against workload:slurm:77, begun 0 s ago\n",
-        "budget   deeds of the last hour: 2 of 6 (the node), 2 of 3 (alice)\n",
+        "budget   actions of the last hour: 2 of 6 (the node), 2 of 3 (alice)\n",
         "\nidle  enforce workload   1     2    0    flag warning, terminate after 25m\n",
         "\nstuck enforce mps_server ?     ?    ?    ",
         "\nworkload:slurm:77 python3 alice idle terminate 300/360 held\n",
@@ -126,7 +126,7 @@ fn status_on_a_terminal_has_80_columns() {
 
 #[test]
 fn the_status_of_a_daemon_that_knows_nothing() {
-    let text = status::text(&Status::default(), NOW, (Ink::Plain, None));
+    let text = status::text(&Status::default(), NOW, (Colors::Plain, None));
     assert!(
         text.contains("none in force") && text.contains("no snapshot yet; down: not connected"),
         "{text}"
@@ -137,12 +137,12 @@ fn the_status_of_a_daemon_that_knows_nothing() {
 fn targets_are_whole_in_a_pipe_and_on_a_terminal() {
     let mut status = named("a-user-with-a-long-name", "a-long-command");
     let name = "workload:tree:4194303@123456789012";
-    status.deeds[0].target = name.into();
+    status.actions[0].target = name.into();
     status.pending[0].target = name.into();
     status.flags[0].target = name.into();
     status.pending[0].rule = "a-rule-that-has-a-very-long-name-indeed".into();
     let rows = |columns| {
-        let text = status::text(&status, NOW, (Ink::Plain, columns));
+        let text = status::text(&status, NOW, (Colors::Plain, columns));
         let rows: Vec<String> = text.lines().filter(|row| row.contains(name)).map(str::to_owned).collect();
         assert_eq!(rows.len(), 3, "pending, flags and what was done: {text}");
         rows
@@ -156,9 +156,9 @@ fn targets_are_whole_in_a_pipe_and_on_a_terminal() {
 #[test]
 fn names_do_not_move_the_terminal() {
     let status = named("\u{1b}[2J\u{202e}", "a\nb\r\u{7}");
-    for ink in [Ink::Plain, Ink::Colour] {
+    for colors in [Colors::Plain, Colors::Colour] {
         let text =
-            status::text(&status, NOW, (ink, Some(80))).replace("\u{1b}[31m", "").replace("\u{1b}[1m", "");
+            status::text(&status, NOW, (colors, Some(80))).replace("\u{1b}[31m", "").replace("\u{1b}[1m", "");
         let text = text.replace("\u{1b}[0m", "");
         assert!(!text.contains(['\u{1b}', '\u{202e}', '\r', '\u{7}']), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -215,9 +215,9 @@ fn replay_of_a_file_without_snapshots_fails_and_names_the_first_line() {
 fn a_refused_file_ends_with_64() {
     let running = start();
     let mut out = Vec::new();
-    assert_eq!(pause::reload(&running.control, Ink::Plain, &mut out).expect("it answers"), Exit::Usage);
+    assert_eq!(pause::reload(&running.control, Colors::Plain, &mut out).expect("it answers"), Exit::Usage);
     assert!(String::from_utf8(out).expect("it is text").ends_with("rules.yaml:3:9: one\n"));
-    let nobody = pause::reload(Path::new("/nonexistent/x.sock"), Ink::Plain, &mut Vec::new())
+    let nobody = pause::reload(Path::new("/nonexistent/x.sock"), Colors::Plain, &mut Vec::new())
         .expect_err("nobody answers");
     assert!(nobody.to_string().contains("is the daemon running"), "{nobody}");
 }
@@ -232,7 +232,7 @@ fn check_prints_faults_as_data() {
     let Command::Check(flags) = flags.command else { panic!("{flags:?}") };
     let mut out = Vec::new();
     let exit =
-        bailiff_enforcer::commands::check::run(&flags, Ink::Plain, &mut out).expect("it can be printed");
+        bailiff_enforcer::commands::check::run(&flags, Colors::Plain, &mut out).expect("it can be printed");
     assert_eq!(exit, Exit::Usage);
     let told: Value = serde_json::from_slice(&out).expect("JSON");
     assert_eq!((&told[0]["file"], &told[0]["valid"]), (&json!(file), &json!(false)));

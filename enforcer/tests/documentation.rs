@@ -38,7 +38,7 @@ fn compare(file: &str, page: &str) {
 }
 
 const OF_ONE: &str = "
-These are met when a deed is to be done, so they have no series; `bailiff-enforcer explain` says them of
+These are met when an action is to be done, so they have no series; `bailiff-enforcer explain` says them of
 its target, and `bailiff_budget_used` tells of the node's budget:
 
 | hold | meaning |

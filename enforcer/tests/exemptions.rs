@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_enforcer::census::Person;
-use bailiff_enforcer::census::program::{CommandLine, Program};
-use bailiff_enforcer::engine::{Engine, Exemptions, GateTold, Now, Question};
+use bailiff_enforcer::engine::{Engine, Exemptions, GateReport, Now, Question};
 use bailiff_enforcer::policy::{self, Mode};
+use bailiff_enforcer::process_table::ProcessInfo;
+use bailiff_enforcer::process_table::program::{CommandLine, Program};
 use bailiff_enforcer::view::{TargetId, View};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{Place, ProcessKey, State, Truth, wire};
@@ -77,12 +77,12 @@ impl Node {
     }
 
     /// A gate of a rule about targets of this kind, by `explain`.
-    fn gate(&self, policy: (&str, &str, &str), gate: &str) -> GateTold {
+    fn gate(&self, policy: (&str, &str, &str), gate: &str) -> GateReport {
         Self::gates(policy, self.snapshot()).into_iter().find(|told| told.gate == gate).unwrap()
     }
 
     /// The gates of a rule about targets of this kind.
-    fn gates((kind, protect, except): (&str, &str, &str), snapshot: wire::Snapshot) -> Vec<GateTold> {
+    fn gates((kind, protect, except): (&str, &str, &str), snapshot: wire::Snapshot) -> Vec<GateReport> {
         let text = format!(
             "version: 1\n{protect}\nrules:\n  - name: a\n    of: {kind}\n    {except}\n    when: {{age: {{min: 1s}}}}\n    for: 30m\n    then: [{{flag: info}}]\n"
         );
@@ -312,7 +312,7 @@ fn select_is_asked_of_holders_alone() {
     assert_eq!(gate(HELPER, json!({"exe": null})), Truth::False);
 }
 
-fn person(node: &Node, pid: u32) -> Person {
+fn person(node: &Node, pid: u32) -> ProcessInfo {
     let relatives = node.snapshot().relatives.unwrap();
     let relative = relatives.iter().find(|relative| relative.pid == pid).unwrap();
     let stat = Stat {
@@ -327,7 +327,7 @@ fn person(node: &Node, pid: u32) -> Person {
         kernel_thread: false,
     };
     let place = Place { pod: None, namespace: None, ..Place::clone(&relative.place) };
-    Person { stat, uid: relative.uid.unwrap(), place: place.into(), unified: None }
+    ProcessInfo { stat, uid: relative.uid.unwrap(), place: place.into(), unified: None }
 }
 
 /// A process that the snapshot does not have, asked of what is known of it when it is in hand.

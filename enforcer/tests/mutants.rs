@@ -44,7 +44,7 @@ const MUTANTS: [Mutant; 34] = [
     ),
     mutant(
         "missed ticks are ignored",
-        "enforcer/src/engine/judge.rs",
+        "enforcer/src/engine/evaluator.rs",
         (
             "let held = missed == 0 || self.streak.miss(missed, max_gap);",
             "let held = missed == 0 || max_gap <= u32::MAX;",
@@ -52,7 +52,7 @@ const MUTANTS: [Mutant; 34] = [
     ),
     mutant(
         "unknown is acted upon",
-        "enforcer/src/engine/judge.rs",
+        "enforcer/src/engine/evaluator.rs",
         (
             "if outcome == Truth::True && track.streak.count >= needed && self.picking.is_none() {",
             "if outcome != Truth::False && track.streak.count >= needed && self.picking.is_none() {",
@@ -60,12 +60,12 @@ const MUTANTS: [Mutant; 34] = [
     ),
     mutant(
         "one sample too few",
-        "enforcer/src/engine/judge.rs",
+        "enforcer/src/engine/evaluator.rs",
         ("let since = track.streak.count - needed;", "let since = track.streak.count - needed + 1;"),
     ),
     mutant(
         "protection is ignored",
-        "enforcer/src/engine/judge.rs",
+        "enforcer/src/engine/evaluator.rs",
         ("let mut gates = vec![(Gate::Protection, table.unprotected())];", "let mut gates = Vec::new();"),
     ),
     mutant(
@@ -91,12 +91,12 @@ const MUTANTS: [Mutant; 34] = [
     ),
     mutant(
         "exceptions end early",
-        "enforcer/src/engine/judge.rs",
+        "enforcer/src/engine/evaluator.rs",
         ("exception.in_force(tick.now.wall));", "exception.until.is_none());"),
     ),
     mutant(
         "a match outlives its streak",
-        "enforcer/src/engine/judge.rs",
+        "enforcer/src/engine/evaluator.rs",
         (
             "        let warned = self.progress.warned;\n        self.progress.end();",
             "        let warned = self.progress.warned;",
@@ -104,7 +104,7 @@ const MUTANTS: [Mutant; 34] = [
     ),
     mutant(
         "unknown clears no flag",
-        "enforcer/src/engine/judge.rs",
+        "enforcer/src/engine/evaluator.rs",
         (
             "Truth::False | Truth::Unknown => self.progress.off.saturating_add(1),",
             "Truth::False => self.progress.off.saturating_add(1),\n            Truth::Unknown => self.progress.off,",
@@ -117,7 +117,7 @@ const MUTANTS: [Mutant; 34] = [
     ),
     mutant(
         "failures of a user hold nothing",
-        "enforcer/src/engine/deeds.rs",
+        "enforcer/src/engine/in_flight.rs",
         (
             "failing().any(|failing| failing == uid)",
             "failing().any(|failing| failing == uid && uid.is_none())",
@@ -125,12 +125,12 @@ const MUTANTS: [Mutant; 34] = [
     ),
     mutant(
         "the gone keep their past",
-        "enforcer/src/engine/judge.rs",
+        "enforcer/src/engine/evaluator.rs",
         ("Absent::Gone => after = Track::default(),", "Absent::Gone => {}"),
     ),
     mutant(
         "the second look is left out",
-        "enforcer/src/engine/deeds.rs",
+        "enforcer/src/engine/in_flight.rs",
         (
             "            self.choose(&candidate, tick);\n",
             "            self.choose(&candidate, tick);\n            verdicts.extend(self.act(&candidate, tick));\n",
@@ -138,56 +138,56 @@ const MUTANTS: [Mutant; 34] = [
     ),
     mutant(
         "what was taken before a decision confirms it",
-        "enforcer/src/engine/deeds.rs",
+        "enforcer/src/engine/in_flight.rs",
         ("if tick.view.boot() <= chosen.at {", "if tick.view.boot().is_zero() {"),
     ),
     mutant(
-        "a deed begins while its budget is not on the disk",
-        "enforcer/src/engine/deeds.rs",
+        "an action begins while its budget is not on the disk",
+        "enforcer/src/engine/in_flight.rs",
         ("if counted && young && self", "if !counted && young && self"),
     ),
     mutant(
         "a decision outlives its match",
-        "enforcer/src/engine/deeds.rs",
+        "enforcer/src/engine/in_flight.rs",
         ("            && candidate.progress.decided\n", ""),
     ),
     mutant(
-        "two deeds at once",
-        "enforcer/src/engine/deeds.rs",
+        "two actions at once",
+        "enforcer/src/engine/in_flight.rs",
         (
-            "let chosen = self.deeds.chosen.take().filter(|_| tick.missed == 0);\n",
-            "let chosen = self.deeds.chosen.take().filter(|_| tick.missed == 0);\n        self.deeds.flying = None;\n",
+            "let chosen = self.actions.chosen.take().filter(|_| tick.missed == 0);\n",
+            "let chosen = self.actions.chosen.take().filter(|_| tick.missed == 0);\n        self.actions.in_flight = None;\n",
         ),
     ),
     mutant(
         "confirmed over a missed snapshot",
-        "enforcer/src/engine/deeds.rs",
-        ("self.deeds.chosen.take().filter(|_| tick.missed == 0);", "self.deeds.chosen.take();"),
+        "enforcer/src/engine/in_flight.rs",
+        ("self.actions.chosen.take().filter(|_| tick.missed == 0);", "self.actions.chosen.take();"),
     ),
     mutant(
         "what is on hold is not exempt",
-        "enforcer/src/engine/judge.rs",
+        "enforcer/src/engine/evaluator.rs",
         ("self.exempts_on_hold.then(|| table.running())", "(!self.exempts_on_hold).then(|| table.running())"),
     ),
     mutant(
         "cooldowns are ignored",
-        "enforcer/src/engine/deeds.rs",
+        "enforcer/src/engine/in_flight.rs",
         (
-            "again.is_some_and(|ago| ago < judge.rule.cooldown)",
-            "again.is_some_and(|ago| ago > judge.rule.cooldown * 1000)",
+            "again.is_some_and(|ago| ago < evaluator.rule.cooldown)",
+            "again.is_some_and(|ago| ago > evaluator.rule.cooldown * 1000)",
         ),
     ),
     mutant(
         "budgets are not counted",
-        "enforcer/src/engine/deeds.rs",
+        "enforcer/src/engine/in_flight.rs",
         ("        self.ledger.count(id, charge.at.clone(), &charge.subject);\n", ""),
     ),
     mutant(
-        "a failed deed is tried again",
-        "enforcer/src/engine/deeds.rs",
+        "a failed action is tried again",
+        "enforcer/src/engine/in_flight.rs",
         (
-            "if self.deeds.failed.contains(&target.id) {",
-            "if self.deeds.failed.contains(&target.id) && candidate.progress.failed {",
+            "if self.actions.failed.contains(&target.id) {",
+            "if self.actions.failed.contains(&target.id) && candidate.progress.failed {",
         ),
     ),
     mutant(
@@ -207,8 +207,8 @@ const MUTANTS: [Mutant; 34] = [
         "watching time counts once the rule may kill",
         "enforcer/src/engine/saved.rs",
         (
-            "if self.judges[place].mode > old.mode {",
-            "if self.judges[place].mode > old.mode && old.tracks.is_empty() {",
+            "if self.evaluators[place].mode > old.mode {",
+            "if self.evaluators[place].mode > old.mode && old.tracks.is_empty() {",
         ),
     ),
     mutant(
@@ -230,11 +230,11 @@ const MUTANTS: [Mutant; 34] = [
         ("                && seen.streak.count >= needed\n", ""),
     ),
     mutant(
-        "what was counted at another beat counts on",
+        "what was counted at another interval counts on",
         "enforcer/src/engine/mod.rs",
         (
-            "if self.beat.replace(beat).is_some_and(|before| before != beat) {",
-            "if self.beat.replace(beat).is_none() {",
+            "if self.interval.replace(interval).is_some_and(|before| before != interval) {",
+            "if self.interval.replace(interval).is_none() {",
         ),
     ),
     mutant(

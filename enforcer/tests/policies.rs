@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bailiff_enforcer::policy::{self, Gravity, Paint, check};
+use bailiff_enforcer::policy::{self, FaultSeverity, FaultStyle, check};
 use proptest::prelude::*;
 
 /// 2026-11-21, noon.
@@ -65,7 +65,7 @@ fn every_example_is_one_rule_of_its_own_name() {
 #[test]
 fn good_files_mean_what_their_reports_say() {
     for (name, bytes, path) in files("tests/good") {
-        let report = check::report(&name, &bytes, NOW, Paint::Plain);
+        let report = check::report(&name, &bytes, NOW, FaultStyle::Plain);
         assert!(report.sound, "{}", report.text);
         golden(&path.with_extension("txt"), &report.text);
     }
@@ -76,12 +76,12 @@ fn bad_files_are_refused_with_every_fault_at_its_place() {
     for (name, bytes, path) in files("tests/bad") {
         let faults = policy::load(&bytes, &name, NOW).expect_err(&name);
         assert!(faults.errors() > 0, "{name}");
-        golden(&path.with_extension("txt"), &faults.render(Paint::Plain));
+        golden(&path.with_extension("txt"), &faults.render(FaultStyle::Plain));
         assert_eq!(faults.lines().count(), faults.iter().count());
         for (fault, line) in faults.iter().zip(faults.lines()) {
             assert!(line.starts_with(&format!("{name}:{}:{}: ", fault.line, fault.column)), "{line}");
             let place = format!("--> {name}:{}:{}\n", fault.line, fault.column);
-            assert!(faults.render(Paint::Plain).contains(&place), "{place}");
+            assert!(faults.render(FaultStyle::Plain).contains(&place), "{place}");
             assert!(line.lines().count() == 1 && !line.contains(char::is_control), "{line:?}");
         }
     }
@@ -102,15 +102,15 @@ fn faults_are_sorted_by_place_and_their_bytes_are_theirs() {
 #[test]
 fn colours_are_for_terminals() {
     let faults = policy::load(b"version: 2\n", "x.yaml", NOW).unwrap_err();
-    assert!(faults.render(Paint::Coloured).contains("\u{1b}["));
-    assert!(!faults.render(Paint::Plain).contains('\u{1b}'));
+    assert!(faults.render(FaultStyle::Coloured).contains("\u{1b}["));
+    assert!(!faults.render(FaultStyle::Plain).contains('\u{1b}'));
 }
 
 /// The fault that refuses a file.
 fn refusal(bytes: &[u8]) -> String {
     let faults = policy::load(bytes, "bomb.yaml", NOW).unwrap_err();
-    let error = faults.iter().find(|fault| fault.gravity == Gravity::Error).unwrap();
-    assert!(faults.render(Paint::Plain).len() < 100_000);
+    let error = faults.iter().find(|fault| fault.severity == FaultSeverity::Error).unwrap();
+    assert!(faults.render(FaultStyle::Plain).len() < 100_000);
     error.message.clone()
 }
 
@@ -217,7 +217,7 @@ fn a_change() -> impl Strategy<Value = Vec<u8>> {
 
 /// Loads it; whatever comes of it can be shown.
 fn survives(bytes: &[u8]) {
-    let report = check::report("x.yaml", bytes, NOW, Paint::Plain);
+    let report = check::report("x.yaml", bytes, NOW, FaultStyle::Plain);
     assert!(!report.text.is_empty());
     if let Err(faults) = policy::load(bytes, "x.yaml", NOW) {
         assert!(faults.errors() > 0);

@@ -150,7 +150,7 @@ fn ready_is_with_a_policy_and_a_snapshot() {
     assert!(running.ask("GET /-/ready").ends_with("no policy is in force yet\n"));
     let mut status = full();
     status.stream.seq = None;
-    status.stream.trouble = Some("no such file".into());
+    status.stream.error = Some("no such file".into());
     running.show(status);
     assert!(running.ask("GET /-/ready").ends_with("no snapshot was judged: no such file\n"));
     let seen = |age: Duration| {

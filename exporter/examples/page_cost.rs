@@ -40,7 +40,7 @@ fn main() {
     }
 }
 
-/// The page for people, made anew at each request.
+/// The page for people, made again at each request.
 fn status_page(snapshot: &Snapshot, most: usize, processes: u32) {
     let deadline = Duration::from_secs(2);
     let vitals = Vitals { age: Duration::ZERO, seen: true, interval: snapshot.interval, deadline };

@@ -1,4 +1,4 @@
-//! The one place that reads clocks: steady time for the beat, and time since boot, suspend included, for ages.
+//! The one place that reads clocks: steady time for the interval, and time since boot, suspend included, for ages.
 
 #![expect(clippy::disallowed_methods, reason = "the one file that reads a clock")]
 

@@ -9,7 +9,7 @@ use clap::{Parser, ValueEnum};
 
 /// Shows Prometheus who holds which GPU memory on this node, and whether they use it.
 ///
-/// It looks at the GPUs (through NVML) and at /proc on a steady beat, and serves what it saw last: a page of
+/// It looks at the GPUs (through NVML) and at /proc on a steady interval, and serves what it saw last: a page of
 /// metrics for Prometheus, a status page for people at /, and for programs a stream of snapshots on a Unix
 /// socket. It only looks: it changes nothing and signals nobody.
 #[derive(Debug, Parser)]

@@ -9,7 +9,7 @@ pub struct Vitals {
     pub age: Duration,
     /// There was a snapshot.
     pub seen: bool,
-    /// The beat's period.
+    /// The interval's period.
     pub interval: Duration,
     /// How long a look may wait for the driver.
     pub deadline: Duration,
@@ -22,7 +22,7 @@ impl Vitals {
         self.seen && self.age <= self.interval * 2 + self.deadline
     }
 
-    /// Nothing, or why the beat is taken for dead: three beats and one deadline without a snapshot.
+    /// Nothing, or why the interval is taken for dead: three intervals and one deadline without a snapshot.
     ///
     /// # Errors
     /// Where it is.
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn healthy_for_three_beats_and_a_deadline() {
+    fn healthy_for_three_intervals_and_a_deadline() {
         let vitals = |age, seen| Vitals {
             age: Duration::from_secs(age),
             seen,

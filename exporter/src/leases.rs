@@ -1,4 +1,4 @@
-//! Leases: a thread of its own asks the pool once a beat, and the beat takes the answer that came for it. One that is
+//! Leases: a thread of its own asks the pool once an interval, and the interval takes the answer that came for it. One that is
 //! late is not told as new, and nothing waits for it.
 
 use std::io;
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use bailiff_lease::audit::Audit;
 use bailiff_lease::told::Node;
-use bailiff_lease::{Pool, Trouble};
+use bailiff_lease::{LeaseError, Pool};
 use bailiff_snapshot::{Fault, Leases, PidNamespace, Sample, Source, SourceState};
 
 use crate::Look;
 use crate::clock::now;
 use crate::settings::Secret;
 
-/// Past the look the beat waits for an answer no longer than this part of the deadline and of the interval: a beat that is
+/// Past the look the interval waits for an answer no longer than this part of the deadline and of the interval: an interval that is
 /// late costs more than leases.
 const PATIENCE_PART: u32 = 10;
 
@@ -29,7 +29,7 @@ pub struct Settings {
     pub prefix: String,
     /// How long Redis may be silent.
     pub deadline: Duration,
-    /// Between two beats.
+    /// Between two intervals.
     pub interval: Duration,
     /// Where holders are looked for.
     pub procfs: PathBuf,
@@ -43,12 +43,12 @@ pub struct Leasing {
     ask: Sender<u64>,
     answers: Receiver<Answer>,
     patience: Duration,
-    /// How the beat before went, and what was logged last.
+    /// How the interval before went, and what was logged last.
     before: Option<Fault>,
     said: Option<Fault>,
 }
 
-/// What came for one beat.
+/// What came for one interval.
 struct Answer {
     seq: u64,
     outcome: Result<Told, Down>,
@@ -77,7 +77,7 @@ impl Leasing {
         Ok(Self { look, ask, answers, patience, before: None, said: None })
     }
 
-    /// What came for this beat; what came for others is let go.
+    /// What came for this interval; what came for others is let go.
     fn answer(&self, seq: u64) -> Result<Told, Down> {
         let until = now() + self.patience;
         while let Ok(answer) = self.answers.recv_timeout(until.saturating_duration_since(now())) {
@@ -134,7 +134,7 @@ struct Asker {
 impl Asker {
     fn run(&mut self, asked: &Receiver<u64>, answer: &Sender<Answer>) {
         while let Ok(first) = asked.recv() {
-            // Beats that have passed while it waited want no answer any more.
+            // Intervals that have passed while it waited want no answer any more.
             let seq = asked.try_iter().last().unwrap_or(first);
             let outcome = self.outcome(now());
             if answer.send(Answer { seq, outcome }).is_err() {
@@ -149,14 +149,14 @@ impl Asker {
                 let took = now().saturating_duration_since(began);
                 Ok(Told { leases: audit.leases(&self.node, Duration::ZERO), took })
             }
-            Err(trouble) => {
+            Err(error) => {
                 let late = now().saturating_duration_since(began) >= self.settings.deadline;
-                Err(Down(if late { Fault::Timeout } else { fault(&trouble) }, trouble.to_string()))
+                Err(Down(if late { Fault::Timeout } else { fault(&error) }, error.to_string()))
             }
         }
     }
 
-    fn ask(&mut self) -> Result<Audit, Trouble> {
+    fn ask(&mut self) -> Result<Audit, LeaseError> {
         let Settings { redis, prefix, deadline, .. } = &self.settings;
         // After an error another connection is used: on this one the answer may come yet, and be taken for the next.
         let mut pool = match self.pool.take() {
@@ -169,11 +169,11 @@ impl Asker {
     }
 }
 
-const fn fault(trouble: &Trouble) -> Fault {
-    match trouble {
-        Trouble::Unreachable { .. } => Fault::Unreachable,
-        Trouble::Silent(_) => Fault::Timeout,
-        Trouble::Denied(_) => Fault::NotPermitted,
+const fn fault(error: &LeaseError) -> Fault {
+    match error {
+        LeaseError::Unreachable { .. } => Fault::Unreachable,
+        LeaseError::Silent(_) => Fault::Timeout,
+        LeaseError::Denied(_) => Fault::NotPermitted,
         _ => Fault::Error,
     }
 }
@@ -204,7 +204,7 @@ mod tests {
                 processes: BTreeMap::new(),
                 relatives: None,
                 groups: BTreeMap::new(),
-                openers: None,
+                device_processes: None,
                 leases: None,
                 quotas: None,
                 mps: None,
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beat_takes_only_the_answer_that_came_for_it() {
+    fn a_interval_takes_only_the_answer_that_came_for_it() {
         let (ask, asked) = channel();
         let (answer, answers) = channel();
         let mut leasing = Leasing {

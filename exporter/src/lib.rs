@@ -1,7 +1,6 @@
-//! The exporter: looks on a beat, and shows what was seen as a page, a status page, a stream and a record.
+//! The exporter: looks on an interval, and shows what was seen as a page, a status page, a stream and a record.
 //! What looking means is the sampler's business.
 
-pub mod beat;
 mod clock;
 pub mod flags;
 pub mod gzip;
@@ -16,6 +15,7 @@ pub mod published;
 pub mod record;
 pub mod requests;
 pub mod routes;
+pub mod schedule;
 pub mod selection;
 pub mod settings;
 pub mod stream;
@@ -34,12 +34,12 @@ use bailiff_lifecycle::{listen, systemd};
 use bailiff_snapshot::Sample;
 use tokio::task::JoinSet;
 
-use crate::beat::Latest;
 use crate::leases::Leasing;
 use crate::mps::Watching;
 use crate::record::Record;
 use crate::requests::Requests;
 use crate::routes::Routes;
+use crate::schedule::Latest;
 use crate::settings::Settings;
 use crate::stream::Clients;
 
@@ -103,7 +103,8 @@ impl Exporter {
     /// # Errors
     /// Where the looking ends by itself.
     pub async fn serve(self, look: Box<dyn Look>, shutdown: impl Future<Output = ()>) -> Result<()> {
-        let (beat, latest) = beat::start(look, self.settings.rhythm).context("cannot start looking")?;
+        let (interval, latest) =
+            schedule::start(look, self.settings.rhythm).context("cannot start looking")?;
         let routes = Arc::new(self.routes(&latest));
         for address in self.addresses()? {
             tracing::info!(%address, path = routes.telemetry, "serving");
@@ -123,7 +124,7 @@ impl Exporter {
         systemd::ready();
         let died = server::serve(site, routes, limits, until(shutdown, latest)).await?;
         systemd::stopping();
-        drop(beat);
+        drop(interval);
         outlets.shutdown().await;
         ensure!(!died, "the sampling thread ended; its last words are above");
         Ok(())
@@ -159,16 +160,16 @@ fn open_stream(path: &Path) -> Result<Socket> {
 
 /// As long as snapshots come.
 async fn say_alive(routes: Arc<Routes>, often: Duration) {
-    let mut beat = tokio::time::interval(often);
+    let mut interval = tokio::time::interval(often);
     loop {
-        beat.tick().await;
+        interval.tick().await;
         if routes.vitals().healthy().is_ok() {
             systemd::alive();
         }
     }
 }
 
-/// Waits until one of them ends; true where it was the beat.
+/// Waits until one of them ends; true where it was the interval.
 async fn until(shutdown: impl Future<Output = ()>, mut latest: Latest) -> bool {
     tokio::select! {
         () = shutdown => false,

@@ -21,9 +21,9 @@ GPU_MEMORY_RESERVED Gauge Bytes "bailiff_gpu_memory_reserved_bytes" ["gpu gpu_uu
     "Memory that driver and firmware keep in bytes; absent where the driver does not tell it apart.";
 GPU_MEMORY_UNACCOUNTED Gauge Bytes "bailiff_gpu_memory_unaccounted_bytes" ["gpu gpu_uuid"]
     "Memory in bytes that is neither free nor reserved nor held by any listed process; slightly negative where the driver's figures were read at different moments. Absent where a part of the sum is not known.";
-GPU_MEMORY_UNRETURNED Gauge Bytes "bailiff_gpu_memory_unreturned_bytes" ["gpu gpu_uuid"]
-    "Memory in bytes that holders held who ended, and that did not come back: so much memory of nobody has risen by since, at most what they held. 0 where nobody's is missing that this exporter has seen end, less than 16 MiB too; told until it is back. Absent where that cannot be told, and bailiff_gpu_memory_unreturned_unknown_info says why.";
-GPU_MEMORY_UNRETURNED_UNKNOWN Info One "bailiff_gpu_memory_unreturned_unknown_info" ["gpu gpu_uuid reason"]
+GPU_MEMORY_UNRELEASED Gauge Bytes "bailiff_gpu_memory_unreleased_bytes" ["gpu gpu_uuid"]
+    "Memory in bytes that holders held who ended, and that did not come back: so much memory of nobody has risen by since, at most what they held. 0 where nobody's is missing that this exporter has seen end, less than 16 MiB too; told until it is back. Absent where that cannot be told, and bailiff_gpu_memory_unreleased_unknown_info says why.";
+GPU_MEMORY_UNRELEASED_UNKNOWN Info One "bailiff_gpu_memory_unreleased_unknown_info" ["gpu gpu_uuid reason"]
     "Why it is not known what did not come back: first_look, memory_unknown (a part of the sum is not known), pid_namespace, settling (somebody has just ended, and the driver may still be freeing), others_changed (others came, went or grew since the look before), given_up (nobody could find out within a minute, or somebody ended while nobody looked: until memory of nobody is back at what it was). Absent where it is known.";
 GPU_MEMORY_PARTS Gauge Bytes "bailiff_gpu_memory_parts_bytes" ["gpu gpu_uuid part"]
     "Memory of the GPU in bytes by what it is: free, reserved, holders, dead_pids (listed by the driver, gone from /proc), other_namespaces, unaccounted. The parts sum up to the total exactly; absent where one is not known.";
@@ -51,10 +51,10 @@ GPU_XID_ERRORS Counter One "bailiff_gpu_xid_errors_total" ["gpu gpu_uuid xid"]
     "Xid errors seen since the exporter started, by number; absent where none of that number was seen.";
 GPU_STUCK Gauge One "bailiff_gpu_stuck_processes" ["gpu gpu_uuid kind"]
     "Processes on the GPU that can make no progress or were left behind, by kind, each seen so at three looks in a row: zombie_leader (its first thread has ended, others live on), zombie (it has ended), disk_sleep (in a wait that no signal ends, all of its threads where the first has ended), left_behind (orphaned, and its whole workload used neither GPU nor CPU for three windows), gone (listed by the driver, gone from /proc). 0 where none is; absent while none is known of and the driver gave no list, /proc did not show somebody, or somebody may become one at the next look. The status page says what frees each.";
-GPU_UNLISTED_OPENERS Gauge One "bailiff_gpu_unlisted_openers" ["gpu gpu_uuid"]
-    "Processes that have the GPU's device file open and that the driver does not list, services of the driver and of monitoring (nvidia-persistenced, DCGM and the like, under a uid below 1000) left out. Looked for once a minute where 256 MiB or more are of nobody, or whoever is listed has ended; those who end are dropped at the next beat. Absent where nobody looked, or pids cannot be compared.";
-OPENERS_UNREADABLE Gauge One "bailiff_openers_unreadable" [""]
-    "Processes whose open files may not be read, or could not be in time: bailiff_gpu_unlisted_openers is complete only where this is 0. Absent where nobody looked.";
+GPU_UNLISTED_DEVICE_PROCESSES Gauge One "bailiff_gpu_unlisted_processes" ["gpu gpu_uuid"]
+    "Processes that have the GPU's device file open and that the driver does not list, services of the driver and of monitoring (nvidia-persistenced, DCGM and the like, under a uid below 1000) left out. Looked for once a minute where 256 MiB or more are of nobody, or whoever is listed has ended; those who end are dropped at the next interval. Absent where nobody looked, or pids cannot be compared.";
+DEVICE_PROCESSES_UNREADABLE Gauge One "bailiff_unlisted_processes_unreadable" [""]
+    "Processes whose open files may not be read, or could not be in time: bailiff_gpu_unlisted_processes is complete only where this is 0. Absent where nobody looked.";
 PROCESS_INFO Info One "bailiff_process_info" ["pid uid user comm command container runtime pod pod_uid namespace slurm_job unit"]
     "A process that holds GPU memory: who and where it is. Labels that are not known are left out, but a user without a name is his number; command only with --process.command, of which 128 bytes.";
 PROCESS_STATE Gauge One "bailiff_process_state" ["pid state"]

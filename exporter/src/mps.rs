@@ -1,4 +1,4 @@
-//! MPS: control daemons that a look has found are asked, and their logs read, by a thread each. The beat takes what the
+//! MPS: control daemons that a look has found are asked, and their logs read, by a thread each. The interval takes what the
 //! threads told last and waits for none of them, so a daemon or a file system that hangs costs its own figures alone.
 
 mod ask;
@@ -21,7 +21,7 @@ use post::{Post, Turn};
 const MOST: usize = 16;
 const MOST_OF_USERS: usize = 8;
 const MOST_OF_ONE: usize = 4;
-/// What a thread told is told for this long and two beats: an answer to the slowest daemon is no older.
+/// What a thread told is told for this long and two intervals: an answer to the slowest daemon is no older.
 const FRESH: Duration = Duration::from_secs(10);
 /// A daemon that was not seen for so long is forgotten: a look may fail now and then.
 const FORGOTTEN: Duration = Duration::from_mins(1);

@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail};
 use bailiff_exposition::own::Own;
 
 use crate::Look;
-use crate::beat::{self, Rhythm};
 use crate::clock::since_boot;
 use crate::page::{self, Format, Moment};
 use crate::published::Published;
+use crate::schedule::{self, Rhythm};
 
 /// Use is what happens between two looks, so there must be two.
 const LOOKS: u64 = 2;
@@ -26,7 +26,7 @@ pub async fn run(
     look: Box<dyn Look>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
-    let (_beat, mut latest) = beat::start(look, rhythm).context("cannot start looking")?;
+    let (_interval, mut latest) = schedule::start(look, rhythm).context("cannot start looking")?;
     let enough =
         |newest: &Option<Arc<Published>>| newest.as_ref().is_some_and(|newest| newest.snapshot.seq >= LOOKS);
     let seen = tokio::select! {

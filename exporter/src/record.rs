@@ -13,8 +13,8 @@ use anyhow::{Result, anyhow};
 use bailiff_lifecycle::exit::plain;
 use tokio::task::spawn_blocking;
 
-use crate::beat::Latest;
 use crate::published::Published;
+use crate::schedule::Latest;
 
 /// How many lines could not be written.
 #[derive(Debug, Clone, Default)]
@@ -55,7 +55,7 @@ impl Record {
         self.failures.clone()
     }
 
-    /// Writes every snapshot until the beat ends. Writing may wait for a disk, so it has a thread of its own
+    /// Writes every snapshot until the interval ends. Writing may wait for a disk, so it has a thread of its own
     /// while it lasts.
     pub async fn run(mut self, mut latest: Latest) {
         while latest.changed().await.is_ok() {

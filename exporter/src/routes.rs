@@ -11,7 +11,6 @@ use bailiff_lifecycle::negotiate::{self, Encoding};
 use bailiff_lifecycle::server::Handler;
 use bailiff_lifecycle::{Body, HeaderMap, Method, Request, Response, StatusCode, reply};
 
-use crate::beat::Latest;
 use crate::clock::{now, since_boot};
 use crate::health::Vitals;
 use crate::landing::{Links, View};
@@ -19,6 +18,7 @@ use crate::page::{self, Format, Moment};
 use crate::published::{Form, Published};
 use crate::record::Failures;
 use crate::requests::{Page, Requests};
+use crate::schedule::Latest;
 use crate::stream::Clients;
 
 /// What answers are made of.
@@ -32,7 +32,7 @@ pub struct Routes {
     pub enforcer: Option<String>,
     /// What the node is called.
     pub node: String,
-    /// The beat's period, and how long a look may wait.
+    /// The interval's period, and how long a look may wait.
     pub patience: (Duration, Duration),
     /// When the exporter began.
     pub started: Instant,

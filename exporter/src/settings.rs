@@ -7,13 +7,13 @@ use std::time::Duration;
 use bailiff_lifecycle::{listen, logs};
 use bailiff_snapshot::PidNamespace;
 
-use crate::beat::Rhythm;
 use crate::flags::{Flags, Once};
 use crate::leases;
 use crate::mps;
 use crate::page::Format;
+use crate::schedule::Rhythm;
 
-/// The shortest beat: below it the driver would hardly do anything but answer.
+/// The shortest interval: below it the driver would hardly do anything but answer.
 const SHORTEST: Duration = Duration::from_millis(10);
 
 /// The longest time that any flag may ask for.
@@ -24,7 +24,7 @@ const LONGEST: Duration = Duration::from_hours(24);
 pub struct Settings {
     /// What is served over HTTP.
     pub web: Web,
-    /// The beat.
+    /// The interval.
     pub rhythm: Rhythm,
     /// What a look reads.
     pub sources: Sources,
@@ -166,7 +166,7 @@ fn pool(
     (interval, deadline): (Duration, Duration),
 ) -> Result<Option<leases::Settings>, String> {
     let Some(redis) = flags.lease_redis.clone().filter(|redis| !redis.is_empty()) else { return Ok(None) };
-    bailiff_lease::check(&redis).map_err(|trouble| format!("--lease.redis: {trouble}"))?;
+    bailiff_lease::check(&redis).map_err(|error| format!("--lease.redis: {error}"))?;
     let trusted = flags.trust_pid_namespace;
     Ok(Some(leases::Settings {
         redis: Secret(redis),

@@ -13,7 +13,7 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
-use crate::beat::Latest;
+use crate::schedule::Latest;
 
 /// Clients at one time; more are turned away.
 const MOST_CLIENTS: u64 = 64;

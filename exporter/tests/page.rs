@@ -116,7 +116,7 @@ fn daemons_of_one_directory_are_told_once() {
 #[test]
 fn what_the_driver_does_not_say_is_absent() {
     let page = page(&walk([motley(1), motley(2)]));
-    let why = "bailiff_gpu_memory_unreturned_unknown_info";
+    let why = "bailiff_gpu_memory_unreleased_unknown_info";
     assert_eq!(with(&page, "gpu", "1"), BTreeSet::from(["bailiff_gpu_info", "bailiff_gpu_up", why]));
     assert_eq!(page.value(why, &[("gpu", "1"), ("reason", "memory_unknown")]), Some(1.0));
     assert_eq!(page.value("bailiff_process_parent_info", &[("pid", "46"), ("parent", "1")]), Some(1.0));
@@ -176,21 +176,22 @@ fn a_sum_with_an_unknown_part_is_absent() {
 #[test]
 fn everybody_who_opened_the_device_and_is_not_listed_is_counted() {
     let page = page(&walk([motley(1), motley(2)]));
-    assert_eq!(page.value("bailiff_gpu_unlisted_openers", &FIRST), Some(2.0));
-    assert_eq!(page.value("bailiff_gpu_unlisted_openers", &[("gpu", "2")]), Some(1.0), "by its instances");
-    assert_eq!(page.value("bailiff_gpu_unlisted_openers", &[("gpu", "1")]), None, "it gave no list");
+    assert_eq!(page.value("bailiff_gpu_unlisted_processes", &FIRST), Some(2.0));
+    assert_eq!(page.value("bailiff_gpu_unlisted_processes", &[("gpu", "2")]), Some(1.0), "by its instances");
+    assert_eq!(page.value("bailiff_gpu_unlisted_processes", &[("gpu", "1")]), None, "it gave no list");
     let mut services = motley(1);
-    if let Some(openers) = &mut services.openers {
-        for (opener, uid) in openers.who.iter_mut().filter(|who| who.minors.contains(&0)).zip([0, 143, 1000])
+    if let Some(device_processes) = &mut services.device_processes {
+        for (device_process, uid) in
+            device_processes.who.iter_mut().filter(|who| who.minors.contains(&0)).zip([0, 143, 1000])
         {
-            (opener.comm, opener.uid) = ("nvidia-persiste".into(), Some(uid));
+            (device_process.comm, device_process.uid) = ("nvidia-persiste".into(), Some(uid));
         }
     }
     let page = self::page(&walk([services]));
-    assert_eq!(page.value("bailiff_gpu_unlisted_openers", &FIRST), Some(1.0), "a user's own is no service");
+    assert_eq!(page.value("bailiff_gpu_unlisted_processes", &FIRST), Some(1.0), "a user's own is no service");
     let mut elsewhere = motley(1);
     elsewhere.namespace = PidNamespace::Other;
-    assert_eq!(self::page(&walk([elsewhere])).values("bailiff_gpu_unlisted_openers"), []);
+    assert_eq!(self::page(&walk([elsewhere])).values("bailiff_gpu_unlisted_processes"), []);
 }
 
 #[test]

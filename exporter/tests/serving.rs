@@ -120,7 +120,7 @@ fn ready_is_after_the_first_look_and_healthy_before() {
 }
 
 #[test]
-fn a_beat_that_hangs_is_unhealthy_and_says_why() {
+fn a_interval_that_hangs_is_unhealthy_and_says_why() {
     let running = start(&["--deadline=10ms"]);
     running.show(small(1));
     let sick = loop {

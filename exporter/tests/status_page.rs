@@ -7,7 +7,7 @@ mod made_up;
 #[path = "made_up/running.rs"]
 mod running;
 
-use bailiff_snapshot::{About, Fault, GpuSample, Openers, Sample, Source, SourceState, Telemetry};
+use bailiff_snapshot::{About, DeviceProcesses, Fault, GpuSample, Sample, Source, SourceState, Telemetry};
 use made_up::{entry, facts, found, gpu, motley, sample, small};
 use running::start;
 
@@ -108,7 +108,7 @@ fn who_could_not_be_looked_at_is_told_where_nobody_is_stuck() {
     let mut sample = small(1);
     let memory = sample.gpus[0].memory.as_mut().expect("it is told");
     memory.free += made_up::GIB / 2;
-    sample.openers = Some(Openers { at: sample.at, who: vec![], unreadable: 2 });
+    sample.device_processes = Some(DeviceProcesses { at: sample.at, who: vec![], unreadable: 2 });
     let html = page(sample);
     let told = section(&html, "stuck");
     assert!(

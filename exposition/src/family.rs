@@ -5,7 +5,7 @@
 pub enum Kind {
     /// Goes up and down.
     Gauge,
-    /// Only goes up, until its process or this one starts anew.
+    /// Only goes up, until its process or this one restarts.
     Counter,
     /// Always 1: its labels are what it tells.
     Info,

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_asks_for_itself_again_at_its_beat_within_reason() {
+    fn a_page_asks_for_itself_again_at_its_interval_within_reason() {
         let page = |refresh| Html::begin(&Head { title: "t", heading: "h", refresh }).end("");
         for (every, shown) in [(200, "1"), (5000, "5"), (2500, "3"), (600_000, "60")] {
             let html = page(Some(Duration::from_millis(every)));

@@ -9,14 +9,14 @@ use crate::bounded_prose;
 
 /// Whether colours are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ink {
+pub enum Colors {
     /// Text as it is.
     Plain,
     /// Colours of a terminal.
     Colour,
 }
 
-impl Ink {
+impl Colors {
     /// Colours where standard output is a terminal that has them, and nobody has said `NO_COLOR`.
     #[must_use]
     pub fn of_stdout() -> Self {
@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn plain_text_is_plain() {
-        assert_eq!(Ink::Plain.bad("x"), "x");
-        assert_eq!(Ink::Colour.bad("x"), "\u{1b}[31mx\u{1b}[0m");
+        assert_eq!(Colors::Plain.bad("x"), "x");
+        assert_eq!(Colors::Colour.bad("x"), "\u{1b}[31mx\u{1b}[0m");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::Deserialize;
 pub struct Audit {
     /// Milliseconds since the Unix epoch by Redis' clock.
     pub now: u64,
-    /// Until then idle GPUs are withheld: the server was started anew, and holders speak first.
+    /// Until then idle GPUs are withheld: the server was restarted, and holders speak first.
     pub barrier: Option<u64>,
     /// Managed GPUs.
     pub gpus: Vec<Gpu>,

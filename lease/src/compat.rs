@@ -1,5 +1,5 @@
 //! What GPU.py knows of a pool, read from its own keys; and what its rules allow that ours do not: to give back what
-//! somebody else has, and to begin anew under whoever holds.
+//! somebody else has, and to begin again under whoever holds.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use redis::Script;
 
 use crate::pool::{Init, Pool};
-use crate::{Op, Trouble};
+use crate::{LeaseError, Op};
 
 /// One moment of three keys. Not MULTI: redis 1.8.1 panics where a user may not call that.
 static VIEW: LazyLock<Script> = LazyLock::new(|| {
@@ -91,7 +91,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn ping(&mut self) -> Result<(), Trouble> {
+    pub fn ping(&mut self) -> Result<(), LeaseError> {
         self.with(|connection| redis::cmd("PING").exec(connection))
     }
 
@@ -99,7 +99,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn view(&mut self) -> Result<View, Trouble> {
+    pub fn view(&mut self) -> Result<View, LeaseError> {
         let mut look = VIEW.prepare_invoke();
         for name in ["INIT", "MANAGED", "IDLE"] {
             look.key(format!("{}_{name}", self.prefix));
@@ -114,7 +114,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn lines(&mut self) -> Result<Vec<String>, Trouble> {
+    pub fn lines(&mut self) -> Result<Vec<String>, LeaseError> {
         let mut all = redis::cmd("LRANGE");
         all.arg(format!("{}_EVENTS", self.prefix)).arg(0).arg(-1);
         let mut events: Vec<String> = self.with(|connection| all.query(connection))?;
@@ -126,7 +126,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn records(&mut self, ids: &[String]) -> Result<Vec<Recorded>, Trouble> {
+    pub fn records(&mut self, ids: &[String]) -> Result<Vec<Recorded>, LeaseError> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
@@ -146,7 +146,7 @@ impl Pool {
         (gpus, count): (&[(u32, Option<String>)], usize),
         offset: i32,
         force: Force,
-    ) -> Result<Init, Trouble> {
+    ) -> Result<Init, LeaseError> {
         let mut arguments = vec![offset.to_string(), force.digit().to_owned()];
         for (number, uuid) in gpus {
             arguments.extend([number.to_string(), uuid.clone().unwrap_or_default()]);
@@ -157,14 +157,14 @@ impl Pool {
             "done" => Ok(Init::Done(count)),
             "initialised" => Ok(Init::Already(count)),
             "held" => Ok(Init::Held(count)),
-            other => Err(Trouble::Strange(other.to_owned())),
+            other => Err(LeaseError::Strange(other.to_owned())),
         }
     }
 
     /// Calls a script, and once more where lists of GPU.py's were of another type and could be deleted.
-    fn replacing(&mut self, op: Op, arguments: &[String], force: Force) -> Result<(String, u64), Trouble> {
+    fn replacing(&mut self, op: Op, arguments: &[String], force: Force) -> Result<(String, u64), LeaseError> {
         let refused = match self.call(op, arguments) {
-            Err(refused @ Trouble::WrongType(_)) => refused,
+            Err(refused @ LeaseError::WrongType(_)) => refused,
             answer => return answer,
         };
         let mut replace = REPLACE.prepare_invoke();
@@ -175,7 +175,7 @@ impl Pool {
         match self.with(|connection| replace.invoke::<(String, u64)>(connection)) {
             Ok((how, _)) if how == "done" => self.call(op, arguments),
             // It names the key.
-            Err(Trouble::WrongType(_)) => Err(refused),
+            Err(LeaseError::WrongType(_)) => Err(refused),
             answer => answer,
         }
     }
@@ -185,7 +185,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn forget(&mut self, force: Force) -> Result<Result<(), u64>, Trouble> {
+    pub fn forget(&mut self, force: Force) -> Result<Result<(), u64>, LeaseError> {
         let over = if force == Force::No { Force::Over } else { force };
         let arguments = [u8::from(force == Force::Under).to_string()];
         let (how, count) = self.replacing(Op::Forget, &arguments, over)?;
@@ -196,7 +196,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn give(&mut self, id: &str, (offset, pid): (i32, u32)) -> Result<Given, Trouble> {
+    pub fn give(&mut self, id: &str, (offset, pid): (i32, u32)) -> Result<Given, LeaseError> {
         let (how, why): (String, String) =
             self.call(Op::Give, &[id.to_owned(), offset.to_string(), pid.to_string()])?;
         Ok(match how.as_str() {
@@ -205,7 +205,7 @@ impl Pool {
             "unmanaged" => Given::Unmanaged,
             "held" => Given::Held(why),
             "quarantined" => Given::Quarantined(why),
-            _ => return Err(Trouble::Strange(how)),
+            _ => return Err(LeaseError::Strange(how)),
         })
     }
 
@@ -214,7 +214,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn strike(&mut self, id: &str, (pid, time): (&str, &str), offset: i32) -> Result<bool, Trouble> {
+    pub fn strike(&mut self, id: &str, (pid, time): (&str, &str), offset: i32) -> Result<bool, LeaseError> {
         let arguments = [id.to_owned(), pid.to_owned(), offset.to_string(), time.to_owned()];
         let how: String = self.call(Op::Resolve, &arguments)?;
         Ok(how == "freed")

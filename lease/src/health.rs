@@ -2,7 +2,7 @@
 
 use redis::InfoDict;
 
-use crate::{Pool, Trouble};
+use crate::{LeaseError, Pool};
 
 /// What a server says of itself; `None` where it does not tell us.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,11 +22,11 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer. A server that may not tell us is no error: then nothing is known.
-    pub fn health(&mut self) -> Result<Health, Trouble> {
+    pub fn health(&mut self) -> Result<Health, LeaseError> {
         let info: InfoDict = match self.with(|connection| redis::cmd("INFO").query(connection)) {
             Ok(info) => info,
-            Err(Trouble::Denied(_)) => return Ok(Health::default()),
-            Err(trouble) => return Err(trouble),
+            Err(LeaseError::Denied(_)) => return Ok(Health::default()),
+            Err(error) => return Err(error),
         };
         Ok(Health {
             version: info.get("redis_version"),

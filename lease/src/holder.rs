@@ -376,7 +376,7 @@ mod tests {
             here.life(&lease(about))
         };
         assert_eq!(with("start", "9999999999999"), Life::Dead, "another had this pid");
-        assert_eq!(with("boot", "another"), Life::Elsewhere, "this host was started anew, or is a copy");
+        assert_eq!(with("boot", "another"), Life::Elsewhere, "this host was restarted, or is a copy");
         assert_eq!(with("host", "another"), Life::Alive, "a container of this boot may be called otherwise");
         about_another_machine(&here, &ours);
         let outside = if here.is_host() { Life::Dead } else { Life::Unknown };

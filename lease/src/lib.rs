@@ -8,6 +8,7 @@
 
 pub mod audit;
 pub mod compat;
+mod error;
 pub mod health;
 pub mod holder;
 mod leases;
@@ -19,12 +20,11 @@ pub mod process;
 mod reap;
 mod scripts;
 pub mod told;
-mod trouble;
 mod wait;
 
+pub use error::LeaseError;
 pub use leases::Leases;
 pub use local::Local;
-pub use pool::{Extended, Grant, Init, Pool, Released, Standing, Ticket, check};
+pub use pool::{Extended, Grant, Init, Pool, Released, Ticket, TicketStatus, check};
 pub use reap::{Back, End, Ended, START};
 pub use scripts::Op;
-pub use trouble::Trouble;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Pool, Trouble};
+use crate::{LeaseError, Pool};
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn events(&mut self, at_most: u64) -> Result<Vec<Event>, Trouble> {
+    pub fn events(&mut self, at_most: u64) -> Result<Vec<Event>, LeaseError> {
         let key = self.log_key();
         let mut command = redis::cmd("XREVRANGE");
         command.arg(key).arg("+").arg("-").arg("COUNT").arg(at_most);
@@ -50,7 +50,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn events_after(&mut self, id: &str, at_most: Duration) -> Result<Vec<Event>, Trouble> {
+    pub fn events_after(&mut self, id: &str, at_most: Duration) -> Result<Vec<Event>, LeaseError> {
         let key = self.log_key();
         let mut command = redis::cmd("XREAD");
         command.arg("BLOCK").arg(at_most.as_millis().max(1).to_string()).arg("STREAMS").arg(key).arg(id);

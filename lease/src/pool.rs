@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{Client, Connection, FromRedisValue};
 
 use crate::audit::{Audit, Gpu};
-use crate::{Op, Trouble};
+use crate::{LeaseError, Op};
 
 /// What a ticket asks for, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Grant {
 
 /// How a lease stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum TicketStatus {
     /// It holds its GPUs.
     Held(Grant),
     /// It waits, behind so many of ours.
@@ -67,7 +67,7 @@ pub enum Init {
     Done(u64),
     /// It was begun before, with so many.
     Already(u64),
-    /// So many are held: it is not begun anew under their holders.
+    /// So many are held: it is not begun again under their holders.
     Held(u64),
 }
 
@@ -104,7 +104,7 @@ pub struct Pool {
     address: String,
     pub(crate) prefix: String,
     pub(crate) patience: Duration,
-    /// For so long nothing is given away, as was told when it was last asked about a ticket: the server was started anew.
+    /// For so long nothing is given away, as was told when it was last asked about a ticket: the server was restarted.
     pub(crate) closed: Option<Duration>,
 }
 
@@ -122,28 +122,28 @@ impl Pool {
     ///
     /// # Errors
     /// Where nobody answers, or it refuses.
-    pub fn open(address: &str, prefix: &str, patience: Duration) -> Result<Self, Trouble> {
+    pub fn open(address: &str, prefix: &str, patience: Duration) -> Result<Self, LeaseError> {
         let client = client(address)?;
         let shown = client.get_connection_info().addr().to_string();
-        let connection = connect(&client, patience).map_err(|error| Trouble::of(&error, &shown))?;
+        let connection = connect(&client, patience).map_err(|error| LeaseError::of(&error, &shown))?;
         let prefix = prefix.to_owned();
         Ok(Self { connection, silent: false, client, address: shown, prefix, patience, closed: None })
     }
 
-    pub(crate) fn reconnect(&mut self) -> Result<(), Trouble> {
+    pub(crate) fn reconnect(&mut self) -> Result<(), LeaseError> {
         let connection = connect(&self.client, self.patience);
-        self.connection = connection.map_err(|error| Trouble::of(&error, &self.address))?;
+        self.connection = connection.map_err(|error| LeaseError::of(&error, &self.address))?;
         self.silent = false;
         Ok(())
     }
 
     /// A connection by other settings of the same server.
-    pub(crate) fn connection_of(&self, client: &Client) -> Result<Connection, Trouble> {
+    pub(crate) fn connection_of(&self, client: &Client) -> Result<Connection, LeaseError> {
         self.asked(connect(client, self.patience))
     }
 
     /// The same pool, on a connection by other settings of the same server.
-    pub(crate) fn another(&self, client: &Client) -> Result<Self, Trouble> {
+    pub(crate) fn another(&self, client: &Client) -> Result<Self, LeaseError> {
         Ok(Self {
             connection: self.connection_of(client)?,
             silent: false,
@@ -156,32 +156,32 @@ impl Pool {
     }
 
     /// What was asked of this server outside of it.
-    pub(crate) fn asked<T>(&self, answer: redis::RedisResult<T>) -> Result<T, Trouble> {
-        answer.map_err(|error| Trouble::of(&error, &self.address))
+    pub(crate) fn asked<T>(&self, answer: redis::RedisResult<T>) -> Result<T, LeaseError> {
+        answer.map_err(|error| LeaseError::of(&error, &self.address))
     }
 
     /// Does something with the connection.
     pub(crate) fn with<T>(
         &mut self,
         act: impl FnOnce(&mut Connection) -> redis::RedisResult<T>,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, LeaseError> {
         if self.silent {
             self.reconnect()?;
         }
-        let answer = act(&mut self.connection).map_err(|error| Trouble::of(&error, &self.address));
-        self.silent = matches!(answer, Err(Trouble::Silent(_)));
+        let answer = act(&mut self.connection).map_err(|error| LeaseError::of(&error, &self.address));
+        self.silent = matches!(answer, Err(LeaseError::Silent(_)));
         answer
     }
 
     /// Calls a script, and once more where the connection broke, if it does nothing twice. What goes by a GPU's number, or
     /// by a prefix, may find another holder, or another pool, the second time.
-    pub(crate) fn call<T: FromRedisValue>(&mut self, op: Op, arguments: &[String]) -> Result<T, Trouble> {
+    pub(crate) fn call<T: FromRedisValue>(&mut self, op: Op, arguments: &[String]) -> Result<T, LeaseError> {
         let mut call = op.script().key(&self.prefix);
         for argument in arguments {
             call.arg(argument);
         }
         match self.with(|connection| call.invoke(connection)) {
-            Err(Trouble::Unreachable { .. }) if !matches!(op, Op::Init | Op::Give | Op::Forget) => {
+            Err(LeaseError::Unreachable { .. }) if !matches!(op, Op::Init | Op::Give | Op::Forget) => {
                 self.reconnect()?;
                 self.with(|connection| call.invoke(connection))
             }
@@ -198,7 +198,7 @@ impl Pool {
         gpus: &[(u32, Option<String>)],
         offset: i32,
         force: bool,
-    ) -> Result<Init, Trouble> {
+    ) -> Result<Init, LeaseError> {
         let mut arguments = vec![offset.to_string(), u8::from(force).to_string()];
         for (number, uuid) in gpus {
             arguments.extend([number.to_string(), uuid.clone().unwrap_or_default()]);
@@ -208,7 +208,7 @@ impl Pool {
             "done" => Ok(Init::Done(count)),
             "initialised" => Ok(Init::Already(count)),
             "held" => Ok(Init::Held(count)),
-            other => Err(Trouble::Strange(other.to_owned())),
+            other => Err(LeaseError::Strange(other.to_owned())),
         }
     }
 
@@ -216,7 +216,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer; asking again with the same ticket asks for nothing more.
-    pub fn ask(&mut self, ticket: &Ticket) -> Result<Standing, Trouble> {
+    pub fn ask(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
         let mut arguments = vec![
             ticket.lease.clone(),
             ticket.want.to_string(),
@@ -235,31 +235,41 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn touch(&mut self, lease: &str, ttl: Duration, token: Option<u64>) -> Result<Standing, Trouble> {
+    pub fn touch(
+        &mut self,
+        lease: &str,
+        ttl: Duration,
+        token: Option<u64>,
+    ) -> Result<TicketStatus, LeaseError> {
         let token = token.map(|token| token.to_string()).unwrap_or_default();
         let answer = self.call(Op::Touch, &[lease.to_owned(), ttl.as_millis().to_string(), token])?;
         self.stands(answer)
     }
 
-    fn stands(&mut self, answer: (String, String, String)) -> Result<Standing, Trouble> {
+    fn stands(&mut self, answer: (String, String, String)) -> Result<TicketStatus, LeaseError> {
         let waits = answer.0 == "waiting";
         self.closed = answer.2.parse().ok().filter(|_| waits).map(Duration::from_millis);
-        standing(answer)
+        status(answer)
     }
 
-    /// Asks for a lease that Redis no longer knows, where [`Self::touch`] has said `unknown`: it was started anew from
+    /// Asks for a lease that Redis no longer knows, where [`Self::touch`] has said `unknown`: it was restarted from
     /// an older state.
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<Standing, Trouble> {
+    pub fn reclaim(
+        &mut self,
+        ticket: &Ticket,
+        grant: &Grant,
+        ttl: Duration,
+    ) -> Result<TicketStatus, LeaseError> {
         let gpus: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
         let mut arguments =
             vec![ticket.lease.clone(), grant.token.to_string(), gpus.join(","), ttl.as_millis().to_string()];
         for (field, value) in &ticket.about {
             arguments.extend([(*field).to_owned(), value.clone()]);
         }
-        standing(self.call(Op::Reclaim, &arguments)?)
+        status(self.call(Op::Reclaim, &arguments)?)
     }
 
     /// Ends a lease, or withdraws a ticket; `pid` is who says so, for the log.
@@ -271,7 +281,7 @@ impl Pool {
         lease: &str,
         token: Option<u64>,
         (offset, pid): (i32, u32),
-    ) -> Result<Released, Trouble> {
+    ) -> Result<Released, LeaseError> {
         let token = token.map(|token| token.to_string()).unwrap_or_default();
         let arguments = [lease.to_owned(), token, offset.to_string(), pid.to_string()];
         let how: String = self.call(Op::Release, &arguments)?;
@@ -281,7 +291,7 @@ impl Pool {
             "unknown" => Released::Unknown,
             _ => match how.strip_prefix("was ") {
                 Some(state) => Released::Already(state.to_owned()),
-                None => return Err(Trouble::Strange(how)),
+                None => return Err(LeaseError::Strange(how)),
             },
         })
     }
@@ -295,19 +305,19 @@ impl Pool {
         (lease, token): (&str, u64),
         ttl: Duration,
         about: &[(&'static str, String)],
-    ) -> Result<Standing, Trouble> {
+    ) -> Result<TicketStatus, LeaseError> {
         let mut arguments = vec![lease.to_owned(), token.to_string(), ttl.as_millis().to_string()];
         for (field, value) in about {
             arguments.extend([(*field).to_owned(), value.clone()]);
         }
-        standing(self.call(Op::Transfer, &arguments)?)
+        status(self.call(Op::Transfer, &arguments)?)
     }
 
     /// Lets a lease that has an end of its own end so long from now.
     ///
     /// # Errors
     /// Where there is no answer; it may be asked again.
-    pub fn extend(&mut self, lease: &str, span: Duration) -> Result<Extended, Trouble> {
+    pub fn extend(&mut self, lease: &str, span: Duration) -> Result<Extended, LeaseError> {
         let arguments = [lease.to_owned(), span.as_millis().to_string()];
         let (how, until): (String, u64) = self.call(Op::Extend, &arguments)?;
         Ok(match how.as_str() {
@@ -321,7 +331,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn audit(&mut self) -> Result<Audit, Trouble> {
+    pub fn audit(&mut self) -> Result<Audit, LeaseError> {
         self.look(&[])
     }
 
@@ -329,15 +339,15 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn gpus(&mut self) -> Result<Vec<Gpu>, Trouble> {
+    pub fn gpus(&mut self) -> Result<Vec<Gpu>, LeaseError> {
         Ok(self.look(&["gpus".to_owned()])?.gpus)
     }
 
-    fn look(&mut self, of: &[String]) -> Result<Audit, Trouble> {
+    fn look(&mut self, of: &[String]) -> Result<Audit, LeaseError> {
         // Commands and names are whatever bytes their owners like.
         let text: Vec<u8> = self.call(Op::Audit, of)?;
         serde_json::from_str(&String::from_utf8_lossy(&text))
-            .map_err(|error| Trouble::Strange(error.to_string()))
+            .map_err(|error| LeaseError::Strange(error.to_string()))
     }
 }
 
@@ -345,12 +355,12 @@ impl Pool {
 ///
 /// # Errors
 /// Where it is none.
-pub fn check(address: &str) -> Result<(), Trouble> {
+pub fn check(address: &str) -> Result<(), LeaseError> {
     client(address).map(drop)
 }
 
-fn client(address: &str) -> Result<Client, Trouble> {
-    Client::open(address).map_err(|_| Trouble::address(address))
+fn client(address: &str) -> Result<Client, LeaseError> {
+    Client::open(address).map_err(|_| LeaseError::address(address))
 }
 
 fn connect(client: &Client, patience: Duration) -> redis::RedisResult<Connection> {
@@ -360,19 +370,20 @@ fn connect(client: &Client, patience: Duration) -> redis::RedisResult<Connection
     Ok(connection)
 }
 
-fn standing((state, first, gpus): (String, String, String)) -> Result<Standing, Trouble> {
-    let number = || first.parse::<u64>().map_err(|_| Trouble::Strange(format!("{state} {first:?}")));
+fn status((state, first, gpus): (String, String, String)) -> Result<TicketStatus, LeaseError> {
+    let number = || first.parse::<u64>().map_err(|_| LeaseError::Strange(format!("{state} {first:?}")));
     let grant = || {
-        let ids = gpus.split(',').map(|id| id.parse().map_err(|_| Trouble::Strange(format!("GPU {id:?}"))));
-        Ok(Grant { token: number()?, gpus: ids.collect::<Result<_, Trouble>>()? })
+        let ids =
+            gpus.split(',').map(|id| id.parse().map_err(|_| LeaseError::Strange(format!("GPU {id:?}"))));
+        Ok(Grant { token: number()?, gpus: ids.collect::<Result<_, LeaseError>>()? })
     };
     Ok(match state.as_str() {
-        "held" => Standing::Held(grant()?),
-        "conflict" => Standing::Conflict(grant()?),
-        "waiting" => Standing::Waiting { before: first.parse().unwrap_or_default() },
-        "busy" => Standing::Busy,
-        "impossible" => Standing::Impossible { managed: number()? },
-        "uninitialised" => Standing::Uninitialised,
-        _ => Standing::Ended(state),
+        "held" => TicketStatus::Held(grant()?),
+        "conflict" => TicketStatus::Conflict(grant()?),
+        "waiting" => TicketStatus::Waiting { before: first.parse().unwrap_or_default() },
+        "busy" => TicketStatus::Busy,
+        "impossible" => TicketStatus::Impossible { managed: number()? },
+        "uninitialised" => TicketStatus::Uninitialised,
+        _ => TicketStatus::Ended(state),
     })
 }

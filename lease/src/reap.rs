@@ -7,7 +7,7 @@ use redis::ConnectionAddr;
 
 use crate::audit::{Agent, Audit, Lease};
 use crate::holder::{Here, Life, are_one_machine};
-use crate::{Op, Pool, Trouble};
+use crate::{LeaseError, Op, Pool};
 
 /// From a fork to the exec after it takes less: a command that was being started when its runner died bears the lease's
 /// name a moment later.
@@ -90,7 +90,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer; it may be asked again.
-    pub fn end(&mut self, lease: &str, end: End<'_>, busy: &[String]) -> Result<Ended, Trouble> {
+    pub fn end(&mut self, lease: &str, end: End<'_>, busy: &[String]) -> Result<Ended, LeaseError> {
         let none = String::new;
         let (why, token, pid, start) = match end {
             End::Dead { pid, start, known: false } => ("dead", none(), pid.to_owned(), start.to_owned()),
@@ -113,7 +113,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn clear(&mut self, gpu: &str, why: &str) -> Result<Back, Trouble> {
+    pub fn clear(&mut self, gpu: &str, why: &str) -> Result<Back, LeaseError> {
         self.call(Op::Clear, &[gpu.to_owned(), why.to_owned()]).map(Back::of)
     }
 
@@ -122,7 +122,12 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn resolve(&mut self, gpu: &str, record: Option<(&str, &str)>, offset: i32) -> Result<Back, Trouble> {
+    pub fn resolve(
+        &mut self,
+        gpu: &str,
+        record: Option<(&str, &str)>,
+        offset: i32,
+    ) -> Result<Back, LeaseError> {
         let mut arguments = vec![gpu.to_owned(), String::new(), offset.to_string()];
         if let Some((pid, time)) = record {
             pid.clone_into(&mut arguments[1]);
@@ -135,7 +140,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn stand_in(&mut self, here: &Here, ttl: Duration) -> Result<(), Trouble> {
+    pub fn stand_in(&mut self, here: &Here, ttl: Duration) -> Result<(), LeaseError> {
         let about = [here.host.clone(), here.boot.clone(), here.pidns.clone(), ttl.as_millis().to_string()];
         self.call::<String>(Op::Agent, &about).map(drop)
     }
@@ -146,7 +151,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn reap_here(&mut self, here: &Here, ttl: Duration) -> Result<usize, Trouble> {
+    pub fn reap_here(&mut self, here: &Here, ttl: Duration) -> Result<usize, LeaseError> {
         let audit = self.audit()?;
         let mut freed = 0;
         let dead = audit.dead(here);

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use redis::{Client, Connection, InfoDict, RedisResult};
 
 use crate::holder::Here;
-use crate::pool::{Grant, Pool, Standing, Ticket};
-use crate::{Op, Trouble};
+use crate::pool::{Grant, Pool, Ticket, TicketStatus};
+use crate::{LeaseError, Op};
 
 /// A ticket is renewed at least so often.
-const BEAT: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_secs(10);
 /// Between two calls of slots out of the line.
 const CALLED: Duration = Duration::from_millis(5);
 /// So many calls are enough for those who hear them.
@@ -33,7 +33,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 impl Pool {
     /// Asks, and waits until the GPUs are held, until then, or for ever. `told` hears how many tickets are before it
     /// whenever that was asked. What the dead of this host held is freed as soon as it is waited for, and from time to
-    /// time. Gives [`Standing::Waiting`] where the time was up; the ticket is withdrawn then.
+    /// time. Gives [`TicketStatus::Waiting`] where the time was up; the ticket is withdrawn then.
     ///
     /// # Errors
     /// Where Redis refuses. Where it does not answer it is asked again; only the first time that is an error.
@@ -42,65 +42,65 @@ impl Pool {
         ticket: &Ticket,
         (here, until): (&Here, Option<Instant>),
         mut told: impl FnMut(u64),
-    ) -> Result<Standing, Trouble> {
+    ) -> Result<TicketStatus, LeaseError> {
         let particular = ticket.about.iter().any(|(field, _)| *field == "among");
-        let mut standing = self.ask(ticket)?;
+        let mut status = self.ask(ticket)?;
         let mut slots: Option<Slots> = None;
-        let mut beats = Beats::of(if particular { PARTICULAR } else { BEAT });
+        let mut intervals = Intervals::of(if particular { PARTICULAR } else { INTERVAL });
         let mut pause = PAUSES.0;
-        while let Standing::Waiting { before } = standing {
+        while let TicketStatus::Waiting { before } = status {
             told(before);
             let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-            if left.is_zero() && beats.looked {
-                return self.withdraw(ticket).map(|()| standing);
+            if left.is_zero() && intervals.looked {
+                return self.withdraw(ticket).map(|()| status);
             }
-            let (beat, looks) = beats.next(before, left);
+            let (interval, looks) = intervals.next(before, left);
             if slots.is_none() && !particular {
                 slots = Some(Slots::open(self, ticket.want));
             }
             // Who asks a moment after the server gives away again need not wait longer than that.
-            let beat = self.closed.map_or(beat, |closed| beat.min(closed + CALLED));
-            let woken = if beat.is_zero() { Ok(None) } else { self.woken(&ticket.lease, beat) };
+            let interval = self.closed.map_or(interval, |closed| interval.min(closed + CALLED));
+            let woken = if interval.is_zero() { Ok(None) } else { self.woken(&ticket.lease, interval) };
             let awaited = woken.and_then(|grant| match grant {
-                Some(grant) => Ok(Standing::Held(grant)),
+                Some(grant) => Ok(TicketStatus::Held(grant)),
                 None if looks => {
                     self.reap_here(here, ticket.ttl).and_then(|_| self.touch(&ticket.lease, ticket.ttl, None))
                 }
                 None => self.touch(&ticket.lease, ticket.ttl, None),
             });
-            standing = match awaited {
-                Err(trouble) if trouble.passes() => {
+            status = match awaited {
+                Err(error) if error.passes() => {
                     std::thread::park_timeout(pause.min(left));
                     pause = (pause * 2).min(PAUSES.1);
-                    self.ask_again(ticket, standing)?
+                    self.ask_again(ticket, status)?
                 }
-                Ok(Standing::Ended(how)) if how == "unknown" => self.ask(ticket)?,
+                Ok(TicketStatus::Ended(how)) if how == "unknown" => self.ask(ticket)?,
                 awaited => {
                     pause = PAUSES.0;
                     awaited?
                 }
             };
         }
-        Ok(standing)
+        Ok(status)
     }
 
     /// After a connection broke; it stands as before where there is no other yet.
-    fn ask_again(&mut self, ticket: &Ticket, before: Standing) -> Result<Standing, Trouble> {
+    fn ask_again(&mut self, ticket: &Ticket, before: TicketStatus) -> Result<TicketStatus, LeaseError> {
         match self.reconnect().and_then(|()| self.ask(ticket)) {
-            Err(trouble) if trouble.passes() => Ok(before),
+            Err(error) if error.passes() => Ok(before),
             asked => asked,
         }
     }
 
     /// What came of it where it was granted in the last moment does not matter: it goes back.
-    fn withdraw(&mut self, ticket: &Ticket) -> Result<(), Trouble> {
+    fn withdraw(&mut self, ticket: &Ticket) -> Result<(), LeaseError> {
         let offset = ticket.about.iter().find(|(field, _)| *field == "offset");
         let offset = offset.and_then(|(_, offset)| offset.parse().ok()).unwrap_or_default();
         self.release(&ticket.lease, None, (offset, std::process::id())).map(drop)
     }
 
     /// Waits for the wake-up of a ticket.
-    fn woken(&mut self, lease: &str, at_most: Duration) -> Result<Option<Grant>, Trouble> {
+    fn woken(&mut self, lease: &str, at_most: Duration) -> Result<Option<Grant>, LeaseError> {
         let key = format!("{}_V2:WAKE:{lease}", self.prefix);
         // Redis takes 0 for ever.
         let seconds = at_most.max(Duration::from_millis(1)).as_secs_f64();
@@ -114,7 +114,7 @@ impl Pool {
             answer
         })?;
         let Some((_, woken)) = answer else { return Ok(None) };
-        let strange = || Trouble::Strange(format!("a wake-up {woken:?}"));
+        let strange = || LeaseError::Strange(format!("a wake-up {woken:?}"));
         let (token, gpus) = woken.split_once(':').ok_or_else(strange)?;
         let gpus = gpus.split(',').map(|id| id.parse().map_err(|_| strange())).collect::<Result<_, _>>()?;
         Ok(Some(Grant { token: token.parse().map_err(|_| strange())?, gpus }))
@@ -122,7 +122,7 @@ impl Pool {
 }
 
 /// When a ticket is renewed, and when its waiter looks after the dead.
-struct Beats {
+struct Intervals {
     began: Instant,
     usual: Duration,
     passed: u64,
@@ -130,7 +130,7 @@ struct Beats {
     looked: bool,
 }
 
-impl Beats {
+impl Intervals {
     fn of(usual: Duration) -> Self {
         Self { began: Instant::now(), usual, passed: 0, looked: false }
     }
@@ -281,20 +281,23 @@ mod tests {
             (1000, 0, Duration::from_secs(3), true),
             (1000, 0, Duration::ZERO, true),
         ] {
-            let mut beats = Beats::of(BEAT);
-            beats.began -= Duration::from_secs(waited);
-            let (beat, found) = beats.next(before, left);
+            let mut intervals = Intervals::of(INTERVAL);
+            intervals.began -= Duration::from_secs(waited);
+            let (interval, found) = intervals.next(before, left);
             assert_eq!(found, looks, "{before} before, after {waited} s");
-            assert!(beat <= BEAT && beat <= left, "{before} before, after {waited} s: {beat:?}");
-            assert_eq!(beats.looked, looks);
+            assert!(
+                interval <= INTERVAL && interval <= left,
+                "{before} before, after {waited} s: {interval:?}"
+            );
+            assert_eq!(intervals.looked, looks);
         }
     }
 
     #[test]
     fn those_in_front_look_more_often() {
         let looks = |before| {
-            let mut beats = Beats { looked: true, ..Beats::of(BEAT) };
-            (0..60).filter(|_| beats.next(before, Duration::MAX).1).count()
+            let mut intervals = Intervals { looked: true, ..Intervals::of(INTERVAL) };
+            (0..60).filter(|_| intervals.next(before, Duration::MAX).1).count()
         };
         assert_eq!([0, 3, 4, 40, 1000].map(looks), [60, 60, 30, 5, 0]);
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bailiff_lease::holder::Here;
 use bailiff_lease::legacy::{Found, Witness};
-use bailiff_lease::{Back, End, Ended, Grant, Pool, Released, Standing, Ticket};
+use bailiff_lease::{Back, End, Ended, Grant, Pool, Released, Ticket, TicketStatus};
 use redis::Connection;
 
 use server::Server;
@@ -63,8 +63,8 @@ fn quarantine(pool: &mut Pool, id: &str) -> Option<String> {
     audit.gpus.iter().find(|gpu| gpu.id == id).unwrap().quarantine.clone()
 }
 
-fn held(token: u64, gpus: &[u32]) -> Standing {
-    Standing::Held(Grant { token, gpus: gpus.to_vec() })
+fn held(token: u64, gpus: &[u32]) -> TicketStatus {
+    TicketStatus::Held(Grant { token, gpus: gpus.to_vec() })
 }
 
 #[test]
@@ -76,10 +76,10 @@ fn a_gpu_that_somebody_is_on_is_withheld_until_it_is_quiet() {
     pool.ask(&ticket("last", 1)).unwrap();
     assert_eq!(pool.end("dead", DEAD, &["1".to_owned()]), Ok(Ended::Done));
     assert_eq!(pool.touch("next", TTL, None), Ok(held(2, &[0])));
-    assert_eq!(pool.touch("last", TTL, None), Ok(Standing::Waiting { before: 0 }));
+    assert_eq!(pool.touch("last", TTL, None), Ok(TicketStatus::Waiting { before: 0 }));
     let why = quarantine(&mut pool, "1").expect("it is withheld");
     assert!(why.starts_with("busy:"), "{why}");
-    assert_eq!(pool.clear("1", "busy:0"), Ok(Back::Not("changed".to_owned())), "withheld anew since");
+    assert_eq!(pool.clear("1", "busy:0"), Ok(Back::Not("changed".to_owned())), "withheld again since");
     assert_eq!(quarantine(&mut pool, "1").as_ref(), Some(&why));
     assert_eq!(pool.clear("1", &why), Ok(Back::Freed));
     assert_eq!(pool.touch("last", TTL, None), Ok(held(3, &[1])));
@@ -110,7 +110,7 @@ fn a_gpu_that_is_asked_back_is_withheld_no_more() {
     pool.end("dead", DEAD, &["0".to_owned()]).unwrap();
     // So a server of an older state has it; it had been cleared since, and was given to another.
     let grant = Grant { token: 9, gpus: vec![0] };
-    assert_eq!(pool.reclaim(&ticket("later", 1), &grant, TTL), Ok(Standing::Held(grant)));
+    assert_eq!(pool.reclaim(&ticket("later", 1), &grant, TTL), Ok(TicketStatus::Held(grant)));
     assert_eq!(quarantine(&mut pool, "0"), None);
 }
 
@@ -149,7 +149,7 @@ fn a_rule_ends_the_lease_that_it_judged_and_no_other() {
     assert_eq!(pool.end("idle", revoked(2), &[]), Ok(Ended::Lost));
     assert_eq!(pool.touch("idle", TTL, Some(1)), Ok(held(1, &[0])));
     assert_eq!(pool.end("idle", revoked(1), &[]), Ok(Ended::Done));
-    assert_eq!(pool.touch("idle", TTL, Some(1)), Ok(Standing::Ended("revoked".to_owned())));
+    assert_eq!(pool.touch("idle", TTL, Some(1)), Ok(TicketStatus::Ended("revoked".to_owned())));
     assert_eq!(pool.release("idle", Some(1), (0, 1)), Ok(Released::Already("revoked".to_owned())));
     assert_eq!(pool.end("idle", revoked(1), &[]), Ok(Ended::Already("revoked".to_owned())));
     assert_eq!(pool.end("nobody", revoked(1), &[]), Ok(Ended::Already("unknown".to_owned())));
@@ -253,7 +253,7 @@ fn whoever_learns_what_he_has_is_not_judged_by_his_taker() {
     let mut pool = begun(&server, 1);
     let mut theirs = ticket("a", 1);
     theirs.about.push(("mode", "compat".to_owned()));
-    let Ok(Standing::Held(grant)) = pool.ask(&theirs) else { panic!("it is idle") };
+    let Ok(TicketStatus::Held(grant)) = pool.ask(&theirs) else { panic!("it is idle") };
     // The taker was looked at; then he said that he knows of it, and ended, as he does.
     pool.touch("a", TTL, Some(grant.token)).unwrap();
     assert_eq!(pool.end("a", DEAD, &[]), Ok(Ended::Kept));
@@ -268,7 +268,7 @@ fn what_was_withheld_for_a_record_goes_on_when_that_is_released() {
     ask::<()>(&mut redis, &["LPOP", "GPU_IDLE"]);
     ask::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "2026-11-21 06:29:57"]);
     ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
-    assert!(matches!(pool.ask(&ticket("a", 1)), Ok(Standing::Waiting { .. })), "somebody else has it");
+    assert!(matches!(pool.ask(&ticket("a", 1)), Ok(TicketStatus::Waiting { .. })), "somebody else has it");
     assert!(quarantine(&mut pool, "0").unwrap().starts_with("legacy_record:"));
     // He releases it as GPU.py does.
     ask::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
@@ -298,7 +298,7 @@ fn whoever_asks_again_has_his_place_again() {
     pool.ask(&first).unwrap();
     std::thread::park_timeout(Duration::from_millis(5));
     first.ttl = TTL;
-    assert!(matches!(pool.ask(&first), Ok(Standing::Waiting { before: 0 })));
+    assert!(matches!(pool.ask(&first), Ok(TicketStatus::Waiting { before: 0 })));
     pool.ask(&ticket("second", 1)).unwrap();
     pool.release("holder", None, (0, 1)).unwrap();
     assert_eq!(pool.touch("first", TTL, None), Ok(held(2, &[0])));
@@ -354,7 +354,7 @@ fn whoever_is_in_another_boot_is_dead_once_he_says_nothing() {
             pool.stand_in(&here, Duration::ZERO).unwrap();
         }
         assert_eq!(pool.audit().unwrap().to_reap(&here).len(), 1, "{host}");
-        assert_eq!(pool.reap_here(&here, TTL), Ok(1), "{host}: this machine was started anew");
+        assert_eq!(pool.reap_here(&here, TTL), Ok(1), "{host}: this machine was restarted");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What GPU.py's rules allow, against a real Redis: to give back what somebody has by its number, to begin anew under
+//! What GPU.py's rules allow, against a real Redis: to give back what somebody has by its number, to begin again under
 //! holders, to hold without being there.
 #![expect(
     clippy::disallowed_methods,
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bailiff_lease::compat::{Force, Given};
 use bailiff_lease::holder::{Here, Life};
-use bailiff_lease::{Grant, Init, Pool, Standing, Ticket, Trouble};
+use bailiff_lease::{Grant, Init, LeaseError, Pool, Ticket, TicketStatus};
 use redis::Connection;
 
 use server::Server;
@@ -45,8 +45,10 @@ fn ticket(lease: &str, mode: &'static str) -> Ticket {
 }
 
 fn known(pool: &mut Pool, lease: &str) -> Grant {
-    let Ok(Standing::Held(grant)) = pool.ask(&ticket(lease, "compat")) else { panic!("nothing was idle") };
-    assert_eq!(pool.touch(lease, TTL, Some(grant.token)), Ok(Standing::Held(grant.clone())));
+    let Ok(TicketStatus::Held(grant)) = pool.ask(&ticket(lease, "compat")) else {
+        panic!("nothing was idle")
+    };
+    assert_eq!(pool.touch(lease, TTL, Some(grant.token)), Ok(TicketStatus::Held(grant.clone())));
     grant
 }
 
@@ -113,18 +115,22 @@ fn a_release_of_the_originals_is_honoured_for_whoever_waits() {
                 assert!(began.elapsed() < Duration::from_mins(1), "nobody waits");
             }
             released_by_original(&mut redis, "0");
-            assert!(matches!(next.join().unwrap(), Ok(Standing::Held(_))), "its slot finds it");
+            assert!(matches!(next.join().unwrap(), Ok(TicketStatus::Held(_))), "its slot finds it");
         });
         assert_eq!(
             first.touch(&format!("first before {waiter}"), TTL, None),
-            Ok(Standing::Ended("released".to_owned()))
+            Ok(TicketStatus::Ended("released".to_owned()))
         );
         first.release(waiter, None, (0, 1)).unwrap();
         assert_eq!(idle(&mut redis), ["0"]);
     }
     known(&mut first, "again");
     released_by_original(&mut redis, "0");
-    assert_eq!(first.touch("again", TTL, None), Ok(Standing::Ended("released".to_owned())), "it is told so");
+    assert_eq!(
+        first.touch("again", TTL, None),
+        Ok(TicketStatus::Ended("released".to_owned())),
+        "it is told so"
+    );
     assert_eq!(idle(&mut redis), ["0"]);
 }
 
@@ -142,9 +148,9 @@ fn a_lease_by_the_originals_rules_outlives_whoever_took_it_once_he_knows_of_it()
         ticket.about.push(("ack_ms", "1".to_owned()));
         ticket
     };
-    let Ok(Standing::Held(grant)) = pool.ask(&dead("unknown")) else { panic!("nothing was idle") };
+    let Ok(TicketStatus::Held(grant)) = pool.ask(&dead("unknown")) else { panic!("nothing was idle") };
     assert_eq!(grant.gpus, [0]);
-    let Ok(Standing::Held(grant)) = pool.ask(&dead("known")) else { panic!("nothing was idle") };
+    let Ok(TicketStatus::Held(grant)) = pool.ask(&dead("known")) else { panic!("nothing was idle") };
     pool.touch("known", Duration::from_millis(1), Some(grant.token)).unwrap();
     assert_eq!(pool.reap_here(&here, TTL), Ok(1), "of whoever took it without knowing");
     let audit = pool.audit().unwrap();
@@ -161,15 +167,17 @@ fn an_id_that_is_idle_before_it_is_managed_is_kept_for_whoever_waits() {
     let (mut pool, mut redis) = begun(&server, 1);
     assert_eq!(pool.forget(Force::No), Ok(Ok(())));
     assert_eq!(pool.view().unwrap(), bailiff_lease::compat::View::default());
-    assert_eq!(pool.ask(&ticket("early", "compat")), Ok(Standing::Waiting { before: 0 }));
-    assert_eq!(pool.touch("early", TTL, None), Ok(Standing::Waiting { before: 0 }));
+    assert_eq!(pool.ask(&ticket("early", "compat")), Ok(TicketStatus::Waiting { before: 0 }));
+    assert_eq!(pool.touch("early", TTL, None), Ok(TicketStatus::Waiting { before: 0 }));
     ask::<u64>(&mut redis, &["LPUSH", "GPU_V2:POT", "7"]);
-    assert_eq!(pool.touch("early", TTL, None), Ok(Standing::Waiting { before: 0 }));
+    assert_eq!(pool.touch("early", TTL, None), Ok(TicketStatus::Waiting { before: 0 }));
     ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "8"]);
     ask::<u64>(&mut redis, &["LPUSH", "GPU_MANAGED", "8"]);
-    assert!(matches!(pool.touch("early", TTL, None), Ok(Standing::Held(grant)) if grant.gpus == [8]));
+    assert!(matches!(pool.touch("early", TTL, None), Ok(TicketStatus::Held(grant)) if grant.gpus == [8]));
     ask::<u64>(&mut redis, &["LPUSH", "GPU_MANAGED", "7"]);
-    assert!(matches!(pool.ask(&ticket("next", "compat")), Ok(Standing::Held(grant)) if grant.gpus == [7]));
+    assert!(
+        matches!(pool.ask(&ticket("next", "compat")), Ok(TicketStatus::Held(grant)) if grant.gpus == [7])
+    );
 }
 
 #[test]
@@ -183,18 +191,18 @@ fn a_pool_is_begun_and_forgotten_under_holders_only_where_that_is_forced() {
     assert_eq!(pool.forget(Force::Over), Ok(Err(1)));
     // One of the rest waits, and goes on waiting.
     known(&mut pool, "b");
-    assert_eq!(pool.ask(&ticket("waits", "run")), Ok(Standing::Waiting { before: 0 }));
+    assert_eq!(pool.ask(&ticket("waits", "run")), Ok(TicketStatus::Waiting { before: 0 }));
     assert_eq!(pool.begin((&gpus, 8), 0, Force::Under), Ok(Init::Done(2)));
-    assert_eq!(pool.touch("a", TTL, None), Ok(Standing::Ended("revoked".to_owned())));
+    assert_eq!(pool.touch("a", TTL, None), Ok(TicketStatus::Ended("revoked".to_owned())));
     assert_eq!(idle(&mut redis), ["1", "3"], "3 was pushed first");
-    let Ok(Standing::Held(grant)) = pool.touch("waits", TTL, None) else { panic!("it is not served") };
+    let Ok(TicketStatus::Held(grant)) = pool.touch("waits", TTL, None) else { panic!("it is not served") };
     assert!(grant.gpus == [3] && grant.token > held.token, "{grant:?}");
     let view = pool.view().unwrap();
     assert_eq!((view.begun, view.count, view.managed), (true, Some(8), vec!["1".to_owned(), "3".to_owned()]));
     assert_eq!(pool.forget(Force::Under), Ok(Ok(())));
     let left: Vec<String> = ask(&mut redis, &["KEYS", "GPU*"]);
     assert_eq!(left, ["GPU_V2:LEASE:waits"], "its runner is yet to renew it");
-    assert_eq!(pool.touch("waits", TTL, None), Ok(Standing::Ended("revoked".to_owned())));
+    assert_eq!(pool.touch("waits", TTL, None), Ok(TicketStatus::Ended("revoked".to_owned())));
 }
 
 #[test]
@@ -203,7 +211,7 @@ fn deleted_pool_leaves_only_ended_leases_of_runners_and_its_tokens_are_below_tho
     let (mut pool, mut redis) = begun(&server, 2);
     let before = known(&mut pool, "compat");
     assert_eq!(pool.give("0", (0, 42)), Ok(Given::Released));
-    let Ok(Standing::Held(grant)) = pool.ask(&ticket("run", "run")) else { panic!("nothing was idle") };
+    let Ok(TicketStatus::Held(grant)) = pool.ask(&ticket("run", "run")) else { panic!("nothing was idle") };
     pool.release("run", Some(grant.token), (0, 42)).unwrap();
     pool.ask(&ticket("late", "run")).unwrap();
     for lease in ["more", "late waiter"] {
@@ -227,7 +235,7 @@ fn deleted_pool_leaves_only_ended_leases_of_runners_and_its_tokens_are_below_tho
     assert_eq!(pool.begin((&[(0, None)], 8), 0, Force::No), Ok(Init::Done(1)));
     let after = known(&mut pool, "compat");
     assert!(before.token < grant.token && grant.token < after.token, "{before:?} {grant:?} {after:?}");
-    // The server was started anew: it is known who it was before anything was granted.
+    // The server was restarted: it is known who it was before anything was granted.
     ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another"]);
     assert!(pool.audit().unwrap().barrier.is_some());
 }
@@ -236,17 +244,19 @@ fn deleted_pool_leaves_only_ended_leases_of_runners_and_its_tokens_are_below_tho
 fn lease_that_ended_before_the_pool_was_deleted_is_not_given_back() {
     let server = Server::start(&[]);
     let (mut pool, _) = begun(&server, 1);
-    let Ok(Standing::Held(first)) = pool.ask(&ticket("first", "run")) else { panic!("nothing was idle") };
+    let Ok(TicketStatus::Held(first)) = pool.ask(&ticket("first", "run")) else { panic!("nothing was idle") };
     // An administrator takes it away; its runner does not know of that yet.
     pool.release("first", None, (0, 42)).unwrap();
     assert_eq!(pool.forget(Force::No), Ok(Ok(())));
     assert_eq!(pool.begin((&[(0, None)], 8), 0, Force::No), Ok(Init::Done(1)));
-    let Ok(Standing::Held(second)) = pool.ask(&ticket("second", "run")) else { panic!("nothing was idle") };
+    let Ok(TicketStatus::Held(second)) = pool.ask(&ticket("second", "run")) else {
+        panic!("nothing was idle")
+    };
     assert_eq!(
         pool.reclaim(&ticket("first", "run"), &first, TTL),
-        Ok(Standing::Ended("released".to_owned()))
+        Ok(TicketStatus::Ended("released".to_owned()))
     );
-    assert_eq!(pool.touch("second", TTL, Some(second.token)), Ok(Standing::Held(second)));
+    assert_eq!(pool.touch("second", TTL, Some(second.token)), Ok(TicketStatus::Held(second)));
 }
 
 #[test]
@@ -268,12 +278,12 @@ fn deleted_pool_keeps_those_who_wait_in_their_order() {
     let kept = ["EXP", "LEASE:first", "LEASE:holder before second", "LEASE:second", "META", "Q"];
     assert_eq!(left, kept.map(|key| format!("{prefix}_V2:{key}")));
     assert!(
-        matches!(pool.touch("holder before first", TTL, None), Ok(Standing::Held(_))),
+        matches!(pool.touch("holder before first", TTL, None), Ok(TicketStatus::Held(_))),
         "not the other pool"
     );
     assert_eq!(other.begin((&[(0, None)], 8), 0, Force::No), Ok(Init::Done(1)));
-    assert_eq!(other.touch("second", TTL, None), Ok(Standing::Waiting { before: 1 }));
-    assert!(matches!(other.touch("first", TTL, None), Ok(Standing::Held(_))));
+    assert_eq!(other.touch("second", TTL, None), Ok(TicketStatus::Waiting { before: 1 }));
+    assert!(matches!(other.touch("first", TTL, None), Ok(TicketStatus::Held(_))));
 }
 
 #[test]
@@ -281,14 +291,14 @@ fn lease_that_a_server_lost_is_given_back_though_another_was_granted_it_since() 
     let server = Server::start(&[]);
     let (mut pool, mut redis) = begun(&server, 1);
     let theirs = ticket("theirs", "run");
-    let Ok(Standing::Held(grant)) = pool.ask(&theirs) else { panic!("nothing was idle") };
+    let Ok(TicketStatus::Held(grant)) = pool.ask(&theirs) else { panic!("nothing was idle") };
     ask::<()>(&mut redis, &["FLUSHALL"]);
     assert_eq!(pool.begin((&[(0, None)], 8), 0, Force::No), Ok(Init::Done(1)));
-    assert!(matches!(pool.ask(&ticket("hurried", "run")), Ok(Standing::Held(_))));
-    assert_eq!(pool.reclaim(&theirs, &grant, TTL), Ok(Standing::Held(grant.clone())));
-    assert_eq!(pool.touch("hurried", TTL, None), Ok(Standing::Ended("lost".to_owned())));
+    assert!(matches!(pool.ask(&ticket("hurried", "run")), Ok(TicketStatus::Held(_))));
+    assert_eq!(pool.reclaim(&theirs, &grant, TTL), Ok(TicketStatus::Held(grant.clone())));
+    assert_eq!(pool.touch("hurried", TTL, None), Ok(TicketStatus::Ended("lost".to_owned())));
     let older = Grant { token: grant.token - 1, ..grant };
-    assert_eq!(pool.reclaim(&ticket("older", "run"), &older, TTL), Ok(Standing::Conflict(older.clone())));
+    assert_eq!(pool.reclaim(&ticket("older", "run"), &older, TTL), Ok(TicketStatus::Conflict(older.clone())));
 }
 
 #[test]
@@ -302,8 +312,8 @@ fn lists_of_a_wrong_type_are_replaced_as_far_as_the_original_does() {
             ask::<()>(redis, &["SET", key, "what is this"]);
         }
     };
-    let wrong = |how: Result<Init, Trouble>, key: &str| {
-        assert!(matches!(&how, Err(Trouble::WrongType(why)) if why.contains(key)), "{how:?}");
+    let wrong = |how: Result<Init, LeaseError>, key: &str| {
+        assert!(matches!(&how, Err(LeaseError::WrongType(why)) if why.contains(key)), "{how:?}");
     };
     spoil(&mut redis);
     wrong(pool.init(&gpus, 0, true), "GPU_");

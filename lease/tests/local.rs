@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bailiff_lease::audit::Gpu;
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Grant, Init, Leases, Local, Released, Standing, Ticket, Trouble};
+use bailiff_lease::{Grant, Init, LeaseError, Leases, Local, Released, Ticket, TicketStatus};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
@@ -38,18 +38,18 @@ fn ticket(lease: &str, want: u32) -> Ticket {
     Ticket { lease: lease.to_owned(), want, priority: 0, ttl: TTL, nonblock: false, about }
 }
 
-fn ask(path: &Path, lease: &str, want: u32) -> (Local, Standing) {
+fn ask(path: &Path, lease: &str, want: u32) -> (Local, TicketStatus) {
     let mut pool = Local::at(path);
-    let standing = pool.ask(&ticket(lease, want)).unwrap();
-    (pool, standing)
+    let status = pool.ask(&ticket(lease, want)).unwrap();
+    (pool, status)
 }
 
-fn had(standing: Standing) -> Vec<u32> {
-    grant(standing).gpus
+fn had(status: TicketStatus) -> Vec<u32> {
+    grant(status).gpus
 }
 
-fn grant(standing: Standing) -> Grant {
-    let Standing::Held(grant) = standing else { panic!("{standing:?}") };
+fn grant(status: TicketStatus) -> Grant {
+    let TicketStatus::Held(grant) = status else { panic!("{status:?}") };
     grant
 }
 
@@ -66,7 +66,7 @@ fn tickets(path: &Path) -> usize {
     fs::read_dir(path.join("queue")).unwrap().count()
 }
 
-fn again(pool: &mut Local, lease: &str) -> Standing {
+fn again(pool: &mut Local, lease: &str) -> TicketStatus {
     pool.touch(lease, TTL, None).unwrap()
 }
 
@@ -74,7 +74,7 @@ fn again(pool: &mut Local, lease: &str) -> Standing {
 fn a_lease_from_its_ticket_to_its_end() {
     let nowhere = tempfile::tempdir().unwrap();
     let path = nowhere.path().join("not/begun");
-    let absent = Err(Trouble::Absent(path.display().to_string()));
+    let absent = Err(LeaseError::Absent(path.display().to_string()));
     assert_eq!(
         Local::at(&path).ask(&ticket("early", 1)),
         absent,
@@ -84,26 +84,30 @@ fn a_lease_from_its_ticket_to_its_end() {
     assert_eq!(pool.init(&[(1, None), (0, None), (1, None)], 0, false), Ok(Init::Done(2)));
     assert_eq!(pool.init(&[(0, None)], 0, false), Ok(Init::Already(2)));
     for want in [0, 3] {
-        assert_eq!(pool.ask(&ticket("greedy", want)), Ok(Standing::Impossible { managed: 2 }));
+        assert_eq!(pool.ask(&ticket("greedy", want)), Ok(TicketStatus::Impossible { managed: 2 }));
     }
     let first = grant(pool.ask(&ticket("a", 1)).unwrap());
     assert_eq!(first.gpus, [0]);
-    assert_eq!(pool.ask(&ticket("a", 1)), Ok(Standing::Held(first.clone())), "asked again it has no more");
-    assert_eq!(pool.init(&[(0, None)], 0, true), Ok(Init::Held(1)), "nothing is begun anew under a holder");
-    let (mut b, standing) = ask(&path, "b", 2);
-    assert_eq!(standing, Standing::Waiting { before: 0 });
+    assert_eq!(
+        pool.ask(&ticket("a", 1)),
+        Ok(TicketStatus::Held(first.clone())),
+        "asked again it has no more"
+    );
+    assert_eq!(pool.init(&[(0, None)], 0, true), Ok(Init::Held(1)), "a pool with a holder stays");
+    let (mut b, status) = ask(&path, "b", 2);
+    assert_eq!(status, TicketStatus::Waiting { before: 0 });
     let nonblock = Ticket { nonblock: true, ..ticket("c", 1) };
-    assert_eq!(Local::at(&path).ask(&nonblock), Ok(Standing::Busy), "nobody overtakes");
-    assert_eq!(pool.touch("a", TTL, Some(first.token)), Ok(Standing::Held(first.clone())));
-    assert_eq!(pool.touch("a", TTL, Some(7)), Ok(Standing::Ended("lost".to_owned())));
+    assert_eq!(Local::at(&path).ask(&nonblock), Ok(TicketStatus::Busy), "nobody overtakes");
+    assert_eq!(pool.touch("a", TTL, Some(first.token)), Ok(TicketStatus::Held(first.clone())));
+    assert_eq!(pool.touch("a", TTL, Some(7)), Ok(TicketStatus::Ended("lost".to_owned())));
     assert_eq!(pool.release("a", Some(7), BY), Ok(Released::Lost));
-    assert_eq!(again(&mut b, "b"), Standing::Waiting { before: 0 });
+    assert_eq!(again(&mut b, "b"), TicketStatus::Waiting { before: 0 });
     assert_eq!(pool.release("a", Some(first.token), BY), Ok(Released::Done));
     assert_eq!(pool.release("a", Some(first.token), BY), Ok(Released::Already("released".to_owned())));
     let second = grant(again(&mut b, "b"));
     assert_eq!(second.gpus, [0, 1]);
     assert_eq!(pool.release("nobody", None, BY), Ok(Released::Unknown));
-    assert_eq!(pool.touch("nobody", TTL, None), Ok(Standing::Ended("unknown".to_owned())));
+    assert_eq!(pool.touch("nobody", TTL, None), Ok(TicketStatus::Ended("unknown".to_owned())));
     drop(b);
     assert_eq!(pool.init(&[(3, None)], 0, true), Ok(Init::Done(1)));
     let third = grant(pool.ask(&ticket("d", 1)).unwrap());
@@ -111,9 +115,9 @@ fn a_lease_from_its_ticket_to_its_end() {
     assert!(first.token < second.token && second.token < third.token);
     assert_eq!(tickets(&path), 0);
     let urgent = Ticket { priority: 1, ..ticket("e", 1) };
-    assert!(matches!(pool.ask(&urgent), Err(Trouble::NotHere(_))));
+    assert!(matches!(pool.ask(&urgent), Err(LeaseError::NotHere(_))));
     for name in ["", "a/b", "../x", "a-b", "ä"] {
-        assert!(matches!(pool.ask(&ticket(name, 1)), Err(Trouble::NotHere(_))), "{name:?}");
+        assert!(matches!(pool.ask(&ticket(name, 1)), Err(LeaseError::NotHere(_))), "{name:?}");
     }
 }
 
@@ -124,19 +128,19 @@ fn whoever_was_rung_for_leaves_the_queue_with_his_first_word() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let mut pool = Local::at(&path);
-            let standing = pool.wait(&ticket("waiter", 1), (&Here::look(), None), &mut |_| {}).unwrap();
-            (pool, grant(standing))
+            let status = pool.wait(&ticket("waiter", 1), (&Here::look(), None), &mut |_| {}).unwrap();
+            (pool, grant(status))
         });
         queued(&path, 1);
         drop(holder);
         let (mut pool, first) = waiter.join().unwrap();
         assert_eq!(tickets(&path), 1, "he is still in the queue");
-        let (mut next, standing) = ask(&path, "next", 1);
-        assert_eq!(standing, Standing::Waiting { before: 1 });
+        let (mut next, status) = ask(&path, "next", 1);
+        assert_eq!(status, TicketStatus::Waiting { before: 1 });
         let said = pool.touch("waiter", TTL, Some(first.token));
-        assert_eq!(said, Ok(Standing::Held(first)));
+        assert_eq!(said, Ok(TicketStatus::Held(first)));
         assert_eq!(gpus(&path)[0].owner.as_deref(), Some("waiter"));
-        assert_eq!(again(&mut next, "next"), Standing::Waiting { before: 0 });
+        assert_eq!(again(&mut next, "next"), TicketStatus::Waiting { before: 0 });
         drop(pool);
         assert_eq!(had(again(&mut next, "next")), [0]);
     });
@@ -145,21 +149,21 @@ fn whoever_was_rung_for_leaves_the_queue_with_his_first_word() {
 #[test]
 fn all_or_none_and_nobody_overtakes() {
     let (_folder, path) = begun(3);
-    let (one, standing) = ask(&path, "one", 1);
-    assert_eq!(had(standing), [0]);
-    let (mut three, standing) = ask(&path, "three", 3);
-    assert_eq!(standing, Standing::Waiting { before: 0 });
-    let (mut late, standing) = ask(&path, "late", 1);
-    assert_eq!(standing, Standing::Waiting { before: 1 }, "though two are idle");
+    let (one, status) = ask(&path, "one", 1);
+    assert_eq!(had(status), [0]);
+    let (mut three, status) = ask(&path, "three", 3);
+    assert_eq!(status, TicketStatus::Waiting { before: 0 });
+    let (mut late, status) = ask(&path, "late", 1);
+    assert_eq!(status, TicketStatus::Waiting { before: 1 }, "though two are idle");
     let idle =
         |path: &Path| Local::at(path).audit().unwrap().gpus.iter().map(|gpu| gpu.idle).collect::<Vec<_>>();
     assert_eq!(idle(&path), [0, 1, 1], "who waits holds nothing");
     drop(one);
-    assert_eq!(again(&mut late, "late"), Standing::Waiting { before: 1 });
+    assert_eq!(again(&mut late, "late"), TicketStatus::Waiting { before: 1 });
     assert_eq!(had(again(&mut three, "three")), [0, 1, 2]);
-    assert_eq!(again(&mut late, "late"), Standing::Waiting { before: 0 });
+    assert_eq!(again(&mut late, "late"), TicketStatus::Waiting { before: 0 });
     drop(three);
-    assert!(matches!(again(&mut late, "late"), Standing::Held(_)));
+    assert!(matches!(again(&mut late, "late"), TicketStatus::Held(_)));
 }
 
 #[test]
@@ -169,9 +173,9 @@ fn the_longest_idle_is_given_first() {
     let given: Vec<u32> = (0..6)
         .map(|number| {
             drop(last.take());
-            let (pool, standing) = ask(&path, &format!("l{number}"), 1);
+            let (pool, status) = ask(&path, &format!("l{number}"), 1);
             last = Some(pool);
-            let Standing::Held(grant) = standing else { return 9 };
+            let TicketStatus::Held(grant) = status else { return 9 };
             // The file system's clock ticks every few milliseconds.
             std::thread::park_timeout(Duration::from_millis(20));
             grant.gpus[0]
@@ -191,16 +195,15 @@ fn whoever_came_first_is_served_first() {
             let (tell, path) = (tell.clone(), &path);
             scope.spawn(move || {
                 let mut pool = Local::at(path);
-                let standing =
-                    pool.wait(&ticket(&format!("w{number}"), 1), (&Here::look(), None), &mut |_| {});
-                tell.send((number, standing)).unwrap();
+                let status = pool.wait(&ticket(&format!("w{number}"), 1), (&Here::look(), None), &mut |_| {});
+                tell.send((number, status)).unwrap();
             });
             queued(path, number + 1);
         }
         drop(first);
         for number in 0..WAITERS {
-            let (served, standing) = told.recv().unwrap();
-            assert_eq!((served, had(standing.unwrap())), (number, vec![0]));
+            let (served, status) = told.recv().unwrap();
+            assert_eq!((served, had(status.unwrap())), (number, vec![0]));
         }
     });
     assert_eq!(tickets(&path), 0);
@@ -217,9 +220,9 @@ fn those_who_do_not_wait_stand_in_nobodys_way() {
                 let nonblock = Ticket { nonblock: true, ..ticket(&format!("n{number}"), 1) };
                 let mut pool = Local::at(path);
                 done.wait();
-                let standing = pool.ask(&nonblock);
+                let status = pool.ask(&nonblock);
                 done.wait();
-                assert!(matches!(standing, Ok(Standing::Held(_))), "{number}: {standing:?}");
+                assert!(matches!(status, Ok(TicketStatus::Held(_))), "{number}: {status:?}");
             });
         }
     });
@@ -239,7 +242,7 @@ fn nobody_has_what_another_has() {
                     let mut pool = Local::at(path);
                     let wish = ticket(&format!("t{number}_{round}"), 1 + (number + round) % 3);
                     let until = (round % 5 == 4).then(|| Instant::now() + Duration::from_millis(20));
-                    let Standing::Held(grant) =
+                    let TicketStatus::Held(grant) =
                         pool.wait(&wish, (&Here::look(), until), &mut |_| {}).unwrap()
                     else {
                         continue;
@@ -267,9 +270,9 @@ fn a_wait_has_an_end_and_leaves_nothing_behind() {
     let (holder, _) = ask(&path, "holder", 1);
     let mut told = Vec::new();
     let until = Instant::now() + Duration::from_millis(30);
-    let standing =
+    let status =
         Local::at(&path).wait(&ticket("w", 1), (&Here::look(), Some(until)), &mut |before| told.push(before));
-    assert_eq!(standing, Ok(Standing::Waiting { before: 0 }));
+    assert_eq!(status, Ok(TicketStatus::Waiting { before: 0 }));
     assert!(told.iter().all(|before| *before == 0) && !told.is_empty());
     assert_eq!(tickets(&path), 0);
     drop(holder);
@@ -280,21 +283,21 @@ fn a_wait_has_an_end_and_leaves_nothing_behind() {
 fn whoever_sleeps_is_passed_and_keeps_his_place() {
     let (_folder, path) = begun(1);
     let (holder, _) = ask(&path, "holder", 1);
-    let (mut sleeper, standing) = ask(&path, "sleeper", 1);
-    assert_eq!(standing, Standing::Waiting { before: 0 });
-    let (mut next, standing) = ask(&path, "next", 1);
-    assert_eq!(standing, Standing::Waiting { before: 1 });
+    let (mut sleeper, status) = ask(&path, "sleeper", 1);
+    assert_eq!(status, TicketStatus::Waiting { before: 0 });
+    let (mut next, status) = ask(&path, "next", 1);
+    assert_eq!(status, TicketStatus::Waiting { before: 1 });
     let mut theirs = fs::read_dir(path.join("queue")).unwrap().map(|entry| entry.unwrap().path());
     let theirs = theirs.find(|path| path.to_string_lossy().ends_with("-sleeper")).unwrap();
     let long_ago = SystemTime::now() - 2 * ticket("sleeper", 1).ttl;
     fs::File::open(theirs).unwrap().set_modified(long_ago).unwrap();
     drop(holder);
-    let standing = next.wait(&ticket("next", 1), (&Here::look(), None), &mut |_| {}).unwrap();
-    assert_eq!(had(standing), [0], "nobody has been heard of for so long");
+    let status = next.wait(&ticket("next", 1), (&Here::look(), None), &mut |_| {}).unwrap();
+    assert_eq!(had(status), [0], "nobody has been heard of for so long");
     let (mut third, _) = ask(&path, "third", 1);
-    assert_eq!(again(&mut sleeper, "sleeper"), Standing::Waiting { before: 0 });
+    assert_eq!(again(&mut sleeper, "sleeper"), TicketStatus::Waiting { before: 0 });
     drop(next);
-    assert_eq!(again(&mut third, "third"), Standing::Waiting { before: 1 });
+    assert_eq!(again(&mut third, "third"), TicketStatus::Waiting { before: 1 });
     assert_eq!(had(again(&mut sleeper, "sleeper")), [0]);
 }
 
@@ -305,9 +308,9 @@ fn a_ticket_that_was_withdrawn_ends_its_wait() {
     let (mut waiter, _) = ask(&path, "waiter", 1);
     let mut other = Local::at(&path);
     assert_eq!(other.release("waiter", None, BY), Ok(Released::Done));
-    assert_eq!(again(&mut waiter, "waiter"), Standing::Ended("cancelled".to_owned()));
+    assert_eq!(again(&mut waiter, "waiter"), TicketStatus::Ended("cancelled".to_owned()));
     let kept = other.release("holder", None, BY);
-    assert!(matches!(kept, Err(Trouble::Kept(_))), "we run, and do nothing but hold: {kept:?}");
+    assert!(matches!(kept, Err(LeaseError::Kept(_))), "we run, and do nothing but hold: {kept:?}");
     assert_eq!(other.release("holder", Some(7), BY), Ok(Released::Lost));
 }
 
@@ -318,7 +321,7 @@ fn a_pool_that_shrinks_refuses_who_wants_more() {
     let (mut both, _) = ask(&path, "both", 2);
     drop(holder);
     assert_eq!(Local::at(&path).init(&[(0, None)], 0, true), Ok(Init::Done(1)));
-    assert_eq!(again(&mut both, "both"), Standing::Ended("refused".to_owned()));
+    assert_eq!(again(&mut both, "both"), TicketStatus::Ended("refused".to_owned()));
     let (mut pool, _) = ask(&path, "one", 1);
     assert_eq!(Local::at(&path).audit().unwrap().gpus.len(), 1);
     fs::remove_file(path.join("pool")).unwrap();
@@ -332,7 +335,7 @@ fn gpus(path: &Path) -> Vec<Gpu> {
 #[test]
 fn who_holds_and_who_waits_is_told() {
     let (_folder, path) = begun(3);
-    let (holder, standing) = ask(&path, "holder", 2);
+    let (holder, status) = ask(&path, "holder", 2);
     let (_waiter, _) = ask(&path, "waiter", 2);
     let audit = Local::at(&path).audit().unwrap();
     let owners: Vec<Option<&str>> = audit.gpus.iter().map(|gpu| gpu.owner.as_deref()).collect();
@@ -341,7 +344,7 @@ fn who_holds_and_who_waits_is_told() {
     assert_eq!(audit.gpus[2].uuid.as_deref(), Some("GPU-2"));
     assert_eq!(audit.queue, ["waiter"]);
     let [held, waiting] = &audit.leases[..] else { unreachable!("{:?}", audit.leases) };
-    let (us, token) = (std::process::id().to_string(), grant(standing).token.to_string());
+    let (us, token) = (std::process::id().to_string(), grant(status).token.to_string());
     for (field, value) in
         [("gpus", "0,1"), ("tok", token.as_str()), ("user", "alice"), ("cmd", "train"), ("pid", us.as_str())]
     {
@@ -367,10 +370,10 @@ fn whoever_has_a_lock_and_no_record_has_it_too() {
     let us = std::process::id();
     assert_eq!(gpus(&path)[0].owner, Some(format!("pid:{us}")));
     assert_eq!(had(ask(&path, "a", 1).1), [1]);
-    let (mut waiter, standing) = ask(&path, "b", 2);
-    assert_eq!(standing, Standing::Waiting { before: 0 });
+    let (mut waiter, status) = ask(&path, "b", 2);
+    assert_eq!(status, TicketStatus::Waiting { before: 0 });
     drop(foreign);
-    assert!(matches!(again(&mut waiter, "b"), Standing::Held(_)));
+    assert!(matches!(again(&mut waiter, "b"), TicketStatus::Held(_)));
 }
 
 #[test]
@@ -393,13 +396,13 @@ fn nonsense_harms_nothing() {
         let audit = Local::at(&path).audit().unwrap();
         assert_eq!((audit.gpus[0].idle, audit.gpus[1].idle), (0, 1));
         assert_eq!(audit.queue, ["waiter"]);
-        assert_eq!(again(&mut waiter, "waiter"), Standing::Waiting { before: 0 });
+        assert_eq!(again(&mut waiter, "waiter"), TicketStatus::Waiting { before: 0 });
         assert!(!queue.join("00000000000000000000-dead").exists(), "nobody waits for it");
         drop(holder);
-        let standing = again(&mut waiter, "waiter");
+        let status = again(&mut waiter, "waiter");
         assert!(
-            matches!(&standing, Standing::Held(grant) if grant.gpus == [0, 1]),
-            "{nonsense:?}: {standing:?}"
+            matches!(&status, TicketStatus::Held(grant) if grant.gpus == [0, 1]),
+            "{nonsense:?}: {status:?}"
         );
         assert_eq!(fs::read_to_string(&secret).unwrap(), "untouched");
     }
@@ -412,16 +415,16 @@ fn what_is_no_file_of_the_pool_is_not_used() {
     fs::write(&elsewhere, "untouched").unwrap();
     fs::remove_file(path.join("gpu/0")).unwrap();
     symlink(&elsewhere, path.join("gpu/0")).unwrap();
-    let (pool, standing) = ask(&path, "a", 1);
-    assert_eq!(had(standing), [1]);
+    let (pool, status) = ask(&path, "a", 1);
+    assert_eq!(had(status), [1]);
     let found = gpus(&path);
     assert_eq!((found[0].idle, &found[0].owner), (0, &None), "of this one nothing is known");
     drop(pool);
-    assert_eq!(ask(&path, "b", 2).1, Standing::Waiting { before: 0 });
+    assert_eq!(ask(&path, "b", 2).1, TicketStatus::Waiting { before: 0 });
     assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "untouched");
     fs::remove_file(path.join("gate")).unwrap();
     symlink(&elsewhere, path.join("gate")).unwrap();
-    assert!(matches!(Local::at(&path).ask(&ticket("c", 1)), Err(Trouble::File { .. })));
+    assert!(matches!(Local::at(&path).ask(&ticket("c", 1)), Err(LeaseError::File { .. })));
     assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "untouched");
 }
 
@@ -437,7 +440,7 @@ fn a_lock_on_a_file_that_was_replaced_is_none() {
     drop(holder);
     assert_eq!(
         again(&mut waiter, "waiter"),
-        Standing::Waiting { before: 0 },
+        TicketStatus::Waiting { before: 0 },
         "the old one is nobody's, the new one's not"
     );
     drop(new);
@@ -450,9 +453,9 @@ fn whoever_was_stopped_at_the_gate_is_not_waited_for() {
     let stopped = File::options().read(true).write(true).open(path.join("gate")).unwrap();
     flock(&stopped, FlockOperation::LockExclusive).unwrap();
     assert_eq!(had(ask(&path, "a", 1).1), [0]);
-    let (_b, standing) = ask(&path, "b", 1);
-    assert_eq!(had(standing), [1]);
-    assert!(matches!(Local::at(&path).init(&[(0, None)], 0, true), Err(Trouble::NotNow(_))));
+    let (_b, status) = ask(&path, "b", 1);
+    assert_eq!(had(status), [1]);
+    assert!(matches!(Local::at(&path).init(&[(0, None)], 0, true), Err(LeaseError::NotNow(_))));
 }
 
 #[test]

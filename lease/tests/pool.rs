@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Extended, Grant, Init, Op, Pool, Released, Standing, Ticket, Trouble};
+use bailiff_lease::{Extended, Grant, Init, LeaseError, Op, Pool, Released, Ticket, TicketStatus};
 use redis::Connection;
 
 use server::Server;
@@ -58,37 +58,37 @@ fn a_lease_from_its_ticket_to_its_end() {
     let mut pool = pool(&server);
     assert_eq!(
         pool.ask(&ticket("early", 1)),
-        Ok(Standing::Uninitialised),
+        Ok(TicketStatus::Uninitialised),
         "nothing is waited for that nobody will give"
     );
     assert_eq!(pool.init(&ids(&[0, 1]), 7200, false), Ok(Init::Done(2)));
     assert_eq!(pool.init(&ids(&[0, 1, 2]), 7200, false), Ok(Init::Already(2)));
     for want in [0, 3] {
-        assert_eq!(pool.ask(&ticket("greedy", want)), Ok(Standing::Impossible { managed: 2 }));
+        assert_eq!(pool.ask(&ticket("greedy", want)), Ok(TicketStatus::Impossible { managed: 2 }));
     }
-    let held = Standing::Held(Grant { token: 1, gpus: vec![0] });
+    let held = TicketStatus::Held(Grant { token: 1, gpus: vec![0] });
     assert_eq!(pool.ask(&ticket("a", 1)), Ok(held.clone()), "the first pushed is handed out first");
     assert_eq!(pool.ask(&ticket("a", 1)), Ok(held.clone()), "asked again after a reply was lost");
     assert_eq!(
         pool.init(&ids(&[0, 1]), 7200, true),
         Ok(Init::Held(1)),
-        "nothing is begun anew under a holder"
+        "nothing is created again under a holder"
     );
-    assert_eq!(pool.ask(&ticket("b", 2)), Ok(Standing::Waiting { before: 0 }));
+    assert_eq!(pool.ask(&ticket("b", 2)), Ok(TicketStatus::Waiting { before: 0 }));
     assert_eq!(
         pool.ask(&Ticket { nonblock: true, ..ticket("c", 1) }),
-        Ok(Standing::Busy),
+        Ok(TicketStatus::Busy),
         "nobody overtakes"
     );
     assert_eq!(pool.touch("a", TTL, Some(1)), Ok(held));
     assert_eq!(
         pool.touch("a", TTL, Some(7)),
-        Ok(Standing::Ended("lost".to_owned())),
+        Ok(TicketStatus::Ended("lost".to_owned())),
         "an old token is worth nothing"
     );
     assert_eq!(pool.release("a", Some(1), (7200, 4711)), Ok(Released::Done));
     assert_eq!(pool.release("a", Some(1), (7200, 4711)), Ok(Released::Already("released".to_owned())));
-    let both = Standing::Held(Grant { token: 2, gpus: vec![1, 0] });
+    let both = TicketStatus::Held(Grant { token: 2, gpus: vec![1, 0] });
     assert_eq!(pool.touch("b", TTL, None), Ok(both), "its own touch serves it");
     assert_eq!(pool.release("nobody", None, (0, 1)), Ok(Released::Unknown));
 }
@@ -136,14 +136,14 @@ fn what_was_not_renewed_is_given_to_the_next() {
     pool.init(&ids(&[0]), 0, false).unwrap();
     let mut short = ticket("short", 1);
     short.about.extend([("ack_ms", "1".to_owned()), ("host", "another".to_owned())]);
-    assert!(matches!(pool.ask(&short), Ok(Standing::Held(_))));
+    assert!(matches!(pool.ask(&short), Ok(TicketStatus::Held(_))));
     pool.ask(&ticket("next", 1)).unwrap();
     let began = std::time::Instant::now();
     while pool.reap_here(&Here::look(), TTL).unwrap() == 0 {
         assert!(began.elapsed() < Duration::from_mins(1), "nothing expires");
     }
-    assert_eq!(pool.touch("short", TTL, None), Ok(Standing::Ended("reaped".to_owned())));
-    assert_eq!(pool.touch("next", TTL, None), Ok(Standing::Held(Grant { token: 2, gpus: vec![0] })));
+    assert_eq!(pool.touch("short", TTL, None), Ok(TicketStatus::Ended("reaped".to_owned())));
+    assert_eq!(pool.touch("next", TTL, None), Ok(TicketStatus::Held(Grant { token: 2, gpus: vec![0] })));
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn whoever_speaks_in_the_last_moment_keeps_his_lease() {
 fn until_held(pool: &mut Pool, lease: &str) -> Grant {
     let began = std::time::Instant::now();
     loop {
-        if let Ok(Standing::Held(grant)) = pool.touch(lease, TTL, None) {
+        if let Ok(TicketStatus::Held(grant)) = pool.touch(lease, TTL, None) {
             return grant;
         }
         assert!(began.elapsed() < Duration::from_mins(1), "the barrier stays");
@@ -175,7 +175,7 @@ fn after_a_restart_holders_speak_first() {
     pool.ask(&ticket("a", 1)).unwrap();
     // The server was another, and forgets nothing here but who it was.
     ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another", "barrier_ms", "1"]);
-    assert_eq!(pool.ask(&ticket("b", 1)), Ok(Standing::Waiting { before: 0 }), "idle ids are withheld");
+    assert_eq!(pool.ask(&ticket("b", 1)), Ok(TicketStatus::Waiting { before: 0 }), "idle ids are withheld");
     until_held(&mut pool, "b");
 }
 
@@ -193,13 +193,13 @@ fn an_address_that_makes_no_sense_is_told_without_its_password() {
 #[test]
 fn what_goes_wrong_is_told_and_nothing_is_lost() {
     let server = Server::start(&["--requirepass", "secret"]);
-    assert!(matches!(Pool::open("nonsense", "GPU", PATIENCE), Err(Trouble::Address(_))));
+    assert!(matches!(Pool::open("nonsense", "GPU", PATIENCE), Err(LeaseError::Address(_))));
     let nobody = Pool::open("redis+unix:///nowhere.sock", "GPU", PATIENCE);
-    assert!(matches!(nobody, Err(Trouble::Unreachable { .. })), "{nobody:?}");
+    assert!(matches!(nobody, Err(LeaseError::Unreachable { .. })), "{nobody:?}");
     let denied = Pool::open(&server.address(), "GPU", PATIENCE).and_then(|mut pool| pool.audit());
-    assert!(matches!(denied, Err(Trouble::Denied(_))), "{denied:?}");
+    assert!(matches!(denied, Err(LeaseError::Denied(_))), "{denied:?}");
     let wrong = Pool::open(&format!("{}?pass=wrong", server.address()), "GPU", PATIENCE);
-    assert!(matches!(wrong, Err(Trouble::Denied(_))), "{wrong:?}");
+    assert!(matches!(wrong, Err(LeaseError::Denied(_))), "{wrong:?}");
 
     let address = format!("{}?pass=secret", server.address());
     let mut pool = Pool::open(&address, "GPU", PATIENCE).unwrap();
@@ -208,21 +208,24 @@ fn what_goes_wrong_is_told_and_nothing_is_lost() {
     ask::<()>(&mut redis, &["SET", "GPU_GPU0", "what is this"]);
     ask::<u64>(&mut redis, &["RPUSH", "GPU_IDLE", "none"]);
     ask::<u64>(&mut redis, &["RPUSH", "GPU_MANAGED", "none"]);
-    let Ok(Standing::Held(held)) = pool.ask(&ticket("a", 1)) else { panic!("1 is idle") };
+    let Ok(TicketStatus::Held(held)) = pool.ask(&ticket("a", 1)) else { panic!("1 is idle") };
     assert_eq!(held.gpus, [1], "neither a text nor a key of another type is handed out");
     let withheld: Vec<String> = ask(&mut redis, &["HKEYS", "GPU_V2:QUAR"]);
     assert_eq!(withheld.len(), 2, "{withheld:?}");
 
     ask::<()>(&mut redis, &["CONFIG", "SET", "maxmemory", "1"]);
-    assert!(matches!(pool.ask(&ticket("b", 1)), Err(Trouble::Full(_))));
-    assert!(matches!(pool.touch("a", TTL, None), Ok(Standing::Held(_))), "whoever holds keeps what he holds");
+    assert!(matches!(pool.ask(&ticket("b", 1)), Err(LeaseError::Full(_))));
+    assert!(
+        matches!(pool.touch("a", TTL, None), Ok(TicketStatus::Held(_))),
+        "whoever holds keeps what he holds"
+    );
     assert_eq!(pool.release("a", None, (0, 1)), Ok(Released::Done), "a full server still takes back");
     ask::<()>(&mut redis, &["CONFIG", "SET", "maxmemory", "0"]);
 
     ask::<()>(&mut redis, &["DEL", "GPU_EVENTS"]);
     ask::<()>(&mut redis, &["SET", "GPU_EVENTS", "what is this"]);
     let wrong = pool.ask(&ticket("c", 1));
-    assert!(matches!(&wrong, Err(Trouble::WrongType(why)) if why.contains("GPU_EVENTS")), "{wrong:?}");
+    assert!(matches!(&wrong, Err(LeaseError::WrongType(why)) if why.contains("GPU_EVENTS")), "{wrong:?}");
     assert_eq!(
         ask::<Vec<String>>(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]),
         ["1"],
@@ -256,8 +259,8 @@ fn whoever_came_first_is_served_first_of_whichever_kind() {
                 if number % 2 == 0 {
                     let mut pool = pool(server);
                     let name = format!("waiter-{number}");
-                    let standing = pool.wait(&ticket(&name, 1), (&Here::look(), None), |_| {}).unwrap();
-                    assert!(matches!(standing, Standing::Held(_)), "{standing:?}");
+                    let status = pool.wait(&ticket(&name, 1), (&Here::look(), None), |_| {}).unwrap();
+                    assert!(matches!(status, TicketStatus::Held(_)), "{status:?}");
                     tell.send(number).unwrap();
                     pool.release(&name, None, (0, 1)).unwrap();
                 } else {
@@ -296,7 +299,7 @@ fn scripts_that_were_flushed_hold_up_nobody() {
         ask::<u64>(&mut redis, &["HDEL", "GPU_V2:OWN", "0"]);
         ask::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
         ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
-        assert!(matches!(waiter.join().unwrap(), Ok(Standing::Held(_))));
+        assert!(matches!(waiter.join().unwrap(), Ok(TicketStatus::Held(_))));
         assert_eq!(heard.load(Relaxed), before, "its slot found it, and not its next renewal");
     });
 }
@@ -309,12 +312,12 @@ fn a_wait_has_an_end_and_leaves_nothing_behind() {
     pool.ask(&ticket("holder", 1)).unwrap();
     let mut heard = Vec::new();
     let until = std::time::Instant::now() + Duration::from_millis(200);
-    let standing =
+    let status =
         pool.wait(&ticket("late", 2), (&Here::look(), Some(until)), |before| heard.push(before)).unwrap();
-    assert_eq!((standing, heard[0]), (Standing::Waiting { before: 0 }, 0));
+    assert_eq!((status, heard[0]), (TicketStatus::Waiting { before: 0 }, 0));
     let idle: Vec<String> = ask(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]);
     assert_eq!(idle, ["1"], "what had been gathered for it is idle again");
-    assert_eq!(pool.touch("late", TTL, None), Ok(Standing::Ended("cancelled".to_owned())));
+    assert_eq!(pool.touch("late", TTL, None), Ok(TicketStatus::Ended("cancelled".to_owned())));
 }
 
 #[test]
@@ -328,7 +331,7 @@ fn what_the_dead_of_this_host_held_is_free_at_once() {
         let mut ticket = ticket(name, 1);
         ticket.about.retain(|(field, _)| *field != "pid");
         ticket.about.extend(here.holder(pid));
-        assert!(matches!(pool.ask(&ticket), Ok(Standing::Held(_))));
+        assert!(matches!(pool.ask(&ticket), Ok(TicketStatus::Held(_))));
     };
     held_by("dead", child.id());
     held_by("alive", std::process::id());
@@ -351,7 +354,7 @@ fn a_record_that_was_overwritten_loses_no_gpu() {
     pool.ask(&ticket("a", 1)).unwrap();
     ask::<()>(&mut redis, &["SET", "GPU_GPU0", "what is this"]);
     assert_eq!(pool.release("a", None, (0, 1)), Ok(Released::Done));
-    assert!(matches!(pool.ask(&ticket("b", 1)), Ok(Standing::Held(_))));
+    assert!(matches!(pool.ask(&ticket("b", 1)), Ok(TicketStatus::Held(_))));
 }
 
 #[test]
@@ -362,29 +365,29 @@ fn a_lease_that_the_server_forgot_is_asked_back() {
     ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "barrier_ms", "60000"]);
     pool.ask(&ticket("first", 1)).unwrap();
     pool.release("first", None, (0, 1)).unwrap();
-    let Ok(Standing::Held(other)) = pool.ask(&ticket("other", 1)) else { panic!("all are idle") };
+    let Ok(TicketStatus::Held(other)) = pool.ask(&ticket("other", 1)) else { panic!("all are idle") };
     pool.ask(&ticket("big", 3)).unwrap();
     // An older state comes back, in which 2 was gathered for `big`, and 0 and the lease of 0 and 2 are not known.
     ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another"]);
     pool.release("big", None, (0, 1)).unwrap();
     assert_eq!(
         pool.ask(&ticket("next", 1)),
-        Ok(Standing::Waiting { before: 0 }),
+        Ok(TicketStatus::Waiting { before: 0 }),
         "nothing is handed out yet"
     );
     let forgotten = Grant { token: 77, gpus: vec![0, 2] };
-    assert_eq!(pool.touch("forgotten", TTL, Some(77)), Ok(Standing::Ended("unknown".to_owned())));
-    let held = Ok(Standing::Held(forgotten.clone()));
+    assert_eq!(pool.touch("forgotten", TTL, Some(77)), Ok(TicketStatus::Ended("unknown".to_owned())));
+    let held = Ok(TicketStatus::Held(forgotten.clone()));
     let mut theirs = ticket("forgotten", 2);
     theirs.about.push(("max_ms", "60000".to_owned()));
     assert_eq!(pool.reclaim(&theirs, &forgotten, TTL), held);
     assert_eq!(pool.touch("forgotten", TTL, Some(77)), held);
     assert!(matches!(pool.extend("forgotten", TTL), Ok(Extended::Until(_))), "it has a time of its own");
     let theirs = Grant { token: 1, ..other.clone() };
-    let conflict = Ok(Standing::Conflict(theirs.clone()));
+    let conflict = Ok(TicketStatus::Conflict(theirs.clone()));
     assert_eq!(pool.reclaim(&ticket("late", 1), &theirs, TTL), conflict, "somebody was given it later");
     pool.release("other", None, (0, 1)).unwrap();
-    assert!(matches!(pool.touch("next", TTL, None), Ok(Standing::Waiting { .. })), "nothing at all");
+    assert!(matches!(pool.touch("next", TTL, None), Ok(TicketStatus::Waiting { .. })), "nothing at all");
     ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "barrier", "1"]);
     let grant = until_held(&mut pool, "next");
     assert_eq!(grant.gpus, other.gpus);
@@ -399,11 +402,11 @@ fn one_that_cannot_be_served_stops_nobody() {
     pool.ask(&ticket("holder", 1)).unwrap();
     pool.ask(&ticket("big", 3)).unwrap();
     ask::<u64>(&mut redis, &["HSET", "GPU_V2:QUAR", "2", "somebody is on it:0"]);
-    assert_eq!(pool.ask(&ticket("small", 1)), Ok(Standing::Held(Grant { token: 2, gpus: vec![1] })));
+    assert_eq!(pool.ask(&ticket("small", 1)), Ok(TicketStatus::Held(Grant { token: 2, gpus: vec![1] })));
     ask::<u64>(&mut redis, &["LREM", "GPU_MANAGED", "0", "2"]);
     assert_eq!(
         pool.touch("big", TTL, None),
-        Ok(Standing::Ended("refused".to_owned())),
+        Ok(TicketStatus::Ended("refused".to_owned())),
         "there are no three any more"
     );
 }
@@ -416,7 +419,7 @@ fn what_is_withheld_and_released_by_somebody_is_put_back_once() {
     ask::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "4711"]);
     assert_eq!(
         pool.ask(&ticket("a", 1)),
-        Ok(Standing::Waiting { before: 0 }),
+        Ok(TicketStatus::Waiting { before: 0 }),
         "a record of GPU.py's is there"
     );
     let withheld: Vec<String> = ask(&mut redis, &["HKEYS", "GPU_V2:QUAR"]);
@@ -429,7 +432,7 @@ fn what_is_withheld_and_released_by_somebody_is_put_back_once() {
     assert_eq!(resolve(&mut redis, "4711"), "freed");
     assert_eq!(resolve(&mut redis, ""), "placed");
     assert_eq!(ask::<Vec<String>>(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]), ["0"]);
-    assert_eq!(pool.touch("a", TTL, None), Ok(Standing::Held(Grant { token: 1, gpus: vec![0] })));
+    assert_eq!(pool.touch("a", TTL, None), Ok(TicketStatus::Held(Grant { token: 1, gpus: vec![0] })));
 }
 
 /// Everything that a server holds, times left out: they are numbers of at least twelve digits, and dates.
@@ -473,7 +476,7 @@ fn popped(server: &Server) -> Pool {
             ["host", "boot", "pidns", "start", "uid", "cmd", "mode", "job"]
                 .map(|field| (field, format!("its {field}"))),
         );
-        assert!(matches!(pool.ask(&ticket), Ok(Standing::Waiting { .. })));
+        assert!(matches!(pool.ask(&ticket), Ok(TicketStatus::Waiting { .. })));
     }
     pool.release("holder", None, (0, 1)).unwrap();
     ask::<u64>(&mut redis, &["DEL", "GPU_IDLE"]);
@@ -528,7 +531,7 @@ fn the_short_way_of_a_slot_does_what_the_long_one_does() {
         words.extend(arguments);
         let how: String = ask(&mut redis, &words);
         // The logs tell of it no later than now.
-        assert!(matches!(pool.touch("next", TTL, None), Ok(Standing::Held(_))));
+        assert!(matches!(pool.touch("next", TTL, None), Ok(TicketStatus::Held(_))));
         // How long each had waited differs by itself.
         for wait in ["waited", "wait:10", "wait:100", "wait:1000"] {
             ask::<u64>(&mut redis, &["HDEL", "GPU_V2:COUNTS", wait]);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bailiff_lease::audit::Audit;
 use bailiff_lease::holder::Here;
 use bailiff_lease::told::Node;
-use bailiff_lease::{Pool, Standing, Ticket};
+use bailiff_lease::{Pool, Ticket, TicketStatus};
 use bailiff_snapshot::{Leases, PidNamespace, ProcessKey, Spot, Truth};
 use redis::Connection;
 use server::Server;
@@ -53,7 +53,7 @@ fn a_pool_as_a_snapshot_tells_it() {
     let mut pool = Pool::open(&server.address(), "GPU", PATIENCE).unwrap();
     let uuids = [(0, Some("GPU-a".to_owned())), (1, None), (2, None)];
     pool.init(&uuids, 0, false).unwrap();
-    assert!(matches!(pool.ask(&ticket("ours", 1, 0)), Ok(Standing::Held(_))));
+    assert!(matches!(pool.ask(&ticket("ours", 1, 0)), Ok(TicketStatus::Held(_))));
     let before = pool.audit().unwrap().leases(&node(), BOOT);
     assert_eq!(before.held[0].silent_ms, None, "nobody has renewed it yet");
     pool.touch("ours", Duration::from_mins(1), Some(1)).unwrap();
@@ -68,7 +68,7 @@ fn a_pool_as_a_snapshot_tells_it() {
         .arg("then")
         .exec(&mut raw(&server));
     record.unwrap();
-    assert!(matches!(pool.ask(&ticket("greedy", 3, 7)), Ok(Standing::Waiting { .. })));
+    assert!(matches!(pool.ask(&ticket("greedy", 3, 7)), Ok(TicketStatus::Waiting { .. })));
     let told = pool.audit().unwrap().leases(&node(), BOOT);
     assert_eq!(spots(&told), [("0", Spot::Leased), ("1", Spot::Legacy), ("2", Spot::Pot)]);
     let held = &told.held[0];
@@ -99,7 +99,7 @@ fn what_has_happened_is_counted_by_redis() {
     let tally = |pool: &mut Pool| pool.audit().unwrap().leases(&node(), BOOT).tally;
     assert_eq!((tally(&mut pool).waits, tally(&mut pool).append_only), (None, Some(true)));
     for lease in ["a", "b"] {
-        assert!(matches!(pool.ask(&ticket(lease, 1, 0)), Ok(Standing::Held(_))));
+        assert!(matches!(pool.ask(&ticket(lease, 1, 0)), Ok(TicketStatus::Held(_))));
         pool.release(lease, None, (0, 1)).unwrap();
     }
     let counted = tally(&mut pool);
@@ -113,7 +113,7 @@ fn what_has_happened_is_counted_by_redis() {
     for field in ["event:grant", "event:<b>", "event:Grant"] {
         redis::cmd("HSET").arg("GPU_V2:COUNTS").arg(field).arg("many").exec(&mut raw(&server)).unwrap();
     }
-    assert!(matches!(pool.ask(&ticket("garbled", 1, 0)), Ok(Standing::Held(_))));
+    assert!(matches!(pool.ask(&ticket("garbled", 1, 0)), Ok(TicketStatus::Held(_))));
     let counted = tally(&mut pool);
     assert_eq!(counted.events.keys().collect::<Vec<_>>(), ["released"]);
     redis::cmd("DEL").arg("GPU_V2:COUNTS").exec(&mut raw(&server)).unwrap();

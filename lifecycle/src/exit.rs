@@ -138,7 +138,7 @@ pub fn tell(program: &str, outcome: Result<(), Stop>) -> Exit {
 }
 
 /// From now on a panic of any thread ends the program with [`Exit::Failed`], so that its supervisor starts
-/// it anew. Without this a daemon would live on with a part of it dead.
+/// it again. Without this a daemon would live on with a part of it dead.
 pub fn end_on_panic() {
     let told = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

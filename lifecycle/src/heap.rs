@@ -1,6 +1,6 @@
-//! The heap between two beats.
+//! The heap between two intervals.
 
-/// Gives what is free back to the system: a beat needs for a moment several times what is kept until the next, and
+/// Gives what is free back to the system: an interval needs for a moment several times what is kept until the next, and
 /// glibc alone keeps it all (`malloc_trim(3)`, since glibc 2.8 with the holes within the heap).
 #[cfg_attr(
     target_env = "gnu",

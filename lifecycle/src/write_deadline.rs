@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_time_starts_anew_when_all_is_written() {
+    async fn the_time_starts_again_when_all_is_written() {
         let (near, mut far) = duplex(16);
         let mut near = WriteDeadline::new(near, LIMIT);
         for _ in 0..3 {

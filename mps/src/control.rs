@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use bailiff_child::{Failed, Late, Talk};
+use bailiff_child::{ChildError, Late, Talk};
 
 use crate::place::{LOGS, PIPES};
 use crate::words;
@@ -81,7 +81,7 @@ impl fmt::Display for Question<'_> {
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum ControlError {
     /// Its program is not there.
     #[error("{program} cannot be run: {error}")]
     NoProgram {
@@ -166,7 +166,7 @@ impl Control {
     ///
     /// # Errors
     /// Where it does not answer in time, or refuses; and where there is none.
-    pub fn ask(&self, question: Question<'_>) -> Result<String, Trouble> {
+    pub fn ask(&self, question: Question<'_>) -> Result<String, ControlError> {
         let input = format!("{question}\n");
         // Nothing of ours but PATH: a library that is preloaded into us, or a protocol that we were told of, is not for it.
         let path = std::env::var_os("PATH");
@@ -183,7 +183,7 @@ impl Control {
     ///
     /// # Errors
     /// Where it does not start, as where one runs already.
-    pub fn start(&self, variables: &[(&str, &str)]) -> Result<String, Trouble> {
+    pub fn start(&self, variables: &[(&str, &str)]) -> Result<String, ControlError> {
         let mut command = self.command();
         command.arg(Form::Background.flag()).envs(variables.iter().copied()).envs(self.pipes());
         self.said(command, &Talk { late: Late::Child, ..Talk::within(self.patience) })
@@ -199,32 +199,32 @@ impl Control {
         command
     }
 
-    fn said(&self, command: Command, talk: &Talk<'_>) -> Result<String, Trouble> {
+    fn said(&self, command: Command, talk: &Talk<'_>) -> Result<String, ControlError> {
         let said = match bailiff_child::run(command, talk) {
             Ok(said) => said,
-            Err(Failed::Start(error)) => {
-                return Err(Trouble::NoProgram { program: self.program.display().to_string(), error });
+            Err(ChildError::Start(error)) => {
+                return Err(ControlError::NoProgram { program: self.program.display().to_string(), error });
             }
-            Err(Failed::Wait(error)) => return Err(Trouble::Wait(error)),
-            Err(Failed::Late(deadline)) => return Err(Trouble::NoAnswer(deadline)),
+            Err(ChildError::Wait(error)) => return Err(ControlError::Wait(error)),
+            Err(ChildError::Late(deadline)) => return Err(ControlError::NoAnswer(deadline)),
         };
         if said.stdout.len() >= bailiff_child::MOST {
             // What was cut may look whole.
-            return Err(Trouble::Strange(format!("an answer of {} bytes or more", bailiff_child::MOST)));
+            return Err(ControlError::Strange(format!("an answer of {} bytes or more", bailiff_child::MOST)));
         }
         let output = String::from_utf8_lossy(&said.stdout).into_owned();
         let errors = String::from_utf8_lossy(&said.stderr).into_owned();
         if words::is_no_daemon(&errors) || words::is_no_daemon(&output) {
-            return Err(Trouble::NoDaemon);
+            return Err(ControlError::NoDaemon);
         }
         if let Some(line) = words::refusal(&output).or_else(|| words::refusal(&errors)) {
-            return Err(Trouble::Refused(line.to_owned()));
+            return Err(ControlError::Refused(line.to_owned()));
         }
         if said.status.success() {
             return Ok(output);
         }
         let text = [errors.trim(), output.trim()].into_iter().find(|text| !text.is_empty());
-        Err(Trouble::Strange(text.map_or_else(|| said.status.to_string(), str::to_owned)))
+        Err(ControlError::Strange(text.map_or_else(|| said.status.to_string(), str::to_owned)))
     }
 }
 

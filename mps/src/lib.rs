@@ -8,5 +8,5 @@ pub mod place;
 mod table;
 pub mod words;
 
-pub use control::{Control, Form, PATIENCE, Trouble};
+pub use control::{Control, ControlError, Form, PATIENCE};
 pub use listener::Listener;

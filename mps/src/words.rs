@@ -23,7 +23,7 @@ pub enum Odd {
 /// How a server is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
-    /// It starts, or makes its contexts anew.
+    /// It starts, or makes its contexts again.
     Initializing,
     /// It takes clients.
     Active,

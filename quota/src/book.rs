@@ -128,7 +128,7 @@ mod tests {
         let book = Book::new();
         assert_eq!(book.take(512), None);
         assert_eq!(book.put(512, FIRST).unwrap(), None);
-        assert_eq!(book.put(512, SECOND).unwrap(), Some(FIRST), "an address that is given out anew");
+        assert_eq!(book.put(512, SECOND).unwrap(), Some(FIRST), "an address that is given out again");
         assert!(!book.put_back(512, FIRST));
         assert_eq!(book.take(512), Some(SECOND));
         assert!(book.put_back(512, FIRST));

@@ -114,7 +114,7 @@ impl Shared {
         Some((self.region.gpus.get(row)?.limit.load(Ordering::Relaxed), self.region.sum(row)))
     }
 
-    /// The lock of the file. It is opened anew each time: a descriptor kept open could be closed by the program and be
+    /// The lock of the file. It is opened again each time: a descriptor kept open could be closed by the program and be
     /// a file of its own by now.
     fn lock(&self, patience: u64) -> Option<File> {
         let (file, found) = File::open(self.path).ok()?;

@@ -392,7 +392,7 @@ fn limit_that_a_program_sets_before_its_first_request_holds() {
             "0, 0, 1000 1000 0, 0, 2",
             "{door}"
         );
-        // It is read once; a child of a fork begins anew.
+        // It is read once; a child of a fork begins again.
         assert_eq!(
             run(
                 "init 0, alloc 4000, set-limit 9000, alloc 1001, init 1, alloc 5001, fork, init 0, alloc 9000, alloc 1"

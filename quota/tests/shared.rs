@@ -229,7 +229,7 @@ fn what_the_dead_had_is_there_for_those_who_were_there_before() {
 }
 
 #[test]
-fn a_program_that_becomes_another_begins_anew() {
+fn a_program_that_becomes_another_begins_again() {
     let machine = Machine::new();
     let quota = machine.quota(1000);
     // Its memory is gone with its old image, whose place it takes.

@@ -1,4 +1,4 @@
-//! Looks three times, a beat apart, and prints each snapshot as a line of the stream:
+//! Looks three times, an interval apart, and prints each snapshot as a line of the stream:
 //! `cargo run -p bailiff-sampler --example look -- [LIBRARY] [INTERVAL_MS]`.
 #![expect(clippy::disallowed_methods, reason = "an example has no settings but its arguments")]
 

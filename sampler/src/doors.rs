@@ -1,10 +1,10 @@
 //! When it is looked for who has device files open, and what was found. All descriptors of a node may take long to read: a
-//! part of them is read in a beat, as long as that may take.
+//! part of them is read in an interval, as long as that may take.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use bailiff_snapshot::{Gap, GpuSample, Moment, Openers, Seen};
+use bailiff_snapshot::{DeviceProcesses, Gap, GpuSample, Moment, Seen};
 
 use crate::message::Rest;
 use crate::proc::{Folder, Search, keep_living};
@@ -18,17 +18,17 @@ const GOOD: Duration = Duration::from_mins(11);
 /// Memory in use that no living process holds, from which on it is looked for.
 const FROM: u64 = 256 << 20;
 
-/// What goes on from beat to beat.
+/// What goes on from interval to interval.
 #[derive(Default)]
 pub(crate) struct Doors {
     search: Option<Search>,
-    found: Option<Openers>,
+    found: Option<DeviceProcesses>,
     /// Those listed who had ended at the look before.
     ended: BTreeSet<u32>,
 }
 
-/// One beat.
-pub(crate) struct Beat<'a> {
+/// One interval.
+pub(crate) struct Interval<'a> {
     pub(crate) root: &'a Folder,
     pub(crate) at: Moment,
     pub(crate) until: Instant,
@@ -38,19 +38,19 @@ pub(crate) struct Beat<'a> {
 
 impl Doors {
     /// Looks on where that is wanted, and tells what is known.
-    pub(crate) fn look(&mut self, beat: &Beat<'_>, rest: &mut Rest) {
-        let is_wanted = self.has_ended(&rest.processes) || beat.is_wanted;
-        let age = |since: Duration| beat.at.boot.saturating_sub(since);
+    pub(crate) fn look(&mut self, interval: &Interval<'_>, rest: &mut Rest) {
+        let is_wanted = self.has_ended(&rest.processes) || interval.is_wanted;
+        let age = |since: Duration| interval.at.boot.saturating_sub(since);
         self.found = self.found.take().filter(|found| age(found.at.boot) < GOOD);
         if let Some(found) = &mut self.found {
-            keep_living(beat.root, found);
+            keep_living(interval.root, found);
         }
         let is_due = self.found.as_ref().is_none_or(|found| age(found.at.boot) >= PAUSE);
         if self.search.is_none() && is_wanted && is_due {
-            self.search = Search::begin(beat.root, beat.at).ok();
+            self.search = Search::begin(interval.root, interval.at).ok();
         }
         if let Some(mut search) = self.search.take() {
-            let is_done = search.go_on(beat.root, beat.until);
+            let is_done = search.go_on(interval.root, interval.until);
             let is_late = age(search.began()) >= LONGEST;
             if is_done || is_late {
                 self.found = Some(ended(search, is_done, rest));
@@ -58,14 +58,14 @@ impl Doors {
                 self.search = Some(search);
             }
         }
-        rest.openers.clone_from(&self.found);
+        rest.device_processes.clone_from(&self.found);
     }
 
-    /// It is left alone in this beat, and begun anew at another.
+    /// It is left alone in this interval, and begun again at another.
     pub(crate) fn leave(&mut self, is_wanted: bool, rest: &mut Rest) {
         *self = Self::default();
         if is_wanted {
-            rest.gaps.count(Gap::Openers);
+            rest.gaps.count(Gap::DeviceProcesses);
         }
     }
 
@@ -84,10 +84,10 @@ impl Doors {
 }
 
 /// What a search has found.
-fn ended(search: Search, is_done: bool, rest: &mut Rest) -> Openers {
+fn ended(search: Search, is_done: bool, rest: &mut Rest) -> DeviceProcesses {
     let found = search.end();
     match (is_done, found.unreadable) {
-        (false, _) => rest.gaps.count(Gap::Openers),
+        (false, _) => rest.gaps.count(Gap::DeviceProcesses),
         (true, 0) => {}
         (true, _) => rest.gaps.count(Gap::NotPermitted),
     }
@@ -106,7 +106,7 @@ pub(crate) fn has_nobodys(gpu: &GpuSample) -> bool {
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "a made-up /proc is written, and a beat has a time limit")]
+#[expect(clippy::disallowed_methods, reason = "a made-up /proc is written, and an interval has a time limit")]
 mod tests {
     use super::*;
     use bailiff_snapshot::Gaps;
@@ -128,18 +128,18 @@ mod tests {
         home
     }
 
-    /// What is told at so many seconds since boot, in a beat that has time for one process.
+    /// What is told at so many seconds since boot, in an interval that has time for one process.
     fn told(doors: &mut Doors, home: &Path, (seconds, seen): (u64, &[(u32, Seen)])) -> (Option<usize>, Gaps) {
         let mut rest = Rest { processes: seen.iter().cloned().collect(), ..Rest::default() };
         let at = Moment { boot: Duration::from_secs(seconds), ..Moment::default() };
         let root = Folder::open(home).unwrap();
         let is_wanted = seen.is_empty();
-        doors.look(&Beat { root: &root, at, until: Instant::now(), is_wanted }, &mut rest);
-        (rest.openers.map(|openers| openers.who.len()), rest.gaps)
+        doors.look(&Interval { root: &root, at, until: Instant::now(), is_wanted }, &mut rest);
+        (rest.device_processes.map(|device_processes| device_processes.who.len()), rest.gaps)
     }
 
     #[test]
-    fn a_search_takes_as_many_beats_as_it_needs_and_the_living_are_told_after_it() {
+    fn a_search_takes_as_many_intervals_as_it_needs_and_the_living_are_told_after_it() {
         let home = procfs();
         let mut doors = Doors::default();
         let counts = [100, 105, 110, 115].map(|at| told(&mut doors, home.path(), (at, &[])).0);
@@ -154,7 +154,7 @@ mod tests {
         let mut doors = Doors::default();
         assert_eq!(told(&mut doors, home.path(), (100, &[])).0, None);
         let (count, gaps) = told(&mut doors, home.path(), (400, &[]));
-        assert_eq!((count, gaps.of(Gap::Openers)), (Some(2), 1));
+        assert_eq!((count, gaps.of(Gap::DeviceProcesses)), (Some(2), 1));
         assert_eq!(doors.found.as_ref().map(|found| found.unreadable), Some(1));
     }
 
@@ -176,6 +176,6 @@ mod tests {
     fn whoever_may_not_look_says_so() {
         let (mut doors, mut rest) = (Doors::default(), Rest::default());
         doors.leave(true, &mut rest);
-        assert_eq!((rest.openers, rest.gaps.of(Gap::Openers)), (None, 1));
+        assert_eq!((rest.device_processes, rest.gaps.of(Gap::DeviceProcesses)), (None, 1));
     }
 }

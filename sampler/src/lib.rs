@@ -32,6 +32,6 @@ pub fn uuids(library: Option<&std::path::Path>) -> Result<Vec<Option<String>>, S
 }
 
 pub use launcher::Launcher;
-pub use proc::openers;
+pub use proc::device_processes;
 pub use settings::{Claims, Commands, Mps, Namespace, Settings};
 pub use supervisor::Supervisor;

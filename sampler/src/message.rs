@@ -4,15 +4,17 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bailiff_snapshot::{Driver, Fault, Gaps, GpuSample, Mps, Openers, Quota, Relative, Seen, SourceState};
+use bailiff_snapshot::{
+    DeviceProcesses, Driver, Fault, Gaps, GpuSample, Mps, Quota, Relative, Seen, SourceState,
+};
 
 /// To the worker. Nothing in it names a file or a right: who faces the network must not be able to have a worker,
 /// which has rights, load what it likes.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
-    /// GPUs to leave alone, by index: hung ones, and those that another worker has read in this beat.
+    /// GPUs to leave alone, by index: hung ones, and those that another worker has read in this interval.
     pub(crate) skip: Vec<u32>,
-    /// Pids that another worker found in this beat.
+    /// Pids that another worker found in this interval.
     pub(crate) also: Vec<u32>,
 }
 
@@ -47,7 +49,7 @@ pub(crate) struct Rest {
     pub(crate) processes: BTreeMap<u32, Seen>,
     pub(crate) relatives: Option<Vec<Relative>>,
     pub(crate) groups: BTreeMap<u32, Vec<String>>,
-    pub(crate) openers: Option<Openers>,
+    pub(crate) device_processes: Option<DeviceProcesses>,
     pub(crate) quotas: Option<Vec<Quota>>,
     pub(crate) quota_state: Option<SourceState>,
     pub(crate) mps: Option<Mps>,

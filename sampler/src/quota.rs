@@ -44,7 +44,7 @@ pub(crate) struct Quotas {
     inside: HashMap<ProcessKey, Inside>,
 }
 
-/// What `/proc` told in this beat.
+/// What `/proc` told in this interval.
 pub(crate) struct Node<'a> {
     pub(crate) root: &'a Folder,
     pub(crate) seen: &'a BTreeMap<u32, Seen>,
@@ -109,14 +109,14 @@ fn own(root: &Folder) -> Option<u64> {
     inode(&first.or_else(initial)?)
 }
 
-/// One beat's work of tying places to processes.
+/// One interval's work of tying places to processes.
 struct Ties<'a, 'b> {
     quotas: &'a mut Quotas,
     node: &'a Node<'b>,
     /// The namespace of pids that `/proc` shows.
     own: Option<u64>,
     by_start: &'a HashMap<u64, Vec<ProcessKey>>,
-    /// The files that processes have mapped to share them, read once a beat: what was so is not so for ever.
+    /// The files that processes have mapped to share them, read once an interval: what was so is not so for ever.
     mapped: HashMap<ProcessKey, BTreeSet<FileId>>,
 }
 
@@ -294,7 +294,7 @@ fn places(folder: &Path, gaps: &mut Gaps) -> Result<(Vec<Place>, bool), Errno> {
             Err(error) => denied |= matches!(error, Errno::ACCESS | Errno::PERM),
         }
     }
-    // What denies this denies other things, too: one beat, one count.
+    // What denies this denies other things, too: one interval, one count.
     if denied && gaps.of(Gap::NotPermitted) == 0 {
         gaps.count(Gap::NotPermitted);
     }

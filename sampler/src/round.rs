@@ -62,7 +62,7 @@ impl Round {
             processes: rest.processes,
             relatives: rest.relatives,
             groups: rest.groups,
-            openers: rest.openers,
+            device_processes: rest.device_processes,
             leases: None,
             quotas: rest.quotas,
             mps: rest.mps,

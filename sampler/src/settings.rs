@@ -16,13 +16,13 @@ pub struct Settings {
     pub pods: PathBuf,
     /// The folder of quota files; `None` where nobody wants to know of them.
     pub quotas: Option<PathBuf>,
-    /// The beat's period.
+    /// The interval's period.
     pub interval: Duration,
     /// How long the driver may be silent: a GPU that takes two fifths of it hangs, and another worker has the
     /// rest of the time for the others.
     pub deadline: Duration,
     /// How far back the driver is asked for utilization samples, at least: each pid's stamps may be seconds old,
-    /// whatever the beat.
+    /// whatever the interval.
     pub look_back: Duration,
     /// Opening the driver may take this long (seconds, without persistence mode) before it counts as hung.
     pub open_deadline: Duration,

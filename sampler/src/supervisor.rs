@@ -28,7 +28,7 @@ pub struct Supervisor {
     node: Node,
     worker: Option<Worker>,
     left_behind: Vec<LeftBehind>,
-    /// What is known of each GPU, by index, for the beats in which it tells nothing.
+    /// What is known of each GPU, by index, for the intervals in which it tells nothing.
     known: BTreeMap<u32, About>,
     /// GPUs that hung.
     hung: BTreeMap<u32, Pause>,
@@ -127,7 +127,7 @@ impl Supervisor {
     }
 
     /// Looks once, with whatever was read where something was silent past its deadline. `None` when the
-    /// launcher has ended: no worker can ever be started again, and whoever started us should do so anew.
+    /// launcher has ended: no worker can ever be started again, and whoever started us should do so again.
     pub fn look(&mut self, seq: u64) -> Option<Sample> {
         let (began, at) = (Instant::now(), now());
         self.left_behind.retain(|worker| !worker.process.ended());

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 
 use crate::channel;
 use crate::clock::now;
-use crate::doors::{Beat, Doors, has_nobodys};
+use crate::doors::{Doors, Interval, has_nobodys};
 use crate::launcher;
 use crate::message::{Report, Request, Rest};
 use crate::mps;
@@ -65,7 +65,7 @@ fn work() -> io::Result<()> {
     };
     while let Some(request) = channel::read::<Request>(&mut requests)? {
         if let Err((fault, words)) = worker.look(&request)? {
-            // The driver was unloaded or replaced: only a new process can load it anew.
+            // The driver was unloaded or replaced: only a new process can load it again.
             return say(&mut worker.socket, &Report::Failed(fault, words));
         }
     }
@@ -114,7 +114,7 @@ impl Worker {
         if rest.proc_fault.is_none() {
             self.look_for_mps(&mut rest);
             self.look_at_quotas(&mut rest);
-            self.look_for_openers((looking, nobodys), &mut rest);
+            self.look_for_device_processes((looking, nobodys), &mut rest);
         }
         say(&mut self.socket, &Report::Done(Box::new(rest)))?;
         Ok(Ok(()))
@@ -122,14 +122,14 @@ impl Worker {
 
     /// Looks through descriptors of the node, unless a look at `/proc` has hung lately: it may have hung there. `looking` is
     /// when this look at `/proc` began.
-    fn look_for_openers(&mut self, (looking, is_wanted): (Instant, bool), rest: &mut Rest) {
+    fn look_for_device_processes(&mut self, (looking, is_wanted): (Instant, bool), rest: &mut Rest) {
         let Ok(processes) = &self.processes else { return };
         if self.settings.commands == Commands::Shunned {
             return self.doors.leave(is_wanted, rest);
         }
         let deadline = self.settings.deadline;
         let until = (Instant::now() + deadline / 5).min(looking + deadline * 3 / 10);
-        self.doors.look(&Beat { root: processes.root(), at: now(), until, is_wanted }, rest);
+        self.doors.look(&Interval { root: processes.root(), at: now(), until, is_wanted }, rest);
     }
 
     fn look_at_processes(&mut self, pids: &BTreeMap<u32, Duration>, rest: &mut Rest) {
@@ -144,7 +144,7 @@ impl Worker {
                 rest.processes = processes.look(pids, now(), &mut rest.gaps);
                 match processes.relate(&mut rest.processes, now(), patience) {
                     Ok(relatives) => rest.relatives = relatives,
-                    // What denies this denies other things, too: one beat, one count.
+                    // What denies this denies other things, too: one interval, one count.
                     Err(gap) if rest.gaps.of(gap) > 0 => {}
                     Err(gap) => rest.gaps.count(gap),
                 }

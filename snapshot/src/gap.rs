@@ -31,15 +31,15 @@ pub enum Gap {
     Malformed = "malformed",
     /// A file of `/proc` that failed otherwise.
     Unreadable = "unreadable",
-    /// A beat in which a right was missing: for bytes read and written, for who has device files open, and for users'
+    /// An interval in which a right was missing: for bytes read and written, for who has device files open, and for users'
     /// own folders of quotas, `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`.
     NotPermitted = "not_permitted",
     /// Xid errors of a GPU could not be listened to.
     Xid = "xid",
     /// Who has device files open took too long to find out.
-    Openers = "openers",
+    DeviceProcesses = "device_processes",
     /// A holder ended, and whether his memory came back could not be told, nor will it be.
-    Unreturned = "unreturned",
+    Unreleased = "unreleased",
     /// Not all files of quotas, or not all who use them, were looked at: there were too many, or names that are no names.
     Quotas = "quotas",
     /// Not all of MPS was looked at: a daemon's answer or log was late or too long, or there were too many daemons.

@@ -43,7 +43,7 @@ pub enum Spot {
     Pot,
     /// Withheld, since something is wrong with it.
     Quarantine,
-    /// Withheld for a while after the server was started anew.
+    /// Withheld for a while after the server was restarted.
     Barrier,
     /// In no place, or in one that a newer program knows: a client of GPU.py may have it in hand.
     #[default]

@@ -157,7 +157,7 @@ pub(crate) fn join(quotas: &mut [Quota], before: Option<&Snapshot>, seen: &Seen<
     }
 }
 
-/// What the driver and `/proc` told in the same beat.
+/// What the driver and `/proc` told in the same interval.
 pub(crate) struct Seen<'a> {
     pub(crate) gpus: &'a [Gpu],
     pub(crate) processes: &'a BTreeMap<ProcessId, Process>,

@@ -22,7 +22,7 @@ pub struct Driver {
 
 /// A process that has a device file of a GPU open, whether the driver lists it or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Opener {
+pub struct DeviceProcess {
     /// Its pid.
     pub pid: u32,
     /// When it started, in clock ticks since boot: with the pid, who it is; none where an older program told.
@@ -38,25 +38,25 @@ pub struct Opener {
 
 /// Who had device files open at some moment: costly to find, so looked for seldom.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Openers {
+pub struct DeviceProcesses {
     /// When it was looked for.
     pub at: Moment,
     /// Who.
-    pub who: Vec<Opener>,
+    pub who: Vec<DeviceProcess>,
     /// Processes whose descriptors we may not read, or had no time to: the list is complete only where this is 0.
     pub unreadable: u64,
 }
 
-/// Everything that was read in one beat.
+/// Everything that was read in one interval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Counts up by one a beat.
+    /// Counts up by one an interval.
     pub seq: u64,
-    /// When the beat began.
+    /// When the interval began.
     pub at: Moment,
     /// How long it took.
     pub took: Duration,
-    /// The beat's period.
+    /// The interval's period.
     pub interval: Duration,
     /// Which boot; `None` where it could not be read.
     pub boot_id: Option<BootId>,
@@ -75,7 +75,7 @@ pub struct Sample {
     /// Names of the groups of their owners, by uid, as far as the name service has told them.
     pub groups: BTreeMap<u32, Vec<String>>,
     /// Who has device files open, where it was looked for lately.
-    pub openers: Option<Openers>,
+    pub device_processes: Option<DeviceProcesses>,
     /// The pool of leases; `None` where there is none, or it did not answer.
     pub leases: Option<Leases>,
     /// Files of shared quotas; `None` where there is no folder of them, or it could not be read.

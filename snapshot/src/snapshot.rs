@@ -8,19 +8,19 @@ use crate::lost;
 use crate::memory::Held;
 use crate::quota;
 use crate::still;
-use crate::unreturned::Account;
+use crate::unreleased::Account;
 use crate::users::{self, UserTotals};
 use crate::utilization::{Question, Window};
 use crate::{
-    About, BootId, Driver, Entry, Facts, Fault, Gap, Gaps, GpuSample, Kinds, Leases, LostGpu, Memory, Moment,
-    Mps, Openers, Parts, PidNamespace, Place, ProcessId, Quota, Reading, Relative, Sample, Seen, Source,
-    SourceState, State, Stuck, Telemetry, Truth, Unreturned, Untold, Utilization, Why,
+    About, BootId, DeviceProcesses, Driver, Entry, Facts, Fault, Gap, Gaps, GpuSample, Kinds, Leases,
+    LostGpu, Memory, Moment, Mps, Parts, PidNamespace, Place, ProcessId, Quota, Reading, Relative, Sample,
+    Seen, Source, SourceState, State, Stuck, Telemetry, Truth, Unreleased, Untold, Utilization, Why,
 };
 
-/// Evidence that is older than this, and two beats, says nothing any more.
+/// Evidence that is older than this, and two intervals, says nothing any more.
 const FRESH: Duration = Duration::from_mins(1);
 
-/// The state of a node at one beat.
+/// The state of a node at one interval.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
     /// The sample's number.
@@ -29,7 +29,7 @@ pub struct Snapshot {
     pub at: Moment,
     /// How long the look took.
     pub took: Duration,
-    /// The beat's period.
+    /// The interval's period.
     pub interval: Duration,
     /// Which boot.
     pub boot_id: Option<BootId>,
@@ -52,7 +52,7 @@ pub struct Snapshot {
     /// What each user has held so far, by label: name, or uid where there is none.
     pub users: BTreeMap<String, UserTotals>,
     /// Who has device files open.
-    pub openers: Option<Openers>,
+    pub device_processes: Option<DeviceProcesses>,
     /// The pool of leases; `None` where there is none, or it did not answer.
     pub leases: Option<Leases>,
     /// Files of shared quotas; `None` where there is no folder of them, or it could not be read.
@@ -85,7 +85,7 @@ pub struct Gpu {
     /// Who holds it.
     pub holders: Vec<Holder>,
     /// What those held who ended, and did not come back.
-    pub unreturned: Unreturned,
+    pub unreleased: Unreleased,
     /// Xid errors so far, by number.
     pub xids: BTreeMap<u64, u64>,
     /// Whether nothing computed on it in the last window.
@@ -178,7 +178,7 @@ impl Snapshot {
             relatives,
             groups: sample.groups,
             users,
-            openers: sample.openers,
+            device_processes: sample.device_processes,
             leases,
             quotas,
             mps: sample.mps,
@@ -275,13 +275,13 @@ impl Join<'_> {
         let account = Account::of(parts, &holders, &self.processes)
             .map(|account| account.at(self.at.boot, self.good_for));
         let account = if self.namespace.attributes() { account } else { Err(Untold::PidNamespace) };
-        let unreturned = Unreturned::after(last.map(|gpu| &gpu.unreturned), account);
-        if unreturned.given_up() {
-            self.gaps.count(Gap::Unreturned);
+        let unreleased = Unreleased::after(last.map(|gpu| &gpu.unreleased), account);
+        if unreleased.given_up() {
+            self.gaps.count(Gap::Unreleased);
         }
         Gpu {
             parts,
-            unreturned,
+            unreleased,
             listed: sample.entries.as_ref().map(|entries| entries.len() as u64),
             instances: sample.instances,
             about: sample.about,

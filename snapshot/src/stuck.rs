@@ -95,7 +95,7 @@ pub const MUCH_OF_NOBODY: i64 = 256 << 20;
 /// What frees memory that no listed process holds.
 pub const OF_NOBODY_FREED_BY: &str = "the end of whoever has the device open and is not listed (bailiff info --who, as root); services of the driver hold none";
 /// What frees what did not come back.
-pub const UNRETURNED_FREED_BY: &str = "the end of whoever has inherited or imported it (bailiff info --who, as root); where nobody has, the driver alone";
+pub const UNRELEASED_FREED_BY: &str = "the end of whoever has inherited or imported it (bailiff info --who, as root); where nobody has, the driver alone";
 
 #[cfg(test)]
 mod tests {
@@ -107,7 +107,7 @@ mod tests {
         for kind in Stuck::ALL {
             assert!(kind.words().len() <= CELL - 10 && kind.freed_by().len() <= CELL, "{kind:?}");
         }
-        assert!(OF_NOBODY_FREED_BY.len() <= CELL && UNRETURNED_FREED_BY.len() <= CELL);
+        assert!(OF_NOBODY_FREED_BY.len() <= CELL && UNRELEASED_FREED_BY.len() <= CELL);
     }
 
     #[test]

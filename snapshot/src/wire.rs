@@ -35,7 +35,7 @@ pub enum WireError {
 pub struct Snapshot {
     /// [`VERSION`].
     pub version: u32,
-    /// Counts up by one a beat; a jump is a missed line.
+    /// Counts up by one an interval; a jump is a missed line.
     pub seq: u64,
     /// Which boot; none where it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,7 +44,7 @@ pub struct Snapshot {
     pub wall_ms: u64,
     /// Milliseconds since boot, suspend included.
     pub boot_ms: u64,
-    /// The beat's period in milliseconds.
+    /// The interval's period in milliseconds.
     pub interval_ms: u64,
     /// `host`, `other` or `unknown`; nothing is attributed but in `host`.
     pub pid_namespace: String,
@@ -60,7 +60,7 @@ pub struct Snapshot {
     pub processes: Vec<Process>,
     /// Who has device files open, where that was looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub openers: Option<Openers>,
+    pub device_processes: Option<DeviceProcesses>,
     /// Processes that hold nothing themselves and belong to the workload of one that does; none where nobody
     /// looked for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -167,7 +167,7 @@ pub struct Gpu {
     /// Processes that have its device file open and are in none of the driver's lists; none where nobody looked, or that
     /// cannot be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unlisted_openers: Option<u64>,
+    pub unlisted_processes: Option<u64>,
     /// Who holds it.
     pub holders: Vec<Holder>,
     /// Which of them are stuck, and how: `zombie_leader`, `zombie`, `disk_sleep`, `left_behind` or `gone`, by pid; seen so at
@@ -199,7 +199,7 @@ pub struct Memory {
     pub unaccounted: Option<i64>,
     /// What those held who ended, and did not come back; none where that cannot be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unreturned: Option<u64>,
+    pub unreleased: Option<u64>,
 }
 
 /// One process on one GPU.
@@ -292,11 +292,11 @@ pub struct Facts {
 
 /// Who has device files open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Openers {
+pub struct DeviceProcesses {
     /// When it was looked for, milliseconds since boot.
     pub boot_ms: u64,
     /// Who.
-    pub who: Vec<crate::Opener>,
+    pub who: Vec<crate::DeviceProcess>,
     /// Processes that we may not look into: complete only where 0.
     pub unreadable: u64,
 }

@@ -1,4 +1,4 @@
-//! Cases of joining two samples: what carries over, what starts anew, what is never made up.
+//! Cases of joining two samples: what carries over, what restarts, what is never made up.
 
 #![expect(
     clippy::float_cmp,
@@ -51,14 +51,14 @@ fn entry(pid: u32, memory: Option<u64>) -> Entry {
     Entry { pid, memory, kinds: Kinds { compute: true, ..Kinds::default() }, peak: None }
 }
 
-/// A GPU of 100 GiB at beat `n`, idle, with these entries.
+/// A GPU of 100 GiB at interval `n`, idle, with these entries.
 fn gpu(n: u64, entries: Vec<Entry>) -> GpuSample {
     GpuSample {
         memory: Some(Memory { total: 100 * GIB, free: 60 * GIB, used: 39 * GIB, reserved: Some(GIB) }),
         entries: Some(entries),
         fault: None,
         reading: Reading {
-            // Stamps of these cases are numbers of beats.
+            // Stamps of these cases are numbers of intervals.
             since: 1,
             answer: Answer::Nothing,
             sampler: DeviceSampler::Stamped { newest: n, maximum: 0, filled: false },
@@ -75,7 +75,7 @@ fn busy(n: u64, sm: u32) -> GpuSample {
     gpu
 }
 
-/// Beat `n`, ten seconds after the one before.
+/// Interval `n`, ten seconds after the one before.
 fn sample(n: u64, gpus: Vec<GpuSample>, processes: impl IntoIterator<Item = (u32, Seen)>) -> Sample {
     Sample {
         seq: n,
@@ -90,7 +90,7 @@ fn sample(n: u64, gpus: Vec<GpuSample>, processes: impl IntoIterator<Item = (u32
         processes: processes.into_iter().collect(),
         relatives: None,
         groups: BTreeMap::new(),
-        openers: None,
+        device_processes: None,
         leases: None,
         quotas: None,
         mps: None,
@@ -107,13 +107,13 @@ fn walk(samples: impl IntoIterator<Item = Sample>) -> Snapshot {
     last.expect("at least one sample")
 }
 
-fn idle_beat(n: u64) -> Sample {
+fn idle_interval(n: u64) -> Sample {
     sample(n, vec![gpu(n, vec![entry(PID, Some(GIB))])], [found(PID, 7)])
 }
 
 #[test]
 fn idle_time_grows_by_what_was_seen_idle() {
-    let snapshot = walk((1..=4).map(idle_beat));
+    let snapshot = walk((1..=4).map(idle_interval));
     let holder = &snapshot.gpus[0].holders[0];
     assert_eq!(holder.utilization.percent(), Some(0));
     assert_eq!(holder.idle, Duration::from_secs(30), "three windows between four looks");
@@ -123,16 +123,16 @@ fn idle_time_grows_by_what_was_seen_idle() {
 
 #[test]
 fn the_first_look_knows_nothing_of_use() {
-    let snapshot = walk([idle_beat(1)]);
+    let snapshot = walk([idle_interval(1)]);
     assert_eq!(snapshot.gpus[0].holders[0].utilization.percent(), None);
     assert!(snapshot.users.is_empty());
 }
 
 #[test]
 fn being_busy_ends_idleness_and_is_counted_once() {
-    let beats = vec![
-        idle_beat(1),
-        idle_beat(2),
+    let intervals = vec![
+        idle_interval(1),
+        idle_interval(2),
         sample(3, vec![busy(3, 50)], [found(PID, 7)]),
         // The same stamp again: the driver has nothing newer.
         sample(
@@ -146,9 +146,9 @@ fn being_busy_ends_idleness_and_is_counted_once() {
             }],
             [found(PID, 7)],
         ),
-        idle_beat(5),
+        idle_interval(5),
     ];
-    let snapshot = walk(beats);
+    let snapshot = walk(intervals);
     let holder = &snapshot.gpus[0].holders[0];
     assert_eq!(holder.busy_seconds, 5.0, "half of one ten-second window");
     assert_eq!(holder.idle, Duration::from_secs(10), "the window of the repeated stamp is neither");
@@ -158,7 +158,7 @@ fn being_busy_ends_idleness_and_is_counted_once() {
 
 #[test]
 fn a_reused_pid_is_another_process_without_a_past() {
-    let snapshot = walk([idle_beat(1), idle_beat(2), sample(3, vec![busy(3, 50)], [found(PID, 8)])]);
+    let snapshot = walk([idle_interval(1), idle_interval(2), sample(3, vec![busy(3, 50)], [found(PID, 8)])]);
     let holder = &snapshot.gpus[0].holders[0];
     assert_eq!(holder.process, ProcessId::Live(ProcessKey { pid: PID, start_ticks: 8 }));
     assert_eq!((holder.idle, holder.busy_seconds), (Duration::ZERO, 0.0));
@@ -168,7 +168,7 @@ fn a_reused_pid_is_another_process_without_a_past() {
 #[test]
 fn a_pid_that_is_gone_keeps_its_name_while_it_is_listed() {
     let gone = |n| sample(n, vec![gpu(n, vec![entry(PID, Some(GIB))])], [(PID, Seen::Gone)]);
-    let snapshot = walk([idle_beat(1), gone(2), gone(3)]);
+    let snapshot = walk([idle_interval(1), gone(2), gone(3)]);
     let holder = &snapshot.gpus[0].holders[0];
     assert_eq!(holder.process, ProcessId::Unconfirmed { pid: PID, first_seq: 2 });
     assert_eq!(snapshot.processes[&holder.process].state, State::Gone);
@@ -189,9 +189,9 @@ fn one_pid_has_one_name_on_all_gpus() {
 
 #[test]
 fn in_another_pid_namespace_nothing_is_attributed() {
-    let mut beat = idle_beat(1);
-    beat.namespace = PidNamespace::Other;
-    let snapshot = walk([beat]);
+    let mut interval = idle_interval(1);
+    interval.namespace = PidNamespace::Other;
+    let snapshot = walk([interval]);
     assert!(snapshot.gpus[0].holders.is_empty() && snapshot.processes.is_empty());
     assert_eq!(snapshot.gpus[0].listed, Some(1));
     assert_eq!(snapshot.gpus[0].parts.map(|parts| parts.other_namespaces), Some(GIB));
@@ -199,17 +199,17 @@ fn in_another_pid_namespace_nothing_is_attributed() {
 
 #[test]
 fn memory_that_is_not_available_leaves_no_sum() {
-    let beat =
+    let interval =
         sample(1, vec![gpu(1, vec![entry(PID, None), entry(42, Some(GIB))])], [found(PID, 7), found(42, 7)]);
-    let snapshot = walk([beat]);
+    let snapshot = walk([interval]);
     assert_eq!(snapshot.gpus[0].parts, None);
     assert_eq!(snapshot.gpus[0].memory.map(|memory| memory.total), Some(100 * GIB));
 }
 
 #[test]
-fn a_gpu_that_was_lost_for_a_beat_starts_a_new_window() {
+fn a_gpu_that_was_lost_for_an_interval_starts_a_new_window() {
     let lost = || GpuSample::faulty(gpu(2, vec![]).about, Fault::Lost);
-    let snapshot = walk([idle_beat(1), idle_beat(2), sample(3, vec![lost()], []), idle_beat(4)]);
+    let snapshot = walk([idle_interval(1), idle_interval(2), sample(3, vec![lost()], []), idle_interval(4)]);
     let holder = &snapshot.gpus[0].holders[0];
     assert_eq!(holder.utilization.percent(), None);
     assert_eq!(holder.idle, Duration::ZERO);
@@ -218,9 +218,9 @@ fn a_gpu_that_was_lost_for_a_beat_starts_a_new_window() {
 
 #[test]
 fn another_boot_has_no_past() {
-    let mut beat = idle_beat(2);
-    beat.boot_id = Some(BootId("another".into()));
-    let snapshot = walk([idle_beat(1), beat]);
+    let mut interval = idle_interval(2);
+    interval.boot_id = Some(BootId("another".into()));
+    let snapshot = walk([idle_interval(1), interval]);
     assert_eq!(snapshot.gpus[0].holders[0].utilization.percent(), None);
     assert!(snapshot.users.is_empty());
 }
@@ -233,7 +233,7 @@ fn xid_errors_are_counted_by_number_and_outlive_a_lost_gpu() {
     assert_eq!(snapshot.gpus[0].xids, BTreeMap::from([(13, 1), (79, 2)]));
 }
 
-/// Who belongs to a holder is told of the beat that it was seen in, and not at all where pids mean nothing.
+/// Who belongs to a holder is told of the interval that it was seen in, and not at all where pids mean nothing.
 #[test]
 fn relatives_and_groups_come_to_the_wire_and_are_not_carried_over() {
     let relative = Relative {
@@ -253,7 +253,7 @@ fn relatives_and_groups_come_to_the_wire_and_are_not_carried_over() {
     let with = |n| Sample {
         relatives: Some(vec![relative.clone()]),
         groups: [(1000, vec!["staff".into(), "gpu".into()])].into(),
-        ..idle_beat(n)
+        ..idle_interval(n)
     };
     let told = wire::Snapshot::from(&walk([with(1)]));
     let seen = &told.relatives.expect("they were looked for")[0];
@@ -267,7 +267,7 @@ fn relatives_and_groups_come_to_the_wire_and_are_not_carried_over() {
     assert_eq!(facts.groups.as_deref(), Some(["staff".to_owned(), "gpu".to_owned()].as_slice()));
     assert_eq!((facts.workload.as_deref(), facts.reaped_cpu_seconds), (Some("tree:41@7"), Some(0.5)));
     assert_eq!((facts.exe.as_deref(), facts.role.as_deref()), (Some("/usr/bin/python3.13"), None));
-    let later = wire::Snapshot::from(&walk([with(1), idle_beat(2)]));
+    let later = wire::Snapshot::from(&walk([with(1), idle_interval(2)]));
     assert_eq!(later.relatives, None);
     assert_eq!(later.processes[0].facts.as_ref().and_then(|facts| facts.groups.clone()), None);
     let elsewhere = Sample { namespace: PidNamespace::Other, ..with(1) };
@@ -276,7 +276,7 @@ fn relatives_and_groups_come_to_the_wire_and_are_not_carried_over() {
 
 #[test]
 fn the_wire_reads_what_it_wrote() {
-    let snapshot = walk([idle_beat(1), sample(2, vec![busy(2, 50)], [found(PID, 7)])]);
+    let snapshot = walk([idle_interval(1), sample(2, vec![busy(2, 50)], [found(PID, 7)])]);
     let line = wire::write(&snapshot).expect("a snapshot has a JSON form");
     assert_eq!(line.iter().position(|byte| *byte == b'\n'), Some(line.len() - 1), "one line");
     let read = wire::parse(&line).expect("it is of our version");
@@ -301,7 +301,7 @@ fn what_somebody_held_who_ended_is_looked_for_until_it_is_back() {
         gpu.memory = gpu.memory.map(|memory| Memory { free: memory.free + back, ..memory });
         sample(n, vec![gpu], [found(other.0, other.1)])
     };
-    let told = |samples: Vec<Sample>| walk(samples).gpus[0].unreturned.told();
+    let told = |samples: Vec<Sample>| walk(samples).gpus[0].unreleased.told();
     assert_eq!(told(vec![both(1)]), Err(Untold::FirstLook));
     assert_eq!(told(vec![both(1), both(2)]), Ok(0));
     let kept = || vec![both(1), both(2), alone(3, 0), alone(4, 0)];
@@ -310,7 +310,7 @@ fn what_somebody_held_who_ended_is_looked_for_until_it_is_back() {
     assert_eq!(told(five()), Ok(GIB));
     let line = wire::write(&walk(five())).expect("a line");
     let written = wire::parse(&line).expect("it is read");
-    assert_eq!(written.gpus[0].memory.as_ref().and_then(|memory| memory.unreturned), Some(GIB));
+    assert_eq!(written.gpus[0].memory.as_ref().and_then(|memory| memory.unreleased), Some(GIB));
     assert_eq!(told(five().into_iter().chain([alone(6, GIB)]).collect()), Ok(0));
     // Listed or not, whoever is a zombie or gone holds nothing that a process could give back.
     for seen in [Seen::Gone, Seen::Found(Box::new(Facts { state: State::Zombie, ..facts(PID, 7) }))] {
@@ -321,7 +321,7 @@ fn what_somebody_held_who_ended_is_looked_for_until_it_is_back() {
     elsewhere.namespace = PidNamespace::Other;
     assert_eq!(told(vec![both(1), both(2), elsewhere]), Err(Untold::PidNamespace));
     let gaps = walk([both(1), alone(2, 0)]).gaps;
-    assert_eq!(gaps.of(Gap::Unreturned), 1, "nothing to compare with");
+    assert_eq!(gaps.of(Gap::Unreleased), 1, "nothing to compare with");
 }
 
 #[test]
@@ -517,5 +517,9 @@ fn held_time_of_a_new_process_counts_from_its_start() {
     let hung = sample(1, vec![GpuSample::faulty(gpu(1, vec![]).about, Fault::Timeout)], []);
     assert_eq!(held(vec![hung, brief()]), (0.0, 0.0), "the GPU gave no list before");
     let joined = |n| with(n, vec![found(PID, 7), started(n, 42, 2_000)]);
-    assert_eq!(held(vec![idle_beat(1), joined(2)]), (10.0, 0.0), "not all of the user's were observed idle");
+    assert_eq!(
+        held(vec![idle_interval(1), joined(2)]),
+        (10.0, 0.0),
+        "not all of the user's were observed idle"
+    );
 }

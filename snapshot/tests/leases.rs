@@ -37,7 +37,7 @@ fn facts() -> Facts {
     }
 }
 
-/// What the device says of the window that ends at beat `n`; nothing, where its sampler is silent.
+/// What the device says of the window that ends at interval `n`; nothing, where its sampler is silent.
 #[derive(Clone, Copy)]
 enum Device {
     Uses(u32),
@@ -73,7 +73,7 @@ fn leases(n: u64, spot: Spot, lease: Option<&str>) -> Leases {
     Leases { boot_ms: 10_000 * n, gpus: vec![gpu], ..Leases::default() }
 }
 
-/// Beat `n`, ten seconds after the one before.
+/// Interval `n`, ten seconds after the one before.
 fn sample(n: u64, gpu: GpuSample, leases: Option<Leases>) -> Sample {
     Sample {
         seq: n,
@@ -88,7 +88,7 @@ fn sample(n: u64, gpu: GpuSample, leases: Option<Leases>) -> Sample {
         processes: [(PID, Seen::Found(Box::new(facts())))].into(),
         relatives: None,
         groups: BTreeMap::new(),
-        openers: None,
+        device_processes: None,
         leases,
         quotas: None,
         mps: None,
@@ -110,9 +110,9 @@ enum Pool {
     Silent,
 }
 
-/// A GPU that nobody is on, through beats of which each is what the device and the pool said.
-fn through(beats: &[(Device, Pool)]) -> Option<PoolGpu> {
-    let samples = beats.iter().zip(1..).map(|((device, pool), n)| {
+/// A GPU that nobody is on, through intervals of which each is what the device and the pool said.
+fn through(intervals: &[(Device, Pool)]) -> Option<PoolGpu> {
+    let samples = intervals.iter().zip(1..).map(|((device, pool), n)| {
         let told = match pool {
             Pool::Leased(lease) => Some(leases(n, Spot::Leased, Some(lease))),
             Pool::Idle => Some(leases(n, Spot::Idle, None)),
@@ -144,8 +144,8 @@ fn idle_time_of_a_leased_gpu_grows_by_what_was_seen_idle() {
         ),
         ("not leased", vec![idle, idle, (Device::Uses(0), Pool::Idle)], (0, Truth::Unknown, 0)),
     ];
-    for (name, beats, expected) in cases {
-        let found = through(&beats).expect("the pool answered last");
+    for (name, intervals, expected) in cases {
+        let found = through(&intervals).expect("the pool answered last");
         assert_eq!((found.idle_ms, found.idle, found.since_ms), expected, "{name}");
     }
     assert_eq!(
@@ -160,10 +160,10 @@ fn who_is_on_it_counts_where_the_device_does_not_tell() {
     let engines = |sm| Engines { sm, ..Engines::default() };
     let with = |sm| {
         let of = |n: u64| Answer::Samples(vec![UtilSample { pid: PID, stamp: n + 1, engines: engines(sm) }]);
-        let beat = |n: u64| {
+        let interval = |n: u64| {
             sample(n, gpu(n, Device::Silent, of(n), true), Some(leases(n, Spot::Leased, Some("ours"))))
         };
-        let snapshot = walk([beat(1), beat(2)]);
+        let snapshot = walk([interval(1), interval(2)]);
         (snapshot.gpus[0].idle, snapshot.gpus[0].holders[0].listed)
     };
     assert_eq!(with(0), (Truth::True, Duration::from_secs(10)));

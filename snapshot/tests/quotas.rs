@@ -71,7 +71,7 @@ fn sample(seq: u64, gpu: GpuSample, processes: &[(u32, Option<&str>)], quotas: V
         processes: processes.iter().map(|(pid, container)| facts(*pid, *container)).collect(),
         relatives: None,
         groups: BTreeMap::new(),
-        openers: None,
+        device_processes: None,
         leases: None,
         quotas: Some(quotas),
         mps: None,

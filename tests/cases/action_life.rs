@@ -67,7 +67,7 @@ impl Stage {
     /// The action is confirmed, and its record waits for the disk.
     fn confirmed() -> Self {
         let stage = Self::new(Tenant::obeying);
-        stage.enforcer.beats(3);
+        stage.enforcer.ticks(3);
         stage.sync.set(HELD);
         stage.node.hold(&stage.tenant, 0, "used: 1GiB");
         stage.enforcer.until_status("an action", |status| status["in_flight"].as_object().map(drop));
@@ -235,7 +235,7 @@ fn waits(enforcer: &Enforcer, tenant: &Tenant, why: &str) {
     enforcer.until_status(why, |status| {
         status["in_flight"]["waits"].as_str().filter(|waits| waits.contains(why)).map(drop)
     });
-    enforcer.beats(5);
+    enforcer.ticks(5);
     assert!(tenant.lives());
 }
 

@@ -97,7 +97,7 @@ fn compare_utilization(page: &Page, gpu: &Value) -> usize {
     samples.len()
 }
 
-/// A page of a beat in which the driver took a sample of every GPU: where a beat came late, the next one may follow
+/// A page of a tick in which the driver took a sample of every GPU: where a tick came late, the next one may follow
 /// within the driver's sampling period, and utilization in it is unknown.
 fn sampled_page(exporter: &Exporter, theirs: &Value) -> Page {
     exporter.next();
@@ -117,7 +117,7 @@ fn agree(scenario_name: &str) -> (usize, usize) {
     let scenario = Scenario::named(scenario_name);
     let theirs = clients(&scenario);
     assert_eq!(theirs["disagreements"].as_array().map(Vec::len), Some(0));
-    // A beat must hold at least one sampling period of the fake driver.
+    // A tick must hold at least one sampling period of the fake driver.
     let exporter = Exporter::start(&scenario, &["--interval", "500ms"]);
     let page = sampled_page(&exporter, &theirs);
     let (mut processes, mut samples) = (0, 0);

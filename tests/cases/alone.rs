@@ -96,11 +96,11 @@ fn a_workload_of_several_owners_is_left_alone() {
     enforcer.until("it is counted", |page| {
         page.happened("bailiff_kills_total", &[("result", "refused")]).then_some(())
     });
-    enforcer.beats(3);
+    enforcer.ticks(3);
     assert_eq!(node.home.results("terminate"), ["due", "refused", "withheld"], "it is tried once");
     assert!(tenant.lives() && start(other).is_some());
-    let deeds = enforcer.status()["deeds"].take();
-    assert_eq!((&deeds[0]["outcome"], &deeds[0]["detail"]), (&json!("refused"), &json!(detail)));
+    let actions = enforcer.status()["actions"].take();
+    assert_eq!((&actions[0]["outcome"], &actions[0]["detail"]), (&json!("refused"), &json!(detail)));
 }
 
 /// Runs an ignored test of this file in a PID namespace of its own, where the next pid can be chosen.
@@ -166,13 +166,13 @@ fn a_pid_that_is_used_again() {
     // Nobody else takes the pid meanwhile.
     let second = node.exporter.standing_still(|| enforcer.standing_still(|| second(&node, first)));
     assert_ne!(start(pid), began);
-    // Where the first would have been ended, and two beats later.
+    // Where the first would have been ended, and two ticks later.
     let name = format!("process:{pid}@{}", start(pid).unwrap());
     let status = enforcer.until_status("the second is seen", |status| {
         status["pending"].as_array()?.iter().any(|pending| pending["target"] == name).then(|| status.clone())
     });
     assert!(streak(&status, pid) <= 2, "it begins with {}", streak(&status, pid));
-    enforcer.beats(5);
+    enforcer.ticks(5);
     assert!(second.lives() && second.asked() == 0);
     assert!(node.home.results("terminate").is_empty());
     // Its own time comes all the same.
@@ -182,7 +182,7 @@ fn a_pid_that_is_used_again() {
 }
 
 #[test]
-fn whoever_gets_the_pid_between_decision_and_deed_lives() {
+fn whoever_gets_the_pid_between_decision_and_action_lives() {
     inside("a_pid_that_is_used_again_after_the_decision");
 }
 
@@ -197,13 +197,13 @@ fn a_pid_that_is_used_again_after_the_decision() {
     let enforcer = node.home.enforcer(&[]);
     until("the decision", || node.home.line("terminate", "due"));
     enforcer.signal(Signal::STOP);
-    // It may have been too late for that: then the deed was against the right one.
+    // It may have been too late for that: then the action was against the right one.
     let too_late = node.home.line("terminate", "begun").is_some();
     let asked = first.asked();
     node.exporter.next();
     let second = node.exporter.standing_still(|| second(&node, first));
     enforcer.signal(Signal::CONT);
-    enforcer.beats(3);
+    enforcer.ticks(3);
     println!("too late: {too_late}, results: {:?}", node.home.results("terminate"));
     assert!(too_late || asked == 0);
     assert!(second.lives() && second.asked() == 0, "whoever got the pid was sent something");

@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bailiff_enforcer::commands::backtest::{self, Backtest, Children};
-use bailiff_enforcer::commands::rehearsal::Admin;
+use bailiff_enforcer::commands::simulation::Admin;
 use bailiff_enforcer::commands::{Form, replay};
-use end_to_end::exporter::{BEATS, Exporter, command};
+use end_to_end::exporter::{Exporter, TICKS, command};
 use end_to_end::fake::Scenario;
 use end_to_end::holder::Holder;
 use end_to_end::prometheus::Prometheus;
 use end_to_end::wait::until;
 use serde_json::Value;
 
-/// 60 beats of 100 ms are 12 scrapes of 500 ms.
+/// 60 ticks of 100 ms are 12 scrapes of 500 ms.
 const RULES: &str = "version: 1
 allow_root: true
 defaults: {startup_grace: 0s}
@@ -31,7 +31,7 @@ rules:
 ";
 const NEEDED: usize = 12;
 
-/// A driver that takes a sample of its devices many times a beat, so that every beat is observed.
+/// A driver that takes a sample of its devices many times a tick, so that every tick is observed.
 fn held_by(holder: &Holder) -> Scenario {
     let pid = holder.pid();
     Scenario::new(&format!("sampling_period: 20ms\ngpus:\n  - processes: [{{pid: {pid}, used: 1GiB}}]\n"))
@@ -94,7 +94,7 @@ fn an_idle_process_would_have_been_ended_and_a_gap_is_not_judged() {
         (prometheus.number("sum_over_time((1 - up)[10m:500ms])")? >= 6.0).then_some(())
     });
     let mut again = command(&scenario);
-    again.args(BEATS);
+    again.args(TICKS);
     let exporter = Exporter::spawn_at(again, address);
     let before = samples(&prometheus, "bailiff_snapshots_total").len();
     until("as many scrapes as are needed, and more", || {
@@ -113,17 +113,17 @@ fn an_idle_process_would_have_been_ended_and_a_gap_is_not_judged() {
     let backtest = backtest(&prometheus, &rules, from);
     let [report] = &backtest.exporters[..] else { panic!("one exporter: {backtest:#?}") };
     let [idle_rule, fully_idle] = &report.rules[..] else { panic!("two rules: {report:#?}") };
-    let [deed] = &idle_rule.deeds[..] else { panic!("one deed: {report:#?}") };
+    let [action] = &idle_rule.actions[..] else { panic!("one action: {report:#?}") };
     // Due when the streak after the gap is long enough, and done one scrape later.
     let due = idle[gap + 1 + NEEDED].0;
-    let told = deed.at.since_epoch().as_secs_f64();
+    let told = action.at.since_epoch().as_secs_f64();
     assert!((told - taken_at(due)).abs() < 0.002, "{told} is not {}: {report:#?}", taken_at(due));
-    assert_eq!((deed.needed as usize, deed.again, deed.vram), (NEEDED, false, Some(1 << 30)));
-    assert_eq!(deed.comms, ["sleep"]);
-    assert!(deed.target.starts_with(&format!("process:{}@", holder.pid())), "{}", deed.target);
-    assert!(report.course.missed_beats >= 4, "{:?}", report.course);
+    assert_eq!((action.needed as usize, action.again, action.vram), (NEEDED, false, Some(1 << 30)));
+    assert_eq!(action.comms, ["sleep"]);
+    assert!(action.target.starts_with(&format!("process:{}@", holder.pid())), "{}", action.target);
+    assert!(report.period.missed_intervals >= 4, "{:?}", report.period);
     assert!(report.freed.gpu_hours > 0.0);
-    assert_eq!((fully_idle.matches, fully_idle.deeds.len()), (0, 0));
+    assert_eq!((fully_idle.matches, fully_idle.actions.len()), (0, 0));
     let why = fully_idle.never.as_deref();
     assert_eq!(why, Some("cpu_util was unknown throughout"), "{report:#?}");
     assert!(report.notes.iter().any(|note| note.contains("--assume-children-idle")), "{:?}", report.notes);
@@ -143,7 +143,7 @@ fn a_record_is_replayed_and_its_torn_end_is_counted() {
         replay::run(&settings, &mut out).unwrap_or_else(|failure| panic!("{failure}"));
         serde_json::from_slice::<Value>(&out).unwrap()
     };
-    // How many beats that takes depends on how many this machine misses.
+    // How many ticks that takes depends on how many this machine misses.
     until("a streak in the record", || {
         fs::metadata(&record).ok().filter(|about| about.len() > 0)?;
         (replay()["rules"][0]["kills"] == 1).then_some(())
@@ -153,9 +153,9 @@ fn a_record_is_replayed_and_its_torn_end_is_counted() {
     text.extend_from_slice(b"{\"version\":1,\"seq\":9");
     fs::write(&record, text).unwrap();
     let report = replay();
-    assert_eq!(report["course"]["bad_lines"], 1);
+    assert_eq!(report["period"]["bad_lines"], 1);
     let idle = &report["rules"][0];
     assert_eq!(idle["kills"], 1, "{report:#}");
-    assert_eq!(idle["deeds"][0]["needed"], 60, "{report:#}");
-    assert_eq!(idle["deeds"][0]["comms"][0], "sleep");
+    assert_eq!(idle["actions"][0]["needed"], 60, "{report:#}");
+    assert_eq!(idle["actions"][0]["comms"][0], "sleep");
 }

@@ -91,7 +91,7 @@ fn beside(home: &Home, hung: &Hung, arguments: &[&str]) -> Enforcer {
 
 /// What a tenant sees of it: nothing.
 fn assert_unharmed(enforcer: &Enforcer, tenant: &Tenant) {
-    enforcer.beats(8);
+    enforcer.ticks(8);
     assert!(tenant.lives() && tenant.asked() == 0);
 }
 
@@ -300,7 +300,7 @@ fn assert_brakes_with(rules: &str, node: &Node, mut enforcer: Enforcer) {
     let pid = tenant.pid().to_string();
     enforcer.until("the flag", |page| page.value("bailiff_flag", &[("pid", &pid)]));
     assert_brakes(&node.home);
-    enforcer.beats(2);
+    enforcer.ticks(2);
     assert_brakes(&node.home);
     let ends = Instant::now();
     assert_eq!(enforcer.stop(), Some(0));

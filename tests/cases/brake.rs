@@ -38,7 +38,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn a_pause_withholds_deeds_and_a_resume_lets_them_go_on() {
+fn a_pause_withholds_actions_and_a_resume_lets_them_go_on() {
     let node = Node::new(RULES);
     let tenant = Tenant::obeying(&node.home);
     let mut enforcer = node.home.enforcer(&[]);
@@ -73,7 +73,7 @@ fn a_pause_in_the_grace_calls_the_kill_off() {
     let line = node.home.until_line("terminate", "cancelled");
     assert_eq!(line["sent"].as_array().unwrap().len(), 1, "{line}");
     // Longer than the grace would have been.
-    enforcer.beats(15);
+    enforcer.ticks(15);
     assert!(tenant.lives() && tenant.asked() == 1);
     assert_eq!(enforcer.page().value("bailiff_kills_total", &[("result", "cancelled")]), Some(1.0));
 }
@@ -134,7 +134,7 @@ fn while_the_audit_log_cannot_be_written_nobody_is_ended() {
     let pid = tenant.pid().to_string();
     enforcer.until("the flag", |page| page.value("bailiff_flag", &[("pid", &pid)]));
     enforcer.until_waits(tenant.pid(), "audit");
-    enforcer.beats(3);
+    enforcer.ticks(3);
     assert!(tenant.lives() && tenant.asked() == 0);
     assert!(enforcer.page().value("bailiff_audit_write_failures_total", &[]) > Some(0.0));
     enforcer.until_logged("the audit log cannot be written");
@@ -261,8 +261,8 @@ fn failures_against_a_user_hold_that_user_until_a_clean_time_has_passed() {
 /// Processes younger than two intervals are not counted as unknown: a test suite that starts many does not stop the node.
 #[test]
 fn short_lived_holders_do_not_open_the_unknown_breaker() {
-    let beats = ["--interval", "500ms", "--look-back", "1s", "--deadline", "10s"];
-    let node = Node::with_beats(RULES, &[""], &beats);
+    let ticks = ["--interval", "500ms", "--look-back", "1s", "--deadline", "10s"];
+    let node = Node::with_ticks(RULES, &[""], &ticks);
     let enforcer = node.home.enforcer(&[]);
     let (mut most_unknown, mut tenants) = (0, Vec::<Tenant>::new());
     for _ in 0..25 {
@@ -270,7 +270,7 @@ fn short_lived_holders_do_not_open_the_unknown_breaker() {
         tenants.clear();
         tenants.extend((0..6).map(|_| Tenant::running(&node.home, &["/bin/sleep", "60"])));
         node.hold_together(&tenants.iter().map(|tenant| (tenant, "used: 1GiB")).collect::<Vec<_>>());
-        enforcer.beats(1);
+        enforcer.ticks(1);
         most_unknown += u32::from(enforcer.status()["rules"][0]["unknown"].as_u64() >= Some(4));
     }
     assert!(most_unknown >= 20, "unknown processes at {most_unknown} of 25 snapshots alone");
@@ -295,7 +295,7 @@ fn terminate_that_requires_a_notice_waits_until_one_was_delivered() {
     let line = node.home.until_line("notify", "failed");
     assert_eq!(line["detail"], "owner: there is no terminal of the owner's that takes messages");
     enforcer.until_waits(tenant.pid(), "undelivered");
-    enforcer.beats(5);
+    enforcer.ticks(5);
     assert!(tenant.lives() && tenant.asked() == 0);
     node.home.write(&rules("{owner: {exec: [/bin/true]}}").replace("name: idle", "name: told"));
     tenant.gone();

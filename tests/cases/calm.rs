@@ -17,7 +17,7 @@ use end_to_end::wait::until;
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// True samples that a deed needs.
+/// True samples that an action needs.
 const NEEDED: u64 = 7;
 
 const RULES: &str = "version: 1
@@ -72,7 +72,7 @@ impl Watched {
             (now == 0).then(|| status["stream"]["seq"].as_u64().unwrap())
         });
         // Not for long: whoever asks a driver that fails waits twice as long each time.
-        self.enforcer.until_status("beats that tell nothing", |status| {
+        self.enforcer.until_status("ticks that tell nothing", |status| {
             assert_eq!(streak(status, pid), 0);
             (status["stream"]["seq"].as_u64()? > over_at + 3).then_some(())
         });
@@ -91,7 +91,7 @@ impl Watched {
     }
 }
 
-/// Nothing was judged for so long that the deed would have been done long ago.
+/// Nothing was judged for so long that the action would have been done long ago.
 fn until_long_unseen(enforcer: &Enforcer) {
     enforcer.until("a long time without a snapshot", |page| {
         (page.value("bailiff_enforcer_snapshot_age_seconds", &[])? > 1.5).then_some(())
@@ -122,30 +122,30 @@ fn while_the_exporter_is_gone() {
     watched.ended_by_full_samples_after(0);
 }
 
-/// A hundred beats, at a beat of a twentieth of a second; the exporter goes on meanwhile.
+/// A hundred ticks, at a tick of a twentieth of a second; the exporter goes on meanwhile.
 #[test]
 fn while_the_enforcer_stands_still() {
-    let beats = ["--interval", "50ms", "--look-back", "100ms", "--deadline", "10s"];
-    let watched = Watched::on(Node::with_beats(RULES, &[""], &beats));
+    let ticks = ["--interval", "50ms", "--look-back", "100ms", "--deadline", "10s"];
+    let watched = Watched::on(Node::with_ticks(RULES, &[""], &ticks));
     watched.enforcer.signal(Signal::STOP);
-    let stopped_at = watched.node.beat();
-    let seq = until("a hundred beats", || Some(watched.node.beat()).filter(|beat| *beat >= stopped_at + 100));
+    let stopped_at = watched.node.tick();
+    let seq = until("a hundred ticks", || Some(watched.node.tick()).filter(|tick| *tick >= stopped_at + 100));
     watched.unharmed();
     watched.enforcer.signal(Signal::CONT);
-    // What was sent less than two beats ago may be judged; all that is older is not.
+    // What was sent less than two ticks ago may be judged; all that is older is not.
     watched.ended_by_full_samples_after(seq - 3);
 }
 
 /// The driver as a whole says this, and heals.
 fn while_the_driver(says: &str, also: impl FnOnce(&Watched)) {
-    let beats = ["--interval", "200ms", "--look-back", "400ms", "--deadline", "1s"];
-    let watched = Watched::on(Node::with_beats(RULES, &[""], &beats));
+    let ticks = ["--interval", "200ms", "--look-back", "400ms", "--deadline", "1s"];
+    let watched = Watched::on(Node::with_ticks(RULES, &[""], &ticks));
     let up = |page: &Page| page.value("bailiff_source_up", &[("source", "nvml")]);
     watched.node.change(|driver| says.clone_into(&mut driver.head));
     also(&watched);
     watched.node.exporter.until("the driver is down", |page| (up(page)? == 0.0).then_some(()));
     watched.unharmed();
-    let seq = watched.node.beat();
+    let seq = watched.node.tick();
     watched.node.change(|driver| driver.head.clear());
     watched.ended_by_full_samples_after(seq);
 }
@@ -161,7 +161,7 @@ fn while_the_driver_hangs() {
     while_the_driver("faults: {hang: true}", |watched| until_long_unseen(&watched.enforcer));
 }
 
-/// It is unloaded, and whoever opens it anew finds none.
+/// It is unloaded, and whoever opens it again finds none.
 #[test]
 fn while_there_is_no_driver() {
     while_the_driver("init: driver_not_loaded", |watched| {
@@ -187,7 +187,7 @@ fn while_its_gpu_is_lost_and_the_other_goes_on() {
         (!other.lives()).then_some(())
     });
     assert!(watched.tenant.lives() && watched.tenant.asked() == 0);
-    let seq = watched.node.beat();
+    let seq = watched.node.tick();
     say("");
     watched.tenant.gone();
     let home = &watched.node.home;

@@ -130,7 +130,7 @@ fn a_node_on_which_all_is_well() {
     let node = Node::new("idle");
     let exporter = node.exporter();
     exporter
-        .until("a window", |page| page.value("bailiff_snapshots_total", &[]).filter(|beats| *beats >= 2.0));
+        .until("a window", |page| page.value("bailiff_snapshots_total", &[]).filter(|ticks| *ticks >= 2.0));
     let mut command = end_to_end::enforcer::command(&node.home);
     command.arg("--procfs").arg(node.procfs.path());
     let enforcer = end_to_end::enforcer::Enforcer::spawn(&node.home, command);
@@ -149,7 +149,7 @@ fn a_node_on_which_all_is_well() {
         ("pid namespace", "the host's"),
         ("/proc", "shows"),
         ("rights", "open files"),
-        ("exporter", "a beat of 200ms"),
+        ("exporter", "an interval of 200ms"),
         ("enforcer", "0.1.0, 1 rules, of which 0 may act"),
         ("rules", "makes sense"),
         ("redis", "answers"),

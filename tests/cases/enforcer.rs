@@ -14,12 +14,12 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
-use end_to_end::beats::Beats;
 use end_to_end::enforcer::pending;
 use end_to_end::node::Node;
 use end_to_end::page::Page;
 use end_to_end::programs;
 use end_to_end::tenant::{NOBODY, Tenant};
+use end_to_end::ticks::Ticks;
 use end_to_end::wait::until;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
@@ -75,7 +75,7 @@ fn an_idle_holder_is_flagged_told_and_ended_and_its_memory_is_back() {
     let tenant = Tenant::obeying(&node.home);
     let pid = tenant.pid().to_string();
     node.hold(&tenant, 0, "used: 2GiB");
-    let mut beats = Beats::of(&node.home.stream());
+    let mut ticks = Ticks::of(&node.home.stream());
     let enforcer = node.home.enforcer(&["--node.name", "gpu-07"]);
     enforcer.until("the flag", |page| {
         let flag = page.label("bailiff_flag", &[("rule", "idle"), ("pid", &pid)], "severity")?;
@@ -105,7 +105,7 @@ fn an_idle_holder_is_flagged_told_and_ended_and_its_memory_is_back() {
     enforcer.until("the flag is down", |page| page.all("bailiff_flag", &[]).next().is_none().then_some(()));
     audited(&node, tenant.pid());
     let begun = node.home.line("terminate", "begun").unwrap();
-    let snapshot = beats.find(|snapshot| begun["evidence"]["seq"] == snapshot.seq);
+    let snapshot = ticks.find(|snapshot| begun["evidence"]["seq"] == snapshot.seq);
     let time = humantime::parse_rfc3339(begun["time"].as_str().unwrap()).unwrap();
     let seen = UNIX_EPOCH + Duration::from_millis(snapshot.wall_ms);
     println!(
@@ -169,8 +169,8 @@ fn whoever_ignores_term_is_killed_after_the_grace() {
     node.hold(&tenant, 0, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
     tenant.until_asked(1);
-    assert!(node.home.line("terminate", "begun").is_some(), "on the disk before the deed");
-    assert_eq!(enforcer.page().value("bailiff_deed_in_flight", &[]), Some(1.0));
+    assert!(node.home.line("terminate", "begun").is_some(), "on the disk before the action");
+    assert_eq!(enforcer.page().value("bailiff_action_in_flight", &[]), Some(1.0));
     assert!(tenant.lives());
     tenant.gone();
     let end = node.home.until_line("terminate", "released");
@@ -191,10 +191,10 @@ fn whoever_works_again_is_reprieved() {
     enforcer.until_streak(tenant.pid(), 8);
     node.hold(&tenant, 0, "used: 1GiB, sm: 80");
     let line = node.home.until_line("reprieve", "spared");
-    // A machine that is too busy misses beats, which nobody knows anything of.
+    // A machine that is too busy misses ticks, which nobody knows anything of.
     let why = ["it was seen not to match", "unknown for too long"];
     assert!(why.iter().any(|why| line["detail"] == *why), "{line}");
-    enforcer.beats(3);
+    enforcer.ticks(3);
     assert!(!enforcer.page().happened("bailiff_kills_total", &[]));
     assert_eq!(node.home.line("terminate", "begun"), None);
     assert!(tenant.lives() && tenant.asked() == 0);
@@ -202,7 +202,7 @@ fn whoever_works_again_is_reprieved() {
 }
 
 #[test]
-fn a_rule_that_watches_does_all_but_the_deed() {
+fn a_rule_that_watches_does_all_but_the_action() {
     let without_mode = RULES.replace("mode: enforce\n", "");
     for (rules, flags) in [(without_mode.as_str(), [].as_slice()), (RULES, &["--watch"])] {
         let node = Node::new(rules);
@@ -226,7 +226,7 @@ fn a_rule_that_watches_does_all_but_the_deed() {
         for (step, result) in [("flag", "raised"), ("notify", "queued"), ("terminate", "due")] {
             assert!(node.home.line(step, result).is_some(), "{step}");
         }
-        enforcer.beats(3);
+        enforcer.ticks(3);
         assert_eq!(node.home.results("terminate"), ["due", "watched"]);
         assert!(tenant.lives() && tenant.asked() == 0);
     }

@@ -49,9 +49,9 @@ fn a_driver_that_hangs_as_a_whole_is_marked_down_and_heals_without_a_restart() {
     let exporter = Exporter::start(&scenario, &[]);
     exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
     scenario.set(&format!("faults: {{hang: true}}\n{}", three("")));
-    let began = exporter.beat();
+    let began = exporter.tick();
     exporter.until("it is down", |page| (nvml_up(page)? == 0.0).then_some(()));
-    assert!(exporter.beat() <= began + 3.0, "the beat that hung, or the one after, says so");
+    assert!(exporter.tick() <= began + 3.0, "the tick that hung, or the one after, says so");
     let page = exporter.page();
     assert_eq!(reason(&page).as_deref(), Some("timeout"));
     assert_eq!(page.all("bailiff_process_gpu_memory_bytes", &[]).count(), 0, "nothing frozen is shown");
@@ -130,7 +130,7 @@ fn a_library_that_appears_is_opened_without_a_restart() {
     let scenario = Scenario::named("idle");
     let library = scenario.folder().join("libnvidia-ml.so.1");
     let mut command = command(&scenario);
-    command.args(exporter::BEATS).arg("--nvml-library").arg(&library);
+    command.args(exporter::TICKS).arg("--nvml-library").arg(&library);
     let exporter = Exporter::spawn(command);
     let page = exporter.next();
     assert_eq!((nvml_up(&page), reason(&page).as_deref()), (Some(0.0), Some("library_not_found")));
@@ -244,7 +244,7 @@ fn until_opened(watch: &OwnedFd) {
 }
 
 #[test]
-fn without_its_launcher_it_ends_so_that_it_is_started_anew() {
+fn without_its_launcher_it_ends_so_that_it_is_started_again() {
     let scenario = Scenario::new(&three(""));
     let mut exporter = Exporter::start(&scenario, &[]);
     exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));

@@ -619,8 +619,8 @@ fn a_purge_leaves_a_gpu_on_which_somebody_computes() {
     let node = Node::of("version: 1\nrules: []\n", &["", ""]);
     let left_behind = Tenant::obeying(&node.home);
     node.hold(&left_behind, 0, "used: 1GiB");
-    let beat = node.beat();
-    until("the exporter to see it", || (node.beat() > beat + 1).then_some(()));
+    let tick = node.tick();
+    until("the exporter to see it", || (node.tick() > tick + 1).then_some(()));
     for id in ["0", "1"] {
         let mut script = bench.script("gone", "read id < <(GPU.py --get); echo $id");
         assert_eq!(first_line(&mut script), id);

@@ -37,7 +37,7 @@ fn state(page: &Page, pid: u32) -> Option<String> {
 }
 
 #[test]
-fn a_holder_is_shown_with_its_owner_and_vanishes_at_the_beat_after_it_ended() {
+fn a_holder_is_shown_with_its_owner_and_vanishes_at_the_tick_after_it_ended() {
     let mut holder = Holder::sleeping();
     let pid = holder.pid().to_string();
     let scenario_file = Scenario::new(&scenario(&[held(holder.pid())]));
@@ -226,10 +226,10 @@ fn who_has_a_device_file_open_is_found_where_memory_is_nobodys() {
     let scenario = Scenario::new(&text("0GiB"));
     let path = procfs.path().to_str().unwrap().to_owned();
     let exporter = Exporter::start(&scenario, &["--procfs", &path]);
-    let openers = |page: &Page| page.value("bailiff_gpu_unlisted_openers", &[]);
-    assert_eq!(openers(&exporter.next()), None, "nobody looked, since all memory is somebody's");
+    let device_processes = |page: &Page| page.value("bailiff_gpu_unlisted_processes", &[]);
+    assert_eq!(device_processes(&exporter.next()), None, "nobody looked, since all memory is somebody's");
     scenario.set(&text("2GiB"));
-    exporter.until("one that is not listed", |page| (openers(page)? == 1.0).then_some(()));
+    exporter.until("one that is not listed", |page| (device_processes(page)? == 1.0).then_some(()));
     assert_eq!(
         exporter.page().value("bailiff_gpu_memory_unaccounted_bytes", &[]),
         Some(2.0 * f64::from(1 << 30))
@@ -237,7 +237,7 @@ fn who_has_a_device_file_open_is_found_where_memory_is_nobodys() {
 }
 
 #[test]
-fn a_reused_pid_begins_anew() {
+fn a_reused_pid_begins_again() {
     let procfs = Procfs::new().with(&Process::new(4100));
     let scenario = Scenario::new(&scenario(&["pid: 4100, used: 1GiB".into()]));
     let path = procfs.path().to_str().unwrap().to_owned();

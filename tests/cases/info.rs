@@ -229,7 +229,7 @@ fn the_exporter_and_the_command_see_the_same() {
     let (scenario, procfs) = (Scenario::named("busy"), procfs());
     let exporter = exporter(&scenario, &procfs);
     exporter
-        .until("a window", |page| page.value("bailiff_snapshots_total", &[]).filter(|beats| *beats >= 2.0));
+        .until("a window", |page| page.value("bailiff_snapshots_total", &[]).filter(|ticks| *ticks >= 2.0));
     let plain = |flags: &[&str]| {
         let mut report = told(info(&scenario, &procfs, flags));
         let by = report["seen_by"].take();
@@ -314,13 +314,13 @@ fn who_has_it_open_is_told() {
     assert!(plain.contains("1.7GiB, of nobody; --who tells who has the device open"), "{plain}");
     golden("who", &said(info(&scenario, &procfs, &["--alone", "--who"])));
     let exporter = exporter(&scenario, &procfs);
-    exporter.until("a look at open files", |page| page.value("bailiff_gpu_unlisted_openers", &[]));
+    exporter.until("a look at open files", |page| page.value("bailiff_gpu_unlisted_processes", &[]));
     let report = told(info(&scenario, &procfs, &["--who", "--json"]));
     assert_eq!(report["seen_by"], "exporter");
     let pids: Vec<&Value> =
-        report["gpus"][0]["openers"].as_array().unwrap().iter().map(|who| &who["pid"]).collect();
+        report["gpus"][0]["device_processes"].as_array().unwrap().iter().map(|who| &who["pid"]).collect();
     assert_eq!(pids, [&json!(4100), &json!(4103)]);
-    assert!(report["openers_age_ms"].is_u64(), "{report}");
+    assert!(report["device_processes_age_ms"].is_u64(), "{report}");
 }
 
 /// Root may look into more than an exporter with few rights, and so it does.
@@ -333,12 +333,12 @@ fn root_looks_itself_where_the_exporter_could_not() {
     let scenario = Scenario::new(text);
     let exporter = exporter(&scenario, &procfs);
     exporter.until("a look at open files", |page| {
-        (page.value("bailiff_openers_unreadable", &[])? >= 1.0).then_some(())
+        (page.value("bailiff_unlisted_processes_unreadable", &[])? >= 1.0).then_some(())
     });
     procfs.open_file(4103, "/dev/nvidia0");
     let report = told(info(&scenario, &procfs, &["--who", "--json"]));
-    assert_eq!((&report["seen_by"], &report["openers_age_ms"]), (&json!("exporter"), &json!(0)));
-    let who = report["gpus"][0]["openers"].as_array().unwrap();
+    assert_eq!((&report["seen_by"], &report["device_processes_age_ms"]), (&json!("exporter"), &json!(0)));
+    let who = report["gpus"][0]["device_processes"].as_array().unwrap();
     assert!(who.iter().any(|who| who["pid"] == 4103), "{report}");
 }
 
@@ -474,12 +474,12 @@ fn unknown_value_is_a_question_mark() {
 fn watch_redraws_in_place() {
     let (scenario, procfs) = (Scenario::named("busy"), procfs());
     let exporter = exporter(&scenario, &procfs);
-    let beats = |page: &end_to_end::page::Page| page.value("bailiff_snapshots_total", &[]);
-    let first = exporter.until("a sample", beats);
+    let ticks = |page: &end_to_end::page::Page| page.value("bailiff_snapshots_total", &[]);
+    let first = exporter.until("a sample", ticks);
     let mut command = info(&scenario, &procfs, &["--watch"]);
     command.env("NO_COLOR", "1");
     let ends = std::thread::spawn(move || {
-        exporter.until("more samples", |page| beats(page).filter(|beat| *beat >= first + 4.0));
+        exporter.until("more samples", |page| ticks(page).filter(|tick| *tick >= first + 4.0));
         drop(exporter);
     });
     let (text, code) = terminal::shown(command, (80, 40));
@@ -553,5 +553,8 @@ fn who_has_the_device_open_is_not_told_where_it_cannot_be_looked_for() {
     );
     assert!(!text.contains("open files of 0 processes"), "{text}");
     let report = told(info(&scenario, &procfs, &["--who", "--json"]));
-    assert_eq!((&report["openers_failed"], &report["unreadable"]), (&Value::from(true), &Value::Null));
+    assert_eq!(
+        (&report["device_processes_failed"], &report["unreadable"]),
+        (&Value::from(true), &Value::Null)
+    );
 }

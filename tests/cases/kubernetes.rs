@@ -163,7 +163,7 @@ fn the_rules_are_those_that_are_shipped_without_names_of_users() {
         text.lines().filter(|line| !line.contains(" users: [")).map(str::to_owned).collect()
     };
     let base = folder().join("base/rules.yaml");
-    assert_eq!(without_users(&base), without_users(Path::new("config/rules.yaml")), "copy it anew");
+    assert_eq!(without_users(&base), without_users(Path::new("config/rules.yaml")), "copy it again");
     let example = folder().join("example/rules.yaml");
     for rules in [&base, &example] {
         let rules_of: Value = serde_json::from_str(&said(&python(TO_JSON, &[], &read(rules)))).unwrap();

@@ -14,10 +14,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use bailiff_lease::audit::{Audit, Gpu};
-use bailiff_lease::{Grant, Pool, Standing};
+use bailiff_lease::{Grant, Pool, TicketStatus};
 use end_to_end::enforcer::Enforcer;
 use end_to_end::leases;
-use end_to_end::node::{BEATS, Node};
+use end_to_end::node::{Node, TICKS};
 use end_to_end::programs;
 use end_to_end::redis::Redis;
 use end_to_end::tenant::{Tenant, start};
@@ -53,9 +53,9 @@ rules:
 {rules}
 "
         );
-        let mut beats: Vec<&str> = BEATS.to_vec();
-        beats.extend(["--lease.redis", &address]);
-        let stage = Self { node: Node::with_beats(&rules, &vec![""; gpus], &beats), redis };
+        let mut ticks: Vec<&str> = TICKS.to_vec();
+        ticks.extend(["--lease.redis", &address]);
+        let stage = Self { node: Node::with_ticks(&rules, &vec![""; gpus], &ticks), redis };
         let output = stage.bailiff(&["init", "--gpus", &format!("0-{}", gpus - 1)]).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         stage
@@ -254,7 +254,7 @@ fn what_the_dead_held_is_free_at_once() {
     until_up(&enforcer);
     let (runner, child, gpu) = stage.hold();
     end(runner);
-    enforcer.beats(3);
+    enforcer.ticks(3);
     assert_eq!(stage.audit().leases.len(), 1, "the command lives, and so does the lease");
     kill(child);
     stage.until_idle(&gpu);
@@ -277,7 +277,7 @@ fn a_gpu_that_somebody_is_still_on_is_withheld_until_he_has_left() {
     let (mut runner, child, gpu) = stage.hold();
     stage.node.hold(&tenant, gpu.parse().unwrap(), "used: 1GiB");
     // The agent sees him before the holder dies.
-    enforcer.beats(3);
+    enforcer.ticks(3);
     runner.kill().unwrap();
     kill(child);
     runner.wait().unwrap();
@@ -286,7 +286,7 @@ fn a_gpu_that_somebody_is_still_on_is_withheld_until_he_has_left() {
     assert!(why.starts_with("busy:"), "{why}");
     stage.node.home.until_line("reap_dead", "withheld");
     stage.until_results("reap_dead", "withheld");
-    enforcer.beats(5);
+    enforcer.ticks(5);
     assert_eq!(withheld(), Some(why), "as long as he is there");
     // Others are served meanwhile.
     let (other, _, theirs) = stage.hold();
@@ -334,7 +334,7 @@ fn dead_task_of_ours() {
     let enforcer = stage.enforcer();
     until_up(&enforcer);
     let (launcher, task) = stage.task(&stage.drop_in(), "");
-    enforcer.beats(15);
+    enforcer.ticks(15);
     assert_eq!(Stage::judgement(&enforcer, "0").as_deref(), Some("keep"));
     kill(task);
     until("it is suspect", || (Stage::judgement(&enforcer, "0")? == "suspect").then_some(()));
@@ -358,7 +358,7 @@ fn given_on() {
     // Between the program and the task that reads its output are others, which end at once.
     let shapes = ["timeout 60 env", "sh -c '\"$@\"; true' sh env", "setsid -w env"];
     let tasks = shapes.map(|around| stage.task(&format!("{around} {}", stage.drop_in()), ""));
-    enforcer.beats(20);
+    enforcer.ticks(20);
     for id in ["0", "1", "2"] {
         assert_eq!(
             Stage::judgement(&enforcer, id).as_deref(),
@@ -385,7 +385,7 @@ fn dead_task_of_the_original() {
     until_up(&enforcer);
     let (launcher, task) = stage.task(&stage.getter(), "");
     assert_eq!(stage.recorded("0"), task);
-    enforcer.beats(15);
+    enforcer.ticks(15);
     assert_eq!(Stage::judgement(&enforcer, "0").as_deref(), Some("keep"));
     let list = || String::from_utf8(stage.bailiff(&["list"]).output().unwrap().stdout).unwrap();
     assert!(!list().contains("process gone"), "{}", list());
@@ -418,7 +418,7 @@ fn device_open() {
     let kept = "a process of its session has the device open";
     enforcer
         .until_status("it is kept", |status| (status["leases"]["judged"][0]["why"] == kept).then_some(()));
-    enforcer.beats(15);
+    enforcer.ticks(15);
     assert_eq!(stage.gpu("0").idle, 0);
     end_session(launcher);
     stage.until_idle("0");
@@ -486,7 +486,7 @@ fn without_a_grace() {
     until("somebody is seen on it", || (Stage::judgement(&enforcer, "0")? == "keep").then_some(()));
     drop(tenant);
     until("it is suspect again", || (Stage::judgement(&enforcer, "0")? == "suspect").then_some(()));
-    enforcer.beats(10);
+    enforcer.ticks(10);
     assert_eq!(stage.node.home.results("free_orphaned"), [""; 0]);
     assert_eq!(stage.gpu("0").idle, 0);
 }
@@ -541,7 +541,7 @@ fn who_is_told_to_free_nothing_frees_nothing() {
         runner.kill().unwrap();
         kill(child);
         runner.wait().unwrap();
-        enforcer.beats(15);
+        enforcer.ticks(15);
         assert!(stage.gpu(&gpu).owner.is_some(), "{leases} {flags:?}");
         assert_eq!(enforcer.status()["leases"]["acts"], Value::Bool(false));
         assert!(stage.audit().agents.is_empty(), "others do what it does not");
@@ -564,7 +564,7 @@ fn an_admin_who_says_pause_means_leases_too() {
     runner.kill().unwrap();
     kill(child);
     runner.wait().unwrap();
-    enforcer.beats(10);
+    enforcer.ticks(10);
     assert!(stage.gpu(&gpu).owner.is_some());
     assert!(enforcer.run(&["resume"]).status.success());
     stage.until_idle(&gpu);
@@ -581,10 +581,10 @@ fn while_redis_is_silent_nothing_is_concluded_and_nothing_else_waits() {
     kill(child);
     runner.wait().unwrap();
     enforcer.until_status("the silence is noticed", |status| {
-        (status["leases"]["up"] == false && status["leases"]["trouble"].is_string()).then_some(())
+        (status["leases"]["up"] == false && status["leases"]["error"].is_string()).then_some(())
     });
     // Snapshots are judged all the same.
-    enforcer.beats(10);
+    enforcer.ticks(10);
     assert_eq!(enforcer.page().value("bailiff_lease_agent_up", &[]), Some(0.0));
     assert_eq!(enforcer.page().all("bailiff_lease_agent_judged", &[]).count(), 0);
     assert_eq!(stage.node.home.results("reap_dead").iter().filter(|result| *result == "freed").count(), 0);
@@ -613,14 +613,14 @@ fn a_rule_releases_what_nobody_uses_and_its_holder_is_told() {
     let token: u64 = held.get("tok").unwrap().parse().unwrap();
     let mut pool = stage.pool();
     let mut touch = || pool.touch(&held.lease, Duration::from_mins(1), Some(token)).unwrap();
-    assert_eq!(touch(), Standing::Held(Grant { token, gpus: vec![other.parse().unwrap()] }));
+    assert_eq!(touch(), TicketStatus::Held(Grant { token, gpus: vec![other.parse().unwrap()] }));
     let enforcer = stage.enforcer();
     let line = home.until_line("release_lease", "released");
     assert_eq!(line["target"]["id"], format!("lease:{}#{token}", held.lease));
     stage.until_idle(&other);
-    assert_eq!(touch(), Standing::Ended("revoked".to_owned()));
+    assert_eq!(touch(), TicketStatus::Ended("revoked".to_owned()));
     assert!(start(child).is_some(), "nobody is ended");
-    enforcer.beats(10);
+    enforcer.ticks(10);
     assert_eq!(stage.gpu(&gpu).owner, Some(lease), "somebody uses it");
     assert_eq!(home.results("release_lease"), ["due", "begun", "released"]);
     drop((tenant, user));
@@ -652,7 +652,7 @@ fn without_a_word_of_redis_no_lease_is_judged() {
     until("it is unknown", || (unknown("no-lease")? > 0.0).then_some(()));
     let released = || stage.node.home.results("release_lease").contains(&"released".to_owned());
     let before = released();
-    enforcer.beats(15);
+    enforcer.ticks(15);
     assert_eq!(released(), before);
     stage.redis.go_on();
     stage.until_idle(&gpu);

@@ -304,7 +304,7 @@ fn slept(redis: &Redis) -> (Child, Child) {
     leases.end(&theirs, End::Dead { pid: "", start: "", known: false }, &[]).unwrap();
     let next = hold(redis, &["run", "--nonblock"]);
     kill_process(Pid::from_child(&waiter), Signal::CONT).unwrap();
-    until("it to ask anew", || {
+    until("it to ask again", || {
         let queue = leases.audit().unwrap().queue;
         (queue.len() == 1 && queue[0] != theirs).then_some(())
     });
@@ -312,18 +312,18 @@ fn slept(redis: &Redis) -> (Child, Child) {
 }
 
 #[test]
-fn whoever_slept_through_his_grant_asks_anew() {
+fn whoever_slept_through_his_grant_asks_again() {
     let redis = pool("0");
     let (waiter, next) = slept(&redis);
     end(next, Signal::TERM);
     let output = waiter.wait_with_output().unwrap();
     assert_eq!(said(&output), "had\n");
-    assert!(err(&output).contains("asks anew"), "{output:?}");
+    assert!(err(&output).contains("asks again"), "{output:?}");
     assert_eq!(states(&redis), ["idle"]);
 }
 
 #[test]
-fn whoever_asks_anew_leaves_the_line_when_he_is_told_to() {
+fn whoever_asks_again_leaves_the_line_when_he_is_told_to() {
     let redis = pool("0");
     let (waiter, next) = slept(&redis);
     kill_process(Pid::from_child(&waiter), Signal::TERM).unwrap();

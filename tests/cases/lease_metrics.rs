@@ -297,7 +297,7 @@ fn a_password_opens_and_is_never_told() {
     let scenario = Scenario::new(&gpus(&[&[]]));
     let mut command = exporter::command(&scenario);
     command
-        .args(exporter::BEATS)
+        .args(exporter::TICKS)
         .args(PATIENT)
         .env("LEASE_REDIS_URL", format!("{}?pass=hunter3", redis.address()));
     let wrong = Exporter::spawn(command);

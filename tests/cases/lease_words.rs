@@ -292,8 +292,8 @@ fn of_idle_gpus_those_are_taken_first_that_nobody_uses() {
     let squatters = [Tenant::obeying(&node.home), Tenant::obeying(&node.home)];
     node.hold(&squatters[0], 0, "used: 1GiB");
     node.hold(&squatters[1], 2, "used: 1GiB");
-    let beat = node.beat();
-    until("the exporter to see them", || (node.beat() > beat + 1).then_some(()));
+    let tick = node.tick();
+    until("the exporter to see them", || (node.tick() > tick + 1).then_some(()));
     let stream = node.home.stream().display().to_string();
     let run_one = |words: &[&str]| {
         let words =

@@ -154,7 +154,7 @@ fn whoever_asks_need_not_wait_for_the_dead() {
         holder.kill().unwrap();
         holder.wait().unwrap();
         assert_eq!((states(&redis), queue()), (vec!["leased".to_owned()], 1));
-        // A beat of the wait is longer than what is waited here.
+        // A tick of the wait is longer than what is waited here.
         said(&run(&redis, &[&["run"], words, &["true"]].concat()));
         assert_eq!((states(&redis), queue()), (vec!["idle".to_owned()], 0));
     }

@@ -19,7 +19,7 @@ use end_to_end::enforcer::Enforcer;
 use end_to_end::exporter::{self, Exporter};
 use end_to_end::fake::Scenario;
 use end_to_end::leases;
-use end_to_end::node::{BEATS, Node};
+use end_to_end::node::{Node, TICKS};
 use end_to_end::procfs::{Process, Procfs};
 use end_to_end::programs;
 use end_to_end::prometheus::Prometheus;
@@ -209,10 +209,10 @@ impl Stage {
         let quota = quotas.path().join("a");
         bailiff_ledger::create(&quota, &[(uuid(0), 100 << 20)]).unwrap();
         let (address, folder) = (redis.address(), quotas.path().display().to_string());
-        let mut beats = BEATS.to_vec();
-        beats.extend(["--lease.redis", &address, "--quota.dir", &folder]);
+        let mut ticks = TICKS.to_vec();
+        ticks.extend(["--lease.redis", &address, "--quota.dir", &folder]);
         let node =
-            Node::with_beats(&RULES.replace("REDIS", &address), &["memory: {unaccounted: 2GiB}"], &beats);
+            Node::with_ticks(&RULES.replace("REDIS", &address), &["memory: {unaccounted: 2GiB}"], &ticks);
         let holder = Holder(Some(leases::hold(&redis, &["run"])));
         let running =
             vec![Running(quiet(leases::bailiff(&redis, &["run", "true"]))), limited(&machine, &quota, &node)];
@@ -221,7 +221,7 @@ impl Stage {
         let enforcer = node.home.enforcer(&[]);
         let (scenario, procfs) = (Scenario::named("busy"), others());
         let mut other = exporter::command(&scenario);
-        other.args(exporter::BEATS).arg("--procfs").arg(procfs.path());
+        other.args(exporter::TICKS).arg("--procfs").arg(procfs.path());
         let other = Exporter::spawn(other);
         let kept = (scenario, procfs, redis, machine, quotas);
         Self { node, enforcer, other, due, _running: (running, flagged, holder), _kept: kept }

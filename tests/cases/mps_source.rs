@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use end_to_end::cuda::Running;
-use end_to_end::exporter::{self, BEATS, Exporter};
+use end_to_end::exporter::{self, Exporter, TICKS};
 use end_to_end::fake::Scenario;
 use end_to_end::http;
 use end_to_end::page::Page;
@@ -191,7 +191,7 @@ fn what_daemons_say_is_told_of_either_release() {
 fn a_daemon_that_stands_still_is_told_at_the_next_look_and_nobody_waits_for_it() {
     let mps = Mps::start("550");
     let scenario = Scenario::new(&scenario(&[]));
-    // It is asked once a minute, and seen at each beat.
+    // It is asked once a minute, and seen at each tick.
     let exporter = watch(&scenario, &control(), "1m");
     let responsive = |wanted| {
         exporter.until("it answers, or does not", |page| {
@@ -220,9 +220,9 @@ fn a_daemon_that_is_silent_is_told_and_whoever_asks_it_is_ended() {
     let exporter = watch(&scenario, &client, "1m");
     let pids = || fs::read_to_string(&asks).unwrap_or_default();
     until("it is asked", || pids().contains('\n').then_some(()));
-    // The beat goes on meanwhile.
-    let (beat, page) = (exporter.beat(), exporter.next());
-    assert!(exporter.beat() >= beat + 2.0);
+    // The tick goes on meanwhile.
+    let (tick, page) = (exporter.tick(), exporter.next());
+    assert!(exporter.tick() >= tick + 2.0);
     assert_eq!(mps.of(&page, "control_up", &[]), Some(1.0));
     exporter.until("it is told", |page| mps.of(page, "control_fault_info", &[("reason", "timeout")]));
     assert_eq!(mps.of(&exporter.next(), "control_responsive", &[]), Some(0.0));
@@ -315,7 +315,7 @@ fn of_nobody(scenario: &Scenario, rights: &str, flags: &[&str]) -> Exporter {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     command.args([format!("--inh-caps={rights}"), format!("--ambient-caps={rights}"), "--".to_owned()]);
-    command.arg(real.get_program()).args(real.get_args()).args(BEATS).args(flags);
+    command.arg(real.get_program()).args(real.get_args()).args(TICKS).args(flags);
     for (name, value) in real.get_envs() {
         command.env(name, value.unwrap());
     }

@@ -98,7 +98,7 @@ fn stopped_target_is_exempt_from_a_rule_about_idleness() {
     signal(&tenant, Signal::STOP);
     node.hold(&tenant, 0, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
-    enforcer.beats(10);
+    enforcer.ticks(10);
     assert!(node.home.results("terminate").is_empty());
     let told = enforcer.run(&["explain", "--pid", &tenant.pid().to_string()]);
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
@@ -140,7 +140,7 @@ fn frozen_target_is_exempt_and_thawed_where_a_rule_names_it() {
             page.value("bailiff_process_state", &[("pid", &pid), ("state", "frozen")])
         });
         let enforcer = node.home.enforcer(&[]);
-        enforcer.beats(10);
+        enforcer.ticks(10);
         assert!(node.home.results("terminate").is_empty() && cgroup.is_frozen());
         node.home.write(&rules(HELD));
         tenant.gone();

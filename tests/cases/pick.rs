@@ -46,7 +46,7 @@ rules:
     let holder = &end["target"]["members"][0];
     assert_eq!((&holder["pid"], &holder["vram"]), (&json!(enough.pid()), &json!(6_u64 << 30)));
     assert_eq!(end["target"]["kind"], "workload");
-    enforcer.until_status("what was done", |status| status["deeds"].get(0).map(|_| ()));
+    enforcer.until_status("what was done", |status| status["actions"].get(0).map(|_| ()));
     let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
     let name = end["target"]["id"].as_str().unwrap();
     let done = status.split("\nDONE").nth(1).unwrap_or_else(|| panic!("{status}"));
@@ -59,7 +59,7 @@ rules:
         .collect();
     assert_eq!(leaves, ["vram_free", "gpu_util", "cpu_util", "vram"], "why the GPU, and why this one");
     // Longer than a second one would have taken.
-    enforcer.beats(10);
+    enforcer.ticks(10);
     assert!(large.lives() && small.lives());
     assert_eq!(node.home.results("terminate"), ["due", "begun", "released"]);
     assert_eq!(enforcer.page().value("bailiff_rule_matches", &[("rule", "keep-free")]), Some(0.0));
@@ -104,7 +104,7 @@ fn victim_of_pick_is_named_with_its_countdown_before_it_is_ended() {
     let before = left(&enforcer, &name);
     node.home.write(&format!("{COUNTDOWN}limits: {{per_user_hour: 2}}\n"));
     until("the rules are read again", || (node.home.results("reload") == ["done"]).then_some(()));
-    enforcer.beats(2);
+    enforcer.ticks(2);
     assert!(left(&enforcer, &name) < before, "it goes on");
     assert_eq!(node.home.results("flag"), ["raised"]);
     assert!(victim.lives());

@@ -125,9 +125,9 @@ fn every_reader_accepts_a_page_with_leases() {
     let runner = leases::hold(&redis, &["run"]);
     let scenario = Scenario::named("busy");
     // Both pages are of one look.
-    let beats = ["--interval", "2s", "--deadline", "10s", "--look-back", "4s"];
+    let ticks = ["--interval", "2s", "--deadline", "10s", "--look-back", "4s"];
     let exporter =
-        Exporter::start(&scenario, &[&beats, ["--lease.redis", &redis.address()].as_slice()].concat());
+        Exporter::start(&scenario, &[&ticks, ["--lease.redis", &redis.address()].as_slice()].concat());
     exporter.until("a lease has been idle", |page| {
         let idle = page.value("bailiff_lease_idle_seconds", &[("gpu", "0")]);
         (idle.is_some() && page.value("bailiff_lease_wait_seconds_count", &[]) == Some(1.0)).then_some(())

@@ -17,7 +17,7 @@ use end_to_end::exporter::{self, Exporter};
 use end_to_end::fake::Scenario;
 use end_to_end::holder::child;
 use end_to_end::home::Home;
-use end_to_end::node::{BEATS, Node};
+use end_to_end::node::{Node, TICKS};
 use end_to_end::programs;
 use end_to_end::tenant::Tenant;
 use end_to_end::wait::until;
@@ -49,7 +49,7 @@ fn exe(name: &str) -> PathBuf {
 }
 
 fn node(rules: &str) -> Node {
-    Node::with_beats(rules, &[""], &[BEATS.as_slice(), &["--process.command"]].concat())
+    Node::with_ticks(rules, &[""], &[TICKS.as_slice(), &["--process.command"]].concat())
 }
 
 /// A holder that notes TERM and lives on, with a helper.
@@ -86,7 +86,7 @@ fn helper_that_is_exempt_keeps_its_holder_alive() {
             node.hold_together(&[(&tenant, "used: 1GiB"), (&idle, "used: 1GiB")]);
             let enforcer = node.home.enforcer(&[]);
             idle.gone();
-            enforcer.beats(5);
+            enforcer.ticks(5);
             let text = explained(&enforcer, tenant.pid());
             assert!(
                 text.contains(&format!("process {helper} (bash) is exempt")),
@@ -151,7 +151,7 @@ fn exporter_is_exempt_whatever_its_name() {
     let scenario = Scenario::new("gpus: [{}]\n");
     let stock = exporter::command(&scenario);
     let mut command = Command::new(&program);
-    command.args(stock.get_args()).args(["--stream", home.stream().to_str().unwrap()]).args(BEATS);
+    command.args(stock.get_args()).args(["--stream", home.stream().to_str().unwrap()]).args(TICKS);
     command.args(["--trust-pid-namespace"]);
     command.envs(stock.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let exporter = Exporter::spawn(command);

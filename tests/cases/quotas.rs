@@ -318,8 +318,8 @@ rules:
     then: [{flag: warning}, {after: {samples: 2}, terminate: {}}]
 ";
     let gpu = format!("uuid: {UUID}");
-    let beats = [&node::BEATS[..], &["--quota.dir", &quotas]].concat();
-    let node = Node::with_beats(rules, &[&gpu], &beats);
+    let ticks = [&node::TICKS[..], &["--quota.dir", &quotas]].concat();
+    let node = Node::with_ticks(rules, &[&gpu], &ticks);
     let [greedy, forged] = ["greedy", "forged"].map(|name| {
         let file = made(folder.path().join(name));
         fs::set_permissions(folder.path().join(name), Permissions::from_mode(0o666)).unwrap();
@@ -339,12 +339,12 @@ rules:
     forged.write_all_at(&MIB.to_le_bytes(), LIMIT).unwrap();
     node.hold_together(&[(&user, "used: 105MiB, sm: 0"), (&victim, "used: 1GiB, sm: 0")]);
     let enforcer = node.home.enforcer(&[]);
-    enforcer.beats(10);
+    enforcer.ticks(10);
     assert!(user.lives() && victim.lives(), "105 of 100 is less than a tenth more");
     node.hold(&user, 0, "used: 150MiB, sm: 0");
     user.gone();
     let end = node.home.until_line("terminate", "released");
     assert_eq!(end["target"]["members"][0]["pid"], user.pid());
-    enforcer.beats(10);
+    enforcer.ticks(10);
     assert!(victim.lives());
 }

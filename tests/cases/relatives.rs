@@ -11,18 +11,18 @@
 use std::process::Command;
 
 use bailiff_snapshot::wire::{Facts, Relative, Snapshot};
-use end_to_end::beats::Beats;
 use end_to_end::exporter::Exporter;
 use end_to_end::fake::Scenario;
 use end_to_end::holder::{Session, child, children};
 use end_to_end::procfs::{Process, Procfs};
+use end_to_end::ticks::Ticks;
 use end_to_end::wait::until;
 
 const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 /// An exporter over one GPU that these processes hold, and its stream.
 struct Watched {
-    beats: Beats,
+    ticks: Ticks,
     _exporter: Exporter,
     _scenario: Scenario,
 }
@@ -37,7 +37,7 @@ impl Watched {
         let path = scenario.folder().join("stream.sock");
         let stream = format!("--stream={}", path.display());
         let exporter = Exporter::start(&scenario, &[&[stream.as_str()], arguments].concat());
-        Self { beats: Beats::of(&path), _exporter: exporter, _scenario: scenario }
+        Self { ticks: Ticks::of(&path), _exporter: exporter, _scenario: scenario }
     }
 
     fn over(procfs: &Procfs, holders: &[u32]) -> Self {
@@ -46,7 +46,7 @@ impl Watched {
 
     /// The first snapshot in which relatives could be told.
     fn told(&mut self) -> Snapshot {
-        self.beats.find(|snapshot| snapshot.relatives.is_some())
+        self.ticks.find(|snapshot| snapshot.relatives.is_some())
     }
 }
 
@@ -97,7 +97,7 @@ fn a_child_that_computes_is_told_with_its_time() {
     assert_eq!(first.user, facts(&snapshot, holder).user);
     let published = Watched::new(&[holder], &["--process.command"]).told();
     assert_eq!(relative(&published, busy).unwrap().command.as_deref(), Some("sh -c while :; do :; done"));
-    watched.beats.until("more time", |snapshot| {
+    watched.ticks.until("more time", |snapshot| {
         (relative(snapshot, busy)?.cpu_seconds > first.cpu_seconds).then_some(())
     });
 }
@@ -109,7 +109,7 @@ fn the_time_of_children_that_ended_is_their_parents() {
     let mut watched = Watched::new(&[session.leader()], &[]);
     let reaped = |snapshot: &Snapshot| facts(snapshot, session.leader()).reaped_cpu_seconds;
     let first = reaped(&watched.told()).unwrap();
-    watched.beats.until("time of the dead", |snapshot| (reaped(snapshot)? > first).then_some(()));
+    watched.ticks.until("time of the dead", |snapshot| (reaped(snapshot)? > first).then_some(()));
 }
 
 #[test]
@@ -217,10 +217,10 @@ fn a_list_that_is_not_complete_is_none() {
     let workload_of = |snapshot: &Snapshot| facts(snapshot, 4101).workload.clone();
 
     procfs.write("4200/stat", "4200 (cut");
-    let snapshot = watched.beats.find(none);
+    let snapshot = watched.ticks.find(none);
     assert_eq!(workload_of(&snapshot).as_deref(), Some("tree:4100@100"), "its own ancestors were read");
     procfs.write("4100/stat", "4100 (cut");
-    watched.beats.until("an ancestor that was not read", |snapshot| {
+    watched.ticks.until("an ancestor that was not read", |snapshot| {
         (none(snapshot) && workload_of(snapshot).is_none()).then_some(())
     });
     procfs.add(&job);
@@ -228,10 +228,10 @@ fn a_list_that_is_not_complete_is_none() {
     watched.told();
 
     procfs.remove(1);
-    let snapshot = watched.beats.find(none);
+    let snapshot = watched.ticks.find(none);
     assert_eq!(workload_of(&snapshot).as_deref(), Some("tree:4100@100"), "who is seen is seen");
     procfs.remove(4100);
-    watched.beats.until("a parent that may be hidden", |snapshot| {
+    watched.ticks.until("a parent that may be hidden", |snapshot| {
         (none(snapshot) && workload_of(snapshot).is_none()).then_some(())
     });
 }
@@ -258,7 +258,7 @@ fn a_node_of_too_many_processes_is_not_walked() {
         // One file with many names is made and removed faster than many folders; only the names matter.
         std::fs::hard_link(procfs.path().join("stat"), procfs.path().join(pid.to_string())).unwrap();
     }
-    let snapshot = Watched::over(&procfs, &[4100]).beats.find(|snapshot| !snapshot.processes.is_empty());
+    let snapshot = Watched::over(&procfs, &[4100]).ticks.find(|snapshot| !snapshot.processes.is_empty());
     assert_eq!((snapshot.relatives.as_ref(), workload(&snapshot, 4100)), (None, "tree:4100@100"));
 }
 
@@ -267,7 +267,7 @@ fn nobody_is_looked_for_where_nobody_holds_anything() {
     let procfs = Procfs::new().with(&Process::new(4100));
     let mut watched = Watched::over(&procfs, &[]);
     assert_eq!(
-        watched.beats.find(|snapshot| snapshot.sources.get("proc").is_some_and(|proc| proc.up)).relatives,
+        watched.ticks.find(|snapshot| snapshot.sources.get("proc").is_some_and(|proc| proc.up)).relatives,
         None
     );
 }
@@ -287,7 +287,7 @@ fn a_program_and_the_groups_of_its_owner_are_told() {
     let mut expected: Vec<&str> = groups.split_whitespace().collect();
     expected.sort_unstable();
     let mut told =
-        watched.beats.until("the groups", |snapshot| facts(snapshot, session.leader()).groups.clone());
+        watched.ticks.until("the groups", |snapshot| facts(snapshot, session.leader()).groups.clone());
     told.sort_unstable();
     assert_eq!(told, expected);
     let told = Watched::new(&[session.leader()], &[]).told();
@@ -335,5 +335,5 @@ fn a_young_process_that_is_moved_is_seen_where_it_went() {
     let mut watched = Watched::over(&procfs, &[4100]);
     assert!(relatives(&watched.told()).is_empty());
     procfs.write("4200/cgroup", &container);
-    watched.beats.until("its move", |snapshot| relative(snapshot, 4200).map(drop));
+    watched.ticks.until("its move", |snapshot| relative(snapshot, 4200).map(drop));
 }

@@ -139,7 +139,7 @@ fn directory_renamed_over_is_read_at_once() {
 }
 
 #[test]
-fn directory_removed_and_made_anew_is_read_at_once() {
+fn directory_removed_and_made_again_is_read_at_once() {
     replaced(
         |folder, text| directory(&folder.join("rules.d"), text),
         |folder, text| {
@@ -259,7 +259,7 @@ fn while_the_file_makes_no_sense_the_last_good_one_goes_on_and_ends_nobody() {
         "the file on disk is invalid or does not answer; the last good policy goes on"
     );
     enforcer.until_waits(tenant.pid(), "invalid_file");
-    enforcer.beats(3);
+    enforcer.ticks(3);
     assert!(tenant.lives() && tenant.asked() == 0);
     // Its own audit log lies beside the rules, and changes the folder.
     assert_eq!(node.home.results("reload"), ["refused"], "told once");

@@ -1,4 +1,4 @@
-//! The enforcer ends without warning, at any step, and is started again: nobody is sent KILL who was not asked anew,
+//! The enforcer ends without warning, at any step, and is started again: nobody is sent KILL who was not asked again,
 //! budgets are kept, and the audit log tells what was under way.
 #![allow(
     clippy::disallowed_methods,
@@ -30,7 +30,7 @@ rules:
     )
 }
 
-/// Ids of deeds with this result.
+/// Ids of actions with this result.
 fn ids(node: &Node, result: &str) -> Vec<u64> {
     let lines = node.home.lines().into_iter();
     let found = lines.filter(|line| line["step"] == "terminate" && line["result"] == result);
@@ -88,7 +88,7 @@ fn after_the_decision() {
 }
 
 #[test]
-fn right_after_the_deed_was_begun() {
+fn right_after_the_action_was_begun() {
     let crash = Crash::at(&rules("1s", 6), |node, _, _| drop(node.home.until_line("terminate", "begun")));
     // Whether TERM went out before the end is chance; the one that is counted is the next.
     let earlier = crash.tenant.asked();
@@ -112,7 +112,7 @@ fn budgets_are_kept() {
     crash.node.hold(&second, 0, "used: 1GiB");
     crash.enforcer.until_waits(second.pid(), "node_budget");
     crash.enforcer.until_waits(crash.tenant.pid(), "node_budget");
-    crash.enforcer.beats(3);
+    crash.enforcer.ticks(3);
     assert!(crash.tenant.lives() && crash.tenant.asked() == 1);
     assert!(second.lives() && second.asked() == 0);
     let page = crash.enforcer.page();
@@ -121,7 +121,7 @@ fn budgets_are_kept() {
     assert_eq!(ids(&crash.node, "begun"), [1]);
 }
 
-/// Asked to end, it gives up the deed that it is in: the log has what was sent, and no KILL follows.
+/// Asked to end, it gives up the action that it is in: the log has what was sent, and no KILL follows.
 #[test]
 fn a_state_that_nobody_understands_is_a_pause() {
     let node = Node::new(&rules("30s", 6));

@@ -301,7 +301,7 @@ fn the_enforcers_page_on_every_screen() {
         ("rules", "too-large"),
         ("pending", "terminate"),
         ("flags", "warning"),
-        ("deeds", "too-large"),
+        ("actions", "too-large"),
         ("budgets", "of 6"),
     ] {
         let text = browser.text(&format!("document.querySelector('#{section}').innerText"));

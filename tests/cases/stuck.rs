@@ -24,7 +24,7 @@ use end_to_end::tenant::{NOBODY, Tenant};
 use end_to_end::wait::until;
 
 const GIB: f64 = 1_073_741_824.0;
-const UNRETURNED: &str = "bailiff_gpu_memory_unreturned_bytes";
+const UNRELEASED: &str = "bailiff_gpu_memory_unreleased_bytes";
 
 /// Its first thread ends, and another lives on.
 const ZOMBIE_LEADER: &str = "import ctypes, threading\n\
@@ -110,7 +110,7 @@ fn info(node: &Node, flags: &[&str]) -> String {
 
 #[test]
 fn each_kind_shows_as_what_it_is_with_what_frees_it_and_is_flagged() {
-    let node = Node::new(&examples(&["stuck-context", "unlisted-openers", "unaccounted-vram"]));
+    let node = Node::new(&examples(&["stuck-context", "unlisted-processes", "unaccounted-vram"]));
     let (leader, waiting) = (tenant(&node, ZOMBIE_LEADER), tenant(&node, WAITING_IN_THE_KERNEL));
     let parent = tenant(&node, ZOMBIES_PARENT);
     let zombie = until("the child", || children(parent.pid()).first().copied());
@@ -142,15 +142,15 @@ fn each_kind_shows_as_what_it_is_with_what_frees_it_and_is_flagged() {
     assert_eq!(parents.len(), 1, "of the one that has ended");
     assert_eq!(parents[0]["parent"], parent.pid().to_string());
     node.exporter.until("who has inherited the device", |page| {
-        (page.value("bailiff_gpu_unlisted_openers", &[])? >= 1.0).then_some(())
+        (page.value("bailiff_gpu_unlisted_processes", &[])? >= 1.0).then_some(())
     });
     shown(&node, &expected.map(|(pid, _, _, freed_by)| (pid, freed_by)), heir.pid());
     let enforcer = node.home.enforcer(&[]);
     for (pid, ..) in expected {
         flagged(&enforcer, "stuck-context", Some(pid));
     }
-    flagged(&enforcer, "unlisted-openers", None);
-    enforcer.beats(3);
+    flagged(&enforcer, "unlisted-processes", None);
+    enforcer.ticks(3);
     let unaccounted = enforcer.page().all("bailiff_flag", &[("rule", "unaccounted-vram")]).count();
     assert_eq!(unaccounted, 0, "somebody is listed, and might be he who has it");
     assert!(!enforcer.page().happened("bailiff_kills_total", &[]));
@@ -168,8 +168,8 @@ fn shown(node: &Node, stuck: &[(u32, &str)], heir: u32) {
     assert_eq!(rows(&html, "of nobody who is listed").len(), 1, "{html}");
     assert_eq!(rows(&html, &heir.to_string()).len(), 1, "{html}");
     assert!(text.contains("2.0GiB, of nobody; below is who has the device open"), "{text}");
-    let (_, openers) = text.split_once("has the device open:").unwrap();
-    assert!(openers.contains(&format!("{heir} root python3 nothing that is listed")), "{text}");
+    let (_, device_processes) = text.split_once("has the device open:").unwrap();
+    assert!(device_processes.contains(&format!("{heir} root python3 nothing that is listed")), "{text}");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn whoever_can_be_freed_is_ended_by_the_example_and_memory_comes_back() {
     });
     node.exporter.until("the exporter saw it come back", |page| {
         let used = page.value("bailiff_gpu_memory_used_bytes", &[])?;
-        (page.value(UNRETURNED, &[])? == 0.0 && used == GIB).then_some(())
+        (page.value(UNRELEASED, &[])? == 0.0 && used == GIB).then_some(())
     });
     assert_eq!(
         state(&node.exporter.page(), busy.pid()).as_deref(),
@@ -246,9 +246,9 @@ rules:
     old.gone();
     node.home.until_line("terminate", "released");
     let page = node.exporter.until("its memory is back", |page| {
-        (page.value(UNRETURNED, &[])? == 0.0 && used(page)? == before - GIB).then(|| page.clone())
+        (page.value(UNRELEASED, &[])? == 0.0 && used(page)? == before - GIB).then(|| page.clone())
     });
-    assert_eq!(page.value("bailiff_gaps_total", &[("gap", "unreturned")]), Some(0.0));
+    assert_eq!(page.value("bailiff_gaps_total", &[("gap", "unreleased")]), Some(0.0));
     let compared = info(&node, &["--since", "before"]);
     assert!(compared.contains("ended") && compared.contains("1.0GiB came back"), "{compared}");
     assert!(other.lives());
@@ -256,21 +256,21 @@ rules:
 
 #[test]
 fn what_the_driver_keeps_is_told_until_it_is_back() {
-    let node = Node::new(&examples(&["unreturned-vram"]));
+    let node = Node::new(&examples(&["unreleased-vram"]));
     let other = Tenant::stubborn(&node.home);
     let mut leaking = Tenant::stubborn(&node.home);
     node.hold(&other, 0, "used: 1GiB");
     node.hold_pid(leaking.pid(), "used: 2GiB");
-    let unreturned = |page: &Page| page.value(UNRETURNED, &[]);
+    let unreleased = |page: &Page| page.value(UNRELEASED, &[]);
     let pid = leaking.pid();
     node.exporter.until("both are seen, and nobody's is missing", |page| {
-        (state(page, pid)? == "sleeping" && unreturned(page)? == 0.0).then_some(())
+        (state(page, pid)? == "sleeping" && unreleased(page)? == 0.0).then_some(())
     });
     // Two looks at which nobody comes: with what was before, what is after is compared.
     node.exporter.next();
     let enforcer = node.home.enforcer(&[]);
     leaking.end();
-    let missing = |page: &Page| (unreturned(page)? == 2.0 * GIB).then_some(());
+    let missing = |page: &Page| (unreleased(page)? == 2.0 * GIB).then_some(());
     node.exporter.until("the driver lists it, and it has ended", missing);
     // From one moment to the other it is of nobody.
     node.change(|driver| {
@@ -280,20 +280,20 @@ fn what_the_driver_keeps_is_told_until_it_is_back() {
     node.exporter
         .until("it is unlisted", |page| (page.value("bailiff_gpu_processes", &[])? == 1.0).then_some(()));
     node.exporter.until("it is missing all the same", missing);
-    flagged(&enforcer, "unreturned-vram", None);
+    flagged(&enforcer, "unreleased-vram", None);
     let row = rows(&status_page(&node), "of those who ended: it did not come back");
     assert!(row.len() == 1 && row[0].contains("2.0 GiB"), "{row:?}");
     assert!(info(&node, &[]).contains("GPU 0 2.0GiB not released after its holders exited"));
-    assert!(info(&node, &["--full"]).contains("memory unreturned 2.0GiB, of those who ended"));
-    // Another comes and takes some: nothing is told for a beat, and then the same.
+    assert!(info(&node, &["--full"]).contains("memory unreleased 2.0GiB, of those who ended"));
+    // Another comes and takes some: nothing is told for a tick, and then the same.
     let third = Tenant::stubborn(&node.home);
     node.hold(&third, 0, "used: 3GiB");
     node.exporter
         .until("a third one", |page| (page.value("bailiff_gpu_processes", &[])? == 2.0).then_some(()));
     node.exporter.until("still missing", missing);
     node.change(|driver| driver.gpus[0].text = "memory: {unaccounted: 512MiB}".to_owned());
-    node.exporter.until("a part is back", |page| (unreturned(page)? == 0.5 * GIB).then_some(()));
+    node.exporter.until("a part is back", |page| (unreleased(page)? == 0.5 * GIB).then_some(()));
     node.change(|driver| driver.gpus[0].text = String::new());
-    node.exporter.until("all is back", |page| (unreturned(page)? == 0.0).then_some(()));
+    node.exporter.until("all is back", |page| (unreleased(page)? == 0.0).then_some(()));
     enforcer.until("the flag is down", |page| page.all("bailiff_flag", &[]).next().is_none().then_some(()));
 }

@@ -102,7 +102,7 @@ impl Manager {
 fn the_exporter_tells_that_it_lives() {
     let (manager, scenario) = (Manager::new(), Scenario::named("idle"));
     let mut command = exporter::command(&scenario);
-    command.args(exporter::BEATS);
+    command.args(exporter::TICKS);
     let exporter = Exporter::spawn(manager.watch(command, Duration::from_millis(200)));
     manager.hears_of_a_life(&exporter);
 }

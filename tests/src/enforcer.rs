@@ -96,10 +96,10 @@ impl Enforcer {
     }
 
     /// Waits until so many more snapshots were judged.
-    pub fn beats(&self, beats: u64) {
+    pub fn ticks(&self, ticks: u64) {
         let judged = |status: &Value| status["counters"]["snapshots"].as_u64();
         let before = judged(&self.status()).unwrap_or_default();
-        self.until_status("beats", |status| (judged(status)? >= before + beats).then_some(()));
+        self.until_status("ticks", |status| (judged(status)? >= before + ticks).then_some(()));
     }
 
     /// Whether everything destructive is withheld for this reason.

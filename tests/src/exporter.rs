@@ -9,8 +9,8 @@ use crate::fake::Scenario;
 use crate::page::Page;
 use crate::programs;
 
-/// Short beats, so that a test counts beats instead of waiting.
-pub const BEATS: [&str; 7] =
+/// Short ticks, so that a test counts ticks instead of waiting.
+pub const TICKS: [&str; 7] =
     ["--interval", "100ms", "--deadline", "500ms", "--look-back", "200ms", "--trust-pid-namespace"];
 
 /// A running exporter, ended with its test.
@@ -31,14 +31,14 @@ impl DerefMut for Exporter {
 }
 
 impl Exporter {
-    /// Starts one over a scenario, with short beats and these arguments besides.
+    /// Starts one over a scenario, with short ticks and these arguments besides.
     ///
     /// # Panics
     /// Where it does not listen.
     #[must_use]
     pub fn start(scenario: &Scenario, arguments: &[&str]) -> Self {
         let mut command = command(scenario);
-        command.args(BEATS).args(arguments);
+        command.args(TICKS).args(arguments);
         Self::spawn(command)
     }
 
@@ -63,14 +63,14 @@ impl Exporter {
 
     /// The number of the newest snapshot.
     #[must_use]
-    pub fn beat(&self) -> f64 {
+    pub fn tick(&self) -> f64 {
         self.page().value("bailiff_snapshots_total", &[]).unwrap_or_default()
     }
 
     /// A page of a snapshot that was begun after this call.
     pub fn next(&self) -> Page {
-        let now = self.beat();
-        self.until("two more beats", |page| {
+        let now = self.tick();
+        self.until("two more ticks", |page| {
             (page.value("bailiff_snapshots_total", &[])? >= now + 2.0).then_some(())
         });
         self.page()

@@ -128,7 +128,7 @@ impl Home {
         until(&format!("{step} {result}"), || self.line(step, result))
     }
 
-    /// What came of deeds, in order.
+    /// What came of actions, in order.
     #[must_use]
     pub fn results(&self, step: &str) -> Vec<String> {
         let of_step = self.lines().into_iter().filter(|line| line["step"] == step);

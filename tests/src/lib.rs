@@ -9,7 +9,6 @@
     reason = "tests start programs, read files and fail loudly"
 )]
 
-pub mod beats;
 pub mod bench;
 pub mod browser;
 pub mod certificates;
@@ -37,6 +36,7 @@ pub mod showcase;
 pub mod slow_sync;
 pub mod tenant;
 pub mod terminal;
+pub mod ticks;
 pub mod tls;
 pub mod wait;
 pub mod watched;

@@ -10,9 +10,9 @@ use crate::fake::Scenario;
 use crate::home::Home;
 use crate::tenant::{Tenant, start};
 
-/// Beats of a fifth of a second: a busy machine is late by less than the two beats after which a snapshot is too old.
+/// Ticks of a fifth of a second: a busy machine is late by less than the two ticks after which a snapshot is too old.
 /// A look that takes longer than its deadline is taken for a hang, with consequences for minutes.
-pub const BEATS: [&str; 6] = ["--interval", "200ms", "--look-back", "400ms", "--deadline", "10s"];
+pub const TICKS: [&str; 6] = ["--interval", "200ms", "--look-back", "400ms", "--deadline", "10s"];
 
 /// The node.
 pub struct Node {
@@ -20,7 +20,7 @@ pub struct Node {
     pub exporter: Exporter,
     /// The enforcer's folder.
     pub home: Home,
-    beats: Vec<String>,
+    ticks: Vec<String>,
     driver: Arc<Mutex<Driver>>,
 }
 
@@ -58,22 +58,22 @@ impl Node {
     /// GPUs of which this is said, and these rules.
     #[must_use]
     pub fn of(rules: &str, gpus: &[&str]) -> Self {
-        Self::with_beats(rules, gpus, &BEATS)
+        Self::with_ticks(rules, gpus, &TICKS)
     }
 
-    /// The same, with other beats.
+    /// The same, with other ticks.
     #[must_use]
-    pub fn with_beats(rules: &str, gpus: &[&str], beats: &[&str]) -> Self {
+    pub fn with_ticks(rules: &str, gpus: &[&str], ticks: &[&str]) -> Self {
         let gpus = gpus.iter().map(|text| Gpu { text: (*text).to_owned(), held: Vec::new() });
         let mut driver = Driver { scenario: Scenario::new(""), head: String::new(), gpus: gpus.collect() };
         driver.say();
         let home = Home::with(rules);
-        let beats: Vec<String> = beats.iter().map(|word| (*word).to_owned()).collect();
-        let exporter = exporter(&driver.scenario, &home, &beats);
+        let ticks: Vec<String> = ticks.iter().map(|word| (*word).to_owned()).collect();
+        let exporter = exporter(&driver.scenario, &home, &ticks);
         let driver = Arc::new(Mutex::new(driver));
         let weak = Arc::downgrade(&driver);
         std::thread::spawn(move || keep(&weak));
-        Self { exporter, home, beats, driver }
+        Self { exporter, home, ticks, driver }
     }
 
     /// The tenant holds memory of a GPU from now on, and does this: `used: 1GiB, sm: 80`.
@@ -112,23 +112,23 @@ impl Node {
 
     /// The number of the exporter's newest snapshot.
     #[must_use]
-    pub fn beat(&self) -> u64 {
+    pub fn tick(&self) -> u64 {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
-        let beat = self.exporter.beat() as u64;
-        beat
+        let tick = self.exporter.tick() as u64;
+        tick
     }
 
-    /// Starts the exporter anew, once it has ended.
+    /// Starts the exporter again, once it has ended.
     pub fn restart_exporter(&mut self) {
         let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
-        self.exporter = exporter(&driver.scenario, &self.home, &self.beats);
+        self.exporter = exporter(&driver.scenario, &self.home, &self.ticks);
     }
 }
 
-fn exporter(scenario: &Scenario, home: &Home, beats: &[String]) -> Exporter {
+fn exporter(scenario: &Scenario, home: &Home, ticks: &[String]) -> Exporter {
     let stream = home.stream().display().to_string();
     let mut arguments = vec!["--stream", stream.as_str()];
-    arguments.extend(beats.iter().map(String::as_str));
+    arguments.extend(ticks.iter().map(String::as_str));
     Exporter::start(scenario, &arguments)
 }
 

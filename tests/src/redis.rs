@@ -53,7 +53,7 @@ impl Redis {
         self.child.wait().expect("our own child can be waited for");
     }
 
-    /// Starts it anew at the same place, with what it has written down.
+    /// Starts it again at the same place, with what it has written down.
     ///
     /// # Panics
     /// Where it does not listen.

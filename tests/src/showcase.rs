@@ -12,8 +12,8 @@ use crate::procfs::{Process, Procfs};
 
 /// Its name.
 pub const NAME: &str = "gpu-7";
-/// Beats of a second: a page is not out of date where a busy machine is slow.
-const BEATS: [&str; 7] =
+/// Ticks of a second: a page is not out of date where a busy machine is slow.
+const TICKS: [&str; 7] =
     ["--interval", "1s", "--look-back", "2s", "--deadline", "10s", "--trust-pid-namespace"];
 const POD: &str = "9c5b4a5e-7d1f-4f0e-9a3b-0a1b2c3d4e5f";
 const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -58,7 +58,7 @@ impl Showcase {
         let bare = exporter::command(&scenario);
         command.arg(bare.get_program()).args(bare.get_args());
         command.envs(bare.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        command.args(BEATS).arg("--procfs").arg(procfs.path()).arg("--pods").arg(pods).args(flags);
+        command.args(TICKS).arg("--procfs").arg(procfs.path()).arg("--pods").arg(pods).args(flags);
         Self { exporter: Exporter::spawn(command), scenario, procfs, _folder: folder }
     }
 

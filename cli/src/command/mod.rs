@@ -1,6 +1,6 @@
 //! A command that is run: how it starts, and what can happen meanwhile.
 
-pub(crate) mod beat;
+pub(crate) mod pace;
 pub(crate) mod signals;
 pub(crate) mod start;
 

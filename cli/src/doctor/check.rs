@@ -1,6 +1,6 @@
 //! What a check found, and how it is shown.
 
-use bailiff_exposition::terminal::{Ink, line, wrapped};
+use bailiff_exposition::terminal::{Colors, line, wrapped};
 use serde::Serialize;
 
 /// How it is.
@@ -64,12 +64,12 @@ impl Check {
     }
 
     /// Its lines: what was seen, and below it the way out.
-    pub(crate) fn lines(&self, width: usize, ink: Ink) -> Vec<String> {
+    pub(crate) fn lines(&self, width: usize, colors: Colors) -> Vec<String> {
         let name = format!("{:<4}", self.state.name());
         let state = match self.state {
-            State::Ok => ink.good(&name),
-            State::Warn => ink.odd(&name),
-            State::Fail => ink.bad(&name),
+            State::Ok => colors.good(&name),
+            State::Warn => colors.odd(&name),
+            State::Fail => colors.bad(&name),
             State::Skip => name,
         };
         let room = width.saturating_sub(INDENT).max(INDENT);
@@ -96,13 +96,16 @@ mod tests {
     fn a_check_fits_the_width() {
         let check =
             Check::fail("gpus", "GPU 1 has fallen\noff the bus", "dmesg | grep -i xid, and then reset it");
-        let lines = check.lines(50, Ink::Plain);
+        let lines = check.lines(50, Colors::Plain);
         let expected = [
             "fail  gpus          GPU 1 has fallen off the bus",
             "                    -> dmesg | grep -i xid, and",
             "                    then reset it",
         ];
         assert_eq!(lines, expected);
-        assert_eq!(Check::ok("x", "y").lines(80, Ink::Colour), ["\u{1b}[32mok  \u{1b}[0m  x             y"]);
+        assert_eq!(
+            Check::ok("x", "y").lines(80, Colors::Colour),
+            ["\u{1b}[32mok  \u{1b}[0m  x             y"]
+        );
     }
 }

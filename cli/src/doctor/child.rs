@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use bailiff_child::{Failed, Talk};
+use bailiff_child::{ChildError, Talk};
 use bailiff_lifecycle::exit::plain;
 
 /// A program of ours: beside this one, else where the shell would find it.
@@ -36,8 +36,8 @@ pub(super) fn itself() -> Command {
 /// Runs it to its end, or to its deadline.
 pub(super) fn run(command: Command, patience: Duration) -> Result<Output, String> {
     bailiff_child::run(command, &Talk::within(patience)).map_err(|failed| match failed {
-        Failed::Start(error) | Failed::Wait(error) => plain(&error),
-        Failed::Late(patience) => format!("it did not answer within {patience:?}"),
+        ChildError::Start(error) | ChildError::Wait(error) => plain(&error),
+        ChildError::Late(patience) => format!("it did not answer within {patience:?}"),
     })
 }
 

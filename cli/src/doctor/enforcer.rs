@@ -76,7 +76,7 @@ fn of_status(status: &Value) -> Vec<Check> {
             "bailiff-enforcer status",
         ));
     }
-    // What passes by itself, a few beats after a start or a reload, is nothing to look at.
+    // What passes by itself, a few intervals after a start or a reload, is nothing to look at.
     let passes = |held: &&Value| held["hold"] == "started" || held["hold"] == "reloaded";
     for held in list("holds").iter().filter(|held| !passes(held)) {
         let detail = held["detail"].as_str().filter(|detail| !detail.is_empty());

@@ -45,10 +45,10 @@ pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
 }
 
 fn of_snapshot(snapshot: &Snapshot, age: Duration) -> Vec<Check> {
-    let beat = Duration::from_millis(snapshot.interval_ms);
-    let told = format!("look {}, {:.1} s ago, a beat of {beat:?}", snapshot.seq, age.as_secs_f64());
+    let interval = Duration::from_millis(snapshot.interval_ms);
+    let told = format!("look {}, {:.1} s ago, an interval of {interval:?}", snapshot.seq, age.as_secs_f64());
     let mut checks = Vec::new();
-    if is_stale(age, beat) {
+    if is_stale(age, interval) {
         let hint = "it hangs: journalctl -u bailiff-exporter; restart it";
         checks.push(Check::fail(NAME, format!("it tells nothing new: {told}"), hint));
     } else {
@@ -95,7 +95,7 @@ mod tests {
         };
         let whole = snapshot(&|_| {});
         assert_eq!(states(&whole, 2), [State::Ok]);
-        assert_eq!(states(&whole, 9), [State::Fail], "three beats, and five seconds");
+        assert_eq!(states(&whole, 9), [State::Fail], "three intervals, and five seconds");
         let down =
             snapshot(&|line| line["sources"]["nvml"] = serde_json::json!({"up": false, "fault": "timeout"}));
         assert_eq!(states(&down, 0), [State::Ok, State::Fail]);

@@ -15,7 +15,7 @@ mod rights;
 
 use std::process::ExitCode;
 
-use bailiff_exposition::terminal::Ink;
+use bailiff_exposition::terminal::Colors;
 use serde_json::json;
 
 use crate::exit::Failure;
@@ -54,8 +54,8 @@ fn checks(flags: &Doctor) -> Vec<Check> {
 }
 
 fn text(checks: &[Check], failed: usize) -> String {
-    let (ink, width) = (Ink::of_stdout(), screen::width());
-    let mut lines: Vec<String> = checks.iter().flat_map(|check| check.lines(width, ink)).collect();
+    let (colors, width) = (Colors::of_stdout(), screen::width());
+    let mut lines: Vec<String> = checks.iter().flat_map(|check| check.lines(width, colors)).collect();
     let odd = checks.iter().filter(|check| check.state == State::Warn).count();
     lines.push(String::new());
     lines.push(match (failed, odd) {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bailiff_lease::audit::Audit;
-use bailiff_lease::{Leases, Local, Pool, Trouble};
+use bailiff_lease::{LeaseError, Leases, Local, Pool};
 use bailiff_snapshot::Sample;
 
 use super::check::Check;
@@ -37,15 +37,15 @@ pub(super) fn checks(flags: &Doctor, sample: Option<&Sample>) -> Vec<Check> {
 fn in_redis(address: &str, flags: &Doctor, sample: Option<&Sample>) -> Vec<Check> {
     let mut pool = match Pool::open(address, &flags.pool.prefix, PATIENCE.min(flags.deadline)) {
         Ok(pool) => pool,
-        Err(trouble) => return vec![refused(REDIS, &trouble)],
+        Err(error) => return vec![refused(REDIS, &error)],
     };
     let told = pool.audit();
-    if let Err(trouble @ Trouble::Denied(_)) = &told {
-        return vec![refused(REDIS, trouble)];
+    if let Err(error @ LeaseError::Denied(_)) = &told {
+        return vec![refused(REDIS, error)];
     }
     let health = match pool.health() {
         Ok(health) => health,
-        Err(trouble) => return vec![refused(REDIS, &trouble)],
+        Err(error) => return vec![refused(REDIS, &error)],
     };
     let version =
         health.version.clone().unwrap_or_else(|| "of a release that it does not tell us".to_owned());
@@ -60,11 +60,11 @@ fn in_redis(address: &str, flags: &Doctor, sample: Option<&Sample>) -> Vec<Check
 }
 
 /// What the pool told, whoever keeps it.
-fn asked(audit: Result<Audit, Trouble>, sample: Option<&Sample>) -> Vec<Check> {
+fn asked(audit: Result<Audit, LeaseError>, sample: Option<&Sample>) -> Vec<Check> {
     match audit {
         Ok(audit) => of_pool(&audit, sample),
-        Err(Trouble::Absent(_)) => vec![none()],
-        Err(trouble) => vec![refused(POOL, &trouble)],
+        Err(LeaseError::Absent(_)) => vec![none()],
+        Err(error) => vec![refused(POOL, &error)],
     }
 }
 
@@ -75,10 +75,12 @@ fn none() -> Check {
 }
 
 /// What a trouble says ends with the way out, after its last semicolon.
-fn refused(name: &'static str, trouble: &Trouble) -> Check {
-    let words = trouble.to_string();
-    let (text, hint) = match trouble {
-        Trouble::Unreachable { .. } => (words.as_str(), "is it running, and is LEASE_REDIS_URL its address?"),
+fn refused(name: &'static str, error: &LeaseError) -> Check {
+    let words = error.to_string();
+    let (text, hint) = match error {
+        LeaseError::Unreachable { .. } => {
+            (words.as_str(), "is it running, and is LEASE_REDIS_URL its address?")
+        }
         _ => words.rsplit_once("; ").unwrap_or((&words, "bailiff lease list tells whether it is still so")),
     };
     Check::fail(name, text, hint)
@@ -127,7 +129,7 @@ fn strangers(audit: &Audit, sample: Option<&Sample>) -> Option<Check> {
     Some(Check::warn(
         POOL,
         format!("the pool hands out what this machine does not have: GPU {}", names.join(", ")),
-        "was a GPU replaced, or has it fallen off the bus? bailiff lease init --force begins the pool anew",
+        "was a GPU replaced, or has it fallen off the bus? bailiff lease init --force begins the pool again",
     ))
 }
 
@@ -146,14 +148,14 @@ mod tests {
     }
 
     #[test]
-    fn a_trouble_is_told_with_its_way_out() {
-        let denied = refused(REDIS, &Trouble::Denied("NOAUTH".into()));
+    fn a_error_is_told_with_its_way_out() {
+        let denied = refused(REDIS, &LeaseError::Denied("NOAUTH".into()));
         assert_eq!((denied.state, denied.text.as_str()), (State::Fail, "Redis refuses: NOAUTH"));
         assert_eq!(
             denied.hint.as_deref(),
             Some("give a user and a password in the address, or that user the rights of docs/leases.md")
         );
-        let absent = asked(Err(Trouble::Absent("/run/bailiff/lease".into())), None);
+        let absent = asked(Err(LeaseError::Absent("/run/bailiff/lease".into())), None);
         assert_eq!(absent[0].state, State::Skip);
     }
 }

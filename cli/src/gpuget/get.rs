@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Grant, Pool, Standing, Ticket};
+use bailiff_lease::{Grant, Pool, Ticket, TicketStatus};
 
 use super::place::Place;
 use super::signals::Held;
@@ -33,11 +33,11 @@ pub(super) fn get(place: &Place, mut pool: Pool) -> Result<(), Failure> {
     loop {
         *lock(&wish) = Some(wanted.lease.clone());
         match pool.wait(&wanted, (&here, None), |_| {})? {
-            Standing::Held(grant) if told(&mut pool, (&wanted, &grant), &wish)? => return Ok(()),
+            TicketStatus::Held(grant) if told(&mut pool, (&wanted, &grant), &wish)? => return Ok(()),
             // It does not hold as it was told: it is asked how it stands.
-            Standing::Held(_) => {}
+            TicketStatus::Held(_) => {}
             // It was released, or taken for dead, before we knew of it: somebody else has the GPU.
-            Standing::Ended(_) | Standing::Conflict(_) => {
+            TicketStatus::Ended(_) | TicketStatus::Conflict(_) => {
                 std::thread::park_timeout(PAUSE);
                 wanted = ticket(&here, parent)?;
             }
@@ -72,7 +72,7 @@ fn told(pool: &mut Pool, (ticket, grant): (&Ticket, &Grant), wish: &Wish) -> Res
     loop {
         let mut wished = lock(wish);
         match pool.touch(&ticket.lease, LEASE, Some(grant.token)) {
-            Ok(Standing::Held(_)) => {
+            Ok(TicketStatus::Held(_)) => {
                 let ids: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
                 if let Err(failure) = say(&ids.join(",")) {
                     pool.release(&ticket.lease, Some(grant.token), (offset(), std::process::id()))?;
@@ -87,8 +87,8 @@ fn told(pool: &mut Pool, (ticket, grant): (&Ticket, &Grant), wish: &Wish) -> Res
                 return Ok(true);
             }
             Ok(_) => return Ok(false),
-            Err(trouble) if trouble.passes() => {}
-            Err(trouble) => return Err(trouble.into()),
+            Err(error) if error.passes() => {}
+            Err(error) => return Err(error.into()),
         }
         drop(wished);
         std::thread::park_timeout(PAUSE);

@@ -17,7 +17,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Pool, Trouble};
+use bailiff_lease::{LeaseError, Pool};
 
 use crate::lease::LEASE;
 use crate::lease::abandoned::{abandoned, sorted};
@@ -34,7 +34,7 @@ enum Failure {
     /// Invalid flags.
     Usage(String),
     /// There is no Redis to be used.
-    NoRedis(Trouble),
+    NoRedis(LeaseError),
     /// Told as the original tells it.
     Refused(String),
     /// Nobody reads what we print.
@@ -43,9 +43,9 @@ enum Failure {
     Other(String),
 }
 
-impl From<Trouble> for Failure {
-    fn from(trouble: Trouble) -> Self {
-        Self::Other(trouble.to_string())
+impl From<LeaseError> for Failure {
+    fn from(error: LeaseError) -> Self {
+        Self::Other(error.to_string())
     }
 }
 
@@ -78,8 +78,8 @@ pub(crate) fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
             let _ = writeln!(std::io::stderr(), "{}{NAME}: error: {why}", usage::usage(NAME));
             ExitCode::from(2)
         }
-        Err(Failure::NoRedis(trouble)) => {
-            warn(&trouble.to_string());
+        Err(Failure::NoRedis(error)) => {
+            warn(&error.to_string());
             // The code tells it too.
             let _ = say("Can not connect to Redis server, try to start server first.");
             ExitCode::from(255)
@@ -159,13 +159,13 @@ fn purge(pool: &mut Pool, environment: &Environment) -> Result<(), Failure> {
 /// Connects.
 fn open(place: &Place) -> Result<Pool, Failure> {
     let pool = place.open().and_then(|mut pool| pool.ping().map(|()| pool));
-    pool.map_err(|trouble| match trouble {
-        Trouble::Address(_)
-        | Trouble::Unreachable { .. }
-        | Trouble::Silent(_)
-        | Trouble::Denied(_)
-        | Trouble::NotNow(_) => Failure::NoRedis(trouble),
-        trouble => trouble.into(),
+    pool.map_err(|error| match error {
+        LeaseError::Address(_)
+        | LeaseError::Unreachable { .. }
+        | LeaseError::Silent(_)
+        | LeaseError::Denied(_)
+        | LeaseError::NotNow(_) => Failure::NoRedis(error),
+        error => error.into(),
     })
 }
 

@@ -5,7 +5,7 @@
 use std::env::var;
 use std::path::PathBuf;
 
-use bailiff_lease::{Pool, Trouble};
+use bailiff_lease::{LeaseError, Pool};
 
 use super::arguments::Arguments;
 use crate::lease::PATIENCE;
@@ -66,7 +66,7 @@ impl Place {
         Self { address, prefix }
     }
 
-    pub(super) fn open(&self) -> Result<Pool, Trouble> {
+    pub(super) fn open(&self) -> Result<Pool, LeaseError> {
         Pool::open(&self.address, &self.prefix, PATIENCE)
     }
 }

@@ -65,7 +65,7 @@ pub(crate) struct Flags {
     /// Who is killed.
     #[arg(long, value_enum, value_name = "WHOM", default_value_t = Kill::Tree)]
     pub(super) kill: Kill,
-    /// Samples in a row that may be unknown before the window starts anew.
+    /// Samples in a row that may be unknown before the window restarts.
     #[arg(long, value_name = "SAMPLES", default_value_t = 2)]
     pub(super) max_gap: u32,
     /// Between the signal and the kill, in seconds.

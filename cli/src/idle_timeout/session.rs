@@ -17,7 +17,7 @@ use super::settings::{Settings, seconds};
 use super::watch::{Basis, Counted, Look, Watch};
 use crate::command::signals::{Signals, Told};
 use crate::command::start::start;
-use crate::command::{Event, beat};
+use crate::command::{Event, pace};
 use crate::exit;
 use crate::tree::Family;
 
@@ -107,9 +107,9 @@ pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
     session.begin();
     let (tell, events) = channel();
     signals.listen(tell.clone())?;
-    let beat = beat::start(supervisor, (2, settings.sampler.interval), tell)?;
+    let pace = pace::start(supervisor, (2, settings.sampler.interval), tell)?;
     let ended = session.live(&events);
-    drop(beat);
+    drop(pace);
     Ok(ended)
 }
 

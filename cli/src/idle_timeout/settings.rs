@@ -13,7 +13,7 @@ use super::visible::Visible;
 use super::watch::Rule;
 
 /// The driver keeps its samples for a while only: it is asked so often at least, as the exporter does.
-const LONGEST_BEAT: Duration = Duration::from_secs(5);
+const LONGEST_PACE: Duration = Duration::from_secs(5);
 
 /// A command and how it is watched.
 pub(super) struct Settings {
@@ -56,7 +56,7 @@ impl TryFrom<Flags> for Settings {
         }
         let samples = positive(flags.num_samples, "NUM_SAMPLES must be greater than 0.").map_err(refused)?;
         let every = Duration::from_millis(flags.sample_freq);
-        let looks = u32::try_from(every.as_nanos().div_ceil(LONGEST_BEAT.as_nanos())).unwrap_or(u32::MAX);
+        let looks = u32::try_from(every.as_nanos().div_ceil(LONGEST_PACE.as_nanos())).unwrap_or(u32::MAX);
         let variable = |name| std::env::var(name).ok();
         Ok(Self {
             rule: Rule {

@@ -15,7 +15,7 @@ pub(crate) struct Rule {
     pub(crate) threshold: u32,
     /// In so many looks, on each GPU that counts.
     pub(crate) looks: u32,
-    /// After more unknown ones in a row they are counted anew.
+    /// After more unknown ones in a row they are counted again.
     pub(crate) max_gap: u32,
     /// Which GPUs count.
     pub(crate) count: Count,
@@ -152,11 +152,11 @@ impl Rule {
 }
 
 impl Look<'_> {
-    /// Beats since the look before that came to nothing: the machine slept, or was too busy.
+    /// Intervals since the look before that came to nothing: the machine slept, or was too busy.
     pub(crate) fn missed(before: Option<&Snapshot>, now: &Snapshot, interval: Duration) -> u32 {
         let Some(before) = before else { return 0 };
-        let beats = now.at.boot.saturating_sub(before.at.boot).as_nanos() / interval.as_nanos().max(1);
-        u32::try_from(beats.saturating_sub(1)).unwrap_or(u32::MAX)
+        let paces = now.at.boot.saturating_sub(before.at.boot).as_nanos() / interval.as_nanos().max(1);
+        u32::try_from(paces.saturating_sub(1)).unwrap_or(u32::MAX)
     }
 
     /// The GPUs on which the command has a context, and those of which nobody can tell.

@@ -46,7 +46,7 @@ pub(super) fn text(report: &Report, style: &Style, rows: Option<usize>) -> Vec<S
 }
 
 fn with_holders(report: &Report, style: &Style) -> Vec<String> {
-    let mut lines = vec![style.ink.title(&ctime(report.wall_ms, &style.zone))];
+    let mut lines = vec![style.colors.title(&ctime(report.wall_ms, &style.zone))];
     lines.extend(gpus(report, style));
     lines.push(String::new());
     let holders = holders(report, style);
@@ -89,7 +89,7 @@ fn gpus(report: &Report, style: &Style) -> Vec<String> {
             lease.into(),
         ]);
     }
-    table.lines(style.width, style.ink)
+    table.lines(style.width, style.colors)
 }
 
 fn holders(report: &Report, style: &Style) -> Vec<String> {
@@ -105,7 +105,7 @@ fn holders(report: &Report, style: &Style) -> Vec<String> {
         }
         rest.extend(others);
     }
-    let mut lines = table.lines(style.width, style.ink);
+    let mut lines = table.lines(style.width, style.colors);
     if !rest.is_empty() {
         let sum = rest.iter().map(|holder: &&Holder| holder.memory).sum::<Option<u64>>();
         let sum = sum.map(|bytes| format!(" with {}", style.units.size(bytes))).unwrap_or_default();
@@ -156,7 +156,7 @@ fn remarks(gpu: &Gpu, style: &Style) -> Vec<String> {
         gpu.fault.as_deref().map(|fault| format!("{}; see `bailiff doctor`", fault_words(fault))),
         memory.and_then(|memory| held(memory.dead_pids, "held by processes that do not exist")),
         memory
-            .and_then(|memory| held(memory.unreturned, "not released after its holders exited; see --full")),
+            .and_then(|memory| held(memory.unreleased, "not released after its holders exited; see --full")),
     ];
     let odd = [
         silent.then(|| "the driver does not list its processes".to_owned()),
@@ -165,8 +165,8 @@ fn remarks(gpu: &Gpu, style: &Style) -> Vec<String> {
         (stuck > 0).then(|| format!("stuck processes: {stuck}; see --full")),
     ];
     let name = format!("GPU {}", line(&gpu.index));
-    let bad = bad.iter().flatten().flat_map(|words| told(&name, words, style, |part| style.ink.bad(part)));
-    let odd = odd.iter().flatten().flat_map(|words| told(&name, words, style, |part| style.ink.odd(part)));
+    let bad = bad.iter().flatten().flat_map(|words| told(&name, words, style, |part| style.colors.bad(part)));
+    let odd = odd.iter().flatten().flat_map(|words| told(&name, words, style, |part| style.colors.odd(part)));
     bad.chain(odd).collect()
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn text(before: &Report, now: &Report, style: &Style) -> Vec<String> 
         let name = gpu.uuid.as_ref().map(|uuid| format!(", {}", line(uuid))).unwrap_or_default();
         lines.push(pair(
             "missing",
-            &style.ink.bad(&format!("GPU {}{name} was there before", line(&gpu.index))),
+            &style.colors.bad(&format!("GPU {}{name} was there before", line(&gpu.index))),
         ));
     }
     lines.extend(notes(now, style));
@@ -93,7 +93,7 @@ fn back_lines(back: &Back, style: &Style) -> Vec<String> {
         }
         Back::Stayed { bytes } => {
             told(NAME, &format!("{} did not come back", style.units.size(*bytes)), style, |part| {
-                style.ink.bad(part)
+                style.colors.bad(part)
             })
         }
         Back::Unknown { why } => {
@@ -110,7 +110,7 @@ fn changes(since: &Since, style: &Style) -> Vec<String> {
     for change in changes {
         table.row(row(change, style.units));
     }
-    let lines = table.lines(style.width, style.ink);
+    let lines = table.lines(style.width, style.colors);
     if lines.is_empty() { vec!["the same hold the same".to_owned()] } else { lines }
 }
 

@@ -84,7 +84,7 @@ impl Leased {
             Spot::Legacy => format!("a client of GPU.py{pid}{dead}"),
             Spot::Pot => "gathered for somebody who waits".to_owned(),
             Spot::Quarantine => "withheld: something is wrong with it".to_owned(),
-            Spot::Barrier => "withheld for a while: the pool was started anew".to_owned(),
+            Spot::Barrier => "withheld for a while: the pool was restarted".to_owned(),
             Spot::Unknown => "nobody knows where".to_owned(),
         }
     }

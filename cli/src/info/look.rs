@@ -23,7 +23,7 @@ use crate::stream::{Silence, Stream};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long one step of a look may take, at most.
 const STEP: Duration = Duration::from_secs(2);
-/// A snapshot that is older than so many beats, and this, is no news.
+/// A snapshot that is older than so many intervals, and this, is no news.
 const STALE: (u32, Duration) = (3, Duration::from_secs(5));
 
 /// Who looked.
@@ -46,7 +46,7 @@ pub(crate) struct Seen {
     /// What is wrong with the driver, where that was told in words.
     pub(crate) words: Option<String>,
     /// What is wrong with the pool of leases.
-    pub(crate) trouble: Option<String>,
+    pub(crate) error: Option<String>,
 }
 
 /// Where snapshots come from.
@@ -89,7 +89,7 @@ pub(crate) struct Exporter {
     stream: Stream,
     /// What it told first.
     first: Option<wire::Snapshot>,
-    /// How long a beat may take.
+    /// How long an interval may take.
     patience: Duration,
     /// The pool, where the exporter was not told of one.
     pool: Option<Asked>,
@@ -104,8 +104,8 @@ impl Exporter {
         if let Some(pool) = &mut self.pool {
             snapshot.leases = pool.tell();
         }
-        let trouble = self.pool.as_ref().and_then(|pool| pool.trouble.clone());
-        Ok(Seen { age: age(&snapshot), snapshot, by: By::Exporter, words: None, trouble })
+        let error = self.pool.as_ref().and_then(|pool| pool.error.clone());
+        Ok(Seen { age: age(&snapshot), snapshot, by: By::Exporter, words: None, error })
     }
 }
 
@@ -133,7 +133,7 @@ pub(super) fn since_boot() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
-/// Whether a snapshot is so old that beats must have been missed.
+/// Whether a snapshot is so old that intervals must have been missed.
 pub(crate) fn is_stale(age: Duration, interval: Duration) -> bool {
     age > limit(interval)
 }
@@ -190,8 +190,8 @@ impl Own {
         }
         let snapshot = self.last.as_ref().map(wire::Snapshot::from).ok_or_else(gone)?;
         let words = self.supervisor.words().map(str::to_owned);
-        let trouble = self.pool.trouble.clone();
-        Ok(Seen { age: age(&snapshot), snapshot, by: By::Itself, words, trouble })
+        let error = self.pool.error.clone();
+        Ok(Seen { age: age(&snapshot), snapshot, by: By::Itself, words, error })
     }
 
     /// Looks once; a driver that is being opened is waited for, as long as it may take.
@@ -224,12 +224,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_late_beat_is_news_and_a_hung_exporter_is_not() {
+    fn a_late_interval_is_news_and_a_hung_exporter_is_not() {
         let seconds = Duration::from_secs;
         for (age, interval, stale) in
             [(0, 5, false), (20, 5, false), (21, 5, true), (5, 0, false), (6, 0, true)]
         {
-            assert_eq!(is_stale(seconds(age), seconds(interval)), stale, "{age} s, a beat of {interval} s");
+            assert_eq!(
+                is_stale(seconds(age), seconds(interval)),
+                stale,
+                "{age} s, an interval of {interval} s"
+            );
         }
     }
 }

@@ -19,9 +19,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bailiff_exposition::terminal::Ink;
+use bailiff_exposition::terminal::Colors;
 use bailiff_lifecycle::exit::{Stop, tell};
-use bailiff_snapshot::{Moment, Openers, wire};
+use bailiff_snapshot::{DeviceProcesses, Moment, wire};
 use clap::Parser;
 use jiff::tz::TimeZone;
 use rustix::process::geteuid;
@@ -38,7 +38,7 @@ use report::{DEFAULT_TAG, Report};
 use text::Style;
 
 /// Looking through the open files of all processes takes no longer.
-const OPENERS_PATIENCE: Duration = Duration::from_secs(10);
+const DEVICE_PROCESSES_PATIENCE: Duration = Duration::from_secs(10);
 /// Holders of a GPU that are shown one by one.
 const MOST: usize = 10;
 /// Empties a terminal, before the first report is drawn.
@@ -102,9 +102,9 @@ pub(crate) fn info(flags: &Info) -> Result<ExitCode, Failure> {
 fn report(flags: &Info, seen: &Seen) -> Result<Report, Failure> {
     let mut report = Report::of(seen, flags.tag.as_deref().unwrap_or(DEFAULT_TAG));
     if flags.who {
-        match openers(flags, &seen.snapshot) {
-            Some((openers, age)) => report.add_openers(&openers, age, &seen.snapshot),
-            None => report.openers_failed = true,
+        match device_processes(flags, &seen.snapshot) {
+            Some((found, age)) => report.add_device_processes(&found, age, &seen.snapshot),
+            None => report.device_processes_failed = true,
         }
     }
     report.keep(&flags.gpu).map_err(Failure::usage)?;
@@ -113,15 +113,18 @@ fn report(flags: &Info, seen: &Seen) -> Result<Report, Failure> {
 
 /// Who has device files open, and how long ago: as the exporter has seen it, unless we may look into more processes than it;
 /// else as we see it.
-fn openers(flags: &Info, snapshot: &wire::Snapshot) -> Option<(Openers, Duration)> {
-    let theirs = snapshot.openers.as_ref().filter(|openers| openers.unreadable == 0 || !geteuid().is_root());
+fn device_processes(flags: &Info, snapshot: &wire::Snapshot) -> Option<(DeviceProcesses, Duration)> {
+    let theirs = snapshot
+        .device_processes
+        .as_ref()
+        .filter(|device_processes| device_processes.unreadable == 0 || !geteuid().is_root());
     let Some(theirs) = theirs else {
-        let ours = bailiff_sampler::openers(&flags.look.machine.procfs, OPENERS_PATIENCE)?;
+        let ours = bailiff_sampler::device_processes(&flags.look.machine.procfs, DEVICE_PROCESSES_PATIENCE)?;
         return Some((ours, Duration::ZERO));
     };
     let at = Moment { boot: Duration::from_millis(theirs.boot_ms), ..Moment::default() };
-    let openers = Openers { at, who: theirs.who.clone(), unreadable: theirs.unreadable };
-    Some((openers, look::since_boot().saturating_sub(at.boot)))
+    let device_processes = DeviceProcesses { at, who: theirs.who.clone(), unreadable: theirs.unreadable };
+    Some((device_processes, look::since_boot().saturating_sub(at.boot)))
 }
 
 /// The report, or how it differs from an earlier one.
@@ -138,7 +141,7 @@ fn shown(flags: &Info, before: Option<&Report>, report: &Report) -> Result<Strin
         return Ok(json.map_err(io::Error::from)? + "\n");
     }
     let style = Style {
-        ink: Ink::of_stdout(),
+        colors: Colors::of_stdout(),
         width: screen::width(),
         most: flags.top.unwrap_or(MOST),
         zone: TimeZone::system(),

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bailiff_lease::told::Node;
-use bailiff_lease::{Leases, Local, Pool, Trouble};
+use bailiff_lease::{LeaseError, Leases, Local, Pool};
 use bailiff_snapshot::{Leases as Told, PidNamespace};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -20,22 +20,22 @@ pub(super) struct Asked {
     pool: Option<Box<dyn Leases>>,
     node: Node,
     /// Why it does not tell, unless there simply is none.
-    pub(super) trouble: Option<String>,
+    pub(super) error: Option<String>,
 }
 
 impl Asked {
     /// The pool that the flags and the environment name.
     pub(super) fn open(flags: &flags::Pool, procfs: &Path) -> Self {
-        let opened: Result<Box<dyn Leases>, Trouble> = match flags.place() {
+        let opened: Result<Box<dyn Leases>, LeaseError> = match flags.place() {
             Place::Redis(address) => {
                 Pool::open(address, &flags.prefix, PATIENCE).map(|pool| Box::new(pool) as Box<dyn Leases>)
             }
             Place::Here(folder) => Ok(Box::new(Local::at(folder))),
         };
-        let mut asked = Self { pool: None, node: Node::look(procfs, PidNamespace::Unknown), trouble: None };
+        let mut asked = Self { pool: None, node: Node::look(procfs, PidNamespace::Unknown), error: None };
         match opened {
             Ok(pool) => asked.pool = Some(pool),
-            Err(trouble) => asked.trouble = Some(trouble.to_string()),
+            Err(error) => asked.error = Some(error.to_string()),
         }
         asked
     }
@@ -45,12 +45,12 @@ impl Asked {
         let now = Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default();
         match self.pool.as_mut()?.audit() {
             Ok(audit) => {
-                self.trouble = None;
+                self.error = None;
                 Some(audit.leases(&self.node, now)).filter(|told| !told.gpus.is_empty())
             }
-            Err(Trouble::Absent(_)) => None,
-            Err(trouble) => {
-                self.trouble = Some(trouble.to_string());
+            Err(LeaseError::Absent(_)) => None,
+            Err(error) => {
+                self.error = Some(error.to_string());
                 None
             }
         }

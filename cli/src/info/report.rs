@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bailiff_snapshot::lease::Ticket;
 use bailiff_snapshot::utilization::IDLE_AT_MOST_PERCENT;
-use bailiff_snapshot::{Opener, Openers, Stuck, Why, wire};
+use bailiff_snapshot::{DeviceProcess, DeviceProcesses, Stuck, Why, wire};
 use serde::{Deserialize, Serialize};
 
 use super::leased::{Leased, Pool};
@@ -38,7 +38,7 @@ pub(crate) struct Report {
     pub(crate) words: Option<String>,
     /// What is wrong with the pool of leases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) trouble: Option<String>,
+    pub(crate) error: Option<String>,
     /// Who waits for GPUs of the pool; none where there is no pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) queue: Option<Vec<Ticket>>,
@@ -48,10 +48,10 @@ pub(crate) struct Report {
     pub(crate) unreadable: Option<u64>,
     /// How old that is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) openers_age_ms: Option<u64>,
+    pub(crate) device_processes_age_ms: Option<u64>,
     /// It was asked for, and could not be looked for.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) openers_failed: bool,
+    pub(crate) device_processes_failed: bool,
 }
 
 /// A GPU or MIG instance.
@@ -88,7 +88,7 @@ pub(crate) struct Gpu {
     pub(crate) holders: Option<Vec<Holder>>,
     /// Who has its device file open; none where nobody looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) openers: Option<Vec<Opener>>,
+    pub(crate) device_processes: Option<Vec<DeviceProcess>>,
 }
 
 /// Where the memory is: `total = free + reserved + computing + graphics + dead_pids + other_namespaces + unaccounted`.
@@ -116,7 +116,7 @@ pub(crate) struct Memory {
     pub(crate) unaccounted: Option<i64>,
     /// What those held who ended, and did not come back; none where that cannot be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) unreturned: Option<u64>,
+    pub(crate) unreleased: Option<u64>,
 }
 
 /// A process on a GPU.
@@ -199,12 +199,12 @@ impl Report {
             pid_namespace: snapshot.pid_namespace.clone(),
             sources: snapshot.sources.clone(),
             words: seen.words.clone(),
-            trouble: seen.trouble.clone(),
+            error: seen.error.clone(),
             queue: node.pool.queue(),
             gpus: snapshot.gpus.iter().map(|gpu| Gpu::of(gpu, &node)).collect(),
             unreadable: None,
-            openers_age_ms: None,
-            openers_failed: false,
+            device_processes_age_ms: None,
+            device_processes_failed: false,
         }
     }
 
@@ -227,13 +227,23 @@ impl Report {
     }
 
     /// Adds who has device files open, as it was so long ago; the minor numbers are the snapshot's.
-    pub(crate) fn add_openers(&mut self, openers: &Openers, age: Duration, snapshot: &wire::Snapshot) {
-        self.unreadable = Some(openers.unreadable);
-        self.openers_age_ms = Some(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+    pub(crate) fn add_device_processes(
+        &mut self,
+        device_processes: &DeviceProcesses,
+        age: Duration,
+        snapshot: &wire::Snapshot,
+    ) {
+        self.unreadable = Some(device_processes.unreadable);
+        self.device_processes_age_ms = Some(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
         for gpu in &mut self.gpus {
             let minor = snapshot.gpus.iter().find(|seen| seen.index == gpu.index).and_then(|seen| seen.minor);
-            gpu.openers = minor.map(|minor| {
-                openers.who.iter().filter(|opener| opener.minors.contains(&minor)).cloned().collect()
+            gpu.device_processes = minor.map(|minor| {
+                device_processes
+                    .who
+                    .iter()
+                    .filter(|device_process| device_process.minors.contains(&minor))
+                    .cloned()
+                    .collect()
             });
         }
     }
@@ -277,7 +287,7 @@ impl Gpu {
             compute_mode: gpu.compute_mode.clone(),
             lease: node.pool.gpu(gpu),
             holders,
-            openers: None,
+            device_processes: None,
         }
     }
 
@@ -304,7 +314,7 @@ impl Memory {
             dead_pids: memory.dead_pids,
             other_namespaces: memory.other_namespaces,
             unaccounted: memory.unaccounted,
-            unreturned: memory.unreturned,
+            unreleased: memory.unreleased,
         }
     }
 }

@@ -20,7 +20,7 @@ const HOLDERS: [(&str, Column); 10] = [
     ("NAME", Column::Gives),
     ("WHERE", Column::Gives),
 ];
-const OPENERS: [(&str, Column); 4] =
+const DEVICE_PROCESSES: [(&str, Column); 4] =
     [("PID", Column::Right), ("USER", Column::Gives), ("NAME", Column::Gives), ("HOLDS", Column::Left)];
 const USERS: [(&str, Column); 5] = [
     ("USER", Column::Gives),
@@ -43,7 +43,7 @@ pub(super) fn holders(gpu: &Gpu, style: &Style) -> Vec<String> {
     for holder in holders.iter().take(style.most) {
         table.row(row(holder, style.units));
     }
-    let mut lines = table.lines(style.width, style.ink);
+    let mut lines = table.lines(style.width, style.colors);
     let rest = holders.get(style.most..).unwrap_or_default();
     if !rest.is_empty() {
         let sum = rest.iter().map(|holder| holder.memory).sum::<Option<u64>>();
@@ -123,25 +123,25 @@ pub(super) fn place(holder: &Holder) -> Option<String> {
 }
 
 /// Who has a GPU's device file open.
-pub(super) fn openers(gpu: &Gpu, style: &Style) -> Vec<String> {
-    let Some(openers) = &gpu.openers else { return Vec::new() };
+pub(super) fn device_processes(gpu: &Gpu, style: &Style) -> Vec<String> {
+    let Some(device_processes) = &gpu.device_processes else { return Vec::new() };
     let holders: BTreeMap<u32, &Holder> =
         gpu.holders.iter().flatten().map(|holder| (holder.pid, holder)).collect();
-    let mut table = Table::new(&OPENERS);
-    for opener in openers {
-        let (held, tone) = match holders.get(&opener.pid) {
+    let mut table = Table::new(&DEVICE_PROCESSES);
+    for device_process in device_processes {
+        let (held, tone) = match holders.get(&device_process.pid) {
             Some(holder) => (or_unknown(holder.memory, |bytes| style.units.size(bytes)), Tone::Plain),
             None => ("nothing that is listed".to_owned(), Tone::Odd),
         };
-        let user = or_unknown(opener.uid, user);
+        let user = or_unknown(device_process.uid, user);
         table.row(vec![
-            opener.pid.to_string().into(),
+            device_process.pid.to_string().into(),
             user.into(),
-            (&opener.comm).into(),
+            (&device_process.comm).into(),
             Cell::of(held, tone),
         ]);
     }
-    let lines = table.lines(style.width, style.ink);
+    let lines = table.lines(style.width, style.colors);
     let said =
         if lines.is_empty() { "nobody is seen to have the device open" } else { "has the device open:" };
     std::iter::once(said.to_owned()).chain(lines).collect()
@@ -208,5 +208,5 @@ pub(super) fn users(users: BTreeMap<String, User>, style: &Style) -> Vec<String>
             user.idle.text(style.units).into(),
         ]);
     }
-    table.lines(style.width, style.ink)
+    table.lines(style.width, style.colors)
 }

@@ -96,7 +96,7 @@ pub(crate) enum Back {
 pub(crate) enum Boots {
     /// One boot.
     Same,
-    /// The machine was started anew in between.
+    /// The machine was restarted in between.
     Another,
     /// A report does not say which.
     Untold,
@@ -257,7 +257,7 @@ mod tests {
             compute_mode: None,
             lease: None,
             holders: Some(rows.iter().copied().map(holder).collect()),
-            openers: None,
+            device_processes: None,
         };
         Report {
             version: VERSION,
@@ -270,12 +270,12 @@ mod tests {
             pid_namespace: "host".into(),
             sources: BTreeMap::new(),
             words: None,
-            trouble: None,
+            error: None,
             queue: None,
             gpus: vec![gpu],
             unreadable: None,
-            openers_age_ms: None,
-            openers_failed: false,
+            device_processes_age_ms: None,
+            device_processes_failed: false,
         }
     }
 

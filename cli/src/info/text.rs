@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bailiff_exposition::terminal::{Ink, line, wrapped};
+use bailiff_exposition::terminal::{Colors, line, wrapped};
 use bailiff_snapshot::Stuck;
-use bailiff_snapshot::stuck::{MUCH_OF_NOBODY, UNRETURNED_FREED_BY};
+use bailiff_snapshot::stuck::{MUCH_OF_NOBODY, UNRELEASED_FREED_BY};
 use jiff::tz::TimeZone;
 
 use super::figures::{UNKNOWN, Units, ctime, or_unknown, span};
@@ -17,7 +17,7 @@ use super::rows;
 /// How a report is shown.
 #[derive(Debug, Clone)]
 pub(crate) struct Style {
-    pub(crate) ink: Ink,
+    pub(crate) colors: Colors,
     /// Columns.
     pub(crate) width: usize,
     /// Holders of a GPU that are shown one by one.
@@ -67,7 +67,7 @@ fn block(report: &Report, gpu: &Gpu, style: &Style) -> Vec<String> {
     lines.extend(about(gpu, style));
     lines.extend(rows::holders(gpu, style));
     lines.extend(stuck(gpu, style));
-    lines.extend(rows::openers(gpu, style));
+    lines.extend(rows::device_processes(gpu, style));
     lines
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn head(report: &Report, gpu: &Gpu, style: &Style) -> Vec<String> {
     vec![
         pair("timestamp", &ctime(report.wall_ms, &style.zone)),
         pair("tag", &line(&report.tag)),
-        pair("name", &style.ink.title(&line(gpu.name.as_deref().unwrap_or(UNKNOWN)))),
+        pair("name", &style.colors.title(&line(gpu.name.as_deref().unwrap_or(UNKNOWN)))),
         pair("compute capability", &capability),
         pair("memory total", &memory(|memory| memory.total)),
         pair("memory used", &memory(|memory| memory.used)),
@@ -100,7 +100,7 @@ fn parts(gpu: &Gpu, style: &Style) -> Vec<String> {
     lines.push(pair("memory graphics", &known(memory.graphics)));
     if memory.dead_pids.is_some_and(|bytes| bytes > 0) {
         let dead = format!("{}, of processes that do not exist", known(memory.dead_pids));
-        lines.push(pair("memory of the dead", &style.ink.bad(&dead)));
+        lines.push(pair("memory of the dead", &style.colors.bad(&dead)));
     }
     if memory.other_namespaces.is_some_and(|bytes| bytes > 0) {
         let hidden =
@@ -108,10 +108,10 @@ fn parts(gpu: &Gpu, style: &Style) -> Vec<String> {
         lines.push(pair("memory elsewhere", &hidden));
     }
     lines.push(pair("memory unaccounted", &unaccounted(gpu, memory, style)));
-    if let Some(bytes @ 1..) = memory.unreturned {
+    if let Some(bytes @ 1..) = memory.unreleased {
         let words =
-            format!("{}, of those who ended; what frees it: {UNRETURNED_FREED_BY}", style.units.size(bytes));
-        lines.extend(told("memory unreturned", &words, style, |part| style.ink.bad(part)));
+            format!("{}, of those who ended; what frees it: {UNRELEASED_FREED_BY}", style.units.size(bytes));
+        lines.extend(told("memory unreleased", &words, style, |part| style.colors.bad(part)));
     }
     lines
 }
@@ -134,7 +134,7 @@ fn stuck(gpu: &Gpu, style: &Style) -> Vec<String> {
         let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
         let words =
             format!("{}{rest}: {}. What frees it: {}", named.join(", "), kind.words(), kind.freed_by());
-        told("stuck", &words, style, |part| style.ink.odd(part))
+        told("stuck", &words, style, |part| style.colors.odd(part))
     };
     kinds.into_iter().flat_map(one).collect()
 }
@@ -143,9 +143,9 @@ fn stuck(gpu: &Gpu, style: &Style) -> Vec<String> {
 fn unaccounted(gpu: &Gpu, memory: &Memory, style: &Style) -> String {
     let much = memory.unaccounted.is_some_and(|bytes| bytes >= MUCH_OF_NOBODY);
     let text = or_unknown(memory.unaccounted, |bytes| style.units.signed(bytes));
-    match (much, &gpu.openers) {
-        (true, None) => style.ink.odd(&format!("{text}, of nobody; --who tells who has the device open")),
-        (true, Some(_)) => style.ink.odd(&format!("{text}, of nobody; below is who has the device open")),
+    match (much, &gpu.device_processes) {
+        (true, None) => style.colors.odd(&format!("{text}, of nobody; --who tells who has the device open")),
+        (true, Some(_)) => style.colors.odd(&format!("{text}, of nobody; below is who has the device open")),
         (false, _) => text,
     }
 }
@@ -157,7 +157,7 @@ fn about(gpu: &Gpu, style: &Style) -> Vec<String> {
     let plain = |part: &str| part.to_owned();
     if let Some(fault) = &gpu.fault {
         let words = format!("{}; `bailiff doctor` tells the way out", fault_words(fault));
-        lines.extend(told("fault", &words, style, |part| style.ink.bad(part)));
+        lines.extend(told("fault", &words, style, |part| style.colors.bad(part)));
         return lines;
     }
     lines.push(pair("utilization", &or_unknown(gpu.utilization, |percent| format!("{percent}%"))));
@@ -210,10 +210,10 @@ fn owner(holder: &Holder) -> String {
 /// Who saw it, and what was not seen.
 pub(crate) fn notes(report: &Report, style: &Style) -> Vec<String> {
     let age = span(Duration::from_millis(report.age_ms));
-    let beat = span_exact(Duration::from_millis(report.interval_ms));
+    let interval = span_exact(Duration::from_millis(report.interval_ms));
     let by = match report.seen_by {
-        By::Exporter => format!("bailiff-exporter {age} ago, which looks every {beat}"),
-        By::Itself => format!("this command, for {beat}"),
+        By::Exporter => format!("bailiff-exporter {age} ago, which looks every {interval}"),
+        By::Itself => format!("this command, for {interval}"),
     };
     let plain = |part: &str| part.to_owned();
     let mut lines = vec![pair("seen by", &by)];
@@ -224,18 +224,18 @@ pub(crate) fn notes(report: &Report, style: &Style) -> Vec<String> {
         let words = report.words.as_deref().filter(|_| source == "nvml");
         let words = words.map(|words| format!(" ({words})")).unwrap_or_default();
         let words = format!("{source}: {}{words}", fault_words(fault));
-        lines.extend(told("not seen", &words, style, |part| style.ink.bad(part)));
+        lines.extend(told("not seen", &words, style, |part| style.colors.bad(part)));
     }
-    if let Some(trouble) = &report.trouble {
-        lines.extend(told("not seen", &format!("leases: {trouble}"), style, |part| style.ink.odd(part)));
+    if let Some(error) = &report.error {
+        lines.extend(told("not seen", &format!("leases: {error}"), style, |part| style.colors.odd(part)));
     }
     if report.pid_namespace != "host" && report.blind().is_none() {
         lines.push(pair("not seen", "processes: this is not the host's PID namespace"));
     }
-    if report.openers_failed {
+    if report.device_processes_failed {
         lines.push(pair("not seen", "who has the device open: it could not be looked for"));
     }
-    if let Some(age) = report.openers_age_ms {
+    if let Some(age) = report.device_processes_age_ms {
         lines.push(pair("files", &format!("looked through {} ago", span(Duration::from_millis(age)))));
     }
     if let Some(unreadable) = report.unreadable.filter(|unreadable| *unreadable > 0) {
@@ -245,7 +245,7 @@ pub(crate) fn notes(report: &Report, style: &Style) -> Vec<String> {
     lines
 }
 
-/// Short beats have milliseconds.
+/// Short intervals have milliseconds.
 fn span_exact(time: Duration) -> String {
     if time.subsec_millis() == 0 { span(time) } else { format!("{time:?}") }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bailiff_lease::audit::{Audit, Gpu, Lease, Record};
 use bailiff_lease::holder::{Here, Life, Recorded};
 use bailiff_lease::legacy::{Found, Witness};
-use bailiff_lease::{End, Ended, Pool, Trouble};
+use bailiff_lease::{End, Ended, LeaseError, Pool};
 
 use super::offset;
 use super::unclean::Users;
@@ -77,7 +77,7 @@ impl Abandoned<'_> {
     }
 
     /// Frees it, if it is still as it was found.
-    pub(crate) fn free(&self, pool: &mut Pool) -> Result<bool, Trouble> {
+    pub(crate) fn free(&self, pool: &mut Pool) -> Result<bool, LeaseError> {
         match (self.lease, &self.gpu.record) {
             (Some(lease), _) => Ok(pool.end(&lease.lease, End::dead(lease), &[])? == Ended::Done),
             (None, Some(Record { pid, time, .. })) => pool.strike(&self.gpu.id, (pid, time), offset()),

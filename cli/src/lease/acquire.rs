@@ -6,7 +6,7 @@ use std::process::{Child, ExitCode};
 use std::time::Duration;
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Grant, Leases, Standing, Ticket};
+use bailiff_lease::{Grant, Leases, Ticket, TicketStatus};
 
 use super::ask::{News, obtain, ticket};
 use super::hold::{Whose, leave};
@@ -90,9 +90,9 @@ fn hand_on(
 ) -> Result<Option<Child>, Failure> {
     let mut keeper = leave(pool, &ticket.lease, (&mut whose, duration))?;
     let handed = match pool.hand_on((&ticket.lease, grant.token), ttl, &whose) {
-        Ok(Standing::Held(_)) => return Ok(keeper),
+        Ok(TicketStatus::Held(_)) => return Ok(keeper),
         Ok(_) => Failure::not_ours("the lease was lost as soon as it was given"),
-        Err(trouble) => trouble.into(),
+        Err(error) => error.into(),
     };
     keeper.as_mut().map(Child::kill).transpose()?;
     Err(handed)

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Grant, Leases, Standing, Ticket, Trouble};
+use bailiff_lease::{Grant, LeaseError, Leases, Ticket, TicketStatus};
 
 use super::told::{self, ids};
 use super::unclean::used;
@@ -72,10 +72,10 @@ fn acknowledge(
     pool: &mut dyn Leases,
     (ticket, grant): (&Ticket, &Grant),
     until: Option<Instant>,
-) -> Result<Standing, Trouble> {
+) -> Result<TicketStatus, LeaseError> {
     loop {
         match pool.renew(ticket, grant, LEASE) {
-            Err(trouble) if trouble.passes() && until.is_none_or(|until| Instant::now() < until) => {
+            Err(error) if error.passes() && until.is_none_or(|until| Instant::now() < until) => {
                 std::thread::park_timeout(PAUSE);
             }
             said => return said,
@@ -84,28 +84,28 @@ fn acknowledge(
 }
 
 /// Waits for a grant, and says that it is known. Whoever does so too late, stopped or on a machine that is too busy, has
-/// lost it to the next, and asks anew.
+/// lost it to the next, and asks again.
 fn stand(
     pool: &mut dyn Leases,
     (ticket, nonblock): (&mut Ticket, bool),
     (here, until): (&Here, Option<Instant>),
     mut tell: impl FnMut(News),
-) -> Result<Standing, Failure> {
+) -> Result<TicketStatus, Failure> {
     loop {
-        let mut standing = pool.wait(ticket, (here, until), &mut |before| tell(News::Behind(before)))?;
+        let mut status = pool.wait(ticket, (here, until), &mut |before| tell(News::Behind(before)))?;
         let mut lost = "its place in the line was lost, since nothing was heard of it";
-        if let Standing::Held(grant) = &standing {
+        if let TicketStatus::Held(grant) = &status {
             lost = "the GPUs that it was given went to the next, since it did not answer in time";
             let until = if nonblock { Some(Instant::now()) } else { until };
-            standing = acknowledge(pool, (ticket, grant), until)?;
+            status = acknowledge(pool, (ticket, grant), until)?;
         }
-        match standing {
-            Standing::Ended(how) if how == "reaped" && !nonblock => {
+        match status {
+            TicketStatus::Ended(how) if how == "reaped" && !nonblock => {
                 ticket.lease = name()?;
                 tell(News::Named(&ticket.lease));
-                say(format_args!("{lost}: asks anew"));
+                say(format_args!("{lost}: asks again"));
             }
-            standing => return Ok(standing),
+            status => return Ok(status),
         }
     }
 }
@@ -129,28 +129,28 @@ pub(super) fn obtain(
     }
     let until = ask.wait.map(|wait| Instant::now() + wait);
     match stand(pool, (ticket, ask.nonblock), (&here, until), tell)? {
-        Standing::Held(grant) => {
+        TicketStatus::Held(grant) => {
             for (gpu, pids) in grant.gpus.iter().filter_map(|id| used.get_key_value(&id.to_string())) {
                 say(format_args!("GPU {gpu} is used by {pids:?}, who lease nothing; no other was idle"));
             }
             Ok(grant)
         }
-        Standing::Waiting { .. } => {
+        TicketStatus::Waiting { .. } => {
             let wait = humantime::format_duration(ask.wait.unwrap_or_default());
             Err(Failure::late(format!("no GPU within {wait}")))
         }
-        Standing::Busy => {
+        TicketStatus::Busy => {
             let closed = told::closed(&pool.audit()?);
             Err(Failure::busy(
                 closed.unwrap_or_else(|| "not enough GPUs are idle, or others were first".to_owned()),
             ))
         }
-        Standing::Impossible { managed } => {
+        TicketStatus::Impossible { managed } => {
             Err(Failure::usage(format!("{} wanted, and {managed} would do", gpus_are(ticket.want))))
         }
-        Standing::Uninitialised => Err(Failure::no_pool()),
-        Standing::Conflict(_) => Err(Failure::not_ours("somebody else was given the same GPU meanwhile")),
-        Standing::Ended(how) => {
+        TicketStatus::Uninitialised => Err(Failure::no_pool()),
+        TicketStatus::Conflict(_) => Err(Failure::not_ours("somebody else was given the same GPU meanwhile")),
+        TicketStatus::Ended(how) => {
             Err(Failure::not_ours(format!("the ticket has ended while it waited: {how}")))
         }
     }

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bailiff_lease::{Grant, Leases, Standing, Ticket, Trouble};
+use bailiff_lease::{Grant, LeaseError, Leases, Ticket, TicketStatus};
 
 use super::ask::{News, obtain, ticket};
 use super::progress::Progress;
@@ -92,7 +92,7 @@ impl<'a> Held<'a> {
     }
 
     /// How often it is renewed.
-    pub(crate) const fn beat(&self) -> Duration {
+    pub(crate) const fn pace(&self) -> Duration {
         self.flags.renew
     }
 
@@ -104,18 +104,18 @@ impl<'a> Held<'a> {
     /// Says that it is still held; true where it was lost, and the command is to be ended for that.
     pub(crate) fn renew(&mut self) -> bool {
         let lost = match self.pool.renew(&self.ticket, &self.grant, LEASE) {
-            Ok(Standing::Conflict(shared)) => {
+            Ok(TicketStatus::Conflict(shared)) => {
                 say(format_args!("somebody else was given GPUs of this lease: {:?}", shared.gpus));
                 true
             }
-            Ok(Standing::Ended(how)) => {
+            Ok(TicketStatus::Ended(how)) => {
                 say(format_args!("the lease has ended in Redis: {how}"));
                 true
             }
             Ok(_) => false,
             // Nobody is given the GPUs while Redis is silent.
-            Err(trouble) => {
-                say(format_args!("the lease could not be renewed: {trouble}"));
+            Err(error) => {
+                say(format_args!("the lease could not be renewed: {error}"));
                 false
             }
         };
@@ -139,8 +139,8 @@ impl<'a> Held<'a> {
     /// Gives the GPUs back.
     pub(crate) fn release(mut self) {
         let us = (offset(), std::process::id());
-        if let Err(trouble) = self.pool.release(&self.ticket.lease, Some(self.grant.token), us) {
-            say(format_args!("the GPUs could not be given back, and will be once Redis answers: {trouble}"));
+        if let Err(error) = self.pool.release(&self.ticket.lease, Some(self.grant.token), us) {
+            say(format_args!("the GPUs could not be given back, and will be once Redis answers: {error}"));
         }
     }
 }
@@ -150,8 +150,8 @@ fn withdraw(flags: &flags::Run, lease: &str) {
     let withdrawn = open(&flags.ask.pool).and_then(|mut pool| {
         match pool.release(lease, None, (offset(), std::process::id())) {
             // It was granted just now, to this process, and is free with its end.
-            Ok(_) | Err(Trouble::Kept(_)) => Ok(()),
-            Err(trouble) => Err(trouble.into()),
+            Ok(_) | Err(LeaseError::Kept(_)) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     });
     if let Err(failure) = withdrawn {

@@ -46,13 +46,13 @@ pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
         }
         Init::Already(count) => {
             return Err(Failure::usage(format!(
-                "it was begun before, with {}; --force begins it anew",
+                "it was begun before, with {}; --force begins it again",
                 gpus(count)
             )));
         }
         Init::Held(count) => {
             return Err(Failure::busy(format!(
-                "{} leased; it is not begun anew under their holders",
+                "{} leased; it is not begun again under their holders",
                 gpus_are(count)
             )));
         }

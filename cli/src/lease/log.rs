@@ -13,7 +13,7 @@ use crate::exit::Failure;
 use crate::flags;
 
 /// Redis is asked again so often, though nothing has happened.
-const BEAT: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Tells what happened.
 pub(crate) fn log(flags: &flags::Log) -> Result<ExitCode, Failure> {
@@ -41,7 +41,7 @@ pub(crate) fn log(flags: &flags::Log) -> Result<ExitCode, Failure> {
         if !flags.follow {
             return Ok(ExitCode::SUCCESS);
         }
-        events = pool.events_after(&last, BEAT)?;
+        events = pool.events_after(&last, INTERVAL)?;
         if let Some(event) = events.last() {
             last.clone_from(&event.id);
         }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use bailiff_lease::audit::Lease;
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Extended, Leases, Released, Trouble};
+use bailiff_lease::{Extended, LeaseError, Leases, Released};
 
 use super::abandoned::{Abandoned, abandoned, sorted};
 use super::told::{self, ids};
@@ -52,8 +52,8 @@ fn all_of_mine(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
         match pool.release(&lease.lease, None, (offset(), std::process::id())) {
             Ok(Released::Lost) => refused = Some(Failure::not_ours("one is somebody else's by now")),
             Ok(_) => released += 1,
-            Err(trouble @ (Trouble::Kept(_) | Trouble::NotNow(_))) => refused = Some(trouble.into()),
-            Err(trouble) => return Err(trouble.into()),
+            Err(error @ (LeaseError::Kept(_) | LeaseError::NotNow(_))) => refused = Some(error.into()),
+            Err(error) => return Err(error.into()),
         }
     }
     print(&format!("{released}\n"))?;

@@ -28,7 +28,7 @@ fn parent(pid: u32) -> Option<u32> {
 }
 
 /// Whether one was forked from the other and has run no other program since: they have the same words, and their stacks
-/// begin at the same place, which the kernel draws anew for each program.
+/// begin at the same place, which the kernel draws again for each program.
 fn copied(from: u32, pid: u32) -> bool {
     let words = |pid| fs::read(format!("/proc/{pid}/cmdline")).ok().filter(|words| !words.is_empty());
     let same = |one: Option<Vec<u8>>, other| one.is_some() && one == other;

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use crate::exit::Failure;
 
-/// For how long nothing is given away yet, where the server was started anew.
+/// For how long nothing is given away yet, where the server was restarted.
 pub(super) fn closed(audit: &Audit) -> Option<String> {
     let left = audit.barrier?.checked_sub(audit.now).filter(|left| *left > 0)?;
     let left = left.div_ceil(1000);
     Some(format!(
-        "Redis was started anew: nothing is given away for {left} s more, so that holders can say that they hold"
+        "Redis was restarted: nothing is given away for {left} s more, so that holders can say that they hold"
     ))
 }
 
@@ -73,7 +73,7 @@ pub(super) fn check_numbers(
         if found.as_ref() != Some(&known) {
             let found = found.unwrap_or_else(|| "none".to_owned());
             return Err(Failure::unavailable(format!(
-                "GPU {number} was {known} when the pool was begun, and is {found} now: drop --index, or begin it anew"
+                "GPU {number} was {known} when the pool was begun, and is {found} now: drop --index, or create it again"
             )));
         }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bailiff_mps::control::{self, Question};
-use bailiff_mps::{Control, Trouble, words};
+use bailiff_mps::{Control, ControlError, words};
 use bailiff_snapshot::Sample;
 
 use super::flags::Common;
@@ -150,12 +150,12 @@ struct Asked {
 }
 
 impl Asked {
-    fn ask(&mut self, question: Question<'_>) -> Result<String, Trouble> {
+    fn ask(&mut self, question: Question<'_>) -> Result<String, ControlError> {
         if let Some(deadline) = self.silence {
-            return Err(Trouble::NoAnswer(deadline));
+            return Err(ControlError::NoAnswer(deadline));
         }
         let said = self.control.ask(question);
-        if let Err(Trouble::NoAnswer(deadline)) = &said {
+        if let Err(ControlError::NoAnswer(deadline)) = &said {
             self.silence = Some(*deadline);
         }
         said
@@ -171,13 +171,13 @@ fn daemon(common: &Common, node: &Node, (pipes, gpus): (&PathBuf, usize)) -> Dae
     let mut asked = Asked { control: common.control(pipes), silence: None };
     let servers = match asked.ask(Question::Servers) {
         Ok(said) => words::servers(&said).map_err(|odd| odd.to_string()),
-        Err(trouble) => {
-            daemon.state = match trouble {
-                Trouble::NoAnswer(_) => State::Hung,
-                Trouble::NoDaemon => State::Stale,
+        Err(error) => {
+            daemon.state = match error {
+                ControlError::NoAnswer(_) => State::Hung,
+                ControlError::NoDaemon => State::Stale,
                 _ => State::Unknown,
             };
-            Err(trouble.to_string())
+            Err(error.to_string())
         }
     };
     let servers = match servers {
@@ -197,7 +197,7 @@ fn daemon(common: &Common, node: &Node, (pipes, gpus): (&PathBuf, usize)) -> Dae
     daemon.servers = of_daemon(common, node, (&mut asked, &servers));
     if let Some(deadline) = asked.silence {
         daemon.state = State::Hung;
-        daemon.why = Some(Trouble::NoAnswer(deadline).to_string());
+        daemon.why = Some(ControlError::NoAnswer(deadline).to_string());
     }
     daemon
 }

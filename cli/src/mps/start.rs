@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bailiff_mps::control::{Question, log_variable};
 use bailiff_mps::place::{PIPES, VISIBLE};
-use bailiff_mps::{Control, Form, Trouble};
+use bailiff_mps::{Control, ControlError, Form};
 use bailiff_snapshot::ComputeMode;
 
 use super::flags::Start;
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A daemon that has started is asked so often whether it answers.
 const TRIES: u32 = 100;
 /// Between two of them.
-const BEAT: Duration = Duration::from_millis(50);
+const INTERVAL: Duration = Duration::from_millis(50);
 
 /// What is to be started.
 pub(super) struct Plan<'a> {
@@ -83,18 +83,18 @@ fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
 fn free(control: &Control, pipes: &Path, servers: impl Fn() -> Vec<u32>) -> Result<(), Failure> {
     let place = pipes.display();
     match control.ask(Question::Servers) {
-        Err(Trouble::NoDaemon) => {}
-        Ok(_) | Err(Trouble::Refused(_)) => {
+        Err(ControlError::NoDaemon) => {}
+        Ok(_) | Err(ControlError::Refused(_)) => {
             let why = format!("a daemon answers in {place} already; --pipe-dir names another one's place");
             return Err(Failure::unavailable(why));
         }
-        Err(trouble @ Trouble::NoAnswer(_)) => {
+        Err(error @ ControlError::NoAnswer(_)) => {
             return Err(Failure::unavailable(format!(
-                "a daemon is in {place} and hangs ({trouble}); ending it would take its clients with it, so that is left \
+                "a daemon is in {place} and hangs ({error}); ending it would take its clients with it, so that is left \
                  to you"
             )));
         }
-        Err(trouble) => return Err(Failure::unavailable(trouble.to_string())),
+        Err(error) => return Err(Failure::unavailable(error.to_string())),
     }
     let left: Vec<String> = servers().iter().map(u32::to_string).collect();
     if left.is_empty() {
@@ -148,8 +148,8 @@ impl Plan<'_> {
         let variables: Vec<(&str, &str)> =
             self.variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let started = self.control.clone().within(PATIENCE).start(&variables);
-        started.map_err(|trouble| {
-            let why = if let Trouble::Strange(said) = trouble { said } else { trouble.to_string() };
+        started.map_err(|error| {
+            let why = if let ControlError::Strange(said) = error { said } else { error.to_string() };
             Failure::unavailable(format!("the daemon did not start: {why}"))
         })?;
         self.answers()
@@ -161,14 +161,14 @@ impl Plan<'_> {
         for _ in 0..TRIES {
             match self.control.ask(Question::Servers) {
                 Ok(_) => return Ok(()),
-                Err(trouble @ Trouble::NoDaemon) => last = Some(trouble),
-                Err(trouble) => {
-                    return Err(Failure::unavailable(format!("the daemon was started: {trouble}")));
+                Err(error @ ControlError::NoDaemon) => last = Some(error),
+                Err(error) => {
+                    return Err(Failure::unavailable(format!("the daemon was started: {error}")));
                 }
             }
-            std::thread::park_timeout(BEAT);
+            std::thread::park_timeout(INTERVAL);
         }
-        let why = last.map(|trouble| trouble.to_string()).unwrap_or_default();
+        let why = last.map(|error| error.to_string()).unwrap_or_default();
         Err(Failure::unavailable(format!("the daemon was started: {why}")))
     }
     /// Sets compute modes back, unless somebody is on those GPUs through MPS, or may be.
@@ -185,7 +185,7 @@ impl Plan<'_> {
     /// Who has those GPUs, or may have them.
     fn in_use(&self, changed: &Changed) -> Option<String> {
         let place = self.pipes.display();
-        if !matches!(self.control.ask(Question::Servers), Err(Trouble::NoDaemon)) {
+        if !matches!(self.control.ask(Question::Servers), Err(ControlError::NoDaemon)) {
             return Some(format!("a daemon is in {place}"));
         }
         let now = match gpus::all(&self.flags.common) {

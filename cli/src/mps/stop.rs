@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bailiff_mps::control::Question;
 use bailiff_mps::place::Daemon;
-use bailiff_mps::{Control, Trouble, words};
+use bailiff_mps::{Control, ControlError, words};
 use bailiff_snapshot::ComputeMode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -25,7 +25,7 @@ use crate::say::say;
 const FORCED: Duration = Duration::from_secs(10);
 /// How much longer than the daemon was told its end may take.
 const SLACK: Duration = Duration::from_secs(10);
-const BEAT: Duration = Duration::from_millis(50);
+const INTERVAL: Duration = Duration::from_millis(50);
 
 /// Ends it.
 pub(super) fn stop(flags: &Stop) -> Result<ExitCode, Failure> {
@@ -54,15 +54,15 @@ pub(super) fn stop(flags: &Stop) -> Result<ExitCode, Failure> {
 
 /// Asks; there must be a daemon that answers.
 fn ask(control: &Control, question: Question<'_>, pipes: &Path) -> Result<String, Failure> {
-    control.ask(question).map_err(|trouble| {
+    control.ask(question).map_err(|error| {
         let place = pipes.display();
-        Failure::unavailable(match trouble {
-            Trouble::NoDaemon => format!("no daemon answers in {place}; bailiff mps status tells which there are"),
-            Trouble::NoAnswer(_) => format!(
-                "the daemon in {place} hangs ({trouble}): it cannot be asked to end, and ending it by a signal would \
+        Failure::unavailable(match error {
+            ControlError::NoDaemon => format!("no daemon answers in {place}; bailiff mps status tells which there are"),
+            ControlError::NoAnswer(_) => format!(
+                "the daemon in {place} hangs ({error}): it cannot be asked to end, and ending it by a signal would \
                  take its clients with it, so that is left to you"
             ),
-            trouble => format!("the daemon in {place}: {trouble}"),
+            error => format!("the daemon in {place}: {error}"),
         })
     })
 }
@@ -76,7 +76,7 @@ fn without_clients(control: &Control, servers: &BTreeSet<u32>) -> Result<(), Fai
             // It has ended meanwhile.
             Ok(Err(words::Odd::NoServer)) => continue,
             Ok(Err(odd)) => return Err(Failure::busy(format!("clients of server {server}: {odd}"))),
-            Err(trouble) => return Err(Failure::busy(format!("clients of server {server}: {trouble}"))),
+            Err(error) => return Err(Failure::busy(format!("clients of server {server}: {error}"))),
         };
         if !clients.is_empty() {
             let pids: Vec<String> = clients.iter().map(u32::to_string).collect();
@@ -91,7 +91,7 @@ fn without_clients(control: &Control, servers: &BTreeSet<u32>) -> Result<(), Fai
 
 /// Asks the daemon to quit. What its client complains of is returned and not judged: NVIDIA's client exits with 1 in about half
 /// of all cases after a server failed to start, although the daemon quits.
-fn quit(control: &Control, timeout: Option<Duration>, pipes: &Path) -> Result<Option<Trouble>, Failure> {
+fn quit(control: &Control, timeout: Option<Duration>, pipes: &Path) -> Result<Option<ControlError>, Failure> {
     let question = Question::Quit(timeout);
     show(&format!(
         "+ echo {question} | CUDA_MPS_PIPE_DIRECTORY={} {}\n",
@@ -100,11 +100,11 @@ fn quit(control: &Control, timeout: Option<Duration>, pipes: &Path) -> Result<Op
     ))?;
     match control.ask(question) {
         // It may say nothing until its servers have ended, and it may end before it has answered.
-        Ok(_) | Err(Trouble::NoAnswer(_) | Trouble::NoDaemon) => Ok(None),
-        Err(trouble @ (Trouble::Refused(_) | Trouble::NoProgram { .. })) => {
-            Err(Failure::unavailable(format!("the daemon does not quit: {trouble}")))
+        Ok(_) | Err(ControlError::NoAnswer(_) | ControlError::NoDaemon) => Ok(None),
+        Err(error @ (ControlError::Refused(_) | ControlError::NoProgram { .. })) => {
+            Err(Failure::unavailable(format!("the daemon does not quit: {error}")))
         }
-        Err(trouble) => Ok(Some(trouble)),
+        Err(error) => Ok(Some(error)),
     }
 }
 
@@ -125,16 +125,16 @@ fn gone(control: &Control, pids: &BTreeSet<u32>, deadline: Instant) -> Result<()
             }
         }
     }
-    while !matches!(control.ask(Question::Servers), Err(Trouble::NoDaemon)) {
+    while !matches!(control.ask(Question::Servers), Err(ControlError::NoDaemon)) {
         if Instant::now() >= deadline {
             return Err("somebody still listens in its pipe directory".to_owned());
         }
-        std::thread::park_timeout(BEAT);
+        std::thread::park_timeout(INTERVAL);
     }
     Ok(())
 }
 
-fn still(lives: &str, complaint: Option<&Trouble>) -> Failure {
+fn still(lives: &str, complaint: Option<&ControlError>) -> Failure {
     let complaint = complaint.map(|complaint| format!(" (its client: {complaint})")).unwrap_or_default();
     Failure::busy(format!(
         "{lives}, so compute modes are left as they are; it was asked to quit{complaint}, and nothing more"

@@ -1,7 +1,7 @@
 //! What `mps status` tells, for people.
 
 use bailiff_exposition::human::Bytes;
-use bailiff_exposition::terminal::{Ink, line, wrapped};
+use bailiff_exposition::terminal::{Colors, line, wrapped};
 
 use super::report::{Daemon, Report, Server, State};
 use crate::screen;
@@ -12,7 +12,7 @@ const INDENT: usize = 15;
 
 /// The report as lines.
 pub(super) fn text(report: &Report) -> String {
-    let style = (screen::width(), Ink::of_stdout());
+    let style = (screen::width(), Colors::of_stdout());
     let mut lines = Vec::new();
     if report.daemons.is_empty() {
         lines.push("no MPS daemon runs".to_owned());
@@ -40,12 +40,12 @@ pub(super) fn text(report: &Report) -> String {
     lines.join("\n") + "\n"
 }
 
-fn of_daemon(daemon: &Daemon, (width, ink): (usize, Ink)) -> Vec<String> {
+fn of_daemon(daemon: &Daemon, (width, colors): (usize, Colors)) -> Vec<String> {
     let state = match daemon.state {
-        State::Answers => ink.good("answers"),
-        State::Hung => ink.bad("does not answer"),
-        State::Stale => ink.bad("has ended"),
-        State::Unknown => ink.odd("cannot be asked"),
+        State::Answers => colors.good("answers"),
+        State::Hung => colors.bad("does not answer"),
+        State::Stale => colors.bad("has ended"),
+        State::Unknown => colors.odd("cannot be asked"),
     };
     let place = line(daemon.pipe_dir.as_deref().unwrap_or("an unknown pipe directory"));
     let pid = daemon.pid.map(|pid| format!(" {pid}")).unwrap_or_default();
@@ -71,7 +71,7 @@ fn of_daemon(daemon: &Daemon, (width, ink): (usize, Ink)) -> Vec<String> {
         told("new clients", &limits(daemon));
     }
     for server in &daemon.servers {
-        lines.extend(of_server(server, (width, ink)));
+        lines.extend(of_server(server, (width, colors)));
     }
     lines
 }
@@ -86,7 +86,7 @@ fn limits(daemon: &Daemon) -> String {
     parts.join(", ")
 }
 
-fn of_server(server: &Server, (width, ink): (usize, Ink)) -> Vec<String> {
+fn of_server(server: &Server, (width, colors): (usize, Colors)) -> Vec<String> {
     let user = server.user.as_deref().unwrap_or("-");
     let share = server.thread_percentage.map(|share| format!(", {share}%")).unwrap_or_default();
     let clients =
@@ -100,7 +100,7 @@ fn of_server(server: &Server, (width, ink): (usize, Ink)) -> Vec<String> {
         let cells = [client.pid.to_string(), word(&client.user), word(&client.command)];
         table.row(cells.into_iter().map(Into::into).collect());
     }
-    let rows = table.lines(width.saturating_sub(4), ink);
+    let rows = table.lines(width.saturating_sub(4), colors);
     lines.extend(rows.into_iter().map(|row| format!("    {row}")));
     lines
 }

@@ -69,7 +69,7 @@ pub(crate) struct Live<'a, 'f> {
     watched: Option<Watched>,
     status: Option<ExitStatus>,
     up: Option<Instant>,
-    beat: Option<Instant>,
+    pace: Option<Instant>,
     stop: Option<Stop>,
     /// When to look again who is left, where that could not be told.
     again: Option<Instant>,
@@ -89,7 +89,7 @@ impl<'a, 'f> Live<'a, 'f> {
             terms,
             status: None,
             up: terms.max_time.map(|time| now + time),
-            beat: lease.as_ref().map(|_| now),
+            pace: lease.as_ref().map(|_| now),
             lease,
             watched,
             stop: None,
@@ -111,7 +111,7 @@ impl<'a, 'f> Live<'a, 'f> {
     pub(crate) fn until_all_end(&mut self, events: &Receiver<Event>) -> Result<Lived, Failure> {
         loop {
             let due =
-                [self.stop.map(|stop| stop.kill), self.up, self.beat, self.again].into_iter().flatten().min();
+                [self.stop.map(|stop| stop.kill), self.up, self.pace, self.again].into_iter().flatten().min();
             let event = match due {
                 Some(due) => events.recv_timeout(due.saturating_duration_since(Instant::now())),
                 None => events.recv().map_err(RecvTimeoutError::from),
@@ -143,7 +143,7 @@ impl<'a, 'f> Live<'a, 'f> {
         if is_due(self.up) {
             self.up = self.time_up(now);
         }
-        if is_due(self.beat) {
+        if is_due(self.pace) {
             self.renew(now);
         }
     }
@@ -230,8 +230,8 @@ impl<'a, 'f> Live<'a, 'f> {
     fn renew(&mut self, now: Instant) {
         let Some(lease) = &mut self.lease else { return };
         let (lost, grace) = (lease.renew(), lease.grace());
-        // Late by more than a beat is not made up for.
-        self.beat = Some(now + lease.beat());
+        // Late by more than an interval is not made up for.
+        self.pace = Some(now + lease.pace());
         if lost {
             self.end((Why::Lost, Signal::TERM), grace, now);
         }

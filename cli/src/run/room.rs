@@ -74,7 +74,7 @@ impl Room {
             if !std::mem::replace(&mut said, true) {
                 say(format_args!("waiting: {why}"));
             }
-            if let Some(lease) = lease.as_mut().filter(|lease| now >= renewed + lease.beat()) {
+            if let Some(lease) = lease.as_mut().filter(|lease| now >= renewed + lease.pace()) {
                 renewed = now;
                 if lease.renew() {
                     return Err(Failure::lost("the lease was lost before the command began"));

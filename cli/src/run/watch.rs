@@ -8,7 +8,7 @@ use bailiff_sampler::{Launcher, Settings, Supervisor};
 use bailiff_snapshot::{Fault, Sample, Snapshot, Source};
 
 use super::usage::Use;
-use crate::command::{Event, beat};
+use crate::command::{Event, pace};
 use crate::exit::Failure;
 use crate::idle_timeout::visible::Visible;
 use crate::idle_timeout::watch::{Count, Look, Rule, Watch};
@@ -16,12 +16,12 @@ use crate::say::say;
 use crate::tree::Family;
 
 /// The driver keeps its samples for a while only: it is asked so often at least.
-const BEAT: Duration = Duration::from_secs(5);
+const PACE: Duration = Duration::from_secs(5);
 /// Fewer samples say nothing.
 const FEWEST: u32 = 3;
 /// Usage below so many percent is none.
 const THRESHOLD: u32 = 1;
-/// Samples in a row that may be unknown before they are counted anew.
+/// Samples in a row that may be unknown before they are counted again.
 const MAX_GAP: u32 = 2;
 
 /// What is asked of it.
@@ -52,7 +52,7 @@ pub(crate) struct Looker {
 
 /// A command under watch.
 pub(crate) struct Watched {
-    beat: Option<beat::Beat>,
+    pace: Option<pace::Pace>,
     interval: Duration,
     visible: Visible,
     before: Option<Snapshot>,
@@ -65,7 +65,7 @@ impl Looker {
     /// Starts those who ask the driver.
     pub(crate) fn start(wish: &Wish) -> Result<Self, Failure> {
         let samples = wish.idle.map_or(FEWEST, samples);
-        let interval = wish.idle.map_or(BEAT, |idle| idle / samples);
+        let interval = wish.idle.map_or(PACE, |idle| idle / samples);
         let settings = Settings { nvml_library: wish.library.clone(), interval, ..Settings::default() };
         let supervisor = Supervisor::new(Launcher::start(&settings)?, settings);
         let rule = Rule { threshold: THRESHOLD, looks: samples, max_gap: MAX_GAP, count: Count::Used };
@@ -113,9 +113,9 @@ impl Looker {
     pub(crate) fn watch(self, visible: Visible, tell: Sender<Event>) -> Result<Watched, Failure> {
         let Self { supervisor, seq, interval, before, watch, .. } = self;
         let fault = before.as_ref().and_then(fault);
-        let beat = Some(beat::start(supervisor, (seq, interval), tell)?);
+        let pace = Some(pace::start(supervisor, (seq, interval), tell)?);
         let mut watched =
-            Watched { beat, interval, visible, before, watch, fault: None, used: Use::default() };
+            Watched { pace, interval, visible, before, watch, fault: None, used: Use::default() };
         watched.tell_fault(fault);
         Ok(watched)
     }
@@ -157,7 +157,7 @@ impl Watched {
     fn tell_fault(&mut self, fault: Option<Fault>) {
         // Nobody has asked for more than a summary, and there is nothing to summarize.
         if self.watch.is_none() && fault == Some(Fault::LibraryNotFound) {
-            self.beat = None;
+            self.pace = None;
         }
         if self.watch.is_some() && self.fault != fault {
             match fault {
@@ -178,7 +178,7 @@ fn fault(snapshot: &Snapshot) -> Option<Fault> {
 
 /// How many samples a span is made of.
 fn samples(span: Duration) -> u32 {
-    u32::try_from(span.as_nanos().div_ceil(BEAT.as_nanos())).unwrap_or(u32::MAX).max(FEWEST)
+    u32::try_from(span.as_nanos().div_ceil(PACE.as_nanos())).unwrap_or(u32::MAX).max(FEWEST)
 }
 
 #[cfg(test)]

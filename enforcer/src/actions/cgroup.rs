@@ -29,8 +29,9 @@ const FREEZE: Duration = Duration::from_secs(1);
 
 /// Ends all that is in the subject's cgroup, if that is nobody but its verified processes.
 pub(super) fn kill(root: &Path, inbox: &Inbox, group: &mut Group<'_>, permit: &Permit) -> Result<(), String> {
-    let deed = group.deed;
-    let path = group.held.iter().find_map(|held| path(&deed.subject, held.found.person.unified.as_deref()?));
+    let request = group.request;
+    let path =
+        group.held.iter().find_map(|held| path(&request.subject, held.found.person.unified.as_deref()?));
     let path = path.ok_or("it is no container's or unit's cgroup of version 2")?;
     let ours = group.own_cgroup().ok_or("our own cgroup is not known")?;
     if *ours == *path || ours.starts_with(&format!("{path}/")) {
@@ -46,7 +47,7 @@ pub(super) fn kill(root: &Path, inbox: &Inbox, group: &mut Group<'_>, permit: &P
         return Err(format!("{other} is in it, and is none of those that were verified"));
     }
     inbox
-        .unless_called_off(deed.id, || put(&folder, "cgroup.kill", permit))?
+        .unless_called_off(request.id, || put(&folder, "cgroup.kill", permit))?
         .map_err(|error| error.to_string())?;
     drop(frozen);
     Ok(())
@@ -54,7 +55,7 @@ pub(super) fn kill(root: &Path, inbox: &Inbox, group: &mut Group<'_>, permit: &P
 
 /// The file that freezes what [`kill`] would end.
 pub(super) fn freezer(root: &Path, group: &Group<'_>) -> Option<PathBuf> {
-    let subject = &group.deed.subject;
+    let subject = &group.request.subject;
     let path = group.held.iter().find_map(|held| path(subject, held.found.person.unified.as_deref()?))?;
     Some(root.join(path.trim_start_matches('/')).join("cgroup.freeze"))
 }

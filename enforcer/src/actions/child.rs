@@ -16,7 +16,7 @@ pub(super) enum Failed {
     #[error("no program is named")]
     Empty,
     #[error(transparent)]
-    Run(#[from] bailiff_child::Failed),
+    Run(#[from] bailiff_child::ChildError),
     #[error("{0}")]
     Status(ExitStatus),
 }

@@ -53,7 +53,7 @@ type Told = Result<Vec<(u32, BTreeSet<u32>)>, String>;
 
 /// Where a client is.
 #[derive(Debug, PartialEq, Eq)]
-enum Standing {
+enum MpsMembership {
     /// No part of MPS that counts has to do with it.
     Alone,
     /// With this server of this daemon, by their places.
@@ -80,11 +80,11 @@ impl LetGo {
         let mut notes = Vec::new();
         for pid in pids {
             let (done, note) = match stands(pid, &asked.told, asked.foreign) {
-                Standing::Unknown(why) if listed.contains(&pid) => {
+                MpsMembership::Unknown(why) if listed.contains(&pid) => {
                     let why = format!("{pid} is a client of MPS, and is not signalled: {why}");
                     return Err(Refusal::refused(why));
                 }
-                Standing::With { daemon, server } => {
+                MpsMembership::With { daemon, server } => {
                     (Done::LetGo, Some(asked.let_go(daemon, server, (pid, group))?))
                 }
                 _ if listed.contains(&pid) => {
@@ -96,7 +96,7 @@ impl LetGo {
             self.0.insert(pid, done);
             notes.extend(note);
         }
-        match work.inbox.given_up(work.deed.id) {
+        match work.inbox.given_up(work.request.id) {
             Some(why) => Err(Refusal { outcome: Outcome::Cancelled, why: why.to_owned() }),
             None => Ok(notes),
         }
@@ -124,10 +124,10 @@ impl Parts {
             };
             // Anybody can give a name to a program that becomes root, as `su` does; not to its file.
             let is_other = |exe: String| Role::of_program(&exe).is_none();
-            if whose == Whose::Root && work.census.program(pid).is_some_and(is_other) {
+            if whose == Whose::Root && work.proc_table.program(pid).is_some_and(is_other) {
                 continue;
             }
-            if work.census.nested(pid) == Some(false) {
+            if work.proc_table.nested(pid) == Some(false) {
                 parts.pids.insert(pid, whose);
             } else if whose == Whose::Root {
                 parts.foreign = Some(pid);
@@ -168,7 +168,7 @@ impl<'a> Asked<'a> {
         Self { work, daemons, told, foreign: parts.foreign, until }
     }
 
-    /// Has a client let go. Others were asked meanwhile, so whether it is still one is asked anew: its pid may be another's.
+    /// Has a client let go. Others were asked meanwhile, so whether it is still one is asked again: its pid may be another's.
     fn let_go(&self, daemon: usize, server: u32, client: (u32, &Group<'_>)) -> Result<String, Refusal> {
         let (pid, group) = client;
         let gone = || format!("{pid} ended before server {server} of MPS was asked to let it go");
@@ -176,7 +176,7 @@ impl<'a> Asked<'a> {
         if !group.lives(pid) {
             return Ok(gone());
         }
-        if let Some(why) = self.work.inbox.given_up(self.work.deed.id) {
+        if let Some(why) = self.work.inbox.given_up(self.work.request.id) {
             return Err(Refusal { outcome: Outcome::Cancelled, why: why.to_owned() });
         }
         let control = within(control, self.until, PATIENCE);
@@ -201,37 +201,37 @@ fn within(control: &Control, until: Deadline, most: Duration) -> Control {
 
 /// A daemon's servers that are among these parts, with their clients.
 fn servers(control: &Control, parts: &BTreeSet<u32>) -> Told {
-    let said = control.ask(Question::Servers).map_err(|trouble| trouble.to_string())?;
+    let said = control.ask(Question::Servers).map_err(|error| error.to_string())?;
     let servers = words::servers(&said).map_err(|odd| odd.to_string())?;
     let ours = servers.intersection(parts);
     ours.map(|server| Ok((*server, mps::clients(control, *server)?))).collect()
 }
 
-fn stands(client: u32, told: &[(Whose, Told)], foreign: Option<u32>) -> Standing {
+fn stands(client: u32, told: &[(Whose, Told)], foreign: Option<u32>) -> MpsMembership {
     let mut silent = None;
     for (daemon, (whose, told)) in told.iter().enumerate() {
         match told {
             Ok(servers) => {
                 let found = servers.iter().find(|(_, clients)| clients.contains(&client));
                 if let Some((server, _)) = found {
-                    return Standing::With { daemon, server: *server };
+                    return MpsMembership::With { daemon, server: *server };
                 }
             }
-            Err(trouble) if *whose == Whose::Root => silent = Some(format!("its control daemon: {trouble}")),
+            Err(error) if *whose == Whose::Root => silent = Some(format!("its control daemon: {error}")),
             Err(_) => {}
         }
     }
     if let (None, Some(part)) = (&silent, foreign) {
-        return Standing::Unknown(format!(
+        return MpsMembership::Unknown(format!(
             "{part}, a part of MPS, is in another PID namespace, and is not asked"
         ));
     }
     let is_own = |(whose, _): &(Whose, Told)| *whose == Whose::Own;
     match silent {
-        Some(why) => Standing::Unknown(why),
+        Some(why) => MpsMembership::Unknown(why),
         // Root's have answered, so it is its user's, or nobody's.
-        None if told.is_empty() || told.iter().any(is_own) => Standing::Alone,
-        None => Standing::Unknown("no server lists it as its client".to_owned()),
+        None if told.is_empty() || told.iter().any(is_own) => MpsMembership::Alone,
+        None => MpsMembership::Unknown("no server lists it as its client".to_owned()),
     }
 }
 
@@ -243,7 +243,7 @@ fn terminate(control: &Control, server: u32, client: u32) -> Result<String, Stri
     }
     let said = control.ask(Question::TerminateClient(server, client));
     let done = said
-        .map_err(|trouble| trouble.to_string())
+        .map_err(|error| error.to_string())
         .and_then(|said| words::terminated(&said).map_err(|odd| odd.to_string()));
     match done {
         Ok(()) => Ok(format!("server {server} of MPS let {client} go")),
@@ -265,24 +265,31 @@ mod tests {
         use Whose::{Own, Root};
         let hung = |whose| (whose, Err("hung".to_owned()));
         let cases = [
-            (vec![], Standing::Alone),
-            (vec![says(Root, &[(900, &[7]), (901, &[4100])])], Standing::With { daemon: 0, server: 901 }),
-            (vec![hung(Root), says(Own, &[(900, &[4100])])], Standing::With { daemon: 1, server: 900 }),
-            (vec![says(Root, &[(900, &[7])])], Standing::Unknown("no server lists it as its client".into())),
-            (vec![says(Root, &[]), hung(Root)], Standing::Unknown("its control daemon: hung".into())),
-            (vec![says(Root, &[]), hung(Own)], Standing::Alone),
-            (vec![hung(Root), says(Own, &[])], Standing::Unknown("its control daemon: hung".into())),
-            (vec![hung(Own)], Standing::Alone),
-            (vec![says(Own, &[(900, &[7])])], Standing::Alone),
+            (vec![], MpsMembership::Alone),
+            (
+                vec![says(Root, &[(900, &[7]), (901, &[4100])])],
+                MpsMembership::With { daemon: 0, server: 901 },
+            ),
+            (vec![hung(Root), says(Own, &[(900, &[4100])])], MpsMembership::With { daemon: 1, server: 900 }),
+            (
+                vec![says(Root, &[(900, &[7])])],
+                MpsMembership::Unknown("no server lists it as its client".into()),
+            ),
+            (vec![says(Root, &[]), hung(Root)], MpsMembership::Unknown("its control daemon: hung".into())),
+            (vec![says(Root, &[]), hung(Own)], MpsMembership::Alone),
+            (vec![hung(Root), says(Own, &[])], MpsMembership::Unknown("its control daemon: hung".into())),
+            (vec![hung(Own)], MpsMembership::Alone),
+            (vec![says(Own, &[(900, &[7])])], MpsMembership::Alone),
         ];
         for (told, expected) in cases {
             assert_eq!(stands(4100, &told, None), expected, "{told:?}");
         }
-        let other =
-            Standing::Unknown("900, a part of MPS, is in another PID namespace, and is not asked".into());
+        let other = MpsMembership::Unknown(
+            "900, a part of MPS, is in another PID namespace, and is not asked".into(),
+        );
         assert_eq!(stands(4100, &[], Some(900)), other);
         assert_eq!(stands(4100, &[says(Root, &[(901, &[7])])], Some(900)), other);
-        let found = Standing::With { daemon: 0, server: 901 };
+        let found = MpsMembership::With { daemon: 0, server: 901 };
         assert_eq!(stands(4100, &[says(Root, &[(901, &[4100])])], Some(900)), found);
     }
 }

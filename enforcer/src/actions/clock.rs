@@ -1,5 +1,5 @@
-#![expect(clippy::disallowed_methods, reason = "the one file of the deeds that asks clocks")]
-//! The clocks of deeds. Waiting is counted on one that stands still while the machine is suspended: nobody is
+#![expect(clippy::disallowed_methods, reason = "the one file of the actions that asks clocks")]
+//! The clocks of actions. Waiting is counted on one that stands still while the machine is suspended: nobody is
 //! ended for time in which it could not run. A snapshot bears the time since boot, so that clock is here too.
 
 use std::time::{Duration, SystemTime};

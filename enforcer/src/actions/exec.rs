@@ -3,27 +3,27 @@
 use serde_json::json;
 
 use super::child;
-use super::ending::Ending;
+use super::result::ActionResult;
 use super::worker::{Work, done};
 use crate::guard::Refusal;
 use crate::policy::Kind;
 use crate::verdict::Outcome;
 
 /// A target that has processes is looked at by the guard first; nothing of theirs is in the program's arguments.
-pub(super) fn run(work: &Work<'_>, argv: &[String]) -> Result<Ending, Refusal> {
-    let deed = work.deed;
-    let group = match deed.subject.kind {
+pub(super) fn run(work: &Work<'_>, argv: &[String]) -> Result<ActionResult, Refusal> {
+    let request = work.request;
+    let group = match request.subject.kind {
         Kind::Process | Kind::Workload => Some(work.gather()?),
         Kind::Gpu | Kind::Lease | Kind::MpsServer => None,
     };
     let told = json!({
-        "id": deed.id,
+        "id": request.id,
         "node": work.settings.node,
-        "rule": &*deed.rule,
-        "step": deed.action.name(),
-        "policy": &*deed.policy,
-        "target": &*deed.subject,
-        "evidence": &deed.evidence,
+        "rule": &*request.rule,
+        "step": request.action.name(),
+        "policy": &*request.policy,
+        "target": &*request.subject,
+        "evidence": &request.evidence,
     });
     let input = crate::audit::ascii(&told).map_err(|error| Refusal::refused(error.to_string()))?;
     Ok(work.carry_out(|_| {
@@ -33,7 +33,7 @@ pub(super) fn run(work: &Work<'_>, argv: &[String]) -> Result<Ending, Refusal> {
         };
         match group {
             Some(group) => done(outcome, detail, group),
-            None => Ending::new(outcome, detail),
+            None => ActionResult::new(outcome, detail),
         }
     }))
 }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::cgroup::{collect, read};
 use super::permit::Permit;
-use crate::census::Census;
+use crate::process_table::Processes;
 
 /// A frozen cgroup, with the file that thaws it open.
 pub(super) struct Frozen {
@@ -23,17 +23,17 @@ pub(super) struct Frozen {
 }
 
 /// Whether a process's cgroup is frozen; not so where that cannot be read.
-pub(super) fn is_frozen(root: &Path, census: &Census, pid: u32) -> bool {
-    !frozen_paths(root, census, pid).is_empty()
+pub(super) fn is_frozen(root: &Path, proc_table: &Processes, pid: u32) -> bool {
+    !frozen_paths(root, proc_table, pid).is_empty()
 }
 
 /// The frozen cgroups of these processes, ready to be thawed.
 ///
 /// # Errors
 /// Where one cannot be thawed, or others than these are in it.
-pub(super) fn find(root: &Path, census: &Census, pids: &[u32]) -> Result<Vec<Frozen>, String> {
+pub(super) fn find(root: &Path, proc_table: &Processes, pids: &[u32]) -> Result<Vec<Frozen>, String> {
     let ours: BTreeSet<u32> = pids.iter().copied().collect();
-    let paths: BTreeSet<String> = pids.iter().flat_map(|pid| frozen_paths(root, census, *pid)).collect();
+    let paths: BTreeSet<String> = pids.iter().flat_map(|pid| frozen_paths(root, proc_table, *pid)).collect();
     let mut found: Vec<Frozen> = Vec::new();
     for path in paths {
         let frozen = Frozen::above(root, &path)?;
@@ -46,8 +46,8 @@ pub(super) fn find(root: &Path, census: &Census, pids: &[u32]) -> Result<Vec<Fro
 }
 
 /// Directories of cgroups that say they are frozen.
-fn frozen_paths(root: &Path, census: &Census, pid: u32) -> Vec<String> {
-    let text = census.cgroup(pid).unwrap_or_default();
+fn frozen_paths(root: &Path, proc_table: &Processes, pid: u32) -> Vec<String> {
+    let text = proc_table.cgroup(pid).unwrap_or_default();
     let says =
         |path: &str, line: &str| text_of(root, path).is_ok_and(|text| text.lines().any(|it| it == line));
     let files = freezer::files(&text).into_iter().filter(|(path, line)| says(path, line));

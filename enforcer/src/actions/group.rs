@@ -12,14 +12,14 @@ use rustix::process::Signal;
 
 use super::cgroup::Boundary;
 use super::clock;
-use super::deed::Deed;
 use super::freezer;
 use super::permit::Permit;
 use super::pidfd::Handle;
+use super::request::ActionRequest;
 use crate::audit::Sent;
-use crate::census::{Blind, Census, Person, Table};
 use crate::guard::{self, Found, Ourselves, Refusal};
-use crate::kin::Kin;
+use crate::members::Members;
+use crate::process_table::{ProcessInfo, ProcessTableError, Processes, Table};
 
 /// Where the first signal is not sent within this time, it is looked again first who came since.
 const A_WHILE: Duration = Duration::from_millis(10);
@@ -36,8 +36,8 @@ pub(super) struct Held {
 /// The processes of a subject.
 #[derive(Debug)]
 pub(super) struct Group<'a> {
-    census: &'a Census,
-    pub(super) deed: &'a Deed,
+    proc_table: &'a Processes,
+    pub(super) request: &'a ActionRequest,
     holding: BTreeSet<ProcessKey>,
     /// Who was there when it was last looked.
     table: Table,
@@ -53,23 +53,23 @@ pub(super) struct Group<'a> {
     pub(super) denied: Option<Errno>,
 }
 
-impl From<Blind> for Refusal {
-    fn from(blind: Blind) -> Self {
+impl From<ProcessTableError> for Refusal {
+    fn from(blind: ProcessTableError) -> Self {
         Self::refused(blind.to_string())
     }
 }
 
 impl<'a> Group<'a> {
-    /// Takes hold of all that belong to the deed's subject and asks the guard; `holding` are all that hold GPU
+    /// Takes hold of all that belong to the action's subject and asks the guard; `holding` are all that hold GPU
     /// memory.
     pub(super) fn gather(
-        census: &'a Census,
-        deed: &'a Deed,
+        proc_table: &'a Processes,
+        request: &'a ActionRequest,
         (holding, table): (BTreeSet<ProcessKey>, Table),
     ) -> Result<Self, Refusal> {
         let mut group = Self {
-            census,
-            deed,
+            proc_table,
+            request,
             holding,
             table,
             owner: 0,
@@ -84,9 +84,14 @@ impl<'a> Group<'a> {
         group.held = group.hold(&wanted)?;
         group.let_go();
         let found = group.found();
-        group.notes = guard::identify(&deed.subject, &found)?;
-        group.owner = owner(deed, &found)?;
-        guard::permit(group.owner, &found, &ourselves(&group.table, deed.limits.exporter), &deed.limits)?;
+        group.notes = guard::identify(&request.subject, &found)?;
+        group.owner = owner(request, &found)?;
+        guard::permit(
+            group.owner,
+            &found,
+            &ourselves(&group.table, request.limits.exporter),
+            &request.limits,
+        )?;
         Ok(group)
     }
 
@@ -103,7 +108,7 @@ impl<'a> Group<'a> {
     pub(super) fn renew(&mut self) -> Result<usize, Refusal> {
         // Not two of them at once: a node has many processes.
         self.table = Table::default();
-        let table = self.census.everybody()?;
+        let table = self.proc_table.everybody()?;
         self.take_in(table)
     }
 
@@ -114,7 +119,7 @@ impl<'a> Group<'a> {
             return Ok(0);
         }
         let in_hand = self.held.iter().map(|held| held.found.key().pid).collect();
-        let table = self.census.since(std::mem::take(&mut self.table), &in_hand)?;
+        let table = self.proc_table.since(std::mem::take(&mut self.table), &in_hand)?;
         self.take_in(table)
     }
 
@@ -133,9 +138,14 @@ impl<'a> Group<'a> {
         let all: Vec<Found> = living.chain(new.iter().map(|held| held.found.clone())).collect();
         if self.sent.is_empty() {
             // Until the first signal they may still turn out to be others.
-            guard::identify(&self.deed.subject, &all)?;
+            guard::identify(&self.request.subject, &all)?;
         }
-        guard::permit(self.owner, &all, &ourselves(&table, self.deed.limits.exporter), &self.deed.limits)?;
+        guard::permit(
+            self.owner,
+            &all,
+            &ourselves(&table, self.request.limits.exporter),
+            &self.request.limits,
+        )?;
         let came = new.len();
         self.held.extend(new);
         self.table = table;
@@ -178,9 +188,9 @@ impl<'a> Group<'a> {
 
     /// Those that hold GPU memory and are on hold, where that can be seen.
     pub(super) fn on_hold(&self, cgroups: Option<&Path>) -> Option<u32> {
-        let members = &self.deed.subject.members;
+        let members = &self.request.subject.members;
         let holds = |pid: u32| members.iter().any(|member| member.holds && member.pid == pid);
-        let frozen = |pid| cgroups.is_some_and(|root| freezer::is_frozen(root, self.census, pid));
+        let frozen = |pid| cgroups.is_some_and(|root| freezer::is_frozen(root, self.proc_table, pid));
         let each = self.held.iter().map(|held| (held.found.key().pid, held.found.person.stat.state));
         let on_hold =
             each.filter(|(pid, _)| holds(*pid)).find(|(pid, state)| state.on_hold() || frozen(*pid));
@@ -190,7 +200,7 @@ impl<'a> Group<'a> {
     /// None of them can start another: each is stopped, out of a signal's reach, or has ended.
     pub(super) fn stands_still(&self) -> bool {
         self.left().all(|held| {
-            let states = self.census.threads(held.found.key().pid).unwrap_or_default();
+            let states = self.proc_table.threads(held.found.key().pid).unwrap_or_default();
             states.iter().all(|state| matches!(state, Stopped | Traced | DiskSleep | Zombie | Dead))
         })
     }
@@ -259,13 +269,13 @@ impl<'a> Group<'a> {
     }
 
     /// Everybody who was there when it was last looked.
-    pub(super) fn people(&self) -> impl Iterator<Item = &Person> {
+    pub(super) fn people(&self) -> impl Iterator<Item = &ProcessInfo> {
         self.table.people.values()
     }
 
     /// The cgroup of version 2 that this program is in.
     pub(super) fn own_cgroup(&self) -> Option<Arc<str>> {
-        self.census.person(std::process::id()).ok().flatten()?.unified
+        self.proc_table.person(std::process::id()).ok().flatten()?.unified
     }
 
     /// Milliseconds since it was gathered.
@@ -281,14 +291,14 @@ impl<'a> Group<'a> {
         self.held.iter().map(|held| held.found.clone()).collect()
     }
 
-    fn kin<'b>(&'b self, verified: &'b [ProcessKey]) -> Kin<'b> {
-        Kin { subject: &self.deed.subject, verified, holding: &self.holding }
+    fn kin<'b>(&'b self, verified: &'b [ProcessKey]) -> Members<'b> {
+        Members { subject: &self.request.subject, verified, holding: &self.holding }
     }
 
     /// All that belong to the subject, and whoever has the pid of one that holds.
     fn wanted(&self) -> BTreeMap<u32, ProcessKey> {
         let mut wanted = self.kin(&[]).find(&self.table);
-        for member in self.deed.subject.members.iter().filter(|member| member.holds) {
+        for member in self.request.subject.members.iter().filter(|member| member.holds) {
             if let Some(person) = self.table.people.get(&member.pid) {
                 wanted.insert(member.pid, person.stat.key);
             }
@@ -298,8 +308,8 @@ impl<'a> Group<'a> {
 
     /// Takes hold of each and reads who it is after that; one that has ended, or is another now, is left out.
     fn hold(&self, wanted: &BTreeMap<u32, ProcessKey>) -> Result<Vec<Held>, Refusal> {
-        if wanted.len() > self.deed.limits.max_processes {
-            let most = self.deed.limits.max_processes;
+        if wanted.len() > self.request.limits.max_processes {
+            let most = self.request.limits.max_processes;
             return Err(Refusal::refused(format!("it has {} processes, more than {most}", wanted.len())));
         }
         let held = wanted.values().filter_map(|key| self.hold_one(*key).transpose());
@@ -313,11 +323,11 @@ impl<'a> Group<'a> {
             Err(Errno::NOSYS) => return Err(Refusal::refused("this kernel has no pidfds (Linux 5.3)")),
             Err(error) => return Err(Refusal::refused(format!("{} cannot be held: {error}", key.pid))),
         };
-        let holds = self.deed.subject.members.iter().any(|member| member.holds && member.pid == key.pid);
+        let holds = self.request.subject.members.iter().any(|member| member.holds && member.pid == key.pid);
         let found = if holds {
-            self.census.holder(key.pid)?.map(|(person, devices)| Found { person, devices: Some(devices) })
+            self.proc_table.holder(key.pid)?.map(|(person, devices)| Found { person, devices: Some(devices) })
         } else {
-            self.census.person(key.pid)?.map(|person| Found { person, devices: None })
+            self.proc_table.person(key.pid)?.map(|person| Found { person, devices: None })
         };
         let Some(found) = found.filter(|found| found.key() == key) else { return Ok(None) };
         // What was read is of the process in hand only if that one has not ended meanwhile.
@@ -325,8 +335,9 @@ impl<'a> Group<'a> {
     }
 }
 
-fn owner(deed: &Deed, found: &[Found]) -> Result<u32, Refusal> {
-    let holders = deed.subject.members.iter().filter(|member| member.holds).filter_map(|member| member.key);
+fn owner(request: &ActionRequest, found: &[Found]) -> Result<u32, Refusal> {
+    let holders =
+        request.subject.members.iter().filter(|member| member.holds).filter_map(|member| member.key);
     let mut living = holders.filter_map(|key| found.iter().find(|found| found.key() == key));
     let holder = living.next().ok_or_else(|| Refusal::refused("nobody knows whose it is"))?;
     Ok(holder.person.uid)

@@ -1,4 +1,4 @@
-//! What the hand is told while it works, and the one way in which it waits: for processes to end, for news, and
+//! What the executor is told while it works, and the one way in which it waits: for processes to end, for news, and
 //! for the time to be up.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,21 +10,21 @@ use rustix::io::Errno;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::clock::Deadline;
-use super::deed::Deed;
 use super::permit::{Permission, Question};
 use super::pidfd::{Handle, readable};
+use super::request::ActionRequest;
 use crate::view::View;
 
 /// Where a poll fails, for want of memory, it is tried again after this long.
 const AGAIN: Duration = Duration::from_millis(100);
-/// What was looked up for a deed that is coming is not older than this.
+/// What was looked up for an action that is coming is not older than this.
 pub(super) const FRESH: Duration = Duration::from_millis(250);
 
 /// What has been told.
 #[derive(Debug, Default)]
 struct Told {
-    deed: Option<Box<Deed>>,
-    /// A deed is waiting or being done.
+    request: Option<Box<ActionRequest>>,
+    /// An action is waiting or being done.
     busy: bool,
     view: Option<Arc<View>>,
     /// It is newer than what was fetched.
@@ -32,7 +32,7 @@ struct Told {
     cancelled: Option<u64>,
     /// The last answer, with its question.
     answer: Option<(Question, Permission)>,
-    /// A deed is coming, until then.
+    /// An action is coming, until then.
     prepare: Option<Deadline>,
     stop: bool,
 }
@@ -40,9 +40,9 @@ struct Told {
 /// What there is to do.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// A deed.
-    Deed(Box<Deed>),
-    /// A deed is coming, until then: what it will need can be looked up now.
+    /// An action.
+    ActionRequest(Box<ActionRequest>),
+    /// An action is coming, until then: what it will need can be looked up now.
     Prepare(Deadline),
 }
 
@@ -72,7 +72,7 @@ impl Told {
 pub(super) struct News {
     /// A snapshot.
     pub(super) view: Option<Arc<View>>,
-    /// The deed is to be given up, and why.
+    /// The action is to be given up, and why.
     pub(super) give_up: Option<&'static str>,
     /// This program is to end.
     pub(super) stopped: bool,
@@ -84,14 +84,14 @@ impl Inbox {
         Ok(Self { told: Mutex::default(), questions, bell })
     }
 
-    /// Takes a deed, unless there is one already.
-    pub(super) fn act(&self, deed: Box<Deed>) -> Result<(), Box<Deed>> {
+    /// Takes an action, unless there is one already.
+    pub(super) fn act(&self, request: Box<ActionRequest>) -> Result<(), Box<ActionRequest>> {
         let mut told = self.told();
         if told.busy {
-            return Err(deed);
+            return Err(request);
         }
         told.busy = true;
-        told.deed = Some(deed);
+        told.request = Some(request);
         drop(told);
         self.ring();
         Ok(())
@@ -144,12 +144,12 @@ impl Inbox {
         self.ring();
     }
 
-    /// No deed is waiting or being done.
+    /// No action is waiting or being done.
     pub(super) fn idle(&self) -> bool {
         !self.told().busy
     }
 
-    /// The deed is over.
+    /// The action is over.
     pub(super) fn done(&self) {
         self.told().busy = false;
     }
@@ -167,7 +167,7 @@ impl Inbox {
         News { view, give_up: told.give_up(id), stopped: told.stop }
     }
 
-    /// Why a deed is to be given up, where it is.
+    /// Why an action is to be given up, where it is.
     pub(super) fn given_up(&self, id: u64) -> Option<&'static str> {
         self.told().give_up(id)
     }
@@ -188,7 +188,7 @@ impl Inbox {
         self.hush();
     }
 
-    /// Waits for something to do, or for the end. Until `coming` a deed may come, and is prepared for again and
+    /// Waits for something to do, or for the end. Until `coming` an action may come, and is prepared for again and
     /// again.
     pub(super) fn next(&self, coming: Option<Deadline>) -> Option<Task> {
         let again = coming.filter(|coming| !coming.passed()).map(|_| Deadline::after(FRESH));
@@ -196,8 +196,8 @@ impl Inbox {
             {
                 let mut told = self.told();
                 let prepare = told.prepare.take();
-                if let Some(deed) = told.deed.take() {
-                    return Some(Task::Deed(deed));
+                if let Some(request) = told.request.take() {
+                    return Some(Task::ActionRequest(request));
                 }
                 if told.stop {
                     return None;

@@ -33,7 +33,7 @@ pub(super) enum Back {
 /// One GPU's holders: who, and how much; a pid without start time is known by the pid alone.
 type Holders = BTreeMap<(u32, Option<u64>), Option<u64>>;
 
-/// What a snapshot tells of memory; a deed keeps this and not all of the snapshot.
+/// What a snapshot tells of memory; an action keeps this and not all of the snapshot.
 #[derive(Debug)]
 pub(super) struct Memory(Vec<OfGpu>);
 

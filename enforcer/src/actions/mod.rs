@@ -1,4 +1,4 @@
-//! Verdicts carried out. One thread does one destructive deed at a time; another tells people. Neither is waited
+//! Verdicts carried out. One thread does one destructive action at a time; another tells people. Neither is waited
 //! for: what they have to say comes as a report.
 
 mod activity;
@@ -6,12 +6,10 @@ mod cgroup;
 mod child;
 mod client;
 pub(crate) mod clock;
-mod deed;
-mod ending;
 mod exec;
+mod executor;
 mod freezer;
 mod group;
-mod hand;
 mod inbox;
 mod memory;
 mod mps;
@@ -19,6 +17,8 @@ pub mod notices;
 mod permit;
 pub(crate) mod pidfd;
 mod release;
+mod request;
+mod result;
 mod signal;
 mod terminate;
 #[cfg(test)]
@@ -28,6 +28,6 @@ pub mod watchdog;
 mod webhook;
 mod worker;
 
-pub use deed::Deed;
-pub use hand::{Channels, Hand, Settings};
+pub use executor::{Channels, Executor, Settings};
 pub use permit::{Permission, Question, Stage};
+pub use request::ActionRequest;

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 
 use bailiff_mps::control::Question;
 use bailiff_mps::place::{DEFAULT_PIPES, PIPES};
-use bailiff_mps::{Control, Trouble, words};
+use bailiff_mps::{Control, ControlError, words};
 
 use super::clock::Deadline;
-use super::ending::Ending;
 use super::pidfd::Handle;
+use super::result::ActionResult;
 use super::worker::Work;
 use crate::guard::Refusal;
 use crate::policy::Kind;
@@ -18,8 +18,8 @@ use crate::verdict::{Member, Outcome};
 /// What control and server are called, cut by the kernel.
 pub(super) const COMM: &str = "nvidia-cuda-mps";
 
-pub(super) fn shut_down(work: &Work<'_>) -> Result<Ending, Refusal> {
-    let subject = &work.deed.subject;
+pub(super) fn shut_down(work: &Work<'_>) -> Result<ActionResult, Refusal> {
+    let subject = &work.request.subject;
     if subject.kind != Kind::MpsServer {
         return Err(Refusal::refused("it is no server of MPS"));
     }
@@ -27,7 +27,7 @@ pub(super) fn shut_down(work: &Work<'_>) -> Result<Ending, Refusal> {
         return Err(Refusal::refused("a server is one process"));
     };
     let handle = hold(work, server)?;
-    if work.census.nested(server.pid) != Some(false) {
+    if work.proc_table.nested(server.pid) != Some(false) {
         return Err(Refusal::refused("it is in another PID namespace, where its pid is another's"));
     }
     let control = control(work, pipes(work, server.pid));
@@ -50,12 +50,12 @@ pub(super) fn shut_down(work: &Work<'_>) -> Result<Ending, Refusal> {
 /// Takes hold of the server and compares it with what was judged.
 fn hold(work: &Work<'_>, server: &Member) -> Result<Handle, Refusal> {
     let key = server.key.ok_or_else(|| Refusal::refused("it is known to the driver alone"))?;
-    work.census.everybody()?;
+    work.proc_table.everybody()?;
     let gone = || Refusal { outcome: Outcome::Gone, why: "it had ended".to_owned() };
     let handle = Handle::open(key.pid)
         .map_err(|error| Refusal::refused(format!("{} cannot be held: {error}", key.pid)))?
         .ok_or_else(gone)?;
-    let person = work.census.person(key.pid)?.ok_or_else(gone)?;
+    let person = work.proc_table.person(key.pid)?.ok_or_else(gone)?;
     if !handle.lives() {
         return Err(gone());
     }
@@ -74,8 +74,9 @@ fn hold(work: &Work<'_>, server: &Member) -> Result<Handle, Refusal> {
 /// The folder of a daemon, or of a server's daemon, where its environment may be read and names one; through its own root, if
 /// it sees other mounts than we do: there the same path may be anybody's here.
 pub(super) fn pipes(work: &Work<'_>, pid: u32) -> Option<String> {
-    let named = work.census.variable(pid, PIPES).filter(|path| path.starts_with('/') && path.len() < 4096);
-    match work.census.same_mounts(pid) {
+    let named =
+        work.proc_table.variable(pid, PIPES).filter(|path| path.starts_with('/') && path.len() < 4096);
+    match work.proc_table.same_mounts(pid) {
         Some(false) => Some(format!("/proc/{pid}/root{}", named.as_deref().unwrap_or(DEFAULT_PIPES))),
         _ => named,
     }
@@ -88,7 +89,7 @@ fn listed_clients(work: &Work<'_>) -> Option<usize> {
         .snapshot
         .gpus
         .iter()
-        .filter(|gpu| gpu.uuid.as_ref().is_some_and(|uuid| work.deed.subject.gpus.contains(uuid)));
+        .filter(|gpu| gpu.uuid.as_ref().is_some_and(|uuid| work.request.subject.gpus.contains(uuid)));
     Some(theirs.flat_map(|gpu| &gpu.holders).filter(|holder| holder.kinds.contains('M')).count())
 }
 
@@ -103,21 +104,21 @@ pub(super) fn control(work: &Work<'_>, pipes: Option<String>) -> Control {
 
 /// The clients of a server, or why they are not known.
 pub(super) fn clients(control: &Control, server: u32) -> Result<BTreeSet<u32>, String> {
-    let said = control.ask(Question::Clients(server)).map_err(|trouble| trouble.to_string())?;
+    let said = control.ask(Question::Clients(server)).map_err(|error| error.to_string())?;
     words::clients(&said).map_err(|odd| odd.to_string())
 }
 
-fn verify(work: &Work<'_>, handle: &Handle, asked: Result<String, Trouble>) -> Ending {
+fn verify(work: &Work<'_>, handle: &Handle, asked: Result<String, ControlError>) -> ActionResult {
     let deadline = Deadline::after(work.settings.verify);
     while !handle.ended() && !deadline.passed() {
         work.inbox.wait(&[handle], deadline);
     }
     if handle.ended() {
-        return Ending::new(Outcome::Done, "the server has ended");
+        return ActionResult::new(Outcome::Done, "the server has ended");
     }
     let said = match asked {
         Ok(said) => said.trim().to_owned(),
         Err(error) => error.to_string(),
     };
-    Ending::new(Outcome::Failed, format!("the server lives on; the control daemon said: {said}"))
+    ActionResult::new(Outcome::Failed, format!("the server lives on; the control daemon said: {said}"))
 }

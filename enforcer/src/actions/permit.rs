@@ -1,8 +1,8 @@
 //! Where dry run and enforcement part, and the only place that knows of it: an action with consequences needs a
 //! [`Permit`], and nothing but [`carry_out`] makes one, once the audit log has the action on disk.
 
-use super::deed::Deed;
-use super::ending::Ending;
+use super::request::ActionRequest;
+use super::result::ActionResult;
 use crate::audit::{Audit, BEGUN};
 use crate::policy::Mode;
 use crate::verdict::Outcome;
@@ -48,13 +48,17 @@ pub enum Permission {
 }
 
 /// Carries the action out, or in dry run all but it.
-pub(super) fn carry_out(audit: &Audit, deed: &Deed, act: impl FnOnce(&Permit) -> Ending) -> Ending {
-    match deed.mode {
-        Mode::Watch => Ending::new(Outcome::Watched, "the rule watches; all but the action was done"),
-        Mode::Enforce => match audit.record(&deed.record(BEGUN, "", None)) {
+pub(super) fn carry_out(
+    audit: &Audit,
+    request: &ActionRequest,
+    act: impl FnOnce(&Permit) -> ActionResult,
+) -> ActionResult {
+    match request.mode {
+        Mode::Watch => ActionResult::new(Outcome::Watched, "the rule watches; all but the action was done"),
+        Mode::Enforce => match audit.record(&request.record(BEGUN, "", None)) {
             Ok(()) => act(&Permit(())),
             // Nothing was done, and the step is due again as soon as the log can be written.
-            Err(error) => Ending::new(Outcome::Cancelled, error.to_string()),
+            Err(error) => ActionResult::new(Outcome::Cancelled, error.to_string()),
         },
     }
 }

@@ -2,26 +2,26 @@
 //! it that somebody is still on are withheld until he has left.
 
 use bailiff_lease::audit::Lease;
-use bailiff_lease::{End, Ended, Pool, Trouble};
+use bailiff_lease::{End, Ended, LeaseError, Pool};
 
-use super::ending::Ending;
+use super::result::ActionResult;
 use super::worker::Work;
 use crate::agent;
 use crate::guard::Refusal;
 use crate::policy::Kind;
 use crate::verdict::Outcome;
 
-pub(super) fn release(work: &Work<'_>) -> Result<Ending, Refusal> {
-    let subject = &work.deed.subject;
+pub(super) fn release(work: &Work<'_>) -> Result<ActionResult, Refusal> {
+    let subject = &work.request.subject;
     let name = subject.id.0.strip_prefix("lease:").and_then(|name| name.rsplit_once('#'));
     let named = name.and_then(|(lease, token)| Some((lease, token.parse::<u64>().ok()?)));
     let (Kind::Lease, Some((lease, token))) = (subject.kind, named) else {
         return Err(Refusal::refused("it is no lease"));
     };
-    let Some(leases) = &work.deed.leases else {
+    let Some(leases) = &work.request.leases else {
         return Err(Refusal::refused("the policy does not say where leases are (`leases`)"));
     };
-    let refused = |trouble: Trouble| Refusal::refused(trouble.to_string());
+    let refused = |error: LeaseError| Refusal::refused(error.to_string());
     let mut pool = agent::open(leases).map_err(refused)?;
     let audit = pool.audit().map_err(refused)?;
     let Some(held) = audit.leases.iter().find(|held| held.lease == lease && held.state == "held") else {
@@ -45,16 +45,16 @@ fn token_of(lease: &Lease) -> Option<u64> {
 
 /// What came of it, by another look at the pool: nothing of the lease is left there.
 fn verify(
-    ended: Result<Ended, Trouble>,
+    ended: Result<Ended, LeaseError>,
     (pool, lease, token): (&mut Pool, &str, u64),
     busy: &[String],
-) -> Ending {
+) -> ActionResult {
     match ended {
-        Ok(Ended::Lost) => Ending::new(Outcome::IdentityChanged, "it has another token by now"),
+        Ok(Ended::Lost) => ActionResult::new(Outcome::IdentityChanged, "it has another token by now"),
         Ok(Ended::Already(how)) if how != "revoked" => {
-            Ending::new(Outcome::Gone, format!("it had ended: {how}"))
+            ActionResult::new(Outcome::Gone, format!("it had ended: {how}"))
         }
-        Ok(Ended::Kept) => Ending::new(Outcome::Failed, "Redis did not end it"),
+        Ok(Ended::Kept) => ActionResult::new(Outcome::Failed, "Redis did not end it"),
         Ok(Ended::Done | Ended::Already(_)) | Err(_) => {
             let left = pool.audit().map(|audit| {
                 let holds = |held: &Lease| {
@@ -63,17 +63,17 @@ fn verify(
                 audit.leases.iter().any(holds)
             });
             match (left, ended) {
-                (Ok(false), _) if busy.is_empty() => Ending::new(Outcome::Released, ""),
+                (Ok(false), _) if busy.is_empty() => ActionResult::new(Outcome::Released, ""),
                 (Ok(false), _) => {
                     let ids = busy.join(", ");
-                    Ending::new(
+                    ActionResult::new(
                         Outcome::Released,
                         format!("somebody is still on {ids}: withheld until he has left"),
                     )
                 }
-                (Ok(true), Err(trouble)) => Ending::new(Outcome::Failed, trouble.to_string()),
-                (Ok(true), Ok(_)) => Ending::new(Outcome::Failed, "the pool has it still"),
-                (Err(trouble), _) => Ending::new(Outcome::Undetermined, trouble.to_string()),
+                (Ok(true), Err(error)) => ActionResult::new(Outcome::Failed, error.to_string()),
+                (Ok(true), Ok(_)) => ActionResult::new(Outcome::Failed, "the pool has it still"),
+                (Err(error), _) => ActionResult::new(Outcome::Undetermined, error.to_string()),
             }
         }
     }

@@ -1,13 +1,13 @@
 //! A signal to every process of a target, through the same guard as its end.
 
 use super::client::LetGo;
-use super::ending::Ending;
+use super::result::ActionResult;
 use super::worker::{Work, done};
 use crate::guard::Refusal;
 use crate::policy::Signal;
 use crate::verdict::Outcome;
 
-pub(super) fn send(work: &Work<'_>, signal: Signal) -> Result<Ending, Refusal> {
+pub(super) fn send(work: &Work<'_>, signal: Signal) -> Result<ActionResult, Refusal> {
     let number = rustix::process::Signal::from_named_raw(signal.number)
         .ok_or_else(|| Refusal::refused(format!("{} cannot be sent", signal.name)))?;
     let mut group = work.gather()?;
@@ -23,7 +23,7 @@ pub(super) fn send(work: &Work<'_>, signal: Signal) -> Result<Ending, Refusal> {
         if let Err(refusal) = work.confirm() {
             return refusal.into();
         }
-        let sent = work.inbox.unless_called_off(work.deed.id, || group.send(number, signal.name, permit));
+        let sent = work.inbox.unless_called_off(work.request.id, || group.send(number, signal.name, permit));
         if let Err(why) = sent {
             return done(Outcome::Cancelled, why, group);
         }
@@ -43,7 +43,7 @@ fn ends(work: &Work<'_>, pid: u32, signal: rustix::process::Signal) -> bool {
     use rustix::process::Signal;
     match signal {
         Signal::CONT | Signal::STOP | Signal::TSTP => false,
-        Signal::USR1 | Signal::USR2 => work.census.heeds(pid, signal.as_raw()) != Some(true),
+        Signal::USR1 | Signal::USR2 => work.proc_table.heeds(pid, signal.as_raw()) != Some(true),
         _ => true,
     }
 }

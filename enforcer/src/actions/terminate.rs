@@ -9,11 +9,11 @@ use super::activity::Activity;
 use super::cgroup;
 use super::client::LetGo;
 use super::clock::{self, Deadline};
-use super::ending::Ending;
 use super::freezer::{self, Frozen};
 use super::group::Group;
 use super::memory::{Back, Memory, back};
 use super::permit::{Permission, Permit, Question, Stage};
+use super::result::ActionResult;
 use super::watchdog::{HeldStill, Watchdog};
 use super::worker::Work;
 use crate::audit::{After, STOPPING};
@@ -25,7 +25,7 @@ const PASSES: u32 = 3;
 /// How long it may take until all are stopped, or all are gone, before they are looked for again.
 const SETTLE: Duration = Duration::from_millis(500);
 /// How often it is looked whether all are stopped: no file tells that to a poll.
-const BEAT: Duration = Duration::from_millis(2);
+const INTERVAL: Duration = Duration::from_millis(2);
 /// How often it is tried to record what comes before SIGKILL.
 const AGAIN: Duration = Duration::from_millis(200);
 /// A group that has all ended is asked so often whether it has started others, before it is not waited for.
@@ -67,12 +67,12 @@ impl<'a> Termination<'a> {
         Self { work, group, grace, permit, before, activity, clients, recorded, watchdog: None }
     }
 
-    pub(super) fn run(mut self) -> Ending {
+    pub(super) fn run(mut self) -> ActionResult {
         let mut ending = match self.end() {
             Ok(ending) => ending,
-            Err(Refusal { outcome, why }) if self.group.sent.is_empty() => Ending::new(outcome, why),
+            Err(Refusal { outcome, why }) if self.group.sent.is_empty() => ActionResult::new(outcome, why),
             Err(Refusal { outcome, why }) => {
-                Ending::new(outcome, format!("{why}; they were sent what is listed, and nothing more"))
+                ActionResult::new(outcome, format!("{why}; they were sent what is listed, and nothing more"))
             }
         };
         ending.after.sent.append(&mut self.group.sent);
@@ -80,7 +80,7 @@ impl<'a> Termination<'a> {
         ending
     }
 
-    fn end(&mut self) -> Result<Ending, Refusal> {
+    fn end(&mut self) -> Result<ActionResult, Refusal> {
         self.group.renew_after_a_while()?;
         let frozen = self.frozen()?;
         self.let_go()?;
@@ -92,7 +92,7 @@ impl<'a> Termination<'a> {
         self.group.notes.extend(frozen.iter().map(|frozen| frozen.thaw(self.permit)));
         if let Some(error) = self.group.denied {
             let why = format!("a signal was not permitted ({error}): CAP_KILL is missing");
-            return Ok(Ending::new(Outcome::Failed, why));
+            return Ok(ActionResult::new(Outcome::Failed, why));
         }
         let given_up = match self.wait()? {
             Grace::GivenUp(why) => Some(why),
@@ -105,7 +105,7 @@ impl<'a> Termination<'a> {
     /// Frozen cgroups of theirs; where one cannot be thawed they would never see TERM.
     fn frozen(&self) -> Result<Vec<Frozen>, Refusal> {
         let Some(root) = &self.work.settings.cgroups else { return Ok(Vec::new()) };
-        freezer::find(root, self.work.census, &self.group.pids()).map_err(Refusal::refused)
+        freezer::find(root, self.work.proc_table, &self.group.pids()).map_err(Refusal::refused)
     }
 
     /// Those that are clients of MPS are let go before they are signalled.
@@ -145,7 +145,7 @@ impl<'a> Termination<'a> {
 
     /// Takes in what is new and those that were started since; gives a reason to give up.
     fn news(&mut self) -> Result<Option<&'static str>, Refusal> {
-        let news = self.work.inbox.news(self.work.deed.id);
+        let news = self.work.inbox.news(self.work.request.id);
         if let Some(why) = news.give_up {
             return Ok(Some(why));
         }
@@ -190,12 +190,12 @@ impl<'a> Termination<'a> {
 
     /// Sends signals, unless the action is called off: nothing is sent once `pause` was answered.
     fn unless_called_off(&mut self, send: fn(&mut Group<'a>, &Permit)) -> Result<(), &'static str> {
-        self.work.inbox.unless_called_off(self.work.deed.id, || send(&mut self.group, self.permit))
+        self.work.inbox.unless_called_off(self.work.request.id, || send(&mut self.group, self.permit))
     }
 
     /// Waits until the audit log has what will be stopped and the state is on the disk; gives a reason to give up.
     fn until_recorded(&mut self) -> Result<Option<&'static str>, Refusal> {
-        let question = Question { id: self.work.deed.id, stage: Stage::Kill };
+        let question = Question { id: self.work.request.id, stage: Stage::Kill };
         loop {
             if let Some(why) = self.news()? {
                 return Ok(Some(why));
@@ -229,7 +229,7 @@ impl<'a> Termination<'a> {
     /// Whether the audit log has what is about to be held still. The watchdog is told, too, where there is one.
     fn record(&mut self, still: &HeldStill) -> bool {
         let after = After { held_still: Some(still.clone()), ..After::default() };
-        let recorded = self.work.audit.record(&self.work.deed.record(STOPPING, "", Some(&after))).is_ok();
+        let recorded = self.work.audit.record(&self.work.request.record(STOPPING, "", Some(&after))).is_ok();
         if recorded {
             self.watch(still);
         }
@@ -250,7 +250,7 @@ impl<'a> Termination<'a> {
     }
 
     fn given_up(&self) -> Option<&'static str> {
-        self.work.inbox.given_up(self.work.deed.id)
+        self.work.inbox.given_up(self.work.request.id)
     }
 
     /// Stops them until no new one turns up: one that is ended before it was looked at would leave orphans that
@@ -265,7 +265,7 @@ impl<'a> Termination<'a> {
             }
             let deadline = Deadline::after(SETTLE);
             while !self.group.stands_still() && !deadline.passed() {
-                self.until_news(deadline.or(Deadline::after(BEAT)));
+                self.until_news(deadline.or(Deadline::after(INTERVAL)));
             }
             if self.group.renew()? == 0 {
                 break;
@@ -309,10 +309,10 @@ impl<'a> Termination<'a> {
     }
 
     /// Sent is not ended, and ended is not given back.
-    fn verify(&mut self) -> Ending {
+    fn verify(&mut self) -> ActionResult {
         let left: Vec<String> = self.group.left().map(|held| describe(held, self.work)).collect();
         if !left.is_empty() {
-            return Ending::new(Outcome::Unkillable, left.join(", "));
+            return ActionResult::new(Outcome::Unkillable, left.join(", "));
         }
         let gone_at = clock::since_boot();
         let gone_ms = self.group.age_ms();
@@ -321,17 +321,17 @@ impl<'a> Termination<'a> {
         let back = self.until_back(gone_at);
         let mut ending = match back {
             Back::Yes { bytes, left } => {
-                let mut ending = Ending::new(Outcome::Released, "");
+                let mut ending = ActionResult::new(Outcome::Released, "");
                 ending.released = Some(bytes);
                 ending.after.vram_after = Some(left);
                 ending
             }
             Back::No { why, left } => {
-                let mut ending = Ending::new(Outcome::GoneNotReleased, why);
+                let mut ending = ActionResult::new(Outcome::GoneNotReleased, why);
                 ending.after.vram_after = Some(left);
                 ending
             }
-            Back::Untold(why) => Ending::new(Outcome::Undetermined, why),
+            Back::Untold(why) => ActionResult::new(Outcome::Undetermined, why),
         };
         ending.after.gone_ms = Some(gone_ms);
         ending.after.vram_before = held;
@@ -345,12 +345,12 @@ impl<'a> Termination<'a> {
         else {
             return Back::Untold("there was no snapshot before".to_owned());
         };
-        // Two beats bring one snapshot that began after the end.
+        // Two intervals bring one snapshot that began after the end.
         let patience = self.work.settings.verify.max(interval * 2);
         let deadline = Deadline::after(patience);
         let mut last = Back::Untold("no snapshot came in time".to_owned());
         loop {
-            let stopped = inbox.news(self.work.deed.id).stopped;
+            let stopped = inbox.news(self.work.request.id).stopped;
             if let Some(view) = inbox.view().filter(|view| view.boot() > gone_at) {
                 last = back(before, &Memory::of(&view.snapshot), &self.group.keys());
                 if matches!(last, Back::Yes { .. }) {
@@ -365,14 +365,14 @@ impl<'a> Termination<'a> {
     }
 }
 
-fn cancelled(why: &str) -> Ending {
-    Ending::new(Outcome::Cancelled, why)
+fn cancelled(why: &str) -> ActionResult {
+    ActionResult::new(Outcome::Cancelled, why)
 }
 
 /// Who lives on, and what it is doing.
 fn describe(held: &super::group::Held, work: &Work<'_>) -> String {
     let pid = held.found.key().pid;
-    let now = work.census.person(pid).ok().flatten();
+    let now = work.proc_table.person(pid).ok().flatten();
     let state = now.map_or("unknown", |person| person.stat.state.name());
     format!("{pid} lives on, in state {state}")
 }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::clock::Deadline;
 use super::permit::Permit;
 use super::pidfd::{Handle, readable};
-use crate::census::Census;
+use crate::process_table::Processes;
 
 /// The watchdog continues what is stopped after this long, whatever its parent does.
 const LONGEST: Duration = Duration::from_secs(5);
@@ -43,15 +43,15 @@ impl HeldStill {
             let opened = std::fs::OpenOptions::new().write(true).open(file);
             drop(opened.and_then(|mut file| file.write_all(b"0")));
         }
-        let Ok(census) = Census::open(Path::new("/proc"), "/dev/nvidia") else { return 0 };
-        let continued = self.processes.iter().filter(|key| continue_one(&census, **key));
+        let Ok(proc_table) = Processes::open(Path::new("/proc"), "/dev/nvidia") else { return 0 };
+        let continued = self.processes.iter().filter(|key| continue_one(&proc_table, **key));
         continued.count()
     }
 }
 
-fn continue_one(census: &Census, key: ProcessKey) -> bool {
+fn continue_one(proc_table: &Processes, key: ProcessKey) -> bool {
     let Ok(Some(handle)) = Handle::open(key.pid) else { return false };
-    let Ok(Some(person)) = census.person(key.pid) else { return false };
+    let Ok(Some(person)) = proc_table.person(key.pid) else { return false };
     let same = person.stat.key == key && person.stat.state == State::Stopped;
     same && handle.send(Signal::CONT, &Permit::to_continue()).unwrap_or(false)
 }

@@ -1,4 +1,4 @@
-//! What the hand's thread does with a deed: the guard is asked, the deed is done or not, and what came of it is
+//! What the executor's thread does with an action: the guard is asked, the action is done or not, and what came of it is
 //! written and reported.
 
 use std::cell::Cell;
@@ -10,35 +10,35 @@ use bailiff_snapshot::ProcessKey;
 
 use super::cgroup::Boundary;
 use super::clock::{self, Deadline};
-use super::deed::Deed;
-use super::ending::Ending;
+use super::executor::Settings;
 use super::group::Group;
-use super::hand::Settings;
 use super::inbox::{FRESH, Inbox};
 use super::permit::{Permission, Permit, Question, Stage, carry_out};
+use super::request::ActionRequest;
+use super::result::ActionResult;
 use super::terminate::Termination;
 use super::{exec, mps, release, signal};
 use crate::audit::Audit;
-use crate::census::{Census, Table};
 use crate::guard::{OnHold, Refusal};
 use crate::policy::{Action, Kind};
+use crate::process_table::{Processes, Table};
 use crate::verdict::{Outcome, Report, Subject};
 
-/// The hand's thread.
+/// The executor's thread.
 pub(super) struct Worker {
     pub(super) settings: Settings,
     pub(super) audit: Audit,
     pub(super) inbox: Arc<Inbox>,
 }
 
-/// One deed, with what it is done with.
+/// One action, with what it is done with.
 pub(super) struct Work<'a> {
     pub(super) settings: &'a Settings,
     pub(super) audit: &'a Audit,
     pub(super) inbox: &'a Inbox,
-    pub(super) census: &'a Census,
-    pub(super) deed: &'a Deed,
-    /// Who was there when the deed was seen to come.
+    pub(super) proc_table: &'a Processes,
+    pub(super) request: &'a ActionRequest,
+    /// Who was there when the action was seen to come.
     pub(super) prepared: Cell<Option<Table>>,
     /// When it was last confirmed that it may begin.
     confirmed: Cell<Option<Duration>>,
@@ -50,23 +50,23 @@ const A_WHILE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Worker {
-    /// Does a deed, and has written what came of it when it returns.
-    pub(super) fn act(&self, deed: &Deed, prepared: Option<Table>) -> Report {
-        let mut ending = self.end(deed, prepared).unwrap_or_else(Ending::from);
+    /// Does an action, and has written what came of it when it returns.
+    pub(super) fn act(&self, request: &ActionRequest, prepared: Option<Table>) -> Report {
+        let mut ending = self.end(request, prepared).unwrap_or_else(ActionResult::from);
         // What was done in part was not refused: it counts, and so does that it went wrong.
         let undone = matches!(ending.outcome, Outcome::Refused | Outcome::IdentityChanged);
         if undone && !ending.after.sent.is_empty() {
             ending.outcome = Outcome::Failed;
         }
-        if matches!(deed.action, Action::Terminate { .. } | Action::Signal(_)) {
+        if matches!(request.action, Action::Terminate { .. } | Action::Signal(_)) {
             ending.acted = ending.acted && !ending.after.sent.is_empty();
         }
         if ending.after.vram_before.is_none() {
-            ending.after.vram_before = vram(&deed.subject);
+            ending.after.vram_before = vram(&request.subject);
         }
-        self.audit.tell(&deed.record(ending.outcome.name(), &ending.detail, Some(&ending.after)));
+        self.audit.tell(&request.record(ending.outcome.name(), &ending.detail, Some(&ending.after)));
         Report {
-            id: deed.id,
+            id: request.id,
             outcome: ending.outcome,
             detail: ending.detail,
             released: ending.released,
@@ -74,25 +74,25 @@ impl Worker {
         }
     }
 
-    /// Looks at everybody, for a deed that is coming; tells how long that is good for.
+    /// Looks at everybody, for an action that is coming; tells how long that is good for.
     pub(super) fn prepare(&self) -> Option<(Table, Deadline)> {
         let good = Deadline::after(FRESH * 2);
-        let census = Census::open(&self.settings.procfs, &self.settings.devices).ok()?;
-        Some((census.everybody().ok()?, good))
+        let proc_table = Processes::open(&self.settings.procfs, &self.settings.devices).ok()?;
+        Some((proc_table.everybody().ok()?, good))
     }
 
-    fn end(&self, deed: &Deed, prepared: Option<Table>) -> Result<Ending, Refusal> {
-        let census = Census::open(&self.settings.procfs, &self.settings.devices)?;
+    fn end(&self, request: &ActionRequest, prepared: Option<Table>) -> Result<ActionResult, Refusal> {
+        let proc_table = Processes::open(&self.settings.procfs, &self.settings.devices)?;
         let work = Work {
             settings: &self.settings,
             audit: &self.audit,
             inbox: &self.inbox,
-            census: &census,
-            deed,
+            proc_table: &proc_table,
+            request,
             prepared: Cell::new(prepared),
             confirmed: Cell::new(None),
         };
-        match &deed.action {
+        match &request.action {
             Action::Terminate { grace, .. } => {
                 let group = work.gather()?;
                 Ok(work.carry_out(|permit| Termination::new(&work, group, *grace, permit).run()))
@@ -101,7 +101,7 @@ impl Worker {
             Action::ShutdownMps => mps::shut_down(&work),
             Action::Exec(program) => exec::run(&work, program),
             Action::ReleaseLease => release::release(&work),
-            Action::Flag(_) | Action::Notify(_) => Err(Refusal::refused("that is no deed")),
+            Action::Flag(_) | Action::Notify(_) => Err(Refusal::refused("that is no action")),
         }
     }
 }
@@ -109,17 +109,17 @@ impl Worker {
 impl<'a> Work<'a> {
     /// Takes hold of the subject's processes, or refuses.
     pub(super) fn gather(&self) -> Result<Group<'a>, Refusal> {
-        match self.deed.subject.kind {
+        match self.request.subject.kind {
             Kind::Process | Kind::Workload => {
-                let boundary = Boundary::open(self.settings.cgroups.as_deref(), &self.deed.subject);
+                let boundary = Boundary::open(self.settings.cgroups.as_deref(), &self.request.subject);
                 let table = match self.prepared.take() {
-                    Some(before) => self.census.since(before, &BTreeSet::new())?,
-                    None => self.census.everybody()?,
+                    Some(before) => self.proc_table.since(before, &BTreeSet::new())?,
+                    None => self.proc_table.everybody()?,
                 };
-                let mut group = Group::gather(self.census, self.deed, (self.holding(), table))?;
+                let mut group = Group::gather(self.proc_table, self.request, (self.holding(), table))?;
                 group.boundary = boundary;
                 match group.on_hold(self.settings.cgroups.as_deref()) {
-                    Some(pid) if self.deed.limits.on_hold == OnHold::Exempt => Err(Refusal {
+                    Some(pid) if self.request.limits.on_hold == OnHold::Exempt => Err(Refusal {
                         outcome: Outcome::Reprieved,
                         why: format!("{pid} is stopped, traced or frozen, which exempts it from this rule"),
                     }),
@@ -132,9 +132,9 @@ impl<'a> Work<'a> {
     }
 
     /// Carries the action out, unless the rule is in dry run or the newest snapshot no longer agrees.
-    pub(super) fn carry_out(&self, act: impl FnOnce(&Permit) -> Ending) -> Ending {
-        carry_out(self.audit, self.deed, |permit| match self.confirm() {
-            Ok(()) => Ending { acted: true, ..act(permit) },
+    pub(super) fn carry_out(&self, act: impl FnOnce(&Permit) -> ActionResult) -> ActionResult {
+        carry_out(self.audit, self.request, |permit| match self.confirm() {
+            Ok(()) => ActionResult { acted: true, ..act(permit) },
             Err(refusal) => refusal.into(),
         })
     }
@@ -143,19 +143,19 @@ impl<'a> Work<'a> {
     /// first signal, and before whatever else is done.
     pub(super) fn confirm(&self) -> Result<(), Refusal> {
         let recent = self.confirmed.get().is_some_and(|at| clock::running().saturating_sub(at) < A_WHILE);
-        if recent && self.inbox.given_up(self.deed.id).is_none() {
+        if recent && self.inbox.given_up(self.request.id).is_none() {
             return Ok(());
         }
-        let question = Question { id: self.deed.id, stage: Stage::First };
+        let question = Question { id: self.request.id, stage: Stage::First };
         let answer = self.inbox.ask(question, Deadline::after(PATIENCE));
-        let late = self.deed.until.is_some_and(|until| clock::since_boot() > until);
+        let late = self.request.until.is_some_and(|until| clock::since_boot() > until);
         match answer {
             Some(Permission::Granted) if !late => {
                 self.confirmed.set(Some(clock::running()));
                 Ok(())
             }
             Some(Permission::Denied(why) | Permission::Later(why)) => {
-                let called_off = self.inbox.given_up(self.deed.id).is_some();
+                let called_off = self.inbox.given_up(self.request.id).is_some();
                 let outcome = if called_off { Outcome::Cancelled } else { Outcome::Reprieved };
                 Err(Refusal { outcome, why })
             }
@@ -181,9 +181,9 @@ fn vram(subject: &Subject) -> Option<u64> {
     subject.members.iter().map(|member| member.vram).sum()
 }
 
-/// For deeds that end where they are done.
-pub(super) fn done(outcome: Outcome, detail: impl Into<String>, mut group: Group<'_>) -> Ending {
-    let mut ending = Ending::new(outcome, detail);
+/// For actions that end where they are done.
+pub(super) fn done(outcome: Outcome, detail: impl Into<String>, mut group: Group<'_>) -> ActionResult {
+    let mut ending = ActionResult::new(outcome, detail);
     ending.after.sent.append(&mut group.sent);
     ending.after.notes.append(&mut group.notes);
     ending

@@ -11,8 +11,8 @@ use super::evidence::On;
 
 /// After a longer silence of Redis a GPU may have been anywhere meanwhile.
 const LONGEST_GAP: Duration = Duration::from_secs(5);
-/// So many beats may lie between two snapshots, that one may be late.
-const LONGEST_BEATS: u32 = 3;
+/// So many intervals may lie between two snapshots, that one may be late.
+const LONGEST_INTERVALS: u32 = 3;
 
 /// What is remembered. Times are since boot.
 #[derive(Debug, Default)]
@@ -33,11 +33,15 @@ pub(super) struct Memory {
 
 impl Memory {
     /// A snapshot of this moment, and who is on each GPU of the pool.
-    pub(super) fn see(&mut self, (at, beat): (Duration, Duration), gpus: impl Iterator<Item = (String, On)>) {
+    pub(super) fn see(
+        &mut self,
+        (at, interval): (Duration, Duration),
+        gpus: impl Iterator<Item = (String, On)>,
+    ) {
         if self.seen.is_some_and(|seen| at <= seen) {
             return;
         }
-        if self.seen.is_none_or(|seen| at.saturating_sub(seen) > beat * LONGEST_BEATS) {
+        if self.seen.is_none_or(|seen| at.saturating_sub(seen) > interval * LONGEST_INTERVALS) {
             self.quiet.clear();
         }
         self.seen = Some(at);
@@ -117,14 +121,14 @@ mod tests {
 
     use super::*;
 
-    const BEAT: Duration = Duration::from_secs(5);
+    const INTERVAL: Duration = Duration::from_secs(5);
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
 
     fn see(memory: &mut Memory, seconds: u64, on: On) -> Use {
-        memory.see((at(seconds), BEAT), std::iter::once(("0".to_owned(), on)));
+        memory.see((at(seconds), INTERVAL), std::iter::once(("0".to_owned(), on)));
         memory.usage("0", on)
     }
 
@@ -204,6 +208,6 @@ mod tests {
         see(&mut memory, 10, On::Nobody);
         assert!(memory.seen_since_withheld("0"));
         memory.look(at(11), &withheld("busy:2"));
-        assert!(!memory.seen_since_withheld("0"), "it was withheld anew");
+        assert!(!memory.seen_since_withheld("0"), "it was withheld again");
     }
 }

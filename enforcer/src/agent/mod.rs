@@ -1,14 +1,14 @@
 //! The agent of a node: it looks after a pool of leases in threads of its own, each answer of Redis with a deadline, so
-//! that a slow one delays neither a beat nor a decision. It frees what the dead of this host held, or withholds it while
+//! that a slow one delays neither an interval nor a decision. It frees what the dead of this host held, or withholds it while
 //! somebody is on the GPU, and judges what clients of GPU.py have left behind. Nobody is signalled.
 
-mod acts;
-mod desk;
+mod actions;
 mod evidence;
+mod mailbox;
 mod memory;
+mod reconcile;
 mod records;
-mod round;
-mod standing;
+mod status;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -18,12 +18,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use crate::audit::Audit;
 use crate::view::View;
 
-pub use acts::{Act, Result};
-pub use desk::Orders;
-use desk::{Desk, Shared};
+pub use actions::{LeaseAction, Result};
 pub(crate) use evidence::busy;
-pub(crate) use round::open;
-pub use standing::{Judged, News, Standing};
+pub use mailbox::Orders;
+use mailbox::{Mailbox, Shared};
+pub(crate) use reconcile::open;
+pub use status::{AgentEvent, AgentStatus, Judged};
 
 /// The agent. Once dropped it ends after the answer that it waits for.
 #[derive(Debug)]
@@ -42,37 +42,37 @@ impl Agent {
         log: Audit,
         host_namespace: bool,
         devices: &str,
-    ) -> std::io::Result<(Self, UnboundedReceiver<News>)> {
-        let (tell, news) = unbounded_channel();
+    ) -> std::io::Result<(Self, UnboundedReceiver<AgentEvent>)> {
+        let (tell, events) = unbounded_channel();
         let shared = Arc::new(Shared::new()?);
-        let (rounds, records, devices) = (Arc::clone(&shared), Arc::clone(&shared), devices.to_owned());
+        let (reconciler, records, devices) = (Arc::clone(&shared), Arc::clone(&shared), devices.to_owned());
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        let rounds =
-            thread("leases").spawn(move || round::run(&rounds, &log, (&tell, (host_namespace, &devices))))?;
-        let mut agent = Self { shared, threads: vec![rounds] };
+        let reconciler = thread("leases")
+            .spawn(move || reconcile::run(&reconciler, &log, (&tell, (host_namespace, &devices))))?;
+        let mut agent = Self { shared, threads: vec![reconciler] };
         agent.threads.push(thread("records").spawn(move || records::run(&records))?);
-        Ok((agent, news))
+        Ok((agent, events))
     }
 
     /// What it is to do from now on.
     pub fn order(&self, orders: Orders) {
-        self.desk(|desk| desk.orders = orders);
+        self.mailbox(|mailbox| mailbox.orders = orders);
     }
 
     /// Each new snapshot: it tells who is on which GPU.
     pub fn seen(&self, view: Arc<View>) {
-        self.desk(|desk| desk.view = Some(view));
+        self.mailbox(|mailbox| mailbox.view = Some(view));
     }
 
     /// Ends it: what it has done is written when this returns.
     pub fn finish(&mut self) {
-        self.desk(|desk| desk.stop = true);
+        self.mailbox(|mailbox| mailbox.stop = true);
         for thread in self.threads.drain(..) {
             drop(thread.join());
         }
     }
 
-    fn desk(&self, change: impl FnOnce(&mut Desk)) {
+    fn mailbox(&self, change: impl FnOnce(&mut Mailbox)) {
         self.shared.change(change);
     }
 }

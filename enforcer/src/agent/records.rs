@@ -5,32 +5,32 @@ use std::time::Duration;
 
 use bailiff_lease::holder::Here;
 use bailiff_lease::legacy::{Changes, Found, Witness};
-use bailiff_lease::{Pool, Trouble};
+use bailiff_lease::{LeaseError, Pool};
 
-use super::desk::{Orders, Shared};
-use super::round;
+use super::mailbox::{Orders, Shared};
+use super::reconcile;
 
 /// Orders are looked at so often.
-const BEAT: Duration = Duration::from_millis(500);
+const INTERVAL: Duration = Duration::from_millis(500);
 /// Between two tries to be told.
 const AGAIN: Duration = Duration::from_secs(2);
-/// A connection over which nothing came for so long may be dead, and is made anew.
+/// A connection over which nothing came for so long may be dead, and is made again.
 const SILENCE: u32 = 120;
 
 /// Runs until told to end.
 pub(super) fn run(shared: &Shared) {
     let here = Here::look();
-    let mut told: Option<Trouble> = None;
+    let mut told: Option<LeaseError> = None;
     while !shared.stopped() {
         let orders = shared.orders();
         let watched = match &orders.leases {
             None => Ok(()),
-            Some(leases) => round::open(leases).and_then(|pool| watch(pool, (shared, &orders), &here)),
+            Some(leases) => reconcile::open(leases).and_then(|pool| watch(pool, (shared, &orders), &here)),
         };
-        if let Err(trouble) = watched {
-            if told.as_ref() != Some(&trouble) {
-                tracing::debug!(%trouble, "nobody tells when records are written; they are looked at later");
-                told = Some(trouble);
+        if let Err(error) = watched {
+            if told.as_ref() != Some(&error) {
+                tracing::debug!(%error, "nobody tells when records are written; they are looked at later");
+                told = Some(error);
             }
             shared.wait_for_orders(&orders, AGAIN);
         } else if orders.leases.is_none() {
@@ -40,13 +40,13 @@ pub(super) fn run(shared: &Shared) {
 }
 
 /// Watches as long as the orders are the same, and it is told something now and then.
-fn watch(mut pool: Pool, (shared, orders): (&Shared, &Orders), here: &Here) -> Result<(), Trouble> {
+fn watch(mut pool: Pool, (shared, orders): (&Shared, &Orders), here: &Here) -> Result<(), LeaseError> {
     let mut changes = pool.changes()?;
     let all: Vec<String> = pool.audit()?.gpus.into_iter().map(|gpu| gpu.id).collect();
     let mut fresh = HashMap::new();
     let mut silent = 0;
     while silent < SILENCE && !shared.stopped() && shared.orders() == *orders {
-        match changes.next(BEAT, &all)? {
+        match changes.next(INTERVAL, &all)? {
             None => silent += 1,
             Some(gpus) => {
                 silent = 0;
@@ -64,7 +64,7 @@ fn look(
     (changes, fresh): (&mut Changes, &mut HashMap<String, Witness>),
     (shared, keeps): (&Shared, bool),
     here: &Here,
-) -> Result<(), Trouble> {
+) -> Result<(), LeaseError> {
     let Some(record) = changes.look(gpu)? else {
         fresh.remove(gpu);
         return Ok(());
@@ -78,6 +78,6 @@ fn look(
     if keeps {
         changes.pool().keep(gpu, &witness)?;
     }
-    shared.desk().witnesses.insert(gpu.to_owned(), witness);
+    shared.mailbox().witnesses.insert(gpu.to_owned(), witness);
     Ok(())
 }

@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::standing::Standing;
+use super::status::LogStatus;
 use super::{BEGUN, STOPPING};
 use crate::actions::watchdog::HeldStill;
 use crate::disk;
 
-/// How far back begun deeds are looked for in each file.
+/// How far back begun actions are looked for in each file.
 const LOOK_BACK: u64 = 16 << 20;
 
 /// Where the log is, and how much of it is kept.
@@ -32,7 +32,7 @@ pub struct Settings {
     pub kept: Option<PathBuf>,
 }
 
-/// A deed that was begun and has no result.
+/// An action that was begun and has no result.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Begun {
     /// Its id.
@@ -59,15 +59,15 @@ pub(super) struct Journal {
     file: Option<File>,
     /// A line was cut short and could not be taken back.
     torn: bool,
-    standing: Arc<Standing>,
+    status: Arc<LogStatus>,
     /// What an earlier run began and gave no result of, once that was looked for.
     interrupted: Option<Vec<Begun>>,
 }
 
 impl Journal {
     /// Touches no disk yet.
-    pub(super) const fn new(settings: Settings, standing: Arc<Standing>) -> Self {
-        Self { settings, file: None, torn: false, standing, interrupted: None }
+    pub(super) const fn new(settings: Settings, status: Arc<LogStatus>) -> Self {
+        Self { settings, file: None, torn: false, status, interrupted: None }
     }
 
     /// Opens the file for the first time, whose end may be in the lines that an earlier run could not write.
@@ -96,14 +96,14 @@ impl Journal {
         let kept = if synced.is_ok() { taken } else { 0 };
         let written = appended.and(synced);
         match &written {
-            Ok(()) => self.standing.well(),
+            Ok(()) => self.status.well(),
             Err(error) => self.fail(error),
         }
         (kept, written)
     }
 
     fn fail(&mut self, error: &io::Error) {
-        if self.standing.fail() {
+        if self.status.fail() {
             let path = self.settings.path.display();
             tracing::error!(%error, %path, "the audit log cannot be written; nothing destructive is done");
         }
@@ -136,7 +136,7 @@ impl Journal {
         self.file.as_ref().map_or(Ok(()), File::sync_data)
     }
 
-    /// The file, opened anew where it is not the one at the path any more.
+    /// The file, opened again where it is not the one at the path any more.
     fn ready(&mut self) -> io::Result<&mut File> {
         let path = &self.settings.path;
         let file = match self.file.take() {
@@ -211,7 +211,7 @@ fn aside(path: &Path, number: u32) -> PathBuf {
     name.into()
 }
 
-/// Reads the last two files, a deed lasts minutes and a file longer; and the lines that follow.
+/// Reads the last two files, an action lasts minutes and a file longer; and the lines that follow.
 fn begun_without_result(path: &Path, kept: &[Vec<u8>]) -> Vec<Begun> {
     #[derive(Deserialize)]
     struct Head {

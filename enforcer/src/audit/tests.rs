@@ -58,7 +58,7 @@ fn a_line_says_all_and_drives_no_terminal() {
 }
 
 #[test]
-fn a_torn_line_is_closed_and_a_deed_without_result_is_told() {
+fn a_torn_line_is_closed_and_an_action_without_result_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
     let audit = open(&path, 1 << 20);
@@ -68,8 +68,8 @@ fn a_torn_line_is_closed_and_a_deed_without_result_is_told() {
     drop(audit);
     OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"time\":\"20").unwrap();
     let audit = open(&path, 1 << 20);
-    let open_deeds = audit.begun_without_result();
-    assert_eq!(open_deeds.iter().map(|begun| begun.id).collect::<Vec<_>>(), [2]);
+    let open_actions = audit.begun_without_result();
+    assert_eq!(open_actions.iter().map(|begun| begun.id).collect::<Vec<_>>(), [2]);
     drop(audit);
     let last = lines(&path).pop().unwrap();
     assert_eq!((&last["id"], &last["result"]), (&2.into(), &INTERRUPTED.into()));
@@ -94,7 +94,7 @@ fn rotation_loses_no_line_that_is_to_be_kept() {
 }
 
 #[test]
-fn a_log_that_somebody_else_set_aside_or_deleted_is_begun_anew() {
+fn a_log_that_somebody_else_set_aside_or_deleted_is_begun_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
     let audit = open(&path, 1 << 20);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use bailiff_exposition::terminal::Ink;
+use bailiff_exposition::terminal::Colors;
 use bailiff_lifecycle::exit::{Exit, plain};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD as STANDARD;
@@ -13,7 +13,7 @@ use base64::prelude::BASE64_STANDARD as STANDARD;
 use super::files;
 use crate::clock::now;
 use crate::flags;
-use crate::policy::{Paint, check};
+use crate::policy::{FaultStyle, check};
 use crate::policy_file::{self, Content};
 use crate::trust;
 
@@ -25,8 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// Where the answer cannot be written.
-pub fn run(flags: &flags::Check, ink: Ink, out: &mut dyn Write) -> Result<Exit> {
-    let paint = if ink == Ink::Colour { Paint::Coloured } else { Paint::Plain };
+pub fn run(flags: &flags::Check, colors: Colors, out: &mut dyn Write) -> Result<Exit> {
+    let style = if colors == Colors::Colour { FaultStyle::Coloured } else { FaultStyle::Plain };
     let mut exit = Exit::Done;
     let mut reports = Vec::new();
     for file in &flags.files {
@@ -40,7 +40,7 @@ pub fn run(flags: &flags::Check, ink: Ink, out: &mut dyn Write) -> Result<Exit> 
                 continue;
             }
         };
-        let report = check::report(&name, &content.bytes, now().wall, paint);
+        let report = check::report(&name, &content.bytes, now().wall, style);
         if !flags.json {
             write!(out, "{}", report.text)?;
         }

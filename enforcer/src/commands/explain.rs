@@ -5,14 +5,14 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bailiff_exposition::terminal::{Ink, line};
+use bailiff_exposition::terminal::{Colors, line};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use super::ask;
-use super::paper::length;
+use super::layout::length;
 use crate::control::Question;
-use crate::engine::{Explained, GateTold};
+use crate::engine::{Explained, GateReport};
 use crate::flags;
 use bailiff_snapshot::Truth;
 
@@ -20,7 +20,7 @@ use bailiff_snapshot::Truth;
 ///
 /// # Errors
 /// Where it does not answer.
-pub fn run(flags: &flags::Explain, ink: Ink, out: &mut dyn Write) -> Result<()> {
+pub fn run(flags: &flags::Explain, colors: Colors, out: &mut dyn Write) -> Result<()> {
     let question = Question::Explain { pid: flags.pid, rule: flags.rule.clone() };
     let answer = ask(&flags.control.control, &question)?;
     if flags.json {
@@ -33,7 +33,7 @@ pub fn run(flags: &flags::Explain, ink: Ink, out: &mut dyn Write) -> Result<()> 
         writeln!(out, "{}", nothing(flags.pid))?;
     }
     for one in &told {
-        write!(out, "{}", text(one, ink))?;
+        write!(out, "{}", text(one, colors))?;
     }
     Ok(())
 }
@@ -55,15 +55,15 @@ fn nothing(pid: Option<u32>) -> String {
 
 /// One rule and one target, for people.
 #[must_use]
-pub fn text(told: &Explained, ink: Ink) -> String {
+pub fn text(told: &Explained, colors: Colors) -> String {
     let pending = &told.pending;
     let owner = pending.user.as_deref().map(|user| format!(" of {}", line(user))).unwrap_or_default();
     let comm = pending.comm.as_deref().map(|comm| format!(" ({})", line(comm))).unwrap_or_default();
     let (rule, target) = (line(&pending.rule), line(&pending.target.0));
     let title = format!("{rule} {}: {target}{comm}{owner}", pending.mode.name());
-    let mut text = format!("{}\n", ink.title(&title));
+    let mut text = format!("{}\n", colors.title(&title));
     for gate in &told.gates {
-        text.push_str(&gate_text(gate, ink));
+        text.push_str(&gate_text(gate, colors));
     }
     let (unknown, max_gap) = told.unknown;
     let _ = writeln!(
@@ -115,11 +115,11 @@ fn exempt(told: &Explained) -> Option<String> {
     Some(format!("{what}{why}"))
 }
 
-fn gate_text(gate: &GateTold, ink: Ink) -> String {
+fn gate_text(gate: &GateReport, colors: Colors) -> String {
     let passes = match gate.passes {
         Truth::True => "passes".to_owned(),
-        Truth::False => ink.bad("stops it"),
-        Truth::Unknown => ink.bad("unknown, so it is spared"),
+        Truth::False => colors.bad("stops it"),
+        Truth::Unknown => colors.bad("unknown, so it is spared"),
     };
     let name = &gate.gate;
     let verdict = match (name.as_str(), gate.passes) {
@@ -135,7 +135,7 @@ fn gate_text(gate: &GateTold, ink: Ink) -> String {
             leaf.outcome.name(),
             leaf.name,
             line(&leaf.value),
-            line(&leaf.wish),
+            line(&leaf.comparison),
             leaf.source,
         );
     }

@@ -8,13 +8,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::Failure;
-use crate::policy::{Loaded, Paint, load};
+use crate::policy::{FaultStyle, Loaded, load};
 
 /// A file of rules, as it is understood at this time, since the Unix epoch.
 pub(super) fn rules(path: &Path, now: Duration) -> Result<Loaded, Failure> {
     let bytes = fs::read(path).map_err(|error| Failure::file(path, error))?;
     load(&bytes, &path.display().to_string(), now)
-        .map_err(|faults| Failure::Faults(faults.render(Paint::Plain)))
+        .map_err(|faults| Failure::Faults(faults.render(FaultStyle::Plain)))
 }
 
 /// A file, line by line.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bailiff_exposition::human::Span;
-use bailiff_exposition::terminal::{Ink, line};
+use bailiff_exposition::terminal::{Colors, line};
 use bailiff_lifecycle::exit::{Exit, Stop};
 use serde_json::Value;
 
@@ -53,14 +53,14 @@ pub fn resume(control: &Path, out: &mut dyn Write) -> Result<()> {
 ///
 /// # Errors
 /// Where nobody answers, or it is not allowed.
-pub fn reload(control: &Path, ink: Ink, out: &mut dyn Write) -> Result<Exit> {
+pub fn reload(control: &Path, colors: Colors, out: &mut dyn Write) -> Result<Exit> {
     let answer = say(control, &Question::Reload)?;
-    let (exit, text) = outcome(&answer, ink).map_err(|why| anyhow::anyhow!(why))?;
+    let (exit, text) = outcome(&answer, colors).map_err(|why| anyhow::anyhow!(why))?;
     print(out, &text)?;
     Ok(exit)
 }
 
-fn outcome(answer: &Value, ink: Ink) -> Result<(Exit, String), String> {
+fn outcome(answer: &Value, colors: Colors) -> Result<(Exit, String), String> {
     if answer["ok"] == true {
         let name = answer["sha256"].as_str().map_or_else(String::new, |name| format!(": {}", line(name)));
         let result = answer["result"].as_str().map_or_else(|| "done".to_owned(), line);
@@ -71,7 +71,7 @@ fn outcome(answer: &Value, ink: Ink) -> Result<(Exit, String), String> {
     if faults.is_empty() {
         return Err(refusal(answer));
     }
-    Ok((Exit::Usage, format!("{}\n{}", ink.bad(NOT_LOADED), faults.join("\n"))))
+    Ok((Exit::Usage, format!("{}\n{}", colors.bad(NOT_LOADED), faults.join("\n"))))
 }
 
 fn print(out: &mut dyn Write, text: &str) -> Result<()> {
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_reload_is_told_as_it_went() {
-        let told = |answer: Value| outcome(&answer, Ink::Plain);
+        let told = |answer: Value| outcome(&answer, Colors::Plain);
         let applied = told(json!({"ok": true, "result": "applied", "sha256": "ab"}));
         assert_eq!(applied, Ok((Exit::Done, "applied: ab".into())));
         assert_eq!(told(json!({"ok": true, "result": "unchanged"})), Ok((Exit::Done, "unchanged".into())));

@@ -8,9 +8,9 @@ use std::time::Duration;
 use bailiff_lifecycle::exit::Exit;
 use bailiff_snapshot::wire::{self, WireError};
 
-use super::paper::safe;
-use super::rehearsal::report::Report;
-use super::rehearsal::{Admin, Rehearsal, print};
+use super::layout::safe;
+use super::simulation::report::Report;
+use super::simulation::{Admin, Simulation, print};
 use super::{Failure, Form, files};
 use crate::policy::Policy;
 
@@ -57,7 +57,7 @@ pub fn rehearse(
     record: &mut dyn BufRead,
     (source, admin): (String, Admin),
 ) -> Result<Report, Failure> {
-    let mut rehearsal = Rehearsal::new(policy, admin);
+    let mut simulation = Simulation::new(policy, admin);
     let mut line = Vec::new();
     let (mut number, mut snapshots, mut bad) = (0_u64, 0_u64, None);
     while next_line(record, &mut line).map_err(|error| Failure::file(Path::new(&source), error))? {
@@ -68,16 +68,16 @@ pub fn rehearse(
         match wire::parse(&line) {
             Ok(snapshot) => {
                 snapshots += 1;
-                rehearsal.see(snapshot);
+                simulation.see(snapshot);
             }
             Err(error) => {
                 bad.get_or_insert_with(|| first_bad(number, &error));
-                rehearsal.bad_line();
+                simulation.bad_line();
             }
         }
     }
     if snapshots > 0 {
-        return Ok(rehearsal.finish(source));
+        return Ok(simulation.finish(source));
     }
     let why = bad.unwrap_or_else(|| "it is empty".to_owned());
     Err(Failure::Record(format!("{source} is not a record of bailiff-exporter --record: {}", safe(&why))))

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bailiff_exposition::human::{Bytes, NOTHING, Span, UNKNOWN, ago, or_unknown};
-use bailiff_exposition::terminal::{Ink, cut, line, wrapped};
+use bailiff_exposition::terminal::{Colors, cut, line, wrapped};
 
 use super::ask;
 use super::table::Shrinks::{Last, Never, To};
@@ -17,7 +17,7 @@ use crate::control::Question;
 use crate::flags;
 use crate::policy::Mode;
 use crate::web::NOT_LOADED;
-use crate::web::status::{Cap, Deed, Flag, Pending, RuleStatus, Scope, Status};
+use crate::web::status::{Cap, Flag, PastAction, Pending, RuleStatus, Scope, Status};
 use crate::web::tally::Reloaded;
 
 /// Rows of a table that are shown; `--json` has all.
@@ -38,11 +38,11 @@ const PENDING: [Column; 6] =
     [("COMING", Last), ("USER", To(8)), ("RULE", To(8)), ("STEP", To(9)), ("SAMPLES", Never), ("IN", Never)];
 const FLAGS: [Column; 5] =
     [("FLAG", Never), ("RULE", To(8)), ("ABOUT", Last), ("USER", To(8)), ("SINCE", To(8))];
-const DEEDS: [Column; 6] =
+const ACTIONS: [Column; 6] =
     [("DONE", Never), ("RULE", To(8)), ("STEP", To(9)), ("TO", Last), ("RESULT", To(8)), ("BACK", Never)];
 
 /// How it is printed: with colours or without, and how wide tables may be.
-pub type Screen = (Ink, Option<usize>);
+pub type Screen = (Colors, Option<usize>);
 
 /// Asks and prints.
 ///
@@ -64,49 +64,49 @@ pub fn run(flags: &flags::Status, now: Now, screen: Screen, out: &mut dyn Write)
 /// The status for people.
 #[must_use]
 pub fn text(status: &Status, now: Now, screen: Screen) -> String {
-    let (ink, _) = screen;
-    let mut text = ink.title(&line(&format!("{}  bailiff-enforcer {}", status.node, status.version)));
+    let (colors, _) = screen;
+    let mut text = colors.title(&line(&format!("{}  bailiff-enforcer {}", status.node, status.version)));
     text.push('\n');
-    policy(status, now, ink, &mut text);
-    stream(status, now, ink, &mut text);
-    withheld(status, now, ink, &mut text);
+    policy(status, now, colors, &mut text);
+    stream(status, now, colors, &mut text);
+    withheld(status, now, colors, &mut text);
     budgets(status, &mut text);
-    leases(status, now, ink, &mut text);
+    leases(status, now, colors, &mut text);
     text.push_str(&rules(&status.rules, screen));
     text.push_str(&pending(&status.pending, screen));
     text.push_str(&flags_up(&status.flags, now, screen));
-    text.push_str(&deeds(&status.deeds, now, screen));
+    text.push_str(&actions(&status.actions, now, screen));
     text
 }
 
 /// A line that begins with a word; what does not fit goes on below.
-fn tell(word: &str, what: &str, ink: impl Fn(&str) -> String, text: &mut String) {
+fn tell(word: &str, what: &str, colors: impl Fn(&str) -> String, text: &mut String) {
     let mut word = word;
     for part in wrapped(&line(what), WIDTH - 9) {
         // Into memory, so it does not fail.
-        let _ = writeln!(text, "{word:<8} {}", ink(&part));
+        let _ = writeln!(text, "{word:<8} {}", colors(&part));
         word = "";
     }
 }
 
-fn policy(status: &Status, now: Now, ink: Ink, text: &mut String) {
+fn policy(status: &Status, now: Now, colors: Colors, text: &mut String) {
     let policy = &status.policy;
     let name =
         policy.sha256.as_deref().map_or("none in force", |name| name.get(..SHORT_NAME).unwrap_or(name));
     let loaded = policy.loaded.map_or_else(String::new, |at| format!(", loaded {}", ago(at, now.wall)));
     tell("policy", &format!("{}, {name}{loaded}", policy.path), str::to_owned, text);
     if policy.last == Some(Reloaded::Refused) {
-        tell("", &format!("{NOT_LOADED}:"), |part| ink.bad(part), text);
+        tell("", &format!("{NOT_LOADED}:"), |part| colors.bad(part), text);
         for fault in &policy.faults {
-            tell("", fault, |part| ink.bad(part), text);
+            tell("", fault, |part| colors.bad(part), text);
         }
     }
 }
 
-fn leases(status: &Status, now: Now, ink: Ink, text: &mut String) {
+fn leases(status: &Status, now: Now, colors: Colors, text: &mut String) {
     let Some(leases) = &status.leases else { return };
-    match &leases.trouble {
-        Some(trouble) => tell("leases", trouble, |part| ink.bad(part), text),
+    match &leases.error {
+        Some(error) => tell("leases", error, |part| colors.bad(part), text),
         None if leases.acts => tell("leases", "what the dead held is freed", str::to_owned, text),
         None => tell("leases", "looked at, and nothing is freed", str::to_owned, text),
     }
@@ -114,13 +114,13 @@ fn leases(status: &Status, now: Now, ink: Ink, text: &mut String) {
         tell(
             "",
             &format!("GPU {} is {}: {}", judged.gpu, judged.judgement, judged.told(now.boot)),
-            |part| ink.bad(part),
+            |part| colors.bad(part),
             text,
         );
     }
 }
 
-fn stream(status: &Status, now: Now, ink: Ink, text: &mut String) {
+fn stream(status: &Status, now: Now, colors: Colors, text: &mut String) {
     let stream = &status.stream;
     let seen = match (stream.seq, stream.age(now.boot)) {
         (Some(seq), Some(age)) => format!("snapshot {seq}, {} ago", Span(age)),
@@ -130,16 +130,16 @@ fn stream(status: &Status, now: Now, ink: Ink, text: &mut String) {
     if stream.connected {
         tell("stream", &what, str::to_owned, text);
         for source in &stream.silent {
-            tell("unknown", &format!("what depends on {source}"), |part| ink.bad(part), text);
+            tell("unknown", &format!("what depends on {source}"), |part| colors.bad(part), text);
         }
         return;
     }
-    let why = stream.trouble.as_deref().unwrap_or("not connected");
-    tell("stream", &format!("{what}; down: {why}"), |part| ink.bad(part), text);
+    let why = stream.error.as_deref().unwrap_or("not connected");
+    tell("stream", &format!("{what}; down: {why}"), |part| colors.bad(part), text);
 }
 
-fn withheld(status: &Status, now: Now, ink: Ink, text: &mut String) {
-    let bad = |part: &str| ink.bad(part);
+fn withheld(status: &Status, now: Now, colors: Colors, text: &mut String) {
+    let bad = |part: &str| colors.bad(part);
     if let Cap::Watch(why) = &status.cap {
         tell("watching", &format!("whatever the file says: {why}"), bad, text);
     }
@@ -155,11 +155,11 @@ fn withheld(status: &Status, now: Now, ink: Ink, text: &mut String) {
         let closes = open.breaker.closes();
         tell("breaker", &format!("{name}, opened {since}: {}; {closes}", open.detail), bad, text);
     }
-    if let Some(deed) = &status.in_flight {
-        let since = ago(deed.since, now.wall);
-        let what = format!("{} of {} against {}, begun {since}", deed.step, deed.rule, deed.target);
+    if let Some(action) = &status.in_flight {
+        let since = ago(action.since, now.wall);
+        let what = format!("{} of {} against {}, begun {since}", action.step, action.rule, action.target);
         tell("doing", &what, str::to_owned, text);
-        if let Some(why) = &deed.waits {
+        if let Some(why) = &action.waits {
             tell("SIGKILL waits", why, bad, text);
         }
     }
@@ -172,7 +172,7 @@ fn budgets(status: &Status, text: &mut String) {
     });
     let all: Vec<String> = each.collect();
     if !all.is_empty() {
-        tell("budget", &format!("deeds of the last hour: {}", all.join(", ")), str::to_owned, text);
+        tell("budget", &format!("actions of the last hour: {}", all.join(", ")), str::to_owned, text);
     }
 }
 
@@ -231,25 +231,25 @@ fn named(target: &str, comm: Option<&String>) -> String {
     comm.map_or_else(|| target.to_owned(), |comm| format!("{target} {comm}"))
 }
 
-fn deeds(deeds: &[Deed], now: Now, screen: Screen) -> String {
-    let rows = deeds.iter().map(|deed| {
+fn actions(actions: &[PastAction], now: Now, screen: Screen) -> String {
+    let rows = actions.iter().map(|action| {
         vec![
-            format!("{} ago", brief(since(deed.at, now))),
-            deed.rule.clone(),
-            deed.step.clone(),
-            deed.target.clone(),
-            deed.outcome.name().replace('_', " "),
-            released(deed),
+            format!("{} ago", brief(since(action.at, now))),
+            action.rule.clone(),
+            action.step.clone(),
+            action.target.clone(),
+            action.outcome.name().replace('_', " "),
+            released(action),
         ]
     });
-    listed(&DEEDS, rows, screen)
+    listed(&ACTIONS, rows, screen)
 }
 
 /// What came back of it.
-fn released(deed: &Deed) -> String {
-    match deed.released {
+fn released(action: &PastAction) -> String {
+    match action.released {
         Some(bytes) => format!("{:#}", Bytes(bytes.into())),
-        None if deed.is_untold() => UNKNOWN.to_owned(),
+        None if action.is_untold() => UNKNOWN.to_owned(),
         None => NOTHING.to_owned(),
     }
 }
@@ -258,7 +258,7 @@ fn released(deed: &Deed) -> String {
 fn listed(
     columns: &[Column],
     rows: impl ExactSizeIterator<Item = Vec<String>>,
-    (ink, width): Screen,
+    (colors, width): Screen,
 ) -> String {
     let all = rows.len();
     if all == 0 {
@@ -266,7 +266,7 @@ fn listed(
     }
     let mut table = Table::new(columns);
     rows.take(MOST_ROWS).for_each(|row| table.row(&row));
-    let mut text = table.end(width, ink);
+    let mut text = table.end(width, colors);
     if all > MOST_ROWS {
         let _ = writeln!(text, "and {} more: --json has all", all - MOST_ROWS);
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::io::{self, IsTerminal};
 
-use bailiff_exposition::terminal::{Ink, cut, line};
+use bailiff_exposition::terminal::{Colors, cut, line};
 use rustix::termios::tcgetwinsize;
 
 /// The widest line of text, and the width of a terminal that does not tell it.
@@ -53,7 +53,7 @@ impl<'a> Table<'a> {
     }
 
     /// The table at most so wide; without a limit every cell is whole.
-    pub(super) fn end(&self, limit: Option<usize>, ink: Ink) -> String {
+    pub(super) fn end(&self, limit: Option<usize>, colors: Colors) -> String {
         let widths = self.widths(limit.unwrap_or(usize::MAX));
         let mut text = String::new();
         for (number, row) in self.rows.iter().enumerate() {
@@ -64,7 +64,7 @@ impl<'a> Table<'a> {
             }
             let out = out.trim_end();
             let _ =
-                if number == 0 { writeln!(text, "\n{}", ink.title(out)) } else { writeln!(text, "{out}") };
+                if number == 0 { writeln!(text, "\n{}", colors.title(out)) } else { writeln!(text, "{out}") };
         }
         text
     }
@@ -102,7 +102,7 @@ mod tests {
         let mut table = Table::new(&COLUMNS);
         table.row(&["workload:tree:41@98".into(), "flag, terminate".into(), "12345".into()]);
         table.row(&["x\ny".into(), String::new(), String::new()]);
-        table.end(limit, Ink::Plain)
+        table.end(limit, Colors::Plain)
     }
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn titles_are_in_colour() {
-        let coloured = Table::new(&COLUMNS).end(None, Ink::Colour);
+        let coloured = Table::new(&COLUMNS).end(None, Colors::Colour);
         assert_eq!(coloured, "\n\u{1b}[1mTARGET STEPS N\u{1b}[0m\n");
     }
 }

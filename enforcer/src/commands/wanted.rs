@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use bailiff_lifecycle::exit::{Exit, Stop};
 
-use super::rehearsal::Admin;
+use super::simulation::Admin;
 use super::{Failure, Form, backtest, replay, test};
 use crate::engine::Now;
 use crate::flags;

@@ -1,4 +1,4 @@
-//! Verdicts, one by one: recorded, told, shown, and where they say so handed to the hand.
+//! Verdicts, one by one: recorded, told, shown, and where they say so handed to the executor.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::Daemon;
-use super::desk::Answer;
-use crate::actions::{Deed, Permission, Question, Stage};
+use super::requests::Answer;
+use crate::actions::{ActionRequest, Permission, Question, Stage};
 use crate::audit::Record;
-use crate::census::Census;
 use crate::clock::now;
 use crate::engine::{Exemptions, Holds};
 use crate::guard::Protect;
 use crate::policy::{Action, Mode, Policy};
+use crate::process_table::Processes;
 use crate::verdict::{Hold, Outcome, Report, Verdict, What};
 use crate::view::View;
 use crate::web::status;
 
-/// The deed that is being done.
+/// The action that is being done.
 #[derive(Debug)]
 pub(super) struct Doing {
     pub(super) id: u64,
@@ -50,10 +50,11 @@ impl Daemon {
                 self.note(verdict, ("notify", "queued"), &channels.join(", "));
             }
             What::Due(action) => {
-                // What the deed will cost is on the disk by then; where it is not, it is held.
+                // What the action will cost is on the disk by then; where it is not, it is held.
                 if verdict.mode == Mode::Enforce {
                     self.save();
-                    self.hand.prepare(self.view.as_ref().map(|view| view.interval() * 2).unwrap_or_default());
+                    self.executor
+                        .prepare(self.view.as_ref().map(|view| view.interval() * 2).unwrap_or_default());
                 }
                 self.note(verdict, (action.name(), "due"), "the next snapshot must agree");
             }
@@ -80,7 +81,7 @@ impl Daemon {
         });
     }
 
-    /// Hands a deed over. The disk has known that it counts since it was chosen.
+    /// Hands an action over. The disk has known that it counts since it was chosen.
     fn act(&mut self, verdict: &Verdict, id: u64, action: &Action) {
         let doing = Doing {
             id,
@@ -89,7 +90,7 @@ impl Daemon {
             since: now().wall.as_secs_f64(),
             waits: None,
         };
-        self.deed = Some(doing);
+        self.request = Some(doing);
         self.tried_to_save = false;
         let refused = |detail: &str| Report {
             id,
@@ -99,14 +100,14 @@ impl Daemon {
             acted: false,
         };
         let policy = Arc::clone(self.engine.policy());
-        let Some(deed) = Deed::of(verdict, &policy) else { return };
+        let Some(request) = ActionRequest::of(verdict, &policy) else { return };
         // What confirmed it is old by then.
         let interval = self.view.as_ref().map(|view| view.interval()).unwrap_or_default();
         let Some(view) = self.view.clone() else { return self.landed(&refused("there is no snapshot")) };
-        let deed = deed.protecting(self.exemptions(verdict, (policy, view)));
-        let deed = deed.beside(self.exporter).beginning_by(now().boot + interval);
-        if self.hand.act(deed).is_err() {
-            self.landed(&refused("another deed is under way"));
+        let request = request.protecting(self.exemptions(verdict, (policy, view)));
+        let request = request.beside(self.exporter).beginning_by(now().boot + interval);
+        if self.executor.act(request).is_err() {
+            self.landed(&refused("another action is under way"));
         }
     }
 
@@ -128,14 +129,14 @@ impl Daemon {
                 Some(hold) => Permission::Later(hold.meaning().to_owned()),
             },
         };
-        if let Some(doing) = self.deed.as_mut().filter(|doing| doing.id == question.id) {
+        if let Some(doing) = self.request.as_mut().filter(|doing| doing.id == question.id) {
             let waits = if let Permission::Later(why) = &answer { Some(why.clone()) } else { None };
             if waits.is_some() && doing.waits.is_none() {
                 tracing::warn!(id = doing.id, why = waits.as_deref(), "SIGKILL waits");
             }
             doing.waits = waits;
         }
-        self.hand.permit(question, answer);
+        self.executor.permit(question, answer);
     }
 
     /// What the policy exempts, asked of each process when it is in hand: what it runs is read then.
@@ -145,21 +146,22 @@ impl Daemon {
         let procfs = self.settings.host.procfs.clone();
         let line = exemptions.command_line();
         Protect(Arc::new(move |person| {
-            let census = Census::open(&procfs, "");
-            let program = census.map(|census| census.runs(person.stat.key, line)).unwrap_or_default();
+            let proc_table = Processes::open(&procfs, "");
+            let program =
+                proc_table.map(|proc_table| proc_table.runs(person.stat.key, line)).unwrap_or_default();
             exemptions.exempt(person, &program)
         }))
     }
 
-    /// A deed has ended.
+    /// An action has ended.
     pub(super) fn landed(&mut self, report: &Report) {
         self.engine.report(report);
-        let Some(doing) = self.deed.take_if(|doing| doing.id == report.id) else { return };
+        let Some(doing) = self.request.take_if(|doing| doing.id == report.id) else { return };
         let verdict = &doing.verdict;
         let step = doing.action.name();
         self.status.counters.step(&verdict.rule, (step, verdict.mode), report.outcome);
         self.status.counters.released_bytes += report.released.unwrap_or_default();
-        self.status.remember(status::Deed {
+        self.status.remember(status::PastAction {
             id: report.id,
             at: now().wall.as_secs_f64(),
             rule: verdict.rule.to_string(),
@@ -173,7 +175,7 @@ impl Daemon {
         });
         let target = verdict.subject.id.0.as_ref();
         let (result, detail) = (report.outcome.name(), report.detail.as_str());
-        tracing::info!(rule = %verdict.rule, target, step, result, detail, "deed");
+        tracing::info!(rule = %verdict.rule, target, step, result, detail, "action");
         if verdict.mode == Mode::Enforce && matches!(doing.action, Action::Terminate { .. }) {
             self.tell_end(verdict, report);
         }
@@ -191,8 +193,8 @@ impl Daemon {
         // A time past all calendars is no end.
         let until = length.and_then(|length| now.wall.checked_add(length));
         let detail = format!("by uid {uid}: {reason}");
-        if let Some(deed) = self.engine.pause(now, length, reason) {
-            self.hand.cancel(deed);
+        if let Some(request) = self.engine.pause(now, length, reason) {
+            self.executor.cancel(request);
         }
         self.record_change(("pause", "done"), &detail);
         let value = json!({"ok": true, "until": until.map(|until| until.as_secs_f64())});

@@ -3,7 +3,7 @@
 use bailiff_lifecycle::signals::Hangups;
 use tokio::sync::mpsc::Receiver;
 
-use super::desk::Asked;
+use super::requests::Asked;
 use super::{Threads, reload, state};
 use crate::actions;
 use crate::agent;
@@ -27,10 +27,10 @@ pub(super) enum Event {
     /// What came of a notice.
     Delivered(actions::notices::Delivery),
     /// What the agent of leases has to say.
-    Leases(agent::News),
+    Leases(agent::AgentEvent),
     /// The disk has come further.
     Kept,
-    Beat,
+    Interval,
 }
 
 /// Where events come from.
@@ -44,7 +44,7 @@ pub(super) struct Sources {
     /// A question of the executor's, until all snapshots that have come were evaluated.
     pub(super) question: Option<actions::Question>,
     pub(super) receipts: state::Receipts,
-    pub(super) beat: tokio::time::Interval,
+    pub(super) interval: tokio::time::Interval,
 }
 
 impl Sources {
@@ -67,19 +67,19 @@ impl Sources {
 
     async fn any(&mut self) -> Event {
         tokio::select! {
-            // What came of a deed is known before the next snapshot is judged, and wishes before both.
+            // What came of an action is known before the next snapshot is judged, and wishes before both.
             biased;
-            Some(report) = self.threads.executor.reports.recv() => Event::Report(report),
+            Some(report) = self.threads.reports.reports.recv() => Event::Report(report),
             () = self.receipts.next() => Event::Kept,
             Some(delivery) = self.threads.deliveries.recv() => Event::Delivered(delivery),
-            Some(news) = self.threads.leases.recv() => Event::Leases(news),
+            Some(events) = self.threads.leases.recv() => Event::Leases(events),
             Some(asked) = self.asked.recv() => Event::Asked(asked),
             Some(reload) = self.reloads.recv() => Event::Reload(reload),
             () = self.hangups.next() => Event::Hangup,
             Some(read) = self.reads.recv() => Event::Read(read),
             Some(arrival) = self.arrivals.recv() => Event::Arrival(arrival),
-            Some(question) = self.threads.executor.questions.recv() => Event::Question(question),
-            _ = self.beat.tick() => Event::Beat,
+            Some(question) = self.threads.reports.questions.recv() => Event::Question(question),
+            _ = self.interval.tick() => Event::Interval,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What the agent of leases is told to do, and what it says.
 
 use super::Daemon;
-use crate::agent::{News, Orders};
+use crate::agent::{AgentEvent, Orders};
 use crate::policy::Mode;
 use crate::verdict::Hold;
 use crate::web::tally::LeaseAct;
@@ -25,10 +25,12 @@ impl Daemon {
         }
     }
 
-    pub(super) fn heard(&mut self, news: News) {
-        match news {
-            News::Standing(standing) => self.status.leases = standing,
-            News::Act(act, result) => self.status.counters.leases.count(LeaseAct { act, result }),
+    pub(super) fn heard(&mut self, events: AgentEvent) {
+        match events {
+            AgentEvent::Status(status) => self.status.leases = status,
+            AgentEvent::LeaseAction(act, result) => {
+                self.status.counters.leases.count(LeaseAct { act, result });
+            }
         }
     }
 }

@@ -1,14 +1,14 @@
 //! The daemon: one loop that takes everything that can happen, one after the other, and waits for nothing else.
 
-mod desk;
 mod doing;
 mod events;
 mod leases;
 mod notice;
 mod reload;
+mod requests;
 mod rights;
-mod standing;
 mod state;
+mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -29,10 +29,10 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use self::desk::Desk;
 use self::events::{Event, Sources};
+use self::requests::Desk;
 use crate::actions::notices::{Delivery, Notices};
-use crate::actions::{self, Hand};
+use crate::actions::{self, Executor};
 use crate::agent::{self, Agent};
 use crate::audit::{self, Audit};
 use crate::clock::now;
@@ -47,7 +47,7 @@ use crate::web::tally::Skipped;
 use crate::web::{Reload, Routes, Status};
 
 /// Between two looks at what nobody tells of: whether the audit log can be written, how old the snapshot is.
-const BEAT: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 /// Snapshots that wait; more would be too old when their turn comes.
 const ARRIVALS: usize = 4;
 
@@ -55,7 +55,7 @@ const ARRIVALS: usize = 4;
 pub struct Daemon {
     settings: Settings,
     engine: Engine,
-    hand: Hand,
+    executor: Executor,
     /// Looks after leases, by these orders.
     agent: Agent,
     ordered: agent::Orders,
@@ -71,7 +71,7 @@ pub struct Daemon {
     exporter: Option<ProcessKey>,
     /// This program and those that started it.
     ours: BTreeSet<ProcessKey>,
-    deed: Option<doing::Doing>,
+    request: Option<doing::Doing>,
     /// The state was written before the SIGKILL of the action in hand, or that was tried.
     tried_to_save: bool,
     /// Since when each flag is up, by rule and target.
@@ -84,10 +84,10 @@ pub struct Daemon {
 
 /// What the threads have to say.
 struct Threads {
-    executor: actions::Channels,
+    reports: actions::Channels,
     /// What came of notices.
     deliveries: UnboundedReceiver<Delivery>,
-    leases: UnboundedReceiver<agent::News>,
+    leases: UnboundedReceiver<agent::AgentEvent>,
 }
 
 /// Runs until told to end.
@@ -125,11 +125,11 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
         let address = listener.local_addr().context("cannot tell where it listens")?;
         tracing::info!(%address, "serving");
     }
-    let mut beat = interval(BEAT);
-    beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut interval = interval(INTERVAL);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let hangups = Hangups::listen().context("cannot listen to signals")?;
     let question = None;
-    let sources = Sources { arrivals, reads, hangups, reloads, asked, threads, question, receipts, beat };
+    let sources = Sources { arrivals, reads, hangups, reloads, asked, threads, question, receipts, interval };
     systemd::ready();
     let judging = daemon.judge(sources, (shutdown, group));
     server::serve(Site { listeners, web }, routes, limits(), judging).await.context("cannot serve")?;
@@ -158,8 +158,8 @@ impl Daemon {
         let about = audit::About { node: node.clone(), boot_id: boot_id.clone() };
         let audit = Audit::open(journal(&settings), about).context("cannot start the thread that records")?;
         let tools = tools(&settings);
-        let (hand, executor) =
-            Hand::start(tools, audit.clone()).context("cannot start the thread that acts")?;
+        let (executor, reports) =
+            Executor::start(tools, audit.clone()).context("cannot start the thread that acts")?;
         let (agent, leases) =
             Agent::start(audit.clone(), rights::in_host_namespace(&settings.host), &settings.host.devices)
                 .context("cannot start the thread that looks after leases")?;
@@ -170,7 +170,7 @@ impl Daemon {
         state::restore(&mut engine, &settings.state);
         let mut daemon = Self {
             engine,
-            hand,
+            executor,
             agent,
             ordered: agent::Orders::default(),
             notices,
@@ -182,7 +182,7 @@ impl Daemon {
             view: None,
             exporter: None,
             ours: rights::ourselves(&settings.host.procfs),
-            deed: None,
+            request: None,
             tried_to_save: false,
             flagged: BTreeMap::new(),
             status: Status::default(),
@@ -192,7 +192,7 @@ impl Daemon {
             settings,
         };
         daemon.begin();
-        Ok((daemon, Threads { executor, deliveries, leases }))
+        Ok((daemon, Threads { reports, deliveries, leases }))
     }
 
     /// Takes one event after the other until told to end, then leaves everything in order.
@@ -223,9 +223,9 @@ impl Daemon {
             Event::Report(report) => self.landed(&report),
             Event::Question(question) => self.permit(question),
             Event::Delivered(delivery) => self.delivered(&delivery),
-            Event::Leases(news) => self.heard(news),
+            Event::Leases(events) => self.heard(events),
             Event::Kept => self.look_at_the_state(),
-            Event::Beat => {
+            Event::Interval => {
                 self.look_around();
                 systemd::alive();
             }
@@ -271,7 +271,7 @@ impl Daemon {
         let view = Arc::new(View::between(self.view.as_deref(), snapshot));
         match self.engine.tick(began, Arc::clone(&view)) {
             Ok(verdicts) => {
-                self.hand.seen(Arc::clone(&view));
+                self.executor.seen(Arc::clone(&view));
                 self.agent.seen(Arc::clone(&view));
                 // Taking thousands of processes apart can wait until everything is carried out.
                 let _before = self.view.replace(Arc::clone(&view));
@@ -282,7 +282,7 @@ impl Daemon {
                 stream.seq = Some(view.snapshot.seq);
                 stream.seen_boot_ms = Some(view.snapshot.boot_ms);
                 stream.interval_ms = Some(view.snapshot.interval_ms);
-                stream.silent = standing::silent(&view);
+                stream.silent = status::silent(&view);
                 stream.tick_seconds = Some(now().boot.saturating_sub(began.boot).as_secs_f64());
                 self.status.counters.snapshots += 1;
                 self.save_sometimes();
@@ -297,20 +297,20 @@ impl Daemon {
         match arrival {
             Arrival::Connected(exporter) => {
                 stream.connected = true;
-                stream.trouble = None;
+                stream.error = None;
                 let pid = exporter.map(|exporter| exporter.pid);
                 tracing::info!(path = stream.path, pid, "reading the stream of the exporter");
                 self.exporter = exporter;
                 self.engine.exempt(self.ours.iter().copied().chain(exporter).collect());
             }
-            Arrival::Lost(trouble) => {
-                let told = trouble.to_string();
-                self.status.counters.refused.count(trouble.reason().name().to_owned());
-                if stream.connected || stream.trouble.as_ref() != Some(&told) {
+            Arrival::Lost(error) => {
+                let told = error.to_string();
+                self.status.counters.refused.count(error.reason().name().to_owned());
+                if stream.connected || stream.error.as_ref() != Some(&told) {
                     tracing::warn!(why = told, "no stream; nobody is judged");
                 }
                 stream.connected = false;
-                stream.trouble = Some(told);
+                stream.error = Some(told);
             }
             Arrival::Malformed(why) => {
                 self.status.counters.skipped.count(Skipped::Malformed);
@@ -336,14 +336,14 @@ impl Daemon {
 
     async fn end(mut self, mut deliveries: UnboundedReceiver<Delivery>) {
         self.save_at_the_end();
-        let Self { mut hand, mut agent, notices, audit, engine, keeper, .. } = self;
+        let Self { mut executor, mut agent, notices, audit, engine, keeper, .. } = self;
         // It ends the step that it is in, so that the log has what came of it before its last line.
         let mut finishing = spawn_blocking(move || {
-            hand.finish();
+            executor.finish();
             agent.finish();
             drop(notices);
         });
-        while timeout(BEAT, &mut finishing).await.is_err() && !audit.hangs() {}
+        while timeout(INTERVAL, &mut finishing).await.is_err() && !audit.hangs() {}
         while let Ok(delivery) = deliveries.try_recv() {
             notice::record(&audit, &engine.policy().sha256, &delivery);
         }

@@ -112,7 +112,7 @@ fn found(verdict: &Verdict) -> String {
         .evidence
         .leaves
         .iter()
-        .map(|leaf| format!("{} is {} ({})", leaf.name, leaf.value, leaf.wish))
+        .map(|leaf| format!("{} is {} ({})", leaf.name, leaf.value, leaf.comparison))
         .collect();
     if !leaves.is_empty() {
         let _ = write!(text, ": {} for {} samples", leaves.join(", "), verdict.evidence.streak);
@@ -147,7 +147,7 @@ fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
     }
 }
 
-/// What came of a deed, for its owner; nothing where nothing was done to him.
+/// What came of an action, for its owner; nothing where nothing was done to him.
 fn ended(report: &Report) -> Option<String> {
     #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
     let returned = report.released.map(|bytes| number(bytes as f64, Unit::Bytes));

@@ -8,9 +8,9 @@ use bailiff_lifecycle::exit::{Stop, plain};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use super::{Daemon, standing};
+use super::{Daemon, status};
 use crate::clock::now;
-use crate::policy::{Loaded, Paint, Policy, load};
+use crate::policy::{FaultStyle, Loaded, Policy, load};
 use crate::policy_file::{self, Content, Stamp};
 use crate::verdict::Hold;
 use crate::web::tally::Reloaded;
@@ -65,7 +65,7 @@ pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, File, Stamp), Stop> {
             Ok((Arc::new(policy), file, stamp))
         }
         Err(faults) => {
-            let text = faults.render(Paint::Plain);
+            let text = faults.render(FaultStyle::Plain);
             Err(Stop::Usage(format!("the rules are invalid\n{}", text.trim_end())))
         }
     }
@@ -122,7 +122,7 @@ impl Daemon {
         if news {
             tracing::info!(result = result.name(), why, "the policy was read again");
             let how = if result == Reloaded::Refused { "refused" } else { "done" };
-            self.record_change(("reload", how), &standing::reload_detail(&outcome, why));
+            self.record_change(("reload", how), &status::reload_detail(&outcome, why));
         }
         self.status.counters.reloads.count(result);
         self.file.last = Some(result);
@@ -161,8 +161,8 @@ impl Daemon {
 
     fn adopt(&mut self, policy: Arc<Policy>) {
         let reloaded = self.engine.reload(policy, self.settings.most);
-        if let Some(deed) = reloaded.cancel {
-            self.hand.cancel(deed);
+        if let Some(action) = reloaded.cancel {
+            self.executor.cancel(action);
         }
         let policy = Arc::clone(self.engine.policy());
         self.notices.keep(&policy.channels);

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use bailiff_snapshot::{PidNamespace, ProcessKey, Status};
 
-use crate::census::Census;
 use crate::engine::Holds;
+use crate::process_table::Processes;
 use crate::settings::Host;
 use crate::verdict::Hold;
 
@@ -25,7 +25,7 @@ pub(super) fn boot_id(procfs: &Path) -> Option<String> {
 /// This program and those that started it, as far as they can be read.
 pub(super) fn ourselves(procfs: &Path) -> BTreeSet<ProcessKey> {
     let us = std::process::id();
-    let Ok(table) = Census::open(procfs, "").and_then(|census| census.everybody()) else {
+    let Ok(table) = Processes::open(procfs, "").and_then(|proc_table| proc_table.everybody()) else {
         return BTreeSet::new();
     };
     let own = table.ancestors(us).into_iter().chain([us]);

@@ -17,7 +17,7 @@ use crate::disk;
 use crate::engine::{Engine, Saved};
 use crate::verdict::Hold;
 
-/// Breakers, which open with no deed, are saved at least this often.
+/// Breakers, which open with no action, are saved at least this often.
 const OFTEN: Duration = Duration::from_secs(15);
 /// Whoever asks whether it is on the disk is answered after this long at the latest: a brake is not waited for.
 const SOON: Duration = Duration::from_millis(60);

@@ -131,7 +131,7 @@ impl Breakers {
     }
 
     /// How an action against a user ended.
-    pub(crate) fn see_deed(&mut self, uid: Option<u32>, failed: bool) {
+    pub(crate) fn see_request(&mut self, uid: Option<u32>, failed: bool) {
         let place = self.failures.iter().position(|failures| failures.uid == uid);
         match (place, failed) {
             (Some(place), true) => {
@@ -180,6 +180,6 @@ impl Breakers {
 impl super::Engine {
     /// The users for whom the breaker of failures is open; none is a target without a single owner.
     pub fn failing_users(&self) -> impl Iterator<Item = Option<u32>> {
-        self.deeds.breakers.failing()
+        self.actions.breakers.failing()
     }
 }

@@ -3,11 +3,11 @@
 use bailiff_snapshot::{Streak, Truth};
 use serde::{Deserialize, Serialize};
 
-use super::judge::Judge;
+use super::evaluator::RuleEvaluator;
 use super::pick::Picking;
 use super::program::{Column, Gate};
+use super::report::{Coming, Pending};
 use super::subject::Leaves;
-use super::told::{Coming, Pending};
 use super::{Engine, Now, Tick, protection};
 use crate::policy::{Ask, Exception, Kind, Mode};
 use crate::verdict::{Asked, Hold};
@@ -35,7 +35,7 @@ pub struct Explained {
     /// What it is.
     pub of: Kind,
     /// Its gates, in order, up to the one that stopped it.
-    pub gates: Vec<GateTold>,
+    pub gates: Vec<GateReport>,
     /// The outcome of all gates now.
     pub outcome: Truth,
     /// Unknown samples in a row, and how many a streak outlives.
@@ -49,7 +49,7 @@ pub struct Explained {
 
 /// One gate and what it rests on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct GateTold {
+pub struct GateReport {
     /// Its name.
     pub gate: String,
     /// Whether it lets the target through.
@@ -75,19 +75,21 @@ impl Engine {
         let view = self.last.as_deref().filter(|view| self.table.covers(view))?;
         let tick = Tick { now, view, number: self.tick, missed: 0, interval: view.interval() };
         let mut told = Vec::new();
-        let asked = |judge: &&Judge| question.rule.as_deref().is_none_or(|rule| *judge.rule.name == *rule);
-        for judge in self.judges.iter().filter(asked) {
+        let asked = |evaluator: &&RuleEvaluator| {
+            question.rule.as_deref().is_none_or(|rule| *evaluator.rule.name == *rule)
+        };
+        for evaluator in self.evaluators.iter().filter(asked) {
             let about = |kind| {
                 let all = view.targets.iter().enumerate();
                 let these =
                     all.filter(move |(_, target)| target.kind == kind && question.is_about(target, view));
                 these.map(move |(place, target)| About { place, target, view })
             };
-            let gates = judge.gates(&self.table, &tick);
-            told.extend(about(judge.rule.of).map(|about| self.explain_target(judge, &gates, about)));
-            if let Some(picking) = &judge.picking {
-                let gates = judge.gates_of_pick(picking, (&self.table, &tick));
-                let of = (judge, picking);
+            let gates = evaluator.gates(&self.table, &tick);
+            told.extend(about(evaluator.rule.of).map(|about| self.explain_target(evaluator, &gates, about)));
+            if let Some(picking) = &evaluator.picking {
+                let gates = evaluator.gates_of_pick(picking, (&self.table, &tick));
+                let of = (evaluator, picking);
                 told.extend(about(Kind::Workload).map(|about| self.explain_workload(of, &gates, about)));
             }
         }
@@ -95,13 +97,18 @@ impl Engine {
     }
 
     /// A target that the rule is about.
-    fn explain_target(&self, judge: &Judge, gates: &[(Gate, Column<'_>)], about: About<'_>) -> Explained {
+    fn explain_target(
+        &self,
+        evaluator: &RuleEvaluator,
+        gates: &[(Gate, Column<'_>)],
+        about: About<'_>,
+    ) -> Explained {
         let target = about.target;
         let number = self.populations[target.kind as usize].number(&target.id);
-        let track = number.and_then(|number| judge.tracks.get(number)).copied().unwrap_or_default();
-        let coming = Coming::of_track(judge, (&target.id, &track), about.view);
+        let track = number.and_then(|number| evaluator.tracks.get(number)).copied().unwrap_or_default();
+        let coming = Coming::of_track(evaluator, (&target.id, &track), about.view);
         let picked =
-            judge.picking.as_ref().map(|picking| match number.and_then(|at| picking.picked.get(&at)) {
+            evaluator.picking.as_ref().map(|picking| match number.and_then(|at| picking.picked.get(&at)) {
                 Some(picked) => format!("picked: {}", picked.target),
                 None => "no workload is picked".to_owned(),
             });
@@ -112,7 +119,7 @@ impl Engine {
     /// A workload that the rule may pick.
     fn explain_workload(
         &self,
-        (judge, picking): (&Judge, &Picking),
+        (evaluator, picking): (&RuleEvaluator, &Picking),
         gates: &[(Gate, Column<'_>)],
         about: About<'_>,
     ) -> Explained {
@@ -120,21 +127,21 @@ impl Engine {
         let number = self.populations[target.kind as usize].number(&target.id);
         let streak = number.and_then(|number| picking.streaks.get(number)).copied().unwrap_or_default();
         let picked = picking.picked.values().find(|picked| picked.target == target.id);
-        let coming = Coming::of_pick(judge, (&target.id, picked, streak), about.view);
+        let coming = Coming::of_pick(evaluator, (&target.id, picked, streak), about.view);
         let told = self.explained((coming, streak), gates, about);
-        Explained { pick: Some(self.where_picked((judge, picking), about)), ..told }
+        Explained { pick: Some(self.where_picked((evaluator, picking), about)), ..told }
     }
 
     /// Of each GPU that a workload holds: whether it was picked there, and if not, why.
-    fn where_picked(&self, (judge, picking): (&Judge, &Picking), about: About<'_>) -> String {
+    fn where_picked(&self, (evaluator, picking): (&RuleEvaluator, &Picking), about: About<'_>) -> String {
         let gpus = about.view.targets.iter().filter(|gpu| {
             gpu.kind == Kind::Gpu && gpu.gpus.iter().any(|held| about.target.gpus.contains(held))
         });
         let told = gpus.map(|gpu| {
             let number = self.populations[Kind::Gpu as usize].number(&gpu.id);
             let picked = number.and_then(|number| picking.picked.get(&number));
-            let track = number.and_then(|number| judge.tracks.get(number)).copied().unwrap_or_default();
-            let needed = judge.rule.span.samples(about.view.interval());
+            let track = number.and_then(|number| evaluator.tracks.get(number)).copied().unwrap_or_default();
+            let needed = evaluator.rule.span.samples(about.view.interval());
             match picked {
                 Some(picked) if picked.target == about.target.id => format!("picked on {}", gpu.id),
                 Some(picked) => format!("not picked on {}: {} was picked", gpu.id, picked.target),
@@ -153,12 +160,12 @@ impl Engine {
         gates: &[(Gate, Column<'_>)],
         about: About<'_>,
     ) -> Explained {
-        let judge = coming.judge;
+        let evaluator = coming.evaluator;
         let mut told = Vec::new();
         let (mut outcome, mut exempt) = (Truth::True, false);
         for (gate, column) in gates {
             outcome = column.get(about.place).copied().unwrap_or(Truth::Unknown);
-            told.push(GateTold { passes: outcome, ..self.gate(judge, *gate, about) });
+            told.push(GateReport { passes: outcome, ..self.gate(evaluator, *gate, about) });
             if outcome != Truth::True {
                 exempt = gate.exempts();
                 break;
@@ -171,15 +178,20 @@ impl Engine {
             of: about.target.kind,
             gates: told,
             outcome,
-            unknown: (streak.unknown, judge.rule.max_gap),
-            holds: if judge.mode == Mode::Enforce { holds() } else { Vec::new() },
+            unknown: (streak.unknown, evaluator.rule.max_gap),
+            holds: if evaluator.mode == Mode::Enforce { holds() } else { Vec::new() },
             pick: None,
         }
     }
 
     /// What a gate rests on.
-    fn gate(&self, judge: &Judge, gate: Gate, About { target, view, .. }: About<'_>) -> GateTold {
-        let rule = &judge.rule;
+    fn gate(
+        &self,
+        evaluator: &RuleEvaluator,
+        gate: Gate,
+        About { target, view, .. }: About<'_>,
+    ) -> GateReport {
+        let rule = &evaluator.rule;
         let leaves = |ask: Option<&Ask>| leaves(ask, target, view);
         let because = |why: &str| (Some(why.to_owned()), Vec::new());
         let gone = protection::is_gone(target, view);
@@ -198,7 +210,7 @@ impl Engine {
             Gate::When => ("when", (None, leaves(Some(&rule.when)))),
             Gate::From => ("from", (None, leaves(rule.pick.as_ref().map(|pick| &pick.from)))),
         };
-        GateTold { gate: name.to_owned(), passes: Truth::True, why, leaves }
+        GateReport { gate: name.to_owned(), passes: Truth::True, why, leaves }
     }
 
     fn protection(&self, target: &Target, view: &View) -> (Option<String>, Vec<Asked>) {

@@ -10,7 +10,7 @@ use crate::verdict::{Hold, Subject};
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// Destructive deeds of the last hour.
+/// Destructive actions of the last hour.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Ledger(Vec<Entry>);
 
@@ -46,7 +46,7 @@ impl Stamp {
 }
 
 impl Ledger {
-    /// The budget that has no room for a deed against this owner on these GPUs.
+    /// The budget that has no room for an action against this owner on these GPUs.
     pub(crate) fn full<'a>(
         &self,
         uid: Option<u32>,
@@ -70,7 +70,7 @@ impl Ledger {
         self.0.push(Entry { id, at, uid: subject.uid, gpus: subject.gpus.clone() });
     }
 
-    /// A deed that was not done after all gives its place back.
+    /// An action that was not done after all gives its place back.
     pub(crate) fn give_back(&mut self, id: u64) {
         self.0.retain(|entry| entry.id != id);
     }
@@ -80,7 +80,7 @@ impl Ledger {
         self.0.retain(|entry| entry.at.ago(now, boot_id) < HOUR);
     }
 
-    /// Deeds of the last hour.
+    /// Actions of the last hour.
     pub(crate) fn used(&self) -> usize {
         self.0.len()
     }

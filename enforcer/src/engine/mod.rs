@@ -2,22 +2,22 @@
 //! verdicts go out, and the same history gives the same verdicts.
 
 mod breakers;
-mod deeds;
+mod evaluator;
 mod explain;
-mod judge;
+mod in_flight;
 mod ledger;
 mod pick;
 mod population;
 mod program;
 mod progress;
 mod protection;
+mod report;
 mod saved;
 mod shares;
-mod standing;
+mod status;
 mod stuck;
 mod subject;
 pub(crate) mod texts;
-mod told;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,17 +29,17 @@ use crate::policy::{Kind, Mode, Policy};
 use crate::verdict::{Hold, Report, Verdict};
 use crate::view::{TargetId, View};
 
-use deeds::Deeds;
-pub use explain::{Explained, GateTold, Question};
-use judge::Judge;
+use evaluator::RuleEvaluator;
+pub use explain::{Explained, GateReport, Question};
+use in_flight::ActionTracker;
 use ledger::Stamp;
 use population::Population;
 use program::Table;
 pub use protection::Exemptions;
+pub use report::{Counts, FlagUp, Pending};
 pub use saved::{Reloaded, Saved};
-pub use standing::Standing;
+pub use status::TargetStatus;
 pub use subject::number;
-pub use told::{Counts, FlagUp, Pending};
 
 /// A moment, by both clocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct Now {
     pub wall: Duration,
 }
 
-/// Why a snapshot is not judged. Its beat counts as missed.
+/// Why a snapshot is not judged. Its interval counts as missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skip {
     /// It is the one before, or an older one.
@@ -59,7 +59,7 @@ pub enum Skip {
     Stale,
     /// It says that it is of a time to come.
     Future,
-    /// It tells no period of its beat.
+    /// It tells no period of its interval.
     NoInterval,
 }
 
@@ -80,17 +80,17 @@ impl Skip {
 const WARM_UP: u32 = 3;
 /// And after a reload.
 const SETTLING: u32 = 2;
-/// A snapshot older than so many beats is not judged.
-pub(crate) const STALE_BEATS: u32 = 2;
+/// A snapshot older than so many intervals is not judged.
+pub(crate) const STALE_INTERVALS: u32 = 2;
 
 /// The state of all that is judged.
 #[derive(Debug)]
 pub struct Engine {
     policy: Arc<Policy>,
-    judges: Vec<Judge>,
+    evaluators: Vec<RuleEvaluator>,
     table: Table,
     populations: [Population; 5],
-    deeds: Deeds,
+    actions: ActionTracker,
     /// Holds that the world outside has told of.
     outside: BTreeSet<Hold>,
     paused: Option<Pause>,
@@ -105,7 +105,7 @@ pub struct Engine {
     /// The last snapshot before a restart.
     before: Option<(String, Duration)>,
     /// The period that streaks were counted at.
-    beat: Option<Duration>,
+    interval: Option<Duration>,
 }
 
 /// An admin's word that nothing is to be done.
@@ -149,12 +149,12 @@ impl Engine {
     #[must_use]
     pub fn new(policy: Arc<Policy>, cap: Mode) -> Self {
         let mut table = Table::default();
-        let judges = policy.rules.iter().map(|rule| Judge::new(rule, cap, &mut table)).collect();
+        let evaluators = policy.rules.iter().map(|rule| RuleEvaluator::new(rule, cap, &mut table)).collect();
         Self {
-            judges,
+            evaluators,
             table,
             populations: Default::default(),
-            deeds: Deeds::default(),
+            actions: ActionTracker::default(),
             outside: BTreeSet::new(),
             paused: None,
             only: None,
@@ -164,7 +164,7 @@ impl Engine {
             last: None,
             booted: None,
             before: None,
-            beat: None,
+            interval: None,
             policy,
         }
     }
@@ -185,27 +185,27 @@ impl Engine {
         let mut verdicts = Vec::new();
         let mut candidates = Vec::new();
         let mut shares = shares::Shares::default();
-        for (place, judge) in self.judges.iter_mut().enumerate() {
-            let mut census = judge::Census::default();
-            let mut court = judge::Court {
+        for (place, evaluator) in self.evaluators.iter_mut().enumerate() {
+            let mut proc_table = evaluator::Counts::default();
+            let mut context = evaluator::EvalContext {
                 tick: &tick,
                 table: &self.table,
                 places: &places,
                 seen: &seen,
                 populations: &self.populations,
                 absent: &absent,
-                census: &mut census,
+                proc_table: &mut proc_table,
                 rule: place,
                 verdicts: &mut verdicts,
                 candidates: &mut candidates,
             };
-            judge.judge(&mut court);
-            if judge.kills() {
-                shares.add(&census, judge.window(&tick), &view);
+            evaluator.judge(&mut context);
+            if evaluator.kills() {
+                shares.add(&proc_table, evaluator.window(&tick), &view);
             }
         }
         self.leave(&absent);
-        self.deeds.see_shares(&shares, &tick, &self.policy.limits);
+        self.actions.see_shares(&shares, &tick, &self.policy.limits);
         verdicts.extend(self.decide(&tick, candidates));
         self.warm_up = self.warm_up.saturating_sub(1);
         self.settling = self.settling.saturating_sub(1);
@@ -213,20 +213,20 @@ impl Engine {
         Ok(verdicts)
     }
 
-    /// Takes note of how a deed ended.
+    /// Takes note of how an action ended.
     pub fn report(&mut self, report: &Report) {
-        let Some(flying) = self.deeds.land(report) else { return };
-        let Some(judge) = self.judges.get_mut(flying.rule) else { return };
+        let Some(in_flight) = self.actions.land(report) else { return };
+        let Some(evaluator) = self.evaluators.get_mut(in_flight.rule) else { return };
         let populations = &self.populations;
-        judge.landed(&flying, report.outcome, |kind, id| populations[kind as usize].number(id));
+        evaluator.landed(&in_flight, report.outcome, |kind, id| populations[kind as usize].number(id));
     }
 
     /// Takes note that a channel has delivered a notice of a rule's match.
     pub fn delivered(&mut self, rule: &str, subject: &TargetId) {
         let populations = &self.populations;
-        for judge in self.judges.iter_mut().filter(|judge| *judge.rule.name == *rule) {
-            let number = populations[judge.rule.of as usize].number(subject);
-            judge.delivered(number, subject);
+        for evaluator in self.evaluators.iter_mut().filter(|evaluator| *evaluator.rule.name == *rule) {
+            let number = populations[evaluator.rule.of as usize].number(subject);
+            evaluator.delivered(number, subject);
         }
     }
 
@@ -248,18 +248,18 @@ impl Engine {
         self.only = Some(uid);
     }
 
-    /// Stops everything destructive, for so long or until [`Self::resume`]; gives the deed to be cancelled.
+    /// Stops everything destructive, for so long or until [`Self::resume`]; gives the action to be cancelled.
     pub fn pause(&mut self, now: Now, length: Option<Duration>, reason: String) -> Option<u64> {
         self.paused = Some(Pause { begun: Stamp::new(now, self.boot_id()), length, reason });
-        self.deeds.choose_nobody();
-        self.deeds.in_flight()
+        self.actions.choose_nobody();
+        self.actions.in_flight()
     }
 
-    /// Lets deeds go on, and closes what breakers have opened.
+    /// Lets actions go on, and closes what breakers have opened.
     pub fn resume(&mut self) {
         self.paused = None;
-        self.deeds.breakers.close();
-        self.deeds.forget_stuck();
+        self.actions.breakers.close();
+        self.actions.forget_stuck();
     }
 
     /// Why an admin has paused it, and for how much longer.
@@ -280,10 +280,10 @@ impl Engine {
         seen.or(self.booted.as_deref()).or(before)
     }
 
-    /// The deed that is being carried out.
+    /// The action that is being carried out.
     #[must_use]
     pub fn in_flight(&self) -> Option<u64> {
-        self.deeds.in_flight()
+        self.actions.in_flight()
     }
 
     /// The policy in force.
@@ -298,7 +298,7 @@ impl Engine {
         self.last.as_ref()
     }
 
-    /// How many beats were missed before this snapshot.
+    /// How many intervals were missed before this snapshot.
     fn admit(&mut self, now: Now, view: &View) -> Result<u32, Skip> {
         let interval = view.interval();
         if interval.is_zero() {
@@ -326,26 +326,26 @@ impl Engine {
             }
             None => 0,
         };
-        if now.boot.saturating_sub(view.boot()) > interval * STALE_BEATS {
+        if now.boot.saturating_sub(view.boot()) > interval * STALE_INTERVALS {
             return Err(Skip::Stale);
         }
         Ok(missed)
     }
 
-    /// Samples of another beat are of another length: what was counted so far says nothing of how long it was.
-    fn keep_time(&mut self, beat: Duration) {
-        if self.beat.replace(beat).is_some_and(|before| before != beat) {
-            self.judges.iter_mut().for_each(Judge::begin_anew);
-            self.deeds.choose_nobody();
+    /// Samples of another interval are of another length: what was counted so far says nothing of how long it was.
+    fn keep_time(&mut self, interval: Duration) {
+        if self.interval.replace(interval).is_some_and(|before| before != interval) {
+            self.evaluators.iter_mut().for_each(RuleEvaluator::begin_again);
+            self.actions.choose_nobody();
         }
     }
 
     /// Another boot: nobody that was judged is there any more.
     fn forget_targets(&mut self) {
         self.populations = Default::default();
-        self.judges.iter_mut().for_each(Judge::forget);
-        self.deeds.choose_nobody();
-        self.deeds.failed.clear();
+        self.evaluators.iter_mut().for_each(RuleEvaluator::forget);
+        self.actions.choose_nobody();
+        self.actions.failed.clear();
         self.before = None;
     }
 
@@ -363,7 +363,7 @@ impl Engine {
         for (population, absent) in self.populations.iter_mut().zip(absent) {
             for (number, _) in absent.iter().filter(|(_, fate)| *fate == population::Absent::Gone) {
                 let left = population.leave(*number);
-                self.deeds.failed.retain(|id| Some(id) != left.as_ref());
+                self.actions.failed.retain(|id| Some(id) != left.as_ref());
             }
         }
     }
@@ -387,10 +387,10 @@ pub enum Holds {
     No,
 }
 
-/// How many beats a time between two snapshots has missed: as many as it is too long, rounded.
+/// How many intervals a time between two snapshots has missed: as many as it is too long, rounded.
 pub(crate) fn missed(between: Duration, interval: Duration) -> u32 {
-    let beats = (between + interval / 2).as_nanos() / interval.as_nanos();
-    u32::try_from(beats.saturating_sub(1)).unwrap_or(u32::MAX)
+    let intervals = (between + interval / 2).as_nanos() / interval.as_nanos();
+    u32::try_from(intervals.saturating_sub(1)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -398,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missed_beats_are_rounded() {
+    fn missed_intervals_are_rounded() {
         let millis = Duration::from_millis;
         for (between, expected) in [(1, 0), (5000, 0), (7499, 0), (7500, 1), (10_000, 1), (60_000, 11)] {
             assert_eq!(missed(millis(between), millis(5000)), expected, "{between} ms");

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use bailiff_snapshot::{Streak, Truth};
 
 use super::Tick;
-use super::judge::{Court, Judge, Whose};
+use super::evaluator::{EvalContext, Match, RuleEvaluator};
 use super::population::Absent;
 use super::program::{self, Column, Gate, Node, Table};
 use super::progress::Progress;
@@ -84,7 +84,7 @@ impl Picking {
     /// What the last tick found of a workload that was picked on a GPU, by the GPU's number.
     pub(crate) fn outcome(&self, gpu: usize, subject: &TargetId) -> Option<Truth> {
         let picked = self.picked.get(&gpu).filter(|picked| picked.target == *subject)?;
-        picked.progress.flying.then_some(picked.outcome)
+        picked.progress.in_flight.then_some(picked.outcome)
     }
 
     /// Those who were picked and bear a flag.
@@ -98,7 +98,7 @@ impl Picking {
     }
 
     /// Every streak is at its beginning; flags stay up until the next sample clears them.
-    pub(crate) fn begin_anew(&mut self) {
+    pub(crate) fn begin_again(&mut self) {
         self.streaks.clear();
         for picked in self.picked.values_mut() {
             picked.since = 0;
@@ -124,9 +124,9 @@ impl Picking {
     }
 
     /// The first of those who may be picked on a GPU, in the rule's order.
-    fn best(&self, gpu: usize, seen: &[Seen], court: &Court<'_>) -> Option<Seen> {
-        let view = court.tick.view;
-        let needed = self.idle_for.samples(court.tick.interval);
+    fn best(&self, gpu: usize, seen: &[Seen], context: &EvalContext<'_>) -> Option<Seen> {
+        let view = context.tick.view;
+        let needed = self.idle_for.samples(context.tick.interval);
         let place = *view.targets[gpu].gpus.first()?;
         let eligible = seen.iter().filter(|seen| {
             let target = &view.targets[seen.place];
@@ -146,15 +146,15 @@ impl Picking {
     }
 }
 
-impl Judge {
+impl RuleEvaluator {
     /// Judges who may be picked, and takes the steps of those who were.
-    pub(crate) fn pick(&mut self, court: &mut Court<'_>) {
+    pub(crate) fn pick(&mut self, context: &mut EvalContext<'_>) {
         let Some(mut picking) = self.picking.take() else { return };
-        let seen = self.candidates(&mut picking, court);
-        let view = court.tick.view;
+        let seen = self.candidates(&mut picking, context);
+        let view = context.tick.view;
         for (gpu, target) in view.targets.iter().enumerate() {
             if target.kind == Kind::Gpu {
-                self.pick_on(gpu, (&mut picking, &seen), court);
+                self.pick_on(gpu, (&mut picking, &seen), context);
             }
         }
         picking.given_up.retain(|id| view.targets.iter().any(|target| target.id == *id));
@@ -162,19 +162,19 @@ impl Judge {
     }
 
     /// Every workload's outcome and streak.
-    fn candidates(&self, picking: &mut Picking, court: &Court<'_>) -> Vec<Seen> {
-        let gaps = (court.tick.missed, self.rule.max_gap);
-        let view = court.tick.view;
-        for (number, fate) in &court.absent[Kind::Workload as usize] {
+    fn candidates(&self, picking: &mut Picking, context: &EvalContext<'_>) -> Vec<Seen> {
+        let gaps = (context.tick.missed, self.rule.max_gap);
+        let view = context.tick.view;
+        for (number, fate) in &context.absent[Kind::Workload as usize] {
             let outcome = if *fate == Absent::Gone { Truth::False } else { Truth::Unknown };
             picking.feed(*number, outcome, gaps);
         }
-        let gates = self.gates_of_pick(picking, (court.table, court.tick));
+        let gates = self.gates_of_pick(picking, (context.table, context.tick));
         let outcomes = program::passed(gates.into_iter().map(|(_, column)| column));
         let workloads = view.targets.iter().zip(outcomes).enumerate();
         let workloads = workloads.filter(|(_, (target, _))| target.kind == Kind::Workload);
         let seen = workloads.filter_map(|(place, (_, outcome))| {
-            let streak = picking.feed(*court.seen.get(place)?, outcome, gaps);
+            let streak = picking.feed(*context.seen.get(place)?, outcome, gaps);
             Some(Seen { place, outcome, streak })
         });
         seen.collect()
@@ -194,10 +194,10 @@ impl Judge {
         gates
     }
 
-    fn pick_on(&self, gpu: usize, (picking, seen): (&mut Picking, &[Seen]), court: &mut Court<'_>) {
-        let Some(number) = court.seen.get(gpu).copied() else { return };
+    fn pick_on(&self, gpu: usize, (picking, seen): (&mut Picking, &[Seen]), context: &mut EvalContext<'_>) {
+        let Some(number) = context.seen.get(gpu).copied() else { return };
         let Some(track) = self.tracks.get(number).copied() else { return };
-        let needed = self.rule.span.samples(court.tick.interval);
+        let needed = self.rule.span.samples(context.tick.interval);
         let need = match track.outcome.unwrap_or(Truth::Unknown) {
             Truth::True if track.streak.count >= needed => Truth::True,
             Truth::Unknown if track.streak.count >= needed => Truth::Unknown,
@@ -205,7 +205,7 @@ impl Judge {
         };
         let still = picking.picked.remove(&number).and_then(|picked| {
             let gpu = Needy { place: gpu, need, streak: track.streak.count };
-            self.still_picked((gpu, picked), (&mut *picking, seen), court)
+            self.still_picked((gpu, picked), (&mut *picking, seen), context)
         });
         if need != Truth::True {
             let kept = still.map(|(picked, _)| (number, Picked { outcome: need, ..picked }));
@@ -213,18 +213,18 @@ impl Judge {
             return;
         }
         let chosen = still.or_else(|| {
-            let seen = picking.best(gpu, seen, court)?;
-            let target = court.tick.view.targets[seen.place].id.clone();
+            let seen = picking.best(gpu, seen, context)?;
+            let target = context.tick.view.targets[seen.place].id.clone();
             let (since, progress, outcome) = (0, Progress::default(), Truth::True);
             Some((Picked { target, since, progress, outcome }, seen))
         });
         if let Some((mut picked, seen)) = chosen {
-            picked.outcome = seen.outcome.and(holds(seen.place, gpu, court.tick.view));
+            picked.outcome = seen.outcome.and(holds(seen.place, gpu, context.tick.view));
             if picked.outcome == Truth::True {
                 // Less where a reload has made `for` longer.
                 picked.since = picked.since.min(track.streak.count.saturating_sub(needed));
-                let whose = Whose { owner: gpu, subject: seen.place, streak: seen.streak.count };
-                self.steps(whose, (&mut picked.progress, picked.since), court);
+                let whose = Match { owner: gpu, subject: seen.place, streak: seen.streak.count };
+                self.steps(whose, (&mut picked.progress, picked.since), context);
                 picked.since = picked.since.saturating_add(1);
             }
             picking.picked.insert(number, picked);
@@ -236,19 +236,19 @@ impl Judge {
         &self,
         (gpu, picked): (Needy, Picked),
         (picking, seen): (&mut Picking, &[Seen]),
-        court: &mut Court<'_>,
+        context: &mut EvalContext<'_>,
     ) -> Option<(Picked, Seen)> {
-        let view = court.tick.view;
+        let view = context.tick.view;
         // One that is gone needs no word; the audit log has what ended it.
         let seen = seen.iter().find(|seen| view.targets[seen.place].id == picked.target).copied()?;
-        let needed = picking.idle_for.samples(court.tick.interval);
+        let needed = picking.idle_for.samples(context.tick.interval);
         let why = if picked.progress.failed {
             picking.given_up.insert(picked.target.clone());
             "nothing more can be done"
         } else if gpu.need == Truth::False {
             "the GPU no longer needs it"
         } else if picked.since >= gpu.streak.min(seen.streak.count) && seen.outcome == Truth::True {
-            // Both are longer than what was counted since, or one has begun anew after a gap.
+            // Both are longer than what was counted since, or one has begun again after a gap.
             "unknown for too long"
         } else if seen.outcome == Truth::False || seen.streak.count < needed {
             "it was seen not to match"
@@ -257,12 +257,12 @@ impl Judge {
         } else {
             return Some((picked, seen));
         };
-        let whose = Whose { owner: gpu.place, subject: seen.place, streak: seen.streak.count };
+        let whose = Match { owner: gpu.place, subject: seen.place, streak: seen.streak.count };
         if picked.progress.warned {
-            court.verdicts.push(self.finding(whose, What::Reprieved(why), court.tick));
+            context.verdicts.push(self.finding(whose, What::Reprieved(why), context.tick));
         }
         if let Some(severity) = picked.progress.flagged {
-            court.verdicts.push(self.finding(whose, What::Clear(severity), court.tick));
+            context.verdicts.push(self.finding(whose, What::Clear(severity), context.tick));
         }
         None
     }

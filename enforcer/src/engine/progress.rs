@@ -29,8 +29,8 @@ pub(crate) struct Progress {
     #[serde(skip)]
     pub(crate) decided: bool,
     /// One is being carried out.
-    pub(crate) flying: bool,
-    /// A deed failed or was refused: this match does nothing destructive any more.
+    pub(crate) in_flight: bool,
+    /// An action failed or was refused: this match does nothing destructive any more.
     pub(crate) failed: bool,
     /// The hold that was told last.
     pub(crate) told: Option<Hold>,

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use bailiff_snapshot::{Place, ProcessKey, Truth, wire};
 
-use crate::census::Person;
-use crate::census::program::{CommandLine, Program};
 use crate::engine::subject::Leaves;
 use crate::engine::texts::{self, MemberFacts};
 use crate::guard::{self, Root, Traits};
 use crate::policy::{Ask, Exception, Field, Kind, Policy};
+use crate::process_table::ProcessInfo;
+use crate::process_table::program::{CommandLine, Program};
 use crate::verdict::Asked;
 use crate::view::{Target, TargetId, View, key};
 
@@ -183,7 +183,7 @@ impl Exemptions {
 
     /// Why a process, which runs this, exempts the target; none where it does not.
     #[must_use]
-    pub fn exempt(&self, person: &Person, program: &Program) -> Option<String> {
+    pub fn exempt(&self, person: &ProcessInfo, program: &Program) -> Option<String> {
         let Some(target) = self.view.targets.iter().find(|target| target.id == self.target) else {
             return Some("its target is not in the snapshot".to_owned());
         };
@@ -204,7 +204,7 @@ impl Exemptions {
     }
 
     /// Where it runs, with the names of its pod, which the snapshot has of others in it.
-    fn place(&self, person: &Person) -> Place {
+    fn place(&self, person: &ProcessInfo) -> Place {
         let mut place = Place::clone(&person.place);
         let snapshot = &self.view.snapshot;
         let holders = snapshot.processes.iter().filter_map(|process| Some(&process.facts.as_ref()?.place));

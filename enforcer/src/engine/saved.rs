@@ -1,4 +1,4 @@
-//! What survives a restart, and a reload: streaks by condition, budgets, turns, breakers, the pause. A deed that
+//! What survives a restart, and a reload: streaks by condition, budgets, turns, breakers, the pause. An action that
 //! was under way does not: its step is due again, from its beginning.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,8 +9,8 @@ use bailiff_snapshot::Streak;
 use serde::{Deserialize, Serialize};
 
 use super::breakers::Breakers;
-use super::deeds::Turn;
-use super::judge::{Judge, Track};
+use super::evaluator::{RuleEvaluator, Track};
+use super::in_flight::Turn;
 use super::ledger::{Ledger, Stamp};
 use super::pick::{Picked, Picking};
 use super::population::{Population, Slot};
@@ -48,7 +48,7 @@ pub struct Saved {
 struct Streaks {
     /// The last snapshot that was judged, milliseconds since boot.
     boot_ms: u64,
-    /// The period of its beat, in milliseconds.
+    /// The period of its interval, in milliseconds.
     interval_ms: Option<u64>,
     rules: Vec<SavedRule>,
 }
@@ -108,7 +108,7 @@ impl SavedTrack {
 /// What a reload does to what was under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reloaded {
-    /// The deed that is no longer wanted.
+    /// The action that is no longer wanted.
     pub cancel: Option<u64>,
 }
 
@@ -134,7 +134,7 @@ impl Engine {
         let last = self.last.as_ref().map(|view| view.snapshot.boot_ms);
         let streaks = Streaks {
             boot_ms: last.or(before).unwrap_or_default(),
-            interval_ms: self.beat.map(millis),
+            interval_ms: self.interval.map(millis),
             rules: self.saved_rules(),
         };
         Saved { streaks: Some(streaks), ..self.saved_for_a_crash() }
@@ -146,15 +146,15 @@ impl Engine {
         // Before the first snapshot of this run it is what the last run has left.
         let before = self.before.as_ref().map(|(id, _)| id.clone());
         let last = self.last.as_ref().map(|view| view.snapshot.boot_id.clone());
-        let (next_id, ledger, turns) = self.deeds.foreseen();
+        let (next_id, ledger, turns) = self.actions.foreseen();
         Saved {
             version: VERSION,
             boot_id: last.unwrap_or(before),
             streaks: None,
             ledger,
             turns: turns.into_iter().collect(),
-            breakers: self.deeds.breakers.clone(),
-            failed: self.deeds.failed.clone(),
+            breakers: self.actions.breakers.clone(),
+            failed: self.actions.failed.clone(),
             paused: self.paused.clone(),
             next_id,
         }
@@ -165,23 +165,23 @@ impl Engine {
         if saved.version != VERSION {
             return;
         }
-        self.deeds.ledger = saved.ledger;
+        self.actions.ledger = saved.ledger;
         let fresh = |at: &Stamp| at.ago(now, saved.boot_id.as_deref()) < OLDEST_TURN;
-        self.deeds.turns = saved.turns.into_iter().filter(|(_, at)| fresh(at)).collect::<BTreeMap<_, _>>();
-        self.deeds.breakers = saved.breakers;
-        self.deeds.failed = saved.failed;
+        self.actions.turns = saved.turns.into_iter().filter(|(_, at)| fresh(at)).collect::<BTreeMap<_, _>>();
+        self.actions.breakers = saved.breakers;
+        self.actions.failed = saved.failed;
         self.paused = saved.paused;
-        self.deeds.next_id = saved.next_id;
+        self.actions.next_id = saved.next_id;
         if let Some(boot_id) = saved.boot_id {
             let streaks = saved.streaks.unwrap_or_default();
             self.before = Some((boot_id, Duration::from_millis(streaks.boot_ms)));
-            self.beat = streaks.interval_ms.map(Duration::from_millis);
+            self.interval = streaks.interval_ms.map(Duration::from_millis);
             self.take_over(streaks.rules);
         }
-        // A deed that was under way is not: its match goes on, and its step is due from its beginning.
-        for progress in self.judges.iter_mut().flat_map(Judge::matches_mut) {
-            progress.acted |= progress.flying;
-            progress.flying = false;
+        // An action that was under way is not: its match goes on, and its step is due from its beginning.
+        for progress in self.evaluators.iter_mut().flat_map(RuleEvaluator::matches_mut) {
+            progress.acted |= progress.in_flight;
+            progress.in_flight = false;
         }
     }
 
@@ -189,7 +189,7 @@ impl Engine {
     pub fn reload(&mut self, policy: Arc<Policy>, cap: Mode) -> Reloaded {
         let rules = self.saved_rules();
         let mut next = Self::new(policy, cap);
-        std::mem::swap(&mut next.deeds, &mut self.deeds);
+        std::mem::swap(&mut next.actions, &mut self.actions);
         next.outside = std::mem::take(&mut self.outside);
         next.paused = self.paused.take();
         next.only = self.only;
@@ -198,46 +198,47 @@ impl Engine {
         next.last = self.last.take();
         next.booted = self.booted.take();
         next.before = self.before.take();
-        next.beat = self.beat;
+        next.interval = self.interval;
         next.warm_up = self.warm_up;
         next.settling = SETTLING;
-        next.deeds.choose_nobody();
+        next.actions.choose_nobody();
         next.take_over(rules);
-        let cancel = next.follow_deed(&self.judges);
+        let cancel = next.follow_request(&self.evaluators);
         *self = next;
         Reloaded { cancel }
     }
 
-    /// Finds the rule of the deed in flight again; gives the deed's id where nobody wants it any more.
-    fn follow_deed(&mut self, before: &[Judge]) -> Option<u64> {
-        let (id, place) = self.deeds.flying_rule()?;
+    /// Finds the rule of the action in flight again; gives the action's id where nobody wants it any more.
+    fn follow_request(&mut self, before: &[RuleEvaluator]) -> Option<u64> {
+        let (id, place) = self.actions.flying_rule()?;
         let old = before.get(place)?;
-        let heirs = self.judges.iter().enumerate();
-        let heir = heirs.filter(|(_, judge)| judge.rule.condition == old.rule.condition);
-        let heir = heir.max_by_key(|(_, judge)| judge.rule.name == old.rule.name);
-        let wanted = heir.filter(|(_, judge)| judge.mode >= old.mode && judge.rule.then == old.rule.then);
+        let heirs = self.evaluators.iter().enumerate();
+        let heir = heirs.filter(|(_, evaluator)| evaluator.rule.condition == old.rule.condition);
+        let heir = heir.max_by_key(|(_, evaluator)| evaluator.rule.name == old.rule.name);
+        let wanted =
+            heir.filter(|(_, evaluator)| evaluator.mode >= old.mode && evaluator.rule.then == old.rule.then);
         // Past the end there is no rule: the report will find nobody who takes note of it.
-        self.deeds.set_flying_rule(wanted.map_or(usize::MAX, |(place, _)| place));
-        // Whom the new file spares is asked anew, before a TERM and not only before a KILL.
+        self.actions.set_flying_rule(wanted.map_or(usize::MAX, |(place, _)| place));
+        // Whom the new file spares is asked again, before a TERM and not only before a KILL.
         Some(id)
     }
 
     fn saved_rules(&self) -> Vec<SavedRule> {
-        self.judges.iter().map(|judge| self.saved_rule(judge)).collect()
+        self.evaluators.iter().map(|evaluator| self.saved_rule(evaluator)).collect()
     }
 
-    fn saved_rule(&self, judge: &Judge) -> SavedRule {
-        let population = &self.populations[judge.rule.of as usize];
-        let tracks = judge.tracks.iter().enumerate().filter_map(|(number, track)| {
+    fn saved_rule(&self, evaluator: &RuleEvaluator) -> SavedRule {
+        let population = &self.populations[evaluator.rule.of as usize];
+        let tracks = evaluator.tracks.iter().enumerate().filter_map(|(number, track)| {
             SavedTrack::of(population.slot(number)?, track.streak, track.progress)
         });
         SavedRule {
-            name: judge.rule.name.to_string(),
-            condition: judge.rule.condition.clone(),
-            mode: judge.mode,
-            steps: format!("{:?}", judge.rule.then),
+            name: evaluator.rule.name.to_string(),
+            condition: evaluator.rule.condition.clone(),
+            mode: evaluator.mode,
+            steps: format!("{:?}", evaluator.rule.then),
             tracks: tracks.collect(),
-            picks: judge.picking.as_ref().map(|picking| self.saved_picks(picking)).unwrap_or_default(),
+            picks: evaluator.picking.as_ref().map(|picking| self.saved_picks(picking)).unwrap_or_default(),
         }
     }
 
@@ -262,25 +263,27 @@ impl Engine {
 
     /// Gives streaks to the rules that have their conditions now.
     fn take_over(&mut self, mut saved: Vec<SavedRule>) {
-        let mut heirs: Vec<bool> = vec![false; self.judges.len()];
+        let mut heirs: Vec<bool> = vec![false; self.evaluators.len()];
         // A rule that is still there comes before one that is not and had the same condition.
         let is_there = |old: &SavedRule| {
             let same = |rule: &Rule| *rule.name == *old.name && rule.condition == old.condition;
-            self.judges.iter().any(|judge| same(&judge.rule))
+            self.evaluators.iter().any(|evaluator| same(&evaluator.rule))
         };
         saved.sort_by_key(|old| !is_there(old));
         for old in saved {
-            let same =
-                |(place, judge): &(usize, &Judge)| !heirs[*place] && judge.rule.condition == old.condition;
-            let found = self.judges.iter().enumerate().filter(same);
-            let heir = found.max_by_key(|(_, judge)| *judge.rule.name == *old.name).map(|(place, _)| place);
+            let same = |(place, evaluator): &(usize, &RuleEvaluator)| {
+                !heirs[*place] && evaluator.rule.condition == old.condition
+            };
+            let found = self.evaluators.iter().enumerate().filter(same);
+            let heir =
+                found.max_by_key(|(_, evaluator)| *evaluator.rule.name == *old.name).map(|(place, _)| place);
             let Some(place) = heir else { continue };
             heirs[place] = true;
             // Nobody is ended for a time in which the rule could not end him.
-            if self.judges[place].mode > old.mode {
+            if self.evaluators[place].mode > old.mode {
                 continue;
             }
-            let same_steps = format!("{:?}", self.judges[place].rule.then) == old.steps;
+            let same_steps = format!("{:?}", self.evaluators[place].rule.then) == old.steps;
             for track in old.tracks {
                 self.take_over_track(place, track, same_steps);
             }
@@ -289,22 +292,23 @@ impl Engine {
     }
 
     fn take_over_track(&mut self, place: usize, saved: SavedTrack, same_steps: bool) {
-        let Some(judge) = self.judges.get_mut(place) else { return };
+        let Some(evaluator) = self.evaluators.get_mut(place) else { return };
         let mut streak = saved.streak;
         let progress = saved.progress.taken_over(same_steps);
-        let number = known(&mut self.populations, judge.rule.of, saved);
+        let number = known(&mut self.populations, evaluator.rule.of, saved);
         if !same_steps {
             // Other steps are counted from now on: no target is due for what it was not warned of.
-            streak.count = streak.count.min(judge.rule.counted_from());
+            streak.count = streak.count.min(evaluator.rule.counted_from());
         }
-        if judge.tracks.len() <= number {
-            judge.tracks.resize(number + 1, Track::default());
+        if evaluator.tracks.len() <= number {
+            evaluator.tracks.resize(number + 1, Track::default());
         }
-        judge.tracks[number] = Track { streak, progress, outcome: None };
+        evaluator.tracks[number] = Track { streak, progress, outcome: None };
     }
 
     fn take_over_picks(&mut self, place: usize, saved: SavedPicks, same_steps: bool) {
-        let Some(picking) = self.judges.get_mut(place).and_then(|judge| judge.picking.as_mut()) else {
+        let Some(picking) = self.evaluators.get_mut(place).and_then(|evaluator| evaluator.picking.as_mut())
+        else {
             return;
         };
         for track in saved.streaks {
@@ -340,11 +344,11 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl Rule {
-    /// The streak at which a match begins, where that is known without a beat.
+    /// The streak at which a match begins, where that is known without an interval.
     fn counted_from(&self) -> u32 {
         match self.span {
             crate::policy::Span::Samples(samples) => samples,
-            // The beat is known at the next snapshot only: start well below any match.
+            // The interval is known at the next snapshot only: start well below any match.
             crate::policy::Span::Time(_) => 0,
         }
     }

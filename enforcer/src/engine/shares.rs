@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::Tick;
 use super::breakers::{Matches, Share};
-use super::deeds::Deeds;
-use super::judge::Census;
+use super::evaluator::Counts;
+use super::in_flight::ActionTracker;
 use crate::policy::{Kind, Limits};
 use crate::view::{Target, View};
 
@@ -26,13 +26,13 @@ pub(crate) struct Shares {
 
 impl Shares {
     /// Adds a rule; `window` is the time that a match of it takes.
-    pub(crate) fn add(&mut self, census: &Census, window: Duration, view: &View) {
-        self.all += census.all;
-        self.unknown += census.unknown;
-        if !census.matching.is_empty() {
+    pub(crate) fn add(&mut self, proc_table: &Counts, window: Duration, view: &View) {
+        self.all += proc_table.all;
+        self.unknown += proc_table.unknown;
+        if !proc_table.matching.is_empty() {
             self.window = Some(self.window.map_or(window, |shortest| shortest.min(window)));
         }
-        for target in census.matching.iter().filter_map(|place| view.targets.get(*place)) {
+        for target in proc_table.matching.iter().filter_map(|place| view.targets.get(*place)) {
             for workload in workload_of(target, view) {
                 if !self.matching.contains(workload) {
                     self.matching.insert(workload.to_owned());
@@ -54,7 +54,7 @@ impl Shares {
     }
 }
 
-impl Deeds {
+impl ActionTracker {
     /// Opens breakers where too many match or too much is unknown, and closes those that were clean for the time `breaker_reset`.
     pub(crate) fn see_shares(&mut self, shares: &Shares, tick: &Tick<'_>, limits: &Limits) {
         let workloads = tick.view.targets.iter().filter(|target| target.kind == Kind::Workload).count();

@@ -1,12 +1,12 @@
-//! What deeds have left behind, as long as it is there.
+//! What actions have left behind, as long as it is there.
 
 use std::sync::Arc;
 
-use super::deeds::Deeds;
+use super::in_flight::ActionTracker;
 use crate::verdict::Subject;
 use crate::view::View;
 
-/// What a deed has left behind: a process that no signal ends, or memory that did not come back.
+/// What an action has left behind: a process that no signal ends, or memory that did not come back.
 #[derive(Debug, Clone)]
 pub(crate) struct Stuck {
     pub(crate) rule: Arc<str>,
@@ -15,7 +15,7 @@ pub(crate) struct Stuck {
     pub(super) missing: Option<u64>,
 }
 
-impl Deeds {
+impl ActionTracker {
     pub(crate) fn forget_stuck(&mut self) {
         self.stuck.clear();
         self.failed.clear();

@@ -113,7 +113,7 @@ impl Leaves<'_> {
         Asked {
             name: field.name().to_owned(),
             value,
-            wish: patterns.join(", "),
+            comparison: patterns.join(", "),
             outcome,
             source: "proc".to_owned(),
         }
@@ -126,7 +126,7 @@ impl Leaves<'_> {
                 vec![Asked {
                     name: leaf.attribute.name.to_owned(),
                     value: shown(value, leaf.attribute.unit),
-                    wish: leaf.wish.clone(),
+                    comparison: leaf.comparison.clone(),
                     outcome: leaf.test.ask(value),
                     source: leaf.attribute.source.to_owned(),
                 }]
@@ -136,7 +136,7 @@ impl Leaves<'_> {
             Ask::Not(ask) => {
                 let mut asked = self.asked(ask, member);
                 for leaf in &mut asked {
-                    leaf.wish = format!("not ({})", leaf.wish);
+                    leaf.comparison = format!("not ({})", leaf.comparison);
                     leaf.outcome = !leaf.outcome;
                 }
                 asked

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use bailiff_snapshot::{Place, Truth, redact, wire};
 
-use crate::census::Person;
-use crate::census::program::Program;
 use crate::policy::{Field, Kind, Pattern, Selector};
+use crate::process_table::ProcessInfo;
+use crate::process_table::program::Program;
 use crate::view::{Target, View};
 
 /// What is known of one text.
@@ -80,11 +80,11 @@ impl<'a> MemberFacts<'a> {
 
     /// Names of users and groups are known from the view alone; `place` is the process's own, with the names of its pod.
     pub(crate) fn met(
-        person: &'a Person,
+        person: &'a ProcessInfo,
         (program, place): (&'a Program, &'a Place),
         view: &'a View,
     ) -> Self {
-        let ended = crate::census::is_over(person.stat.state) && person.stat.threads < 2;
+        let ended = crate::process_table::is_over(person.stat.state) && person.stat.threads < 2;
         Self {
             pid: Some(person.stat.key.pid),
             comm: Some(&person.stat.comm),

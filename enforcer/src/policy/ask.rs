@@ -53,7 +53,7 @@ pub struct Leaf {
     /// With what.
     pub test: Test,
     /// The wish as the file writes it, for `explain` and the audit log: `max 5%`.
-    pub wish: String,
+    pub comparison: String,
 }
 
 /// Texts that name a target, and patterns for them; one match is enough.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::fault::{Fault, Faults, quoted};
 use super::fields::{self, expected, many, nothing_given, unknown};
 use super::tree::{DEEPEST, Data, Entry, Node};
-use super::{Ask, Field, Kind, Leaf, Selector, pattern, selectors, wishes};
+use super::{Ask, Field, Kind, Leaf, Selector, comparisons, pattern, selectors};
 use crate::rules::{self, Attribute};
 
 /// Words of an ask that are neither attributes nor selectors.
@@ -136,8 +136,8 @@ impl<'a> Asks<'a> {
         }
         if let Some(attribute) = rules::ALL.iter().find(|attribute| attribute.name == name) {
             self.fits((&entry.at, None), attribute, of)?;
-            let (test, wish) = wishes::read(attribute, value, &mut self.faults)?;
-            return Some(Ask::Leaf(Leaf { attribute, test, wish }));
+            let (test, comparison) = comparisons::read(attribute, value, &mut self.faults)?;
+            return Some(Ask::Leaf(Leaf { attribute, test, comparison }));
         }
         if let Some(field) = Field::ALL.into_iter().find(|field| field.name() == name) {
             return self.selector(field, value);

@@ -7,10 +7,10 @@ use humantime::format_duration;
 use serde::Serialize;
 
 use super::load::{Loaded, load};
-use super::{Action, Ask, Exception, Fault, Kind, Mode, Paint, Policy, Rule, Selector, Span};
+use super::{Action, Ask, Exception, Fault, FaultStyle, Kind, Mode, Policy, Rule, Selector, Span};
 
-/// The exporter's beat, for files that name none.
-const USUAL_BEAT: Duration = Duration::from_secs(5);
+/// The exporter's interval, for files that name none.
+const USUAL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -33,7 +33,7 @@ pub struct Report {
 
 /// Looks at a file of this name at this time, since the Unix epoch.
 #[must_use]
-pub fn report(name: &str, bytes: &[u8], now: Duration, paint: Paint) -> Report {
+pub fn report(name: &str, bytes: &[u8], now: Duration, style: FaultStyle) -> Report {
     let (faults, policy) = match load(bytes, name, now) {
         Ok(Loaded { policy, warnings }) => (warnings, Some(policy)),
         Err(faults) => (faults, None),
@@ -44,18 +44,21 @@ pub fn report(name: &str, bytes: &[u8], now: Duration, paint: Paint) -> Report {
         sound: policy.is_some(),
         acts: policy.is_some_and(|policy| policy.rules.iter().any(acts)),
         faults: faults.iter().cloned().collect(),
-        text: format!("{}{summary}", faults.render(paint)),
+        text: format!("{}{summary}", faults.render(style)),
     }
 }
 
 fn summary(name: &str, policy: &Policy) -> String {
-    let beat = policy.interval.unwrap_or(USUAL_BEAT);
+    let interval = policy.interval.unwrap_or(USUAL_INTERVAL);
     let count = policy.rules.len();
     let rules = if count == 1 { "rule" } else { "rules" };
-    let mut text =
-        format!("{}: {count} {rules}, at a beat of {}\n", name.escape_default(), format_duration(beat));
+    let mut text = format!(
+        "{}: {count} {rules}, at an interval of {}\n",
+        name.escape_default(),
+        format_duration(interval)
+    );
     for rule in &policy.rules {
-        let _ = writeln!(text, "  {}", line(rule, beat));
+        let _ = writeln!(text, "  {}", line(rule, interval));
     }
     if !policy.rules.iter().any(acts) {
         text.push_str("  No rule of this file harms anybody.\n");
@@ -68,7 +71,7 @@ fn acts(rule: &Rule) -> bool {
 }
 
 /// `idle: enforces on processes; when gpu_util max 1% for 60 samples (5m): terminates (60s from TERM to KILL)`.
-fn line(rule: &Rule, beat: Duration) -> String {
+fn line(rule: &Rule, interval: Duration) -> String {
     let does = match (rule.mode, rule.then.iter().any(|step| step.action.destructive())) {
         (_, false) => "looks at",
         (Mode::Watch, true) => "watches",
@@ -88,20 +91,20 @@ fn line(rule: &Rule, beat: Duration) -> String {
         let from = words(&pick.from);
         format!(
             ", of the workloads with {from} for {} the first by {}",
-            long(pick.idle_for, beat),
+            long(pick.idle_for, interval),
             order.join(", ")
         )
     });
     let steps: Vec<String> = rule
         .then
         .iter()
-        .map(|step| format!("{}{}", later(step.after, beat), deed(&step.action, rule.mode)))
+        .map(|step| format!("{}{}", later(step.after, interval), request(&step.action, rule.mode)))
         .collect();
     format!(
         "{}: {does} {kind}{of}{except}; when {} for {}{}: {}",
         rule.name,
         words(&rule.when),
-        long(rule.span, beat),
+        long(rule.span, interval),
         pick.unwrap_or_default(),
         steps.join(", ")
     )
@@ -117,24 +120,24 @@ fn spared(exception: &Exception) -> String {
     format!(", but not {}{}", words(&exception.of), until.unwrap_or_default())
 }
 
-fn long(span: Span, beat: Duration) -> String {
+fn long(span: Span, interval: Duration) -> String {
     match span {
         Span::Samples(samples) => {
-            format!("{samples} samples ({})", format_duration(beat.saturating_mul(samples)))
+            format!("{samples} samples ({})", format_duration(interval.saturating_mul(samples)))
         }
         Span::Time(time) => format_duration(time).to_string(),
     }
 }
 
-fn later(after: Span, beat: Duration) -> String {
+fn later(after: Span, interval: Duration) -> String {
     match after {
         Span::Samples(0) => String::new(),
-        after if after.samples(beat) == 0 => String::new(),
-        after => format!("{} after the match ", long(after, beat)),
+        after if after.samples(interval) == 0 => String::new(),
+        after => format!("{} after the match ", long(after, interval)),
     }
 }
 
-fn deed(action: &Action, mode: Mode) -> String {
+fn request(action: &Action, mode: Mode) -> String {
     let (does, rest) = match action {
         Action::Flag(severity) => ("flag", format!("as {}", severity.name())),
         Action::Notify(channels) => ("tell", channels.join(", ")),
@@ -161,7 +164,7 @@ fn words(ask: &Ask) -> String {
         parts.join(with)
     };
     match ask {
-        Ask::Leaf(leaf) => format!("{} {}", leaf.attribute.name, leaf.wish),
+        Ask::Leaf(leaf) => format!("{} {}", leaf.attribute.name, leaf.comparison),
         Ask::Select(Selector { field, patterns }) => {
             let patterns: Vec<String> =
                 patterns.iter().map(|pattern| pattern.to_string().escape_default().to_string()).collect();

@@ -15,14 +15,14 @@ const LONGEST_EXCERPT: usize = 1000;
 /// How bad a fault is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Gravity {
+pub enum FaultSeverity {
     /// The file is refused.
     Error,
     /// The file is taken, and may not mean what was meant.
     Warning,
 }
 
-impl Gravity {
+impl FaultSeverity {
     /// As it is printed.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -38,7 +38,7 @@ impl Gravity {
 pub struct Fault {
     /// How bad it is.
     #[serde(rename = "severity")]
-    pub gravity: Gravity,
+    pub severity: FaultSeverity,
     /// What is wrong, in small letters and without a full stop.
     pub message: String,
     /// Counted from one.
@@ -55,12 +55,12 @@ impl Fault {
     /// Something that refuses the file; its line is known once it is among the others.
     pub(super) fn error(at: &Range<usize>, message: impl Into<String>) -> Self {
         let message = visible(&message.into());
-        Self { gravity: Gravity::Error, message, line: 0, column: 0, bytes: at.clone(), help: None }
+        Self { severity: FaultSeverity::Error, message, line: 0, column: 0, bytes: at.clone(), help: None }
     }
 
     /// Something that an admin should look at.
     pub(super) fn warning(at: &Range<usize>, message: impl Into<String>) -> Self {
-        Self { gravity: Gravity::Warning, ..Self::error(at, message) }
+        Self { severity: FaultSeverity::Warning, ..Self::error(at, message) }
     }
 
     /// With the way out.
@@ -71,7 +71,7 @@ impl Fault {
 
 /// Whether text is to have colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Paint {
+pub enum FaultStyle {
     /// For files and pipes.
     Plain,
     /// For terminals.
@@ -100,9 +100,9 @@ impl Faults {
 
     /// One more.
     pub(super) fn push(&mut self, mut fault: Fault) {
-        match fault.gravity {
-            Gravity::Error => self.errors += 1,
-            Gravity::Warning => self.warnings += 1,
+        match fault.severity {
+            FaultSeverity::Error => self.errors += 1,
+            FaultSeverity::Warning => self.warnings += 1,
         }
         if self.kept.len() >= KEPT {
             return;
@@ -160,10 +160,10 @@ impl Faults {
 
     /// As a compiler shows them: message, place, excerpt and the way out; then how many there are.
     #[must_use]
-    pub fn render(&self, paint: Paint) -> String {
-        let renderer = match paint {
-            Paint::Plain => Renderer::plain(),
-            Paint::Coloured => Renderer::styled(),
+    pub fn render(&self, style: FaultStyle) -> String {
+        let renderer = match style {
+            FaultStyle::Plain => Renderer::plain(),
+            FaultStyle::Coloured => Renderer::styled(),
         };
         let mut page = String::new();
         for fault in &self.kept {
@@ -178,9 +178,9 @@ impl Faults {
     }
 
     fn shown<'a>(&'a self, fault: &'a Fault) -> annotate_snippets::Group<'a> {
-        let level = match fault.gravity {
-            Gravity::Error => Level::ERROR,
-            Gravity::Warning => Level::WARNING,
+        let level = match fault.severity {
+            FaultSeverity::Error => Level::ERROR,
+            FaultSeverity::Warning => Level::WARNING,
         };
         let help = fault.help.as_deref().map(|help| Level::HELP.message(help).into());
         let elements: Vec<Element<'a>> = std::iter::once(self.place(fault)).chain(help).collect();
@@ -220,7 +220,7 @@ impl Faults {
         self.kept.iter().map(|fault| {
             let help = fault.help.as_deref().map(|help| format!("; {help}")).unwrap_or_default();
             let Fault { line, column, message, .. } = fault;
-            format!("{}:{line}:{column}: {}: {message}{help}", self.name, fault.gravity.name())
+            format!("{}:{line}:{column}: {}: {message}{help}", self.name, fault.severity.name())
         })
     }
 }
@@ -235,8 +235,8 @@ impl fmt::Display for Faults {
 
 impl std::error::Error for Faults {}
 
-fn order(fault: &Fault) -> (usize, Gravity) {
-    (fault.bytes.start, fault.gravity)
+fn order(fault: &Fault) -> (usize, FaultSeverity) {
+    (fault.bytes.start, fault.severity)
 }
 
 /// A text of the file, short enough for a message.

@@ -138,16 +138,16 @@ pub(super) static FILE: Table = Table {
             "mode",
             May,
             Shape::Word(modes),
-            "For rules that do not say; watch does everything but the deed. Default: watch.",
+            "For rules that do not say; watch does everything but the action. Default: watch.",
         ),
         key(
             "interval",
             May,
             Shape::Time,
-            "The beat that this file was written for; with another beat destructive steps are held.",
+            "The interval that this file was written for; with another interval destructive steps are held.",
         ),
         key("defaults", May, Shape::Map(&DEFAULTS), "For rules that do not say."),
-        key("limits", May, Shape::Map(&LIMITS), "How many destructive deeds within an hour."),
+        key("limits", May, Shape::Map(&LIMITS), "How many destructive actions within an hour."),
         key(
             "allow_root",
             May,
@@ -175,7 +175,7 @@ pub(super) static DEFAULTS: Table = Table {
             "max_gap",
             May,
             Shape::Count,
-            "Samples in a row that may be unknown before a streak starts anew. Default: 2.",
+            "Samples in a row that may be unknown before a streak restarts. Default: 2.",
         ),
         key(
             "startup_grace",
@@ -236,9 +236,9 @@ pub(super) static LEASES: Table = Table {
 pub(super) static LIMITS: Table = Table {
     what: "`limits`",
     keys: &[
-        key("per_gpu_hour", May, Shape::Count, "Deeds that free one GPU. Default: 2."),
-        key("per_user_hour", May, Shape::Count, "Deeds against one user. Default: 3."),
-        key("per_node_hour", May, Shape::Count, "Deeds on this node. Default: 6."),
+        key("per_gpu_hour", May, Shape::Count, "Actions that free one GPU. Default: 2."),
+        key("per_user_hour", May, Shape::Count, "Actions against one user. Default: 3."),
+        key("per_node_hour", May, Shape::Count, "Actions on this node. Default: 6."),
         key(
             "max_processes",
             May,
@@ -290,7 +290,7 @@ pub(super) static WEBHOOK: Table = Table {
             "url_file",
             May,
             Shape::Text,
-            "A file whose first line is the address, by its full path; read anew for each notice.",
+            "A file whose first line is the address, by its full path; read again for each notice.",
         ),
     ],
 };
@@ -306,12 +306,7 @@ pub(super) static RULE: Table = Table {
         key("except", May, Shape::List(&Shape::Exception), "Not these."),
         key("when", Must, Shape::Ask, "What must be true."),
         key("for", Must, Shape::Span, "For how long."),
-        key(
-            "max_gap",
-            May,
-            Shape::Count,
-            "Samples in a row that may be unknown before a streak starts anew.",
-        ),
+        key("max_gap", May, Shape::Count, "Samples in a row that may be unknown before a streak restarts."),
         key("startup_grace", May, Shape::Time, "Targets younger than this are left alone, leases too."),
         key("clear_after", May, Shape::Samples, "Samples in a row, not true, that clear a flag."),
         key(

@@ -49,7 +49,7 @@ fn too_short(places: &Places<'_>, key: &str, message: &str, faults: &mut Faults)
     faults.push(Fault::error(&entry.at, message).help(help));
 }
 
-/// Enough of samples or of time; of samples in any case, where the beat is known.
+/// Enough of samples or of time; of samples in any case, where the interval is known.
 fn long_enough(span: Span, after: Span, interval: Option<Duration>) -> bool {
     let (mut samples, mut time) = (0_u32, Duration::ZERO);
     for span in [span, after] {
@@ -58,8 +58,9 @@ fn long_enough(span: Span, after: Span, interval: Option<Duration>) -> bool {
             Span::Time(more) => time = time.saturating_add(more),
         }
     }
-    let beats = interval.map(|interval| span.samples(interval).saturating_add(after.samples(interval)));
-    (samples >= LEAST_SAMPLES || time >= LEAST_TIME) && beats.is_none_or(|beats| beats >= LEAST_SAMPLES)
+    let intervals = interval.map(|interval| span.samples(interval).saturating_add(after.samples(interval)));
+    (samples >= LEAST_SAMPLES || time >= LEAST_TIME)
+        && intervals.is_none_or(|intervals| intervals >= LEAST_SAMPLES)
 }
 
 /// The owner of work that is ended should have been told in time, on a channel that can reach them.

@@ -147,8 +147,9 @@ fn defaults(fields: &Fields<'_>, faults: &mut Faults) -> Defaults {
 fn interval(node: &Node, faults: &mut Faults) -> Option<Duration> {
     let interval = time(node, faults)?;
     if interval.is_zero() {
-        faults
-            .push(Fault::error(&node.at, "a beat must be more than nothing").help("the exporter's is `5s`"));
+        faults.push(
+            Fault::error(&node.at, "an interval must be more than nothing").help("the exporter's is `5s`"),
+        );
     }
     Some(interval)
 }

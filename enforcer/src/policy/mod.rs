@@ -8,6 +8,7 @@ pub mod ask;
 mod asks;
 mod channels;
 pub mod check;
+mod comparisons;
 mod digest;
 mod fault;
 mod fields;
@@ -22,7 +23,6 @@ mod schema;
 mod selectors;
 mod steps;
 mod tree;
-mod wishes;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use ask::{Ask, Field, Leaf, Pattern, Selector};
-pub use fault::{Fault, Faults, Gravity, Paint};
+pub use fault::{Fault, FaultSeverity, FaultStyle, Faults};
 pub use leases::{Leases, Server};
 pub use load::{Loaded, load};
 pub use schema::schema;
@@ -42,7 +42,7 @@ pub use schema::schema;
 pub struct Policy {
     /// SHA-256 of the file, hexadecimal: the name of this policy.
     pub sha256: String,
-    /// The beat that the file was written for; with another one nothing destructive is done.
+    /// The interval that the file was written for; with another one nothing destructive is done.
     pub interval: Option<Duration>,
     /// How much may be done in an hour.
     pub limits: Limits,
@@ -58,7 +58,7 @@ pub struct Policy {
     pub rules: Vec<Rule>,
 }
 
-/// How many destructive deeds within an hour.
+/// How many destructive actions within an hour.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
     /// That free one GPU.
@@ -77,7 +77,7 @@ pub struct Limits {
     pub breaker_reset: Duration,
 }
 
-/// Watching does everything but the deed.
+/// Watching does everything but the action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -134,7 +134,7 @@ impl Kind {
     }
 }
 
-/// A number of samples, or a time that is so many samples at the beat's period.
+/// A number of samples, or a time that is so many samples at the interval's period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Span {
     /// Samples.
@@ -388,6 +388,6 @@ pub enum Channel {
 pub enum Address {
     /// As it stands.
     Url(String),
-    /// In the first line of a file, read anew for each notice.
+    /// In the first line of a file, read again for each notice.
     File(PathBuf),
 }

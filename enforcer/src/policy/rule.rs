@@ -26,7 +26,7 @@ pub(super) struct Defaults {
     pub(super) grace: Duration,
     /// Between two matches of a target.
     pub(super) cooldown: Duration,
-    /// The beat that the file was written for.
+    /// The interval that the file was written for.
     pub(super) interval: Option<Duration>,
 }
 

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 
 use super::Field;
 use super::asks::WORDS;
+use super::comparisons::{BOUNDS, LETTERS};
 use super::keys::{EXCEPTION, FILE, Key, Need, STEP, Shape, Table};
-use super::wishes::{BOUNDS, LETTERS};
 use crate::rules::{self, Attribute};
 use crate::value::Unit;
 
@@ -139,7 +139,7 @@ fn ask(besides: &[Key]) -> Value {
     properties.extend(rules::ALL.iter().map(|attribute| {
         let kinds: Vec<&str> = attribute.of.iter().map(|kind| kind.name()).collect();
         let help = format!("{} Of: {}.", attribute.help, kinds.join(", "));
-        (attribute.name.to_owned(), described(wish(attribute), &help))
+        (attribute.name.to_owned(), described(comparison(attribute), &help))
     }));
     properties.extend(WORDS.map(|(word, help)| {
         let shape = match word {
@@ -160,7 +160,7 @@ fn exception() -> Value {
     ask(EXCEPTION.keys)
 }
 
-fn wish(attribute: &Attribute) -> Value {
+fn comparison(attribute: &Attribute) -> Value {
     let number = match attribute.unit {
         Unit::Flag => return json!({"type": "boolean"}),
         Unit::Words(words) => {
@@ -271,7 +271,7 @@ mod tests {
             "32-steps-out-of-order",
             "33-steps-of-another-kind",
             "36-too-short",
-            "37-too-short-for-the-beat",
+            "37-too-short-for-the-interval",
             "50-patterns-that-never-match",
         ];
         let validator = jsonschema::validator_for(&schema()).unwrap();

@@ -41,7 +41,7 @@ pub(super) struct Around<'a> {
     pub(super) picks: bool,
     /// The file's grace for `terminate`.
     pub(super) grace: Duration,
-    /// The beat, where the file names it.
+    /// The interval, where the file names it.
     pub(super) interval: Option<Duration>,
     /// The names of the file's channels.
     pub(super) channels: &'a [&'a str],

@@ -23,13 +23,13 @@ mod orphaned;
 mod process_count;
 mod quota_denied;
 mod state;
-mod unlisted_openers;
+mod unlisted_processes;
 mod vram;
 mod vram_free;
 mod vram_quota_ratio;
 mod vram_share;
 mod vram_unaccounted;
-mod vram_unreturned;
+mod vram_unreleased;
 mod vram_used;
 
 /// Something that can be observed of a target.
@@ -74,8 +74,8 @@ pub static ALL: &[&Attribute] = &[
     &vram_free::VRAM_FREE,
     &vram_used::VRAM_USED,
     &vram_unaccounted::VRAM_UNACCOUNTED,
-    &vram_unreturned::VRAM_UNRETURNED,
-    &unlisted_openers::UNLISTED_OPENERS,
+    &vram_unreleased::VRAM_UNRELEASED,
+    &unlisted_processes::UNLISTED_DEVICE_PROCESSES,
     &process_count::PROCESS_COUNT,
     &mig::MIG,
     &holder_alive::HOLDER_ALIVE,

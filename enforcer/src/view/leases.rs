@@ -6,15 +6,15 @@ use bailiff_snapshot::{Held, Leases, Truth, wire};
 use super::between::Holdings;
 use super::{Target, View};
 
-/// A pool that was asked earlier than so many beats before is not what it was.
-const STALE_BEATS: u64 = 2;
+/// A pool that was asked earlier than so many intervals before is not what it was.
+const STALE_INTERVALS: u64 = 2;
 
 /// What the server of leases told, where it did and that is not old.
 pub(super) fn of(snapshot: &wire::Snapshot) -> Option<&Leases> {
     let told = snapshot.leases.as_ref()?;
     let age = snapshot.boot_ms.saturating_sub(told.boot_ms);
     let answered = snapshot.sources.get("redis").is_none_or(|source| source.up);
-    (answered && age <= snapshot.interval_ms.saturating_mul(STALE_BEATS)).then_some(told)
+    (answered && age <= snapshot.interval_ms.saturating_mul(STALE_INTERVALS)).then_some(told)
 }
 
 /// What belongs to one lease.

@@ -41,7 +41,7 @@ impl View {
 
     /// Requests that were refused to a target since the snapshot before.
     pub(crate) fn quota_denied(&self, target: &Target) -> Value {
-        #[expect(clippy::cast_precision_loss, reason = "2^53 requests in a beat are not to be expected")]
+        #[expect(clippy::cast_precision_loss, reason = "2^53 requests in an interval are not to be expected")]
         match self.places(target) {
             Ok(places) => {
                 let denied =

@@ -13,10 +13,10 @@ use super::NOT_LOADED;
 use super::status::{Cap, Status};
 use super::tally::Reloaded;
 use crate::clock::Now;
-use crate::engine::STALE_BEATS;
+use crate::engine::STALE_INTERVALS;
 
-/// Where no snapshot has told the beat.
-const BEAT: Duration = Duration::from_secs(5);
+/// Where no snapshot has told the interval.
+const INTERVAL: Duration = Duration::from_secs(5);
 /// Where nothing was judged.
 const NOT_YET: &str = "no snapshot was judged yet";
 /// Faults of a file that are shown.
@@ -33,8 +33,8 @@ pub(super) struct Times {
 pub(super) fn page(status: &Status, times: Times, refreshes: bool) -> String {
     let now = times.now;
     let heading = format!("Rules on {}", status.node);
-    let beat = status.stream.beat().unwrap_or(BEAT);
-    let head = Head { title: &heading, heading: &heading, refresh: refreshes.then_some(beat) };
+    let interval = status.stream.interval().unwrap_or(INTERVAL);
+    let head = Head { title: &heading, heading: &heading, refresh: refreshes.then_some(interval) };
     let mut html = Html::begin(&head);
     html.age("judged what was seen", status.stream.age(now.boot), |_| {});
     let links = [("Metrics", "./metrics"), ("Health", "./-/healthy"), ("Readiness", "./-/ready")];
@@ -63,11 +63,11 @@ fn alarm(status: &Status, times: Times) -> Option<String> {
         |age| format!("the last snapshot is {} old", Span(age)),
     );
     if !stream.connected {
-        let why = stream.trouble.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        let why = stream.error.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
         return Some(format!("The stream is down{why}; {seen}. Nothing is judged, and nobody is ended."));
     }
     if age.is_none() {
-        let patience = BEAT * STALE_BEATS;
+        let patience = INTERVAL * STALE_INTERVALS;
         let runs = times.now.wall.saturating_sub(Duration::try_from_secs_f64(times.started?).ok()?);
         return (runs > patience).then(|| {
             format!(
@@ -76,7 +76,8 @@ fn alarm(status: &Status, times: Times) -> Option<String> {
             )
         });
     }
-    let due = stream.beat().map(|beat| format!(", with one due every {beat:?}")).unwrap_or_default();
+    let due =
+        stream.interval().map(|interval| format!(", with one due every {interval:?}")).unwrap_or_default();
     stream
         .is_stale(boot)
         .then(|| format!("Out of date: {seen}{due}. Nothing is judged, and nobody is ended."))
@@ -100,19 +101,19 @@ fn notes(status: &Status, now: Now) -> Vec<String> {
         let closes = open.breaker.closes();
         notes.push(format!("Breaker {name} open since {since}: {}; {closes}", open.detail));
     }
-    if let Some(deed) = &status.in_flight {
-        let since = ago(deed.since, now.wall);
+    if let Some(action) = &status.in_flight {
+        let since = ago(action.since, now.wall);
         notes.push(format!(
             "Under way: {} of {} against {}, begun {since}",
-            deed.step, deed.rule, deed.target
+            action.step, action.rule, action.target
         ));
-        notes.extend(deed.waits.as_ref().map(|why| format!("SIGKILL waits: {why}")));
+        notes.extend(action.waits.as_ref().map(|why| format!("SIGKILL waits: {why}")));
     }
     if !status.stream.silent.is_empty() {
         notes.push(format!("Unknown is what depends on {}", status.stream.silent.join(", ")));
     }
-    if let Some(trouble) = status.leases.as_ref().and_then(|leases| leases.trouble.as_ref()) {
-        notes.push(format!("Leases are not looked after: {trouble}"));
+    if let Some(error) = status.leases.as_ref().and_then(|leases| leases.error.as_ref()) {
+        notes.push(format!("Leases are not looked after: {error}"));
     }
     notes
 }

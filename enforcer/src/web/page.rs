@@ -33,8 +33,8 @@ pub struct Moment {
 pub fn write(status: &Status, moment: &Moment, format: Format, out: &mut dyn Write) -> io::Result<()> {
     let mut page = Writer::new(format, out);
     rules(&status.rules, &mut page);
-    deeds(&status.counters, &mut page);
-    page.put(&metrics::DEED_IN_FLIGHT, &Labels::default(), status.in_flight.is_some());
+    actions(&status.counters, &mut page);
+    page.put(&metrics::ACTION_IN_FLIGHT, &Labels::default(), status.in_flight.is_some());
     withheld(status, &mut page);
     flags(&status.flags, &mut page);
     notices(&status.counters, &mut page);
@@ -70,7 +70,7 @@ fn rules(rules: &[RuleStatus], page: &mut Writer<'_>) {
     }
 }
 
-fn deeds(counters: &Counters, page: &mut Writer<'_>) {
+fn actions(counters: &Counters, page: &mut Writer<'_>) {
     for (step, count) in counters.steps.iter() {
         let labels = Labels::default().with("rule", &step.rule).with("step", &step.step);
         let labels = labels.with("mode", step.mode.name()).with("result", step.result.name());

@@ -155,7 +155,7 @@ fn ready(status: &Status, boot: Duration) -> Result<(), String> {
         return Err("no policy is in force yet".to_owned());
     }
     if status.stream.seq.is_none() {
-        let why = status.stream.trouble.as_deref().unwrap_or("none has come yet");
+        let why = status.stream.error.as_deref().unwrap_or("none has come yet");
         return Err(format!("no snapshot was judged: {why}"));
     }
     if status.stream.is_stale(boot) {

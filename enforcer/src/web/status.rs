@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::tally::{Counters, Reloaded};
 use crate::agent;
-use crate::engine::STALE_BEATS;
+use crate::engine::STALE_INTERVALS;
 use crate::policy::{Kind, Mode, Severity};
 use crate::verdict::{Hold, Outcome};
 
-/// Deeds that are remembered.
-pub const MOST_DEEDS: usize = 50;
+/// Actions that are remembered.
+pub const MOST_ACTIONS: usize = 50;
 
 /// How the enforcer stands. Times are seconds since the Unix epoch; what was not observed is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct Status {
     pub holds: Vec<Held>,
     /// Breakers that are open.
     pub breakers: Vec<Open>,
-    /// Deeds of the last hour: the node's, then those of users and GPUs that have used some.
+    /// Actions of the last hour: the node's, then those of users and GPUs that have used some.
     pub budgets: Vec<Budget>,
     /// The rules, in the order of the file.
     pub rules: Vec<RuleStatus>,
@@ -37,14 +37,14 @@ pub struct Status {
     pub flags: Vec<Flag>,
     /// What is coming, the soonest first.
     pub pending: Vec<Pending>,
-    /// What was done or watched, the newest first; at most [`MOST_DEEDS`].
-    pub deeds: Vec<Deed>,
+    /// What was done or watched, the newest first; at most [`MOST_ACTIONS`].
+    pub actions: Vec<PastAction>,
     /// What is being done.
     pub in_flight: Option<InFlight>,
     /// Where snapshots come from.
     pub stream: Stream,
     /// The pool of leases; none where the policy names none.
-    pub leases: Option<agent::Standing>,
+    pub leases: Option<agent::AgentStatus>,
     /// What is counted.
     pub counters: Counters,
 }
@@ -62,10 +62,10 @@ impl Status {
         self.breakers.iter().any(|open| open.breaker == breaker)
     }
 
-    /// Puts a deed before those that are remembered.
-    pub fn remember(&mut self, deed: Deed) {
-        self.deeds.insert(0, deed);
-        self.deeds.truncate(MOST_DEEDS);
+    /// Puts an action before those that are remembered.
+    pub fn remember(&mut self, action: PastAction) {
+        self.actions.insert(0, action);
+        self.actions.truncate(MOST_ACTIONS);
     }
 }
 
@@ -194,16 +194,16 @@ impl Scope {
     }
 }
 
-/// Deeds of the last hour.
+/// Actions of the last hour.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
     /// What it is for.
     pub scope: Scope,
     /// Whose it is: a user, a GPU's UUID; empty for the node's.
     pub of: String,
-    /// Deeds that count.
+    /// Actions that count.
     pub used: u32,
-    /// Deeds that it allows.
+    /// Actions that it allows.
     pub limit: u32,
 }
 
@@ -276,7 +276,7 @@ pub struct Pending {
 
 /// What was done or watched.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Deed {
+pub struct PastAction {
     /// Its id in the audit log.
     pub id: u64,
     /// When it ended.
@@ -299,7 +299,7 @@ pub struct Deed {
     pub released: Option<u64>,
 }
 
-impl Deed {
+impl PastAction {
     /// It held memory and was ended, and nobody can tell how much came back.
     #[must_use]
     pub const fn is_untold(&self) -> bool {
@@ -334,12 +334,12 @@ pub struct Stream {
     /// It is being read.
     pub connected: bool,
     /// Why it is not.
-    pub trouble: Option<String>,
+    pub error: Option<String>,
     /// Number of the snapshot that was judged last.
     pub seq: Option<u64>,
     /// When that was seen, in milliseconds since boot.
     pub seen_boot_ms: Option<u64>,
-    /// The beat, in milliseconds.
+    /// The interval, in milliseconds.
     pub interval_ms: Option<u64>,
     /// How long it took to judge, in seconds.
     pub tick_seconds: Option<f64>,
@@ -355,16 +355,16 @@ impl Stream {
         self.seen_boot_ms.map(|seen| boot.saturating_sub(Duration::from_millis(seen)))
     }
 
-    /// Its beat.
+    /// Its interval.
     #[must_use]
-    pub fn beat(&self) -> Option<Duration> {
+    pub fn interval(&self) -> Option<Duration> {
         self.interval_ms.map(Duration::from_millis)
     }
 
     /// The snapshot that was judged last is older than any that would be, at this time since boot.
     #[must_use]
     pub fn is_stale(&self, boot: Duration) -> bool {
-        self.age(boot).zip(self.beat()).is_some_and(|(age, beat)| age > beat * STALE_BEATS)
+        self.age(boot).zip(self.interval()).is_some_and(|(age, interval)| age > interval * STALE_INTERVALS)
     }
 }
 
@@ -373,9 +373,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_deeds_are_remembered() {
+    fn the_newest_actions_are_remembered() {
         let mut status = Status::default();
-        let deed = |id| Deed {
+        let action = |id| PastAction {
             id,
             at: 0.0,
             rule: "idle".into(),
@@ -388,9 +388,9 @@ mod tests {
             released: None,
         };
         for id in 0..60 {
-            status.remember(deed(id));
+            status.remember(action(id));
         }
-        let ids: Vec<u64> = status.deeds.iter().map(|deed| deed.id).collect();
+        let ids: Vec<u64> = status.actions.iter().map(|action| action.id).collect();
         assert_eq!(ids, (10..60).rev().collect::<Vec<u64>>());
     }
 

@@ -110,7 +110,7 @@ pub struct Notice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LeaseAct {
     /// What it did.
-    pub act: agent::Act,
+    pub act: agent::LeaseAction,
     /// What came of it.
     pub result: agent::Result,
 }

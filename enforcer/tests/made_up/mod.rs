@@ -1,11 +1,11 @@
 //! A made-up enforcer of which everything is known, and one whose every name is hostile.
 
-use bailiff_enforcer::agent::{Act, Judged, Result, Standing};
+use bailiff_enforcer::agent::{AgentStatus, Judged, LeaseAction, Result};
 use bailiff_enforcer::policy::{Kind, Mode, Severity};
 use bailiff_enforcer::verdict::{Hold, Outcome};
 use bailiff_enforcer::web::status::{
-    Breaker, Budget, Cap, Deed, Flag, Held, InFlight, Open, Pending, PolicyStatus, RuleStatus, Scope, Status,
-    Stream,
+    Breaker, Budget, Cap, Flag, Held, InFlight, Open, PastAction, Pending, PolicyStatus, RuleStatus, Scope,
+    Status, Stream,
 };
 use bailiff_enforcer::web::tally::{Counters, LeaseAct, Notice, Reloaded, Skipped};
 
@@ -42,7 +42,7 @@ pub(crate) fn named(user: &str, comm: &str) -> Status {
         ],
         flags: vec![flag(user, comm, &["GPU-0", "GPU-1"], None), flag(user, comm, &["GPU-0"], Some(41))],
         pending: vec![pending(user, comm)],
-        deeds: vec![deed(user)],
+        actions: vec![action(user)],
         in_flight: Some(InFlight {
             id: 8,
             rule: "idle".into(),
@@ -54,7 +54,7 @@ pub(crate) fn named(user: &str, comm: &str) -> Status {
         stream: Stream {
             path: "/run/bailiff/stream.sock".into(),
             connected: true,
-            trouble: None,
+            error: None,
             seq: Some(720),
             seen_boot_ms: Some(3_600_000),
             interval_ms: Some(5000),
@@ -66,7 +66,7 @@ pub(crate) fn named(user: &str, comm: &str) -> Status {
     }
 }
 
-fn leases() -> Standing {
+fn leases() -> AgentStatus {
     let judged = |gpu: &str, judgement: &str| Judged {
         gpu: gpu.into(),
         judgement: judgement.into(),
@@ -74,7 +74,7 @@ fn leases() -> Standing {
         freed_at_ms: (judgement == "suspect").then_some(1_200_000),
     };
     let judged = vec![judged("0", "keep"), judged("1", "suspect")];
-    Standing { up: true, trouble: None, acts: true, judged }
+    AgentStatus { up: true, error: None, acts: true, judged }
 }
 
 fn policy() -> PolicyStatus {
@@ -131,8 +131,8 @@ fn pending(user: &str, comm: &str) -> Pending {
     }
 }
 
-fn deed(user: &str) -> Deed {
-    Deed {
+fn action(user: &str) -> PastAction {
+    PastAction {
         id: 7,
         at: 1_699_999_990.0,
         rule: "idle".into(),
@@ -155,7 +155,7 @@ fn counters() -> Counters {
     counters.refused.count("wrong_owner".into());
     counters.reloads.count(Reloaded::Applied);
     counters.reloads.count(Reloaded::Refused);
-    counters.leases.count(LeaseAct { act: Act::ReapDead, result: Result::Freed });
+    counters.leases.count(LeaseAct { act: LeaseAction::ReapDead, result: Result::Freed });
     counters.notices.count(Notice { channel: "owner".into(), result: "delivered".into() });
     counters
 }

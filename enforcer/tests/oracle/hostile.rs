@@ -16,7 +16,7 @@ use bailiff_snapshot::{Claim, Place, wire};
 use crate::dice::Dice;
 use crate::plan::{Plan, Weather};
 
-/// Walks through a few dozen such snapshots; gives how many deeds came of them.
+/// Walks through a few dozen such snapshots; gives how many actions came of them.
 pub(crate) fn walk(seed: u64) -> u64 {
     let mut dice = Dice::new(seed);
     let dice = &mut dice;
@@ -65,7 +65,7 @@ fn curious(like: &Rule, kind: Kind) -> Rule {
             Unit::Words(_) => Test::AnyOf(1),
             _ => Test::Within(Bounds { max: Some(1.0), ..Bounds::default() }),
         };
-        Ask::Leaf(Leaf { attribute, test, wish: String::new() })
+        Ask::Leaf(Leaf { attribute, test, comparison: String::new() })
     });
     Rule {
         name: Arc::from(format!("curious-{kind:?}")),
@@ -136,7 +136,7 @@ fn snapshot(dice: &mut Dice, seq: u64, boot_ms: u64) -> wire::Snapshot {
         sources,
         gpus: many(dice, gpu),
         processes: many(dice, process),
-        openers: None,
+        device_processes: None,
         relatives: maybe(dice, |dice| many(dice, relative)),
         groups: BTreeMap::new(),
         leases: None,

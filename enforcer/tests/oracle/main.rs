@@ -38,7 +38,7 @@ fn walk(weather: Weather, usual: u32, salt: u8) {
     let totals = [const { AtomicU64::new(0) }; 4];
     let result = runner(usual, salt).run(&Traces(weather), |trace| {
         let seen = trace.walk().map_err(TestCaseError::fail)?;
-        for (total, more) in totals.iter().zip([seen.beats, seen.flags, seen.acts, seen.enforced]) {
+        for (total, more) in totals.iter().zip([seen.intervals, seen.flags, seen.acts, seen.enforced]) {
             total.fetch_add(more, Ordering::Relaxed);
         }
         Ok(())
@@ -48,8 +48,8 @@ fn walk(weather: Weather, usual: u32, salt: u8) {
         Err(TestError::Fail(why, trace)) => panic!("{why}\n{}", trace.told()),
         Err(error) => panic!("{error}"),
     }
-    let [beats, flags, acts, enforced] = totals.map(AtomicU64::into_inner);
-    println!("{beats} beats, {flags} flags, {acts} deeds, {enforced} of them enforced");
+    let [intervals, flags, acts, enforced] = totals.map(AtomicU64::into_inner);
+    println!("{intervals} intervals, {flags} flags, {acts} actions, {enforced} of them enforced");
     assert!(flags > 0 && acts > enforced && enforced > 0);
 }
 

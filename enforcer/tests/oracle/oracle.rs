@@ -1,4 +1,4 @@
-//! The oracle: keeps every past outcome, and works out anew at each tick what the specification allows and demands.
+//! The oracle: keeps every past outcome, and works out again at each tick what the specification allows and demands.
 //! It knows nothing of how the engine does it, and believes its verdicts only where it has checked them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use bailiff_enforcer::view::View;
 use bailiff_snapshot::Truth;
 
 use crate::plan::{Plan, RulePlan, samples};
-use crate::seen::{self, Seen, Sight, Traces};
+use crate::seen::{self, Coverage, Seen, Traces};
 use crate::track::{Found, Mark, Stage, Track, absent, count, is_gone};
 
 macro_rules! ensure {
@@ -28,7 +28,7 @@ pub(crate) type Checked = Result<(), String>;
 const HOUR: i128 = 3_600_000;
 
 #[derive(Debug, Clone)]
-struct Deed {
+struct Requested {
     id: u64,
     condition: Arc<str>,
     target: String,
@@ -45,7 +45,7 @@ struct Deed {
     past: bool,
 }
 
-impl Deed {
+impl Requested {
     /// It was, or may have been, done.
     fn counts(&self) -> bool {
         use Outcome::{Cancelled, Gone, IdentityChanged, Refused, Reprieved, Watched};
@@ -70,7 +70,7 @@ pub(crate) struct Oracle {
     plan: Plan,
     cap: Mode,
     last: Option<(Option<String>, u64)>,
-    beat: Option<u64>,
+    interval: Option<u64>,
     tick: u64,
     since_start: u32,
     since_reload: u32,
@@ -79,9 +79,9 @@ pub(crate) struct Oracle {
     picks: BTreeMap<(Arc<str>, String), Track>,
     /// Steps that a rule with `pick` has done about somebody: rule, step, whom, tick.
     picked: Vec<(Arc<str>, usize, String, u64)>,
-    deeds: Vec<Deed>,
+    requests: Vec<Requested>,
     in_flight: Option<u64>,
-    /// When the last deed was decided, since boot.
+    /// When the last action was decided, since boot.
     decided_ms: Option<u64>,
     failures: BTreeMap<Option<u32>, Failures>,
     mass_open: bool,
@@ -90,7 +90,7 @@ pub(crate) struct Oracle {
     /// When some process was last observed busy.
     busy_ms: Option<u64>,
     unknown_possible: bool,
-    /// Against whom a deed failed.
+    /// Against whom an action failed.
     failed: BTreeMap<String, Traces>,
     /// Or was refused, ever.
     refused: BTreeSet<String>,
@@ -115,14 +115,14 @@ impl Oracle {
             plan,
             cap,
             last: None,
-            beat: None,
+            interval: None,
             tick: 0,
             since_start: 0,
             since_reload: u32::MAX,
             tracks: BTreeMap::new(),
             picks: BTreeMap::new(),
             picked: Vec::new(),
-            deeds: Vec::new(),
+            requests: Vec::new(),
             in_flight: None,
             decided_ms: None,
             failures: BTreeMap::new(),
@@ -187,8 +187,8 @@ impl Oracle {
         }
         self.in_flight = None;
         self.waiting = None;
-        let deed = self.deeds.iter_mut().find(|deed| deed.id == id).unwrap();
-        deed.outcome = Some(outcome);
+        let request = self.requests.iter_mut().find(|request| request.id == id).unwrap();
+        request.outcome = Some(outcome);
         let undone = matches!(
             outcome,
             Outcome::Cancelled
@@ -198,16 +198,18 @@ impl Oracle {
                 | Outcome::Reprieved
         );
         if matches!(outcome, Outcome::GoneNotReleased | Outcome::Unkillable | Outcome::Failed) {
-            let failures = self.failures.entry(deed.uid).or_default();
+            let failures = self.failures.entry(request.uid).or_default();
             (failures.surely, failures.perhaps) = (failures.surely + 1, failures.perhaps + 1);
             failures.last = None;
-            self.failed
-                .insert(deed.target.clone(), Traces { gpus: deed.gpus.clone(), pids: deed.pids.clone() });
-            self.refused.insert(deed.target.clone());
+            self.failed.insert(
+                request.target.clone(),
+                Traces { gpus: request.gpus.clone(), pids: request.pids.clone() },
+            );
+            self.refused.insert(request.target.clone());
         } else {
-            self.failures.entry(deed.uid).or_default().surely = 0;
+            self.failures.entry(request.uid).or_default().surely = 0;
         }
-        let target = deed.target.clone();
+        let target = request.target.clone();
         if matches!(outcome, Outcome::IdentityChanged | Outcome::Refused) {
             self.refused.insert(target.clone());
         }
@@ -264,7 +266,7 @@ impl Oracle {
 
     // What the engine is shown.
 
-    /// Whether a snapshot is to be judged, and how many beats were missed before it.
+    /// Whether a snapshot is to be judged, and how many intervals were missed before it.
     fn admit(&mut self, now: Now, view: &View) -> Result<u32, Skip> {
         let snapshot = &view.snapshot;
         if snapshot.interval_ms == 0 {
@@ -289,8 +291,8 @@ impl Oracle {
             if snapshot.boot_ms <= *last {
                 return Err(Skip::Duplicate);
             }
-            let beats = (snapshot.boot_ms - last + snapshot.interval_ms / 2) / snapshot.interval_ms;
-            missed = u32::try_from(beats.saturating_sub(1)).unwrap_or(u32::MAX);
+            let intervals = (snapshot.boot_ms - last + snapshot.interval_ms / 2) / snapshot.interval_ms;
+            missed = u32::try_from(intervals.saturating_sub(1)).unwrap_or(u32::MAX);
         }
         if now_ms - snapshot.boot_ms > 2 * snapshot.interval_ms {
             return Err(Skip::Stale);
@@ -312,8 +314,8 @@ impl Oracle {
         self.tick += 1;
         self.since_start += 1;
         self.since_reload = self.since_reload.saturating_add(1);
-        let beat = view.snapshot.interval_ms;
-        if self.beat.replace(beat).is_some_and(|before| before != beat) {
+        let interval = view.snapshot.interval_ms;
+        if self.interval.replace(interval).is_some_and(|before| before != interval) {
             // Samples of another length cannot be counted together.
             for track in self.tracks.values_mut().chain(self.picks.values_mut()) {
                 track.put(Mark::Anew, 0);
@@ -324,7 +326,7 @@ impl Oracle {
         let wall = u64::try_from(now.wall.as_millis()).unwrap();
         self.end_pause(now, view);
         self.forget_failures(now, view);
-        let sight = Sight::new(view);
+        let sight = Coverage::new(view);
         let found = self.find(&sight, missed, wall);
         self.failed.retain(|id, traces| {
             let there = [Kind::Process, Kind::Workload].into_iter().find_map(|kind| sight.find(kind, id));
@@ -334,14 +336,14 @@ impl Oracle {
             there.is_some() || !is_gone(traces, view)
         });
         self.breakers(&sight, &found);
-        let stage = Court { now, view, sight: &sight, found: &found, verdicts };
+        let stage = EvalContext { now, view, sight: &sight, found: &found, verdicts };
         let late = self.is_late(view);
-        for deed in &mut self.deeds {
-            deed.past |= stage.since(deed) >= HOUR;
+        for request in &mut self.requests {
+            request.past |= stage.since(request) >= HOUR;
         }
         self.quiet_steps(&stage)?;
         self.picked_steps(&stage)?;
-        self.deeds(&stage, missed)?;
+        self.requests(&stage, missed)?;
         self.waited(&stage, missed > 0 || late)
     }
 
@@ -358,7 +360,7 @@ impl Oracle {
         }
     }
 
-    /// A user against whom nothing failed for so long begins anew.
+    /// A user against whom nothing failed for so long begins again.
     fn forget_failures(&mut self, now: Now, view: &View) {
         let boot = &view.snapshot.boot_id;
         let reset = self.plan.limits.breaker_reset;
@@ -381,7 +383,7 @@ impl Oracle {
     }
 
     /// Feeds every track, and tells what is true of everybody now.
-    fn find(&mut self, sight: &Sight<'_>, missed: u32, wall: u64) -> BTreeMap<(Arc<str>, String), Found> {
+    fn find(&mut self, sight: &Coverage<'_>, missed: u32, wall: u64) -> BTreeMap<(Arc<str>, String), Found> {
         let mut found = BTreeMap::new();
         let view = sight.view;
         let rules = self.plan.rules.clone();
@@ -432,7 +434,7 @@ impl Oracle {
         found
     }
 
-    fn breakers(&mut self, sight: &Sight<'_>, found: &BTreeMap<(Arc<str>, String), Found>) {
+    fn breakers(&mut self, sight: &Coverage<'_>, found: &BTreeMap<(Arc<str>, String), Found>) {
         let loose =
             sight.view.snapshot.processes.iter().filter(|process| seen::workload(process).is_none()).count();
         let workloads = sight.of(Kind::Workload).len();
@@ -499,14 +501,14 @@ impl Oracle {
     }
 
     /// Flags, notices, and how they end.
-    fn quiet_steps(&mut self, court: &Court<'_>) -> Checked {
+    fn quiet_steps(&mut self, context: &EvalContext<'_>) -> Checked {
         let rules = self.plan.rules.clone();
         for rule in rules.iter().filter(|rule| rule.pick.is_none()) {
             let condition = rule.condition.clone();
-            for ((_, id), found) in court.found.iter().filter(|((of, _), _)| *of == condition) {
+            for ((_, id), found) in context.found.iter().filter(|((of, _), _)| *of == condition) {
                 let key = (condition.clone(), id.clone());
                 let track = self.tracks.get_mut(&key).unwrap();
-                let said: Vec<&What> = court.about(&rule.name, id).map(|verdict| &verdict.what).collect();
+                let said: Vec<&What> = context.about(&rule.name, id).map(|verdict| &verdict.what).collect();
                 self.flags += track.check_quiet(rule, found, &said).map_err(|error| {
                     format!(
                         "{} about {id}: {error}; streak {} of {}; {:?}; {said:?}",
@@ -519,11 +521,12 @@ impl Oracle {
                 }
             }
         }
-        for verdict in court.verdicts {
+        for verdict in context.verdicts {
             let rule = rules.iter().find(|rule| *rule.name == *verdict.rule);
             let Some(rule) = rule else { return Err(format!("no such rule: {verdict:?}")) };
             ensure!(verdict.mode == self.mode(rule), "another mode than the rule's: {verdict:?}");
-            let present = court.found.contains_key(&(rule.condition.clone(), verdict.subject.id.to_string()));
+            let present =
+                context.found.contains_key(&(rule.condition.clone(), verdict.subject.id.to_string()));
             let late = matches!(verdict.what, What::Clear(_) | What::Reprieved(_));
             ensure!(present || late || rule.pick.is_some(), "about somebody who is not there: {verdict:?}");
         }
@@ -531,9 +534,9 @@ impl Oracle {
     }
 
     /// Of rules with `pick`: whom they are about.
-    fn picked_steps(&mut self, court: &Court<'_>) -> Checked {
+    fn picked_steps(&mut self, context: &EvalContext<'_>) -> Checked {
         let rules = self.plan.rules.clone();
-        for verdict in court.verdicts {
+        for verdict in context.verdicts {
             let Some(rule) = rules.iter().find(|rule| *rule.name == *verdict.rule) else { continue };
             let action = match &verdict.what {
                 What::Flag(severity) => Action::Flag(*severity),
@@ -553,10 +556,10 @@ impl Oracle {
             let idle = count(pick);
             ensure!(pick.now() == Truth::True, "picked, and `from` is {:?}: {verdict:?}", pick.now());
             ensure!(idle >= idle_for + confirmed, "idle {idle} of {idle_for}: {:?}: {verdict:?}", pick.marks);
-            let beat = court.view.snapshot.interval_ms;
-            let due = samples(rule.span, beat) + samples(rule.steps[step].after, beat) + confirmed;
+            let interval = context.view.snapshot.interval_ms;
+            let due = samples(rule.span, interval) + samples(rule.steps[step].after, interval) + confirmed;
             let long_enough = |uuid: &String| {
-                let gpu = court.found.get(&(condition.clone(), format!("gpu:{uuid}")));
+                let gpu = context.found.get(&(condition.clone(), format!("gpu:{uuid}")));
                 gpu.is_some_and(|gpu| gpu.outcome == Truth::True && gpu.count >= due)
             };
             ensure!(
@@ -581,11 +584,11 @@ impl Oracle {
         Ok(())
     }
 
-    fn deeds(&mut self, court: &Court<'_>, missed: u32) -> Checked {
-        let held = self.held(court.view);
-        // A late one confirms nothing, and budgets that are not on the disk yet hold a deed up: what was decided waits
+    fn requests(&mut self, context: &EvalContext<'_>, missed: u32) -> Checked {
+        let held = self.held(context.view);
+        // A late one confirms nothing, and budgets that are not on the disk yet hold an action up: what was decided waits
         // for the next.
-        let late = self.is_late(court.view);
+        let late = self.is_late(context.view);
         let disk =
             held == Some(Hold::State) && self.outside.len() == 1 && !self.mass_open && !self.all_failing();
         let counted: BTreeSet<Arc<str>> = self
@@ -601,18 +604,18 @@ impl Oracle {
             let due = track.stage.due.filter(|(tick, _)| *tick + 1 == self.tick);
             track.stage.due = due.map(|(_, step)| (self.tick, step)).or(track.stage.due);
         }
-        let acts = court.verdicts.iter().filter(|verdict| matches!(verdict.what, What::Act(..))).count();
-        ensure!(acts <= 1, "{acts} deeds in one tick");
-        ensure!(missed == 0 || acts == 0, "confirmed over {missed} missed snapshots: {:?}", court.verdicts);
-        for verdict in court.verdicts {
+        let acts = context.verdicts.iter().filter(|verdict| matches!(verdict.what, What::Act(..))).count();
+        ensure!(acts <= 1, "{acts} actions in one tick");
+        ensure!(missed == 0 || acts == 0, "confirmed over {missed} missed snapshots: {:?}", context.verdicts);
+        for verdict in context.verdicts {
             match &verdict.what {
                 What::Due(_) => {
                     ensure!(
                         held.is_none() || verdict.mode == Mode::Watch,
                         "decided under {held:?}: {verdict:?}"
                     );
-                    self.check_deed(verdict, court, 0)?;
-                    self.decided_ms = u64::try_from(court.now.boot.as_millis()).ok();
+                    self.check_request(verdict, context, 0)?;
+                    self.decided_ms = u64::try_from(context.now.boot.as_millis()).ok();
                 }
                 What::Act(id, _) => {
                     ensure!(
@@ -620,12 +623,12 @@ impl Oracle {
                         "done under {held:?}: {verdict:?}"
                     );
                     ensure!(self.in_flight.is_none(), "two in flight: {verdict:?}");
-                    ensure!(!self.is_late(court.view), "confirmed by what was taken before: {verdict:?}");
-                    ensure!(self.deeds.iter().all(|deed| deed.id < *id), "an id twice: {verdict:?}");
-                    self.check_deed(verdict, court, 1)?;
-                    self.begin(verdict, *id, court);
+                    ensure!(!self.is_late(context.view), "confirmed by what was taken before: {verdict:?}");
+                    ensure!(self.requests.iter().all(|request| request.id < *id), "an id twice: {verdict:?}");
+                    self.check_request(verdict, context, 1)?;
+                    self.begin(verdict, *id, context);
                 }
-                What::Withheld(_, hold) => self.check_withheld(verdict, *hold, court)?,
+                What::Withheld(_, hold) => self.check_withheld(verdict, *hold, context)?,
                 _ => {}
             }
         }
@@ -637,14 +640,14 @@ impl Oracle {
         self.decided_ms.is_some_and(|decided| view.snapshot.boot_ms <= decided)
     }
 
-    /// A deed must be due on its own account, and nobody may be in its way.
-    fn check_deed(&mut self, verdict: &Verdict, court: &Court<'_>, confirmed: u32) -> Checked {
+    /// An action must be due on its own account, and nobody may be in its way.
+    fn check_request(&mut self, verdict: &Verdict, context: &EvalContext<'_>, confirmed: u32) -> Checked {
         let rule = self.plan.rules.iter().find(|rule| *rule.name == *verdict.rule).unwrap().clone();
         let id = verdict.subject.id.to_string();
-        let (What::Due(action) | What::Act(_, action)) = &verdict.what else { unreachable!("a deed") };
+        let (What::Due(action) | What::Act(_, action)) = &verdict.what else { unreachable!("an action") };
         ensure!(action.destructive(), "{verdict:?}");
         let kind = if rule.pick.is_some() { Kind::Workload } else { rule.of };
-        let Some(target) = court.sight.find(kind, &id) else {
+        let Some(target) = context.sight.find(kind, &id) else {
             return Err(format!("against somebody who is not there: {verdict:?}"));
         };
         ensure!(
@@ -662,7 +665,7 @@ impl Oracle {
         );
         ensure!(verdict.mode == Mode::Watch || !self.failed.contains_key(&id), "failed before: {verdict:?}");
         self.check_budgets(verdict, target)?;
-        self.check_cooldown(&rule, &id, court)?;
+        self.check_cooldown(&rule, &id, context)?;
         let step = rule.steps.iter().position(|step| step.action == *action);
         let Some(step) = step else { return Err(format!("no such step: {verdict:?}")) };
         let key = (rule.condition.clone(), id);
@@ -671,9 +674,9 @@ impl Oracle {
         if confirmed == 1 {
             ensure!(
                 track.stage.due == Some((self.tick - 1, step)),
-                "not decided at the beat before: {verdict:?}"
+                "not decided at the interval before: {verdict:?}"
             );
-            ensure!(track.before() == Some(Truth::True), "not true at the beat before: {verdict:?}");
+            ensure!(track.before() == Some(Truth::True), "not true at the interval before: {verdict:?}");
         } else {
             track.stage.due = Some((self.tick, step));
         }
@@ -681,7 +684,7 @@ impl Oracle {
         if rule.pick.is_some() {
             return Ok(());
         }
-        let found = &court.found[&key];
+        let found = &context.found[&key];
         ensure!(found.outcome == Truth::True, "{:?} now: {verdict:?}", found.outcome);
         let due = found.needed + samples(rule.steps[step].after, found.interval) + confirmed;
         ensure!(found.count >= due, "{} of {due} true: {:?}: {verdict:?}", found.count, track.marks);
@@ -696,61 +699,66 @@ impl Oracle {
             return Ok(());
         }
         let limits = &self.plan.limits;
-        let recent: Vec<&Deed> = self.deeds.iter().filter(|deed| deed.counts() && !deed.past).collect();
+        let recent: Vec<&Requested> =
+            self.requests.iter().filter(|request| request.counts() && !request.past).collect();
         let of = |limit: u32, count: usize| usize::try_from(limit).unwrap() > count;
         ensure!(of(limits.per_node_hour, recent.len()), "the node's budget is used up: {verdict:?}");
-        let users = recent.iter().filter(|deed| deed.uid == target.uid()).count();
-        // Of several owners none is charged: such a one is refused where the deed is done.
+        let users = recent.iter().filter(|request| request.uid == target.uid()).count();
+        // Of several owners none is charged: such a one is refused where the action is done.
         ensure!(
             target.uid().is_none() || of(limits.per_user_hour, users),
             "the user's budget is used up: {verdict:?}"
         );
         for gpu in target.gpus() {
-            let gpus = recent.iter().filter(|deed| deed.gpus.contains(&gpu)).count();
+            let gpus = recent.iter().filter(|request| request.gpus.contains(&gpu)).count();
             ensure!(of(limits.per_gpu_hour, gpus), "the budget of {gpu} is used up: {verdict:?}");
         }
         Ok(())
     }
 
-    fn check_cooldown(&self, rule: &RulePlan, id: &str, court: &Court<'_>) -> Checked {
+    fn check_cooldown(&self, rule: &RulePlan, id: &str, context: &EvalContext<'_>) -> Checked {
         let number =
             self.match_numbers.get(&(rule.condition.clone(), id.to_owned())).copied().unwrap_or_default();
-        let before = self.deeds.iter().rev().find(|deed| {
-            deed.condition == rule.condition && deed.target == id && deed.match_of != number && deed.counts()
+        let before = self.requests.iter().rev().find(|request| {
+            request.condition == rule.condition
+                && request.target == id
+                && request.match_of != number
+                && request.counts()
         });
         let Some(before) = before.filter(|_| rule.pick.is_none() && self.mode(rule) == Mode::Enforce) else {
             return Ok(());
         };
-        // The turn began with the first deed of that match.
-        let first = self.deeds.iter().find(|deed| deed.match_of == before.match_of && deed.target == id);
-        let waited = court.since(first.unwrap_or(before));
+        // The turn began with the first action of that match.
+        let first =
+            self.requests.iter().find(|request| request.match_of == before.match_of && request.target == id);
+        let waited = context.since(first.unwrap_or(before));
         let cooldown = i128::try_from(rule.cooldown.as_millis()).unwrap();
         ensure!(waited >= cooldown, "{id}: {waited} ms of {cooldown} ms of cooldown");
         Ok(())
     }
 
-    fn begin(&mut self, verdict: &Verdict, id: u64, court: &Court<'_>) {
+    fn begin(&mut self, verdict: &Verdict, id: u64, context: &EvalContext<'_>) {
         let rule = self.plan.rules.iter().find(|rule| *rule.name == *verdict.rule).unwrap();
         let target = verdict.subject.id.to_string();
         let key = (rule.condition.clone(), target.clone());
-        let What::Act(_, action) = &verdict.what else { unreachable!("a deed") };
+        let What::Act(_, action) = &verdict.what else { unreachable!("an action") };
         let step = rule.steps.iter().position(|step| step.action == *action).unwrap();
         let tracks = if rule.pick.is_some() { &mut self.picks } else { &mut self.tracks };
         let stage = &mut tracks.get_mut(&key).unwrap().stage;
         (stage.done, stage.acted, stage.again, stage.due) = (step + 1, true, false, None);
         let kind = if rule.pick.is_some() { Kind::Workload } else { rule.of };
-        let seen = court.sight.find(kind, &target).unwrap();
+        let seen = context.sight.find(kind, &target).unwrap();
         self.in_flight = Some(id);
         self.acts += 1;
         self.enforced += u64::from(verdict.mode == Mode::Enforce);
-        self.deeds.push(Deed {
+        self.requests.push(Requested {
             id,
             condition: rule.condition.clone(),
             target,
             match_of: self.match_numbers.get(&key).copied().unwrap_or_default(),
-            boot: court.view.snapshot.boot_id.clone(),
-            boot_ms: u64::try_from(court.now.boot.as_millis()).unwrap(),
-            wall_ms: u64::try_from(court.now.wall.as_millis()).unwrap(),
+            boot: context.view.snapshot.boot_id.clone(),
+            boot_ms: u64::try_from(context.now.boot.as_millis()).unwrap(),
+            wall_ms: u64::try_from(context.now.wall.as_millis()).unwrap(),
             uid: seen.uid(),
             gpus: seen.gpus(),
             pids: seen.traces().pids,
@@ -760,8 +768,8 @@ impl Oracle {
         });
     }
 
-    fn check_withheld(&mut self, verdict: &Verdict, hold: Hold, court: &Court<'_>) -> Checked {
-        let snapshot = &court.view.snapshot;
+    fn check_withheld(&mut self, verdict: &Verdict, hold: Hold, context: &EvalContext<'_>) -> Checked {
+        let snapshot = &context.view.snapshot;
         let plan = &self.plan;
         let holds = match hold {
             Hold::Paused => self.paused,
@@ -775,13 +783,19 @@ impl Oracle {
             Hold::UnknownBreaker => self.unknown_possible,
             Hold::Failed => self.refused.contains(&verdict.subject.id.to_string()),
             Hold::GpuBudget | Hold::UserBudget | Hold::NodeBudget => {
-                !self.deeds.is_empty() || !self.begun.is_empty()
+                !self.requests.is_empty() || !self.begun.is_empty()
             }
             // With `pick` it is the GPU that rests.
-            Hold::Cooldown => self.deeds.iter().map(|deed| &deed.target).chain(&self.begun).any(|target| {
-                *target == verdict.subject.id.to_string()
-                    || self.plan.rules.iter().any(|rule| *rule.name == *verdict.rule && rule.pick.is_some())
-            }),
+            Hold::Cooldown => {
+                self.requests.iter().map(|request| &request.target).chain(&self.begun).any(|target| {
+                    *target == verdict.subject.id.to_string()
+                        || self
+                            .plan
+                            .rules
+                            .iter()
+                            .any(|rule| *rule.name == *verdict.rule && rule.pick.is_some())
+                })
+            }
             outside => self.outside.contains(&outside),
         };
         ensure!(holds, "withheld for no reason: {verdict:?}");
@@ -796,12 +810,12 @@ impl Oracle {
     }
 
     /// Nothing that must be done may wait without a reason.
-    fn waited(&mut self, court: &Court<'_>, excused: bool) -> Checked {
+    fn waited(&mut self, context: &EvalContext<'_>, excused: bool) -> Checked {
         let mut surely = BTreeSet::new();
         let mut perhaps = BTreeSet::new();
         for rule in &self.plan.rules {
             let condition = rule.condition.clone();
-            for (key, found) in court.found.iter().filter(|((of, _), _)| *of == condition) {
+            for (key, found) in context.found.iter().filter(|((of, _), _)| *of == condition) {
                 let matches = found.outcome == Truth::True && found.count >= found.needed;
                 if !matches || !rule.destructive() {
                     continue;
@@ -829,8 +843,8 @@ impl Oracle {
                 }
             }
         }
-        let acted = court.verdicts.iter().any(|verdict| matches!(verdict.what, What::Act(..)));
-        let still = self.held(court.view).is_none()
+        let acted = context.verdicts.iter().any(|verdict| matches!(verdict.what, What::Act(..)));
+        let still = self.held(context.view).is_none()
             && !self.mass_possible
             && !self.unknown_possible
             && self.failures.values().all(|of| of.perhaps < 3)
@@ -838,7 +852,7 @@ impl Oracle {
             && !acted;
         if let (Some(before), true, false) = (&self.waiting, still, excused) {
             let same = !before.is_empty() && before.is_subset(&surely);
-            ensure!(!same, "nothing is done, and nothing is in the way: {before:?}: {:?}", court.verdicts);
+            ensure!(!same, "nothing is done, and nothing is in the way: {before:?}: {:?}", context.verdicts);
         }
         self.waiting = (still && perhaps.is_subset(&surely)).then_some(surely);
         Ok(())
@@ -849,8 +863,8 @@ impl Oracle {
             self.match_numbers.get(&(rule.condition.clone(), id.clone())).copied().unwrap_or_default();
         let rested = rule.cooldown.is_zero()
             || !self.begun.contains(id)
-                && !self.deeds.iter().any(|deed| deed.target == *id && deed.match_of != number);
-        let enforced = self.deeds.iter().filter(|deed| deed.mode == Mode::Enforce).count();
+                && !self.requests.iter().any(|request| request.target == *id && request.match_of != number);
+        let enforced = self.requests.iter().filter(|request| request.mode == Mode::Enforce).count();
         let limits = &self.plan.limits;
         let least = limits.per_node_hour.min(limits.per_user_hour).min(limits.per_gpu_hour);
         rested && !self.refused.contains(id) && enforced + self.begun.len() < usize::try_from(least).unwrap()
@@ -858,24 +872,24 @@ impl Oracle {
 }
 
 /// A tick, and what the engine found in it.
-struct Court<'a> {
+struct EvalContext<'a> {
     now: Now,
     view: &'a View,
-    sight: &'a Sight<'a>,
+    sight: &'a Coverage<'a>,
     found: &'a BTreeMap<(Arc<str>, String), Found>,
     verdicts: &'a [Verdict],
 }
 
-impl Court<'_> {
+impl EvalContext<'_> {
     fn about<'b>(&'b self, rule: &'b str, id: &'b str) -> impl Iterator<Item = &'b Verdict> {
         self.verdicts.iter().filter(move |verdict| *verdict.rule == *rule && *verdict.subject.id.0 == *id)
     }
 
-    /// How long ago a deed was, by the clock that says longest: where they differ the oracle claims nothing.
-    fn since(&self, deed: &Deed) -> i128 {
-        let wall = i128::try_from(self.now.wall.as_millis()).unwrap() - i128::from(deed.wall_ms);
-        let boot = i128::try_from(self.now.boot.as_millis()).unwrap() - i128::from(deed.boot_ms);
-        let same = deed.boot.is_some() && deed.boot == self.view.snapshot.boot_id;
+    /// How long ago an action was, by the clock that says longest: where they differ the oracle claims nothing.
+    fn since(&self, request: &Requested) -> i128 {
+        let wall = i128::try_from(self.now.wall.as_millis()).unwrap() - i128::from(request.wall_ms);
+        let boot = i128::try_from(self.now.boot.as_millis()).unwrap() - i128::from(request.boot_ms);
+        let same = request.boot.is_some() && request.boot == self.view.snapshot.boot_id;
         if same { wall.abs().max(boot) } else { wall.abs() }
     }
 }

@@ -125,7 +125,7 @@ fn attribute(name: &str) -> &'static rules::Attribute {
 }
 
 fn leaf(name: &str, test: Test) -> Ask {
-    Ask::Leaf(Leaf { attribute: attribute(name), test, wish: format!("{test:?}") })
+    Ask::Leaf(Leaf { attribute: attribute(name), test, comparison: format!("{test:?}") })
 }
 
 fn within(name: &str, fill: impl FnOnce(&mut Bounds)) -> Ask {
@@ -192,7 +192,7 @@ impl RulePlan {
     }
 }
 
-/// A span in samples, at a beat of so many milliseconds.
+/// A span in samples, at an interval of so many milliseconds.
 pub(crate) fn samples(span: Span, interval: u64) -> u32 {
     match span {
         Span::Samples(samples) => samples,

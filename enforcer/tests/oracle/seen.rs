@@ -31,14 +31,14 @@ struct Process<'a> {
 }
 
 /// Everybody in one snapshot.
-pub(crate) struct Sight<'a> {
+pub(crate) struct Coverage<'a> {
     pub(crate) view: &'a View,
     processes: Vec<Seen<'a>>,
     workloads: Vec<Seen<'a>>,
     gpus: Vec<Seen<'a>>,
 }
 
-impl<'a> Sight<'a> {
+impl<'a> Coverage<'a> {
     pub(crate) fn new(view: &'a View) -> Self {
         Self {
             view,
@@ -353,7 +353,7 @@ impl Seen<'_> {
         }
     }
 
-    /// Whether it is spared, whatever a rule says. How many there are, and whose, is looked at where the deed is
+    /// Whether it is spared, whatever a rule says. How many there are, and whose, is looked at where the action is
     /// done.
     pub(crate) fn protected(&self, plan: &Plan) -> Truth {
         if self.gpu.is_some() || self.processes.iter().all(|process| process.state == "gone") {

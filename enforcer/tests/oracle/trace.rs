@@ -19,7 +19,7 @@ use crate::world::{Change, INTERVAL, SLOTS, World};
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
     /// Changes, then so many milliseconds, then a snapshot that comes so late.
-    Beat {
+    Interval {
         changes: Vec<Change>,
         ms: u64,
         late: u64,
@@ -28,9 +28,9 @@ pub(crate) enum Event {
     Again,
     /// A snapshot of a time to come.
     Ahead,
-    /// How the deed in flight ended, and whether its target is gone.
+    /// How the action in flight ended, and whether its target is gone.
     Report(Outcome, bool),
-    /// Of a deed that nobody has begun.
+    /// Of an action that nobody has begun.
     StrayReport(Outcome),
     Reload(Box<Plan>, Mode),
     Restart {
@@ -53,7 +53,7 @@ pub(crate) struct Trace {
 /// What a walk has seen, so that a test can tell that it saw anything.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Seen {
-    pub(crate) beats: u64,
+    pub(crate) intervals: u64,
     pub(crate) acts: u64,
     pub(crate) enforced: u64,
     pub(crate) flags: u64,
@@ -82,8 +82,8 @@ impl Trace {
         let mut edited = plan.clone();
         let mut fixes: Vec<Change> = Vec::new();
         for _ in 0..length {
-            let beat = beat(dice, (weather, foreign), &mut fixes, &world);
-            events.push(beat);
+            let interval = interval(dice, (weather, foreign), &mut fixes, &world);
+            events.push(interval);
             events.extend(report(dice, weather));
             if weather == Weather::Rough && dice.percent(12) {
                 events.push(rare(dice, &mut edited, foreign));
@@ -128,7 +128,7 @@ impl Trace {
     }
 }
 
-fn beat(
+fn interval(
     dice: &mut Dice,
     (weather, foreign): (Weather, bool),
     fixes: &mut Vec<Change>,
@@ -141,7 +141,7 @@ fn beat(
         changes.push(ordinary(dice, calm));
     }
     if !calm && dice.percent(12) {
-        let (change, fix) = trouble(dice, foreign, world);
+        let (change, fix) = error(dice, foreign, world);
         changes.push(change);
         fixes.push(fix);
     }
@@ -159,7 +159,7 @@ fn beat(
         94..97 => dice.of(9_900, 10_100),
         _ => dice.of(10_001, 60_000),
     };
-    Event::Beat { changes, ms, late }
+    Event::Interval { changes, ms, late }
 }
 
 fn slot(dice: &mut Dice) -> usize {
@@ -186,8 +186,8 @@ fn ordinary(dice: &mut Dice, calm: bool) -> Change {
     }
 }
 
-/// Something that is mended at the next beat.
-fn trouble(dice: &mut Dice, foreign: bool, world: &World) -> (Change, Change) {
+/// Something that is mended at the next interval.
+fn error(dice: &mut Dice, foreign: bool, world: &World) -> (Change, Change) {
     let place = slot(dice);
     match dice.below(20) {
         0 | 1 => (Change::Util(place, None), Change::Util(place, Some(0))),
@@ -301,9 +301,9 @@ struct Walk {
     cap: Mode,
     shown: Option<Arc<View>>,
     seen: Seen,
-    /// The deed in flight: id, target, mode.
+    /// The action in flight: id, target, mode.
     acting: Option<(u64, String, Mode)>,
-    /// The deed that a reload has cancelled.
+    /// The action that a reload has cancelled.
     called_off: Option<u64>,
 }
 
@@ -315,7 +315,7 @@ fn stray(outcome: Outcome) -> Report {
 impl Walk {
     fn take(&mut self, event: &Event) -> Result<(), String> {
         match event {
-            Event::Beat { changes, ms, late } => {
+            Event::Interval { changes, ms, late } => {
                 for change in changes {
                     self.world.apply(change);
                 }
@@ -380,7 +380,7 @@ impl Walk {
 
     fn show(&mut self, view: &Arc<View>, late: u64) -> Result<(), String> {
         let now = self.now(late);
-        self.seen.beats += 1;
+        self.seen.intervals += 1;
         self.shown = Some(view.clone());
         self.judge(view, now)
     }
@@ -429,7 +429,7 @@ impl Walk {
         let reloaded = self.engine.reload(plan.policy(), cap);
         self.cap = cap;
         self.oracle.reload(plan.clone(), cap);
-        // Whom the new file spares is asked anew: whatever is under way is called off.
+        // Whom the new file spares is asked again: whatever is under way is called off.
         let flying = self.acting.as_ref().map(|(id, ..)| *id);
         ensure!(
             reloaded.cancel.is_none_or(|id| Some(id) == flying),

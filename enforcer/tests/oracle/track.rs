@@ -17,7 +17,7 @@ use crate::seen::Traces;
 pub(crate) enum Mark {
     Seen(Truth),
     Missed(u32),
-    /// The beat has changed.
+    /// The interval has changed.
     Anew,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Stage {
     pub(crate) done: usize,
     /// Its owner was told.
     pub(crate) told: bool,
-    /// Or a deed was due.
+    /// Or an action was due.
     pub(crate) warned: bool,
     pub(crate) acted: bool,
     /// A reload or a restart has made it open what was done.
@@ -53,7 +53,7 @@ pub(crate) struct Stage {
     pub(crate) flagged: bool,
     pub(crate) withheld: Option<(u64, Hold)>,
     pub(crate) due: Option<(u64, usize)>,
-    /// The last deed that was begun did nothing, and may be begun again.
+    /// The last action that was begun did nothing, and may be begun again.
     pub(crate) again: bool,
 }
 
@@ -179,9 +179,9 @@ impl Track {
         let stage = &mut self.stage;
         let ended = stage.open && found.outcome != Truth::True && found.count == 0;
         // Also where a gap came between two true samples.
-        let anew = stage.open && found.outcome == Truth::True && found.count == 1;
+        let again = stage.open && found.outcome == Truth::True && found.count == 1;
         let reprieved = said.iter().any(|what| matches!(what, What::Reprieved(_)));
-        if ended || anew {
+        if ended || again {
             let must = ended && found.outcome == Truth::False && stage.told && !stage.fuzzy;
             ensure!(!must || reprieved, "not reprieved");
             ensure!(!reprieved || stage.warned || stage.fuzzy || stage.done > 0, "reprieved from nothing");

@@ -1,4 +1,4 @@
-//! A small node: GPUs, processes and sources, changed a little from beat to beat, and seen as snapshots.
+//! A small node: GPUs, processes and sources, changed a little from interval to interval, and seen as snapshots.
 
 use std::collections::BTreeMap;
 
@@ -266,7 +266,7 @@ impl World {
             ]),
             gpus,
             processes,
-            openers: None,
+            device_processes: None,
             relatives,
             groups: BTreeMap::new(),
             leases: None,

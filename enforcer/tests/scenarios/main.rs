@@ -12,7 +12,7 @@ use bailiff_enforcer::verdict::{Hold, Outcome};
 use bailiff_enforcer::view::TargetId;
 use bailiff_snapshot::Truth;
 
-use node::{BEAT, Gpu, Node};
+use node::{Gpu, Node, TICK};
 
 /// A policy of one rule that ends processes, three idle samples and the steps as given.
 fn rule(more: &str, then: &str) -> String {
@@ -62,7 +62,7 @@ fn a_match_needs_so_many_true_samples() {
 }
 
 #[test]
-fn a_missed_beat_is_an_unknown_one() {
+fn a_missed_tick_is_an_unknown_one() {
     let cases: [(&str, &[&str]); 4] = [
         ("TT.T", &["", "", "4100 flag"]),
         ("TT..TTT", &["", "", "", "", "4100 flag"]),
@@ -85,15 +85,15 @@ fn a_time_is_so_many_samples_rounded_up() {
 }
 
 #[test]
-fn another_beat_begins_anew() {
+fn another_tick_begins_again() {
     let policy = flag().replace("{samples: 3}", "30s");
     let mut node = Node::new(&policy);
     assert_eq!(node.run("TTTTT"), [""; 5], "half a minute is six samples");
     node.interval = 15_000;
     node.wait(10_000);
-    assert_eq!(node.beat(), "", "and now two, but not of those before");
+    assert_eq!(node.tick(), "", "and now two, but not of those before");
     node.wait(10_000);
-    assert_eq!(node.beat(), "4100 flag");
+    assert_eq!(node.tick(), "4100 flag");
 }
 
 #[test]
@@ -101,11 +101,11 @@ fn what_is_no_news_is_not_judged() {
     let mut node = Node::new(&terminate());
     node.run("TT");
     assert_eq!(node.judge(0), Err(Skip::Duplicate));
-    node.wait(BEAT);
-    assert_eq!(node.judge(2 * BEAT + 1), Err(Skip::Stale));
-    node.boot_ms -= 2 * BEAT;
+    node.wait(TICK);
+    assert_eq!(node.judge(2 * TICK + 1), Err(Skip::Stale));
+    node.boot_ms -= 2 * TICK;
     assert_eq!(node.judge(0), Err(Skip::Duplicate), "an older one");
-    node.boot_ms += 2 * BEAT;
+    node.boot_ms += 2 * TICK;
     let ahead = node.seen();
     node.boot_ms -= 1;
     let view = bailiff_enforcer::view::View::between(None, ahead);
@@ -113,8 +113,8 @@ fn what_is_no_news_is_not_judged() {
     node.boot_ms += 1;
     node.interval = 0;
     assert_eq!(node.judge(0), Err(Skip::NoInterval));
-    node.interval = BEAT;
-    assert_eq!(node.run("T"), ["4100 due terminate"], "the stale one's beat was missed, no more");
+    node.interval = TICK;
+    assert_eq!(node.run("T"), ["4100 due terminate"], "the stale one's tick was missed, no more");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn steps_are_taken_in_order_each_on_its_sample_and_once() {
 }
 
 #[test]
-fn a_deed_needs_true_at_the_decision_and_at_the_next_sample() {
+fn a_request_needs_true_at_the_decision_and_at_the_next_sample() {
     let mut node = Node::new(&terminate());
     assert_eq!(node.run("TTTF"), ["", "", "4100 due terminate", ""]);
     assert_eq!(node.run("TTTU"), ["", "", "4100 due terminate", ""]);
@@ -178,7 +178,7 @@ fn flag_of_an_absent_target_clears_after_samples_that_are_not_true() {
     let mut node = Node::new(&flag());
     node.run("TTT");
     node.gpus[0].fault = Some("timeout");
-    assert_eq!(node.beats(4), ["", "4100 clear", "", ""]);
+    assert_eq!(node.ticks(4), ["", "4100 clear", "", ""]);
     node.gpus[0].fault = None;
     assert_eq!(node.run("FF"), ["", ""], "once");
 }
@@ -188,7 +188,7 @@ fn who_is_gone_leaves_nothing_behind() {
     let mut node = Node::new(&told());
     assert_eq!(node.run("TTTTT"), ["", "", "4100 notify owner", "", "4100 due terminate"]);
     let gone = node.processes.remove(&4100).unwrap();
-    assert_eq!(node.beat(), "", "the decision goes with it");
+    assert_eq!(node.tick(), "", "the decision goes with it");
     node.processes.insert(4100, gone);
     assert_eq!(node.run("TT"), ["", ""], "and its time");
 }
@@ -207,15 +207,15 @@ fn who_cannot_be_seen_is_not_gone() {
     let mut node = Node::new(&terminate());
     assert_eq!(node.run("TT"), ["", ""]);
     node.gpus[0].fault = Some("timeout");
-    assert_eq!(node.beat(), "");
+    assert_eq!(node.tick(), "");
     node.gpus[0].fault = None;
     assert_eq!(node.run("T"), ["4100 due terminate"], "a gap of one is allowed");
     node.proc_up = false;
-    assert_eq!(node.beats(2), ["", ""]);
+    assert_eq!(node.ticks(2), ["", ""]);
     node.proc_up = true;
     assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"], "of two is not");
     node.process(4100).confirmed = false;
-    assert_eq!(node.beat(), "", "who is not confirmed is not acted upon");
+    assert_eq!(node.tick(), "", "who is not confirmed is not acted upon");
     node.process(4100).confirmed = true;
     assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
 }
@@ -235,9 +235,9 @@ fn lost_gpu_makes_its_holders_unknown_and_no_others() {
         let mut node = Node::new(&terminate().replace("of: process", &format!("of: {of}")));
         node.process(4100).gpus = vec![0, 1];
         node.gpus[1].fault = Some("lost");
-        assert_eq!(node.beats(6), [""; 6], "{of}: it may compute on the lost one");
+        assert_eq!(node.ticks(6), [""; 6], "{of}: it may compute on the lost one");
         node.process(4200);
-        let said = node.beats(4).concat();
+        let said = node.ticks(4).concat();
         assert!(said.ends_with("4200 terminate") && !said.contains("4100"), "{of}: {said}");
     }
 }
@@ -249,9 +249,9 @@ fn lost_gpu_without_memory_makes_older_processes_unknown() {
     node.gpus[1] = Gpu { fault: Some("lost"), remembered: false, ..node.gpus[1].clone() };
     let since = node.boot_ms;
     node.gpus[1].since_ms = Some(since);
-    assert_eq!(node.beats(6), [""; 6], "it may have held the lost one");
+    assert_eq!(node.ticks(6), [""; 6], "it may have held the lost one");
     node.process(4200).ticks = since / 10;
-    assert_eq!(node.beats(4), ["", "", "4200 due terminate", "4200 terminate"], "it began later");
+    assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"], "it began later");
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn lost_gpu_makes_sums_of_its_holders_lower_bounds() {
         let mut node = Node::new(&terminate().replace("gpu_util: {max: 1%}", when));
         node.process(4100).gpus = vec![0, 1];
         node.gpus[1].fault = Some("lost");
-        let said = node.beats(4).concat();
+        let said = node.ticks(4).concat();
         assert_eq!(said.contains("4100 terminate"), ends, "{when}: {said}");
     }
 }
@@ -280,7 +280,7 @@ fn gates_spare_whom_they_stop_and_whom_they_cannot_tell() {
         let mut node = Node::new(policy);
         node.process(4100);
         change(&mut node);
-        node.beats(8).iter().all(String::is_empty)
+        node.ticks(8).iter().all(String::is_empty)
     };
     assert!(!spared(&gate(""), |_| {}));
     assert!(spared(&gate(""), |node| node.process(4100).comm = "sshd"));
@@ -326,14 +326,14 @@ fn a_workload_is_idle_where_all_of_it_is() {
 }
 
 #[test]
-fn one_deed_at_a_time() {
+fn one_request_at_a_time() {
     let mut node = Node::new(&terminate());
     node.process(4100);
     node.process(4200);
-    assert_eq!(node.beats(6), ["", "", "4100 due terminate", "4100 terminate", "", ""]);
+    assert_eq!(node.ticks(6), ["", "", "4100 due terminate", "4100 terminate", "", ""]);
     node.report(Outcome::Released);
     node.processes.remove(&4100);
-    assert_eq!(node.beats(2), ["4200 due terminate", "4200 terminate"]);
+    assert_eq!(node.ticks(2), ["4200 due terminate", "4200 terminate"]);
 }
 
 #[test]
@@ -343,9 +343,9 @@ fn who_watches_says_what_it_would_do_and_uses_up_nothing() {
     let mut node = Node::new(&policy);
     node.process(4100);
     node.process(4200);
-    assert_eq!(node.beats(4), ["", "", "4100 due terminate", "4100 would terminate"]);
+    assert_eq!(node.ticks(4), ["", "", "4100 due terminate", "4100 would terminate"]);
     node.report(Outcome::Watched);
-    assert_eq!(node.beats(2), ["4200 due terminate", "4200 would terminate"], "the budget is untouched");
+    assert_eq!(node.ticks(2), ["4200 due terminate", "4200 would terminate"], "the budget is untouched");
 }
 
 #[test]
@@ -364,12 +364,12 @@ fn budgets_are_kept() {
         node.process(4200).uid = Some(uid);
         node.process(4200).gpus = vec![gpu];
         let withheld = format!("4200 withheld terminate: {hold}");
-        assert_eq!(node.beats(5), ["", "", &withheld, "", ""], "told once");
+        assert_eq!(node.ticks(5), ["", "", &withheld, "", ""], "told once");
         node.restart();
-        let said = node.beats(6);
+        let said = node.ticks(6);
         assert!(said.contains(&withheld) && !said.contains(&"4200 terminate".to_owned()), "{said:?}");
         node.wait(3_600_000);
-        assert_eq!(node.beats(4), ["", "", "4200 due terminate", "4200 terminate"], "an hour later");
+        assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"], "an hour later");
     }
 }
 
@@ -385,7 +385,7 @@ fn what_was_not_done_uses_up_nothing() {
         "and it is not tried again in this match"
     );
     node.process(4200);
-    assert_eq!(node.beats(4), ["", "", "4200 due terminate", "4200 terminate"]);
+    assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"]);
 }
 
 #[test]
@@ -446,11 +446,11 @@ fn nearly_all_workloads_at_once_open_the_mass_breaker() {
     workloads(&mut node, &[Some(0); 4]);
     let each = |pid: u32| format!("{pid} withheld terminate: mass_breaker");
     let held = [4100, 4200, 4300, 4400].map(each).join(", ");
-    assert_eq!(node.beats(3), ["", "", &held]);
+    assert_eq!(node.ticks(3), ["", "", &held]);
     node.processes.remove(&4200);
-    assert_eq!(node.beats(3), ["", "", ""], "it closes by an admin's word alone");
+    assert_eq!(node.ticks(3), ["", "", ""], "it closes by an admin's word alone");
     node.engine.resume();
-    assert_eq!(node.beats(2), ["4100 due terminate", "4100 terminate"]);
+    assert_eq!(node.ticks(2), ["4100 due terminate", "4100 terminate"]);
 }
 
 #[test]
@@ -458,7 +458,7 @@ fn two_idle_workloads_of_four_do_not_open_the_mass_breaker() {
     for others in [Some(80), None] {
         let mut node = Node::new(&terminate());
         workloads(&mut node, &[Some(0), Some(0), others, others]);
-        assert_eq!(node.beats(4), ["", "", "4100 due terminate", "4100 terminate"], "{others:?}");
+        assert_eq!(node.ticks(4), ["", "", "4100 due terminate", "4100 terminate"], "{others:?}");
     }
 }
 
@@ -467,13 +467,13 @@ fn mass_share_and_minimum_are_those_of_the_file() {
     let policy = |limits| terminate().replace("per_node_hour: 100", limits);
     let mut node = Node::new(&policy("per_node_hour: 100, mass_share: 50%, mass_min: 3"));
     workloads(&mut node, &[Some(0), None, None]);
-    assert_eq!(node.beats(4), ["", "", "4100 due terminate", "4100 terminate"], "a third");
+    assert_eq!(node.ticks(4), ["", "", "4100 due terminate", "4100 terminate"], "a third");
     let mut node = Node::new(&policy("per_node_hour: 100, mass_share: 50%, mass_min: 3"));
     workloads(&mut node, &[Some(0), Some(0), None]);
-    assert!(node.beats(3).concat().contains("4100 withheld terminate: mass_breaker"));
+    assert!(node.ticks(3).concat().contains("4100 withheld terminate: mass_breaker"));
     let mut node = Node::new(&policy("per_node_hour: 100, mass_min: 5"));
     workloads(&mut node, &[Some(0); 4]);
-    assert_eq!(node.beats(3), ["", "", "4100 due terminate"], "four are too few");
+    assert_eq!(node.ticks(3), ["", "", "4100 due terminate"], "four are too few");
 }
 
 #[test]
@@ -482,18 +482,18 @@ fn mass_breaker_stays_closed_while_another_workload_is_observed_busy() {
     let with = |other, then| {
         let mut node = Node::new(&policy);
         workloads(&mut node, &[Some(0), Some(0), other, None]);
-        node.beat();
+        node.tick();
         node.process(4300).util = then;
-        node.beats(2).concat().contains("mass_breaker")
+        node.ticks(2).concat().contains("mass_breaker")
     };
     assert!(!with(Some(80), Some(80)));
     assert!(!with(Some(80), None), "it was busy while the others were observed idle");
     assert!(with(None, None), "nothing shows that the driver tells busy from idle");
     let mut node = Node::new(&policy);
     workloads(&mut node, &[None, None, Some(80), None]);
-    node.beat();
+    node.tick();
     workloads(&mut node, &[Some(0), Some(0), None, None]);
-    let said = node.beats(4).concat();
+    let said = node.ticks(4).concat();
     assert!(said.contains("mass_breaker"), "it was busy before the others were observed idle: {said}");
 }
 
@@ -501,11 +501,11 @@ fn mass_breaker_stays_closed_while_another_workload_is_observed_busy() {
 fn fail(node: &mut Node, uid: u32) {
     for pid in [uid * 10, uid * 10 + 1, uid * 10 + 2] {
         node.process(pid).uid = Some(uid);
-        let said = node.beats(4).concat();
+        let said = node.ticks(4).concat();
         assert!(said.ends_with(&format!("{pid} terminate")), "{said}");
         node.report(Outcome::GoneNotReleased);
         node.processes.remove(&pid);
-        assert_eq!(node.beat(), "");
+        assert_eq!(node.tick(), "");
     }
 }
 
@@ -514,16 +514,16 @@ fn failures_of_one_user_hold_that_user_alone() {
     let mut node = Node::new(&terminate());
     fail(&mut node, 1000);
     node.process(4100);
-    assert_eq!(node.beats(4), ["", "", "4100 withheld terminate: user_failure_breaker", ""]);
+    assert_eq!(node.ticks(4), ["", "", "4100 withheld terminate: user_failure_breaker", ""]);
     node.restart();
-    let said = node.beats(6);
+    let said = node.ticks(6);
     assert!(said.contains(&"4100 withheld terminate: user_failure_breaker".to_owned()), "{said:?}");
     node.process(4200).uid = Some(1001);
-    assert_eq!(node.beats(4), ["", "", "4200 due terminate", "4200 terminate"]);
+    assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"]);
     node.report(Outcome::Released);
     node.processes.remove(&4200);
     node.engine.resume();
-    assert_eq!(node.beats(2), ["4100 due terminate", "4100 terminate"]);
+    assert_eq!(node.ticks(2), ["4100 due terminate", "4100 terminate"]);
 }
 
 #[test]
@@ -532,9 +532,9 @@ fn failures_of_two_users_hold_the_node() {
     fail(&mut node, 1000);
     fail(&mut node, 1001);
     node.process(4100).uid = Some(1002);
-    assert_eq!(node.beats(4), ["", "", "4100 withheld terminate: failure_breaker", ""]);
+    assert_eq!(node.ticks(4), ["", "", "4100 withheld terminate: failure_breaker", ""]);
     node.engine.resume();
-    assert_eq!(node.beats(2), ["4100 due terminate", "4100 terminate"]);
+    assert_eq!(node.ticks(2), ["4100 due terminate", "4100 terminate"]);
 }
 
 #[test]
@@ -548,12 +548,12 @@ fn failures_with_a_success_between_hold_nothing() {
         Outcome::Unkillable,
     ]) {
         node.process(pid);
-        assert_eq!(node.beats(4)[3], format!("{pid} terminate"));
+        assert_eq!(node.ticks(4)[3], format!("{pid} terminate"));
         node.report(outcome);
         node.processes.remove(&pid);
     }
     node.process(4200);
-    assert_eq!(node.beats(4)[3], "4200 terminate");
+    assert_eq!(node.ticks(4)[3], "4200 terminate");
 }
 
 #[test]
@@ -563,9 +563,9 @@ fn breaker_of_failures_closes_by_itself_after_the_last_failure() {
     fail(&mut node, 1000);
     node.process(4100);
     node.wait(500_000);
-    assert_eq!(node.beats(4), ["", "", "4100 withheld terminate: user_failure_breaker", ""]);
+    assert_eq!(node.ticks(4), ["", "", "4100 withheld terminate: user_failure_breaker", ""]);
     node.wait(100_000);
-    assert_eq!(node.beats(4), ["", "", "4100 due terminate", "4100 terminate"]);
+    assert_eq!(node.ticks(4), ["", "", "4100 due terminate", "4100 terminate"]);
 }
 
 #[test]
@@ -574,7 +574,7 @@ fn too_much_that_is_unknown_stops_everything() {
     for pid in [4200, 4300, 4400, 4500] {
         node.process(pid).util = None;
     }
-    assert_eq!(node.beats(10), [""; 10]);
+    assert_eq!(node.ticks(10), [""; 10]);
     assert_eq!(node.run("TTT"), ["", "", "4100 withheld terminate: unknown_breaker"]);
     for pid in [4200, 4300, 4400, 4500] {
         node.process(pid).util = Some(90);
@@ -591,7 +591,7 @@ fn breaker_of_unknown_closes_by_itself_after_a_clean_time() {
     for pid in [4200, 4300, 4400, 4500] {
         node.process(pid).util = None;
     }
-    node.beats(10);
+    node.ticks(10);
     assert_eq!(node.run("TTT")[2], "4100 withheld terminate: unknown_breaker");
     for pid in [4200, 4300, 4400, 4500] {
         node.process(pid).util = Some(90);
@@ -614,11 +614,11 @@ fn processes_of_less_than_two_intervals_are_not_unknown() {
         for round in 0..12 {
             node.processes.retain(|pid, _| *pid == 4100);
             for place in 0..24 {
-                let ticks = (node.boot_ms + BEAT - age) / 10;
+                let ticks = (node.boot_ms + TICK - age) / 10;
                 let process = node.process(5000 + round * 100 + place);
                 (process.ticks, process.util) = (ticks, None);
             }
-            assert_eq!(node.beat(), "");
+            assert_eq!(node.tick(), "");
         }
         let said = node.run("TTTT").concat();
         assert_eq!(said.contains("unknown_breaker"), opens, "{age} ms old: {said}");
@@ -676,14 +676,14 @@ fn holds_withhold_and_what_is_withheld_stays_due() {
 }
 
 #[test]
-fn a_pause_cancels_the_deed_in_flight() {
+fn a_pause_cancels_the_request_in_flight() {
     let mut node = Node::new(&terminate());
     node.run("TTTT");
-    assert_eq!(node.pause(), node.deeds.last().copied());
+    assert_eq!(node.pause(), node.requests.last().copied());
 }
 
 #[test]
-fn a_file_of_another_beat_harms_nobody() {
+fn a_file_of_another_tick_harms_nobody() {
     let mut node = Node::new(&terminate().replace("version: 1", "version: 1\ninterval: 15s"));
     assert_eq!(node.run("TTTT"), ["", "", "4100 withheld terminate: other_interval", ""]);
 }
@@ -714,7 +714,7 @@ fn a_reload_withholds_for_two_snapshots() {
 }
 
 #[test]
-fn a_reload_begins_anew_with_what_has_changed() {
+fn a_reload_begins_again_with_what_has_changed() {
     let mut node = Node::new(&flag());
     node.run("TT");
     node.reload(&flag().replace("max: 1%", "max: 2%"));
@@ -735,7 +735,7 @@ fn a_reload_begins_anew_with_what_has_changed() {
 fn a_step_of_the_wall_clock_ends_no_pause() {
     let mut node = Node::new(&terminate());
     node.run("FFT");
-    node.pause_for(Duration::from_millis(BEAT * 4));
+    node.pause_for(Duration::from_millis(TICK * 4));
     node.wall_offset += 3_600_000;
     assert_eq!(node.run("TTT"), ["", "4100 withheld terminate: paused", ""]);
     assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
@@ -745,14 +745,14 @@ fn a_step_of_the_wall_clock_ends_no_pause() {
 fn a_step_of_the_wall_clock_before_the_first_snapshot_ends_no_pause() {
     let mut node = Node::fresh(&terminate());
     node.engine.booted(Some(node.boot.to_owned()));
-    node.pause_for(Duration::from_millis(BEAT * 7));
+    node.pause_for(Duration::from_millis(TICK * 7));
     node.wall_offset += 3_600_000;
     assert_eq!(node.run("FFTTT")[4], "4100 withheld terminate: paused");
     assert_eq!(node.run("TTT"), ["", "4100 due terminate", "4100 terminate"]);
 }
 
 #[test]
-fn a_disk_that_is_slower_than_a_beat_is_waited_for() {
+fn a_disk_that_is_slower_than_a_tick_is_waited_for() {
     let mut node = Node::new(&terminate());
     assert_eq!(node.run("FFTTT")[4], "4100 due terminate");
     node.engine.hold(Hold::State, Holds::Yes);
@@ -776,10 +776,10 @@ fn a_disk_that_is_slower_than_a_beat_is_waited_for() {
     let mut node = Node::new(&terminate());
     node.run("FFTTT");
     node.engine.hold(Hold::State, Holds::Yes);
-    let beats = usize::try_from(60_000 / BEAT).unwrap() + 1;
-    node.beats(beats);
+    let ticks = usize::try_from(60_000 / TICK).unwrap() + 1;
+    node.ticks(ticks);
     node.engine.hold(Hold::State, Holds::No);
-    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "an old decision is made anew");
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "an old decision is made again");
 }
 
 #[test]
@@ -787,7 +787,7 @@ fn a_reload_knows_which_boot_it_is() {
     let mut node = Node::fresh(&terminate());
     node.engine.booted(Some(node.boot.to_owned()));
     node.reload(&terminate().replace("max: 1%", "max: 2%"));
-    node.pause_for(Duration::from_millis(BEAT * 7));
+    node.pause_for(Duration::from_millis(TICK * 7));
     node.wall_offset += 3_600_000;
     assert_eq!(node.run("FFTTT")[4], "4100 withheld terminate: paused");
 }
@@ -797,22 +797,22 @@ fn a_sample_from_before_the_decision_confirms_nothing() {
     let mut node = Node::new(&terminate());
     node.run("FFTT");
     // Two snapshots waited for their turn: the second was taken before the first was judged.
-    node.boot_ms += BEAT;
-    assert_eq!(node.judge(BEAT * 3 / 2).unwrap(), "4100 due terminate");
-    node.boot_ms += BEAT;
-    assert_eq!(node.judge(BEAT / 2).unwrap(), "");
+    node.boot_ms += TICK;
+    assert_eq!(node.judge(TICK * 3 / 2).unwrap(), "4100 due terminate");
+    node.boot_ms += TICK;
+    assert_eq!(node.judge(TICK / 2).unwrap(), "");
     assert_eq!(node.run("T"), ["4100 terminate"]);
 }
 
 #[test]
 fn a_reload_calls_off_what_is_under_way() {
-    // What has not changed is begun anew under the new file, which may spare somebody.
+    // What has not changed is created again under the new file, which may spare somebody.
     let other = terminate().replace("max: 1%", "max: 2%");
     let watching = terminate().replace("mode: enforce", "mode: watch");
     for next in [other, watching, terminate()] {
         let mut node = Node::new(&terminate());
         node.run("TTTT");
-        assert_eq!(node.reload(&next), node.deeds.last().copied());
+        assert_eq!(node.reload(&next), node.requests.last().copied());
     }
     let mut node = Node::new(&terminate());
     node.run("TTTT");
@@ -827,7 +827,7 @@ fn a_restart_is_a_gap() {
     let mut node = Node::new(&terminate());
     node.run("TT");
     node.restart();
-    assert_eq!(node.run(".TTTT")[0], "4100 withheld terminate: started", "one beat was missed");
+    assert_eq!(node.run(".TTTT")[0], "4100 withheld terminate: started", "one tick was missed");
     let mut node = Node::new(&flag());
     node.run("TT");
     node.restart();
@@ -849,15 +849,15 @@ fn another_boot_has_no_past() {
 }
 
 #[test]
-fn a_deed_that_a_restart_cut_short_begins_from_its_beginning() {
+fn a_request_that_a_restart_cut_short_begins_from_its_beginning() {
     let policy = rule("    cooldown: 1h", "[{notify: [owner]}, {terminate: {}}]");
     let mut node = Node::new(&policy);
     assert_eq!(node.run("TTTT")[3], "4100 terminate");
     node.restart();
     let said = node.run("TTTTT");
     assert_eq!(said, ["4100 withheld terminate: started", "", "", "4100 due terminate", "4100 terminate"]);
-    assert_eq!(node.deeds.len(), 2);
-    assert!(node.deeds[0] < node.deeds[1], "with an id of its own");
+    assert_eq!(node.requests.len(), 2);
+    assert!(node.requests[0] < node.requests[1], "with an id of its own");
 }
 
 /// Keeps 8,000 MiB of a GPU free.
@@ -893,10 +893,10 @@ fn crowded(sizes: &[(u32, u64)]) -> Node {
 #[test]
 fn the_smallest_that_is_enough_is_picked_and_told_first() {
     let mut node = crowded(&[(4100, 9000), (4200, 7000), (4300, 500), (4400, 30_000)]);
-    let said = node.beats(5);
+    let said = node.ticks(5);
     assert_eq!(said, ["", "", "slurm:4200 notify owner", "slurm:4200 due terminate", "slurm:4200 terminate"]);
     let mut node = crowded(&[(4100, 900), (4200, 700)]);
-    assert_eq!(node.beats(3), ["", "", "slurm:4100 notify owner"], "the largest where none is enough");
+    assert_eq!(node.ticks(3), ["", "", "slurm:4100 notify owner"], "the largest where none is enough");
 }
 
 #[test]
@@ -904,11 +904,11 @@ fn the_busy_and_those_of_other_gpus_are_not_picked() {
     let mut node = crowded(&[(4100, 7000), (4200, 8000), (4300, 9000)]);
     node.process(4100).util = Some(50);
     node.process(4200).gpus = vec![1];
-    assert_eq!(node.beats(3), ["", "", "slurm:4300 notify owner"]);
+    assert_eq!(node.ticks(3), ["", "", "slurm:4300 notify owner"]);
     node.process(4300).util = Some(50);
-    assert_eq!(node.beat(), "slurm:4300 reprieved");
+    assert_eq!(node.tick(), "slurm:4300 reprieved");
     node.process(4100).util = Some(0);
-    let said = node.beats(5);
+    let said = node.ticks(5);
     assert_eq!(
         said,
         ["", "", "slurm:4100 notify owner", "slurm:4100 due terminate", "slurm:4100 terminate"],
@@ -919,28 +919,28 @@ fn the_busy_and_those_of_other_gpus_are_not_picked() {
 #[test]
 fn nobody_is_ended_for_a_gpu_that_has_room_again() {
     let mut node = crowded(&[(4100, 9000)]);
-    assert_eq!(node.beats(4)[3], "slurm:4100 due terminate");
+    assert_eq!(node.ticks(4)[3], "slurm:4100 due terminate");
     node.gpus[0].free_mib = 9000;
-    assert_eq!(node.beats(3), ["slurm:4100 reprieved", "", ""]);
+    assert_eq!(node.ticks(3), ["slurm:4100 reprieved", "", ""]);
 }
 
 #[test]
 fn who_has_left_the_gpu_is_let_go() {
     let mut node = crowded(&[(4100, 9000)]);
-    assert_eq!(node.beats(4)[3], "slurm:4100 due terminate");
+    assert_eq!(node.ticks(4)[3], "slurm:4100 due terminate");
     node.process(4100).gpus = vec![1];
-    assert_eq!(node.beats(3), ["slurm:4100 reprieved", "", ""]);
+    assert_eq!(node.ticks(3), ["slurm:4100 reprieved", "", ""]);
 }
 
 #[test]
 fn one_is_ended_and_the_next_only_where_it_is_still_needed() {
     let mut node = crowded(&[(4100, 5000), (4200, 4000)]);
-    assert_eq!(node.beats(5)[4], "slurm:4100 terminate");
+    assert_eq!(node.ticks(5)[4], "slurm:4100 terminate");
     node.report(Outcome::Released);
     node.processes.remove(&4100);
     node.gpus[0].free_mib = 6000;
     assert_eq!(
-        node.beats(3),
+        node.ticks(3),
         ["slurm:4200 notify owner", "slurm:4200 due terminate", "slurm:4200 terminate"]
     );
 }
@@ -969,12 +969,12 @@ fn pick_state_after_reload_or_restart_goes_on() {
     for (what, change) in went_on {
         let (policy, mut node) = flagging();
         let begun = ["", "", "slurm:4100 flag, slurm:4100 notify owner", "", ""];
-        assert_eq!(node.beats(5), begun, "{what}");
+        assert_eq!(node.ticks(5), begun, "{what}");
         match change {
             Some((before, after)) => assert_eq!(node.reload(&policy.replace(before, after)), None),
             None => node.restart(),
         }
-        let said = node.beats(5);
+        let said = node.ticks(5);
         assert_eq!(said, ["", "", "", "slurm:4100 due terminate", "slurm:4100 terminate"], "{what}");
         let flags: Vec<String> = node.engine.flags().iter().map(|flag| flag.subject.id.to_string()).collect();
         assert_eq!(flags, ["workload:slurm:4100"], "{what}");
@@ -984,27 +984,27 @@ fn pick_state_after_reload_or_restart_goes_on() {
 #[test]
 fn pick_countdown_after_a_longer_for_begins_later() {
     let (policy, mut node) = flagging();
-    assert_eq!(node.beats(5)[2], "slurm:4100 flag, slurm:4100 notify owner");
+    assert_eq!(node.ticks(5)[2], "slurm:4100 flag, slurm:4100 notify owner");
     // The match begins at the GPU's eighth true sample now, the one of the reload; the step is due six after that.
     assert_eq!(node.reload(&policy.replace("for: {samples: 2}", "for: {samples: 8}")), None);
-    let said = node.beats(7);
+    let said = node.ticks(7);
     assert_eq!(said, ["", "", "", "", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
 }
 
 #[test]
 fn pick_flag_after_another_interval_is_cleared() {
     let (_, mut node) = flagging();
-    assert_eq!(node.beats(3)[2], "slurm:4100 flag, slurm:4100 notify owner");
-    node.interval = 2 * BEAT;
-    node.wait(BEAT);
-    assert_eq!(node.beat(), "slurm:4100 clear", "its samples begin again");
+    assert_eq!(node.ticks(3)[2], "slurm:4100 flag, slurm:4100 notify owner");
+    node.interval = 2 * TICK;
+    node.wait(TICK);
+    assert_eq!(node.tick(), "slurm:4100 clear", "its samples begin again");
 }
 
 #[test]
 fn picked_workload_is_named_with_its_countdown() {
     let (_, mut node) = flagging();
     node.process(4200).mib = Some(30_000);
-    node.beats(3);
+    node.ticks(3);
     let pending = node.engine.pending(10);
     let [one] = pending.as_slice() else { panic!("{pending:?}") };
     assert_eq!(
@@ -1014,7 +1014,7 @@ fn picked_workload_is_named_with_its_countdown() {
     for left in [6, 5, 4] {
         let [one] = &node.engine.pending(10)[..] else { panic!() };
         assert_eq!(one.samples_left, left);
-        node.beat();
+        node.tick();
     }
     let about = |pid| {
         let question = Question { pid: Some(pid), rule: None };
@@ -1077,7 +1077,7 @@ fn decided_action_is_called_off_as_the_table_says() {
         act(&mut node);
         let said = if then == "-" {
             node.processes.remove(&4100);
-            node.beat()
+            node.tick()
         } else {
             node.run(then).pop().unwrap()
         };
@@ -1103,14 +1103,14 @@ fn confirmed_action_begins_only_while_the_newest_snapshot_agrees() {
             "the target ends",
             Box::new(|node| {
                 node.processes.remove(&4100);
-                node.beat();
+                node.tick();
             }),
         ),
     ];
     for (event, act) in events {
         let mut node = Node::new(&terminate());
         node.run("TTTT");
-        let id = *node.deeds.last().unwrap();
+        let id = *node.requests.last().unwrap();
         assert_eq!(node.engine.agrees(id), Ok(()));
         node.run("T");
         assert_eq!(node.engine.agrees(id), Ok(()), "a newer one agrees");
@@ -1125,12 +1125,12 @@ fn picked_workload_agrees_only_while_it_is_idle_and_the_gpu_in_need() {
     let mut node = Node::new(&picking("").replace("[{flag: warning}]", "[{terminate: {}}]"));
     node.gpus[0].free_mib = 1;
     node.process(4100);
-    let said = node.beats(12);
+    let said = node.ticks(12);
     assert!(said.iter().any(|said| said.contains("terminate")), "{said:?}");
-    let id = *node.deeds.last().unwrap();
+    let id = *node.requests.last().unwrap();
     assert_eq!(node.engine.agrees(id), Ok(()));
     node.process(4100).util = Some(50);
-    node.beat();
+    node.tick();
     assert!(node.engine.agrees(id).is_err());
 }
 

@@ -1,4 +1,4 @@
-//! A made-up node and the enforcer's engine on it: beats go in, short words come out.
+//! A made-up node and the enforcer's engine on it: ticks go in, short words come out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use bailiff_enforcer::verdict::{Outcome, Report, Verdict, What};
 use bailiff_enforcer::view::View;
 use bailiff_snapshot::{Claim, LastListed, LostGpu, Place, wire};
 
-pub(crate) const BEAT: u64 = 5000;
+pub(crate) const TICK: u64 = 5000;
 const MIB: u64 = 1 << 20;
 
 /// One who holds memory.
@@ -51,8 +51,8 @@ pub(crate) struct Node {
     policy: Arc<Policy>,
     pub(crate) wall_offset: u64,
     view: Option<Arc<View>>,
-    /// The deed in flight, and all before.
-    pub(crate) deeds: Vec<u64>,
+    /// The action in flight, and all before.
+    pub(crate) requests: Vec<u64>,
 }
 
 pub(crate) fn load(rules: &str) -> Arc<Policy> {
@@ -75,18 +75,18 @@ impl Node {
             namespace: "host",
             boot: "boot-1",
             boot_ms: 10_000_000,
-            interval: BEAT,
+            interval: TICK,
             policy,
             wall_offset: 1_700_000_000_000,
             view: None,
-            deeds: Vec::new(),
+            requests: Vec::new(),
         }
     }
 
     /// One that has run for a while, with nobody on its GPUs.
     pub(crate) fn new(rules: &str) -> Self {
         let mut node = Self::fresh(rules);
-        assert_eq!(node.beats(3), ["", "", ""]);
+        assert_eq!(node.ticks(3), ["", "", ""]);
         node
     }
 
@@ -113,9 +113,9 @@ impl Node {
         Now { boot: Duration::from_millis(boot), wall: Duration::from_millis(boot + self.wall_offset) }
     }
 
-    /// A beat later: what the engine says.
-    pub(crate) fn beat(&mut self) -> String {
-        self.wait(BEAT);
+    /// A tick later: what the engine says.
+    pub(crate) fn tick(&mut self) -> String {
+        self.wait(TICK);
         self.judge(0).unwrap()
     }
 
@@ -126,17 +126,17 @@ impl Node {
         self.view = Some(view);
         for verdict in &verdicts {
             if let What::Act(id, _) = verdict.what {
-                self.deeds.push(id);
+                self.requests.push(id);
             }
         }
         Ok(verdicts.iter().map(word).collect::<Vec<_>>().join(", "))
     }
 
-    pub(crate) fn beats(&mut self, count: usize) -> Vec<String> {
-        (0..count).map(|_| self.beat()).collect()
+    pub(crate) fn ticks(&mut self, count: usize) -> Vec<String> {
+        (0..count).map(|_| self.tick()).collect()
     }
 
-    /// A beat a letter, for process 4100: true (idle), false (busy), unknown, or a dot for a beat that is missed.
+    /// A tick a letter, for process 4100: true (idle), false (busy), unknown, or a dot for a tick that is missed.
     pub(crate) fn run(&mut self, letters: &str) -> Vec<String> {
         let mut said = Vec::new();
         for letter in letters.chars() {
@@ -145,18 +145,18 @@ impl Node {
                 'F' => Some(90),
                 'U' => None,
                 _ => {
-                    self.wait(BEAT);
+                    self.wait(TICK);
                     continue;
                 }
             };
-            said.push(self.beat());
+            said.push(self.tick());
         }
         said
     }
 
-    /// How the last deed ended.
+    /// How the last action ended.
     pub(crate) fn report(&mut self, outcome: Outcome) {
-        let id = *self.deeds.last().unwrap();
+        let id = *self.requests.last().unwrap();
         let nothing =
             [Outcome::Gone, Outcome::IdentityChanged, Outcome::Refused, Outcome::Reprieved, Outcome::Watched];
         let acted = !nothing.contains(&outcome);
@@ -194,7 +194,7 @@ impl Node {
         let source = |up: bool| wire::Source { up, fault: (!up).then(|| "timeout".to_owned()) };
         wire::Snapshot {
             version: wire::VERSION,
-            seq: self.boot_ms / BEAT,
+            seq: self.boot_ms / TICK,
             boot_id: Some(self.boot.to_owned()),
             wall_ms: self.boot_ms + self.wall_offset,
             boot_ms: self.boot_ms,
@@ -206,7 +206,7 @@ impl Node {
             ]),
             gpus: self.gpus.iter().enumerate().map(|(place, gpu)| self.gpu(place, gpu)).collect(),
             processes: self.listed().map(|(pid, process)| self.told(*pid, process)).collect(),
-            openers: None,
+            device_processes: None,
             relatives: Some(Vec::new()),
             groups: BTreeMap::new(),
             leases: None,

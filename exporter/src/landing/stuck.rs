@@ -2,9 +2,9 @@
 
 use bailiff_exposition::html::{Cell, Html, Table};
 use bailiff_exposition::human::Bytes;
-use bailiff_snapshot::openers::unlisted;
-use bailiff_snapshot::stuck::{MUCH_OF_NOBODY, OF_NOBODY_FREED_BY, UNRETURNED_FREED_BY};
-use bailiff_snapshot::{Gpu, Holder, Opener, Snapshot, Stuck};
+use bailiff_snapshot::stuck::{MUCH_OF_NOBODY, OF_NOBODY_FREED_BY, UNRELEASED_FREED_BY};
+use bailiff_snapshot::unlisted::unlisted;
+use bailiff_snapshot::{DeviceProcess, Gpu, Holder, Snapshot, Stuck};
 
 use super::words;
 
@@ -50,7 +50,11 @@ pub(super) fn of_nobody(gpu: &Gpu) -> Option<i128> {
 
 /// How many processes may have a device file open unseen, where that was looked for.
 fn unreadable(snapshot: &Snapshot) -> Option<u64> {
-    snapshot.openers.as_ref().map(|openers| openers.unreadable).filter(|unreadable| *unreadable > 0)
+    snapshot
+        .device_processes
+        .as_ref()
+        .map(|device_processes| device_processes.unreadable)
+        .filter(|unreadable| *unreadable > 0)
 }
 
 fn rows(gpu: &Gpu, snapshot: &Snapshot) -> Vec<[Cell; 6]> {
@@ -64,11 +68,13 @@ fn rows(gpu: &Gpu, snapshot: &Snapshot) -> Vec<[Cell; 6]> {
         rows.push(of_gpu(gpu, Bytes(bytes), ["of nobody who is listed", OF_NOBODY_FREED_BY]));
     }
     if of_nobody.is_some() || has_ended {
-        let openers = unlisted(snapshot, gpu).unwrap_or_default();
-        rows.extend(openers.into_iter().map(|opener| of_opener(gpu, opener)));
+        let device_processes = unlisted(snapshot, gpu).unwrap_or_default();
+        rows.extend(
+            device_processes.into_iter().map(|device_process| of_device_process(gpu, device_process)),
+        );
     }
-    if let Ok(bytes @ 1..) = gpu.unreturned.told() {
-        let words = ["of those who ended: it did not come back", UNRETURNED_FREED_BY];
+    if let Ok(bytes @ 1..) = gpu.unreleased.told() {
+        let words = ["of those who ended: it did not come back", UNRELEASED_FREED_BY];
         rows.push(of_gpu(gpu, Bytes(bytes.into()), words));
     }
     rows
@@ -93,10 +99,10 @@ fn of_gpu(gpu: &Gpu, bytes: Bytes, [how, freed_by]: [&str; 2]) -> [Cell; 6] {
     [Cell::Nothing, Cell::Nothing, index, bytes.to_string().into(), how.into(), freed_by.into()]
 }
 
-fn of_opener(gpu: &Gpu, opener: &Opener) -> [Cell; 6] {
+fn of_device_process(gpu: &Gpu, device_process: &DeviceProcess) -> [Cell; 6] {
     [
-        opener.comm.as_str().into(),
-        opener.pid.to_string().into(),
+        device_process.comm.as_str().into(),
+        device_process.pid.to_string().into(),
         gpu.about.index.as_str().into(),
         Cell::Unknown("it is not listed".into()),
         "it has the device open and is not listed".into(),

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bailiff_mps::Listener;
-use bailiff_mps::control::{Control, Question, Trouble};
+use bailiff_mps::control::{Control, ControlError, Question};
 use bailiff_mps::words::{self, Client, Odd, Status};
 use bailiff_snapshot::{MpsAnswer, MpsDaemon, MpsFault, MpsStatus};
 
@@ -89,14 +89,19 @@ pub(super) fn ask(whom: &Address<'_>, (boot, devices): (Duration, usize), before
     match asked.fill(&control, devices, before) {
         Ok(took) => asked.answer.took_us = Some(u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
         // What came before the silence may be old by now.
-        Err(trouble) => return none((fault(&trouble), trouble.to_string())),
+        Err(error) => return none((fault(&error), error.to_string())),
     }
     asked
 }
 
 impl Asked {
     /// Gives how long the first answer took.
-    fn fill(&mut self, control: &Control, devices: usize, before: Option<Self>) -> Result<Duration, Trouble> {
+    fn fill(
+        &mut self,
+        control: &Control,
+        devices: usize,
+        before: Option<Self>,
+    ) -> Result<Duration, ControlError> {
         let began = Instant::now();
         let list = control.ask(Question::Servers)?;
         let took = began.elapsed();
@@ -132,7 +137,7 @@ impl Asked {
         Ok(took)
     }
 
-    fn ask_settings(&mut self, control: &Control, devices: usize) -> Result<(), Trouble> {
+    fn ask_settings(&mut self, control: &Control, devices: usize) -> Result<(), ControlError> {
         self.answer.thread_percentage = said(control.ask(Question::DefaultPercentage), words::percentage)?;
         for device in (0..devices.min(MOST)).filter_map(|device| u32::try_from(device).ok()) {
             let number = device.to_string();
@@ -144,7 +149,7 @@ impl Asked {
 }
 
 /// The clients of all servers; none where the daemon does not tell them in words that are known.
-fn clients(control: &Control) -> Result<Option<Vec<Client>>, Trouble> {
+fn clients(control: &Control) -> Result<Option<Vec<Client>>, ControlError> {
     if let Some(clients) = said(control.ask(Question::Processes), words::processes)? {
         return Ok(Some(clients));
     }
@@ -168,24 +173,24 @@ fn of(server: u32, all: &[Client]) -> Option<Vec<u32>> {
 
 /// What was understood of an answer; none where that is nothing known, or refused.
 fn said<T>(
-    answer: Result<String, Trouble>,
+    answer: Result<String, ControlError>,
     understand: fn(&str) -> Result<T, Odd>,
-) -> Result<Option<T>, Trouble> {
+) -> Result<Option<T>, ControlError> {
     Ok(understand(&answer.or_else(unless_refused)?).ok())
 }
 
 /// An answer that is none goes on: another command may be answered.
-fn unless_refused(trouble: Trouble) -> Result<String, Trouble> {
-    match trouble {
-        Trouble::Refused(words) | Trouble::Strange(words) => Ok(words),
+fn unless_refused(error: ControlError) -> Result<String, ControlError> {
+    match error {
+        ControlError::Refused(words) | ControlError::Strange(words) => Ok(words),
         other => Err(other),
     }
 }
 
-fn strange(odd: &Odd) -> Trouble {
+fn strange(odd: &Odd) -> ControlError {
     match odd {
-        Odd::Refused(words) => Trouble::Refused(words.clone()),
-        odd => Trouble::Strange(odd.to_string()),
+        Odd::Refused(words) => ControlError::Refused(words.clone()),
+        odd => ControlError::Strange(odd.to_string()),
     }
 }
 
@@ -198,13 +203,13 @@ const fn status(status: Status) -> Option<MpsStatus> {
     }
 }
 
-const fn fault(trouble: &Trouble) -> MpsFault {
-    match trouble {
-        Trouble::NoProgram { .. } => MpsFault::NoProgram,
-        Trouble::NoDaemon => MpsFault::Unreachable,
-        Trouble::NoAnswer(_) => MpsFault::Timeout,
-        Trouble::Refused(_) => MpsFault::NotPermitted,
-        Trouble::Strange(_) | Trouble::Wait(_) => MpsFault::Error,
+const fn fault(error: &ControlError) -> MpsFault {
+    match error {
+        ControlError::NoProgram { .. } => MpsFault::NoProgram,
+        ControlError::NoDaemon => MpsFault::Unreachable,
+        ControlError::NoAnswer(_) => MpsFault::Timeout,
+        ControlError::Refused(_) => MpsFault::NotPermitted,
+        ControlError::Strange(_) | ControlError::Wait(_) => MpsFault::Error,
     }
 }
 
@@ -236,11 +241,11 @@ mod tests {
 
     #[test]
     fn what_is_refused_or_unknown_is_no_silence() {
-        let refused = || Err(Trouble::Refused("Insufficient privileges".to_owned()));
+        let refused = || Err(ControlError::Refused("Insufficient privileges".to_owned()));
         assert_eq!(said(refused(), words::percentage).expect("it goes on"), None);
-        let strange = Err(Trouble::Strange("unknown command".to_owned()));
+        let strange = Err(ControlError::Strange("unknown command".to_owned()));
         assert_eq!(said(strange, words::memory_limit).expect("it goes on"), None);
-        assert!(said(Err(Trouble::NoAnswer(Duration::ZERO)), words::percentage).is_err());
+        assert!(said(Err(ControlError::NoAnswer(Duration::ZERO)), words::percentage).is_err());
         assert_eq!(said(Ok("50.0\n".to_owned()), words::percentage).expect("it says so"), Some(50.0));
     }
 }

@@ -1,4 +1,4 @@
-//! The thread of one daemon: it reads the daemon's logs at each beat, and asks the daemon once in a while.
+//! The thread of one daemon: it reads the daemon's logs at each interval, and asks the daemon once in a while.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,9 +19,9 @@ const FILES: [&str; 2] = ["control", "server"];
 /// What seldom changes (percentages, limits) is asked every so many times: each command costs lines of the daemon's log.
 const SETTINGS_EVERY: u32 = 10;
 
-/// What a beat has for a daemon's thread.
+/// What an interval has for a daemon's thread.
 pub(super) struct Turn {
-    /// When the beat began, since boot.
+    /// When the interval began, since boot.
     pub(super) boot: Duration,
     pub(super) daemon: MpsDaemon,
     /// GPUs of the node.
@@ -42,7 +42,7 @@ pub(super) struct Report {
     pub(super) gap: bool,
 }
 
-/// A thread, as the beat holds it.
+/// A thread, as the interval holds it.
 pub(super) struct Post {
     turns: SyncSender<Turn>,
     reports: Receiver<Report>,
@@ -74,7 +74,7 @@ impl Post {
         (Self { turns, reports, latest, seen, uid, began: None, asks_since: None }, taken, told)
     }
 
-    /// When a beat saw the daemon last.
+    /// When an interval saw the daemon last.
     pub(super) const fn seen(&self) -> Duration {
         self.seen
     }

@@ -137,7 +137,7 @@ impl Open {
     /// Reads up to this size; gives how many bytes were passed over.
     fn read(&mut self, size: u64, mut take: impl FnMut(&[u8])) -> u64 {
         if size < self.at {
-            // It was cut short, and begins anew.
+            // It was cut short, and begins again.
             self.skip_to(0);
         }
         let skipped = (size - self.at).saturating_sub(MOST);

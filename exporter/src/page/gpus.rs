@@ -1,7 +1,7 @@
 //! What the page says of GPUs.
 
 use bailiff_exposition::{Family, Labels, Number, PRESENT, Writer};
-use bailiff_snapshot::openers::unlisted;
+use bailiff_snapshot::unlisted::unlisted;
 use bailiff_snapshot::{Gpu, Holder, Snapshot, State, Stuck};
 
 use crate::metrics;
@@ -60,14 +60,14 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
         }
     }
     columns(&MEMORY, &up, page);
-    unreturned(&up, page);
+    unreleased(&up, page);
     parts(&up, page);
     columns(&TELEMETRY, &up, page);
     clocks(&up, page);
     modes(&up, page);
     xids(&all, page);
     stuck(snapshot, &up, page);
-    openers(snapshot, &up, page);
+    device_processes(snapshot, &up, page);
 }
 
 fn about(labels: Labels, gpu: &Gpu) -> Labels {
@@ -96,15 +96,15 @@ fn columns(columns: &[Column], gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
 }
 
 /// What did not come back, or why that cannot be told; of a GPU that is divided, its instances tell.
-fn unreturned(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
+fn unreleased(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
     for (labels, gpu) in gpus {
-        if let Ok(bytes) = gpu.unreturned.told() {
-            page.put(&metrics::GPU_MEMORY_UNRETURNED, labels, bytes);
+        if let Ok(bytes) = gpu.unreleased.told() {
+            page.put(&metrics::GPU_MEMORY_UNRELEASED, labels, bytes);
         }
     }
     for (labels, gpu) in gpus.iter().filter(|(_, gpu)| gpu.about.mig.is_some() || !gpu.mig()) {
-        if let Err(why) = gpu.unreturned.told() {
-            page.put_as((&metrics::GPU_MEMORY_UNRETURNED_UNKNOWN, "reason", why.name()), labels, PRESENT);
+        if let Err(why) = gpu.unreleased.told() {
+            page.put_as((&metrics::GPU_MEMORY_UNRELEASED_UNKNOWN, "reason", why.name()), labels, PRESENT);
         }
     }
 }
@@ -170,12 +170,12 @@ fn stuck(snapshot: &Snapshot, gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
     }
 }
 
-fn openers(snapshot: &Snapshot, gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
-    let Some(openers) = &snapshot.openers else { return };
+fn device_processes(snapshot: &Snapshot, gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
+    let Some(device_processes) = &snapshot.device_processes else { return };
     for (labels, gpu) in gpus {
         if let Some(unlisted) = unlisted(snapshot, gpu) {
-            page.put(&metrics::GPU_UNLISTED_OPENERS, labels, unlisted.len() as u64);
+            page.put(&metrics::GPU_UNLISTED_DEVICE_PROCESSES, labels, unlisted.len() as u64);
         }
     }
-    page.put(&metrics::OPENERS_UNREADABLE, &Labels::default(), openers.unreadable);
+    page.put(&metrics::DEVICE_PROCESSES_UNREADABLE, &Labels::default(), device_processes.unreadable);
 }

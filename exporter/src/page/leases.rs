@@ -133,7 +133,7 @@ impl View<'_> {
         match leased {
             Truth::True => Some(false),
             Truth::Unknown => None,
-            // Whoever was there before has not been given a lease in the moment between the two looks of a beat.
+            // Whoever was there before has not been given a lease in the moment between the two looks of an interval.
             Truth::False if holders.iter().any(|holder| holder.listed.is_zero()) => None,
             Truth::False => Some(!holders.is_empty()),
         }

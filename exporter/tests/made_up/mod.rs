@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
 use bailiff_snapshot::{
-    About, Answer, BootId, Claim, ComputeMode, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gap,
-    Gaps, GpuId, GpuSample, Held, Invalid, Io, Kinds, Leases, Memory, MigIds, Moment, Opener, Openers,
-    PidNamespace, Place, PoolGpu, ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading, Sample, Seen, Snapshot,
-    Source, SourceState, Spot, State, Telemetry, Truth, UtilSample,
+    About, Answer, BootId, Claim, ComputeMode, DeviceProcess, DeviceProcesses, DeviceSampler, Driver,
+    Engines, Entry, Facts, Fault, Gap, Gaps, GpuId, GpuSample, Held, Invalid, Io, Kinds, Leases, Memory,
+    MigIds, Moment, PidNamespace, Place, PoolGpu, ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading, Sample,
+    Seen, Snapshot, Source, SourceState, Spot, State, Telemetry, Truth, UtilSample,
 };
 
 pub(crate) const GIB: u64 = 1 << 30;
 pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Beat `seq` of a node that has these GPUs and processes.
+/// Interval `seq` of a node that has these GPUs and processes.
 pub(crate) fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Seen>) -> Sample {
     let (since, passed) = (Duration::from_secs(1_700_000_000), Duration::from_secs(5 * seq));
     Sample {
@@ -40,7 +40,7 @@ pub(crate) fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Se
         processes,
         relatives: None,
         groups: BTreeMap::new(),
-        openers: None,
+        device_processes: None,
         leases: None,
         quotas: None,
         mps: None,
@@ -55,7 +55,7 @@ pub(crate) fn walk(samples: impl IntoIterator<Item = Sample>) -> Snapshot {
     joined.expect("at least one sample")
 }
 
-/// An idle GPU with these entries at beat `seq`; everything is told of it.
+/// An idle GPU with these entries at interval `seq`; everything is told of it.
 pub(crate) fn gpu(seq: u64, index: u32, entries: Vec<Entry>) -> GpuSample {
     let held: u64 = entries.iter().filter_map(|entry| entry.memory).sum();
     let clocks = [("sm", 1980), ("memory", 2619)].map(|(clock, megahertz)| (clock.to_owned(), megahertz));
@@ -170,7 +170,7 @@ pub(crate) fn pod(n: u32) -> Place {
     }
 }
 
-/// Everything that there can be at once, at beat `seq`: of two, for the use between them.
+/// Everything that there can be at once, at interval `seq`: of two, for the use between them.
 pub(crate) fn motley(seq: u64) -> Sample {
     let mut busy = gpu(seq, 0, motley_entries());
     let engines = Engines { sm: 50, memory: 20, encoder: 1, decoder: 2, jpeg: 3, ofa: 0 };
@@ -186,7 +186,7 @@ pub(crate) fn motley(seq: u64) -> Sample {
     let lost = GpuSample::faulty(About::unnamed(3), Fault::Lost);
     let [parent, instance] = mig(seq);
     let mut sample = sample(seq, vec![busy, unknown, parent, instance, lost], motley_processes());
-    sample.openers = Some(Openers { at: sample.at, who: openers(), unreadable: 2 });
+    sample.device_processes = Some(DeviceProcesses { at: sample.at, who: device_processes(), unreadable: 2 });
     sample.sources.insert(Source::Proc, SourceState::down(Fault::NotPermitted));
     sample.gaps.count(Gap::Telemetry);
     sample.sources.insert(Source::Redis, SourceState::up(Duration::from_millis(1)));
@@ -312,13 +312,18 @@ fn mig(seq: u64) -> [GpuSample; 2] {
     [parent, instance]
 }
 
-fn openers() -> Vec<Opener> {
-    let opener = |pid, minors: &[u32]| Opener {
+fn device_processes() -> Vec<DeviceProcess> {
+    let device_process = |pid, minors: &[u32]| DeviceProcess {
         pid,
         start_ticks: None,
         comm: "x".into(),
         uid: Some(0),
         minors: minors.to_vec(),
     };
-    vec![opener(41, &[0]), opener(77, &[0, 2]), opener(78, &[0]), opener(51, &[2])]
+    vec![
+        device_process(41, &[0]),
+        device_process(77, &[0, 2]),
+        device_process(78, &[0]),
+        device_process(51, &[2]),
+    ]
 }

@@ -8,7 +8,7 @@ use bailiff_snapshot::{
 
 use super::GIB;
 
-/// At beat `seq`; carol's process 43 is the one client.
+/// At interval `seq`; carol's process 43 is the one client.
 pub(crate) fn mps(seq: u64) -> Mps {
     let answer = MpsAnswer {
         boot_ms: seq * 5000 - 1000,

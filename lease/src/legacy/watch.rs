@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{Connection, ProtocolVersion, PushKind, Value};
 
 use crate::audit::Record;
-use crate::{Pool, Trouble};
+use crate::{LeaseError, Pool};
 
 /// Redis tells on one connection; on another it is asked what is there now.
 pub struct Changes {
@@ -25,7 +25,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer, or Redis is older than 6 or does not allow it.
-    pub fn changes(&self) -> Result<Changes, Trouble> {
+    pub fn changes(&self) -> Result<Changes, LeaseError> {
         let about = self.client.get_connection_info();
         let redis = about.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = self.asked(redis::Client::open(about.clone().set_redis_settings(redis)))?;
@@ -44,7 +44,7 @@ impl Changes {
     ///
     /// # Errors
     /// Where the connection broke: changes are missed from then on.
-    pub fn next(&mut self, at_most: Duration, all: &[String]) -> Result<Option<Vec<String>>, Trouble> {
+    pub fn next(&mut self, at_most: Duration, all: &[String]) -> Result<Option<Vec<String>>, LeaseError> {
         self.pool.asked(self.told.set_read_timeout(Some(at_most)))?;
         match self.told.recv_response() {
             Ok(Value::Push { kind: PushKind::Invalidate, data }) => Ok(Some(match data.into_iter().next() {
@@ -68,12 +68,12 @@ impl Changes {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn look(&mut self, gpu: &str) -> Result<Option<Record>, Trouble> {
+    pub fn look(&mut self, gpu: &str) -> Result<Option<Record>, LeaseError> {
         type Told = (Option<String>, Option<String>, Option<String>, Option<String>);
         let mut ask = redis::cmd("HMGET");
         ask.arg(format!("{}{gpu}", self.records)).arg(&["PID", "TIME", "lease", "mode"]);
         let (pid, time, lease, mode): Told = match self.pool.with(|connection| ask.query(connection)) {
-            Err(Trouble::WrongType(_)) => (None, None, None, None),
+            Err(LeaseError::WrongType(_)) => (None, None, None, None),
             told => told?,
         };
         let legacy = lease.is_none() || mode.as_deref() == Some("compat");

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::audit::Record;
 use crate::holder::Here;
 use crate::process::{all, any_lives, folder, pids, stated};
-use crate::{Op, Pool, Trouble};
+use crate::{LeaseError, Op, Pool};
 
 /// What was seen of whoever wrote a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,8 +152,8 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn keep(&mut self, gpu: &str, witness: &Witness) -> Result<bool, Trouble> {
-        let text = serde_json::to_string(witness).map_err(|error| Trouble::Strange(error.to_string()))?;
+    pub fn keep(&mut self, gpu: &str, witness: &Witness) -> Result<bool, LeaseError> {
+        let text = serde_json::to_string(witness).map_err(|error| LeaseError::Strange(error.to_string()))?;
         let told: String =
             self.call(Op::Seen, &[gpu.to_owned(), witness.pid.clone(), witness.time.clone(), text])?;
         Ok(told == "kept")

@@ -14,7 +14,7 @@ use rustix::fs::{fchmod, fchown, flock, fstat, mkdirat, openat, renameat, statat
 use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 
-use crate::Trouble;
+use crate::LeaseError;
 
 /// Longer files are not ours.
 const LONGEST: usize = 1 << 16;
@@ -54,10 +54,10 @@ pub(super) struct Folder {
 
 impl Folder {
     /// The folder of a pool that was begun.
-    pub(super) fn open(path: &Path) -> Result<Self, Trouble> {
+    pub(super) fn open(path: &Path) -> Result<Self, LeaseError> {
         let absent = |error| match error {
-            Errno::NOENT => Trouble::Absent(path.display().to_string()),
-            error => trouble(path, error),
+            Errno::NOENT => LeaseError::Absent(path.display().to_string()),
+            error => lease_error(path, error),
         };
         let top = openat(CWD, path, DIRECTORY, Mode::empty()).map_err(absent)?;
         let below = |name: &str| openat(&top, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
@@ -65,27 +65,27 @@ impl Folder {
         let gate = openat(&top, "gate", WRITE, Mode::empty());
         let gate = File::from(gate.map_err(|error| match error {
             Errno::NOENT => absent(error),
-            error => trouble(&path.join("gate"), error),
+            error => lease_error(&path.join("gate"), error),
         })?);
-        let owner = fstat(&top).map_err(|error| trouble(path, error))?.st_uid;
-        check(&gate, owner).map_err(|error| Trouble::file(&path.join("gate"), &error))?;
+        let owner = fstat(&top).map_err(|error| lease_error(path, error))?.st_uid;
+        check(&gate, owner).map_err(|error| LeaseError::file(&path.join("gate"), &error))?;
         Ok(Self { path: path.to_owned(), top, gpus, queue, gate, owner })
     }
 
     /// Makes what is missing. A folder that was there says by its own rights whether the pool is everybody's or a
     /// group's.
-    pub(super) fn make(path: &Path) -> Result<Self, Trouble> {
-        missing(path).map_err(|error| Trouble::file(path, &error))?;
-        let wrong = |error| trouble(path, error);
+    pub(super) fn make(path: &Path) -> Result<Self, LeaseError> {
+        missing(path).map_err(|error| LeaseError::file(path, &error))?;
+        let wrong = |error| lease_error(path, error);
         let top = openat(CWD, path, DIRECTORY, Mode::empty()).map_err(wrong)?;
         let found = fstat(&top).map_err(wrong)?;
         let rights = Rights::of(&found);
         file(&top, "gate", (rights, found.st_uid))
-            .map_err(|error| Trouble::file(&path.join("gate"), &error))?;
+            .map_err(|error| LeaseError::file(&path.join("gate"), &error))?;
         for (name, mode) in [("gpu", rights.folder), ("queue", rights.queue)] {
             match mkdirat(&top, name, mode) {
                 Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => return Err(trouble(&path.join(name), error)),
+                Err(error) => return Err(lease_error(&path.join(name), error)),
             }
         }
         let folder = Self::open(path)?;
@@ -95,21 +95,21 @@ impl Folder {
     }
 
     /// Which GPUs are handed out; none where nobody has said so yet.
-    pub(super) fn managed(&self) -> Result<Managed, Trouble> {
+    pub(super) fn managed(&self) -> Result<Managed, LeaseError> {
         let path = self.path.join("pool");
         let file = match openat(&self.top, "pool", READ, Mode::empty()) {
             Ok(file) => File::from(file),
-            Err(Errno::NOENT) => return Err(Trouble::Absent(self.path.display().to_string())),
-            Err(error) => return Err(trouble(&path, error)),
+            Err(Errno::NOENT) => return Err(LeaseError::Absent(self.path.display().to_string())),
+            Err(error) => return Err(lease_error(&path, error)),
         };
-        let found = check(&file, self.owner).map_err(|error| Trouble::file(&path, &error))?;
+        let found = check(&file, self.owner).map_err(|error| LeaseError::file(&path, &error))?;
         let mut text = Vec::with_capacity(4096);
-        file.take(1 << 24).read_to_end(&mut text).map_err(|error| Trouble::file(&path, &error))?;
+        file.take(1 << 24).read_to_end(&mut text).map_err(|error| LeaseError::file(&path, &error))?;
         match serde_json::from_slice(&text) {
             Ok(Description { version: 1, gpus }) => Ok(Managed { gpus, file: found }),
-            _ => Err(Trouble::file(
+            _ => Err(LeaseError::file(
                 &path,
-                &io::Error::other("not understood; `bailiff lease init --force` writes it anew"),
+                &io::Error::other("not understood; `bailiff lease init --force` writes it again"),
             )),
         }
     }
@@ -122,16 +122,16 @@ impl Folder {
     }
 
     /// Says which GPUs are handed out, all at once.
-    pub(super) fn describe(&self, gpus: Vec<Gpu>) -> Result<(), Trouble> {
-        let rights = Rights::of(&fstat(&self.top).map_err(|error| trouble(&self.path, error))?);
+    pub(super) fn describe(&self, gpus: Vec<Gpu>) -> Result<(), LeaseError> {
+        let rights = Rights::of(&fstat(&self.top).map_err(|error| lease_error(&self.path, error))?);
         for gpu in &gpus {
             let name = gpu.id.to_string();
             let made = file(&self.gpus, &name, (rights, self.owner));
-            made.map_err(|error| Trouble::file(&self.path.join("gpu").join(name), &error))?;
+            made.map_err(|error| LeaseError::file(&self.path.join("gpu").join(name), &error))?;
         }
         let path = self.path.join("pool");
         let text = serde_json::to_vec(&Description { version: 1, gpus });
-        let text = text.map_err(|error| Trouble::file(&path, &error.into()))?;
+        let text = text.map_err(|error| LeaseError::file(&path, &error.into()))?;
         let write = || {
             let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = File::from(openat(&self.top, "pool.new", flags, rights.read)?);
@@ -139,7 +139,7 @@ impl Folder {
             file.write_all_at(&text, 0)?;
             Ok(renameat(&self.top, "pool.new", &self.top, "pool")?)
         };
-        write().map_err(|error: io::Error| Trouble::file(&path, &error))
+        write().map_err(|error: io::Error| LeaseError::file(&path, &error))
     }
 
     /// The file of a GPU.
@@ -177,12 +177,12 @@ impl Folder {
         told.recv_timeout(PATIENCE).ok()
     }
 
-    pub(super) fn trouble(&self, name: &str, error: Errno) -> Trouble {
+    pub(super) fn lease_error(&self, name: &str, error: Errno) -> LeaseError {
         self.wrong(name, &error.into())
     }
 
-    pub(super) fn wrong(&self, name: &str, error: &io::Error) -> Trouble {
-        Trouble::file(&self.path.join(name), error)
+    pub(super) fn wrong(&self, name: &str, error: &io::Error) -> LeaseError {
+        LeaseError::file(&self.path.join(name), error)
     }
 }
 
@@ -292,6 +292,6 @@ pub(super) fn text(file: &File) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-pub(super) fn trouble(path: &Path, error: Errno) -> Trouble {
-    Trouble::file(path, &error.into())
+pub(super) fn lease_error(path: &Path, error: Errno) -> LeaseError {
+    LeaseError::file(path, &error.into())
 }

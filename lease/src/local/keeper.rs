@@ -13,7 +13,7 @@ use super::list::is_locked;
 use super::processes::{self, Inode};
 use super::queue;
 use super::record::Record;
-use crate::{Released, Trouble};
+use crate::{LeaseError, Released};
 
 /// A keeper ends within.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ pub(super) fn release(
     folder: &Folder,
     (lease, token): (&str, Option<u64>),
     pidns: &str,
-) -> Result<Released, Trouble> {
+) -> Result<Released, LeaseError> {
     let gate = folder.enter();
     let ticket = queue::names(folder)?.into_iter().find(|name| name.lease == lease);
     match ticket.map(|ticket| queue::remove(folder, &ticket)) {
@@ -51,16 +51,16 @@ pub(super) fn release(
 }
 
 /// Asks the keeper to end, and waits until he has.
-fn dismiss(record: &Record, inode: Inode, pidns: &str) -> Result<Released, Trouble> {
+fn dismiss(record: &Record, inode: Inode, pidns: &str) -> Result<Released, LeaseError> {
     if record.get("pidns") != Some(pidns) {
-        return Err(Trouble::Kept("it is kept in another container: release it there".to_owned()));
+        return Err(LeaseError::Kept("it is kept in another container: release it there".to_owned()));
     }
     let keeper = record.keeper().map_or(0, |(pid, _)| pid);
     let (pid, process) = match keeper_of(keeper, &record.lease, inode) {
         Keeper::Is(pid, process) => (pid, process),
         Keeper::Hidden => return Ok(Released::Lost),
         Keeper::None => {
-            return Err(Trouble::Kept(format!(
+            return Err(LeaseError::Kept(format!(
                 "a command has it and ends with it; those are its processes, as far as you may know them: {:?}",
                 processes::having(inode)
             )));
@@ -73,7 +73,7 @@ fn dismiss(record: &Record, inode: Inode, pidns: &str) -> Result<Released, Troub
     if gone(&process) {
         Ok(Released::Done)
     } else {
-        Err(Trouble::NotNow(format!("process {pid} keeps it and does not end")))
+        Err(LeaseError::NotNow(format!("process {pid} keeps it and does not end")))
     }
 }
 

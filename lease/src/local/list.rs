@@ -11,13 +11,13 @@ use super::folder::{self, Folder};
 use super::processes::{self, Inode, Locks};
 use super::queue::{self, Seen};
 use super::record::Record;
-use crate::Trouble;
+use crate::LeaseError;
 use crate::audit::{Audit, Gpu, Lease};
 use crate::holder::Here;
 use crate::process::may_live;
 
 /// Tells everything.
-pub(super) fn audit(folder: &Folder, here: &Here) -> Result<Audit, Trouble> {
+pub(super) fn audit(folder: &Folder, here: &Here) -> Result<Audit, LeaseError> {
     let managed = folder.managed()?.gpus;
     let gate = folder.enter();
     let held: Vec<Option<Held>> = managed.iter().map(|gpu| held(folder, gpu.id)).collect();
@@ -143,7 +143,7 @@ fn join(leases: &mut BTreeMap<String, Lease>, lease: Lease, gpu: u32) -> String 
 }
 
 /// Those who wait, in their order.
-fn waiting(folder: &Folder) -> Result<Vec<Lease>, Trouble> {
+fn waiting(folder: &Folder) -> Result<Vec<Lease>, LeaseError> {
     let mut waiting = Vec::new();
     for name in queue::names(folder)? {
         let (Seen::Waits(file) | Seen::Asleep(file)) = queue::look(folder, &name) else { continue };

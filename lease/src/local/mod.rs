@@ -45,7 +45,7 @@ use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
 use crate::audit::Audit;
 use crate::holder::Here;
-use crate::{Grant, Init, Leases, Released, Standing, Ticket, Trouble, process};
+use crate::{Grant, Init, LeaseError, Leases, Released, Ticket, TicketStatus, process};
 use folder::{Folder, Gate, Gpu};
 use record::Record;
 use take::Wish;
@@ -81,7 +81,7 @@ impl Local {
         Self { path: path.into(), folder: None, mine: BTreeMap::new(), here: Here::look() }
     }
 
-    fn folder(&mut self) -> Result<Arc<Folder>, Trouble> {
+    fn folder(&mut self) -> Result<Arc<Folder>, LeaseError> {
         if let Some(folder) = &self.folder {
             return Ok(Arc::clone(folder));
         }
@@ -91,7 +91,7 @@ impl Local {
     }
 
     /// Tries what has just been let go, without looking around.
-    fn hurry(&mut self, lease: &str) -> Result<Option<Standing>, Trouble> {
+    fn hurry(&mut self, lease: &str) -> Result<Option<TicketStatus>, LeaseError> {
         let folder = self.folder()?;
         let Some(Mine::Waits(waiter)) = self.mine.get_mut(lease) else { return Ok(None) };
         let gate = folder.enter();
@@ -102,51 +102,56 @@ impl Local {
     }
 
     /// Keeps what came of a step.
-    fn keep(&mut self, lease: &str, step: Step) -> Standing {
+    fn keep(&mut self, lease: &str, step: Step) -> TicketStatus {
         match step {
-            Step::Took(grant) => Standing::Held(grant),
-            Step::Waits(before) => Standing::Waiting { before },
+            Step::Took(grant) => TicketStatus::Held(grant),
+            Step::Waits(before) => TicketStatus::Waiting { before },
             Step::Ended(how) => {
                 self.mine.remove(lease);
-                Standing::Ended(how.to_owned())
+                TicketStatus::Ended(how.to_owned())
             }
         }
     }
 
     /// Writes down what was taken and leaves the queue, where that is still to be done, and tells how it stands then.
-    fn settle(&mut self, lease: &str) -> Option<Standing> {
+    fn settle(&mut self, lease: &str) -> Option<TicketStatus> {
         let Mine::Waits(waiter) = self.mine.get_mut(lease)? else { return None };
         let (grant, taken) = waiter.takes()?;
         let settled = waiter.settle(&grant, taken);
         if let Some(Mine::Waits(waiter)) = self.mine.remove(lease) {
             waiter.go();
         }
-        let Some((files, record)) = settled else { return Some(Standing::Ended("cancelled".to_owned())) };
+        let Some((files, record)) = settled else { return Some(TicketStatus::Ended("cancelled".to_owned())) };
         self.mine.insert(lease.to_owned(), Mine::Holds(files, grant.clone(), record));
-        Some(Standing::Held(grant))
+        Some(TicketStatus::Held(grant))
     }
 
     /// Looks around, and where we are the first tries what there is; at the gate, unless that was passed before.
-    fn step(&mut self, lease: &str, folder: &Folder, gate: Option<Gate<'_>>) -> Result<Standing, Trouble> {
+    fn step(
+        &mut self,
+        lease: &str,
+        folder: &Folder,
+        gate: Option<Gate<'_>>,
+    ) -> Result<TicketStatus, LeaseError> {
         let Some(Mine::Waits(waiter)) = self.mine.get_mut(lease) else {
-            return Ok(Standing::Ended("unknown".to_owned()));
+            return Ok(TicketStatus::Ended("unknown".to_owned()));
         };
         if let Some(step) = waiter.look(folder)? {
             return Ok(self.keep(lease, step));
         }
         let _gate = gate.unwrap_or_else(|| folder.enter());
         let step = waiter.first(folder);
-        let standing = self.keep(lease, step);
-        Ok(self.settle(lease).unwrap_or(standing))
+        let status = self.keep(lease, step);
+        Ok(self.settle(lease).unwrap_or(status))
     }
 }
 
 impl Leases for Local {
-    fn init(&mut self, gpus: &[(u32, Option<String>)], _: i32, force: bool) -> Result<Init, Trouble> {
+    fn init(&mut self, gpus: &[(u32, Option<String>)], _: i32, force: bool) -> Result<Init, LeaseError> {
         let folder = Folder::make(&self.path)?;
         let gate = folder.enter();
         if !gate.alone {
-            return Err(Trouble::NotNow(
+            return Err(LeaseError::NotNow(
                 "somebody was stopped while he asked for GPUs; try again".to_owned(),
             ));
         }
@@ -161,9 +166,9 @@ impl Leases for Local {
                     return Ok(Init::Held(held as u64));
                 }
             }
-            Err(Trouble::Absent(_)) => {}
+            Err(LeaseError::Absent(_)) => {}
             Err(_) if force => {}
-            Err(trouble) => return Err(trouble),
+            Err(error) => return Err(error),
         }
         let mut managed: Vec<Gpu> =
             gpus.iter().map(|(id, uuid)| Gpu { id: *id, uuid: uuid.clone() }).collect();
@@ -174,37 +179,37 @@ impl Leases for Local {
         Ok(Init::Done(count))
     }
 
-    fn ask(&mut self, ticket: &Ticket) -> Result<Standing, Trouble> {
+    fn ask(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
         if self.mine.contains_key(&ticket.lease) {
             return self.touch(&ticket.lease, ticket.ttl, None);
         }
         if ticket.priority != 0 {
-            return Err(Trouble::NotHere("priorities need a pool in Redis: --redis".to_owned()));
+            return Err(LeaseError::NotHere("priorities need a pool in Redis: --redis".to_owned()));
         }
         if !queue::is_name(&ticket.lease) {
-            return Err(Trouble::NotHere(format!("{:?} is no name of a lease", ticket.lease)));
+            return Err(LeaseError::NotHere(format!("{:?} is no name of a lease", ticket.lease)));
         }
         let folder = self.folder()?;
         let managed = folder.managed()?;
         if managed.gpus.is_empty() {
-            return Ok(Standing::Uninitialised);
+            return Ok(TicketStatus::Uninitialised);
         }
         let us = std::process::id();
         let asked = u64::try_from(queue::now().as_millis()).unwrap_or_default();
         let record = Record::of(ticket, asked, (us, process::start(us).ok().flatten().unwrap_or_default()));
         let fit = Wish::of(&record).fit(&managed) as u64;
         if ticket.want == 0 || u64::from(ticket.want) > fit {
-            return Ok(Standing::Impossible { managed: fit });
+            return Ok(TicketStatus::Impossible { managed: fit });
         }
         let gate = folder.enter();
         let waiter = Waiter::stand(&folder, record, ticket)?;
         self.mine.insert(ticket.lease.clone(), Mine::Waits(Box::new(waiter)));
-        let standing = self.step(&ticket.lease, &folder, Some(gate))?;
-        if ticket.nonblock && matches!(standing, Standing::Waiting { .. }) {
+        let status = self.step(&ticket.lease, &folder, Some(gate))?;
+        if ticket.nonblock && matches!(status, TicketStatus::Waiting { .. }) {
             self.mine.remove(&ticket.lease);
-            return Ok(Standing::Busy);
+            return Ok(TicketStatus::Busy);
         }
-        Ok(standing)
+        Ok(status)
     }
 
     fn wait(
@@ -212,9 +217,9 @@ impl Leases for Local {
         ticket: &Ticket,
         (_, until): (&Here, Option<Instant>),
         told: &mut dyn FnMut(u64),
-    ) -> Result<Standing, Trouble> {
-        let mut standing = self.ask(ticket)?;
-        while let Standing::Waiting { before } = standing {
+    ) -> Result<TicketStatus, LeaseError> {
+        let mut status = self.ask(ticket)?;
+        while let TicketStatus::Waiting { before } = status {
             told(before);
             let left = until.map(queue::left);
             if left.is_some_and(|left| left.is_zero()) {
@@ -227,21 +232,21 @@ impl Leases for Local {
                 _ => false,
             };
             let hurried = if rung { self.hurry(&ticket.lease)? } else { None };
-            standing = hurried.map_or_else(|| self.touch(&ticket.lease, ticket.ttl, None), Ok)?;
+            status = hurried.map_or_else(|| self.touch(&ticket.lease, ticket.ttl, None), Ok)?;
         }
-        Ok(standing)
+        Ok(status)
     }
 
     /// Whoever has just been served is written down, and leaves the queue, with his first word.
-    fn touch(&mut self, lease: &str, _: Duration, token: Option<u64>) -> Result<Standing, Trouble> {
-        if let Some(Standing::Ended(how)) = self.settle(lease) {
-            return Ok(Standing::Ended(how));
+    fn touch(&mut self, lease: &str, _: Duration, token: Option<u64>) -> Result<TicketStatus, LeaseError> {
+        if let Some(TicketStatus::Ended(how)) = self.settle(lease) {
+            return Ok(TicketStatus::Ended(how));
         }
         match self.mine.get(lease) {
             Some(Mine::Holds(_, grant, _)) if token.is_some_and(|token| token != grant.token) => {
-                Ok(Standing::Ended("lost".to_owned()))
+                Ok(TicketStatus::Ended("lost".to_owned()))
             }
-            Some(Mine::Holds(_, grant, _)) => Ok(Standing::Held(grant.clone())),
+            Some(Mine::Holds(_, grant, _)) => Ok(TicketStatus::Held(grant.clone())),
             _ => {
                 let folder = self.folder()?;
                 self.step(lease, &folder, None)
@@ -250,14 +255,14 @@ impl Leases for Local {
     }
 
     /// The kernel forgets no lock.
-    fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<Standing, Trouble> {
+    fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<TicketStatus, LeaseError> {
         self.touch(&ticket.lease, ttl, Some(grant.token))
     }
 
     /// One of another process is given back by that process, which is asked to end; only one that does nothing but keep
     /// it can be asked.
-    fn release(&mut self, lease: &str, token: Option<u64>, _: (i32, u32)) -> Result<Released, Trouble> {
-        if let Some(Standing::Ended(how)) = self.settle(lease) {
+    fn release(&mut self, lease: &str, token: Option<u64>, _: (i32, u32)) -> Result<Released, LeaseError> {
+        if let Some(TicketStatus::Ended(how)) = self.settle(lease) {
             return Ok(Released::Already(how));
         }
         match self.mine.get(lease) {
@@ -272,12 +277,12 @@ impl Leases for Local {
         }
     }
 
-    fn gpus(&mut self) -> Result<Vec<(String, Option<String>)>, Trouble> {
+    fn gpus(&mut self) -> Result<Vec<(String, Option<String>)>, LeaseError> {
         let gpus = self.folder()?.managed()?.gpus;
         Ok(gpus.into_iter().map(|gpu| (gpu.id.to_string(), gpu.uuid)).collect())
     }
 
-    fn audit(&mut self) -> Result<Audit, Trouble> {
+    fn audit(&mut self) -> Result<Audit, LeaseError> {
         list::audit(&*self.folder()?, &self.here)
     }
 
@@ -287,27 +292,27 @@ impl Leases for Local {
         (lease, token): (&str, u64),
         _: Duration,
         about: &[(&'static str, String)],
-    ) -> Result<Standing, Trouble> {
+    ) -> Result<TicketStatus, LeaseError> {
         self.settle(lease);
         let Some(Mine::Holds(files, grant, record)) = self.mine.get_mut(lease) else {
-            return Ok(Standing::Ended("unknown".to_owned()));
+            return Ok(TicketStatus::Ended("unknown".to_owned()));
         };
         if grant.token != token {
-            return Ok(Standing::Ended("lost".to_owned()));
+            return Ok(TicketStatus::Ended("lost".to_owned()));
         }
         record.about.extend(about.iter().map(|(field, value)| ((*field).to_owned(), value.clone())));
         for file in files {
-            record.write(file).map_err(|error| Trouble::file(&self.path, &error))?;
+            record.write(file).map_err(|error| LeaseError::file(&self.path, &error))?;
         }
-        Ok(Standing::Held(grant.clone()))
+        Ok(TicketStatus::Held(grant.clone()))
     }
 
     /// The kernel has done it.
-    fn reap_here(&mut self, _: &Here, _: Duration) -> Result<usize, Trouble> {
+    fn reap_here(&mut self, _: &Here, _: Duration) -> Result<usize, LeaseError> {
         self.folder()?.managed().map(|_| 0)
     }
 
-    fn pass_on(&mut self, lease: &str) -> Result<Vec<RawFd>, Trouble> {
+    fn pass_on(&mut self, lease: &str) -> Result<Vec<RawFd>, LeaseError> {
         self.settle(lease);
         let Some(Mine::Holds(files, ..)) = self.mine.get_mut(lease) else { return Ok(Vec::new()) };
         for file in &mut *files {
@@ -315,7 +320,7 @@ impl Leases for Local {
             if let Ok(high) = fcntl_dupfd_cloexec(&*file, ABOVE) {
                 *file = high.into();
             }
-            fcntl_setfd(&*file, FdFlags::empty()).map_err(|error| folder::trouble(&self.path, error))?;
+            fcntl_setfd(&*file, FdFlags::empty()).map_err(|error| folder::lease_error(&self.path, error))?;
         }
         Ok(files.iter().map(AsRawFd::as_raw_fd).collect())
     }

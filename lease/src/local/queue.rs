@@ -16,7 +16,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::folder::Folder;
 use super::record::Record;
-use crate::Trouble;
+use crate::LeaseError;
 
 /// Nobody is believed to sleep for longer without losing his turn.
 const LONGEST_SLEEP: Duration = Duration::from_mins(10);
@@ -50,8 +50,8 @@ pub(super) fn is_name(lease: &str) -> bool {
 }
 
 /// All tickets, in their order. What has another name is none.
-pub(super) fn names(folder: &Folder) -> Result<Vec<Name>, Trouble> {
-    let wrong = |error| folder.trouble("queue", error);
+pub(super) fn names(folder: &Folder) -> Result<Vec<Name>, LeaseError> {
+    let wrong = |error| folder.lease_error("queue", error);
     let mut names = Vec::new();
     for entry in Dir::read_from(&folder.queue).map_err(wrong)? {
         let entry = entry.map_err(wrong)?;
@@ -72,7 +72,7 @@ pub(super) struct Place {
 
 impl Place {
     /// Goes to the end of the queue.
-    pub(super) fn stand(folder: &Arc<Folder>, record: &Record) -> Result<Self, Trouble> {
+    pub(super) fn stand(folder: &Arc<Folder>, record: &Record) -> Result<Self, LeaseError> {
         let last = names(folder)?.last().map_or(0, |name| name.number);
         let name = Name { number: last.saturating_add(1), lease: record.lease.clone() };
         let stand = || {

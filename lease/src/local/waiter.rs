@@ -8,7 +8,7 @@ use super::folder::Folder;
 use super::queue::{self, Ahead, Name, Place, Seen};
 use super::record::Record;
 use super::take::{self, Head, Kept, Wish};
-use crate::{Grant, Ticket, Trouble};
+use crate::{Grant, LeaseError, Ticket};
 
 /// Somebody who waits.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) enum Step {
 }
 
 impl Waiter {
-    pub(super) fn stand(folder: &Arc<Folder>, record: Record, ticket: &Ticket) -> Result<Self, Trouble> {
+    pub(super) fn stand(folder: &Arc<Folder>, record: Record, ticket: &Ticket) -> Result<Self, LeaseError> {
         let place = Place::stand(folder, &record)?;
         let wish = Wish::of(&record);
         Ok(Self {
@@ -55,7 +55,7 @@ impl Waiter {
     }
 
     /// Finds his place; whoever is the first is to try the GPUs.
-    pub(super) fn look(&mut self, folder: &Folder) -> Result<Option<Step>, Trouble> {
+    pub(super) fn look(&mut self, folder: &Folder) -> Result<Option<Step>, LeaseError> {
         self.place.awake();
         let names = queue::names(folder)?;
         let Some(ours) = names.iter().position(|name| *name == self.place.name) else {

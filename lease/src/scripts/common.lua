@@ -100,7 +100,7 @@ local function give_back(id)
   call('RPUSH', IDLE, id)
 end
 
--- The server was started anew: nothing is given away until then, when all holders have had the time to speak.
+-- The server was restarted: nothing is given away until then, when all holders have had the time to speak.
 local closed = false
 
 -- As GPU.py releases. Redis serves the longest waiter, of either kind, once the script has ended.
@@ -398,7 +398,7 @@ local function record_server()
   call('HSET', META, 'run', run)
 end
 
--- A server that was started anew, or took over, may have forgotten the last grants, and may take for a holder, or for one
+-- A server that was restarted, or took over, may have forgotten the last grants, and may take for a holder, or for one
 -- who waits, whoever is that no longer. What it takes for idle is withheld, and so is what becomes free, until those who
 -- hold have had the time to say so (`reclaim`); tokens are above all that were ever given.
 local function barrier()

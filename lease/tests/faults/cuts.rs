@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Grant, Leases, Pool, Released, Standing};
+use bailiff_lease::{Grant, Leases, Pool, Released, TicketStatus};
 
 use crate::people::{TTL, assert_all_idle, begin, insist, tell, ticket, until};
 use crate::proxy::{Fault, Plan, Proxy};
@@ -49,10 +49,13 @@ fn alone(_: &Server, proxy: &Proxy) {
     let mut pool = open(proxy);
     let ticket = ticket("a", 2);
     let held = insist("a lease", || pool.ask(&ticket));
-    let Standing::Held(grant) = held else { panic!("{held:?}") };
+    let TicketStatus::Held(grant) = held else { panic!("{held:?}") };
     assert_eq!((grant.token, grant.gpus.len()), (1, 2), "asked for once");
     for _ in 0..2 {
-        assert_eq!(insist("a renewal", || pool.renew(&ticket, &grant, TTL)), Standing::Held(grant.clone()));
+        assert_eq!(
+            insist("a renewal", || pool.renew(&ticket, &grant, TTL)),
+            TicketStatus::Held(grant.clone())
+        );
     }
     assert_eq!(insist("an audit", || pool.audit()).leases.len(), 1);
     let how = insist("an end", || pool.release("a", Some(grant.token), (0, 1)));
@@ -73,16 +76,16 @@ fn whoever_is_silent_is_not_waited_for() {
 fn behind_somebody(server: &Server, proxy: &Proxy) {
     let mut pool = Pool::open(&server.address(), "GPU", TTL).unwrap();
     let holder = ticket("holder", 3);
-    let Ok(Standing::Held(Grant { token, .. })) = pool.ask(&holder) else { panic!("all are idle") };
+    let Ok(TicketStatus::Held(Grant { token, .. })) = pool.ask(&holder) else { panic!("all are idle") };
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let mut pool = open(proxy);
             let (ticket, here) = (ticket("waiter", 1), Here::look());
             let held = insist("a lease", || pool.wait(&ticket, (&here, None), |_| {}));
-            let Standing::Held(grant) = held else { panic!("{held:?}") };
+            let TicketStatus::Held(grant) = held else { panic!("{held:?}") };
             assert_eq!(
                 insist("a renewal", || pool.renew(&ticket, &grant, TTL)),
-                Standing::Held(grant.clone())
+                TicketStatus::Held(grant.clone())
             );
             insist("an end", || pool.release("waiter", Some(grant.token), (0, 1)));
         });

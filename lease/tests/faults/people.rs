@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{End, Grant, Init, Leases, Pool, Released, Standing, Ticket, Trouble};
+use bailiff_lease::{End, Grant, Init, LeaseError, Leases, Pool, Released, Ticket, TicketStatus};
 
 /// How long anything may take on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_mins(1);
@@ -59,11 +59,11 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Asks again as long as that may help.
-pub(crate) fn insist<T>(what: &str, mut act: impl FnMut() -> Result<T, Trouble>) -> T {
+pub(crate) fn insist<T>(what: &str, mut act: impl FnMut() -> Result<T, LeaseError>) -> T {
     until(what, || match act() {
         Ok(answer) => Some(answer),
-        Err(trouble) if trouble.passes() => None,
-        Err(trouble) => panic!("{what}: {trouble}"),
+        Err(error) if error.passes() => None,
+        Err(error) => panic!("{what}: {error}"),
     })
 }
 
@@ -102,15 +102,15 @@ pub(crate) fn ticket(lease: &str, want: u32) -> Ticket {
 pub(crate) fn acquire(pool: &mut Pool, ticket: &Ticket) -> Grant {
     let here = Here::look();
     match insist("a lease", || pool.wait(ticket, (&here, None), |_| {})) {
-        Standing::Held(grant) => grant,
+        TicketStatus::Held(grant) => grant,
         other => panic!("{}: {other:?}", ticket.lease),
     }
 }
 
 /// Says that it is still held, and that by nobody else.
 pub(crate) fn renew(pool: &mut Pool, ticket: &Ticket, grant: &Grant) {
-    let standing = insist("a renewal", || pool.renew(ticket, grant, TTL));
-    assert_eq!(standing, Standing::Held(grant.clone()), "{}", ticket.lease);
+    let status = insist("a renewal", || pool.renew(ticket, grant, TTL));
+    assert_eq!(status, TicketStatus::Held(grant.clone()), "{}", ticket.lease);
 }
 
 pub(crate) fn release(pool: &mut Pool, ticket: &Ticket, grant: &Grant) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Leases, Pool, Released, Standing, Trouble};
+use bailiff_lease::{LeaseError, Leases, Pool, Released, TicketStatus};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::people::{
@@ -93,10 +93,10 @@ fn a_server_that_stops_for_a_while_is_not_asked_twice() {
         kill_process(process, Signal::STOP).unwrap();
         for _ in 0..2 {
             let asked = hasty.ask(&lease);
-            assert!(matches!(asked, Err(Trouble::Silent(_))), "{asked:?}");
+            assert!(matches!(asked, Err(LeaseError::Silent(_))), "{asked:?}");
         }
         let renewed = hasty.renew(&holder, &grant, TTL);
-        assert!(matches!(renewed, Err(Trouble::Silent(_))), "{renewed:?}");
+        assert!(matches!(renewed, Err(LeaseError::Silent(_))), "{renewed:?}");
         kill_process(process, Signal::CONT).unwrap();
         // What it answers late is not taken for the answer to something else.
         renew(&mut hasty, &holder, &grant);
@@ -114,7 +114,7 @@ fn a_full_server_still_hands_on() {
     a_waiter_goes_on(|server| {
         tell::<()>(&server.address(), &["CONFIG", "SET", "maxmemory", "1"]);
         let late = open(&server.address()).ask(&ticket("late", 1));
-        assert!(matches!(late, Err(Trouble::Full(_))), "{late:?}");
+        assert!(matches!(late, Err(LeaseError::Full(_))), "{late:?}");
     });
 }
 
@@ -137,7 +137,7 @@ fn a_server_that_throws_away_what_expires_loses_no_gpu() {
     // What has ended is thrown away, and nothing else: then it is full.
     tell::<()>(&address, &["CONFIG", "SET", "maxmemory", "1"]);
     let full = until("it to be full", || pool.ask(&ticket("more", 1)).err());
-    assert!(matches!(full, Trouble::Full(_)), "{full:?}");
+    assert!(matches!(full, LeaseError::Full(_)), "{full:?}");
     let ended: Vec<String> = tell(&address, &["KEYS", "GPU_V2:LEASE:lease-*"]);
     assert_eq!(ended, [""; 0]);
     renew(&mut pool, &holder, &grant);
@@ -165,7 +165,7 @@ fn what_is_not_allowed_is_told_and_ends_the_wait() {
             tell::<u64>(&address, &["CLIENT", "UNBLOCK", &number]);
         }
         let told = waiter.join().unwrap();
-        assert!(matches!(&told, Err(Trouble::Denied(why)) if why.contains("permission")), "{told:?}");
+        assert!(matches!(&told, Err(LeaseError::Denied(why)) if why.contains("permission")), "{told:?}");
     });
     release(&mut pool, &ticket("holder", 1), &grant);
     // What he had asked for before he lost his rights goes to the next, as that of everybody who has ended.
@@ -190,7 +190,7 @@ fn a_user_with_the_rights_that_the_docs_name_can_do_it_all() {
     assert!(pool.view().unwrap().begun);
     release(&mut pool, &holder, &grant);
     tell::<()>(&server.address(), &["ACL", "SETUSER", "bailiff", "-@scripting", "-@transaction"]);
-    assert!(matches!(pool.view(), Err(Trouble::Denied(_))));
+    assert!(matches!(pool.view(), Err(LeaseError::Denied(_))));
 }
 
 #[test]
@@ -220,7 +220,10 @@ fn a_key_of_another_type_is_named_and_nothing_is_begun() {
             pool.audit().err(),
         ];
         for told in told {
-            assert!(matches!(&told, Some(Trouble::WrongType(why)) if why.contains(&key)), "{key}: {told:?}");
+            assert!(
+                matches!(&told, Some(LeaseError::WrongType(why)) if why.contains(&key)),
+                "{key}: {told:?}"
+            );
         }
         tell::<u64>(&address, &["DEL", &key]);
         if there == 1 {
@@ -247,7 +250,7 @@ fn names_of_leases_and_records_of_another_type_stop_nobody() {
     let mut pool = begin(&address, 2, TTL);
     tell::<()>(&address, &["SET", "GPU_V2:LEASE:strange", "what is this"]);
     let told = pool.ask(&ticket("strange", 1));
-    assert!(matches!(&told, Err(Trouble::WrongType(why)) if why.contains("strange")), "{told:?}");
+    assert!(matches!(&told, Err(LeaseError::WrongType(why)) if why.contains("strange")), "{told:?}");
     tell::<u64>(&address, &["ZADD", "GPU_V2:Q", "-1", "strange"]);
     tell::<u64>(&address, &["ZADD", "GPU_V2:EXP", "9999999999999", "strange"]);
     tell::<()>(&address, &["SET", "GPU_V2:WAKE:a", "what is this"]);
@@ -257,8 +260,8 @@ fn names_of_leases_and_records_of_another_type_stop_nobody() {
     renew(&mut pool, &ticket, &grant);
     tell::<u64>(&address, &["DEL", "GPU_V2:LEASE:strange"]);
     tell::<u64>(&address, &["ZREM", "GPU_V2:EXP", "strange"]);
-    let waits: Standing = insist("an answer", || pool.ask(&crate::people::ticket("b", 1)));
-    assert_eq!(waits, Standing::Waiting { before: 0 });
+    let waits: TicketStatus = insist("an answer", || pool.ask(&crate::people::ticket("b", 1)));
+    assert_eq!(waits, TicketStatus::Waiting { before: 0 });
     release(&mut pool, &ticket, &grant);
     let theirs = acquire(&mut pool, &crate::people::ticket("b", 1));
     release(&mut pool, &crate::people::ticket("b", 1), &theirs);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Grant, Pool, Standing, Ticket};
+use bailiff_lease::{Grant, Pool, Ticket, TicketStatus};
 
 use crate::people::{
     NOBODY, TTL, Truth, acquire, assert_all_idle, begin, insist, open, release, renew, tell, ticket, until,
@@ -19,13 +19,13 @@ fn back_to_what_was_saved(server: &mut Server) {
 }
 
 fn waits(pool: &mut Pool, lease: &str) {
-    let standing = insist("an answer", || pool.touch(lease, TTL, None));
-    assert!(matches!(standing, Standing::Waiting { .. }), "{lease}: {standing:?}");
+    let status = insist("an answer", || pool.touch(lease, TTL, None));
+    assert!(matches!(status, TicketStatus::Waiting { .. }), "{lease}: {status:?}");
 }
 
-fn held(standing: Standing) -> Grant {
-    match standing {
-        Standing::Held(grant) => grant,
+fn held(status: TicketStatus) -> Grant {
+    match status {
+        TicketStatus::Held(grant) => grant,
         other => panic!("{other:?}"),
     }
 }
@@ -39,7 +39,7 @@ fn holders(pool: &mut Pool, address: &str) -> [(Ticket, Grant); 4] {
     let before_grant = acquire(pool, &before);
     let over_grant = acquire(pool, &over);
     let other_grant = acquire(pool, &other);
-    assert!(matches!(pool.ask(&waiting), Ok(Standing::Waiting { .. })));
+    assert!(matches!(pool.ask(&waiting), Ok(TicketStatus::Waiting { .. })));
     tell::<()>(address, &["SAVE"]);
     release(pool, &over, &over_grant);
     let waiting_grant = held(pool.touch("waiting", TTL, None).unwrap());
@@ -62,7 +62,7 @@ fn whoever_held_when_it_ended_holds_again() {
     let mut pool = open(&address);
     // Somebody hurries: he asks before any holder has spoken.
     let hurried = ticket("hurried", 1);
-    assert!(matches!(pool.ask(&hurried), Ok(Standing::Waiting { .. })));
+    assert!(matches!(pool.ask(&hurried), Ok(TicketStatus::Waiting { .. })));
     // By what the server knows, those who had ended still hold; they are seen to be dead.
     for lease in ["over", "other"] {
         pool.end(lease, NOBODY, &[]).unwrap();
@@ -109,7 +109,7 @@ fn whoever_held_later_has_it_though_the_server_takes_it_for_another_s() {
     // `first` lives on and has long forgotten what it had; the server takes it for a holder.
     renew(&mut pool, &second, &second_grant);
     let told = pool.touch("first", TTL, Some(first_grant.token)).unwrap();
-    assert!(!matches!(told, Standing::Held(_)), "{told:?}");
+    assert!(!matches!(told, TicketStatus::Held(_)), "{told:?}");
     let third = ticket("third", 1);
     let third_grant = acquire(&mut pool, &third);
     assert_ne!(third_grant.gpus, second_grant.gpus, "what is left of `first` is free after the barrier");

@@ -1,4 +1,4 @@
-//! The server is killed under load, again and again, and is started anew on what it had written.
+//! The server is killed under load, again and again, and is restarted on what it had written.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;

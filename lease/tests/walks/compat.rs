@@ -42,7 +42,7 @@ impl Compat {
         matches!(self.doing, Doing::Waiting)
     }
 
-    /// Its ticket has ended while it waited: it asks anew.
+    /// Its ticket has ended while it waited: it asks again.
     pub(crate) fn ended(&mut self, world: &mut World) {
         self.link = world.link();
         self.ask(world);

@@ -116,7 +116,7 @@ impl Kept {
         self.now.clone()
     }
 
-    /// An editor that writes a file anew has it empty for a moment, which would let everybody in.
+    /// An editor that writes a file again has it empty for a moment, which would let everybody in.
     fn no_less(&self, mut config: Config) -> Result<Arc<Config>, Fault> {
         match config.asks_less_than(&self.good) {
             None => {

@@ -17,7 +17,7 @@ fn script(home: &TempDir, text: &str) -> PathBuf {
     path
 }
 
-fn ask(text: &str, question: Question<'_>, patience: Duration) -> Result<String, Trouble> {
+fn ask(text: &str, question: Question<'_>, patience: Duration) -> Result<String, ControlError> {
     let home = tempfile::tempdir().unwrap();
     Control::new(script(&home, text)).at("/run/mps0").within(patience).ask(question)
 }
@@ -55,15 +55,15 @@ fn commands_are_spelled_as_the_daemon_wants_them() {
 #[test]
 fn troubles_are_told_apart() {
     let missing = Control::new("/nonexistent/control").ask(Question::Servers);
-    assert!(matches!(missing, Err(Trouble::NoProgram { .. })), "{missing:?}");
+    assert!(matches!(missing, Err(ControlError::NoProgram { .. })), "{missing:?}");
     let none = ask("echo 'Cannot find MPS control daemon process' >&2; exit 1", Question::Servers, LONG);
-    assert!(matches!(none, Err(Trouble::NoDaemon)), "{none:?}");
+    assert!(matches!(none, Err(ControlError::NoDaemon)), "{none:?}");
     let refused = ask("echo 'Not enough privilege to execute quit command'", Question::Quit(None), LONG);
-    assert!(matches!(&refused, Err(Trouble::Refused(line)) if line.contains("quit")), "{refused:?}");
+    assert!(matches!(&refused, Err(ControlError::Refused(line)) if line.contains("quit")), "{refused:?}");
     let broken = ask("echo broken >&2; exit 3", Question::Servers, LONG);
-    assert!(matches!(&broken, Err(Trouble::Strange(text)) if text == "broken"), "{broken:?}");
+    assert!(matches!(&broken, Err(ControlError::Strange(text)) if text == "broken"), "{broken:?}");
     let silent = ask("exit 3", Question::Servers, LONG);
-    assert!(matches!(&silent, Err(Trouble::Strange(text)) if text.contains('3')), "{silent:?}");
+    assert!(matches!(&silent, Err(ControlError::Strange(text)) if text.contains('3')), "{silent:?}");
 }
 
 /// Its child is killed, too: the shell's end alone would leave it.
@@ -73,7 +73,7 @@ fn a_client_that_hangs_is_killed_with_all_that_it_started() {
     let pid = home.path().join("pid");
     let text = format!("sleep 1000 & echo $! > {}; wait", pid.display());
     let control = Control::new(script(&home, &text)).within(Duration::from_millis(300));
-    assert!(matches!(control.ask(Question::Servers), Err(Trouble::NoAnswer(_))));
+    assert!(matches!(control.ask(Question::Servers), Err(ControlError::NoAnswer(_))));
     let pid: u32 = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
     let stat = format!("/proc/{pid}/stat");
     for _ in 0..10_000 {
@@ -95,7 +95,7 @@ fn an_answer_that_was_cut_is_none() {
     assert_eq!(said((256 << 10) - 1).unwrap().len(), (256 << 10) - 1);
     for bytes in [256 << 10, 1_000_000] {
         let cut = said(bytes);
-        assert!(matches!(&cut, Err(Trouble::Strange(text)) if text.contains("262144 bytes")), "{cut:?}");
+        assert!(matches!(&cut, Err(ControlError::Strange(text)) if text.contains("262144 bytes")), "{cut:?}");
     }
 }
 

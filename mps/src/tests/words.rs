@@ -70,7 +70,7 @@ fn processes_are_read_by_title() {
 }
 
 #[test]
-fn columns_of_other_releases_are_no_trouble() {
+fn columns_of_other_releases_are_no_error() {
     let said = "PID  SERVER  PARTITION  COMMAND  PRIORITY\n7  8  a1  ./x -y  0\n";
     let clients = processes(said).unwrap();
     assert_eq!((clients[0].pid, clients[0].server, clients[0].command.as_deref()), (7, 8, Some("./x -y")));

@@ -34,7 +34,7 @@ pub const UNLIMITED: u64 = u64::MAX;
 pub struct Ledger {
     /// The boot that it is of; zeros where nobody has used it yet.
     pub boot: Uuid,
-    /// How often all processes were forgotten, since the machine was started anew.
+    /// How often all processes were forgotten, since the machine was restarted.
     pub generation: u64,
     /// Faults of the library: it could not share the quota, or not write something down.
     pub faults: u64,

@@ -9,7 +9,7 @@ use nvml_wrapper::error::NvmlError;
 
 use super::{Context, not_offered, raw};
 
-/// The driver's newest stamps at the last two looks. The look-back covers two beats, and a span at least, by the
+/// The driver's newest stamps at the last two looks. The look-back covers two intervals, and a span at least, by the
 /// driver's own clock; ours is never compared with it.
 #[derive(Default)]
 pub(super) struct Stamps {
@@ -26,7 +26,7 @@ impl Stamps {
     /// Where the look-back begins, when the driver's clock says `newest`.
     fn since(&self, newest: u64, look_back: Duration) -> u64 {
         let by_span = newest.saturating_sub(u64::try_from(look_back.as_micros()).unwrap_or(u64::MAX));
-        // A beat that came late makes the look-back longer, never shorter.
+        // An interval that came late makes the look-back longer, never shorter.
         self.before_last.or(self.last).map_or(by_span, |seen| seen.min(by_span))
     }
 }
@@ -88,7 +88,7 @@ mod tests {
     const TWO_SECONDS: Duration = Duration::from_secs(2);
 
     #[test]
-    fn the_look_back_is_two_beats_of_the_drivers_clock() {
+    fn the_look_back_is_two_intervals_of_the_drivers_clock() {
         let mut stamps = Stamps::default();
         assert_eq!(stamps.since(10_000_000, TWO_SECONDS), 8_000_000, "at first by the span");
         stamps.see(10_000_000);
@@ -96,6 +96,6 @@ mod tests {
         stamps.see(11_000_000);
         assert_eq!(stamps.since(12_000_000, TWO_SECONDS), 10_000_000);
         stamps.see(12_000_000);
-        assert_eq!(stamps.since(30_000_000, TWO_SECONDS), 11_000_000, "a late beat looks further back");
+        assert_eq!(stamps.since(30_000_000, TWO_SECONDS), 11_000_000, "a late interval looks further back");
     }
 }

@@ -129,7 +129,7 @@ impl Gpus {
         (samples, all)
     }
 
-    /// Listens for Xid errors of a GPU that answers, and begins anew where the listening failed.
+    /// Listens for Xid errors of a GPU that answers, and begins again where the listening failed.
     fn listen(
         &mut self,
         sample: &GpuSample,

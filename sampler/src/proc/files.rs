@@ -21,7 +21,7 @@ const MOST_OF_STAT: usize = 1 << 20;
 /// A folder of `/proc`, held open: a held `/proc/PID` stays that process's, also when the pid is used again.
 pub(crate) struct Folder(OwnedFd);
 
-/// A file of `/proc/PID`, held open: half the cost of opening it anew, and it stays that process's.
+/// A file of `/proc/PID`, held open: half the cost of opening it again, and it stays that process's.
 pub(crate) struct Kept(OwnedFd);
 
 impl Kept {

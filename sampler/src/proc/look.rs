@@ -1,5 +1,5 @@
 //! A look at the listed pids. What cannot change is read once per identity and again now and then; `stat`
-//! is read at every beat, since CPU time and state are in it, through a file that is held open: it ends with
+//! is read at every interval, since CPU time and state are in it, through a file that is held open: it ends with
 //! its process, as a pidfd would, so a reused pid is seen for what it is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -64,7 +64,7 @@ struct Known {
     claim: Claim,
     /// Files that say whether its cgroup is frozen.
     freezer: Vec<bailiff_snapshot::freezer::File>,
-    /// The two files of every beat, held open where there is room for it.
+    /// The two files of every interval, held open where there is room for it.
     stat: Option<Kept>,
     io: Option<Kept>,
 }

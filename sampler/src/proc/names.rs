@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "waiting for the name service has a deadline")]
 //! Names of users and of their groups. The name service may ask a server far away, so it is asked on a thread of its
-//! own, and an answer that is late is there for a later beat.
+//! own, and an answer that is late is there for a later interval.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{Group, Uid, User, getgrouplist};
 
-/// A beat waits for names at most this long in all; local files answer within it.
+/// An interval waits for names at most this long in all; local files answer within it.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Who is in which group may change in the life of a node: it is asked anew after this time.
+/// Who is in which group may change in the life of a node: it is asked again after this time.
 const GROUPS_FRESH: Duration = Duration::from_mins(10);
 
 /// What the name service has said so far.
@@ -64,7 +64,7 @@ impl Names {
         }
     }
 
-    /// A new beat, with patience anew.
+    /// A new interval, with patience again.
     pub(crate) fn begin(&mut self) {
         self.patience = PATIENCE;
     }
@@ -81,7 +81,7 @@ impl Names {
         match self.groups.get(&uid) {
             None => self.wait(uid, |names| names.groups.contains_key(&uid)),
             Some(groups) if groups.told.elapsed() >= GROUPS_FRESH => {
-                // What was told before holds until the answer comes, at some later beat.
+                // What was told before holds until the answer comes, at some later interval.
                 self.ask(uid);
                 while let Ok(answer) = self.answers.try_recv() {
                     self.learn(answer);

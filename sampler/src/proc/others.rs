@@ -1,4 +1,4 @@
-//! Processes that hold nothing: their `stat` at every beat, and what seldom changes as seldom as that is safe. No
+//! Processes that hold nothing: their `stat` at every interval, and what seldom changes as seldom as that is safe. No
 //! descriptor is held for them, and a cgroup is kept once for all that are in it. What they run is read of those alone that
 //! turn out to belong to a holder's workload.
 
@@ -22,9 +22,9 @@ pub(crate) struct Others {
     /// Kernel threads: pid and inode, in order.
     kernel_threads: Vec<(u32, u64)>,
     kernel_threads_now: Vec<(u32, u64)>,
-    /// Those of this beat that bear the name of a part of MPS.
+    /// Those of this interval that bear the name of a part of MPS.
     named_mps: Vec<Stat>,
-    beat: u64,
+    interval: u64,
     buffer: Vec<u8>,
     ticks_per_second: f64,
 }
@@ -41,7 +41,7 @@ struct Known {
     ppid: u32,
     session: u32,
     fresh_until: Duration,
-    beat: u64,
+    interval: u64,
     uid: Option<u32>,
     cgroup: Arc<Cgroup>,
     program: Option<Program>,
@@ -72,15 +72,15 @@ impl Others {
             kernel_threads: Vec::new(),
             kernel_threads_now: Vec::new(),
             named_mps: Vec::new(),
-            beat: 0,
+            interval: 0,
             buffer: Vec::new(),
             ticks_per_second,
         }
     }
 
-    /// A new beat.
+    /// A new interval.
     pub(crate) fn begin(&mut self) {
-        self.beat += 1;
+        self.interval += 1;
         self.kernel_threads_now.clear();
         self.named_mps.clear();
     }
@@ -117,11 +117,11 @@ impl Others {
             self.known.insert(pid, known);
         }
         let Some(known) = self.known.get_mut(&pid) else { return Err(Missing::Failed) };
-        known.beat = self.beat;
+        known.interval = self.interval;
         Ok(Some(Other { stat, uid: known.uid, cgroup: Arc::clone(&known.cgroup) }))
     }
 
-    /// Those that were read in this beat and bear the name of a part of MPS.
+    /// Those that were read in this interval and bear the name of a part of MPS.
     pub(crate) fn named_mps(&self) -> &[Stat] {
         &self.named_mps
     }
@@ -169,7 +169,7 @@ impl Others {
 
     /// All were read: those that were not are gone.
     pub(crate) fn forget_the_rest(&mut self) {
-        self.known.retain(|_, known| known.beat == self.beat);
+        self.known.retain(|_, known| known.interval == self.interval);
         self.cgroups.retain(|_, cgroup| Arc::strong_count(cgroup) > 1);
         std::mem::swap(&mut self.kernel_threads, &mut self.kernel_threads_now);
         self.kernel_threads.sort_unstable();
@@ -193,7 +193,7 @@ impl Others {
             ppid: stat.ppid,
             session: stat.session,
             fresh_until: if cgroup.home == Home::Unknown { now } else { self.fresh(stat, now) },
-            beat: self.beat,
+            interval: self.interval,
             uid: folder.owner().ok(),
             cgroup,
             program: None,

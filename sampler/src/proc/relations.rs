@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "walking has a time limit")]
 //! Which workload each holder belongs to, and who else belongs to those: every process of the node is looked at once a
-//! beat. Whatever makes that incomplete makes the list none; holders are told all the same.
+//! interval. Whatever makes that incomplete makes the list none; holders are told all the same.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Time {
     }
 }
 
-/// Every process that is seen in a beat, and how it is related to holders.
+/// Every process that is seen in an interval, and how it is related to holders.
 pub(crate) struct Relations {
     others: Others,
     table: HashMap<u32, Entry>,
@@ -55,7 +55,7 @@ pub(crate) struct Relations {
     claims: Claims,
     commands: Commands,
     mps: Mps,
-    /// All processes were looked at in this beat.
+    /// All processes were looked at in this interval.
     walked: bool,
 }
 
@@ -96,7 +96,7 @@ impl Relations {
         }
     }
 
-    /// A new beat.
+    /// A new interval.
     pub(crate) fn begin(&mut self) {
         self.table.clear();
         self.found.clear();
@@ -104,7 +104,7 @@ impl Relations {
         self.others.begin();
     }
 
-    /// This one holds a part of a GPU, and was read in this beat.
+    /// This one holds a part of a GPU, and was read in this interval.
     pub(crate) fn holder(&mut self, node: Node, member: Member) {
         self.table.insert(node.key.pid, Entry::new(node, member, true));
     }
@@ -277,7 +277,7 @@ impl Relations {
                 let state = threads::state(root, &other.stat, &mut self.buffer);
                 let program = match self.others.program(&other.stat, time.now) {
                     Some(program) => program,
-                    // It is read at a later beat, and not known until then.
+                    // It is read at a later interval, and not known until then.
                     None if Instant::now() >= time.climb_until => Program::default(),
                     None => self.others.read_program(root, &other.stat, (time.now, self.commands)),
                 };

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Facts, Gpu, Holder, Memory, Openers, Process, Relative, Snapshot, Source, VERSION};
-use crate::{ProcessId, openers};
+use super::{DeviceProcesses, Facts, Gpu, Holder, Memory, Process, Relative, Snapshot, Source, VERSION};
+use crate::{ProcessId, unlisted};
 
 impl From<&crate::Snapshot> for Snapshot {
     fn from(snapshot: &crate::Snapshot) -> Self {
@@ -29,10 +29,10 @@ impl From<&crate::Snapshot> for Snapshot {
                 .iter()
                 .map(|(id, process)| Process::of(*id, process, snapshot))
                 .collect(),
-            openers: snapshot.openers.as_ref().map(|openers| Openers {
-                boot_ms: millis(openers.at.boot),
-                who: openers.who.clone(),
-                unreadable: openers.unreadable,
+            device_processes: snapshot.device_processes.as_ref().map(|device_processes| DeviceProcesses {
+                boot_ms: millis(device_processes.at.boot),
+                who: device_processes.who.clone(),
+                unreadable: device_processes.unreadable,
             }),
             relatives: snapshot.relatives.as_ref().map(|all| all.iter().map(Relative::from).collect()),
             groups: groups(snapshot),
@@ -66,13 +66,13 @@ impl Gpu {
                 dead_pids: gpu.parts.map(|parts| parts.dead_pids),
                 other_namespaces: gpu.parts.map(|parts| parts.other_namespaces),
                 unaccounted: gpu.parts.map(|parts| parts.unaccounted),
-                unreturned: gpu.unreturned.told().ok(),
+                unreleased: gpu.unreleased.told().ok(),
             }),
             utilization: gpu.telemetry.utilization,
             compute_mode: gpu.telemetry.compute_mode.map(|mode| mode.name().to_owned()),
             listed: gpu.listed,
             instances: gpu.instances,
-            unlisted_openers: openers::unlisted(snapshot, gpu).map(|who| who.len() as u64),
+            unlisted_processes: unlisted::unlisted(snapshot, gpu).map(|who| who.len() as u64),
             holders: gpu.holders.iter().map(Holder::from).collect(),
             stuck: gpu.holders.iter().filter_map(stuck).collect(),
         }

@@ -1,4 +1,4 @@
-//! What the driver knows in this process; a forked child begins anew, since CUDA does not survive a fork.
+//! What the driver knows in this process; a forked child begins again, since CUDA does not survive a fork.
 
 use std::collections::HashMap;
 use std::ptr;

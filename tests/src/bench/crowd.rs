@@ -4,7 +4,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Init, Leases, Pool, Standing, Ticket};
+use bailiff_lease::{Init, Leases, Pool, Ticket, TicketStatus};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::usage::Usage;
@@ -42,7 +42,7 @@ pub fn crowd(count: usize) -> Crowd {
     let mut pool = open(&redis);
     assert_eq!(pool.init(&[(0, None)], 0, false), Ok(Init::Done(1)));
     let holder = ticket(count);
-    let Ok(Standing::Held(grant)) = pool.ask(&holder) else { panic!("it is idle") };
+    let Ok(TicketStatus::Held(grant)) = pool.ask(&holder) else { panic!("it is idle") };
     // Whoever does not say that he knows of it lets the next have it.
     pool.renew(&holder, &grant, TTL).expect("Redis answers");
     let before = memory(&redis);
@@ -81,8 +81,8 @@ fn wait(redis: &Redis, number: usize, waits: &Sender<()>, tell: &Sender<usize>) 
     let told = |_| {
         let _ = waits.send(());
     };
-    let standing = pool.wait(&ticket, (&here, None), told).expect("Redis answers");
-    let Standing::Held(grant) = standing else { panic!("{standing:?}") };
+    let status = pool.wait(&ticket, (&here, None), told).expect("Redis answers");
+    let TicketStatus::Held(grant) = status else { panic!("{status:?}") };
     pool.renew(&ticket, &grant, TTL).expect("Redis answers");
     tell.send(number).expect("somebody counts");
     pool.release(&ticket.lease, Some(grant.token), (0, 1)).expect("Redis answers");

@@ -19,11 +19,11 @@ use crate::wait::until;
 
 /// Nobody's number: root's processes are protected.
 const NOBODY: u32 = 65534;
-/// The beat that snapshots claim; they are sent as fast as they are taken.
-const BEAT: Duration = Duration::from_secs(1);
+/// The tick that snapshots claim; they are sent as fast as they are taken.
+const TICK: Duration = Duration::from_secs(1);
 
 /// An enforcer, its stream, and processes that hold a GPU.
-pub struct Court {
+pub struct EvalContext {
     folder: TempDir,
     enforcer: Child,
     stream: UnixStream,
@@ -36,7 +36,7 @@ struct Holder {
     process: wire::Process,
 }
 
-impl Court {
+impl EvalContext {
     /// One with so many holders, and so many rules besides the one that ends who is idle for three samples.
     ///
     /// # Panics
@@ -50,13 +50,13 @@ impl Court {
         let enforcer = start(&folder);
         let (stream, _) = listener.accept().expect("the enforcer connects");
         let holders = (0..holders).map(|_| Holder::start(&folder)).collect();
-        let mut court = Self { folder, enforcer, stream, holders, seq: 0 };
+        let mut context = Self { folder, enforcer, stream, holders, seq: 0 };
         // Nothing is done in the first snapshots after a start.
         for _ in 0..4 {
-            court.send(0);
-            court.judged();
+            context.send(0);
+            context.judged();
         }
-        court
+        context
     }
 
     /// Sends a snapshot in which the first so many are idle and the rest is busy; gives the time before it was sent.
@@ -82,8 +82,8 @@ impl Court {
             self.send(1);
             self.judged();
         }
-        // A beat lasts longer than what is done at the decision: the state's way to the disk, a look at everybody.
-        std::thread::park_timeout(BEAT / 10);
+        // A tick lasts longer than what is done at the decision: the state's way to the disk, a look at everybody.
+        std::thread::park_timeout(TICK / 10);
         until("the state to be on the disk", || {
             self.metric("bailiff_hold_active{hold=\"state\"}").filter(|held| *held == 0.0)
         });
@@ -93,10 +93,10 @@ impl Court {
         let took = began.elapsed();
         self.holders.remove(0);
         // Its memory is seen to be back, so the next may follow.
-        until("the deed's end", || {
+        until("the action's end", || {
             self.send(0);
             self.judged();
-            self.metric("bailiff_deed_in_flight").filter(|flying| *flying == 0.0)
+            self.metric("bailiff_action_in_flight").filter(|flying| *flying == 0.0)
         });
         took
     }
@@ -150,7 +150,7 @@ impl Court {
     fn snapshot(&self, idle: usize) -> wire::Snapshot {
         let json = serde_json::json!({
             "version": 1, "seq": self.seq, "boot_id": boot_id(), "wall_ms": wall_ms(), "boot_ms": boot_ms(),
-            "interval_ms": u64::try_from(BEAT.as_millis()).unwrap_or(u64::MAX), "pid_namespace": "host",
+            "interval_ms": u64::try_from(TICK.as_millis()).unwrap_or(u64::MAX), "pid_namespace": "host",
             "gpus": [], "processes": [], "relatives": [],
             "sources": {"nvml": {"up": true}, "proc": {"up": true}},
         });
@@ -176,7 +176,7 @@ impl Court {
     }
 }
 
-impl Drop for Court {
+impl Drop for EvalContext {
     fn drop(&mut self) {
         let _ = self.enforcer.kill();
         let _ = self.enforcer.wait();

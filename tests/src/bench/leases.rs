@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{End, Pool, Standing, Ticket};
+use bailiff_lease::{End, Pool, Ticket, TicketStatus};
 
 use crate::programs;
 use crate::redis::Redis;
@@ -119,8 +119,8 @@ impl Counter {
             about.push(("legacy_pid", "0".to_owned()));
             let ttl = Duration::from_mins(10);
             let ticket = Ticket { lease, want: 1, priority: 0, ttl, nonblock: false, about };
-            let standing = pool.wait(&ticket, (&here, None), |_| {}).expect("Redis answers");
-            assert!(matches!(standing, Standing::Held(_)), "{standing:?}");
+            let status = pool.wait(&ticket, (&here, None), |_| {}).expect("Redis answers");
+            assert!(matches!(status, TicketStatus::Held(_)), "{status:?}");
             served();
             pool.end(&ticket.lease, End::Dead { pid: "", start: "", known: false }, &[])
                 .expect("Redis answers");

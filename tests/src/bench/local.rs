@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use bailiff_lease::holder::Here;
-use bailiff_lease::{Leases, Local, Standing, Ticket};
+use bailiff_lease::{Leases, Local, Ticket, TicketStatus};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
 use rustix::fs::{FlockOperation, flock};
@@ -98,9 +98,9 @@ fn bare_waiter(pool: &Path) {
 fn our_waiter(path: &Path) {
     let mut pool = Local::at(path);
     let lease = format!("w{}", std::process::id());
-    let standing = wait(&mut pool, &lease, 1);
+    let status = wait(&mut pool, &lease, 1);
     let locked = moment();
-    acknowledge(&mut pool, &lease, &standing);
+    acknowledge(&mut pool, &lease, &status);
     let written = moment();
     println!("{}\n{}", locked.as_nanos(), written.as_nanos());
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -161,8 +161,8 @@ impl Locks {
     pub fn ours(&self, waiters: usize) -> Vec<[Duration; 2]> {
         let (mut others, mut pool) = (Local::at(self.pool()), Local::at(self.pool()));
         for (pool, lease, want) in [(&mut others, "others", GPUS - 1), (&mut pool, "first", 1)] {
-            let standing = wait(pool, lease, want);
-            acknowledge(pool, lease, &standing);
+            let status = wait(pool, lease, want);
+            acknowledge(pool, lease, &status);
         }
         let line: Vec<Waiter> = (0..waiters)
             .map(|number| {
@@ -196,14 +196,14 @@ impl Default for Locks {
     }
 }
 
-fn wait(pool: &mut Local, lease: &str, want: u32) -> Standing {
+fn wait(pool: &mut Local, lease: &str, want: u32) -> TicketStatus {
     pool.wait(&ticket(lease, want), (&Here::look(), None), &mut |_| {}).expect("the pool answers")
 }
 
-fn acknowledge(pool: &mut Local, lease: &str, standing: &Standing) {
-    let Standing::Held(grant) = standing else { panic!("{standing:?}") };
+fn acknowledge(pool: &mut Local, lease: &str, status: &TicketStatus) {
+    let TicketStatus::Held(grant) = status else { panic!("{status:?}") };
     let said = pool.touch(lease, Duration::from_mins(1), Some(grant.token));
-    assert_eq!(said.as_ref(), Ok(standing));
+    assert_eq!(said.as_ref(), Ok(status));
 }
 
 fn ticket(lease: &str, want: u32) -> Ticket {

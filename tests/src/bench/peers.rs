@@ -138,13 +138,13 @@ impl Program {
 
     /// The number of our exporter's newest snapshot.
     #[must_use]
-    pub fn beat(&self) -> f64 {
+    pub fn tick(&self) -> f64 {
         Page::read(&self.until_page()).value("bailiff_snapshots_total", &[]).unwrap_or_default()
     }
 
     /// Waits, without scraping more than now and then, for a later snapshot.
-    pub fn wait_for_beat(&self, number: f64) {
-        while self.beat() < number {
+    pub fn wait_for_tick(&self, number: f64) {
+        while self.tick() < number {
             std::thread::park_timeout(Duration::from_millis(500));
         }
     }

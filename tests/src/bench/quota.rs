@@ -25,7 +25,7 @@ pub struct Load {
     pub kind: &'static str,
     /// How many others are allocated meanwhile.
     pub live: usize,
-    /// Which is freed and asked for anew: `last`, or `any` of all, which are not in the processor's cache then.
+    /// Which is freed and asked for again: `last`, or `any` of all, which are not in the processor's cache then.
     pub which: &'static str,
 }
 

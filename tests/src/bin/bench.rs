@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use end_to_end::bench::crowd::crowd;
-use end_to_end::bench::enforcer::Court;
+use end_to_end::bench::enforcer::EvalContext;
 use end_to_end::bench::leases::Counter;
 use end_to_end::bench::load::Load;
 use end_to_end::bench::local::{self, Locks};
@@ -152,7 +152,7 @@ fn exporter() {
                 theirs.pss / ours.pss,
             );
         }
-        beat(&load);
+        tick(&load);
     }
     start();
     hung();
@@ -187,16 +187,16 @@ fn measure(title: &str, program: &Program) -> Figures {
     Figures { cpu, p99, rss, pss }
 }
 
-/// What a beat costs when nobody scrapes: both processes, the reading, the joining, the page.
-fn beat(load: &Load) {
+/// What a tick costs when nobody scrapes: both processes, the reading, the joining, the page.
+fn tick(load: &Load) {
     let program = peers::bailiff(load, &["--interval", "500ms"]);
     program.warm_up();
-    let began = program.beat();
+    let began = program.tick();
     let cpu = program.idle_cpu(Duration::from_secs(15));
-    let each = cpu.as_secs_f64() / (program.beat() - began);
+    let each = cpu.as_secs_f64() / (program.tick() - began);
     println!(
-        "{:<28} {:>7.2} ms CPU a beat, {:.2} % of a core at 5 s",
-        format!("bailiff {} beat", load.name()),
+        "{:<28} {:>7.2} ms CPU a tick, {:.2} % of a core at 5 s",
+        format!("bailiff {} tick", load.name()),
         each * 1e3,
         each / 5.0 * 100.0
     );
@@ -227,7 +227,7 @@ fn hung() {
     let program = peers::bailiff(&load, &["--interval", "500ms"]);
     program.warm_up();
     load.hang();
-    program.wait_for_beat(program.beat() + 2.0);
+    program.wait_for_tick(program.tick() + 2.0);
     let worst = (0..SCRAPES).map(|_| program.scrape()).max().unwrap_or_default();
     println!("{:<28} {:>7.2} ms worst of {SCRAPES}", "bailiff, driver hung", millis(worst));
 }
@@ -237,9 +237,9 @@ fn descriptors() {
     let program = peers::bailiff(&load, &["--interval", "100ms"]);
     program.warm_up();
     let before = program.usage().descriptors;
-    program.wait_for_beat(program.beat() + 100.0);
+    program.wait_for_tick(program.tick() + 100.0);
     println!(
-        "{:<28} {before} at first, {} after 100 beats",
+        "{:<28} {before} at first, {} after 100 ticks",
         "bailiff descriptors",
         program.usage().descriptors
     );
@@ -255,20 +255,20 @@ fn enforcer() {
             "enforcer, 1,000: {what:<22} {median:>7.2} ms median, {worst:.2} ms worst of {ENDED}, by 20 rules"
         );
     };
-    let mut court = Court::new(1000 + ENDED, 19);
-    tell("to its end", (0..ENDED).map(|_| court.end_one()).collect());
+    let mut context = EvalContext::new(1000 + ENDED, 19);
+    tell("to its end", (0..ENDED).map(|_| context.end_one()).collect());
     for _ in 0..100 {
-        court.send(100);
-        court.judged();
+        context.send(100);
+        context.judged();
     }
-    let before = court.rss_mib();
+    let before = context.rss_mib();
     for _ in 0..300 {
-        court.send(100);
-        court.judged();
+        context.send(100);
+        context.judged();
     }
-    let after = court.rss_mib();
-    println!("enforcer, 1,000: {:<22} {before:>7.1} MiB after 100 beats, {after:.1} after 400", "RSS");
-    tell("the kernel's own end", (0..ENDED).map(|_| court.end_without()).collect());
+    let after = context.rss_mib();
+    println!("enforcer, 1,000: {:<22} {before:>7.1} MiB after 100 ticks, {after:.1} after 400", "RSS");
+    tell("the kernel's own end", (0..ENDED).map(|_| context.end_without()).collect());
 }
 
 fn millis(duration: Duration) -> f64 {

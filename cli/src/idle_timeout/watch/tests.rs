@@ -41,7 +41,7 @@ fn fell(fault: Fault) -> Made {
     Made { fault: Some(fault), listed: false, device: None, ..held(&[]) }
 }
 
-fn gpu(index: usize, beat: u64, state: &Made) -> GpuSample {
+fn gpu(index: usize, pace: u64, state: &Made) -> GpuSample {
     let about = About {
         id: Some(GpuId(format!("GPU-{index}"))),
         mig: state.mig.then_some(MigIds { parent: None, gpu_instance: None, compute_instance: None }),
@@ -63,18 +63,18 @@ fn gpu(index: usize, beat: u64, state: &Made) -> GpuSample {
         .filter(|(_, percent)| *percent > 0)
         .map(|(key, percent)| UtilSample {
             pid: key.pid,
-            stamp: beat,
+            stamp: pace,
             engines: Engines { sm: *percent, ..Engines::default() },
         })
         .collect();
-    let sampler = |maximum| DeviceSampler::Stamped { newest: beat, maximum, filled: false };
+    let sampler = |maximum| DeviceSampler::Stamped { newest: pace, maximum, filled: false };
     GpuSample {
         fault: None,
         instances: state.instances,
         entries: state.listed.then(|| state.holders.iter().map(|(key, _)| entry(*key)).collect()),
         reading: Reading {
-            // The look-back is a beat.
-            since: beat - 1,
+            // The look-back is an interval.
+            since: pace - 1,
             answer: if samples.is_empty() { Answer::Nothing } else { Answer::Samples(samples) },
             sampler: state.device.map_or(DeviceSampler::Silent, sampler),
             ..Reading::default()
@@ -107,21 +107,21 @@ fn found(key: ProcessKey) -> (u32, Found) {
     (key.pid, Found::Found(Box::new(facts)))
 }
 
-fn sample(beat: u64, namespace: PidNamespace, gpus: &[Made]) -> Sample {
+fn sample(pace: u64, namespace: PidNamespace, gpus: &[Made]) -> Sample {
     Sample {
-        seq: beat,
-        at: Moment { wall: Duration::from_secs(beat), boot: Duration::from_secs(beat) },
+        seq: pace,
+        at: Moment { wall: Duration::from_secs(pace), boot: Duration::from_secs(pace) },
         took: Duration::ZERO,
         interval: Duration::from_secs(1),
         boot_id: Some(BootId("boot".into())),
         namespace,
         sources: BTreeMap::new(),
         driver: Driver::default(),
-        gpus: gpus.iter().enumerate().map(|(index, state)| gpu(index, beat, state)).collect(),
+        gpus: gpus.iter().enumerate().map(|(index, state)| gpu(index, pace, state)).collect(),
         processes: [found(OURS), found(OTHERS)].into(),
         relatives: None,
         groups: BTreeMap::new(),
-        openers: None,
+        device_processes: None,
         leases: None,
         quotas: None,
         mps: None,
@@ -141,7 +141,7 @@ enum Part {
 struct Run {
     watch: Watch,
     before: Snapshot,
-    beat: u64,
+    pace: u64,
     namespace: PidNamespace,
     tree: HashMap<u32, ProcessKey>,
     visible: Visible,
@@ -154,7 +154,7 @@ impl Run {
         Self {
             watch: Watch::new(Rule { threshold: 20, looks: 3, max_gap: 1, count: Count::Used }),
             before: Snapshot::between(None, sample(10, namespace, gpus)),
-            beat: 10,
+            pace: 10,
             namespace,
             tree: HashMap::from([(OURS.pid, OURS)]),
             visible: Visible::All,
@@ -166,8 +166,8 @@ impl Run {
     }
 
     fn look(&mut self, gpus: &[Made], missed: u32, part: Part) -> Seen {
-        self.beat += 1 + u64::from(missed);
-        let now = Snapshot::between(Some(&self.before), sample(self.beat, self.namespace, gpus));
+        self.pace += 1 + u64::from(missed);
+        let now = Snapshot::between(Some(&self.before), sample(self.pace, self.namespace, gpus));
         let (tree, visible) = (&self.tree, &self.visible);
         let ends_sample = part == Part::Last;
         let look = Look { before: Some(&self.before), now: &now, tree, visible, missed, ends_sample };
@@ -212,7 +212,7 @@ fn unknown_is_not_idle() {
         assert!(!run.each(&[unknown; 100]).contains(&true));
         let mut run = Run::of(std::slice::from_ref(&idle));
         run.each(&[&idle, &idle, unknown, unknown, unknown]);
-        assert_eq!(run.each(&[&idle, &idle]), [false, false], "too long a gap: they are counted anew");
+        assert_eq!(run.each(&[&idle, &idle]), [false, false], "too long a gap: they are counted again");
     }
     let mut run = Run::of(&[]);
     assert_eq!((0..9).map(|_| run.see(&[])).filter(|seen| seen.idle).count(), 0, "no GPU is not idle");
@@ -220,7 +220,7 @@ fn unknown_is_not_idle() {
 }
 
 #[test]
-fn beats_that_were_missed_are_unknown() {
+fn paces_that_were_missed_are_unknown() {
     let idle = [held(&[(OURS, 0)])];
     let mut run = Run::of(&idle);
     run.see(&idle);

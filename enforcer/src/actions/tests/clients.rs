@@ -15,7 +15,7 @@ fn server(home: &Home, owner: u32, program: &str) -> Holder {
     command.args([name.as_os_str(), "1000".as_ref()]).env("CUDA_MPS_PIPE_DIRECTORY", home.0.path());
     let holder = Holder(command.uid(owner).spawn().unwrap());
     until("its name", || {
-        (census().person(holder.pid()).unwrap()?.stat.comm == "nvidia-cuda-mps").then_some(())
+        (proc_table().person(holder.pid()).unwrap()?.stat.comm == "nvidia-cuda-mps").then_some(())
     });
     holder
 }
@@ -43,12 +43,16 @@ struct Came {
 }
 
 /// Deals with a client of a server.
-fn act(says: &Says<'_>, action: &dyn Fn(Subject) -> Deed) -> Came {
+fn act(says: &Says<'_>, action: &dyn Fn(Subject) -> ActionRequest) -> Came {
     act_while(says, action, &|_, _| {})
 }
 
 /// The same, and this meanwhile, with the file that tells what the daemon was asked.
-fn act_while(says: &Says<'_>, action: &dyn Fn(Subject) -> Deed, meanwhile: &dyn Fn(&Hand, &Path)) -> Came {
+fn act_while(
+    says: &Says<'_>,
+    action: &dyn Fn(Subject) -> ActionRequest,
+    meanwhile: &dyn Fn(&Executor, &Path),
+) -> Came {
     let home = Home::new();
     let client = Holder::shell(&home, says.client);
     let server = server(&home, says.server.0, says.server.1);
@@ -69,10 +73,10 @@ case $word in get_server_list) echo {};; get_client_list) {};; get_server_status
     let control = outside::script(&home, "control", &text);
     let settings = Settings { mps_control: control.into(), ..home.settings() };
     let mut machine = Machine { clients: true, ..Machine::with(&[client.key()]) };
-    let mut hands = home.hand_with(settings);
+    let mut hands = home.executor_with(settings);
     hands.see(&machine);
-    hands.hand().act(action(of_process(&client))).unwrap();
-    meanwhile(hands.hand(), &asked);
+    hands.executor().act(action(of_process(&client))).unwrap();
+    meanwhile(hands.executor(), &asked);
     let report = hands.report(&mut machine);
     let signals = if home.lines().last().unwrap()["sent"].is_array() { home.signals() } else { Vec::new() };
     let asked = fs::read_to_string(asked).unwrap_or_default();
@@ -93,7 +97,7 @@ const WELL: Says<'_> = Says {
     terminated: "echo 0",
 };
 
-fn in_a_minute(subject: Subject) -> Deed {
+fn in_a_minute(subject: Subject) -> ActionRequest {
     terminate(subject, Duration::from_mins(1))
 }
 
@@ -161,9 +165,9 @@ fn neither_its_own_users_silence_nor_anothers_lies_spare_it() {
 fn what_is_called_off_while_a_daemon_is_silent_is_not_done() {
     // Silence alone would not spare it.
     let says = Says { server: (NOBODY, SERVER), clients: "exec sleep 1000", ..WELL };
-    let came = act_while(&says, &in_a_minute, &|hand, asked| {
+    let came = act_while(&says, &in_a_minute, &|executor, asked| {
         until("a question", || fs::read_to_string(asked).ok()?.contains("get_client_list").then_some(()));
-        hand.cancel(7);
+        executor.cancel(7);
     });
     assert_eq!((came.report.outcome, came.lives), (Outcome::Cancelled, true), "{}", came.line);
     assert!(came.signals.is_empty(), "{}", came.line);
@@ -180,7 +184,7 @@ fn one_that_ends_while_daemons_are_asked_is_not_asked_of() {
 #[test]
 fn a_signal_that_ends_asks_too_and_one_that_tells_does_not() {
     let signal = |name: &'static str, number: i32| {
-        move |subject: Subject| deed(subject, Action::Signal(policy::Signal { number, name }))
+        move |subject: Subject| request(subject, Action::Signal(policy::Signal { number, name }))
     };
     let Came { report, signals, .. } = act(&Says { clients: "echo 1", ..WELL }, &signal("SIGTERM", 15));
     assert_eq!((report.outcome, signals.len()), (Outcome::Refused, 0), "{}", report.detail);

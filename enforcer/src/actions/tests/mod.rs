@@ -1,12 +1,12 @@
-//! The hand at work on real processes, which each test starts and ends itself. They run as nobody: root's are
+//! The executor at work on real processes, which each test starts and ends itself. They run as nobody: root's are
 //! protected. A made-up snapshot stands for the driver.
 #![expect(clippy::disallowed_methods, reason = "tests start programs, read files and wait")]
 
 mod clients;
-mod ending;
 mod namespaces;
 mod outside;
 mod refusing;
+mod result;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -24,17 +24,17 @@ use tempfile::TempDir;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::clock;
-use super::{Deed, Hand, Permission, Question, Settings};
+use super::{ActionRequest, Executor, Permission, Question, Settings};
 use crate::audit::{self, About, Audit};
-use crate::census::{Census, is_over};
 use crate::guard::{Limits, OnHold, Root};
 use crate::policy::{Action, Kind, Mode};
+use crate::process_table::{Processes, is_over};
 use crate::verdict::{Evidence, Member, Report, Subject};
 use crate::view::{TargetId, View};
 
 const NOBODY: u32 = 65534;
 const MIB: u64 = 1 << 20;
-const BEAT: Duration = Duration::from_millis(20);
+const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Asks until there is an answer; the time limit only keeps a broken test from hanging.
 fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
@@ -99,23 +99,23 @@ impl Drop for Holder {
     }
 }
 
-fn census() -> Census {
-    Census::open("/proc".as_ref(), "/dev/nvidia").unwrap()
+fn proc_table() -> Processes {
+    Processes::open("/proc".as_ref(), "/dev/nvidia").unwrap()
 }
 
 fn key(pid: u32) -> ProcessKey {
-    census().person(pid).unwrap().unwrap().stat.key
+    proc_table().person(pid).unwrap().unwrap().stat.key
 }
 
 /// One of its threads lives.
 fn lives(pid: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
-    census().person(pid).unwrap().is_some_and(|person| !is_over(person.stat.state) || threads > 1)
+    proc_table().person(pid).unwrap().is_some_and(|person| !is_over(person.stat.state) || threads > 1)
 }
 
 /// Those of a session that have not ended.
 fn of_session(leader: u32) -> Vec<u32> {
-    let table = census().everybody().unwrap();
+    let table = proc_table().everybody().unwrap();
     let all = table.people.values();
     let theirs = all.filter(|person| person.stat.session == leader && !is_over(person.stat.state));
     theirs.map(|person| person.stat.key.pid).collect()
@@ -186,65 +186,65 @@ impl Home {
         path
     }
 
-    fn hand(&self) -> Hands {
-        self.hand_with(self.settings())
+    fn executor(&self) -> Executors {
+        self.executor_with(self.settings())
     }
 
-    fn hand_with(&self, settings: Settings) -> Hands {
-        let (hand, channels) = Hand::start(settings, self.audit()).unwrap();
-        let hand = Arc::new(hand);
+    fn executor_with(&self, settings: Settings) -> Executors {
+        let (executor, channels) = Executor::start(settings, self.audit()).unwrap();
+        let executor = Arc::new(executor);
         let answer = Arc::new(Mutex::new(Permission::Granted));
-        answer_questions(&hand, channels.questions, &answer);
-        Hands { hand: Some(hand), reports: channels.reports, answer, seq: 0 }
+        answer_questions(&executor, channels.questions, &answer);
+        Executors { executor: Some(executor), reports: channels.reports, answer, seq: 0 }
     }
 }
 
 /// Answers every question of an executor with this, for as long as there is one.
 fn answer_questions(
-    hand: &Arc<Hand>,
+    executor: &Arc<Executor>,
     mut questions: UnboundedReceiver<Question>,
     answer: &Arc<Mutex<Permission>>,
 ) {
-    let (hand, answer) = (Arc::downgrade(hand), Arc::clone(answer));
+    let (executor, answer) = (Arc::downgrade(executor), Arc::clone(answer));
     std::thread::spawn(move || {
         while let Some(question) = questions.blocking_recv() {
-            let Some(hand) = hand.upgrade() else { return };
-            hand.permit(question, answer.lock().unwrap().clone());
+            let Some(executor) = executor.upgrade() else { return };
+            executor.permit(question, answer.lock().unwrap().clone());
         }
     });
 }
 
-/// The hand and those who talk to it.
-struct Hands {
-    hand: Option<Arc<Hand>>,
+/// The executor and those who talk to it.
+struct Executors {
+    executor: Option<Arc<Executor>>,
     reports: UnboundedReceiver<Report>,
     /// What the executor is answered.
     answer: Arc<Mutex<Permission>>,
     seq: u64,
 }
 
-impl Hands {
-    fn hand(&self) -> &Hand {
-        self.hand.as_ref().unwrap()
+impl Executors {
+    fn executor(&self) -> &Executor {
+        self.executor.as_ref().unwrap()
     }
 
     /// One snapshot of these holders.
     fn see(&mut self, machine: &Machine) {
         self.seq += 1;
-        self.hand().seen(Arc::new(machine.view(self.seq)));
+        self.executor().seen(Arc::new(machine.view(self.seq)));
     }
 
-    /// Does the deed while snapshots show what lives, until its report is there.
-    fn act(&mut self, deed: Deed, machine: &mut Machine) -> Report {
+    /// Does the action while snapshots show what lives, until its report is there.
+    fn act(&mut self, request: ActionRequest, machine: &mut Machine) -> Report {
         self.see(machine);
-        self.hand().act(deed).unwrap();
+        self.executor().act(request).unwrap();
         self.report(machine)
     }
 
     fn report(&mut self, machine: &mut Machine) -> Report {
         let mut seen = Instant::now();
         until("a report", || {
-            if seen.elapsed() > BEAT {
+            if seen.elapsed() > INTERVAL {
                 seen = Instant::now();
                 machine.look();
                 self.see(machine);
@@ -334,12 +334,12 @@ impl Machine {
             boot_id: Some("b".into()),
             wall_ms: 0,
             boot_ms: u64::try_from(clock::since_boot().as_millis()).unwrap(),
-            interval_ms: u64::try_from(BEAT.as_millis()).unwrap(),
+            interval_ms: u64::try_from(INTERVAL.as_millis()).unwrap(),
             pid_namespace: "host".into(),
             sources: std::collections::BTreeMap::new(),
             gpus: vec![gpu],
             processes: self.holders.iter().map(process).collect(),
-            openers: None,
+            device_processes: None,
             relatives: None,
             groups: std::collections::BTreeMap::new(),
             leases: None,
@@ -382,7 +382,7 @@ fn process(listed: &Listed) -> wire::Process {
 /// A subject of these processes, which hold memory, as `/proc` shows them now.
 fn subject(kind: Kind, id: &str, holders: &[ProcessKey]) -> Subject {
     let member = |key: &ProcessKey| {
-        let person = census().person(key.pid).unwrap().unwrap();
+        let person = proc_table().person(key.pid).unwrap().unwrap();
         Member {
             key: Some(*key),
             pid: key.pid,
@@ -416,8 +416,8 @@ fn of_tree(holder: &Holder) -> Subject {
     subject(Kind::Workload, &format!("workload:tree:{}@{}", key.pid, key.start_ticks), &[key])
 }
 
-fn deed(subject: Subject, action: Action) -> Deed {
-    Deed {
+fn request(subject: Subject, action: Action) -> ActionRequest {
+    ActionRequest {
         id: 7,
         rule: "idle".into(),
         mode: Mode::Enforce,
@@ -437,6 +437,6 @@ fn deed(subject: Subject, action: Action) -> Deed {
     }
 }
 
-fn terminate(subject: Subject, grace: Duration) -> Deed {
-    deed(subject, Action::Terminate { grace, requires_notice: false })
+fn terminate(subject: Subject, grace: Duration) -> ActionRequest {
+    request(subject, Action::Terminate { grace, requires_notice: false })
 }

@@ -53,7 +53,7 @@ fn a_reused_pid() {
         let again = start(4100);
         (again.pid() == 4100 && again.key() != subject.members[0].key.unwrap()).then_some(again)
     });
-    let mut hands = home.hand();
+    let mut hands = home.executor();
     let report = hands.act(terminate(subject, LONG), &mut Machine::default());
     assert_eq!(report.outcome, Outcome::IdentityChanged, "{}", report.detail);
     assert!(second.lives());
@@ -130,8 +130,8 @@ fn a_container_is_ended_with_what_left_the_session() {
     container.take(stranger.pid());
     let outside = Holder::shell(&home, "echo ready; exec sleep 1000");
     let mut machine = Machine::with(&[holder.key()]);
-    let deed = terminate(container.subject(&holder), Duration::from_millis(200));
-    let report = home.hand_with(container.settings(&home)).act(deed, &mut machine);
+    let request = terminate(container.subject(&holder), Duration::from_millis(200));
+    let report = home.executor_with(container.settings(&home)).act(request, &mut machine);
     assert_eq!(report.outcome, Outcome::Released, "{}", report.detail);
     assert!(!holder.lives() && !stranger.lives() && outside.lives());
     assert_eq!(container.pids(), Vec::<u32>::new());
@@ -145,13 +145,13 @@ fn a_cgroup_is_ended_whole_only_with_the_verified_in_it() {
     let home = Home::new();
     let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
     container.take(holder.pid());
-    let deed = terminate(container.subject(&holder), LONG);
+    let request = terminate(container.subject(&holder), LONG);
     let permit = super::super::permit::for_a_test();
     let inbox = Inbox::new(tokio::sync::mpsc::unbounded_channel().0).unwrap();
-    let census = Census::open("/proc".as_ref(), &home.device().display().to_string()).unwrap();
+    let proc_table = Processes::open("/proc".as_ref(), &home.device().display().to_string()).unwrap();
     let gather = || {
-        let table = census.everybody().unwrap();
-        Group::gather(&census, &deed, (BTreeSet::new(), table)).unwrap()
+        let table = proc_table.everybody().unwrap();
+        Group::gather(&proc_table, &request, (BTreeSet::new(), table)).unwrap()
     };
 
     let mut group = gather();
@@ -177,10 +177,11 @@ fn cgroup_made_again_at_the_same_path_has_no_members() {
     let home = Home::new();
     let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
     container.take(holder.pid());
-    let deed = terminate(container.subject(&holder), LONG);
-    let census = Census::open("/proc".as_ref(), &home.device().display().to_string()).unwrap();
-    let boundary = Boundary::open(Some(&container.root), &deed.subject);
-    let mut group = Group::gather(&census, &deed, (BTreeSet::new(), census.everybody().unwrap())).unwrap();
+    let request = terminate(container.subject(&holder), LONG);
+    let proc_table = Processes::open("/proc".as_ref(), &home.device().display().to_string()).unwrap();
+    let boundary = Boundary::open(Some(&container.root), &request.subject);
+    let mut group =
+        Group::gather(&proc_table, &request, (BTreeSet::new(), proc_table.everybody().unwrap())).unwrap();
     group.boundary = boundary;
     let sibling = Holder::shell(&home, "echo ready; exec sleep 1000");
     container.take(sibling.pid());

@@ -27,7 +27,7 @@ fn a_program_is_told_what_was_found_and_nothing_else() {
     let program =
         script(&home, "program", &format!("cat > {out}.json; env > {out}.env; echo \"$@\" > {out}.args"));
     let action = Action::Exec(vec![program, "one".into()]);
-    let report = home.hand().act(deed(of_process(&holder), action), &mut Machine::default());
+    let report = home.executor().act(request(of_process(&holder), action), &mut Machine::default());
     assert_eq!(report.outcome, Outcome::Done, "{}", report.detail);
     let told: Value = serde_json::from_str(&fs::read_to_string(format!("{out}.json")).unwrap()).unwrap();
     assert_eq!((&told["rule"], &told["target"]["members"][0]["pid"]), (&"idle".into(), &holder.pid().into()));
@@ -51,8 +51,8 @@ fn a_program_that_fails_or_hangs_is_a_failure_and_is_ended_with_its_children() {
         (vec![hanging], "within"),
     ] {
         let settings = Settings { program: Duration::from_millis(300), ..home.settings() };
-        let deed = deed(of_process(&holder), Action::Exec(argv));
-        let report = home.hand_with(settings).act(deed, &mut Machine::default());
+        let request = request(of_process(&holder), Action::Exec(argv));
+        let report = home.executor_with(settings).act(request, &mut Machine::default());
         assert_eq!(report.outcome, Outcome::Failed);
         assert!(report.detail.contains(why), "{}", report.detail);
     }
@@ -68,7 +68,7 @@ fn mps(home: &Home, clients: &str) -> (Holder, Settings) {
     command.args([server.as_os_str(), "1000".as_ref()]).env("CUDA_MPS_PIPE_DIRECTORY", "/tmp/pipes");
     let holder = Holder(command.spawn().unwrap());
     until("its name", || {
-        (census().person(holder.pid()).unwrap()?.stat.comm == "nvidia-cuda-mps").then_some(())
+        (proc_table().person(holder.pid()).unwrap()?.stat.comm == "nvidia-cuda-mps").then_some(())
     });
     let said = home.0.path().join("said").display().to_string();
     let text = format!(
@@ -84,8 +84,9 @@ fn shut_down(home: &Home, clients: &str) -> (Report, bool) {
     let key = server.key();
     let server_subject =
         subject(Kind::MpsServer, &format!("mps_server:{}@{}", key.pid, key.start_ticks), &[key]);
-    let report =
-        home.hand_with(settings).act(deed(server_subject, Action::ShutdownMps), &mut Machine::default());
+    let report = home
+        .executor_with(settings)
+        .act(request(server_subject, Action::ShutdownMps), &mut Machine::default());
     (report, server.0.try_wait().unwrap().is_none())
 }
 
@@ -125,7 +126,8 @@ fn a_daemon_that_says_it_did_and_did_not_is_a_failure() {
     let control = script(&home, "liar", "exit 0");
     let settings = Settings { mps_control: control.into(), verify: Duration::from_millis(200), ..settings };
     let subject = subject(Kind::MpsServer, "mps_server:1@2", &[server.key()]);
-    let report = home.hand_with(settings).act(deed(subject, Action::ShutdownMps), &mut Machine::default());
+    let report =
+        home.executor_with(settings).act(request(subject, Action::ShutdownMps), &mut Machine::default());
     assert_eq!(report.outcome, Outcome::Failed, "{}", report.detail);
     assert!(server.lives());
 }

@@ -9,9 +9,9 @@ use crate::verdict::Outcome;
 
 const LONG: Duration = Duration::from_secs(40);
 
-fn refused(home: &Home, deed: Deed, why: &str) {
+fn refused(home: &Home, request: ActionRequest, why: &str) {
     let mut machine = Machine::default();
-    let report = home.hand().act(deed, &mut machine);
+    let report = home.executor().act(request, &mut machine);
     assert!(
         matches!(report.outcome, Outcome::Refused | Outcome::IdentityChanged),
         "{:?} {}",
@@ -80,17 +80,17 @@ fn process_that_the_exporter_started_is_exempt_by_its_identity() {
     let home = Home::new();
     let parent = Holder::shell(&home, "exec 3<&0; sleep 1000 & echo ready; wait");
     let child = until("a child", || {
-        let table = census().everybody().unwrap();
+        let table = proc_table().everybody().unwrap();
         let mut people = table.people.values();
         people.find(|it| it.stat.ppid == parent.pid() && it.stat.comm == "sleep").map(|it| it.stat.key)
     });
-    let mut deed = terminate(subject(Kind::Process, "process:x", &[child]), LONG);
-    deed.limits.exporter = Some(parent.key());
-    refused(&home, deed.clone(), "exporter's");
+    let mut request = terminate(subject(Kind::Process, "process:x", &[child]), LONG);
+    request.limits.exporter = Some(parent.key());
+    refused(&home, request.clone(), "exporter's");
     assert!(parent.lives() && lives(child.pid));
     // Another process had that pid once.
-    deed.limits.exporter = Some(ProcessKey { start_ticks: parent.key().start_ticks - 1, ..parent.key() });
-    let report = home.hand().act(deed, &mut Machine::default());
+    request.limits.exporter = Some(ProcessKey { start_ticks: parent.key().start_ticks - 1, ..parent.key() });
+    let report = home.executor().act(request, &mut Machine::default());
     assert!(!lives(child.pid), "{report:?}");
 }
 
@@ -100,12 +100,12 @@ fn a_group_with_another_users_process_lives_as_a_whole() {
     let program = "setpriv --reuid 65533 sleep 1000 & echo ready; exec sleep 1000";
     let holder = Holder::start(&home, 0, &["/bin/sh", "-c", program]);
     let child = until("a child", || {
-        let table = census().everybody().unwrap();
+        let table = proc_table().everybody().unwrap();
         table.people.values().find(|person| person.uid == 65533 && person.stat.ppid == holder.pid()).cloned()
     });
-    let mut deed = terminate(of_process(&holder), LONG);
-    deed.limits.root = Root::Allowed;
-    refused(&home, deed, "of uid 65533");
+    let mut request = terminate(of_process(&holder), LONG);
+    request.limits.root = Root::Allowed;
+    refused(&home, request, "of uid 65533");
     assert!(holder.lives() && lives(child.stat.key.pid));
 }
 
@@ -114,7 +114,8 @@ fn a_holder_without_a_device_file_is_not_what_the_driver_lists() {
     let home = Home::new();
     let holder = sleeper(&home);
     let settings = Settings { devices: "/dev/nvidia".into(), ..home.settings() };
-    let report = home.hand_with(settings).act(terminate(of_process(&holder), LONG), &mut Machine::default());
+    let report =
+        home.executor_with(settings).act(terminate(of_process(&holder), LONG), &mut Machine::default());
     assert_eq!(report.outcome, Outcome::Refused);
     assert!(report.detail.contains("no device file"), "{}", report.detail);
     assert!(holder.lives());
@@ -137,7 +138,7 @@ time.sleep(1000)",
     let holder = Holder::start(&home, NOBODY, &["/usr/bin/python3", "-c", &program]);
     let settings = Settings { devices: "/dev/nvidia".into(), ..home.settings() };
     let mut machine = Machine::with(&[holder.key()]);
-    let report = home.hand_with(settings).act(terminate(of_process(&holder), LONG), &mut machine);
+    let report = home.executor_with(settings).act(terminate(of_process(&holder), LONG), &mut machine);
     assert_eq!(report.outcome, Outcome::Released, "{}", report.detail);
     assert!(!holder.lives());
 }
@@ -149,24 +150,24 @@ fn one_that_has_ended_is_gone() {
     let subject = of_process(&holder);
     holder.0.kill().unwrap();
     until("a zombie", || (!holder.lives()).then_some(()));
-    let report = home.hand().act(terminate(subject.clone(), LONG), &mut Machine::default());
+    let report = home.executor().act(terminate(subject.clone(), LONG), &mut Machine::default());
     assert_eq!(report.outcome, Outcome::Gone, "{}", report.detail);
     holder.0.wait().unwrap();
-    let report = home.hand().act(terminate(subject, LONG), &mut Machine::default());
+    let report = home.executor().act(terminate(subject, LONG), &mut Machine::default());
     assert_eq!(report.outcome, Outcome::Gone, "{}", report.detail);
 }
 
 #[test]
-fn watching_does_all_but_the_deed() {
+fn watching_does_all_but_the_request() {
     let home = Home::new();
     let holder = sleeper(&home);
     let mut watched = terminate(of_process(&holder), LONG);
     watched.mode = Mode::Watch;
-    let report = home.hand().act(watched.clone(), &mut Machine::default());
+    let report = home.executor().act(watched.clone(), &mut Machine::default());
     assert_eq!(report.outcome, Outcome::Watched);
     assert_eq!(home.results(), ["watched"]);
     Arc::make_mut(&mut watched.subject).members[0].uid = Some(1);
-    let report = home.hand().act(watched, &mut Machine::default());
+    let report = home.executor().act(watched, &mut Machine::default());
     assert_eq!(report.outcome, Outcome::IdentityChanged, "the guard was asked");
     assert!(holder.lives());
 }
@@ -176,7 +177,7 @@ fn without_an_audit_log_nothing_is_done() {
     let home = Home::new();
     let holder = sleeper(&home);
     fs::create_dir(home.log()).unwrap();
-    let mut hands = home.hand();
+    let mut hands = home.executor();
     let report = hands.act(terminate(of_process(&holder), LONG), &mut Machine::default());
     assert_eq!((report.outcome, report.acted), (Outcome::Cancelled, false), "it is due again");
     assert!(report.detail.contains("audit log"), "{}", report.detail);
@@ -195,13 +196,13 @@ fn what_has_no_processes_is_not_signalled() {
         let holder = sleeper(&home);
         let mut subject = of_process(&holder);
         subject.kind = kind;
-        let report = home.hand().act(terminate(subject, LONG), &mut Machine::default());
+        let report = home.executor().act(terminate(subject, LONG), &mut Machine::default());
         assert_eq!(report.outcome, Outcome::Refused);
         assert!(holder.lives());
     }
     let holder = sleeper(&home);
     let release = |subject: Subject| {
-        let report = home.hand().act(deed(subject, Action::ReleaseLease), &mut Machine::default());
+        let report = home.executor().act(request(subject, Action::ReleaseLease), &mut Machine::default());
         assert_eq!(report.outcome, Outcome::Refused);
         report.detail
     };
@@ -211,15 +212,15 @@ fn what_has_no_processes_is_not_signalled() {
     }
     let nowhere = release(subject(Kind::Lease, "lease:a#1", &[]));
     assert_eq!(nowhere, "the policy does not say where leases are (`leases`)");
-    let mut deed = deed(subject(Kind::Lease, "lease:a#1", &[]), Action::ReleaseLease);
-    deed.leases = Some(Arc::new(Leases {
+    let mut request = request(subject(Kind::Lease, "lease:a#1", &[]), Action::ReleaseLease);
+    request.leases = Some(Arc::new(Leases {
         redis: Server::Url("redis+unix:///nowhere.sock".to_owned()),
         prefix: "GPU".to_owned(),
         reap: true,
         legacy_idle_grace: None,
         lost_after: LONG,
     }));
-    let report = home.hand().act(deed, &mut Machine::default());
+    let report = home.executor().act(request, &mut Machine::default());
     assert_eq!(report.outcome, Outcome::Refused, "{}", report.detail);
     assert!(report.detail.contains("does not answer"), "{}", report.detail);
     assert_eq!(home.results().iter().filter(|result| *result == "begun").count(), 0, "nothing was begun");

@@ -1,4 +1,4 @@
-//! Rules, told for scrapes: what they count in beats takes its time in scrapes.
+//! Rules, told for scrapes: what they count in ticks takes its time in scrapes.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ static CGROUPS: Attribute = Attribute {
     read: |_, _| Value::Unknown("Prometheus does not hold it"),
 };
 
-/// A policy for snapshots that lie `interval` apart, of an exporter whose beat is `beat`.
-pub(super) fn adapt(mut policy: Policy, (interval, beat): (Duration, Duration)) -> Policy {
+/// A policy for snapshots that lie `interval` apart, of an exporter whose tick is `tick`.
+pub(super) fn adapt(mut policy: Policy, (interval, tick): (Duration, Duration)) -> Policy {
     policy.interval = None;
     policy.protect.iter_mut().for_each(|entry| blind(&mut entry.of));
     for rule in &mut policy.rules {
         let spans = rule.then.iter_mut().map(|step| &mut step.after);
         let picked = rule.pick.iter_mut().map(|pick| &mut pick.idle_for);
         for span in spans.chain(picked).chain([&mut rule.span, &mut rule.clear_after]) {
-            *span = timed(*span, beat);
+            *span = timed(*span, tick);
         }
-        rule.max_gap = gap(rule.max_gap, (interval, beat));
+        rule.max_gap = gap(rule.max_gap, (interval, tick));
         let spared = rule.except.iter_mut().map(|exception| &mut exception.of);
         let picked = rule.pick.iter_mut().map(|pick| &mut pick.from);
         for ask in spared.chain(picked).chain(&mut rule.select).chain([&mut rule.when]) {
@@ -36,24 +36,24 @@ pub(super) fn adapt(mut policy: Policy, (interval, beat): (Duration, Duration)) 
     policy
 }
 
-fn timed(span: Span, beat: Duration) -> Span {
+fn timed(span: Span, tick: Duration) -> Span {
     match span {
-        Span::Samples(samples) => Span::Time(beat.saturating_mul(samples)),
+        Span::Samples(samples) => Span::Time(tick.saturating_mul(samples)),
         time @ Span::Time(_) => time,
     }
 }
 
-/// As many scrapes as those beats take, rounded up: where one beat may be unknown, one scrape may.
-fn gap(beats: u32, (interval, beat): (Duration, Duration)) -> u32 {
-    let time = beat.saturating_mul(beats);
+/// As many scrapes as those ticks take, rounded up: where one tick may be unknown, one scrape may.
+fn gap(ticks: u32, (interval, tick): (Duration, Duration)) -> u32 {
+    let time = tick.saturating_mul(ticks);
     u32::try_from(time.as_nanos().div_ceil(interval.as_nanos().max(1))).unwrap_or(u32::MAX)
 }
 
 fn blind(ask: &mut Ask) {
     match ask {
         Ask::Select(selector) if selector.field == Field::Cgroups => {
-            let wish = selector.patterns.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            *ask = Ask::Leaf(Leaf { attribute: &CGROUPS, test: Test::Is(true), wish });
+            let comparison = selector.patterns.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            *ask = Ask::Leaf(Leaf { attribute: &CGROUPS, test: Test::Is(true), comparison });
         }
         Ask::Leaf(_) | Ask::Select(_) => {}
         Ask::All(asks) | Ask::Any(asks) => asks.iter_mut().for_each(blind),
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beats_take_their_time_in_scrapes() {
+    fn ticks_take_their_time_in_scrapes() {
         let text = "version: 1\nrules:\n  - {name: a, of: process, select: {not: {cgroups: ['/x*']}}, \
                     when: {gpu_util: {max: 1%}}, for: {samples: 60}, max_gap: 2, then: [{flag: info}]}\n";
         let policy = crate::policy::load(text.as_bytes(), "rules.yaml", Duration::ZERO).unwrap().policy;

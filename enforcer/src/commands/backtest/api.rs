@@ -10,7 +10,7 @@ use ureq::Agent;
 
 use super::answer::{Answer, Labels, Matrix, Series};
 use crate::commands::Failure;
-use crate::commands::paper::safe;
+use crate::commands::layout::safe;
 use crate::trust;
 
 /// A query of an hour takes seconds at most.

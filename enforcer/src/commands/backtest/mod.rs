@@ -21,16 +21,16 @@ use self::api::{Api, Refused};
 use self::held::{ANCHOR, Chunk, Scraped, quoted};
 use self::pace::Pace;
 use self::rebuild::Rebuild;
-use super::paper::safe;
-use super::rehearsal::report::{At, Report};
-use super::rehearsal::{Admin, Rehearsal, print};
-use super::{Failure, Form, files, paper};
+use super::layout::safe;
+use super::simulation::report::{At, Report};
+use super::simulation::{Admin, Simulation, print};
+use super::{Failure, Form, files, layout};
 use crate::policy::Policy;
 
 /// A shorter part is not worth asking for.
 const SHORTEST_CHUNK: i64 = 60_000;
-/// The exporter's beat where nothing tells it.
-const USUAL_BEAT: Duration = Duration::from_secs(5);
+/// The exporter's tick where nothing tells it.
+const USUAL_TICK: Duration = Duration::from_secs(5);
 
 /// What is wanted.
 #[derive(Debug, Clone)]
@@ -142,7 +142,7 @@ fn exporters_of(api: &mut Api, settings: &Settings, times: (i64, i64)) -> Result
     found.dedup_by(|one, other| one.matcher() == other.matcher());
     if found.is_empty() {
         let of = settings.instance.as_ref().map(|instance| format!(" of the instance {}", safe(instance)));
-        let moment = |time: Duration| paper::moment(time);
+        let moment = |time: Duration| layout::moment(time);
         return Err(Failure::Prometheus(format!(
             "Prometheus holds no {ANCHOR}{} between {} and {}: does it scrape bailiff-exporter?",
             of.unwrap_or_default(),
@@ -166,11 +166,11 @@ fn one(
     while let Some(mut chunk) = parts.next(api, scraped)? {
         for at in std::mem::take(&mut chunk.scrapes) {
             if let Some(snapshot) = work.rebuild.snapshot(&chunk.scrape(at), at) {
-                work.rehearsal.see(snapshot);
+                work.simulation.see(snapshot);
             }
         }
     }
-    let mut report = work.rehearsal.finish(format!("{} by {}", scraped.name(), settings.prometheus));
+    let mut report = work.simulation.finish(format!("{} by {}", scraped.name(), settings.prometheus));
     report.notes.extend(work.notes);
     report.notes.extend(api.warnings.iter().map(|warning| format!("Prometheus warns: {}", safe(warning))));
     Ok(report)
@@ -203,39 +203,39 @@ impl Parts {
     }
 }
 
-/// One exporter's rehearsal.
+/// One exporter's simulation.
 struct Work<'a> {
     rebuild: Rebuild<'a>,
-    rehearsal: Rehearsal,
+    simulation: Simulation,
     notes: Vec<String>,
 }
 
 impl<'a> Work<'a> {
     fn new((policy, settings): (&Policy, &Settings), scraped: &'a Scraped, pace: Pace) -> Self {
-        let beat = pace.beat.or(policy.interval).unwrap_or(USUAL_BEAT);
-        // Where scrapes are more frequent than beats, some see the same snapshot again.
-        let interval = settings.interval.or(pace.interval).unwrap_or(beat).max(beat);
-        let notes = notes((policy, settings), (interval, beat));
-        let policy = Arc::new(adapt::adapt(policy.clone(), (interval, beat)));
+        let tick = pace.tick.or(policy.interval).unwrap_or(USUAL_TICK);
+        // Where scrapes are more frequent than ticks, some see the same snapshot again.
+        let interval = settings.interval.or(pace.interval).unwrap_or(tick).max(tick);
+        let notes = notes((policy, settings), (interval, tick));
+        let policy = Arc::new(adapt::adapt(policy.clone(), (interval, tick)));
         Self {
-            rebuild: Rebuild::new(scraped, (interval, beat), settings.children),
-            rehearsal: Rehearsal::new(policy, settings.admin),
+            rebuild: Rebuild::new(scraped, (interval, tick), settings.children),
+            simulation: Simulation::new(policy, settings.admin),
             notes,
         }
     }
 }
 
 /// What whoever reads the report should know.
-fn notes((policy, settings): (&Policy, &Settings), (interval, beat): (Duration, Duration)) -> Vec<String> {
+fn notes((policy, settings): (&Policy, &Settings), (interval, tick): (Duration, Duration)) -> Vec<String> {
     let shown = |time: Duration| humantime::format_duration(time).to_string();
     let mut notes = vec![format!(
-        "a snapshot a scrape, each {}, of an exporter whose beat is {}: what rules count in samples takes as long here",
+        "a snapshot a scrape, each {}, of an exporter whose tick is {}: what rules count in samples takes as long here",
         shown(interval),
-        shown(beat)
+        shown(tick)
     )];
-    if let Some(written) = policy.interval.filter(|written| *written != beat) {
+    if let Some(written) = policy.interval.filter(|written| *written != tick) {
         notes.push(format!(
-            "the file was written for a beat of {}: on this node it would hold all destructive steps",
+            "the file was written for a tick of {}: on this node it would hold all destructive steps",
             shown(written)
         ));
     }

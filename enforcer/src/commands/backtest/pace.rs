@@ -1,4 +1,4 @@
-//! How far scrapes lie apart, and how long the exporter's beat is: measured, since neither is told.
+//! How far scrapes lie apart, and how long the exporter's tick is: measured, since neither is told.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ const ENOUGH: usize = 20;
 pub(super) struct Pace {
     /// From one scrape to the next that saw another snapshot.
     pub(super) interval: Option<Duration>,
-    /// The exporter's own beat.
-    pub(super) beat: Option<Duration>,
+    /// The exporter's own tick.
+    pub(super) tick: Option<Duration>,
 }
 
 impl Pace {
@@ -46,7 +46,7 @@ impl Pace {
     /// Of the numbers of snapshots, and of when they were taken.
     fn of(numbers: &[Sample], taken: &[Sample]) -> Self {
         let mut taken = taken.iter().peekable();
-        let (mut scrapes, mut beats) = (Vec::new(), Vec::new());
+        let (mut scrapes, mut ticks) = (Vec::new(), Vec::new());
         let mut last: Option<(f64, f64, f64)> = None;
         for number in numbers {
             while taken.next_if(|sample| sample.at < number.at).is_some() {}
@@ -59,7 +59,7 @@ impl Pace {
                 // The same snapshot again tells nothing; a smaller number is another exporter's.
                 if between > 0.0 && seen > seen_before {
                     scrapes.push(scraped - scraped_before);
-                    beats.push((seen - seen_before) / between);
+                    ticks.push((seen - seen_before) / between);
                 }
                 if between == 0.0 {
                     continue;
@@ -67,11 +67,11 @@ impl Pace {
             }
             last = Some((number.value, scraped, seen));
         }
-        Self { interval: median(scrapes), beat: median(beats) }
+        Self { interval: median(scrapes), tick: median(ticks) }
     }
 }
 
-/// The one in the middle, rounded: a beat is never told to the millisecond.
+/// The one in the middle, rounded: a tick is never told to the millisecond.
 fn median(mut seconds: Vec<f64>) -> Option<Duration> {
     seconds.sort_by(f64::total_cmp);
     let middle = *seconds.get(seconds.len() / 2)?;
@@ -85,30 +85,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scrapes_and_beats_are_told_apart() {
-        // Scrapes each so many seconds, beats each so many; what is measured.
+    fn scrapes_and_ticks_are_told_apart() {
+        // Scrapes each so many seconds, ticks each so many; what is measured.
         let cases = [
             (15.0, 5.0, 15_000, 5_000),
             (1.0, 5.0, 5_000, 5_000),
             (12.0, 5.0, 12_000, 5_000),
             (0.5, 0.2, 500, 200),
         ];
-        for (scrape, beat, interval_ms, beat_ms) in cases {
+        for (scrape, tick, interval_ms, tick_ms) in cases {
             let (mut numbers, mut taken) = (Vec::new(), Vec::new());
             for place in 0..60 {
                 let at = 1000.25 + f64::from(place) * scrape;
-                let number = (at / beat).floor();
+                let number = (at / tick).floor();
                 #[expect(clippy::cast_possible_truncation, reason = "small")]
                 let at = (at * 1000.0).round() as i64;
                 numbers.push(Sample { at, value: number });
-                taken.push(Sample { at, value: number * beat });
+                taken.push(Sample { at, value: number * tick });
             }
             let pace = Pace::of(&numbers, &taken);
             let millis = |time: Option<Duration>| time.map(|time| time.as_millis());
             assert_eq!(
-                (millis(pace.interval), millis(pace.beat)),
-                (Some(interval_ms), Some(beat_ms)),
-                "{scrape} {beat}"
+                (millis(pace.interval), millis(pace.tick)),
+                (Some(interval_ms), Some(tick_ms)),
+                "{scrape} {tick}"
             );
         }
         assert_eq!(Pace::of(&[], &[]), Pace::default());

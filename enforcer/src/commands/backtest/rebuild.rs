@@ -25,8 +25,8 @@ pub(super) struct Rebuild<'a> {
     children: Children,
     /// What lies between two snapshots.
     interval: Duration,
-    /// The exporter's own beat.
-    beat: Duration,
+    /// The exporter's own tick.
+    tick: Duration,
     /// The number of the last snapshot.
     seq: Option<u64>,
     last_ms: Option<u64>,
@@ -41,14 +41,14 @@ pub(super) struct Rebuild<'a> {
 impl<'a> Rebuild<'a> {
     pub(super) fn new(
         scraped: &'a Scraped,
-        (interval, beat): (Duration, Duration),
+        (interval, tick): (Duration, Duration),
         children: Children,
     ) -> Self {
         Self {
             scraped,
             children,
             interval,
-            beat,
+            tick,
             seq: None,
             last_ms: None,
             starts: HashMap::new(),
@@ -88,7 +88,7 @@ impl<'a> Rebuild<'a> {
             sources: sources(scrape),
             gpus,
             processes,
-            openers: None,
+            device_processes: None,
             leases: None,
             quotas: None,
             mps: None,
@@ -204,7 +204,7 @@ impl<'a> Rebuild<'a> {
             if !starts.contains_key(&pid) {
                 holding.growth = None;
             }
-            gpu.holders.push(holding.holder(pid, passed.unwrap_or_default(), self.beat));
+            gpu.holders.push(holding.holder(pid, passed.unwrap_or_default(), self.tick));
         }
         // Counters are kept over scrapes that lack them, so that growth is never missed.
         self.busy.retain(|(_, pid), _| starts.contains_key(pid));
@@ -249,12 +249,12 @@ struct Holding {
 }
 
 impl Holding {
-    fn holder(self, pid: u32, passed: Duration, beat: Duration) -> wire::Holder {
+    fn holder(self, pid: u32, passed: Duration, tick: Duration) -> wire::Holder {
         let window = Window {
             gauge: self.percent,
             growth: self.growth,
             passed: passed.as_secs_f64(),
-            beat: beat.as_secs_f64(),
+            tick: tick.as_secs_f64(),
         };
         let utilization = window.busiest();
         wire::Holder {
@@ -328,7 +328,7 @@ fn gpu(index: &str, about: &Labels, scrape: &Scrape<'_>) -> wire::Gpu {
             used: whole(read("bailiff_gpu_memory_used_bytes")?),
             #[expect(clippy::cast_possible_truncation, reason = "bytes of a GPU")]
             unaccounted: read("bailiff_gpu_memory_unaccounted_bytes").map(|bytes| bytes.round() as i64),
-            unreturned: read("bailiff_gpu_memory_unreturned_bytes").map(whole),
+            unreleased: read("bailiff_gpu_memory_unreleased_bytes").map(whole),
             ..wire::Memory::default()
         })
     };
@@ -347,7 +347,7 @@ fn gpu(index: &str, about: &Labels, scrape: &Scrape<'_>) -> wire::Gpu {
         compute_mode: None,
         listed: read("bailiff_gpu_processes").filter(|_| complete).map(whole),
         instances: read("bailiff_gpu_mig_instances").map(whole),
-        unlisted_openers: read("bailiff_gpu_unlisted_openers").map(whole),
+        unlisted_processes: read("bailiff_gpu_unlisted_processes").map(whole),
         holders: Vec::new(),
         ..wire::Gpu::default()
     }

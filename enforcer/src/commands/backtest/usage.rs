@@ -1,4 +1,4 @@
-//! How busy a process kept a GPU between two scrapes: a gauge tells of the last beat alone, a counter of all.
+//! How busy a process kept a GPU between two scrapes: a gauge tells of the last tick alone, a counter of all.
 
 /// A counter is the sum of what gauges said, rounded on its way.
 const SLACK: f64 = 1.05;
@@ -8,18 +8,18 @@ const ROUNDING: f64 = 0.002;
 /// What is known of the time between two scrapes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
-    /// Use in the last beat, in percent; none where it was not observed.
+    /// Use in the last tick, in percent; none where it was not observed.
     pub(super) gauge: Option<u32>,
     /// Growth of the seconds of a busy GPU since the scrape before; none where there was none.
     pub(super) growth: Option<f64>,
     /// Seconds since the scrape before.
     pub(super) passed: f64,
-    /// Seconds of a beat.
-    pub(super) beat: f64,
+    /// Seconds of a tick.
+    pub(super) tick: f64,
 }
 
 impl Window {
-    /// The busiest beat, in percent. Growth that the gauge does not explain is of beats that nobody saw, and is taken
+    /// The busiest tick, in percent. Growth that the gauge does not explain is of ticks that nobody saw, and is taken
     /// for the work of one of them: so nobody is idle who was not.
     pub(super) fn busiest(&self) -> Option<u32> {
         let Some(growth) = self.growth.filter(|growth| *growth > ROUNDING) else { return self.gauge };
@@ -27,15 +27,15 @@ impl Window {
         if growth <= gauge * self.passed * SLACK + ROUNDING {
             return self.gauge;
         }
-        let unseen = (growth - gauge * self.beat.min(self.passed)).max(0.0);
-        let beat = self.beat.max(ROUNDING);
+        let unseen = (growth - gauge * self.tick.min(self.passed)).max(0.0);
+        let tick = self.tick.max(ROUNDING);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 1 to 100")]
-        let unseen = (unseen / beat * 100.0).ceil().clamp(1.0, 100.0) as u32;
+        let unseen = (unseen / tick * 100.0).ceil().clamp(1.0, 100.0) as u32;
         Some(unseen.max(self.gauge.unwrap_or_default()))
     }
 }
 
-/// How much a counter grew; one that fell has begun anew.
+/// How much a counter grew; one that fell has begun again.
 pub(super) fn growth(before: f64, now: f64) -> f64 {
     if now >= before { now - before } else { now }
 }
@@ -52,7 +52,7 @@ mod tests {
             (Some(50), Some(7.5), Some(50)),
             (Some(50), Some(2.5), Some(50)),
             (Some(1), Some(0.15), Some(1)),
-            // One of the two beats that were not seen was busy.
+            // One of the two ticks that were not seen was busy.
             (Some(0), Some(5.0), Some(100)),
             (Some(0), Some(0.1), Some(2)),
             (Some(0), Some(15.0), Some(100)),
@@ -63,13 +63,13 @@ mod tests {
             (None, None, None),
         ];
         for (gauge, growth, expected) in cases {
-            let window = Window { gauge, growth, passed: 15.0, beat: 5.0 };
+            let window = Window { gauge, growth, passed: 15.0, tick: 5.0 };
             assert_eq!(window.busiest(), expected, "{window:?}");
         }
     }
 
     #[test]
-    fn counters_that_fell_began_anew() {
+    fn counters_that_fell_began_again() {
         assert!((growth(10.0, 12.5) - 2.5).abs() < 1e-9);
         assert!((growth(10.0, 1.5) - 1.5).abs() < 1e-9);
     }

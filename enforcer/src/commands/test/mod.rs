@@ -3,7 +3,7 @@
 //!
 //! ```yaml
 //! rules: ../rules.yaml         # relative to this file; a test may name others
-//! interval: 5s                 # the beat
+//! interval: 5s                 # the interval
 //! tests:
 //!   - name: an idle notebook is flagged, then ended
 //!     targets:
@@ -44,8 +44,8 @@ use bailiff_lifecycle::exit::Exit;
 use serde::Serialize;
 
 use self::script::{Case, Faults, Pattern};
-use super::rehearsal::answer;
-use super::{Failure, Form, files, paper};
+use super::simulation::answer;
+use super::{Failure, Form, files, layout};
 use crate::engine::{Engine, Now};
 use crate::policy::{Mode, Policy, load};
 use crate::verdict::{Verdict, What};
@@ -141,7 +141,7 @@ pub fn run(settings: &Settings, out: &mut dyn Write) -> Result<Exit, Failure> {
 /// Where a file cannot be read, or has faults.
 pub fn rehearse(path: &Path) -> Result<Report, Failure> {
     let text = files::text(path)?;
-    let shown = paper::foreign(&path.display().to_string());
+    let shown = layout::foreign(&path.display().to_string());
     let written: written::File = serde_saphyr::from_str(&text).map_err(|error| {
         let rules = load(text.as_bytes(), &shown, Duration::ZERO).is_ok();
         let why = if rules { RULES.to_owned() } else { format!("{error}\n") };
@@ -281,7 +281,7 @@ impl Happened {
 
 impl fmt::Display for Happened {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{} by {} of {}", self.step, self.rule, paper::foreign(&self.target))?;
+        write!(out, "{} by {} of {}", self.step, self.rule, layout::foreign(&self.target))?;
         self.hold.map_or(Ok(()), |hold| write!(out, " ({hold})"))
     }
 }
@@ -302,7 +302,7 @@ impl fmt::Display for Pattern {
             write!(out, " by {rule}")?;
         }
         if let Some(target) = &self.target {
-            write!(out, " of {}", paper::foreign(target))?;
+            write!(out, " of {}", layout::foreign(target))?;
         }
         self.hold.as_ref().map_or(Ok(()), |hold| write!(out, " ({hold})"))
     }

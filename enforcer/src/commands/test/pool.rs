@@ -130,7 +130,7 @@ impl Stage {
     }
 
     fn answered(&self, sample: usize) -> bool {
-        self.up("redis", sample) && self.beats.at(sample).is_some_and(|beat| beat > 0.0)
+        self.up("redis", sample) && self.intervals.at(sample).is_some_and(|interval| interval > 0.0)
     }
 }
 

@@ -3,48 +3,48 @@
 use std::io::{self, Write};
 
 use super::{Report, TestReport};
-use crate::commands::paper::{Paper, count, foreign};
+use crate::commands::layout::{Layout, count, foreign};
 
 /// Steps of one test that are told.
 const STEPS_TOLD: usize = 40;
 
 /// Writes a report.
 pub(super) fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let mut paper = Paper::default();
-    paper.say(0, &format!("Testing rules by {}", report.file));
+    let mut layout = Layout::default();
+    layout.say(0, &format!("Testing rules by {}", report.file));
     let failed = report.tests.iter().filter(|test| !test.failures.is_empty());
     for test in failed.clone() {
-        paper.gap();
-        failure(test, &mut paper);
+        layout.gap();
+        failure(test, &mut layout);
     }
     let failed = failed.count();
     let all = count(report.tests.len() as u64, ("test", "tests"));
     if failed == 0 {
-        paper.say(2, &format!("SUCCESS: {all}"));
+        layout.say(2, &format!("SUCCESS: {all}"));
     } else {
-        paper.gap();
-        paper.say(2, &format!("FAILED: {failed} of {all}"));
+        layout.gap();
+        layout.say(2, &format!("FAILED: {failed} of {all}"));
     }
-    out.write_all(paper.text().as_bytes())
+    out.write_all(layout.text().as_bytes())
 }
 
-fn failure(test: &TestReport, paper: &mut Paper) {
-    paper.say(
+fn failure(test: &TestReport, layout: &mut Layout) {
+    layout.say(
         2,
         &format!("FAILED: {}", test.name.split_whitespace().map(foreign).collect::<Vec<_>>().join(" ")),
     );
     for mismatch in &test.failures {
-        paper.say(4, &format!("expected: {}", mismatch.expected));
-        paper.say(4, &format!("     got: {}", mismatch.got));
+        layout.say(4, &format!("expected: {}", mismatch.expected));
+        layout.say(4, &format!("     got: {}", mismatch.got));
     }
     if test.steps.is_empty() {
-        return paper.say(4, "nothing happened at all");
+        return layout.say(4, "nothing happened at all");
     }
-    paper.say(4, "what did happen:");
+    layout.say(4, "what did happen:");
     for step in test.steps.iter().take(STEPS_TOLD) {
-        paper.say(6, &format!("{}: {step}, streak {}", step.when(), step.streak));
+        layout.say(6, &format!("{}: {step}, streak {}", step.when(), step.streak));
     }
     if let Some(more) = test.steps.len().checked_sub(STEPS_TOLD).filter(|more| *more > 0) {
-        paper.say(6, &format!("and {more} more: --json has all"));
+        layout.say(6, &format!("and {more} more: --json has all"));
     }
 }

@@ -9,7 +9,7 @@ use super::pool::Lease;
 use super::series::{self, Play};
 use super::stage::{Actor, Device, Stage};
 use super::written::{self, Text, When};
-use crate::commands::paper::{foreign, length};
+use crate::commands::layout::{foreign, length};
 use crate::policy::{Policy, quantity};
 use crate::rules;
 use crate::value::Unit;
@@ -17,7 +17,7 @@ use crate::verdict::Hold;
 
 /// Without a word tests begin then: 2026-01-01T00:00:00Z.
 const START: Duration = Duration::from_hours(490_896);
-const BEAT: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_secs(5);
 const GIB: u64 = 1 << 30;
 /// What can be expected of a rule.
 const STEPS: [&str; 11] = [
@@ -87,13 +87,13 @@ pub(super) struct Head {
 /// Understands what stands above the tests.
 pub(super) fn head(file: &written::File, faults: &mut Faults) -> Head {
     let start = file.start.as_ref().and_then(|text| faults.take(text, moment(&text.value)));
-    let interval = file.interval.as_ref().and_then(|text| faults.take(text, beat(&text.value)));
-    Head { start: start.unwrap_or(START), interval: interval.unwrap_or(BEAT) }
+    let interval = file.interval.as_ref().and_then(|text| faults.take(text, interval(&text.value)));
+    Head { start: start.unwrap_or(START), interval: interval.unwrap_or(INTERVAL) }
 }
 
 /// Understands one test of these rules.
 pub(super) fn case(test: written::Test, head: &Head, policy: &Arc<Policy>, faults: &mut Faults) -> Case {
-    let interval = test.interval.as_ref().and_then(|text| faults.take(text, beat(&text.value)));
+    let interval = test.interval.as_ref().and_then(|text| faults.take(text, interval(&text.value)));
     let interval = interval.unwrap_or(head.interval);
     let devices: Vec<Device> = match &test.gpus {
         Some(gpus) => gpus.iter().map(|gpu| device(gpu, faults)).collect(),
@@ -107,7 +107,7 @@ pub(super) fn case(test: written::Test, head: &Head, policy: &Arc<Policy>, fault
         actors.push(actor(process, (&devices, interval), faults));
     }
     let ones = |text: &Text, faults: &mut Faults| plays(Some(text), Unit::Count, faults);
-    let beats = test.beats.as_ref().map_or(Play::Always(1.0), |text| ones(text, faults));
+    let intervals = test.intervals.as_ref().map_or(Play::Always(1.0), |text| ones(text, faults));
     let mut sources = Vec::new();
     for (name, text) in &test.sources {
         if !matches!(name.as_str(), "nvml" | "proc" | "redis" | "quota") {
@@ -119,7 +119,7 @@ pub(super) fn case(test: written::Test, head: &Head, policy: &Arc<Policy>, fault
         let about = (devices.as_slice(), actors.as_slice(), interval);
         (0..).zip(leases).map(|(place, lease)| Lease::of(lease, place, about, faults)).collect()
     });
-    let stage = Stage { interval, start: head.start, devices, actors, leases, beats, sources };
+    let stage = Stage { interval, start: head.start, devices, actors, leases, intervals, sources };
     let expect: Vec<Expected> =
         test.expect.iter().filter_map(|expect| expected(expect, (policy, interval), faults)).collect();
     let samples = length_of(&stage, &test, (&expect, interval), faults);
@@ -213,8 +213,8 @@ fn device(gpu: &written::Gpu, faults: &mut Faults) -> Device {
         gpu_util: percents(gpu.series.gpu_util.as_ref(), faults),
         used: plays(gpu.series.vram_used.as_ref(), Unit::Bytes, faults),
         unaccounted: plays(gpu.series.vram_unaccounted.as_ref(), Unit::Bytes, faults),
-        unreturned: plays(gpu.series.vram_unreturned.as_ref(), Unit::Bytes, faults),
-        openers: plays(gpu.series.unlisted_openers.as_ref(), Unit::Count, faults),
+        unreleased: plays(gpu.series.vram_unreleased.as_ref(), Unit::Bytes, faults),
+        unlisted: plays(gpu.series.unlisted_processes.as_ref(), Unit::Count, faults),
         answers: match &gpu.series.answers {
             Some(text) => plays(Some(text), Unit::Count, faults),
             None => Play::Always(1.0),
@@ -288,8 +288,8 @@ pub(super) fn times(
         |text: &Option<Text>| text.as_ref().and_then(|text| faults.take(text, self::time(&text.value)));
     let (from, until, age) = (time(from), time(until), time(age));
     let usual_age = if from.is_some() { Duration::ZERO } else { Duration::from_hours(24) };
-    let beats = |time: Duration| time.as_nanos().div_ceil(interval.as_nanos());
-    let number = |time: Duration| usize::try_from(beats(time)).unwrap_or(usize::MAX);
+    let intervals = |time: Duration| time.as_nanos().div_ceil(interval.as_nanos());
+    let number = |time: Duration| usize::try_from(intervals(time)).unwrap_or(usize::MAX);
     (from.map_or(0, number), until.map_or(usize::MAX, number), age.unwrap_or(usual_age))
 }
 
@@ -339,8 +339,8 @@ fn sample(when: &When, interval: Duration) -> Result<usize, String> {
         When::Time(text) => {
             let time = time(text)?;
             if time.as_nanos() % interval.as_nanos() != 0 {
-                let beat = humantime::format_duration(interval);
-                return Err(format!("{text} is between two samples: there is one each {beat}"));
+                let interval = humantime::format_duration(interval);
+                return Err(format!("{text} is between two samples: there is one each {interval}"));
             }
             usize::try_from(time.as_nanos() / interval.as_nanos()).map_err(|_| format!("{text} is too long"))
         }
@@ -353,12 +353,12 @@ fn time(text: &str) -> Result<Duration, String> {
     quantity::time(text).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))
 }
 
-fn beat(text: &str) -> Result<Duration, String> {
-    let beat = time(text)?;
-    if beat < Duration::from_millis(1) {
-        return Err("a beat is at least 1ms".to_owned());
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = time(text)?;
+    if interval < Duration::from_millis(1) {
+        return Err("an interval is at least 1ms".to_owned());
     }
-    Ok(beat)
+    Ok(interval)
 }
 
 fn moment(text: &str) -> Result<Duration, String> {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::policy::quantity;
 use crate::value::Unit;
 
-/// More samples than a year of 5 s beats has are a slip of the pen.
+/// More samples than a year of 5 s intervals has are a slip of the pen.
 const MOST: usize = 10_000_000;
 
 /// What something is, sample by sample.

@@ -1,4 +1,4 @@
-//! Plays a test: one made-up snapshot a beat, in the form that the exporter's stream has.
+//! Plays a test: one made-up snapshot an interval, in the form that the exporter's stream has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) struct Stage {
     pub(super) actors: Vec<Actor>,
     /// None where there is no pool.
     pub(super) leases: Option<Vec<Lease>>,
-    pub(super) beats: Play<f64>,
+    pub(super) intervals: Play<f64>,
     pub(super) sources: Vec<(String, Play<f64>)>,
 }
 
@@ -37,8 +37,8 @@ pub(super) struct Device {
     pub(super) gpu_util: Play<f64>,
     pub(super) used: Play<f64>,
     pub(super) unaccounted: Play<f64>,
-    pub(super) unreturned: Play<f64>,
-    pub(super) openers: Play<f64>,
+    pub(super) unreleased: Play<f64>,
+    pub(super) unlisted: Play<f64>,
     pub(super) answers: Play<f64>,
 }
 
@@ -53,8 +53,8 @@ impl Device {
             gpu_util: Play::Never,
             used: Play::Never,
             unaccounted: Play::Never,
-            unreturned: Play::Never,
-            openers: Play::Never,
+            unreleased: Play::Never,
+            unlisted: Play::Never,
             answers: Play::Always(1.0),
         }
     }
@@ -158,8 +158,8 @@ impl Stage {
                 &device.gpu_util,
                 &device.used,
                 &device.unaccounted,
-                &device.unreturned,
-                &device.openers,
+                &device.unreleased,
+                &device.unlisted,
                 &device.answers,
             ]
             .map(Play::samples)
@@ -174,7 +174,7 @@ impl Stage {
             .chain(actors)
             .chain(leases)
             .chain(sources)
-            .chain([self.beats.samples()])
+            .chain([self.intervals.samples()])
             .max()
             .unwrap_or_default()
     }
@@ -205,22 +205,22 @@ impl Stage {
 }
 
 impl Playing<'_> {
-    /// The next sample's snapshot; none where its beat is missed.
+    /// The next sample's snapshot; none where its interval is missed.
     pub(super) fn next(&mut self) -> Option<wire::Snapshot> {
         let sample = self.next;
         self.next += 1;
         self.count(sample);
-        let beat = self.stage.beats.at(sample).is_some_and(|beat| beat > 0.0);
-        beat.then(|| self.snapshot(sample))
+        let interval = self.stage.intervals.at(sample).is_some_and(|interval| interval > 0.0);
+        interval.then(|| self.snapshot(sample))
     }
 
     /// Counters go on while nobody looks.
     fn count(&mut self, sample: usize) {
-        let beat = self.stage.interval.as_secs_f64();
+        let interval = self.stage.interval.as_secs_f64();
         for (actor, counters) in self.stage.actors.iter().zip(&mut self.counters) {
             if actor.is_there(sample) {
-                counters.cpu_seconds += actor.cpu_util.at(sample).unwrap_or_default() * beat;
-                counters.io_bytes += actor.io_rate.at(sample).unwrap_or_default() * beat;
+                counters.cpu_seconds += actor.cpu_util.at(sample).unwrap_or_default() * interval;
+                counters.io_bytes += actor.io_rate.at(sample).unwrap_or_default() * interval;
             }
         }
     }
@@ -260,7 +260,7 @@ impl Playing<'_> {
             mps: mps(stage, sample),
             gpus,
             processes,
-            openers: None,
+            device_processes: None,
             groups: stage.actors.iter().filter_map(Actor::groups).collect(),
             relatives: stage.up("proc", sample).then_some(relatives),
             leases: stage.pool(sample),
@@ -294,13 +294,13 @@ impl Playing<'_> {
                 free: device.memory.saturating_sub(used),
                 used,
                 unaccounted: known.and(unaccounted).and_then(|bytes| i64::try_from(bytes).ok()),
-                unreturned: device.unreturned.at(sample).map(whole),
+                unreleased: device.unreleased.at(sample).map(whole),
                 ..wire::Memory::default()
             }),
             utilization: device.gpu_util.at(sample).filter(|_| answers).map(percent),
             compute_mode: None,
             listed: answers.then_some(holders.len() as u64),
-            unlisted_openers: device.openers.at(sample).map(whole),
+            unlisted_processes: device.unlisted.at(sample).map(whole),
             holders,
             ..wire::Gpu::default()
         }

@@ -15,7 +15,7 @@ pub(super) type Text = Spanned<String>;
 pub(super) struct File {
     /// The rules, relative to this file.
     pub(super) rules: Option<PathBuf>,
-    /// The beat: 5s.
+    /// The interval: 5s.
     pub(super) interval: Option<Text>,
     /// When tests begin: 2026-01-01T00:00:00Z.
     pub(super) start: Option<Text>,
@@ -31,7 +31,7 @@ pub(super) struct Test {
     pub(super) name: String,
     /// Other rules than the file's.
     pub(super) rules: Option<PathBuf>,
-    /// Another beat than the file's.
+    /// Another interval than the file's.
     pub(super) interval: Option<Text>,
     /// GPUs; without a word there is GPU 0 with 80GiB.
     pub(super) gpus: Option<Vec<Gpu>>,
@@ -40,8 +40,8 @@ pub(super) struct Test {
     pub(super) targets: Vec<Process>,
     /// Leases that are held; without a word there is no pool, and with an empty list all its GPUs are idle.
     pub(super) leases: Option<Vec<Lease>>,
-    /// 1 where there is a snapshot; `_` where a beat is missed.
-    pub(super) beats: Option<Text>,
+    /// 1 where there is a snapshot; `_` where an interval is missed.
+    pub(super) intervals: Option<Text>,
     /// By name (nvml, proc, redis): 1 where it answers, 0 where it does not.
     #[serde(default)]
     pub(super) sources: BTreeMap<String, Text>,
@@ -83,9 +83,9 @@ pub(super) struct GpuSeries {
     /// Memory of nobody.
     pub(super) vram_unaccounted: Option<Text>,
     /// What did not come back.
-    pub(super) vram_unreturned: Option<Text>,
+    pub(super) vram_unreleased: Option<Text>,
     /// How many have it open and are not listed.
-    pub(super) unlisted_openers: Option<Text>,
+    pub(super) unlisted_processes: Option<Text>,
     /// 1 where it answers; `_` where it does not.
     pub(super) answers: Option<Text>,
 }

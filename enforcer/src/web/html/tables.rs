@@ -5,7 +5,7 @@ use std::time::Duration;
 use bailiff_exposition::html::{Cell, Html, Table};
 use bailiff_exposition::human::{Bytes, Span, ago};
 
-use super::super::status::{Breaker, Budget, Deed, Flag, Pending, RuleStatus, Scope, Status};
+use super::super::status::{Breaker, Budget, Flag, PastAction, Pending, RuleStatus, Scope, Status};
 use super::NOT_YET;
 use crate::agent::Judged;
 use crate::clock::Now;
@@ -60,8 +60,8 @@ const FLAGS: Table<7> = Table {
     most: 100,
     rest: REST,
 };
-const DEEDS: Table<8> = Table {
-    id: "deeds-table",
+const ACTIONS: Table<8> = Table {
+    id: "actions-table",
     caption: "What was done, or watched, the newest first.",
     columns: [
         ("target", ""),
@@ -78,7 +78,7 @@ const DEEDS: Table<8> = Table {
 };
 const BUDGETS: Table<3> = Table {
     id: "budgets-table",
-    caption: "Deeds of the last hour, and how many are allowed.",
+    caption: "Actions of the last hour, and how many are allowed.",
     columns: [("budget", ""), ("of", ""), ("used", "n")],
     most: 50,
     rest: REST,
@@ -98,8 +98,12 @@ pub(super) fn write(status: &Status, now: Now, html: &mut Html) {
     section(html, ("pending", "What is coming", none("Nothing.")), (&PENDING, &status.pending, pending));
     let flag = |shown: &Flag| flag(shown, now);
     section(html, ("flags", "Flags", none("None is up.")), (&FLAGS, &status.flags, flag));
-    let deed = |done: &Deed| deed(done, now);
-    section(html, ("deeds", "What was done", Ok("Nothing since the start.")), (&DEEDS, &status.deeds, deed));
+    let action = |done: &PastAction| action(done, now);
+    section(
+        html,
+        ("actions", "What was done", Ok("Nothing since the start.")),
+        (&ACTIONS, &status.actions, action),
+    );
     section(html, ("budgets", "Budgets", Ok("There are none.")), (&BUDGETS, &status.budgets, budget));
     if let Some(leases) = status.leases.as_ref().filter(|leases| !leases.judged.is_empty()) {
         section(
@@ -171,22 +175,22 @@ fn flag(flag: &Flag, now: Now) -> [Cell; 7] {
     ]
 }
 
-fn deed(deed: &Deed, now: Now) -> [Cell; 8] {
-    let when = ago(deed.at, now.wall);
-    let at = Duration::try_from_secs_f64(deed.at).ok();
+fn action(action: &PastAction, now: Now) -> [Cell; 8] {
+    let when = ago(action.at, now.wall);
+    let at = Duration::try_from_secs_f64(action.at).ok();
     [
-        deed.target.as_str().into(),
+        action.target.as_str().into(),
         at.map_or_else(|| Cell::Unknown("the clock cannot be right".into()), |at| Cell::At(when, at)),
-        deed.rule.as_str().into(),
-        deed.step.as_str().into(),
-        Cell::of(deed.user.as_ref(), NO_OWNER),
-        deed.outcome.name().replace('_', " ").into(),
-        if deed.is_untold() {
+        action.rule.as_str().into(),
+        action.step.as_str().into(),
+        Cell::of(action.user.as_ref(), NO_OWNER),
+        action.outcome.name().replace('_', " ").into(),
+        if action.is_untold() {
             Cell::Unknown("it cannot be told".into())
         } else {
-            Cell::maybe(deed.released.map(|bytes| Bytes(bytes.into())))
+            Cell::maybe(action.released.map(|bytes| Bytes(bytes.into())))
         },
-        Cell::maybe(Some(&deed.detail).filter(|detail| !detail.is_empty())),
+        Cell::maybe(Some(&action.detail).filter(|detail| !detail.is_empty())),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! What the page says of an enforcer that judges nothing, or has judged nothing yet.
 
-use super::super::status::{Breaker, Deed, Flag, Held, Open, Pending, Stream};
+use super::super::status::{Breaker, Flag, Held, Open, PastAction, Pending, Stream};
 use super::*;
 use crate::policy::{Mode, Severity};
 use crate::verdict::{Hold, Outcome};
@@ -33,7 +33,7 @@ fn section<'a>(html: &'a str, id: &str) -> &'a str {
 }
 
 #[test]
-fn a_stream_that_says_nothing_is_loud_after_two_beats() {
+fn a_stream_that_says_nothing_is_loud_after_two_intervals() {
     for (seconds, is_loud) in [(0.0, false), (10.0, false), (11.0, true), (40.0, true)] {
         let html = page_after(&connected(None), seconds);
         assert_eq!(html.contains("class=\"alarm\""), is_loud, "{seconds} s: {html}");
@@ -88,7 +88,7 @@ fn rows_are_named_by_whom_they_are_about() {
         comm: None,
         since: WALL.as_secs_f64() - 60.0,
     }];
-    status.deeds = vec![Deed {
+    status.actions = vec![PastAction {
         id: 1,
         at: WALL.as_secs_f64() - 5.0,
         rule: "idle".into(),
@@ -101,14 +101,14 @@ fn rows_are_named_by_whom_they_are_about() {
         released: None,
     }];
     let html = page_after(&status, 60.0);
-    let (flags, deeds) = (section(&html, "flags"), section(&html, "deeds"));
+    let (flags, actions) = (section(&html, "flags"), section(&html, "actions"));
     assert!(flags.contains("<th scope=\"row\" class=\"\">process:41@7</th>"), "{flags}");
-    assert!(deeds.contains("<th scope=\"row\" class=\"\">process:40@7</th>"), "{deeds}");
+    assert!(actions.contains("<th scope=\"row\" class=\"\">process:40@7</th>"), "{actions}");
     assert!(
-        deeds.contains("5 s ago <span class=\"dim\"><time datetime=\"2023-11-14T22:13:15Z\">"),
-        "{deeds}"
+        actions.contains("5 s ago <span class=\"dim\"><time datetime=\"2023-11-14T22:13:15Z\">"),
+        "{actions}"
     );
-    assert!(deeds.contains("unknown: it cannot be told"), "what came back: {deeds}");
+    assert!(actions.contains("unknown: it cannot be told"), "what came back: {actions}");
 }
 
 #[test]

@@ -79,9 +79,9 @@ rules:
         }
     }
 
-    /// The line of one of the agent's own deeds.
+    /// The line of one of the agent's own actions.
     pub(crate) fn print_audit_of(&self, step: &str) {
-        let line = until("the agent's deed", || {
+        let line = until("the agent's action", || {
             let log = std::fs::read_to_string(self.folder.join("audit.jsonl")).ok()?;
             let mut lines =
                 log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());

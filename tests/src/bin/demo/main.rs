@@ -14,10 +14,10 @@ use std::io::{self, BufRead, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
-use end_to_end::beats::Beats;
 use end_to_end::exporter::{Exporter, command};
 use end_to_end::fake::Scenario;
 use end_to_end::redis::Redis;
+use end_to_end::ticks::Ticks;
 use end_to_end::wait::until;
 use end_to_end::{leases, programs};
 use rustix::process::{Signal, kill_process};
@@ -25,7 +25,7 @@ use rustix::process::{Signal, kill_process};
 use crate::enforcer::Enforcer;
 use crate::show::{idle_ms, print_numbers, show, utilization};
 
-const BEAT: &str = "1s";
+const TICK: &str = "1s";
 /// Where root runs the demo, its processes are nobody's: the enforcer leaves root's alone.
 const NOBODY: u32 = 65534;
 
@@ -73,7 +73,7 @@ fn take_notice(file: &str) -> ExitCode {
 fn demo(stays: bool) -> ExitCode {
     let folder = tempfile::tempdir().expect("a temporary folder");
     if Path::new("/proc/driver/nvidia/version").exists() {
-        println!("An NVIDIA driver is here: this is what it says of its GPUs, for five beats of {BEAT}.\n");
+        println!("An NVIDIA driver is here: this is what it says of its GPUs, for five ticks of {TICK}.\n");
         watch_real_gpus(&folder.path().join("real.sock"));
         println!("\nWhat comes now ends a process, so it is not done to yours: a fake driver stands in.\n");
     } else {
@@ -86,9 +86,9 @@ fn demo(stays: bool) -> ExitCode {
 fn watch_real_gpus(stream: &Path) {
     let mut command = Command::new(programs::exporter());
     let exporter = start(&mut command, stream);
-    let mut beats = Beats::of(stream);
+    let mut ticks = Ticks::of(stream);
     for _ in 0..5 {
-        show(&beats.beat());
+        show(&ticks.tick());
     }
     print_numbers(&exporter, &USE);
 }
@@ -115,16 +115,16 @@ fn tell_the_story(folder: &Path, stays: bool) {
         .arg(folder.join("quota"));
     let stream = folder.join("stream.sock");
     let exporter = start(&mut command, &stream);
-    let mut beats = Beats::of(&stream);
+    let mut ticks = Ticks::of(&stream);
     println!("Three processes hold two GPUs, and all of them work:\n");
-    show(&beats.find(|snapshot| utilization(snapshot, pid) == Some(71)));
+    show(&ticks.find(|snapshot| utilization(snapshot, pid) == Some(71)));
 
     let enforcer = Enforcer::start(folder, &redis);
     scenario.set(&computing(""));
     println!(
         "The notebook's owner goes home. It keeps its 40 GiB and computes nothing; the driver now says\nnothing of it, and that alone is no proof. It is, once the GPU's own sampler was seen alive:\n"
     );
-    show(&beats.find(|snapshot| idle_ms(snapshot, pid) >= 4_000));
+    show(&ticks.find(|snapshot| idle_ms(snapshot, pid) >= 4_000));
     println!("Five samples say so, and the rule matches. It is flagged, and its owner is told:\n");
     println!("  {}\n", enforcer.notice(0));
     enforcer.explain(pid);
@@ -133,15 +133,15 @@ fn tell_the_story(folder: &Path, stays: bool) {
     notebook.ended();
     scenario.set(&format!("{working}  - processes: []\n"));
     println!("Nothing changed, so it was sent SIGTERM, and was gone. Its memory is seen to come back:\n");
-    show(&beats.find(|snapshot| snapshot.processes.iter().all(|process| process.pid != pid)));
+    show(&ticks.find(|snapshot| snapshot.processes.iter().all(|process| process.pid != pid)));
     println!("  {}\n", enforcer.notice(1));
-    println!("All of it is in the audit log; the deed itself was written and synced before it was done:\n");
+    println!("All of it is in the audit log; the action itself was written and synced before it was done:\n");
     enforcer.print_audit();
     println!();
     print_numbers(&exporter, &USE);
     enforcer.print_numbers();
     let second = hand_gpus_out(&redis, &enforcer);
-    end_the_lease(second, &exporter, &mut beats);
+    end_the_lease(second, &exporter, &mut ticks);
     quota::limit(folder, (&exporter, &scenario));
     if stays {
         scenario.set(&format!("{working}  - processes: []\n"));
@@ -149,9 +149,9 @@ fn tell_the_story(folder: &Path, stays: bool) {
     }
 }
 
-fn end_the_lease(job: Child, exporter: &Exporter, beats: &mut Beats) {
+fn end_the_lease(job: Child, exporter: &Exporter, ticks: &mut Ticks) {
     for _ in 0..3 {
-        let _ = beats.beat();
+        let _ = ticks.tick();
     }
     print_numbers(exporter, &LEASES);
     leases::end(job, Signal::TERM);
@@ -214,7 +214,7 @@ fn show_lease(redis: &Redis, words: &[&str]) {
 }
 
 fn start(command: &mut Command, stream: &Path) -> Exporter {
-    command.args(["--interval", BEAT, "--stream"]).arg(stream);
+    command.args(["--interval", TICK, "--stream"]).arg(stream);
     let exporter = Exporter::spawn(std::mem::replace(command, Command::new("true")));
     println!("bailiff-exporter is up: http://{}/ for people, /metrics for Prometheus.\n", exporter.address());
     exporter

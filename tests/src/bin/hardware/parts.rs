@@ -126,12 +126,12 @@ impl Run {
         });
         let gpu = gpu.unwrap_or_default();
         let unaccounted = gpu.unaccounted.and_then(|bytes| u64::try_from(bytes).ok());
-        let parts = [gpu.dead_pids, unaccounted, gpu.unreturned].map(Option::unwrap_or_default);
-        let [dead, unaccounted, unreturned] = parts.map(mebibytes);
+        let parts = [gpu.dead_pids, unaccounted, gpu.unreleased].map(Option::unwrap_or_default);
+        let [dead, unaccounted, unreleased] = parts.map(mebibytes);
         drop(subject);
         let back = until("memory is back", || self.read(0).is_ok_and(|now| now.used < before + ALLOCATION));
         let answer = format!("memory kept: {kept}; parent listed: {parent}, child listed: {child}");
-        let published = format!("of dead pids {dead}, unaccounted {unaccounted}, not returned {unreturned}");
+        let published = format!("of dead pids {dead}, unaccounted {unaccounted}, not returned {unreleased}");
         let claims = [
             (kept, "the memory came back before the child ended"),
             (back.is_ok(), "it never came back"),

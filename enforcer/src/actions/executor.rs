@@ -1,0 +1,152 @@
+//! The executor: a thread of its own that does one destructive action at a time, and is never waited for.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::clock::Deadline;
+use super::inbox::{Inbox, Task};
+use super::permit::{Permission, Question};
+use super::request::ActionRequest;
+use super::worker::Worker;
+use crate::audit::Audit;
+use crate::verdict::Report;
+use crate::view::View;
+
+/// What the executor works with.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where `/proc` is.
+    pub procfs: PathBuf,
+    /// What the paths of device files begin with.
+    pub devices: String,
+    /// Where cgroups of version 2 are mounted; none where they are not, and then no group is ended whole.
+    pub cgroups: Option<PathBuf>,
+    /// How long an ended process may take to be gone, and its memory to be back.
+    pub verify: Duration,
+    /// `nvidia-cuda-mps-control`.
+    pub mps_control: PathBuf,
+    /// How long a program of the admin's may run.
+    pub program: Duration,
+    /// The node's name, for what programs are told.
+    pub node: String,
+    /// This program, to be started as the watchdog of what is stopped before its SIGKILL.
+    pub watchdog: PathBuf,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            procfs: "/proc".into(),
+            devices: "/dev/nvidia".to_owned(),
+            cgroups: Some("/sys/fs/cgroup".into()),
+            verify: Duration::from_secs(10),
+            mps_control: "nvidia-cuda-mps-control".into(),
+            program: Duration::from_secs(30),
+            node: String::new(),
+            watchdog: "/proc/self/exe".into(),
+        }
+    }
+}
+
+/// The executor. Once dropped it finishes the step that it is in, writes what came of it, and ends.
+#[derive(Debug)]
+pub struct Executor {
+    inbox: Arc<Inbox>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What comes from the executor.
+#[derive(Debug)]
+pub struct Channels {
+    /// Results of actions.
+    pub reports: UnboundedReceiver<Report>,
+    /// Whether the action in hand may go on; each is answered with [`Executor::permit`].
+    pub questions: UnboundedReceiver<Question>,
+}
+
+impl Executor {
+    /// Starts it. Reports come in the order of the actions, one for each.
+    ///
+    /// # Errors
+    /// Where no thread can be had.
+    pub fn start(settings: Settings, audit: Audit) -> std::io::Result<(Self, Channels)> {
+        let (questions, asked) = unbounded_channel();
+        let inbox = Arc::new(Inbox::new(questions)?);
+        let (reports, receiver) = unbounded_channel();
+        let worker = Worker { settings, audit, inbox: Arc::clone(&inbox) };
+        let thread = std::thread::Builder::new().name("hand".to_owned()).spawn(move || {
+            let (mut prepared, mut coming) = (None, None);
+            while let Some(task) = worker.inbox.next(coming) {
+                match task {
+                    Task::Prepare(until) => {
+                        coming = Some(until);
+                        // Not two of them at once: a node has many processes.
+                        drop(prepared.take());
+                        prepared = worker.prepare();
+                    }
+                    Task::ActionRequest(request) => {
+                        let fresh = prepared.take().filter(|(_, good): &(_, Deadline)| !good.passed());
+                        let report = worker.act(&request, fresh.map(|(table, _)| table));
+                        coming = None;
+                        worker.inbox.done();
+                        // Nobody listens while the program ends; the audit log has it.
+                        drop(reports.send(report));
+                    }
+                }
+            }
+        })?;
+        Ok((Self { inbox, thread: Some(thread) }, Channels { reports: receiver, questions: asked }))
+    }
+
+    /// Takes an action.
+    ///
+    /// # Errors
+    /// With the action, where one is waiting or being done: it is one at a time.
+    pub fn act(&self, request: ActionRequest) -> Result<(), Box<ActionRequest>> {
+        self.inbox.act(Box::new(request))
+    }
+
+    /// Says that an action may come within this time, so that it need not look at everybody first.
+    pub fn prepare(&self, within: Duration) {
+        self.inbox.prepare(Deadline::after(within));
+    }
+
+    /// Whether an action would be taken.
+    #[must_use]
+    pub fn idle(&self) -> bool {
+        self.inbox.idle()
+    }
+
+    /// Each new snapshot: it tells whether a target computes on, and whether its memory came back.
+    pub fn seen(&self, view: Arc<View>) {
+        self.inbox.seen(view);
+    }
+
+    /// Answers the last question.
+    pub fn permit(&self, question: Question, answer: Permission) {
+        self.inbox.answer(question, answer);
+    }
+
+    /// Calls an action off: a KILL that was not sent is not sent.
+    pub fn cancel(&self, id: u64) {
+        self.inbox.cancel(id);
+    }
+
+    /// Ends it: what came of the step that it is in is written when this returns.
+    pub fn finish(&mut self) {
+        self.inbox.stop();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}

@@ -1,0 +1,361 @@
+//! A thread that looks at the pool again and again, and does what is to be done.
+
+mod taken;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bailiff_lease::audit::{Audit as Pooled, Gpu, Lease, Record};
+use bailiff_lease::holder::{Here, Life};
+use bailiff_lease::legacy::{Case, Judgement, Limits, Use, judge};
+use bailiff_lease::process::{lives, may_live};
+use bailiff_lease::{LeaseError, Pool, START};
+use bailiff_lifecycle::file;
+use bailiff_snapshot::ProcessKey;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::actions::{LeaseAction, LeaseExecutor, owner};
+use super::evidence::{Evidence, On};
+use super::mailbox::{Orders, Shared};
+use super::memory::Memory;
+use super::status::{AgentEvent, AgentStatus, Judged};
+use crate::actions::clock;
+use crate::actions::pidfd::Handle;
+use crate::audit::Audit;
+use crate::engine::STALE_INTERVALS;
+use crate::policy::{Leases, Server};
+
+/// The pool is looked at at least so often.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// No answer of Redis takes longer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Others leave the dead to this agent for so long after its last word.
+const WORD: Duration = Duration::from_secs(5);
+/// A lease is renewed for so long on behalf of a holder who cannot say himself that he lives.
+const LEASE: Duration = Duration::from_mins(1);
+/// No file with an address is longer.
+const LONGEST: u64 = 64 << 10;
+/// So many holders are waited for; the rest is looked at with every interval.
+const MOST_HANDLES: usize = 512;
+
+/// Runs until told to end.
+pub(super) fn run(
+    shared: &Shared,
+    log: &Audit,
+    (events, (host_namespace, devices)): (&UnboundedSender<AgentEvent>, (bool, &str)),
+) {
+    let mut reconciler = Reconciler {
+        shared,
+        log,
+        events,
+        here: Here::look(),
+        host_namespace,
+        devices,
+        memory: Memory::default(),
+        link: None,
+        said: None,
+        handles: Vec::new(),
+        living: HashMap::new(),
+        untold: HashMap::new(),
+    };
+    while !shared.stopped() {
+        reconciler.once();
+        shared.wait(&reconciler.handles, INTERVAL);
+    }
+    reconciler.leave();
+}
+
+/// A connection to the pool of a policy.
+pub(crate) fn open(leases: &Leases) -> Result<Pool, LeaseError> {
+    let address = match &leases.redis {
+        Server::Url(url) => url.clone(),
+        Server::File(path) => {
+            let read = file::within(path, file::PATIENCE, |path| file::read(path, LONGEST));
+            let text = read.and_then(|(_, bytes)| String::from_utf8(bytes).map_err(io::Error::other));
+            let text = text.map_err(|error| LeaseError::Address(format!("{} ({error})", path.display())))?;
+            text.lines().next().unwrap_or_default().trim().to_owned()
+        }
+    };
+    Pool::open(&address, &leases.prefix, PATIENCE)
+}
+
+/// The thread.
+struct Reconciler<'a> {
+    shared: &'a Shared,
+    log: &'a Audit,
+    events: &'a UnboundedSender<AgentEvent>,
+    here: Here,
+    host_namespace: bool,
+    devices: &'a str,
+    memory: Memory,
+    link: Option<(Arc<Leases>, Pool)>,
+    /// What was said last of how it stands.
+    said: Option<AgentStatus>,
+    /// Those whose end ends a lease.
+    handles: Vec<Handle>,
+    /// Who was seen to live of each lease.
+    living: HashMap<String, ProcessKey>,
+    /// Records that nobody told of when they were written, by GPU.
+    untold: HashMap<String, Record>,
+}
+
+/// What one look at the pool goes by.
+struct Look<'a> {
+    audit: &'a Pooled,
+    evidence: Option<Evidence<'a>>,
+    leases: &'a Leases,
+    /// Everybody who takes leases of this pool does so on this host, as far as is known.
+    local: bool,
+}
+
+impl Reconciler<'_> {
+    fn once(&mut self) {
+        let orders = self.shared.orders();
+        let Some(leases) = &orders.leases else {
+            self.leave();
+            self.say(None);
+            return;
+        };
+        if self.link.as_ref().is_some_and(|(known, _)| known != leases) {
+            self.leave();
+        }
+        let linked = match self.link.take() {
+            Some(link) => Ok(link),
+            None => open(leases).map(|pool| (Arc::clone(leases), pool)),
+        };
+        let outcome = linked.and_then(|(leases, mut pool)| {
+            let judged = self.look(&leases, &mut pool, &orders);
+            if judged.is_ok() {
+                self.link = Some((leases, pool));
+            }
+            judged
+        });
+        let status = match outcome {
+            Ok(judged) => AgentStatus { up: true, error: None, acts: orders.acts && leases.reap, judged },
+            Err(error) => {
+                self.handles.clear();
+                AgentStatus { error: Some(error.to_string()), ..AgentStatus::default() }
+            }
+        };
+        self.say(Some(status));
+    }
+
+    fn say(&mut self, status: Option<AgentStatus>) {
+        if self.said != status {
+            if let Some(error) = status.as_ref().and_then(|status| status.error.as_ref()) {
+                tracing::warn!(error, "leases are not looked after");
+            }
+            drop(self.events.send(AgentEvent::Status(status.clone())));
+            self.said = status;
+        }
+    }
+
+    /// Leaves the dead to others.
+    fn leave(&mut self) {
+        if let Some((_, mut pool)) = self.link.take()
+            && self.said.as_ref().is_some_and(|said| said.acts)
+        {
+            // Where this is not heard, the word ends by itself.
+            drop(pool.stand_in(&self.here, Duration::ZERO));
+        }
+        self.memory = Memory::default();
+        self.handles.clear();
+        self.living.clear();
+        self.untold.clear();
+    }
+
+    fn look(&mut self, leases: &Leases, pool: &mut Pool, orders: &Orders) -> Result<Vec<Judged>, LeaseError> {
+        let acts = orders.acts && leases.reap;
+        if acts {
+            pool.stand_in(&self.here, WORD)?;
+        }
+        let audit = pool.audit()?;
+        let now = clock::since_boot();
+        self.memory.look(now, &audit);
+        let view = self.shared.mailbox().view.clone();
+        let fresh = view.as_deref().filter(|view| {
+            view.trusted() && now.saturating_sub(view.boot()) <= view.interval() * STALE_INTERVALS
+        });
+        let evidence = fresh.map(|view| Evidence { view, may_live: &may_live });
+        if let Some(evidence) = &evidence {
+            let on = audit.gpus.iter().map(|gpu| (gpu.id.clone(), evidence.on(gpu)));
+            self.memory.see((evidence.view.boot(), evidence.view.interval()), on);
+        }
+        let look = Look { audit: &audit, evidence, leases, local: self.is_local(pool, &audit) };
+        let mut actor = LeaseExecutor { pool, log: self.log, policy: &orders.policy, events: self.events };
+        self.holders(&look, &mut actor, (acts, orders.acts))?;
+        if acts {
+            self.clear(&look, &mut actor)?;
+        }
+        self.records(&look, &mut actor, acts)
+    }
+
+    /// Nobody of another host is known, and the server is on this one.
+    fn is_local(&self, pool: &Pool, audit: &Pooled) -> bool {
+        let of_leases = audit.leases.iter().filter_map(|lease| Some((lease.get("host")?, lease.get("boot"))));
+        let of_agents = audit.agents.iter().map(|agent| (agent.host.as_str(), Some(agent.boot.as_str())));
+        pool.is_local()
+            && of_leases.chain(of_agents).all(|(host, boot)| self.here.is_machine(Some(host), boot))
+    }
+
+    /// Looks who lives; frees what the dead held, and renews for those who cannot.
+    fn holders(
+        &mut self,
+        look: &Look<'_>,
+        actor: &mut LeaseExecutor<'_>,
+        (frees, acts): (bool, bool),
+    ) -> Result<(), LeaseError> {
+        let audit = look.audit;
+        let looked: Vec<(&Lease, Life, Option<ProcessKey>)> = audit
+            .leases
+            .iter()
+            .map(|lease| {
+                // To find somebody whom the dead started, everybody has to be looked at.
+                let known = self
+                    .living
+                    .get(&lease.lease)
+                    .copied()
+                    .filter(|known| lives(*known).is_ok_and(|lives| lives));
+                let (life, who) = match known {
+                    Some(known) => (Life::Alive, Some(known)),
+                    None => self.here.look_for(lease),
+                };
+                (lease, life, who)
+            })
+            .collect();
+        let living = looked.iter().filter_map(|(lease, _, who)| Some((lease.lease.clone(), (*who)?)));
+        self.living = living.collect();
+        self.handles = self.living.values().take(MOST_HANDLES).filter_map(|who| held(*who)).collect();
+        late(&looked, look, actor, (frees, acts))?;
+        let dead: Vec<&Lease> =
+            looked.iter().filter(|(_, life, _)| *life == Life::Dead).map(|(lease, _, _)| *lease).collect();
+        if dead.is_empty() || !frees {
+            return Ok(());
+        }
+        std::thread::park_timeout(START);
+        for lease in dead.into_iter().filter(|lease| self.here.life(lease) == Life::Dead) {
+            actor.end(
+                (LeaseAction::ReapDead, lease),
+                &look.busy(lease),
+                "its holder is dead, and all whom he started",
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Puts back what is quiet.
+    fn clear(&self, look: &Look<'_>, actor: &mut LeaseExecutor<'_>) -> Result<(), LeaseError> {
+        for gpu in &look.audit.gpus {
+            let busy = gpu.quarantine.as_deref().filter(|why| why.starts_with("busy:"));
+            if let Some(why) = busy
+                && look.on(gpu) == On::Nobody
+                && self.memory.seen_since_withheld(&gpu.id)
+            {
+                actor.clear(gpu, why)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges what clients of GPU.py have, and what is nowhere.
+    fn records(
+        &mut self,
+        look: &Look<'_>,
+        actor: &mut LeaseExecutor<'_>,
+        acts: bool,
+    ) -> Result<Vec<Judged>, LeaseError> {
+        let limits = Limits { idle: look.leases.legacy_idle_grace, nowhere: look.leases.lost_after };
+        let mut judged = Vec::new();
+        for gpu in &look.audit.gpus {
+            let Some(taken) = self.taken(look, gpu, (actor, acts))? else { continue };
+            let usage = match self.memory.usage(&gpu.id, look.on(gpu)) {
+                Use::Quiet(_) if taken.has_ended() && self.is_open(look, gpu, &taken) => Use::Open,
+                usage => usage,
+            };
+            let case = Case {
+                taker: taken.by,
+                usage,
+                single_host: look.is_here(gpu),
+                host_namespace: self.host_namespace,
+            };
+            let judgement = judge(&case, &limits);
+            judged.push(Judged::new(&gpu.id, judgement, clock::since_boot()));
+            if acts {
+                act(judgement, (gpu, look.audit), actor)?;
+            }
+        }
+        Ok(judged)
+    }
+}
+
+impl Look<'_> {
+    fn on(&self, gpu: &Gpu) -> On {
+        self.evidence.as_ref().map_or(On::Unknown, |evidence| evidence.on(gpu))
+    }
+
+    /// GPUs of a lease that somebody is seen on.
+    fn busy(&self, lease: &Lease) -> Vec<String> {
+        self.evidence.as_ref().map(|evidence| evidence.busy(self.audit, lease)).unwrap_or_default()
+    }
+
+    fn is_here(&self, gpu: &Gpu) -> bool {
+        let named = self.evidence.as_ref().is_some_and(|evidence| evidence.is_ours(gpu));
+        named || gpu.uuid.is_none() && self.local
+    }
+}
+
+fn act(
+    judgement: Judgement,
+    (gpu, audit): (&Gpu, &Pooled),
+    actor: &mut LeaseExecutor<'_>,
+) -> Result<(), LeaseError> {
+    match judgement {
+        Judgement::Keep(_) | Judgement::Suspect(..) => Ok(()),
+        Judgement::Lost => {
+            actor.resolve(LeaseAction::PutBackLost, gpu, "it was in no place and quiet for too long")
+        }
+        Judgement::Orphaned => {
+            let why = "the process that took it has ended, and no process was on the GPU for long enough";
+            match owner(audit, gpu) {
+                Some(lease) => actor.end((LeaseAction::FreeOrphaned, lease), &[], why),
+                None => actor.resolve(LeaseAction::FreeOrphaned, gpu, why),
+            }
+        }
+    }
+}
+
+/// Takes hold of a process; none where it has ended, or its pid is another's.
+fn held(process: ProcessKey) -> Option<Handle> {
+    let handle = Handle::open(process.pid).ok()??;
+    lives(process).is_ok_and(|lives| lives).then_some(handle)
+}
+
+/// Renews for those who live and cannot say so, and ends what nobody renewed whom this node knows nothing better of.
+fn late(
+    looked: &[(&Lease, Life, Option<ProcessKey>)],
+    look: &Look<'_>,
+    actor: &mut LeaseExecutor<'_>,
+    (frees, acts): (bool, bool),
+) -> Result<(), LeaseError> {
+    let late: Vec<&str> = look.audit.late().map(|lease| lease.lease.as_str()).collect();
+    for (lease, life, _) in looked.iter().filter(|(lease, ..)| late.contains(&lease.lease.as_str())) {
+        let why = match life {
+            Life::Alive if lease.is_acknowledged() => {
+                if acts {
+                    actor.pool.touch(&lease.lease, LEASE, None)?;
+                }
+                continue;
+            }
+            Life::Alive if lease.state == "held" => "whoever was given it does not say so",
+            Life::Elsewhere if !look.audit.has_agent(lease) => "it was not renewed in time",
+            Life::Timed => "its time is over",
+            _ => continue,
+        };
+        if frees {
+            actor.end((LeaseAction::ReapLate, lease), &look.busy(lease), why)?;
+        }
+    }
+    Ok(())
+}

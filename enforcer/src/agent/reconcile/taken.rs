@@ -1,0 +1,116 @@
+//! The process that took a GPU by GPU.py's rules.
+
+use std::path::PathBuf;
+
+use bailiff_lease::LeaseError;
+use bailiff_lease::audit::{Gpu, Lease, Record};
+use bailiff_lease::holder::Recorded;
+use bailiff_lease::legacy::{Found, Taker, Witness};
+use bailiff_lease::process::session_has_open;
+
+use super::{Look, Reconciler};
+use crate::actions::clock;
+use crate::agent::actions::{LeaseExecutor, owner};
+use crate::agent::memory::is_nowhere;
+
+/// A GPU that was taken by GPU.py's rules, or lost.
+pub(super) struct Taken {
+    pub(super) by: Taker,
+    session: Option<u32>,
+    /// When, in milliseconds since boot.
+    at_ms: u64,
+}
+
+impl Taken {
+    pub(super) const fn has_ended(&self) -> bool {
+        matches!(self.by, Taker::Ended(_) | Taker::Gone)
+    }
+}
+
+impl Reconciler<'_> {
+    /// The process that took a GPU for a client of GPU.py; none of any other GPU.
+    pub(super) fn taken(
+        &mut self,
+        look: &Look<'_>,
+        gpu: &Gpu,
+        (actor, keeps): (&mut LeaseExecutor<'_>, bool),
+    ) -> Result<Option<Taken>, LeaseError> {
+        if is_nowhere(gpu) {
+            let nowhere = self.memory.nowhere(&gpu.id).map(Taker::Nowhere);
+            return Ok(nowhere.map(|by| Taken { by, session: None, at_ms: u64::MAX }));
+        }
+        let Some(record) = &gpu.record else { return Ok(None) };
+        let process = format!("{} {}", record.pid, record.time);
+        Ok(match owner(look.audit, gpu) {
+            // Until he who asked has said that he has it, it ends with him as any lease does.
+            Some(lease) if lease.get("mode") == Some("compat") && lease.get("known").is_some() => {
+                let by = match self.here.recorded(lease) {
+                    Recorded::Running => Taker::Runs,
+                    Recorded::Ended => Taker::Ended(self.memory.ended(&gpu.id, &process)),
+                    Recorded::Gone => Taker::Gone,
+                    Recorded::Unknown => Taker::Unknown,
+                };
+                Some(Taken { by, session: number(lease, "session"), at_ms: look.granted(lease) })
+            }
+            None if record.lease.is_none() && gpu.owner.is_none() && gpu.idle + gpu.pot + gpu.bar == 0 => {
+                let witness = self.witness(gpu, record, (actor, keeps))?;
+                let by = match witness.as_ref().and_then(|witness| witness.lives(&self.here)) {
+                    Some(true) => Taker::Runs,
+                    Some(false) => Taker::Ended(self.memory.ended(&gpu.id, &process)),
+                    None => Taker::Unknown,
+                };
+                let (session, at_ms) =
+                    witness.map_or((None, u64::MAX), |witness| (witness.session, witness.at_ms));
+                Some(Taken { by, session, at_ms })
+            }
+            _ => None,
+        })
+    }
+
+    /// Whether an older process of the session that took a GPU has its device open, or may have.
+    pub(super) fn is_open(&self, look: &Look<'_>, gpu: &Gpu, taken: &Taken) -> bool {
+        let Some(session) = taken.session else { return false };
+        let minors = look.evidence.iter().flat_map(|evidence| evidence.minors(gpu));
+        minors
+            .map(|minor| PathBuf::from(format!("{}{minor}", self.devices)))
+            .any(|device| session_has_open(session, taken.at_ms, &device).unwrap_or(true))
+    }
+
+    /// What is known of whoever wrote a record. One that nobody told of when it was written is looked at now; not at
+    /// the first look, since it may be told of just then.
+    fn witness(
+        &mut self,
+        gpu: &Gpu,
+        record: &Record,
+        (actor, keeps): (&mut LeaseExecutor<'_>, bool),
+    ) -> Result<Option<Witness>, LeaseError> {
+        let told = self.shared.mailbox().witnesses.get(&gpu.id).cloned();
+        let told = told.filter(|told| told.pid == record.pid && told.time == record.time);
+        if let Some(witness) = told.or_else(|| Witness::of(record)) {
+            return Ok(Some(witness));
+        }
+        let known = self.untold.insert(gpu.id.clone(), record.clone());
+        if known.as_ref() != Some(record) {
+            return Ok(None);
+        }
+        let witness = Witness::look(&self.here, record, Found::Later);
+        if keeps {
+            actor.pool.keep(&gpu.id, &witness)?;
+        }
+        self.shared.mailbox().witnesses.insert(gpu.id.clone(), witness.clone());
+        Ok(Some(witness))
+    }
+}
+
+impl Look<'_> {
+    /// When a lease was granted, in milliseconds since boot.
+    fn granted(&self, lease: &Lease) -> u64 {
+        let age = number(lease, "granted").map(|at| self.audit.now.saturating_sub(at)).unwrap_or_default();
+        let now = u64::try_from(clock::since_boot().as_millis()).unwrap_or(u64::MAX);
+        now.saturating_sub(age)
+    }
+}
+
+fn number<T: std::str::FromStr>(lease: &Lease, field: &str) -> Option<T> {
+    lease.get(field)?.parse().ok()
+}

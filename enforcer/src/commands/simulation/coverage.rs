@@ -1,0 +1,205 @@
+//! What rules ask for and the data does not tell; and which rules could therefore never match.
+
+use super::report::Unknown;
+use crate::engine::texts;
+use crate::policy::{Ask, Field, Kind, Policy, Rule};
+use crate::rules::Attribute;
+use crate::value::Value;
+use crate::view::View;
+
+/// What is asked for, and how often it was unknown.
+#[derive(Debug, Default)]
+pub(super) struct Coverage(Vec<Looked>);
+
+#[derive(Debug)]
+struct Looked {
+    what: What,
+    told: Unknown,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum What {
+    Attribute(&'static Attribute),
+    Text(Field),
+}
+
+impl What {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Attribute(attribute) => attribute.name,
+            Self::Text(field) => field.name(),
+        }
+    }
+}
+
+impl Coverage {
+    /// Of all that a policy asks for.
+    pub(super) fn of(policy: &Policy) -> Self {
+        let mut coverage = Self::default();
+        for rule in &policy.rules {
+            let excepted = rule.except.iter().map(|exception| &exception.of);
+            // With `pick` the exceptions are about those who may be picked.
+            let picked = rule.pick.as_ref().map(|pick| &pick.from);
+            let whose = if picked.is_some() { Kind::Workload } else { rule.of };
+            for ask in rule.select.iter().chain([&rule.when]) {
+                coverage.add(ask, rule.of);
+            }
+            for ask in excepted.chain(picked) {
+                coverage.add(ask, whose);
+            }
+        }
+        coverage
+    }
+
+    fn add(&mut self, ask: &Ask, of: Kind) {
+        let what = match ask {
+            Ask::Leaf(leaf) => What::Attribute(leaf.attribute),
+            Ask::Select(selector) => What::Text(selector.field),
+            Ask::All(asks) | Ask::Any(asks) => return asks.iter().for_each(|ask| self.add(ask, of)),
+            Ask::Not(ask) => return self.add(ask, of),
+        };
+        if !self.0.iter().any(|looked| looked.what == what && looked.told.of == of) {
+            self.0.push(Looked { what, told: Unknown { name: what.name(), of, asked: 0, unknown: 0 } });
+        }
+    }
+
+    /// Counts what one view does not tell.
+    pub(super) fn look(&mut self, view: &View) {
+        for looked in &mut self.0 {
+            for target in view.targets.iter().filter(|target| target.kind == looked.told.of) {
+                let unknown = match looked.what {
+                    What::Attribute(attribute) => {
+                        matches!((attribute.read)(target, view), Value::Unknown(_))
+                    }
+                    What::Text(field) => texts::unread(field, target, view),
+                };
+                looked.told.asked += 1;
+                looked.told.unknown += u64::from(unknown);
+            }
+        }
+    }
+
+    /// Why a rule could not have matched, whatever else was true.
+    pub(super) fn never(&self, rule: &Rule) -> Option<String> {
+        let of = |kind: Kind| self.blind(kind);
+        let whose = if rule.pick.is_some() { Kind::Workload } else { rule.of };
+        let mut missing: Vec<&str> = Vec::new();
+        let mut must = |ask: &Ask, kind: Kind, wanted: u8| {
+            let blind = of(kind);
+            if possible(ask, &blind) & wanted == 0 {
+                missing.extend(named(ask).into_iter().filter(|name| blind.contains(name)));
+            }
+        };
+        for ask in rule.select.iter().chain([&rule.when]) {
+            must(ask, rule.of, TRUE);
+        }
+        for exception in &rule.except {
+            must(&exception.of, whose, FALSE);
+        }
+        if let Some(pick) = &rule.pick {
+            must(&pick.from, whose, TRUE);
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        (!missing.is_empty()).then(|| format!("{} was unknown throughout", missing.join(", ")))
+    }
+
+    fn blind(&self, kind: Kind) -> Vec<&'static str> {
+        let unknown = self.0.iter().filter(|looked| looked.told.of == kind && looked.told.throughout());
+        unknown.map(|looked| looked.told.name).collect()
+    }
+
+    /// What was not always observed.
+    pub(super) fn told(self) -> Vec<Unknown> {
+        self.0.into_iter().map(|looked| looked.told).filter(|told| told.unknown > 0).collect()
+    }
+}
+
+const TRUE: u8 = 1;
+const FALSE: u8 = 2;
+const UNKNOWN: u8 = 4;
+const ANYTHING: u8 = TRUE | FALSE | UNKNOWN;
+
+/// What an ask can come to, where these attributes and selectors are unknown and all others may be anything.
+fn possible(ask: &Ask, blind: &[&str]) -> u8 {
+    match ask {
+        Ask::Leaf(_) | Ask::Select(_) => {
+            let known = named(ask).iter().all(|name| !blind.contains(name));
+            if known { ANYTHING } else { UNKNOWN }
+        }
+        Ask::Not(ask) => not(possible(ask, blind)),
+        Ask::All(asks) => asks.iter().fold(TRUE, |all, ask| and(all, possible(ask, blind))),
+        Ask::Any(asks) => not(asks.iter().fold(TRUE, |all, ask| and(all, not(possible(ask, blind))))),
+    }
+}
+
+const fn not(values: u8) -> u8 {
+    (values & UNKNOWN) | ((values & TRUE) << 1) | ((values & FALSE) >> 1)
+}
+
+/// Kleene's AND of every value of one side with every value of the other.
+const fn and(one: u8, other: u8) -> u8 {
+    let mut joined = one & other & TRUE;
+    joined |= (one | other) & FALSE;
+    // Unknown stays where the other side is not false.
+    if one & UNKNOWN != 0 && other & (TRUE | UNKNOWN) != 0
+        || other & UNKNOWN != 0 && one & (TRUE | UNKNOWN) != 0
+    {
+        joined |= UNKNOWN;
+    }
+    joined
+}
+
+fn named(ask: &Ask) -> Vec<&'static str> {
+    match ask {
+        Ask::Leaf(leaf) => vec![leaf.attribute.name],
+        Ask::Select(selector) => vec![selector.field.name()],
+        Ask::All(asks) | Ask::Any(asks) => asks.iter().flat_map(named).collect(),
+        Ask::Not(ask) => named(ask),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bailiff_snapshot::Truth;
+
+    #[test]
+    fn sets_are_joined_as_their_values_are() {
+        let bit = |truth: Truth| match truth {
+            Truth::True => TRUE,
+            Truth::False => FALSE,
+            Truth::Unknown => UNKNOWN,
+        };
+        let all = [Truth::True, Truth::False, Truth::Unknown];
+        let members = |set: u8| all.into_iter().filter(move |truth| set & bit(*truth) != 0);
+        for one in 1..8 {
+            assert_eq!(not(one), members(one).fold(0, |set, truth| set | bit(!truth)), "{one}");
+            for other in 1..8 {
+                let mut expected = 0;
+                for left in members(one) {
+                    for right in members(other) {
+                        expected |= bit(left.and(right));
+                    }
+                }
+                assert_eq!(and(one, other), expected, "{one} {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rule_that_cannot_match_says_why() {
+        let text = "version: 1\nrules:\n  \
+            - {name: both, of: process, when: {gpu_util: {max: 1%}, cpu_util: {max: 5%}}, for: 5m, then: [{flag: info}]}\n  \
+            - {name: one, of: process, when: {any: [{gpu_util: {max: 1%}}, {cpu_util: {max: 5%}}]}, for: 5m, then: [{flag: info}]}\n";
+        let policy =
+            crate::policy::load(text.as_bytes(), "rules.yaml", std::time::Duration::ZERO).unwrap().policy;
+        let mut coverage = Coverage::of(&policy);
+        for looked in &mut coverage.0 {
+            looked.told.asked = 9;
+            looked.told.unknown = if looked.told.name == "cpu_util" { 9 } else { 0 };
+        }
+        let never: Vec<Option<String>> = policy.rules.iter().map(|rule| coverage.never(rule)).collect();
+        assert_eq!(never, [Some("cpu_util was unknown throughout".to_owned()), None]);
+    }
+}

@@ -1,0 +1,238 @@
+//! What rules would have done, for people.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use bailiff_exposition::human::Bytes;
+
+use super::report::{Freed, Period, ProjectedAction, Report, RuleReport};
+use crate::commands::layout::{Layout, count, foreign, length, moment, share};
+use crate::policy::Mode;
+
+/// Actions of one rule that are told one by one.
+const ACTIONS_TOLD: usize = 50;
+
+/// Writes a report, in 80 columns.
+///
+/// # Errors
+/// Where nothing can be written.
+pub fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let mut layout = Layout::default();
+    layout.say(0, &foreign(&report.source));
+    period(&report.period, &mut layout);
+    for note in &report.notes {
+        layout.say(2, &format!("note: {note}"));
+    }
+    layout.gap();
+    table(report, &mut layout);
+    for rule in &report.rules {
+        if has_more(rule) {
+            layout.gap();
+            details(rule, &mut layout);
+        }
+    }
+    owners(report, &mut layout);
+    unknown(report, &mut layout);
+    out.write_all(layout.text().as_bytes())
+}
+
+fn period(period: &Period, layout: &mut Layout) {
+    let (Some(from), Some(to)) = (period.from, period.to) else {
+        layout.say(2, "nothing was there to be judged");
+        if period.bad_lines > 0 {
+            layout.say(2, &format!("{} are no snapshots", count(period.bad_lines, ("line", "lines"))));
+        }
+        return;
+    };
+    let long = to.since_epoch().saturating_sub(from.since_epoch());
+    let interval = humantime::format_duration(Duration::from_millis(period.interval_ms));
+    layout.say(
+        2,
+        &format!(
+            "{} to {} ({}), interval {interval}",
+            moment(from.since_epoch()),
+            moment(to.since_epoch()),
+            length(long)
+        ),
+    );
+    let mut told =
+        vec![format!("{}, {} judged", count(period.snapshots, ("snapshot", "snapshots")), period.judged)];
+    told.extend(period.skipped.iter().map(|(reason, number)| format!("{number} skipped ({reason})")));
+    if period.missed_intervals > 0 {
+        told.push(format!("{} missed", count(period.missed_intervals, ("interval", "intervals"))));
+    }
+    if period.bad_lines > 0 {
+        told.push(count(period.bad_lines, ("bad line", "bad lines")));
+    }
+    if period.boots > 1 {
+        told.push(count(period.boots, ("boot", "boots")));
+    }
+    layout.say(2, &told.join(", "));
+    let held = period.held_seconds.iter().filter(|(_, seconds)| **seconds > 0);
+    let held: Vec<String> =
+        held.map(|(hold, seconds)| format!("{hold} {}", length(Duration::from_secs(*seconds)))).collect();
+    if !held.is_empty() {
+        layout.say(2, &format!("destructive steps were held: {}", held.join(", ")));
+    }
+}
+
+fn table(report: &Report, layout: &mut Layout) {
+    layout.row(&format!(
+        "{:<24} {:<7} {:>7} {:>6} {:>7} {:>6} {:>7} {:>8}",
+        "RULE", "MODE", "MATCHES", "FLAGS", "NOTICES", "KILLS", "REGRETS", "UNKNOWN"
+    ));
+    for rule in &report.rules {
+        layout.row(&format!(
+            "{:<24} {:<7} {:>7} {:>6} {:>7} {:>6} {:>7} {:>8}",
+            cut(&rule.name, 24),
+            match rule.mode {
+                Mode::Watch => "watch",
+                Mode::Enforce => "enforce",
+            },
+            rule.matches,
+            rule.flags,
+            rule.notices,
+            rule.kills,
+            rule.regrets,
+            share(rule.unknown, rule.asked),
+        ));
+    }
+}
+
+fn cut(text: &str, width: usize) -> String {
+    let text = foreign(text);
+    if text.chars().count() <= width {
+        return text;
+    }
+    text.chars().take(width - 1).chain(['…']).collect()
+}
+
+fn has_more(rule: &RuleReport) -> bool {
+    !rule.actions.is_empty()
+        || !rule.near_misses.is_empty()
+        || !rule.withheld.is_empty()
+        || rule.reprieves > 0
+        || rule.never.is_some()
+}
+
+fn details(rule: &RuleReport, layout: &mut Layout) {
+    let kills = count(rule.kills, ("would-be kill", "would-be kills"));
+    layout.say(0, &format!("{}: {kills}{}", foreign(&rule.name), freed(rule.freed)));
+    if let Some(never) = &rule.never {
+        layout.say(2, &format!("it could never match: {never}"));
+    }
+    for projection in rule.actions.iter().take(ACTIONS_TOLD) {
+        one(projection, layout);
+    }
+    if let Some(more) = rule.actions.len().checked_sub(ACTIONS_TOLD).filter(|more| *more > 0) {
+        layout.say(2, &format!("and {more} more: --json has all"));
+    }
+    if rule.reprieves > 0 {
+        layout.say(2, &format!("spared after all: {}", rule.reprieves));
+    }
+    let withheld: Vec<String> =
+        rule.withheld.iter().map(|(hold, number)| format!("{hold} {number}")).collect();
+    if !withheld.is_empty() {
+        layout.say(2, &format!("steps withheld: {}", withheld.join(", ")));
+    }
+    for near in &rule.near_misses {
+        let target = foreign(&near.target);
+        let at = moment(near.at.since_epoch());
+        layout.say(2, &format!("near miss: {target} {}/{} at {at}", near.longest, near.needed));
+    }
+    if rule.more_near_misses > 0 {
+        layout.say(2, &format!("and {} more near misses", rule.more_near_misses));
+    }
+}
+
+fn one(projection: &ProjectedAction, layout: &mut Layout) {
+    let owner = match (&projection.user, projection.uid) {
+        (Some(user), Some(uid)) => format!("{} ({uid})", foreign(user)),
+        (_, Some(uid)) => format!("uid {uid}"),
+        _ => "owner unknown".to_owned(),
+    };
+    let again = if projection.again { ", again" } else { "" };
+    let target = foreign(&projection.target);
+    layout.say(2, &format!("{} {} {target}{again}", moment(projection.at.since_epoch()), projection.action));
+    let comms: Vec<String> = projection.comms.iter().take(4).map(|comm| foreign(comm)).collect();
+    let gpus: Vec<String> = projection.gpus.iter().map(|gpu| cut(gpu, 13)).collect();
+    let vram = projection
+        .vram
+        .map_or_else(|| "memory unknown".to_owned(), |bytes| format!("{:#}", Bytes(bytes.into())));
+    layout.say(
+        4,
+        &format!(
+            "{owner}, {}, {vram} on {}, streak {}/{}",
+            comms.join(" "),
+            gpus.join(" "),
+            projection.streak,
+            projection.needed
+        ),
+    );
+    if projection.action != "terminate" || projection.again {
+        return;
+    }
+    let end = match projection.ended {
+        Some(ended) => {
+            let after = ended.since_epoch().saturating_sub(projection.at.since_epoch());
+            format!("ended by itself {} later", length(after))
+        }
+        None => "held on to the end".to_owned(),
+    };
+    layout.say(4, &format!("{end}{}", freed(projection.freed)));
+    if let Some(regret) = projection.regret {
+        let after = length(Duration::from_secs(regret.after_seconds));
+        layout
+            .say(4, &format!("REGRET: busy again {after} later (gpu_util {:.0}%)", regret.gpu_util * 100.0));
+    }
+}
+
+fn freed(freed: Freed) -> String {
+    if freed.gpu_hours <= 0.0 {
+        return String::new();
+    }
+    format!(", {:.2} GPU-hours and {:.1} GiB-hours freed", freed.gpu_hours, freed.gib_hours)
+}
+
+fn owners(report: &Report, layout: &mut Layout) {
+    if report.owners.is_empty() {
+        return;
+    }
+    layout.gap();
+    layout.row(&format!(
+        "{:<32} {:>6} {:>7} {:>12} {:>12}",
+        "OWNER", "KILLS", "REGRETS", "GPU-HOURS", "GIB-HOURS"
+    ));
+    for owner in &report.owners {
+        layout.row(&format!(
+            "{:<32} {:>6} {:>7} {:>12.2} {:>12.1}",
+            cut(&owner.user, 32),
+            owner.kills,
+            owner.regrets,
+            owner.freed.gpu_hours,
+            owner.freed.gib_hours
+        ));
+    }
+    let all = report.freed;
+    layout.row(&format!(
+        "{:<32} {:>6} {:>7} {:>12.2} {:>12.1}",
+        "all together", "", "", all.gpu_hours, all.gib_hours
+    ));
+}
+
+fn unknown(report: &Report, layout: &mut Layout) {
+    if report.unknown.is_empty() {
+        return;
+    }
+    layout.gap();
+    let told: Vec<String> = report
+        .unknown
+        .iter()
+        .map(|told| {
+            let share =
+                if told.throughout() { "throughout".to_owned() } else { share(told.unknown, told.asked) };
+            format!("{} of a {} {share}", told.name, told.of.name())
+        })
+        .collect();
+    layout.say(0, &format!("unknown: {}", told.join(", ")));
+}

@@ -1,0 +1,112 @@
+//! What one rule found, counted.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::report::{At, NearMiss};
+use crate::engine::TargetStatus;
+use crate::verdict::What;
+use crate::view::TargetId;
+use bailiff_snapshot::Truth;
+
+/// Near misses that are told one by one.
+const NEAR_TOLD: usize = 20;
+
+/// What one rule found.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) needed: u32,
+    pub(super) matches: u64,
+    pub(super) flags: u64,
+    pub(super) notices: u64,
+    pub(super) reprieves: u64,
+    pub(super) withheld: BTreeMap<&'static str, u64>,
+    pub(super) asked: u64,
+    pub(super) held_true: u64,
+    pub(super) unknown: u64,
+    /// Targets against whom a step was taken, and how it is called.
+    pub(super) done: HashSet<(TargetId, &'static str)>,
+    /// Targets that match now.
+    matching: HashSet<TargetId>,
+    /// Those that ever did.
+    matched: HashSet<TargetId>,
+    near: HashMap<TargetId, Near>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Near {
+    longest: u32,
+    needed: u32,
+    at: At,
+}
+
+impl Tally {
+    /// Counts a finding that harms nobody.
+    pub(super) fn note(&mut self, what: &What) {
+        match what {
+            What::Flag(_) => self.flags += 1,
+            What::Notify(_) => self.notices += 1,
+            What::Reprieved(_) => self.reprieves += 1,
+            What::Withheld(_, hold) => *self.withheld.entry(hold.name()).or_default() += 1,
+            What::Clear(_) | What::Due(_) | What::Act(..) => {}
+        }
+    }
+
+    /// Takes note of where the rule stands with all targets.
+    pub(super) fn stand<'a>(&mut self, target_statuses: impl Iterator<Item = TargetStatus<'a>>, at: At) {
+        let mut matching = HashSet::new();
+        for status in target_statuses {
+            self.needed = status.needed;
+            self.asked += 1;
+            self.held_true += u64::from(status.outcome == Truth::True);
+            self.unknown += u64::from(status.outcome == Truth::Unknown);
+            let was = self.matching.contains(status.target);
+            if status.long_enough() && (was || status.outcome == Truth::True) {
+                if !was {
+                    self.matches += 1;
+                    self.near.remove(status.target);
+                    self.matched.insert(status.target.clone());
+                }
+                matching.insert(status.target.clone());
+            } else if close(&status) && !self.matched.contains(status.target) {
+                self.came_close(&status, at);
+            }
+        }
+        self.matching = matching;
+    }
+
+    fn came_close(&mut self, status: &TargetStatus<'_>, at: At) {
+        let near = Near { longest: status.count, needed: status.needed, at };
+        match self.near.get_mut(status.target) {
+            Some(known) if known.longest >= near.longest => {}
+            Some(known) => *known = near,
+            None => drop(self.near.insert(status.target.clone(), near)),
+        }
+    }
+
+    /// Forgets who matches: nobody of another boot is anybody of this one.
+    pub(super) fn forget(&mut self) {
+        self.matching.clear();
+    }
+
+    /// Those that came close, the closest first, and how many more there are.
+    pub(super) fn near_misses(&self) -> (Vec<NearMiss>, u64) {
+        let told = |(target, near): (&TargetId, &Near)| NearMiss {
+            target: target.to_string(),
+            longest: near.longest,
+            needed: near.needed,
+            at: near.at,
+        };
+        let mut all: Vec<NearMiss> = self.near.iter().map(told).collect();
+        all.sort_by(|one, other| other.longest.cmp(&one.longest).then_with(|| one.target.cmp(&other.target)));
+        let more = all.len().saturating_sub(NEAR_TOLD);
+        all.truncate(NEAR_TOLD);
+        (all, more as u64)
+    }
+}
+
+/// At least four fifths of what is needed.
+fn close(status: &TargetStatus<'_>) -> bool {
+    status.count > 0
+        && status.count < status.needed
+        && u64::from(status.count) * 5 >= u64::from(status.needed) * 4
+}

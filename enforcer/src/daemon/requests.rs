@@ -1,0 +1,100 @@
+//! The control socket's side: every question goes to the loop, and is answered there.
+
+use bailiff_lifecycle::control::{self, Answers, Peer};
+use serde_json::Value;
+use tokio::sync::mpsc::Sender;
+use tokio::sync::oneshot;
+
+use super::{Daemon, reload, state, status};
+use crate::clock::now;
+use crate::control::Question;
+use crate::web::Outcome;
+
+/// A question from the control socket, with who asks and where the answer goes.
+pub(super) struct Asked {
+    pub(super) peer: Peer,
+    pub(super) question: Value,
+    pub(super) answer: oneshot::Sender<Answer>,
+}
+
+/// What is answered.
+pub(super) enum Answer {
+    Value(Value),
+    /// Something that outlives a crash once this state is on the disk.
+    Saved(Value, u64),
+    /// How the file was read, once it was.
+    Reload(oneshot::Receiver<Outcome>),
+}
+
+impl From<Value> for Answer {
+    fn from(value: Value) -> Self {
+        Self::Value(value)
+    }
+}
+
+/// The control socket's side: every question goes to the loop.
+pub(super) struct Desk {
+    pub(super) asked: Sender<Asked>,
+    pub(super) receipts: state::Receipts,
+}
+
+impl Answers for Desk {
+    async fn answer(&self, peer: &Peer, question: Value) -> Value {
+        let (answer, answered) = oneshot::channel();
+        let asked = Asked { peer: peer.clone(), question, answer };
+        if self.asked.send(asked).await.is_err() {
+            return control::refusal("the daemon ends");
+        }
+        let ends = || control::refusal("the daemon ends");
+        match answered.await {
+            Ok(Answer::Value(value)) => value,
+            Ok(Answer::Saved(mut value, state)) => {
+                if let Some(told) = value.as_object_mut() {
+                    told.insert("saved".to_owned(), self.receipts.has(state).await.into());
+                }
+                value
+            }
+            Ok(Answer::Reload(outcome)) => {
+                outcome.await.map_or_else(|_| ends(), |told| reload::answer(&told))
+            }
+            Err(_) => ends(),
+        }
+    }
+}
+
+impl Daemon {
+    fn has_rule(&self, name: &str) -> bool {
+        self.engine.policy().rules.iter().any(|rule| *rule.name == *name)
+    }
+
+    /// What a question is answered with.
+    pub(super) fn answer(&mut self, peer: &Peer, question: &Value, group: u32) -> Answer {
+        let question = match serde_json::from_value::<Question>(question.clone()) {
+            Ok(question) => question,
+            Err(error) => return control::refusal(&format!("no such question: {error}")).into(),
+        };
+        if question.changes() && !crate::control::may_change(peer, group) {
+            return control::refusal("that needs root, or the group of the control socket").into();
+        }
+        match question {
+            Question::Status => status::answer(&self.status).into(),
+            Question::Explain { rule: Some(rule), .. } if !self.has_rule(&rule) => {
+                control::refusal(&format!("there is no rule {rule:?}; status lists those that are in force"))
+                    .into()
+            }
+            Question::Explain { pid, rule } => {
+                match self.engine.explain(now(), &crate::engine::Question { pid, rule }) {
+                    Some(told) => serde_json::json!({"ok": true, "explanation": told}).into(),
+                    None => control::refusal("no snapshot was judged by these rules yet").into(),
+                }
+            }
+            Question::Pause { for_seconds, reason } => self.pause(for_seconds, reason, peer.uid),
+            Question::Resume => self.resume(peer.uid),
+            Question::Reload => {
+                let (answer, outcome) = oneshot::channel();
+                self.ask_to_read("asked over the control socket", answer);
+                Answer::Reload(outcome)
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! How the daemon stands, for the pages and the control socket.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::Daemon;
+use crate::actions::notices::Told;
+use crate::clock::now;
+use crate::policy::{Mode, Rule};
+use crate::verdict::Hold;
+use crate::view::View;
+use crate::web::status::{
+    Breaker, Budget, Cap, Flag, Held, InFlight, Open, Pending, PolicyStatus, RuleStatus, Scope, Status,
+};
+use crate::web::tally::Notice;
+use crate::web::{Outcome, tally};
+
+/// Matches that are shown as coming.
+const MOST_PENDING: usize = 50;
+
+/// Sources that did not answer, and why.
+pub(super) fn silent(view: &View) -> Vec<String> {
+    let down = view.snapshot.sources.iter().filter(|(_, source)| !source.up);
+    down.map(|(name, source)| format!("{name}: {}", source.fault.as_deref().unwrap_or("no answer"))).collect()
+}
+
+/// The answer to a question of how it stands.
+pub(super) fn answer(status: &Status) -> Value {
+    json!({"ok": true, "status": status})
+}
+
+/// What the audit log says of a reload.
+pub(super) fn reload_detail(outcome: &Outcome, why: &str) -> String {
+    match outcome {
+        Outcome::Applied(sha256) => format!("{why}; in force: {sha256}"),
+        Outcome::Unchanged => format!("{why}; unchanged"),
+        Outcome::Refused(faults) => format!("{why}; refused: {}", faults.join("; ")),
+    }
+}
+
+impl Daemon {
+    /// Shows how it stands now.
+    pub(super) fn show(&mut self) {
+        let mut status = std::mem::take(&mut self.status);
+        status.policy = self.policy_status();
+        status.holds = self.holds();
+        let breakers = self.breakers(&status);
+        self.record_breakers(&std::mem::replace(&mut status.breakers, breakers.clone()), &breakers);
+        status.budgets = vec![Budget {
+            scope: Scope::Node,
+            of: String::new(),
+            used: u32::try_from(self.engine.actions_of_the_hour()).unwrap_or(u32::MAX),
+            limit: self.engine.policy().limits.per_node_hour,
+        }];
+        status.rules = self.rules();
+        status.flags = self.flags();
+        status.pending = self.pending();
+        status.in_flight = self.request.as_ref().map(|doing| InFlight {
+            id: doing.id,
+            rule: doing.verdict.rule.to_string(),
+            step: doing.action.name().to_owned(),
+            target: doing.verdict.subject.id.to_string(),
+            since: doing.since,
+            waits: doing.waits.clone(),
+        });
+        status.counters.notices = self.notices();
+        self.shown.send_replace(Arc::new(status.clone()));
+        self.status = status;
+    }
+
+    pub(super) fn cap(&self) -> Cap {
+        match self.settings.most {
+            Mode::Watch => Cap::Watch("--watch".to_owned()),
+            Mode::Enforce => Cap::None,
+        }
+    }
+
+    fn policy_status(&self) -> PolicyStatus {
+        PolicyStatus {
+            path: self.settings.rules.display().to_string(),
+            sha256: Some(self.engine.policy().sha256.clone()),
+            loaded: self.file.loaded,
+            good: self.file.good,
+            last: self.file.last,
+            read: self.file.read,
+            faults: self.file.faults.clone(),
+        }
+    }
+
+    fn holds(&self) -> Vec<Held> {
+        let now = now();
+        let pause = self.engine.paused(now);
+        let held = |hold: Hold| match pause.filter(|_| hold == Hold::Paused) {
+            Some((reason, left)) => {
+                let until = left.and_then(|left| now.wall.checked_add(left));
+                Held { hold, until: until.map(|until| until.as_secs_f64()), detail: reason.to_owned() }
+            }
+            None => Held { hold, until: None, detail: hold.meaning().to_owned() },
+        };
+        let breaker = |hold: &Hold| Breaker::ALL.iter().any(|breaker| breaker.hold() == *hold);
+        self.engine.holds().into_iter().filter(|hold| !breaker(hold)).map(held).collect()
+    }
+
+    pub(super) fn breakers(&self, before: &Status) -> Vec<Open> {
+        let holds = self.engine.holds();
+        let of_node = Breaker::ALL.into_iter().filter(|breaker| holds.contains(&breaker.hold()));
+        let of_node = of_node.map(|breaker| (breaker, breaker.hold(), breaker.hold().meaning().to_owned()));
+        let of_users = self.engine.failing_users().map(|uid| {
+            let user =
+                uid.map_or_else(|| "targets without a single owner".to_owned(), |uid| format!("user {uid}"));
+            let detail = format!("three actions in a row against {user} failed");
+            (Breaker::Failures, Hold::UserFailureBreaker, detail)
+        });
+        let open = |(breaker, hold, detail): (Breaker, Hold, String)| {
+            let known = before.breakers.iter().find(|open| open.hold == hold && open.detail == detail);
+            let since = || crate::clock::now().wall.as_secs_f64();
+            known.cloned().unwrap_or_else(|| Open { breaker, hold, since: since(), detail })
+        };
+        of_node.chain(of_users).map(open).collect()
+    }
+
+    /// Says in the audit log which breakers have opened and closed.
+    fn record_breakers(&self, before: &[Open], now: &[Open]) {
+        let changes = [(now, before, "opened"), (before, now, "closed")];
+        for (here, there, result) in changes {
+            for open in here.iter().filter(|open| !there.contains(open)) {
+                tracing::warn!(breaker = open.breaker.name(), open.detail, "breaker {result}");
+                self.record_change(("breaker", result), &format!("{}: {}", open.breaker.name(), open.detail));
+            }
+        }
+    }
+
+    fn rules(&self) -> Vec<RuleStatus> {
+        let judged = self.view.is_some();
+        let interval = self.view.as_ref().map(|view| view.interval());
+        let counts = self.engine.counts();
+        let shown = self.engine.policy().rules.iter().zip(counts).map(|(rule, counts)| {
+            let told = |count: usize| judged.then_some(count as u64);
+            RuleStatus {
+                name: rule.name.to_string(),
+                of: rule.of,
+                mode: counts.mode,
+                needed: interval.map(|interval| rule.span.samples(interval)),
+                matches: told(counts.matches),
+                pending: told(counts.pending),
+                unknown: told(counts.unknown),
+                steps: steps(rule),
+            }
+        });
+        shown.collect()
+    }
+
+    fn flags(&self) -> Vec<Flag> {
+        let flags = self.engine.flags().into_iter().map(|flag| {
+            let key = (Arc::clone(&flag.rule), flag.subject.id.clone());
+            let holders: Vec<_> = flag.subject.members.iter().filter(|member| member.holds).collect();
+            let alone = if let [one] = holders.as_slice() { Some(*one) } else { None };
+            Flag {
+                rule: flag.rule.to_string(),
+                severity: flag.severity,
+                target: flag.subject.id.to_string(),
+                gpus: flag.subject.gpus,
+                pid: alone.map(|member| member.pid),
+                user: flag.subject.user,
+                comm: holders.first().map(|member| member.comm.clone()),
+                since: self
+                    .flagged
+                    .get(&key)
+                    .copied()
+                    .unwrap_or_else(|| crate::clock::now().wall.as_secs_f64()),
+            }
+        });
+        flags.collect()
+    }
+
+    fn pending(&self) -> Vec<Pending> {
+        let told = self.engine.pending(MOST_PENDING).into_iter().filter_map(|pending| {
+            Some(Pending {
+                target: pending.target.to_string(),
+                user: pending.user,
+                comm: pending.comm,
+                rule: pending.rule,
+                mode: pending.mode,
+                step: pending.next?,
+                streak: pending.streak,
+                needed: pending.streak.saturating_add(pending.samples_left),
+                due_in: pending.due_in,
+                hold: pending.hold,
+            })
+        });
+        told.collect()
+    }
+
+    /// What the steps of the policy may come to is counted from 0 on.
+    pub(super) fn begin_counts(&mut self) {
+        for (rule, counts) in self.engine.policy().rules.iter().zip(self.engine.counts()) {
+            for step in &rule.then {
+                self.status.counters.begin(&rule.name, (step.action.name(), counts.mode));
+            }
+        }
+    }
+
+    fn notices(&self) -> tally::Counted<Notice> {
+        let mut counted = tally::Counted::default();
+        let begun = self
+            .engine
+            .policy()
+            .channels
+            .keys()
+            .flat_map(|channel| Told::ALL.map(|told| (channel.clone(), told)));
+        for ((channel, told), count) in begun.map(|key| (key, 0)).chain(self.notices.counts()) {
+            counted.add(Notice { channel, result: told.name().to_owned() }, count);
+        }
+        counted
+    }
+}
+
+/// What a rule does, a text each.
+fn steps(rule: &Rule) -> Vec<String> {
+    let text = |step: &crate::policy::Step| match step.after {
+        crate::policy::Span::Samples(0) => step.action.name().to_owned(),
+        crate::policy::Span::Samples(samples) => format!("{} after {samples} samples", step.action.name()),
+        crate::policy::Span::Time(time) => {
+            format!("{} after {}", step.action.name(), humantime::format_duration(time))
+        }
+    };
+    rule.then.iter().map(text).collect()
+}

@@ -1,0 +1,413 @@
+//! One rule at work: its gates, its streaks, its steps.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bailiff_snapshot::{Streak, Truth};
+
+use super::Tick;
+use super::in_flight::{Candidate, InFlight};
+use super::pick::Picking;
+use super::population::{Absent, Population};
+use super::program::{self, Column, Gate, Node, Table};
+use super::progress::{Due, Progress};
+use super::shares::is_new;
+use super::subject::{self, Leaves};
+use crate::policy::{Action, Kind, Mode, Rule};
+use crate::verdict::{Evidence, Outcome, Subject, Verdict, What};
+use crate::view::TargetId;
+
+/// A rule and the state of all its targets.
+#[derive(Debug)]
+pub(crate) struct RuleEvaluator {
+    pub(crate) rule: Rule,
+    /// The rule's, capped.
+    pub(crate) mode: Mode,
+    select: Option<Node>,
+    except: Vec<Node>,
+    pub(crate) grace: Node,
+    when: Node,
+    /// What is on hold is exempt.
+    exempts_on_hold: bool,
+    /// By the target's number.
+    pub(crate) tracks: Vec<Track>,
+    /// True samples that a match needs, and samples that bring a flag down, at the interval of this tick.
+    needs: (u32, u32),
+    pub(crate) picking: Option<Picking>,
+}
+
+/// One target of one rule.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Track {
+    pub(crate) streak: Streak,
+    pub(crate) progress: Progress,
+    /// The outcome of the last tick; none where it has never been asked.
+    pub(crate) outcome: Option<Truth>,
+}
+
+/// What a rule needs to judge one tick, and where its findings go.
+pub(crate) struct EvalContext<'a> {
+    pub(crate) tick: &'a Tick<'a>,
+    pub(crate) table: &'a Table,
+    /// By kind: the places of its targets in the view.
+    pub(crate) places: &'a [Vec<usize>; 5],
+    /// By the target's place in the view: its number.
+    pub(crate) seen: &'a [usize],
+    pub(crate) populations: &'a [Population; 5],
+    /// By kind: those that were not seen.
+    pub(crate) absent: &'a [Vec<(usize, Absent)>; 5],
+    /// The rule's place.
+    pub(crate) rule: usize,
+    pub(crate) verdicts: &'a mut Vec<Verdict>,
+    pub(crate) candidates: &'a mut Vec<Candidate>,
+    pub(crate) proc_table: &'a mut Counts,
+}
+
+/// Whose match a finding is of, whom it is about (places in the view), and how long the match has run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Match {
+    pub(crate) owner: usize,
+    pub(crate) subject: usize,
+    pub(crate) streak: u32,
+}
+
+impl Match {
+    fn own(place: usize, track: &Track) -> Self {
+        Self { owner: place, subject: place, streak: track.streak.count }
+    }
+}
+
+/// What the breakers look at, of one rule.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) all: usize,
+    pub(crate) unknown: usize,
+    /// Places in the view.
+    pub(crate) matching: Vec<usize>,
+}
+
+impl RuleEvaluator {
+    pub(crate) fn new(rule: &Rule, cap: Mode, table: &mut Table) -> Self {
+        Self {
+            mode: rule.mode.min(cap),
+            select: rule.select.as_ref().map(|ask| Node::of(ask, table)),
+            except: rule.except.iter().map(|exception| table.exemption(&exception.of)).collect(),
+            grace: table.grace(rule.startup_grace),
+            when: Node::of(&rule.when, table),
+            exempts_on_hold: rule.exempts_on_hold(),
+            tracks: Vec::new(),
+            needs: (u32::MAX, u32::MAX),
+            picking: rule.pick.as_ref().map(|pick| Picking::new(pick, &rule.when, table)),
+            rule: rule.clone(),
+        }
+    }
+
+    /// It may end somebody.
+    pub(crate) fn kills(&self) -> bool {
+        self.mode == Mode::Enforce && self.rule.then.iter().any(|step| step.action.destructive())
+    }
+
+    /// The time that a match takes at this sampling interval.
+    pub(crate) fn window(&self, tick: &Tick<'_>) -> Duration {
+        tick.interval.saturating_mul(self.rule.span.samples(tick.interval))
+    }
+
+    /// Judges every target of a tick, those that it does not have included.
+    pub(crate) fn judge(&mut self, context: &mut EvalContext<'_>) {
+        let interval = context.tick.interval;
+        self.needs = (self.rule.span.samples(interval), self.rule.clear_after.samples(interval).max(1));
+        let gates = self.gates(context.table, context.tick);
+        let outcomes = program::passed(gates.into_iter().map(|(_, column)| column));
+        for place in &context.places[self.rule.of as usize] {
+            self.one((*place, outcomes[*place]), context);
+        }
+        for place in &context.absent[self.rule.of as usize] {
+            self.absent(*place, context);
+        }
+        self.pick(context);
+    }
+
+    fn one(&mut self, (place, outcome): (usize, Truth), context: &mut EvalContext<'_>) {
+        let Some(number) = context.seen.get(place).copied() else { return };
+        if self.tracks.len() <= number {
+            self.tracks.resize(number + 1, Track::default());
+        }
+        let (needed, clear) = self.needs;
+        let mut track = self.tracks[number];
+        let ended = track.feed(outcome, context.tick.missed, self.rule.max_gap);
+        if ended && let Some(why) = track.reprieved(outcome) {
+            context.verdicts.push(self.finding(
+                Match::own(place, &track),
+                What::Reprieved(why),
+                context.tick,
+            ));
+        }
+        if track.flag_down(outcome, clear) {
+            let severity = track.progress.flagged.take();
+            let cleared = severity
+                .map(|severity| self.finding(Match::own(place, &track), What::Clear(severity), context.tick));
+            context.verdicts.extend(cleared);
+        }
+        let unknown = outcome == Truth::Unknown;
+        if !unknown || !is_new(&context.tick.view.targets[place], context.tick.view) {
+            context.proc_table.unknown += usize::from(unknown);
+            context.proc_table.all += 1;
+        }
+        if outcome == Truth::True && track.streak.count >= needed && self.picking.is_none() {
+            context.proc_table.matching.push(place);
+            let since = track.streak.count - needed;
+            self.steps(Match::own(place, &track), (&mut track.progress, since), context);
+        }
+        self.tracks[number] = track;
+    }
+
+    /// Takes the steps of a match that are due, up to one that is destructive.
+    pub(crate) fn steps(
+        &self,
+        whose: Match,
+        (progress, since): (&mut Progress, u32),
+        context: &mut EvalContext<'_>,
+    ) {
+        let (interval, then) = (context.tick.interval, &self.rule.then);
+        while let Some(due) = progress.due(then, since, |step| step.after.samples(interval)) {
+            let what = match due {
+                Due::Now(action) => {
+                    progress.took(action);
+                    Some(told(action))
+                }
+                Due::Destructive => {
+                    let Match { owner, subject, .. } = whose;
+                    context.candidates.push(Candidate {
+                        rule: context.rule,
+                        subject,
+                        owner,
+                        progress: *progress,
+                    });
+                    progress
+                        .again(&self.rule, since, interval)
+                        .map(|channels| What::Notify(channels.to_vec()))
+                }
+            };
+            context.verdicts.extend(what.map(|what| self.finding(whose, what, context.tick)));
+            if matches!(due, Due::Destructive) {
+                return;
+            }
+        }
+    }
+
+    /// The gates of the rule in their order, and who may pass each.
+    pub(crate) fn gates<'t>(&self, table: &'t Table, tick: &Tick<'_>) -> Vec<(Gate, Column<'t>)> {
+        let mut gates = vec![(Gate::Protection, table.unprotected())];
+        gates.extend(self.select.as_ref().map(|select| (Gate::Select, select.ask(table))));
+        // With `pick` the exceptions are about those who may be picked.
+        if self.picking.is_none() {
+            gates.extend(self.unspared(table, tick));
+        }
+        gates.push((Gate::Grace, self.grace.ask(table)));
+        gates.extend(self.running(table).map(|column| (Gate::OnHold, column)));
+        gates.push((Gate::When, self.when.ask(table)));
+        gates
+    }
+
+    /// Those that are not on hold, where that exempts from this rule.
+    pub(crate) fn running<'t>(&self, table: &'t Table) -> Option<Column<'t>> {
+        self.exempts_on_hold.then(|| table.running())
+    }
+
+    /// Whom no exception spares.
+    pub(crate) fn unspared<'t>(
+        &self,
+        table: &'t Table,
+        tick: &Tick<'_>,
+    ) -> impl Iterator<Item = (Gate, Column<'t>)> {
+        let exceptions = self.except.iter().zip(&self.rule.except).enumerate();
+        let in_force = exceptions.filter(|(_, (_, exception))| exception.in_force(tick.now.wall));
+        in_force.map(|(place, (node, _))| (Gate::Except(place), program::not(&node.ask(table))))
+    }
+
+    /// Takes note of a target that this tick did not see.
+    fn absent(&mut self, (number, fate): (usize, Absent), context: &mut EvalContext<'_>) {
+        let Some(track) = self.tracks.get_mut(number) else { return };
+        let mut after = *track;
+        context.proc_table.all += usize::from(fate == Absent::Unknown);
+        context.proc_table.unknown += usize::from(fate == Absent::Unknown);
+        match fate {
+            Absent::Gone => after = Track::default(),
+            Absent::Unknown => {
+                after.outcome = Some(Truth::Unknown);
+                if after.feed(Truth::Unknown, context.tick.missed, self.rule.max_gap) {
+                    after.progress.end();
+                }
+                if after.flag_down(Truth::Unknown, self.needs.1) {
+                    after.progress.flagged = None;
+                }
+            }
+        }
+        let before = std::mem::replace(track, after);
+        let Some(slot) = context.populations[self.rule.of as usize].slot(number) else { return };
+        let subject = Arc::new(subject::absent(self.rule.of, slot));
+        let mut say = |what| context.verdicts.push(self.about(&subject, (what, &before), context.tick));
+        if fate == Absent::Unknown
+            && before.streak.count > 0
+            && after.streak.count == 0
+            && before.progress.warned
+        {
+            say(What::Reprieved("unknown for too long"));
+        }
+        if let (Some(severity), None) = (before.progress.flagged, after.progress.flagged) {
+            say(What::Clear(severity));
+        }
+    }
+
+    /// A verdict about a target of the view.
+    pub(crate) fn finding(&self, whose: Match, what: What, tick: &Tick<'_>) -> Verdict {
+        let view = tick.view;
+        let target = &view.targets[whose.subject];
+        let mut leaves = Leaves { target: &view.targets[whose.owner], view }.of(&self.rule.when);
+        if let Some(pick) = &self.rule.pick
+            && whose.subject != whose.owner
+        {
+            leaves.extend(Leaves { target, view }.of(&pick.from));
+        }
+        Verdict {
+            rule: Arc::clone(&self.rule.name),
+            mode: self.mode,
+            subject: Arc::new(subject::of(target, view)),
+            what,
+            evidence: Evidence {
+                seq: view.snapshot.seq,
+                streak: whose.streak,
+                needed: self.rule.span.samples(tick.interval),
+                leaves,
+            },
+        }
+    }
+
+    /// A verdict about one that is not in the view.
+    fn about(&self, subject: &Arc<Subject>, (what, track): (What, &Track), tick: &Tick<'_>) -> Verdict {
+        Verdict {
+            rule: Arc::clone(&self.rule.name),
+            mode: self.mode,
+            subject: Arc::clone(subject),
+            what,
+            evidence: Evidence {
+                seq: tick.view.snapshot.seq,
+                streak: track.streak.count,
+                needed: self.rule.span.samples(tick.interval),
+                leaves: Vec::new(),
+            },
+        }
+    }
+
+    /// Takes note of how an action of this rule ended.
+    pub(crate) fn landed(
+        &mut self,
+        in_flight: &InFlight,
+        outcome: Outcome,
+        number: impl Fn(Kind, &TargetId) -> Option<usize>,
+    ) {
+        let Some(number) = number(in_flight.owner.0, &in_flight.owner.1) else { return };
+        // A match that has ended meanwhile takes no note.
+        let Some(progress) = self.progress(number).filter(|progress| progress.in_flight) else { return };
+        progress.in_flight = false;
+        match outcome {
+            outcome if outcome.may_be_tried_again() => {}
+            Outcome::Refused | Outcome::IdentityChanged => progress.failed = true,
+            outcome if outcome.failure() => progress.failed = true,
+            _ => progress.took(&in_flight.action),
+        }
+    }
+
+    /// How far the match of a target has come, by the target's number; with `pick` that of a GPU.
+    pub(crate) fn progress(&mut self, number: usize) -> Option<&mut Progress> {
+        match &mut self.picking {
+            Some(picking) => picking.progress(number),
+            None => self.tracks.get_mut(number).map(|track| &mut track.progress),
+        }
+    }
+
+    /// A notice of a target's match was delivered; `number` is the target's, with `pick` it is found by its name.
+    pub(crate) fn delivered(&mut self, number: Option<usize>, subject: &TargetId) {
+        let progress = match &mut self.picking {
+            Some(picking) => picking.progress_of(subject).collect(),
+            None => Vec::from_iter(number.and_then(|number| self.progress(number))),
+        };
+        for progress in progress.into_iter().filter(|progress| progress.warned) {
+            progress.delivered = true;
+        }
+    }
+
+    /// What the last tick found of the match of a target, by the target's number; with `pick` of the workload that was
+    /// picked on a GPU. None where there is no such match any more.
+    pub(crate) fn outcome(&self, number: usize, subject: &TargetId) -> Option<Truth> {
+        if let Some(picking) = &self.picking {
+            return picking.outcome(number, subject);
+        }
+        let track = self.tracks.get(number).filter(|track| track.progress.in_flight)?;
+        track.outcome
+    }
+
+    /// How far every match has come.
+    pub(crate) fn matches_mut(&mut self) -> impl Iterator<Item = &mut Progress> {
+        let picked = self.picking.iter_mut().flat_map(Picking::matches_mut);
+        self.tracks.iter_mut().map(|track| &mut track.progress).chain(picked)
+    }
+
+    /// Every streak is at its beginning; flags stay up.
+    pub(crate) fn begin_again(&mut self) {
+        for track in &mut self.tracks {
+            track.streak = Streak::default();
+            track.progress.end();
+        }
+        if let Some(picking) = &mut self.picking {
+            picking.begin_again();
+        }
+    }
+
+    /// Forgets all targets.
+    pub(crate) fn forget(&mut self) {
+        self.tracks.clear();
+        if let Some(picking) = &mut self.picking {
+            picking.forget();
+        }
+    }
+}
+
+/// What a harmless step is as a finding.
+pub(crate) fn told(action: &Action) -> What {
+    match action {
+        Action::Flag(severity) => What::Flag(*severity),
+        Action::Notify(channels) => What::Notify(channels.clone()),
+        destructive => What::Due(destructive.clone()),
+    }
+}
+
+impl Track {
+    /// Takes the intervals that were missed and then this one; true where a streak ended.
+    pub(crate) fn feed(&mut self, outcome: Truth, missed: u32, max_gap: u32) -> bool {
+        let ran = self.streak.count > 0;
+        self.outcome = Some(outcome);
+        let held = missed == 0 || self.streak.miss(missed, max_gap);
+        let kept = self.streak.feed(outcome, max_gap);
+        ran && !(held && kept)
+    }
+
+    /// Ends a match, and says why where that is a reprieve.
+    fn reprieved(&mut self, outcome: Truth) -> Option<&'static str> {
+        let warned = self.progress.warned;
+        self.progress.end();
+        warned.then_some(match outcome {
+            Truth::False => "it was seen not to match",
+            Truth::True | Truth::Unknown => "unknown for too long",
+        })
+    }
+
+    /// Whether a flag comes down: after so many samples in a row that are not true.
+    fn flag_down(&mut self, outcome: Truth, enough: u32) -> bool {
+        self.progress.off = match outcome {
+            Truth::True => 0,
+            Truth::False | Truth::Unknown => self.progress.off.saturating_add(1),
+        };
+        self.progress.flagged.is_some() && u32::from(self.progress.off) >= enough
+    }
+}

@@ -1,0 +1,433 @@
+//! Which destructive step is next: one at a time, decided at one snapshot and confirmed at the next, and none
+//! while anything speaks against it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::breakers::Breakers;
+use super::evaluator::Match;
+use super::ledger::{Ledger, Stamp};
+use super::progress::Progress;
+use super::stuck::Stuck;
+use super::{Engine, Tick};
+use crate::policy::{Action, Kind, Mode};
+use crate::verdict::{Hold, Outcome, Report, Subject, Verdict, What};
+use crate::view::{TargetId, View};
+use bailiff_snapshot::Truth;
+
+/// A decision that is not on the disk by then is made again.
+const DISK: Duration = Duration::from_mins(1);
+
+/// A destructive step that is due.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Candidate {
+    /// The rule's place.
+    pub(crate) rule: usize,
+    /// Whom it would be done to: a place in the view.
+    pub(crate) subject: usize,
+    /// Whose match it is; with `pick` the GPU.
+    pub(crate) owner: usize,
+    pub(crate) progress: Progress,
+}
+
+/// A step that was chosen, and waits for the next snapshot to agree.
+#[derive(Debug)]
+struct Chosen {
+    rule: usize,
+    subject: TargetId,
+    owner: TargetId,
+    step: u8,
+    /// When it was decided, since boot: only a later sample can confirm it.
+    at: Duration,
+    /// How it will count, where it will: it is put on the disk before the action.
+    charge: Option<Charge>,
+}
+
+/// What an action counts as.
+#[derive(Debug, Clone)]
+struct Charge {
+    at: Stamp,
+    subject: Arc<Subject>,
+    turn: Turn,
+}
+
+/// An action that is being carried out.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    pub(crate) id: u64,
+    pub(crate) rule: usize,
+    pub(crate) owner: (Kind, TargetId),
+    pub(crate) action: Action,
+    name: Arc<str>,
+    subject: Arc<Subject>,
+    mode: Mode,
+    /// The turn that it counts as, and the one that stood there before; none where it does not count.
+    turn: Option<(Turn, Option<Stamp>)>,
+}
+
+/// What was done, is being done, and must not be done.
+#[derive(Debug, Default)]
+pub(crate) struct ActionTracker {
+    chosen: Option<Chosen>,
+    in_flight: Option<InFlight>,
+    pub(crate) ledger: Ledger,
+    /// The last action of each rule's condition against each target.
+    pub(crate) turns: BTreeMap<Turn, Stamp>,
+    pub(crate) breakers: Breakers,
+    pub(crate) stuck: Vec<Stuck>,
+    /// Those against whom an action was tried and did not work: no rule tries again until a human has looked.
+    pub(crate) failed: BTreeSet<TargetId>,
+    pub(crate) next_id: u64,
+}
+
+/// A condition's hash and a target.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Turn(pub(crate) String, pub(crate) TargetId);
+
+impl Chosen {
+    fn new(candidate: &Candidate, view: &View) -> Self {
+        Self {
+            rule: candidate.rule,
+            subject: view.targets[candidate.subject].id.clone(),
+            owner: view.targets[candidate.owner].id.clone(),
+            step: candidate.progress.step,
+            at: Duration::MAX,
+            charge: None,
+        }
+    }
+
+    fn is(&self, candidate: &Candidate, view: &View) -> bool {
+        candidate.rule == self.rule
+            && candidate.progress.decided
+            && candidate.progress.step == self.step
+            && view.targets[candidate.subject].id == self.subject
+            && view.targets[candidate.owner].id == self.owner
+    }
+}
+
+impl ActionTracker {
+    /// Counts an action; gives its turn with the one that stood there before.
+    fn count(&mut self, id: u64, charge: Charge) -> (Turn, Option<Stamp>) {
+        self.ledger.count(id, charge.at.clone(), &charge.subject);
+        let before = self.turns.insert(charge.turn.clone(), charge.at);
+        (charge.turn, before)
+    }
+
+    /// An action that did nothing counts nowhere; the cooldown begins again only where its target may be tried again.
+    fn take_back(&mut self, in_flight: &InFlight, outcome: Outcome) {
+        self.ledger.give_back(in_flight.id);
+        let Some((turn, before)) = &in_flight.turn else { return };
+        if outcome.may_be_tried_again() {
+            match before {
+                Some(before) => drop(self.turns.insert(turn.clone(), before.clone())),
+                None => drop(self.turns.remove(turn)),
+            }
+        }
+    }
+
+    /// The id, the budgets and the turns as they are once the action that was chosen has begun: they are on the disk
+    /// before it.
+    pub(crate) fn foreseen(&self) -> (u64, Ledger, BTreeMap<Turn, Stamp>) {
+        let (mut ledger, mut turns) = (self.ledger.clone(), self.turns.clone());
+        let charge = self.chosen.as_ref().and_then(|chosen| chosen.charge.clone());
+        let id = self.next_id + u64::from(charge.is_some());
+        if let Some(charge) = charge {
+            ledger.count(id, charge.at.clone(), &charge.subject);
+            turns.insert(charge.turn, charge.at);
+        }
+        (id, ledger, turns)
+    }
+
+    pub(crate) fn in_flight(&self) -> Option<u64> {
+        self.in_flight.as_ref().map(|in_flight| in_flight.id)
+    }
+
+    /// The action in flight and the place of its rule.
+    pub(crate) fn flying_rule(&self) -> Option<(u64, usize)> {
+        self.in_flight.as_ref().map(|in_flight| (in_flight.id, in_flight.rule))
+    }
+
+    pub(crate) fn set_flying_rule(&mut self, place: usize) {
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.rule = place;
+        }
+    }
+
+    pub(crate) fn choose_nobody(&mut self) {
+        self.chosen = None;
+    }
+
+    /// The action in flight has ended.
+    pub(crate) fn land(&mut self, report: &Report) -> Option<InFlight> {
+        let in_flight = self.in_flight.take_if(|in_flight| in_flight.id == report.id)?;
+        if in_flight.mode == Mode::Watch {
+            return Some(in_flight);
+        }
+        if !report.acted || report.outcome == Outcome::Gone {
+            self.take_back(&in_flight, report.outcome);
+        } else if report.outcome != Outcome::Cancelled {
+            self.breakers.see_request(in_flight.subject.uid, report.outcome.failure());
+        }
+        if report.outcome.failure() {
+            self.failed.insert(in_flight.subject.id.clone());
+        }
+        if matches!(report.outcome, Outcome::GoneNotReleased | Outcome::Unkillable) {
+            let each = in_flight.subject.members.iter().filter_map(|member| member.vram);
+            let held = each.fold(0, u64::saturating_add);
+            let missing = held.saturating_sub(report.released.unwrap_or_default());
+            self.stuck.push(Stuck {
+                rule: Arc::clone(&in_flight.name),
+                subject: Arc::clone(&in_flight.subject),
+                missing: (report.outcome == Outcome::GoneNotReleased).then_some(missing),
+            });
+        }
+        Some(in_flight)
+    }
+}
+
+/// Whether `/proc` confirms all of a target's processes: one that only the driver lists is flagged, and no more.
+fn is_known(target: usize, view: &View) -> bool {
+    view.processes(&view.targets[target]).all(|process| process.start_ticks.is_some())
+}
+
+impl Engine {
+    /// Chooses, confirms, or says why not.
+    pub(super) fn decide(&mut self, tick: &Tick<'_>, mut candidates: Vec<Candidate>) -> Vec<Verdict> {
+        self.actions.ledger.forget(tick.now, tick.view.snapshot.boot_id.as_deref());
+        self.actions.forget_returned(tick.view);
+        self.end_pause(tick);
+        // A snapshot that was missed between decision and confirmation undoes the decision, as an unknown one does.
+        let chosen = self.actions.chosen.take().filter(|_| tick.missed == 0);
+        // A step that is being carried out is due for as long as it takes.
+        candidates
+            .retain(|candidate| !candidate.progress.in_flight && is_known(candidate.subject, tick.view));
+        candidates.sort_by_key(|candidate| std::cmp::Reverse(self.evaluators[candidate.rule].mode));
+        let due = chosen.and_then(|chosen| {
+            let place = candidates.iter().position(|candidate| chosen.is(candidate, tick.view))?;
+            Some((chosen, place))
+        });
+        if let Some((chosen, place)) = due {
+            // It was taken before the decision, and came late: it can end the match, and confirm nothing.
+            if tick.view.boot() <= chosen.at {
+                self.actions.chosen = Some(chosen);
+                return Vec::new();
+            }
+            // A disk that is slower than an interval is waited for, not for long: what it is to keep grows old.
+            let young = tick.now.boot.saturating_sub(chosen.at) < DISK;
+            let counted = chosen.charge.is_some();
+            if counted && young && self.node_holds(tick.view).into_iter().eq([Hold::State]) {
+                self.actions.chosen = Some(chosen);
+                return self.withhold(&candidates[place], Hold::State, tick).into_iter().collect();
+            }
+            candidates[..=place].rotate_right(1);
+            return self.confirm(&candidates, tick);
+        }
+        let mut verdicts = Vec::new();
+        let free = self.first_free(&candidates, tick, &mut verdicts);
+        if let Some(candidate) = free.filter(|_| self.actions.in_flight.is_none()) {
+            self.choose(&candidate, tick);
+            let action = self.action(&candidate);
+            verdicts.extend(action.map(|action| self.say(&candidate, What::Due(action), tick)));
+        }
+        verdicts
+    }
+
+    fn choose(&mut self, candidate: &Candidate, tick: &Tick<'_>) {
+        let charge = self.charge(candidate, tick);
+        let view = tick.view;
+        let owner = &view.targets[candidate.owner];
+        let number = self.populations[owner.kind as usize].number(&owner.id);
+        let evaluator = self.evaluators.get_mut(candidate.rule);
+        if let Some(progress) =
+            number.zip(evaluator).and_then(|(number, evaluator)| evaluator.progress(number))
+        {
+            (progress.decided, progress.told) = (true, None);
+            self.actions.chosen = Some(Chosen { charge, at: tick.now.boot, ..Chosen::new(candidate, view) });
+        }
+    }
+
+    /// How an action would count; one that is only watched does not.
+    fn charge(&self, candidate: &Candidate, tick: &Tick<'_>) -> Option<Charge> {
+        let evaluator =
+            self.evaluators.get(candidate.rule).filter(|evaluator| evaluator.mode == Mode::Enforce)?;
+        let owner = &tick.view.targets[candidate.owner];
+        Some(Charge {
+            at: Stamp::new(tick.now, tick.view.snapshot.boot_id.as_deref()),
+            subject: Arc::new(super::subject::of(&tick.view.targets[candidate.subject], tick.view)),
+            turn: Turn(evaluator.rule.condition.clone(), owner.id.clone()),
+        })
+    }
+
+    /// The first candidate was chosen at the last snapshot, and is due at this one as well.
+    fn confirm(&mut self, candidates: &[Candidate], tick: &Tick<'_>) -> Vec<Verdict> {
+        let mut verdicts = Vec::new();
+        let first = self.first_free(&candidates[..1], tick, &mut verdicts);
+        match first.filter(|_| self.actions.in_flight.is_none()) {
+            Some(candidate) => verdicts.extend(self.act(&candidate, tick)),
+            None => drop(self.first_free(&candidates[1..], tick, &mut verdicts)),
+        }
+        verdicts
+    }
+
+    /// The first against whom nothing speaks; of those before it is said why they wait.
+    fn first_free(
+        &mut self,
+        candidates: &[Candidate],
+        tick: &Tick<'_>,
+        verdicts: &mut Vec<Verdict>,
+    ) -> Option<Candidate> {
+        let node = self.node_holds(tick.view).into_iter().next();
+        for candidate in candidates {
+            match self.against(candidate, node, tick) {
+                None => return Some(*candidate),
+                Some(hold) => verdicts.extend(self.withhold(candidate, hold, tick)),
+            }
+        }
+        None
+    }
+
+    fn action(&self, candidate: &Candidate) -> Option<Action> {
+        let then = &self.evaluators.get(candidate.rule)?.rule.then;
+        then.get(usize::from(candidate.progress.step)).map(|step| step.action.clone())
+    }
+
+    fn say(&self, candidate: &Candidate, what: What, tick: &Tick<'_>) -> Verdict {
+        let owner = &tick.view.targets[candidate.owner];
+        let evaluator = &self.evaluators[candidate.rule];
+        let number = self.populations[owner.kind as usize].number(&owner.id);
+        let streak =
+            number.and_then(|number| evaluator.tracks.get(number)).map_or(0, |track| track.streak.count);
+        evaluator.finding(Match { owner: candidate.owner, subject: candidate.subject, streak }, what, tick)
+    }
+
+    /// The action is let through: counted, and handed over.
+    fn act(&mut self, candidate: &Candidate, tick: &Tick<'_>) -> Option<Verdict> {
+        let action = self.action(candidate)?;
+        let id = self.actions.next_id + 1;
+        let verdict = self.say(candidate, What::Act(id, action.clone()), tick);
+        let owner = &tick.view.targets[candidate.owner];
+        let number = self.populations[owner.kind as usize].number(&owner.id)?;
+        let evaluator = self.evaluators.get_mut(candidate.rule)?;
+        evaluator.progress(number)?.in_flight = true;
+        self.actions.next_id = id;
+        let (name, mode) = (Arc::clone(&evaluator.rule.name), evaluator.mode);
+        let charge = self.charge(candidate, tick);
+        let turn = charge.map(|charge| self.actions.count(id, charge));
+        self.actions.in_flight = Some(InFlight {
+            id,
+            rule: candidate.rule,
+            owner: (owner.kind, owner.id.clone()),
+            action,
+            name,
+            subject: Arc::clone(&verdict.subject),
+            mode,
+            turn,
+        });
+        Some(verdict)
+    }
+
+    /// Whether the newest snapshot still agrees with an action in flight, and nothing holds it back.
+    ///
+    /// # Errors
+    /// With the reason not to begin it.
+    pub fn agrees(&self, id: u64) -> Result<(), &'static str> {
+        const ENDED: &str = "its match has ended";
+        let in_flight =
+            self.actions.in_flight.as_ref().filter(|in_flight| in_flight.id == id).ok_or(ENDED)?;
+        let view = self.last.as_ref().ok_or(ENDED)?;
+        // How old a confirmation may be, the executor sees to.
+        if let Some(hold) = self.node_holds(view).iter().find(|hold| **hold != Hold::Stale) {
+            return Err(hold.meaning());
+        }
+        let number = self.populations[in_flight.owner.0 as usize].number(&in_flight.owner.1);
+        let evaluator = self.evaluators.get(in_flight.rule).ok_or("its rule is no longer in force")?;
+        match number.and_then(|number| evaluator.outcome(number, &in_flight.subject.id)) {
+            Some(Truth::True) => Ok(()),
+            Some(Truth::False) => Err("the newest snapshot shows that it does not match"),
+            Some(Truth::Unknown) => Err("the newest snapshot does not tell whether it matches"),
+            None => Err(ENDED),
+        }
+    }
+
+    /// What keeps a KILL back whose TERM was sent: what is done could not be recorded.
+    #[must_use]
+    pub fn unrecorded(&self) -> Option<Hold> {
+        [Hold::Audit, Hold::State].into_iter().find(|hold| self.outside.contains(hold))
+    }
+
+    /// Says once why a step is not done.
+    fn withhold(&mut self, candidate: &Candidate, hold: Hold, tick: &Tick<'_>) -> Option<Verdict> {
+        if candidate.progress.told == Some(hold) {
+            return None;
+        }
+        let owner = &tick.view.targets[candidate.owner];
+        let number = self.populations[owner.kind as usize].number(&owner.id)?;
+        self.evaluators[candidate.rule].progress(number)?.told = Some(hold);
+        let action = self.action(candidate)?;
+        Some(self.say(candidate, What::Withheld(action, hold), tick))
+    }
+
+    /// What speaks against a step.
+    fn against(&self, candidate: &Candidate, node: Option<Hold>, tick: &Tick<'_>) -> Option<Hold> {
+        let evaluator = &self.evaluators[candidate.rule];
+        if candidate.progress.failed {
+            return Some(Hold::Failed);
+        }
+        // What only watches harms nobody, and uses up nothing.
+        if evaluator.mode == Mode::Watch {
+            return None;
+        }
+        let target = &tick.view.targets[candidate.subject];
+        if self.actions.failed.contains(&target.id) {
+            return Some(Hold::Failed);
+        }
+        if node.is_some() {
+            return node;
+        }
+        if evaluator.rule.requires_notice(usize::from(candidate.progress.step))
+            && !candidate.progress.delivered
+        {
+            return Some(Hold::Undelivered);
+        }
+        let owner = &tick.view.targets[candidate.owner];
+        let turn = Turn(evaluator.rule.condition.clone(), owner.id.clone());
+        let boot = tick.view.snapshot.boot_id.as_deref();
+        let again = self.actions.turns.get(&turn).map(|at| at.ago(tick.now, boot));
+        if !candidate.progress.acted && again.is_some_and(|ago| ago < evaluator.rule.cooldown) {
+            return Some(Hold::Cooldown);
+        }
+        let uid = super::subject::owner(target, tick.view);
+        // To end a lease no right over its holder is needed.
+        if target.kind != Kind::Lease && self.only.is_some_and(|only| uid != Some(only)) {
+            return Some(Hold::Rights);
+        }
+        if self.actions.breakers.failing().any(|failing| failing == uid) {
+            return Some(Hold::UserFailureBreaker);
+        }
+        let gpus = tick.view.gpus(target).filter_map(|gpu| gpu.uuid.as_deref());
+        self.actions.ledger.full(uid, gpus, &self.policy.limits)
+    }
+
+    /// What speaks against every step of this node.
+    #[must_use]
+    pub fn node_holds(&self, view: &View) -> BTreeSet<Hold> {
+        let other_interval = self.policy.interval.is_some_and(|interval| interval != view.interval());
+        let ours = [
+            (self.paused.is_some(), Hold::Paused),
+            (self.warm_up > 0, Hold::Started),
+            (self.settling > 0, Hold::Reloaded),
+            (other_interval, Hold::OtherInterval),
+            (!view.trusted(), Hold::Untrusted),
+        ];
+        let ours = ours.into_iter().filter_map(|(holds, hold)| holds.then_some(hold));
+        ours.chain(self.outside.iter().copied()).chain(self.actions.breakers.open()).collect()
+    }
+
+    fn end_pause(&mut self, tick: &Tick<'_>) {
+        let boot_id = tick.view.snapshot.boot_id.as_deref();
+        self.paused.take_if(|pause| pause.left(tick.now, boot_id).is_some_and(|left| left.is_zero()));
+    }
+}

@@ -1,0 +1,256 @@
+//! What the engine tells of itself: how many match, what is flagged, and which steps come next.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bailiff_snapshot::{Streak, Truth};
+use serde::{Deserialize, Serialize};
+
+use super::Engine;
+use super::evaluator::{RuleEvaluator, Track};
+use super::pick::Picked;
+use super::population::Population;
+use super::progress::Progress;
+use super::subject;
+use crate::policy::{Kind, Mode, Severity};
+use crate::verdict::{Hold, Subject};
+use crate::view::{Target, TargetId, View};
+
+/// How many of a rule's targets are in which state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counts {
+    /// The rule's name.
+    pub rule: Arc<str>,
+    /// Its mode, capped.
+    pub mode: Mode,
+    /// What it is about.
+    pub of: Kind,
+    /// They match now.
+    pub matches: usize,
+    /// They are on their way to a match.
+    pub pending: usize,
+    /// Nobody can tell.
+    pub unknown: usize,
+}
+
+/// A flag that is up.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FlagUp {
+    /// The rule that raised it.
+    pub rule: Arc<str>,
+    /// How bad it is.
+    pub severity: Severity,
+    /// Whom it is about.
+    pub subject: Subject,
+}
+
+/// A match, and the step that is next.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Pending {
+    /// The rule.
+    pub rule: String,
+    /// Its mode, capped.
+    pub mode: Mode,
+    /// The target.
+    pub target: TargetId,
+    /// The owner.
+    pub user: Option<String>,
+    /// The name of its first process that holds memory.
+    pub comm: Option<String>,
+    /// True samples so far.
+    pub streak: u32,
+    /// True samples that a match needs.
+    pub needed: u32,
+    /// The step that is next; none where all are taken.
+    pub next: Option<String>,
+    /// True samples until then.
+    pub samples_left: u32,
+    /// The same in seconds: the earliest that it can be.
+    pub due_in: Option<f64>,
+    /// Why a step that is due is not done.
+    pub hold: Option<Hold>,
+}
+
+impl Engine {
+    /// How many targets of each rule are in which state.
+    #[must_use]
+    pub fn counts(&self) -> Vec<Counts> {
+        let interval = self.last.as_ref().map(|view| view.interval()).unwrap_or_default();
+        let count = |evaluator: &RuleEvaluator| {
+            let needed = evaluator.rule.span.samples(interval).max(1);
+            let population = &self.populations[evaluator.rule.of as usize];
+            let mut counts = Counts {
+                rule: Arc::clone(&evaluator.rule.name),
+                mode: evaluator.mode,
+                of: evaluator.rule.of,
+                matches: 0,
+                pending: 0,
+                unknown: 0,
+            };
+            for track in tracks(evaluator, population).map(|(_, track)| track) {
+                counts.matches += usize::from(track.streak.count >= needed);
+                counts.pending += usize::from(track.streak.count > 0 && track.streak.count < needed);
+                counts.unknown += usize::from(track.outcome == Some(Truth::Unknown));
+            }
+            counts
+        };
+        self.evaluators.iter().map(count).collect()
+    }
+
+    /// All flags that are up.
+    #[must_use]
+    pub fn flags(&self) -> Vec<FlagUp> {
+        let Some(view) = self.last.as_deref() else { return Vec::new() };
+        let targets = by_id(view);
+        let raised = self.evaluators.iter().flat_map(|evaluator| {
+            let population = &self.populations[evaluator.rule.of as usize];
+            let own =
+                tracks(evaluator, population).filter_map(|(id, track)| Some((id, track.progress.flagged?)));
+            let picked = evaluator.picking.iter().flat_map(super::pick::Picking::flagged);
+            let targets = &targets;
+            own.chain(picked).filter_map(move |(id, severity)| {
+                let subject = targets.get(id).map(|target| subject::of(target, view)).or_else(|| {
+                    let slot = population.slot(population.number(id)?)?;
+                    Some(subject::absent(evaluator.rule.of, slot))
+                });
+                Some(FlagUp { rule: Arc::clone(&evaluator.rule.name), severity, subject: subject? })
+            })
+        });
+        let stuck = self.actions.stuck.iter().map(|stuck| FlagUp {
+            rule: Arc::clone(&stuck.rule),
+            severity: Severity::Critical,
+            subject: Subject::clone(&stuck.subject),
+        });
+        raised.chain(stuck).collect()
+    }
+
+    /// Those who match or are on the way to it, so many at most, the nearest to a step first. Of a GPU for which a
+    /// workload was picked it is the workload.
+    #[must_use]
+    pub fn pending(&self, most: usize) -> Vec<Pending> {
+        let Some(view) = self.last.as_deref() else { return Vec::new() };
+        let mut nearest: Vec<Coming<'_>> =
+            self.evaluators.iter().flat_map(|evaluator| self.coming(evaluator, view)).collect();
+        nearest.sort_by_key(|coming| coming.left.unwrap_or(u32::MAX));
+        nearest.truncate(most);
+        let targets = by_id(view);
+        nearest.iter().map(|coming| coming.told(targets.get(coming.id).copied(), view)).collect()
+    }
+
+    fn coming<'a>(&'a self, evaluator: &'a RuleEvaluator, view: &View) -> Vec<Coming<'a>> {
+        let population = &self.populations[evaluator.rule.of as usize];
+        let own = tracks(evaluator, population).filter(|(_, track)| track.streak.count > 0);
+        let own = own.map(|(id, track)| Coming::of_track(evaluator, (id, track), view));
+        let Some(picking) = &evaluator.picking else { return own.collect() };
+        let workloads = &self.populations[Kind::Workload as usize];
+        let picked = picking.picked.values().map(|picked| {
+            let number = workloads.number(&picked.target);
+            let streak = number.and_then(|number| picking.streaks.get(number)).copied().unwrap_or_default();
+            Coming::of_pick(evaluator, (&picked.target, Some(picked), streak), view)
+        });
+        // A GPU in need has no steps of its own.
+        own.filter(|coming| coming.streak < coming.needed).chain(picked).collect()
+    }
+
+    /// Node-wide holds now.
+    #[must_use]
+    pub fn holds(&self) -> BTreeSet<Hold> {
+        if let Some(view) = &self.last {
+            return self.node_holds(view);
+        }
+        let paused = self.paused.as_ref().map(|_| Hold::Paused);
+        let outside = self.outside.iter().copied().chain(self.actions.breakers.open());
+        outside.chain([Hold::Started]).chain(paused).collect()
+    }
+
+    /// Actions of the last hour.
+    #[must_use]
+    pub fn actions_of_the_hour(&self) -> usize {
+        self.actions.ledger.used()
+    }
+}
+
+/// A rule's targets that are known.
+fn tracks<'a>(
+    evaluator: &'a RuleEvaluator,
+    population: &'a Population,
+) -> impl Iterator<Item = (&'a TargetId, &'a Track)> {
+    evaluator
+        .tracks
+        .iter()
+        .enumerate()
+        .filter_map(|(number, track)| Some((&population.slot(number)?.id, track)))
+}
+
+fn by_id(view: &View) -> HashMap<&TargetId, &Target> {
+    view.targets.iter().map(|target| (&target.id, target)).collect()
+}
+
+/// A match, or what may become one.
+pub(super) struct Coming<'a> {
+    pub(super) evaluator: &'a RuleEvaluator,
+    id: &'a TargetId,
+    streak: u32,
+    needed: u32,
+    progress: Progress,
+    /// True samples until the next step; none where there is none.
+    left: Option<u32>,
+}
+
+impl<'a> Coming<'a> {
+    pub(super) fn of_track(
+        evaluator: &'a RuleEvaluator,
+        (id, track): (&'a TargetId, &Track),
+        view: &View,
+    ) -> Self {
+        let (streak, needed) = (track.streak.count, evaluator.rule.span.samples(view.interval()));
+        let step = evaluator.rule.then.get(usize::from(track.progress.step));
+        // A GPU in need has none: who is picked has.
+        let step = step.filter(|_| evaluator.picking.is_none() || streak < needed);
+        let left = step.map(|step| needed.saturating_add(step.after.samples(view.interval())));
+        let left = left.map(|due| due.saturating_sub(streak));
+        Self { evaluator, id, streak, needed, progress: track.progress, left }
+    }
+
+    /// A workload that was picked, or may be.
+    pub(super) fn of_pick(
+        evaluator: &'a RuleEvaluator,
+        (id, picked, streak): (&'a TargetId, Option<&Picked>, Streak),
+        view: &View,
+    ) -> Self {
+        let idle_for = evaluator.picking.as_ref().map(|picking| picking.idle_for.samples(view.interval()));
+        let progress = picked.map(|picked| picked.progress).unwrap_or_default();
+        let left = picked.and_then(|picked| {
+            let step = evaluator.rule.then.get(usize::from(progress.step))?;
+            // The sample at which it was picked counts as 0.
+            Some((step.after.samples(view.interval()) + 1).saturating_sub(picked.since))
+        });
+        Self { evaluator, id, streak: streak.count, needed: idle_for.unwrap_or_default(), progress, left }
+    }
+
+    /// The rule is not about it.
+    pub(super) fn without_steps(self) -> Self {
+        Self { left: None, ..self }
+    }
+
+    pub(super) fn told(&self, target: Option<&Target>, view: &View) -> Pending {
+        let rule = &self.evaluator.rule;
+        let next = self.left.and_then(|_| rule.then.get(usize::from(self.progress.step)));
+        let left = self.left.unwrap_or_default();
+        Pending {
+            rule: rule.name.to_string(),
+            mode: self.evaluator.mode,
+            target: self.id.clone(),
+            user: target.and_then(|target| subject::of(target, view).user),
+            comm: target.and_then(|target| {
+                view.processes(target).find_map(|process| Some(process.facts.as_ref()?.comm.clone()))
+            }),
+            streak: self.streak,
+            needed: self.needed,
+            next: next.map(|step| step.action.name().to_owned()),
+            samples_left: left,
+            due_in: next.map(|_| (view.interval() * left).as_secs_f64()),
+            hold: self.progress.told,
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Everybody on the node at this very moment, as `/proc` says: who they are, whose they are, where they run.
+//! Every file is read bounded, through a folder that is held open and so stays its process's.
+
+pub mod program;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use bailiff_snapshot::stat::{self, Stat};
+use bailiff_snapshot::{Place, ProcessKey, State, Status};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags, fstat, openat, readlinkat, statx};
+use rustix::io::Errno;
+
+/// More of a process's file than this is not understood.
+const MOST: usize = 256 << 10;
+/// The major number of `/dev/nvidia0` and its like (Linux, Documentation/admin-guide/devices.txt).
+const NVIDIA: u32 = 195;
+/// More processes than this are not judged one by one.
+const MOST_PROCESSES: usize = 1 << 18;
+
+/// Why everybody could not be seen: then nobody is touched.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessTableError {
+    /// `/proc` cannot be read.
+    #[error("/proc cannot be read: {0}")]
+    Unreadable(Errno),
+    /// It shows us our own processes only.
+    #[error("/proc hides the processes of others (hidepid)")]
+    Hides,
+    /// The pids in it are not those that we would signal.
+    #[error("/proc is of another PID namespace than this program")]
+    Foreign,
+    /// One process could not be read, and so might belong to anybody.
+    #[error("process {0} cannot be read: {1}")]
+    Process(u32, Errno),
+    /// A line that is none.
+    #[error("process {0} cannot be understood")]
+    Malformed(u32),
+    /// Too many to look at.
+    #[error("there are more than {MOST_PROCESSES} processes")]
+    TooMany,
+}
+
+/// One process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessInfo {
+    /// What its `stat` says.
+    pub stat: Stat,
+    /// Its effective owner.
+    pub uid: u32,
+    /// Where it runs; those who run in one place share what is known of it.
+    pub place: Arc<Place>,
+    /// Its cgroup of version 2.
+    pub unified: Option<Arc<str>>,
+}
+
+/// Places that were met, by the text of their `cgroup`.
+type Places = HashMap<Vec<u8>, (Arc<Place>, Option<Arc<str>>)>;
+
+/// Whether a process has a device file open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Devices {
+    /// One is.
+    Open,
+    /// All descriptors were looked at, and none is.
+    None,
+    /// We may not look.
+    Denied,
+}
+
+/// Everybody.
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    /// By pid.
+    pub people: BTreeMap<u32, ProcessInfo>,
+    children: BTreeMap<u32, Vec<u32>>,
+}
+
+impl Table {
+    /// Sorts them.
+    #[must_use]
+    pub fn of(people: impl IntoIterator<Item = ProcessInfo>) -> Self {
+        Self::sorted(people.into_iter().map(|person| (person.stat.key.pid, person)).collect())
+    }
+
+    fn sorted(people: BTreeMap<u32, ProcessInfo>) -> Self {
+        let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (pid, person) in &people {
+            children.entry(person.stat.ppid).or_default().push(*pid);
+        }
+        Self { people, children }
+    }
+
+    /// With these as they are now.
+    #[must_use]
+    pub fn with(mut self, people: impl IntoIterator<Item = ProcessInfo>) -> Self {
+        self.people.extend(people.into_iter().map(|person| (person.stat.key.pid, person)));
+        Self::sorted(self.people)
+    }
+
+    /// Whoever this is, if it still is.
+    #[must_use]
+    pub fn get(&self, key: ProcessKey) -> Option<&ProcessInfo> {
+        self.people.get(&key.pid).filter(|person| person.stat.key == key)
+    }
+
+    /// Those that it started and that still have it for a parent.
+    #[must_use]
+    pub fn children(&self, pid: u32) -> &[u32] {
+        self.children.get(&pid).map_or(&[], Vec::as_slice)
+    }
+
+    /// Its parent, the parent's parent and so on.
+    #[must_use]
+    pub fn ancestors(&self, pid: u32) -> BTreeSet<u32> {
+        let mut found = BTreeSet::new();
+        let mut next = pid;
+        while let Some(parent) = self.people.get(&next).map(|person| person.stat.ppid) {
+            if parent == 0 || !found.insert(parent) {
+                break;
+            }
+            next = parent;
+        }
+        found
+    }
+}
+
+/// A `/proc` to look at.
+#[derive(Debug)]
+pub struct Processes {
+    root: OwnedFd,
+    /// Device files begin so.
+    devices: String,
+}
+
+impl Processes {
+    /// Opens `/proc`; `devices` is what the paths of device files begin with.
+    ///
+    /// # Errors
+    /// Where it cannot be opened.
+    pub fn open(procfs: &Path, devices: &str) -> Result<Self, ProcessTableError> {
+        let root = folder(CWD, procfs).map_err(ProcessTableError::Unreadable)?;
+        Ok(Self { root, devices: devices.to_owned() })
+    }
+
+    /// Everybody.
+    ///
+    /// # Errors
+    /// Where one cannot be read, or not everybody is shown.
+    pub fn everybody(&self) -> Result<Table, ProcessTableError> {
+        self.since(Table::default(), &BTreeSet::new())
+    }
+
+    /// Everybody, of whom those that were there before are not read again, but for these: an answer in a hurry.
+    /// Whoever is to be touched must be read again in any case, once he is held.
+    ///
+    /// # Errors
+    /// Where one cannot be read, or not everybody is shown.
+    pub fn since(&self, before: Table, again: &BTreeSet<u32>) -> Result<Table, ProcessTableError> {
+        let pids: BTreeSet<u32> = self.pids()?.into_iter().collect();
+        let mut people = before.people;
+        let mut places = Places::new();
+        people.retain(|pid, _| pids.contains(pid) && !again.contains(pid));
+        for pid in pids {
+            if !people.contains_key(&pid)
+                && let Some((person, _)) = self.look(pid, &mut places)?
+            {
+                people.insert(pid, person);
+            }
+        }
+        Ok(Table::sorted(people))
+    }
+
+    /// Who is there, if we are shown everybody.
+    fn pids(&self) -> Result<Vec<u32>, ProcessTableError> {
+        self.own()?;
+        let pids = numbers(&self.root).map_err(ProcessTableError::Unreadable)?;
+        match pids.len() {
+            _ if !pids.contains(&1) => Err(ProcessTableError::Hides),
+            0..=MOST_PROCESSES => Ok(pids),
+            _ => Err(ProcessTableError::TooMany),
+        }
+    }
+
+    /// Pids of another namespace would name other processes here.
+    fn own(&self) -> Result<(), ProcessTableError> {
+        let ours = readlinkat(&self.root, "self", Vec::new()).map_err(|_| ProcessTableError::Foreign)?;
+        let same = ours.to_str().is_ok_and(|pid| pid.parse() == Ok(std::process::id()));
+        if same { Ok(()) } else { Err(ProcessTableError::Foreign) }
+    }
+
+    /// A process that is named by a pid of this program's own namespace; none where it cannot be read, or pids here are of
+    /// another one.
+    #[must_use]
+    pub fn own_person(&self, pid: u32) -> Option<ProcessInfo> {
+        self.own().ok()?;
+        self.person(pid).ok()?
+    }
+
+    /// One process, read again; none where it has ended.
+    ///
+    /// # Errors
+    /// Where it is there and cannot be read.
+    pub fn person(&self, pid: u32) -> Result<Option<ProcessInfo>, ProcessTableError> {
+        Ok(self.look(pid, &mut Places::new())?.map(|(person, _)| person))
+    }
+
+    /// One process and whether it has a device file open, all read through one held folder.
+    ///
+    /// # Errors
+    /// Where it is there and cannot be read.
+    pub fn holder(&self, pid: u32) -> Result<Option<(ProcessInfo, Devices)>, ProcessTableError> {
+        let Some((person, folder)) = self.look(pid, &mut Places::new())? else { return Ok(None) };
+        match self.devices(&folder, pid) {
+            Ok(devices) => Ok(Some((person, devices))),
+            Err(error) if is_gone(error) => Ok(None),
+            Err(error) => Err(ProcessTableError::Process(pid, error)),
+        }
+    }
+
+    /// What each thread of a process is doing: the first one may have ended, or stand still before the others do. None where
+    /// it has ended.
+    ///
+    /// # Errors
+    /// Where it is there and cannot be read.
+    pub fn threads(&self, pid: u32) -> Result<Vec<State>, ProcessTableError> {
+        let read = || {
+            let tasks = folder(&folder(&self.root, pid.to_string())?, "task")?;
+            let numbers = numbers(&tasks)?;
+            let stats =
+                numbers.iter().map(|thread| match read(&folder(&tasks, thread.to_string())?, "stat") {
+                    Err(error) if is_gone(error) => Ok(None),
+                    stat => stat.map(|text| stat::parse(&text).map(|stat| stat.state)),
+                });
+            stats.filter_map(Result::transpose).collect::<Result<Vec<State>, Errno>>()
+        };
+        match read() {
+            Err(error) if is_gone(error) => Ok(Vec::new()),
+            states => states.map_err(|error| ProcessTableError::Process(pid, error)),
+        }
+    }
+
+    /// A process's `/proc/PID/cgroup`, where it can be read.
+    #[must_use]
+    pub fn cgroup(&self, pid: u32) -> Option<String> {
+        let text = read(&folder(&self.root, pid.to_string()).ok()?, "cgroup").ok()?;
+        Some(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Whether a process sees the mounts that we see; none where that may not be read.
+    #[must_use]
+    pub fn same_mounts(&self, pid: u32) -> Option<bool> {
+        let of = |pid: &str| readlinkat(folder(&self.root, pid).ok()?, "ns/mnt", Vec::new()).ok();
+        Some(of(&pid.to_string())? == of("self")?)
+    }
+
+    /// Whether a process would not end by a signal itself: it catches or ignores it. None where that cannot be read.
+    #[must_use]
+    pub fn heeds(&self, pid: u32, signal: i32) -> Option<bool> {
+        let text = read(&folder(&self.root, pid.to_string()).ok()?, "status").ok()?;
+        let status = Status::new(&text);
+        let bit = 1_u64.checked_shl(u32::try_from(signal).ok()?.checked_sub(1)?)?;
+        Some((status.mask("SigCgt:")? | status.mask("SigIgn:")?) & bit != 0)
+    }
+
+    /// Whether a process is in a PID namespace below ours; none where it has gone, or its kernel does not tell.
+    #[must_use]
+    pub fn nested(&self, pid: u32) -> Option<bool> {
+        let text = read(&folder(&self.root, pid.to_string()).ok()?, "status").ok()?;
+        Some(Status::new(&text).pids()?.len() > 1)
+    }
+
+    fn look(
+        &self,
+        pid: u32,
+        places: &mut Places,
+    ) -> Result<Option<(ProcessInfo, OwnedFd)>, ProcessTableError> {
+        match self.read(pid, places) {
+            Ok((Some(person), folder)) => Ok(Some((person, folder))),
+            Ok((None, _)) => Err(ProcessTableError::Malformed(pid)),
+            Err(error) if is_gone(error) => Ok(None),
+            Err(error) => Err(ProcessTableError::Process(pid, error)),
+        }
+    }
+
+    fn read(&self, pid: u32, places: &mut Places) -> Result<(Option<ProcessInfo>, OwnedFd), Errno> {
+        let held = folder(&self.root, pid.to_string())?;
+        let uid = fstat(&held)?.st_uid;
+        // One that cannot be told (a path beyond PATH_MAX) is nowhere, and nobody's kin; the others are not refused for it.
+        let cgroup = match read(&held, "cgroup") {
+            Err(error) if !is_gone(error) => Vec::new(),
+            other => other?,
+        };
+        let (place, unified) = places.entry(cgroup).or_insert_with_key(|text| located(text)).clone();
+        let stat = stat::parse(&read(&held, "stat")?).filter(|stat| stat.key.pid == pid);
+        Ok((stat.map(|stat| ProcessInfo { stat, uid, place, unified }), held))
+    }
+
+    /// A leader that has exited has no descriptors of its own; they show at the threads that live on.
+    fn devices(&self, process: &OwnedFd, pid: u32) -> Result<Devices, Errno> {
+        let mut devices = self.devices_in(process, "fd")?;
+        if devices == Devices::None {
+            let tasks = folder(process, "task")?;
+            for thread in numbers(&tasks)?.into_iter().filter(|thread| *thread != pid) {
+                match self.devices_in(&tasks, &format!("{thread}/fd")) {
+                    Ok(Devices::Open) => return Ok(Devices::Open),
+                    Ok(Devices::Denied) => devices = Devices::Denied,
+                    Ok(Devices::None) => {}
+                    Err(error) if is_gone(error) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(devices)
+    }
+
+    fn devices_in(&self, parent: &OwnedFd, name: &str) -> Result<Devices, Errno> {
+        let descriptors = match folder(parent, name) {
+            Err(Errno::ACCESS | Errno::PERM) => return Ok(Devices::Denied),
+            other => other?,
+        };
+        let numbers = match numbers(&descriptors) {
+            Err(Errno::ACCESS | Errno::PERM) => return Ok(Devices::Denied),
+            other => other?,
+        };
+        for number in &numbers {
+            match readlinkat(&descriptors, number.to_string(), Vec::new()) {
+                Ok(link) if link.to_bytes().starts_with(self.devices.as_bytes()) => return Ok(Devices::Open),
+                Err(Errno::ACCESS | Errno::PERM) => return Ok(Devices::Denied),
+                // A descriptor that was closed meanwhile.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        // Behind mounts of its own a path reads otherwise; the device is the same.
+        let is_device = |number: &u32| is_nvidia(&descriptors, *number);
+        Ok(if numbers.iter().any(is_device) { Devices::Open } else { Devices::None })
+    }
+}
+
+/// Whether a descriptor is of a character device of NVIDIA's driver. What is cached is enough: a file system of somebody's, or
+/// of a server that has gone, is not asked.
+fn is_nvidia(descriptors: &OwnedFd, number: u32) -> bool {
+    let told = statx(descriptors, number.to_string(), AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+    told.is_ok_and(|told| {
+        FileType::from_raw_mode(told.stx_mode.into()) == FileType::CharacterDevice
+            && told.stx_rdev_major == NVIDIA
+    })
+}
+
+/// A true zombie, or one that is ending at this moment: nothing can be done to it.
+#[must_use]
+pub fn is_over(state: State) -> bool {
+    matches!(state, State::Zombie | State::Dead)
+}
+
+fn located(cgroup: &[u8]) -> (Arc<Place>, Option<Arc<str>>) {
+    let text = String::from_utf8_lossy(cgroup);
+    let unified = text.lines().find_map(|line| line.strip_prefix("0::")).map(Arc::from);
+    (Arc::new(Place::parse(&text)), unified)
+}
+
+fn is_gone(error: Errno) -> bool {
+    matches!(error, Errno::NOENT | Errno::SRCH)
+}
+
+fn folder<P: rustix::path::Arg>(parent: impl AsFd, name: P) -> Result<OwnedFd, Errno> {
+    openat(parent, name, OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
+}
+
+fn numbers(folder: &OwnedFd) -> Result<Vec<u32>, Errno> {
+    let mut numbers = Vec::new();
+    for entry in Dir::read_from(folder)? {
+        numbers.extend(entry?.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok()));
+    }
+    Ok(numbers)
+}
+
+fn read(folder: &OwnedFd, name: &str) -> Result<Vec<u8>, Errno> {
+    // Not blocking: a made-up /proc may hold a FIFO.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let file = openat(folder, name, flags, Mode::empty())?;
+    let mut text = vec![0; 4096];
+    let mut length = 0;
+    while length < MOST {
+        if length == text.len() {
+            text.resize(length * 2, 0);
+        }
+        let room = text.get_mut(length..).unwrap_or_default();
+        match rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut *room))? {
+            0 => break,
+            read => length += read,
+        }
+    }
+    text.truncate(length);
+    Ok(text)
+}

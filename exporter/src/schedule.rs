@@ -1,0 +1,94 @@
+//! The interval: one thread looks on a steady schedule and publishes what it saw. It waits for nobody who reads.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use bailiff_snapshot::Snapshot;
+use tokio::sync::watch;
+
+use crate::Look;
+use crate::clock::{now, since_boot};
+use crate::published::Published;
+
+/// The newest snapshot; none before the first look.
+pub type Latest = watch::Receiver<Option<Arc<Published>>>;
+
+/// How often, and how much is shown.
+#[derive(Debug, Clone, Copy)]
+pub struct Rhythm {
+    /// Between the begin of one look and of the next.
+    pub interval: Duration,
+    /// Processes with series of their own.
+    pub max_processes: usize,
+}
+
+/// While it lives, the interval goes on.
+#[derive(Debug)]
+pub struct Interval(#[expect(dead_code, reason = "its end is the message")] Sender<()>);
+
+/// Begins to look. When the thread ends, for whatever reason, the watch of [`Latest`] is closed.
+///
+/// # Errors
+/// Where no thread can be started.
+pub fn start(look: Box<dyn Look>, rhythm: Rhythm) -> io::Result<(Interval, Latest)> {
+    let (publish, latest) = watch::channel(None);
+    let (alive, stop) = channel();
+    let beating = Beating { look, rhythm, publish };
+    thread::Builder::new().name("interval".into()).spawn(move || beating.run(&stop))?;
+    Ok((Interval(alive), latest))
+}
+
+struct Beating {
+    look: Box<dyn Look>,
+    rhythm: Rhythm,
+    publish: watch::Sender<Option<Arc<Published>>>,
+}
+
+impl Beating {
+    fn run(mut self, stop: &Receiver<()>) {
+        let start = now();
+        for seq in 1.. {
+            if self.interval(seq).is_none() {
+                return;
+            }
+            let wait = until_next(now().saturating_duration_since(start), self.rhythm.interval);
+            if stop.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    }
+
+    /// `None` when there are no more looks.
+    fn interval(&mut self, seq: u64) -> Option<()> {
+        let began = since_boot();
+        let sample = self.look.look(seq)?;
+        let previous = self.publish.borrow().clone();
+        let snapshot = Snapshot::between(previous.as_ref().map(|previous| &previous.snapshot), sample);
+        let next = Published::new(snapshot, began, self.rhythm.max_processes, previous.as_deref());
+        self.publish.send_replace(Some(Arc::new(next)));
+        Some(())
+    }
+}
+
+/// The schedule is fixed at the start: a late interval does not move those after it, and is not made up for.
+fn until_next(elapsed: Duration, interval: Duration) -> Duration {
+    let late = elapsed.as_nanos().checked_rem(interval.as_nanos()).unwrap_or_default();
+    interval.saturating_sub(Duration::from_nanos(u64::try_from(late).unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_keep_to_the_schedule() {
+        let millis = Duration::from_millis;
+        let cases = [(0, 5000), (20, 4980), (4999, 1), (5000, 5000), (5001, 4999), (12_000, 3000)];
+        for (elapsed, wait) in cases {
+            assert_eq!(until_next(millis(elapsed), millis(5000)), millis(wait), "after {elapsed} ms");
+        }
+    }
+}

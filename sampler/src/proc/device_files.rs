@@ -1,0 +1,276 @@
+#![expect(clippy::disallowed_methods, reason = "looking has a time limit")]
+//! Who has `/dev/nvidiaN` open: also those that the driver lists nowhere, such as forked workers that
+//! inherited the file. It reads every descriptor of the node, so it is done seldom, and a part at a time.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bailiff_snapshot::{DeviceProcess, DeviceProcesses, Moment, State, stat};
+
+use super::files::{Folder, Missing};
+use crate::clock::now;
+
+/// The clock is looked at after so many descriptors.
+const MANY: usize = 256;
+/// More ancestors than this are not climbed.
+const MOST_ANCESTORS: usize = 16;
+
+/// Who has device files open, as far as this process may look and comes within `patience`; none where the `/proc` cannot be
+/// read.
+#[must_use]
+pub fn device_processes(procfs: &Path, patience: Duration) -> Option<DeviceProcesses> {
+    let root = Folder::open(procfs).ok()?;
+    let mut search = Search::begin(&root, now()).ok()?;
+    search.go_on(&root, Instant::now() + patience);
+    Some(search.end())
+}
+
+/// Those of them who are still there, by one look at each.
+pub(crate) fn keep_living(root: &Folder, device_processes: &mut DeviceProcesses) {
+    device_processes.who.retain(|who| begin(root, who.pid) == who.start_ticks);
+}
+
+/// A look at all processes, which goes on where it stopped.
+pub(crate) struct Search {
+    /// Those who have not been looked at, the next one last.
+    due: Vec<u32>,
+    found: DeviceProcesses,
+}
+
+/// Why a process's descriptors were not told.
+enum Untold {
+    Missing(Missing),
+    /// There was no time.
+    Late,
+}
+
+impl Search {
+    pub(crate) fn begin(root: &Folder, at: Moment) -> Result<Self, Missing> {
+        let ours = std::process::id();
+        let mut due = root.numbers()?;
+        due.retain(|pid| *pid != ours);
+        due.reverse();
+        Ok(Self { due, found: DeviceProcesses { at, who: Vec::new(), unreadable: 0 } })
+    }
+
+    /// When it was begun, since boot.
+    pub(crate) const fn began(&self) -> Duration {
+        self.found.at.boot
+    }
+
+    /// Looks on until then, and says whether all were looked at. Who alone takes longer than one such part is not looked
+    /// into.
+    pub(crate) fn go_on(&mut self, root: &Folder, until: Instant) -> bool {
+        let mut is_first = true;
+        while let Some(pid) = self.due.pop() {
+            match root
+                .folder(&pid.to_string())
+                .map_err(Untold::Missing)
+                .and_then(|folder| minors((&folder, pid), until))
+            {
+                Ok(minors) if minors.is_empty() => {}
+                Ok(minors) => self.found.who.extend(device_process(root, pid, minors)),
+                Err(Untold::Missing(Missing::Gone)) => {}
+                Err(Untold::Late) if !is_first => self.due.push(pid),
+                Err(_) => self.found.unreadable += 1,
+            }
+            is_first = false;
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        self.due.is_empty()
+    }
+
+    /// What was found; those who have not been looked at count as unreadable.
+    pub(crate) fn end(mut self) -> DeviceProcesses {
+        self.found.unreadable += self.due.len() as u64;
+        self.found
+    }
+}
+
+/// None where it ended meanwhile, or where we started it: to look at the driver is to have its files open.
+fn device_process(root: &Folder, pid: u32, minors: Vec<u32>) -> Option<DeviceProcess> {
+    let folder = root.folder(&pid.to_string()).ok()?;
+    let mut buffer = Vec::new();
+    let stat = stat::parse(folder.read("stat", &mut buffer).ok()?)?;
+    let mut parent = stat.ppid;
+    for _ in 0..MOST_ANCESTORS {
+        if parent == std::process::id() {
+            return None;
+        }
+        let line = root.read(&format!("{parent}/stat"), &mut buffer).ok();
+        match line.and_then(stat::parse) {
+            Some(above) if above.ppid != 0 => parent = above.ppid,
+            _ => break,
+        }
+    }
+    Some(DeviceProcess {
+        pid,
+        start_ticks: Some(stat.key.start_ticks),
+        comm: stat.comm,
+        uid: folder.owner().ok(),
+        minors,
+    })
+}
+
+fn begin(root: &Folder, pid: u32) -> Option<u64> {
+    let mut buffer = Vec::new();
+    let line = root.read_piece(&format!("{pid}/stat"), &mut buffer).ok()?;
+    stat::parse(line).map(|stat| stat.key.start_ticks)
+}
+
+/// The minor numbers that a process has open. A leader that has exited has no descriptors of its own; they
+/// show at the threads that live on, which share them.
+fn minors((folder, pid): (&Folder, u32), until: Instant) -> Result<Vec<u32>, Untold> {
+    let mut listed = listed(&folder.folder("fd").map_err(Untold::Missing)?, until)?;
+    if listed.count == 0 && has_threads_alone(folder) {
+        let tasks = folder.folder("task").map_err(Untold::Missing)?;
+        for thread in tasks.numbers().map_err(Untold::Missing)?.into_iter().filter(|thread| *thread != pid) {
+            if Instant::now() >= until {
+                return Err(Untold::Late);
+            }
+            let Ok(descriptors) = tasks.folder(&format!("{thread}/fd")) else { continue };
+            match self::listed(&descriptors, until) {
+                Ok(found) if found.count > 0 => {
+                    listed = found;
+                    break;
+                }
+                Ok(_) | Err(Untold::Missing(_)) => {}
+                Err(late) => return Err(late),
+            }
+        }
+    }
+    listed.minors.sort_unstable();
+    listed.minors.dedup();
+    Ok(listed.minors)
+}
+
+/// Its leader has exited, and other threads live on.
+fn has_threads_alone(folder: &Folder) -> bool {
+    let mut buffer = Vec::new();
+    let stat = folder.read("stat", &mut buffer).ok().and_then(stat::parse);
+    stat.is_some_and(|stat| stat.state == State::Zombie && stat.threads > 1)
+}
+
+/// A table of descriptors.
+struct Listed {
+    count: usize,
+    minors: Vec<u32>,
+}
+
+fn listed(descriptors: &Folder, until: Instant) -> Result<Listed, Untold> {
+    let mut listed = Listed { count: 0, minors: Vec::new() };
+    let mut is_late = false;
+    let each = |name: &str| {
+        listed.count += 1;
+        is_late = listed.count.is_multiple_of(MANY) && Instant::now() >= until;
+        let link = if is_late { None } else { descriptors.link(name).ok() };
+        listed.minors.extend(link.and_then(|link| link.strip_prefix("/dev/nvidia")?.parse::<u32>().ok()));
+        !is_late
+    };
+    descriptors.each_name(each).map_err(Untold::Missing)?;
+    if is_late { Err(Untold::Late) } else { Ok(listed) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    /// A made-up process: its state, threads and, at `fd`, what it has open.
+    fn process(home: &Path, pid: u32, (state, threads): (char, u32)) {
+        fs::create_dir_all(home.join(format!("{pid}/fd"))).unwrap();
+        let line = format!("{pid} (x) {state} 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 {pid}0");
+        fs::write(home.join(format!("{pid}/stat")), line).unwrap();
+    }
+
+    fn open(home: &Path, at: &str, targets: &[&str]) {
+        fs::create_dir_all(home.join(at)).unwrap();
+        for (number, target) in targets.iter().enumerate() {
+            symlink(target, home.join(format!("{at}/{number}"))).unwrap();
+        }
+    }
+
+    fn pids(device_processes: &DeviceProcesses) -> Vec<u32> {
+        let mut pids: Vec<u32> = device_processes.who.iter().map(|who| who.pid).collect();
+        pids.sort_unstable();
+        pids
+    }
+
+    #[test]
+    fn threads_are_looked_into_only_where_the_leader_has_ended() {
+        let home = tempfile::tempdir().unwrap();
+        process(home.path(), 40, ('S', 2));
+        open(home.path(), "40/fd", &["/dev/null"]);
+        process(home.path(), 50, ('S', 2));
+        process(home.path(), 60, ('Z', 2));
+        for pid in [40, 50, 60] {
+            fs::create_dir_all(home.path().join(format!("{pid}/task/{pid}"))).unwrap();
+            open(home.path(), &format!("{pid}/task/{}/fd", pid + 1), &["/dev/nvidia0", "/dev/nvidiactl"]);
+        }
+        let found = device_processes(home.path(), Duration::from_mins(1)).unwrap();
+        assert_eq!((pids(&found), found.unreadable), (vec![60], 0));
+    }
+
+    #[test]
+    fn a_search_goes_on_where_it_stopped_and_says_what_it_did_not_look_at() {
+        let home = tempfile::tempdir().unwrap();
+        for pid in [40, 50, 60] {
+            process(home.path(), pid, ('S', 1));
+            open(home.path(), &format!("{pid}/fd"), &["/dev/nvidia0"]);
+        }
+        let root = Folder::open(home.path()).unwrap();
+        let begin = || Search::begin(&root, Moment::default()).unwrap();
+        let at_once = Instant::now();
+        let mut search = begin();
+        assert_eq!([(); 3].map(|()| search.go_on(&root, at_once)), [false, false, true], "one in each part");
+        let found = search.end();
+        assert_eq!((pids(&found), found.unreadable), (vec![40, 50, 60], 0));
+        let mut search = begin();
+        search.go_on(&root, at_once);
+        let found = search.end();
+        assert_eq!((found.who.len(), found.unreadable), (1, 2));
+    }
+
+    #[test]
+    fn whoever_has_more_open_than_a_part_has_time_for_is_not_looked_into() {
+        let home = tempfile::tempdir().unwrap();
+        process(home.path(), 40, ('S', 1));
+        open(home.path(), "40/fd", &["/dev/nvidia0"; 2 * MANY]);
+        let root = Folder::open(home.path()).unwrap();
+        let mut search = Search::begin(&root, Moment::default()).unwrap();
+        assert!(search.go_on(&root, Instant::now()));
+        let found = search.end();
+        assert_eq!((found.who.len(), found.unreadable), (0, 1));
+    }
+
+    #[test]
+    fn whom_we_have_started_is_left_out() {
+        let home = tempfile::tempdir().unwrap();
+        for (pid, parent) in [(40, 1), (50, std::process::id()), (60, 50)] {
+            process(home.path(), pid, ('S', 1));
+            open(home.path(), &format!("{pid}/fd"), &["/dev/nvidia0"]);
+            let line = format!("{pid} (x) S {parent} 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 7");
+            fs::write(home.path().join(format!("{pid}/stat")), line).unwrap();
+        }
+        assert_eq!(pids(&device_processes(home.path(), Duration::from_mins(1)).unwrap()), [40]);
+    }
+
+    #[test]
+    fn whoever_ends_is_dropped_and_so_is_he_whose_pid_another_has() {
+        let home = tempfile::tempdir().unwrap();
+        for pid in [40, 50, 60] {
+            process(home.path(), pid, ('S', 1));
+            open(home.path(), &format!("{pid}/fd"), &["/dev/nvidia1"]);
+        }
+        let mut found = device_processes(home.path(), Duration::from_mins(1)).unwrap();
+        assert_eq!(pids(&found), [40, 50, 60]);
+        fs::remove_dir_all(home.path().join("40")).unwrap();
+        let line = "50 (y) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 999";
+        fs::write(home.path().join("50/stat"), line).unwrap();
+        keep_living(&Folder::open(home.path()).unwrap(), &mut found);
+        assert_eq!(pids(&found), [60]);
+    }
+}

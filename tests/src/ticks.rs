@@ -1,0 +1,36 @@
+//! The stream, snapshot by snapshot.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use bailiff_snapshot::wire::{self, Snapshot};
+
+use crate::wait::until;
+
+/// A client of an exporter's stream.
+pub struct Ticks(BufReader<UnixStream>);
+
+impl Ticks {
+    /// Of the socket there, once it listens.
+    pub fn of(path: &Path) -> Self {
+        Self(BufReader::new(until("the stream", || UnixStream::connect(path).ok())))
+    }
+
+    /// The next snapshot.
+    pub fn tick(&mut self) -> Snapshot {
+        let mut line = Vec::new();
+        self.0.read_until(b'\n', &mut line).expect("the stream goes on");
+        wire::parse(&line).expect("a snapshot of our version")
+    }
+
+    /// The first of the next snapshots that has the answer.
+    pub fn until<T>(&mut self, what: &str, ask: impl Fn(&Snapshot) -> Option<T>) -> T {
+        until(what, || ask(&self.tick()))
+    }
+
+    /// The first of the next snapshots that is so.
+    pub fn find(&mut self, wanted: impl Fn(&Snapshot) -> bool) -> Snapshot {
+        until("such a snapshot", || Some(self.tick()).filter(|snapshot| wanted(snapshot)))
+    }
+}
