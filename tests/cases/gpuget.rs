@@ -629,7 +629,7 @@ fn a_purge_leaves_a_gpu_on_which_somebody_computes() {
     let output = bench.gpu_py(&["--redis-purge"]).env("BAILIFF_STREAM", node.home.stream()).output().unwrap();
     assert_eq!(said(&output), "");
     let told = format!(
-        "GPU.py: GPU 0: whoever took it is dead, and [{}] compute there; not freed\n",
+        "GPU.py: GPU 0: the process that took it has ended, but [{}] compute on it; not freed\n",
         left_behind.pid()
     );
     assert_eq!(String::from_utf8(output.stderr).unwrap(), told);

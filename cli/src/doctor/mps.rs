@@ -100,15 +100,13 @@ fn visible(procfs: &Path, pid: u32) -> Option<String> {
     pairs.find_map(|pair| Some(pair.strip_prefix(VARIABLE)?.strip_prefix('=')?.to_owned()))
 }
 
-/// The daemon numbers its GPUs again for its clients; UUIDs mean the same everywhere.
+/// The daemon renumbers its GPUs for its clients; UUIDs mean the same everywhere.
 fn of_client(pid: u32, visible: &str) -> Option<Check> {
     let is_number = |word: &str| word.trim().parse::<i64>().is_ok();
     visible.split(',').any(is_number).then(|| {
         Check::warn(
             NAME,
-            format!(
-                "client {pid} was started with {VARIABLE}={visible}, and the daemon numbers its GPUs again"
-            ),
+            format!("client {pid} was started with {VARIABLE}={visible}, and the daemon renumbers its GPUs"),
             "set it for the daemon and not for its clients, or name GPUs by UUID, as bailiff lease does",
         )
     })

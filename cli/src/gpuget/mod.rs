@@ -20,7 +20,7 @@ use bailiff_lease::holder::Here;
 use bailiff_lease::{LeaseError, Pool};
 
 use crate::lease::LEASE;
-use crate::lease::abandoned::{abandoned, sorted};
+use crate::lease::abandoned::{abandoned, freeable};
 use arguments::{Arguments, Asked, parse};
 use place::{Environment, Place};
 pub(crate) use usage::EXAMPLES;
@@ -146,7 +146,7 @@ fn act(arguments: &Arguments) -> Result<(), Failure> {
 /// Frees what those held who have ended.
 fn purge(pool: &mut Pool, environment: &Environment) -> Result<(), Failure> {
     let (audit, here) = (pool.audit()?, Here::look());
-    let (free, kept) = sorted(abandoned(&audit, &here), pool, (&audit, &here, &environment.stream));
+    let (free, kept) = freeable(abandoned(&audit, &here), pool, (&audit, &here, &environment.stream));
     for why in &kept {
         warn(why);
     }

@@ -41,7 +41,7 @@ pub(crate) fn abandoned<'a>(audit: &'a Audit, here: &Here) -> Vec<Abandoned<'a>>
 
 /// Which of them may be freed, and for each other why not: a process is on it by the exporter's stream, or may be; its
 /// process may be one of another host or container; an agent will free it.
-pub(crate) fn sorted<'a>(
+pub(crate) fn freeable<'a>(
     all: Vec<Abandoned<'a>>,
     pool: &Pool,
     (audit, here, stream): (&Audit, &Here, &Path),
@@ -53,7 +53,7 @@ pub(crate) fn sorted<'a>(
     for one in all {
         let why = match (users.of(one.gpu), one.lease) {
             (Ok(pids), _) if !pids.is_empty() => {
-                format!("whoever took it is dead, and {pids:?} compute there")
+                format!("the process that took it has ended, but {pids:?} compute on it")
             }
             (Err(why), _) => why,
             (Ok(_), None) if !near => {

@@ -6,7 +6,7 @@ use bailiff_lease::audit::Lease;
 use bailiff_lease::holder::Here;
 use bailiff_lease::{Extended, LeaseError, Leases, Released};
 
-use super::abandoned::{Abandoned, abandoned, sorted};
+use super::abandoned::{Abandoned, abandoned, freeable};
 use super::told::{self, ids};
 use super::{LEASE, offset, open, redis};
 use crate::exit::Failure;
@@ -88,7 +88,7 @@ pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
     let (mut free, mut kept) = (Vec::new(), Vec::new());
     if !ended.is_empty() {
         let pool = redis(&flags.pool, "has no leases of GPU.py")?;
-        (free, kept) = sorted(ended, &pool, (&audit, &here, &flags.exporter.stream));
+        (free, kept) = freeable(ended, &pool, (&audit, &here, &flags.exporter.stream));
     }
     kept.iter().for_each(say);
     if flags.dry_run {

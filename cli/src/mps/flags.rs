@@ -120,7 +120,7 @@ const START: &str = "Examples:
                                              CUDA_MPS_PIPE_DIRECTORY=/run/mps1
   bailiff mps start --foreground             in a systemd unit or a container
 
-Do not set CUDA_VISIBLE_DEVICES for clients: the daemon numbers its GPUs again.
+Do not set CUDA_VISIBLE_DEVICES for clients: the daemon renumbers its GPUs.
 
 Exit codes: 0 the daemon answers, 1 a command failed, 64 invalid flags,
 69 no daemon can be had, 75 somebody is on those GPUs.";

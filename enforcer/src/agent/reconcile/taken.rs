@@ -42,7 +42,7 @@ impl Reconciler<'_> {
         let Some(record) = &gpu.record else { return Ok(None) };
         let process = format!("{} {}", record.pid, record.time);
         Ok(match owner(look.audit, gpu) {
-            // Until he who asked has said that he has it, it ends with him as any lease does.
+            // Before the client has confirmed the grant, the lease ends with the client, as any other does.
             Some(lease) if lease.get("mode") == Some("compat") && lease.get("known").is_some() => {
                 let by = match self.here.recorded(lease) {
                     Recorded::Running => Taker::Runs,

@@ -229,13 +229,13 @@ impl<'a> Work<'a> {
 fn notes((policy, settings): (&Policy, &Settings), (interval, tick): (Duration, Duration)) -> Vec<String> {
     let shown = |time: Duration| humantime::format_duration(time).to_string();
     let mut notes = vec![format!(
-        "a snapshot a scrape, each {}, of an exporter whose tick is {}: what rules count in samples takes as long here",
+        "a snapshot a scrape, each {}, of an exporter whose sampling interval is {}: what rules count in samples takes as long here",
         shown(interval),
         shown(tick)
     )];
     if let Some(written) = policy.interval.filter(|written| *written != tick) {
         notes.push(format!(
-            "the file was written for a tick of {}: on this node it would hold all destructive steps",
+            "the file was written for a sampling interval of {}: on this node it would hold all destructive steps",
             shown(written)
         ));
     }
