@@ -230,16 +230,16 @@ mod tests {
 
     #[test]
     fn who_is_late_is_killed_with_what_it_started_and_not_waited_for() {
-        let folder = tempfile::tempdir().unwrap();
-        let note = folder.path().join("pid");
+        let directory = tempfile::tempdir().unwrap();
+        let note = directory.path().join("pid");
         let script = format!("sleep 1000 & echo $! > {0}.new; mv {0}.new {0}; wait", note.display());
         let talk = Talk::within(Duration::from_millis(300));
         let late = shell(&script, &talk).unwrap_err();
         assert_eq!(late.to_string(), "it did not end within 300ms and was ended");
         let grandchild = std::fs::read_to_string(&note).unwrap();
-        let folder = format!("/proc/{}/cmdline", grandchild.trim());
+        let directory = format!("/proc/{}/cmdline", grandchild.trim());
         let began = Instant::now();
-        while std::fs::read(&folder).is_ok_and(|words| !words.is_empty()) {
+        while std::fs::read(&directory).is_ok_and(|words| !words.is_empty()) {
             assert!(began.elapsed() < Duration::from_mins(1), "{grandchild} lives on");
             std::thread::yield_now();
         }

@@ -89,7 +89,7 @@ impl Failure {
 impl From<LeaseError> for Failure {
     fn from(error: LeaseError) -> Self {
         match error {
-            LeaseError::Address(_) | LeaseError::NotHere(_) => Self::usage(error.to_string()),
+            LeaseError::Address(_) | LeaseError::NotLocalHost(_) => Self::usage(error.to_string()),
             LeaseError::Kept(_) => Self::not_ours(error.to_string()),
             _ => Self::unavailable(error.to_string()),
         }

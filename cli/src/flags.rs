@@ -101,7 +101,7 @@ pub(crate) enum Lease {
 
 /// What is asked for.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Ask {
+pub(crate) struct LeaseRequest {
     /// How many GPUs; all or none. One, unless --gpu names some.
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) gpus: Option<u32>,
@@ -170,7 +170,7 @@ pub(crate) struct Terms {
 #[command(after_help = examples::RUN)]
 pub(crate) struct Run {
     #[command(flatten)]
-    pub(crate) ask: Ask,
+    pub(crate) request: LeaseRequest,
     #[command(flatten)]
     pub(crate) terms: Terms,
     /// What becomes of the command where somebody else got its GPUs.
@@ -207,7 +207,7 @@ pub(crate) enum OnLost {
 #[command(after_help = examples::ACQUIRE)]
 pub(crate) struct Acquire {
     #[command(flatten)]
-    pub(crate) ask: Ask,
+    pub(crate) request: LeaseRequest,
     /// For this process, whose end frees them. Without this, for the shell or script that runs this command.
     #[arg(long = "for", value_name = "PID", conflicts_with = "duration")]
     pub(crate) holder: Option<u32>,

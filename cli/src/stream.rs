@@ -18,7 +18,7 @@ const CHUNK: usize = 64 << 10;
 
 /// Why there is no snapshot.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Silence {
+pub(crate) enum StreamError {
     /// Nobody listens there.
     #[error("nobody listens")]
     Nobody,
@@ -36,7 +36,7 @@ pub(crate) enum Silence {
     Strange(#[from] WireError),
 }
 
-impl From<io::Error> for Silence {
+impl From<io::Error> for StreamError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Self::Nobody,
@@ -57,12 +57,12 @@ pub(crate) struct Stream {
 
 impl Stream {
     /// Connects, within so much time.
-    pub(crate) fn open(path: &Path, patience: Duration) -> Result<Self, Silence> {
+    pub(crate) fn open(path: &Path, patience: Duration) -> Result<Self, StreamError> {
         Ok(Self { socket: connect(path, patience)?, rest: Vec::new() })
     }
 
     /// The next snapshot; the first is the newest there is, which the exporter sends at once.
-    pub(crate) fn next(&mut self, patience: Duration) -> Result<Snapshot, Silence> {
+    pub(crate) fn next(&mut self, patience: Duration) -> Result<Snapshot, StreamError> {
         let until = Instant::now() + patience;
         let mut looked = 0;
         loop {
@@ -72,21 +72,21 @@ impl Stream {
             }
             looked = self.rest.len();
             if looked > LONGEST_LINE {
-                return Err(Silence::Failed(io::ErrorKind::InvalidData.into()));
+                return Err(StreamError::Failed(io::ErrorKind::InvalidData.into()));
             }
             self.read(until)?;
         }
     }
 
-    fn read(&mut self, until: Instant) -> Result<(), Silence> {
+    fn read(&mut self, until: Instant) -> Result<(), StreamError> {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Silence::Late);
+            return Err(StreamError::Late);
         }
         self.socket.set_read_timeout(Some(left))?;
         let mut part = vec![0; CHUNK];
         match self.socket.read(&mut part) {
-            Ok(0) => Err(Silence::Failed(io::ErrorKind::UnexpectedEof.into())),
+            Ok(0) => Err(StreamError::Failed(io::ErrorKind::UnexpectedEof.into())),
             Ok(count) => {
                 self.rest.extend_from_slice(part.get(..count).unwrap_or_default());
                 Ok(())
@@ -98,7 +98,7 @@ impl Stream {
 }
 
 /// The newest snapshot.
-pub(crate) fn newest(path: &Path, patience: Duration) -> Result<Snapshot, Silence> {
+pub(crate) fn newest(path: &Path, patience: Duration) -> Result<Snapshot, StreamError> {
     Stream::open(path, patience)?.next(patience)
 }
 
@@ -113,7 +113,7 @@ mod tests {
     const LONG: Duration = Duration::from_mins(1);
 
     /// What a stream tells of which a reader gets this; it stays open.
-    fn told(bytes: &[u8], patience: Duration) -> (Result<Snapshot, Silence>, Stream, UnixStream) {
+    fn told(bytes: &[u8], patience: Duration) -> (Result<Snapshot, StreamError>, Stream, UnixStream) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(bytes).unwrap();
         let mut stream = Stream { socket: ours, rest: Vec::new() };
@@ -127,26 +127,26 @@ mod tests {
         assert_eq!(first.unwrap().seq, 7);
         assert_eq!(stream.next(LONG).unwrap().seq, 8);
         theirs.write_all(b"sion\":2}\n").unwrap();
-        assert!(matches!(stream.next(LONG), Err(Silence::Strange(WireError::Version { found: 2 }))));
+        assert!(matches!(stream.next(LONG), Err(StreamError::Strange(WireError::Version { found: 2 }))));
         drop(theirs);
-        assert!(matches!(stream.next(LONG), Err(Silence::Failed(_))), "it has ended");
+        assert!(matches!(stream.next(LONG), Err(StreamError::Failed(_))), "it has ended");
     }
 
     #[test]
     fn silence_has_an_end() {
         let (told, _stream, _theirs) = told(&LINE.as_bytes()[..40], Duration::from_millis(20));
-        assert!(matches!(told, Err(Silence::Late)));
+        assert!(matches!(told, Err(StreamError::Late)));
     }
 
     #[test]
     fn nobody_is_told_from_a_deaf_one() {
-        let folder = std::env::temp_dir().join(format!("bailiff-stream-{}", std::process::id()));
-        let _ = std::fs::remove_file(&folder);
-        assert!(matches!(newest(&folder, LONG), Err(Silence::Nobody)));
-        let deaf = UnixListener::bind(&folder).unwrap();
-        assert!(matches!(newest(&folder, Duration::from_millis(20)), Err(Silence::Late)));
+        let directory = std::env::temp_dir().join(format!("bailiff-stream-{}", std::process::id()));
+        let _ = std::fs::remove_file(&directory);
+        assert!(matches!(newest(&directory, LONG), Err(StreamError::Nobody)));
+        let deaf = UnixListener::bind(&directory).unwrap();
+        assert!(matches!(newest(&directory, Duration::from_millis(20)), Err(StreamError::Late)));
         drop(deaf);
-        assert!(matches!(newest(&folder, LONG), Err(Silence::Nobody)), "its file was left behind");
-        std::fs::remove_file(&folder).unwrap();
+        assert!(matches!(newest(&directory, LONG), Err(StreamError::Nobody)), "its file was left behind");
+        std::fs::remove_file(&directory).unwrap();
     }
 }

@@ -30,7 +30,7 @@ pub(crate) enum Tone {
     #[default]
     Plain,
     /// It deserves a look.
-    Odd,
+    ReplyError,
     /// It is wrong.
     Bad,
 }
@@ -108,7 +108,7 @@ impl Table {
             let room = " ".repeat(width.saturating_sub(shown.chars().count()));
             let dressed = match cell.tone {
                 Tone::Plain => shown,
-                Tone::Odd => colors.odd(&shown),
+                Tone::ReplyError => colors.odd(&shown),
                 Tone::Bad => colors.bad(&shown),
             };
             let (before, after) =

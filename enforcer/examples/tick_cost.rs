@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bailiff_enforcer::engine::{Engine, Now};
 use bailiff_enforcer::policy::{
-    Action, Ask, Exception, Field, Kind, Leaf, Limits, Mode, Pattern, Policy, Rule, Selector, Severity, Span,
-    Step,
+    Action, Condition, Exception, Field, Kind, Leaf, Limits, Mode, Pattern, Policy, Rule, Selector, Severity,
+    Span, Step,
 };
 use bailiff_enforcer::rules;
 use bailiff_enforcer::value::{Bounds, Test};
@@ -93,12 +93,12 @@ fn rule(number: usize) -> Rule {
         name: format!("rule-{number}").into(),
         mode: Mode::Enforce,
         of: Kind::Process,
-        select: Some(Ask::All(vec![
+        select: Some(Condition::All(vec![
             select(Field::Comms, &["python3", "jupyter"]),
             at("vram", Bounds { min: Some(1e9 + step(100) * 1e6), ..Bounds::default() }),
         ])),
         except: Vec::new(),
-        when: Ask::All(vec![
+        when: Condition::All(vec![
             at("gpu_util", Bounds { max: Some(0.01 + step(7) * 0.01), ..Bounds::default() }),
             at("cpu_util", Bounds { max: Some(0.05 + step(3) * 0.05), ..Bounds::default() }),
         ]),
@@ -119,14 +119,14 @@ fn rule(number: usize) -> Rule {
     }
 }
 
-fn select(field: Field, texts: &[&str]) -> Ask {
+fn select(field: Field, texts: &[&str]) -> Condition {
     let patterns = texts.iter().map(|text| Pattern::Text((*text).to_owned())).collect();
-    Ask::Select(Selector { field, patterns })
+    Condition::Select(Selector { field, patterns })
 }
 
-fn at(name: &str, bounds: Bounds) -> Ask {
+fn at(name: &str, bounds: Bounds) -> Condition {
     let attribute = rules::ALL.iter().find(|attribute| attribute.name == name).expect("it is an attribute");
-    Ask::Leaf(Leaf { attribute, test: Test::Within(bounds), comparison: String::new() })
+    Condition::Leaf(Leaf { attribute, test: Test::Within(bounds), comparison: String::new() })
 }
 
 /// Half of all are idle.

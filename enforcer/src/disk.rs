@@ -14,7 +14,7 @@ use rustix::io::Errno;
 /// Where a step fails; the old content is there then.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().ok_or(Errno::INVAL)?;
-    let folder = folder_of(path)?;
+    let directory = directory_of(path)?;
     let mut beside = name.to_owned();
     beside.push(".new");
     // A FIFO in its place is refused, and not waited for.
@@ -24,22 +24,22 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         | OFlags::NOFOLLOW
         | OFlags::NONBLOCK
         | OFlags::CLOEXEC;
-    let file = openat(&folder, beside.as_os_str(), flags, Mode::RUSR | Mode::WUSR)?;
+    let file = openat(&directory, beside.as_os_str(), flags, Mode::RUSR | Mode::WUSR)?;
     let mut rest = bytes;
     while !rest.is_empty() {
         let written = rustix::io::retry_on_intr(|| rustix::io::write(&file, rest))?;
         rest = rest.get(written..).unwrap_or_default();
     }
     fsync(&file)?;
-    renameat(&folder, beside.as_os_str(), &folder, name)?;
-    fsync(&folder)?;
+    renameat(&directory, beside.as_os_str(), &directory, name)?;
+    fsync(&directory)?;
     Ok(())
 }
 
-/// The folder that a file is in, held open.
-pub(crate) fn folder_of(path: &Path) -> Result<OwnedFd, Errno> {
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    open(folder, OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY, Mode::empty())
+/// The directory that a file is in, held open.
+pub(crate) fn directory_of(path: &Path) -> Result<OwnedFd, Errno> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    open(directory, OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY, Mode::empty())
 }
 
 #[cfg(test)]
@@ -52,21 +52,21 @@ mod tests {
 
     #[test]
     fn the_new_content_is_there_whole_and_private() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("state.json");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
         replace(&path, b"one").unwrap();
         replace(&path, b"two and more").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two and more");
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
     }
 
     #[test]
     fn what_fails_leaves_the_old_content() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("state.json");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
         replace(&path, b"old").unwrap();
-        std::os::unix::fs::symlink("/dev/full", folder.path().join("state.json.new")).unwrap();
+        std::os::unix::fs::symlink("/dev/full", directory.path().join("state.json.new")).unwrap();
         replace(&path, b"new").unwrap_err();
         assert_eq!(fs::read(&path).unwrap(), b"old");
     }

@@ -75,7 +75,7 @@ pub struct Run {
     pub stream_user: Vec<String>,
     /// Every rule watches, whatever the file says: all but the action is done and recorded.
     #[arg(long)]
-    pub watch: bool,
+    pub dry_run: bool,
     /// Address to serve on, HOST:PORT; may be given several times. An empty one serves nothing. The pages name users and
     /// their programs, so they are for loopback unless told otherwise.
     #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = "127.0.0.1:9837")]
@@ -90,7 +90,7 @@ pub struct Run {
     /// Unix socket for the commands status, explain, pause, resume and reload; owner and group may ask.
     #[arg(long, value_name = "PATH", default_value = CONTROL)]
     pub control: PathBuf,
-    /// Folder of what must outlive a restart: budgets, cooldowns, breakers, streaks.
+    /// Directory of what must outlive a restart: budgets, cooldowns, breakers, streaks.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/bailiff")]
     pub state: PathBuf,
     /// The audit log, an object of JSON a line. While it cannot be written, nothing destructive is done.
@@ -304,7 +304,7 @@ pub struct Backtest {
 
 const EXAMPLES: &str = "Examples:
   bailiff-enforcer check rules.yaml                  before anything else
-  bailiff-enforcer run rules.yaml --watch            see what the rules would do; nobody is harmed
+  bailiff-enforcer run rules.yaml --dry-run            see what the rules would do; nobody is harmed
   bailiff-enforcer status                            how it stands
   bailiff-enforcer explain --pid 4100                why it does that, or does not
   bailiff-enforcer pause --for 1h                    the emergency brake
@@ -314,7 +314,7 @@ Exit codes: 0 done, 1 failed, 64 flags or a file that make no sense.";
 const RUN_EXAMPLES: &str = "Examples:
   bailiff-exporter --stream=/run/bailiff/stream.sock  what it reads
   bailiff-enforcer run                               with the rules of /etc/bailiff/rules.yaml
-  bailiff-enforcer run rules.yaml --watch            nobody is harmed, whatever the file says
+  bailiff-enforcer run rules.yaml --dry-run            nobody is harmed, whatever the file says
   bailiff-enforcer run --web.listen-address=         without pages
 
 Exit codes: 0 asked to end, 1 failed, 64 flags or a file that make no sense.";

@@ -6,8 +6,8 @@ pub use bailiff_exposition::own::FAMILIES as OWN_PROCESS;
 
 families! {
 FAMILIES {
-RULE_INFO Info One "bailiff_rule_info" ["rule mode of"]
-    "A rule of the policy: whether it may act (watch, enforce) and what it is about (process, workload, gpu, lease, mps_server). mode is what holds in the end, also where --watch caps it.";
+RULE_INFO Info One "bailiff_rule_info" ["rule mode target"]
+    "A rule of the policy: whether it may act (dry-run, enforce) and what it is about (process, workload, gpu, lease, mps_server). mode is what holds in the end, also where --dry-run caps it.";
 RULE_MATCHES Gauge One "bailiff_rule_matches" ["rule"]
     "Targets of which the rule's condition has been true for as long as it asks; absent before a snapshot was judged by the rule.";
 RULE_PENDING Gauge One "bailiff_rule_pending" ["rule"]
@@ -40,9 +40,9 @@ AUDIT_FAILURES Counter One "bailiff_audit_write_failures_total" [""]
     "Entries that could not be written to the audit log. While it cannot be written, nothing destructive is done.";
 LEASE_AGENT_UP Gauge One "bailiff_lease_agent_up" [""]
     "1 while the pool that the policy names (leases) answers this node's agent, else 0; absent where it names none.";
-LEASE_AGENT_ACTS Counter One "bailiff_lease_agent_acts_total" ["act result"]
+LEASE_AGENT_ACTIONS Counter One "bailiff_lease_agent_actions_total" ["act result"]
     "What this node's agent did with leases: reap_dead (a lease whose holder is dead), reap_late (one of a host without an agent that was not renewed), clear_withheld (a GPU that is quiet again), free_orphaned (one that a client of GPU.py left behind), put_back_lost (one that was in no place); by result: freed, withheld (somebody is on a GPU of it), changed (it was not as judged any more, and nothing was done), failed. Absent until the first.";
-LEASE_AGENT_JUDGED Gauge One "bailiff_lease_agent_judged" ["judgement"]
+LEASE_AGENT_GPUS Gauge One "bailiff_lease_agent_gpus" ["judgement"]
     "GPUs that clients of GPU.py have, or that are in no place, by what is concluded of them: keep, suspect (it looks abandoned, not for long enough), orphaned, lost. Absent while the pool does not answer.";
 POLICY_INFO Info One "bailiff_policy_info" ["sha256"]
     "The policy that is in force, by the SHA-256 of its file.";

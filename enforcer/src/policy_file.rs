@@ -184,21 +184,21 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     struct Followed {
-        folder: tempfile::TempDir,
+        directory: tempfile::TempDir,
         asks: mpsc::UnboundedSender<&'static str>,
         reads: mpsc::Receiver<(Vec<&'static str>, io::Result<Content>)>,
     }
 
     impl Followed {
         fn new(set: impl FnOnce(&Path)) -> Self {
-            let folder = tempfile::tempdir().unwrap();
-            set(folder.path());
-            let path = folder.path().join("rules.yaml");
+            let directory = tempfile::tempdir().unwrap();
+            set(directory.path());
+            let path = directory.path().join("rules.yaml");
             let (stamp, _) = first(&path).unwrap();
             let (asks, asked) = mpsc::unbounded_channel();
             let (to, reads) = mpsc::channel(1);
             tokio::spawn(follow((path, stamp), asked, to));
-            Self { folder, asks, reads }
+            Self { directory, asks, reads }
         }
 
         async fn until(&mut self, text: &str) {
@@ -209,14 +209,15 @@ mod tests {
     /// Changes a file in three ways, and each is read.
     async fn edited(mut followed: Followed, edit: impl Fn(&Path, &str)) {
         for text in ["one", "two", "three"] {
-            edit(followed.folder.path(), text);
+            edit(followed.directory.path(), text);
             tokio::time::timeout(Duration::from_secs(20), followed.until(text)).await.expect(text);
         }
     }
 
     #[tokio::test]
     async fn all_who_ask_are_answered_by_one_reading() {
-        let mut followed = Followed::new(|folder| fs::write(folder.join("rules.yaml"), "zero").unwrap());
+        let mut followed =
+            Followed::new(|directory| fs::write(directory.join("rules.yaml"), "zero").unwrap());
         followed.asks.send("SIGHUP").unwrap();
         followed.asks.send("HTTP").unwrap();
         let mut answered = Vec::new();
@@ -243,16 +244,16 @@ mod tests {
 
     #[tokio::test]
     async fn truncated_and_written() {
-        let followed = Followed::new(|folder| fs::write(folder.join("rules.yaml"), "zero").unwrap());
-        edited(followed, |folder, text| fs::write(folder.join("rules.yaml"), text).unwrap()).await;
+        let followed = Followed::new(|directory| fs::write(directory.join("rules.yaml"), "zero").unwrap());
+        edited(followed, |directory, text| fs::write(directory.join("rules.yaml"), text).unwrap()).await;
     }
 
     #[tokio::test]
     async fn moved_over() {
-        let followed = Followed::new(|folder| fs::write(folder.join("rules.yaml"), "zero").unwrap());
-        let edit = |folder: &Path, text: &str| {
-            fs::write(folder.join(".next"), text).unwrap();
-            fs::rename(folder.join(".next"), folder.join("rules.yaml")).unwrap();
+        let followed = Followed::new(|directory| fs::write(directory.join("rules.yaml"), "zero").unwrap());
+        let edit = |directory: &Path, text: &str| {
+            fs::write(directory.join(".next"), text).unwrap();
+            fs::rename(directory.join(".next"), directory.join("rules.yaml")).unwrap();
         };
         edited(followed, edit).await;
     }
@@ -260,25 +261,25 @@ mod tests {
     /// As the kubelet does it: `rules.yaml -> ..data/rules.yaml`, `..data -> ..TIME`.
     #[tokio::test]
     async fn a_config_map_swapped() {
-        let swap = |folder: &Path, text: &str| {
+        let swap = |directory: &Path, text: &str| {
             let version = format!("..{text}");
-            fs::create_dir_all(folder.join(&version)).unwrap();
-            fs::write(folder.join(&version).join("rules.yaml"), text).unwrap();
-            let _ = fs::remove_file(folder.join("..data_tmp"));
-            symlink(&version, folder.join("..data_tmp")).unwrap();
-            fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
+            fs::create_dir_all(directory.join(&version)).unwrap();
+            fs::write(directory.join(&version).join("rules.yaml"), text).unwrap();
+            let _ = fs::remove_file(directory.join("..data_tmp"));
+            symlink(&version, directory.join("..data_tmp")).unwrap();
+            fs::rename(directory.join("..data_tmp"), directory.join("..data")).unwrap();
         };
-        let followed = Followed::new(|folder| {
-            swap(folder, "zero");
-            symlink("..data/rules.yaml", folder.join("rules.yaml")).unwrap();
+        let followed = Followed::new(|directory| {
+            swap(directory, "zero");
+            symlink("..data/rules.yaml", directory.join("rules.yaml")).unwrap();
         });
         edited(followed, swap).await;
     }
 
     #[test]
     fn what_is_no_file_is_no_policy() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(read(folder.path()).is_err());
-        assert!(read(&folder.path().join("none")).is_err());
+        let directory = tempfile::tempdir().unwrap();
+        assert!(read(directory.path()).is_err());
+        assert!(read(&directory.path().join("none")).is_err());
     }
 }

@@ -1,5 +1,5 @@
 //! Everybody on the node at this very moment, as `/proc` says: who they are, whose they are, where they run.
-//! Every file is read bounded, through a folder that is held open and so stays its process's.
+//! Every file is read bounded, through a directory that is held open and so stays its process's.
 
 pub mod program;
 
@@ -141,7 +141,7 @@ impl Processes {
     /// # Errors
     /// Where it cannot be opened.
     pub fn open(procfs: &Path, devices: &str) -> Result<Self, ProcessTableError> {
-        let root = folder(CWD, procfs).map_err(ProcessTableError::Unreadable)?;
+        let root = directory(CWD, procfs).map_err(ProcessTableError::Unreadable)?;
         Ok(Self { root, devices: devices.to_owned() })
     }
 
@@ -207,13 +207,13 @@ impl Processes {
         Ok(self.look(pid, &mut Places::new())?.map(|(person, _)| person))
     }
 
-    /// One process and whether it has a device file open, all read through one held folder.
+    /// One process and whether it has a device file open, all read through one held directory.
     ///
     /// # Errors
     /// Where it is there and cannot be read.
     pub fn holder(&self, pid: u32) -> Result<Option<(ProcessInfo, Devices)>, ProcessTableError> {
-        let Some((person, folder)) = self.look(pid, &mut Places::new())? else { return Ok(None) };
-        match self.devices(&folder, pid) {
+        let Some((person, directory)) = self.look(pid, &mut Places::new())? else { return Ok(None) };
+        match self.devices(&directory, pid) {
             Ok(devices) => Ok(Some((person, devices))),
             Err(error) if is_gone(error) => Ok(None),
             Err(error) => Err(ProcessTableError::Process(pid, error)),
@@ -227,10 +227,10 @@ impl Processes {
     /// Where it is there and cannot be read.
     pub fn threads(&self, pid: u32) -> Result<Vec<State>, ProcessTableError> {
         let read = || {
-            let tasks = folder(&folder(&self.root, pid.to_string())?, "task")?;
+            let tasks = directory(&directory(&self.root, pid.to_string())?, "task")?;
             let numbers = numbers(&tasks)?;
             let stats =
-                numbers.iter().map(|thread| match read(&folder(&tasks, thread.to_string())?, "stat") {
+                numbers.iter().map(|thread| match read(&directory(&tasks, thread.to_string())?, "stat") {
                     Err(error) if is_gone(error) => Ok(None),
                     stat => stat.map(|text| stat::parse(&text).map(|stat| stat.state)),
                 });
@@ -245,21 +245,21 @@ impl Processes {
     /// A process's `/proc/PID/cgroup`, where it can be read.
     #[must_use]
     pub fn cgroup(&self, pid: u32) -> Option<String> {
-        let text = read(&folder(&self.root, pid.to_string()).ok()?, "cgroup").ok()?;
+        let text = read(&directory(&self.root, pid.to_string()).ok()?, "cgroup").ok()?;
         Some(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Whether a process sees the mounts that we see; none where that may not be read.
     #[must_use]
     pub fn same_mounts(&self, pid: u32) -> Option<bool> {
-        let of = |pid: &str| readlinkat(folder(&self.root, pid).ok()?, "ns/mnt", Vec::new()).ok();
+        let of = |pid: &str| readlinkat(directory(&self.root, pid).ok()?, "ns/mnt", Vec::new()).ok();
         Some(of(&pid.to_string())? == of("self")?)
     }
 
     /// Whether a process would not end by a signal itself: it catches or ignores it. None where that cannot be read.
     #[must_use]
     pub fn heeds(&self, pid: u32, signal: i32) -> Option<bool> {
-        let text = read(&folder(&self.root, pid.to_string()).ok()?, "status").ok()?;
+        let text = read(&directory(&self.root, pid.to_string()).ok()?, "status").ok()?;
         let status = Status::new(&text);
         let bit = 1_u64.checked_shl(u32::try_from(signal).ok()?.checked_sub(1)?)?;
         Some((status.mask("SigCgt:")? | status.mask("SigIgn:")?) & bit != 0)
@@ -268,7 +268,7 @@ impl Processes {
     /// Whether a process is in a PID namespace below ours; none where it has gone, or its kernel does not tell.
     #[must_use]
     pub fn nested(&self, pid: u32) -> Option<bool> {
-        let text = read(&folder(&self.root, pid.to_string()).ok()?, "status").ok()?;
+        let text = read(&directory(&self.root, pid.to_string()).ok()?, "status").ok()?;
         Some(Status::new(&text).pids()?.len() > 1)
     }
 
@@ -278,7 +278,7 @@ impl Processes {
         places: &mut Places,
     ) -> Result<Option<(ProcessInfo, OwnedFd)>, ProcessTableError> {
         match self.read(pid, places) {
-            Ok((Some(person), folder)) => Ok(Some((person, folder))),
+            Ok((Some(person), directory)) => Ok(Some((person, directory))),
             Ok((None, _)) => Err(ProcessTableError::Malformed(pid)),
             Err(error) if is_gone(error) => Ok(None),
             Err(error) => Err(ProcessTableError::Process(pid, error)),
@@ -286,7 +286,7 @@ impl Processes {
     }
 
     fn read(&self, pid: u32, places: &mut Places) -> Result<(Option<ProcessInfo>, OwnedFd), Errno> {
-        let held = folder(&self.root, pid.to_string())?;
+        let held = directory(&self.root, pid.to_string())?;
         let uid = fstat(&held)?.st_uid;
         // One that cannot be told (a path beyond PATH_MAX) is nowhere, and nobody's kin; the others are not refused for it.
         let cgroup = match read(&held, "cgroup") {
@@ -302,7 +302,7 @@ impl Processes {
     fn devices(&self, process: &OwnedFd, pid: u32) -> Result<Devices, Errno> {
         let mut devices = self.devices_in(process, "fd")?;
         if devices == Devices::None {
-            let tasks = folder(process, "task")?;
+            let tasks = directory(process, "task")?;
             for thread in numbers(&tasks)?.into_iter().filter(|thread| *thread != pid) {
                 match self.devices_in(&tasks, &format!("{thread}/fd")) {
                     Ok(Devices::Open) => return Ok(Devices::Open),
@@ -317,7 +317,7 @@ impl Processes {
     }
 
     fn devices_in(&self, parent: &OwnedFd, name: &str) -> Result<Devices, Errno> {
-        let descriptors = match folder(parent, name) {
+        let descriptors = match directory(parent, name) {
             Err(Errno::ACCESS | Errno::PERM) => return Ok(Devices::Denied),
             other => other?,
         };
@@ -365,22 +365,22 @@ fn is_gone(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::SRCH)
 }
 
-fn folder<P: rustix::path::Arg>(parent: impl AsFd, name: P) -> Result<OwnedFd, Errno> {
+fn directory<P: rustix::path::Arg>(parent: impl AsFd, name: P) -> Result<OwnedFd, Errno> {
     openat(parent, name, OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
 }
 
-fn numbers(folder: &OwnedFd) -> Result<Vec<u32>, Errno> {
+fn numbers(directory: &OwnedFd) -> Result<Vec<u32>, Errno> {
     let mut numbers = Vec::new();
-    for entry in Dir::read_from(folder)? {
+    for entry in Dir::read_from(directory)? {
         numbers.extend(entry?.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok()));
     }
     Ok(numbers)
 }
 
-fn read(folder: &OwnedFd, name: &str) -> Result<Vec<u8>, Errno> {
+fn read(directory: &OwnedFd, name: &str) -> Result<Vec<u8>, Errno> {
     // Not blocking: a made-up /proc may hold a FIFO.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-    let file = openat(folder, name, flags, Mode::empty())?;
+    let file = openat(directory, name, flags, Mode::empty())?;
     let mut text = vec![0; 4096];
     let mut length = 0;
     while length < MOST {

@@ -28,7 +28,7 @@ pub struct Settings {
     pub web: Web,
     /// The control socket.
     pub control: PathBuf,
-    /// The folder of what outlives a restart.
+    /// The directory of what outlives a restart.
     pub state: PathBuf,
     /// The audit log.
     pub audit: Audit,
@@ -91,7 +91,7 @@ impl TryFrom<flags::Run> for Settings {
             rules: flags.rules,
             stream: flags.stream,
             stream_owners: flags.stream_user.iter().map(|name| user(name)).collect::<Result<_, _>>()?,
-            most: if flags.watch { Mode::Watch } else { Mode::Enforce },
+            most: if flags.dry_run { Mode::DryRun } else { Mode::Enforce },
             web: Web {
                 listen: wanted.map(address).collect::<Result<_, _>>()?,
                 config: flags.web_config,
@@ -224,9 +224,9 @@ mod tests {
     #[test]
     fn nothing_is_served_where_nothing_is_asked_for() {
         assert_eq!(settings(&["--web.listen-address="]).expect("it is allowed").web.listen, [""; 0]);
-        let two = settings(&["--web.listen-address=:1", "--web.listen-address=[::1]:2", "--watch"]);
+        let two = settings(&["--web.listen-address=:1", "--web.listen-address=[::1]:2", "--dry-run"]);
         let two = two.expect("two addresses");
-        assert_eq!((two.web.listen, two.most), (vec![":1".into(), "[::1]:2".into()], Mode::Watch));
+        assert_eq!((two.web.listen, two.most), (vec![":1".into(), "[::1]:2".into()], Mode::DryRun));
     }
 
     #[test]

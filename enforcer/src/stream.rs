@@ -74,7 +74,7 @@ pub enum Reason {
     /// Nobody listens on the socket, or there is none: `bailiff-exporter` does not run, or without `--stream`.
     NobodyListens = "nobody_listens",
     /// The socket may be anybody's: it is not of root, of our own user or of one of `--stream.user`; another user listens
-    /// on it; or anybody may put one into its folder. The log says which.
+    /// on it; or anybody may put one into its directory. The log says which.
     Distrusted = "distrusted",
     /// The stream was read and has ended, as when the exporter is restarted.
     Ended = "ended",
@@ -171,11 +171,14 @@ fn owner(source: &Source) -> Result<u32, StreamError> {
             "{path} belongs to uid {uid}, who is neither root, nor we, nor named by --stream.user"
         )));
     }
-    let folder = source.path.parent().unwrap_or(Path::new("/"));
-    let above = std::fs::metadata(folder).map_err(|error| StreamError::Distrusted(error.to_string()))?;
+    let directory = source.path.parent().unwrap_or(Path::new("/"));
+    let above = std::fs::metadata(directory).map_err(|error| StreamError::Distrusted(error.to_string()))?;
     let by_others = above.mode() & 0o002 != 0 && above.mode() & 0o1000 == 0;
     if by_others || !trusted(above.uid()) {
-        return Err(StreamError::Distrusted(format!("anybody may put a socket into {}", folder.display())));
+        return Err(StreamError::Distrusted(format!(
+            "anybody may put a socket into {}",
+            directory.display()
+        )));
     }
     Ok(metadata.uid())
 }
@@ -217,23 +220,23 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, chown};
     use std::os::unix::net::UnixListener;
 
-    fn source(folder: &tempfile::TempDir) -> Source {
-        Source { path: folder.path().join("stream.sock"), owners: Vec::new(), procfs: "/proc".into() }
+    fn source(directory: &tempfile::TempDir) -> Source {
+        Source { path: directory.path().join("stream.sock"), owners: Vec::new(), procfs: "/proc".into() }
     }
 
     #[test]
     fn only_an_owner_to_be_believed_is_believed() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut source = source(&folder);
+        let directory = tempfile::tempdir().unwrap();
+        let mut source = source(&directory);
         assert!(matches!(owner(&source), Err(StreamError::Nobody(_))));
         std::fs::create_dir(&source.path).unwrap();
-        assert!(matches!(owner(&source), Err(StreamError::Distrusted(_))), "a folder is no socket");
+        assert!(matches!(owner(&source), Err(StreamError::Distrusted(_))), "a directory is no socket");
         std::fs::remove_dir(&source.path).unwrap();
         let _listener = UnixListener::bind(&source.path).unwrap();
         assert!(owner(&source).is_ok());
-        set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+        set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
         assert!(matches!(owner(&source), Err(StreamError::Distrusted(_))), "anybody could have put it there");
-        set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
         if rustix::process::geteuid().is_root() {
             chown(&source.path, Some(4242), None).unwrap();
             assert!(matches!(owner(&source), Err(StreamError::Distrusted(_))));
@@ -244,14 +247,14 @@ mod tests {
 
     #[tokio::test]
     async fn exporter_is_the_process_that_listens() {
-        let folder = tempfile::tempdir().unwrap();
-        let source = source(&folder);
+        let directory = tempfile::tempdir().unwrap();
+        let source = source(&directory);
         let _listener = UnixListener::bind(&source.path).unwrap();
         let (_, exporter) = connect(&source).await.unwrap();
         let own =
             Processes::open(Path::new("/proc"), "").unwrap().person(std::process::id()).unwrap().unwrap();
         assert_eq!(exporter, Some(own.stat.key));
-        let elsewhere = Source { procfs: folder.path().to_owned(), ..source };
+        let elsewhere = Source { procfs: directory.path().to_owned(), ..source };
         assert_eq!(connect(&elsewhere).await.unwrap().1, None, "pids of another namespace name others");
     }
 

@@ -68,7 +68,7 @@ pub enum Test {
 impl Test {
     /// Whether an observation is as wanted.
     #[must_use]
-    pub fn ask(&self, value: Value) -> Truth {
+    pub fn condition(&self, value: Value) -> Truth {
         match (self, value) {
             (Self::Within(bounds), Value::Number(number)) => bounds.hold(number).into(),
             (Self::Within(bounds), Value::AtLeast(number)) => bounds.hold_from(number),

@@ -239,7 +239,7 @@ pub enum Outcome {
     /// The newest snapshot before the first signal no longer agreed, or a hold had come up; nothing was done.
     Reprieved = "reprieved",
     /// All but the action was done: the rule watches.
-    Watched = "watched",
+    DryRun = "dry_run",
 }
 }
 

@@ -21,7 +21,7 @@ use bailiff_lifecycle::exit::Exit;
 const START: u64 = 1_767_225_600;
 const SERIES: &str = r#"{"status":"success","data":[{"__name__":"bailiff_snapshots_total","instance":"node1:9400","job":"b"}]}"#;
 const NOTHING: &str = r#"{"status":"success","data":{"resultType":"matrix","result":[]}}"#;
-const RULES: &str = "version: 1\nrules:\n  - {name: idle, of: process, when: {gpu_util: {max: 1%}}, for: {samples: 60}, then: [{flag: info}]}\n";
+const RULES: &str = "version: 1\nrules:\n  - {name: idle, target: process, when: {gpu_util: {max: 1%}}, for: {samples: 60}, then: [{flag: info}]}\n";
 
 /// Answers what `answer` says to each path; gives what was asked.
 fn serve(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
@@ -45,9 +45,9 @@ fn serve(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> (SocketAddr
     (address, asked)
 }
 
-fn ask(address: &str, change: impl FnOnce(&mut Settings)) -> Result<Backtest, Failure> {
-    let folder = tempfile::tempdir().unwrap();
-    let rules = folder.path().join("rules.yaml");
+fn query(address: &str, change: impl FnOnce(&mut Settings)) -> Result<Backtest, Failure> {
+    let directory = tempfile::tempdir().unwrap();
+    let rules = directory.path().join("rules.yaml");
     fs::write(&rules, RULES).unwrap();
     let mut settings = Settings {
         rules,
@@ -69,7 +69,7 @@ fn ask(address: &str, change: impl FnOnce(&mut Settings)) -> Result<Backtest, Fa
 
 fn refused(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> String {
     let (address, _) = serve(answer);
-    let failure = ask(&format!("http://{address}"), |_| ()).unwrap_err();
+    let failure = query(&format!("http://{address}"), |_| ()).unwrap_err();
     assert_eq!(failure.exit(), Exit::Failed);
     failure.to_string()
 }
@@ -89,7 +89,7 @@ fn server_that_is_not_prometheus_is_told_in_plain_words() {
 #[test]
 fn a_server_that_is_down_is_named() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let failure = ask(&format!("http://{free}"), |_| ()).unwrap_err();
+    let failure = query(&format!("http://{free}"), |_| ()).unwrap_err();
     assert!(
         failure.to_string().starts_with(&format!("Prometheus at http://{free} does not answer: ")),
         "{failure}"
@@ -119,11 +119,11 @@ fn what_the_server_says_is_told() {
 #[test]
 fn settings_that_make_no_sense_are_refused() {
     for address in ["prometheus:9090", "http://user:secret@prometheus:9090", "http://prometheus:9090/?x"] {
-        let failure = ask(address, |_| ()).unwrap_err();
+        let failure = query(address, |_| ()).unwrap_err();
         assert_eq!(failure.exit(), Exit::Usage, "{address}");
         assert!(!failure.to_string().contains("secret"), "{failure}");
     }
-    let failure = ask("http://localhost", |settings| settings.to = settings.from).unwrap_err();
+    let failure = query("http://localhost", |settings| settings.to = settings.from).unwrap_err();
     assert_eq!(failure.exit(), Exit::Usage);
 }
 
@@ -133,7 +133,7 @@ fn warnings_of_the_server_are_in_the_report() {
         let warned = NOTHING.replace('}', "").replace("[]", "[]}") + r#","warnings":["a store is\ndown"]}"#;
         (200, if path.contains("/series") { SERIES.to_owned() } else { warned })
     });
-    let backtest = ask(&format!("http://{address}/"), |settings| {
+    let backtest = query(&format!("http://{address}/"), |settings| {
         settings.instance = Some("a\"b".to_owned());
     });
     let backtest = backtest.unwrap();
@@ -160,7 +160,7 @@ fn too_much_at_once_is_asked_for_in_parts() {
         }
     });
     let backtest =
-        ask(&format!("http://{address}"), |settings| settings.to = Duration::from_secs(START + 3600));
+        query(&format!("http://{address}"), |settings| settings.to = Duration::from_secs(START + 3600));
     assert_eq!(backtest.unwrap().exporters.len(), 1);
     let asked = asked.lock().unwrap();
     let long = |long: &str| asked.iter().filter(|path| path.contains(long)).count();

@@ -55,12 +55,12 @@ impl Answers for Daemon {
 struct Running {
     control: PathBuf,
     _tell: oneshot::Sender<()>,
-    _folder: TempDir,
+    _directory: TempDir,
 }
 
 fn start() -> Running {
-    let folder = tempfile::tempdir().expect("a folder of our own");
-    let control = folder.path().join("enforcer.sock");
+    let directory = tempfile::tempdir().expect("a directory of our own");
+    let control = directory.path().join("enforcer.sock");
     let socket = Socket::open(&control, "control").expect("it is free");
     let group = socket.group().expect("it is there");
     let (tell, told) = oneshot::channel::<()>();
@@ -73,7 +73,7 @@ fn start() -> Running {
             }
         });
     });
-    Running { control, _tell: tell, _folder: folder }
+    Running { control, _tell: tell, _directory: directory }
 }
 
 impl Running {
@@ -109,7 +109,7 @@ fn status_on_a_terminal_has_80_columns() {
         "policy   /etc/bailiff/rules.yaml, abababababab, loaded 16 min 40 s ago\n",
         "         rules.yaml:3:9: no attribute is called \"gpu_utill\"; gpu_util is\n",
         "stream   /run/bailiff/stream.sock, snapshot 720, 2 s ago\n",
-        "watching whatever the file says: --watch\n",
+        "watching whatever the file says: --dry-run\n",
         "held     an admin paused it, for 1 h 0 min more (by root: upgrade)\n",
         "breaker  mass, opened 0 s ago: 5 of 8 matched; resume closes it\n",
         "doing    terminate of idle against workload:slurm:77, begun 0 s ago\n",
@@ -189,9 +189,9 @@ fn pause_and_resume() {
 
 /// What `replay` says of a record.
 fn replayed(record: &str) -> Result<Exit, Failure> {
-    let folder = tempfile::tempdir().expect("a directory of our own");
-    let (rules, path) = (folder.path().join("rules.yaml"), folder.path().join("record"));
-    let text = "version: 1\nrules:\n  - {name: idle, of: process, when: {gpu_util: {max: 1%}}, for: 5m, then: [{flag: info}]}\n";
+    let directory = tempfile::tempdir().expect("a directory of our own");
+    let (rules, path) = (directory.path().join("rules.yaml"), directory.path().join("record"));
+    let text = "version: 1\nrules:\n  - {name: idle, target: process, when: {gpu_util: {max: 1%}}, for: 5m, then: [{flag: info}]}\n";
     std::fs::write(&rules, text).expect("it can be written");
     std::fs::write(&path, record).expect("it can be written");
     let (admin, form, now) = (Admin::Away, Form::Text, NOW.wall);
@@ -224,8 +224,8 @@ fn a_refused_file_ends_with_64() {
 
 #[test]
 fn check_prints_faults_as_data() {
-    let folder = tempfile::tempdir().expect("a folder of our own");
-    let file = folder.path().join("rules.yaml");
+    let directory = tempfile::tempdir().expect("a directory of our own");
+    let file = directory.path().join("rules.yaml");
     std::fs::write(&file, "version: 1\nrules: [{name: a, of: procces, when: {orphaned: true}, for: 9m, then: [{flag: info}]}]\n")
         .expect("it can be written");
     let flags = Flags::parse_from([Path::new("x"), "check".as_ref(), "--json".as_ref(), &file]);

@@ -31,7 +31,7 @@ name of `bailiff-enforcer status` and of the audit log.
 fn compare(file: &str, page: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::write(&path, page).expect("the folder is ours");
+        fs::write(&path, page).expect("the directory is ours");
     }
     let found = fs::read_to_string(&path).unwrap_or_default();
     assert!(found == page, "{file} is another: UPDATE_GOLDEN=1 renews it; read the difference");

@@ -337,12 +337,12 @@ fn process_that_is_met_at_the_action_is_asked_protect_and_the_exceptions_of_its_
 protect: {exe: [/opt/keep]}
 rules:
   - name: a
-    of: workload
+    target: workload
     except: [{cmdline: [\"keep *\"], reason: kept}, {pods: [kept], until: 2026-01-01, reason: over}]
     when: {age: {min: 1s}}
     for: 30m
     then: [{flag: info}]
-  - {name: b, of: workload, when: {age: {min: 1s}}, for: 30m, then: [{flag: info}]}
+  - {name: b, target: workload, when: {age: {min: 1s}}, for: 30m, then: [{flag: info}]}
 ";
     let policy = Arc::new(policy::load(text.as_bytes(), "rules.yaml", Duration::ZERO).unwrap().policy);
     let node = Node::of(0, json!({}));
@@ -379,7 +379,7 @@ rules:
 fn process_that_is_met_at_the_action_has_the_names_of_its_pod_and_owner() {
     let text = |entry: &str| {
         format!(
-            "version: 1\nprotect: {entry}\nrules:\n  - {{name: a, of: workload, when: {{age: {{min: 1s}}}}, for: 30m, then: [{{flag: info}}]}}\n"
+            "version: 1\nprotect: {entry}\nrules:\n  - {{name: a, target: workload, when: {{age: {{min: 1s}}}}, for: 30m, then: [{{flag: info}}]}}\n"
         )
     };
     let pod = json!({"pod_uid": "u", "pod": "train-0", "namespace": "ml"});
@@ -408,7 +408,7 @@ fn target_with_a_process_of_ours_is_exempt_by_its_identity_and_not_by_a_name() {
     let ours = |start_ticks| BTreeSet::from([ProcessKey { pid: HELPER, start_ticks }]);
     for (ours, passes) in [(ours(100), Truth::False), (ours(99), Truth::True), (BTreeSet::new(), Truth::True)]
     {
-        let text = "version: 1\nrules:\n  - {name: a, of: workload, when: {age: {min: 1s}}, for: 30m, then: [{flag: info}]}\n";
+        let text = "version: 1\nrules:\n  - {name: a, target: workload, when: {age: {min: 1s}}, for: 30m, then: [{flag: info}]}\n";
         let policy = Arc::new(policy::load(text.as_bytes(), "rules.yaml", Duration::ZERO).unwrap().policy);
         let mut engine = Engine::new(Arc::clone(&policy), Mode::Enforce);
         engine.exempt(ours);

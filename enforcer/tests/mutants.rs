@@ -274,8 +274,8 @@ fn every_fault_finds_its_place() {
 #[test]
 #[ignore = "builds the engine once for each fault: half an hour"]
 fn the_oracle_sees_every_fault() {
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path().join("workspace");
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("workspace");
     copy(&workspace(), &root);
     let sound = run(&root);
     assert!(sound.status.success(), "without a fault: {}", tail(&sound));
@@ -304,7 +304,7 @@ fn run(root: &Path) -> Output {
     cargo(root, &["--", "--nocapture"])
 }
 
-/// The oracle's test in the copy, with a target folder of its own.
+/// The oracle's test in the copy, with a target directory of its own.
 fn cargo(root: &Path, more: &[&str]) -> Output {
     Command::new(env!("CARGO"))
         .args(["test", "--quiet", "--offline", "--package", "bailiff-enforcer", "--test", "oracle"])

@@ -65,7 +65,7 @@ fn what_was_not_observed_is_absent() {
         "bailiff_budget_used",
         "bailiff_budget_limit",
         "bailiff_lease_agent_up",
-        "bailiff_lease_agent_judged",
+        "bailiff_lease_agent_gpus",
     ] {
         assert_eq!(page.values(name), [], "{name}");
     }

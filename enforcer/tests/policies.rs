@@ -13,20 +13,20 @@ use proptest::prelude::*;
 /// 2026-11-21, noon.
 const NOW: Duration = Duration::from_hours(498_684);
 
-fn here(path: &str) -> PathBuf {
+fn local_host(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Files of rules in a folder, sorted by name.
-fn files(folder: &str) -> Vec<(String, Vec<u8>, PathBuf)> {
-    let mut files: Vec<_> = fs::read_dir(here(folder))
+/// Files of rules in a directory, sorted by name.
+fn files(directory: &str) -> Vec<(String, Vec<u8>, PathBuf)> {
+    let mut files: Vec<_> = fs::read_dir(local_host(directory))
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
         .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(&path).unwrap(), path))
         .collect();
     files.sort();
-    assert!(!files.is_empty(), "{folder} is empty");
+    assert!(!files.is_empty(), "{directory} is empty");
     files
 }
 
@@ -48,7 +48,7 @@ fn what_is_shipped_loads_without_a_warning_and_ends_nobody() {
         let loaded = policy::load(&bytes, &name, NOW).unwrap_or_else(|faults| panic!("{faults}"));
         assert!(loaded.warnings.is_empty(), "{}", loaded.warnings);
         for rule in &loaded.policy.rules {
-            assert_eq!(rule.mode, policy::Mode::Watch, "{name}: {}", rule.name);
+            assert_eq!(rule.mode, policy::Mode::DryRun, "{name}: {}", rule.name);
         }
     }
 }
@@ -136,7 +136,9 @@ fn billions_of_laughs_are_refused() {
         writeln!(uses, "  a{step}: {{any: [{all}]}}").unwrap();
     }
     assert!(refusal(aliases.as_bytes()).contains("anchors and aliases"));
-    uses.push_str("rules:\n  - {name: a, of: process, when: {use: a19}, for: 30m, then: [{flag: info}]}\n");
+    uses.push_str(
+        "rules:\n  - {name: a, target: process, when: {use: a19}, for: 30m, then: [{flag: info}]}\n",
+    );
     assert!(refusal(uses.as_bytes()).contains("grow too large"));
 }
 
@@ -146,7 +148,9 @@ fn a_long_row_of_conditions_is_refused() {
     for step in 1..2000 {
         writeln!(text, "  a{step}: {{use: a{}}}", step - 1).unwrap();
     }
-    text.push_str("rules:\n  - {name: a, of: process, when: {use: a1999}, for: 30m, then: [{flag: info}]}\n");
+    text.push_str(
+        "rules:\n  - {name: a, target: process, when: {use: a1999}, for: 30m, then: [{flag: info}]}\n",
+    );
     assert!(refusal(text.as_bytes()).contains("deep"));
 }
 
@@ -257,7 +261,8 @@ fn one_rule(text: &str) -> policy::Rule {
 
 /// A rule of processes with this `when`, after these keys of the file.
 fn condition(when: &str, file: &str) -> String {
-    let rule = format!("rules: [{{name: a, of: process, when: {when}, for: 30m, then: [{{flag: info}}]}}]\n");
+    let rule =
+        format!("rules: [{{name: a, target: process, when: {when}, for: 30m, then: [{{flag: info}}]}}]\n");
     one_rule(&format!("{file}{rule}")).condition
 }
 
@@ -295,7 +300,7 @@ fn conditions_that_mean_the_same_have_one_name() {
 fn what_a_rule_picks_from_is_part_of_its_condition() {
     let rule = |pick: &str| {
         let when = "when: {vram_free: {below: 8GiB}}, for: 30m";
-        one_rule(&format!("rules: [{{name: a, of: gpu, {when}, pick: {pick}, then: [{{flag: info}}]}}]"))
+        one_rule(&format!("rules: [{{name: a, target: gpu, {when}, pick: {pick}, then: [{{flag: info}}]}}]"))
             .condition
     };
     let usual = rule("{from: {vram: {min: 1GiB}}, idle_for: 5m}");
@@ -308,21 +313,21 @@ fn what_a_rule_picks_from_is_part_of_its_condition() {
 
 #[test]
 fn a_rule_says_or_the_file_says_or_the_built_in_values_hold() {
-    use policy::Mode::{Enforce, Watch};
+    use policy::Mode::{DryRun, Enforce};
     use policy::Span::{Samples, Time};
-    let rule = "rules: [{name: a, of: process, when: {orphaned: true}, for: 30m, then: [{flag: info}, {notify: o}, {terminate: {}}]";
+    let rule = "rules: [{name: a, target: process, when: {orphaned: true}, for: 30m, then: [{flag: info}, {notify: o}, {terminate: {}}]";
     let file = "notify: {o: {tty: true}}\nmode: enforce\ndefaults: {max_gap: 5, startup_grace: 1m, clear_after: 2m, grace: 9s, cooldown: 4h}\n";
     let built_in = one_rule(&format!("notify: {{o: {{tty: true}}}}\n{rule}}}]"));
     let of_file = one_rule(&format!("{file}{rule}}}]"));
     let own = one_rule(&format!(
-        "{file}{rule}, mode: watch, max_gap: 0, startup_grace: 0s, clear_after: 7, cooldown: 1s}}]"
+        "{file}{rule}, mode: dry-run, max_gap: 0, startup_grace: 0s, clear_after: 7, cooldown: 1s}}]"
     ));
     let seconds = Duration::from_secs;
     let told =
         |rule: &policy::Rule| (rule.mode, rule.max_gap, rule.startup_grace, rule.clear_after, rule.cooldown);
-    assert_eq!(told(&built_in), (Watch, 2, seconds(600), Samples(3), seconds(1800)));
+    assert_eq!(told(&built_in), (DryRun, 2, seconds(600), Samples(3), seconds(1800)));
     assert_eq!(told(&of_file), (Enforce, 5, seconds(60), Time(seconds(120)), seconds(14_400)));
-    assert_eq!(told(&own), (Watch, 0, Duration::ZERO, Samples(7), seconds(1)));
+    assert_eq!(told(&own), (DryRun, 0, Duration::ZERO, Samples(7), seconds(1)));
     let grace = |rule: &policy::Rule| rule.then[2].action.clone();
     assert_eq!(grace(&built_in), policy::Action::Terminate { grace: seconds(60), requires_notice: false });
     assert_eq!(grace(&of_file), policy::Action::Terminate { grace: seconds(9), requires_notice: false });
@@ -330,8 +335,8 @@ fn a_rule_says_or_the_file_says_or_the_built_in_values_hold() {
 
 #[test]
 fn the_full_example_is_understood() {
-    use policy::{Action, Address, Ask, Channel, Field, Kind, Order, Span};
-    let text = fs::read(here("tests/good/everything.yaml")).unwrap();
+    use policy::{Action, Address, Channel, Condition, Field, Kind, Order, Span};
+    let text = fs::read(local_host("tests/good/everything.yaml")).unwrap();
     let policy = policy::load(&text, "everything.yaml", NOW).unwrap().policy;
     assert_eq!(policy.sha256.len(), 64);
     assert_eq!((policy.interval, policy.allow_root), (None, false));
@@ -342,14 +347,15 @@ fn the_full_example_is_understood() {
     );
     assert_eq!(policy.channels["owner"], Channel::Tty);
     assert_eq!(policy.channels["ops"], Channel::Webhook(Address::File("/etc/bailiff/ops-url".into())));
-    let [policy::Exception { of: Ask::Any(protected), reason: None, until: None }] = &policy.protect[..]
+    let [policy::Exception { of: Condition::Any(protected), reason: None, until: None }] =
+        &policy.protect[..]
     else {
         panic!("{:?}", policy.protect)
     };
     let fields: Vec<Field> = protected
         .iter()
         .map(|ask| match ask {
-            Ask::Select(selector) => selector.field,
+            Condition::Select(selector) => selector.field,
             _ => panic!("{ask:?}"),
         })
         .collect();
@@ -371,7 +377,7 @@ fn the_full_example_is_understood() {
 fn windows_of_destructive_steps_are_long_enough() {
     let loads = |file: &str, span: &str, then: &str| {
         let text = format!(
-            "version: 1\nnotify: {{o: {{tty: true}}}}\n{file}rules: [{{name: a, of: process, when: {{orphaned: true}}, for: {span}, then: [{{notify: o}}, {then}]}}]"
+            "version: 1\nnotify: {{o: {{tty: true}}}}\n{file}rules: [{{name: a, target: process, when: {{orphaned: true}}, for: {span}, then: [{{notify: o}}, {then}]}}]"
         );
         policy::load(text.as_bytes(), "x.yaml", NOW).is_ok()
     };

@@ -41,17 +41,17 @@ fn every_shipped_file_of_rules_is_tested() {
 
 /// A file of tests beside a file with one rule.
 fn written(tests: &str) -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let rules = "version: 1\nrules:\n  - {name: idle, of: process, when: {gpu_util: {max: 1%}}, for: {samples: 60}, then: [{flag: info}, {terminate: {}}]}\n";
-    fs::write(folder.path().join("rules.yaml"), rules).unwrap();
-    let file = folder.path().join("rules.test.yaml");
+    let directory = tempfile::tempdir().unwrap();
+    let rules = "version: 1\nrules:\n  - {name: idle, target: process, when: {gpu_util: {max: 1%}}, for: {samples: 60}, then: [{flag: info}, {terminate: {}}]}\n";
+    fs::write(directory.path().join("rules.yaml"), rules).unwrap();
+    let file = directory.path().join("rules.test.yaml");
     fs::write(&file, tests).unwrap();
-    (folder, file)
+    (directory, file)
 }
 
 #[test]
 fn what_was_expected_and_what_there_was_are_told() {
-    let (_folder, file) = written(
+    let (_directory, file) = written(
         "rules: rules.yaml\ntests:\n  - name: too early\n    targets: [{process: 4100, series: {gpu_util: '0x99'}}]\n    \
          expect: [{at: 290s, rule: idle, step: terminate, target: 4100}]\n    never: [{step: flag}]\n  \
          - name: right\n    targets: [{process: 4100, series: {gpu_util: '0x99'}}]\n    \
@@ -75,7 +75,7 @@ fn what_was_expected_and_what_there_was_are_told() {
 
 #[test]
 fn every_fault_of_a_file_is_told_with_its_line() {
-    let (_folder, file) = written(
+    let (_directory, file) = written(
         "rules: rules.yaml\ntests:\n  - name: wrong\n    targets:\n      - process: 4100\n        vram: 8GB\n        \
          series:\n          gpu_util: '0x'\n    expect:\n      - {at: 3s, rule: idle, step: terminate}\n      \
          - {at: 5m, rule: idel, step: kill}\n",
@@ -91,7 +91,7 @@ fn every_fault_of_a_file_is_told_with_its_line() {
 
 #[test]
 fn namespace_without_pod_is_refused() {
-    let (_folder, file) = written(
+    let (_directory, file) = written(
         "rules: rules.yaml\ntests:\n  - name: alone\n    targets:\n      - process: 4100\n        \
          namespace: kube-system\n        series: {gpu_util: '0x99'}\n    never: [{step: flag}]\n",
     );
@@ -103,7 +103,7 @@ fn namespace_without_pod_is_refused() {
 
 #[test]
 fn unknown_keys_and_bad_rules_are_refused() {
-    let (_folder, file) = written("rules: rules.yaml\ntests:\n  - {name: a, expected: []}\n");
+    let (_directory, file) = written("rules: rules.yaml\ntests:\n  - {name: a, expected: []}\n");
     let settings = test::Settings { files: vec![file.clone()], form: Form::Text };
     let failure = test::run(&settings, &mut Vec::new()).unwrap_err();
     assert!(matches!(&failure, Failure::Faults(text) if text.contains("expected")), "{failure}");
@@ -126,8 +126,8 @@ fn documented_example_passes() {
     let page = page();
     let mut blocks = page.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap());
     let (rules, tests) = (blocks.next().unwrap(), blocks.next().unwrap());
-    let (folder, file) = written(tests);
-    fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+    let (directory, file) = written(tests);
+    fs::write(directory.path().join("rules.yaml"), rules).unwrap();
     let (exit, text) = told(&file);
     assert_eq!(exit, Exit::Done, "{text}");
     assert!(text.contains('2'), "both tests ran: {text}");

@@ -40,9 +40,9 @@ fn start(lifecycle: Lifecycle) -> Running {
     listener.set_nonblocking(true).expect("it is a socket");
     let address = listener.local_addr().expect("it is bound");
     let (show, status) = watch::channel(Arc::new(Status::default()));
-    let (ask, reloads) = mpsc::channel(1);
+    let (query, reloads) = mpsc::channel(1);
     let on = matches!(lifecycle, Lifecycle::On);
-    let routes = Arc::new(Routes { status, reloads: on.then_some(ask) });
+    let routes = Arc::new(Routes { status, reloads: on.then_some(query) });
     let (tell, told) = oneshot::channel::<()>();
     let server = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -54,8 +54,8 @@ fn start(lifecycle: Lifecycle) -> Running {
 }
 
 impl Running {
-    fn ask(&self, request: &str) -> String {
-        ask(self.address, request)
+    fn query(&self, request: &str) -> String {
+        query(self.address, request)
     }
 
     fn show(&self, status: Status) {
@@ -70,13 +70,13 @@ impl Running {
             answer.send(outcome).expect("the answer is waited for");
             reloads
         });
-        let answer = ask(self.address, "POST /-/reload");
+        let answer = query(self.address, "POST /-/reload");
         self.reloads = Some(loop_of_ours.join().expect("it does not panic"));
         answer
     }
 }
 
-fn ask(address: SocketAddr, request: &str) -> String {
+fn query(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
 
     write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
@@ -107,20 +107,20 @@ fn reading_and_nothing_else() {
         ("POST /-/reload", "403"),
     ];
     for (request, expected) in cases {
-        assert_eq!(code(&running.ask(request)), expected, "{request}");
+        assert_eq!(code(&running.query(request)), expected, "{request}");
     }
-    assert!(running.ask("POST /-/reload").contains("--web.enable-lifecycle allows it"));
+    assert!(running.query("POST /-/reload").contains("--web.enable-lifecycle allows it"));
 }
 
 #[test]
 fn a_page_of_another_site_reloads_nothing() {
     let mut running = start(Lifecycle::On);
     for site in ["http://evil", "https://x.evil", "null"] {
-        let answer = running.ask(&format!("POST /-/reload HTTP/1.1\r\nOrigin: {site}\r\nX-Rest:"));
+        let answer = running.query(&format!("POST /-/reload HTTP/1.1\r\nOrigin: {site}\r\nX-Rest:"));
         assert_eq!(code(&answer), "403", "{answer}");
     }
     drop(running.reloads.take());
-    let own = running.ask("POST /-/reload HTTP/1.1\r\nOrigin: http://x\r\nX-Rest:");
+    let own = running.query("POST /-/reload HTTP/1.1\r\nOrigin: http://x\r\nX-Rest:");
     assert_eq!(code(&own), "503", "it was asked of the loop, which has gone: {own}");
 }
 
@@ -141,34 +141,34 @@ fn a_reload_answers_how_it_went() {
         assert!(code(&answer) == expected && answer.ends_with(text), "{answer}");
     }
     running.reloads = None;
-    assert_eq!(code(&running.ask("POST /-/reload")), "503", "nobody reloads any more");
+    assert_eq!(code(&running.query("POST /-/reload")), "503", "nobody reloads any more");
 }
 
 #[test]
 fn ready_is_with_a_policy_and_a_snapshot() {
     let running = start(Lifecycle::Off);
-    assert!(running.ask("GET /-/ready").ends_with("no policy is in force yet\n"));
+    assert!(running.query("GET /-/ready").ends_with("no policy is in force yet\n"));
     let mut status = full();
     status.stream.seq = None;
     status.stream.error = Some("no such file".into());
     running.show(status);
-    assert!(running.ask("GET /-/ready").ends_with("no snapshot was judged: no such file\n"));
+    assert!(running.query("GET /-/ready").ends_with("no snapshot was judged: no such file\n"));
     let seen = |age: Duration| {
         let mut status = full();
         status.stream.seen_boot_ms = u64::try_from(now().boot.saturating_sub(age).as_millis()).ok();
         status
     };
     running.show(seen(Duration::ZERO));
-    assert_eq!(code(&running.ask("GET /-/ready")), "200");
+    assert_eq!(code(&running.query("GET /-/ready")), "200");
     running.show(seen(Duration::from_secs(11)));
-    assert!(running.ask("GET /-/ready").ends_with("is too old to act on\n"));
+    assert!(running.query("GET /-/ready").ends_with("is too old to act on\n"));
 }
 
 #[test]
 fn a_loop_that_ended_is_unhealthy() {
     let Running { address, show, _tell: tell, .. } = start(Lifecycle::Off);
     drop(show);
-    assert_eq!(code(&ask(address, "GET /-/healthy")), "503");
+    assert_eq!(code(&query(address, "GET /-/healthy")), "503");
     drop(tell);
 }
 
@@ -176,10 +176,10 @@ fn a_loop_that_ended_is_unhealthy() {
 fn the_page_tells_what_is_held_and_why() {
     let running = start(Lifecycle::Off);
     running.show(full());
-    let html = running.ask("GET /");
+    let html = running.query("GET /");
     for shown in [
         "Rules on gpu-7",
-        "Only watching, whatever the file says: --watch",
+        "Only watching, whatever the file says: --dry-run",
         "an admin paused it (by root: upgrade)",
         "Breaker mass open since",
         "gpu_utill",
@@ -199,7 +199,7 @@ fn the_page_tells_what_is_held_and_why() {
 fn names_are_text_and_never_markup() {
     let running = start(Lifecycle::Off);
     running.show(named("<script>alert(1)</script>", "\u{202e}\u{1b}[2J<b>"));
-    let html = running.ask("GET /");
+    let html = running.query("GET /");
     assert!(html.contains("&lt;script&gt;"));
     assert!(!html.contains("<script>") && !html.contains("<b>") && !html.contains('\u{1b}'), "{html}");
 }

@@ -55,7 +55,7 @@ pub struct Flags {
     /// Where the host's /proc is mounted.
     #[arg(long, value_name = "PATH", default_value = "/proc")]
     pub procfs: PathBuf,
-    /// Where pods have their log folders: names of pods and namespaces are read off those.
+    /// Where pods have their log directories: names of pods and namespaces are read off those.
     #[arg(long, value_name = "PATH", default_value = "/var/log/pods")]
     pub pods: PathBuf,
     /// Takes the PID namespace of --procfs for the host's. Without this, processes are named only where
@@ -68,7 +68,7 @@ pub struct Flags {
     /// What all keys of the pool begin with, as GPU.py's --redis-prefix.
     #[arg(long = "lease.prefix", value_name = "PREFIX", env = "LEASE_PREFIX", default_value = "GPU")]
     pub lease_prefix: String,
-    /// Folder of the files of shared quotas (docs/quota.md), and of folders of them. Where there is none, none are told.
+    /// Directory of the files of shared quotas (docs/quota.md), and of directories of them. Where there is none, none are told.
     #[arg(long = "quota.dir", value_name = "PATH", default_value = "/run/bailiff/quota")]
     pub quota_dir: PathBuf,
     /// NVIDIA's client, which asks control daemons of MPS; searched in PATH. Where it is empty, none is asked, and MPS is

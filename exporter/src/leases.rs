@@ -40,7 +40,7 @@ pub struct Settings {
 /// A look, and the pool of leases beside it.
 pub struct Leasing {
     look: Box<dyn Look>,
-    ask: Sender<u64>,
+    query: Sender<u64>,
     answers: Receiver<Answer>,
     patience: Duration,
     /// How the interval before went, and what was logged last.
@@ -68,13 +68,13 @@ impl Leasing {
     /// # Errors
     /// Where no thread can be started.
     pub fn start(look: Box<dyn Look>, settings: Settings) -> io::Result<Self> {
-        let (ask, asked) = channel();
+        let (query, asked) = channel();
         let (answer, answers) = channel();
         let patience = settings.deadline.min(settings.interval) / PATIENCE_PART;
         let node = Node::look(&settings.procfs, settings.namespace);
         let mut asker = Asker { settings, node, pool: None };
         thread::Builder::new().name("leases".into()).spawn(move || asker.run(&asked, &answer))?;
-        Ok(Self { look, ask, answers, patience, before: None, said: None })
+        Ok(Self { look, query, answers, patience, before: None, said: None })
     }
 
     /// What came for this interval; what came for others is let go.
@@ -107,7 +107,7 @@ impl Leasing {
 impl Look for Leasing {
     fn look(&mut self, seq: u64) -> Option<Sample> {
         // It has ended where this fails, and so no answer comes.
-        let _ = self.ask.send(seq);
+        let _ = self.query.send(seq);
         let mut sample = self.look.look(seq)?;
         let answer = self.answer(seq);
         self.say(answer.as_ref().err());
@@ -144,7 +144,7 @@ impl Asker {
     }
 
     fn outcome(&mut self, began: Instant) -> Result<Told, Down> {
-        match self.ask() {
+        match self.query() {
             Ok(audit) => {
                 let took = now().saturating_duration_since(began);
                 Ok(Told { leases: audit.leases(&self.node, Duration::ZERO), took })
@@ -156,7 +156,7 @@ impl Asker {
         }
     }
 
-    fn ask(&mut self) -> Result<Audit, LeaseError> {
+    fn query(&mut self) -> Result<Audit, LeaseError> {
         let Settings { redis, prefix, deadline, .. } = &self.settings;
         // After an error another connection is used: on this one the answer may come yet, and be taken for the next.
         let mut pool = match self.pool.take() {
@@ -209,18 +209,18 @@ mod tests {
                 quotas: None,
                 mps: None,
                 gaps: Gaps::default(),
-                workers_left_behind: 0,
+                workers_hung: 0,
             })
         }
     }
 
     #[test]
     fn a_interval_takes_only_the_answer_that_came_for_it() {
-        let (ask, asked) = channel();
+        let (query, asked) = channel();
         let (answer, answers) = channel();
         let mut leasing = Leasing {
             look: Box::new(Blind),
-            ask,
+            query,
             answers,
             patience: Duration::ZERO,
             before: None,

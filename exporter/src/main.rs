@@ -34,7 +34,7 @@ fn start() -> Result<(), Stop> {
     let look = Box::new(Eyes(Supervisor::new(launcher, sampler)));
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    let outcome = runtime.block_on(signals::until_told(|told| run(settings, look, told)));
+    let outcome = runtime.block_on(signals::until_signal(|told| run(settings, look, told)));
     // A disk or a client that hangs must not hold up the end.
     runtime.shutdown_background();
     let outcome = outcome.context("cannot listen to signals")?;

@@ -126,7 +126,7 @@ LEASE_LEGACY_SUSPECT Gauge One "bailiff_lease_legacy_suspect" [""]
 LEASE_AOF Gauge One "bailiff_lease_redis_aof_enabled" [""]
     "1 where Redis writes down what it does (appendonly), so that leases outlive its crash, else 0.";
 QUOTA_VALID Gauge One "bailiff_quota_region_valid" ["quota"]
-    "1 where the file of a shared quota (its path below --quota.dir) could be read and understood, else 0: then bailiff_quota_region_fault_info says why, and nothing else is told of it. What a file says is a claim of those who may write it. An empty file is not told: nobody has used it yet. This and all other bailiff_quota_ families are absent where there is no such folder.";
+    "1 where the file of a shared quota (its path below --quota.dir) could be read and understood, else 0: then bailiff_quota_region_fault_info says why, and nothing else is told of it. What a file says is a claim of those who may write it. An empty file is not told: nobody has used it yet. This and all other bailiff_quota_ families are absent where there is no such directory.";
 QUOTA_FAULT Info One "bailiff_quota_region_fault_info" ["quota reason"]
     "Why the file of a quota says nothing: unreadable, no_file (a FIFO, a link), short, no_quota, version; absent where it does.";
 QUOTA_INFO Info One "bailiff_quota_info" ["quota container pod pod_uid namespace slurm_job user"]
@@ -217,7 +217,7 @@ PID_NAMESPACE_INFO Info One "bailiff_pid_namespace_info" ["pid_namespace"]
     "Whether the driver's pids are those of our /proc: host; other or unknown, and then no process is named.";
 GAPS Counter One "bailiff_gaps_total" ["gap"]
     "What a source should have told and did not, by kind. A gap is never filled in.";
-WORKERS_LEFT_BEHIND Gauge One "bailiff_sampling_workers_left_behind" [""]
+WORKERS_HUNG Gauge One "bailiff_sampling_workers_hung" [""]
     "Sampling workers that hang in the driver and cannot be ended.";
 DRIVER_INFO Info One "bailiff_driver_info" ["version nvml cuda"]
     "Versions of the driver, of NVML, and the newest CUDA that the driver serves; absent where the driver did not say.";

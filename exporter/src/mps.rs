@@ -1,9 +1,9 @@
 //! MPS: control daemons that a look has found are asked, and their logs read, by a thread each. The interval takes what the
 //! threads told last and waits for none of them, so a daemon or a file system that hangs costs its own figures alone.
 
-mod ask;
 mod figures;
 mod post;
+mod query;
 mod tail;
 
 use std::collections::BTreeMap;

@@ -76,7 +76,7 @@ pub struct Sources {
     pub procfs: PathBuf,
     /// `/var/log/pods`.
     pub pods: PathBuf,
-    /// The folder of quota files.
+    /// The directory of quota files.
     pub quotas: PathBuf,
     /// The PID namespace is the host's, whatever its link says.
     pub trust_pid_namespace: bool,

@@ -18,8 +18,8 @@ use bailiff_exporter::metrics::{FAMILIES, OWN_PROCESS};
 use bailiff_exporter::page::{self, Content, Format};
 use bailiff_exporter::selection::Selection;
 use bailiff_snapshot::{
-    Claim, Entry, Fault, GpuSample, Kinds, Mps, MpsDaemon, PidNamespace, PoolGpu, ProcessKey, Sample, Seen,
-    Snapshot, Spot,
+    Claim, Entry, Fault, GpuSample, GpuState, Kinds, Mps, MpsDaemon, PidNamespace, PoolGpu, ProcessKey,
+    Sample, Seen, Snapshot,
 };
 use made_up::{GIB, entry, facts, found, gpu, large, motley, pool, sample, small, walk};
 use parse::{Page, parse};
@@ -238,7 +238,7 @@ fn of_pool(change: impl Fn(u64, &mut Sample)) -> Page {
 /// The pool has the GPU idle, and the process is a stranger of whom all is known.
 fn stolen(sample: &mut Sample) {
     let leases = sample.leases.as_mut().expect("there is a pool");
-    (leases.gpus[0].spot, leases.gpus[0].lease) = (Spot::Idle, None);
+    (leases.gpus[0].gpu_state, leases.gpus[0].lease) = (GpuState::Idle, None);
     let facts = sample.processes.get_mut(&41).and_then(Seen::found_mut).expect("it is there");
     (facts.claim, facts.ancestors) = (Claim::Nothing, Some(Vec::new()));
 }
@@ -306,7 +306,7 @@ fn use_without_a_lease_is_not_told_where_it_is_not_certain() {
         }),
         ("a client of GPU.py has it", |_, sample| {
             stolen(sample);
-            sample.leases.as_mut().expect("there is a pool").gpus[0].spot = Spot::Legacy;
+            sample.leases.as_mut().expect("there is a pool").gpus[0].gpu_state = GpuState::Legacy;
         }),
         ("the driver gives no list", |_, sample| {
             stolen(sample);

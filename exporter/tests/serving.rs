@@ -83,7 +83,7 @@ fn head_has_headers_only() {
     let running = start(&[]);
     running.show(small(1));
     for path in ["/metrics", "/", "/-/healthy", "/-/ready"] {
-        let answer = running.ask(&format!("HEAD {path}"), "");
+        let answer = running.query(&format!("HEAD {path}"), "");
         assert_eq!((answer.code(), answer.body.len()), ("200", 0), "{path}");
         assert!(
             answer.head.contains("content-length: ") && !answer.has("content-length: 0"),
@@ -97,8 +97,8 @@ fn head_has_headers_only() {
 fn other_paths_and_methods_are_refused_and_counted() {
     let running = start(&["--web.telemetry-path=/gpu"]);
     assert_eq!(running.get("/metrics", "").code(), "404");
-    assert_eq!(running.ask("POST /metrics?x", "Content-Length: 0\r\n").code(), "404");
-    let refused = running.ask("POST /gpu", "Content-Length: 4\r\n");
+    assert_eq!(running.query("POST /metrics?x", "Content-Length: 0\r\n").code(), "404");
+    let refused = running.query("POST /gpu", "Content-Length: 4\r\n");
     assert!(refused.code() == "405" && refused.has("allow: get, head"), "{}", refused.head);
     assert_eq!(running.get("/gpu?x=y", "").code(), "200");
     let page = parse(&running.get("/gpu", "").text());
@@ -163,8 +163,8 @@ fn the_status_page_shows_names_as_text() {
 
 #[test]
 fn a_client_of_the_stream_gets_the_latest_and_then_each_new_one() {
-    let folder = tempfile::tempdir().expect("a folder of our own");
-    let path = folder.path().join("stream.sock");
+    let directory = tempfile::tempdir().expect("a directory of our own");
+    let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
     running.show(small(1));
     let mut client = BufReader::new(UnixStream::connect(&path).expect("it listens"));
@@ -186,8 +186,8 @@ fn a_client_of_the_stream_gets_the_latest_and_then_each_new_one() {
 
 #[test]
 fn a_client_that_waits_before_the_first_look_gets_it() {
-    let folder = tempfile::tempdir().expect("a folder of our own");
-    let path = folder.path().join("stream.sock");
+    let directory = tempfile::tempdir().expect("a directory of our own");
+    let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
     let mut client = BufReader::new(UnixStream::connect(&path).expect("it listens"));
     running.show(small(1));
@@ -198,8 +198,8 @@ fn a_client_that_waits_before_the_first_look_gets_it() {
 
 #[test]
 fn a_slow_client_misses_lines_and_gets_the_newest() {
-    let folder = tempfile::tempdir().expect("a folder of our own");
-    let path = folder.path().join("stream.sock");
+    let directory = tempfile::tempdir().expect("a directory of our own");
+    let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
     let mut client = BufReader::new(UnixStream::connect(&path).expect("it listens"));
     let last = 20;
@@ -218,8 +218,8 @@ fn a_slow_client_misses_lines_and_gets_the_newest() {
 
 #[test]
 fn the_65th_client_of_the_stream_is_turned_away() {
-    let folder = tempfile::tempdir().expect("a folder of our own");
-    let path = folder.path().join("stream.sock");
+    let directory = tempfile::tempdir().expect("a directory of our own");
+    let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
     running.show(small(1));
     let client = || BufReader::new(UnixStream::connect(&path).expect("it listens"));
@@ -236,8 +236,8 @@ fn the_65th_client_of_the_stream_is_turned_away() {
 
 #[test]
 fn the_record_grows_by_a_line_a_snapshot() {
-    let folder = tempfile::tempdir().expect("a folder of our own");
-    let path = folder.path().join("record.ndjson");
+    let directory = tempfile::tempdir().expect("a directory of our own");
+    let path = directory.path().join("record.ndjson");
     let running = start(&[&format!("--record={}", path.display())]);
     for seq in 1..=2 {
         running.show(small(seq));

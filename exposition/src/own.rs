@@ -56,7 +56,7 @@ impl Own {
             cpu_seconds: stat.as_ref().map(|stat| seconds(stat.cpu_ticks)),
             virtual_bytes: pages(&sizes, 0),
             resident_bytes: pages(&sizes, 1),
-            // The descriptor that lists the folder is in the list.
+            // The descriptor that lists the directory is in the list.
             open_fds: fs::read_dir("/proc/self/fd").ok().map(|list| (list.count() as u64).saturating_sub(1)),
             max_fds: fs::read_to_string("/proc/self/limits").ok().and_then(|text| max_fds(&text)),
             started: boot.zip(started).map(|(boot, since)| boot + since),

@@ -43,7 +43,7 @@ pub enum LeaseError {
     /// Something else.
     #[error("Redis answered what is not understood: {0}")]
     Strange(String),
-    /// Nobody has begun a pool in the folder.
+    /// Nobody has begun a pool in the directory.
     #[error("no GPUs are handed out in {0}: `bailiff lease init` begins that, or name a Redis with --redis")]
     Absent(String),
     /// A file of the pool cannot be used.
@@ -56,7 +56,7 @@ pub enum LeaseError {
     },
     /// It cannot be done here.
     #[error("{0}")]
-    NotHere(String),
+    NotLocalHost(String),
     /// Who has it cannot be asked to give it back.
     #[error("{0}")]
     Kept(String),

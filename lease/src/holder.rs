@@ -10,14 +10,14 @@ use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{Claim, PidNamespace, ProcessKey, workload};
 
 use crate::audit::Lease;
-use crate::process::{DEEPEST, all, any_lives, chain, folder, lives, pids, start, stated, unless_gone};
+use crate::process::{DEEPEST, all, any_lives, chain, directory, lives, pids, start, stated, unless_gone};
 
 /// The environment of every process of a lease has its name.
 pub const LEASE_VARIABLE: &str = bailiff_snapshot::Claim::VARIABLE;
 
 /// Where this process is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Here {
+pub struct LocalHost {
     /// `/etc/machine-id`; where there is none, as in some containers, the host's name.
     pub host: String,
     /// `/proc/sys/kernel/random/boot_id`.
@@ -56,10 +56,10 @@ pub enum Recorded {
     Unknown,
 }
 
-impl Here {
+impl LocalHost {
     /// This machine, this boot, this PID namespace; what cannot be read is empty, and never equal to anybody's.
     #[must_use]
-    pub fn look() -> Self {
+    pub fn read() -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let pidns = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         let host = Some(text("/etc/machine-id")).filter(|id| !id.is_empty());
@@ -68,7 +68,7 @@ impl Here {
             host,
             boot: text("/proc/sys/kernel/random/boot_id"),
             pidns: pidns.to_string_lossy().trim_start_matches("pid:[").trim_end_matches(']').to_owned(),
-            everybody: matches!(stated(&folder(1)), Ok(Some(_))),
+            everybody: matches!(stated(&directory(1)), Ok(Some(_))),
         }
     }
 
@@ -105,7 +105,7 @@ impl Here {
         let chain: Vec<String> =
             chain(parent).into_iter().map(|(pid, start)| format!("{pid}:{start}")).collect();
         let pid = std::process::id();
-        let session = stated(&folder(parent)).ok().flatten().map(|stat| stat.session.to_string());
+        let session = stated(&directory(parent)).ok().flatten().map(|stat| stat.session.to_string());
         vec![
             ("mode", "compat".to_owned()),
             ("taker", format!("{pid}:{}", started(pid))),
@@ -125,7 +125,7 @@ impl Here {
     pub fn look_for(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
         match self.known(lease) {
             Some(life) => (life, None),
-            None => self.look_here(lease),
+            None => self.look_local_host(lease),
         }
     }
 
@@ -197,7 +197,7 @@ impl Here {
         PidNamespace::of_link(&format!("pid:[{}]", self.pidns)) == PidNamespace::Host
     }
 
-    fn look_here(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
+    fn look_local_host(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
         let Some((pid, start_ticks)) = number(lease, "pid").zip(number(lease, "start")) else {
             return (Life::Unknown, None);
         };
@@ -324,7 +324,7 @@ fn named(process: &Path) -> Option<Claim> {
 fn is_of_others(stat: &Stat, lease: &Lease, holder: ProcessKey) -> bool {
     let mut parent = stat.ppid;
     for _ in 0..DEEPEST {
-        let process = folder(parent);
+        let process = directory(parent);
         let Ok(Some(stat)) = stated(&process) else { return false };
         if parent <= 1 {
             return false;
@@ -366,68 +366,74 @@ mod tests {
 
     #[test]
     fn a_pid_is_no_identity() {
-        let here = Here::look();
-        let ours = here.holder(std::process::id());
-        assert_eq!(here.life(&lease(ours.clone())), Life::Alive);
+        let local_host = LocalHost::read();
+        let ours = local_host.holder(std::process::id());
+        assert_eq!(local_host.life(&lease(ours.clone())), Life::Alive);
         let with = |field: &'static str, value: &str| {
             let mut about = ours.clone();
             about.retain(|(name, _)| *name != field);
             about.push((field, value.to_owned()));
-            here.life(&lease(about))
+            local_host.life(&lease(about))
         };
         assert_eq!(with("start", "9999999999999"), Life::Dead, "another had this pid");
         assert_eq!(with("boot", "another"), Life::Elsewhere, "this host was restarted, or is a copy");
         assert_eq!(with("host", "another"), Life::Alive, "a container of this boot may be called otherwise");
-        about_another_machine(&here, &ours);
-        let outside = if here.is_host() { Life::Dead } else { Life::Unknown };
+        about_another_machine(&local_host, &ours);
+        let outside = if local_host.is_host() { Life::Dead } else { Life::Unknown };
         assert_eq!(with("pidns", "1"), outside, "where all are to be seen nobody is in that namespace");
         assert_eq!(with("start", ""), Life::Unknown);
         assert_eq!(with("mode", "compat"), Life::Unknown, "nobody knows who took it");
         assert_eq!(with("mode", "timed"), Life::Timed);
     }
 
-    fn about_another_machine(here: &Here, ours: &[(&'static str, String)]) {
+    fn about_another_machine(local_host: &LocalHost, ours: &[(&'static str, String)]) {
         let at = |host: &str, boot: &str| {
             let mut about = ours.to_vec();
             about.retain(|(name, _)| !["host", "boot"].contains(name));
             lease([about, vec![("host", host.to_owned()), ("boot", boot.to_owned())]].concat())
         };
         let [one, other] = ["0123456789abcdef", "fedcba9876543210"].map(|half| half.repeat(2));
-        let named = |host: &str| Here { host: host.to_owned(), ..here.clone() };
-        assert_eq!(here.life(&at("another", "another")), Life::Elsewhere);
+        let named = |host: &str| LocalHost { host: host.to_owned(), ..local_host.clone() };
+        assert_eq!(local_host.life(&at("another", "another")), Life::Elsewhere);
         assert_eq!(
-            named(&one).life(&at(&other, &here.boot)),
+            named(&one).life(&at(&other, &local_host.boot)),
             Life::Elsewhere,
             "copies of a machine that ran"
         );
-        assert_eq!(named(&one).life(&at("pod", &here.boot)), Life::Alive);
-        assert_eq!(named("pod").life(&at(&one, &here.boot)), Life::Alive);
+        assert_eq!(named(&one).life(&at("pod", &local_host.boot)), Life::Alive);
+        assert_eq!(named("pod").life(&at(&one, &local_host.boot)), Life::Alive);
         for host in ["worker-0", "uninitialized"] {
             assert!(!named(host).is_machine(Some(host), Some("another")), "{host} is no name of one machine");
         }
     }
 
     #[test]
-    fn whoever_is_in_another_namespace_or_boot_is_not_here() {
-        let here = Here::look();
-        let ours = here.holder(1);
-        let is_here = |field: &'static str, value: &str| {
+    fn whoever_is_in_another_namespace_or_boot_is_not_local_host() {
+        let local_host = LocalHost::read();
+        let ours = local_host.holder(1);
+        let is_local_host = |field: &'static str, value: &str| {
             let mut about = ours.clone();
             about.retain(|(name, _)| *name != field);
             about.push((field, value.to_owned()));
-            here.is_place_of(&lease(about))
+            local_host.is_place_of(&lease(about))
         };
-        assert!(here.is_place_of(&lease(ours.clone())) && is_here("pidns", "") && is_here("host", "pod"));
-        assert!(!is_here("pidns", "1") && !is_here("boot", "another"));
+        assert!(
+            local_host.is_place_of(&lease(ours.clone()))
+                && is_local_host("pidns", "")
+                && is_local_host("host", "pod")
+        );
+        assert!(!is_local_host("pidns", "1") && !is_local_host("boot", "another"));
     }
 
     #[test]
     fn by_the_rules_of_gpu_py_nobody_renews_so_a_boot_tells() {
-        let [here, next] = ["one", "next"].map(|boot| Here { boot: boot.to_owned(), ..Here::look() });
+        let [local_host, next] =
+            ["one", "next"].map(|boot| LocalHost { boot: boot.to_owned(), ..LocalHost::read() });
         let named = |host: &str| {
             let known = [("mode", "compat".to_owned()), ("known", "1".to_owned())];
-            let about = Here { host: host.to_owned(), ..here.clone() }.holder(1);
-            Here { host: host.to_owned(), ..next.clone() }.chained(&lease([about, known.to_vec()].concat()))
+            let about = LocalHost { host: host.to_owned(), ..local_host.clone() }.holder(1);
+            LocalHost { host: host.to_owned(), ..next.clone() }
+                .chained(&lease([about, known.to_vec()].concat()))
         };
         assert_eq!(named(&"0123456789abcdef".repeat(2)), Life::Dead);
         assert_eq!(named("worker-0"), Life::Elsewhere);
@@ -460,8 +466,8 @@ mod tests {
 
     #[test]
     fn whoever_has_overwritten_his_environment_may_be_an_heir() {
-        let here = Here::look();
-        let mut about = here.holder(std::process::id());
+        let local_host = LocalHost::read();
+        let mut about = local_host.holder(std::process::id());
         about.retain(|(field, _)| *field != "pid");
         about
             .extend([("pid", ended().to_string()), ("uid", rustix::process::geteuid().as_raw().to_string())]);
@@ -473,13 +479,13 @@ ctypes.memset(start, 120, end - start)
 print('ready', flush=True)
 time.sleep(1000)";
         let mut titled = under("0123", program);
-        let stat = stated(&folder(titled.id())).unwrap().unwrap();
+        let stat = stated(&directory(titled.id())).unwrap().unwrap();
         let holder = ProcessKey { pid: ended(), start_ticks: 0 };
-        let (of_it, of_nobody) = (lease(about.clone()), ProcessKey { pid: 1, start_ticks: u64::MAX });
-        assert_eq!(named(&folder(titled.id())), Some(Claim::Unread));
+        let (of_it, unattributed) = (lease(about.clone()), ProcessKey { pid: 1, start_ticks: u64::MAX });
+        assert_eq!(named(&directory(titled.id())), Some(Claim::Unread));
         assert!(is_of_others(&stat, &of_it, holder), "this test has an environment, and started it");
-        assert!(is_of_others(&stat, &of_it, of_nobody), "this test is older, and no keeper of others");
-        assert_eq!(here.life(&of_it), Life::Dead);
+        assert!(is_of_others(&stat, &of_it, unattributed), "this test is older, and no keeper of others");
+        assert_eq!(local_host.life(&of_it), Life::Dead);
         let left_behind = Stat { ppid: 1, ..stat };
         assert!(!is_of_others(&left_behind, &of_it, holder), "nobody can tell who started it");
         titled.kill().unwrap();
@@ -488,8 +494,8 @@ time.sleep(1000)";
 
     #[test]
     fn a_process_lives_on_in_its_threads_though_its_first_has_ended() {
-        let here = Here::look();
-        let mut about = here.holder(std::process::id());
+        let local_host = LocalHost::read();
+        let mut about = local_host.holder(std::process::id());
         about.retain(|(field, _)| *field != "pid");
         about.push(("pid", ended().to_string()));
         let program = "import ctypes, threading
@@ -498,31 +504,31 @@ print('ready', flush=True)
 ctypes.CDLL(None).pthread_exit(None)";
         let mut heir = under("4567", program);
         let lease = |about| Lease { lease: "4567".to_owned(), ..lease(about) };
-        while stated(&folder(heir.id())).unwrap().unwrap().state != bailiff_snapshot::State::Zombie {
+        while stated(&directory(heir.id())).unwrap().unwrap().state != bailiff_snapshot::State::Zombie {
             std::thread::yield_now();
         }
-        assert_eq!(here.life(&lease(about.clone())), Life::Alive);
+        assert_eq!(local_host.life(&lease(about.clone())), Life::Alive);
         heir.kill().unwrap();
         heir.wait().unwrap();
-        assert_eq!(here.life(&lease(about)), Life::Dead);
+        assert_eq!(local_host.life(&lease(about)), Life::Dead);
     }
 
     #[test]
     fn a_holder_lives_on_in_whom_he_started() {
-        let here = Here::look();
-        let mut about = here.holder(std::process::id());
+        let local_host = LocalHost::read();
+        let mut about = local_host.holder(std::process::id());
         about.retain(|(field, _)| *field != "pid");
         about.push(("pid", ended().to_string()));
-        assert_eq!(here.life(&lease(about.clone())), Life::Dead);
+        assert_eq!(local_host.life(&lease(about.clone())), Life::Dead);
         let mut heir = Command::new("sleep")
             .arg("infinity")
             .env(LEASE_VARIABLE, "0123")
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        assert_eq!(here.life(&lease(about.clone())), Life::Alive);
+        assert_eq!(local_host.life(&lease(about.clone())), Life::Alive);
         heir.kill().unwrap();
         heir.wait().unwrap();
-        assert_eq!(here.life(&lease(about)), Life::Dead);
+        assert_eq!(local_host.life(&lease(about)), Life::Dead);
     }
 }

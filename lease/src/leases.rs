@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use crate::audit::{Audit, Gpu};
-use crate::holder::Here;
+use crate::holder::LocalHost;
 use crate::{Grant, Init, LeaseError, Pool, Released, Ticket, TicketStatus};
 
 /// A pool of GPUs that are handed out.
@@ -19,7 +19,7 @@ pub trait Leases: Send {
     ///
     /// # Errors
     /// Where there is no answer.
-    fn ask(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError>;
+    fn request(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError>;
 
     /// Asks, and waits until the GPUs are held, until then, or for ever; `told` hears how many are before it. Gives
     /// [`TicketStatus::Waiting`] where the time was up; the ticket is withdrawn then. Whoever is given something says so at
@@ -30,7 +30,7 @@ pub trait Leases: Send {
     fn wait(
         &mut self,
         ticket: &Ticket,
-        here: (&Here, Option<Instant>),
+        local_host: (&LocalHost, Option<Instant>),
         told: &mut dyn FnMut(u64),
     ) -> Result<TicketStatus, LeaseError>;
 
@@ -100,7 +100,7 @@ pub trait Leases: Send {
     ///
     /// # Errors
     /// Where there is no answer.
-    fn reap_here(&mut self, here: &Here, ttl: Duration) -> Result<usize, LeaseError>;
+    fn reap_local_host(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<usize, LeaseError>;
 
     /// From now on whoever is started by this process keeps the lease as long as he lives. Gives the descriptors that do
     /// that; none where the lease is kept elsewhere.
@@ -115,17 +115,17 @@ impl Leases for Pool {
         self.init(gpus, offset, force)
     }
 
-    fn ask(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
-        self.ask(ticket)
+    fn request(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
+        self.request(ticket)
     }
 
     fn wait(
         &mut self,
         ticket: &Ticket,
-        here: (&Here, Option<Instant>),
+        local_host: (&LocalHost, Option<Instant>),
         told: &mut dyn FnMut(u64),
     ) -> Result<TicketStatus, LeaseError> {
-        self.wait(ticket, here, told)
+        self.wait(ticket, local_host, told)
     }
 
     fn touch(&mut self, lease: &str, ttl: Duration, token: Option<u64>) -> Result<TicketStatus, LeaseError> {
@@ -163,8 +163,8 @@ impl Leases for Pool {
         self.audit()
     }
 
-    fn reap_here(&mut self, here: &Here, ttl: Duration) -> Result<usize, LeaseError> {
-        self.reap_here(here, ttl)
+    fn reap_local_host(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<usize, LeaseError> {
+        self.reap_local_host(local_host, ttl)
     }
 
     /// Redis knows holders by their identity, and whom they started by the lease's name in their environment.

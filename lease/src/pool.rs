@@ -216,7 +216,7 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer; asking again with the same ticket asks for nothing more.
-    pub fn ask(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
+    pub fn request(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
         let mut arguments = vec![
             ticket.lease.clone(),
             ticket.want.to_string(),

@@ -16,12 +16,12 @@ pub(crate) const DEEPEST: usize = 256;
 /// `start_ticks` count hundredths of a second: `USER_HZ` of `include/uapi/asm-generic/param.h`.
 const MS_PER_TICK: u64 = 10;
 
-/// Its folder.
-pub(crate) fn folder(pid: u32) -> PathBuf {
+/// Its directory.
+pub(crate) fn directory(pid: u32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
-/// The folders of all processes.
+/// The directories of all processes.
 ///
 /// # Errors
 /// Where it cannot be told who is there; for each, where not all could be listed.
@@ -78,7 +78,7 @@ pub(crate) fn pids(process: &Path) -> io::Result<Option<Vec<u32>>> {
 
 /// When it started; none of one that has ended, though its parent has not asked yet.
 pub(crate) fn start(pid: u32) -> io::Result<Option<u64>> {
-    let process = folder(pid);
+    let process = directory(pid);
     let Some(stat) = stated(&process)? else { return Ok(None) };
     Ok((!ended(&stat) || has_threads(&process)?).then_some(stat.key.start_ticks))
 }
@@ -144,7 +144,7 @@ fn ancestors(pid: u32) -> Vec<(u32, u64)> {
     let (mut found, mut pid) = (Vec::new(), pid);
     while pid > 1
         && found.len() < DEEPEST
-        && let Ok(Some(stat)) = stated(&folder(pid))
+        && let Ok(Some(stat)) = stated(&directory(pid))
     {
         found.push((pid, stat.key.start_ticks));
         pid = stat.ppid;
@@ -158,12 +158,12 @@ fn reads(pid: u32, pipe: &Path) -> bool {
         return false;
     }
     let is_read_end = |number: std::ffi::OsString| {
-        let flags = fs::read_to_string(folder(pid).join("fdinfo").join(number)).unwrap_or_default();
+        let flags = fs::read_to_string(directory(pid).join("fdinfo").join(number)).unwrap_or_default();
         let flags = flags.lines().find_map(|line| line.strip_prefix("flags:")?.trim().parse::<u32>().ok());
         // Written in octal, with the access mode of open(2) in the last digit: 0 is O_RDONLY, beside no other flag.
         flags.is_some_and(|flags| flags % 10 == 0)
     };
-    let descriptors = fs::read_dir(folder(pid).join("fd")).into_iter().flatten().flatten();
+    let descriptors = fs::read_dir(directory(pid).join("fd")).into_iter().flatten().flatten();
     descriptors
         .filter(|entry| fs::read_link(entry.path()).is_ok_and(|link| link == pipe))
         .any(|entry| is_read_end(entry.file_name()))
@@ -194,7 +194,7 @@ pub fn session_has_open(session: u32, before_ms: u64, device: &Path) -> io::Resu
 }
 
 fn is_part(pid: u32, parent: u32) -> bool {
-    let words = |pid: u32| fs::read(folder(pid).join("cmdline")).unwrap_or_default();
+    let words = |pid: u32| fs::read(directory(pid).join("cmdline")).unwrap_or_default();
     let ours = words(pid);
     let line = ours
         .split(|byte| *byte == 0)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::ConnectionAddr;
 
 use crate::audit::{Agent, Audit, Lease};
-use crate::holder::{Here, Life, are_one_machine};
+use crate::holder::{Life, LocalHost, are_one_machine};
 use crate::{LeaseError, Op, Pool};
 
 /// From a fork to the exec after it takes less: a command that was being started when its runner died bears the lease's
@@ -140,8 +140,13 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn stand_in(&mut self, here: &Here, ttl: Duration) -> Result<(), LeaseError> {
-        let about = [here.host.clone(), here.boot.clone(), here.pidns.clone(), ttl.as_millis().to_string()];
+    pub fn stand_in(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<(), LeaseError> {
+        let about = [
+            local_host.host.clone(),
+            local_host.boot.clone(),
+            local_host.pidns.clone(),
+            ttl.as_millis().to_string(),
+        ];
         self.call::<String>(Op::Agent, &about).map(drop)
     }
 
@@ -151,21 +156,21 @@ impl Pool {
     ///
     /// # Errors
     /// Where there is no answer.
-    pub fn reap_here(&mut self, here: &Here, ttl: Duration) -> Result<usize, LeaseError> {
+    pub fn reap_local_host(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<usize, LeaseError> {
         let audit = self.audit()?;
         let mut freed = 0;
-        let dead = audit.dead(here);
+        let dead = audit.dead(local_host);
         if !dead.is_empty() {
             std::thread::park_timeout(START);
         }
-        for lease in dead.into_iter().filter(|lease| here.life(lease) == Life::Dead) {
+        for lease in dead.into_iter().filter(|lease| local_host.life(lease) == Life::Dead) {
             freed += usize::from(self.end(&lease.lease, End::dead(lease), &[])? == Ended::Done);
         }
         for lease in audit.late() {
-            let life = here.life(lease);
+            let life = local_host.life(lease);
             if life == Life::Alive && lease.is_acknowledged() {
                 self.touch(&lease.lease, ttl, None)?;
-            } else if audit.late_why(here, (lease, life)).is_some() {
+            } else if audit.late_why(local_host, (lease, life)).is_some() {
                 freed += usize::from(self.end(&lease.lease, End::Late, &[])? == Ended::Done);
             }
         }
@@ -176,8 +181,8 @@ impl Pool {
 impl Agent {
     /// The one that looks after this PID namespace.
     #[must_use]
-    pub fn of(here: &Here) -> Self {
-        Self { host: here.host.clone(), boot: here.boot.clone(), pidns: here.pidns.clone() }
+    pub fn of(local_host: &LocalHost) -> Self {
+        Self { host: local_host.host.clone(), boot: local_host.boot.clone(), pidns: local_host.pidns.clone() }
     }
 
     fn is_at(&self, (host, boot, pidns): (Option<&str>, Option<&str>, Option<&str>)) -> bool {
@@ -201,26 +206,29 @@ impl Audit {
 
     /// What [`Pool::reap_here`] would free, and why.
     #[must_use]
-    pub fn to_reap(&self, here: &Here) -> Vec<(&Lease, &'static str)> {
-        let dead = self.dead(here).into_iter().map(|lease| (lease, "its holder is dead"));
-        let late =
-            self.late().filter_map(|lease| Some((lease, self.late_why(here, (lease, here.life(lease)))?)));
+    pub fn to_reap(&self, local_host: &LocalHost) -> Vec<(&Lease, &'static str)> {
+        let dead = self.dead(local_host).into_iter().map(|lease| (lease, "its holder is dead"));
+        let late = self
+            .late()
+            .filter_map(|lease| Some((lease, self.late_why(local_host, (lease, local_host.life(lease)))?)));
         dead.chain(late).collect()
     }
 
     /// Those whose holders are dead, unless there is an agent, whose they are.
-    fn dead(&self, here: &Here) -> Vec<&Lease> {
-        let leases = if self.has_agent_at(here) { &[] } else { self.leases.as_slice() };
-        leases.iter().filter(|lease| here.life(lease) == Life::Dead).collect()
+    fn dead(&self, local_host: &LocalHost) -> Vec<&Lease> {
+        let leases = if self.has_agent_at(local_host) { &[] } else { self.leases.as_slice() };
+        leases.iter().filter(|lease| local_host.life(lease) == Life::Dead).collect()
     }
 
     /// Why one that is late is to be freed by whoever sees it; none where it is not.
-    fn late_why(&self, here: &Here, (lease, life): (&Lease, Life)) -> Option<&'static str> {
+    fn late_why(&self, local_host: &LocalHost, (lease, life): (&Lease, Life)) -> Option<&'static str> {
         // Who is on this machine's GPUs is for its agent to see, wherever and in whichever boot they were taken.
-        let is_of_our_agent = || self.has_agent_on(here);
+        let is_of_our_agent = || self.has_agent_on(local_host);
         match life {
             Life::Elsewhere if self.has_agent(lease) => None,
-            Life::Elsewhere if here.is_machine(lease.get("host"), lease.get("boot")) && is_of_our_agent() => {
+            Life::Elsewhere
+                if local_host.is_machine(lease.get("host"), lease.get("boot")) && is_of_our_agent() =>
+            {
                 None
             }
             Life::Elsewhere => Some("it was not renewed in time"),
@@ -242,14 +250,15 @@ impl Audit {
     }
 
     /// An agent is on this machine, whatever it calls it.
-    fn has_agent_on(&self, here: &Here) -> bool {
-        self.agents.iter().any(|agent| here.is_machine(Some(&agent.host), Some(&agent.boot)))
+    fn has_agent_on(&self, local_host: &LocalHost) -> bool {
+        self.agents.iter().any(|agent| local_host.is_machine(Some(&agent.host), Some(&agent.boot)))
     }
 
     /// An agent looks after the dead that are to be seen from here, whatever it calls this machine.
     #[must_use]
-    pub fn has_agent_at(&self, here: &Here) -> bool {
-        let place = (Some(here.host.as_str()), Some(here.boot.as_str()), Some(here.pidns.as_str()));
+    pub fn has_agent_at(&self, local_host: &LocalHost) -> bool {
+        let place =
+            (Some(local_host.host.as_str()), Some(local_host.boot.as_str()), Some(local_host.pidns.as_str()));
         self.agents.iter().any(|agent| agent.is_at(place))
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
-use bailiff_snapshot::{Held, Leases, PidNamespace, PoolGpu, ProcessKey, Spot, State, Truth, stat};
+use bailiff_snapshot::{GpuState, Held, Leases, PidNamespace, PoolGpu, ProcessKey, State, Truth, stat};
 
 use crate::audit::{self, Audit, Lease};
 use crate::holder::are_one_machine;
@@ -55,9 +55,9 @@ impl Node {
     /// of another boot, whether he is `silent` who would renew.
     fn holder(&self, lease: &Lease, silent: bool) -> (Option<ProcessKey>, Vec<ProcessKey>, Truth) {
         let boot = lease.get("boot");
-        let here = self.is_machine(lease.get("host"), boot);
-        if !here || boot.is_none() || boot != self.boot.as_deref() {
-            let rebooted = here && boot.is_some() && self.boot.is_some();
+        let local_host = self.is_machine(lease.get("host"), boot);
+        if !local_host || boot.is_none() || boot != self.boot.as_deref() {
+            let rebooted = local_host && boot.is_some() && self.boot.is_some();
             let alive = if rebooted && silent { Truth::False } else { Truth::Unknown };
             return (None, Vec::new(), alive);
         }
@@ -199,7 +199,7 @@ fn pool_gpu(gpu: &audit::Gpu, node: &Node) -> PoolGpu {
     PoolGpu {
         id: gpu.id.clone(),
         uuid: gpu.uuid.clone(),
-        spot: spot(gpu),
+        gpu_state: gpu_state(gpu),
         lease: gpu.owner.clone(),
         record: legacy.map(|record| node.record(record)),
         ..PoolGpu::default()
@@ -207,15 +207,15 @@ fn pool_gpu(gpu: &audit::Gpu, node: &Node) -> PoolGpu {
 }
 
 /// In which of its places a GPU is.
-fn spot(gpu: &audit::Gpu) -> Spot {
+fn gpu_state(gpu: &audit::Gpu) -> GpuState {
     match gpu {
-        _ if gpu.owner.is_some() => Spot::Leased,
-        _ if gpu.quarantine.is_some() => Spot::Quarantine,
-        _ if gpu.idle > 0 => Spot::Idle,
-        _ if gpu.pot > 0 => Spot::Pot,
-        _ if gpu.bar > 0 => Spot::Barrier,
-        _ if gpu.record.as_ref().is_some_and(|record| record.lease.is_none()) => Spot::Legacy,
-        _ => Spot::Unknown,
+        _ if gpu.owner.is_some() => GpuState::Leased,
+        _ if gpu.quarantine.is_some() => GpuState::Quarantined,
+        _ if gpu.idle > 0 => GpuState::Idle,
+        _ if gpu.pot > 0 => GpuState::Gathering,
+        _ if gpu.bar > 0 => GpuState::Barrier,
+        _ if gpu.record.as_ref().is_some_and(|record| record.lease.is_none()) => GpuState::Legacy,
+        _ => GpuState::Unknown,
     }
 }
 

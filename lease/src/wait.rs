@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Client, Connection, InfoDict, RedisResult};
 
-use crate::holder::Here;
+use crate::holder::LocalHost;
 use crate::pool::{Grant, Pool, Ticket, TicketStatus};
 use crate::{LeaseError, Op};
 
@@ -40,11 +40,11 @@ impl Pool {
     pub fn wait(
         &mut self,
         ticket: &Ticket,
-        (here, until): (&Here, Option<Instant>),
+        (local_host, until): (&LocalHost, Option<Instant>),
         mut told: impl FnMut(u64),
     ) -> Result<TicketStatus, LeaseError> {
         let particular = ticket.about.iter().any(|(field, _)| *field == "among");
-        let mut status = self.ask(ticket)?;
+        let mut status = self.request(ticket)?;
         let mut slots: Option<Slots> = None;
         let mut intervals = Intervals::of(if particular { PARTICULAR } else { INTERVAL });
         let mut pause = PAUSES.0;
@@ -63,9 +63,9 @@ impl Pool {
             let woken = if interval.is_zero() { Ok(None) } else { self.woken(&ticket.lease, interval) };
             let awaited = woken.and_then(|grant| match grant {
                 Some(grant) => Ok(TicketStatus::Held(grant)),
-                None if looks => {
-                    self.reap_here(here, ticket.ttl).and_then(|_| self.touch(&ticket.lease, ticket.ttl, None))
-                }
+                None if looks => self
+                    .reap_local_host(local_host, ticket.ttl)
+                    .and_then(|_| self.touch(&ticket.lease, ticket.ttl, None)),
                 None => self.touch(&ticket.lease, ticket.ttl, None),
             });
             status = match awaited {
@@ -74,7 +74,7 @@ impl Pool {
                     pause = (pause * 2).min(PAUSES.1);
                     self.ask_again(ticket, status)?
                 }
-                Ok(TicketStatus::Ended(how)) if how == "unknown" => self.ask(ticket)?,
+                Ok(TicketStatus::Ended(how)) if how == "unknown" => self.request(ticket)?,
                 awaited => {
                     pause = PAUSES.0;
                     awaited?
@@ -86,7 +86,7 @@ impl Pool {
 
     /// After a connection broke; it stands as before where there is no other yet.
     fn ask_again(&mut self, ticket: &Ticket, before: TicketStatus) -> Result<TicketStatus, LeaseError> {
-        match self.reconnect().and_then(|()| self.ask(ticket)) {
+        match self.reconnect().and_then(|()| self.request(ticket)) {
             Err(error) if error.passes() => Ok(before),
             asked => asked,
         }

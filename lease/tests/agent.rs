@@ -11,7 +11,7 @@ mod server;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::legacy::{Found, Witness};
 use bailiff_lease::{Back, End, Ended, Grant, Pool, Released, Ticket, TicketStatus};
 use redis::Connection;
@@ -38,7 +38,7 @@ fn raw(server: &Server) -> Connection {
     redis::Client::open(server.address()).unwrap().get_connection().unwrap()
 }
 
-fn ask<T: redis::FromRedisValue>(redis: &mut Connection, words: &[&str]) -> T {
+fn request<T: redis::FromRedisValue>(redis: &mut Connection, words: &[&str]) -> T {
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]);
     command.query(redis).unwrap()
@@ -52,7 +52,7 @@ fn ticket(lease: &str, want: u32) -> Ticket {
 /// Of somebody of this host who has ended.
 fn of_the_dead(lease: &str, want: u32) -> Ticket {
     let mut child = Command::new("sleep").arg("infinity").spawn().unwrap();
-    let about = Here::look().holder(child.id());
+    let about = LocalHost::read().holder(child.id());
     child.kill().unwrap();
     child.wait().unwrap();
     Ticket { about, ..ticket(lease, want) }
@@ -71,9 +71,9 @@ fn held(token: u64, gpus: &[u32]) -> TicketStatus {
 fn a_gpu_that_somebody_is_on_is_withheld_until_it_is_quiet() {
     let server = Server::start(&[]);
     let mut pool = begun(&server, 2);
-    pool.ask(&ticket("dead", 2)).unwrap();
-    pool.ask(&ticket("next", 1)).unwrap();
-    pool.ask(&ticket("last", 1)).unwrap();
+    pool.request(&ticket("dead", 2)).unwrap();
+    pool.request(&ticket("next", 1)).unwrap();
+    pool.request(&ticket("last", 1)).unwrap();
     assert_eq!(pool.end("dead", DEAD, &["1".to_owned()]), Ok(Ended::Done));
     assert_eq!(pool.touch("next", TTL, None), Ok(held(2, &[0])));
     assert_eq!(pool.touch("last", TTL, None), Ok(TicketStatus::Waiting { before: 0 }));
@@ -90,7 +90,7 @@ fn a_gpu_that_somebody_is_on_is_withheld_until_it_is_quiet() {
 fn who_has_handed_his_lease_on_may_die() {
     let server = Server::start(&[]);
     let mut pool = begun(&server, 1);
-    let held = pool.ask(&ticket("a", 1));
+    let held = pool.request(&ticket("a", 1));
     for (pid, start) in [("4712", ""), ("4711", "7")] {
         assert_eq!(
             pool.end("a", End::Dead { pid, start, known: false }, &[]),
@@ -106,7 +106,7 @@ fn who_has_handed_his_lease_on_may_die() {
 fn a_gpu_that_is_asked_back_is_withheld_no_more() {
     let server = Server::start(&[]);
     let mut pool = begun(&server, 1);
-    pool.ask(&ticket("dead", 1)).unwrap();
+    pool.request(&ticket("dead", 1)).unwrap();
     pool.end("dead", DEAD, &["0".to_owned()]).unwrap();
     // So a server of an older state has it; it had been cleared since, and was given to another.
     let grant = Grant { token: 9, gpus: vec![0] };
@@ -118,33 +118,33 @@ fn a_gpu_that_is_asked_back_is_withheld_no_more() {
 fn whoever_took_a_withheld_gpu_keeps_it() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
-    pool.ask(&ticket("dead", 1)).unwrap();
+    pool.request(&ticket("dead", 1)).unwrap();
     pool.end("dead", DEAD, &["0".to_owned()]).unwrap();
     let why = quarantine(&mut pool, "0").unwrap();
     // Somebody released what was not his, and somebody took it.
-    ask::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "2026-11-21 06:29:57"]);
+    request::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "2026-11-21 06:29:57"]);
     assert_eq!(pool.clear("0", &why), Ok(Back::Not("held".to_owned())));
     assert_eq!(quarantine(&mut pool, "0"), None, "he has it, and it is his to release");
-    assert!(!ask::<bool>(&mut redis, &["EXISTS", "GPU_IDLE"]));
+    assert!(!request::<bool>(&mut redis, &["EXISTS", "GPU_IDLE"]));
 }
 
 #[test]
 fn what_a_foreign_release_had_put_back_is_withheld_too() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
-    pool.ask(&ticket("dead", 1)).unwrap();
-    ask::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
-    ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
+    pool.request(&ticket("dead", 1)).unwrap();
+    request::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
+    request::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
     pool.end("dead", DEAD, &["0".to_owned()]).unwrap();
     assert!(quarantine(&mut pool, "0").is_some());
-    assert!(!ask::<bool>(&mut redis, &["EXISTS", "GPU_IDLE"]));
+    assert!(!request::<bool>(&mut redis, &["EXISTS", "GPU_IDLE"]));
 }
 
 #[test]
 fn a_rule_ends_the_lease_that_it_judged_and_no_other() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
-    pool.ask(&ticket("idle", 1)).unwrap();
+    pool.request(&ticket("idle", 1)).unwrap();
     let revoked = |token| End::Revoked { token, pid: 77 };
     assert_eq!(pool.end("idle", revoked(2), &[]), Ok(Ended::Lost));
     assert_eq!(pool.touch("idle", TTL, Some(1)), Ok(held(1, &[0])));
@@ -153,55 +153,55 @@ fn a_rule_ends_the_lease_that_it_judged_and_no_other() {
     assert_eq!(pool.release("idle", Some(1), (0, 1)), Ok(Released::Already("revoked".to_owned())));
     assert_eq!(pool.end("idle", revoked(1), &[]), Ok(Ended::Already("revoked".to_owned())));
     assert_eq!(pool.end("nobody", revoked(1), &[]), Ok(Ended::Already("unknown".to_owned())));
-    let events: Vec<String> = ask(&mut redis, &["LRANGE", "GPU_EVENTS", "0", "0"]);
+    let events: Vec<String> = request(&mut redis, &["LRANGE", "GPU_EVENTS", "0", "0"]);
     assert!(events[0].ends_with(": GPU 0 released by PID 77."), "{events:?}");
 }
 
 #[test]
 fn where_a_node_has_an_agent_the_dead_are_his() {
     let server = Server::start(&[]);
-    let (mut pool, here) = (begun(&server, 2), Here::look());
-    pool.ask(&of_the_dead("dead", 1)).unwrap();
-    pool.stand_in(&here, TTL).unwrap();
-    assert_eq!(pool.reap_here(&here, TTL), Ok(0));
-    let elsewhere = Here { pidns: "1".to_owned(), ..here.clone() };
+    let (mut pool, local_host) = (begun(&server, 2), LocalHost::read());
+    pool.request(&of_the_dead("dead", 1)).unwrap();
+    pool.stand_in(&local_host, TTL).unwrap();
+    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0));
+    let elsewhere = LocalHost { pidns: "1".to_owned(), ..local_host.clone() };
     pool.stand_in(&elsewhere, TTL).unwrap();
-    assert_eq!(pool.reap_here(&here, TTL), Ok(1), "he does not see our dead");
-    pool.stand_in(&here, Duration::ZERO).unwrap();
-    let pod = Here { host: "pod".to_owned(), ..here.clone() };
+    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1), "he does not see our dead");
+    pool.stand_in(&local_host, Duration::ZERO).unwrap();
+    let pod = LocalHost { host: "pod".to_owned(), ..local_host.clone() };
     pool.stand_in(&pod, TTL).unwrap();
-    pool.ask(&of_the_dead("of pods", 1)).unwrap();
-    assert_eq!(pool.reap_here(&here, TTL), Ok(0), "he sees them, whatever he calls this machine");
+    pool.request(&of_the_dead("of pods", 1)).unwrap();
+    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0), "he sees them, whatever he calls this machine");
     pool.stand_in(&pod, Duration::ZERO).unwrap();
-    assert_eq!(pool.reap_here(&here, TTL), Ok(1));
+    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1));
 
-    let host = Here { host: "another".to_owned(), boot: "another".to_owned(), ..here.clone() };
+    let host = LocalHost { host: "another".to_owned(), boot: "another".to_owned(), ..local_host.clone() };
     let mut theirs = ticket("theirs", 1);
     theirs.about = host.holder(1);
     theirs.about.push(("ack_ms", "1".to_owned()));
-    pool.ask(&theirs).unwrap();
+    pool.request(&theirs).unwrap();
     pool.stand_in(&host, TTL).unwrap();
     while pool.audit().unwrap().late().count() == 0 {
         std::thread::yield_now();
     }
-    assert_eq!(pool.reap_here(&here, TTL), Ok(0), "late, and his agent is there");
+    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0), "late, and his agent is there");
     pool.stand_in(&host, Duration::ZERO).unwrap();
-    assert_eq!(pool.reap_here(&here, TTL), Ok(1));
+    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1));
 }
 
 #[test]
 fn a_record_of_another_moment_is_not_resolved() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
-    ask::<(String, String)>(&mut redis, &["BRPOP", "GPU_IDLE", "0"]);
-    ask::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "now"]);
+    request::<(String, String)>(&mut redis, &["BRPOP", "GPU_IDLE", "0"]);
+    request::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "now"]);
     let changed = Ok(Back::Not("changed".to_owned()));
     for (pid, time) in [("99", "then"), ("98", "now")] {
         assert_eq!(pool.resolve("0", Some((pid, time)), 0), changed);
     }
     assert_eq!(pool.resolve("0", None, 0), changed);
     assert_eq!(pool.resolve("0", Some(("99", "now")), 0), Ok(Back::Freed));
-    let events: Vec<String> = ask(&mut redis, &["LRANGE", "GPU_EVENTS", "0", "0"]);
+    let events: Vec<String> = request(&mut redis, &["LRANGE", "GPU_EVENTS", "0", "0"]);
     let text = ": GPU 0 acquired by process with PID 99, was released by redis purge as the process with given PID does no longer exist.";
     assert!(events[0].ends_with(text), "{events:?}");
     assert_eq!(pool.resolve("0", None, 0), Ok(Back::Not("placed".to_owned())));
@@ -224,26 +224,26 @@ fn records_are_told_of_as_they_are_written() {
         }
     };
     let pid = std::process::id().to_string();
-    ask::<u64>(&mut redis, &["HSET", "GPU_GPU1", "PID", &pid, "TIME", "now"]);
+    request::<u64>(&mut redis, &["HSET", "GPU_GPU1", "PID", &pid, "TIME", "now"]);
     let told = next("a record");
     let record = told[0].1.clone().expect("there is one");
     assert_eq!((told.len(), told[0].0.as_str(), &record.pid, record.time.as_str()), (1, "1", &pid, "now"));
 
-    let here = Here::look();
-    let seen = Witness::look(&here, &record, Found::Written);
+    let local_host = LocalHost::read();
+    let seen = Witness::look(&local_host, &record, Found::Written);
     assert_eq!(pool.keep("1", &seen), Ok(true));
     let audit = pool.audit().unwrap();
     let kept = audit.gpus.iter().find(|gpu| gpu.id == "1").unwrap().record.clone().unwrap();
     assert_eq!(Witness::of(&kept), Some(seen.clone()));
-    ask::<u64>(&mut redis, &["HSET", "GPU_GPU1", "TIME", "later"]);
+    request::<u64>(&mut redis, &["HSET", "GPU_GPU1", "TIME", "later"]);
     next("a change");
     assert_eq!(pool.keep("1", &seen), Ok(false), "it is another record by now");
 
-    ask::<u64>(&mut redis, &["DEL", "GPU_GPU1"]);
+    request::<u64>(&mut redis, &["DEL", "GPU_GPU1"]);
     assert_eq!(next("an end"), [("1".to_owned(), None)]);
-    pool.ask(&ticket("ours", 1)).unwrap();
+    pool.request(&ticket("ours", 1)).unwrap();
     assert_eq!(next("a lease"), [("0".to_owned(), None)], "of ours all is known");
-    ask::<()>(&mut redis, &["FLUSHALL"]);
+    request::<()>(&mut redis, &["FLUSHALL"]);
     assert_eq!(next("a flush").len(), 2, "anything may have changed");
 }
 
@@ -253,7 +253,7 @@ fn whoever_learns_what_he_has_is_not_judged_by_his_taker() {
     let mut pool = begun(&server, 1);
     let mut theirs = ticket("a", 1);
     theirs.about.push(("mode", "compat".to_owned()));
-    let Ok(TicketStatus::Held(grant)) = pool.ask(&theirs) else { panic!("it is idle") };
+    let Ok(TicketStatus::Held(grant)) = pool.request(&theirs) else { panic!("it is idle") };
     // The taker was looked at; then he said that he knows of it, and ended, as he does.
     pool.touch("a", TTL, Some(grant.token)).unwrap();
     assert_eq!(pool.end("a", DEAD, &[]), Ok(Ended::Kept));
@@ -265,14 +265,17 @@ fn whoever_learns_what_he_has_is_not_judged_by_his_taker() {
 fn what_was_withheld_for_a_record_goes_on_when_that_is_released() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
-    ask::<()>(&mut redis, &["LPOP", "GPU_IDLE"]);
-    ask::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "2026-11-21 06:29:57"]);
-    ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
-    assert!(matches!(pool.ask(&ticket("a", 1)), Ok(TicketStatus::Waiting { .. })), "somebody else has it");
+    request::<()>(&mut redis, &["LPOP", "GPU_IDLE"]);
+    request::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "2026-11-21 06:29:57"]);
+    request::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
+    assert!(
+        matches!(pool.request(&ticket("a", 1)), Ok(TicketStatus::Waiting { .. })),
+        "somebody else has it"
+    );
     assert!(quarantine(&mut pool, "0").unwrap().starts_with("legacy_record:"));
     // He releases it as GPU.py does.
-    ask::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
-    ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
+    request::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
+    request::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
     assert_eq!(pool.touch("a", TTL, None), Ok(held(1, &[0])));
     assert_eq!(quarantine(&mut pool, "0"), None);
 }
@@ -294,12 +297,12 @@ fn whoever_asks_again_has_his_place_again() {
     let server = Server::start(&[]);
     let mut pool = begun(&server, 1);
     let mut first = Ticket { ttl: Duration::from_millis(1), ..ticket("first", 1) };
-    pool.ask(&ticket("holder", 1)).unwrap();
-    pool.ask(&first).unwrap();
+    pool.request(&ticket("holder", 1)).unwrap();
+    pool.request(&first).unwrap();
     std::thread::park_timeout(Duration::from_millis(5));
     first.ttl = TTL;
-    assert!(matches!(pool.ask(&first), Ok(TicketStatus::Waiting { before: 0 })));
-    pool.ask(&ticket("second", 1)).unwrap();
+    assert!(matches!(pool.request(&first), Ok(TicketStatus::Waiting { before: 0 })));
+    pool.request(&ticket("second", 1)).unwrap();
     pool.release("holder", None, (0, 1)).unwrap();
     assert_eq!(pool.touch("first", TTL, None), Ok(held(2, &[0])));
 }
@@ -308,28 +311,32 @@ fn whoever_asks_again_has_his_place_again() {
 fn whoever_is_stopped_is_passed_over() {
     let server = Server::start(&[]);
     let mut pool = begun(&server, 1);
-    let here = Here::look();
+    let local_host = LocalHost::read();
     let mut stopped = ticket("stopped", 1);
     // This process, which lives, and says nothing more.
-    stopped.about = here.holder(std::process::id());
+    stopped.about = local_host.holder(std::process::id());
     stopped.about.push(("ack_ms", "1".to_owned()));
     stopped.ttl = Duration::from_millis(1);
-    pool.ask(&stopped).unwrap();
+    pool.request(&stopped).unwrap();
     until_late(&mut pool);
-    pool.ask(&ticket("next", 1)).unwrap();
-    assert_eq!(pool.reap_here(&here, TTL), Ok(1), "what nobody says that he knows of goes to the next");
+    pool.request(&ticket("next", 1)).unwrap();
+    assert_eq!(
+        pool.reap_local_host(&local_host, TTL),
+        Ok(1),
+        "what nobody says that he knows of goes to the next"
+    );
     assert_eq!(pool.touch("next", TTL, None), Ok(held(2, &[0])));
     stopped.lease = "again".to_owned();
-    pool.ask(&stopped).unwrap();
+    pool.request(&stopped).unwrap();
     std::thread::park_timeout(Duration::from_millis(5));
-    assert_eq!(pool.reap_here(&here, TTL), Ok(0));
+    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0));
     let audit = pool.audit().unwrap();
     assert!(audit.late().any(|lease| lease.lease == "again"), "nobody else says that it waits");
 }
 
 /// Of somebody in another boot of a machine with this name.
 fn of_another_boot(lease: &str, host: &str) -> Ticket {
-    let there = Here { host: host.to_owned(), boot: "another".to_owned(), ..Here::look() };
+    let there = LocalHost { host: host.to_owned(), boot: "another".to_owned(), ..LocalHost::read() };
     Ticket { about: there.holder(1), ..ticket(lease, 1) }
 }
 
@@ -338,38 +345,42 @@ fn whoever_is_in_another_boot_is_dead_once_he_says_nothing() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
     for host in ["0123456789abcdef0123456789abcdef", "worker-0", "uninitialized"] {
-        let here = Here { host: host.to_owned(), ..Here::look() };
-        pool.ask(&of_another_boot(host, host)).unwrap();
+        let local_host = LocalHost { host: host.to_owned(), ..LocalHost::read() };
+        pool.request(&of_another_boot(host, host)).unwrap();
         pool.touch(host, TTL, None).unwrap();
-        assert_eq!(pool.reap_here(&here, TTL), Ok(0), "{host}: a copy of it may live");
-        ask::<u64>(&mut redis, &["ZADD", "GPU_V2:EXP", "1", host]);
-        let there = Here { boot: "another".to_owned(), ..here.clone() };
+        assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0), "{host}: a copy of it may live");
+        request::<u64>(&mut redis, &["ZADD", "GPU_V2:EXP", "1", host]);
+        let there = LocalHost { boot: "another".to_owned(), ..local_host.clone() };
         pool.stand_in(&there, TTL).unwrap();
-        assert_eq!(pool.reap_here(&here, TTL), Ok(0), "{host}: somebody there can look at him");
+        assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0), "{host}: somebody there can look at him");
         pool.stand_in(&there, Duration::ZERO).unwrap();
-        if here.is_machine(Some(host), Some("another")) {
-            pool.stand_in(&here, TTL).unwrap();
-            assert_eq!(pool.reap_here(&here, TTL), Ok(0), "{host}: its agent sees who is on the GPU");
-            assert_eq!(pool.audit().unwrap().to_reap(&here), [], "{host}");
-            pool.stand_in(&here, Duration::ZERO).unwrap();
+        if local_host.is_machine(Some(host), Some("another")) {
+            pool.stand_in(&local_host, TTL).unwrap();
+            assert_eq!(
+                pool.reap_local_host(&local_host, TTL),
+                Ok(0),
+                "{host}: its agent sees who is on the GPU"
+            );
+            assert_eq!(pool.audit().unwrap().to_reap(&local_host), [], "{host}");
+            pool.stand_in(&local_host, Duration::ZERO).unwrap();
         }
-        assert_eq!(pool.audit().unwrap().to_reap(&here).len(), 1, "{host}");
-        assert_eq!(pool.reap_here(&here, TTL), Ok(1), "{host}: this machine was restarted");
+        assert_eq!(pool.audit().unwrap().to_reap(&local_host).len(), 1, "{host}");
+        assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1), "{host}: this machine was restarted");
     }
 }
 
 #[test]
 fn what_was_taken_for_a_time_is_the_agent_s_whoever_asks() {
     let server = Server::start(&[]);
-    let (mut pool, here) = (begun(&server, 1), Here::look());
+    let (mut pool, local_host) = (begun(&server, 1), LocalHost::read());
     let mut timed = Ticket { ttl: Duration::from_millis(1), ..ticket("timed", 1) };
-    timed.about = here.holder(1);
+    timed.about = local_host.holder(1);
     timed.about.extend([("mode", "timed".to_owned()), ("ack_ms", "1".to_owned())]);
-    pool.ask(&timed).unwrap();
+    pool.request(&timed).unwrap();
     until_late(&mut pool);
-    pool.stand_in(&here, TTL).unwrap();
-    let pod = Here { host: "pod".to_owned(), pidns: "1".to_owned(), ..here.clone() };
-    let another = Here { boot: "another".to_owned(), ..pod.clone() };
-    assert_eq!((pool.reap_here(&here, TTL), pool.reap_here(&pod, TTL)), (Ok(0), Ok(0)));
-    assert_eq!(pool.reap_here(&another, TTL), Ok(1), "no agent is on that machine");
+    pool.stand_in(&local_host, TTL).unwrap();
+    let pod = LocalHost { host: "pod".to_owned(), pidns: "1".to_owned(), ..local_host.clone() };
+    let another = LocalHost { boot: "another".to_owned(), ..pod.clone() };
+    assert_eq!((pool.reap_local_host(&local_host, TTL), pool.reap_local_host(&pod, TTL)), (Ok(0), Ok(0)));
+    assert_eq!(pool.reap_local_host(&another, TTL), Ok(1), "no agent is on that machine");
 }

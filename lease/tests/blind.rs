@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 use std::sync::Mutex;
 
 use bailiff_lease::audit::{Lease, Record};
-use bailiff_lease::holder::{Here, Life, Recorded};
+use bailiff_lease::holder::{Life, LocalHost, Recorded};
 use bailiff_lease::legacy::{Found, Witness};
 use bailiff_lease::process::lives;
 use bailiff_snapshot::ProcessKey;
@@ -19,8 +19,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 static LIMIT: Mutex<()> = Mutex::new(());
 
 /// A lease by GPU.py's rules names who waits in another way.
-fn leases(here: &Here, pid: u32) -> [Lease; 3] {
-    let about = here.holder(pid);
+fn leases(local_host: &LocalHost, pid: u32) -> [Lease; 3] {
+    let about = local_host.holder(pid);
     let start = &about.iter().find(|(field, _)| *field == "start").unwrap().1;
     let line = ("chain", format!("{pid}:{start}"));
     let compat = [("mode", "compat".to_owned()), ("taker", line.1.clone())];
@@ -32,8 +32,11 @@ fn leases(here: &Here, pid: u32) -> [Lease; 3] {
     })
 }
 
-fn told(here: &Here, [plain, chained, taken]: &[Lease; 3]) -> ([Life; 3], Recorded) {
-    ([here.life(plain), here.chained(chained), here.life(taken)], here.recorded(chained))
+fn told(local_host: &LocalHost, [plain, chained, taken]: &[Lease; 3]) -> ([Life; 3], Recorded) {
+    (
+        [local_host.life(plain), local_host.chained(chained), local_host.life(taken)],
+        local_host.recorded(chained),
+    )
 }
 
 fn ended(mut child: Child) {
@@ -44,36 +47,36 @@ fn ended(mut child: Child) {
 #[test]
 fn who_cannot_be_looked_at_is_not_dead() {
     let _alone = LIMIT.lock().unwrap();
-    let here = Here::look();
+    let local_host = LocalHost::read();
     let child = Command::new("sleep").arg("infinity").spawn().unwrap();
     let pid = child.id();
-    let leases = leases(&here, pid);
+    let leases = leases(&local_host, pid);
     let before = getrlimit(Resource::Nofile);
     let blind = |look: &dyn Fn()| {
         setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..before }).unwrap();
         look();
         setrlimit(Resource::Nofile, before).unwrap();
     };
-    assert_eq!(told(&here, &leases), ([Life::Alive; 3], Recorded::Running));
+    assert_eq!(told(&local_host, &leases), ([Life::Alive; 3], Recorded::Running));
     blind(&|| {
         assert!(File::open("/proc/self/stat").is_err_and(|error| error.kind() != ErrorKind::NotFound));
-        assert_eq!(told(&here, &leases), ([Life::Unknown; 3], Recorded::Unknown));
+        assert_eq!(told(&local_host, &leases), ([Life::Unknown; 3], Recorded::Unknown));
         assert!(lives(ProcessKey { pid, start_ticks: 1 }).is_err());
     });
     ended(child);
-    assert_eq!(told(&here, &leases), ([Life::Dead; 3], Recorded::Ended));
-    blind(&|| assert_eq!(told(&here, &leases), ([Life::Unknown; 3], Recorded::Unknown)));
+    assert_eq!(told(&local_host, &leases), ([Life::Dead; 3], Recorded::Ended));
+    blind(&|| assert_eq!(told(&local_host, &leases), ([Life::Unknown; 3], Recorded::Unknown)));
 }
 
 #[test]
 fn witness_of_processes_that_cannot_be_read_is_unknown() {
     let _alone = LIMIT.lock().unwrap();
-    let here = Here::look();
+    let local_host = LocalHost::read();
     let child = Command::new("true").spawn().unwrap();
     let pid = child.id().to_string();
     ended(child);
     let record = Record { pid, time: "2026-11-21 06:29:57".to_owned(), lease: None, seen: None };
-    let look = || Witness::look(&here, &record, Found::Later).lives(&here);
+    let look = || Witness::look(&local_host, &record, Found::Later).lives(&local_host);
     assert_eq!(look(), Some(false));
     // One descriptor: /proc can be listed, and no file of a process can be opened meanwhile.
     let free = u64::try_from(File::open("/proc").unwrap().as_raw_fd()).unwrap();

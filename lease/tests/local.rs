@@ -4,7 +4,7 @@
     clippy::panic,
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "a test looks into the folder, and waits"
+    reason = "a test looks into the directory, and waits"
 )]
 
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant, SystemTime};
 
 use bailiff_lease::audit::Gpu;
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, Init, LeaseError, Leases, Local, Released, Ticket, TicketStatus};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
@@ -24,23 +24,23 @@ const TTL: Duration = Duration::from_secs(30);
 const BY: (i32, u32) = (0, 0);
 
 fn begun(gpus: u32) -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("lease");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lease");
     let gpus: Vec<_> = (0..gpus).map(|id| (id, Some(format!("GPU-{id}")))).collect();
     assert_eq!(Local::at(&path).init(&gpus, 0, false), Ok(Init::Done(gpus.len() as u64)));
-    (folder, path)
+    (directory, path)
 }
 
 fn ticket(lease: &str, want: u32) -> Ticket {
-    let mut about = Here::look().holder(std::process::id());
+    let mut about = LocalHost::read().holder(std::process::id());
     let uid = rustix::process::getuid().as_raw();
     about.extend([("uid", uid.to_string()), ("user", "alice".to_owned()), ("cmd", "train".to_owned())]);
     Ticket { lease: lease.to_owned(), want, priority: 0, ttl: TTL, nonblock: false, about }
 }
 
-fn ask(path: &Path, lease: &str, want: u32) -> (Local, TicketStatus) {
+fn request(path: &Path, lease: &str, want: u32) -> (Local, TicketStatus) {
     let mut pool = Local::at(path);
-    let status = pool.ask(&ticket(lease, want)).unwrap();
+    let status = pool.request(&ticket(lease, want)).unwrap();
     (pool, status)
 }
 
@@ -76,7 +76,7 @@ fn a_lease_from_its_ticket_to_its_end() {
     let path = nowhere.path().join("not/begun");
     let absent = Err(LeaseError::Absent(path.display().to_string()));
     assert_eq!(
-        Local::at(&path).ask(&ticket("early", 1)),
+        Local::at(&path).request(&ticket("early", 1)),
         absent,
         "nothing is waited for that nobody will give"
     );
@@ -84,20 +84,20 @@ fn a_lease_from_its_ticket_to_its_end() {
     assert_eq!(pool.init(&[(1, None), (0, None), (1, None)], 0, false), Ok(Init::Done(2)));
     assert_eq!(pool.init(&[(0, None)], 0, false), Ok(Init::Already(2)));
     for want in [0, 3] {
-        assert_eq!(pool.ask(&ticket("greedy", want)), Ok(TicketStatus::Impossible { managed: 2 }));
+        assert_eq!(pool.request(&ticket("greedy", want)), Ok(TicketStatus::Impossible { managed: 2 }));
     }
-    let first = grant(pool.ask(&ticket("a", 1)).unwrap());
+    let first = grant(pool.request(&ticket("a", 1)).unwrap());
     assert_eq!(first.gpus, [0]);
     assert_eq!(
-        pool.ask(&ticket("a", 1)),
+        pool.request(&ticket("a", 1)),
         Ok(TicketStatus::Held(first.clone())),
         "asked again it has no more"
     );
     assert_eq!(pool.init(&[(0, None)], 0, true), Ok(Init::Held(1)), "a pool with a holder stays");
-    let (mut b, status) = ask(&path, "b", 2);
+    let (mut b, status) = request(&path, "b", 2);
     assert_eq!(status, TicketStatus::Waiting { before: 0 });
     let nonblock = Ticket { nonblock: true, ..ticket("c", 1) };
-    assert_eq!(Local::at(&path).ask(&nonblock), Ok(TicketStatus::Busy), "nobody overtakes");
+    assert_eq!(Local::at(&path).request(&nonblock), Ok(TicketStatus::Busy), "nobody overtakes");
     assert_eq!(pool.touch("a", TTL, Some(first.token)), Ok(TicketStatus::Held(first.clone())));
     assert_eq!(pool.touch("a", TTL, Some(7)), Ok(TicketStatus::Ended("lost".to_owned())));
     assert_eq!(pool.release("a", Some(7), BY), Ok(Released::Lost));
@@ -110,32 +110,32 @@ fn a_lease_from_its_ticket_to_its_end() {
     assert_eq!(pool.touch("nobody", TTL, None), Ok(TicketStatus::Ended("unknown".to_owned())));
     drop(b);
     assert_eq!(pool.init(&[(3, None)], 0, true), Ok(Init::Done(1)));
-    let third = grant(pool.ask(&ticket("d", 1)).unwrap());
+    let third = grant(pool.request(&ticket("d", 1)).unwrap());
     assert_eq!(third.gpus, [3]);
     assert!(first.token < second.token && second.token < third.token);
     assert_eq!(tickets(&path), 0);
     let urgent = Ticket { priority: 1, ..ticket("e", 1) };
-    assert!(matches!(pool.ask(&urgent), Err(LeaseError::NotHere(_))));
+    assert!(matches!(pool.request(&urgent), Err(LeaseError::NotLocalHost(_))));
     for name in ["", "a/b", "../x", "a-b", "ä"] {
-        assert!(matches!(pool.ask(&ticket(name, 1)), Err(LeaseError::NotHere(_))), "{name:?}");
+        assert!(matches!(pool.request(&ticket(name, 1)), Err(LeaseError::NotLocalHost(_))), "{name:?}");
     }
 }
 
 #[test]
 fn whoever_was_rung_for_leaves_the_queue_with_his_first_word() {
-    let (_folder, path) = begun(1);
-    let (holder, _) = ask(&path, "holder", 1);
+    let (_directory, path) = begun(1);
+    let (holder, _) = request(&path, "holder", 1);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let mut pool = Local::at(&path);
-            let status = pool.wait(&ticket("waiter", 1), (&Here::look(), None), &mut |_| {}).unwrap();
+            let status = pool.wait(&ticket("waiter", 1), (&LocalHost::read(), None), &mut |_| {}).unwrap();
             (pool, grant(status))
         });
         queued(&path, 1);
         drop(holder);
         let (mut pool, first) = waiter.join().unwrap();
         assert_eq!(tickets(&path), 1, "he is still in the queue");
-        let (mut next, status) = ask(&path, "next", 1);
+        let (mut next, status) = request(&path, "next", 1);
         assert_eq!(status, TicketStatus::Waiting { before: 1 });
         let said = pool.touch("waiter", TTL, Some(first.token));
         assert_eq!(said, Ok(TicketStatus::Held(first)));
@@ -148,12 +148,12 @@ fn whoever_was_rung_for_leaves_the_queue_with_his_first_word() {
 
 #[test]
 fn all_or_none_and_nobody_overtakes() {
-    let (_folder, path) = begun(3);
-    let (one, status) = ask(&path, "one", 1);
+    let (_directory, path) = begun(3);
+    let (one, status) = request(&path, "one", 1);
     assert_eq!(had(status), [0]);
-    let (mut three, status) = ask(&path, "three", 3);
+    let (mut three, status) = request(&path, "three", 3);
     assert_eq!(status, TicketStatus::Waiting { before: 0 });
-    let (mut late, status) = ask(&path, "late", 1);
+    let (mut late, status) = request(&path, "late", 1);
     assert_eq!(status, TicketStatus::Waiting { before: 1 }, "though two are idle");
     let idle =
         |path: &Path| Local::at(path).audit().unwrap().gpus.iter().map(|gpu| gpu.idle).collect::<Vec<_>>();
@@ -168,12 +168,12 @@ fn all_or_none_and_nobody_overtakes() {
 
 #[test]
 fn the_longest_idle_is_given_first() {
-    let (_folder, path) = begun(3);
+    let (_directory, path) = begun(3);
     let mut last = None;
     let given: Vec<u32> = (0..6)
         .map(|number| {
             drop(last.take());
-            let (pool, status) = ask(&path, &format!("l{number}"), 1);
+            let (pool, status) = request(&path, &format!("l{number}"), 1);
             last = Some(pool);
             let TicketStatus::Held(grant) = status else { return 9 };
             // The file system's clock ticks every few milliseconds.
@@ -187,15 +187,16 @@ fn the_longest_idle_is_given_first() {
 #[test]
 fn whoever_came_first_is_served_first() {
     const WAITERS: usize = 20;
-    let (_folder, path) = begun(1);
-    let (first, _) = ask(&path, "first", 1);
+    let (_directory, path) = begun(1);
+    let (first, _) = request(&path, "first", 1);
     let (tell, told) = channel();
     std::thread::scope(|scope| {
         for number in 0..WAITERS {
             let (tell, path) = (tell.clone(), &path);
             scope.spawn(move || {
                 let mut pool = Local::at(path);
-                let status = pool.wait(&ticket(&format!("w{number}"), 1), (&Here::look(), None), &mut |_| {});
+                let status =
+                    pool.wait(&ticket(&format!("w{number}"), 1), (&LocalHost::read(), None), &mut |_| {});
                 tell.send((number, status)).unwrap();
             });
             queued(path, number + 1);
@@ -211,7 +212,7 @@ fn whoever_came_first_is_served_first() {
 
 #[test]
 fn those_who_do_not_wait_stand_in_nobodys_way() {
-    let (_folder, path) = begun(8);
+    let (_directory, path) = begun(8);
     let done = std::sync::Barrier::new(8);
     std::thread::scope(|scope| {
         for number in 0..8 {
@@ -220,7 +221,7 @@ fn those_who_do_not_wait_stand_in_nobodys_way() {
                 let nonblock = Ticket { nonblock: true, ..ticket(&format!("n{number}"), 1) };
                 let mut pool = Local::at(path);
                 done.wait();
-                let status = pool.ask(&nonblock);
+                let status = pool.request(&nonblock);
                 done.wait();
                 assert!(matches!(status, Ok(TicketStatus::Held(_))), "{number}: {status:?}");
             });
@@ -231,7 +232,7 @@ fn those_who_do_not_wait_stand_in_nobodys_way() {
 #[test]
 fn nobody_has_what_another_has() {
     const GPUS: usize = 4;
-    let (_folder, path) = begun(4);
+    let (_directory, path) = begun(4);
     let had: [AtomicBool; GPUS] = Default::default();
     let served = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -243,7 +244,7 @@ fn nobody_has_what_another_has() {
                     let wish = ticket(&format!("t{number}_{round}"), 1 + (number + round) % 3);
                     let until = (round % 5 == 4).then(|| Instant::now() + Duration::from_millis(20));
                     let TicketStatus::Held(grant) =
-                        pool.wait(&wish, (&Here::look(), until), &mut |_| {}).unwrap()
+                        pool.wait(&wish, (&LocalHost::read(), until), &mut |_| {}).unwrap()
                     else {
                         continue;
                     };
@@ -266,35 +267,35 @@ fn nobody_has_what_another_has() {
 
 #[test]
 fn a_wait_has_an_end_and_leaves_nothing_behind() {
-    let (_folder, path) = begun(1);
-    let (holder, _) = ask(&path, "holder", 1);
+    let (_directory, path) = begun(1);
+    let (holder, _) = request(&path, "holder", 1);
     let mut told = Vec::new();
     let until = Instant::now() + Duration::from_millis(30);
-    let status =
-        Local::at(&path).wait(&ticket("w", 1), (&Here::look(), Some(until)), &mut |before| told.push(before));
+    let status = Local::at(&path)
+        .wait(&ticket("w", 1), (&LocalHost::read(), Some(until)), &mut |before| told.push(before));
     assert_eq!(status, Ok(TicketStatus::Waiting { before: 0 }));
     assert!(told.iter().all(|before| *before == 0) && !told.is_empty());
     assert_eq!(tickets(&path), 0);
     drop(holder);
-    assert_eq!(had(ask(&path, "next", 1).1), [0]);
+    assert_eq!(had(request(&path, "next", 1).1), [0]);
 }
 
 #[test]
 fn whoever_sleeps_is_passed_and_keeps_his_place() {
-    let (_folder, path) = begun(1);
-    let (holder, _) = ask(&path, "holder", 1);
-    let (mut sleeper, status) = ask(&path, "sleeper", 1);
+    let (_directory, path) = begun(1);
+    let (holder, _) = request(&path, "holder", 1);
+    let (mut sleeper, status) = request(&path, "sleeper", 1);
     assert_eq!(status, TicketStatus::Waiting { before: 0 });
-    let (mut next, status) = ask(&path, "next", 1);
+    let (mut next, status) = request(&path, "next", 1);
     assert_eq!(status, TicketStatus::Waiting { before: 1 });
     let mut theirs = fs::read_dir(path.join("queue")).unwrap().map(|entry| entry.unwrap().path());
     let theirs = theirs.find(|path| path.to_string_lossy().ends_with("-sleeper")).unwrap();
     let long_ago = SystemTime::now() - 2 * ticket("sleeper", 1).ttl;
     fs::File::open(theirs).unwrap().set_modified(long_ago).unwrap();
     drop(holder);
-    let status = next.wait(&ticket("next", 1), (&Here::look(), None), &mut |_| {}).unwrap();
+    let status = next.wait(&ticket("next", 1), (&LocalHost::read(), None), &mut |_| {}).unwrap();
     assert_eq!(had(status), [0], "nobody has been heard of for so long");
-    let (mut third, _) = ask(&path, "third", 1);
+    let (mut third, _) = request(&path, "third", 1);
     assert_eq!(again(&mut sleeper, "sleeper"), TicketStatus::Waiting { before: 0 });
     drop(next);
     assert_eq!(again(&mut third, "third"), TicketStatus::Waiting { before: 1 });
@@ -303,9 +304,9 @@ fn whoever_sleeps_is_passed_and_keeps_his_place() {
 
 #[test]
 fn a_ticket_that_was_withdrawn_ends_its_wait() {
-    let (_folder, path) = begun(1);
-    let (_holder, _) = ask(&path, "holder", 1);
-    let (mut waiter, _) = ask(&path, "waiter", 1);
+    let (_directory, path) = begun(1);
+    let (_holder, _) = request(&path, "holder", 1);
+    let (mut waiter, _) = request(&path, "waiter", 1);
     let mut other = Local::at(&path);
     assert_eq!(other.release("waiter", None, BY), Ok(Released::Done));
     assert_eq!(again(&mut waiter, "waiter"), TicketStatus::Ended("cancelled".to_owned()));
@@ -316,13 +317,13 @@ fn a_ticket_that_was_withdrawn_ends_its_wait() {
 
 #[test]
 fn a_pool_that_shrinks_refuses_who_wants_more() {
-    let (_folder, path) = begun(2);
-    let (holder, _) = ask(&path, "holder", 1);
-    let (mut both, _) = ask(&path, "both", 2);
+    let (_directory, path) = begun(2);
+    let (holder, _) = request(&path, "holder", 1);
+    let (mut both, _) = request(&path, "both", 2);
     drop(holder);
     assert_eq!(Local::at(&path).init(&[(0, None)], 0, true), Ok(Init::Done(1)));
     assert_eq!(again(&mut both, "both"), TicketStatus::Ended("refused".to_owned()));
-    let (mut pool, _) = ask(&path, "one", 1);
+    let (mut pool, _) = request(&path, "one", 1);
     assert_eq!(Local::at(&path).audit().unwrap().gpus.len(), 1);
     fs::remove_file(path.join("pool")).unwrap();
     assert_eq!(had(again(&mut pool, "one")), [0], "who holds does not ask");
@@ -334,9 +335,9 @@ fn gpus(path: &Path) -> Vec<Gpu> {
 
 #[test]
 fn who_holds_and_who_waits_is_told() {
-    let (_folder, path) = begun(3);
-    let (holder, status) = ask(&path, "holder", 2);
-    let (_waiter, _) = ask(&path, "waiter", 2);
+    let (_directory, path) = begun(3);
+    let (holder, status) = request(&path, "holder", 2);
+    let (_waiter, _) = request(&path, "waiter", 2);
     let audit = Local::at(&path).audit().unwrap();
     let owners: Vec<Option<&str>> = audit.gpus.iter().map(|gpu| gpu.owner.as_deref()).collect();
     assert_eq!(owners, [Some("holder"), Some("holder"), None]);
@@ -360,8 +361,8 @@ fn who_holds_and_who_waits_is_told() {
 
 #[test]
 fn whoever_has_a_lock_and_no_record_has_it_too() {
-    let (_folder, path) = begun(2);
-    let (holder, _) = ask(&path, "holder", 1);
+    let (_directory, path) = begun(2);
+    let (holder, _) = request(&path, "holder", 1);
     drop(holder);
     let foreign = File::open(path.join("gpu/0")).unwrap();
     flock(&foreign, FlockOperation::LockExclusive).unwrap();
@@ -369,8 +370,8 @@ fn whoever_has_a_lock_and_no_record_has_it_too() {
     fs::write(path.join("gpu/0"), "{\"lease\":\"made_up\",\"about\":{}}").unwrap();
     let us = std::process::id();
     assert_eq!(gpus(&path)[0].owner, Some(format!("pid:{us}")));
-    assert_eq!(had(ask(&path, "a", 1).1), [1]);
-    let (mut waiter, status) = ask(&path, "b", 2);
+    assert_eq!(had(request(&path, "a", 1).1), [1]);
+    let (mut waiter, status) = request(&path, "b", 2);
     assert_eq!(status, TicketStatus::Waiting { before: 0 });
     drop(foreign);
     assert!(matches!(again(&mut waiter, "b"), TicketStatus::Held(_)));
@@ -379,10 +380,10 @@ fn whoever_has_a_lock_and_no_record_has_it_too() {
 #[test]
 fn nonsense_harms_nothing() {
     for nonsense in [&b""[..], b"{", b"{}", b"null", b"\xff\x00", &[b'9'; 10_000]] {
-        let (folder, path) = begun(2);
-        let (holder, _) = ask(&path, "holder", 1);
-        let (mut waiter, _) = ask(&path, "waiter", 2);
-        let (secret, queue) = (folder.path().join("secret"), path.join("queue"));
+        let (directory, path) = begun(2);
+        let (holder, _) = request(&path, "holder", 1);
+        let (mut waiter, _) = request(&path, "waiter", 2);
+        let (secret, queue) = (directory.path().join("secret"), path.join("queue"));
         fs::write(&secret, "untouched").unwrap();
         let queued: Vec<PathBuf> = fs::read_dir(&queue).unwrap().map(|entry| entry.unwrap().path()).collect();
         for file in ["gate", "gpu/0", "gpu/1"].into_iter().map(|name| path.join(name)).chain(queued) {
@@ -390,7 +391,7 @@ fn nonsense_harms_nothing() {
         }
         fs::write(queue.join("00000000000000000000-dead"), nonsense).unwrap();
         fs::write(queue.join("nonsense"), nonsense).unwrap();
-        fs::create_dir(queue.join("00000000000000000000-folder")).unwrap();
+        fs::create_dir(queue.join("00000000000000000000-directory")).unwrap();
         symlink(&secret, queue.join("00000000000000000000-link")).unwrap();
         symlink("/dev/null", path.join("gpu/2")).unwrap();
         let audit = Local::at(&path).audit().unwrap();
@@ -410,29 +411,29 @@ fn nonsense_harms_nothing() {
 
 #[test]
 fn what_is_no_file_of_the_pool_is_not_used() {
-    let (folder, path) = begun(2);
-    let elsewhere = folder.path().join("elsewhere");
+    let (directory, path) = begun(2);
+    let elsewhere = directory.path().join("elsewhere");
     fs::write(&elsewhere, "untouched").unwrap();
     fs::remove_file(path.join("gpu/0")).unwrap();
     symlink(&elsewhere, path.join("gpu/0")).unwrap();
-    let (pool, status) = ask(&path, "a", 1);
+    let (pool, status) = request(&path, "a", 1);
     assert_eq!(had(status), [1]);
     let found = gpus(&path);
     assert_eq!((found[0].idle, &found[0].owner), (0, &None), "of this one nothing is known");
     drop(pool);
-    assert_eq!(ask(&path, "b", 2).1, TicketStatus::Waiting { before: 0 });
+    assert_eq!(request(&path, "b", 2).1, TicketStatus::Waiting { before: 0 });
     assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "untouched");
     fs::remove_file(path.join("gate")).unwrap();
     symlink(&elsewhere, path.join("gate")).unwrap();
-    assert!(matches!(Local::at(&path).ask(&ticket("c", 1)), Err(LeaseError::File { .. })));
+    assert!(matches!(Local::at(&path).request(&ticket("c", 1)), Err(LeaseError::File { .. })));
     assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "untouched");
 }
 
 #[test]
 fn a_lock_on_a_file_that_was_replaced_is_none() {
-    let (_folder, path) = begun(1);
-    let (holder, _) = ask(&path, "holder", 1);
-    let (mut waiter, _) = ask(&path, "waiter", 1);
+    let (_directory, path) = begun(1);
+    let (holder, _) = request(&path, "holder", 1);
+    let (mut waiter, _) = request(&path, "waiter", 1);
     fs::rename(path.join("gpu/0"), path.join("gpu/old")).unwrap();
     fs::write(path.join("gpu/0"), "").unwrap();
     let new = File::open(path.join("gpu/0")).unwrap();
@@ -449,18 +450,18 @@ fn a_lock_on_a_file_that_was_replaced_is_none() {
 
 #[test]
 fn whoever_was_stopped_at_the_gate_is_not_waited_for() {
-    let (_folder, path) = begun(2);
+    let (_directory, path) = begun(2);
     let stopped = File::options().read(true).write(true).open(path.join("gate")).unwrap();
     flock(&stopped, FlockOperation::LockExclusive).unwrap();
-    assert_eq!(had(ask(&path, "a", 1).1), [0]);
-    let (_b, status) = ask(&path, "b", 1);
+    assert_eq!(had(request(&path, "a", 1).1), [0]);
+    let (_b, status) = request(&path, "b", 1);
     assert_eq!(had(status), [1]);
     assert!(matches!(Local::at(&path).init(&[(0, None)], 0, true), Err(LeaseError::NotNow(_))));
 }
 
 #[test]
 fn tokens_rise_whatever_is_written_into_a_record() {
-    let (_folder, path) = begun(1);
+    let (_directory, path) = begun(1);
     let mut last = 0;
     // The third is later than any clock says.
     for written in ["", "5", "6000000000000000", "nonsense", "99999999999999999999", "9007199254740991"] {
@@ -468,7 +469,7 @@ fn tokens_rise_whatever_is_written_into_a_record() {
             let record = format!(r#"{{"lease":"a","about":{{"tok":"{written}"}}}}"#);
             fs::write(path.join("gpu/0"), record).unwrap();
         }
-        let grant = grant(ask(&path, "a", 1).1);
+        let grant = grant(request(&path, "a", 1).1);
         if written != "nonsense" {
             assert!(grant.token > last, "{written:?}: {} after {last}", grant.token);
         }
@@ -479,12 +480,12 @@ fn tokens_rise_whatever_is_written_into_a_record() {
 
 #[test]
 fn a_pool_is_everybodys_or_its_groups() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
     for (top, gpu, queue, file, read) in
         [(0o755, 0o755, 0o1777, 0o666, 0o644), (0o750, 0o750, 0o1770, 0o660, 0o640)]
     {
-        let path = folder.path().join(format!("{top:o}"));
+        let path = directory.path().join(format!("{top:o}"));
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(top)).unwrap();
         Local::at(&path).init(&[(0, None)], 0, false).unwrap();
@@ -498,8 +499,8 @@ fn a_pool_is_everybodys_or_its_groups() {
 
 #[test]
 fn what_is_passed_on_has_a_number_that_nobody_uses() {
-    let (_folder, path) = begun(1);
-    let (mut pool, _) = ask(&path, "a", 1);
+    let (_directory, path) = begun(1);
+    let (mut pool, _) = request(&path, "a", 1);
     let passed = pool.pass_on("a").unwrap();
     assert_eq!(pool.pass_on("nobody"), Ok(vec![]));
     let script = format!(

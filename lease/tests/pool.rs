@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Extended, Grant, Init, LeaseError, Op, Pool, Released, Ticket, TicketStatus};
 use redis::Connection;
 
@@ -44,7 +44,7 @@ fn ticket(lease: &str, want: u32) -> Ticket {
     Ticket { lease: lease.to_owned(), want, priority: 0, ttl: TTL, nonblock: false, about }
 }
 
-fn ask<T: redis::FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
+fn request<T: redis::FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
     let mut command = redis::cmd(words[0]);
     for word in &words[1..] {
         command.arg(word);
@@ -57,26 +57,26 @@ fn a_lease_from_its_ticket_to_its_end() {
     let server = Server::start(&[]);
     let mut pool = pool(&server);
     assert_eq!(
-        pool.ask(&ticket("early", 1)),
+        pool.request(&ticket("early", 1)),
         Ok(TicketStatus::Uninitialised),
         "nothing is waited for that nobody will give"
     );
     assert_eq!(pool.init(&ids(&[0, 1]), 7200, false), Ok(Init::Done(2)));
     assert_eq!(pool.init(&ids(&[0, 1, 2]), 7200, false), Ok(Init::Already(2)));
     for want in [0, 3] {
-        assert_eq!(pool.ask(&ticket("greedy", want)), Ok(TicketStatus::Impossible { managed: 2 }));
+        assert_eq!(pool.request(&ticket("greedy", want)), Ok(TicketStatus::Impossible { managed: 2 }));
     }
     let held = TicketStatus::Held(Grant { token: 1, gpus: vec![0] });
-    assert_eq!(pool.ask(&ticket("a", 1)), Ok(held.clone()), "the first pushed is handed out first");
-    assert_eq!(pool.ask(&ticket("a", 1)), Ok(held.clone()), "asked again after a reply was lost");
+    assert_eq!(pool.request(&ticket("a", 1)), Ok(held.clone()), "the first pushed is handed out first");
+    assert_eq!(pool.request(&ticket("a", 1)), Ok(held.clone()), "asked again after a reply was lost");
     assert_eq!(
         pool.init(&ids(&[0, 1]), 7200, true),
         Ok(Init::Held(1)),
         "nothing is created again under a holder"
     );
-    assert_eq!(pool.ask(&ticket("b", 2)), Ok(TicketStatus::Waiting { before: 0 }));
+    assert_eq!(pool.request(&ticket("b", 2)), Ok(TicketStatus::Waiting { before: 0 }));
     assert_eq!(
-        pool.ask(&Ticket { nonblock: true, ..ticket("c", 1) }),
+        pool.request(&Ticket { nonblock: true, ..ticket("c", 1) }),
         Ok(TicketStatus::Busy),
         "nobody overtakes"
     );
@@ -98,14 +98,14 @@ fn the_original_reads_what_ours_write() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (pool(&server), raw(&server));
     pool.init(&ids(&[0, 1, 2]), 7200, false).unwrap();
-    assert_eq!(ask::<Vec<String>>(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]), ["2", "1", "0"]);
+    assert_eq!(request::<Vec<String>>(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]), ["2", "1", "0"]);
     assert_eq!(
-        ask::<Vec<String>>(&mut redis, &["HMGET", "GPU_INIT", "GPUMANAGED", "GPUCOUNT"]),
+        request::<Vec<String>>(&mut redis, &["HMGET", "GPU_INIT", "GPUMANAGED", "GPUCOUNT"]),
         ["0,1,2", "3"]
     );
-    pool.ask(&ticket("a", 1)).unwrap();
-    let now: Vec<String> = ask(&mut redis, &["TIME"]);
-    let record: Vec<String> = ask(&mut redis, &["HMGET", "GPU_GPU0", "PID", "TIME", "user"]);
+    pool.request(&ticket("a", 1)).unwrap();
+    let now: Vec<String> = request(&mut redis, &["TIME"]);
+    let record: Vec<String> = request(&mut redis, &["HMGET", "GPU_GPU0", "PID", "TIME", "user"]);
     assert_eq!((record[0].as_str(), record[2].as_str()), ("0", "alice"), "no purge of anybody's ends it");
     let told = Command::new("date")
         .args(["-u", "+%Y-%m-%d %H:%M:%S", "-d", &format!("@{}", now[0].parse::<u64>().unwrap() + 7200)])
@@ -115,18 +115,18 @@ fn the_original_reads_what_ours_write() {
     // The clock may have struck between the two.
     assert_eq!(record[1][..16], told[..16], "two hours east of Greenwich");
     pool.release("a", None, (7200, 42)).unwrap();
-    let events: Vec<String> = ask(&mut redis, &["LRANGE", "GPU_EVENTS", "0", "-1"]);
+    let events: Vec<String> = request(&mut redis, &["LRANGE", "GPU_EVENTS", "0", "-1"]);
     let lines: Vec<&str> = events.iter().map(|event| &event[21..]).collect();
     assert_eq!(
         lines,
         ["GPU 0 released by PID 42.", "GPU 0 acquired by PID 4711.", "Redis initialized, 3 managed GPUs."]
     );
     assert_eq!(
-        ask::<Vec<String>>(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]),
+        request::<Vec<String>>(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]),
         ["0", "2", "1"],
         "released to the left"
     );
-    assert!(!ask::<bool>(&mut redis, &["EXISTS", "GPU_GPU0"]));
+    assert!(!request::<bool>(&mut redis, &["EXISTS", "GPU_GPU0"]));
 }
 
 #[test]
@@ -136,10 +136,10 @@ fn what_was_not_renewed_is_given_to_the_next() {
     pool.init(&ids(&[0]), 0, false).unwrap();
     let mut short = ticket("short", 1);
     short.about.extend([("ack_ms", "1".to_owned()), ("host", "another".to_owned())]);
-    assert!(matches!(pool.ask(&short), Ok(TicketStatus::Held(_))));
-    pool.ask(&ticket("next", 1)).unwrap();
+    assert!(matches!(pool.request(&short), Ok(TicketStatus::Held(_))));
+    pool.request(&ticket("next", 1)).unwrap();
     let began = std::time::Instant::now();
-    while pool.reap_here(&Here::look(), TTL).unwrap() == 0 {
+    while pool.reap_local_host(&LocalHost::read(), TTL).unwrap() == 0 {
         assert!(began.elapsed() < Duration::from_mins(1), "nothing expires");
     }
     assert_eq!(pool.touch("short", TTL, None), Ok(TicketStatus::Ended("reaped".to_owned())));
@@ -151,9 +151,9 @@ fn whoever_speaks_in_the_last_moment_keeps_his_lease() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (pool(&server), raw(&server));
     pool.init(&ids(&[0]), 0, false).unwrap();
-    let held = pool.ask(&ticket("a", 1));
+    let held = pool.request(&ticket("a", 1));
     // Somebody saw that it was late, and before he could say so it was renewed.
-    let told: String = ask(&mut redis, &["EVAL", Op::Kill.text(), "1", "GPU", "a", "late"]);
+    let told: String = request(&mut redis, &["EVAL", Op::Kill.text(), "1", "GPU", "a", "late"]);
     assert_eq!((told.as_str(), pool.touch("a", TTL, None)), ("held", held));
 }
 
@@ -172,10 +172,14 @@ fn after_a_restart_holders_speak_first() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (pool(&server), raw(&server));
     pool.init(&ids(&[0, 1]), 0, false).unwrap();
-    pool.ask(&ticket("a", 1)).unwrap();
+    pool.request(&ticket("a", 1)).unwrap();
     // The server was another, and forgets nothing here but who it was.
-    ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another", "barrier_ms", "1"]);
-    assert_eq!(pool.ask(&ticket("b", 1)), Ok(TicketStatus::Waiting { before: 0 }), "idle ids are withheld");
+    request::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another", "barrier_ms", "1"]);
+    assert_eq!(
+        pool.request(&ticket("b", 1)),
+        Ok(TicketStatus::Waiting { before: 0 }),
+        "idle ids are withheld"
+    );
     until_held(&mut pool, "b");
 }
 
@@ -205,29 +209,29 @@ fn what_goes_wrong_is_told_and_nothing_is_lost() {
     let mut pool = Pool::open(&address, "GPU", PATIENCE).unwrap();
     let mut redis = redis::Client::open(address).unwrap().get_connection().unwrap();
     pool.init(&ids(&[0, 1]), 0, false).unwrap();
-    ask::<()>(&mut redis, &["SET", "GPU_GPU0", "what is this"]);
-    ask::<u64>(&mut redis, &["RPUSH", "GPU_IDLE", "none"]);
-    ask::<u64>(&mut redis, &["RPUSH", "GPU_MANAGED", "none"]);
-    let Ok(TicketStatus::Held(held)) = pool.ask(&ticket("a", 1)) else { panic!("1 is idle") };
+    request::<()>(&mut redis, &["SET", "GPU_GPU0", "what is this"]);
+    request::<u64>(&mut redis, &["RPUSH", "GPU_IDLE", "none"]);
+    request::<u64>(&mut redis, &["RPUSH", "GPU_MANAGED", "none"]);
+    let Ok(TicketStatus::Held(held)) = pool.request(&ticket("a", 1)) else { panic!("1 is idle") };
     assert_eq!(held.gpus, [1], "neither a text nor a key of another type is handed out");
-    let withheld: Vec<String> = ask(&mut redis, &["HKEYS", "GPU_V2:QUAR"]);
+    let withheld: Vec<String> = request(&mut redis, &["HKEYS", "GPU_V2:QUAR"]);
     assert_eq!(withheld.len(), 2, "{withheld:?}");
 
-    ask::<()>(&mut redis, &["CONFIG", "SET", "maxmemory", "1"]);
-    assert!(matches!(pool.ask(&ticket("b", 1)), Err(LeaseError::Full(_))));
+    request::<()>(&mut redis, &["CONFIG", "SET", "maxmemory", "1"]);
+    assert!(matches!(pool.request(&ticket("b", 1)), Err(LeaseError::Full(_))));
     assert!(
         matches!(pool.touch("a", TTL, None), Ok(TicketStatus::Held(_))),
         "whoever holds keeps what he holds"
     );
     assert_eq!(pool.release("a", None, (0, 1)), Ok(Released::Done), "a full server still takes back");
-    ask::<()>(&mut redis, &["CONFIG", "SET", "maxmemory", "0"]);
+    request::<()>(&mut redis, &["CONFIG", "SET", "maxmemory", "0"]);
 
-    ask::<()>(&mut redis, &["DEL", "GPU_EVENTS"]);
-    ask::<()>(&mut redis, &["SET", "GPU_EVENTS", "what is this"]);
-    let wrong = pool.ask(&ticket("c", 1));
+    request::<()>(&mut redis, &["DEL", "GPU_EVENTS"]);
+    request::<()>(&mut redis, &["SET", "GPU_EVENTS", "what is this"]);
+    let wrong = pool.request(&ticket("c", 1));
     assert!(matches!(&wrong, Err(LeaseError::WrongType(why)) if why.contains("GPU_EVENTS")), "{wrong:?}");
     assert_eq!(
-        ask::<Vec<String>>(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]),
+        request::<Vec<String>>(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]),
         ["1"],
         "nothing was begun"
     );
@@ -237,7 +241,7 @@ fn what_goes_wrong_is_told_and_nothing_is_lost() {
 fn blocked(redis: &mut Connection, count: usize) {
     let began = std::time::Instant::now();
     loop {
-        let info: String = ask(redis, &["INFO", "clients"]);
+        let info: String = request(redis, &["INFO", "clients"]);
         if info.lines().any(|line| line == format!("blocked_clients:{count}")) {
             return;
         }
@@ -250,7 +254,7 @@ fn whoever_came_first_is_served_first_of_whichever_kind() {
     let server = Server::start(&[]);
     let (mut first, mut redis) = (pool(&server), raw(&server));
     first.init(&ids(&[0]), 0, false).unwrap();
-    first.ask(&ticket("holder", 1)).unwrap();
+    first.request(&ticket("holder", 1)).unwrap();
     let (tell, served) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         for number in 0..6 {
@@ -259,14 +263,14 @@ fn whoever_came_first_is_served_first_of_whichever_kind() {
                 if number % 2 == 0 {
                     let mut pool = pool(server);
                     let name = format!("waiter-{number}");
-                    let status = pool.wait(&ticket(&name, 1), (&Here::look(), None), |_| {}).unwrap();
+                    let status = pool.wait(&ticket(&name, 1), (&LocalHost::read(), None), |_| {}).unwrap();
                     assert!(matches!(status, TicketStatus::Held(_)), "{status:?}");
                     tell.send(number).unwrap();
                     pool.release(&name, None, (0, 1)).unwrap();
                 } else {
-                    let popped: (String, String) = ask(&mut raw(server), &["BRPOP", "GPU_IDLE", "0"]);
+                    let popped: (String, String) = request(&mut raw(server), &["BRPOP", "GPU_IDLE", "0"]);
                     tell.send(number).unwrap();
-                    ask::<u64>(&mut raw(server), &["LPUSH", "GPU_IDLE", &popped.1]);
+                    request::<u64>(&mut raw(server), &["LPUSH", "GPU_IDLE", &popped.1]);
                 }
             });
             // One of ours is blocked twice: for its wake-up, and in the line.
@@ -276,7 +280,7 @@ fn whoever_came_first_is_served_first_of_whichever_kind() {
     });
     drop(tell);
     assert_eq!(served.iter().collect::<Vec<usize>>(), [0, 1, 2, 3, 4, 5]);
-    let idle: Vec<String> = ask(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]);
+    let idle: Vec<String> = request(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]);
     assert_eq!(idle, ["0"], "and it is idle in the end");
     blocked(&mut redis, 0);
 }
@@ -286,19 +290,20 @@ fn scripts_that_were_flushed_hold_up_nobody() {
     let server = Server::start(&[]);
     let (mut first, mut redis) = (pool(&server), raw(&server));
     first.init(&ids(&[0]), 0, false).unwrap();
-    first.ask(&ticket("holder", 1)).unwrap();
+    first.request(&ticket("holder", 1)).unwrap();
     let heard = AtomicU32::new(0);
     let told = |_| {
         heard.fetch_add(1, Relaxed);
     };
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| pool(&server).wait(&ticket("waiter", 1), (&Here::look(), None), told));
+        let waiter =
+            scope.spawn(|| pool(&server).wait(&ticket("waiter", 1), (&LocalHost::read(), None), told));
         blocked(&mut redis, 2);
-        ask::<()>(&mut redis, &["SCRIPT", "FLUSH"]);
+        request::<()>(&mut redis, &["SCRIPT", "FLUSH"]);
         let before = heard.load(Relaxed);
-        ask::<u64>(&mut redis, &["HDEL", "GPU_V2:OWN", "0"]);
-        ask::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
-        ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
+        request::<u64>(&mut redis, &["HDEL", "GPU_V2:OWN", "0"]);
+        request::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
+        request::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
         assert!(matches!(waiter.join().unwrap(), Ok(TicketStatus::Held(_))));
         assert_eq!(heard.load(Relaxed), before, "its slot found it, and not its next renewal");
     });
@@ -309,13 +314,14 @@ fn a_wait_has_an_end_and_leaves_nothing_behind() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (pool(&server), raw(&server));
     pool.init(&ids(&[0, 1]), 0, false).unwrap();
-    pool.ask(&ticket("holder", 1)).unwrap();
+    pool.request(&ticket("holder", 1)).unwrap();
     let mut heard = Vec::new();
     let until = std::time::Instant::now() + Duration::from_millis(200);
-    let status =
-        pool.wait(&ticket("late", 2), (&Here::look(), Some(until)), |before| heard.push(before)).unwrap();
+    let status = pool
+        .wait(&ticket("late", 2), (&LocalHost::read(), Some(until)), |before| heard.push(before))
+        .unwrap();
     assert_eq!((status, heard[0]), (TicketStatus::Waiting { before: 0 }, 0));
-    let idle: Vec<String> = ask(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]);
+    let idle: Vec<String> = request(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]);
     assert_eq!(idle, ["1"], "what had been gathered for it is idle again");
     assert_eq!(pool.touch("late", TTL, None), Ok(TicketStatus::Ended("cancelled".to_owned())));
 }
@@ -325,13 +331,13 @@ fn what_the_dead_of_this_host_held_is_free_at_once() {
     let server = Server::start(&[]);
     let mut pool = pool(&server);
     pool.init(&ids(&[0, 1, 2]), 0, false).unwrap();
-    let here = Here::look();
+    let local_host = LocalHost::read();
     let mut child = Command::new("sleep").arg("infinity").spawn().unwrap();
     let mut held_by = |name: &str, pid: u32| {
         let mut ticket = ticket(name, 1);
         ticket.about.retain(|(field, _)| *field != "pid");
-        ticket.about.extend(here.holder(pid));
-        assert!(matches!(pool.ask(&ticket), Ok(TicketStatus::Held(_))));
+        ticket.about.extend(local_host.holder(pid));
+        assert!(matches!(pool.request(&ticket), Ok(TicketStatus::Held(_))));
     };
     held_by("dead", child.id());
     held_by("alive", std::process::id());
@@ -339,8 +345,8 @@ fn what_the_dead_of_this_host_held_is_free_at_once() {
     child.wait().unwrap();
     let mut ticket = ticket("elsewhere", 1);
     ticket.about.push(("host", "another".to_owned()));
-    pool.ask(&ticket).unwrap();
-    assert_eq!(pool.reap_here(&here, TTL), Ok(1));
+    pool.request(&ticket).unwrap();
+    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1));
     let held: Vec<String> = pool.audit().unwrap().leases.into_iter().map(|lease| lease.lease).collect();
     assert_eq!(held.len(), 2, "{held:?}");
     assert!(!held.contains(&"dead".to_owned()));
@@ -351,10 +357,10 @@ fn a_record_that_was_overwritten_loses_no_gpu() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (pool(&server), raw(&server));
     pool.init(&ids(&[0]), 0, false).unwrap();
-    pool.ask(&ticket("a", 1)).unwrap();
-    ask::<()>(&mut redis, &["SET", "GPU_GPU0", "what is this"]);
+    pool.request(&ticket("a", 1)).unwrap();
+    request::<()>(&mut redis, &["SET", "GPU_GPU0", "what is this"]);
     assert_eq!(pool.release("a", None, (0, 1)), Ok(Released::Done));
-    assert!(matches!(pool.ask(&ticket("b", 1)), Ok(TicketStatus::Held(_))));
+    assert!(matches!(pool.request(&ticket("b", 1)), Ok(TicketStatus::Held(_))));
 }
 
 #[test]
@@ -362,16 +368,16 @@ fn a_lease_that_the_server_forgot_is_asked_back() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (pool(&server), raw(&server));
     pool.init(&ids(&[0, 1, 2]), 0, false).unwrap();
-    ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "barrier_ms", "60000"]);
-    pool.ask(&ticket("first", 1)).unwrap();
+    request::<u64>(&mut redis, &["HSET", "GPU_V2:META", "barrier_ms", "60000"]);
+    pool.request(&ticket("first", 1)).unwrap();
     pool.release("first", None, (0, 1)).unwrap();
-    let Ok(TicketStatus::Held(other)) = pool.ask(&ticket("other", 1)) else { panic!("all are idle") };
-    pool.ask(&ticket("big", 3)).unwrap();
+    let Ok(TicketStatus::Held(other)) = pool.request(&ticket("other", 1)) else { panic!("all are idle") };
+    pool.request(&ticket("big", 3)).unwrap();
     // An older state comes back, in which 2 was gathered for `big`, and 0 and the lease of 0 and 2 are not known.
-    ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another"]);
+    request::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another"]);
     pool.release("big", None, (0, 1)).unwrap();
     assert_eq!(
-        pool.ask(&ticket("next", 1)),
+        pool.request(&ticket("next", 1)),
         Ok(TicketStatus::Waiting { before: 0 }),
         "nothing is handed out yet"
     );
@@ -388,7 +394,7 @@ fn a_lease_that_the_server_forgot_is_asked_back() {
     assert_eq!(pool.reclaim(&ticket("late", 1), &theirs, TTL), conflict, "somebody was given it later");
     pool.release("other", None, (0, 1)).unwrap();
     assert!(matches!(pool.touch("next", TTL, None), Ok(TicketStatus::Waiting { .. })), "nothing at all");
-    ask::<u64>(&mut redis, &["HSET", "GPU_V2:META", "barrier", "1"]);
+    request::<u64>(&mut redis, &["HSET", "GPU_V2:META", "barrier", "1"]);
     let grant = until_held(&mut pool, "next");
     assert_eq!(grant.gpus, other.gpus);
     assert!(grant.token > 77, "tokens are above all that were given: {grant:?}");
@@ -399,11 +405,11 @@ fn one_that_cannot_be_served_stops_nobody() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (pool(&server), raw(&server));
     assert_eq!(pool.init(&ids(&[0, 1, 1, 2]), 0, false), Ok(Init::Done(3)), "each once");
-    pool.ask(&ticket("holder", 1)).unwrap();
-    pool.ask(&ticket("big", 3)).unwrap();
-    ask::<u64>(&mut redis, &["HSET", "GPU_V2:QUAR", "2", "somebody is on it:0"]);
-    assert_eq!(pool.ask(&ticket("small", 1)), Ok(TicketStatus::Held(Grant { token: 2, gpus: vec![1] })));
-    ask::<u64>(&mut redis, &["LREM", "GPU_MANAGED", "0", "2"]);
+    pool.request(&ticket("holder", 1)).unwrap();
+    pool.request(&ticket("big", 3)).unwrap();
+    request::<u64>(&mut redis, &["HSET", "GPU_V2:QUAR", "2", "somebody is on it:0"]);
+    assert_eq!(pool.request(&ticket("small", 1)), Ok(TicketStatus::Held(Grant { token: 2, gpus: vec![1] })));
+    request::<u64>(&mut redis, &["LREM", "GPU_MANAGED", "0", "2"]);
     assert_eq!(
         pool.touch("big", TTL, None),
         Ok(TicketStatus::Ended("refused".to_owned())),
@@ -416,32 +422,32 @@ fn what_is_withheld_and_released_by_somebody_is_put_back_once() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (pool(&server), raw(&server));
     pool.init(&ids(&[0]), 0, false).unwrap();
-    ask::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "4711"]);
+    request::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "4711"]);
     assert_eq!(
-        pool.ask(&ticket("a", 1)),
+        pool.request(&ticket("a", 1)),
         Ok(TicketStatus::Waiting { before: 0 }),
         "a record of GPU.py's is there"
     );
-    let withheld: Vec<String> = ask(&mut redis, &["HKEYS", "GPU_V2:QUAR"]);
+    let withheld: Vec<String> = request(&mut redis, &["HKEYS", "GPU_V2:QUAR"]);
     assert_eq!(withheld, ["0"]);
-    ask::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
+    request::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
     let resolve = |redis: &mut Connection, pid: &str| -> String {
-        ask(redis, &["EVAL", Op::Resolve.text(), "1", "GPU", "0", pid, "0"])
+        request(redis, &["EVAL", Op::Resolve.text(), "1", "GPU", "0", pid, "0"])
     };
     assert_eq!(resolve(&mut redis, "4712"), "changed");
     assert_eq!(resolve(&mut redis, "4711"), "freed");
     assert_eq!(resolve(&mut redis, ""), "placed");
-    assert_eq!(ask::<Vec<String>>(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]), ["0"]);
+    assert_eq!(request::<Vec<String>>(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]), ["0"]);
     assert_eq!(pool.touch("a", TTL, None), Ok(TicketStatus::Held(Grant { token: 1, gpus: vec![0] })));
 }
 
 /// Everything that a server holds, times left out: they are numbers of at least twelve digits, and dates.
 fn everything(redis: &mut Connection) -> String {
-    let mut keys: Vec<String> = ask(redis, &["KEYS", "*"]);
+    let mut keys: Vec<String> = request(redis, &["KEYS", "*"]);
     keys.sort();
     let mut all = String::new();
     for key in keys {
-        let kind: String = ask(redis, &["TYPE", &key]);
+        let kind: String = request(redis, &["TYPE", &key]);
         let words = match kind.as_str() {
             "list" => vec!["LRANGE", &key, "0", "-1"],
             "hash" => vec!["HGETALL", &key],
@@ -449,8 +455,8 @@ fn everything(redis: &mut Connection) -> String {
             "stream" => vec!["XRANGE", &key, "-", "+"],
             _ => vec!["GET", &key],
         };
-        let told: redis::Value = ask(redis, &words);
-        let expires = ask::<i64>(redis, &["PTTL", &key]) >= 0;
+        let told: redis::Value = request(redis, &words);
+        let expires = request::<i64>(redis, &["PTTL", &key]) >= 0;
         writeln!(all, "{key}, expires: {expires}: {told:?}").unwrap();
     }
     let digits = |word: &str| word.chars().filter(char::is_ascii_digit).count();
@@ -466,21 +472,21 @@ fn run_of(redis: &mut Connection) -> String {
 /// A pool of which a slot has just popped GPU 0, with two who wait for one each.
 fn popped(server: &Server) -> Pool {
     let mut redis = raw(server);
-    ask::<()>(&mut redis, &["FLUSHALL"]);
+    request::<()>(&mut redis, &["FLUSHALL"]);
     let mut pool = pool(server);
     pool.init(&ids(&[0, 1]), 0, false).unwrap();
-    pool.ask(&ticket("holder", 2)).unwrap();
+    pool.request(&ticket("holder", 2)).unwrap();
     for name in ["next", "after"] {
         let mut ticket = ticket(name, 1);
         ticket.about.extend(
             ["host", "boot", "pidns", "start", "uid", "cmd", "mode", "job"]
                 .map(|field| (field, format!("its {field}"))),
         );
-        assert!(matches!(pool.ask(&ticket), Ok(TicketStatus::Waiting { .. })));
+        assert!(matches!(pool.request(&ticket), Ok(TicketStatus::Waiting { .. })));
     }
     pool.release("holder", None, (0, 1)).unwrap();
-    ask::<u64>(&mut redis, &["DEL", "GPU_IDLE"]);
-    ask::<u64>(&mut redis, &["LPUSH", "GPU_V2:POT", "0"]);
+    request::<u64>(&mut redis, &["DEL", "GPU_IDLE"]);
+    request::<u64>(&mut redis, &["LPUSH", "GPU_V2:POT", "0"]);
     pool
 }
 
@@ -493,9 +499,9 @@ fn the_short_way_of_a_slot_leaves_what_is_unusual_to_the_long_one() {
         popped(&server);
         let words: Vec<&str> = unusual.split(' ').collect();
         if words != [""] {
-            ask::<redis::Value>(&mut redis, &words);
+            request::<redis::Value>(&mut redis, &words);
         }
-        ask::<String>(&mut redis, &["EVAL", Op::Assign.text(), "1", "GPU", &run])
+        request::<String>(&mut redis, &["EVAL", Op::Assign.text(), "1", "GPU", &run])
     };
     assert_eq!(slot(""), "SERVED");
     for unusual in [
@@ -529,12 +535,12 @@ fn the_short_way_of_a_slot_does_what_the_long_one_does() {
         let mut pool = popped(&server);
         let mut words = vec!["EVAL", Op::Assign.text(), "1", "GPU"];
         words.extend(arguments);
-        let how: String = ask(&mut redis, &words);
+        let how: String = request(&mut redis, &words);
         // The logs tell of it no later than now.
         assert!(matches!(pool.touch("next", TTL, None), Ok(TicketStatus::Held(_))));
         // How long each had waited differs by itself.
         for wait in ["waited", "wait:10", "wait:100", "wait:1000"] {
-            ask::<u64>(&mut redis, &["HDEL", "GPU_V2:COUNTS", wait]);
+            request::<u64>(&mut redis, &["HDEL", "GPU_V2:COUNTS", wait]);
         }
         (how, everything(&mut redis))
     };

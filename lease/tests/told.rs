@@ -13,10 +13,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use bailiff_lease::audit::Audit;
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::told::Node;
 use bailiff_lease::{Pool, Ticket, TicketStatus};
-use bailiff_snapshot::{Leases, PidNamespace, ProcessKey, Spot, Truth};
+use bailiff_snapshot::{GpuState, Leases, PidNamespace, ProcessKey, Truth};
 use redis::Connection;
 use server::Server;
 
@@ -28,7 +28,7 @@ fn node() -> Node {
 }
 
 fn ticket(lease: &str, want: u32, priority: i32) -> Ticket {
-    let mut about = Here::look().holder(std::process::id());
+    let mut about = LocalHost::read().holder(std::process::id());
     about.extend([("user", "alice".to_owned()), ("uid", "1000".to_owned()), ("mode", "run".to_owned())]);
     if lease == "garbled" {
         about.push(("asked", "soon".to_owned()));
@@ -41,10 +41,10 @@ fn raw(server: &Server) -> Connection {
     redis::Client::open(server.address()).unwrap().get_connection().unwrap()
 }
 
-fn spots(leases: &Leases) -> Vec<(&str, Spot)> {
-    let mut spots: Vec<_> = leases.gpus.iter().map(|gpu| (gpu.id.as_str(), gpu.spot)).collect();
-    spots.sort_unstable();
-    spots
+fn gpu_states(leases: &Leases) -> Vec<(&str, GpuState)> {
+    let mut gpu_states: Vec<_> = leases.gpus.iter().map(|gpu| (gpu.id.as_str(), gpu.gpu_state)).collect();
+    gpu_states.sort_unstable();
+    gpu_states
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_pool_as_a_snapshot_tells_it() {
     let mut pool = Pool::open(&server.address(), "GPU", PATIENCE).unwrap();
     let uuids = [(0, Some("GPU-a".to_owned())), (1, None), (2, None)];
     pool.init(&uuids, 0, false).unwrap();
-    assert!(matches!(pool.ask(&ticket("ours", 1, 0)), Ok(TicketStatus::Held(_))));
+    assert!(matches!(pool.request(&ticket("ours", 1, 0)), Ok(TicketStatus::Held(_))));
     let before = pool.audit().unwrap().leases(&node(), BOOT);
     assert_eq!(before.held[0].silent_ms, None, "nobody has renewed it yet");
     pool.touch("ours", Duration::from_mins(1), Some(1)).unwrap();
@@ -68,9 +68,12 @@ fn a_pool_as_a_snapshot_tells_it() {
         .arg("then")
         .exec(&mut raw(&server));
     record.unwrap();
-    assert!(matches!(pool.ask(&ticket("greedy", 3, 7)), Ok(TicketStatus::Waiting { .. })));
+    assert!(matches!(pool.request(&ticket("greedy", 3, 7)), Ok(TicketStatus::Waiting { .. })));
     let told = pool.audit().unwrap().leases(&node(), BOOT);
-    assert_eq!(spots(&told), [("0", Spot::Leased), ("1", Spot::Legacy), ("2", Spot::Pot)]);
+    assert_eq!(
+        gpu_states(&told),
+        [("0", GpuState::Leased), ("1", GpuState::Legacy), ("2", GpuState::Gathering)]
+    );
     let held = &told.held[0];
     let ours = held.holder.unwrap();
     assert_eq!((ours.pid, held.alive), (std::process::id(), Truth::True));
@@ -99,7 +102,7 @@ fn what_has_happened_is_counted_by_redis() {
     let tally = |pool: &mut Pool| pool.audit().unwrap().leases(&node(), BOOT).tally;
     assert_eq!((tally(&mut pool).waits, tally(&mut pool).append_only), (None, Some(true)));
     for lease in ["a", "b"] {
-        assert!(matches!(pool.ask(&ticket(lease, 1, 0)), Ok(TicketStatus::Held(_))));
+        assert!(matches!(pool.request(&ticket(lease, 1, 0)), Ok(TicketStatus::Held(_))));
         pool.release(lease, None, (0, 1)).unwrap();
     }
     let counted = tally(&mut pool);
@@ -113,7 +116,7 @@ fn what_has_happened_is_counted_by_redis() {
     for field in ["event:grant", "event:<b>", "event:Grant"] {
         redis::cmd("HSET").arg("GPU_V2:COUNTS").arg(field).arg("many").exec(&mut raw(&server)).unwrap();
     }
-    assert!(matches!(pool.ask(&ticket("garbled", 1, 0)), Ok(TicketStatus::Held(_))));
+    assert!(matches!(pool.request(&ticket("garbled", 1, 0)), Ok(TicketStatus::Held(_))));
     let counted = tally(&mut pool);
     assert_eq!(counted.events.keys().collect::<Vec<_>>(), ["released"]);
     redis::cmd("DEL").arg("GPU_V2:COUNTS").exec(&mut raw(&server)).unwrap();
@@ -127,19 +130,19 @@ fn whatever_bytes_a_command_is_the_pool_is_told() {
     let server = Server::start(&[]);
     let mut pool = Pool::open(&server.address(), "GPU", PATIENCE).unwrap();
     pool.init(&[(0, None), (1, None)], 0, false).unwrap();
-    pool.ask(&ticket("ours", 1, 0)).unwrap();
-    pool.ask(&ticket("lost", 1, 0)).unwrap();
+    pool.request(&ticket("ours", 1, 0)).unwrap();
+    pool.request(&ticket("lost", 1, 0)).unwrap();
     redis::cmd("HSET").arg("GPU_V2:LEASE:ours").arg("cmd").arg(b"\xff\xfe").exec(&mut raw(&server)).unwrap();
     redis::cmd("DEL").arg("GPU_V2:LEASE:lost").exec(&mut raw(&server)).unwrap();
     let told = pool.audit().unwrap().leases(&node(), BOOT);
     assert_eq!(told.held.len(), 1);
-    assert_eq!(spots(&told), [("0", Spot::Leased), ("1", Spot::Leased)]);
+    assert_eq!(gpu_states(&told), [("0", GpuState::Leased), ("1", GpuState::Leased)]);
 }
 
 /// A `/proc` of boot `here` with processes 1, 40 and 41, started at tick 7; the last is a zombie.
 fn procfs() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
     fs::create_dir_all(root.join("sys/kernel/random")).unwrap();
     fs::write(root.join("sys/kernel/random/boot_id"), "here\n").unwrap();
     fs::create_dir_all(root.join("self/ns")).unwrap();
@@ -149,7 +152,7 @@ fn procfs() -> tempfile::TempDir {
         let rest = "1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 7 0";
         fs::write(root.join(format!("{pid}/stat")), format!("{pid} (x) {state} {rest}\n")).unwrap();
     }
-    folder
+    directory
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! The control socket: questions and answers over a Unix socket, one JSON object a line each way. Whoever asks is
 //! known by the kernel's word.
 
-mod ask;
 mod peer;
 mod places;
+mod query;
 
 use std::future::Future;
 use std::io::{self, Write};
@@ -17,9 +17,9 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
-pub use ask::{ask, ask_within};
 pub use peer::Peer;
 use places::{Client, Places};
+pub use query::{query, query_within};
 
 use crate::socket::Socket;
 

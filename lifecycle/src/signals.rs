@@ -46,7 +46,9 @@ impl Hangups {
 ///
 /// # Errors
 /// Where signals cannot be listened to.
-pub async fn until_told<T, F: Future<Output = T>>(run: impl FnOnce(Shutdown) -> F) -> io::Result<Option<T>> {
+pub async fn until_signal<T, F: Future<Output = T>>(
+    run: impl FnOnce(Shutdown) -> F,
+) -> io::Result<Option<T>> {
     let mut signals =
         Signals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? };
     let (tell, told) = oneshot::channel();

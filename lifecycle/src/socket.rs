@@ -49,7 +49,7 @@ impl Socket {
     /// names it in errors: `stream`.
     ///
     /// # Errors
-    /// Where somebody does answer, where the file is no socket, or where the folder cannot be used.
+    /// Where somebody does answer, where the file is no socket, or where the directory cannot be used.
     pub fn open(path: &Path, what: &str) -> Result<Self> {
         let bound = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -60,7 +60,7 @@ impl Socket {
         };
         bound.and_then(|listener| Self::prepare(listener, path)).map_err(|error| {
             let (name, why) = (path.display(), plain(&error));
-            anyhow!("cannot open the {what} socket {name}: {why}; its folder must exist and be writable")
+            anyhow!("cannot open the {what} socket {name}: {why}; its directory must exist and be writable")
         })
     }
 
@@ -116,8 +116,8 @@ mod tests {
 
     #[test]
     fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
-        let folder = tempfile::tempdir().expect("a folder of our own");
-        let path = folder.path().join("stream.sock");
+        let directory = tempfile::tempdir().expect("a directory of our own");
+        let path = directory.path().join("stream.sock");
         drop(UnixListener::bind(&path).expect("nothing is there"));
         let socket = Socket::open(&path, "stream").expect("nobody answers on it");
         let mode = symlink_metadata(&path).expect("it is there").permissions().mode();
@@ -130,24 +130,24 @@ mod tests {
 
     #[test]
     fn what_is_not_ours_stays() {
-        let folder = tempfile::tempdir().expect("a folder of our own");
-        let path = folder.path().join("notes");
+        let directory = tempfile::tempdir().expect("a directory of our own");
+        let path = directory.path().join("notes");
         set_up_file(&path);
         assert!(
             Socket::open(&path, "stream").expect_err("it is no socket").to_string().contains("no socket")
         );
         assert!(path.exists());
-        let nowhere = folder.path().join("missing/stream.sock");
-        let error = Socket::open(&nowhere, "stream").expect_err("there is no such folder").to_string();
+        let nowhere = directory.path().join("missing/stream.sock");
+        let error = Socket::open(&nowhere, "stream").expect_err("there is no such directory").to_string();
         assert!(error.contains("no such file or directory"), "{error}");
-        let socket = Socket::open(&folder.path().join("a"), "stream").expect("it is free");
-        std::fs::rename(&path, folder.path().join("a")).expect("both are in one folder");
+        let socket = Socket::open(&directory.path().join("a"), "stream").expect("it is free");
+        std::fs::rename(&path, directory.path().join("a")).expect("both are in one directory");
         drop(socket);
-        assert!(folder.path().join("a").exists(), "another's file in its place");
+        assert!(directory.path().join("a").exists(), "another's file in its place");
     }
 
     #[expect(clippy::disallowed_methods, reason = "a file that is in the way")]
     fn set_up_file(path: &Path) {
-        std::fs::write(path, "notes").expect("the folder is ours");
+        std::fs::write(path, "notes").expect("the directory is ours");
     }
 }

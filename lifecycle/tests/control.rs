@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use bailiff_lifecycle::control::{self, Answers, Limits, Peer, ask};
+use bailiff_lifecycle::control::{self, Answers, Limits, Peer, query};
 use bailiff_lifecycle::socket::Socket;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -35,12 +35,12 @@ struct Running {
     path: PathBuf,
     tell: oneshot::Sender<()>,
     server: JoinHandle<()>,
-    _folder: TempDir,
+    _directory: TempDir,
 }
 
 fn start(limits: Limits) -> Running {
-    let folder = tempfile::tempdir().expect("a folder of our own");
-    let path = folder.path().join("control.sock");
+    let directory = tempfile::tempdir().expect("a directory of our own");
+    let path = directory.path().join("control.sock");
     let socket = Socket::open(&path, "control").expect("it is free");
     let (tell, told) = oneshot::channel::<()>();
     let server = thread::spawn(move || {
@@ -52,7 +52,7 @@ fn start(limits: Limits) -> Running {
             }
         });
     });
-    Running { path, tell, server, _folder: folder }
+    Running { path, tell, server, _directory: directory }
 }
 
 impl Running {
@@ -74,7 +74,7 @@ impl Running {
 #[test]
 fn the_one_who_asks_is_known_by_the_kernel() {
     let running = start(PATIENT);
-    let answer = ask(&running.path, &json!({"command": "status"})).expect("it answers");
+    let answer = query(&running.path, &json!({"command": "status"})).expect("it answers");
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     assert_eq!(answer["uid"], uid);
     assert_eq!(answer["gid"], gid);
@@ -130,6 +130,6 @@ fn nobody_is_waited_for_without_end() {
     let running = start(Limits { client: SHORT, answer: SHORT, ..PATIENT });
     let mut silent = running.connect();
     assert_eq!(silent.read(&mut [0; 8]).expect("it is cut, not reset"), 0);
-    let answer = ask(&running.path, &json!({"hang": true})).expect("it answers");
+    let answer = query(&running.path, &json!({"hang": true})).expect("it answers");
     assert_eq!(answer, json!({"ok": false, "error": "no answer was found in time"}));
 }

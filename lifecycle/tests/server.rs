@@ -73,14 +73,14 @@ impl Running {
         TcpStream::connect(self.address).expect("it listens")
     }
 
-    fn ask(&self, path: &str) -> TcpStream {
+    fn query(&self, path: &str) -> TcpStream {
         let mut stream = self.connect();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it is open");
         stream
     }
 
     fn get(&self, path: &str) -> String {
-        read(self.ask(path))
+        read(self.query(path))
     }
 }
 
@@ -122,7 +122,7 @@ fn whoever_does_not_ask_in_time_is_cut() {
 #[test]
 fn whoever_does_not_read_in_time_is_cut() {
     let running = start(Limits { write: SHORT, connections: 1, ..PATIENT });
-    let stuck = running.ask("/large");
+    let stuck = running.query("/large");
     while running.get("/b").starts_with("HTTP/1.1 503") {}
     assert!(read(stuck).len() < LARGE);
 }
@@ -154,7 +154,7 @@ fn an_answer_may_be_waited_for() {
 #[test]
 fn what_was_begun_is_finished_before_the_end() {
     let running = start(PATIENT);
-    let mut slow = running.ask("/large");
+    let mut slow = running.query("/large");
     slow.read_exact(&mut [0; 12]).expect("the answer has begun");
     running.tell.send(()).expect("it runs");
     while TcpStream::connect(running.address).is_ok() {}
@@ -165,7 +165,7 @@ fn what_was_begun_is_finished_before_the_end() {
 #[test]
 fn the_end_does_not_wait_for_ever() {
     let running = start(Limits { drain: SHORT, ..PATIENT });
-    let mut stuck = running.ask("/large");
+    let mut stuck = running.query("/large");
     stuck.read_exact(&mut [0; 12]).expect("the answer has begun");
     running.tell.send(()).expect("it runs");
     running.server.join().expect("it does not panic").expect("it ends in order");

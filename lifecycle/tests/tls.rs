@@ -39,24 +39,24 @@ struct Running {
 }
 
 fn start(limits: Limits) -> Running {
-    let folder = tempfile::tempdir().expect("a folder of our own");
+    let directory = tempfile::tempdir().expect("a directory of our own");
     let key = KeyPair::generate().expect("a key");
     let params = CertificateParams::new(["127.0.0.1".to_owned()]).expect("a name");
     let certificate = params.self_signed(&key).expect("a certificate");
-    let file = folder.path().join("web.yml");
+    let file = directory.path().join("web.yml");
     for (name, text) in [
         ("web.yml", "tls_server_config: {cert_file: a.crt, key_file: a.key}\n".to_owned()),
         ("a.crt", certificate.pem()),
         ("a.key", key.serialize_pem()),
     ] {
-        fs::write(folder.path().join(name), text).expect("our own folder");
+        fs::write(directory.path().join(name), text).expect("our own directory");
     }
     let web = Web::open(Some(&file)).expect("it makes sense");
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     listener.set_nonblocking(true).expect("it is a socket");
     let address = listener.local_addr().expect("it is bound");
     thread::spawn(move || {
-        let _folder = folder;
+        let _directory = directory;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it starts");
         let site = Site { listeners: vec![listener], web };
         runtime.block_on(server::serve(site, Arc::new(Pages), limits, std::future::pending::<()>()))
@@ -74,7 +74,7 @@ impl Running {
         TcpStream::connect(self.address).expect("it listens")
     }
 
-    fn ask(&self, path: &str) -> std::io::Result<StreamOwned<ClientConnection, TcpStream>> {
+    fn query(&self, path: &str) -> std::io::Result<StreamOwned<ClientConnection, TcpStream>> {
         let name = ServerName::from(self.address.ip());
         let connection = ClientConnection::new(Arc::clone(&self.client), name).expect("a client");
         let mut stream = StreamOwned::new(connection, self.connect());
@@ -84,7 +84,7 @@ impl Running {
 
     fn is_served(&self) -> bool {
         let mut begun = [0; 12];
-        self.ask("/")
+        self.query("/")
             .is_ok_and(|mut stream| stream.read_exact(&mut begun).is_ok() && &begun == b"HTTP/1.1 200")
     }
 }
@@ -121,10 +121,10 @@ fn a_handshake_counts_as_a_connection_and_one_too_many_is_hung_up_on() {
 #[test]
 fn whoever_does_not_ask_or_read_in_time_is_cut() {
     let running = start(Limits { header: SHORT, write: SHORT, ..ONE });
-    let stuck = running.ask("/large").expect("it is open");
+    let stuck = running.query("/large").expect("it is open");
     while !running.is_served() {}
     assert!(read(stuck) < LARGE);
-    let mut slow = running.ask("/").expect("it is open");
+    let mut slow = running.query("/").expect("it is open");
     slow.sock.set_nodelay(true).expect("a socket");
     assert!(read(&mut slow) > 1 << 20, "headers and all of the body");
 }

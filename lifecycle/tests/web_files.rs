@@ -13,9 +13,9 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 const TLS: &str = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n";
 const HASH: &str = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG";
 
-/// A folder with an authority's certificate, one of its own with its key, and the key of another.
-fn folder() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().expect("a folder of our own");
+/// A directory with an authority's certificate, one of its own with its key, and the key of another.
+fn directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().expect("a directory of our own");
     let key = || KeyPair::generate().expect("a key");
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -33,35 +33,35 @@ fn folder() -> tempfile::TempDir {
         ("torn.key", own.serialize_pem().replacen('M', "!", 1)),
         ("torn.pem", certificate.pem()[..200].to_owned()),
     ] {
-        fs::write(folder.path().join(name), text).expect("our own folder");
+        fs::write(directory.path().join(name), text).expect("our own directory");
     }
     // A pipe that nobody writes to.
-    mkfifoat(CWD, folder.path().join("pipe"), Mode::RUSR).expect("our own folder");
-    folder
+    mkfifoat(CWD, directory.path().join("pipe"), Mode::RUSR).expect("our own directory");
+    directory
 }
 
 /// What is wrong with a config, without the file's name.
-fn told(folder: &Path, config: &str) -> Option<String> {
-    let file = folder.join("web.yml");
-    fs::write(&file, config).expect("our own folder");
+fn told(directory: &Path, config: &str) -> Option<String> {
+    let file = directory.join("web.yml");
+    fs::write(&file, config).expect("our own directory");
     let told = Web::open(Some(&file)).err()?.to_string();
     let name = file.display().to_string();
     assert!(!told.contains('\n'), "one line: {told}");
     Some(
         told.strip_prefix(&name)
             .expect("it begins with the file")
-            .replace(&format!("{}/", folder.display()), ""),
+            .replace(&format!("{}/", directory.display()), ""),
     )
 }
 
 #[test]
 fn what_makes_sense_is_taken() {
-    let folder = folder();
-    let read = |name: &str| fs::read_to_string(folder.path().join(name)).expect("it is there");
+    let directory = directory();
+    let read = |name: &str| fs::read_to_string(directory.path().join(name)).expect("it is there");
     let inline =
         |name: &str| read(name).lines().map(|line| format!("    {line}\n")).collect::<Vec<_>>().concat();
     let clients = format!("{TLS}  client_ca_file: ca.crt\n");
-    let absolute = folder.path().join("server.crt").display().to_string();
+    let absolute = directory.path().join("server.crt").display().to_string();
     for config in [
         String::new(),
         "\n# nothing\n".to_owned(),
@@ -85,7 +85,7 @@ fn what_makes_sense_is_taken() {
         "rate_limit: {interval: 100ms, burst: 20}\n".to_owned(),
         "rate_limit: {interval: 0}\n".to_owned(),
     ] {
-        assert_eq!(told(folder.path(), &config), None, "{config}");
+        assert_eq!(told(directory.path(), &config), None, "{config}");
     }
     Web::open(None).expect("it needs no file");
 }
@@ -94,10 +94,10 @@ fn what_makes_sense_is_taken() {
 type Cases<'a> = &'a [(&'a str, &'a str)];
 
 fn all_refused(cases: Cases<'_>) {
-    let folder = folder();
+    let directory = directory();
     for (config, why) in cases {
         let config = config.replace("TLS:\n", TLS);
-        let told = told(folder.path(), &config).expect(&config);
+        let told = told(directory.path(), &config).expect(&config);
         assert!(told.starts_with(why), "{config}\n{told}");
         assert!(!told.contains("77, ") && !told.contains("MIG"), "a secret: {told}");
     }
@@ -271,13 +271,13 @@ fn users_and_headers_that_cannot_be_are_refused_and_no_secret_is_told() {
             ":1: http_server_config.headers.Content-Security-Policy: it has characters",
         ),
     ]);
-    let folder = folder();
+    let directory = directory();
     for config in [
         "basic_auth_users:\n  a: hunter2\n",
         "basic_auth_users: [hunter2]\n",
         "basic_auth_users: {a: {hunter2: x}}\n",
         "hunter2\n",
     ] {
-        assert!(!told(folder.path(), config).expect(config).contains("hunter2"), "{config}");
+        assert!(!told(directory.path(), config).expect(config).contains("hunter2"), "{config}");
     }
 }

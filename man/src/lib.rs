@@ -20,21 +20,21 @@ pub fn programs() -> [Command; 3] {
     ]
 }
 
-/// Writes a page for each program, and for each of their commands, into a folder.
+/// Writes a page for each program, and for each of their commands, into a directory.
 ///
 /// # Errors
 /// Where it cannot be written.
-pub fn write(folder: &Path) -> io::Result<()> {
+pub fn write(directory: &Path) -> io::Result<()> {
     programs().into_iter().try_for_each(|program| {
         let mut program = program.disable_help_subcommand(true);
         program.build();
-        pages(&program, folder)
+        pages(&program, directory)
     })
 }
 
-fn pages(command: &Command, folder: &Path) -> io::Result<()> {
+fn pages(command: &Command, directory: &Path) -> io::Result<()> {
     let mut shown = command.get_subcommands().filter(|below| !below.is_hide_set());
-    shown.try_for_each(|below| pages(below, folder))?;
+    shown.try_for_each(|below| pages(below, directory))?;
     let source = concat!("GPU Bailiff ", env!("CARGO_PKG_VERSION"));
     let said_last =
         command.get_after_long_help().or_else(|| command.get_after_help()).map(ToString::to_string);
@@ -45,5 +45,5 @@ fn pages(command: &Command, folder: &Path) -> io::Result<()> {
     man.render(&mut page)?;
     let page = String::from_utf8(page).map_err(io::Error::other)?;
     let page = page + &ending::sections(&said_last.unwrap_or_default());
-    fs::write(folder.join(man.get_filename()), ending::in_ascii(&page))
+    fs::write(directory.join(man.get_filename()), ending::in_ascii(&page))
 }

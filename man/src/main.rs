@@ -1,17 +1,17 @@
-//! Writes the man pages of all programs into a folder: `man-pages FOLDER`.
+//! Writes the man pages of all programs into a directory: `man-pages DIRECTORY`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let Some(folder) = std::env::args_os().nth(1).map(PathBuf::from) else {
-        eprintln!("man-pages: it needs a folder");
+    let Some(directory) = std::env::args_os().nth(1).map(PathBuf::from) else {
+        eprintln!("man-pages: it needs a directory");
         return ExitCode::from(64);
     };
-    match std::fs::create_dir_all(&folder).and_then(|()| man_pages::write(&folder)) {
+    match std::fs::create_dir_all(&directory).and_then(|()| man_pages::write(&directory)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("man-pages: {}: {error}", folder.display());
+            eprintln!("man-pages: {}: {error}", directory.display());
             ExitCode::FAILURE
         }
     }

@@ -38,9 +38,9 @@ fn heads(page: &str) -> BTreeSet<&str> {
     words.map(|word| word.trim_matches('.')).collect()
 }
 
-fn check(folder: &Path, command: &Command, pages: &mut BTreeSet<String>) {
+fn check(directory: &Path, command: &Command, pages: &mut BTreeSet<String>) {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
-    let page = read(&folder.join(format!("{name}.1")));
+    let page = read(&directory.join(format!("{name}.1")));
     for flag in names(command) {
         assert!(heads(&page).contains(&*flag), "{name}.1 does not name {flag}:\n{page}");
     }
@@ -53,21 +53,21 @@ fn check(folder: &Path, command: &Command, pages: &mut BTreeSet<String>) {
     pages.insert(format!("{name}.1"));
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         assert!(page.contains(&format!("{name}-{}(1)", below.get_name())), "{name}.1: {}", below.get_name());
-        check(folder, below, pages);
+        check(directory, below, pages);
     }
 }
 
 #[test]
 fn every_command_has_a_page_that_names_every_flag() {
-    let folder = tempfile::tempdir().unwrap();
-    man_pages::write(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    man_pages::write(directory.path()).unwrap();
     let mut pages = BTreeSet::new();
     for program in man_pages::programs() {
         let mut program = program.disable_help_subcommand(true);
         program.build();
-        check(folder.path(), &program, &mut pages);
+        check(directory.path(), &program, &mut pages);
     }
-    let written = fs::read_dir(folder.path()).unwrap();
+    let written = fs::read_dir(directory.path()).unwrap();
     let written = written.map(|page| page.unwrap().file_name().into_string().unwrap());
     assert_eq!(written.collect::<BTreeSet<_>>(), pages);
     for page in [

@@ -166,7 +166,7 @@ impl Control {
     ///
     /// # Errors
     /// Where it does not answer in time, or refuses; and where there is none.
-    pub fn ask(&self, question: Question<'_>) -> Result<String, ControlError> {
+    pub fn query(&self, question: Question<'_>) -> Result<String, ControlError> {
         let input = format!("{question}\n");
         // Nothing of ours but PATH: a library that is preloaded into us, or a protocol that we were told of, is not for it.
         let path = std::env::var_os("PATH");
@@ -230,8 +230,8 @@ impl Control {
 
 /// The variable that names a daemon's log directory.
 #[must_use]
-pub fn log_variable(folder: &str) -> (&'static str, &str) {
-    (LOGS, folder)
+pub fn log_variable(directory: &str) -> (&'static str, &str) {
+    (LOGS, directory)
 }
 
 #[cfg(test)]

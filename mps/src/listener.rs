@@ -1,5 +1,5 @@
 //! Who listens in a pipe directory, as the kernel noted it when he began to. That somebody names a directory says nothing: anybody
-//! may, and the same path is another folder in another mount namespace.
+//! may, and the same path is another directory in another mount namespace.
 
 use std::io;
 use std::os::fd::AsRawFd;

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use bailiff_snapshot::Role;
 
-/// Names the folder of a daemon's sockets, which is how daemons are told apart.
+/// Names the directory of a daemon's sockets, which is how daemons are told apart.
 pub const PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
-/// Names the folder of its logs.
+/// Names the directory of its logs.
 pub const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
 /// Names the GPUs that a daemon has.
 pub const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
@@ -35,7 +35,7 @@ pub enum Part {
     /// A control daemon.
     Daemon(Daemon),
     /// A server; none where its environment is not ours to read.
-    Server(Option<Folders>),
+    Server(Option<Directories>),
     /// Somebody who asks a daemon: the same program, and no daemon.
     Asker,
 }
@@ -44,7 +44,7 @@ pub enum Part {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Daemon {
     /// Where its files are; none where its environment is not ours to read.
-    pub folders: Option<Folders>,
+    pub directories: Option<Directories>,
     /// The GPUs that it was told of; none where it was told of none, and has all.
     pub visible: Option<String>,
     /// How it was started.
@@ -53,7 +53,7 @@ pub struct Daemon {
 
 /// Where a daemon's files are.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Folders {
+pub struct Directories {
     /// Its sockets.
     pub pipes: PathBuf,
     /// Its logs.
@@ -84,11 +84,13 @@ impl Seen<'_> {
             Some(exe) => Role::of_program(exe),
             None => words.first().and_then(|word| Role::of_program(word)),
         };
-        let folders = || self.environ.and_then(folders);
+        let directories = || self.environ.and_then(directories);
         match role? {
-            Role::MpsServer => Some(Part::Server(folders())),
+            Role::MpsServer => Some(Part::Server(directories())),
             Role::MpsControl => Some(match flags(&words, self.environ) {
-                Some(flags) => Part::Daemon(Daemon { folders: folders(), visible: self.visible(), flags }),
+                Some(flags) => {
+                    Part::Daemon(Daemon { directories: directories(), visible: self.visible(), flags })
+                }
                 None => Part::Asker,
             }),
         }
@@ -120,14 +122,14 @@ fn flags(words: &[String], environ: Option<&[u8]>) -> Option<Flags> {
 }
 
 /// Where the files are by this environment. A path that is not absolute hangs on a working directory, and is unknown.
-fn folders(environ: &[u8]) -> Option<Folders> {
-    let folder = |name: &str, usual: &str| {
+fn directories(environ: &[u8]) -> Option<Directories> {
+    let directory = |name: &str, usual: &str| {
         let told = variable(environ, name).filter(|path| !path.is_empty());
         let path: PathBuf = told.unwrap_or_else(|| usual.to_owned()).into();
         // Without the slashes at its end, and without doubled ones.
         path.is_absolute().then(|| path.components().collect())
     };
-    Some(Folders { pipes: folder(PIPES, DEFAULT_PIPES)?, logs: folder(LOGS, DEFAULT_LOGS)? })
+    Some(Directories { pipes: directory(PIPES, DEFAULT_PIPES)?, logs: directory(LOGS, DEFAULT_LOGS)? })
 }
 
 /// A variable's value.

@@ -8,7 +8,7 @@ use crate::table;
 
 /// What is said instead of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Odd {
+pub enum ReplyError {
     /// There is no such server, or none at all.
     #[error("no such server")]
     NoServer,
@@ -74,7 +74,7 @@ pub struct Client {
 ///
 /// # Errors
 /// Where it is anything but pids.
-pub fn servers(said: &str) -> Result<BTreeSet<u32>, Odd> {
+pub fn servers(said: &str) -> Result<BTreeSet<u32>, ReplyError> {
     pids(said)
 }
 
@@ -82,7 +82,7 @@ pub fn servers(said: &str) -> Result<BTreeSet<u32>, Odd> {
 ///
 /// # Errors
 /// Where it is anything but pids.
-pub fn clients(said: &str) -> Result<BTreeSet<u32>, Odd> {
+pub fn clients(said: &str) -> Result<BTreeSet<u32>, ReplyError> {
     pids(said)
 }
 
@@ -101,7 +101,7 @@ pub fn status(said: &str) -> Status {
 ///
 /// # Errors
 /// Where it is no such table, or a row of it has no pid or no server.
-pub fn processes(said: &str) -> Result<Vec<Client>, Odd> {
+pub fn processes(said: &str) -> Result<Vec<Client>, ReplyError> {
     if said.trim().is_empty() {
         return Ok(Vec::new());
     }
@@ -124,7 +124,7 @@ pub fn processes(said: &str) -> Result<Vec<Client>, Odd> {
 ///
 /// # Errors
 /// Where it is no number from 0 to 100.
-pub fn percentage(said: &str) -> Result<f64, Odd> {
+pub fn percentage(said: &str) -> Result<f64, ReplyError> {
     let number = said.trim().trim_end_matches('%').parse::<f64>();
     number.ok().filter(|number| (0.0..=100.0).contains(number)).ok_or_else(|| odd(said))
 }
@@ -133,7 +133,7 @@ pub fn percentage(said: &str) -> Result<f64, Odd> {
 ///
 /// # Errors
 /// Where it is no amount. A bare number is none either: nobody documents its unit.
-pub fn memory_limit(said: &str) -> Result<Option<u64>, Odd> {
+pub fn memory_limit(said: &str) -> Result<Option<u64>, ReplyError> {
     let text = said.trim();
     if text.is_empty() {
         return Ok(None);
@@ -160,7 +160,7 @@ fn amount(text: &str) -> Option<u64> {
 ///
 /// # Errors
 /// Where it says anything else, or nothing.
-pub fn terminated(said: &str) -> Result<(), Odd> {
+pub fn terminated(said: &str) -> Result<(), ReplyError> {
     let text = said.trim();
     let done = text == "0" || text == "CUDA_SUCCESS" || text.contains("Client termination succeeded");
     if done { Ok(()) } else { Err(odd(said)) }
@@ -170,7 +170,7 @@ pub fn terminated(said: &str) -> Result<(), Odd> {
 ///
 /// # Errors
 /// Where it is neither.
-pub fn servers_v3(said: &str) -> Result<BTreeSet<u32>, Odd> {
+pub fn servers_v3(said: &str) -> Result<BTreeSet<u32>, ReplyError> {
     pids(said).or_else(|_| {
         let rows = table::rows(said).ok_or_else(|| odd(said))?;
         rows.iter()
@@ -183,7 +183,7 @@ pub fn servers_v3(said: &str) -> Result<BTreeSet<u32>, Odd> {
 ///
 /// # Errors
 /// Where it is no such table.
-pub fn clients_v3(said: &str) -> Result<Vec<Client>, Odd> {
+pub fn clients_v3(said: &str) -> Result<Vec<Client>, ReplyError> {
     processes(said)
 }
 
@@ -208,22 +208,22 @@ pub fn is_running(said: &str) -> bool {
     said.contains("An instance of this daemon is already running")
 }
 
-fn pids(said: &str) -> Result<BTreeSet<u32>, Odd> {
+fn pids(said: &str) -> Result<BTreeSet<u32>, ReplyError> {
     let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.map(|line| line.parse().map_err(|_| odd(said))).collect()
 }
 
 /// What it is that is no answer.
-fn odd(said: &str) -> Odd {
+fn odd(said: &str) -> ReplyError {
     if let Some(line) = refusal(said) {
-        return Odd::Refused(line.to_owned());
+        return ReplyError::Refused(line.to_owned());
     }
     let text = said.trim();
     // "Server not found", "Server 1 not found"; neither is part of a list.
     if text.lines().count() == 1 && text.starts_with("Server ") && text.ends_with("not found") {
-        return Odd::NoServer;
+        return ReplyError::NoServer;
     }
-    Odd::Strange(text.chars().take(200).collect())
+    ReplyError::Strange(text.chars().take(200).collect())
 }
 
 #[cfg(test)]

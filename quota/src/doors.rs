@@ -55,7 +55,7 @@ fn choose(handle: *mut c_void, name: &CStr) -> Option<Pick> {
     match hook.address().map(NonNull::as_ptr) {
         Some(driver) if found == driver || found == hook.hook() || not_from_here => {
             forget_error();
-            answer(if is_wanted(hook) { hook.hook() } else { driver })
+            answer(if is_requested(hook) { hook.hook() } else { driver })
         }
         // Without us it would not be found, so it is not: who looks whether there is a driver must not find us.
         None if found == hook.hook() || not_from_here => {
@@ -69,7 +69,7 @@ fn choose(handle: *mut c_void, name: &CStr) -> Option<Pick> {
 }
 
 /// Whether the environment asks for a hook.
-fn is_wanted(hook: &Symbol) -> bool {
+fn is_requested(hook: &Symbol) -> bool {
     let settings = start::settings();
     !settings.disabled && (settings.lie_nvml || !hook.is_of_nvml())
 }

@@ -185,14 +185,14 @@ fn missing(headers: &str, answered: &BTreeSet<String>) -> BTreeSet<String> {
 }
 
 /// All lists of prototypes of a package.
-fn headers(folder: &str) -> String {
+fn headers(directory: &str) -> String {
     let lib = programs::root().join("target/venv/lib");
     let python = fs::read_dir(lib)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .find(|path| path.join("site-packages").exists());
-    let folder = python.unwrap().join("site-packages").join(folder);
-    let files = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let directory = python.unwrap().join("site-packages").join(directory);
+    let files = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     let lists = files
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.to_string_lossy().ends_with("Typedefs.h"));
@@ -206,12 +206,12 @@ fn all_headers() -> String {
 
 #[test]
 fn every_prototype_about_memory_is_answered_or_passed_by_for_a_reason() {
-    for folder in HEADERS {
-        let headers = headers(folder);
+    for directory in HEADERS {
+        let headers = headers(directory);
         let count = prototypes(&headers).len();
-        assert_eq!(count, headers.matches("*PFN_cu").count(), "{folder}: not all are read");
-        assert!(count > 600, "{folder}: not the list");
-        assert_eq!(missing(&headers, &answered()), BTreeSet::new(), "{folder}");
+        assert_eq!(count, headers.matches("*PFN_cu").count(), "{directory}: not all are read");
+        assert!(count > 600, "{directory}: not the list");
+        assert_eq!(missing(&headers, &answered()), BTreeSet::new(), "{directory}");
     }
 }
 

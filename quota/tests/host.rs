@@ -15,22 +15,22 @@ use end_to_end::{programs, wait};
 
 const OUT_OF_MEMORY: i64 = 2;
 
-/// Compiles a file of `scopes/` into a folder.
-fn scope(folder: &Path, name: &str, flags: &[&str]) {
+/// Compiles a file of `scopes/` into a directory.
+fn scope(directory: &Path, name: &str, flags: &[&str]) {
     let source = programs::root().join("tests/fixtures/quota/scopes").join(format!("{name}.c"));
     let target = if name == "main" { "main".into() } else { format!("lib{name}.so") };
     let mut command = Command::new("cc");
-    command.args(["-O1", "-Wall", "-Werror", "-o"]).arg(folder.join(target)).arg(source);
+    command.args(["-O1", "-Wall", "-Werror", "-o"]).arg(directory.join(target)).arg(source);
     if name != "main" {
         command.args(["-fPIC", "-shared"]);
     }
-    command.arg(format!("-L{}", folder.display())).args(flags);
+    command.arg(format!("-L{}", directory.display())).args(flags);
     let _ = output(&mut command);
 }
 
-/// The program of `scopes/`, whose libraries are found through the machine's folder.
+/// The program of `scopes/`, whose libraries are found through the machine's directory.
 fn scopes(machine: &Machine) -> PathBuf {
-    let folder = machine.path("");
+    let directory = machine.path("");
     symlink(programs::fake_nvml(), machine.path("libnvidia-ml.so.1")).unwrap();
     for (name, flags) in [
         ("second", &[][..]),
@@ -39,7 +39,7 @@ fn scopes(machine: &Machine) -> PathBuf {
         ("plugin", &["-Wl,--no-as-needed", "-lprivate"]),
         ("main", &["-Wl,--no-as-needed", "-lfirst", "-lsecond"]),
     ] {
-        scope(&folder, name, flags);
+        scope(&directory, name, flags);
     }
     machine.path("main")
 }

@@ -317,13 +317,13 @@ fn a_file_that_is_no_quota_leaves_each_process_its_own() {
         0,
     )
     .unwrap();
-    fs::create_dir(machine.path("folder")).unwrap();
+    fs::create_dir(machine.path("directory")).unwrap();
     for (path, reason) in [
         (machine.path("none"), "there is no such file"),
         (machine.path("no/where"), "there is no such file"),
         (machine.path("link"), "it is a link"),
         (machine.path("fifo"), "it is no file"),
-        (machine.path("folder"), "it cannot be opened"),
+        (machine.path("directory"), "it cannot be opened"),
         ("/dev/zero".into(), "it is no file"),
         (write("short", &good[..1000]), "it is too short"),
         (write("less", &good[..good.len() - 1]), "it is too short"),

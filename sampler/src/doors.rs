@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bailiff_snapshot::{DeviceProcesses, Gap, GpuSample, Moment, Seen};
 
 use crate::message::Rest;
-use crate::proc::{Folder, Search, keep_living};
+use crate::proc::{Directory, Search, keep_living};
 
 /// A search begins at most this often.
 const PAUSE: Duration = Duration::from_mins(1);
@@ -29,24 +29,24 @@ pub(crate) struct Doors {
 
 /// One interval.
 pub(crate) struct Interval<'a> {
-    pub(crate) root: &'a Folder,
+    pub(crate) root: &'a Directory,
     pub(crate) at: Moment,
     pub(crate) until: Instant,
     /// A GPU has much in use that no listed process holds.
-    pub(crate) is_wanted: bool,
+    pub(crate) is_requested: bool,
 }
 
 impl Doors {
     /// Looks on where that is wanted, and tells what is known.
     pub(crate) fn look(&mut self, interval: &Interval<'_>, rest: &mut Rest) {
-        let is_wanted = self.has_ended(&rest.processes) || interval.is_wanted;
+        let is_requested = self.has_ended(&rest.processes) || interval.is_requested;
         let age = |since: Duration| interval.at.boot.saturating_sub(since);
         self.found = self.found.take().filter(|found| age(found.at.boot) < GOOD);
         if let Some(found) = &mut self.found {
             keep_living(interval.root, found);
         }
         let is_due = self.found.as_ref().is_none_or(|found| age(found.at.boot) >= PAUSE);
-        if self.search.is_none() && is_wanted && is_due {
+        if self.search.is_none() && is_requested && is_due {
             self.search = Search::begin(interval.root, interval.at).ok();
         }
         if let Some(mut search) = self.search.take() {
@@ -62,9 +62,9 @@ impl Doors {
     }
 
     /// It is left alone in this interval, and begun again at another.
-    pub(crate) fn leave(&mut self, is_wanted: bool, rest: &mut Rest) {
+    pub(crate) fn leave(&mut self, is_requested: bool, rest: &mut Rest) {
         *self = Self::default();
-        if is_wanted {
+        if is_requested {
             rest.gaps.count(Gap::DeviceProcesses);
         }
     }
@@ -132,9 +132,9 @@ mod tests {
     fn told(doors: &mut Doors, home: &Path, (seconds, seen): (u64, &[(u32, Seen)])) -> (Option<usize>, Gaps) {
         let mut rest = Rest { processes: seen.iter().cloned().collect(), ..Rest::default() };
         let at = Moment { boot: Duration::from_secs(seconds), ..Moment::default() };
-        let root = Folder::open(home).unwrap();
-        let is_wanted = seen.is_empty();
-        doors.look(&Interval { root: &root, at, until: Instant::now(), is_wanted }, &mut rest);
+        let root = Directory::open(home).unwrap();
+        let is_requested = seen.is_empty();
+        doors.look(&Interval { root: &root, at, until: Instant::now(), is_requested }, &mut rest);
         (rest.device_processes.map(|device_processes| device_processes.who.len()), rest.gaps)
     }
 

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use bailiff_mps::place::{Folders, Part, Seen as Look};
+use bailiff_mps::place::{Directories, Part, Seen as Look};
 use bailiff_snapshot::{
     Gap, Gaps, Mps, MpsDaemon, MpsServer, ProcessKey, Role, Seen, State, Status, Truth, stat,
 };
 
-use crate::proc::{Folder, MOST_OF_ENVIRON, Processes};
+use crate::proc::{Directory, MOST_OF_ENVIRON, Processes};
 
 /// Processes that are looked into, and those of a user: anybody may give his the name, so root's come first.
 const MOST: usize = 64;
@@ -70,13 +70,13 @@ fn chosen<T>(mut ranked: Vec<(Option<u32>, ProcessKey, T)>) -> (Vec<(Option<u32>
     (ranked, whole)
 }
 
-fn owner(root: &Folder, key: ProcessKey) -> Option<u32> {
-    root.folder(&key.pid.to_string()).ok()?.owner().ok()
+fn owner(root: &Directory, key: ProcessKey) -> Option<u32> {
+    root.directory(&key.pid.to_string()).ok()?.owner().ok()
 }
 
-/// Through one held folder, as everywhere.
-fn look(root: &Folder, named: Named, buffer: &mut Vec<u8>) -> Option<Found> {
-    let process = root.folder(&named.key.pid.to_string()).ok()?;
+/// Through one held directory, as everywhere.
+fn look(root: &Directory, named: Named, buffer: &mut Vec<u8>) -> Option<Found> {
+    let process = root.directory(&named.key.pid.to_string()).ok()?;
     let held = process.read_piece("stat", buffer).ok().and_then(stat::parse)?;
     if held.key != named.key || held.state == State::Zombie {
         return None;
@@ -108,14 +108,14 @@ fn told(found: &[Found], whole: bool, started: impl Fn(ProcessKey) -> Option<f64
                 uid: one.uid,
                 state: one.named.state,
                 started: started(one.named.key),
-                pipe_directory: daemon.folders.as_ref().and_then(|folders| text(&folders.pipes)),
-                log_directory: daemon.folders.as_ref().and_then(|folders| text(&folders.logs)),
+                pipe_directory: daemon.directories.as_ref().and_then(|directories| text(&directories.pipes)),
+                log_directory: daemon.directories.as_ref().and_then(|directories| text(&directories.logs)),
                 own_pids: one.own_pids(),
                 answer: None,
                 log: None,
                 files: BTreeMap::new(),
             }),
-            Part::Server(folders) => mps.servers.push(one.server(folders.as_ref())),
+            Part::Server(directories) => mps.servers.push(one.server(directories.as_ref())),
             Part::Asker => {}
         }
     }
@@ -133,12 +133,12 @@ impl Found {
         if self.pids.is_empty() { Truth::Unknown } else { (self.pids.len() == 1).into() }
     }
 
-    fn server(&self, folders: Option<&Folders>) -> MpsServer {
+    fn server(&self, directories: Option<&Directories>) -> MpsServer {
         MpsServer {
             process: self.named.key,
             inside: self.pids.last().copied(),
             uid: self.uid,
-            pipe_directory: folders.and_then(|folders| text(&folders.pipes)),
+            pipe_directory: directories.and_then(|directories| text(&directories.pipes)),
             daemon: None,
             orphaned: None,
             status: None,

@@ -1,4 +1,4 @@
-//! Files of shared quotas, below one folder: read without being mapped, and tied to the processes that use them. What
+//! Files of shared quotas, below one directory: read without being mapped, and tied to the processes that use them. What
 //! stands in them is a claim of whoever may write them, so a process is named only if it has the file mapped.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,12 +16,12 @@ use bailiff_snapshot::{
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, major, minor, openat, statat};
 use rustix::io::Errno;
 
-use crate::proc::{Folder, Missing};
+use crate::proc::{Directory, Missing};
 
 /// Files that are told of, and those of them that belong to one user who is not root: he may make as many as he likes.
 const MOST: usize = 1024;
 const MOST_OF_ONE: usize = 64;
-/// Names that are looked at in a folder.
+/// Names that are looked at in a directory.
 const MOST_NAMES: usize = 8192;
 
 /// A file, as a process that has it mapped shows it.
@@ -40,13 +40,13 @@ struct Inside {
 
 /// All that is known of quotas.
 pub(crate) struct Quotas {
-    folder: PathBuf,
+    directory: PathBuf,
     inside: HashMap<ProcessKey, Inside>,
 }
 
 /// What `/proc` told in this interval.
 pub(crate) struct Node<'a> {
-    pub(crate) root: &'a Folder,
+    pub(crate) root: &'a Directory,
     pub(crate) seen: &'a BTreeMap<u32, Seen>,
     pub(crate) boot: Option<&'a BootId>,
     /// When looking has to end.
@@ -61,13 +61,13 @@ impl Node<'_> {
 }
 
 impl Quotas {
-    pub(crate) fn new(folder: PathBuf) -> Self {
-        Self { folder, inside: HashMap::new() }
+    pub(crate) fn new(directory: PathBuf) -> Self {
+        Self { directory, inside: HashMap::new() }
     }
 
-    /// All files; `None` where there is no folder.
+    /// All files; `None` where there is no directory.
     pub(crate) fn look(&mut self, node: &Node<'_>, gaps: &mut Gaps) -> Result<Option<Vec<Quota>>, Fault> {
-        let (found, mut whole) = match places(&self.folder, gaps) {
+        let (found, mut whole) = match places(&self.directory, gaps) {
             Ok(found) => found,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(Errno::ACCESS | Errno::PERM) => return Err(Fault::NotPermitted),
@@ -103,7 +103,7 @@ impl Quotas {
 }
 
 /// The namespace of pids that `/proc` shows, which is not ours where it is another's that is mounted here.
-fn own(root: &Folder) -> Option<u64> {
+fn own(root: &Directory) -> Option<u64> {
     let first = root.link("1/ns/pid").ok();
     let initial = || root.link("self/ns/pid").ok().filter(|link| link == PidNamespace::INITIAL);
     inode(&first.or_else(initial)?)
@@ -128,9 +128,9 @@ impl Ties<'_, '_> {
         if place.kind != FileType::RegularFile {
             return invalid(Invalid::NoFile);
         }
-        // By the folder that was looked at, and not through a link: whoever owns it may change it meanwhile.
+        // By the directory that was looked at, and not through a link: whoever owns it may change it meanwhile.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = match openat(&*place.folder, &place.name, flags, Mode::empty()) {
+        let file = match openat(&*place.directory, &place.name, flags, Mode::empty()) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return None,
             Err(Errno::LOOP | Errno::NXIO) => return invalid(Invalid::NoFile),
@@ -254,19 +254,19 @@ fn boot(id: &BootId) -> Option<Uuid> {
     Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
 }
 
-/// Where a file is, by the folder that it was found in.
+/// Where a file is, by the directory that it was found in.
 struct Place {
-    folder: Rc<OwnedFd>,
+    directory: Rc<OwnedFd>,
     name: String,
-    /// Below the folder of all.
+    /// Below the directory of all.
     path: String,
     kind: FileType,
 }
 
-/// The files of a folder and of those in it, and whether these are all: of each user one after the other, so that
+/// The files of a directory and of those in it, and whether these are all: of each user one after the other, so that
 /// nobody's hide another's.
-fn places(folder: &Path, gaps: &mut Gaps) -> Result<(Vec<Place>, bool), Errno> {
-    let (top, mut whole) = entries(openat(CWD, folder, FOLDER, Mode::empty())?)?;
+fn places(directory: &Path, gaps: &mut Gaps) -> Result<(Vec<Place>, bool), Errno> {
+    let (top, mut whole) = entries(openat(CWD, directory, DIRECTORY, Mode::empty())?)?;
     let mut counts: HashMap<u32, usize> = HashMap::new();
     let mut ranked = Vec::new();
     let mut rank = |owner: u32, place: Place| {
@@ -280,13 +280,14 @@ fn places(folder: &Path, gaps: &mut Gaps) -> Result<(Vec<Place>, bool), Errno> {
             rank(entry.owner, entry.place);
             continue;
         }
-        let inner = openat(&*entry.place.folder, &entry.place.name, FOLDER | OFlags::NOFOLLOW, Mode::empty());
+        let inner =
+            openat(&*entry.place.directory, &entry.place.name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
         match inner.and_then(entries) {
             Ok((inner, all)) => {
                 whole &= all;
                 for mut file in inner.into_iter().filter(|file| file.place.kind != FileType::Directory) {
                     file.place.path = format!("{}/{}", entry.place.name, file.place.name);
-                    // Of whoever the folder is: he decides what is in it.
+                    // Of whoever the directory is: he decides what is in it.
                     rank(entry.owner, file.place);
                 }
             }
@@ -306,20 +307,21 @@ fn places(folder: &Path, gaps: &mut Gaps) -> Result<(Vec<Place>, bool), Errno> {
     Ok((ranked.into_iter().map(|(_, _, place)| place).collect(), whole))
 }
 
-const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
-/// Something in a folder.
+/// Something in a directory.
 struct Found {
     owner: u32,
     place: Place,
 }
 
-/// What is in a folder under a name that can stand on a page as it is, in order; and whether that is all.
-fn entries(folder: OwnedFd) -> Result<(Vec<Found>, bool), Errno> {
-    let folder = Rc::new(folder);
+/// What is in a directory under a name that can stand on a page as it is, in order; and whether that is all.
+fn entries(directory: OwnedFd) -> Result<(Vec<Found>, bool), Errno> {
+    let directory = Rc::new(directory);
     let mut names = Vec::new();
     let mut whole = true;
-    for entry in Dir::read_from(&*folder)? {
+    for entry in Dir::read_from(&*directory)? {
         let entry = entry?;
         let plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
         let name = entry.file_name().to_bytes();
@@ -338,17 +340,17 @@ fn entries(folder: OwnedFd) -> Result<(Vec<Found>, bool), Errno> {
     }
     names.sort_unstable();
     let found = names.into_iter().filter_map(|name| {
-        let about = statat(&*folder, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let about = statat(&*directory, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let kind = FileType::from_raw_mode(about.st_mode);
-        let place = Place { folder: Rc::clone(&folder), path: name.clone(), name, kind };
+        let place = Place { directory: Rc::clone(&directory), path: name.clone(), name, kind };
         Some(Found { owner: about.st_uid, place })
     });
     Ok((found.collect(), whole))
 }
 
 /// Who a process is to itself.
-fn read_inside(root: &Folder, pid: u32) -> Option<Inside> {
-    let process = root.folder(&pid.to_string()).ok()?;
+fn read_inside(root: &Directory, pid: u32) -> Option<Inside> {
+    let process = root.directory(&pid.to_string()).ok()?;
     let mut buffer = Vec::new();
     let pids = Status::new(process.read("status", &mut buffer).ok()?).pids()?;
     let pid = *pids.last()?;
@@ -361,8 +363,8 @@ fn inode(link: &str) -> Option<u64> {
 }
 
 /// The files that a process shares by mapping them, if it is still the one that is meant.
-fn mapped(root: &Folder, key: ProcessKey) -> Result<BTreeSet<FileId>, Missing> {
-    let process = root.folder(&key.pid.to_string())?;
+fn mapped(root: &Directory, key: ProcessKey) -> Result<BTreeSet<FileId>, Missing> {
+    let process = root.directory(&key.pid.to_string())?;
     let mut files = BTreeSet::new();
     process.each_line("maps", |line| files.extend(shared(line)))?;
     let mut buffer = Vec::new();

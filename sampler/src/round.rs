@@ -28,7 +28,7 @@ pub(crate) struct Frame<'a> {
     pub(crate) at: Moment,
     pub(crate) took: Duration,
     pub(crate) interval: Duration,
-    pub(crate) workers_left_behind: u32,
+    pub(crate) workers_hung: u32,
 }
 
 impl Round {
@@ -67,7 +67,7 @@ impl Round {
             quotas: rest.quotas,
             mps: rest.mps,
             gaps: rest.gaps,
-            workers_left_behind: frame.workers_left_behind,
+            workers_hung: frame.workers_hung,
         }
     }
 

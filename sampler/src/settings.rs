@@ -12,9 +12,9 @@ pub struct Settings {
     pub nvml_library: Option<PathBuf>,
     /// `/proc`, or a made-up one.
     pub procfs: PathBuf,
-    /// Where pods have their log folders, which are named after them.
+    /// Where pods have their log directories, which are named after them.
     pub pods: PathBuf,
-    /// The folder of quota files; `None` where nobody wants to know of them.
+    /// The directory of quota files; `None` where nobody wants to know of them.
     pub quotas: Option<PathBuf>,
     /// The interval's period.
     pub interval: Duration,

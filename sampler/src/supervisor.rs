@@ -156,7 +156,7 @@ impl Supervisor {
             at,
             took: began.elapsed(),
             interval: self.settings.interval,
-            workers_left_behind: u32::try_from(hanging).unwrap_or(u32::MAX),
+            workers_hung: u32::try_from(hanging).unwrap_or(u32::MAX),
         };
         Some(round.finish(&frame, &self.known))
     }

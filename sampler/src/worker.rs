@@ -122,14 +122,14 @@ impl Worker {
 
     /// Looks through descriptors of the node, unless a look at `/proc` has hung lately: it may have hung there. `looking` is
     /// when this look at `/proc` began.
-    fn look_for_device_processes(&mut self, (looking, is_wanted): (Instant, bool), rest: &mut Rest) {
+    fn look_for_device_processes(&mut self, (looking, is_requested): (Instant, bool), rest: &mut Rest) {
         let Ok(processes) = &self.processes else { return };
         if self.settings.commands == Commands::Shunned {
-            return self.doors.leave(is_wanted, rest);
+            return self.doors.leave(is_requested, rest);
         }
         let deadline = self.settings.deadline;
         let until = (Instant::now() + deadline / 5).min(looking + deadline * 3 / 10);
-        self.doors.look(&Interval { root: processes.root(), at: now(), until, is_wanted }, rest);
+        self.doors.look(&Interval { root: processes.root(), at: now(), until, is_requested }, rest);
     }
 
     fn look_at_processes(&mut self, pids: &BTreeMap<u32, Duration>, rest: &mut Rest) {

@@ -32,7 +32,7 @@ pub enum Gap {
     /// A file of `/proc` that failed otherwise.
     Unreadable = "unreadable",
     /// An interval in which a right was missing: for bytes read and written, for who has device files open, and for users'
-    /// own folders of quotas, `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`.
+    /// own directories of quotas, `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`.
     NotPermitted = "not_permitted",
     /// Xid errors of a GPU could not be listened to.
     Xid = "xid",

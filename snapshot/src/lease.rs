@@ -1,7 +1,7 @@
 //! A pool of GPUs at one moment, as the server of leases told it. It stands in the stream as it is here; to which lease
 //! a process belongs is asked in [`tie`].
 
-pub mod tie;
+pub mod attribution;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub struct Leases {
 /// Where a GPU of a pool is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Spot {
+pub enum GpuState {
     /// Whoever asks next has it.
     Idle,
     /// Held by a lease of ours.
@@ -40,9 +40,9 @@ pub enum Spot {
     /// Held by a client of GPU.py, by its record.
     Legacy,
     /// Gathered for whoever waits.
-    Pot,
+    Gathering,
     /// Withheld, since something is wrong with it.
-    Quarantine,
+    Quarantined,
     /// Withheld for a while after the server was restarted.
     Barrier,
     /// In no place, or in one that a newer program knows: a client of GPU.py may have it in hand.
@@ -51,10 +51,17 @@ pub enum Spot {
     Unknown,
 }
 
-impl Spot {
+impl GpuState {
     /// Every spot, in the order of a page.
-    pub const ALL: [Self; 7] =
-        [Self::Idle, Self::Leased, Self::Legacy, Self::Pot, Self::Quarantine, Self::Barrier, Self::Unknown];
+    pub const ALL: [Self; 7] = [
+        Self::Idle,
+        Self::Leased,
+        Self::Legacy,
+        Self::Gathering,
+        Self::Quarantined,
+        Self::Barrier,
+        Self::Unknown,
+    ];
 
     /// Its label value.
     #[must_use]
@@ -63,8 +70,8 @@ impl Spot {
             Self::Idle => "idle",
             Self::Leased => "leased",
             Self::Legacy => "legacy",
-            Self::Pot => "gathering",
-            Self::Quarantine => "quarantined",
+            Self::Gathering => "gathering",
+            Self::Quarantined => "quarantined",
             Self::Barrier => "barrier",
             Self::Unknown => "unknown",
         }
@@ -80,7 +87,7 @@ pub struct PoolGpu {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// Where it is.
-    pub spot: Spot,
+    pub gpu_state: GpuState,
     /// The lease of ours that has it; it need not be among those that are held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<String>,
@@ -291,7 +298,7 @@ impl PoolGpu {
     /// The same GPU, in the same place, of the same lease.
     fn as_before(&self, before: &Self) -> bool {
         let told =
-            |gpu: &Self| (gpu.spot, gpu.record.as_ref().map(|record| (record.pid, record.time.clone())));
+            |gpu: &Self| (gpu.gpu_state, gpu.record.as_ref().map(|record| (record.pid, record.time.clone())));
         (&self.id, &self.uuid, &self.lease) == (&before.id, &before.uuid, &before.lease)
             && told(self) == told(before)
     }
@@ -329,7 +336,7 @@ impl Leases {
             if let Some(before) = before {
                 gpu.since_ms = before.since_ms.saturating_add(window);
             }
-            if gpu.spot == Spot::Leased {
+            if gpu.gpu_state == GpuState::Leased {
                 gpu.idle = before.and(seen).map_or(Truth::Unknown, |seen| seen.idle);
                 gpu.idle_ms = match (before, gpu.idle) {
                     (Some(before), Truth::True) => before.idle_ms.saturating_add(window),

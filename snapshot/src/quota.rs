@@ -40,7 +40,7 @@ impl Invalid {
 /// One file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
-    /// Its path below the folder of quotas.
+    /// Its path below the directory of quotas.
     pub name: String,
     /// Why it says nothing.
     pub invalid: Option<Invalid>,

@@ -78,12 +78,12 @@ pub struct Sample {
     pub device_processes: Option<DeviceProcesses>,
     /// The pool of leases; `None` where there is none, or it did not answer.
     pub leases: Option<Leases>,
-    /// Files of shared quotas; `None` where there is no folder of them, or it could not be read.
+    /// Files of shared quotas; `None` where there is no directory of them, or it could not be read.
     pub quotas: Option<Vec<Quota>>,
     /// MPS; `None` where nothing of it was seen.
     pub mps: Option<Mps>,
     /// What could not be read.
     pub gaps: Gaps,
     /// Sampling workers that hung and could not be ended.
-    pub workers_left_behind: u32,
+    pub workers_hung: u32,
 }

@@ -14,7 +14,7 @@ use crate::utilization::{Question, Window};
 use crate::{
     About, BootId, DeviceProcesses, Driver, Entry, Facts, Fault, Gap, Gaps, GpuSample, Kinds, Leases,
     LostGpu, Memory, Moment, Mps, Parts, PidNamespace, Place, ProcessId, Quota, Reading, Relative, Sample,
-    Seen, Source, SourceState, State, Stuck, Telemetry, Truth, Unreleased, Untold, Utilization, Why,
+    Seen, Source, SourceState, State, Stuck, Telemetry, Truth, UnknownReason, Unreleased, Utilization, Why,
 };
 
 /// Evidence that is older than this, and two intervals, says nothing any more.
@@ -55,14 +55,14 @@ pub struct Snapshot {
     pub device_processes: Option<DeviceProcesses>,
     /// The pool of leases; `None` where there is none, or it did not answer.
     pub leases: Option<Leases>,
-    /// Files of shared quotas; `None` where there is no folder of them, or it could not be read.
+    /// Files of shared quotas; `None` where there is no directory of them, or it could not be read.
     pub quotas: Option<Vec<Quota>>,
     /// MPS; `None` where nothing of it was seen.
     pub mps: Option<Mps>,
     /// All gaps so far.
     pub gaps: Gaps,
     /// Sampling workers that hung and could not be ended.
-    pub workers_left_behind: u32,
+    pub workers_hung: u32,
 }
 
 /// One GPU or MIG instance in a snapshot.
@@ -183,7 +183,7 @@ impl Snapshot {
             quotas,
             mps: sample.mps,
             gaps: join.gaps,
-            workers_left_behind: sample.workers_left_behind,
+            workers_hung: sample.workers_hung,
         }
     }
 
@@ -274,7 +274,7 @@ impl Join<'_> {
         let parts = Parts::of(sample.memory, held).filter(|_| !mig || sample.about.mig.is_some());
         let account = Account::of(parts, &holders, &self.processes)
             .map(|account| account.at(self.at.boot, self.good_for));
-        let account = if self.namespace.attributes() { account } else { Err(Untold::PidNamespace) };
+        let account = if self.namespace.attributes() { account } else { Err(UnknownReason::PidNamespace) };
         let unreleased = Unreleased::after(last.map(|gpu| &gpu.unreleased), account);
         if unreleased.given_up() {
             self.gaps.count(Gap::Unreleased);

@@ -14,7 +14,7 @@ pub enum Source {
     Proc,
     /// The server of leases, where one was named.
     Redis,
-    /// The folder of quota files, where there is one.
+    /// The directory of quota files, where there is one.
     Quota,
     /// The control daemons of MPS, where there are any.
     Mps,

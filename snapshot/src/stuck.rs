@@ -91,9 +91,9 @@ impl Stuck {
 }
 
 /// Memory of nobody beyond this deserves a look.
-pub const MUCH_OF_NOBODY: i64 = 256 << 20;
+pub const REPORTED_UNATTRIBUTED: i64 = 256 << 20;
 /// What frees memory that no listed process holds.
-pub const OF_NOBODY_FREED_BY: &str = "the end of whoever has the device open and is not listed (bailiff info --who, as root); services of the driver hold none";
+pub const UNATTRIBUTED_FREED_BY: &str = "the end of whoever has the device open and is not listed (bailiff info --who, as root); services of the driver hold none";
 /// What frees what did not come back.
 pub const UNRELEASED_FREED_BY: &str = "the end of whoever has inherited or imported it (bailiff info --who, as root); where nobody has, the driver alone";
 
@@ -107,7 +107,7 @@ mod tests {
         for kind in Stuck::ALL {
             assert!(kind.words().len() <= CELL - 10 && kind.freed_by().len() <= CELL, "{kind:?}");
         }
-        assert!(OF_NOBODY_FREED_BY.len() <= CELL && UNRELEASED_FREED_BY.len() <= CELL);
+        assert!(UNATTRIBUTED_FREED_BY.len() <= CELL && UNRELEASED_FREED_BY.len() <= CELL);
     }
 
     #[test]

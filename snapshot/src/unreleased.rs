@@ -33,7 +33,7 @@ const SETTLED: u32 = 2;
 /// Why nobody can say what did not come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Untold {
+pub enum UnknownReason {
     /// There is no look before this one that says enough.
     FirstLook,
     /// A part of the sum of the GPU's memory is not known.
@@ -48,7 +48,7 @@ pub enum Untold {
     GivenUp,
 }
 
-impl Untold {
+impl UnknownReason {
     /// Its label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -71,7 +71,7 @@ pub(crate) struct Account {
     /// For how long it is good to be compared with.
     pub(crate) good_for: Duration,
     /// Bytes in use that nobody holds who has not ended.
-    pub(crate) of_nobody: i64,
+    pub(crate) unattributed: i64,
     /// Bytes of each who holds some and has not ended.
     pub(crate) living: BTreeMap<ProcessId, u64>,
 }
@@ -82,18 +82,18 @@ impl Account {
         parts: Option<Parts>,
         holders: &[Holder],
         processes: &BTreeMap<ProcessId, Process>,
-    ) -> Result<Self, Untold> {
-        let mut of_nobody = parts.ok_or(Untold::MemoryUnknown)?.unaccounted;
+    ) -> Result<Self, UnknownReason> {
+        let mut unattributed = parts.ok_or(UnknownReason::MemoryUnknown)?.unaccounted;
         let mut living = BTreeMap::new();
         for holder in holders {
-            let bytes = holder.memory.ok_or(Untold::MemoryUnknown)?;
+            let bytes = holder.memory.ok_or(UnknownReason::MemoryUnknown)?;
             if processes.get(&holder.process).is_some_and(|process| process.state.ended()) {
-                of_nobody = of_nobody.saturating_add_unsigned(bytes);
+                unattributed = unattributed.saturating_add_unsigned(bytes);
             } else {
                 living.insert(holder.process, bytes);
             }
         }
-        Ok(Self { at: Duration::ZERO, good_for: Duration::ZERO, of_nobody, living })
+        Ok(Self { at: Duration::ZERO, good_for: Duration::ZERO, unattributed, living })
     }
 
     /// The same at a time since boot, good for so long.
@@ -124,7 +124,7 @@ pub struct Unreleased {
     /// Bytes of nobody at the last calm look, and when that was.
     calm: Option<(i64, Duration)>,
     missing: Option<Missing>,
-    told: Result<u64, Untold>,
+    told: Result<u64, UnknownReason>,
     /// Somebody ended, and whether his memory came back cannot be found out: bytes of nobody before that. Until there are no
     /// more than these, nobody can say what is missing, whoever ends after him.
     lost: Option<i64>,
@@ -162,8 +162,8 @@ impl Missing {
     }
 
     /// What memory of nobody rose by; nothing where it is next to nothing.
-    fn risen(&self, of_nobody: i64) -> u64 {
-        let risen = u64::try_from(of_nobody.saturating_sub(self.before)).unwrap_or_default();
+    fn risen(&self, unattributed: i64) -> u64 {
+        let risen = u64::try_from(unattributed.saturating_sub(self.before)).unwrap_or_default();
         if risen <= SLACK { 0 } else { risen.min(self.most()) }
     }
 }
@@ -173,7 +173,7 @@ impl Unreleased {
     ///
     /// # Errors
     /// Where that cannot be told.
-    pub const fn told(&self) -> Result<u64, Untold> {
+    pub const fn told(&self) -> Result<u64, UnknownReason> {
         self.told
     }
 
@@ -183,12 +183,12 @@ impl Unreleased {
     }
 
     /// Adds a look, or why it says nothing.
-    pub(crate) fn after(before: Option<&Self>, look: Result<Account, Untold>) -> Self {
+    pub(crate) fn after(before: Option<&Self>, look: Result<Account, UnknownReason>) -> Self {
         let nothing = Self {
             last: None,
             calm: None,
             missing: None,
-            told: Err(Untold::FirstLook),
+            told: Err(UnknownReason::FirstLook),
             lost: None,
             given_up: false,
         };
@@ -203,7 +203,7 @@ impl Unreleased {
 
     fn add(&mut self, now: Account) {
         self.told = match self.last.take() {
-            None => Err(Untold::FirstLook),
+            None => Err(UnknownReason::FirstLook),
             Some(last) if now.at.saturating_sub(last.at) > now.good_for => self.after_a_gap(&last, &now),
             Some(last) => self.compare(&last, &now),
         };
@@ -211,16 +211,16 @@ impl Unreleased {
     }
 
     /// What happened while nobody looked is compared with nothing.
-    fn after_a_gap(&mut self, last: &Account, now: &Account) -> Result<u64, Untold> {
+    fn after_a_gap(&mut self, last: &Account, now: &Account) -> Result<u64, UnknownReason> {
         let went = last.living.keys().any(|process| !now.living.contains_key(process));
         if went || self.missing.is_some() {
             self.give_up(last);
         }
         self.calm = None;
-        Err(if self.lost.is_some() { Untold::GivenUp } else { Untold::FirstLook })
+        Err(if self.lost.is_some() { UnknownReason::GivenUp } else { UnknownReason::FirstLook })
     }
 
-    fn compare(&mut self, last: &Account, now: &Account) -> Result<u64, Untold> {
+    fn compare(&mut self, last: &Account, now: &Account) -> Result<u64, UnknownReason> {
         let change = Change::between(last, now);
         if let Some(bytes) = change.ended {
             self.somebody_ended(bytes, (last, now));
@@ -228,11 +228,11 @@ impl Unreleased {
             missing.looks += 1;
         }
         if change.calm {
-            self.calm = Some((now.of_nobody, now.at));
+            self.calm = Some((now.unattributed, now.at));
         }
         if let Some(before) = self.lost {
-            if !change.calm || now.of_nobody > before.saturating_add_unsigned(SLACK) {
-                return Err(Untold::GivenUp);
+            if !change.calm || now.unattributed > before.saturating_add_unsigned(SLACK) {
+                return Err(UnknownReason::GivenUp);
             }
             self.lost = None;
         }
@@ -242,14 +242,15 @@ impl Unreleased {
             |missing: &Missing| missing.ended > 0 && now.at.saturating_sub(missing.since) > now.good_for;
         if self.missing.as_ref().is_some_and(old) {
             self.give_up(last);
-            return Err(Untold::GivenUp);
+            return Err(UnknownReason::GivenUp);
         }
         told
     }
 
     /// Nobody will find out what is missing now, nor whether it is another's later.
     fn give_up(&mut self, last: &Account) {
-        let calm = self.calm.map_or(last.of_nobody, |(of_nobody, _)| of_nobody.min(last.of_nobody));
+        let calm =
+            self.calm.map_or(last.unattributed, |(unattributed, _)| unattributed.min(last.unattributed));
         let before = self.missing.take().map_or(calm, |missing| missing.before);
         self.given_up = self.lost.is_none();
         self.lost.get_or_insert(before);
@@ -261,7 +262,8 @@ impl Unreleased {
             return;
         }
         let fresh = self.calm.filter(|(_, at)| now.at.saturating_sub(*at) <= now.good_for);
-        let before = self.missing.map(|missing| missing.before).or(fresh.map(|(of_nobody, _)| of_nobody));
+        let before =
+            self.missing.map(|missing| missing.before).or(fresh.map(|(unattributed, _)| unattributed));
         let Some(before) = before else {
             self.give_up(last);
             return;
@@ -273,19 +275,19 @@ impl Unreleased {
         self.missing = Some(Missing { ended, since, looks: 0, ..earlier });
     }
 
-    fn judge(&mut self, change: &Change, now: &Account) -> Result<u64, Untold> {
+    fn judge(&mut self, change: &Change, now: &Account) -> Result<u64, UnknownReason> {
         let Some(missing) = &mut self.missing else { return Ok(0) };
         let settling = missing.looks < SETTLED;
         if !change.calm {
-            return Err(if settling { Untold::Settling } else { Untold::OthersChanged });
+            return Err(if settling { UnknownReason::Settling } else { UnknownReason::OthersChanged });
         }
-        let risen = missing.risen(now.of_nobody);
+        let risen = missing.risen(now.unattributed);
         if risen == 0 {
             self.missing = None;
             return Ok(0);
         }
         if settling {
-            return Err(Untold::Settling);
+            return Err(UnknownReason::Settling);
         }
         // What has come back once does not stay away again.
         (missing.shown, missing.ended) = (risen, 0);
@@ -299,31 +301,31 @@ mod tests {
     use crate::ProcessKey;
 
     const MIB: u64 = 1 << 20;
-    const UNKNOWN: Result<u64, Untold> = Err(Untold::MemoryUnknown);
-    const FIRST: Result<u64, Untold> = Err(Untold::FirstLook);
-    const SETTLING: Result<u64, Untold> = Err(Untold::Settling);
-    const CHANGED: Result<u64, Untold> = Err(Untold::OthersChanged);
-    const GIVEN_UP: Result<u64, Untold> = Err(Untold::GivenUp);
+    const UNKNOWN: Result<u64, UnknownReason> = Err(UnknownReason::MemoryUnknown);
+    const FIRST: Result<u64, UnknownReason> = Err(UnknownReason::FirstLook);
+    const SETTLING: Result<u64, UnknownReason> = Err(UnknownReason::Settling);
+    const CHANGED: Result<u64, UnknownReason> = Err(UnknownReason::OthersChanged);
+    const GIVEN_UP: Result<u64, UnknownReason> = Err(UnknownReason::GivenUp);
 
     /// Memory of nobody in MiB, and pid and MiB of each who lives; none is a look that says nothing.
     type Look = Option<(i64, &'static [(u32, u64)])>;
 
     /// What it is, its looks, and what each of them tells, in MiB.
-    type Case = (&'static str, &'static [Look], &'static [Result<u64, Untold>]);
+    type Case = (&'static str, &'static [Look], &'static [Result<u64, UnknownReason>]);
 
-    fn account(interval: u64, look: Look) -> Result<Account, Untold> {
-        let (of_nobody, living) = look.ok_or(Untold::MemoryUnknown)?;
+    fn account(interval: u64, look: Look) -> Result<Account, UnknownReason> {
+        let (unattributed, living) = look.ok_or(UnknownReason::MemoryUnknown)?;
         let id = |pid| ProcessId::Live(ProcessKey { pid, start_ticks: 7 });
         Ok(Account {
             at: Duration::from_secs(5 * interval),
             good_for: Duration::from_mins(1),
-            of_nobody: of_nobody * (1 << 20),
+            unattributed: unattributed * (1 << 20),
             living: living.iter().map(|(pid, mib)| (id(*pid), mib * MIB)).collect(),
         })
     }
 
     /// What each look tells, in MiB, and at which of them a question was given up.
-    fn walk(looks: &[Look]) -> (Vec<Result<u64, Untold>>, Vec<usize>) {
+    fn walk(looks: &[Look]) -> (Vec<Result<u64, UnknownReason>>, Vec<usize>) {
         let mut last = None;
         let (mut told, mut given_up) = (Vec::new(), Vec::new());
         for (interval, look) in (0_u64..).zip(looks) {
@@ -341,7 +343,7 @@ mod tests {
     const BOTH: Look = Some((0, &[(1, 1000), (2, 300)]));
     const BOB: &[(u32, u64)] = &[(2, 300)];
 
-    fn check(name: &str, looks: &[Look], expected: &[Result<u64, Untold>]) {
+    fn check(name: &str, looks: &[Look], expected: &[Result<u64, UnknownReason>]) {
         let (told, given_up) = walk(looks);
         assert_eq!(told, expected, "{name}");
         assert_eq!(given_up, [0; 0], "{name}");

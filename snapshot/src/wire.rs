@@ -48,7 +48,7 @@ pub struct Snapshot {
     pub interval_ms: u64,
     /// `host`, `other` or `unknown`; nothing is attributed but in `host`.
     pub pid_namespace: String,
-    /// By name: `nvml`, `proc`, `redis` where there is a pool of leases, `quota` where there is a folder of quotas, `mps` where MPS runs.
+    /// By name: `nvml`, `proc`, `redis` where there is a pool of leases, `quota` where there is a directory of quotas, `mps` where MPS runs.
     pub sources: BTreeMap<String, Source>,
     /// GPUs and MIG instances.
     pub gpus: Vec<Gpu>,
@@ -71,7 +71,7 @@ pub struct Snapshot {
     /// The pool of leases; none where there is none, or it did not answer: then `sources` has `redis`, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<Leases>,
-    /// Files of shared quotas; none where there is no folder of them, or it could not be read.
+    /// Files of shared quotas; none where there is no directory of them, or it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quotas: Option<Vec<Quota>>,
     /// MPS; none where nothing of it was seen.

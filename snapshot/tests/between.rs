@@ -14,7 +14,7 @@ use std::time::Duration;
 use bailiff_snapshot::{
     About, Answer, BootId, Claim, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gap, Gaps, GpuId,
     GpuSample, Kinds, Memory, MigIds, Moment, PidNamespace, Place, ProcessId, ProcessKey, Reading, Relative,
-    Sample, Seen, Snapshot, Source, SourceState, State, Stuck, Untold, UtilSample, wire,
+    Sample, Seen, Snapshot, Source, SourceState, State, Stuck, UnknownReason, UtilSample, wire,
 };
 
 const GIB: u64 = 1 << 30;
@@ -95,7 +95,7 @@ fn sample(n: u64, gpus: Vec<GpuSample>, processes: impl IntoIterator<Item = (u32
         quotas: None,
         mps: None,
         gaps: Gaps::default(),
-        workers_left_behind: 0,
+        workers_hung: 0,
     }
 }
 
@@ -302,10 +302,10 @@ fn what_somebody_held_who_ended_is_looked_for_until_it_is_back() {
         sample(n, vec![gpu], [found(other.0, other.1)])
     };
     let told = |samples: Vec<Sample>| walk(samples).gpus[0].unreleased.told();
-    assert_eq!(told(vec![both(1)]), Err(Untold::FirstLook));
+    assert_eq!(told(vec![both(1)]), Err(UnknownReason::FirstLook));
     assert_eq!(told(vec![both(1), both(2)]), Ok(0));
     let kept = || vec![both(1), both(2), alone(3, 0), alone(4, 0)];
-    assert_eq!(told(kept()), Err(Untold::Settling));
+    assert_eq!(told(kept()), Err(UnknownReason::Settling));
     let five = || kept().into_iter().chain([alone(5, 0)]).collect::<Vec<_>>();
     assert_eq!(told(five()), Ok(GIB));
     let line = wire::write(&walk(five())).expect("a line");
@@ -319,7 +319,7 @@ fn what_somebody_held_who_ended_is_looked_for_until_it_is_back() {
     }
     let mut elsewhere = both(3);
     elsewhere.namespace = PidNamespace::Other;
-    assert_eq!(told(vec![both(1), both(2), elsewhere]), Err(Untold::PidNamespace));
+    assert_eq!(told(vec![both(1), both(2), elsewhere]), Err(UnknownReason::PidNamespace));
     let gaps = walk([both(1), alone(2, 0)]).gaps;
     assert_eq!(gaps.of(Gap::Unreleased), 1, "nothing to compare with");
 }

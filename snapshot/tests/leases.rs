@@ -8,8 +8,8 @@ use std::time::Duration;
 use bailiff_snapshot::lease::{Record, Tally, Ticket};
 use bailiff_snapshot::{
     About, Answer, BootId, Claim, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gaps, GpuId,
-    GpuSample, Held, Kinds, Leases, Moment, PidNamespace, Place, PoolGpu, ProcessKey, Reading, Sample, Seen,
-    Snapshot, Spot, State, Truth, UtilSample, wire,
+    GpuSample, GpuState, Held, Kinds, Leases, Moment, PidNamespace, Place, PoolGpu, ProcessKey, Reading,
+    Sample, Seen, Snapshot, State, Truth, UtilSample, wire,
 };
 
 const PID: u32 = 41;
@@ -67,9 +67,9 @@ fn gpu(n: u64, device: Device, answer: Answer, listed: bool) -> GpuSample {
     }
 }
 
-fn leases(n: u64, spot: Spot, lease: Option<&str>) -> Leases {
+fn leases(n: u64, gpu_state: GpuState, lease: Option<&str>) -> Leases {
     let lease = lease.map(str::to_owned);
-    let gpu = PoolGpu { id: "0".into(), spot, lease, ..PoolGpu::default() };
+    let gpu = PoolGpu { id: "0".into(), gpu_state, lease, ..PoolGpu::default() };
     Leases { boot_ms: 10_000 * n, gpus: vec![gpu], ..Leases::default() }
 }
 
@@ -93,7 +93,7 @@ fn sample(n: u64, gpu: GpuSample, leases: Option<Leases>) -> Sample {
         quotas: None,
         mps: None,
         gaps: Gaps::default(),
-        workers_left_behind: 0,
+        workers_hung: 0,
     }
 }
 
@@ -114,8 +114,8 @@ enum Pool {
 fn through(intervals: &[(Device, Pool)]) -> Option<PoolGpu> {
     let samples = intervals.iter().zip(1..).map(|((device, pool), n)| {
         let told = match pool {
-            Pool::Leased(lease) => Some(leases(n, Spot::Leased, Some(lease))),
-            Pool::Idle => Some(leases(n, Spot::Idle, None)),
+            Pool::Leased(lease) => Some(leases(n, GpuState::Leased, Some(lease))),
+            Pool::Idle => Some(leases(n, GpuState::Idle, None)),
             Pool::Silent => None,
         };
         sample(n, gpu(n, *device, Answer::Nothing, false), told)
@@ -161,7 +161,7 @@ fn who_is_on_it_counts_where_the_device_does_not_tell() {
     let with = |sm| {
         let of = |n: u64| Answer::Samples(vec![UtilSample { pid: PID, stamp: n + 1, engines: engines(sm) }]);
         let interval = |n: u64| {
-            sample(n, gpu(n, Device::Silent, of(n), true), Some(leases(n, Spot::Leased, Some("ours"))))
+            sample(n, gpu(n, Device::Silent, of(n), true), Some(leases(n, GpuState::Leased, Some("ours"))))
         };
         let snapshot = walk([interval(1), interval(2)]);
         (snapshot.gpus[0].idle, snapshot.gpus[0].holders[0].listed)
@@ -172,11 +172,11 @@ fn who_is_on_it_counts_where_the_device_does_not_tell() {
 
 #[test]
 fn the_wire_reads_what_it_wrote() {
-    let mut told = leases(1, Spot::Leased, Some("ours"));
+    let mut told = leases(1, GpuState::Leased, Some("ours"));
     told.gpus.push(PoolGpu {
         id: "1".into(),
         uuid: Some("GPU-2".into()),
-        spot: Spot::Legacy,
+        gpu_state: GpuState::Legacy,
         record: Some(Record {
             pid: Some(7),
             time: "2026-11-21 06:29:57".into(),
@@ -208,5 +208,5 @@ fn the_wire_reads_what_it_wrote() {
     let none = walk([sample(1, gpu(1, Device::Silent, Answer::Failed, true), None)]);
     assert!(!String::from_utf8(wire::write(&none).unwrap()).unwrap().contains("leases"));
     let newer = text.replace("\"spot\":\"leased\"", "\"spot\":\"shared\"");
-    assert_eq!(wire::parse(newer.as_bytes()).unwrap().leases.unwrap().gpus[0].spot, Spot::Unknown);
+    assert_eq!(wire::parse(newer.as_bytes()).unwrap().leases.unwrap().gpus[0].gpu_state, GpuState::Unknown);
 }

@@ -76,7 +76,7 @@ fn sample(seq: u64, gpu: GpuSample, processes: &[(u32, Option<&str>)], quotas: V
         quotas: Some(quotas),
         mps: None,
         gaps: Gaps::default(),
-        workers_left_behind: 0,
+        workers_hung: 0,
     }
 }
 

@@ -24,7 +24,7 @@ mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1, grace: 2s}
 rules:
   - name: idle
-    of: process
+    target: process
     when: {gpu_util: {max: 1%}}
     for: {samples: 4}
     then: [{terminate: {}}]
@@ -117,9 +117,9 @@ impl Stage {
     }
 
     /// Does it, and waits until the enforcer has evaluated a snapshot of it.
-    fn seen<T>(&self, what: &str, act: impl FnOnce(&Node) -> T, mut ask: impl FnMut(&Value) -> Option<()>) {
+    fn seen<T>(&self, what: &str, act: impl FnOnce(&Node) -> T, mut query: impl FnMut(&Value) -> Option<()>) {
         act(&self.node);
-        self.enforcer.until_status(what, |status| ask(status));
+        self.enforcer.until_status(what, |status| query(status));
     }
 }
 

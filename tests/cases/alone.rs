@@ -26,14 +26,14 @@ defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
 protect: {comms: [precious]}
 rules:
   - name: idle
-    of: process
+    target: process
     when: {gpu_util: {max: 1%}}
     for: {samples: 4}
     then: [{terminate: {}}]
 ";
 
 fn explained(enforcer: &Enforcer, pid: u32) -> Value {
-    enforcer.ask(&json!({"command": "explain", "pid": pid}))["explanation"][0].take()
+    enforcer.query(&json!({"command": "explain", "pid": pid}))["explanation"][0].take()
 }
 
 #[test]

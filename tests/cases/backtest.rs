@@ -26,8 +26,8 @@ const RULES: &str = "version: 1
 allow_root: true
 defaults: {startup_grace: 0s}
 rules:
-  - {name: idle, of: process, when: {gpu_util: {max: 1%}}, for: {samples: 60}, then: [{flag: info}, {terminate: {}}]}
-  - {name: fully-idle, of: process, when: {gpu_util: {max: 1%}, cpu_util: {max: 5%}}, for: {samples: 60}, then: [{terminate: {}}]}
+  - {name: idle, target: process, when: {gpu_util: {max: 1%}}, for: {samples: 60}, then: [{flag: info}, {terminate: {}}]}
+  - {name: fully-idle, target: process, when: {gpu_util: {max: 1%}, cpu_util: {max: 5%}}, for: {samples: 60}, then: [{terminate: {}}]}
 ";
 const NEEDED: usize = 12;
 
@@ -41,8 +41,8 @@ fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
 }
 
-fn rules(folder: &Path) -> PathBuf {
-    let path = folder.join("rules.yaml");
+fn rules(directory: &Path) -> PathBuf {
+    let path = directory.join("rules.yaml");
     fs::write(&path, RULES).unwrap();
     path
 }
@@ -82,7 +82,7 @@ fn samples(prometheus: &Prometheus, selector: &str) -> Vec<(u64, f64)> {
 fn an_idle_process_would_have_been_ended_and_a_gap_is_not_judged() {
     let holder = Holder::sleeping();
     let scenario = held_by(&holder);
-    let rules = rules(scenario.folder());
+    let rules = rules(scenario.directory());
     let from = now().saturating_sub(Duration::from_secs(1));
     let exporter = Exporter::start(&scenario, &[]);
     let address = exporter.address();
@@ -133,8 +133,8 @@ fn an_idle_process_would_have_been_ended_and_a_gap_is_not_judged() {
 fn a_record_is_replayed_and_its_torn_end_is_counted() {
     let holder = Holder::sleeping();
     let scenario = held_by(&holder);
-    let rules = rules(scenario.folder());
-    let record = scenario.folder().join("record.ndjson");
+    let rules = rules(scenario.directory());
+    let record = scenario.directory().join("record.ndjson");
     let exporter = Exporter::start(&scenario, &["--record", record.to_str().unwrap()]);
     let replay = || {
         let (rules, record) = (rules.clone(), record.clone());

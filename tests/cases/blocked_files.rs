@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bailiff_lifecycle::control::ask_within;
+use bailiff_lifecycle::control::query_within;
 use end_to_end::enforcer::{self, Enforcer};
 use end_to_end::home::Home;
 use end_to_end::hung::{Hung, link};
@@ -29,7 +29,7 @@ mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
 rules:
   - name: idle
-    of: process
+    target: process
     when: {gpu_util: {max: 1%}}
     for: {samples: 4}
     then: [{flag: info}, {terminate: {}}]
@@ -40,22 +40,22 @@ const BRAKE: Duration = Duration::from_millis(100);
 /// `pause` is answered within 100 ms: the median of five. A busy machine may be late, so it is tried again; a brake that is
 /// blocked is late every time.
 fn assert_brakes(home: &Home) {
-    let ask = |question: Value| ask_within(&home.control(), &question, Duration::from_secs(10));
+    let query = |question: Value| query_within(&home.control(), &question, Duration::from_secs(10));
     until("pause is answered within 100 ms", || {
         let mut took: Vec<Duration> = (0..5)
             .map(|_| {
                 let began = Instant::now();
-                let answer = ask(json!({"command": "pause", "for_seconds": 3600, "reason": "brake"}));
+                let answer = query(json!({"command": "pause", "for_seconds": 3600, "reason": "brake"}));
                 if answer.is_ok_and(|answer| answer["ok"] == true) { began.elapsed() } else { Duration::MAX }
             })
             .collect();
         took.sort_unstable();
         (took[2] < BRAKE).then_some(())
     });
-    let status = ask(json!({"command": "status"})).unwrap()["status"].take();
+    let status = query(json!({"command": "status"})).unwrap()["status"].take();
     let judged = status["stream"]["seq"].is_number();
     assert!(!judged || holds(&status).contains(&"paused".to_owned()), "{status}");
-    assert_eq!(ask(json!({"command": "resume"})).unwrap()["ok"], true);
+    assert_eq!(query(json!({"command": "resume"})).unwrap()["ok"], true);
 }
 
 fn holds(status: &Value) -> Vec<String> {
@@ -330,7 +330,7 @@ fn clients_that_say_nothing_leave_the_brake() {
     let home = Home::with(RULES);
     let enforcer = home.enforcer(&[]);
     let silent: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(home.control()).unwrap()).collect();
-    let answer = enforcer.ask(&json!({"command": "pause", "for_seconds": 60}));
+    let answer = enforcer.query(&json!({"command": "pause", "for_seconds": 60}));
     assert_eq!(answer["ok"], true, "{answer}");
     assert_brakes(&home);
     drop(silent);

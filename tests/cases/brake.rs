@@ -27,7 +27,7 @@ mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
 rules:
   - name: idle
-    of: process
+    target: process
     when: {gpu_util: {max: 1%}}
     for: {samples: 4}
     then: [{flag: info}, {terminate: {}}]
@@ -78,7 +78,7 @@ fn a_pause_in_the_grace_calls_the_kill_off() {
     assert_eq!(enforcer.page().value("bailiff_kills_total", &[("result", "cancelled")]), Some(1.0));
 }
 
-/// A command by nobody, who may not look into the folders on the way to the program.
+/// A command by nobody, who may not look into the directories on the way to the program.
 fn by_nobody(enforcer_of: &Home, arguments: &[&str]) -> Output {
     let program = File::open(programs::enforcer()).unwrap();
     let mut command = Command::new("setpriv");

@@ -25,7 +25,7 @@ mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1, max_gap: 2, grace: 30s}
 rules:
   - name: idle
-    of: process
+    target: process
     when: {gpu_util: {max: 1%}}
     for: {samples: 7}
     then: [{terminate: {}}]

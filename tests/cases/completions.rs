@@ -94,7 +94,7 @@ impl Home {
         self.0.path()
     }
 
-    /// What a shell does in this home, in a folder without files.
+    /// What a shell does in this home, in a directory without files.
     fn shell(&self, shell: &str, words: &[&str]) -> Output {
         let mut command = Command::new(shell);
         let usual = std::env::var("PATH").unwrap();

@@ -28,13 +28,13 @@ use serde_json::{Value, json};
 const RULES: &str = "version: 1
 rules:
   - name: idle
-    of: process
+    target: process
     when: {gpu_util: {max: 1%}}
     for: {samples: 60}
     then: [{flag: warning}]
 ";
 
-/// A node: a driver, a made-up `/proc`, and a folder for sockets and rules.
+/// A node: a driver, a made-up `/proc`, and a directory for sockets and rules.
 struct Node {
     scenario: Scenario,
     procfs: Procfs,
@@ -277,9 +277,9 @@ fn a_redis_that_loses_leases() {
     let told = node.told(&[]);
     told.says("redis", "skip", "this machine keeps its pool itself");
     told.says("leases", "skip", "there is no pool");
-    let folder = node.home.path().join("pool").display().to_string();
+    let directory = node.home.path().join("pool").display().to_string();
     let mut init = Command::new(programs::bailiff());
-    init.args(["lease", "init", "--gpus", "0,1", "--pool-dir", &folder]).env_remove("LEASE_REDIS_URL");
+    init.args(["lease", "init", "--gpus", "0,1", "--pool-dir", &directory]).env_remove("LEASE_REDIS_URL");
     let output = init.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     node.told(&[]).says("leases", "ok", "2 GPUs, 0 leased; 0 wait");
@@ -321,19 +321,19 @@ fn mps_that_does_not_go_together() {
 #[test]
 fn programs_of_two_releases() {
     let node = Node::new("idle");
-    let folder = node.home.path().join("bin");
-    fs::create_dir(&folder).unwrap();
-    let ours = folder.join("bailiff");
+    let directory = node.home.path().join("bin");
+    fs::create_dir(&directory).unwrap();
+    let ours = directory.join("bailiff");
     fs::copy(programs::bailiff(), &ours).unwrap();
-    let script = folder.join("bailiff-exporter");
+    let script = directory.join("bailiff-exporter");
     fs::write(&script, "#!/bin/sh\necho bailiff-exporter 0.0.9\n").unwrap();
     fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
-    fs::write(folder.join("libbailiff_quota.so"), "none\n").unwrap();
+    fs::write(directory.join("libbailiff_quota.so"), "none\n").unwrap();
     let told = Told::of(&node.doctor(&ours, &["--json"]).env("PATH", "/usr/bin:/bin").output().unwrap());
     told.says("versions", "warn", "bailiff 0.1.0, and bailiff-exporter 0.0.9");
     told.says("quota library", "fail", "cannot be loaded");
     told.says("rules", "skip", "no bailiff-enforcer is installed");
-    fs::remove_file(folder.join("libbailiff_quota.so")).unwrap();
+    fs::remove_file(directory.join("libbailiff_quota.so")).unwrap();
     let mut without = node.doctor(&ours, &["--json"]);
     Told::of(&without.output().unwrap()).says(
         "quota library",

@@ -33,7 +33,7 @@ defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
 notify: {owner: {tty: true}}
 rules:
   - name: idle
-    of: process
+    target: process
     when: {gpu_util: {max: 1%}}
     for: {samples: 3}
     then: [{flag: warning}, {notify: owner}, {after: {samples: 2}, terminate: {}}]
@@ -204,30 +204,30 @@ fn whoever_works_again_is_reprieved() {
 #[test]
 fn a_rule_that_watches_does_all_but_the_action() {
     let without_mode = RULES.replace("mode: enforce\n", "");
-    for (rules, flags) in [(without_mode.as_str(), [].as_slice()), (RULES, &["--watch"])] {
+    for (rules, flags) in [(without_mode.as_str(), [].as_slice()), (RULES, &["--dry-run"])] {
         let node = Node::new(rules);
         let tenant = Tenant::obeying(&node.home);
         node.hold(&tenant, 0, "used: 1GiB");
         let enforcer = node.home.enforcer(flags);
-        let line = node.home.until_line("terminate", "watched");
+        let line = node.home.until_line("terminate", "dry_run");
         assert_eq!(
             (&line["mode"], &line["sent"]),
-            (&Value::from("watch"), &Value::from(Vec::<Value>::new()))
+            (&Value::from("dry-run"), &Value::from(Vec::<Value>::new()))
         );
         let page = enforcer.until("it is counted", |page| {
-            page.happened("bailiff_steps_total", &[("result", "watched")]).then(|| enforcer.page())
+            page.happened("bailiff_steps_total", &[("result", "dry_run")]).then(|| enforcer.page())
         });
         assert_eq!(
-            page.value("bailiff_steps_total", &[("step", "terminate"), ("result", "watched")]),
+            page.value("bailiff_steps_total", &[("step", "terminate"), ("result", "dry_run")]),
             Some(1.0)
         );
         assert!(page.all("bailiff_kills_total", &[]).next().is_none());
-        assert_eq!(page.label("bailiff_rule_info", &[], "mode").as_deref(), Some("watch"));
+        assert_eq!(page.label("bailiff_rule_info", &[], "mode").as_deref(), Some("dry-run"));
         for (step, result) in [("flag", "raised"), ("notify", "queued"), ("terminate", "due")] {
             assert!(node.home.line(step, result).is_some(), "{step}");
         }
         enforcer.ticks(3);
-        assert_eq!(node.home.results("terminate"), ["due", "watched"]);
+        assert_eq!(node.home.results("terminate"), ["due", "dry_run"]);
         assert!(tenant.lives() && tenant.asked() == 0);
     }
 }

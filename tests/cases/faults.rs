@@ -128,7 +128,7 @@ fn a_slow_driver_is_waited_for_within_its_deadline() {
 #[test]
 fn a_library_that_appears_is_opened_without_a_restart() {
     let scenario = Scenario::named("idle");
-    let library = scenario.folder().join("libnvidia-ml.so.1");
+    let library = scenario.directory().join("libnvidia-ml.so.1");
     let mut command = command(&scenario);
     command.args(exporter::TICKS).arg("--nvml-library").arg(&library);
     let exporter = Exporter::spawn(command);
@@ -231,7 +231,7 @@ fn after_proc_has_hung_command_lines_are_tried_again() {
     until("command lines are left alone", || is_plain(worker()?).then_some(()));
     until("they are read again", || (!is_plain(worker()?)).then_some(()));
     exporter.until_logged("all is read again");
-    assert_eq!(exporter.next().value("bailiff_sampling_workers_left_behind", &[]), Some(0.0));
+    assert_eq!(exporter.next().value("bailiff_sampling_workers_hung", &[]), Some(0.0));
 }
 
 /// Waits for a file to be opened, and forgets those that were before.
@@ -268,9 +268,9 @@ struct Frozen(PathBuf);
 
 impl Frozen {
     fn freeze(pid: u32) -> Option<Self> {
-        let folder = Path::new("/sys/fs/cgroup/freezer").join(format!("bailiff-test-{pid}"));
-        fs::create_dir(&folder).ok()?;
-        let frozen = Self(folder);
+        let directory = Path::new("/sys/fs/cgroup/freezer").join(format!("bailiff-test-{pid}"));
+        fs::create_dir(&directory).ok()?;
+        let frozen = Self(directory);
         fs::write(frozen.0.join("cgroup.procs"), pid.to_string()).ok()?;
         fs::write(frozen.0.join("freezer.state"), "FROZEN").ok()?;
         Some(frozen)
@@ -280,7 +280,7 @@ impl Frozen {
 impl Drop for Frozen {
     fn drop(&mut self) {
         let _ = fs::write(self.0.join("freezer.state"), "THAWED");
-        until("the folder can go", || fs::remove_dir(&self.0).ok());
+        until("the directory can go", || fs::remove_dir(&self.0).ok());
     }
 }
 
@@ -306,11 +306,11 @@ fn a_worker_that_no_signal_ends_is_left_behind_and_takes_no_other_gpu_along() {
             (gpu_up(&page, "0"), gpu_up(&page, "1"), gpu_up(&page, "2")),
             (Some(1.0), Some(0.0), Some(1.0))
         );
-        assert_eq!(page.value("bailiff_sampling_workers_left_behind", &[]), Some(1.0));
+        assert_eq!(page.value("bailiff_sampling_workers_hung", &[]), Some(1.0));
     }
     drop(frozen);
     exporter.until("it has healed", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
-    assert_eq!(exporter.page().value("bailiff_sampling_workers_left_behind", &[]), Some(0.0));
+    assert_eq!(exporter.page().value("bailiff_sampling_workers_hung", &[]), Some(0.0));
 }
 
 #[test]

@@ -23,14 +23,14 @@ use tempfile::TempDir;
 struct Bench {
     redis: Redis,
     scenario: Scenario,
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Bench {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        symlink(programs::bailiff(), folder.path().join("GPU.py")).unwrap();
-        Self { redis: Redis::start(), scenario: Scenario::named("8x4"), folder }
+        let directory = tempfile::tempdir().unwrap();
+        symlink(programs::bailiff(), directory.path().join("GPU.py")).unwrap();
+        Self { redis: Redis::start(), scenario: Scenario::named("8x4"), directory }
     }
 
     /// With a pool of these.
@@ -42,7 +42,7 @@ impl Bench {
     }
 
     fn around(&self, mut command: Command) -> Command {
-        let path = format!("{}:{}", self.folder.path().display(), std::env::var("PATH").unwrap());
+        let path = format!("{}:{}", self.directory.path().display(), std::env::var("PATH").unwrap());
         command.env("PATH", path).env("LEASE_REDIS_URL", self.redis.address());
         command
             .env("BAILIFF_NVML_LIBRARY", programs::fake_nvml())
@@ -54,7 +54,7 @@ impl Bench {
     }
 
     fn gpu_py(&self, words: &[&str]) -> Command {
-        let mut command = self.around(Command::new(self.folder.path().join("GPU.py")));
+        let mut command = self.around(Command::new(self.directory.path().join("GPU.py")));
         command.args(words);
         command
     }
@@ -68,7 +68,7 @@ impl Bench {
 
     /// A script of its own, which is nobody's part.
     fn script(&self, name: &str, script: &str) -> Child {
-        let path = self.folder.path().join(name);
+        let path = self.directory.path().join(name);
         fs::write(&path, script).unwrap();
         let mut command = self.around(Command::new("bash"));
         command.arg(path);
@@ -98,7 +98,7 @@ impl Bench {
     }
 
     fn redis_has(&self, key: &str) -> bool {
-        self.legacy(1).ask(&["EXISTS", key]) == Reply::Text("1".to_owned())
+        self.legacy(1).query(&["EXISTS", key]) == Reply::Text("1".to_owned())
     }
 
     /// Waits until so many connections are blocked: one of a client of GPU.py, two of a waiter of ours.
@@ -381,7 +381,7 @@ fn a_waiter_whose_server_went_back_keeps_its_place() {
     send(&child, Signal::STOP);
     assert_eq!(original.release("0"), "GPU 0 released.");
     // Redis is told to forget the grant, of which the waiter has yet to hear.
-    let Reply::Text(lease) = original.ask(&["HGET", "GPU_V2:OWN", "0"]) else {
+    let Reply::Text(lease) = original.query(&["HGET", "GPU_V2:OWN", "0"]) else {
         panic!("nobody was granted it")
     };
     let key = format!("GPU_V2:LEASE:{lease}");
@@ -392,11 +392,11 @@ fn a_waiter_whose_server_went_back_keeps_its_place() {
         vec!["HDEL", "GPU_V2:OWN", "0"],
         vec!["DEL", "GPU_GPU0"],
     ] {
-        original.ask(&words);
+        original.query(&words);
     }
     send(&child, Signal::CONT);
     bench.blocked(2);
-    original.ask(&["LPUSH", "GPU_IDLE", "0"]);
+    original.query(&["LPUSH", "GPU_IDLE", "0"]);
     assert_eq!(first_line(&mut child), "0");
     assert!(child.wait().unwrap().success());
     assert_eq!(bench.states(), ["leased"]);
@@ -441,7 +441,7 @@ fn a_pool_that_is_yet_to_be_begun_is_waited_for() {
 fn deleted_pool_leaves_no_key_behind() {
     let bench = Bench::of("0");
     let mut original = bench.legacy(1);
-    let mut keys = || original.ask(&["KEYS", "*"]).texts();
+    let mut keys = || original.query(&["KEYS", "*"]).texts();
     assert_eq!(bench.says(&["--get"]), "0");
     assert_eq!(bench.says(&["--release", "0"]), "GPU 0 released.");
     assert!(!keys().is_empty());
@@ -458,7 +458,7 @@ fn manage_replaces_lists_of_a_wrong_type() {
     let mut original = bench.legacy(1);
     let mut spoil = || {
         for key in ["GPU_IDLE", "GPU_MANAGED", "GPU_EVENTS"] {
-            original.ask(&["SET", key, "what is this"]);
+            original.query(&["SET", key, "what is this"]);
         }
     };
     spoil();
@@ -556,7 +556,7 @@ fn nobody_sees(pid: &str) -> bool {
 fn a_purge_of_anothers_frees_no_lease_of_ours() {
     let bench = Bench::of("0,1");
     let (socket, all) = (bench.redis.socket(), fs::Permissions::from_mode(0o777));
-    for path in [socket.as_path(), socket.parent().unwrap(), bench.folder.path()] {
+    for path in [socket.as_path(), socket.parent().unwrap(), bench.directory.path()] {
         fs::set_permissions(path, all.clone()).unwrap();
     }
     let mut run = spawned(bench.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
@@ -642,11 +642,11 @@ fn a_purge_leaves_a_gpu_on_which_somebody_computes() {
 fn a_server_that_cannot_be_used_is_told_as_the_original_tells_it() {
     let bench = Bench::new();
     let mut original = bench.legacy(1);
-    original.ask(&["SET", "GPU_MANAGED", "a text"]);
+    original.query(&["SET", "GPU_MANAGED", "a text"]);
     let wrong = complaint(&bench.gpu_py(&["--idle"]).output().unwrap(), 1);
     assert!(wrong.contains("WRONGTYPE") || wrong.contains("wrong kind"), "{wrong}");
-    original.ask(&["DEL", "GPU_MANAGED"]);
-    original.ask(&["CONFIG", "SET", "requirepass", "secret"]);
+    original.query(&["DEL", "GPU_MANAGED"]);
+    original.query(&["CONFIG", "SET", "requirepass", "secret"]);
     let text = "Can not connect to Redis server, try to start server first.\n";
     let address = |query: &str| format!("{}?{query}", bench.redis.address());
     for address in [bench.redis.address(), address("pass=wrong"), "redis+unix:///nowhere.sock".to_owned()] {

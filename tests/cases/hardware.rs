@@ -116,14 +116,14 @@ fn command(machine: &Machine, out: &Path) -> Command {
 fn report(lists: &dyn Fn(&str) -> String, uid: Option<u32>) -> (Value, String, Option<i32>) {
     let (machine, mps, out) = (Machine::new(), Mps::of("550"), tempfile::tempdir().unwrap());
     let scenario = Scenario::new("sampling_period: 20ms\ngpus: [{}]");
-    for path in [out.path(), scenario.folder(), machine.path("").as_path()] {
+    for path in [out.path(), scenario.directory(), machine.path("").as_path()] {
         fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
     }
     fs::set_permissions(machine.path("truth"), Permissions::from_mode(0o666)).unwrap();
     let mut command = command(&machine, out.path());
-    let device = scenario.folder().join("nvidia0");
+    let device = scenario.directory().join("nvidia0");
     fs::write(&device, "").unwrap();
-    command.arg("--devices").arg(scenario.folder().join("nvidia")).env("FAKE_CUDA_DEVICE", device);
+    command.arg("--devices").arg(scenario.directory().join("nvidia")).env("FAKE_CUDA_DEVICE", device);
     command.arg("--nvml-library").arg(programs::fake_nvml()).env("FAKE_NVML_SCENARIO", scenario.path());
     command.env("PATH", format!("{}:/usr/bin:/bin", mps.bin().display())).env("FAKE_MPS_RELEASE", "550");
     if let Some(uid) = uid {

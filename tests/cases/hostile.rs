@@ -192,7 +192,7 @@ fn wrong_flags_and_places_end_with_a_clear_line() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let closed = tempfile::tempdir().unwrap();
-    let nowhere = closed.path().join("no/such/folder/stream.sock");
+    let nowhere = closed.path().join("no/such/directory/stream.sock");
     fs::set_permissions(closed.path(), fs::Permissions::from_mode(0o500)).unwrap();
     let nowhere = nowhere.to_str().unwrap();
     let cases: [(&[&str], i32, &str); 6] = [

@@ -41,7 +41,7 @@ fn procfs() -> Procfs {
         .with(&Process { state: 'D', ..Process::new(4110) })
 }
 
-/// The command over a fake driver and a made-up `/proc`, of which it keeps nothing outside the scenario's folder.
+/// The command over a fake driver and a made-up `/proc`, of which it keeps nothing outside the scenario's directory.
 fn info(scenario: &Scenario, procfs: &Procfs, flags: &[&str]) -> Command {
     let mut command = Command::new(programs::bailiff());
     command.arg("info").args(flags).args(["--interval", INTERVAL]);
@@ -51,10 +51,10 @@ fn info(scenario: &Scenario, procfs: &Procfs, flags: &[&str]) -> Command {
 
 fn over(command: &mut Command, scenario: &Scenario, procfs: &Procfs) {
     command.arg("--nvml-library").arg(programs::fake_nvml()).arg("--procfs").arg(procfs.path());
-    command.env("FAKE_NVML_SCENARIO", scenario.path()).env("XDG_STATE_HOME", scenario.folder());
+    command.env("FAKE_NVML_SCENARIO", scenario.path()).env("XDG_STATE_HOME", scenario.directory());
     command.env("TZ", "UTC").env("TERM", "xterm").env_remove("NO_COLOR").env_remove("COLUMNS");
-    command.env_remove("LEASE_REDIS_URL").env("LEASE_DIR", scenario.folder().join("pool"));
-    command.env("BAILIFF_STREAM", scenario.folder().join("stream.sock"));
+    command.env_remove("LEASE_REDIS_URL").env("LEASE_DIR", scenario.directory().join("pool"));
+    command.env("BAILIFF_STREAM", scenario.directory().join("stream.sock"));
 }
 
 fn run(mut command: Command) -> Output {
@@ -201,7 +201,7 @@ fn the_original_is_answered_as_it_answered() {
     for (name, verbose) in
         [("cuda_info.sh", None), ("cuda_info.py", Some("-v")), ("cuda_info", Some("--verbose"))]
     {
-        let link = scenario.folder().join(name);
+        let link = scenario.directory().join(name);
         symlink(programs::bailiff(), &link).unwrap();
         let mut command = Command::new(link);
         over(&mut command, &scenario, &procfs);
@@ -261,7 +261,7 @@ fn the_exporter_and_the_command_see_the_same() {
 fn exporter(scenario: &Scenario, procfs: &Procfs) -> Exporter {
     let mut command = exporter::command(scenario);
     command.args(["--interval", INTERVAL, "--deadline", "10s", "--procfs"]).arg(procfs.path());
-    command.arg("--stream").arg(scenario.folder().join("stream.sock"));
+    command.arg("--stream").arg(scenario.directory().join("stream.sock"));
     Exporter::spawn(command)
 }
 
@@ -328,7 +328,7 @@ fn who_has_it_open_is_told() {
 fn root_looks_itself_where_the_exporter_could_not() {
     let procfs = procfs();
     procfs.open_file(4100, "/dev/nvidia0");
-    procfs.write("4104/fd", "no folder");
+    procfs.write("4104/fd", "no directory");
     let text = "gpus: [{memory: {unaccounted: 1700MiB}, processes: [{pid: 4100, used: 1GiB}]}]\n";
     let scenario = Scenario::new(text);
     let exporter = exporter(&scenario, &procfs);
@@ -363,7 +363,7 @@ fn leases_are_told() {
     let (ours, theirs) = (command.as_raw_pid(), thief.pid());
     let held = format!("{{pid: {ours}, used: 1GiB}}, {{pid: {theirs}, used: 2GiB}}");
     scenario.set(&format!("sampling_period: 20ms\ngpus: [{{processes: [{held}]}}, {{}}]\n"));
-    let stream = scenario.folder().join("stream.sock").display().to_string();
+    let stream = scenario.directory().join("stream.sock").display().to_string();
     let address = redis.address();
     let flags = ["--deadline", "10s", "--lease.redis", &address, "--stream", &stream];
     let exporter = Exporter::start(&scenario, &flags);

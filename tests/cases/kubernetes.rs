@@ -36,7 +36,7 @@ for manifest in yaml.safe_load_all(sys.stdin):
 
 const TO_JSON: &str = "import sys, json, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)";
 
-fn folder() -> PathBuf {
+fn directory() -> PathBuf {
     programs::root().join("config/kubernetes")
 }
 
@@ -62,7 +62,7 @@ fn validated(version: &str, text: &str) -> Output {
 
 /// A manifest as data.
 fn manifest(name: &str) -> Value {
-    serde_json::from_str(&said(&python(TO_JSON, &[], &read(folder().join("base").join(name))))).unwrap()
+    serde_json::from_str(&said(&python(TO_JSON, &[], &read(directory().join("base").join(name))))).unwrap()
 }
 
 /// The files of the kustomization.
@@ -73,12 +73,13 @@ fn resources() -> Vec<String> {
 
 #[test]
 fn every_manifest_is_of_its_schema() {
-    let texts: Vec<String> = resources().iter().map(|name| read(folder().join("base").join(name))).collect();
+    let texts: Vec<String> =
+        resources().iter().map(|name| read(directory().join("base").join(name))).collect();
     for version in VERSIONS {
         let output = validated(version, &texts.join("\n---\n"));
         assert!(output.status.success(), "{version}: {output:?}");
     }
-    let wrong = read(folder().join("base/daemon-set.yaml")).replace("hostPID: true", "hostPid: true");
+    let wrong = read(directory().join("base/daemon-set.yaml")).replace("hostPID: true", "hostPid: true");
     assert!(!validated("1.32", &wrong).status.success(), "it would not find a fault");
 }
 
@@ -87,9 +88,9 @@ fn every_manifest_is_of_its_schema() {
 fn the_image_is_described_soundly() {
     let hadolint = programs::python().with_file_name("hadolint");
     let looked_at = |text: &str| {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("Dockerfile"), text).unwrap();
-        Command::new(&hadolint).arg(folder.path().join("Dockerfile")).output().unwrap()
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("Dockerfile"), text).unwrap();
+        Command::new(&hadolint).arg(directory.path().join("Dockerfile")).output().unwrap()
     };
     let ours = read("Dockerfile");
     said(&looked_at(&ours));
@@ -100,7 +101,7 @@ fn the_image_is_described_soundly() {
 #[test]
 fn kustomize_puts_them_together() {
     for name in ["base", "example"] {
-        let Ok(output) = Command::new("kubectl").arg("kustomize").arg(folder().join(name)).output() else {
+        let Ok(output) = Command::new("kubectl").arg("kustomize").arg(directory().join(name)).output() else {
             println!("kubectl is not installed: nothing was put together");
             return;
         };
@@ -162,9 +163,9 @@ fn the_rules_are_those_that_are_shipped_without_names_of_users() {
         let text = read(path);
         text.lines().filter(|line| !line.contains(" users: [")).map(str::to_owned).collect()
     };
-    let base = folder().join("base/rules.yaml");
+    let base = directory().join("base/rules.yaml");
     assert_eq!(without_users(&base), without_users(Path::new("config/rules.yaml")), "copy it again");
-    let example = folder().join("example/rules.yaml");
+    let example = directory().join("example/rules.yaml");
     for rules in [&base, &example] {
         let rules_of: Value = serde_json::from_str(&said(&python(TO_JSON, &[], &read(rules)))).unwrap();
         assert_eq!(rules_of["protect"].get("users"), None, "{}", rules.display());
@@ -175,9 +176,9 @@ fn the_rules_are_those_that_are_shipped_without_names_of_users() {
 /// Most containers run as root, and that is no reason to leave them alone.
 #[test]
 fn the_rules_flag_root_in_a_pod_and_not_root_on_the_node() {
-    let folder_of_tests = tempfile::tempdir().unwrap();
-    let written = folder_of_tests.path().join("test.yaml");
-    let (rules, container) = (folder().join("base/rules.yaml"), "0123456789abcdef".repeat(4));
+    let directory_of_tests = tempfile::tempdir().unwrap();
+    let written = directory_of_tests.path().join("test.yaml");
+    let (rules, container) = (directory().join("base/rules.yaml"), "0123456789abcdef".repeat(4));
     let text = format!(
         "rules: {}
 interval: 5s
@@ -229,7 +230,7 @@ fn the_alerts_are_those_that_are_tested() {
         groups("config/prometheus/alerts.yaml"),
         groups("config/prometheus/recording.yaml")
     );
-    let path = folder().join("base/prometheus-rule.yaml");
+    let path = directory().join("base/prometheus-rule.yaml");
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(&path, &made).unwrap();
     }

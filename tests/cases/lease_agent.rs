@@ -37,7 +37,7 @@ impl Stage {
         Self::with(
             gpus,
             leases,
-            "  - {name: none, of: gpu, when: {process_count: {min: 1000}}, for: 1h, then: [{flag: info}]}",
+            "  - {name: none, target: gpu, when: {process_count: {min: 1000}}, for: 1h, then: [{flag: info}]}",
         )
     }
 
@@ -263,7 +263,7 @@ fn what_the_dead_held_is_free_at_once() {
     stage.until_results("reap_dead", "freed");
     let done = [("act", "reap_dead"), ("result", "freed")];
     enforcer.until("it is counted", |page| {
-        (page.value("bailiff_lease_agent_acts_total", &done)? >= 1.0).then_some(())
+        (page.value("bailiff_lease_agent_actions_total", &done)? >= 1.0).then_some(())
     });
     assert_eq!(enforcer.page().value("bailiff_lease_agent_up", &[]), Some(1.0));
 }
@@ -532,7 +532,7 @@ fn what_was_lost_on_its_way_is_put_back() {
 
 #[test]
 fn who_is_told_to_free_nothing_frees_nothing() {
-    for (leases, flags) in [(", reap: false", vec![]), ("", vec!["--watch"])] {
+    for (leases, flags) in [(", reap: false", vec![]), ("", vec!["--dry-run"])] {
         let stage = Stage::new(2, leases);
         let enforcer = stage.node.home.enforcer(&flags);
         until_up(&enforcer);
@@ -586,7 +586,7 @@ fn while_redis_is_silent_nothing_is_concluded_and_nothing_else_waits() {
     // Snapshots are judged all the same.
     enforcer.ticks(10);
     assert_eq!(enforcer.page().value("bailiff_lease_agent_up", &[]), Some(0.0));
-    assert_eq!(enforcer.page().all("bailiff_lease_agent_judged", &[]).count(), 0);
+    assert_eq!(enforcer.page().all("bailiff_lease_agent_gpus", &[]).count(), 0);
     assert_eq!(stage.node.home.results("reap_dead").iter().filter(|result| *result == "freed").count(), 0);
     stage.redis.go_on();
     stage.until_idle(&gpu);
@@ -594,7 +594,7 @@ fn while_redis_is_silent_nothing_is_concluded_and_nothing_else_waits() {
 }
 
 /// Releases what nobody uses.
-const UNUSED: &str = "  - {name: unused, of: lease, when: {attached_processes: {max: 0}}, for: {samples: 5}, then: [{flag: info}, {release_lease: {}}]}";
+const UNUSED: &str = "  - {name: unused, target: lease, when: {attached_processes: {max: 0}}, for: {samples: 5}, then: [{flag: info}, {release_lease: {}}]}";
 
 #[test]
 fn a_rule_releases_what_nobody_uses_and_its_holder_is_told() {
@@ -633,7 +633,7 @@ fn a_rule_releases_what_nobody_uses_and_its_holder_is_told() {
 fn without_a_word_of_redis_no_lease_is_judged() {
     let rules = format!(
         "{UNUSED}
-  - {{name: no-lease, of: process, when: {{has_lease: false}}, for: {{samples: 3}}, then: [{{flag: warning}}]}}"
+  - {{name: no-lease, target: process, when: {{has_lease: false}}, for: {{samples: 3}}, then: [{{flag: warning}}]}}"
     );
     let stage = Stage::with(2, ", reap: false", &rules);
     let tenant = Tenant::running(&stage.node.home, &["sleep", "infinity"]);

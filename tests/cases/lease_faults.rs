@@ -110,7 +110,7 @@ impl Namespace {
     }
 
     /// What a line prints, which is one line.
-    fn ask(&mut self, line: &str) -> String {
+    fn query(&mut self, line: &str) -> String {
         writeln!(self.shell.stdin.as_mut().unwrap(), "{line}").unwrap();
         let mut answer = String::new();
         self.answers.read_line(&mut answer).unwrap();
@@ -130,19 +130,19 @@ fn a_pid_that_is_used_again_is_somebody_else() {
     let redis = pool("0");
     let mut inside = Namespace::new(&redis);
     assert_eq!(
-        inside.ask("sleep infinity & holder=$!; $BAILIFF lease acquire --for $holder --format ids"),
+        inside.query("sleep infinity & holder=$!; $BAILIFF lease acquire --for $holder --format ids"),
         "0"
     );
-    assert_eq!(inside.ask("$BAILIFF lease reap"), "0");
+    assert_eq!(inside.query("$BAILIFF lease reap"), "0");
     assert_eq!(
-        inside.ask(
+        inside.query(
             "kill -9 $holder; wait $holder 2>/dev/null; \
              echo $((holder - 1)) >/proc/sys/kernel/ns_last_pid; sleep infinity & echo $(($! - holder))"
         ),
         "0",
         "another process has its pid"
     );
-    assert_eq!(inside.ask("$BAILIFF lease reap"), "1");
+    assert_eq!(inside.query("$BAILIFF lease reap"), "1");
     assert_eq!(states(&redis), ["idle"]);
 }
 
@@ -151,25 +151,25 @@ fn holders_in_a_container_are_judged_by_who_can_see_them() {
     let redis = pool("0,1");
     let mut inside = Namespace::new(&redis);
     let mut holder =
-        || inside.ask("sleep infinity & holder=$!; $BAILIFF lease acquire --for $holder --format ids");
+        || inside.query("sleep infinity & holder=$!; $BAILIFF lease acquire --for $holder --format ids");
     assert_eq!((holder(), holder()), ("0".to_owned(), "1".to_owned()));
     assert_eq!(reap(&redis), "0", "from outside");
     let mut another = Namespace::new(&redis);
-    assert_eq!(another.ask("$BAILIFF lease reap"), "0", "from another one");
-    assert_eq!(inside.ask("kill -9 $holder; wait $holder 2>/dev/null; echo dead"), "dead");
-    assert_eq!((reap(&redis), another.ask("$BAILIFF lease reap")), ("0".to_owned(), "0".to_owned()));
+    assert_eq!(another.query("$BAILIFF lease reap"), "0", "from another one");
+    assert_eq!(inside.query("kill -9 $holder; wait $holder 2>/dev/null; echo dead"), "dead");
+    assert_eq!((reap(&redis), another.query("$BAILIFF lease reap")), ("0".to_owned(), "0".to_owned()));
     assert_eq!(states(&redis), ["leased"; 2]);
-    assert_eq!(inside.ask("$BAILIFF lease reap"), "1", "who can look at it");
+    assert_eq!(inside.query("$BAILIFF lease reap"), "1", "who can look at it");
     assert_eq!(states(&redis), ["leased", "idle"]);
     // The one outside is of no concern to those inside.
     let outside = hold(&redis, &["run"]);
     assert_eq!(
-        (inside.ask("$BAILIFF lease reap"), another.ask("$BAILIFF lease reap")),
+        (inside.query("$BAILIFF lease reap"), another.query("$BAILIFF lease reap")),
         ("0".to_owned(), "0".to_owned())
     );
     end(outside, Signal::TERM);
     drop(inside);
-    assert_eq!(another.ask("$BAILIFF lease reap"), "0", "a container sees only itself");
+    assert_eq!(another.query("$BAILIFF lease reap"), "0", "a container sees only itself");
     until("a container that is gone to have nobody left", || (reap(&redis) == "1").then_some(()));
     assert_eq!(states(&redis), ["idle"; 2]);
 }
@@ -180,11 +180,11 @@ fn whoever_gives_back_what_is_his_leaves_other_containers_alone() {
     let (mut one, mut other) = (Namespace::new(&redis), Namespace::new(&redis));
     let timed = "$BAILIFF lease acquire --duration 1h --format ids";
     let held = "sleep infinity & $BAILIFF lease acquire --for $! --format ids";
-    assert_eq!((one.ask(timed), one.ask(held), other.ask(held)), ("0".into(), "1".into(), "2".into()));
+    assert_eq!((one.query(timed), one.query(held), other.query(held)), ("0".into(), "1".into(), "2".into()));
     assert_eq!(said(&run(&redis, &["release", "--mine"])).trim(), "0");
-    assert_eq!(other.ask("$BAILIFF lease release --mine"), "1");
+    assert_eq!(other.query("$BAILIFF lease release --mine"), "1");
     assert_eq!(states(&redis), ["leased", "leased", "idle"]);
-    assert_eq!(one.ask("$BAILIFF lease release --mine"), "2");
+    assert_eq!(one.query("$BAILIFF lease release --mine"), "2");
     assert_eq!(states(&redis), ["idle"; 3]);
 }
 

@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use bailiff_snapshot::lease::tie::{Kin, Tie};
+use bailiff_snapshot::lease::attribution::{Attribution, Members};
 use bailiff_snapshot::{Truth, wire};
 use end_to_end::exporter::{self, Exporter};
 use end_to_end::fake::Scenario;
@@ -138,8 +138,8 @@ fn a_lease_and_use_without_one() {
 #[test]
 fn the_stream_tells_who_holds() {
     let node = Node::new();
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("stream.sock");
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("stream.sock");
     let exporter = watch(&node.scenario, &node.redis, &["--stream", &socket.display().to_string()]);
     until_thief_is_told(&exporter);
     let mut line = String::new();
@@ -150,10 +150,10 @@ fn the_stream_tells_who_holds() {
     assert_eq!((held.alive, held.holder.unwrap().pid), (Truth::True, node.runner.id()));
     let tie = |pid: u32, gpu: usize| {
         let process = snapshot.processes.iter().find(|process| process.pid == pid).unwrap();
-        told.lease_of(&Kin::of_wire(process).unwrap(), told.gpu(&snapshot.gpus[gpu]))
+        told.lease_of(&Members::of_wire(process).unwrap(), told.gpu(&snapshot.gpus[gpu]))
     };
-    assert_eq!(tie(number(node.command), 0), Tie::Lease(held));
-    assert_eq!(tie(node.thief.pid(), 1), Tie::Nothing);
+    assert_eq!(tie(number(node.command), 0), Attribution::Lease(held));
+    assert_eq!(tie(node.thief.pid(), 1), Attribution::Nothing);
     node.end();
 }
 
@@ -231,12 +231,12 @@ fn what_a_client_of_the_original_took() {
 
 #[test]
 fn what_a_script_took_by_the_rules_of_the_original() {
-    let (redis, folder) = (pool("0"), tempfile::tempdir().unwrap());
-    std::os::unix::fs::symlink(programs::bailiff(), folder.path().join("GPU.py")).unwrap();
+    let (redis, directory) = (pool("0"), tempfile::tempdir().unwrap());
+    std::os::unix::fs::symlink(programs::bailiff(), directory.path().join("GPU.py")).unwrap();
     // The pid that is recorded is that of a subshell that has ended.
     let mut script = Command::new("bash");
     script.args(["-c", "D=$(GPU.py --get | cat); sleep infinity & echo $!; wait"]).process_group(0);
-    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
     script.env("PATH", path).env("LEASE_REDIS_URL", redis.address()).stdout(Stdio::piped());
     let mut script = script.spawn().unwrap();
     let mut line = String::new();

@@ -244,18 +244,18 @@ const CERTIFY: &str =
 
 #[test]
 fn redis_may_be_reached_by_tls_and_a_password() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     assert!(
         Command::new("sh")
             .args(["-c", CERTIFY])
-            .current_dir(folder.path())
+            .current_dir(directory.path())
             .output()
             .unwrap()
             .status
             .success()
     );
     let port = end_to_end::redis::free_port();
-    let (number, path) = (port.to_string(), |name: &str| folder.path().join(name).display().to_string());
+    let (number, path) = (port.to_string(), |name: &str| directory.path().join(name).display().to_string());
     let _redis = Redis::with(&[
         "--tls-port",
         &number,

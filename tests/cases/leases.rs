@@ -111,8 +111,8 @@ fn a_runner_that_is_killed_leaves_the_lease_to_its_command() {
 #[test]
 fn whoever_is_left_behind_keeps_the_lease() {
     let redis = pool("0");
-    let folder = tempfile::tempdir().unwrap();
-    let fifo = folder.path().join("fifo");
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let script = format!("(cat {}) & exit 3", fifo.display());
     let mut runner = bailiff(&redis, &["run", "--", "sh", "-c", &script]).spawn().unwrap();

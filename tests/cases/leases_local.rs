@@ -7,18 +7,18 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
-use end_to_end::leases::{Folder, Tasks, bailiff, code, end, heir, hold, run, said, states};
+use end_to_end::leases::{Directory, Tasks, bailiff, code, end, heir, hold, run, said, states};
 use end_to_end::redis::Redis;
 use end_to_end::tenant::NOBODY;
 use end_to_end::wait::until;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 
-fn told(pool: &Folder, words: &[&str]) -> Value {
+fn told(pool: &Directory, words: &[&str]) -> Value {
     serde_json::from_str(&said(&run(pool, words))).unwrap()
 }
 
-fn gpu(pool: &Folder, number: usize) -> Value {
+fn gpu(pool: &Directory, number: usize) -> Value {
     told(pool, &["list", "--json"])["gpus"][number].take()
 }
 
@@ -27,23 +27,23 @@ fn err(output: &Output) -> String {
 }
 
 /// Another user's.
-fn nobodys(pool: &Folder, words: &[&str]) -> Command {
+fn nobodys(pool: &Directory, words: &[&str]) -> Command {
     let mut command = bailiff(pool, words);
     command.uid(NOBODY).gid(NOBODY).current_dir("/");
     command
 }
 
 /// Until so many wait.
-fn queued(pool: &Folder, count: usize) {
+fn queued(pool: &Directory, count: usize) {
     until("waiters", || (told(pool, &["queue", "--json"]).as_array().unwrap().len() == count).then_some(()));
 }
 
-fn tickets(pool: &Folder) -> usize {
+fn tickets(pool: &Directory) -> usize {
     fs::read_dir(pool.path().join("queue")).unwrap().count()
 }
 
 /// A task that waits, and writes its name when it is its turn.
-fn waiter(pool: &Folder, name: &str) -> Child {
+fn waiter(pool: &Directory, name: &str) -> Child {
     let file = pool.path().with_file_name("order");
     let script = format!("echo {name} >>{}", file.display());
     let already = told(pool, &["queue", "--json"]).as_array().unwrap().len();
@@ -52,14 +52,14 @@ fn waiter(pool: &Folder, name: &str) -> Child {
     child
 }
 
-fn order(pool: &Folder) -> Vec<String> {
+fn order(pool: &Directory) -> Vec<String> {
     let text = fs::read_to_string(pool.path().with_file_name("order")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
 #[test]
 fn a_command_has_its_gpus_as_long_as_it_lasts() {
-    let pool = Folder::of("0-2");
+    let pool = Directory::of("0-2");
     let visible = ["run", "-n", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER"];
     assert_eq!(said(&run(&pool, &visible)).trim(), "0,1 PCI_BUS_ID");
     for (words, expected) in [
@@ -95,9 +95,9 @@ fn a_command_has_its_gpus_as_long_as_it_lasts() {
 
 #[test]
 fn where_there_is_no_pool_both_ways_out_are_told() {
-    let (folder, redis) = (Folder::new(), Redis::start());
+    let (directory, redis) = (Directory::new(), Redis::start());
     for words in [&["run", "true"][..], &["list"], &["reap"], &["release", "a"], &["acquire"]] {
-        let output = run(&folder, words);
+        let output = run(&directory, words);
         assert_eq!(code(&output), 69, "{words:?}");
         assert!(
             err(&output).contains("bailiff lease init") && err(&output).contains("--redis"),
@@ -105,23 +105,23 @@ fn where_there_is_no_pool_both_ways_out_are_told() {
         );
     }
     let address = redis.address();
-    said(&run(&folder, &["init", "--gpus", "0", "--redis", &address]));
-    said(&run(&folder, &["init", "--gpus", "0,1"]));
+    said(&run(&directory, &["init", "--gpus", "0", "--redis", &address]));
+    said(&run(&directory, &["init", "--gpus", "0,1"]));
     let list = |words: &[&str], of: &dyn Fn(&[&str]) -> Command| {
         let told: Value = serde_json::from_str(&said(&of(words).output().unwrap())).unwrap();
         told["gpus"].as_array().unwrap().len()
     };
-    let path = folder.path();
+    let path = directory.path();
     let here = ["list", "--json", "--pool-dir", path.to_str().unwrap()];
     assert_eq!(list(&["list", "--json"], &|words| bailiff(&redis, words)), 1);
     assert_eq!(list(&here, &|words| bailiff(&redis, words)), 2, "a flag is louder than the environment");
-    assert_eq!(list(&["list", "--json", "--redis", &address], &|words| bailiff(&folder, words)), 1);
-    assert_eq!(code(&run(&folder, &[&here[..], &["--redis", &address]].concat())), 64);
+    assert_eq!(list(&["list", "--json", "--redis", &address], &|words| bailiff(&directory, words)), 1);
+    assert_eq!(code(&run(&directory, &[&here[..], &["--redis", &address]].concat())), 64);
 }
 
 #[test]
 fn waiters_are_served_in_their_order_and_the_dead_are_passed() {
-    let pool = Folder::of("0");
+    let pool = Directory::of("0");
     let holder = hold(&pool, &["run"]);
     let mut waiters: Vec<Child> = ["a", "b", "c", "d", "e"].iter().map(|name| waiter(&pool, name)).collect();
     // The first, and one in the middle.
@@ -146,7 +146,7 @@ fn u64_of(value: &Value) -> u64 {
 
 #[test]
 fn several_are_had_together_or_not_at_all() {
-    let pool = Folder::of("0,1");
+    let pool = Directory::of("0,1");
     let holder = hold(&pool, &["run"]);
     let both = bailiff(&pool, &["run", "-n", "2", "--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"])
         .stdout(Stdio::piped())
@@ -163,7 +163,7 @@ fn several_are_had_together_or_not_at_all() {
 
 #[test]
 fn who_wants_a_particular_one_holds_up_only_who_wants_it_too() {
-    let pool = Folder::of("0-2");
+    let pool = Directory::of("0-2");
     let holder = hold(&pool, &["run", "--gpu", "2"]);
     let ids = |words: &[&str]| said(&run(&pool, words)).trim().to_owned();
     let echo = ["--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"];
@@ -183,7 +183,7 @@ fn who_wants_a_particular_one_holds_up_only_who_wants_it_too() {
 
 #[test]
 fn a_runner_that_is_killed_leaves_the_lease_to_its_command() {
-    let pool = Folder::of("0");
+    let pool = Directory::of("0");
     let runner = hold(&pool, &["run"]);
     let command = heir(&runner);
     let name = gpu(&pool, 0)["lease"]["lease"].as_str().unwrap().to_owned();
@@ -206,7 +206,7 @@ fn a_runner_that_is_killed_leaves_the_lease_to_its_command() {
 
 #[test]
 fn a_daemon_that_was_started_inside_keeps_the_lease_and_is_told() {
-    let pool = Folder::of("0");
+    let pool = Directory::of("0");
     let script = "setsid sleep infinity >/dev/null 2>&1 & echo $!";
     let mut runner =
         bailiff(&pool, &["run", "--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
@@ -230,7 +230,7 @@ fn a_daemon_that_was_started_inside_keeps_the_lease_and_is_told() {
 
 #[test]
 fn acquired_gpus_end_with_whom_they_are_for() {
-    let pool = Folder::of("0");
+    let pool = Directory::of("0");
     let mut holder = Command::new("sleep").arg("infinity").spawn().unwrap();
     let told = said(&run(&pool, &["acquire", "--for", &holder.id().to_string()]));
     assert!(told.contains("export CUDA_VISIBLE_DEVICES=0\n"), "{told}");
@@ -267,7 +267,7 @@ fn acquired_gpus_end_with_whom_they_are_for() {
 
 #[test]
 fn whoever_gives_back_what_is_his_is_not_stopped_by_what_is_not() {
-    let pool = Folder::of("0-5");
+    let pool = Directory::of("0-5");
     let us = std::process::id().to_string();
     let acquire = || said(&run(&pool, &["acquire", "--for", &us]));
     for _ in 0..2 {
@@ -298,7 +298,7 @@ fn whoever_gives_back_what_is_his_is_not_stopped_by_what_is_not() {
 
 #[test]
 fn whoever_keeps_a_lease_keeps_nothing_else() {
-    let pool = Folder::of("0");
+    let pool = Directory::of("0");
     let path = pool.path().with_file_name("lock");
     let script = format!(
         "exec 8>{0}; flock 8; exec 9>&1; eval \"$({1} lease acquire --duration 1h)\"; echo $BAILIFF_LEASE_ID >&9",
@@ -315,7 +315,7 @@ fn whoever_keeps_a_lease_keeps_nothing_else() {
 
 #[test]
 fn users_share_a_pool_and_take_nothing_from_one_another() {
-    let pool = Folder::of("0,1");
+    let pool = Directory::of("0,1");
     let mut theirs = nobodys(&pool, &["run", "--", "sh", "-c", "echo begun; exec sleep infinity"])
         .stdout(Stdio::piped())
         .spawn()
@@ -354,7 +354,7 @@ fn users_share_a_pool_and_take_nothing_from_one_another() {
 
 #[test]
 fn a_dead_ticket_of_another_user_holds_up_nobody() {
-    let pool = Folder::of("0");
+    let pool = Directory::of("0");
     let holder = hold(&pool, &["run"]);
     let mut theirs = bailiff(&pool, &["run", "true"]).spawn().unwrap();
     queued(&pool, 1);
@@ -371,7 +371,7 @@ fn a_dead_ticket_of_another_user_holds_up_nobody() {
 
 #[test]
 fn a_hundred_and_fifty_tasks_over_eight_gpus() {
-    let pool = Folder::of("0-7");
+    let pool = Directory::of("0-7");
     let done = Tasks::start(&pool, 150).all_end(&[]);
     assert_eq!(done.len(), 150);
     assert_eq!(BTreeSet::from_iter(done).len(), 8, "all are used");
@@ -381,7 +381,7 @@ fn a_hundred_and_fifty_tasks_over_eight_gpus() {
 
 #[test]
 fn a_hundred_and_fifty_tasks_of_which_some_are_killed() {
-    let pool = Folder::of("0-7");
+    let pool = Directory::of("0-7");
     let tasks = Tasks::start(&pool, 150);
     let mut killed = Vec::new();
     // Runners that wait, runners with a command, and commands of runners.

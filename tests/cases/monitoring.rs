@@ -39,12 +39,12 @@ leases: {redis: 'REDIS'}
 notify: {nowhere: {webhook: {url: 'http://127.0.0.1:1/'}}}
 rules:
   - name: idle
-    of: process
+    target: process
     select: {vram: {below: 2GiB}}
     when: {gpu_util: {max: 1%}}
     for: {samples: 3}
     then: [{notify: nowhere}, {after: {samples: 2}, terminate: {}}]
-  - {name: large, of: process, when: {vram: {min: 4GiB}}, for: {samples: 1}, then: [{flag: warning}]}
+  - {name: large, target: process, when: {vram: {min: 4GiB}}, for: {samples: 1}, then: [{flag: warning}]}
 ";
 
 fn root() -> PathBuf {
@@ -57,8 +57,8 @@ fn read(path: &str) -> String {
 
 /// Has a file of `config/prometheus/` looked at by who reads it.
 fn check(tool: &str, arguments: &[&str]) {
-    let folder = root().join("config/prometheus");
-    let output = Command::new(programs::tool(tool)).args(arguments).current_dir(folder).output().unwrap();
+    let directory = root().join("config/prometheus");
+    let output = Command::new(programs::tool(tool)).args(arguments).current_dir(directory).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {output:?}");
 }
 
@@ -103,7 +103,7 @@ fn known() -> BTreeSet<String> {
 /// Rules as a real server has read them, which says of each whether it could be evaluated.
 fn rules(prometheus: &Prometheus) -> Vec<Value> {
     let rules = || {
-        let groups = prometheus.ask("rules")?["groups"].as_array()?.clone();
+        let groups = prometheus.get("rules")?["groups"].as_array()?.clone();
         let rules: Vec<Value> =
             groups.iter().flat_map(|group| group["rules"].as_array().unwrap()).cloned().collect();
         rules.iter().all(|rule| rule["health"] != "unknown").then_some(rules)
@@ -112,13 +112,13 @@ fn rules(prometheus: &Prometheus) -> Vec<Value> {
 }
 
 fn server(targets: &str) -> Prometheus {
-    let folder = root().join("config/prometheus");
+    let directory = root().join("config/prometheus");
     Prometheus::of(&format!(
         "global: {{scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}}
-rule_files: [{folder}/alerts.yaml, {folder}/recording.yaml]
+rule_files: [{directory}/alerts.yaml, {directory}/recording.yaml]
 scrape_configs: [{targets}]
 ",
-        folder = folder.display()
+        directory = directory.display()
     ))
 }
 
@@ -208,9 +208,9 @@ impl Stage {
         let quotas = tempfile::tempdir().unwrap();
         let quota = quotas.path().join("a");
         bailiff_ledger::create(&quota, &[(uuid(0), 100 << 20)]).unwrap();
-        let (address, folder) = (redis.address(), quotas.path().display().to_string());
+        let (address, directory) = (redis.address(), quotas.path().display().to_string());
         let mut ticks = TICKS.to_vec();
-        ticks.extend(["--lease.redis", &address, "--quota.dir", &folder]);
+        ticks.extend(["--lease.redis", &address, "--quota.dir", &directory]);
         let node =
             Node::with_ticks(&RULES.replace("REDIS", &address), &["memory: {unaccounted: 2GiB}"], &ticks);
         let holder = Holder(Some(leases::hold(&redis, &["run"])));

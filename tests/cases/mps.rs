@@ -119,7 +119,7 @@ fn status_tells_servers_clients_and_limits_in_80_columns() {
         let machine = Machine::new(release);
         machine.mps.start("a", &machine.uuid(0));
         let client = machine.mps.client("a");
-        let _ = machine.mps.ask("a", "set_default_device_pinned_mem_limit 0 3G");
+        let _ = machine.mps.query("a", "set_default_device_pinned_mem_limit 0 3G");
         let (code, report) = machine.status("a");
         let daemon = &report["daemons"][0];
         assert_eq!((code, &daemon["state"]), (Some(0), &"answers".into()), "{report}");
@@ -150,7 +150,7 @@ fn a_fault_is_warned_of() {
     machine.mps.start("a", &machine.uuid(0));
     let client = machine.mps.client("a");
     assert!(client.first.starts_with("connected"), "{}", client.first);
-    let _ = machine.mps.ask("a", &format!("fake_fault {}", machine.mps.server("a")));
+    let _ = machine.mps.query("a", &format!("fake_fault {}", machine.mps.server("a")));
     let (_, report) = machine.status("a");
     assert_eq!(report["daemons"][0]["servers"][0]["status"], "fault");
     assert!(report["warnings"].to_string().contains("FAULT"), "{report}");
@@ -174,7 +174,7 @@ fn a_hung_daemon_is_told_within_5_seconds_and_nothing_is_done_to_it() {
     assert!(machine.mps.asked().is_empty());
     machine.mps.signal("a", Signal::CONT);
     until("its answer", || {
-        (machine.mps.ask("a", "get_default_active_thread_percentage") == "100.0\n").then_some(())
+        (machine.mps.query("a", "get_default_active_thread_percentage") == "100.0\n").then_some(())
     });
 }
 
@@ -453,9 +453,9 @@ fn the_gpus_of_another_users_daemon_are_not_told_by_him() {
     let machine = Machine::new("550");
     let mut command = machine.mps.command(&machine.mps.bin().join("nvidia-cuda-mps-control"), "a");
     command.arg("-d").env("CUDA_VISIBLE_DEVICES", machine.uuid(1));
-    for folder in [machine.mps.pipes("a"), machine.mps.logs("a")] {
-        std::fs::create_dir(&folder).unwrap();
-        std::os::unix::fs::chown(&folder, Some(NOBODY), Some(NOBODY)).unwrap();
+    for directory in [machine.mps.pipes("a"), machine.mps.logs("a")] {
+        std::fs::create_dir(&directory).unwrap();
+        std::os::unix::fs::chown(&directory, Some(NOBODY), Some(NOBODY)).unwrap();
     }
     std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
     assert!(command.status().unwrap().success());

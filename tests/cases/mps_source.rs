@@ -30,9 +30,9 @@ use serde_json::Value;
 const NOBODY: u32 = 65534;
 const UUID: &str = "GPU-00000000-0000-4000-8000-000000000001";
 
-/// A daemon of the test's own, in folders of its own.
+/// A daemon of the test's own, in directories of its own.
 struct Mps {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     daemon: Running,
 }
 
@@ -41,12 +41,12 @@ impl Mps {
         Self::start_in(tempfile::tempdir().unwrap(), release, 0)
     }
 
-    /// One of a user in this folder, where his others may be, too.
-    fn start_in(folder: tempfile::TempDir, release: &str, uid: u32) -> Self {
-        chown(folder.path(), Some(uid), Some(uid)).unwrap();
+    /// One of a user in this directory, where his others may be, too.
+    fn start_in(directory: tempfile::TempDir, release: &str, uid: u32) -> Self {
+        chown(directory.path(), Some(uid), Some(uid)).unwrap();
         let mut command = Command::new(programs::built("nvidia-cuda-mps-control"));
         command.arg("-f").env("FAKE_MPS_RELEASE", release).uid(uid).gid(uid);
-        let mps = Self { daemon: Running(places(&folder, &mut command).spawn().unwrap()), folder };
+        let mps = Self { daemon: Running(places(&directory, &mut command).spawn().unwrap()), directory };
         until("it answers", || mps.asks("get_server_list\n").then_some(()));
         mps
     }
@@ -56,7 +56,7 @@ impl Mps {
     }
 
     fn log(&self, name: &str) -> PathBuf {
-        self.folder.path().join("logs").join(name)
+        self.directory.path().join("logs").join(name)
     }
 
     fn write(&self, name: &str, text: &[u8]) {
@@ -67,7 +67,7 @@ impl Mps {
     /// A program that computes under it, and the pid of its server.
     fn client(&self) -> (Running, u32) {
         let mut command = Command::new(programs::built("fake-mps-client"));
-        let mut child = places(&self.folder, &mut command).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = places(&self.directory, &mut command).stdout(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
         let server = said.trim().strip_prefix("connected ").unwrap_or_else(|| panic!("{said}"));
@@ -83,7 +83,7 @@ impl Mps {
     fn asks(&self, words: &str) -> bool {
         let mut command = Command::new(programs::built("nvidia-cuda-mps-control"));
         command.stdin(Stdio::piped()).stderr(Stdio::null());
-        let mut child = places(&self.folder, &mut command).spawn().unwrap();
+        let mut child = places(&self.directory, &mut command).spawn().unwrap();
         // It may have ended already, where nobody listens.
         let _ = child.stdin.take().unwrap().write_all(words.as_bytes());
         child.wait().unwrap().success()
@@ -95,7 +95,7 @@ impl Mps {
 
     /// A figure of it, whatever else runs on this machine.
     fn of(&self, page: &Page, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
-        let directory = self.folder.path().join("pipes").display().to_string();
+        let directory = self.directory.path().join("pipes").display().to_string();
         page.value(&format!("bailiff_mps_{name}"), &[&[("pipe_directory", &*directory)], labels].concat())
     }
 }
@@ -110,9 +110,9 @@ impl Drop for Mps {
     }
 }
 
-fn places<'a>(folder: &tempfile::TempDir, command: &'a mut Command) -> &'a mut Command {
-    command.env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipes"));
-    command.env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("logs"))
+fn places<'a>(directory: &tempfile::TempDir, command: &'a mut Command) -> &'a mut Command {
+    command.env("CUDA_MPS_PIPE_DIRECTORY", directory.path().join("pipes"));
+    command.env("CUDA_MPS_LOG_DIRECTORY", directory.path().join("logs"))
 }
 
 fn scenario(held: &[(u32, &str)]) -> String {
@@ -131,8 +131,8 @@ fn control() -> String {
 }
 
 /// A program that stands in for NVIDIA's client.
-fn script(folder: &tempfile::TempDir, text: &str) -> String {
-    let path = folder.path().join("client");
+fn script(directory: &tempfile::TempDir, text: &str) -> String {
+    let path = directory.path().join("client");
     fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
     path.display().to_string()
@@ -213,9 +213,9 @@ fn a_daemon_that_stands_still_is_told_at_the_next_look_and_nobody_waits_for_it()
 #[test]
 fn a_daemon_that_is_silent_is_told_and_whoever_asks_it_is_ended() {
     let mps = Mps::start("550");
-    let folder = tempfile::tempdir().unwrap();
-    let asks = folder.path().join("asks");
-    let client = script(&folder, &format!("echo $$ >> {}; exec sleep 1000", asks.display()));
+    let directory = tempfile::tempdir().unwrap();
+    let asks = directory.path().join("asks");
+    let client = script(&directory, &format!("echo $$ >> {}; exec sleep 1000", asks.display()));
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &client, "1m");
     let pids = || fs::read_to_string(&asks).unwrap_or_default();
@@ -234,8 +234,8 @@ fn a_daemon_that_is_silent_is_told_and_whoever_asks_it_is_ended() {
 #[test]
 fn what_cannot_be_asked_is_told_as_that() {
     let mps = Mps::start("550");
-    let folder = tempfile::tempdir().unwrap();
-    let refuses = script(&folder, "echo 'Insufficient privileges for UID 65534'");
+    let directory = tempfile::tempdir().unwrap();
+    let refuses = script(&directory, "echo 'Insufficient privileges for UID 65534'");
     let alone = "echo 'Cannot find MPS control daemon process' >&2; exit 1";
     let lost = tempfile::tempdir().unwrap();
     let cases = [
@@ -257,17 +257,17 @@ fn what_cannot_be_asked_is_told_as_that() {
     assert_eq!(mps.of(&exporter.next(), "control_fault_info", &[]), None, "nobody was to ask it");
 }
 
-/// Root's, in a mount namespace in which its folders are its own: at their path here is a user's daemon.
+/// Root's, in a mount namespace in which its directories are its own: at their path here is a user's daemon.
 #[test]
 fn who_answers_at_the_path_of_anothers_directory_is_not_taken_for_him() {
-    let folder = tempfile::tempdir().unwrap();
-    let users = Mps::start_in(folder, "535", NOBODY);
+    let directory = tempfile::tempdir().unwrap();
+    let users = Mps::start_in(directory, "535", NOBODY);
     users.say("set_default_active_thread_percentage 7\n");
     let mut command = Command::new("unshare");
     let hide = "mount -t tmpfs none \"$1\" && echo hidden && exec \"$2\" -f";
-    command.args(["--mount", "sh", "-c", hide, "-"]).arg(users.folder.path());
+    command.args(["--mount", "sh", "-c", hide, "-"]).arg(users.directory.path());
     command.arg(programs::built("nvidia-cuda-mps-control")).stdout(Stdio::piped());
-    let mut hidden = Running(places(&users.folder, &mut command).spawn().unwrap());
+    let mut hidden = Running(places(&users.directory, &mut command).spawn().unwrap());
     let mut said = String::new();
     BufReader::new(hidden.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
     assert_eq!(said, "hidden\n");
@@ -293,14 +293,14 @@ fn who_answers_at_the_path_of_anothers_directory_is_not_taken_for_him() {
 
 #[test]
 fn a_users_daemon_is_asked_though_another_user_names_its_directory() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let stand_in = end_to_end::mps::Mps::of("550");
-    let pipes = folder.path().join("pipes").display().to_string();
+    let pipes = directory.path().join("pipes").display().to_string();
     // He is the older, and there are more of him than may be asked.
     let names = [("CUDA_MPS_PIPE_DIRECTORY", &*pipes)];
     let _pretenders: Vec<Running> =
         (0..9).map(|_| stand_in.pretender("nvidia-cuda-mps-control", NOBODY - 1, &names)).collect();
-    let mps = Mps::start_in(folder, "550", NOBODY);
+    let mps = Mps::start_in(directory, "550", NOBODY);
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &control(), "100ms");
     exporter.until("it is seen", |page| mps.of(page, "control_info", &[("pid", &*mps.pid())]));
@@ -310,7 +310,7 @@ fn a_users_daemon_is_asked_though_another_user_names_its_directory() {
 }
 
 /// The exporter of another user, with these rights in what it starts.
-fn of_nobody(scenario: &Scenario, rights: &str, flags: &[&str]) -> Exporter {
+fn unattributed(scenario: &Scenario, rights: &str, flags: &[&str]) -> Exporter {
     let real = exporter::command(scenario);
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -327,14 +327,14 @@ fn of_nobody(scenario: &Scenario, rights: &str, flags: &[&str]) -> Exporter {
 fn without_rights_a_daemon_is_unknown_and_neither_down_nor_silent() {
     let mps = Mps::start("550");
     let (_client, _server) = mps.client();
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
     let scenario = Scenario::new(&scenario(&[]));
-    let record = folder.path().join("record");
+    let record = directory.path().join("record");
     let control = control();
     let flags = ["--deadline", "10s", "--mps.control", &*control, "--mps.interval", "100ms"];
     let recorded = [&flags[..], &["--record", record.to_str().unwrap()]].concat();
-    let _exporter = of_nobody(&scenario, "-all", &recorded);
+    let _exporter = unattributed(&scenario, "-all", &recorded);
     let daemon = until("it is seen", || {
         let text = fs::read_to_string(&record).ok()?;
         let snapshots = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -350,13 +350,13 @@ fn what_is_closed_to_us_is_told_as_that_and_as_no_figure() {
     let mps = Mps::start("550");
     let (_client, _server) = mps.client();
     for closed in ["pipes", "logs"] {
-        fs::set_permissions(mps.folder.path().join(closed), Permissions::from_mode(0o700)).unwrap();
+        fs::set_permissions(mps.directory.path().join(closed), Permissions::from_mode(0o700)).unwrap();
     }
-    fs::set_permissions(mps.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(mps.directory.path(), Permissions::from_mode(0o755)).unwrap();
     let scenario = Scenario::new(&scenario(&[]));
     let control = control();
     let flags = ["--deadline", "10s", "--mps.control", &*control, "--mps.interval", "100ms"];
-    let exporter = of_nobody(&scenario, "-all,+sys_ptrace,+dac_read_search", &flags);
+    let exporter = unattributed(&scenario, "-all,+sys_ptrace,+dac_read_search", &flags);
     exporter.until("that is told", |page| mps.of(page, "control_fault_info", &[("reason", "not_permitted")]));
     exporter.until("of the logs, too", |page| {
         mps.of(page, "log_state", &[("log", "control"), ("state", "unreadable")])

@@ -21,7 +21,7 @@ mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
 rules:
   - name: idle
-    of: workload
+    target: workload
     when: {gpu_util: {max: 1%}}
     for: {samples: 3}
     then: [{terminate: {}}]

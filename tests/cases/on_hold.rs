@@ -22,7 +22,7 @@ mode: enforce
 defaults: {{startup_grace: 0s, clear_after: 1, grace: 30s}}
 rules:
   - name: idle
-    of: process
+    target: process
     when: {when}
     for: {{samples: 4}}
     then: [{{terminate: {{}}}}]

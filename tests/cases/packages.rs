@@ -1,4 +1,4 @@
-//! What a package installs, laid out in a folder from this build: everything is where units and programs look for it, and
+//! What a package installs, laid out in a directory from this build: everything is where units and programs look for it, and
 //! the enforcer ends nobody by being installed. `make packages-test` installs the packages themselves.
 #![allow(
     clippy::disallowed_methods,
@@ -17,19 +17,19 @@ use end_to_end::programs;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A folder that is laid out as the machine will be.
+/// A directory that is laid out as the machine will be.
 struct Staged(TempDir);
 
 impl Staged {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let built = programs::bailiff().parent().unwrap().to_owned();
         let stage = programs::root().join("packages/stage");
         let library = programs::built("libbailiff_quota.so");
         let output =
-            Command::new(stage).args([&built, &built, &library]).arg(folder.path()).output().unwrap();
+            Command::new(stage).args([&built, &built, &library]).arg(directory.path()).output().unwrap();
         said(&output);
-        Self(folder)
+        Self(directory)
     }
 
     /// Where a path of the machine is.
@@ -45,14 +45,14 @@ impl Staged {
 #[test]
 fn units_find_what_they_name() {
     let staged = Staged::new();
-    let (users, folders) =
+    let (users, directories) =
         (staged.read("/usr/lib/sysusers.d/bailiff.conf"), staged.read("/usr/lib/tmpfiles.d/bailiff.conf"));
     for daemon in ["bailiff-exporter", "bailiff-enforcer"] {
         let unit = staged.read(&format!("/usr/lib/systemd/system/{daemon}.service"));
         let setting =
             |name: &str| unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap();
         assert!(users.contains(&format!("u {} ", setting("User"))), "{users}");
-        assert!(folders.contains(&format!("d {} ", setting("ReadWritePaths"))), "{folders}");
+        assert!(directories.contains(&format!("d {} ", setting("ReadWritePaths"))), "{directories}");
         assert!(staged.at(setting("EnvironmentFile").trim_start_matches('-')).is_file(), "{daemon}");
         let named = setting("ExecStart")
             .split_whitespace()
@@ -84,7 +84,7 @@ fn as_installed_the_enforcer_ends_nobody() {
     said(&checked.unwrap());
     let text = staged.read("/etc/bailiff/rules.yaml");
     let modes: Vec<_> = text.lines().map(str::trim).filter(|line| line.starts_with("mode:")).collect();
-    assert_eq!(modes, ["mode: watch"]);
+    assert_eq!(modes, ["mode: dry-run"]);
     let manifest = fs::read_to_string(programs::root().join("cli/Cargo.toml")).unwrap();
     assert!(
         manifest.contains(r#"{ unit-name = "bailiff-enforcer", enable = false, start = false }"#),
@@ -108,10 +108,10 @@ fn both_packages_have_the_same_files() {
     let staged = Staged::new();
     let globs = files("deb");
     assert_eq!(globs, files("generate-rpm"));
-    let folders: Vec<&str> = globs.iter().filter_map(|glob| glob.split("/root/").nth(1)).collect();
+    let directories: Vec<&str> = globs.iter().filter_map(|glob| glob.split("/root/").nth(1)).collect();
     for file in below(&staged.at("/")) {
         let path = file.strip_prefix(staged.at("/")).unwrap().to_str().unwrap();
-        let taken = folders.iter().any(|glob| path.starts_with(glob.trim_end_matches(['*', '/'])));
+        let taken = directories.iter().any(|glob| path.starts_with(glob.trim_end_matches(['*', '/'])));
         assert!(taken, "no package takes {path}");
     }
 }
@@ -143,8 +143,8 @@ fn pages_lead_to_what_is_installed() {
     assert!(seen > 50, "{seen} links");
 }
 
-fn below(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+fn below(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] }).collect()
 }
 

@@ -28,7 +28,7 @@ mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
 rules:
   - name: keep-free
-    of: gpu
+    target: gpu
     when: {vram_free: {below: 8GiB}}
     for: {samples: 3}
     pick:
@@ -71,7 +71,7 @@ mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1}
 rules:
   - name: keep-free
-    of: gpu
+    target: gpu
     when: {vram_free: {below: 8GiB}}
     for: {samples: 3}
     pick: {from: {gpu_util: {max: 1%}, cpu_util: {max: 50%}}, idle_for: {samples: 3}}
@@ -132,18 +132,18 @@ mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1}
 rules:
   - name: mps-idle
-    of: mps_server
+    target: mps_server
     when: {mps_clients: {max: 0}, gpu_util: {max: 0%}}
     for: {samples: 3}
     then: [{flag: info}, {after: {samples: 2}, shutdown_mps: {}}]
 ";
     let node = Node::new(rules);
-    let folder = node.home.path().join("bin");
-    fs::create_dir(&folder).unwrap();
-    let daemon = folder.join("nvidia-cuda-mps-control");
+    let directory = node.home.path().join("bin");
+    fs::create_dir(&directory).unwrap();
+    let daemon = directory.join("nvidia-cuda-mps-control");
     fs::write(&daemon, CONTROL).unwrap();
     fs::set_permissions(&daemon, Permissions::from_mode(0o755)).unwrap();
-    let server = folder.join("nvidia-cuda-mps-server");
+    let server = directory.join("nvidia-cuda-mps-server");
     fs::copy("/bin/sleep", &server).unwrap();
     let mut command = Command::new("setsid");
     command.arg(&server).arg("infinity").env("CUDA_MPS_PIPE_DIRECTORY", "/tmp/pipes").uid(NOBODY).gid(NOBODY);
@@ -151,7 +151,7 @@ rules:
     let comm = format!("/proc/{}/comm", server.pid());
     until("its name", || (fs::read_to_string(&comm).ok()? == "nvidia-cuda-mps\n").then_some(()));
     node.hold(&server, 0, "used: 30MiB");
-    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap());
     let mut command = enforcer::command(&node.home);
     command.env("PATH", path);
     let enforcer = Enforcer::spawn(&node.home, command);
@@ -159,7 +159,7 @@ rules:
     let end = node.home.until_line("shutdown_mps", "done");
     assert_eq!((&end["detail"], &end["sent"]), (&json!("the server has ended"), &json!([])));
     assert_eq!(node.home.results("shutdown_mps"), ["due", "begun", "done"]);
-    let told = fs::read_to_string(folder.join("told")).unwrap();
+    let told = fs::read_to_string(directory.join("told")).unwrap();
     let pid = server.pid();
     let expected = format!("get_client_list {pid} in /tmp/pipes\nshutdown_server {pid} in /tmp/pipes\n");
     assert_eq!(told, expected);

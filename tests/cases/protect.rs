@@ -127,9 +127,9 @@ fn helper_that_came_after_the_snapshot_stops_the_action() {
 #[test]
 fn process_that_is_named_like_a_daemon_of_ours_is_ended() {
     let node = node(&rules("process", "", ""));
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-    let program = folder.path().join("bailiff-x");
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+    let program = directory.path().join("bailiff-x");
     fs::copy(exe("/bin/sleep"), &program).unwrap();
     let tenant = Tenant::running(&node.home, &[program.to_str().unwrap(), "1000"]);
     until("its name", || {

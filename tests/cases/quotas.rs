@@ -42,8 +42,8 @@ fn scenario(held: &[(u32, u64)]) -> String {
     format!("sampling_period: 20ms\ngpus:\n  - uuid: {UUID}\n    processes: [{}]\n", held.join(", "))
 }
 
-fn watch(scenario: &Scenario, folder: &Path) -> Exporter {
-    Exporter::start(scenario, &["--deadline", "10s", "--quota.dir", &folder.display().to_string()])
+fn watch(scenario: &Scenario, directory: &Path) -> Exporter {
+    Exporter::start(scenario, &["--deadline", "10s", "--quota.dir", &directory.display().to_string()])
 }
 
 /// A figure of the one quota.
@@ -80,9 +80,9 @@ impl Client {
 #[test]
 fn what_a_file_says_is_told_of_its_processes() {
     let machine = Machine::new();
-    let folder = tempfile::tempdir().unwrap();
-    let quota = folder.path().join("1000/a");
-    fs::create_dir(folder.path().join("1000")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let quota = directory.path().join("1000/a");
+    fs::create_dir(directory.path().join("1000")).unwrap();
     bailiff_ledger::create(&quota, &[(uuid(0), 100 * MIB)]).unwrap();
     let (forty, seventy) = (format!("alloc {}", 40 * MIB), format!("alloc {}", 70 * MIB));
     let calls = ["init 0", &forty, "wait", &seventy, "wait"];
@@ -90,7 +90,7 @@ fn what_a_file_says_is_told_of_its_processes() {
     client.until_waiting();
     let pid = client.0.0.id();
     let scenario = Scenario::new(&scenario(&[(pid, 300)]));
-    let exporter = watch(&scenario, folder.path());
+    let exporter = watch(&scenario, directory.path());
     let page = exporter
         .until("it is told whose they are", |page| of(page, "process_used_bytes").map(|_| page.clone()));
     let figures = ["region_valid", "limit_bytes", "used_bytes", "peak_bytes", "denied_total"];
@@ -117,15 +117,15 @@ fn what_a_file_says_is_told_of_its_processes() {
 }
 
 #[test]
-fn where_there_is_no_folder_nothing_is_told_of_quotas() {
-    let folder = tempfile::tempdir().unwrap();
+fn where_there_is_no_directory_nothing_is_told_of_quotas() {
+    let directory = tempfile::tempdir().unwrap();
     let scenario = Scenario::new(&scenario(&[]));
-    let exporter = watch(&scenario, &folder.path().join("none"));
+    let exporter = watch(&scenario, &directory.path().join("none"));
     let page = exporter.next();
     assert_eq!(page.value("bailiff_source_up", &[("source", "quota")]), None);
     assert_eq!(of(&page, "region_valid"), None);
-    fs::create_dir(folder.path().join("none")).unwrap();
-    exporter.until("the folder is seen", |page| page.value("bailiff_source_up", &[("source", "quota")]));
+    fs::create_dir(directory.path().join("none")).unwrap();
+    exporter.until("the directory is seen", |page| page.value("bailiff_source_up", &[("source", "quota")]));
     assert_eq!(of(&exporter.next(), "region_valid"), None);
 }
 
@@ -147,8 +147,8 @@ fn made(path: PathBuf) -> File {
 
 #[test]
 fn hostile_files_harm_nobody_and_name_nobody() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
     let mut victim = Holder::sleeping();
     mknodat(CWD, path("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     symlink("/dev/zero", path("link")).unwrap();
@@ -168,7 +168,7 @@ fn hostile_files_harm_nobody_and_name_nobody() {
     }
     let good = fs::read(path("absurd")).unwrap();
     let scenario = Scenario::new(&scenario(&[(victim.pid(), 300)]));
-    let exporter = watch(&scenario, folder.path());
+    let exporter = watch(&scenario, directory.path());
     let page = exporter.next();
     for (name, reason) in [("fifo", "no_file"), ("link", "no_file"), ("text", "no_quota"), ("small", "short")]
     {
@@ -195,12 +195,12 @@ fn hostile_files_harm_nobody_and_name_nobody() {
 
 #[test]
 fn a_process_of_another_namespace_is_known_by_what_it_is_there() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = made(folder.path().join("a"));
+    let directory = tempfile::tempdir().unwrap();
+    let file = made(directory.path().join("a"));
     let map = format!(
         "import mmap, os, time\nfile = open('{}/a', 'r+b')\nmapped = mmap.mmap(file.fileno(), 0)\n\
          print(os.getpid(), flush=True)\ntime.sleep(10000)",
-        folder.path().display()
+        directory.path().display()
     );
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "python3", "-c", &map]).stdout(Stdio::piped());
@@ -212,19 +212,19 @@ fn a_process_of_another_namespace_is_known_by_what_it_is_there() {
     claim(&file, (0, pid), 7 * MIB);
     file.write_all_at(&inside.trim().parse::<u32>().unwrap().to_le_bytes(), SLOTS).unwrap();
     let scenario = Scenario::new(&scenario(&[(pid, 300)]));
-    let exporter = watch(&scenario, folder.path());
+    let exporter = watch(&scenario, directory.path());
     let labels = [("pid", &*pid.to_string())];
     let used = |page: &Page| page.value("bailiff_quota_process_used_bytes", &labels);
     assert_eq!(exporter.until("it is named", used), (7 * MIB) as f64);
     assert_eq!(of(&exporter.next(), "unaccounted_bytes"), Some((293 * MIB) as f64));
 }
 
-/// A program that maps a file of this folder, and does this once it is told to go on.
-fn mapping(folder: &Path, then: &str) -> Running {
+/// A program that maps a file of this directory, and does this once it is told to go on.
+fn mapping(directory: &Path, then: &str) -> Running {
     let program = format!(
         "import mmap, os, sys\nfile = open('{}/a', 'r+b')\nmapped = mmap.mmap(file.fileno(), 0)\n\
          print('ready', flush=True)\nsys.stdin.readline()\n{then}\nprint('done', flush=True)\nsys.stdin.read()",
-        folder.display()
+        directory.display()
     );
     let mut command = Command::new("python3");
     command.args(["-c", &program]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -233,10 +233,10 @@ fn mapping(folder: &Path, then: &str) -> Running {
 
 #[test]
 fn whoever_uses_a_file_no_longer_is_not_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = made(folder.path().join("a"));
+    let directory = tempfile::tempdir().unwrap();
+    let file = made(directory.path().join("a"));
     for then in ["mapped.close()", "os.execvp('sh', ['sh', '-c', 'echo done; read nothing'])"] {
-        let mut user = mapping(folder.path(), then);
+        let mut user = mapping(directory.path(), then);
         let mut out = BufReader::new(user.0.stdout.take().unwrap());
         let mut line = || {
             let mut line = String::new();
@@ -246,7 +246,7 @@ fn whoever_uses_a_file_no_longer_is_not_named() {
         assert_eq!(line(), "ready\n");
         claim(&file, (0, user.0.id()), 7 * MIB);
         let scenario = Scenario::new(&scenario(&[(user.0.id(), 300)]));
-        let exporter = watch(&scenario, folder.path());
+        let exporter = watch(&scenario, directory.path());
         exporter.until("it is named", |page| of(page, "process_used_bytes"));
         user.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
         assert_eq!(line(), "done\n");
@@ -257,13 +257,13 @@ fn whoever_uses_a_file_no_longer_is_not_named() {
 
 #[test]
 fn a_file_of_an_earlier_boot_is_nobodys() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut holder = Holder::sleeping();
-    let file = made(folder.path().join("a"));
+    let file = made(directory.path().join("a"));
     claim(&file, (0, holder.pid()), 7 * MIB);
     file.write_all_at(&[1; 16], 24).unwrap();
     let scenario = Scenario::new(&scenario(&[(holder.pid(), 300)]));
-    let exporter = watch(&scenario, folder.path());
+    let exporter = watch(&scenario, directory.path());
     let page = exporter.until("it is told", |page| of(page, "region_valid").map(|_| page.clone()));
     assert_eq!((of(&page, "used_bytes"), of(&page, "processes")), (Some(0.0), Some(0.0)));
     assert_eq!(of(&page, "limit_bytes"), Some((100 * MIB) as f64));
@@ -272,8 +272,8 @@ fn a_file_of_an_earlier_boot_is_nobodys() {
 
 #[test]
 fn whoever_makes_a_thousand_files_hides_nobodys() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
     for name in ["crowd-0", "crowd-1", "honest"] {
         fs::create_dir(path(name)).unwrap();
     }
@@ -284,13 +284,13 @@ fn whoever_makes_a_thousand_files_hides_nobodys() {
     for (name, owner) in [("crowd-0", 1001), ("crowd-1", 1001), ("honest", 1002)] {
         std::os::unix::fs::chown(path(name), Some(owner), None).unwrap();
     }
-    // Another name of the same file, and a folder that is somewhere else.
+    // Another name of the same file, and a directory that is somewhere else.
     fs::hard_link(path("honest/a"), path("honest/b")).unwrap();
     symlink(path("honest"), path("link")).unwrap();
     let scenario = Scenario::new(&scenario(&[]));
-    let exporter = watch(&scenario, folder.path());
+    let exporter = watch(&scenario, directory.path());
     let seen = |page: &Page| page.value("bailiff_source_up", &[("source", "quota")]).map(|_| page.clone());
-    let page = exporter.until("the folder is read", seen);
+    let page = exporter.until("the directory is read", seen);
     let named = |prefix: &str| -> usize {
         let all = page.all("bailiff_quota_used_bytes", &[]);
         all.filter(|(labels, _)| labels["quota"].starts_with(prefix)).count()
@@ -304,15 +304,15 @@ fn whoever_makes_a_thousand_files_hides_nobodys() {
 
 #[test]
 fn a_rule_ends_who_uses_more_than_his_quota_and_not_whom_others_name() {
-    let folder = tempfile::tempdir().unwrap();
-    let quotas = folder.path().display().to_string();
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let quotas = directory.path().display().to_string();
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
     let rules = "version: 1
 mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
 rules:
   - name: over-quota
-    of: process
+    target: process
     when: {vram_quota_ratio: {above: 110%}}
     for: {samples: 3}
     then: [{flag: warning}, {after: {samples: 2}, terminate: {}}]
@@ -321,8 +321,8 @@ rules:
     let ticks = [&node::TICKS[..], &["--quota.dir", &quotas]].concat();
     let node = Node::with_ticks(rules, &[&gpu], &ticks);
     let [greedy, forged] = ["greedy", "forged"].map(|name| {
-        let file = made(folder.path().join(name));
-        fs::set_permissions(folder.path().join(name), Permissions::from_mode(0o666)).unwrap();
+        let file = made(directory.path().join(name));
+        fs::set_permissions(directory.path().join(name), Permissions::from_mode(0o666)).unwrap();
         file
     });
     let map = format!(

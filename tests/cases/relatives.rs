@@ -34,7 +34,7 @@ impl Watched {
             "sampling_period: 20ms\ngpus:\n  - processes: [{}]\n",
             holders.join(", ")
         ));
-        let path = scenario.folder().join("stream.sock");
+        let path = scenario.directory().join("stream.sock");
         let stream = format!("--stream={}", path.display());
         let exporter = Exporter::start(&scenario, &[&[stream.as_str()], arguments].concat());
         Self { ticks: Ticks::of(&path), _exporter: exporter, _scenario: scenario }
@@ -255,7 +255,7 @@ fn a_cgroup_that_cannot_be_read_is_nobodys_relative() {
 fn a_node_of_too_many_processes_is_not_walked() {
     let procfs = Procfs::new().with(&Process::new(4100));
     for pid in 100_000..100_000 + (16 << 10) {
-        // One file with many names is made and removed faster than many folders; only the names matter.
+        // One file with many names is made and removed faster than many directories; only the names matter.
         std::fs::hard_link(procfs.path().join("stat"), procfs.path().join(pid.to_string())).unwrap();
     }
     let snapshot = Watched::over(&procfs, &[4100]).ticks.find(|snapshot| !snapshot.processes.is_empty());
@@ -296,8 +296,8 @@ fn a_program_and_the_groups_of_its_owner_are_told() {
 
 #[test]
 fn the_parts_of_mps_are_told_apart() {
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("nvidia-cuda-mps-server");
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("nvidia-cuda-mps-server");
     std::fs::copy("/bin/sleep", &program).unwrap();
     let session = Session::of(&[program.to_str().unwrap(), "300"]);
     let comm = format!("/proc/{}/comm", session.leader());

@@ -31,7 +31,7 @@ const BAD: &str = "version: 1\nrules:\n  - name: idle\n    off: process\n    whe
 /// Rules with a name of their own, so that one sees which are in force.
 fn named(name: &str) -> String {
     format!(
-        "version: 1\nrules:\n  - {{name: {name}, of: process, when: {{gpu_util: {{max: 1%}}}}, for: {{samples: 3}}, then: [{{flag: info}}]}}\n"
+        "version: 1\nrules:\n  - {{name: {name}, target: process, when: {{gpu_util: {{max: 1%}}}}, for: {{samples: 3}}, then: [{{flag: info}}]}}\n"
     )
 }
 
@@ -67,37 +67,39 @@ fn edited_before((home, enforcer): (&Home, Enforcer), edit: impl Fn(&Path, &str)
 
 #[test]
 fn truncated_and_written() {
-    edited(&Home::with(&named("zero")), |folder, text| fs::write(folder.join("rules.yaml"), text).unwrap());
+    edited(&Home::with(&named("zero")), |directory, text| {
+        fs::write(directory.join("rules.yaml"), text).unwrap()
+    });
 }
 
 #[test]
 fn renamed_over() {
-    edited(&Home::with(&named("zero")), |folder, text| {
-        fs::write(folder.join(".rules.swp"), text).unwrap();
-        fs::rename(folder.join(".rules.swp"), folder.join("rules.yaml")).unwrap();
+    edited(&Home::with(&named("zero")), |directory, text| {
+        fs::write(directory.join(".rules.swp"), text).unwrap();
+        fs::rename(directory.join(".rules.swp"), directory.join("rules.yaml")).unwrap();
     });
 }
 
 /// As vim does with `backupcopy=no`: the old file becomes the backup, and a new one is written in its place.
 #[test]
 fn with_a_backup_as_vim_does() {
-    edited(&Home::with(&named("zero")), |folder, text| {
-        fs::rename(folder.join("rules.yaml"), folder.join("rules.yaml~")).unwrap();
-        fs::write(folder.join("rules.yaml"), text).unwrap();
-        fs::remove_file(folder.join("rules.yaml~")).unwrap();
+    edited(&Home::with(&named("zero")), |directory, text| {
+        fs::rename(directory.join("rules.yaml"), directory.join("rules.yaml~")).unwrap();
+        fs::write(directory.join("rules.yaml"), text).unwrap();
+        fs::remove_file(directory.join("rules.yaml~")).unwrap();
     });
 }
 
 /// As the kubelet does: `rules.yaml -> ..data/rules.yaml`, and `..data` is swapped as a whole.
 #[test]
 fn a_config_map_swapped() {
-    let swap = |folder: &Path, text: &str| {
-        let before = fs::read_link(folder.join("..data")).ok();
-        let version = tempfile::Builder::new().prefix("..version").tempdir_in(folder).unwrap().keep();
+    let swap = |directory: &Path, text: &str| {
+        let before = fs::read_link(directory.join("..data")).ok();
+        let version = tempfile::Builder::new().prefix("..version").tempdir_in(directory).unwrap().keep();
         fs::write(version.join("rules.yaml"), text).unwrap();
-        symlink(version.file_name().unwrap(), folder.join("..data_tmp")).unwrap();
-        fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
-        before.map_or(Ok(()), |before| fs::remove_dir_all(folder.join(before))).unwrap();
+        symlink(version.file_name().unwrap(), directory.join("..data_tmp")).unwrap();
+        fs::rename(directory.join("..data_tmp"), directory.join("..data")).unwrap();
+        before.map_or(Ok(()), |before| fs::remove_dir_all(directory.join(before))).unwrap();
     };
     let home = Home::new();
     swap(home.path(), &named("zero"));
@@ -120,7 +122,7 @@ fn replaced(begin: impl Fn(&Path, &str), edit: impl Fn(&Path, &str)) {
 }
 
 /// A directory with these rules in it.
-fn directory(path: &Path, text: &str) {
+fn rules_directory(path: &Path, text: &str) {
     fs::create_dir(path).unwrap();
     fs::write(path.join("rules.yaml"), text).unwrap();
 }
@@ -128,12 +130,12 @@ fn directory(path: &Path, text: &str) {
 #[test]
 fn directory_renamed_over_is_read_at_once() {
     replaced(
-        |folder, text| directory(&folder.join("rules.d"), text),
-        |folder, text| {
-            directory(&folder.join("next"), text);
-            let old = tempfile::tempdir_in(folder).unwrap().keep();
-            fs::rename(folder.join("rules.d"), old.join("old")).unwrap();
-            fs::rename(folder.join("next"), folder.join("rules.d")).unwrap();
+        |directory, text| rules_directory(&directory.join("rules.d"), text),
+        |directory, text| {
+            rules_directory(&directory.join("next"), text);
+            let old = tempfile::tempdir_in(directory).unwrap().keep();
+            fs::rename(directory.join("rules.d"), old.join("old")).unwrap();
+            fs::rename(directory.join("next"), directory.join("rules.d")).unwrap();
         },
     );
 }
@@ -141,25 +143,25 @@ fn directory_renamed_over_is_read_at_once() {
 #[test]
 fn directory_removed_and_made_again_is_read_at_once() {
     replaced(
-        |folder, text| directory(&folder.join("rules.d"), text),
-        |folder, text| {
-            fs::remove_dir_all(folder.join("rules.d")).unwrap();
-            directory(&folder.join("rules.d"), text);
+        |directory, text| rules_directory(&directory.join("rules.d"), text),
+        |directory, text| {
+            fs::remove_dir_all(directory.join("rules.d")).unwrap();
+            rules_directory(&directory.join("rules.d"), text);
         },
     );
 }
 
 #[test]
 fn directory_that_is_a_swapped_link_is_read_at_once() {
-    let swap = |folder: &Path, text: &str| {
-        let version = tempfile::tempdir_in(folder).unwrap().keep();
+    let swap = |directory: &Path, text: &str| {
+        let version = tempfile::tempdir_in(directory).unwrap().keep();
         fs::write(version.join("rules.yaml"), text).unwrap();
-        link(&version, &folder.join("rules.d"));
+        link(&version, &directory.join("rules.d"));
     };
     replaced(swap, swap);
 }
 
-/// Another name of the file, in another folder.
+/// Another name of the file, in another directory.
 fn unseen() -> (Home, tempfile::TempDir) {
     let elsewhere = tempfile::tempdir().unwrap();
     let home = Home::new();
@@ -175,12 +177,12 @@ fn whenever_it_is_asked_for() {
     let enforcer = home.enforcer(&["--web.enable-lifecycle"]);
     let rule = |enforcer: &Enforcer| in_force(&enforcer.page()).0;
     // The change may be seen by itself just before it is asked for: then it is edited once more.
-    let edited = |name: &str, ask: &dyn Fn() -> bool| {
+    let edited = |name: &str, query: &dyn Fn() -> bool| {
         until(name, || {
             edit(&named("other"));
             enforcer.until("other", |page| (in_force(page).0 == "other").then_some(()));
             edit(&named(name));
-            ask().then_some(())
+            query().then_some(())
         });
         assert_eq!(rule(&enforcer), name);
     };
@@ -236,7 +238,7 @@ const KILLS: &str = "version: 1
 mode: enforce
 defaults: {startup_grace: 0s, grace: 30s}
 rules:
-  - {name: idle, of: process, when: {gpu_util: {max: 1%}}, for: {samples: 5}, then: [{flag: info}, {terminate: {}}]}
+  - {name: idle, target: process, when: {gpu_util: {max: 1%}}, for: {samples: 5}, then: [{flag: info}, {terminate: {}}]}
 ";
 
 #[test]
@@ -261,7 +263,7 @@ fn while_the_file_makes_no_sense_the_last_good_one_goes_on_and_ends_nobody() {
     enforcer.until_waits(tenant.pid(), "invalid_file");
     enforcer.ticks(3);
     assert!(tenant.lives() && tenant.asked() == 0);
-    // Its own audit log lies beside the rules, and changes the folder.
+    // Its own audit log lies beside the rules, and changes the directory.
     assert_eq!(node.home.results("reload"), ["refused"], "told once");
     let status = enforcer.run(&["status"]);
     let status = String::from_utf8(status.stdout).unwrap();

@@ -22,7 +22,7 @@ defaults: {{startup_grace: 0s, clear_after: 1, cooldown: 0s, grace: {grace}}}
 limits: {{per_node_hour: {per_hour}}}
 rules:
   - name: idle
-    of: process
+    target: process
     when: {{gpu_util: {{max: 1%}}}}
     for: {{samples: 4}}
     then: [{{terminate: {{}}}}]

@@ -12,13 +12,13 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use end_to_end::cuda::{self, Machine};
 use end_to_end::fake::Scenario;
 use end_to_end::holder;
-use end_to_end::leases::{Folder, code, said, states};
+use end_to_end::leases::{Directory, code, said, states};
 use end_to_end::programs;
 use end_to_end::tenant::start;
 use end_to_end::wait::until;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
-/// `bailiff run` on a machine with a fake driver and no driver's library of NVIDIA's, its quotas in a folder of this test's.
+/// `bailiff run` on a machine with a fake driver and no driver's library of NVIDIA's, its quotas in a directory of this test's.
 fn bailiff(machine: &Machine, words: &[&str]) -> Command {
     let mut command = machine.bare(programs::bailiff());
     for other in ["LEASE_REDIS_URL", "LEASE_DIR", "BAILIFF_QUOTA_LIBRARY", "LD_PRELOAD"] {
@@ -164,7 +164,7 @@ fn size_without_a_binary_unit_is_refused() {
 
 #[test]
 fn limit_above_the_gpu_is_refused_with_its_size() {
-    let (machine, pool) = (Machine::new(), Folder::of("0"));
+    let (machine, pool) = (Machine::new(), Directory::of("0"));
     let scenario = Scenario::new("gpus: [{memory: {total: 80GiB}}, {memory: {total: 24GiB}}]\n");
     let library = programs::fake_nvml().display().to_string();
     let limited = |flags: &[&str], visible: &str| {
@@ -253,7 +253,7 @@ fn signals_are_passed_on() {
 
 #[test]
 fn who_waits_under_nohup_survives_the_terminal() {
-    let (machine, pool) = (Machine::new(), Folder::of("0"));
+    let (machine, pool) = (Machine::new(), Directory::of("0"));
     let nohup = |words: &[&str]| {
         let inner = bailiff(&machine, words);
         let mut command = machine.bare("nohup");
@@ -446,7 +446,7 @@ fn who_goes_on_in_other_threads_keeps_the_file() {
 
 #[test]
 fn who_cannot_look_takes_nobody_for_ended() {
-    let (machine, pool, scenario) = (Machine::new(), Folder::of("0"), Scenario::new(&gpus("")));
+    let (machine, pool, scenario) = (Machine::new(), Directory::of("0"), Scenario::new(&gpus("")));
     let library = programs::fake_nvml().display().to_string();
     let words = ["--gpus", "1", "--idle-timeout", "1h", "--nvml-library", &library, "--", "sh", "-c"];
     let script = "sleep infinity & echo $!; echo $$; exec sleep infinity";
@@ -485,7 +485,7 @@ fn who_is_told_to_go_before_he_has_begun_leaves_no_file() {
 
 #[test]
 fn gpus_are_had_and_given_back() {
-    let (machine, pool) = (Machine::new(), Folder::of("0,1"));
+    let (machine, pool) = (Machine::new(), Directory::of("0,1"));
     let leased = |words: &[&str]| bailiff(&machine, words).env("LEASE_DIR", pool.path()).output().unwrap();
     let echo = ["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES ${LD_PRELOAD:+limited}"];
     let output = leased(&[&["--gpus", "2", "--vram", "1GiB"][..], &echo].concat());
@@ -613,7 +613,7 @@ fn unknown_is_not_idle() {
 
 #[test]
 fn a_command_starts_once_enough_memory_is_free() {
-    let (machine, pool) = (Machine::new(), Folder::of("0"));
+    let (machine, pool) = (Machine::new(), Directory::of("0"));
     let library = programs::fake_nvml().display().to_string();
     let scenario = Scenario::new(&gpus("{pid: 1, used: 3GiB}"));
     let command = |words: &[&str]| {

@@ -59,7 +59,7 @@ impl Stage {
         Self { machine, scenario, redis }
     }
 
-    /// Below this are the folders of users.
+    /// Below this are the directories of users.
     fn quotas(&self) -> PathBuf {
         self.machine.path("quotas")
     }

@@ -64,13 +64,13 @@ fn look(browser: &mut Browser, url: &str, screens: &[Screen]) {
 fn fits(browser: &mut Browser, url: &str, screen: &Screen) {
     // Still, since a page that is asked about must not go meanwhile.
     browser.visit(&format!("{url}?still"), *screen);
-    assert_eq!(browser.ask("window.innerWidth"), json!(screen.width), "{screen:?}");
+    assert_eq!(browser.query("window.innerWidth"), json!(screen.width), "{screen:?}");
     let wide = "[...document.querySelectorAll('body *')].filter(one => one.getBoundingClientRect().right > innerWidth \
             && !one.closest('.scroll')).map(one => one.outerHTML.slice(0, 200))";
-    assert_eq!(browser.ask(TOO_WIDE), json!(0), "{screen:?}: {}", browser.ask(wide));
+    assert_eq!(browser.query(TOO_WIDE), json!(0), "{screen:?}: {}", browser.query(wide));
     assert_eq!(browser.complaints(), [""; 0], "{screen:?}");
-    assert_eq!(browser.ask(FOREIGN), json!([]), "{screen:?}");
-    assert_eq!(browser.ask("document.querySelectorAll('h1').length"), json!(1));
+    assert_eq!(browser.query(FOREIGN), json!([]), "{screen:?}");
+    assert_eq!(browser.query("document.querySelectorAll('h1').length"), json!(1));
 }
 
 const ALL: [Screen; 4] = [Screen::WIDE, Screen::WIDE.dark(), Screen::PHONE, Screen::PHONE.dark()];
@@ -120,7 +120,7 @@ fn eight_gpus_and_their_leases() {
     let mut browser = Browser::start();
     look(&mut browser, &node.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
     let count = |browser: &mut Browser, what: &str| {
-        browser.ask(&format!("document.querySelectorAll('{what}').length"))
+        browser.query(&format!("document.querySelectorAll('{what}').length"))
     };
     assert_eq!(count(&mut browser, ".card"), json!(8));
     assert_eq!(count(&mut browser, "#leases tbody tr"), json!(8));
@@ -141,7 +141,7 @@ fn what_is_unknown_has_a_reason_and_no_bar() {
     let bars = "[...document.querySelectorAll('.card')].map(card => [card.querySelector('h3').innerText.slice(0, 7), \
         card.querySelectorAll('.bar[aria-label^=Utilization]').length, \
         card.innerText.includes('unknown: not told with MIG')])";
-    let bars = browser.ask(bars);
+    let bars = browser.query(bars);
     let bars = bars.as_array().unwrap();
     assert!(bars.contains(&json!(["GPU 0:0", 0, true])), "{bars:?}");
     assert!(bars.contains(&json!(["GPU 1 N", 1, false])), "{bars:?}");
@@ -160,7 +160,7 @@ fn eight_hundred_processes_stay_a_page() {
         fits(&mut browser, &node.url(), &screen);
     }
     let rows = "[...document.querySelectorAll('#holders tbody tr')].map(row => row.cells[1].innerText)";
-    let rows: Vec<String> = serde_json::from_value(browser.ask(rows)).unwrap();
+    let rows: Vec<String> = serde_json::from_value(browser.query(rows)).unwrap();
     assert_eq!((rows.len(), rows[0].as_str(), rows[99].as_str()), (100, "1.0 GiB", "1.0 GiB"));
     let text = browser.text("document.querySelector('#holders').innerText");
     assert!(text.contains("700 more are not shown: the page of metrics has them"), "{text}");
@@ -175,13 +175,13 @@ fn it_refreshes_itself_without_scripts_and_can_be_asked_not_to() {
     for scripts in [true, false] {
         browser.scripts(scripts);
         browser.visit(&node.url(), Screen::WIDE);
-        assert_eq!(browser.ask(TOO_WIDE), json!(0), "an expression is asked where scripts are off, too");
+        assert_eq!(browser.query(TOO_WIDE), json!(0), "an expression is asked where scripts are off, too");
         let time = browser.text("document.querySelector('time').innerText");
         browser
             .until(&format!("![null, '{time}'].includes(document.querySelector('time')?.innerText ?? null)"));
     }
     browser.visit(&format!("{}?still", node.url()), Screen::WIDE);
-    assert_eq!(browser.ask("document.querySelectorAll('meta[http-equiv=refresh]').length"), json!(0));
+    assert_eq!(browser.query("document.querySelectorAll('meta[http-equiv=refresh]').length"), json!(0));
 }
 
 #[test]
@@ -202,13 +202,13 @@ fn its_answer_is_not_kept_and_may_do_nothing() {
     let mut browser = Browser::start();
     browser.visit(&node.url(), Screen::WIDE);
     assert_eq!(browser.complaints(), [""; 0], "its own style is allowed");
-    browser.ask("document.body.insertAdjacentHTML('beforeend', '<p id=red style=\"color: red\">')");
-    browser.ask(
+    browser.query("document.body.insertAdjacentHTML('beforeend', '<p id=red style=\"color: red\">')");
+    browser.query(
         "document.body.append(Object.assign(document.createElement('script'), {text: 'window.ran = 1'}))",
     );
-    assert_eq!(browser.ask("window.ran === undefined"), json!(true));
+    assert_eq!(browser.query("window.ran === undefined"), json!(true));
     assert_eq!(
-        browser.ask("getComputedStyle(red).color === getComputedStyle(document.body).color"),
+        browser.query("getComputedStyle(red).color === getComputedStyle(document.body).color"),
         json!(true)
     );
     browser.until("true");
@@ -247,7 +247,7 @@ fn nobodys_name_becomes_a_part_of_the_page() {
     exporter.next();
     let mut browser = Browser::start();
     look(&mut browser, &format!("http://{}/", exporter.address()), &[Screen::WIDE, Screen::PHONE]);
-    assert_eq!(browser.ask("window.ran === undefined"), json!(true));
+    assert_eq!(browser.query("window.ran === undefined"), json!(true));
     let text = browser.text("document.querySelector('main').innerText");
     for shown in [
         "<script>window.ran=1</script>",
@@ -270,13 +270,13 @@ const RULES: &str = "version: 1
 defaults: {startup_grace: 0s}
 rules:
   - name: idle-holder
-    of: process
+    target: process
     mode: enforce
     when: {gpu_util: {max: 1%}, cpu_util: {max: 50%}}
     for: {samples: 3}
     then: [{flag: warning}, {after: {samples: 1000}, terminate: {}}]
   - name: too-large
-    of: process
+    target: process
     mode: enforce
     when: {vram: {min: 1GiB}}
     for: {samples: 3}
@@ -320,12 +320,12 @@ const HOSTILE: &str = "open('/proc/self/comm', 'w').write('<b>x</b>\\u202e')\nim
 #[test]
 #[ignore = "it writes pictures into the documentation"]
 fn pictures() {
-    let folder = PathBuf::from(std::env::var_os("BAILIFF_SCREENSHOTS").expect("where pictures go"));
-    std::fs::create_dir_all(&folder).unwrap();
+    let directory = PathBuf::from(std::env::var_os("BAILIFF_SCREENSHOTS").expect("where pictures go"));
+    std::fs::create_dir_all(&directory).unwrap();
     let mut browser = Browser::start();
     let mut take = |url: &str, screen: Screen, name: &str| {
         browser.visit(url, screen);
-        browser.picture(&folder.join(name));
+        browser.picture(&directory.join(name));
     };
     let redis = pool("0-7");
     let holder = hold(&redis, &["run", "-n", "2"]);

@@ -65,7 +65,7 @@ fn examples(names: &[&str]) -> String {
         let telling = |line: &&str| !line.trim_start().starts_with("- {notify: [");
         let short = |line: &str| match line.trim_start() {
             words if words.starts_with("for: ") => "    for: {samples: 3}\n".to_owned(),
-            "mode: watch" => "    mode: enforce\n".to_owned(),
+            "mode: dry-run" => "    mode: enforce\n".to_owned(),
             _ => line.replace("{after: 10m,", "{after: {samples: 2},") + "\n",
         };
         rules.extend(body.lines().filter(telling).map(short));
@@ -228,7 +228,7 @@ mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
 rules:
   - name: forgotten
-    of: process
+    target: process
     select: {comms: ['python*'], vram: {min: 128MiB}}
     when: {age: {min: 1s}, gpu_util: {max: 1%}, cpu_util: {max: 5%}}
     for: {samples: 4}

@@ -22,13 +22,13 @@ const RULES: &str = "version: 1
 defaults: {startup_grace: 0s}
 rules:
   - name: idle-holder
-    of: process
+    target: process
     mode: enforce
     when: {gpu_util: {max: 1%}, cpu_util: {max: 50%}}
     for: {samples: 3}
     then: [{flag: warning}, {after: {samples: 1000}, terminate: {}}]
   - name: too-large
-    of: process
+    target: process
     when: {vram: {min: 1GiB}}
     for: {samples: 3}
     then: [{terminate: {}}]
@@ -53,7 +53,7 @@ fn status_and_explain_tell_how_it_stands() {
     let row = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap().to_owned();
     let words = |line: String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(words(row("idle-holder"))[..6], ["idle-holder", "enforce", "process", "1", "0", "0"]);
-    assert_eq!(words(row("too-large"))[..6], ["too-large", "watch", "process", "0", "0", "0"]);
+    assert_eq!(words(row("too-large"))[..6], ["too-large", "dry-run", "process", "0", "0", "0"]);
     assert!(row(&format!("process:{}@", tenant.pid())).contains("terminate"), "{text}");
     assert!(row("warning").contains("nobody"), "{text}");
 
@@ -93,7 +93,7 @@ protect: {namespaces: [kube-system]}
 defaults: {startup_grace: 0s}
 rules:
   - name: spared
-    of: process
+    target: process
     when: {gpu_util: {max: 1%}}
     for: {samples: 3}
     except: [{users: [nobody], reason: a demo until Friday}]
@@ -156,9 +156,9 @@ fn check_compares_a_file_with_what_a_node_runs() {
 
 #[test]
 fn the_shipped_rules_are_sound_and_have_a_schema() {
-    let folder = programs::root().join("config");
-    let mut files = vec![folder.join("rules.yaml")];
-    files.extend(fs::read_dir(folder.join("rules")).unwrap().map(|entry| entry.unwrap().path()));
+    let directory = programs::root().join("config");
+    let mut files = vec![directory.join("rules.yaml")];
+    files.extend(fs::read_dir(directory.join("rules")).unwrap().map(|entry| entry.unwrap().path()));
     assert!(files.len() > 1);
     for file in files {
         let output = enforcer::run(&["check", file.to_str().unwrap()]);
@@ -167,6 +167,6 @@ fn the_shipped_rules_are_sound_and_have_a_schema() {
         assert!(told.contains(file.file_name().unwrap().to_str().unwrap()), "{told}");
     }
     let schema: Value = serde_json::from_str(&said(&enforcer::run(&["schema"]))).unwrap();
-    let shipped = fs::read(folder.join("rules.schema.json")).unwrap();
+    let shipped = fs::read(directory.join("rules.schema.json")).unwrap();
     assert_eq!(schema, serde_json::from_slice::<Value>(&shipped).unwrap());
 }

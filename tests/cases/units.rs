@@ -26,16 +26,16 @@ const MOST: [(&str, &str); 2] = [("bailiff-exporter", "31"), ("bailiff-enforcer"
 
 const RULES: &str = "version: 1
 rules:
-  - {name: none, of: gpu, when: {process_count: {min: 1000}}, for: 1h, then: [{flag: info}]}
+  - {name: none, target: gpu, when: {process_count: {min: 1000}}, for: 1h, then: [{flag: info}]}
 ";
 
 /// The units, with the programs of this build in place of those that are installed.
-fn units(folder: &Path) -> Vec<PathBuf> {
+fn units(directory: &Path) -> Vec<PathBuf> {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("config/systemd");
     let programs = programs::bailiff().parent().unwrap().display().to_string();
     let unit = |(name, _): &(&str, &str)| {
         let text = fs::read_to_string(ours.join(format!("{name}.service"))).unwrap();
-        let path = folder.join(format!("{name}.service"));
+        let path = directory.join(format!("{name}.service"));
         fs::write(&path, text.replace("/usr/bin", &programs)).unwrap();
         path
     };
@@ -52,8 +52,8 @@ fn analyze(arguments: &[&str], units: &[&PathBuf]) {
 
 #[test]
 fn systemd_understands_them_and_finds_them_safe() {
-    let folder = tempfile::tempdir().unwrap();
-    let units = units(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let units = units(directory.path());
     analyze(&["verify", "--man=no"], &units.iter().collect::<Vec<_>>());
     for (unit, (_, most)) in units.iter().zip(MOST) {
         analyze(&["security", "--offline=yes", "--threshold", most], &[unit]);
@@ -65,10 +65,10 @@ struct Manager(UnixDatagram, tempfile::TempDir);
 
 impl Manager {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let socket = UnixDatagram::bind(directory.path().join("notify")).unwrap();
         socket.set_read_timeout(Some(wait::LONG)).unwrap();
-        Self(socket, folder)
+        Self(socket, directory)
     }
 
     /// A command line that is told of it, and has to be heard of this often.

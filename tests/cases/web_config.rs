@@ -38,12 +38,12 @@ const WRONG: &str = "Authorization: Basic YWxpY2U6d3Jvbmc=";
 
 const RULES: &str = "version: 1
 rules:
-  - {name: none, of: gpu, when: {process_count: {min: 1000}}, for: 1h, then: [{flag: info}]}
+  - {name: none, target: gpu, when: {process_count: {min: 1000}}, for: 1h, then: [{flag: info}]}
 ";
 
-/// A folder with a web config and the files that it names.
+/// A directory with a web config and the files that it names.
 struct Site {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     authority: Authority,
     scenario: Scenario,
 }
@@ -53,7 +53,7 @@ impl Site {
     fn new(config: &str) -> Self {
         let authority = Authority::new("ours");
         let site =
-            Self { folder: tempfile::tempdir().unwrap(), authority, scenario: Scenario::named("busy") };
+            Self { directory: tempfile::tempdir().unwrap(), authority, scenario: Scenario::named("busy") };
         site.write("ca.crt", &site.authority.pem());
         site.show("server", &site.authority.signs(&["127.0.0.1"]));
         site.write("web.yml", config);
@@ -61,13 +61,13 @@ impl Site {
     }
 
     fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).display().to_string()
+        self.directory.path().join(name).display().to_string()
     }
 
     /// As tools that know what they do: another file in the place of the old one.
     fn write(&self, name: &str, text: &str) {
-        fs::write(self.folder.path().join("next"), text).unwrap();
-        fs::rename(self.folder.path().join("next"), self.folder.path().join(name)).unwrap();
+        fs::write(self.directory.path().join("next"), text).unwrap();
+        fs::rename(self.directory.path().join("next"), self.directory.path().join(name)).unwrap();
     }
 
     fn show(&self, name: &str, pair: &Pair) {
@@ -102,7 +102,7 @@ fn prometheus(jobs: &[String]) -> Prometheus {
 /// What Prometheus says of its last scrape of a job, once there was one.
 fn scraped(prometheus: &Prometheus, job: &str) -> (String, String) {
     until(job, || {
-        let targets = prometheus.ask("targets")?;
+        let targets = prometheus.get("targets")?;
         let all: Vec<Value> = targets["activeTargets"].as_array()?.clone();
         let target = all.into_iter().find(|target| target["labels"]["job"] == job)?;
         let told = |key: &str| target[key].as_str().map(str::to_owned);
@@ -221,7 +221,7 @@ fn a_password_that_is_withdrawn_while_it_is_looked_at_is_none() {
     // Cost 12 is half a second here.
     let site = Site::new(&users("correct horse", 12));
     let exporter = site.exporter(&[]);
-    let ask = |header: &str| {
+    let query = |header: &str| {
         let mut stream = http::connect(exporter.address()).unwrap();
         write!(stream, "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{header}\r\n\r\n")
             .unwrap();
@@ -233,9 +233,9 @@ fn a_password_that_is_withdrawn_while_it_is_looked_at_is_none() {
         answer
     };
     // He guesses first; when he is refused it is the other's turn, whose password is looked at from then on.
-    let wrong = ask(WRONG);
-    assert!(heard(ask("X: y")).contains(" 401 "), "the exporter has read what was sent before");
-    let right = ask(RIGHT);
+    let wrong = query(WRONG);
+    assert!(heard(query("X: y")).contains(" 401 "), "the exporter has read what was sent before");
+    let right = query(RIGHT);
     assert!(heard(wrong).contains(" 401 "));
     site.write("web.yml", &users("another", 4));
     let answer = heard(right);

@@ -91,7 +91,7 @@ impl Browser {
     /// Where `tests/setup chromium` has not been run.
     #[must_use]
     pub fn start() -> Self {
-        let profile = tempfile::tempdir().expect("a temporary folder");
+        let profile = tempfile::tempdir().expect("a temporary directory");
         let mut command = Command::new("sh");
         command.args(["-c", ON_PIPES, "chromium"]);
         command.arg(format!("--user-data-dir={}", profile.path().display())).args(FLAGS);
@@ -139,23 +139,23 @@ impl Browser {
     ///
     /// # Panics
     /// Where it throws.
-    pub fn ask(&mut self, expression: &str) -> Value {
-        let ask = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
-        let mut answer = self.call("Runtime.evaluate", &ask);
+    pub fn query(&mut self, expression: &str) -> Value {
+        let query = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let mut answer = self.call("Runtime.evaluate", &query);
         assert!(answer.get("exceptionDetails").is_none(), "{expression}: {answer}");
         answer["result"]["value"].take()
     }
 
     /// What an expression is, as text.
     pub fn text(&mut self, expression: &str) -> String {
-        self.ask(expression).as_str().unwrap_or_default().to_owned()
+        self.query(expression).as_str().unwrap_or_default().to_owned()
     }
 
     /// Asks until it is true; a page may be on its way, and then there is nothing to be asked.
     pub fn until(&mut self, expression: &str) {
-        let ask = json!({"expression": expression, "returnByValue": true});
+        let query = json!({"expression": expression, "returnByValue": true});
         until(expression, || {
-            let answer = self.answer("Runtime.evaluate", &ask);
+            let answer = self.answer("Runtime.evaluate", &query);
             (answer["result"]["result"]["value"] == true).then_some(())
         });
     }
@@ -166,8 +166,8 @@ impl Browser {
     /// Where `tests/setup chromium` has not been run.
     pub fn faults(&mut self) -> Vec<String> {
         let axe = fs::read_to_string(programs::tool("axe.min.js")).expect("tests/setup chromium");
-        self.ask(&format!("{axe}; undefined"));
-        let told = self.ask(
+        self.query(&format!("{axe}; undefined"));
+        let told = self.query(
             "axe.run(document, {rules: {'meta-refresh': {enabled: false}}}).then(told => told.violations.flatMap(\
              fault => fault.nodes.map(node => `${fault.id}: ${node.html.slice(0, 200)}: ${node.failureSummary}`)))",
         );

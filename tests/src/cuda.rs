@@ -15,7 +15,7 @@ use crate::programs;
 
 /// A machine with a driver, and the ground truth of its GPUs.
 pub struct Machine {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 /// A name by which processes share a quota: that of the fake driver's GPU of this number.
@@ -37,7 +37,7 @@ impl Machine {
     /// Where nothing can be written, or the driver is not built.
     #[must_use]
     pub fn new() -> Self {
-        let machine = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        let machine = Self { directory: tempfile::tempdir().expect("a temporary directory") };
         fs::write(machine.path("truth"), "").expect("the truth can be written");
         for name in ["libcuda.so.1", "libcuda.so"] {
             symlink(programs::built("libfake_cuda.so"), machine.path(name)).expect("a link can be made");
@@ -45,10 +45,10 @@ impl Machine {
         machine
     }
 
-    /// A file of its folder.
+    /// A file of its directory.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     /// A shared quota of this machine's, with this limit for its first GPU.
@@ -71,7 +71,7 @@ impl Machine {
                 command.env_remove(name.as_ref());
             }
         }
-        command.env("LD_LIBRARY_PATH", self.folder.path()).env("FAKE_CUDA_TRUTH", self.path("truth"));
+        command.env("LD_LIBRARY_PATH", self.directory.path()).env("FAKE_CUDA_TRUTH", self.path("truth"));
         command
     }
 
@@ -142,8 +142,8 @@ pub fn client(door: &str) -> PathBuf {
 #[must_use]
 pub fn linked(name: &str, flags: &[&str]) -> PathBuf {
     let machine = Machine::new();
-    let folder = format!("-L{}", machine.folder.path().display());
-    build(name, &[flags, &[&folder, "-lcuda"]].concat(), flags)
+    let directory = format!("-L{}", machine.directory.path().display());
+    build(name, &[flags, &[&directory, "-lcuda"]].concat(), flags)
 }
 
 /// A C program of `tests/fixtures/quota`; compiled once for each set of flags.
@@ -158,12 +158,12 @@ fn build(name: &str, flags: &[&str], key: &[&str]) -> PathBuf {
     let text = |path: &Path| fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut hash = DefaultHasher::new();
     (text(&source), text(&sources.join("driver.h")), key).hash(&mut hash);
-    let folder = programs::root().join("target/fixtures");
-    let built = folder.join(format!("{name}-{:016x}", hash.finish()));
+    let directory = programs::root().join("target/fixtures");
+    let built = directory.join(format!("{name}-{:016x}", hash.finish()));
     if !built.exists() {
-        fs::create_dir_all(&folder).expect("target/ can be written");
+        fs::create_dir_all(&directory).expect("target/ can be written");
         // Beside it and renamed, since other tests may be about to run it.
-        let next = folder.join(format!("{name}-{}", std::process::id()));
+        let next = directory.join(format!("{name}-{}", std::process::id()));
         let mut command = Command::new("cc");
         command.args(["-O2", "-g", "-Wall", "-Werror", "-pthread", "-o"]).arg(&next).arg(&source).args(flags);
         let output = command.output().expect("a C compiler: tests/setup compiler");
@@ -222,8 +222,10 @@ impl Drop for Running {
 /// Where it is not there.
 #[must_use]
 pub fn allocator(name: &str) -> OsString {
-    let folder = programs::root().join("target/tools/allocators/usr/lib");
-    let folders = fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
-    let found = folders.map(|entry| entry.path().join(name)).find(|path| path.exists());
-    found.unwrap_or_else(|| panic!("no {name} in {}: run `tests/setup allocators`", folder.display())).into()
+    let directory = programs::root().join("target/tools/allocators/usr/lib");
+    let directories = fs::read_dir(&directory).into_iter().flatten().filter_map(Result::ok);
+    let found = directories.map(|entry| entry.path().join(name)).find(|path| path.exists());
+    found
+        .unwrap_or_else(|| panic!("no {name} in {}: run `tests/setup allocators`", directory.display()))
+        .into()
 }

@@ -83,8 +83,8 @@ impl Daemon {
     }
 
     /// Reads pages until one has the answer.
-    pub fn until<T>(&self, what: &str, mut ask: impl FnMut(&Page) -> Option<T>) -> T {
-        until(what, || ask(&self.page()))
+    pub fn until<T>(&self, what: &str, mut query: impl FnMut(&Page) -> Option<T>) -> T {
+        until(what, || query(&self.page()))
     }
 
     /// Sends it a signal.

@@ -1,4 +1,4 @@
-//! The real enforcer, started in a folder of its own.
+//! The real enforcer, started in a directory of its own.
 
 use std::io::{BufRead, BufReader, Write};
 use std::ops::{Deref, DerefMut};
@@ -34,7 +34,7 @@ impl DerefMut for Enforcer {
 }
 
 impl Enforcer {
-    /// Starts one in a folder, with these arguments besides.
+    /// Starts one in a directory, with these arguments besides.
     ///
     /// # Panics
     /// Where it does not listen.
@@ -59,7 +59,7 @@ impl Enforcer {
     /// # Panics
     /// Where it does not answer.
     #[must_use]
-    pub fn ask(&self, question: &Value) -> Value {
+    pub fn query(&self, question: &Value) -> Value {
         let mut socket = UnixStream::connect(&self.control).expect("the control socket");
         writeln!(socket, "{question}").expect("a question can be asked");
         let mut answer = String::new();
@@ -70,12 +70,12 @@ impl Enforcer {
     /// How it stands.
     #[must_use]
     pub fn status(&self) -> Value {
-        self.ask(&json!({"command": "status"}))["status"].take()
+        self.query(&json!({"command": "status"}))["status"].take()
     }
 
     /// Asks how it stands until that has the answer.
-    pub fn until_status<T>(&self, what: &str, mut ask: impl FnMut(&Value) -> Option<T>) -> T {
-        until(what, || ask(&self.status()))
+    pub fn until_status<T>(&self, what: &str, mut query: impl FnMut(&Value) -> Option<T>) -> T {
+        until(what, || query(&self.status()))
     }
 
     /// True samples of a process in a row, by the one rule; none is 0.
@@ -139,7 +139,7 @@ pub fn streak(status: &Value, pid: u32) -> u64 {
     pending(status, pid).and_then(|pending| pending["streak"].as_u64()).unwrap_or_default()
 }
 
-/// The enforcer in a folder, not started yet.
+/// The enforcer in a directory, not started yet.
 #[must_use]
 pub fn command(home: &Home) -> Command {
     let mut command = Command::new(programs::enforcer());
@@ -147,7 +147,7 @@ pub fn command(home: &Home) -> Command {
     command
 }
 
-/// Its command line in a folder.
+/// Its command line in a directory.
 #[must_use]
 pub fn arguments(home: &Home) -> Vec<String> {
     let path = |path: PathBuf| path.display().to_string();

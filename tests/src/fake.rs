@@ -9,7 +9,7 @@ use crate::programs;
 
 /// A scenario of a test's own, which may change while the driver runs.
 pub struct Scenario {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Scenario {
@@ -19,7 +19,7 @@ impl Scenario {
     /// Where no file can be written.
     #[must_use]
     pub fn new(text: &str) -> Self {
-        let scenario = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        let scenario = Self { directory: tempfile::tempdir().expect("a temporary directory") };
         scenario.set(text);
         scenario
     }
@@ -39,7 +39,7 @@ impl Scenario {
     /// # Panics
     /// Where no file can be written.
     pub fn set(&self, text: &str) {
-        let next = self.folder.path().join("next");
+        let next = self.directory.path().join("next");
         fs::write(&next, text).expect("a scenario can be written");
         fs::rename(next, self.path()).expect("a scenario can be replaced");
     }
@@ -47,12 +47,12 @@ impl Scenario {
     /// The file.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        self.folder.path().join("scenario.yaml")
+        self.directory.path().join("scenario.yaml")
     }
 
-    /// A folder that lives as long.
+    /// A directory that lives as long.
     #[must_use]
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 }

@@ -1,4 +1,4 @@
-//! The folder that an enforcer of a test lives in: rules, sockets, state, audit log, and a stand-in for a device file.
+//! The directory that an enforcer of a test lives in: rules, sockets, state, audit log, and a stand-in for a device file.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::enforcer::Enforcer;
 use crate::wait::until;
 
-/// The folder.
+/// The directory.
 pub struct Home(TempDir);
 
 impl Home {
@@ -21,9 +21,9 @@ impl Home {
     /// Where nothing can be written.
     #[must_use]
     pub fn new() -> Self {
-        let home = Self(tempfile::tempdir().expect("a temporary folder"));
-        fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("our own folder");
-        fs::create_dir(home.state()).expect("a folder");
+        let home = Self(tempfile::tempdir().expect("a temporary directory"));
+        fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("our own directory");
+        fs::create_dir(home.state()).expect("a directory");
         // A FIFO that nobody writes to: whoever reads it waits, and needs no other program to wait with.
         mknodat(CWD, home.device(), FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a FIFO");
         home
@@ -37,7 +37,7 @@ impl Home {
         home
     }
 
-    /// The folder.
+    /// The directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.0.path()

@@ -33,10 +33,10 @@ impl Keeps for Redis {
     }
 }
 
-/// A folder for a pool of the machine's own, which other users may look into; in memory, as `/run` is.
-pub struct Folder(TempDir);
+/// A directory for a pool of the machine's own, which other users may look into; in memory, as `/run` is.
+pub struct Directory(TempDir);
 
-impl Folder {
+impl Directory {
     /// An empty one.
     ///
     /// # Panics
@@ -44,10 +44,10 @@ impl Folder {
     #[must_use]
     pub fn new() -> Self {
         let memory = Path::new("/dev/shm");
-        let folder =
+        let directory =
             if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        Self(folder)
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        Self(directory)
     }
 
     /// Its pool, of these GPUs.
@@ -56,9 +56,9 @@ impl Folder {
     /// Where that fails.
     #[must_use]
     pub fn of(gpus: &str) -> Self {
-        let folder = Self::new();
-        said(&run(&folder, &["init", "--gpus", gpus]));
-        folder
+        let directory = Self::new();
+        said(&run(&directory, &["init", "--gpus", gpus]));
+        directory
     }
 
     /// Where the pool is.
@@ -68,13 +68,13 @@ impl Folder {
     }
 }
 
-impl Default for Folder {
+impl Default for Directory {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Keeps for Folder {
+impl Keeps for Directory {
     fn told(&self) -> (&'static str, OsString) {
         ("LEASE_DIR", self.path().into())
     }
@@ -197,7 +197,7 @@ sleep 0.0$(($$ % 5 + 1)); echo $CUDA_VISIBLE_DEVICES >>$0/done";
 
 /// Many tasks, each for a GPU of its own.
 pub struct Tasks {
-    folder: TempDir,
+    directory: TempDir,
     tasks: Vec<Child>,
 }
 
@@ -208,10 +208,10 @@ impl Tasks {
     /// Where that fails.
     #[must_use]
     pub fn start(pool: &impl Keeps, count: usize) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let task = || bailiff(pool, &["run", "--", "sh", "-c", TASK]).arg(folder.path()).spawn().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let task = || bailiff(pool, &["run", "--", "sh", "-c", TASK]).arg(directory.path()).spawn().unwrap();
         let tasks = (0..count).map(|_| task()).collect();
-        Self { folder, tasks }
+        Self { directory, tasks }
     }
 
     /// The runners.
@@ -232,7 +232,7 @@ impl Tasks {
             assert!(status.success() || killed.contains(&task.id()), "{status:?}");
         }
         let lines = |name: &str| {
-            let text = fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
+            let text = fs::read_to_string(self.directory.path().join(name)).unwrap_or_default();
             text.lines().map(str::to_owned).collect::<Vec<_>>()
         };
         assert_eq!(lines("doubled"), Vec::<String>::new());

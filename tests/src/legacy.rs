@@ -33,12 +33,12 @@ impl Legacy {
     pub fn run_by(redis: &Redis, pid: u32) -> Self {
         let mut legacy =
             Self { stream: BufReader::new(UnixStream::connect(redis.socket()).expect("Redis listens")), pid };
-        assert_eq!(legacy.ask(&["PING"]), Reply::Text("PONG".to_owned()));
+        assert_eq!(legacy.query(&["PING"]), Reply::Text("PONG".to_owned()));
         legacy
     }
 
     /// Sends a command and waits for its answer.
-    pub fn ask(&mut self, words: &[&str]) -> Reply {
+    pub fn query(&mut self, words: &[&str]) -> Reply {
         self.send(words);
         self.answer()
     }
@@ -69,31 +69,31 @@ impl Legacy {
     }
 
     fn list(&mut self, name: &str) -> Vec<String> {
-        self.ask(&["LRANGE", name, "0", "-1"]).texts()
+        self.query(&["LRANGE", name, "0", "-1"]).texts()
     }
 
     fn note(&mut self, what: &str) {
-        self.ask(&["LPUSH", "GPU_EVENTS", &format!("{TIME}: {what}")]);
+        self.query(&["LPUSH", "GPU_EVENTS", &format!("{TIME}: {what}")]);
     }
 
     /// `--redis-manage …` with these, of so many that there are; what it prints.
     pub fn manage(&mut self, ids: &[u32], count: u32, force: bool) -> String {
-        let begun = !self.ask(&["HGETALL", "GPU_INIT"]).texts().is_empty();
+        let begun = !self.query(&["HGETALL", "GPU_INIT"]).texts().is_empty();
         if begun && !force {
             return "Objects already initialized, add force to proceed.".to_owned();
         }
         for name in ["IDLE", "MANAGED", "EVENTS", "INIT"] {
-            self.ask(&["DEL", &format!("GPU_{name}")]);
+            self.query(&["DEL", &format!("GPU_{name}")]);
         }
         for id in ids {
-            self.ask(&["LPUSH", "GPU_IDLE", &id.to_string()]);
-            self.ask(&["LPUSH", "GPU_MANAGED", &id.to_string()]);
+            self.query(&["LPUSH", "GPU_IDLE", &id.to_string()]);
+            self.query(&["LPUSH", "GPU_MANAGED", &id.to_string()]);
         }
         let joined = ids.iter().map(u32::to_string).collect::<Vec<String>>().join(",");
         for (field, value) in
             [("TIME", TIME), ("GPUMANAGED", joined.as_str()), ("GPUCOUNT", count.to_string().as_str())]
         {
-            self.ask(&["HSET", "GPU_INIT", field, value]);
+            self.query(&["HSET", "GPU_INIT", field, value]);
         }
         self.note(&format!("Redis initialized, {} managed GPUs.", ids.len()));
         ids.len().to_string()
@@ -108,15 +108,15 @@ impl Legacy {
 
     /// The first step of `--get`.
     pub fn pop(&mut self) -> String {
-        self.ask(&["BRPOP", "GPU_IDLE", "0"]).texts().remove(1)
+        self.query(&["BRPOP", "GPU_IDLE", "0"]).texts().remove(1)
     }
 
     /// The others.
     pub fn record(&mut self, id: &str) {
         self.note(&format!("GPU {id} acquired by PID {}.", self.pid));
         let (key, pid) = (format!("GPU_GPU{id}"), self.pid.to_string());
-        self.ask(&["HSET", &key, "PID", &pid]);
-        self.ask(&["HSET", &key, "TIME", TIME]);
+        self.query(&["HSET", &key, "PID", &pid]);
+        self.query(&["HSET", &key, "TIME", TIME]);
     }
 
     /// `--release`; what it prints.
@@ -141,12 +141,12 @@ impl Legacy {
     /// The next ones.
     pub fn erases(&mut self, id: &str) {
         self.note(&format!("GPU {id} released by PID {}.", self.pid));
-        self.ask(&["DEL", &format!("GPU_GPU{id}")]);
+        self.query(&["DEL", &format!("GPU_GPU{id}")]);
     }
 
     /// The last one.
     pub fn pushes(&mut self, id: &str) -> String {
-        self.ask(&["LPUSH", "GPU_IDLE", id]);
+        self.query(&["LPUSH", "GPU_IDLE", id]);
         format!("GPU {id} released.")
     }
 
@@ -156,14 +156,14 @@ impl Legacy {
         let idle = self.list("GPU_IDLE");
         for id in managed.iter().filter(|id| !idle.contains(id)) {
             let key = format!("GPU_GPU{id}");
-            let Reply::Text(pid) = self.ask(&["HGET", &key, "PID"]) else { continue };
+            let Reply::Text(pid) = self.query(&["HGET", &key, "PID"]) else { continue };
             if !is_there(&pid) {
-                self.ask(&["DEL", &key]);
+                self.query(&["DEL", &key]);
                 self.note(&format!(
                     "GPU {id} acquired by process with PID {pid}, was released by redis purge as the process with \
                      given PID does no longer exist."
                 ));
-                self.ask(&["LPUSH", "GPU_IDLE", id]);
+                self.query(&["LPUSH", "GPU_IDLE", id]);
             }
         }
     }
@@ -175,8 +175,8 @@ impl Legacy {
         let mut active = BTreeMap::new();
         for id in managed.into_iter().filter(|id| !idle.contains(id)) {
             let key = format!("GPU_GPU{id}");
-            let pid = self.ask(&["HGET", &key, "PID"]);
-            let time = self.ask(&["HGET", &key, "TIME"]);
+            let pid = self.query(&["HGET", &key, "PID"]);
+            let time = self.query(&["HGET", &key, "TIME"]);
             assert_eq!(pid == Reply::Nil, time == Reply::Nil, "a record is whole: {pid:?} {time:?}");
             active.insert(id, if let Reply::Text(pid) = pid { Some(pid) } else { None });
         }
@@ -197,7 +197,9 @@ impl Legacy {
 
     /// How many connections are blocked.
     pub fn blocked(&mut self) -> usize {
-        let Reply::Text(info) = self.ask(&["INFO", "clients"]) else { panic!("Redis tells of its clients") };
+        let Reply::Text(info) = self.query(&["INFO", "clients"]) else {
+            panic!("Redis tells of its clients")
+        };
         let count = info.lines().find_map(|line| line.strip_prefix("blocked_clients:"));
         count.and_then(|count| count.trim().parse().ok()).expect("a number")
     }

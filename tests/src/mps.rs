@@ -1,4 +1,4 @@
-//! The stand-in for MPS: daemons in folders of a test's own, programs that compute under them, and an `nvidia-smi` that notes what
+//! The stand-in for MPS: daemons in directories of a test's own, programs that compute under them, and an `nvidia-smi` that notes what
 //! it was asked. Whatever a test has started there is ended with it.
 
 use std::fs::{self, Permissions};
@@ -18,24 +18,24 @@ use crate::wait::until;
 /// What the parts of MPS are called.
 const PARTS: [&str; 2] = ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
 
-/// Folders for daemons, and programs to start them.
+/// Directories for daemons, and programs to start them.
 pub struct Mps {
-    folder: TempDir,
+    directory: TempDir,
     release: &'static str,
 }
 
 impl Mps {
-    /// Folders without daemons, and the ways of this driver's release: 535 or 550.
+    /// Directories without daemons, and the ways of this driver's release: 535 or 550.
     ///
     /// # Panics
     /// Where nothing can be written.
     #[must_use]
     pub fn of(release: &'static str) -> Self {
-        let mps = Self { folder: tempfile::tempdir().expect("a temporary folder"), release };
-        fs::set_permissions(mps.folder.path(), Permissions::from_mode(0o755)).expect("our own folder");
-        fs::create_dir(mps.bin()).expect("a folder");
+        let mps = Self { directory: tempfile::tempdir().expect("a temporary directory"), release };
+        fs::set_permissions(mps.directory.path(), Permissions::from_mode(0o755)).expect("our own directory");
+        fs::create_dir(mps.bin()).expect("a directory");
         symlink(programs::built(PARTS[0]), mps.bin().join(PARTS[0])).expect("a link");
-        let text = format!("echo \"$@\" >> {}", mps.folder.path().join("smi").display());
+        let text = format!("echo \"$@\" >> {}", mps.directory.path().join("smi").display());
         let _ = program(&mps.bin().join("nvidia-smi"), &text);
         mps
     }
@@ -43,25 +43,25 @@ impl Mps {
     /// Where its programs are.
     #[must_use]
     pub fn bin(&self) -> PathBuf {
-        self.folder.path().join("bin")
+        self.directory.path().join("bin")
     }
 
     /// A pipe directory, by a name.
     #[must_use]
     pub fn pipes(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     /// Its logs.
     #[must_use]
     pub fn logs(&self, name: &str) -> PathBuf {
-        self.folder.path().join(format!("{name}-log"))
+        self.directory.path().join(format!("{name}-log"))
     }
 
     /// What `nvidia-smi` was asked, a line a time.
     #[must_use]
     pub fn asked(&self) -> Vec<String> {
-        let text = fs::read_to_string(self.folder.path().join("smi")).unwrap_or_default();
+        let text = fs::read_to_string(self.directory.path().join("smi")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
@@ -92,7 +92,7 @@ impl Mps {
     /// # Panics
     /// Where it cannot be asked.
     #[must_use]
-    pub fn ask(&self, name: &str, text: &str) -> String {
+    pub fn query(&self, name: &str, text: &str) -> String {
         let mut command = self.command(&self.bin().join(PARTS[0]), name);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
         writeln!(child.stdin.take().expect("a pipe"), "{text}").expect("it reads");
@@ -142,9 +142,9 @@ impl Mps {
     /// Where it does not start.
     #[must_use]
     pub fn pretender(&self, part: &str, uid: u32, variables: &[(&str, &str)]) -> Running {
-        let folder = self.folder.path().join("pretenders");
-        fs::create_dir_all(&folder).expect("a folder");
-        let program = folder.join(part);
+        let directory = self.directory.path().join("pretenders");
+        fs::create_dir_all(&directory).expect("a directory");
+        let program = directory.join(part);
         if !program.exists() {
             fs::copy("/bin/sh", &program).expect("a shell");
         }
@@ -163,9 +163,12 @@ impl Mps {
     /// Where nothing can be written.
     #[must_use]
     pub fn slow_smi(&self) -> PathBuf {
-        let smi = self.folder.path().join("slow-smi");
-        let folder = self.folder.path().display();
-        program(&smi, &format!("echo \"$@\" >> {folder}/smi; until [ -e {folder}/go ]; do sleep 0.02; done"))
+        let smi = self.directory.path().join("slow-smi");
+        let directory = self.directory.path().display();
+        program(
+            &smi,
+            &format!("echo \"$@\" >> {directory}/smi; until [ -e {directory}/go ]; do sleep 0.02; done"),
+        )
     }
 
     /// Lets [`Self::slow_smi`] end.
@@ -173,7 +176,7 @@ impl Mps {
     /// # Panics
     /// Where nothing can be written.
     pub fn go(&self) {
-        fs::write(self.folder.path().join("go"), "").expect("our own folder");
+        fs::write(self.directory.path().join("go"), "").expect("our own directory");
     }
 
     /// A control program whose questions are answered by this text of a shell, where there is a daemon.
@@ -189,7 +192,7 @@ impl Mps {
              echo 'Cannot find MPS control daemon process' >&2; exit 1\nfi\n{text}",
             real.display()
         );
-        program(&self.folder.path().join("asker"), &text)
+        program(&self.directory.path().join("asker"), &text)
     }
 
     /// Sends the daemon a signal.
@@ -201,12 +204,12 @@ impl Mps {
     }
 }
 
-/// Ends all that has one of its folders for a pipe directory.
+/// Ends all that has one of its directories for a pipe directory.
 impl Drop for Mps {
     fn drop(&mut self) {
-        let folder = self.folder.path().to_owned();
+        let directory = self.directory.path().to_owned();
         for part in PARTS {
-            for pid in parts(&folder, part) {
+            for pid in parts(&directory, part) {
                 signal(pid, Signal::KILL);
             }
         }
@@ -247,10 +250,10 @@ fn parts(pipes: &Path, program: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").expect("/proc").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let is = |pid: &u32| {
-        let folder = PathBuf::from(format!("/proc/{pid}"));
-        let exe = fs::read_link(folder.join("exe")).ok()?;
+        let directory = PathBuf::from(format!("/proc/{pid}"));
+        let exe = fs::read_link(directory.join("exe")).ok()?;
         let named = exe.file_name()?.to_str()? == program;
-        let environ = fs::read(folder.join("environ")).ok()?;
+        let environ = fs::read(directory.join("environ")).ok()?;
         let mut pairs = environ.split(|byte| *byte == 0).filter_map(|pair| std::str::from_utf8(pair).ok());
         let own = pairs.find_map(|pair| pair.strip_prefix("CUDA_MPS_PIPE_DIRECTORY="))?;
         (named && Path::new(own).starts_with(pipes)).then_some(())

@@ -1,4 +1,4 @@
-//! A node: GPUs of the fake driver, tenants that hold them, an exporter, and a folder for an enforcer. The driver lists
+//! A node: GPUs of the fake driver, tenants that hold them, an exporter, and a directory for an enforcer. The driver lists
 //! a tenant until it has ended, as a real one does.
 
 use std::fmt::Write;
@@ -18,7 +18,7 @@ pub const TICKS: [&str; 6] = ["--interval", "200ms", "--look-back", "400ms", "--
 pub struct Node {
     /// Its exporter.
     pub exporter: Exporter,
-    /// The enforcer's folder.
+    /// The enforcer's directory.
     pub home: Home,
     ticks: Vec<String>,
     driver: Arc<Mutex<Driver>>,

@@ -9,9 +9,9 @@ use tempfile::TempDir;
 /// The owner of made-up processes: a number that no machine has a name for.
 pub const OWNER: u32 = 4_242_424;
 
-/// A folder that looks like `/proc`.
+/// A directory that looks like `/proc`.
 pub struct Procfs {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 /// One made-up process.
@@ -59,7 +59,7 @@ impl Procfs {
     /// Where nothing can be written.
     #[must_use]
     pub fn new() -> Self {
-        let procfs = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        let procfs = Self { directory: tempfile::tempdir().expect("a temporary directory") };
         procfs.write("sys/kernel/random/boot_id", "11111111-2222-3333-4444-555555555555\n");
         procfs.write("stat", "cpu 0 0 0 0\nbtime 1700000000\n");
         procfs.write("self/ns/.keep", "");
@@ -73,7 +73,7 @@ impl Procfs {
     /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     /// Adds a process.
@@ -100,9 +100,9 @@ impl Procfs {
         for (thread, state) in (pid + 1..).zip(&process.threads) {
             self.write(&format!("{pid}/task/{thread}/stat"), &stat(process, thread, *state));
         }
-        let folder = self.path().join(pid.to_string());
+        let directory = self.path().join(pid.to_string());
         let owner = rustix::fs::Uid::from_raw(process.owner);
-        rustix::fs::chown(&folder, Some(owner), None)
+        rustix::fs::chown(&directory, Some(owner), None)
             .expect("these tests need root, to give made-up processes an owner");
     }
 
@@ -112,7 +112,7 @@ impl Procfs {
     /// Where nothing can be written.
     pub fn open_file(&self, pid: u32, target: &str) {
         let descriptors = self.path().join(format!("{pid}/fd"));
-        fs::create_dir_all(&descriptors).expect("a folder");
+        fs::create_dir_all(&descriptors).expect("a directory");
         symlink(target, descriptors.join("3")).expect("a link");
     }
 
@@ -130,7 +130,7 @@ impl Procfs {
     /// Where it cannot be written.
     pub fn write(&self, name: &str, text: &str) {
         let path: PathBuf = self.path().join(name);
-        fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
+        fs::create_dir_all(path.parent().expect("a file has a directory")).expect("a directory");
         fs::write(path, text).expect("a file");
     }
 }

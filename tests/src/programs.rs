@@ -15,8 +15,8 @@ pub fn root() -> PathBuf {
 #[must_use]
 pub fn built(name: &str) -> PathBuf {
     let ours = std::env::current_exe().expect("a running program has a file");
-    let folder = ours.ancestors().skip(1).find(|folder| folder.join(name).exists());
-    folder.unwrap_or_else(|| panic!("{name} is not built: run `cargo build --workspace`")).join(name)
+    let directory = ours.ancestors().skip(1).find(|directory| directory.join(name).exists());
+    directory.unwrap_or_else(|| panic!("{name} is not built: run `cargo build --workspace`")).join(name)
 }
 
 /// The exporter.

@@ -12,7 +12,7 @@ use crate::{http, programs};
 pub struct Prometheus {
     child: Child,
     address: SocketAddr,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Prometheus {
@@ -43,22 +43,22 @@ impl Prometheus {
     /// Where it does not start.
     #[must_use]
     pub fn of(config: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a file, a folder and a port");
-        let file = folder.path().join("prometheus.yml");
-        fs::write(&file, config).expect("a file, a folder and a port");
+        let directory = tempfile::tempdir().expect("a file, a directory and a port");
+        let file = directory.path().join("prometheus.yml");
+        fs::write(&file, config).expect("a file, a directory and a port");
         let address = TcpListener::bind("127.0.0.1:0")
-            .expect("a file, a folder and a port")
+            .expect("a file, a directory and a port")
             .local_addr()
-            .expect("a file, a folder and a port");
+            .expect("a file, a directory and a port");
         let child = Command::new(programs::tool("prometheus"))
             .arg(format!("--config.file={}", file.display()))
-            .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
+            .arg(format!("--storage.tsdb.path={}", directory.path().join("data").display()))
             .arg(format!("--web.listen-address={address}"))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("prometheus is there: run `tests/setup prometheus`");
-        Self { child, address, _folder: folder }
+        Self { child, address, _directory: directory }
     }
 
     /// Where it listens.
@@ -70,12 +70,12 @@ impl Prometheus {
     /// The values of an instant query; none where it does not answer yet.
     #[must_use]
     pub fn query(&self, query: &str) -> Option<Vec<Value>> {
-        Some(self.ask(&format!("query?query={}", encoded(query)))?["result"].as_array()?.clone())
+        Some(self.get(&format!("query?query={}", encoded(query)))?["result"].as_array()?.clone())
     }
 
     /// What it answers below `/api/v1/`; none where it does not yet.
     #[must_use]
-    pub fn ask(&self, path: &str) -> Option<Value> {
+    pub fn get(&self, path: &str) -> Option<Value> {
         let answer = http::get(self.address, &format!("/api/v1/{path}"), &[]).ok()?;
         let body = String::from_utf8(answer.body).ok()?;
         let json = body.get(body.find('{')?..=body.rfind('}')?)?;

@@ -15,7 +15,7 @@ use crate::wait::until;
 
 /// A running server; it ends with its test.
 pub struct Redis {
-    folder: TempDir,
+    directory: TempDir,
     options: Vec<String>,
     child: Child,
 }
@@ -36,12 +36,12 @@ impl Redis {
     /// Where it is not installed, or does not listen.
     #[must_use]
     pub fn with(options: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         // Other users are clients too.
-        let _ = fs::set_permissions(folder.path(), Permissions::from_mode(0o755));
+        let _ = fs::set_permissions(directory.path(), Permissions::from_mode(0o755));
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
-        let child = server(&folder, &options);
-        Self { folder, options, child }
+        let child = server(&directory, &options);
+        Self { directory, options, child }
     }
 
     /// Ends it as a crash would, and waits until it has.
@@ -59,7 +59,7 @@ impl Redis {
     /// Where it does not listen.
     pub fn start_again(&mut self) {
         let _ = fs::remove_file(self.socket());
-        self.child = server(&self.folder, &self.options);
+        self.child = server(&self.directory, &self.options);
     }
 
     /// Does something while it stands still.
@@ -85,7 +85,7 @@ impl Redis {
     /// # Panics
     /// Where it does not answer, or not so.
     #[must_use]
-    pub fn ask(&self, command: &str) -> String {
+    pub fn query(&self, command: &str) -> String {
         let mut stream = BufReader::new(UnixStream::connect(self.socket()).expect("Redis listens"));
         stream.get_mut().write_all(format!("{command}\r\n").as_bytes()).expect("Redis reads");
         let mut length = String::new();
@@ -99,7 +99,7 @@ impl Redis {
     /// Its socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.folder.path().join("redis.sock")
+        self.directory.path().join("redis.sock")
     }
 
     /// It answers nobody until [`Self::go_on`].
@@ -129,13 +129,13 @@ impl Redis {
     }
 }
 
-fn server(folder: &TempDir, options: &[String]) -> Child {
-    let socket = folder.path().join("redis.sock");
+fn server(directory: &TempDir, options: &[String]) -> Child {
+    let socket = directory.path().join("redis.sock");
     let mut command = Command::new("redis-server");
     command.args(["--port", "0", "--save", "", "--loglevel", "warning", "--unixsocketperm", "777"]);
     command.arg("--unixsocket").arg(&socket);
     command.args(options);
-    let child = command.arg("--dir").arg(folder.path()).stdout(Stdio::null()).spawn();
+    let child = command.arg("--dir").arg(directory.path()).stdout(Stdio::null()).spawn();
     let child = child.expect("redis-server is installed: tests/setup redis");
     until("Redis to listen", || UnixStream::connect(&socket).ok());
     child

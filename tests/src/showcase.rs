@@ -29,7 +29,7 @@ pub struct Showcase {
     pub scenario: Scenario,
     /// Its processes.
     pub procfs: Procfs,
-    _folder: TempDir,
+    _directory: TempDir,
 }
 
 impl Showcase {
@@ -45,12 +45,12 @@ impl Showcase {
     /// Where it cannot be made up.
     #[must_use]
     pub fn with(scenario: &str, processes: u32, flags: &[&str]) -> Self {
-        let (scenario, procfs, folder) =
-            (Scenario::new(scenario), Procfs::new(), tempfile::tempdir().expect("a folder"));
+        let (scenario, procfs, directory) =
+            (Scenario::new(scenario), Procfs::new(), tempfile::tempdir().expect("a directory"));
         (0..processes).for_each(|nth| procfs.add(&process(nth)));
         let pods = procfs.path().join("pods");
-        fs::create_dir_all(pods.join(format!("ml_serve-0_{POD}"))).expect("a folder");
-        let users = folder.path().join("passwd");
+        fs::create_dir_all(pods.join(format!("ml_serve-0_{POD}"))).expect("a directory");
+        let users = directory.path().join("passwd");
         fs::write(&users, passwd()).expect("a list of users");
         let mut command = Command::new("unshare");
         let apart = "mount --bind \"$0\" /etc/passwd && exec \"$@\"";
@@ -59,7 +59,7 @@ impl Showcase {
         command.arg(bare.get_program()).args(bare.get_args());
         command.envs(bare.get_envs().filter_map(|(name, value)| Some((name, value?))));
         command.args(TICKS).arg("--procfs").arg(procfs.path()).arg("--pods").arg(pods).args(flags);
-        Self { exporter: Exporter::spawn(command), scenario, procfs, _folder: folder }
+        Self { exporter: Exporter::spawn(command), scenario, procfs, _directory: directory }
     }
 
     /// The address of its status page.

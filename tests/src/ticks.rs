@@ -25,8 +25,8 @@ impl Ticks {
     }
 
     /// The first of the next snapshots that has the answer.
-    pub fn until<T>(&mut self, what: &str, ask: impl Fn(&Snapshot) -> Option<T>) -> T {
-        until(what, || ask(&self.tick()))
+    pub fn until<T>(&mut self, what: &str, query: impl Fn(&Snapshot) -> Option<T>) -> T {
+        until(what, || query(&self.tick()))
     }
 
     /// The first of the next snapshots that is so.

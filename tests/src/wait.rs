@@ -9,10 +9,10 @@ pub const LONG: Duration = Duration::from_mins(1);
 ///
 /// # Panics
 /// When there is none within [`LONG`].
-pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, mut query: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
-        if let Some(answer) = ask() {
+        if let Some(answer) = query() {
             return answer;
         }
         assert!(began.elapsed() < LONG, "waited {LONG:?} for: {what}");

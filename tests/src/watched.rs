@@ -19,7 +19,7 @@ const PATIENT: [&str; 2] = ["--deadline", "10"];
 /// A running one, ended with its test, and with it whoever said a pid.
 pub struct Watched {
     child: Child,
-    folder: TempDir,
+    directory: TempDir,
 }
 
 /// `gpu_idle_timeout.py`, with these words behind it.
@@ -28,7 +28,7 @@ pub struct Watched {
 /// Where there is no such program.
 #[must_use]
 pub fn command(scenario: &Scenario, words: &[&str]) -> Command {
-    let name = scenario.folder().join("gpu_idle_timeout.py");
+    let name = scenario.directory().join("gpu_idle_timeout.py");
     if !name.exists() {
         std::os::unix::fs::symlink(programs::bailiff(), &name).unwrap();
     }
@@ -53,10 +53,10 @@ impl Watched {
     #[must_use]
     pub fn spawn(mut command: Command) -> Self {
         use std::os::unix::process::CommandExt;
-        let folder = tempfile::tempdir().unwrap();
-        let file = |name: &str| File::create(folder.path().join(name)).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str| File::create(directory.path().join(name)).unwrap();
         command.stdin(Stdio::piped()).stdout(file("said")).stderr(file("log")).process_group(0);
-        Self { child: command.spawn().unwrap(), folder }
+        Self { child: command.spawn().unwrap(), directory }
     }
 
     /// Its pid.
@@ -138,7 +138,7 @@ impl Watched {
     }
 
     fn lines(&self, name: &str) -> Vec<String> {
-        let path: PathBuf = self.folder.path().join(name);
+        let path: PathBuf = self.directory.path().join(name);
         fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 }

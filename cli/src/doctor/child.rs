@@ -17,7 +17,7 @@ pub(super) fn ours(name: &str) -> Option<PathBuf> {
     beside
         .into_iter()
         .chain(env::split_paths(&path))
-        .map(|folder| folder.join(name))
+        .map(|directory| directory.join(name))
         .find(|file| file.is_file())
 }
 

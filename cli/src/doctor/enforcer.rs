@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
 
-use bailiff_lifecycle::control::ask_within;
+use bailiff_lifecycle::control::query_within;
 use serde_json::{Value, json};
 
 use super::check::Check;
@@ -31,7 +31,7 @@ pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
             _ => Check::fail(NAME, format!("{path}: {error}"), "journalctl -u bailiff-enforcer"),
         }];
     }
-    match ask_within(&flags.control, &json!({"command": "status"}), flags.deadline) {
+    match query_within(&flags.control, &json!({"command": "status"}), flags.deadline) {
         Ok(answer) if answer["ok"] == true => of_status(&answer["status"]),
         Ok(answer) => {
             let why = answer["error"].as_str().unwrap_or("and not told why").to_owned();
@@ -68,7 +68,7 @@ fn of_status(status: &Value) -> Vec<Check> {
         let hint = format!("bailiff-enforcer check {}", text(&status["policy"]["path"]));
         checks.push(Check::fail(NAME, format!("its rules file was not loaded: {fault}"), hint));
     }
-    if status["cap"]["mode"] == "watch" {
+    if status["cap"]["mode"] == "dry-run" {
         let why = text(&status["cap"]["why"]);
         checks.push(Check::warn(
             NAME,
@@ -126,7 +126,7 @@ mod tests {
     fn what_it_withholds_is_told() {
         let sound = json!({
             "version": "0.1.0", "stream": {"connected": true}, "policy": {"last": "applied", "path": "r.yaml"},
-            "cap": {"mode": "none"}, "rules": [{"mode": "enforce"}, {"mode": "watch"}], "holds": [], "breakers": [],
+            "cap": {"mode": "none"}, "rules": [{"mode": "enforce"}, {"mode": "dry-run"}], "holds": [], "breakers": [],
         });
         assert_eq!(of_status(&sound), [Check::ok(NAME, "0.1.0, 2 rules, of which 1 may act")]);
         let mut fresh = sound.clone();
@@ -145,7 +145,7 @@ mod tests {
                 State::Fail,
                 "3:1: no",
             ),
-            ("cap", json!({"mode": "watch", "why": "--watch"}), State::Warn, "--watch"),
+            ("cap", json!({"mode": "dry-run", "why": "--dry-run"}), State::Warn, "--dry-run"),
             ("holds", json!([{"hold": "paused", "detail": "by root"}]), State::Warn, "(paused: by root)"),
             (
                 "breakers",

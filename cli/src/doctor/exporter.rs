@@ -7,7 +7,7 @@ use bailiff_snapshot::wire::Snapshot;
 use super::check::Check;
 use super::flags::Doctor;
 use crate::info::{age, is_stale};
-use crate::stream::{self, Silence};
+use crate::stream::{self, StreamError};
 
 /// It sends its newest snapshot at once.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -18,23 +18,23 @@ pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
     let path = flags.exporter.stream.display();
     match stream::newest(&flags.exporter.stream, PATIENCE.min(flags.deadline)) {
         Ok(snapshot) => of_snapshot(&snapshot, age(&snapshot)),
-        Err(Silence::Nobody) => {
+        Err(StreamError::Nobody) => {
             let hint =
                 format!("bailiff-exporter --stream={path}; bailiff info then knows who is idle since when");
             vec![Check::skip(NAME, format!("nobody listens on {path}"), Some(&hint))]
         }
-        Err(Silence::Denied) => {
+        Err(StreamError::Denied) => {
             let hint = format!("ls -l {path}: be its owner, or in its group");
             vec![Check::skip(NAME, format!("{path} is not for us to read"), Some(&hint))]
         }
-        Err(silence @ Silence::Strange(_)) => {
+        Err(silence @ StreamError::Strange(_)) => {
             vec![Check::fail(
                 NAME,
                 format!("{path}: {silence}"),
                 "install programs of one release, and restart it",
             )]
         }
-        Err(silence @ (Silence::Late | Silence::Failed(_))) => {
+        Err(silence @ (StreamError::Late | StreamError::Failed(_))) => {
             vec![Check::fail(
                 NAME,
                 format!("{path}: {silence}"),

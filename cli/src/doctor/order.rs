@@ -16,14 +16,14 @@ pub(super) fn check(flags: &Doctor, sample: Option<&Sample>) -> Check {
     let Some(driver) = driver.filter(|gpus| !gpus.is_empty()) else {
         return Check::skip(NAME, "the driver does not tell its order", None);
     };
-    match ask(flags) {
+    match query(flags) {
         Ok(cuda) => compare(&driver, &cuda),
         Err(why) => Check::skip(NAME, format!("CUDA does not tell its order: {why}"), None),
     }
 }
 
 /// CUDA's order as a program of this user would see it.
-fn ask(flags: &Doctor) -> Result<Vec<String>, String> {
+fn query(flags: &Doctor) -> Result<Vec<String>, String> {
     let mut command = child::itself();
     command.arg(cuda::ROLE).arg(&flags.cuda_library);
     // All GPUs, and no server of MPS started for the sake of a question.

@@ -21,14 +21,14 @@ const POOL: &str = "leases";
 pub(super) fn checks(flags: &Doctor, sample: Option<&Sample>) -> Vec<Check> {
     match flags.pool.place() {
         Place::Redis(address) => in_redis(address, flags, sample),
-        Place::Here(folder) => {
+        Place::LocalHost(directory) => {
             let hint = "GPU.py's clients, and pools of several machines, need one: LEASE_REDIS_URL=redis://USER:PASSWORD@HOST";
             let mut checks = vec![Check::skip(
                 REDIS,
                 "LEASE_REDIS_URL names none: this machine keeps its pool itself",
                 Some(hint),
             )];
-            checks.extend(asked(Local::at(folder).audit(), sample));
+            checks.extend(asked(Local::at(directory).audit(), sample));
             checks
         }
     }
@@ -121,8 +121,8 @@ fn strangers(audit: &Audit, sample: Option<&Sample>) -> Option<Check> {
     let ours = sample?.gpus.iter().filter_map(|gpu| gpu.about.id.as_ref());
     let ours: BTreeSet<&str> = ours.map(|id| id.0.as_str()).collect();
     let known = audit.gpus.iter().filter_map(|gpu| Some((gpu.id.as_str(), gpu.uuid.as_deref()?)));
-    let (here, missing): (Vec<_>, Vec<_>) = known.partition(|(_, uuid)| ours.contains(uuid));
-    if here.is_empty() || missing.is_empty() {
+    let (local_host, missing): (Vec<_>, Vec<_>) = known.partition(|(_, uuid)| ours.contains(uuid));
+    if local_host.is_empty() || missing.is_empty() {
         return None;
     }
     let names: Vec<&str> = missing.iter().map(|(id, _)| *id).collect();

@@ -40,7 +40,7 @@ pub(super) fn quota(flags: &Doctor) -> Check {
     let library = match library(flags.quota_library.as_deref()) {
         Ok(library) => library,
         Err(no) if no.found || flags.quota_library.is_some() => {
-            return Check::fail(NAME, no.why, "name one that is installed, in a folder without blanks");
+            return Check::fail(NAME, no.why, "name one that is installed, in a directory without blanks");
         }
         Err(no) => return Check::skip(NAME, no.why, Some("bailiff run --vram needs it")),
     };

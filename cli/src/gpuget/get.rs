@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, Pool, Ticket, TicketStatus};
 
 use super::place::Place;
@@ -20,7 +20,7 @@ type Wish = Arc<Mutex<Option<String>>>;
 
 pub(super) fn get(place: &Place, mut pool: Pool) -> Result<(), Failure> {
     let signals = Held::back()?;
-    let (parent, here) = (super::parent(), Here::look());
+    let (parent, local_host) = (super::parent(), LocalHost::read());
     let wish = Wish::default();
     withdraw_at_a_signal(place, signals, Arc::clone(&wish))?;
     if pool.view()?.managed.is_empty() {
@@ -29,17 +29,17 @@ pub(super) fn get(place: &Place, mut pool: Pool) -> Result<(), Failure> {
             place.prefix
         ));
     }
-    let mut wanted = ticket(&here, parent)?;
+    let mut wanted = ticket(&local_host, parent)?;
     loop {
         *lock(&wish) = Some(wanted.lease.clone());
-        match pool.wait(&wanted, (&here, None), |_| {})? {
+        match pool.wait(&wanted, (&local_host, None), |_| {})? {
             TicketStatus::Held(grant) if told(&mut pool, (&wanted, &grant), &wish)? => return Ok(()),
             // It does not hold as it was told: it is asked how it stands.
             TicketStatus::Held(_) => {}
             // It was released, or taken for dead, before we knew of it: somebody else has the GPU.
             TicketStatus::Ended(_) | TicketStatus::Conflict(_) => {
                 std::thread::park_timeout(PAUSE);
-                wanted = ticket(&here, parent)?;
+                wanted = ticket(&local_host, parent)?;
             }
             other => return Err(Failure::Other(format!("Redis answered what is not understood: {other:?}"))),
         }
@@ -96,14 +96,14 @@ fn told(pool: &mut Pool, (ticket, grant): (&Ticket, &Grant), wish: &Wish) -> Res
 }
 
 /// A ticket for whoever runs us.
-fn ticket(here: &Here, parent: u32) -> Result<Ticket, Failure> {
+fn ticket(local_host: &LocalHost, parent: u32) -> Result<Ticket, Failure> {
     let mut random = [0_u8; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
         .map_err(std::io::Error::from)?;
     let uid = nix::unistd::getuid();
     let user = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
-    let mut about = here.holder(parent);
-    about.extend(here.taker(parent));
+    let mut about = local_host.holder(parent);
+    about.extend(local_host.taker(parent));
     about.extend([
         ("legacy_pid", parent.to_string()),
         ("offset", offset().to_string()),

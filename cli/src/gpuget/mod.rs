@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{LeaseError, Pool};
 
 use crate::lease::LEASE;
@@ -122,7 +122,7 @@ fn act(arguments: &Arguments) -> Result<(), Failure> {
     if !arguments.has("--get") {
         // What the dead of this host held is free; whoever waits sees to it as he waits. Whoever may only read may look
         // nevertheless.
-        let _ = pool.reap_here(&Here::look(), LEASE);
+        let _ = pool.reap_local_host(&LocalHost::read(), LEASE);
     }
     // As if it were absent: what Python takes for false.
     let empty = |name: &str| match name {
@@ -145,8 +145,9 @@ fn act(arguments: &Arguments) -> Result<(), Failure> {
 
 /// Frees what those held who have ended.
 fn purge(pool: &mut Pool, environment: &Environment) -> Result<(), Failure> {
-    let (audit, here) = (pool.audit()?, Here::look());
-    let (free, kept) = freeable(abandoned(&audit, &here), pool, (&audit, &here, &environment.stream));
+    let (audit, local_host) = (pool.audit()?, LocalHost::read());
+    let (free, kept) =
+        freeable(abandoned(&audit, &local_host), pool, (&audit, &local_host, &environment.stream));
     for why in &kept {
         warn(why);
     }

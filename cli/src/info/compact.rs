@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bailiff_exposition::human::UNKNOWN;
 use bailiff_exposition::terminal::line;
-use bailiff_snapshot::stuck::MUCH_OF_NOBODY;
+use bailiff_snapshot::stuck::REPORTED_UNATTRIBUTED;
 
 use super::figures::{ctime, span};
 use super::report::{Gpu, Holder, Memory, Report};
@@ -149,7 +149,8 @@ fn remarks(gpu: &Gpu, style: &Style) -> Vec<String> {
     let held = |part: Option<u64>, words: &str| {
         part.filter(|bytes| *bytes > 0).map(|bytes| format!("{} {words}", style.units.size(bytes)))
     };
-    let of_nobody = memory.and_then(|memory| memory.unaccounted).filter(|bytes| *bytes >= MUCH_OF_NOBODY);
+    let unattributed =
+        memory.and_then(|memory| memory.unaccounted).filter(|bytes| *bytes >= REPORTED_UNATTRIBUTED);
     let stuck = gpu.holders.iter().flatten().filter(|holder| holder.stuck().is_some()).count();
     let silent = gpu.holders.is_none() && gpu.fault.is_none() && gpu.instances.is_none();
     let bad = [
@@ -160,7 +161,8 @@ fn remarks(gpu: &Gpu, style: &Style) -> Vec<String> {
     ];
     let odd = [
         silent.then(|| "the driver does not list its processes".to_owned()),
-        of_nobody.and_then(|bytes| held(u64::try_from(bytes).ok(), "held by no listed process; see --who")),
+        unattributed
+            .and_then(|bytes| held(u64::try_from(bytes).ok(), "held by no listed process; see --who")),
         memory.and_then(|memory| held(memory.other_namespaces, "held by processes of other PID namespaces")),
         (stuck > 0).then(|| format!("stuck processes: {stuck}; see --full")),
     ];

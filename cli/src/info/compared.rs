@@ -81,7 +81,7 @@ fn since_when(before: &Report, now: &Report, since: &Since, style: &Style) -> St
         _ if !since.was_there => format!("{when}; this GPU was not there"),
         Boots::Same => when,
         Boots::Another => format!("{when}, and another boot"),
-        Boots::Untold => format!("{when}, of nobody knows which boot"),
+        Boots::UnknownReason => format!("{when}, of nobody knows which boot"),
     }
 }
 

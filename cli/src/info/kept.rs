@@ -1,4 +1,4 @@
-//! Reports that are kept under their tags, in the user's own folder.
+//! Reports that are kept under their tags, in the user's own directory.
 
 #![expect(clippy::disallowed_methods, reason = "reads and writes the user's own files")]
 
@@ -16,29 +16,29 @@ use crate::exit::Failure;
 
 /// Keeps a report under its tag, in place of one that had it before.
 pub(crate) fn keep(report: &Report) -> Result<(), Failure> {
-    let folder = folder()?;
-    write(&folder, report).map_err(|error| {
+    let directory = directory()?;
+    write(&directory, report).map_err(|error| {
         Failure::from(io::Error::new(
             error.kind(),
-            format!("the report cannot be kept in {}: {}", folder.display(), plain(&error)),
+            format!("the report cannot be kept in {}: {}", directory.display(), plain(&error)),
         ))
     })
 }
 
-fn write(folder: &Path, report: &Report) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let next = folder.join(format!(".{}.{}", report.tag, std::process::id()));
+fn write(directory: &Path, report: &Report) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let next = directory.join(format!(".{}.{}", report.tag, std::process::id()));
     fs::write(&next, serde_json::to_vec(report)?)?;
-    fs::rename(&next, file(folder, &report.tag))
+    fs::rename(&next, file(directory, &report.tag))
 }
 
 /// The report that was kept under a tag.
 pub(crate) fn read(tag: &str) -> Result<Report, Failure> {
-    let folder = folder()?;
-    let text = fs::read(file(&folder, tag)).map_err(|error| match error.kind() {
+    let directory = directory()?;
+    let text = fs::read(file(&directory, tag)).map_err(|error| match error.kind() {
         ErrorKind::NotFound => Failure::usage(format!(
             "--since: no report was kept as {tag:?}; `bailiff info --tag {tag}` keeps one{}",
-            others(&folder)
+            others(&directory)
         )),
         _ => Failure::from(error),
     })?;
@@ -57,8 +57,8 @@ fn understood(text: &[u8]) -> Option<Report> {
 }
 
 /// The tags that there are, for whoever mistyped one.
-fn others(folder: &Path) -> String {
-    let names = fs::read_dir(folder)
+fn others(directory: &Path) -> String {
+    let names = fs::read_dir(directory)
         .into_iter()
         .flatten()
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_suffix(".json").map(str::to_owned));
@@ -67,12 +67,12 @@ fn others(folder: &Path) -> String {
     if names.is_empty() { String::new() } else { format!("; there are {}", names.join(", ")) }
 }
 
-fn file(folder: &Path, tag: &str) -> PathBuf {
-    folder.join(format!("{tag}.json"))
+fn file(directory: &Path, tag: &str) -> PathBuf {
+    directory.join(format!("{tag}.json"))
 }
 
 /// As the XDG base directory specification has it: a path that is not absolute is none.
-fn folder() -> Result<PathBuf, Failure> {
+fn directory() -> Result<PathBuf, Failure> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
     let state =

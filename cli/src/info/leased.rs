@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bailiff_exposition::human::UNKNOWN;
 use bailiff_snapshot::lease::Ticket;
-use bailiff_snapshot::lease::tie::Kin;
-use bailiff_snapshot::{Held, Leases, PoolGpu, Spot, Truth, wire};
+use bailiff_snapshot::lease::attribution::Members;
+use bailiff_snapshot::{GpuState, Held, Leases, PoolGpu, Truth, wire};
 use serde::{Deserialize, Serialize};
 
 use super::figures::span;
@@ -13,7 +13,7 @@ use super::figures::span;
 /// Where a GPU is in the pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Leased {
-    pub(crate) spot: Spot,
+    pub(crate) gpu_state: GpuState,
     /// The lease's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lease: Option<String>,
@@ -39,7 +39,7 @@ impl Leased {
         let record = gpu.record.as_ref();
         let pid = held.and_then(|held| held.holder).map(|key| key.pid);
         Self {
-            spot: gpu.spot,
+            gpu_state: gpu.gpu_state,
             lease: gpu.lease.clone(),
             user: held.and_then(|held| held.user.clone()),
             mode: held.and_then(|held| held.mode.clone()),
@@ -53,14 +53,14 @@ impl Leased {
     /// In a word or two: who has it since when, or the state.
     pub(crate) fn short(&self) -> String {
         let ended = if self.alive == Truth::False { " (process gone)" } else { "" };
-        match self.spot {
-            Spot::Leased => {
+        match self.gpu_state {
+            GpuState::Leased => {
                 let age = self.age_ms.map(|ms| format!(" {}", span(Duration::from_millis(ms))));
                 format!("{}{}{ended}", self.user.as_deref().unwrap_or(UNKNOWN), age.unwrap_or_default())
             }
-            Spot::Legacy => {
+            GpuState::Legacy => {
                 let pid = self.pid.map(|pid| format!(" pid {pid}")).unwrap_or_default();
-                format!("{}{pid}{ended}", self.spot.name())
+                format!("{}{pid}{ended}", self.gpu_state.name())
             }
             other => other.name().to_owned(),
         }
@@ -70,9 +70,9 @@ impl Leased {
     pub(crate) fn text(&self) -> String {
         let pid = self.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
         let dead = if self.alive == Truth::False { ", who has ended" } else { "" };
-        match self.spot {
-            Spot::Idle => "nobody's: whoever asks next has it".to_owned(),
-            Spot::Leased => {
+        match self.gpu_state {
+            GpuState::Idle => "nobody's: whoever asks next has it".to_owned(),
+            GpuState::Leased => {
                 let user = self.user.as_deref().unwrap_or("somebody");
                 let mode = self.mode.as_ref().map(|mode| format!(" ({mode})")).unwrap_or_default();
                 let age = self
@@ -81,11 +81,11 @@ impl Leased {
                     .unwrap_or_default();
                 format!("{user}{age}{mode}{pid}{dead}")
             }
-            Spot::Legacy => format!("a client of GPU.py{pid}{dead}"),
-            Spot::Pot => "gathered for somebody who waits".to_owned(),
-            Spot::Quarantine => "withheld: something is wrong with it".to_owned(),
-            Spot::Barrier => "withheld for a while: the pool was restarted".to_owned(),
-            Spot::Unknown => "nobody knows where".to_owned(),
+            GpuState::Legacy => format!("a client of GPU.py{pid}{dead}"),
+            GpuState::Gathering => "gathered for somebody who waits".to_owned(),
+            GpuState::Quarantined => "withheld: something is wrong with it".to_owned(),
+            GpuState::Barrier => "withheld for a while: the pool was restarted".to_owned(),
+            GpuState::Unknown => "nobody knows where".to_owned(),
         }
     }
 }
@@ -108,7 +108,7 @@ impl<'a> Pool<'a> {
     /// Whether a process that uses a GPU has it by a lease; none where that cannot be told.
     pub(super) fn has(&self, process: Option<&wire::Process>, gpu: &wire::Gpu) -> Option<bool> {
         let leases = self.0?;
-        let kin = Kin::of_wire(process?)?;
+        let kin = Members::of_wire(process?)?;
         match leases.lease_of(&kin, leases.gpu(gpu)).truth() {
             Truth::True => Some(true),
             Truth::False => Some(false),
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn where_a_gpu_is_in_words() {
         let held = Leased {
-            spot: Spot::Leased,
+            gpu_state: GpuState::Leased,
             user: Some("alice".into()),
             mode: Some("run".into()),
             age_ms: Some(65_000),
@@ -154,19 +154,22 @@ mod tests {
         assert_eq!(held.text(), "alice for 1m5s (run), pid 41");
         assert_eq!(held.short(), "alice 1m5s");
         assert_eq!(Leased { alive: Truth::False, ..held.clone() }.short(), "alice 1m5s (process gone)");
-        assert_eq!(Leased { spot: Spot::Leased, ..Leased::default() }.short(), "?");
-        assert_eq!(Leased { spot: Spot::Legacy, pid: Some(7), ..Leased::default() }.short(), "legacy pid 7");
+        assert_eq!(Leased { gpu_state: GpuState::Leased, ..Leased::default() }.short(), "?");
+        assert_eq!(
+            Leased { gpu_state: GpuState::Legacy, pid: Some(7), ..Leased::default() }.short(),
+            "legacy pid 7"
+        );
         assert_eq!(
             Leased { alive: Truth::False, ..held.clone() }.text(),
             "alice for 1m5s (run), pid 41, who has ended"
         );
         assert_eq!(
-            Leased { spot: Spot::Legacy, pid: Some(7), ..Leased::default() }.text(),
+            Leased { gpu_state: GpuState::Legacy, pid: Some(7), ..Leased::default() }.text(),
             "a client of GPU.py, pid 7"
         );
-        assert_eq!(Leased { spot: Spot::Leased, ..Leased::default() }.text(), "somebody");
-        for spot in Spot::ALL {
-            assert!(!Leased { spot, ..Leased::default() }.text().is_empty());
+        assert_eq!(Leased { gpu_state: GpuState::Leased, ..Leased::default() }.text(), "somebody");
+        for gpu_state in GpuState::ALL {
+            assert!(!Leased { gpu_state, ..Leased::default() }.text().is_empty());
         }
     }
 

@@ -17,7 +17,7 @@ use super::flags;
 use super::pool::Asked;
 use crate::exit::Failure;
 use crate::say::say;
-use crate::stream::{Silence, Stream};
+use crate::stream::{Stream, StreamError};
 
 /// The exporter answers at once; a driver that hangs does not hold it up.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -50,14 +50,14 @@ pub(crate) struct Seen {
 }
 
 /// Where snapshots come from.
-pub(crate) enum Eyes {
+pub(crate) enum SnapshotSource {
     /// The exporter.
     Exporter(Box<Exporter>),
     /// Our own.
     Own(Box<Own>),
 }
 
-impl Eyes {
+impl SnapshotSource {
     /// Asks the exporter, and where it tells nothing new, looks itself.
     pub(crate) fn open(flags: &flags::Look) -> Result<Self, Failure> {
         if !flags.alone {
@@ -111,7 +111,7 @@ impl Exporter {
 
 /// The exporter, where it tells what is new; why not, unless there simply is none.
 fn listen(flags: &flags::Look) -> Result<Exporter, Option<String>> {
-    let why = |silence: Silence| (!matches!(silence, Silence::Nobody)).then(|| silence.to_string());
+    let why = |silence: StreamError| (!matches!(silence, StreamError::Nobody)).then(|| silence.to_string());
     let mut stream = Stream::open(&flags.exporter.stream, PATIENCE).map_err(why)?;
     let first = stream.next(PATIENCE).map_err(why)?;
     let (age, interval) = (age(&first), Duration::from_millis(first.interval_ms));

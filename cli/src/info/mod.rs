@@ -32,7 +32,7 @@ use crate::say::print;
 use crate::screen;
 use figures::Units;
 use flags::{Called, Info};
-use look::{Eyes, Seen};
+use look::{Seen, SnapshotSource};
 pub(crate) use look::{age, is_stale};
 use report::{DEFAULT_TAG, Report};
 use text::Style;
@@ -73,12 +73,12 @@ pub(crate) fn info(flags: &Info) -> Result<ExitCode, Failure> {
     if let Some(before) = &mut before {
         before.leave(&flags.gpu);
     }
-    let mut eyes = Eyes::open(&flags.look)?;
+    let mut source = SnapshotSource::open(&flags.look)?;
     if flags.watch && !flags.json && io::stdout().is_terminal() {
         print(CLEAR)?;
     }
     loop {
-        let seen = eyes.next()?;
+        let seen = source.next()?;
         let report = report(flags, &seen)?;
         let read = print(&shown(flags, before.as_ref(), &report)?)?;
         if flags.tag.is_some() {

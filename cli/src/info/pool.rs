@@ -30,7 +30,7 @@ impl Asked {
             Place::Redis(address) => {
                 Pool::open(address, &flags.prefix, PATIENCE).map(|pool| Box::new(pool) as Box<dyn Leases>)
             }
-            Place::Here(folder) => Ok(Box::new(Local::at(folder))),
+            Place::LocalHost(directory) => Ok(Box::new(Local::at(directory))),
         };
         let mut asked = Self { pool: None, node: Node::look(procfs, PidNamespace::Unknown), error: None };
         match opened {

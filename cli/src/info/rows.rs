@@ -81,7 +81,7 @@ pub(super) fn lease(holder: &Holder) -> Cell {
     match holder.leased {
         None => UNKNOWN.into(),
         Some(true) => "yes".into(),
-        Some(false) => Cell::of("no", Tone::Odd),
+        Some(false) => Cell::of("no", Tone::ReplyError),
     }
 }
 
@@ -89,9 +89,9 @@ pub(super) fn lease(holder: &Holder) -> Cell {
 pub(super) fn state(holder: &Holder) -> Cell {
     let quiet = matches!(holder.state.as_str(), "running" | "sleeping" | "idle");
     match holder.state.as_str() {
-        _ if quiet && holder.orphaned == Some(true) => Cell::of("orphaned", Tone::Odd),
+        _ if quiet && holder.orphaned == Some(true) => Cell::of("orphaned", Tone::ReplyError),
         "gone" | "zombie" | "zombie_leader" | "dead" => Cell::of(&holder.state, Tone::Bad),
-        "disk_sleep" | "stopped" | "traced" | "frozen" => Cell::of(&holder.state, Tone::Odd),
+        "disk_sleep" | "stopped" | "traced" | "frozen" => Cell::of(&holder.state, Tone::ReplyError),
         "unknown" => UNKNOWN.into(),
         other => other.into(),
     }
@@ -131,7 +131,7 @@ pub(super) fn device_processes(gpu: &Gpu, style: &Style) -> Vec<String> {
     for device_process in device_processes {
         let (held, tone) = match holders.get(&device_process.pid) {
             Some(holder) => (or_unknown(holder.memory, |bytes| style.units.size(bytes)), Tone::Plain),
-            None => ("nothing that is listed".to_owned(), Tone::Odd),
+            None => ("nothing that is listed".to_owned(), Tone::ReplyError),
         };
         let user = or_unknown(device_process.uid, user);
         table.row(vec![

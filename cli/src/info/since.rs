@@ -99,7 +99,7 @@ pub(crate) enum Boots {
     /// The machine was restarted in between.
     Another,
     /// A report does not say which.
-    Untold,
+    UnknownReason,
 }
 
 impl Boots {
@@ -107,7 +107,7 @@ impl Boots {
         match (&before.boot_id, &now.boot_id) {
             (Some(before), Some(now)) if before == now => Self::Same,
             (Some(_), Some(_)) => Self::Another,
-            _ => Self::Untold,
+            _ => Self::UnknownReason,
         }
     }
 }
@@ -354,7 +354,9 @@ mod tests {
     #[test]
     fn pids_of_another_boot_mean_nothing() {
         let before = report(Some("b"), Some(0), &[ALICE]);
-        for (boot, boots) in [(Some("b"), Boots::Same), (Some("c"), Boots::Another), (None, Boots::Untold)] {
+        for (boot, boots) in
+            [(Some("b"), Boots::Same), (Some("c"), Boots::Another), (None, Boots::UnknownReason)]
+        {
             let now = report(boot, Some(5), &[]);
             assert_eq!(Boots::of(&before, &now), boots);
             let since = compare(&before, &now).remove(0);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bailiff_exposition::terminal::{Colors, line, wrapped};
 use bailiff_snapshot::Stuck;
-use bailiff_snapshot::stuck::{MUCH_OF_NOBODY, UNRELEASED_FREED_BY};
+use bailiff_snapshot::stuck::{REPORTED_UNATTRIBUTED, UNRELEASED_FREED_BY};
 use jiff::tz::TimeZone;
 
 use super::figures::{UNKNOWN, Units, ctime, or_unknown, span};
@@ -141,7 +141,7 @@ fn stuck(gpu: &Gpu, style: &Style) -> Vec<String> {
 
 /// What nobody is known to hold, and how to find out more.
 fn unaccounted(gpu: &Gpu, memory: &Memory, style: &Style) -> String {
-    let much = memory.unaccounted.is_some_and(|bytes| bytes >= MUCH_OF_NOBODY);
+    let much = memory.unaccounted.is_some_and(|bytes| bytes >= REPORTED_UNATTRIBUTED);
     let text = or_unknown(memory.unaccounted, |bytes| style.units.signed(bytes));
     match (much, &gpu.device_processes) {
         (true, None) => style.colors.odd(&format!("{text}, of nobody; --who tells who has the device open")),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bailiff_lease::audit::{Audit, Gpu, Lease, Record};
-use bailiff_lease::holder::{Here, Life, Recorded};
+use bailiff_lease::holder::{Life, LocalHost, Recorded};
 use bailiff_lease::legacy::{Found, Witness};
 use bailiff_lease::{End, Ended, LeaseError, Pool};
 
@@ -25,15 +25,15 @@ pub(crate) struct Abandoned<'a> {
 
 /// Those of a pool: by a lease of the drop-in, whose process and all that were given the number have ended, or by a record of
 /// GPU.py's, of whose pid there is no process.
-pub(crate) fn abandoned<'a>(audit: &'a Audit, here: &Here) -> Vec<Abandoned<'a>> {
+pub(crate) fn abandoned<'a>(audit: &'a Audit, local_host: &LocalHost) -> Vec<Abandoned<'a>> {
     let of = |gpu: &'a Gpu| {
         if let Some(owner) = &gpu.owner {
             let lease = audit.leases.iter().find(|lease| lease.lease == *owner)?;
-            let ended = lease.get("mode") == Some("compat") && here.chained(lease) == Life::Dead;
+            let ended = lease.get("mode") == Some("compat") && local_host.chained(lease) == Life::Dead;
             return ended.then_some(Abandoned { gpu, lease: Some(lease) });
         }
         let record = gpu.record.as_ref().filter(|record| record.lease.is_none())?;
-        let ended = gpu.idle + gpu.pot + gpu.bar == 0 && has_ended(record, here);
+        let ended = gpu.idle + gpu.pot + gpu.bar == 0 && has_ended(record, local_host);
         ended.then_some(Abandoned { gpu, lease: None })
     };
     audit.gpus.iter().filter_map(of).collect()
@@ -44,11 +44,11 @@ pub(crate) fn abandoned<'a>(audit: &'a Audit, here: &Here) -> Vec<Abandoned<'a>>
 pub(crate) fn freeable<'a>(
     all: Vec<Abandoned<'a>>,
     pool: &Pool,
-    (audit, here, stream): (&Audit, &Here, &Path),
+    (audit, local_host, stream): (&Audit, &LocalHost, &Path),
 ) -> (Vec<Abandoned<'a>>, Vec<String>) {
     let users = if all.is_empty() { Users::None } else { Users::read(stream, PATIENCE) };
-    let near = here.pidns == INITIAL && pool.is_local();
-    let agent = audit.has_agent_at(here);
+    let near = local_host.pidns == INITIAL && pool.is_local();
+    let agent = audit.has_agent_at(local_host);
     let (mut free, mut kept) = (Vec::new(), Vec::new());
     for one in all {
         let why = match (users.of(one.gpu), one.lease) {
@@ -72,8 +72,8 @@ pub(crate) fn freeable<'a>(
 
 impl Abandoned<'_> {
     /// Nothing of it is left: it was of another boot.
-    pub(crate) fn is_gone(&self, here: &Here) -> bool {
-        self.lease.is_some_and(|lease| here.recorded(lease) == Recorded::Gone)
+    pub(crate) fn is_gone(&self, local_host: &LocalHost) -> bool {
+        self.lease.is_some_and(|lease| local_host.recorded(lease) == Recorded::Gone)
     }
 
     /// Frees it, if it is still as it was found.
@@ -87,9 +87,9 @@ impl Abandoned<'_> {
 }
 
 /// There is no process of the record's pid: not here, and not in a PID namespace below.
-fn has_ended(record: &Record, here: &Here) -> bool {
+fn has_ended(record: &Record, local_host: &LocalHost) -> bool {
     let is_pid = record.pid.parse::<u32>().is_ok_and(|pid| pid > 0);
-    is_pid && Witness::look(here, record, Found::Written).lives(here) == Some(false)
+    is_pid && Witness::look(local_host, record, Found::Written).lives(local_host) == Some(false)
 }
 
 #[cfg(test)]
@@ -98,12 +98,12 @@ mod tests {
 
     #[test]
     fn record_of_a_pid_without_a_process_has_ended() {
-        let here = Here::look();
+        let local_host = LocalHost::read();
         for (pid, expected) in
             [("0", false), ("-5", false), ("1", false), ("x", false), ("", false), ("4194305", true)]
         {
             let record = Record { pid: pid.to_owned(), time: String::new(), lease: None, seen: None };
-            assert_eq!(has_ended(&record, &here), expected, "{pid}");
+            assert_eq!(has_ended(&record, &local_host), expected, "{pid}");
         }
     }
 }

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::process::{Child, ExitCode};
 use std::time::Duration;
 
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, Leases, Ticket, TicketStatus};
 
-use super::ask::{News, obtain, ticket};
 use super::hold::{Whose, leave};
 use super::progress::Progress;
+use super::request::{News, obtain, ticket};
 use super::told::{self, Names, environment};
 use super::{LEASE, offset, open, shell};
 use crate::exit::Failure;
@@ -19,16 +19,16 @@ use crate::say::print;
 
 /// Takes GPUs and prints them.
 pub(crate) fn acquire(flags: &flags::Acquire) -> Result<ExitCode, Failure> {
-    let mut pool = open(&flags.ask.pool)?;
+    let mut pool = open(&flags.request.pool)?;
     let (ttl, whose) = match flags.duration {
         Some(duration) => {
             (duration, vec![("mode", "timed".to_owned()), ("pid", String::new()), ("start", String::new())])
         }
         None => (LEASE, process(flags.holder)?),
     };
-    let mut ticket = ticket(&mut *pool, &flags.ask, "acquire")?;
+    let mut ticket = ticket(&mut *pool, &flags.request, "acquire")?;
     let mut progress = Progress::of(ticket.want);
-    let grant = obtain(&mut *pool, &flags.ask, &mut ticket, |news| match news {
+    let grant = obtain(&mut *pool, &flags.request, &mut ticket, |news| match news {
         News::Behind(before) => progress.waits(before),
         News::Named(_) => progress.clear(),
     });
@@ -51,7 +51,7 @@ pub(crate) fn acquire(flags: &flags::Acquire) -> Result<ExitCode, Failure> {
 /// Takes GPUs for whom has them already, if nobody leases them.
 pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
     let whose = process(Some(flags.pid))?;
-    let ask = flags::Ask {
+    let request = flags::LeaseRequest {
         gpus: None,
         gpu: Some(flags.gpu.clone()),
         wait: None,
@@ -62,9 +62,9 @@ pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
         exporter: flags::Exporter { stream: PathBuf::new() },
         pool: flags.pool.clone(),
     };
-    let mut pool = open(&ask.pool)?;
-    let mut ticket = ticket(&mut *pool, &ask, &shell::command(flags.pid))?;
-    let grant = obtain(&mut *pool, &ask, &mut ticket, |_| {})?;
+    let mut pool = open(&request.pool)?;
+    let mut ticket = ticket(&mut *pool, &request, &shell::command(flags.pid))?;
+    let grant = obtain(&mut *pool, &request, &mut ticket, |_| {})?;
     hand_on(&mut *pool, (&ticket, &grant), (LEASE, None), whose)?;
     print(&format!("{}\n", ticket.lease))?;
     Ok(ExitCode::SUCCESS)
@@ -73,7 +73,7 @@ pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
 /// Whose it will be: until then it is ours, and ends with us.
 fn process(holder: Option<u32>) -> Result<Whose, Failure> {
     let holder = holder.or_else(shell::runner).ok_or_else(|| Failure::usage("--for: whose is it to be?"))?;
-    let mut fields = Here::look().holder(holder);
+    let mut fields = LocalHost::read().holder(holder);
     if fields.iter().any(|(field, value)| *field == "start" && value.is_empty()) {
         return Err(Failure::usage(format!("there is no process {holder}")));
     }
@@ -117,7 +117,7 @@ fn text(
             let audit = pool.audit()?;
             let lease = told::lease(&audit, &ticket.lease)
                 .ok_or_else(|| Failure::not_ours("the lease was lost as soon as it was given"))?;
-            told::as_json(lease, &audit, &Here::look()).to_string()
+            told::as_json(lease, &audit, &LocalHost::read()).to_string()
         }
     })
 }

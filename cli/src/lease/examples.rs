@@ -114,7 +114,7 @@ Examples:
                                              others than before, once nobody holds a lease
 
 Exit codes: 0 done, 64 invalid flags, it was begun before, or there is no such GPU, 69 no
-driver tells the GPUs (--gpus does), Redis does not answer, or the folder may not be used, 75
+driver tells the GPUs (--gpus does), Redis does not answer, or the directory may not be used, 75
 somebody holds a lease (--force).";
 
 pub(crate) const REAP: &str = "\

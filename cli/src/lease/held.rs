@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bailiff_lease::{Grant, LeaseError, Leases, Ticket, TicketStatus};
 
-use super::ask::{News, obtain, ticket};
 use super::progress::Progress;
+use super::request::{News, obtain, ticket};
 use super::told::{self, Names, environment};
 use super::{LEASE, offset, open};
 use crate::command::Event;
@@ -31,14 +31,14 @@ impl<'a> Held<'a> {
     ) -> Result<Self, Failure> {
         let words: Vec<String> =
             flags.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        let mut pool = open(&flags.ask.pool)?;
-        let mut ticket = ticket(&mut *pool, &flags.ask, &words.join(" "))?;
+        let mut pool = open(&flags.request.pool)?;
+        let mut ticket = ticket(&mut *pool, &flags.request, &words.join(" "))?;
         ticket.about.extend(flags.terms.max_time.map(|time| ("max_ms", time.as_millis().to_string())));
-        let ask = flags.ask.clone();
+        let request = flags.request.clone();
         let waits = Arc::new(Mutex::new((ticket.lease.clone(), Progress::of(ticket.want))));
         let shared = Arc::clone(&waits);
         let waiting = std::thread::Builder::new().name("wait".to_owned()).spawn(move || {
-            let obtained = obtain(&mut *pool, &ask, &mut ticket, |news| {
+            let obtained = obtain(&mut *pool, &request, &mut ticket, |news| {
                 let (name, progress) = &mut *lock(&shared);
                 match news {
                     News::Behind(before) => progress.waits(before),
@@ -147,7 +147,7 @@ impl<'a> Held<'a> {
 
 /// Leaves the line.
 fn withdraw(flags: &flags::Run, lease: &str) {
-    let withdrawn = open(&flags.ask.pool).and_then(|mut pool| {
+    let withdrawn = open(&flags.request.pool).and_then(|mut pool| {
         match pool.release(lease, None, (offset(), std::process::id())) {
             // It was granted just now, to this process, and is free with its end.
             Ok(_) | Err(LeaseError::Kept(_)) => Ok(()),

@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use bailiff_lease::Leases;
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_snapshot::stat;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -47,7 +47,7 @@ pub(super) fn leave(
     }
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let keeper = command.spawn().map_err(|error| Failure::start("bailiff", &error))?;
-    for (field, value) in Here::look().holder(keeper.id()) {
+    for (field, value) in LocalHost::read().holder(keeper.id()) {
         match field {
             "pid" => whose.push(("keeper", value)),
             "start" => whose.push(("keeper_start", value)),

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use bailiff_lease::audit::{Audit, Gpu, Lease};
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use serde_json::{Value, json};
 
 use super::abandoned::abandoned;
@@ -19,14 +19,14 @@ pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
     // What is no number comes last.
     audit.gpus.sort_by_key(|gpu| (gpu.id.parse().unwrap_or(u32::MAX), gpu.id.clone()));
     if flags.json {
-        let here = Here::look();
-        let gpus: Vec<Value> = audit.gpus.iter().map(|gpu| gpu_as_json(gpu, &audit, &here)).collect();
-        print(&format!("{}\n", json!({"gpus": gpus, "waiting": waiting_as_json(&audit, &here)})))?;
+        let local_host = LocalHost::read();
+        let gpus: Vec<Value> = audit.gpus.iter().map(|gpu| gpu_as_json(gpu, &audit, &local_host)).collect();
+        print(&format!("{}\n", json!({"gpus": gpus, "waiting": waiting_as_json(&audit, &local_host)})))?;
         return Ok(ExitCode::SUCCESS);
     }
     let head = format!("{:<5} {:<11} {:<12} {:>8} {:>9}  COMMAND", "GPU", "STATE", "USER", "PID", "SINCE");
     let mut lines = vec![head];
-    let abandoned = abandoned(&audit, &Here::look());
+    let abandoned = abandoned(&audit, &LocalHost::read());
     lines.extend(audit.gpus.iter().map(|gpu| {
         let is_gone = abandoned.iter().any(|one| one.gpu.id == gpu.id);
         line(gpu, &audit) + if is_gone { " (process gone)" } else { "" }
@@ -81,7 +81,7 @@ pub(super) fn since(lease: &Lease, field: &str, audit: &Audit) -> String {
 pub(crate) fn queue(flags: &flags::List) -> Result<ExitCode, Failure> {
     let audit = begun(flags)?;
     if flags.json {
-        print(&format!("{}\n", json!(waiting_as_json(&audit, &Here::look()))))?;
+        print(&format!("{}\n", json!(waiting_as_json(&audit, &LocalHost::read()))))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut lines = vec![format!(
@@ -103,8 +103,8 @@ pub(super) fn waiting(audit: &Audit) -> impl Iterator<Item = &Lease> {
     audit.queue.iter().filter_map(|name| lease(audit, name))
 }
 
-fn waiting_as_json(audit: &Audit, here: &Here) -> Vec<Value> {
-    waiting(audit).map(|ticket| as_json(ticket, audit, here)).collect()
+fn waiting_as_json(audit: &Audit, local_host: &LocalHost) -> Vec<Value> {
+    waiting(audit).map(|ticket| as_json(ticket, audit, local_host)).collect()
 }
 
 /// In which of its places a GPU is.
@@ -121,8 +121,8 @@ pub(super) fn state(gpu: &Gpu) -> &'static str {
     }
 }
 
-fn gpu_as_json(gpu: &Gpu, audit: &Audit, here: &Here) -> Value {
-    let held = holder(audit, gpu).map(|lease| as_json(lease, audit, here));
+fn gpu_as_json(gpu: &Gpu, audit: &Audit, local_host: &LocalHost) -> Value {
+    let held = holder(audit, gpu).map(|lease| as_json(lease, audit, local_host));
     let legacy = gpu.record.as_ref().filter(|record| record.lease.is_none());
     let legacy = legacy
         .map(|record| json!({"legacy": true, "pid": record.pid.parse::<u64>().ok(), "time": record.time}));

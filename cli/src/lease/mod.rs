@@ -2,7 +2,6 @@
 
 pub(crate) mod abandoned;
 pub(crate) mod acquire;
-mod ask;
 pub(crate) mod examples;
 pub(crate) mod held;
 pub(crate) mod hold;
@@ -12,6 +11,7 @@ pub(crate) mod log;
 pub(crate) mod place;
 mod progress;
 pub(crate) mod release;
+mod request;
 pub(crate) mod run;
 mod shell;
 pub(crate) mod status;
@@ -37,7 +37,7 @@ pub(crate) const LEASE: Duration = Duration::from_mins(1);
 pub(crate) fn open(flags: &flags::Pool) -> Result<Box<dyn Leases>, Failure> {
     Ok(match flags.place() {
         Place::Redis(address) => Box::new(Pool::open(address, &flags.prefix, PATIENCE)?),
-        Place::Here(folder) => Box::new(Local::at(folder)),
+        Place::LocalHost(directory) => Box::new(Local::at(directory)),
     })
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn open(flags: &flags::Pool) -> Result<Box<dyn Leases>, Failure> {
 pub(crate) fn redis(flags: &flags::Pool, what: &str) -> Result<Pool, Failure> {
     match flags.place() {
         Place::Redis(address) => Ok(Pool::open(address, &flags.prefix, PATIENCE)?),
-        Place::Here(_) => {
+        Place::LocalHost(_) => {
             Err(Failure::usage(format!("this machine's own pool {what}: that needs one in Redis, --redis")))
         }
     }

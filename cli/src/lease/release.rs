@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use bailiff_lease::audit::Lease;
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Extended, LeaseError, Leases, Released};
 
 use super::abandoned::{Abandoned, abandoned, freeable};
@@ -41,9 +41,9 @@ fn of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<String, Failure> {
 
 /// What `run` holds ends with its command. The number of a user in another container is another's.
 fn all_of_mine(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
-    let (here, uid) = (Here::look(), nix::unistd::getuid().to_string());
+    let (local_host, uid) = (LocalHost::read(), nix::unistd::getuid().to_string());
     let mine = |lease: &&Lease| {
-        let ours = here.is_place_of(lease) && lease.get("uid") == Some(&uid);
+        let ours = local_host.is_place_of(lease) && lease.get("uid") == Some(&uid);
         ours && matches!(lease.get("mode"), Some("acquire" | "timed"))
     };
     let audit = pool.audit()?;
@@ -77,18 +77,18 @@ pub(crate) fn extend(flags: &flags::Extend) -> Result<ExitCode, Failure> {
 
 /// Frees what the dead held.
 pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
-    let (mut pool, here) = (open(&flags.pool)?, Here::look());
+    let (mut pool, local_host) = (open(&flags.pool)?, LocalHost::read());
     let audit = pool.audit()?;
-    let mut ended = abandoned(&audit, &here);
-    ended.retain(|one| flags.legacy || one.is_gone(&here));
+    let mut ended = abandoned(&audit, &local_host);
+    ended.retain(|one| flags.legacy || one.is_gone(&local_host));
     if ended.is_empty() && !flags.dry_run {
-        print(&format!("{}\n", pool.reap_here(&here, LEASE)?))?;
+        print(&format!("{}\n", pool.reap_local_host(&local_host, LEASE)?))?;
         return Ok(ExitCode::SUCCESS);
     }
     let (mut free, mut kept) = (Vec::new(), Vec::new());
     if !ended.is_empty() {
         let pool = redis(&flags.pool, "has no leases of GPU.py")?;
-        (free, kept) = freeable(ended, &pool, (&audit, &here, &flags.exporter.stream));
+        (free, kept) = freeable(ended, &pool, (&audit, &local_host, &flags.exporter.stream));
     }
     kept.iter().for_each(say);
     if flags.dry_run {
@@ -100,10 +100,12 @@ pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
             let lease = one.lease.map_or("-", |lease| &lease.lease);
             format!("{lease} GPU {} its process has ended\n", one.gpu.id)
         };
-        print(&audit.to_reap(&here).into_iter().map(line).chain(free.iter().map(of)).collect::<String>())?;
+        print(
+            &audit.to_reap(&local_host).into_iter().map(line).chain(free.iter().map(of)).collect::<String>(),
+        )?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut freed = pool.reap_here(&here, LEASE)?;
+    let mut freed = pool.reap_local_host(&local_host, LEASE)?;
     let mut pool = redis(&flags.pool, "has no leases of GPU.py")?;
     for one in &free {
         freed += usize::from(one.free(&mut pool)?);

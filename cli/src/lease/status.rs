@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use bailiff_lease::audit::{Audit, Lease};
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use serde_json::json;
 
 use super::gpus;
@@ -16,9 +16,9 @@ use crate::say::print;
 
 /// Shows it.
 pub(crate) fn status(flags: &flags::List) -> Result<ExitCode, Failure> {
-    let (audit, here) = (begun(flags)?, Here::look());
+    let (audit, local_host) = (begun(flags)?, LocalHost::read());
     let uid = nix::unistd::getuid().to_string();
-    let is_mine = |lease: &&Lease| here.is_place_of(lease) && lease.get("uid") == Some(&uid);
+    let is_mine = |lease: &&Lease| local_host.is_place_of(lease) && lease.get("uid") == Some(&uid);
     let held: Vec<&Lease> =
         audit.leases.iter().filter(|lease| lease.state == "held").filter(is_mine).collect();
     let tickets: Vec<(usize, &Lease)> =
@@ -28,8 +28,9 @@ pub(crate) fn status(flags: &flags::List) -> Result<ExitCode, Failure> {
         *states.entry(state(gpu)).or_default() += 1;
     }
     if flags.json {
-        let leases: Vec<_> = held.iter().map(|lease| as_json(lease, &audit, &here)).collect();
-        let tickets: Vec<_> = tickets.iter().map(|(_, ticket)| as_json(ticket, &audit, &here)).collect();
+        let leases: Vec<_> = held.iter().map(|lease| as_json(lease, &audit, &local_host)).collect();
+        let tickets: Vec<_> =
+            tickets.iter().map(|(_, ticket)| as_json(ticket, &audit, &local_host)).collect();
         let waiting = audit.queue.len();
         let report = json!({"gpus": states, "waiting": waiting, "leases": leases, "tickets": tickets});
         print(&format!("{report}\n"))?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bailiff_lease::audit::{Audit, Gpu, Lease};
-use bailiff_lease::holder::{Here, LEASE_VARIABLE, Life};
+use bailiff_lease::holder::{LEASE_VARIABLE, Life, LocalHost};
 use bailiff_lease::{Grant, Leases};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -95,7 +95,7 @@ pub(super) fn ids(gpus: &[(String, Option<String>)], list: &str) -> Result<Vec<S
 }
 
 /// A lease as JSON.
-pub(super) fn as_json(lease: &Lease, audit: &Audit, here: &Here) -> Value {
+pub(super) fn as_json(lease: &Lease, audit: &Audit, local_host: &LocalHost) -> Value {
     let number = |field| lease.get(field).and_then(|text| text.parse::<u64>().ok());
     let gpu = |id: &str| {
         let uuid = audit.gpus.iter().find(|gpu| gpu.id == id).and_then(|gpu| gpu.uuid.clone());
@@ -121,7 +121,7 @@ pub(super) fn as_json(lease: &Lease, audit: &Audit, here: &Here) -> Value {
         "waited_ms": waited,
         "mode": lease.get("mode"),
         "legacy": false,
-        "evidence": life(here, lease),
+        "evidence": life(local_host, lease),
     })
 }
 
@@ -131,8 +131,8 @@ fn expiry(lease: &Lease) -> u64 {
 }
 
 /// What is known of the holder's life.
-pub(super) fn life(here: &Here, lease: &Lease) -> &'static str {
-    match here.life(lease) {
+pub(super) fn life(local_host: &LocalHost, lease: &Lease) -> &'static str {
+    match local_host.life(lease) {
         Life::Alive => "alive",
         Life::Dead => "dead",
         Life::Elsewhere => "elsewhere",

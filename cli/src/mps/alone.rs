@@ -10,7 +10,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::say::say;
 
-const FOLDER: &str = "/run/bailiff";
+const DIRECTORY: &str = "/run/bailiff";
 const LOCK: &str = "/run/bailiff/mps.lock";
 
 /// The lock, which is held as long as this file is open. Waits for whoever has it; only root sets compute modes, so nobody else
@@ -28,7 +28,7 @@ pub(super) fn lock() -> Option<File> {
 
 fn take() -> io::Result<File> {
     // It is there where the services are installed.
-    let _ = DirBuilder::new().mode(0o755).create(FOLDER);
+    let _ = DirBuilder::new().mode(0o755).create(DIRECTORY);
     let flags = i32::try_from(OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
     let lock = OpenOptions::new().write(true).create(true).mode(0o600).custom_flags(flags).open(LOCK)?;
     if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {

@@ -69,7 +69,7 @@ fn run(
         match told.recv() {
             Ok(Event::Told(told)) if !told.is_for_the_command() => {
                 asked = true;
-                if let Err(error) = plan.control.ask(Question::Quit(None))
+                if let Err(error) = plan.control.query(Question::Quit(None))
                     && child.try_wait()?.is_none()
                 {
                     say(format_args!("the daemon was asked to quit: {}", line(&error.to_string())));

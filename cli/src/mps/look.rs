@@ -86,8 +86,8 @@ fn daemons(common: &Common, node: &Node, (places, gpus): (BTreeSet<PathBuf>, usi
     let places: Vec<PathBuf> = places.into_iter().collect();
     let asked = places.chunks(MOST_AT_ONCE).flat_map(|places| {
         std::thread::scope(|scope| {
-            let ask = |place| scope.spawn(move || daemon(common, node, (place, gpus)));
-            let asked: Vec<_> = places.iter().map(ask).collect();
+            let query = |place| scope.spawn(move || daemon(common, node, (place, gpus)));
+            let asked: Vec<_> = places.iter().map(query).collect();
             let told =
                 asked.into_iter().map(|asked| asked.join().unwrap_or_else(|panic| resume_unwind(panic)));
             told.collect::<Vec<Daemon>>()
@@ -124,15 +124,15 @@ fn orphans(node: &Node, named: Option<&Path>) -> Vec<Orphan> {
 /// What is known of a daemon without asking it.
 fn blank(pipes: Option<&Path>, found: Option<&Found<bailiff_mps::place::Daemon>>) -> Daemon {
     let is = found.map(|found| &found.is);
-    let folders = is.and_then(|is| is.folders.as_ref());
+    let directories = is.and_then(|is| is.directories.as_ref());
     Daemon {
         pipe_dir: pipes.map(|pipes| pipes.display().to_string()),
         pid: found.map(|found| found.pid),
         user: found.map(|found| node::user(found.uid)),
         state: State::Unknown,
         why: None,
-        log_dir: folders.map(|folders| folders.logs.display().to_string()),
-        log: folders.map(|folders| node::logs(&folders.logs)),
+        log_dir: directories.map(|directories| directories.logs.display().to_string()),
+        log: directories.map(|directories| node::logs(&directories.logs)),
         visible: is.and_then(|is| is.visible.clone()),
         protocol: is.map(|is| is.flags.protocol),
         static_partitioning: is.map(|is| is.flags.static_partitioning),
@@ -150,11 +150,11 @@ struct Asked {
 }
 
 impl Asked {
-    fn ask(&mut self, question: Question<'_>) -> Result<String, ControlError> {
+    fn query(&mut self, question: Question<'_>) -> Result<String, ControlError> {
         if let Some(deadline) = self.silence {
             return Err(ControlError::NoAnswer(deadline));
         }
-        let said = self.control.ask(question);
+        let said = self.control.query(question);
         if let Err(ControlError::NoAnswer(deadline)) = &said {
             self.silence = Some(*deadline);
         }
@@ -162,14 +162,14 @@ impl Asked {
     }
 
     fn percentage(&mut self, question: Question<'_>) -> Option<f64> {
-        words::percentage(&self.ask(question).ok()?).ok()
+        words::percentage(&self.query(question).ok()?).ok()
     }
 }
 
 fn daemon(common: &Common, node: &Node, (pipes, gpus): (&PathBuf, usize)) -> Daemon {
     let mut daemon = blank(Some(pipes), node.daemon(pipes));
     let mut asked = Asked { control: common.control(pipes), silence: None };
-    let servers = match asked.ask(Question::Servers) {
+    let servers = match asked.query(Question::Servers) {
         Ok(said) => words::servers(&said).map_err(|odd| odd.to_string()),
         Err(error) => {
             daemon.state = match error {
@@ -189,7 +189,7 @@ fn daemon(common: &Common, node: &Node, (pipes, gpus): (&PathBuf, usize)) -> Dae
     // It numbers its own GPUs from 0.
     let own = daemon.visible.as_ref().map_or(gpus, |visible| visible.split(',').count());
     for gpu in (0..own.min(MOST_GPUS)).map(|gpu| gpu.to_string()) {
-        let said = asked.ask(Question::DefaultMemoryLimit(&gpu)).ok();
+        let said = asked.query(Question::DefaultMemoryLimit(&gpu)).ok();
         if let Some(Some(limit)) = said.and_then(|said| words::memory_limit(&said).ok()) {
             daemon.default_memory_limits.insert(gpu, limit);
         }
@@ -207,11 +207,11 @@ fn of_daemon(common: &Common, node: &Node, (asked, servers): (&mut Asked, &BTree
         return Vec::new();
     }
     let procfs = &common.machine.procfs;
-    let processes = asked.ask(Question::Processes).ok().and_then(|said| words::processes(&said).ok());
+    let processes = asked.query(Question::Processes).ok().and_then(|said| words::processes(&said).ok());
     let of_server = |pid: &u32| {
         let found = node.servers.iter().find(|server| server.pid == *pid);
         let status =
-            asked.ask(Question::Status(*pid)).map_or(words::Status::Unknown, |said| words::status(&said));
+            asked.query(Question::Status(*pid)).map_or(words::Status::Unknown, |said| words::status(&said));
         let clients = processes.as_ref().map(|all| {
             // A client has a row for each of its GPUs.
             let theirs = all.iter().filter(|client| client.server == *pid);
@@ -231,7 +231,7 @@ fn of_daemon(common: &Common, node: &Node, (asked, servers): (&mut Asked, &BTree
 
 fn client(procfs: &Path, told: &words::Client) -> Client {
     // A pid of another PID namespace is another process here.
-    let here = told.namespace.is_none() || told.namespace == node::namespace(procfs);
-    let (uid, comm) = if here && told.pid != 0 { node::who(procfs, told.pid) } else { (None, None) };
+    let local_host = told.namespace.is_none() || told.namespace == node::namespace(procfs);
+    let (uid, comm) = if local_host && told.pid != 0 { node::who(procfs, told.pid) } else { (None, None) };
     Client { pid: told.pid, user: uid.map(node::user), command: told.command.clone().or(comm) }
 }

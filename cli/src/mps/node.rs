@@ -1,13 +1,13 @@
 //! The parts of MPS on this machine, as its `/proc` shows them.
 
-#![expect(clippy::disallowed_methods, reason = "reads /proc, and looks at folders of logs")]
+#![expect(clippy::disallowed_methods, reason = "reads /proc, and looks at directories of logs")]
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bailiff_mps::Listener;
-use bailiff_mps::place::{Daemon, Folders, Part, Seen};
+use bailiff_mps::place::{Daemon, Directories, Part, Seen};
 use rustix::fs::{Access, access};
 
 use super::gpus::Gpu;
@@ -16,7 +16,7 @@ use super::gpus::Gpu;
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub(super) daemons: Vec<Found<Daemon>>,
-    pub(super) servers: Vec<Found<Option<Folders>>>,
+    pub(super) servers: Vec<Found<Option<Directories>>>,
 }
 
 /// A process.
@@ -73,7 +73,7 @@ impl Node {
             gpus.iter().any(|gpu| gpu.holders.as_ref().is_none_or(|holders| holders.contains(&pid)))
         };
         let named = self.servers.iter().filter(|server| {
-            server.is.as_ref().is_some_and(|folders| folders.pipes == pipes)
+            server.is.as_ref().is_some_and(|directories| directories.pipes == pipes)
                 && (is_believed(server.uid) || listed(server.pid))
         });
         named.map(|server| server.pid).collect()
@@ -92,27 +92,27 @@ pub(super) trait Pipes {
 
 impl Pipes for Daemon {
     fn pipes(&self) -> Option<&Path> {
-        Some(&self.folders.as_ref()?.pipes)
+        Some(&self.directories.as_ref()?.pipes)
     }
 }
 
-fn part(folder: &Path) -> Option<(u32, Part)> {
-    let exe = fs::read_link(folder.join("exe")).ok();
+fn part(directory: &Path) -> Option<(u32, Part)> {
+    let exe = fs::read_link(directory.join("exe")).ok();
     let exe = exe.as_deref().map(Path::to_string_lossy);
     // One that has ended and waits for its parent has no command line, and is no part any more.
-    let cmdline = fs::read(folder.join("cmdline")).ok().filter(|text| !text.is_empty())?;
+    let cmdline = fs::read(directory.join("cmdline")).ok().filter(|text| !text.is_empty())?;
     let seen = Seen { exe: exe.as_deref(), cmdline: &cmdline, environ: None };
     seen.part()?;
-    let environ = fs::read(folder.join("environ")).ok();
+    let environ = fs::read(directory.join("environ")).ok();
     let part = Seen { environ: environ.as_deref(), ..seen }.part()?;
-    Some((fs::metadata(folder).ok()?.uid(), part))
+    Some((fs::metadata(directory).ok()?.uid(), part))
 }
 
 /// Owner and name of a process; nothing where it has gone.
 pub(super) fn who(procfs: &Path, pid: u32) -> (Option<u32>, Option<String>) {
-    let folder = procfs.join(pid.to_string());
-    let comm = fs::read_to_string(folder.join("comm")).ok().map(|comm| comm.trim_end().to_owned());
-    (fs::metadata(&folder).ok().map(|about| about.uid()), comm)
+    let directory = procfs.join(pid.to_string());
+    let comm = fs::read_to_string(directory.join("comm")).ok().map(|comm| comm.trim_end().to_owned());
+    (fs::metadata(&directory).ok().map(|about| about.uid()), comm)
 }
 
 /// The PID namespace that we see.
@@ -133,8 +133,8 @@ pub(super) fn has_socket(pipes: &Path) -> bool {
 }
 
 /// Whether a daemon's log can be read: `readable`, `unreadable`, `missing`, or `no_file`, as a FIFO is, which is not opened.
-pub(super) fn logs(folder: &Path) -> &'static str {
-    let log: PathBuf = folder.join("control.log");
+pub(super) fn logs(directory: &Path) -> &'static str {
+    let log: PathBuf = directory.join("control.log");
     match fs::symlink_metadata(&log) {
         Ok(about) if !about.is_file() => "no_file",
         Ok(_) if access(&log, Access::READ_OK).is_ok() => "readable",

@@ -82,7 +82,7 @@ fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
 /// Whether no daemon is in that pipe directory, nor a server that one has left.
 fn free(control: &Control, pipes: &Path, servers: impl Fn() -> Vec<u32>) -> Result<(), Failure> {
     let place = pipes.display();
-    match control.ask(Question::Servers) {
+    match control.query(Question::Servers) {
         Err(ControlError::NoDaemon) => {}
         Ok(_) | Err(ControlError::Refused(_)) => {
             let why = format!("a daemon answers in {place} already; --pipe-dir names another one's place");
@@ -159,7 +159,7 @@ impl Plan<'_> {
     pub(super) fn answers(&self) -> Result<(), Failure> {
         let mut last = None;
         for _ in 0..TRIES {
-            match self.control.ask(Question::Servers) {
+            match self.control.query(Question::Servers) {
                 Ok(_) => return Ok(()),
                 Err(error @ ControlError::NoDaemon) => last = Some(error),
                 Err(error) => {
@@ -185,7 +185,7 @@ impl Plan<'_> {
     /// Who has those GPUs, or may have them.
     fn in_use(&self, changed: &Changed) -> Option<String> {
         let place = self.pipes.display();
-        if !matches!(self.control.ask(Question::Servers), Err(ControlError::NoDaemon)) {
+        if !matches!(self.control.query(Question::Servers), Err(ControlError::NoDaemon)) {
             return Some(format!("a daemon is in {place}"));
         }
         let now = match gpus::all(&self.flags.common) {

@@ -33,7 +33,7 @@ pub(super) fn stop(flags: &Stop) -> Result<ExitCode, Failure> {
     let control = flags.common.control(&pipes);
     let _alone = alone::lock();
     let node = Node::look(&flags.common.machine.procfs);
-    let servers = ask(&control, Question::Servers, &pipes)?;
+    let servers = query(&control, Question::Servers, &pipes)?;
     let servers =
         words::servers(&servers).map_err(|odd| Failure::unavailable(format!("its servers: {odd}")))?;
     if !flags.force {
@@ -53,8 +53,8 @@ pub(super) fn stop(flags: &Stop) -> Result<ExitCode, Failure> {
 }
 
 /// Asks; there must be a daemon that answers.
-fn ask(control: &Control, question: Question<'_>, pipes: &Path) -> Result<String, Failure> {
-    control.ask(question).map_err(|error| {
+fn query(control: &Control, question: Question<'_>, pipes: &Path) -> Result<String, Failure> {
+    control.query(question).map_err(|error| {
         let place = pipes.display();
         Failure::unavailable(match error {
             ControlError::NoDaemon => format!("no daemon answers in {place}; bailiff mps status tells which there are"),
@@ -70,11 +70,11 @@ fn ask(control: &Control, question: Question<'_>, pipes: &Path) -> Result<String
 /// Nobody computes under it; what is not understood counts as somebody.
 fn without_clients(control: &Control, servers: &BTreeSet<u32>) -> Result<(), Failure> {
     for server in servers {
-        let said = control.ask(Question::Clients(*server));
+        let said = control.query(Question::Clients(*server));
         let clients = match said.map(|said| words::clients(&said)) {
             Ok(Ok(clients)) => clients,
             // It has ended meanwhile.
-            Ok(Err(words::Odd::NoServer)) => continue,
+            Ok(Err(words::ReplyError::NoServer)) => continue,
             Ok(Err(odd)) => return Err(Failure::busy(format!("clients of server {server}: {odd}"))),
             Err(error) => return Err(Failure::busy(format!("clients of server {server}: {error}"))),
         };
@@ -98,7 +98,7 @@ fn quit(control: &Control, timeout: Option<Duration>, pipes: &Path) -> Result<Op
         pipes.display(),
         control.program().display()
     ))?;
-    match control.ask(question) {
+    match control.query(question) {
         // It may say nothing until its servers have ended, and it may end before it has answered.
         Ok(_) | Err(ControlError::NoAnswer(_) | ControlError::NoDaemon) => Ok(None),
         Err(error @ (ControlError::Refused(_) | ControlError::NoProgram { .. })) => {
@@ -125,7 +125,7 @@ fn gone(control: &Control, pids: &BTreeSet<u32>, deadline: Instant) -> Result<()
             }
         }
     }
-    while !matches!(control.ask(Question::Servers), Err(ControlError::NoDaemon)) {
+    while !matches!(control.query(Question::Servers), Err(ControlError::NoDaemon)) {
         if Instant::now() >= deadline {
             return Err("somebody still listens in its pipe directory".to_owned());
         }

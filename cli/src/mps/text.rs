@@ -61,8 +61,8 @@ fn of_daemon(daemon: &Daemon, (width, colors): (usize, Colors)) -> Vec<String> {
     if let Some(why) = &daemon.why {
         told("why", why);
     }
-    if let (Some(folder), Some(log)) = (&daemon.log_dir, daemon.log) {
-        told("logs", &format!("{folder}, {log}"));
+    if let (Some(directory), Some(log)) = (&daemon.log_dir, daemon.log) {
+        told("logs", &format!("{directory}, {log}"));
     }
     if let Some(visible) = &daemon.visible {
         told("GPUs", visible);

@@ -42,7 +42,7 @@ const LEASES: &str = "With --gpus or --gpu";
 const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Flags that say what a lease is like, and mean nothing without one.
-const OF_LEASES: [&str; 7] = ["priority", "note", "redis", "folder", "on_lost", "renew", "index"];
+const OF_LEASES: [&str; 7] = ["priority", "note", "redis", "directory", "on_lost", "renew", "index"];
 
 /// Runs a command with a limit of GPU memory, on GPUs of its own, for a time; each where it is asked for
 #[derive(Debug, Args)]
@@ -79,7 +79,7 @@ pub(crate) struct Run {
 impl Run {
     /// Whether GPUs of its own are asked for.
     pub(crate) fn wants_gpus(&self) -> bool {
-        self.lease.ask.gpus.is_some() || self.lease.ask.gpu.is_some()
+        self.lease.request.gpus.is_some() || self.lease.request.gpu.is_some()
     }
 
     /// Whether the driver is asked: for the GPUs' sizes, or how the command uses them.

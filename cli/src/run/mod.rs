@@ -37,11 +37,11 @@ pub(crate) fn run(flags: &Run) -> Result<ExitCode, Failure> {
     let mut job = Job::of(&flags.lease.command, &flags.lease.terms);
     job.lease = flags.wants_gpus().then_some(&flags.lease);
     job.amounts = flags.amounts();
-    let ask = &flags.lease.ask;
+    let request = &flags.lease.request;
     job.room = flags.min_free.map(|bytes| Room {
         bytes,
-        nonblock: ask.nonblock,
-        until: ask.wait.map(|wait| Instant::now() + wait),
+        nonblock: request.nonblock,
+        until: request.wait.map(|wait| Instant::now() + wait),
     });
     if let Some(quota) = &quota {
         quota.tell(&mut job.environment);

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::process::may_live;
 use bailiff_ledger::Ledger;
 use bailiff_lifecycle::exit::plain;
@@ -44,10 +44,10 @@ impl Quota {
             )));
         }
         let library = library(flags.quota_library.as_deref())?;
-        let folder = folder(flags.quota_dir.as_deref())?;
+        let directory = directory(flags.quota_dir.as_deref())?;
         let ours = Name::ours();
-        remove_stale(&folder, &ours);
-        let file = folder.join(ours.text());
+        remove_stale(&directory, &ours);
+        let file = directory.join(ours.text());
         bailiff_ledger::create(&file, &[]).map_err(|why| {
             Failure::unavailable(format!("the quota's file {} cannot be made: {why}", file.display()))
         })?;
@@ -111,13 +111,13 @@ impl From<NoLibrary> for Failure {
 /// Where the library is.
 pub(crate) fn library(told: Option<&Path>) -> Result<PathBuf, NoLibrary> {
     let beside = env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
-    let beside = |folder: &str| beside.as_ref().map(|beside| beside.join(folder).join(LIBRARY));
+    let beside = |directory: &str| beside.as_ref().map(|beside| beside.join(directory).join(LIBRARY));
     let places: Vec<PathBuf> = match told {
         Some(told) => vec![told.to_owned()],
         None => [beside("../lib/bailiff"), beside("../lib"), beside("")]
             .into_iter()
             .flatten()
-            .chain(["/usr/lib/bailiff", "/usr/lib"].map(|folder| Path::new(folder).join(LIBRARY)))
+            .chain(["/usr/lib/bailiff", "/usr/lib"].map(|directory| Path::new(directory).join(LIBRARY)))
             .collect(),
     };
     let Some(found) = places.iter().find_map(|place| place.canonicalize().ok().filter(|path| path.is_file()))
@@ -137,11 +137,12 @@ pub(crate) fn library(told: Option<&Path>) -> Result<PathBuf, NoLibrary> {
     Ok(found)
 }
 
-/// A folder for the file, of ours alone: whoever may write the file can claim what he likes in it.
-fn folder(told: Option<&Path>) -> Result<PathBuf, Failure> {
+/// A directory for the file, of ours alone: whoever may write the file can claim what he likes in it.
+fn directory(told: Option<&Path>) -> Result<PathBuf, Failure> {
     let usual = Path::new("/run/bailiff/quota").join(geteuid().to_string());
-    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
-    let runtime = runtime.map(|folder| folder.join("bailiff/quota"));
+    let runtime =
+        env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|directory| directory.is_absolute());
+    let runtime = runtime.map(|directory| directory.join("bailiff/quota"));
     let places: Vec<PathBuf> = match told {
         Some(told) => vec![told.to_owned()],
         None => [Some(usual.clone()), runtime].into_iter().flatten().collect(),
@@ -149,7 +150,7 @@ fn folder(told: Option<&Path>) -> Result<PathBuf, Failure> {
     let mut faults = Vec::new();
     for place in places {
         match make(&place, &usual) {
-            Ok(folder) => return Ok(folder),
+            Ok(directory) => return Ok(directory),
             Err(why) => faults.push(format!("{}: {}", place.display(), plain(&why))),
         }
     }
@@ -170,7 +171,7 @@ fn make(place: &Path, usual: &Path) -> io::Result<PathBuf> {
     }
     let about = fs::symlink_metadata(place)?;
     if !about.is_dir() || about.uid() != geteuid().as_raw() || about.mode() & 0o022 != 0 {
-        return Err(io::Error::other("it is not a folder that is ours alone to write"));
+        return Err(io::Error::other("it is not a directory that is ours alone to write"));
     }
     rustix::fs::access(place, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)?;
     place.canonicalize()
@@ -187,7 +188,7 @@ struct Name {
 impl Name {
     fn ours() -> Self {
         let pid = std::process::id();
-        Self { namespace: Here::look().pidns, pid, start: tree::start(pid).unwrap_or_default() }
+        Self { namespace: LocalHost::read().pidns, pid, start: tree::start(pid).unwrap_or_default() }
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -203,15 +204,15 @@ impl Name {
     }
 
     /// Of another namespace nobody can tell.
-    fn is_of_the_dead(&self, here: &Self) -> bool {
+    fn is_of_the_dead(&self, local_host: &Self) -> bool {
         let maker = ProcessKey { pid: self.pid, start_ticks: self.start };
-        self.namespace == here.namespace && !may_live(maker)
+        self.namespace == local_host.namespace && !may_live(maker)
     }
 }
 
 /// Removes files of those that were killed, unless somebody is left whom they have started.
-fn remove_stale(folder: &Path, ours: &Name) {
-    let files = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+fn remove_stale(directory: &Path, ours: &Name) {
+    let files = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
     let named = files.filter_map(|file| Some((Name::parse(file.file_name().to_str()?)?, file.path())));
     for (name, file) in named.filter(|(name, _)| name.is_of_the_dead(ours)) {
         if !tree::may_use(&file, SHARED, (LIBRARY, name.start)) {

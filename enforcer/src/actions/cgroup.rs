@@ -37,17 +37,17 @@ pub(super) fn kill(root: &Path, inbox: &Inbox, group: &mut Group<'_>, permit: &P
     if *ours == *path || ours.starts_with(&format!("{path}/")) {
         return Err("it is ours".to_owned());
     }
-    let folder = open(root, path, &[CGROUP2]).map_err(|error| format!("{path}: {error}"))?;
-    let frozen = Frozen::new(&folder, permit).map_err(|error| format!("it cannot be frozen: {error}"))?;
+    let directory = open(root, path, &[CGROUP2]).map_err(|error| format!("{path}: {error}"))?;
+    let frozen = Frozen::new(&directory, permit).map_err(|error| format!("it cannot be frozen: {error}"))?;
     group.renew().map_err(|refusal| refusal.why)?;
     let verified: BTreeSet<u32> = group.left().map(|held| held.found.key().pid).collect();
     let mut inside = BTreeSet::new();
-    collect(&folder, 0, &mut inside).map_err(|error| format!("it cannot be read: {error}"))?;
+    collect(&directory, 0, &mut inside).map_err(|error| format!("it cannot be read: {error}"))?;
     if let Some(other) = inside.difference(&verified).next() {
         return Err(format!("{other} is in it, and is none of those that were verified"));
     }
     inbox
-        .unless_called_off(request.id, || put(&folder, "cgroup.kill", permit))?
+        .unless_called_off(request.id, || put(&directory, "cgroup.kill", permit))?
         .map_err(|error| error.to_string())?;
     drop(frozen);
     Ok(())
@@ -103,19 +103,19 @@ impl Boundary {
     }
 }
 
-fn inode(folder: &OwnedFd) -> Result<(u64, u64), Errno> {
-    fstat(folder).map(|stat| (stat.st_dev, stat.st_ino))
+fn inode(directory: &OwnedFd) -> Result<(u64, u64), Errno> {
+    fstat(directory).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 fn open(root: &Path, path: &str, systems: &[u64]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let mut folder = openat(CWD, root, flags, Mode::empty())?;
+    let mut directory = openat(CWD, root, flags, Mode::empty())?;
     for part in path.split('/').filter(|part| !part.is_empty()) {
-        folder = openat(&folder, part, flags, Mode::empty())?;
+        directory = openat(&directory, part, flags, Mode::empty())?;
     }
-    let system = fstatfs(&folder)?;
+    let system = fstatfs(&directory)?;
     if u64::try_from(system.f_type).is_ok_and(|magic| systems.contains(&magic)) {
-        Ok(folder)
+        Ok(directory)
     } else {
         Err(Errno::NOTSUP)
     }
@@ -125,11 +125,11 @@ fn open(root: &Path, path: &str, systems: &[u64]) -> Result<OwnedFd, Errno> {
 struct Frozen<'a>(&'a OwnedFd);
 
 impl<'a> Frozen<'a> {
-    fn new(folder: &'a OwnedFd, _: &Permit) -> Result<Self, Errno> {
-        write(folder, "cgroup.freeze", b"1")?;
-        let frozen = Self(folder);
+    fn new(directory: &'a OwnedFd, _: &Permit) -> Result<Self, Errno> {
+        write(directory, "cgroup.freeze", b"1")?;
+        let frozen = Self(directory);
         let deadline = Deadline::after(FREEZE);
-        while !is_frozen(folder)? && !deadline.passed() {
+        while !is_frozen(directory)? && !deadline.passed() {
             // No file that a cgroup has says this to a poll for reading.
             readable(&[], Some(deadline.or(Deadline::after(Duration::from_millis(5)))))?;
         }
@@ -149,40 +149,40 @@ impl Drop for Frozen<'_> {
     }
 }
 
-fn is_frozen(folder: &OwnedFd) -> Result<bool, Errno> {
-    Ok(read(folder, "cgroup.events")?.lines().any(|line| line == "frozen 1"))
+fn is_frozen(directory: &OwnedFd) -> Result<bool, Errno> {
+    Ok(read(directory, "cgroup.events")?.lines().any(|line| line == "frozen 1"))
 }
 
 /// All pids in it and below. One of another PID namespace reads 0, and is nobody's.
-pub(super) fn collect(folder: &OwnedFd, depth: u32, inside: &mut BTreeSet<u32>) -> Result<(), Errno> {
+pub(super) fn collect(directory: &OwnedFd, depth: u32, inside: &mut BTreeSet<u32>) -> Result<(), Errno> {
     if depth > DEEPEST {
         return Err(Errno::LOOP);
     }
-    for line in read(folder, "cgroup.procs")?.lines() {
+    for line in read(directory, "cgroup.procs")?.lines() {
         inside.insert(line.trim().parse().map_err(|_| Errno::INVAL)?);
     }
-    for entry in Dir::read_from(folder)? {
+    for entry in Dir::read_from(directory)? {
         let entry = entry?;
         let name = entry.file_name();
         if entry.file_type() == FileType::Directory && !matches!(name.to_bytes(), b"." | b"..") {
             let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            collect(&openat(folder, name, flags, Mode::empty())?, depth + 1, inside)?;
+            collect(&openat(directory, name, flags, Mode::empty())?, depth + 1, inside)?;
         }
     }
     Ok(())
 }
 
-fn put(folder: &OwnedFd, name: &str, _: &Permit) -> Result<(), Errno> {
-    write(folder, name, b"1")
+fn put(directory: &OwnedFd, name: &str, _: &Permit) -> Result<(), Errno> {
+    write(directory, name, b"1")
 }
 
-fn write(folder: &OwnedFd, name: &str, text: &[u8]) -> Result<(), Errno> {
-    let file = openat(folder, name, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
+fn write(directory: &OwnedFd, name: &str, text: &[u8]) -> Result<(), Errno> {
+    let file = openat(directory, name, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
     rustix::io::write(&file, text).map(drop)
 }
 
-pub(super) fn read(folder: &OwnedFd, name: &str) -> Result<String, Errno> {
-    let file = openat(folder, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
+pub(super) fn read(directory: &OwnedFd, name: &str) -> Result<String, Errno> {
+    let file = openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
     let mut text = Vec::new();
     let mut piece = [0; 4096];
     loop {

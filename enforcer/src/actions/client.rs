@@ -163,8 +163,8 @@ impl<'a> Asked<'a> {
         let until = Deadline::after(PATIENCE);
         let daemons = parts.daemons(work);
         let ours: BTreeSet<u32> = parts.pids.into_keys().collect();
-        let ask = |control| servers(&within(control, until, bailiff_mps::PATIENCE), &ours);
-        let told = daemons.iter().map(|(whose, control)| (*whose, ask(control))).collect();
+        let query = |control| servers(&within(control, until, bailiff_mps::PATIENCE), &ours);
+        let told = daemons.iter().map(|(whose, control)| (*whose, query(control))).collect();
         Self { work, daemons, told, foreign: parts.foreign, until }
     }
 
@@ -201,7 +201,7 @@ fn within(control: &Control, until: Deadline, most: Duration) -> Control {
 
 /// A daemon's servers that are among these parts, with their clients.
 fn servers(control: &Control, parts: &BTreeSet<u32>) -> Told {
-    let said = control.ask(Question::Servers).map_err(|error| error.to_string())?;
+    let said = control.query(Question::Servers).map_err(|error| error.to_string())?;
     let servers = words::servers(&said).map_err(|odd| odd.to_string())?;
     let ours = servers.intersection(parts);
     ours.map(|server| Ok((*server, mps::clients(control, *server)?))).collect()
@@ -237,11 +237,11 @@ fn stands(client: u32, told: &[(Whose, Told)], foreign: Option<u32>) -> MpsMembe
 
 /// In FAULT nothing of a client's is under way any more, and its end is what the server waits for.
 fn terminate(control: &Control, server: u32, client: u32) -> Result<String, String> {
-    let status = control.ask(Question::Status(server)).map(|said| words::status(&said));
+    let status = control.query(Question::Status(server)).map(|said| words::status(&said));
     if matches!(status, Ok(words::Status::Fault)) {
         return Ok(format!("server {server} of MPS waits in FAULT for the end of {client}"));
     }
-    let said = control.ask(Question::TerminateClient(server, client));
+    let said = control.query(Question::TerminateClient(server, client));
     let done = said
         .map_err(|error| error.to_string())
         .and_then(|said| words::terminated(&said).map_err(|odd| odd.to_string()));

@@ -27,7 +27,7 @@ pub(super) enum Back {
         left: u64,
     },
     /// Nobody can tell.
-    Untold(String),
+    UnknownReason(String),
 }
 
 /// One GPU's holders: who, and how much; a pid without start time is known by the pid alone.
@@ -88,21 +88,21 @@ pub(super) fn back(before: &Memory, after: &Memory, ended: &BTreeSet<ProcessKey>
                 let (before, stayed) = back.unwrap_or_default();
                 back = Some((before.saturating_add(bytes), stayed.saturating_add(left)));
             }
-            Back::Untold(why) => untold = Some(why),
+            Back::UnknownReason(why) => untold = Some(why),
             no @ Back::No { .. } => return no,
         }
     }
     match (untold, back) {
-        (Some(why), _) => Back::Untold(why),
+        (Some(why), _) => Back::UnknownReason(why),
         (None, Some((bytes, left))) => Back::Yes { bytes, left },
-        (None, None) => Back::Untold("the driver listed none of them before".to_owned()),
+        (None, None) => Back::UnknownReason("the driver listed none of them before".to_owned()),
     }
 }
 
 fn on_one(gpu: &OfGpu, after: &Memory, ended: &BTreeSet<ProcessKey>, held: &Holders) -> Back {
     let same = |other: &&OfGpu| other.uuid == gpu.uuid && other.index == gpu.index;
     let Some(now) = after.0.iter().find(same).filter(|now| now.told) else {
-        return Back::Untold(format!("GPU {} told nothing", gpu.index));
+        return Back::UnknownReason(format!("GPU {} told nothing", gpu.index));
     };
     // The driver may list a pid that has ended, and then /proc gives it no start time.
     let still = now
@@ -114,15 +114,15 @@ fn on_one(gpu: &OfGpu, after: &Memory, ended: &BTreeSet<ProcessKey>, held: &Hold
         return Back::No { why, left: now.holders.get(who).copied().flatten().unwrap_or_default() };
     }
     let Some(bytes) = held.values().copied().sum::<Option<u64>>() else {
-        return Back::Untold(format!("nobody knows what it held on GPU {}", gpu.index));
+        return Back::UnknownReason(format!("nobody knows what it held on GPU {}", gpu.index));
     };
     let (Some(was), Some(is)) = (gpu.unaccounted, now.unaccounted) else {
-        return Back::Untold(format!("memory of nobody is not known on GPU {}", gpu.index));
+        return Back::UnknownReason(format!("memory of nobody is not known on GPU {}", gpu.index));
     };
     let others: Holders = gpu.holders.iter().filter(|(who, _)| !is_of(**who, ended)).map(copied).collect();
     let rise = u64::try_from(is.saturating_sub(was)).unwrap_or_default();
     if changed(&others, &now.holders, bytes) {
-        Back::Untold(format!("others came, went or grew on GPU {} meanwhile", gpu.index))
+        Back::UnknownReason(format!("others came, went or grew on GPU {} meanwhile", gpu.index))
     } else if rise > 0 && rise >= (bytes / PART).max(SLACK).min(bytes.div_ceil(2)) {
         Back::No { why: format!("{rise} bytes on GPU {} are now of nobody", gpu.index), left: rise }
     } else {
@@ -184,7 +184,7 @@ mod tests {
         match back {
             Back::Yes { .. } => "yes",
             Back::No { .. } => "no",
-            Back::Untold(_) => "untold",
+            Back::UnknownReason(_) => "untold",
         }
     }
 

@@ -42,7 +42,7 @@ pub(super) fn shut_down(work: &Work<'_>) -> Result<ActionResult, Refusal> {
         Err(why) => return Err(Refusal::refused(format!("its clients are not known: {why}"))),
     }
     Ok(work.carry_out(|_| {
-        let asked = control.ask(Question::ShutDown(server.pid));
+        let asked = control.query(Question::ShutDown(server.pid));
         verify(work, &handle, asked)
     }))
 }
@@ -71,7 +71,7 @@ fn hold(work: &Work<'_>, server: &Member) -> Result<Handle, Refusal> {
     }
 }
 
-/// The folder of a daemon, or of a server's daemon, where its environment may be read and names one; through its own root, if
+/// The directory of a daemon, or of a server's daemon, where its environment may be read and names one; through its own root, if
 /// it sees other mounts than we do: there the same path may be anybody's here.
 pub(super) fn pipes(work: &Work<'_>, pid: u32) -> Option<String> {
     let named =
@@ -104,7 +104,7 @@ pub(super) fn control(work: &Work<'_>, pipes: Option<String>) -> Control {
 
 /// The clients of a server, or why they are not known.
 pub(super) fn clients(control: &Control, server: u32) -> Result<BTreeSet<u32>, String> {
-    let said = control.ask(Question::Clients(server)).map_err(|error| error.to_string())?;
+    let said = control.query(Question::Clients(server)).map_err(|error| error.to_string())?;
     words::clients(&said).map_err(|odd| odd.to_string())
 }
 

@@ -331,7 +331,7 @@ impl<'a> Termination<'a> {
                 ending.after.vram_after = Some(left);
                 ending
             }
-            Back::Untold(why) => ActionResult::new(Outcome::Undetermined, why),
+            Back::UnknownReason(why) => ActionResult::new(Outcome::Undetermined, why),
         };
         ending.after.gone_ms = Some(gone_ms);
         ending.after.vram_before = held;
@@ -343,12 +343,12 @@ impl<'a> Termination<'a> {
         let inbox = self.work.inbox;
         let Some((before, interval)) = self.before.as_ref().zip(inbox.view().map(|view| view.interval()))
         else {
-            return Back::Untold("there was no snapshot before".to_owned());
+            return Back::UnknownReason("there was no snapshot before".to_owned());
         };
         // Two intervals bring one snapshot that began after the end.
         let patience = self.work.settings.verify.max(interval * 2);
         let deadline = Deadline::after(patience);
-        let mut last = Back::Untold("no snapshot came in time".to_owned());
+        let mut last = Back::UnknownReason("no snapshot came in time".to_owned());
         loop {
             let stopped = inbox.news(self.work.request.id).stopped;
             if let Some(view) = inbox.view().filter(|view| view.boot() > gone_at) {

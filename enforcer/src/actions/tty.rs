@@ -30,9 +30,9 @@ pub(super) fn tell(dev: &Path, uid: Option<u32>, lines: &[String]) -> Result<(),
         text.push_str("\r\n");
     }
     let mut told = Err(Failed::Nobody);
-    for (folder, prefix) in [(dev.join("pts"), ""), (dev.to_owned(), "tty")] {
-        for name in terminals(&folder, prefix, uid).unwrap_or_default() {
-            match write(&folder, &name, uid, text.as_bytes()) {
+    for (directory, prefix) in [(dev.join("pts"), ""), (dev.to_owned(), "tty")] {
+        for name in terminals(&directory, prefix, uid).unwrap_or_default() {
+            match write(&directory, &name, uid, text.as_bytes()) {
                 Ok(()) => told = Ok(()),
                 Err(error) if told == Err(Failed::Nobody) => told = Err(Failed::Full(error)),
                 Err(_) => {}
@@ -56,8 +56,8 @@ pub(super) fn plain(text: &str) -> String {
 }
 
 /// Names like `3` and `tty3` of devices that are the owner's and that the group may write to.
-fn terminals(folder: &Path, prefix: &str, uid: u32) -> Result<Vec<String>, Errno> {
-    let held = openat(CWD, folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+fn terminals(directory: &Path, prefix: &str, uid: u32) -> Result<Vec<String>, Errno> {
+    let held = openat(CWD, directory, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let mut found = Vec::new();
     for entry in Dir::read_from(&held)? {
         let entry = entry?;
@@ -78,9 +78,9 @@ fn listens(about: &Stat, uid: u32) -> bool {
         && Mode::from_raw_mode(about.st_mode).contains(Mode::WGRP)
 }
 
-fn write(folder: &Path, name: &str, uid: u32, text: &[u8]) -> Result<(), Errno> {
+fn write(directory: &Path, name: &str, uid: u32, text: &[u8]) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let terminal = open(folder.join(name), flags, Mode::empty())?;
+    let terminal = open(directory.join(name), flags, Mode::empty())?;
     if !listens(&fstat(&terminal)?, uid) || !rustix::termios::isatty(&terminal) {
         return Err(Errno::NOTTY);
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_lease::audit::{Audit as Pooled, Gpu, Lease, Record};
-use bailiff_lease::holder::{Here, Life};
+use bailiff_lease::holder::{Life, LocalHost};
 use bailiff_lease::legacy::{Case, Judgement, Limits, Use, judge};
 use bailiff_lease::process::{lives, may_live};
 use bailiff_lease::{LeaseError, Pool, START};
@@ -50,7 +50,7 @@ pub(super) fn run(
         shared,
         log,
         events,
-        here: Here::look(),
+        local_host: LocalHost::read(),
         host_namespace,
         devices,
         memory: Memory::default(),
@@ -86,7 +86,7 @@ struct Reconciler<'a> {
     shared: &'a Shared,
     log: &'a Audit,
     events: &'a UnboundedSender<AgentEvent>,
-    here: Here,
+    local_host: LocalHost,
     host_namespace: bool,
     devices: &'a str,
     memory: Memory,
@@ -158,7 +158,7 @@ impl Reconciler<'_> {
             && self.said.as_ref().is_some_and(|said| said.acts)
         {
             // Where this is not heard, the word ends by itself.
-            drop(pool.stand_in(&self.here, Duration::ZERO));
+            drop(pool.stand_in(&self.local_host, Duration::ZERO));
         }
         self.memory = Memory::default();
         self.handles.clear();
@@ -169,7 +169,7 @@ impl Reconciler<'_> {
     fn look(&mut self, leases: &Leases, pool: &mut Pool, orders: &Orders) -> Result<Vec<Judged>, LeaseError> {
         let acts = orders.acts && leases.reap;
         if acts {
-            pool.stand_in(&self.here, WORD)?;
+            pool.stand_in(&self.local_host, WORD)?;
         }
         let audit = pool.audit()?;
         let now = clock::since_boot();
@@ -197,7 +197,7 @@ impl Reconciler<'_> {
         let of_leases = audit.leases.iter().filter_map(|lease| Some((lease.get("host")?, lease.get("boot"))));
         let of_agents = audit.agents.iter().map(|agent| (agent.host.as_str(), Some(agent.boot.as_str())));
         pool.is_local()
-            && of_leases.chain(of_agents).all(|(host, boot)| self.here.is_machine(Some(host), boot))
+            && of_leases.chain(of_agents).all(|(host, boot)| self.local_host.is_machine(Some(host), boot))
     }
 
     /// Looks who lives; frees what the dead held, and renews for those who cannot.
@@ -220,7 +220,7 @@ impl Reconciler<'_> {
                     .filter(|known| lives(*known).is_ok_and(|lives| lives));
                 let (life, who) = match known {
                     Some(known) => (Life::Alive, Some(known)),
-                    None => self.here.look_for(lease),
+                    None => self.local_host.look_for(lease),
                 };
                 (lease, life, who)
             })
@@ -235,7 +235,7 @@ impl Reconciler<'_> {
             return Ok(());
         }
         std::thread::park_timeout(START);
-        for lease in dead.into_iter().filter(|lease| self.here.life(lease) == Life::Dead) {
+        for lease in dead.into_iter().filter(|lease| self.local_host.life(lease) == Life::Dead) {
             actor.end(
                 (LeaseAction::ReapDead, lease),
                 &look.busy(lease),
@@ -277,7 +277,7 @@ impl Reconciler<'_> {
             let case = Case {
                 taker: taken.by,
                 usage,
-                single_host: look.is_here(gpu),
+                single_host: look.is_local_host(gpu),
                 host_namespace: self.host_namespace,
             };
             let judgement = judge(&case, &limits);
@@ -300,7 +300,7 @@ impl Look<'_> {
         self.evidence.as_ref().map(|evidence| evidence.busy(self.audit, lease)).unwrap_or_default()
     }
 
-    fn is_here(&self, gpu: &Gpu) -> bool {
+    fn is_local_host(&self, gpu: &Gpu) -> bool {
         let named = self.evidence.as_ref().is_some_and(|evidence| evidence.is_ours(gpu));
         named || gpu.uuid.is_none() && self.local
     }

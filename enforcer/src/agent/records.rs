@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::legacy::{Changes, Found, Witness};
 use bailiff_lease::{LeaseError, Pool};
 
@@ -19,13 +19,15 @@ const SILENCE: u32 = 120;
 
 /// Runs until told to end.
 pub(super) fn run(shared: &Shared) {
-    let here = Here::look();
+    let local_host = LocalHost::read();
     let mut told: Option<LeaseError> = None;
     while !shared.stopped() {
         let orders = shared.orders();
         let watched = match &orders.leases {
             None => Ok(()),
-            Some(leases) => reconcile::open(leases).and_then(|pool| watch(pool, (shared, &orders), &here)),
+            Some(leases) => {
+                reconcile::open(leases).and_then(|pool| watch(pool, (shared, &orders), &local_host))
+            }
         };
         if let Err(error) = watched {
             if told.as_ref() != Some(&error) {
@@ -40,7 +42,11 @@ pub(super) fn run(shared: &Shared) {
 }
 
 /// Watches as long as the orders are the same, and it is told something now and then.
-fn watch(mut pool: Pool, (shared, orders): (&Shared, &Orders), here: &Here) -> Result<(), LeaseError> {
+fn watch(
+    mut pool: Pool,
+    (shared, orders): (&Shared, &Orders),
+    local_host: &LocalHost,
+) -> Result<(), LeaseError> {
     let mut changes = pool.changes()?;
     let all: Vec<String> = pool.audit()?.gpus.into_iter().map(|gpu| gpu.id).collect();
     let mut fresh = HashMap::new();
@@ -51,7 +57,7 @@ fn watch(mut pool: Pool, (shared, orders): (&Shared, &Orders), here: &Here) -> R
             Some(gpus) => {
                 silent = 0;
                 for gpu in gpus {
-                    look(&gpu, (&mut changes, &mut fresh), (shared, orders.acts), here)?;
+                    look(&gpu, (&mut changes, &mut fresh), (shared, orders.acts), local_host)?;
                 }
             }
         }
@@ -63,13 +69,13 @@ fn look(
     gpu: &str,
     (changes, fresh): (&mut Changes, &mut HashMap<String, Witness>),
     (shared, keeps): (&Shared, bool),
-    here: &Here,
+    local_host: &LocalHost,
 ) -> Result<(), LeaseError> {
     let Some(record) = changes.look(gpu)? else {
         fresh.remove(gpu);
         return Ok(());
     };
-    let mut witness = Witness::look(here, &record, Found::Written);
+    let mut witness = Witness::look(local_host, &record, Found::Written);
     // A record is written in two parts, and whoever is named may end between them.
     if let Some(earlier) = fresh.get(gpu) {
         witness.join(earlier);

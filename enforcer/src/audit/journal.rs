@@ -176,7 +176,7 @@ fn open(path: &Path) -> io::Result<File> {
         return Err(io::Error::other("it is not a file"));
     }
     // Also the name must be there after a crash.
-    rustix::fs::fsync(disk::folder_of(path)?)?;
+    rustix::fs::fsync(disk::directory_of(path)?)?;
     if about.len() > 0 {
         file.seek(SeekFrom::End(-1))?;
         let mut last = [0];

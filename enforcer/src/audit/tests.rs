@@ -42,8 +42,8 @@ fn ids(path: &Path) -> Vec<u64> {
 
 #[test]
 fn a_line_says_all_and_drives_no_terminal() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("audit.jsonl");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit.jsonl");
     let audit = open(&path, 1 << 20);
     audit.record(&record(1, "released", "\u{1b}[2J \u{9b}m \u{202e} \u{1f600} \" \\")).unwrap();
     let text = fs::read_to_string(&path).unwrap();
@@ -59,8 +59,8 @@ fn a_line_says_all_and_drives_no_terminal() {
 
 #[test]
 fn a_torn_line_is_closed_and_an_action_without_result_is_told() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("audit.jsonl");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit.jsonl");
     let audit = open(&path, 1 << 20);
     for (id, result) in [(1, BEGUN), (1, "released"), (2, BEGUN)] {
         audit.record(&record(id, result, "")).unwrap();
@@ -78,8 +78,8 @@ fn a_torn_line_is_closed_and_an_action_without_result_is_told() {
 
 #[test]
 fn rotation_loses_no_line_that_is_to_be_kept() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("audit.jsonl");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit.jsonl");
     let audit = open(&path, 1 << 20);
     audit.record(&record(1, "released", "")).unwrap();
     drop(audit);
@@ -89,17 +89,17 @@ fn rotation_loses_no_line_that_is_to_be_kept() {
         audit.record(&record(id, "released", "")).unwrap();
     }
     let names = ["audit.jsonl.2", "audit.jsonl.1", "audit.jsonl"];
-    let kept = names.map(|name| ids(&folder.path().join(name)));
+    let kept = names.map(|name| ids(&directory.path().join(name)));
     assert_eq!(kept, [[1, 2, 3], [4, 5, 6], [7, 8, 9]]);
 }
 
 #[test]
 fn a_log_that_somebody_else_set_aside_or_deleted_is_begun_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("audit.jsonl");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit.jsonl");
     let audit = open(&path, 1 << 20);
     audit.record(&record(1, "released", "")).unwrap();
-    fs::rename(&path, folder.path().join("theirs")).unwrap();
+    fs::rename(&path, directory.path().join("theirs")).unwrap();
     audit.record(&record(2, "released", "")).unwrap();
     assert_eq!(ids(&path), [2]);
     fs::remove_file(&path).unwrap();
@@ -109,11 +109,11 @@ fn a_log_that_somebody_else_set_aside_or_deleted_is_begun_again() {
 
 #[test]
 fn a_link_or_a_fifo_is_no_log() {
-    let folder = tempfile::tempdir().unwrap();
-    let target = folder.path().join("target");
-    let link = folder.path().join("link");
+    let directory = tempfile::tempdir().unwrap();
+    let target = directory.path().join("target");
+    let link = directory.path().join("link");
     std::os::unix::fs::symlink(&target, &link).unwrap();
-    let fifo = folder.path().join("fifo");
+    let fifo = directory.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     for path in [link, fifo] {
         let audit = open(&path, 1 << 20);
@@ -125,8 +125,8 @@ fn a_link_or_a_fifo_is_no_log() {
 
 #[test]
 fn what_is_left_to_the_writing_thread_is_written_before_the_log_closes() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("audit.jsonl");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit.jsonl");
     let audit = open(&path, 1 << 20);
     for id in 0..100 {
         audit.later(&record(id, "flagged", ""));
@@ -137,16 +137,16 @@ fn what_is_left_to_the_writing_thread_is_written_before_the_log_closes() {
 
 #[test]
 fn result_that_was_kept_is_written_and_is_no_interruption() {
-    let folder = tempfile::tempdir().unwrap();
-    let [path, kept] = ["audit.jsonl", "kept.jsonl"].map(|name| folder.path().join(name));
+    let directory = tempfile::tempdir().unwrap();
+    let [path, kept] = ["audit.jsonl", "kept.jsonl"].map(|name| directory.path().join(name));
     let settings =
         |path: &Path| Settings { path: path.into(), max_bytes: 1 << 20, keep: 3, kept: Some(kept.clone()) };
     let begun = Audit::open(settings(&path), About::default()).unwrap();
     begun.record(&record(1, BEGUN, "")).unwrap();
     drop(begun);
     assert!(!kept.exists(), "all was written");
-    // A folder is no file, so that nothing is written there.
-    let unwritable = Audit::open(settings(folder.path()), About::default()).unwrap();
+    // A directory is no file, so that nothing is written there.
+    let unwritable = Audit::open(settings(directory.path()), About::default()).unwrap();
     unwritable.tell(&record(1, "cancelled", ""));
     drop(unwritable);
     assert!(kept.exists());
@@ -174,7 +174,7 @@ fn results_are_the_last_to_be_dropped() {
 #[test]
 fn a_full_disk_is_told_and_what_happened_is_written_once_there_is_room() {
     let test = format!("{}::a_full_disk", module_path!().split_once("::").unwrap().1);
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let output = Command::new("unshare")
         .args([
             "--mount",
@@ -183,10 +183,10 @@ fn a_full_disk_is_told_and_what_happened_is_written_once_there_is_room() {
             "mount -t tmpfs -o size=16k none \"$1\" && shift && exec \"$@\"",
             "sh",
         ])
-        .arg(folder.path())
+        .arg(directory.path())
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "--ignored", "--nocapture", &test])
-        .env("BAILIFF_TEST_FULL", folder.path())
+        .env("BAILIFF_TEST_FULL", directory.path())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
@@ -196,8 +196,8 @@ fn a_full_disk_is_told_and_what_happened_is_written_once_there_is_room() {
 #[test]
 #[ignore = "run on a small file system of its own"]
 fn a_full_disk() {
-    let folder = PathBuf::from(std::env::var_os("BAILIFF_TEST_FULL").unwrap());
-    let path = folder.join("audit.jsonl");
+    let directory = PathBuf::from(std::env::var_os("BAILIFF_TEST_FULL").unwrap());
+    let path = directory.join("audit.jsonl");
     let audit = open(&path, 1 << 20);
     let mut written = 0;
     while audit.record(&record(written, "released", "some words that fill a line")).is_ok() {

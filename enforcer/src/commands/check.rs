@@ -78,7 +78,7 @@ fn against((url, login): (&str, Login), (sha256, acts): (&str, bool), out: &mut 
     if running != sha256 {
         writeln!(out, "{url} runs another policy: {running}; this one is {sha256}")?;
     } else if acts && !enforces {
-        writeln!(out, "{url} runs just this ({sha256}), and with --watch: it ends nobody")?;
+        writeln!(out, "{url} runs just this ({sha256}), and with --dry-run: it ends nobody")?;
     } else {
         writeln!(out, "{url} runs just this ({sha256})")?;
     }

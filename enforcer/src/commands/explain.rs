@@ -9,8 +9,8 @@ use bailiff_exposition::terminal::{Colors, line};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-use super::ask;
 use super::layout::length;
+use super::query;
 use crate::control::Question;
 use crate::engine::{Explained, GateReport};
 use crate::flags;
@@ -22,7 +22,7 @@ use bailiff_snapshot::Truth;
 /// Where it does not answer.
 pub fn run(flags: &flags::Explain, colors: Colors, out: &mut dyn Write) -> Result<()> {
     let question = Question::Explain { pid: flags.pid, rule: flags.rule.clone() };
-    let answer = ask(&flags.control.control, &question)?;
+    let answer = query(&flags.control.control, &question)?;
     if flags.json {
         writeln!(out, "{}", answer["explanation"])?;
         return Ok(());

@@ -41,7 +41,7 @@ pub enum Form {
 ///
 /// # Errors
 /// Where nobody answers, or the answer is no; it says why.
-pub fn ask(control: &Path, question: &Question) -> Result<Value> {
+pub fn query(control: &Path, question: &Question) -> Result<Value> {
     let answer = say(control, question)?;
     if answer["ok"] == true {
         return Ok(answer);
@@ -51,7 +51,7 @@ pub fn ask(control: &Path, question: &Question) -> Result<Value> {
 
 fn say(control: &Path, question: &Question) -> Result<Value> {
     let question = serde_json::to_value(question).context("cannot write the question")?;
-    control::ask(control, &question)
+    control::query(control, &question)
 }
 
 fn refusal(answer: &Value) -> String {

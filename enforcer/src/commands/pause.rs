@@ -10,7 +10,7 @@ use bailiff_exposition::terminal::{Colors, line};
 use bailiff_lifecycle::exit::{Exit, Stop};
 use serde_json::Value;
 
-use super::{ask, refusal, say};
+use super::{query, refusal, say};
 use crate::control::Question;
 use crate::flags;
 use crate::settings::duration;
@@ -28,7 +28,7 @@ pub fn pause(flags: &flags::Pause, out: &mut dyn Write) -> Result<(), Stop> {
         return Err(Stop::Usage("--for=0s would pause nothing; resume ends a pause".to_owned()));
     }
     let question = Question::Pause { for_seconds: seconds, reason: flags.reason.clone() };
-    let answer = ask(&flags.control.control, &question)?;
+    let answer = query(&flags.control.control, &question)?;
     let told = seconds.map_or_else(
         || "until bailiff-enforcer resume".to_owned(),
         |seconds| format!("for {}", Span(Duration::from_secs(seconds))),
@@ -45,7 +45,7 @@ pub fn pause(flags: &flags::Pause, out: &mut dyn Write) -> Result<(), Stop> {
 /// # Errors
 /// Where nobody answers, or the answer is no.
 pub fn resume(control: &Path, out: &mut dyn Write) -> Result<()> {
-    ask(control, &Question::Resume)?;
+    query(control, &Question::Resume)?;
     print(out, "resumed: no pause, and all breakers are closed")
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use bailiff_exposition::human::{Bytes, NOTHING, Span, UNKNOWN, ago, or_unknown};
 use bailiff_exposition::terminal::{Colors, cut, line, wrapped};
 
-use super::ask;
+use super::query;
 use super::table::Shrinks::{Last, Never, To};
 use super::table::{Column, Table, WIDTH};
 use crate::clock::Now;
@@ -49,7 +49,7 @@ pub type Screen = (Colors, Option<usize>);
 /// # Errors
 /// Where nobody answers, or nothing can be printed.
 pub fn run(flags: &flags::Status, now: Now, screen: Screen, out: &mut dyn Write) -> Result<()> {
-    let mut answer = ask(&flags.control.control, &Question::Status)?;
+    let mut answer = query(&flags.control.control, &Question::Status)?;
     let status = answer["status"].take();
     let text = if flags.json {
         format!("{status:#}\n")
@@ -140,7 +140,7 @@ fn stream(status: &Status, now: Now, colors: Colors, text: &mut String) {
 
 fn withheld(status: &Status, now: Now, colors: Colors, text: &mut String) {
     let bad = |part: &str| colors.bad(part);
-    if let Cap::Watch(why) = &status.cap {
+    if let Cap::DryRun(why) = &status.cap {
         tell("watching", &format!("whatever the file says: {why}"), bad, text);
     }
     for held in &status.holds {
@@ -199,7 +199,7 @@ fn pending(pending: &[Pending], screen: Screen) -> String {
             named(&step.target, step.comm.as_ref()),
             or_unknown(step.user.as_ref()),
             step.rule.clone(),
-            if step.mode == Mode::Watch { format!("({})", step.step) } else { step.step.clone() },
+            if step.mode == Mode::DryRun { format!("({})", step.step) } else { step.step.clone() },
             format!("{}/{}", step.streak, step.needed),
             if step.hold.is_some() {
                 "held".to_owned()

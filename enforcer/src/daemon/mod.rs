@@ -65,7 +65,7 @@ pub struct Daemon {
     boot_id: Option<String>,
     /// The file as it was last read, and what is wrong with it.
     file: reload::File,
-    rereads: UnboundedSender<reload::Ask>,
+    rereads: UnboundedSender<reload::Condition>,
     view: Option<Arc<View>>,
     /// The process that serves the stream, as it was last known.
     exporter: Option<ProcessKey>,
@@ -93,7 +93,7 @@ struct Threads {
 /// Runs until told to end.
 ///
 /// # Errors
-/// Where the policy makes no sense, or a socket, folder or signal cannot be had.
+/// Where the policy makes no sense, or a socket, directory or signal cannot be had.
 pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), Stop> {
     let (policy, file, stamp) = reload::first(&settings.rules)?;
     let web = Web::open(settings.web.config.as_deref())?;
@@ -151,7 +151,7 @@ impl Daemon {
     fn open(
         settings: Settings,
         (policy, file): (Arc<Policy>, reload::File),
-        rereads: UnboundedSender<reload::Ask>,
+        rereads: UnboundedSender<reload::Condition>,
     ) -> Result<(Self, Threads)> {
         let node = settings.node.clone();
         let boot_id = rights::boot_id(&settings.host.procfs);

@@ -143,7 +143,7 @@ fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
     };
     match verdict.mode {
         Mode::Enforce => format!("; {what} in about {when}, unless that changes."),
-        Mode::Watch => "; nothing will be done about it, the rule only watches.".to_owned(),
+        Mode::DryRun => "; nothing will be done about it, the rule only watches.".to_owned(),
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn notice_of_a_pick_tells_the_time_since_it_was_picked() {
-        let text = "version: 1\nnotify: {owner: {tty: true}}\nrules:\n  - name: room\n    of: gpu\n    mode: enforce\n    \
+        let text = "version: 1\nnotify: {owner: {tty: true}}\nrules:\n  - name: room\n    target: gpu\n    mode: enforce\n    \
             when: {vram_free: {below: 1GiB}}\n    for: {samples: 2}\n    pick: {from: {gpu_util: {max: 1%}}, idle_for: 10m}\n    \
             then: [{notify: [owner]}, {after: 40s, terminate: {}}]\n";
         let policy = load(text.as_bytes(), "rules.yaml", Duration::ZERO).expect("it is valid").policy;

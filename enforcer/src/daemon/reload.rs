@@ -35,13 +35,13 @@ pub(super) struct File {
 
 /// The wish to read the file again.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(super) struct Condition {
     why: &'static str,
     answer: oneshot::Sender<Outcome>,
 }
 
 /// What a reading of the file gave, and who asked for it; nobody, where it has changed.
-pub(super) type Read = (Vec<Ask>, io::Result<Content>);
+pub(super) type Read = (Vec<Condition>, io::Result<Content>);
 
 /// Reads the policy to begin with: an invalid file is a refusal to start, as is one that does not answer.
 pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, File, Stamp), Stop> {
@@ -94,7 +94,7 @@ impl Daemon {
     /// Has the file read, which may take long; how that went comes as an answer.
     pub(super) fn ask_to_read(&self, why: &'static str, answer: oneshot::Sender<Outcome>) {
         // Only where the daemon ends is there nobody who reads.
-        drop(self.rereads.send(Ask { why, answer }));
+        drop(self.rereads.send(Condition { why, answer }));
     }
 
     /// Takes what the file says, where that makes sense.

@@ -25,18 +25,18 @@ const SOON: Duration = Duration::from_millis(60);
 const MOST: u64 = 1 << 30;
 
 /// Where lines are kept that the audit log did not take.
-pub(super) fn unwritten(folder: &Path) -> PathBuf {
-    folder.join("audit.unwritten.jsonl")
+pub(super) fn unwritten(directory: &Path) -> PathBuf {
+    directory.join("audit.unwritten.jsonl")
 }
 
-fn state_file(folder: &Path) -> PathBuf {
-    folder.join("state.json")
+fn state_file(directory: &Path) -> PathBuf {
+    directory.join("state.json")
 }
 
 /// Takes up what an earlier run has left. Where that cannot be understood, nobody knows which budgets are used up and
 /// whether an admin has paused: an admin has to look, and `resume`.
-pub(super) fn restore(engine: &mut Engine, folder: &Path) {
-    let path = state_file(folder);
+pub(super) fn restore(engine: &mut Engine, directory: &Path) {
+    let path = state_file(directory);
     let read = match file::within(&path, PATIENCE, |path| file::read(path, MOST)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return,
         read => read.map(|(_, bytes)| bytes),
@@ -115,10 +115,10 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn start(folder: &Path) -> Self {
+    pub(super) fn start(directory: &Path) -> Self {
         let (sheets, next) = watch::channel(Sheet::default());
         let (tell, kept) = watch::channel(Kept::default());
-        Self { sheets, kept, needed: 0, task: tokio::spawn(keep(state_file(folder), next, tell)) }
+        Self { sheets, kept, needed: 0, task: tokio::spawn(keep(state_file(directory), next, tell)) }
     }
 
     pub(super) fn receipts(&self) -> Receipts {

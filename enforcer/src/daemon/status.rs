@@ -71,7 +71,7 @@ impl Daemon {
 
     pub(super) fn cap(&self) -> Cap {
         match self.settings.most {
-            Mode::Watch => Cap::Watch("--watch".to_owned()),
+            Mode::DryRun => Cap::DryRun("--dry-run".to_owned()),
             Mode::Enforce => Cap::None,
         }
     }
@@ -123,8 +123,8 @@ impl Daemon {
     /// Says in the audit log which breakers have opened and closed.
     fn record_breakers(&self, before: &[Open], now: &[Open]) {
         let changes = [(now, before, "opened"), (before, now, "closed")];
-        for (here, there, result) in changes {
-            for open in here.iter().filter(|open| !there.contains(open)) {
+        for (local_host, there, result) in changes {
+            for open in local_host.iter().filter(|open| !there.contains(open)) {
                 tracing::warn!(breaker = open.breaker.name(), open.detail, "breaker {result}");
                 self.record_change(("breaker", result), &format!("{}: {}", open.breaker.name(), open.detail));
             }

@@ -90,7 +90,7 @@ impl RuleEvaluator {
     pub(crate) fn new(rule: &Rule, cap: Mode, table: &mut Table) -> Self {
         Self {
             mode: rule.mode.min(cap),
-            select: rule.select.as_ref().map(|ask| Node::of(ask, table)),
+            select: rule.select.as_ref().map(|condition| Node::of(condition, table)),
             except: rule.except.iter().map(|exception| table.exemption(&exception.of)).collect(),
             grace: table.grace(rule.startup_grace),
             when: Node::of(&rule.when, table),
@@ -198,14 +198,14 @@ impl RuleEvaluator {
     /// The gates of the rule in their order, and who may pass each.
     pub(crate) fn gates<'t>(&self, table: &'t Table, tick: &Tick<'_>) -> Vec<(Gate, Column<'t>)> {
         let mut gates = vec![(Gate::Protection, table.unprotected())];
-        gates.extend(self.select.as_ref().map(|select| (Gate::Select, select.ask(table))));
+        gates.extend(self.select.as_ref().map(|select| (Gate::Select, select.condition(table))));
         // With `pick` the exceptions are about those who may be picked.
         if self.picking.is_none() {
             gates.extend(self.unspared(table, tick));
         }
-        gates.push((Gate::Grace, self.grace.ask(table)));
+        gates.push((Gate::Grace, self.grace.condition(table)));
         gates.extend(self.running(table).map(|column| (Gate::OnHold, column)));
-        gates.push((Gate::When, self.when.ask(table)));
+        gates.push((Gate::When, self.when.condition(table)));
         gates
     }
 
@@ -222,7 +222,7 @@ impl RuleEvaluator {
     ) -> impl Iterator<Item = (Gate, Column<'t>)> {
         let exceptions = self.except.iter().zip(&self.rule.except).enumerate();
         let in_force = exceptions.filter(|(_, (_, exception))| exception.in_force(tick.now.wall));
-        in_force.map(|(place, (node, _))| (Gate::Except(place), program::not(&node.ask(table))))
+        in_force.map(|(place, (node, _))| (Gate::Except(place), program::not(&node.condition(table))))
     }
 
     /// Takes note of a target that this tick did not see.

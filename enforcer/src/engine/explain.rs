@@ -9,7 +9,7 @@ use super::program::{Column, Gate};
 use super::report::{Coming, Pending};
 use super::subject::Leaves;
 use super::{Engine, Now, Tick, protection};
-use crate::policy::{Ask, Exception, Kind, Mode};
+use crate::policy::{Condition, Exception, Kind, Mode};
 use crate::verdict::{Asked, Hold};
 use crate::view::{Target, View};
 
@@ -192,7 +192,7 @@ impl Engine {
         About { target, view, .. }: About<'_>,
     ) -> GateReport {
         let rule = &evaluator.rule;
-        let leaves = |ask: Option<&Ask>| leaves(ask, target, view);
+        let leaves = |condition: Option<&Condition>| leaves(condition, target, view);
         let because = |why: &str| (Some(why.to_owned()), Vec::new());
         let gone = protection::is_gone(target, view);
         let (name, (why, leaves)) = match gate {
@@ -246,12 +246,12 @@ fn exception(entry: &Exception, target: &Target, view: &View) -> (Option<String>
     ((!why.is_empty()).then(|| why.join("; ")), asked)
 }
 
-fn leaves(ask: Option<&Ask>, target: &Target, view: &View) -> Vec<Asked> {
-    ask.map(|ask| Leaves { target, view }.of(ask)).unwrap_or_default()
+fn leaves(condition: Option<&Condition>, target: &Target, view: &View) -> Vec<Asked> {
+    condition.map(|condition| Leaves { target, view }.of(condition)).unwrap_or_default()
 }
 
 /// Which member an entry of `protect` or `except` exempts its target for, and the comparisons that say so.
-fn exemption(entry: &Ask, target: &Target, view: &View) -> (Option<String>, Vec<Asked>) {
+fn exemption(entry: &Condition, target: &Target, view: &View) -> (Option<String>, Vec<Asked>) {
     match protection::decisive(entry, target, view) {
         Some((member, asked)) => (Some(member), asked),
         None => (None, leaves(Some(entry), target, view)),

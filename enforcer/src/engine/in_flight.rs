@@ -163,7 +163,7 @@ impl ActionTracker {
     /// The action in flight has ended.
     pub(crate) fn land(&mut self, report: &Report) -> Option<InFlight> {
         let in_flight = self.in_flight.take_if(|in_flight| in_flight.id == report.id)?;
-        if in_flight.mode == Mode::Watch {
+        if in_flight.mode == Mode::DryRun {
             return Some(in_flight);
         }
         if !report.acted || report.outcome == Outcome::Gone {
@@ -377,7 +377,7 @@ impl Engine {
             return Some(Hold::Failed);
         }
         // What only watches harms nobody, and uses up nothing.
-        if evaluator.mode == Mode::Watch {
+        if evaluator.mode == Mode::DryRun {
             return None;
         }
         let target = &tick.view.targets[candidate.subject];

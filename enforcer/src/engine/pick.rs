@@ -10,7 +10,7 @@ use super::evaluator::{EvalContext, Match, RuleEvaluator};
 use super::population::Absent;
 use super::program::{self, Column, Gate, Node, Table};
 use super::progress::Progress;
-use crate::policy::{Ask, Kind, Order, Pick, Span};
+use crate::policy::{Condition, Kind, Order, Pick, Span};
 use crate::value::Test;
 use crate::verdict::What;
 use crate::view::{Target, TargetId, View};
@@ -59,7 +59,7 @@ struct Seen {
 }
 
 impl Picking {
-    pub(crate) fn new(pick: &Pick, when: &Ask, table: &mut Table) -> Self {
+    pub(crate) fn new(pick: &Pick, when: &Condition, table: &mut Table) -> Self {
         Self {
             from: Node::of(&pick.from, table),
             idle_for: pick.idle_for,
@@ -188,9 +188,9 @@ impl RuleEvaluator {
     ) -> Vec<(Gate, Column<'t>)> {
         let mut gates = vec![(Gate::Protection, table.unprotected())];
         gates.extend(self.unspared(table, tick));
-        gates.push((Gate::Grace, self.grace.ask(table)));
+        gates.push((Gate::Grace, self.grace.condition(table)));
         gates.extend(self.running(table).map(|column| (Gate::OnHold, column)));
-        gates.push((Gate::From, picking.from.ask(table)));
+        gates.push((Gate::From, picking.from.condition(table)));
         gates
     }
 
@@ -331,13 +331,13 @@ fn free(view: &View, gpu: usize) -> Option<f64> {
 }
 
 /// How much memory a condition wants to be free: the limit of its first comparison of `vram_free`.
-fn wanted_free(when: &Ask) -> Option<f64> {
+fn wanted_free(when: &Condition) -> Option<f64> {
     match when {
-        Ask::Leaf(leaf) if leaf.attribute.name == "vram_free" => match leaf.test {
+        Condition::Leaf(leaf) if leaf.attribute.name == "vram_free" => match leaf.test {
             Test::Within(bounds) => bounds.below.or(bounds.max),
             _ => None,
         },
-        Ask::All(asks) | Ask::Any(asks) => asks.iter().find_map(wanted_free),
+        Condition::All(conditions) | Condition::Any(conditions) => conditions.iter().find_map(wanted_free),
         _ => None,
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::engine::{protection, texts};
-use crate::policy::{Ask, Kind, Policy, Selector};
+use crate::policy::{Condition, Kind, Policy, Selector};
 use crate::rules::{self, Attribute};
 use crate::value::{Test, Value};
 use crate::view::{Target, View};
@@ -24,7 +24,7 @@ pub(crate) struct Table {
     selectors: Vec<(Selector, usize)>,
     graces: Vec<(Duration, usize)>,
     /// Entries of `except`, by how they are written.
-    exemptions: Vec<(String, Ask, usize)>,
+    exemptions: Vec<(String, Condition, usize)>,
     /// This program's processes and the exporter's.
     pub(crate) ours: BTreeSet<ProcessKey>,
     answers: Vec<Vec<Truth>>,
@@ -82,7 +82,7 @@ impl Table {
     }
 
     /// Who is meant by an entry of `except`, which is asked of each member.
-    pub(crate) fn exemption(&mut self, entry: &Ask) -> Node {
+    pub(crate) fn exemption(&mut self, entry: &Condition) -> Node {
         let written = format!("{entry:?}");
         let known =
             self.exemptions.iter().find(|(other, ..)| *other == written).map(|(.., answers)| *answers);
@@ -105,7 +105,7 @@ impl Table {
             for (test, place) in tests {
                 let answers = &mut self.answers[*place];
                 answers.clear();
-                answers.extend(self.values.iter().map(|value| test.ask(*value)));
+                answers.extend(self.values.iter().map(|value| test.condition(*value)));
             }
         }
         for (selector, place) in &self.selectors {
@@ -201,23 +201,27 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    pub(crate) fn of(ask: &Ask, table: &mut Table) -> Self {
-        match ask {
-            Ask::Leaf(leaf) => Self::One(table.question(leaf.attribute, leaf.test)),
-            Ask::Select(selector) => Self::One(table.selector(selector)),
-            Ask::All(asks) => Self::All(asks.iter().map(|ask| Self::of(ask, table)).collect()),
-            Ask::Any(asks) => Self::Any(asks.iter().map(|ask| Self::of(ask, table)).collect()),
-            Ask::Not(ask) => Self::Not(Box::new(Self::of(ask, table))),
+    pub(crate) fn of(condition: &Condition, table: &mut Table) -> Self {
+        match condition {
+            Condition::Leaf(leaf) => Self::One(table.question(leaf.attribute, leaf.test)),
+            Condition::Select(selector) => Self::One(table.selector(selector)),
+            Condition::All(conditions) => {
+                Self::All(conditions.iter().map(|condition| Self::of(condition, table)).collect())
+            }
+            Condition::Any(conditions) => {
+                Self::Any(conditions.iter().map(|condition| Self::of(condition, table)).collect())
+            }
+            Condition::Not(condition) => Self::Not(Box::new(Self::of(condition, table))),
         }
     }
 
     /// Asks it of everybody.
-    pub(crate) fn ask<'a>(&self, table: &'a Table) -> Column<'a> {
+    pub(crate) fn condition<'a>(&self, table: &'a Table) -> Column<'a> {
         match self {
             Self::One(question) => Cow::Borrowed(table.answers.get(*question).map_or(&[], Vec::as_slice)),
             Self::All(nodes) => joined(nodes, table, (Truth::True, Truth::and)),
             Self::Any(nodes) => joined(nodes, table, (Truth::False, Truth::or)),
-            Self::Not(node) => not(&node.ask(table)),
+            Self::Not(node) => not(&node.condition(table)),
         }
     }
 }
@@ -229,7 +233,7 @@ fn joined<'a>(
 ) -> Column<'a> {
     let mut whole = vec![start; table.unprotected.len()];
     for node in nodes {
-        let answers = node.ask(table);
+        let answers = node.condition(table);
         whole.iter_mut().zip(answers.iter()).for_each(|(so_far, answer)| *so_far = join(*so_far, *answer));
     }
     Cow::Owned(whole)

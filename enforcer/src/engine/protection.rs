@@ -10,7 +10,7 @@ use bailiff_snapshot::{Place, ProcessKey, Truth, wire};
 use crate::engine::subject::Leaves;
 use crate::engine::texts::{self, MemberFacts};
 use crate::guard::{self, Root, Traits};
-use crate::policy::{Ask, Exception, Field, Kind, Policy};
+use crate::policy::{Condition, Exception, Field, Kind, Policy};
 use crate::process_table::ProcessInfo;
 use crate::process_table::program::{CommandLine, Program};
 use crate::verdict::Asked;
@@ -83,10 +83,10 @@ fn is_of_people(target: &Target) -> bool {
 
 /// Whether an entry of `protect` or `except` means a target: one of the members of a process or workload, or any other
 /// target as a whole. What is not known of a member is unknown.
-pub(crate) fn exempts(entry: &Ask, target: &Target, view: &View) -> Truth {
+pub(crate) fn exempts(entry: &Condition, target: &Target, view: &View) -> Truth {
     let mut whole = Truth::False;
     for member in members(target, view) {
-        whole = whole.or(ask(entry, member.as_ref(), (target, view)));
+        whole = whole.or(condition(entry, member.as_ref(), (target, view)));
         if whole == Truth::True {
             break;
         }
@@ -107,22 +107,27 @@ fn members<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Optio
 }
 
 /// Asks selectors of the member, where there is one, and all else of its target.
-fn ask(entry: &Ask, member: Option<&MemberFacts<'_>>, of: (&Target, &View)) -> Truth {
+fn condition(entry: &Condition, member: Option<&MemberFacts<'_>>, of: (&Target, &View)) -> Truth {
     match (entry, member) {
-        (Ask::Leaf(leaf), _) => leaf.test.ask(super::program::read(leaf.attribute, of.0, of.1)),
-        (Ask::Select(selector), Some(member)) => texts::select_member(selector, member, of),
-        (Ask::Select(selector), None) => texts::select(selector, of.0, of.1),
-        (Ask::All(asks), _) => asks.iter().fold(Truth::True, |all, one| all.and(ask(one, member, of))),
-        (Ask::Any(asks), _) => asks.iter().fold(Truth::False, |any, one| any.or(ask(one, member, of))),
-        (Ask::Not(one), _) => !ask(one, member, of),
+        (Condition::Leaf(leaf), _) => leaf.test.condition(super::program::read(leaf.attribute, of.0, of.1)),
+        (Condition::Select(selector), Some(member)) => texts::select_member(selector, member, of),
+        (Condition::Select(selector), None) => texts::select(selector, of.0, of.1),
+        (Condition::All(conditions), _) => {
+            conditions.iter().fold(Truth::True, |all, one| all.and(condition(one, member, of)))
+        }
+        (Condition::Any(conditions), _) => {
+            conditions.iter().fold(Truth::False, |any, one| any.or(condition(one, member, of)))
+        }
+        (Condition::Not(one), _) => !condition(one, member, of),
     }
 }
 
 /// Which member an entry exempts its target for, and what of the entry says so; the first of which it is true, else the
 /// first of which it is unknown.
-pub(crate) fn decisive(entry: &Ask, target: &Target, view: &View) -> Option<(String, Vec<Asked>)> {
+pub(crate) fn decisive(entry: &Condition, target: &Target, view: &View) -> Option<(String, Vec<Asked>)> {
     let told = |wanted: Truth| {
-        let meant = |member: &Option<MemberFacts<'_>>| ask(entry, member.as_ref(), (target, view)) == wanted;
+        let meant =
+            |member: &Option<MemberFacts<'_>>| condition(entry, member.as_ref(), (target, view)) == wanted;
         let member = members(target, view).find(meant)??;
         Some((named(&member, wanted), Leaves { target, view }.of_member(entry, &member)))
     };
@@ -162,7 +167,7 @@ impl Exemptions {
     }
 
     /// Each entry, and what it is called.
-    fn entries(&self) -> impl Iterator<Item = (&Ask, String)> {
+    fn entries(&self) -> impl Iterator<Item = (&Condition, String)> {
         let rule = self.policy.rules.iter().find(|rule| rule.name == self.rule);
         let exceptions = rule.into_iter().flat_map(|rule| &rule.except);
         let named = |entry: &Exception, what: &str| {
@@ -177,8 +182,9 @@ impl Exemptions {
     /// Whether command lines are to be read.
     #[must_use]
     pub fn command_line(&self) -> CommandLine {
-        let asks = |(entry, _): (&Ask, String)| entry.selectors().any(|one| one.field == Field::Cmdline);
-        if self.entries().any(asks) { CommandLine::Needed } else { CommandLine::Ignored }
+        let conditions =
+            |(entry, _): (&Condition, String)| entry.selectors().any(|one| one.field == Field::Cmdline);
+        if self.entries().any(conditions) { CommandLine::Needed } else { CommandLine::Ignored }
     }
 
     /// Why a process, which runs this, exempts the target; none where it does not.
@@ -191,7 +197,7 @@ impl Exemptions {
         let member = MemberFacts::met(person, (program, &place), &self.view);
         let of = (target, &*self.view);
         self.entries().find_map(|(entry, why)| {
-            let meant = ask(entry, Some(&member), of);
+            let meant = condition(entry, Some(&member), of);
             if meant == Truth::False {
                 return None;
             }

@@ -3,7 +3,7 @@
 use crate::engine::population::Slot;
 use crate::engine::program;
 use crate::engine::texts::{self, MemberFacts};
-use crate::policy::{Ask, Kind, Selector};
+use crate::policy::{Condition, Kind, Selector};
 use crate::value::{Unit, Value};
 use crate::verdict::{Asked, Member, Subject};
 use crate::view::{Target, View, key};
@@ -94,13 +94,13 @@ pub(crate) struct Leaves<'a> {
 
 impl Leaves<'_> {
     /// Every comparison of a condition, in the order of the file.
-    pub(crate) fn of(&self, ask: &Ask) -> Vec<Asked> {
-        self.asked(ask, None)
+    pub(crate) fn of(&self, condition: &Condition) -> Vec<Asked> {
+        self.asked(condition, None)
     }
 
     /// The same, with selectors asked of one of the target's members.
-    pub(crate) fn of_member(&self, ask: &Ask, member: &MemberFacts<'_>) -> Vec<Asked> {
-        self.asked(ask, Some(member))
+    pub(crate) fn of_member(&self, condition: &Condition, member: &MemberFacts<'_>) -> Vec<Asked> {
+        self.asked(condition, Some(member))
     }
 
     fn selected(&self, selector: &Selector, member: Option<&MemberFacts<'_>>) -> Asked {
@@ -119,22 +119,24 @@ impl Leaves<'_> {
         }
     }
 
-    fn asked(&self, ask: &Ask, member: Option<&MemberFacts<'_>>) -> Vec<Asked> {
-        match ask {
-            Ask::Leaf(leaf) => {
+    fn asked(&self, condition: &Condition, member: Option<&MemberFacts<'_>>) -> Vec<Asked> {
+        match condition {
+            Condition::Leaf(leaf) => {
                 let value = program::read(leaf.attribute, self.target, self.view);
                 vec![Asked {
                     name: leaf.attribute.name.to_owned(),
                     value: shown(value, leaf.attribute.unit),
                     comparison: leaf.comparison.clone(),
-                    outcome: leaf.test.ask(value),
+                    outcome: leaf.test.condition(value),
                     source: leaf.attribute.source.to_owned(),
                 }]
             }
-            Ask::Select(selector) => vec![self.selected(selector, member)],
-            Ask::All(asks) | Ask::Any(asks) => asks.iter().flat_map(|ask| self.asked(ask, member)).collect(),
-            Ask::Not(ask) => {
-                let mut asked = self.asked(ask, member);
+            Condition::Select(selector) => vec![self.selected(selector, member)],
+            Condition::All(conditions) | Condition::Any(conditions) => {
+                conditions.iter().flat_map(|condition| self.asked(condition, member)).collect()
+            }
+            Condition::Not(condition) => {
+                let mut asked = self.asked(condition, member);
                 for leaf in &mut asked {
                     leaf.comparison = format!("not ({})", leaf.comparison);
                     leaf.outcome = !leaf.outcome;

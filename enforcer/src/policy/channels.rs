@@ -104,7 +104,7 @@ fn full_path<'a>(path: &'a str, node: &Node, faults: &mut Faults) -> Option<&'a 
     let message = format!("expected a full path; found {}", node.found());
     faults.push(
         Fault::error(&node.at, message)
-            .help("begin it with `/`: no search path and no working folder is used"),
+            .help("begin it with `/`: no search path and no working directory is used"),
     );
     None
 }

@@ -7,7 +7,7 @@ use humantime::format_duration;
 use serde::Serialize;
 
 use super::load::{Loaded, load};
-use super::{Action, Ask, Exception, Fault, FaultStyle, Kind, Mode, Policy, Rule, Selector, Span};
+use super::{Action, Condition, Exception, Fault, FaultStyle, Kind, Mode, Policy, Rule, Selector, Span};
 
 /// The exporter's interval, for files that name none.
 const USUAL_INTERVAL: Duration = Duration::from_secs(5);
@@ -74,7 +74,7 @@ fn acts(rule: &Rule) -> bool {
 fn line(rule: &Rule, interval: Duration) -> String {
     let does = match (rule.mode, rule.then.iter().any(|step| step.action.destructive())) {
         (_, false) => "looks at",
-        (Mode::Watch, true) => "watches",
+        (Mode::DryRun, true) => "watches",
         (Mode::Enforce, true) => "enforces on",
     };
     let kind = match rule.of {
@@ -150,7 +150,7 @@ fn request(action: &Action, mode: Mode) -> String {
         Action::ShutdownMps => ("shut", "the MPS server down".to_owned()),
         Action::Exec(words) => ("run", format!("{words:?}")),
     };
-    if mode == Mode::Watch && action.destructive() {
+    if mode == Mode::DryRun && action.destructive() {
         format!("would {does} {rest}")
     } else {
         format!("{does}s {rest}")
@@ -158,27 +158,29 @@ fn request(action: &Action, mode: Mode) -> String {
 }
 
 /// An ask in words: `gpu_util max 1% and not (users root)`.
-fn words(ask: &Ask) -> String {
-    let joined = |asks: &[Ask], with: &str| {
-        let parts: Vec<String> = asks.iter().map(inner).collect();
+fn words(condition: &Condition) -> String {
+    let joined = |conditions: &[Condition], with: &str| {
+        let parts: Vec<String> = conditions.iter().map(inner).collect();
         parts.join(with)
     };
-    match ask {
-        Ask::Leaf(leaf) => format!("{} {}", leaf.attribute.name, leaf.comparison),
-        Ask::Select(Selector { field, patterns }) => {
+    match condition {
+        Condition::Leaf(leaf) => format!("{} {}", leaf.attribute.name, leaf.comparison),
+        Condition::Select(Selector { field, patterns }) => {
             let patterns: Vec<String> =
                 patterns.iter().map(|pattern| pattern.to_string().escape_default().to_string()).collect();
             format!("{} {}", field.name(), patterns.join(" or "))
         }
-        Ask::All(asks) => joined(asks, " and "),
-        Ask::Any(asks) => joined(asks, " or "),
-        Ask::Not(ask) => format!("not {}", inner(ask)),
+        Condition::All(conditions) => joined(conditions, " and "),
+        Condition::Any(conditions) => joined(conditions, " or "),
+        Condition::Not(condition) => format!("not {}", inner(condition)),
     }
 }
 
-fn inner(ask: &Ask) -> String {
-    match ask {
-        Ask::All(asks) | Ask::Any(asks) if asks.len() > 1 => format!("({})", words(ask)),
-        _ => words(ask),
+fn inner(condition: &Condition) -> String {
+    match condition {
+        Condition::All(conditions) | Condition::Any(conditions) if conditions.len() > 1 => {
+            format!("({})", words(condition))
+        }
+        _ => words(condition),
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
 
-use super::{Ask, Kind, Pick, Span};
+use super::{Condition, Kind, Pick, Span};
 use crate::value::{Bounds, Test};
 
 /// SHA-256 of some bytes, hexadecimal.
@@ -17,7 +17,7 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
 }
 
 /// The name of what a rule waits for.
-pub(super) fn condition(of: Kind, when: &Ask, pick: Option<&Pick>) -> String {
+pub(super) fn condition(of: Kind, when: &Condition, pick: Option<&Pick>) -> String {
     let mut text = format!("of {}\nwhen {}\n", of.name(), canonical(when));
     if let Some(Pick { from, idle_for, order }) = pick {
         let order: Vec<&str> = order.iter().map(|order| order.name()).collect();
@@ -31,23 +31,23 @@ pub(super) fn condition(of: Kind, when: &Ask, pick: Option<&Pick>) -> String {
 }
 
 /// An ask as a text that is the same for all asks that differ in nothing but the way they are written.
-fn canonical(ask: &Ask) -> String {
-    match ask {
-        Ask::Leaf(leaf) => format!("{}({})", leaf.attribute.name, test(leaf.test)),
-        Ask::Select(selector) => {
+fn canonical(condition: &Condition) -> String {
+    match condition {
+        Condition::Leaf(leaf) => format!("{}({})", leaf.attribute.name, test(leaf.test)),
+        Condition::Select(selector) => {
             let texts =
                 selector.patterns.iter().map(|pattern| format!("{:?}", pattern.to_string())).collect();
             format!("{}[{}]", selector.field.name(), sorted(texts))
         }
-        Ask::All(_) => joined("all", ask, |ask| match ask {
-            Ask::All(asks) => Some(asks),
+        Condition::All(_) => joined("all", condition, |condition| match condition {
+            Condition::All(conditions) => Some(conditions),
             _ => None,
         }),
-        Ask::Any(_) => joined("any", ask, |ask| match ask {
-            Ask::Any(asks) => Some(asks),
+        Condition::Any(_) => joined("any", condition, |condition| match condition {
+            Condition::Any(conditions) => Some(conditions),
             _ => None,
         }),
-        Ask::Not(ask) => format!("not({})", canonical(ask)),
+        Condition::Not(condition) => format!("not({})", canonical(condition)),
     }
 }
 
@@ -60,15 +60,19 @@ fn test(test: Test) -> String {
 }
 
 /// An AND within an AND is one AND; so with OR.
-fn joined(word: &str, ask: &Ask, inner: fn(&Ask) -> Option<&Vec<Ask>>) -> String {
-    fn flat(ask: &Ask, inner: fn(&Ask) -> Option<&Vec<Ask>>, parts: &mut Vec<String>) {
-        match inner(ask) {
-            Some(asks) => asks.iter().for_each(|ask| flat(ask, inner, parts)),
-            None => parts.push(canonical(ask)),
+fn joined(word: &str, condition: &Condition, inner: fn(&Condition) -> Option<&Vec<Condition>>) -> String {
+    fn flat(
+        condition: &Condition,
+        inner: fn(&Condition) -> Option<&Vec<Condition>>,
+        parts: &mut Vec<String>,
+    ) {
+        match inner(condition) {
+            Some(conditions) => conditions.iter().for_each(|condition| flat(condition, inner, parts)),
+            None => parts.push(canonical(condition)),
         }
     }
     let mut parts = Vec::new();
-    flat(ask, inner, &mut parts);
+    flat(condition, inner, &mut parts);
     parts.sort_unstable();
     parts.dedup();
     match parts.as_slice() {

@@ -45,7 +45,7 @@ impl Key {
             Shape::Share => ", as `90%`".to_owned(),
             Shape::Word(words) => format!(": one of {}", words().join(", ")),
             Shape::Span => ", as `30m` or `{samples: 60}`".to_owned(),
-            Shape::Ask => ", as `{gpu_util: {max: 1%}, cpu_util: {max: 5%}}`".to_owned(),
+            Shape::Condition => ", as `{gpu_util: {max: 1%}, cpu_util: {max: 5%}}`".to_owned(),
             Shape::List(Shape::Step) => ", as `[{flag: warning}]`".to_owned(),
             _ => String::new(),
         };
@@ -93,7 +93,7 @@ pub(super) enum Shape {
     /// The full path of a program, and its arguments.
     Program,
     /// An ask.
-    Ask,
+    Condition,
     /// Selectors, of which one is enough.
     Selectors,
     /// An ask with a reason and an end.
@@ -138,7 +138,7 @@ pub(super) static FILE: Table = Table {
             "mode",
             May,
             Shape::Word(modes),
-            "For rules that do not say; watch does everything but the action. Default: watch.",
+            "For rules without a mode of their own; dry-run does everything but the action. Default: dry-run.",
         ),
         key(
             "interval",
@@ -160,7 +160,7 @@ pub(super) static FILE: Table = Table {
             Shape::Selectors,
             "Targets that match one of these selectors are protected from every rule, besides the built-in list; or a list of entries as in `except`, each with a reason and perhaps an end.",
         ),
-        key("conditions", May, Shape::Named(&Shape::Ask), "Named asks, for `use`."),
+        key("conditions", May, Shape::Named(&Shape::Condition), "Named asks, for `use`."),
         key("notify", May, Shape::Named(&Shape::OneOf(&CHANNEL)), "Named channels, for `notify` steps."),
         key("leases", May, Shape::Map(&LEASES), "The pool of GPUs that this node's agent looks after."),
         key("rules", Must, Shape::List(&Shape::Map(&RULE)), "The rules, at least one of them."),
@@ -301,10 +301,10 @@ pub(super) static RULE: Table = Table {
     keys: &[
         key("name", Must, Shape::Name, "Unique; it goes into metrics and the audit log."),
         key("mode", May, Shape::Word(modes), "Whether it acts. Default: the file's `mode`."),
-        key("of", Must, Shape::Word(kinds), "What it is about."),
-        key("select", May, Shape::Ask, "Only these."),
+        key("target", Must, Shape::Word(kinds), "What the rule matches."),
+        key("select", May, Shape::Condition, "Only these."),
         key("except", May, Shape::List(&Shape::Exception), "Not these."),
-        key("when", Must, Shape::Ask, "What must be true."),
+        key("when", Must, Shape::Condition, "What must be true."),
         key("for", Must, Shape::Span, "For how long."),
         key("max_gap", May, Shape::Count, "Samples in a row that may be unknown before a streak restarts."),
         key("startup_grace", May, Shape::Time, "Targets younger than this are left alone, leases too."),
@@ -315,7 +315,7 @@ pub(super) static RULE: Table = Table {
             Shape::Time,
             "After a match with a destructive step, the same target's next one waits this long.",
         ),
-        key("pick", May, Shape::Map(&PICK), "For `of: gpu`: which of its holders the steps are about."),
+        key("pick", May, Shape::Map(&PICK), "For `target: gpu`: which of its holders the steps are about."),
         key("then", Must, Shape::List(&Shape::Step), "The steps in order, at least one."),
     ],
 };
@@ -324,7 +324,7 @@ pub(super) static RULE: Table = Table {
 pub(super) static PICK: Table = Table {
     what: "`pick`",
     keys: &[
-        key("from", Must, Shape::Ask, "Only workloads of which this is true are candidates."),
+        key("from", Must, Shape::Condition, "Only workloads of which this is true are candidates."),
         key("idle_for", Must, Shape::Span, "How long a candidate must have been so."),
         key(
             "order",

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::asks::leaves;
+use super::condition_parser::leaves;
 use super::fault::{Fault, Faults};
 use super::fields::Fields;
 use super::steps::Placed;
 use super::tree::Data;
-use super::{Action, Ask, Kind, Rule, Span, Step};
+use super::{Action, Condition, Kind, Rule, Span, Step};
 use crate::value::Test;
 
 /// Fewer samples are chance.
@@ -125,26 +125,26 @@ fn memory_is_free(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
     }
 }
 
-fn wants_free_memory(ask: &Ask) -> bool {
-    match ask {
-        Ask::Leaf(leaf) => {
+fn wants_free_memory(condition: &Condition) -> bool {
+    match condition {
+        Condition::Leaf(leaf) => {
             let lower = matches!(leaf.test, Test::Within(bounds) if bounds.min.or(bounds.above).is_some() && bounds.max.or(bounds.below).is_none());
             leaf.attribute.name == "vram_free" && lower
         }
-        Ask::Select(_) | Ask::Not(_) => false,
-        Ask::All(asks) | Ask::Any(asks) => asks.iter().any(wants_free_memory),
+        Condition::Select(_) | Condition::Not(_) => false,
+        Condition::All(conditions) | Condition::Any(conditions) => conditions.iter().any(wants_free_memory),
     }
 }
 
 /// Data loading, checkpoints and compilation leave the GPU idle and the CPU busy.
 fn idle_by_gpu_alone(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
-    let (key, ask) = match (&rule.pick, rule.of) {
+    let (key, condition) = match (&rule.pick, rule.of) {
         (Some(pick), _) => ("pick", &pick.from),
         (None, Kind::Process | Kind::Workload) => ("when", &rule.when),
         _ => return,
     };
-    let compares = |name: &str| leaves(ask).any(|leaf| leaf.attribute.name == name);
-    if !wants_idle_gpu(ask) || compares("cpu_util") {
+    let compares = |name: &str| leaves(condition).any(|leaf| leaf.attribute.name == name);
+    if !wants_idle_gpu(condition) || compares("cpu_util") {
         return;
     }
     if let Some(entry) = places.fields.entry(key) {
@@ -155,14 +155,14 @@ fn idle_by_gpu_alone(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
     }
 }
 
-fn wants_idle_gpu(ask: &Ask) -> bool {
-    match ask {
-        Ask::Leaf(leaf) => {
+fn wants_idle_gpu(condition: &Condition) -> bool {
+    match condition {
+        Condition::Leaf(leaf) => {
             let upper = matches!(leaf.test, Test::Within(bounds) if bounds.max.or(bounds.below).is_some());
             leaf.attribute.name == "gpu_util" && upper
         }
-        Ask::Select(_) => false,
-        Ask::All(asks) | Ask::Any(asks) => asks.iter().any(wants_idle_gpu),
-        Ask::Not(ask) => leaves(ask).any(|leaf| leaf.attribute.name == "gpu_util"),
+        Condition::Select(_) => false,
+        Condition::All(conditions) | Condition::Any(conditions) => conditions.iter().any(wants_idle_gpu),
+        Condition::Not(condition) => leaves(condition).any(|leaf| leaf.attribute.name == "gpu_util"),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::asks::Asks;
+use super::condition_parser::ConditionParser;
 use super::fault::{Fault, Faults, quoted};
 use super::fields::{Fields, count, expected, flag, list, quantity, time};
 use super::keys::{DEFAULTS, FILE, LIMITS};
@@ -12,7 +12,7 @@ use super::quantity::number;
 use super::rule::{self, Defaults, Times};
 use super::tree::{self, Data, Entry, Node};
 use super::{
-    Action, Ask, Channel, Exception, Field, Limits, Mode, Policy, Rule, Span, channels, digest, leases,
+    Action, Channel, Condition, Exception, Field, Limits, Mode, Policy, Rule, Span, channels, digest, leases,
 };
 use crate::value::Unit;
 
@@ -77,13 +77,13 @@ fn policy(fields: &Fields<'_>, bytes: &[u8], now: Duration, mut faults: Faults) 
     if let Some(conditions) = fields.get("conditions") {
         named_conditions(conditions, &mut faults);
     }
-    let mut asks = Asks::new(faults, entries(fields, "conditions"));
+    let mut conditions = ConditionParser::new(faults, entries(fields, "conditions"));
     let protect = fields.entry("protect").filter(|entry| !entry.value.is_null());
-    let protect = protect.map(|entry| rule::protect(entry, &file, &mut asks)).unwrap_or_default();
-    let rules = fields.get("rules").map(|node| rules(node, &file, &mut asks)).unwrap_or_default();
-    let mut faults = asks.finish();
+    let protect = protect.map(|entry| rule::protect(entry, &file, &mut conditions)).unwrap_or_default();
+    let rules = fields.get("rules").map(|node| rules(node, &file, &mut conditions)).unwrap_or_default();
+    let mut faults = conditions.finish();
     unused_channels(entries(fields, "notify"), &rules, &mut faults);
-    excepted_here_alone(fields, (&rules, &protect), &mut faults);
+    excepted_local_host_alone(fields, (&rules, &protect), &mut faults);
     if leases.is_none() {
         nowhere_to_release(fields, &rules, &mut faults);
     }
@@ -121,7 +121,7 @@ fn version(fields: &Fields<'_>, faults: &mut Faults) {
 
 /// What has a fault is taken as if it were not given, so that the rest is read.
 fn defaults(fields: &Fields<'_>, faults: &mut Faults) -> Defaults {
-    let mode = fields.get("mode").and_then(|node| rule::mode(node, faults)).unwrap_or(Mode::Watch);
+    let mode = fields.get("mode").and_then(|node| rule::mode(node, faults)).unwrap_or(Mode::DryRun);
     let mut defaults = Defaults {
         mode,
         max_gap: 2,
@@ -210,8 +210,8 @@ fn named_conditions(node: &Node, faults: &mut Faults) {
     }
 }
 
-fn rules<'a>(node: &'a Node, file: &rule::File<'_>, asks: &mut Asks<'a>) -> Vec<Rule> {
-    let items = list(node, "rules", &mut asks.faults).unwrap_or_default();
+fn rules<'a>(node: &'a Node, file: &rule::File<'_>, conditions: &mut ConditionParser<'a>) -> Vec<Rule> {
+    let items = list(node, "rules", &mut conditions.faults).unwrap_or_default();
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();
     for item in items {
         let Data::Map(entries) = &item.data else { continue };
@@ -222,12 +222,12 @@ fn rules<'a>(node: &'a Node, file: &rule::File<'_>, asks: &mut Asks<'a>) -> Vec<
         if let Some(first) = names.get(text) {
             let message = format!("the name {} is taken by the rule in line {first}", quoted(text));
             let help = "names go into metrics and the audit log, so each rule needs its own";
-            asks.faults.push(Fault::error(&title.at, message).help(help));
+            conditions.faults.push(Fault::error(&title.at, message).help(help));
         } else {
-            names.insert(text, asks.faults.line_of(title.at.start));
+            names.insert(text, conditions.faults.line_of(title.at.start));
         }
     }
-    items.iter().filter_map(|item| rule::read(item, file, asks)).collect()
+    items.iter().filter_map(|item| rule::read(item, file, conditions)).collect()
 }
 
 /// Where a rule has faults nobody can tell what it uses.
@@ -247,7 +247,11 @@ fn unused_channels(written: &[Entry], rules: &[Rule], faults: &mut Faults) {
 }
 
 /// An exception spares a user from its own rule; another rule may still end their processes.
-fn excepted_here_alone(fields: &Fields<'_>, (rules, protect): (&[Rule], &[Exception]), faults: &mut Faults) {
+fn excepted_local_host_alone(
+    fields: &Fields<'_>,
+    (rules, protect): (&[Rule], &[Exception]),
+    faults: &mut Faults,
+) {
     let Some(Node { data: Data::List(items), .. }) = fields.get("rules").filter(|_| faults.errors() == 0)
     else {
         return;
@@ -280,13 +284,13 @@ fn excepted_here_alone(fields: &Fields<'_>, (rules, protect): (&[Rule], &[Except
 }
 
 /// Users that an ask names by themselves.
-fn users(ask: &Ask) -> Vec<String> {
-    match ask {
-        Ask::Select(selector) if selector.field == Field::Users => {
+fn users(condition: &Condition) -> Vec<String> {
+    match condition {
+        Condition::Select(selector) if selector.field == Field::Users => {
             selector.patterns.iter().map(ToString::to_string).collect()
         }
-        Ask::Any(asks) => asks.iter().flat_map(users).collect(),
-        Ask::All(asks) if asks.len() == 1 => asks.iter().flat_map(users).collect(),
+        Condition::Any(conditions) => conditions.iter().flat_map(users).collect(),
+        Condition::All(conditions) if conditions.len() == 1 => conditions.iter().flat_map(users).collect(),
         _ => Vec::new(),
     }
 }

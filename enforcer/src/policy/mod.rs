@@ -4,11 +4,11 @@
 //! The reader goes from the tree of values straight to a [`Policy`], without a mirror of the file in between:
 //! the tree has every place already, so such a mirror would be each type once more, with places.
 
-pub mod ask;
-mod asks;
 mod channels;
 pub mod check;
 mod comparisons;
+pub mod condition;
+mod condition_parser;
 mod digest;
 mod fault;
 mod fields;
@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use ask::{Ask, Field, Leaf, Pattern, Selector};
+pub use condition::{Condition, Field, Leaf, Pattern, Selector};
 pub use fault::{Fault, FaultSeverity, FaultStyle, Faults};
 pub use leases::{Leases, Server};
 pub use load::{Loaded, load};
@@ -82,20 +82,20 @@ pub struct Limits {
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Judges and records.
-    Watch,
+    DryRun,
     /// And acts.
     Enforce,
 }
 
 impl Mode {
     /// Both.
-    pub const ALL: [Self; 2] = [Self::Watch, Self::Enforce];
+    pub const ALL: [Self; 2] = [Self::DryRun, Self::Enforce];
 
     /// Its name in a file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Watch => "watch",
+            Self::DryRun => "dry-run",
             Self::Enforce => "enforce",
         }
     }
@@ -173,11 +173,11 @@ pub struct Rule {
     /// What it is about.
     pub of: Kind,
     /// Only these targets.
-    pub select: Option<Ask>,
+    pub select: Option<Condition>,
     /// Not these.
     pub except: Vec<Exception>,
     /// What must be true of a target.
-    pub when: Ask,
+    pub when: Condition,
     /// Names `of` and `when` with all named conditions resolved, and `pick`: windows are kept by it.
     pub condition: String,
     /// For how long.
@@ -220,7 +220,8 @@ impl Rule {
     #[must_use]
     pub fn exempts_on_hold(&self) -> bool {
         let pick = self.pick.iter().map(|pick| &pick.from);
-        let leaves = || self.select.iter().chain([&self.when]).chain(pick.clone()).flat_map(Ask::leaves);
+        let leaves =
+            || self.select.iter().chain([&self.when]).chain(pick.clone()).flat_map(Condition::leaves);
         let idle = |leaf: &Leaf| matches!(leaf.attribute.name, "gpu_util" | "cpu_util" | "io_rate");
         leaves().any(idle) && !leaves().any(crate::rules::names_on_hold)
     }
@@ -230,7 +231,7 @@ impl Rule {
 #[derive(Debug, Clone)]
 pub struct Exception {
     /// Whom.
-    pub of: Ask,
+    pub of: Condition,
     /// Why; for the audit log and `explain`. None in a `protect` without entries.
     pub reason: Option<String>,
     /// Until then, since the Unix epoch.
@@ -241,7 +242,7 @@ pub struct Exception {
 #[derive(Debug, Clone)]
 pub struct Pick {
     /// Only those of which this is true ...
-    pub from: Ask,
+    pub from: Condition,
     /// ... for so long.
     pub idle_for: Span,
     /// The first that differs decides.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::asks::Asks;
+use super::condition_parser::ConditionParser;
 use super::fault::{Fault, Faults, quoted};
 use super::fields::{self, Fields, count, list, positive, quantity, text, time, word};
 use super::keys::{EXCEPTION, PICK, RULE};
@@ -43,19 +43,25 @@ pub(super) struct File<'a> {
 }
 
 /// Reads a rule; none where it has faults.
-pub(super) fn read<'a>(node: &'a Node, file: &File<'_>, asks: &mut Asks<'a>) -> Option<Rule> {
-    let before = asks.faults.errors();
-    let fields = Fields::open(node, &RULE, &mut asks.faults)?;
+pub(super) fn read<'a>(
+    node: &'a Node,
+    file: &File<'_>,
+    conditions: &mut ConditionParser<'a>,
+) -> Option<Rule> {
+    let before = conditions.faults.errors();
+    let fields = Fields::open(node, &RULE, &mut conditions.faults)?;
     let defaults = &file.defaults;
     let kinds = Kind::ALL.map(|kind| (kind.name(), kind)).into_iter();
-    let of = fields.get("of").and_then(|of| word(of, kinds, &mut asks.faults));
-    let title = fields.get("name").and_then(|name| title(name, &mut asks.faults));
-    let mode = fields.get("mode").map_or(Some(defaults.mode), |mode| self::mode(mode, &mut asks.faults));
-    let select = fields.get("select").map(|select| asks.read(select, of));
-    let except = fields.get("except").map_or_else(Vec::new, |except| exceptions(except, of, (file, asks)));
-    let when = fields.get("when").and_then(|when| asks.read(when, of));
-    let pick = fields.get("pick").map(|pick| self::pick(pick, of, asks));
-    let faults = &mut asks.faults;
+    let of = fields.get("target").and_then(|of| word(of, kinds, &mut conditions.faults));
+    let title = fields.get("name").and_then(|name| title(name, &mut conditions.faults));
+    let mode =
+        fields.get("mode").map_or(Some(defaults.mode), |mode| self::mode(mode, &mut conditions.faults));
+    let select = fields.get("select").map(|select| conditions.read(select, of));
+    let except =
+        fields.get("except").map_or_else(Vec::new, |except| exceptions(except, of, (file, conditions)));
+    let when = fields.get("when").and_then(|when| conditions.read(when, of));
+    let pick = fields.get("pick").map(|pick| self::pick(pick, of, conditions));
+    let faults = &mut conditions.faults;
     let span = fields.get("for").and_then(|span| positive(span, faults));
     let times = Times::read(&fields, defaults, faults);
     let around = Around {
@@ -84,9 +90,9 @@ pub(super) fn read<'a>(node: &'a Node, file: &File<'_>, asks: &mut Asks<'a>) -> 
         pick,
         then: placed.iter().map(|placed| placed.step.clone()).collect(),
     };
-    if asks.faults.errors() == before {
+    if conditions.faults.errors() == before {
         let places = lints::Places { ttys: &file.ttys, fields, placed };
-        lints::check(&rule, &places, defaults.interval, &mut asks.faults);
+        lints::check(&rule, &places, defaults.interval, &mut conditions.faults);
     }
     Some(rule)
 }
@@ -159,16 +165,16 @@ pub(super) fn name(what: &str, (name, at): (&str, &Range<usize>), faults: &mut F
 pub(super) fn protect<'a>(
     Entry { value: node, at, .. }: &'a Entry,
     file: &File<'_>,
-    asks: &mut Asks<'a>,
+    conditions: &mut ConditionParser<'a>,
 ) -> Vec<Exception> {
     if !matches!(node.data, Data::List(_)) {
-        let of = asks.read_selectors(node);
+        let of = conditions.read_selectors(node);
         return of.map(|of| Exception { of, reason: None, until: None }).into_iter().collect();
     }
-    let entries = exceptions(node, None, (file, &mut *asks));
+    let entries = exceptions(node, None, (file, &mut *conditions));
     if entries.iter().any(|entry| !entry.of.leaves().is_empty()) {
         let fault = Fault::error(at, "`protect` takes selectors and no comparisons");
-        asks.faults.push(fault.help("write `users`, `comms`, `exe` and the like"));
+        conditions.faults.push(fault.help("write `users`, `comms`, `exe` and the like"));
     }
     entries
 }
@@ -176,48 +182,48 @@ pub(super) fn protect<'a>(
 fn exceptions<'a>(
     node: &'a Node,
     of: Option<Kind>,
-    (file, asks): (&File<'_>, &mut Asks<'a>),
+    (file, conditions): (&File<'_>, &mut ConditionParser<'a>),
 ) -> Vec<Exception> {
-    let items =
-        list(node, "exceptions, as `{users: [alice], reason: \"…\"}`", &mut asks.faults).unwrap_or_default();
-    items.iter().filter_map(|item| exception(item, of, (file, asks))).collect()
+    let items = list(node, "exceptions, as `{users: [alice], reason: \"…\"}`", &mut conditions.faults)
+        .unwrap_or_default();
+    items.iter().filter_map(|item| exception(item, of, (file, conditions))).collect()
 }
 
 fn exception<'a>(
     node: &'a Node,
     of: Option<Kind>,
-    (file, asks): (&File<'_>, &mut Asks<'a>),
+    (file, conditions): (&File<'_>, &mut ConditionParser<'a>),
 ) -> Option<Exception> {
     let Data::Map(entries) = &node.data else {
-        fields::expected(node, "an exception, as `{users: [alice], reason: \"…\"}`", &mut asks.faults);
+        fields::expected(node, "an exception, as `{users: [alice], reason: \"…\"}`", &mut conditions.faults);
         return None;
     };
     let own = |entry: &&Entry| EXCEPTION.keys.iter().any(|key| key.name == entry.name);
-    let (own, ask): (Vec<&Entry>, Vec<&Entry>) = entries.iter().partition(own);
+    let (own, condition): (Vec<&Entry>, Vec<&Entry>) = entries.iter().partition(own);
     let get = |name: &str| own.iter().find(|entry| entry.name == name);
     for empty in own.iter().filter(|entry| entry.value.is_null()) {
-        asks.faults.push(fields::nothing_given(empty));
+        conditions.faults.push(fields::nothing_given(empty));
     }
     let reason = match get("reason") {
         Some(entry) if entry.value.is_null() => None,
-        Some(entry) => text(&entry.value, "a reason: who spares whom, and why", &mut asks.faults),
+        Some(entry) => text(&entry.value, "a reason: who spares whom, and why", &mut conditions.faults),
         None => {
             let fault = Fault::error(&node.at, "an exception needs `reason`");
-            asks.faults.push(fault.help("whoever reads it a year from now wants to know why"));
+            conditions.faults.push(fault.help("whoever reads it a year from now wants to know why"));
             None
         }
     };
     let until = get("until").filter(|entry| !entry.value.is_null());
-    let until = until.map(|entry| end(&entry.value, file.now, &mut asks.faults));
+    let until = until.map(|entry| end(&entry.value, file.now, &mut conditions.faults));
     let own: Vec<&str> = EXCEPTION.keys.iter().map(|key| key.name).collect();
-    let (odd, ask): (Vec<&Entry>, Vec<&Entry>) = ask
-        .into_iter()
-        .partition(|entry| !Asks::knows(&entry.name) && fields::nearest(&entry.name, &own).is_some());
+    let (odd, condition): (Vec<&Entry>, Vec<&Entry>) = condition.into_iter().partition(|entry| {
+        !ConditionParser::knows(&entry.name) && fields::nearest(&entry.name, &own).is_some()
+    });
     for entry in &odd {
-        asks.faults.push(fields::unknown(entry, EXCEPTION.what, &own));
+        conditions.faults.push(fields::unknown(entry, EXCEPTION.what, &own));
     }
-    let of = asks.read_map(&node.at, ask, of);
-    selectors::of_exempt(of.iter(), &node.at, &mut asks.faults);
+    let of = conditions.read_map(&node.at, condition, of);
+    selectors::of_exempt(of.iter(), &node.at, &mut conditions.faults);
     Some(Exception {
         of: of?,
         reason: Some(reason?.to_owned()),
@@ -234,16 +240,16 @@ fn end(node: &Node, now: Duration, faults: &mut Faults) -> Option<Duration> {
     Some(until)
 }
 
-fn pick<'a>(node: &'a Node, of: Option<Kind>, asks: &mut Asks<'a>) -> Option<Pick> {
+fn pick<'a>(node: &'a Node, of: Option<Kind>, conditions: &mut ConditionParser<'a>) -> Option<Pick> {
     if of.is_some_and(|of| of != Kind::Gpu) {
         let fault = Fault::error(&node.at, "`pick` chooses among the holders of a GPU");
-        asks.faults.push(fault.help("it is for rules `of: gpu`; use `select` here"));
+        conditions.faults.push(fault.help("it is for rules `target: gpu`; use `select` here"));
     }
-    let fields = Fields::open(node, &PICK, &mut asks.faults)?;
-    let from = fields.get("from").and_then(|from| asks.read(from, Some(Kind::Workload)));
-    let idle_for = fields.get("idle_for").and_then(|idle_for| positive(idle_for, &mut asks.faults));
+    let fields = Fields::open(node, &PICK, &mut conditions.faults)?;
+    let from = fields.get("from").and_then(|from| conditions.read(from, Some(Kind::Workload)));
+    let idle_for = fields.get("idle_for").and_then(|idle_for| positive(idle_for, &mut conditions.faults));
     let usual = vec![Order::LowestPriority, Order::SmallestSufficient, Order::LongestIdle];
-    let order = fields.get("order").map_or(Some(usual), |order| orders(order, &mut asks.faults));
+    let order = fields.get("order").map_or(Some(usual), |order| orders(order, &mut conditions.faults));
     Some(Pick { from: from?, idle_for: idle_for?, order: order? })
 }
 

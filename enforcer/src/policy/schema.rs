@@ -4,8 +4,8 @@
 use serde_json::{Map, Value, json};
 
 use super::Field;
-use super::asks::WORDS;
 use super::comparisons::{BOUNDS, LETTERS};
+use super::condition_parser::WORDS;
 use super::keys::{EXCEPTION, FILE, Key, Need, STEP, Shape, Table};
 use crate::rules::{self, Attribute};
 use crate::value::Unit;
@@ -34,7 +34,7 @@ pub fn schema() -> Value {
             "additionalProperties": false,
         },
         "patterns": many(&json!({"type": ["string", "number"], "minLength": 1, "maxLength": 1024})),
-        "ask": ask(&[]),
+        "ask": condition(&[]),
         "exception": exception(),
         "selectors": closed(&selectors(), &[]),
         "step": step(),
@@ -93,7 +93,7 @@ fn shape(shape: Shape) -> Value {
             "items": {"type": ["string", "number", "boolean"]},
             "minItems": 1,
         }),
-        Shape::Ask => reference("ask"),
+        Shape::Condition => reference("ask"),
         Shape::Selectors => json!({"anyOf": [
             reference("selectors"),
             {"type": "array", "items": reference("exception"), "minItems": 1},
@@ -134,7 +134,7 @@ fn selectors() -> Map<String, Value> {
 }
 
 /// An ask, with other keys besides.
-fn ask(besides: &[Key]) -> Value {
+fn condition(besides: &[Key]) -> Value {
     let mut properties = selectors();
     properties.extend(rules::ALL.iter().map(|attribute| {
         let kinds: Vec<&str> = attribute.of.iter().map(|kind| kind.name()).collect();
@@ -157,7 +157,7 @@ fn ask(besides: &[Key]) -> Value {
 }
 
 fn exception() -> Value {
-    ask(EXCEPTION.keys)
+    condition(EXCEPTION.keys)
 }
 
 fn comparison(attribute: &Attribute) -> Value {
@@ -221,8 +221,8 @@ mod tests {
         (faults.errors() == 0).then(|| value(&root))
     }
 
-    fn files(folder: &str) -> Vec<(String, Vec<u8>)> {
-        let entries = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap();
+    fn files(directory: &str) -> Vec<(String, Vec<u8>)> {
+        let entries = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(directory)).unwrap();
         let paths = entries
             .map(|entry| entry.unwrap().path())
             .filter(|path| path.extension().is_some_and(|end| end == "yaml"));
@@ -250,14 +250,14 @@ mod tests {
     fn the_schema_is_a_schema_and_takes_every_good_file() {
         jsonschema::meta::validate(&schema()).unwrap();
         let validator = jsonschema::validator_for(&schema()).unwrap();
-        for folder in ["../config", "../config/rules", "tests/good"] {
-            for (name, bytes) in files(folder) {
+        for directory in ["../config", "../config/rules", "tests/good"] {
+            for (name, bytes) in files(directory) {
                 let file = seen_by_an_editor(&bytes).unwrap();
                 let faults: Vec<String> = validator
                     .iter_errors(&file)
                     .map(|error| format!("{}: {error}", error.instance_path()))
                     .collect();
-                assert!(faults.is_empty(), "{folder}/{name}: {faults:#?}");
+                assert!(faults.is_empty(), "{directory}/{name}: {faults:#?}");
             }
         }
     }

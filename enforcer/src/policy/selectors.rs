@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::fault::{Fault, Faults, quoted};
-use super::{Ask, Field, Pattern};
+use super::{Condition, Field, Pattern};
 
 /// The kernel keeps so many bytes of a process's name (`TASK_COMM_LEN` of `linux/sched.h`, without the end of the text).
 const LONGEST_COMM: usize = 15;
@@ -47,8 +47,12 @@ pub(super) fn check((field, pattern): (Field, &Pattern), at: &Range<usize>, faul
 }
 
 /// Checks an entry of `protect` or `except`: what is unknown of a process exempts it.
-pub(super) fn of_exempt<'a>(entry: impl Iterator<Item = &'a Ask>, at: &Range<usize>, faults: &mut Faults) {
-    let fields: Vec<Field> = entry.flat_map(Ask::selectors).map(|selector| selector.field).collect();
+pub(super) fn of_exempt<'a>(
+    entry: impl Iterator<Item = &'a Condition>,
+    at: &Range<usize>,
+    faults: &mut Faults,
+) {
+    let fields: Vec<Field> = entry.flat_map(Condition::selectors).map(|selector| selector.field).collect();
     for (field, help) in [
         (
             Field::Exe,

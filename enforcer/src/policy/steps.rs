@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rustix::process::Signal as Number;
 
-use super::asks::no_such_name;
 use super::channels::program;
+use super::condition_parser::no_such_name;
 use super::fault::{Fault, Faults, quoted};
 use super::fields::{Fields, flag, list, many, span, text, time, word};
 use super::keys::{NOTHING, STEP, TERMINATE};
@@ -117,9 +117,9 @@ fn fits(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<()> {
         ("signal" | "terminate", Kind::MpsServer) => {
             "a signal for an MPS server can wedge it for everybody: use `shutdown_mps`, which asks its control daemon"
         }
-        ("signal" | "terminate", Kind::Lease) => "use `release_lease`, or a rule `of: workload`",
-        ("release_lease", _) => "it is for rules `of: lease`",
-        _ => "it is for rules `of: mps_server`",
+        ("signal" | "terminate", Kind::Lease) => "use `release_lease`, or a rule `target: workload`",
+        ("release_lease", _) => "it is for rules `target: lease`",
+        _ => "it is for rules `target: mps_server`",
     };
     let message = format!("`{}` cannot be done to a target `of: {}`", entry.name, of.name());
     faults.push(Fault::error(&entry.at, message).help(help));

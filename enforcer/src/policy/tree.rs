@@ -254,7 +254,7 @@ fn too_deep(at: usize) -> Fault {
 fn syntax(error: &ScanError, text: &str) -> Fault {
     const OPEN: &str = "is a bracket above still open, the line indented as it should be, a text with `: ` in it without quotes?";
     let at = error.marker().byte_offset().unwrap_or(text.len()).min(text.len());
-    let here = at..at + 1;
+    let local_host = at..at + 1;
     let (message, help) = match error.kind() {
         ErrorKind::RecursionLimitExceeded => return too_deep(at),
         ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement => {
@@ -287,5 +287,5 @@ fn syntax(error: &ScanError, text: &str) -> Fault {
         ),
         _ => (error.kind().to_string(), "this is not YAML; is the line above it whole?"),
     };
-    Fault::error(&here, message).help(help)
+    Fault::error(&local_host, message).help(help)
 }

@@ -10,7 +10,7 @@ use bailiff_snapshot::workload::LONGEST_PATH;
 use bailiff_snapshot::{ProcessKey, redact, stat};
 use rustix::fs::readlinkat;
 
-use super::{Processes, folder, read};
+use super::{Processes, directory, read};
 
 /// A command line that takes longer is not known: reading it can wait on the process's memory for ever.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -40,7 +40,7 @@ impl Processes {
     /// What a process runs; what may not be read, is too long or does not come in time is not known.
     #[must_use]
     pub fn runs(&self, key: ProcessKey, line: CommandLine) -> Program {
-        let Ok(process) = folder(&self.root, key.pid.to_string()) else { return Program::default() };
+        let Ok(process) = directory(&self.root, key.pid.to_string()) else { return Program::default() };
         let now = read(&process, "stat").ok().and_then(|text| stat::parse(&text));
         if now.is_none_or(|now| now.key != key) {
             return Program::default();
@@ -56,14 +56,14 @@ impl Processes {
     /// The path of a process's program, where we may read it.
     #[must_use]
     pub fn program(&self, pid: u32) -> Option<String> {
-        let link = readlinkat(folder(&self.root, pid.to_string()).ok()?, "exe", Vec::new()).ok()?;
+        let link = readlinkat(directory(&self.root, pid.to_string()).ok()?, "exe", Vec::new()).ok()?;
         link.into_string().ok()
     }
 
     /// The value of a variable in a process's environment, where we may read it.
     #[must_use]
     pub fn variable(&self, pid: u32, name: &str) -> Option<String> {
-        let text = read(&folder(&self.root, pid.to_string()).ok()?, "environ").ok()?;
+        let text = read(&directory(&self.root, pid.to_string()).ok()?, "environ").ok()?;
         let mut pairs = text.split(|byte| *byte == 0).filter_map(|pair| std::str::from_utf8(pair).ok());
         pairs.find_map(|pair| Some(pair.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
     }

@@ -129,10 +129,10 @@ impl Window<'_> {
         let (Some(_), Some(_)) = (&target.relatives, &past.relatives) else {
             return Value::Unknown("its other processes were not looked for");
         };
-        let here = self.now.members(target);
+        let local_host = self.now.members(target);
         let there = then.members(past);
         let mut spent = 0.0;
-        for entry in &here {
+        for entry in &local_host {
             let Some(used) = entry.used else { return Value::Unknown("CPU time was not read") };
             let before = match find(&there, entry.key) {
                 Some(Entry { used: None, .. }) => {
@@ -144,8 +144,8 @@ impl Window<'_> {
             };
             spent += used.cpu() - before.map_or(0.0, |used| used.cpu());
         }
-        let gone = there.iter().filter(|entry| find(&here, entry.key).is_none());
-        let Some(ended) = self.ended(gone, &here) else { return self.at_least(spent) };
+        let gone = there.iter().filter(|entry| find(&local_host, entry.key).is_none());
+        let Some(ended) = self.ended(gone, &local_host) else { return self.at_least(spent) };
         match spent - ended {
             spent if spent < -EPSILON => Value::Unknown("CPU time went back"),
             spent => Value::Number(spent.max(0.0) / self.length.as_secs_f64()),
@@ -154,7 +154,7 @@ impl Window<'_> {
 
     /// What processes that have ended had used before this window, and what their parents' figures now hold as
     /// well; none where a parent did not wait for its child, so that the child's last work is not known.
-    fn ended<'e>(&self, gone: impl Iterator<Item = &'e Entry>, here: &[Entry]) -> Option<f64> {
+    fn ended<'e>(&self, gone: impl Iterator<Item = &'e Entry>, local_host: &[Entry]) -> Option<f64> {
         let mut by_parent: Vec<(u32, f64)> = Vec::new();
         for entry in gone {
             let used = entry.used?;
@@ -165,7 +165,7 @@ impl Window<'_> {
         }
         let mut sum = 0.0;
         for (parent, ended) in by_parent {
-            let parent = here.iter().find(|entry| entry.key.0 == parent)?;
+            let parent = local_host.iter().find(|entry| entry.key.0 == parent)?;
             let waited = parent.used?.reaped - self.before.account.used(parent.key)?.reaped;
             if waited + EPSILON < ended {
                 return None;

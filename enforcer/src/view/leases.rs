@@ -1,6 +1,6 @@
 //! The leases of a snapshot: which GPUs and processes belong to each.
 
-use bailiff_snapshot::lease::tie::{Kin, Tie};
+use bailiff_snapshot::lease::attribution::{Attribution, Members};
 use bailiff_snapshot::{Held, Leases, Truth, wire};
 
 use super::between::Holdings;
@@ -59,10 +59,10 @@ impl Found {
 
 /// Whether a process on a GPU belongs to a lease.
 fn belongs(process: &wire::Process, gpu: &wire::Gpu, (held, leases): (&Held, &Leases)) -> Truth {
-    match Kin::of_wire(process).map(|kin| leases.lease_of(&kin, leases.gpu(gpu))) {
-        Some(Tie::Lease(theirs)) => (theirs.lease == held.lease).into(),
-        Some(Tie::Nothing | Tie::Legacy(_)) => Truth::False,
-        Some(Tie::Unknown(_)) | None => Truth::Unknown,
+    match Members::of_wire(process).map(|kin| leases.lease_of(&kin, leases.gpu(gpu))) {
+        Some(Attribution::Lease(theirs)) => (theirs.lease == held.lease).into(),
+        Some(Attribution::Nothing | Attribution::Legacy(_)) => Truth::False,
+        Some(Attribution::Unknown(_)) | None => Truth::Unknown,
     }
 }
 
@@ -78,13 +78,13 @@ impl View {
         let mut all = Truth::True;
         let mut why = "a GPU did not tell who is on it";
         for place in &target.processes {
-            let kin = self.snapshot.processes.get(*place).and_then(Kin::of_wire);
+            let kin = self.snapshot.processes.get(*place).and_then(Members::of_wire);
             for (gpu, _) in self.holdings_of(*place) {
-                let tie = kin.map(|kin| leases.lease_of(&kin, leases.gpu(gpu)));
-                let truth = tie.map_or(Truth::Unknown, |tie| tie.truth());
+                let attribution = kin.map(|kin| leases.lease_of(&kin, leases.gpu(gpu)));
+                let truth = attribution.map_or(Truth::Unknown, |attribution| attribution.truth());
                 if truth == Truth::Unknown {
-                    why = match tie {
-                        Some(Tie::Unknown(why)) => why,
+                    why = match attribution {
+                        Some(Attribution::Unknown(why)) => why,
                         _ => "the process is known to the driver alone",
                     };
                 }
@@ -106,11 +106,11 @@ impl View {
             if !self.holdings_of(*place).any(|(held, _)| held.index == gpu.index) {
                 continue;
             }
-            let kin = self.snapshot.processes.get(*place).and_then(Kin::of_wire)?;
+            let kin = self.snapshot.processes.get(*place).and_then(Members::of_wire)?;
             let priority = match leases.lease_of(&kin, leases.gpu(gpu)) {
-                Tie::Lease(held) => held.priority,
-                Tie::Legacy(_) | Tie::Nothing => 0,
-                Tie::Unknown(_) => return None,
+                Attribution::Lease(held) => held.priority,
+                Attribution::Legacy(_) | Attribution::Nothing => 0,
+                Attribution::Unknown(_) => return None,
             };
             highest = highest.max(Some(priority));
         }

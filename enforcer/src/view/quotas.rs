@@ -14,10 +14,10 @@ impl View {
     /// With the reason why that is unknown.
     fn places<'a>(&'a self, target: &'a Target) -> Result<Vec<(&'a Quota, &'a QuotaProcess)>, &'static str> {
         if !self.snapshot.sources.contains_key("quota") {
-            return Err("the exporter has no folder of quotas");
+            return Err("the exporter has no directory of quotas");
         }
         let quotas = self.snapshot.quotas.as_ref().filter(|_| self.source("quota") == Health::Well);
-        let quotas = quotas.ok_or("the folder of quotas could not be read")?;
+        let quotas = quotas.ok_or("the directory of quotas could not be read")?;
         let keys = self.processes(target).filter_map(key);
         let places = keys.flat_map(|key| {
             quotas.iter().filter_map(move |quota| quota.place(key).map(|place| (quota, place)))

@@ -86,7 +86,7 @@ fn alarm(status: &Status, times: Times) -> Option<String> {
 /// Why less is done than the rules say.
 fn notes(status: &Status, now: Now) -> Vec<String> {
     let mut notes = Vec::new();
-    if let Cap::Watch(why) = &status.cap {
+    if let Cap::DryRun(why) = &status.cap {
         notes.push(format!("Only watching, whatever the file says: {why}"));
     }
     for held in &status.holds {

@@ -59,7 +59,7 @@ const RULES: [Column; 3] = [
 fn rules(rules: &[RuleStatus], page: &mut Writer<'_>) {
     for rule in rules {
         let labels = Labels::default().with("rule", &rule.name).with("mode", rule.mode.name());
-        page.put(&metrics::RULE_INFO, &labels.with("of", rule.of.name()), PRESENT);
+        page.put(&metrics::RULE_INFO, &labels.with("target", rule.of.name()), PRESENT);
     }
     for (family, number) in RULES {
         for rule in rules {
@@ -137,12 +137,12 @@ fn leases(status: &Status, page: &mut Writer<'_>) {
     }
     for (done, count) in status.counters.leases.iter() {
         let labels = none.clone().with("act", done.act.name()).with("result", done.result.name());
-        page.put(&metrics::LEASE_AGENT_ACTS, &labels, count);
+        page.put(&metrics::LEASE_AGENT_ACTIONS, &labels, count);
     }
     for judgement in Judgement::NAMES {
         if let Some(leases) = status.leases.as_ref().filter(|leases| leases.up) {
             let count = leases.judged_as(judgement) as u64;
-            page.put_as((&metrics::LEASE_AGENT_JUDGED, "judgement", judgement), &none, count);
+            page.put_as((&metrics::LEASE_AGENT_GPUS, "judgement", judgement), &none, count);
         }
     }
 }

@@ -76,8 +76,8 @@ pub enum Cap {
     /// What its own mode says.
     #[default]
     None,
-    /// To watch, and why: `--watch`, a right that is missing.
-    Watch(String),
+    /// To watch, and why: `--dry-run`, a right that is missing.
+    DryRun(String),
 }
 
 /// The policy.
@@ -379,11 +379,11 @@ mod tests {
             id,
             at: 0.0,
             rule: "idle".into(),
-            mode: Mode::Watch,
+            mode: Mode::DryRun,
             step: "terminate".into(),
             target: "process:1@1".into(),
             user: None,
-            outcome: Outcome::Watched,
+            outcome: Outcome::DryRun,
             detail: String::new(),
             released: None,
         };
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn it_survives_the_socket() {
-        let status = Status { cap: Cap::Watch("--watch".into()), ..Status::default() };
+        let status = Status { cap: Cap::DryRun("--dry-run".into()), ..Status::default() };
         let json = serde_json::to_string(&status).expect("it is plain data");
         assert_eq!(serde_json::from_str::<Status>(&json).expect("it was just written"), status);
         assert_eq!(serde_json::from_str::<Status>("{}").expect("all has a default"), Status::default());

@@ -63,7 +63,7 @@ fn may_come(result: Outcome, (step, mode): (&str, Mode)) -> bool {
     let acts = mode == Mode::Enforce;
     match result {
         Outcome::Done => tells || acts && !frees,
-        Outcome::Watched => !tells && !acts,
+        Outcome::DryRun => !tells && !acts,
         Outcome::Released | Outcome::Undetermined => acts && frees,
         Outcome::GoneNotReleased | Outcome::Unkillable => acts && step == "terminate",
         Outcome::IdentityChanged
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn a_kill_is_a_step_that_acted() {
         let mut counters = Counters::default();
-        counters.step("idle", ("terminate", Mode::Watch), Outcome::Watched);
+        counters.step("idle", ("terminate", Mode::DryRun), Outcome::DryRun);
         counters.step("idle", ("signal", Mode::Enforce), Outcome::Done);
         assert_eq!(counters.kills, Counted::default());
         counters.step("idle", ("terminate", Mode::Enforce), Outcome::Released);
@@ -254,14 +254,14 @@ mod tests {
             assert!(counters.steps.iter().all(|(_, count)| count == 0));
             (counters.steps.iter().map(|(step, _)| step.result).collect::<Vec<_>>(), counters)
         };
-        assert_eq!(begun("flag", Mode::Watch).0, [Outcome::Done]);
+        assert_eq!(begun("flag", Mode::DryRun).0, [Outcome::Done]);
         let (results, counters) = begun("terminate", Mode::Enforce);
         assert_eq!(results.len(), Outcome::ALL.len() - 2, "neither done nor watched: {results:?}");
         assert_eq!(counters.kills.iter().map(|(kill, _)| kill.result).collect::<Vec<_>>(), results);
-        let (results, mut counters) = begun("terminate", Mode::Watch);
-        assert!(results.contains(&Outcome::Watched) && counters.kills == Counted::default(), "{results:?}");
-        counters.step("idle", ("terminate", Mode::Watch), Outcome::Watched);
-        counters.begin("idle", ("terminate", Mode::Watch));
+        let (results, mut counters) = begun("terminate", Mode::DryRun);
+        assert!(results.contains(&Outcome::DryRun) && counters.kills == Counted::default(), "{results:?}");
+        counters.step("idle", ("terminate", Mode::DryRun), Outcome::DryRun);
+        counters.begin("idle", ("terminate", Mode::DryRun));
         assert_eq!(counters.steps.iter().map(|(_, count)| count).sum::<u64>(), 1, "what was counted stays");
         assert!(begun("exec", Mode::Enforce).0.contains(&Outcome::Done));
     }

@@ -19,7 +19,7 @@ pub(crate) fn named(user: &str, comm: &str) -> Status {
     Status {
         node: "gpu-7".into(),
         version: "0.1.0".into(),
-        cap: Cap::Watch("--watch".into()),
+        cap: Cap::DryRun("--dry-run".into()),
         policy: policy(),
         holds: vec![Held {
             hold: Hold::Paused,
@@ -150,7 +150,7 @@ fn counters() -> Counters {
     let mut counters =
         Counters { snapshots: 719, released_bytes: 40 << 30, audit_failures: 1, ..Counters::default() };
     counters.step("idle", ("terminate", Mode::Enforce), Outcome::Released);
-    counters.step("idle", ("flag", Mode::Watch), Outcome::Done);
+    counters.step("idle", ("flag", Mode::DryRun), Outcome::Done);
     counters.skipped.count(Skipped::Stale);
     counters.refused.count("wrong_owner".into());
     counters.reloads.count(Reloaded::Applied);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_enforcer::engine::{Engine, Now};
-use bailiff_enforcer::policy::{Ask, Kind, Leaf, Mode, Rule, Span};
+use bailiff_enforcer::policy::{Condition, Kind, Leaf, Mode, Rule, Span};
 use bailiff_enforcer::rules;
 use bailiff_enforcer::value::{Bounds, Test, Unit};
 use bailiff_enforcer::verdict::What;
@@ -65,14 +65,14 @@ fn curious(like: &Rule, kind: Kind) -> Rule {
             Unit::Words(_) => Test::AnyOf(1),
             _ => Test::Within(Bounds { max: Some(1.0), ..Bounds::default() }),
         };
-        Ask::Leaf(Leaf { attribute, test, comparison: String::new() })
+        Condition::Leaf(Leaf { attribute, test, comparison: String::new() })
     });
     Rule {
         name: Arc::from(format!("curious-{kind:?}")),
         of: kind,
         select: None,
         except: Vec::new(),
-        when: Ask::Any(asks.collect()),
+        when: Condition::Any(asks.collect()),
         condition: format!("curious {kind:?}"),
         span: Span::Time(Duration::from_secs(1)),
         pick: None,

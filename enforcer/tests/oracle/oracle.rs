@@ -48,11 +48,11 @@ struct Requested {
 impl Requested {
     /// It was, or may have been, done.
     fn counts(&self) -> bool {
-        use Outcome::{Cancelled, Gone, IdentityChanged, Refused, Reprieved, Watched};
+        use Outcome::{Cancelled, DryRun, Gone, IdentityChanged, Refused, Reprieved};
         self.mode == Mode::Enforce
             && !matches!(
                 self.outcome,
-                Some(Cancelled | Gone | IdentityChanged | Refused | Reprieved | Watched)
+                Some(Cancelled | Gone | IdentityChanged | Refused | Reprieved | DryRun)
             )
     }
 }
@@ -227,7 +227,7 @@ impl Oracle {
         for rule in &self.plan.rules {
             let condition = rule.condition.clone();
             let Some(old) = before.rules.iter().find(|old| old.condition == condition) else { continue };
-            let armed = old.mode.min(cap_before) == Mode::Watch && self.mode(rule) == Mode::Enforce;
+            let armed = old.mode.min(cap_before) == Mode::DryRun && self.mode(rule) == Mode::Enforce;
             if !armed {
                 let same = RulePlan { name: String::new(), ..RulePlan::clone(old) }
                     == RulePlan { name: String::new(), ..RulePlan::clone(rule) }
@@ -611,7 +611,7 @@ impl Oracle {
             match &verdict.what {
                 What::Due(_) => {
                     ensure!(
-                        held.is_none() || verdict.mode == Mode::Watch,
+                        held.is_none() || verdict.mode == Mode::DryRun,
                         "decided under {held:?}: {verdict:?}"
                     );
                     self.check_request(verdict, context, 0)?;
@@ -619,7 +619,7 @@ impl Oracle {
                 }
                 What::Act(id, _) => {
                     ensure!(
-                        held.is_none() || verdict.mode == Mode::Watch,
+                        held.is_none() || verdict.mode == Mode::DryRun,
                         "done under {held:?}: {verdict:?}"
                     );
                     ensure!(self.in_flight.is_none(), "two in flight: {verdict:?}");
@@ -651,7 +651,7 @@ impl Oracle {
             return Err(format!("against somebody who is not there: {verdict:?}"));
         };
         ensure!(
-            verdict.mode == Mode::Watch || !self.failing(target.uid()),
+            verdict.mode == Mode::DryRun || !self.failing(target.uid()),
             "three actions against this user have failed: {verdict:?}"
         );
         let protected = target.protected(&self.plan);
@@ -663,7 +663,7 @@ impl Oracle {
             verdict.subject.members.iter().all(|member| member.key.is_some()),
             "not confirmed: {verdict:?}"
         );
-        ensure!(verdict.mode == Mode::Watch || !self.failed.contains_key(&id), "failed before: {verdict:?}");
+        ensure!(verdict.mode == Mode::DryRun || !self.failed.contains_key(&id), "failed before: {verdict:?}");
         self.check_budgets(verdict, target)?;
         self.check_cooldown(&rule, &id, context)?;
         let step = rule.steps.iter().position(|step| step.action == *action);

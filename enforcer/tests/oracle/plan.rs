@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_enforcer::policy::{
-    Action, Ask, Exception, Field, Kind, Leaf, Limits, Mode, Order, Pattern, Pick, Policy, Rule, Selector,
-    Severity, Signal, Span, Step,
+    Action, Condition, Exception, Field, Kind, Leaf, Limits, Mode, Order, Pattern, Pick, Policy, Rule,
+    Selector, Severity, Signal, Span, Step,
 };
 use bailiff_enforcer::rules;
 use bailiff_enforcer::value::{Bounds, Test, Unit};
@@ -94,7 +94,7 @@ impl Cond {
         }
     }
 
-    pub(crate) fn ask(&self) -> Ask {
+    pub(crate) fn condition(&self) -> Condition {
         match self {
             Self::GpuUtilMax(percent) => within("gpu_util", |it| it.max = Some(f64::from(*percent) / 100.0)),
             Self::CpuUtilMax(percent) => within("cpu_util", |it| it.max = Some(f64::from(*percent) / 100.0)),
@@ -113,9 +113,9 @@ impl Cond {
             Self::Comms(names) => select(Field::Comms, names),
             Self::Exes(paths) => select(Field::Exe, paths),
             Self::Gpus(places) => select(Field::Gpus, places),
-            Self::All(conds) => Ask::All(conds.iter().map(Self::ask).collect()),
-            Self::Any(conds) => Ask::Any(conds.iter().map(Self::ask).collect()),
-            Self::Not(cond) => Ask::Not(Box::new(cond.ask())),
+            Self::All(conds) => Condition::All(conds.iter().map(Self::condition).collect()),
+            Self::Any(conds) => Condition::Any(conds.iter().map(Self::condition).collect()),
+            Self::Not(cond) => Condition::Not(Box::new(cond.condition())),
         }
     }
 }
@@ -124,18 +124,18 @@ fn attribute(name: &str) -> &'static rules::Attribute {
     rules::ALL.iter().find(|attribute| attribute.name == name).unwrap()
 }
 
-fn leaf(name: &str, test: Test) -> Ask {
-    Ask::Leaf(Leaf { attribute: attribute(name), test, comparison: format!("{test:?}") })
+fn leaf(name: &str, test: Test) -> Condition {
+    Condition::Leaf(Leaf { attribute: attribute(name), test, comparison: format!("{test:?}") })
 }
 
-fn within(name: &str, fill: impl FnOnce(&mut Bounds)) -> Ask {
+fn within(name: &str, fill: impl FnOnce(&mut Bounds)) -> Condition {
     let mut bounds = Bounds::default();
     fill(&mut bounds);
     leaf(name, Test::Within(bounds))
 }
 
-fn select<T: ToString>(field: Field, texts: &[T]) -> Ask {
-    Ask::Select(Selector {
+fn select<T: ToString>(field: Field, texts: &[T]) -> Condition {
+    Condition::Select(Selector {
         field,
         patterns: texts.iter().map(|text| Pattern::Text(text.to_string())).collect(),
     })
@@ -165,7 +165,7 @@ impl RulePlan {
 
     fn rule(&self) -> Rule {
         let except = self.except.iter().map(|(cond, until)| Exception {
-            of: cond.ask(),
+            of: cond.condition(),
             reason: Some("a reason".to_owned()),
             until: until.map(Duration::from_millis),
         });
@@ -173,9 +173,9 @@ impl RulePlan {
             name: Arc::from(self.name.as_str()),
             mode: self.mode,
             of: self.of,
-            select: self.select.as_ref().map(Cond::ask),
+            select: self.select.as_ref().map(Cond::condition),
             except: except.collect(),
-            when: self.when.ask(),
+            when: self.when.condition(),
             condition: self.condition.to_string(),
             span: self.span,
             max_gap: self.max_gap,
@@ -183,7 +183,7 @@ impl RulePlan {
             clear_after: Span::Samples(self.clear_after),
             cooldown: self.cooldown,
             pick: self.pick.as_ref().map(|(from, idle_for, order)| Pick {
-                from: from.ask(),
+                from: from.condition(),
                 idle_for: Span::Samples(*idle_for),
                 order: vec![*order],
             }),
@@ -209,7 +209,7 @@ impl Plan {
             protect: self
                 .protect
                 .iter()
-                .map(|cond| Exception { of: cond.ask(), reason: None, until: None })
+                .map(|cond| Exception { of: cond.condition(), reason: None, until: None })
                 .collect(),
             allow_root: self.allow_root,
             channels: BTreeMap::new(),
@@ -260,7 +260,7 @@ impl RulePlan {
         let samples = u32::try_from(dice.of(1, 6)).unwrap();
         let mut plan = Self {
             name: format!("rule-{place}"),
-            mode: if dice.percent(75) { Mode::Enforce } else { Mode::Watch },
+            mode: if dice.percent(75) { Mode::Enforce } else { Mode::DryRun },
             of,
             select: None,
             except: None,
@@ -304,7 +304,7 @@ impl RulePlan {
     pub(crate) fn edit(&mut self, dice: &mut Dice) {
         match dice.below(6) {
             0 => self.name = format!("{}-renamed", self.name),
-            1 => self.mode = if self.mode == Mode::Watch { Mode::Enforce } else { Mode::Watch },
+            1 => self.mode = if self.mode == Mode::DryRun { Mode::Enforce } else { Mode::DryRun },
             2 => {
                 self.when = when(dice, self.of, 9);
                 *self = self.clone().named();

@@ -76,7 +76,7 @@ impl Trace {
             world.slots.truncate(SLOTS);
             world.slots.iter_mut().skip(3).for_each(|slot| slot.alive = false);
         }
-        let cap = if dice.percent(90) { Mode::Enforce } else { Mode::Watch };
+        let cap = if dice.percent(90) { Mode::Enforce } else { Mode::DryRun };
         let length = dice.of(20, 120).min(dice.of(20, 120));
         let mut events = Vec::new();
         let mut edited = plan.clone();
@@ -260,7 +260,7 @@ fn rare(dice: &mut Dice, edited: &mut Plan, foreign: bool) -> Event {
         3 => Event::StrayReport(Outcome::Failed),
         4..7 => {
             *edited = reloaded(dice, edited, foreign);
-            let cap = if dice.percent(85) { Mode::Enforce } else { Mode::Watch };
+            let cap = if dice.percent(85) { Mode::Enforce } else { Mode::DryRun };
             Event::Reload(Box::new(edited.clone()), cap)
         }
         7 | 8 => Event::Restart { reboot: dice.percent(25) },
@@ -404,14 +404,14 @@ impl Walk {
 
     fn report(&mut self, outcome: Outcome, ends: bool) {
         let Some((id, target, mode)) = self.acting.take() else { return };
-        let outcome = if mode == Mode::Watch { Outcome::Watched } else { outcome };
+        let outcome = if mode == Mode::DryRun { Outcome::DryRun } else { outcome };
         // Half of those that were called off had been sent a signal by then.
         let acted = match outcome {
             Outcome::Gone
             | Outcome::IdentityChanged
             | Outcome::Refused
             | Outcome::Reprieved
-            | Outcome::Watched => false,
+            | Outcome::DryRun => false,
             Outcome::Cancelled => ends,
             _ => true,
         };

@@ -24,7 +24,7 @@ notify: {{owner: {{tty: true}}}}
 rules:
   - name: idle
     mode: enforce
-    of: process
+    target: process
     when: {{gpu_util: {{max: 1%}}}}
     for: {{samples: 3}}
 {more}
@@ -338,13 +338,14 @@ fn one_request_at_a_time() {
 
 #[test]
 fn who_watches_says_what_it_would_do_and_uses_up_nothing() {
-    let policy =
-        terminate().replace("mode: enforce", "mode: watch").replace("per_node_hour: 100", "per_node_hour: 1");
+    let policy = terminate()
+        .replace("mode: enforce", "mode: dry-run")
+        .replace("per_node_hour: 100", "per_node_hour: 1");
     let mut node = Node::new(&policy);
     node.process(4100);
     node.process(4200);
     assert_eq!(node.ticks(4), ["", "", "4100 due terminate", "4100 would terminate"]);
-    node.report(Outcome::Watched);
+    node.report(Outcome::DryRun);
     assert_eq!(node.ticks(2), ["4200 due terminate", "4200 would terminate"], "the budget is untouched");
 }
 
@@ -719,7 +720,7 @@ fn a_reload_begins_again_with_what_has_changed() {
     node.run("TT");
     node.reload(&flag().replace("max: 1%", "max: 2%"));
     assert_eq!(node.run("TTT"), ["", "", "4100 flag"]);
-    let watching = terminate().replace("mode: enforce", "mode: watch");
+    let watching = terminate().replace("mode: enforce", "mode: dry-run");
     let mut node = Node::new(&watching);
     node.run("TT");
     node.reload(&terminate());
@@ -808,7 +809,7 @@ fn a_sample_from_before_the_decision_confirms_nothing() {
 fn a_reload_calls_off_what_is_under_way() {
     // What has not changed is created again under the new file, which may spare somebody.
     let other = terminate().replace("max: 1%", "max: 2%");
-    let watching = terminate().replace("mode: enforce", "mode: watch");
+    let watching = terminate().replace("mode: enforce", "mode: dry-run");
     for next in [other, watching, terminate()] {
         let mut node = Node::new(&terminate());
         node.run("TTTT");
@@ -870,7 +871,7 @@ notify: {{owner: {{tty: true}}}}
 rules:
   - name: keep-free
     mode: enforce
-    of: gpu
+    target: gpu
     when: {{vram_free: {{below: 8000MiB}}}}
     for: {{samples: 2}}
     pick: {{from: {{gpu_util: {{max: 1%}}}}, idle_for: {{samples: 3}}, order: [smallest_sufficient]}}
@@ -956,7 +957,7 @@ fn flagging() -> (String, Node) {
 
 const STEPS: &str = "[{flag: warning}, {notify: [owner]}, {after: {samples: 6}";
 const OTHER: &str =
-    "rules:\n  - {name: other, of: process, when: {gpu_util: {max: 3%}}, for: 1h, then: [{flag: info}]}";
+    "rules:\n  - {name: other, target: process, when: {gpu_util: {max: 3%}}, for: 1h, then: [{flag: info}]}";
 
 #[test]
 fn pick_state_after_reload_or_restart_goes_on() {
@@ -1033,7 +1034,7 @@ fn picked_workload_is_named_with_its_countdown() {
 fn reload_without_a_rule_leaves_another_of_its_condition_alone() {
     let both = flag().replace(
         "rules:",
-        "rules:\n  - {name: told, of: process, when: {gpu_util: {max: 1%}}, for: {samples: 3}, then: [{notify: [owner]}]}",
+        "rules:\n  - {name: told, target: process, when: {gpu_util: {max: 1%}}, for: {samples: 3}, then: [{notify: [owner]}]}",
     );
     let mut node = Node::new(&both);
     assert_eq!(node.run("TTT"), ["", "", "4100 notify owner, 4100 flag"]);

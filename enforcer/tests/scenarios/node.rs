@@ -158,7 +158,7 @@ impl Node {
     pub(crate) fn report(&mut self, outcome: Outcome) {
         let id = *self.requests.last().unwrap();
         let nothing =
-            [Outcome::Gone, Outcome::IdentityChanged, Outcome::Refused, Outcome::Reprieved, Outcome::Watched];
+            [Outcome::Gone, Outcome::IdentityChanged, Outcome::Refused, Outcome::Reprieved, Outcome::DryRun];
         let acted = !nothing.contains(&outcome);
         self.engine.report(&Report { id, outcome, detail: String::new(), released: None, acted });
     }
@@ -312,7 +312,7 @@ fn word(verdict: &Verdict) -> String {
         What::Clear(_) => "clear".to_owned(),
         What::Notify(channels) => format!("notify {}", channels.join(" ")),
         What::Due(action) => format!("due {}", action.name()),
-        What::Act(_, action) if verdict.mode == Mode::Watch => format!("would {}", action.name()),
+        What::Act(_, action) if verdict.mode == Mode::DryRun => format!("would {}", action.name()),
         What::Act(_, action) => action.name().to_owned(),
         What::Withheld(action, hold) => format!("withheld {}: {}", action.name(), hold.name()),
         What::Reprieved(_) => "reprieved".to_owned(),

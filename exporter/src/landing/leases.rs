@@ -5,7 +5,7 @@ use std::time::Duration;
 use bailiff_exposition::html::{Cell, Html, Table};
 use bailiff_exposition::human::Span;
 use bailiff_snapshot::lease::{Names, Ticket};
-use bailiff_snapshot::{Leases, PoolGpu, Snapshot, Source, Spot, Truth};
+use bailiff_snapshot::{GpuState, Leases, PoolGpu, Snapshot, Source, Truth};
 
 use super::{index, words};
 
@@ -65,16 +65,16 @@ fn pool(leases: &Leases, snapshot: &Snapshot, html: &mut Html) {
 fn gpu_cells(gpu: &PoolGpu, leases: &Leases, snapshot: &Snapshot) -> [Cell; 8] {
     let seen = index(snapshot, |seen| gpu.is(Names::from(seen)));
     let first = seen.map_or_else(|| Cell::Named(gpu.id.clone(), "not seen".to_owned()), Into::into);
-    match gpu.spot {
-        Spot::Leased => leased(first, gpu, leases),
-        Spot::Legacy => {
+    match gpu.gpu_state {
+        GpuState::Leased => leased(first, gpu, leases),
+        GpuState::Legacy => {
             let pid = gpu.record.as_ref().and_then(|record| record.pid);
             let name = pid.map(|pid| format!("taken by GPU.py, for pid {pid}"));
             let nothing = || Cell::Nothing;
             let lease = Cell::of(name, "its record has no pid");
             [
                 first,
-                gpu.spot.name().into(),
+                gpu.gpu_state.name().into(),
                 Cell::Unknown("GPU.py keeps no user".into()),
                 lease,
                 nothing(),
@@ -83,9 +83,9 @@ fn gpu_cells(gpu: &PoolGpu, leases: &Leases, snapshot: &Snapshot) -> [Cell; 8] {
                 nothing(),
             ]
         }
-        spot => {
+        gpu_state => {
             let nothing = || Cell::Nothing;
-            [first, spot.name().into(), nothing(), nothing(), nothing(), nothing(), nothing(), nothing()]
+            [first, gpu_state.name().into(), nothing(), nothing(), nothing(), nothing(), nothing(), nothing()]
         }
     }
 }
@@ -99,7 +99,7 @@ fn leased(first: Cell, gpu: &PoolGpu, leases: &Leases) -> [Cell; 8] {
     let idle = (gpu.idle != Truth::Unknown).then(|| span(gpu.idle_ms));
     [
         first,
-        gpu.spot.name().into(),
+        gpu.gpu_state.name().into(),
         Cell::of(held.and_then(|held| held.user.as_ref()), "its holder did not say"),
         Cell::of(gpu.lease.as_ref(), "it has no name"),
         Cell::of(held.and_then(|held| held.mode.as_ref()), "its holder did not say"),

@@ -39,7 +39,7 @@ fn notes(snapshot: &Snapshot) -> Vec<String> {
         "who is there is unknown: the driver gave no list of processes.",
     ));
     notes.extend(snapshot.gpus.iter().filter_map(|gpu| held_up(snapshot, gpu)));
-    notes.extend(snapshot.gpus.iter().filter_map(of_nobody));
+    notes.extend(snapshot.gpus.iter().filter_map(unattributed));
     notes
 }
 
@@ -79,7 +79,7 @@ fn people(count: usize) -> String {
     if count == 1 { "1 holder is".to_owned() } else { format!("{count} holders are") }
 }
 
-fn of_nobody(gpu: &Gpu) -> Option<String> {
-    let bytes = stuck::of_nobody(gpu)?;
+fn unattributed(gpu: &Gpu) -> Option<String> {
+    let bytes = stuck::unattributed(gpu)?;
     Some(format!("GPU {}: {} are held by nobody who is listed.", gpu.about.index, Bytes(bytes)))
 }

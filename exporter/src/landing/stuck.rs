@@ -2,7 +2,7 @@
 
 use bailiff_exposition::html::{Cell, Html, Table};
 use bailiff_exposition::human::Bytes;
-use bailiff_snapshot::stuck::{MUCH_OF_NOBODY, OF_NOBODY_FREED_BY, UNRELEASED_FREED_BY};
+use bailiff_snapshot::stuck::{REPORTED_UNATTRIBUTED, UNATTRIBUTED_FREED_BY, UNRELEASED_FREED_BY};
 use bailiff_snapshot::unlisted::unlisted;
 use bailiff_snapshot::{DeviceProcess, Gpu, Holder, Snapshot, Stuck};
 
@@ -44,8 +44,8 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
 }
 
 /// How much of a GPU's memory is held by nobody who is listed, where that is much.
-pub(super) fn of_nobody(gpu: &Gpu) -> Option<i128> {
-    Some(i128::from(gpu.parts?.unaccounted)).filter(|bytes| *bytes >= i128::from(MUCH_OF_NOBODY))
+pub(super) fn unattributed(gpu: &Gpu) -> Option<i128> {
+    Some(i128::from(gpu.parts?.unaccounted)).filter(|bytes| *bytes >= i128::from(REPORTED_UNATTRIBUTED))
 }
 
 /// How many processes may have a device file open unseen, where that was looked for.
@@ -63,11 +63,11 @@ fn rows(gpu: &Gpu, snapshot: &Snapshot) -> Vec<[Cell; 6]> {
     let mut rows: Vec<_> =
         stuck.iter().map(|(holder, stuck)| of_holder(gpu, holder, *stuck, snapshot)).collect();
     let has_ended = stuck.iter().any(|(_, stuck)| matches!(stuck, Stuck::Gone | Stuck::Zombie));
-    let of_nobody = of_nobody(gpu);
-    if let Some(bytes) = of_nobody {
-        rows.push(of_gpu(gpu, Bytes(bytes), ["of nobody who is listed", OF_NOBODY_FREED_BY]));
+    let unattributed = unattributed(gpu);
+    if let Some(bytes) = unattributed {
+        rows.push(of_gpu(gpu, Bytes(bytes), ["of nobody who is listed", UNATTRIBUTED_FREED_BY]));
     }
-    if of_nobody.is_some() || has_ended {
+    if unattributed.is_some() || has_ended {
         let device_processes = unlisted(snapshot, gpu).unwrap_or_default();
         rows.extend(
             device_processes.into_iter().map(|device_process| of_device_process(gpu, device_process)),

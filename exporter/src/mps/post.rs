@@ -10,8 +10,8 @@ use std::time::Duration;
 use bailiff_snapshot::{MpsDaemon, MpsFault, MpsFile, MpsLog, Truth};
 
 use super::Settings;
-use super::ask::{Address, Asked, ask};
 use super::figures::Figures;
+use super::query::{Address, Asked, query};
 use super::tail::Tail;
 
 /// The files of a daemon's log directory, by their names without `.log`.
@@ -143,7 +143,7 @@ impl Keeper {
                 if told.send(report.clone()).is_err() {
                     return;
                 }
-                self.ask(&turn);
+                self.query(&turn);
                 report.asked.clone_from(&self.asked);
             }
             if told.send(report).is_err() {
@@ -152,7 +152,7 @@ impl Keeper {
         }
     }
 
-    fn ask(&mut self, turn: &Turn) {
+    fn query(&mut self, turn: &Turn) {
         let Some(directory) = turn.daemon.pipe_directory.as_deref() else { return };
         let whom = Address {
             program: &self.settings.control,
@@ -160,7 +160,7 @@ impl Keeper {
             daemon: &turn.daemon,
         };
         let before = self.asked.take().filter(|_| !self.times.is_multiple_of(SETTINGS_EVERY));
-        let asked = ask(&whom, (turn.boot, turn.devices), before);
+        let asked = query(&whom, (turn.boot, turn.devices), before);
         self.say(turn, &asked);
         self.times = if asked.answer.fault.is_none() { self.times.wrapping_add(1) } else { 0 };
         self.asked = Some(asked);

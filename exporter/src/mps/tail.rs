@@ -177,19 +177,19 @@ mod tests {
     use super::*;
 
     struct Log {
-        folder: tempfile::TempDir,
+        directory: tempfile::TempDir,
         tail: Tail,
     }
 
     impl Log {
         fn new() -> Self {
-            let folder = tempfile::tempdir().expect("a folder");
-            let tail = Tail::new(folder.path().join("control.log"));
-            Self { folder, tail }
+            let directory = tempfile::tempdir().expect("a directory");
+            let tail = Tail::new(directory.path().join("control.log"));
+            Self { directory, tail }
         }
 
         fn path(&self) -> PathBuf {
-            self.folder.path().join("control.log")
+            self.directory.path().join("control.log")
         }
 
         fn write(&self, text: &str) {
@@ -211,7 +211,7 @@ mod tests {
         }
 
         fn own(&self) -> u32 {
-            fs::metadata(self.folder.path()).expect("a folder").uid()
+            fs::metadata(self.directory.path()).expect("a directory").uid()
         }
 
         /// Looks where no line is to be read.
@@ -247,7 +247,7 @@ mod tests {
         log.write("zero\n");
         log.new_lines();
         log.write("one\n");
-        fs::rename(log.path(), log.folder.path().join("control.log.1")).expect("it is moved");
+        fs::rename(log.path(), log.directory.path().join("control.log.1")).expect("it is moved");
         log.write("two\n");
         assert_eq!(log.new_lines().0, ["one", "two"]);
     }
@@ -280,19 +280,19 @@ mod tests {
     #[test]
     fn nothing_but_a_file_is_opened() {
         let mut log = Log::new();
-        let other = log.folder.path().join("other");
+        let other = log.directory.path().join("other");
         fs::write(&other, "secret\n").expect("a file");
         std::os::unix::fs::symlink(&other, log.path()).expect("a link");
         assert_eq!(log.state(), MpsFile::NoFile);
-        fs::remove_file(log.folder.path().join("control.log")).expect("it is there");
-        fs::create_dir(log.folder.path().join("control.log")).expect("a folder");
+        fs::remove_file(log.directory.path().join("control.log")).expect("it is there");
+        fs::create_dir(log.directory.path().join("control.log")).expect("a directory");
         assert_eq!(log.state(), MpsFile::NoFile);
     }
 
     #[test]
     fn what_comes_back_goes_on_where_it_was() {
         let mut log = Log::new();
-        let aside = log.folder.path().join("aside");
+        let aside = log.directory.path().join("aside");
         log.write("zero\n");
         log.new_lines();
         for line in ["one\n", "two\n"] {
@@ -314,8 +314,8 @@ mod tests {
     fn what_could_not_be_read_at_first_is_old() {
         let mut log = Log::new();
         log.write("zero\n");
-        fs::create_dir(log.folder.path().join("aside")).expect("a folder");
-        let aside = log.folder.path().join("aside/control.log");
+        fs::create_dir(log.directory.path().join("aside")).expect("a directory");
+        let aside = log.directory.path().join("aside/control.log");
         fs::rename(log.path(), &aside).expect("it is moved");
         std::os::unix::fs::symlink(&aside, log.path()).expect("a link");
         assert_eq!(log.state(), MpsFile::NoFile);

@@ -17,7 +17,7 @@ pub(super) fn write(snapshot: &Snapshot, dropped: u64, page: &mut Writer<'_>) {
     for gap in Gap::ALL {
         page.put_as((&metrics::GAPS, "gap", gap.name()), &none, snapshot.gaps.of(gap));
     }
-    page.put(&metrics::WORKERS_LEFT_BEHIND, &none, snapshot.workers_left_behind);
+    page.put(&metrics::WORKERS_HUNG, &none, snapshot.workers_hung);
     let driver = driver(&snapshot.driver);
     if driver != none {
         page.put(&metrics::DRIVER_INFO, &driver, PRESENT);

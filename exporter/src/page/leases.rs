@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_exposition::{Family, Histogram, Labels, Number, PRESENT, Writer};
-use bailiff_snapshot::lease::tie::Kin;
+use bailiff_snapshot::lease::attribution::Members;
 use bailiff_snapshot::lease::{Names, Tally, Waits};
-use bailiff_snapshot::{Gpu, Holder, Leases, PoolGpu, Snapshot, Spot, Truth};
+use bailiff_snapshot::{Gpu, GpuState, Holder, Leases, PoolGpu, Snapshot, Truth};
 
 use super::gpus;
 use crate::metrics;
@@ -26,7 +26,7 @@ type Column = (&'static Family, fn(&View<'_>, &PoolGpu) -> Option<Number>);
 const COLUMNS: [Column; 3] = [
     (&metrics::LEASE_AGE, |view, gpu| Some(seconds(view.leases.holding(gpu)?.age_ms?).into())),
     (&metrics::LEASE_IDLE, |_, gpu| {
-        let observed = gpu.spot == Spot::Leased && gpu.idle != Truth::Unknown;
+        let observed = gpu.gpu_state == GpuState::Leased && gpu.idle != Truth::Unknown;
         observed.then(|| seconds(gpu.idle_ms).into())
     }),
     (&metrics::LEASE_UNRESERVED, |view, gpu| view.unreserved(gpu).map(Number::from)),
@@ -38,9 +38,9 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     let view = View { leases, snapshot };
     let none = Labels::default();
     // A pool that nobody has begun has no GPUs in any place.
-    for spot in Spot::ALL.into_iter().filter(|_| !leases.gpus.is_empty()) {
-        let count = leases.gpus.iter().filter(|gpu| gpu.spot == spot).count();
-        page.put_as((&metrics::LEASE_GPUS, "state", spot.name()), &none, count as u64);
+    for gpu_state in GpuState::ALL.into_iter().filter(|_| !leases.gpus.is_empty()) {
+        let count = leases.gpus.iter().filter(|gpu| gpu.gpu_state == gpu_state).count();
+        page.put_as((&metrics::LEASE_GPUS, "state", gpu_state.name()), &none, count as u64);
     }
     // By the labels as they are written: no series can stand twice, whatever somebody has called a GPU.
     let gpus: BTreeMap<Labels, &PoolGpu> = leases.gpus.iter().map(|gpu| (view.labels(gpu), gpu)).collect();
@@ -88,9 +88,9 @@ fn histogram(waits: &Waits) -> Histogram {
 
 /// Who holds a GPU, by lease or by a record of GPU.py's.
 fn holder(leases: &Leases, gpu: &PoolGpu, labels: &Labels) -> Option<Labels> {
-    match gpu.spot {
-        Spot::Legacy => Some(labels.clone().with("mode", "legacy")),
-        Spot::Leased => {
+    match gpu.gpu_state {
+        GpuState::Legacy => Some(labels.clone().with("mode", "legacy")),
+        GpuState::Leased => {
             let held = leases.holding(gpu);
             let user = held.and_then(|held| held.user.as_deref());
             let mode = held.and_then(|held| held.mode.as_deref());
@@ -142,7 +142,7 @@ impl View<'_> {
     fn has_lease(&self, holder: &Holder, gpu: &PoolGpu) -> Truth {
         let process = self.snapshot.processes.get(&holder.process);
         match process.and_then(|process| process.facts.as_ref()) {
-            Some(facts) => self.leases.lease_of(&Kin::from(facts), Some(gpu)).truth(),
+            Some(facts) => self.leases.lease_of(&Members::from(facts), Some(gpu)).truth(),
             None => Truth::Unknown,
         }
     }
@@ -151,9 +151,9 @@ impl View<'_> {
     fn is_suspect(&self, gpu: &PoolGpu) -> bool {
         let parts = self.parts(gpu);
         let nobody = !parts.is_empty() && parts.iter().all(|part| part.listed == Some(0));
-        let gone = match (gpu.spot, &gpu.record) {
-            (Spot::Legacy, Some(record)) => record.alive == Truth::False,
-            (Spot::Unknown, None) => Duration::from_millis(gpu.since_ms) >= IN_HAND,
+        let gone = match (gpu.gpu_state, &gpu.record) {
+            (GpuState::Legacy, Some(record)) => record.alive == Truth::False,
+            (GpuState::Unknown, None) => Duration::from_millis(gpu.since_ms) >= IN_HAND,
             _ => false,
         };
         nobody && gone

@@ -10,9 +10,9 @@ use std::time::Duration;
 use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
 use bailiff_snapshot::{
     About, Answer, BootId, Claim, ComputeMode, DeviceProcess, DeviceProcesses, DeviceSampler, Driver,
-    Engines, Entry, Facts, Fault, Gap, Gaps, GpuId, GpuSample, Held, Invalid, Io, Kinds, Leases, Memory,
-    MigIds, Moment, PidNamespace, Place, PoolGpu, ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading, Sample,
-    Seen, Snapshot, Source, SourceState, Spot, State, Telemetry, Truth, UtilSample,
+    Engines, Entry, Facts, Fault, Gap, Gaps, GpuId, GpuSample, GpuState, Held, Invalid, Io, Kinds, Leases,
+    Memory, MigIds, Moment, PidNamespace, Place, PoolGpu, ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading,
+    Sample, Seen, Snapshot, Source, SourceState, State, Telemetry, Truth, UtilSample,
 };
 
 pub(crate) const GIB: u64 = 1 << 30;
@@ -45,7 +45,7 @@ pub(crate) fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Se
         quotas: None,
         mps: None,
         gaps: Gaps::default(),
-        workers_left_behind: 0,
+        workers_hung: 0,
     }
 }
 
@@ -228,7 +228,7 @@ fn quotas(seq: u64) -> Vec<Quota> {
 /// A pool of the first and third GPU and of one that the driver does not have: leased to alice's process 41, idle, and
 /// taken by a client of GPU.py.
 pub(crate) fn pool(seq: u64) -> Leases {
-    let gpu = |id: &str, spot| PoolGpu { id: id.to_owned(), spot, ..PoolGpu::default() };
+    let gpu = |id: &str, gpu_state| PoolGpu { id: id.to_owned(), gpu_state, ..PoolGpu::default() };
     let record =
         Record { pid: Some(7), time: "2026-11-21 06:29:57".into(), alive: Truth::False, ..Record::default() };
     let held = Held {
@@ -244,9 +244,13 @@ pub(crate) fn pool(seq: u64) -> Leases {
     Leases {
         boot_ms: seq * 5000,
         gpus: vec![
-            PoolGpu { lease: Some("ours".into()), ..gpu("0", Spot::Leased) },
-            gpu("2", Spot::Idle),
-            PoolGpu { record: Some(record), uuid: Some("GPU-elsewhere".into()), ..gpu("9", Spot::Legacy) },
+            PoolGpu { lease: Some("ours".into()), ..gpu("0", GpuState::Leased) },
+            gpu("2", GpuState::Idle),
+            PoolGpu {
+                record: Some(record),
+                uuid: Some("GPU-elsewhere".into()),
+                ..gpu("9", GpuState::Legacy)
+            },
         ],
         held: vec![held],
         queue: vec![Ticket { lease: "theirs".into(), want: 2, age_ms: Some(1500), ..Ticket::default() }],

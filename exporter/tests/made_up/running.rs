@@ -71,7 +71,7 @@ impl Running {
     }
 
     /// Asks once, on a connection of its own; `headers` end with a line break each.
-    pub(crate) fn ask(&self, request: &str, headers: &str) -> Answer {
+    pub(crate) fn query(&self, request: &str, headers: &str) -> Answer {
         let mut stream = TcpStream::connect(self.address).expect("it listens");
         let end = "Host: x\r\nConnection: close\r\n\r\n";
         write!(stream, "{request} HTTP/1.1\r\n{headers}{end}").expect("it is open");
@@ -83,7 +83,7 @@ impl Running {
     }
 
     pub(crate) fn get(&self, path: &str, headers: &str) -> Answer {
-        self.ask(&format!("GET {path}"), headers)
+        self.query(&format!("GET {path}"), headers)
     }
 
     /// Asks it to end, and waits for that.

@@ -70,9 +70,9 @@ impl Changes {
     /// Where there is no answer.
     pub fn look(&mut self, gpu: &str) -> Result<Option<Record>, LeaseError> {
         type Told = (Option<String>, Option<String>, Option<String>, Option<String>);
-        let mut ask = redis::cmd("HMGET");
-        ask.arg(format!("{}{gpu}", self.records)).arg(&["PID", "TIME", "lease", "mode"]);
-        let (pid, time, lease, mode): Told = match self.pool.with(|connection| ask.query(connection)) {
+        let mut request = redis::cmd("HMGET");
+        request.arg(format!("{}{gpu}", self.records)).arg(&["PID", "TIME", "lease", "mode"]);
+        let (pid, time, lease, mode): Told = match self.pool.with(|connection| request.query(connection)) {
             Err(LeaseError::WrongType(_)) => (None, None, None, None),
             told => told?,
         };

@@ -10,8 +10,8 @@ use bailiff_snapshot::ProcessKey;
 use serde::{Deserialize, Serialize};
 
 use crate::audit::Record;
-use crate::holder::Here;
-use crate::process::{all, any_lives, folder, pids, stated};
+use crate::holder::LocalHost;
+use crate::process::{all, any_lives, directory, pids, stated};
 use crate::{LeaseError, Op, Pool};
 
 /// What was seen of whoever wrote a record.
@@ -58,16 +58,16 @@ pub enum Found {
 impl Witness {
     /// Looks at whoever wrote a record.
     #[must_use]
-    pub fn look(here: &Here, record: &Record, found: Found) -> Self {
+    pub fn look(local_host: &LocalHost, record: &Record, found: Found) -> Self {
         let mut witness = Self {
             pid: record.pid.clone(),
             time: record.time.clone(),
-            host: here.host.clone(),
-            boot: here.boot.clone(),
-            pidns: here.pidns.clone(),
+            host: local_host.host.clone(),
+            boot: local_host.boot.clone(),
+            pidns: local_host.pidns.clone(),
             uid: None,
             prompt: found == Found::Written,
-            whole: here.everybody,
+            whole: local_host.everybody,
             processes: Vec::new(),
             session: None,
             at_ms: since_boot(),
@@ -86,7 +86,7 @@ impl Witness {
     }
 
     fn add(&mut self, pid: u32) {
-        let process = folder(pid);
+        let process = directory(pid);
         match stated(&process) {
             // The pid is another's by now.
             Ok(Some(stat)) if !self.prompt && self.is_before(stat.key) => {}
@@ -132,17 +132,20 @@ impl Witness {
 
     /// Whether the process runs; none where that cannot be told.
     #[must_use]
-    pub fn lives(&self, here: &Here) -> Option<bool> {
-        if !here.is_machine(Some(&self.host), Some(&self.boot)) {
+    pub fn lives(&self, local_host: &LocalHost) -> Option<bool> {
+        if !local_host.is_machine(Some(&self.host), Some(&self.boot)) {
             return None;
         }
-        if !here.boot.is_empty() && self.boot != here.boot {
+        if !local_host.boot.is_empty() && self.boot != local_host.boot {
             return Some(false);
         }
         if any_lives(self.processes.iter().copied()).ok()? {
             return Some(true);
         }
-        let told = self.whole && here.everybody && !here.pidns.is_empty() && self.pidns == here.pidns;
+        let told = self.whole
+            && local_host.everybody
+            && !local_host.pidns.is_empty()
+            && self.pidns == local_host.pidns;
         told.then_some(false)
     }
 }
@@ -239,26 +242,26 @@ mod tests {
 
     #[test]
     fn recorded_process_that_has_ended_is_dead_though_its_parent_lives() {
-        let here = Here::look();
+        let local_host = LocalHost::read();
         // The subshell waits for a word, so that it is read while it is there; then the shell above it lives on.
         let (mut script, pid) = shell("(echo $BASHPID; read word); read word");
         let record = record(pid.parse().unwrap(), "2026-11-21 06:29:57");
-        let mut witness = Witness::look(&here, &record, Found::Written);
-        assert_eq!((witness.lives(&here), witness.processes.len()), (Some(true), 1), "{witness:?}");
+        let mut witness = Witness::look(&local_host, &record, Found::Written);
+        assert_eq!((witness.lives(&local_host), witness.processes.len()), (Some(true), 1), "{witness:?}");
         std::io::Write::write_all(script.stdin.as_mut().unwrap(), b"go\n").unwrap();
         while lives(witness.processes[0]).unwrap() {
             std::thread::yield_now();
         }
-        assert_eq!(witness.lives(&here), Some(false));
+        assert_eq!(witness.lives(&local_host), Some(false));
         witness.whole = false;
-        assert_eq!(witness.lives(&here), None, "somebody could not be looked at");
+        assert_eq!(witness.lives(&local_host), None, "somebody could not be looked at");
         script.kill().unwrap();
         script.wait().unwrap();
     }
 
     #[test]
     fn witness_in_a_pid_namespace_lives_whatever_bytes_its_name_has() {
-        let here = Here::look();
+        let local_host = LocalHost::read();
         for name in [r"b'trainer\xff'", "'trainer-abcdef\u{fc}'.encode()"] {
             let (mut ended, pid) = shell("echo $$");
             ended.wait().unwrap();
@@ -275,8 +278,8 @@ os.read(0, 1)"
             let (mut namespace, inside) = shell(&unshare);
             assert_eq!(inside, pid, "the next pid could be chosen");
             let record = record(pid.parse().unwrap(), "2026-11-21 06:29:57");
-            let witness = Witness::look(&here, &record, Found::Written);
-            assert_eq!(witness.lives(&here), Some(true), "{name}: {witness:?}");
+            let witness = Witness::look(&local_host, &record, Found::Written);
+            assert_eq!(witness.lives(&local_host), Some(true), "{name}: {witness:?}");
             namespace.kill().unwrap();
             namespace.wait().unwrap();
         }
@@ -284,22 +287,27 @@ os.read(0, 1)"
 
     #[test]
     fn what_was_seen_is_of_one_record_and_of_one_boot() {
-        let here = Here { host: "0123456789abcdef".repeat(2), ..Here::look() };
-        let seen = Witness::look(&here, &record(std::process::id(), "a time"), Found::Written);
-        assert_eq!(seen.lives(&here), Some(true));
+        let local_host = LocalHost { host: "0123456789abcdef".repeat(2), ..LocalHost::read() };
+        let seen = Witness::look(&local_host, &record(std::process::id(), "a time"), Found::Written);
+        assert_eq!(seen.lives(&local_host), Some(true));
         let mut with = record(std::process::id(), "a time");
         with.seen = serde_json::to_string(&seen).ok();
         assert_eq!(Witness::of(&with).as_ref(), Some(&seen));
         with.time = "another".to_owned();
         assert_eq!(Witness::of(&with), None);
-        let rebooted = Here { boot: "another".to_owned(), ..here.clone() };
+        let rebooted = LocalHost { boot: "another".to_owned(), ..local_host.clone() };
         assert_eq!(seen.lives(&rebooted), Some(false), "nobody outlives a reboot");
-        let another = Here { host: "another".to_owned(), boot: "another".to_owned(), ..here.clone() };
+        let another =
+            LocalHost { host: "another".to_owned(), boot: "another".to_owned(), ..local_host.clone() };
         assert_eq!(seen.lives(&another), None, "somebody of another host has looked");
-        let pod = |boot: &str| Here { host: "worker-0".to_owned(), boot: boot.to_owned(), ..here.clone() };
+        let pod = |boot: &str| LocalHost {
+            host: "worker-0".to_owned(),
+            boot: boot.to_owned(),
+            ..local_host.clone()
+        };
         let of_pod = Witness { host: "worker-0".to_owned(), ..seen.clone() };
-        assert_eq!((of_pod.lives(&pod(&here.boot)), of_pod.lives(&pod("another"))), (Some(true), None));
-        let elsewhere = Here { pidns: "1".to_owned(), ..here };
+        assert_eq!((of_pod.lives(&pod(&local_host.boot)), of_pod.lives(&pod("another"))), (Some(true), None));
+        let elsewhere = LocalHost { pidns: "1".to_owned(), ..local_host };
         let mut dead = seen;
         dead.processes.clear();
         assert_eq!(dead.lives(&elsewhere), None);
@@ -307,10 +315,10 @@ os.read(0, 1)"
 
     #[test]
     fn whoever_began_after_the_record_did_not_write_it() {
-        let here = Here::look();
+        let local_host = LocalHost::read();
         let mut child = Command::new("sleep").arg("infinity").spawn().unwrap();
         let long_ago = record(child.id(), "2001-01-01 00:00:00");
-        let look = |found| Witness::look(&here, &long_ago, found).lives(&here);
+        let look = |found| Witness::look(&local_host, &long_ago, found).lives(&local_host);
         assert_eq!((look(Found::Later), look(Found::Written)), (Some(false), Some(true)));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -318,9 +326,9 @@ os.read(0, 1)"
 
     #[test]
     fn a_pid_that_is_none_tells_nothing() {
-        let here = Here::look();
+        let local_host = LocalHost::read();
         let mut odd = record(1, "");
         odd.pid = "what is this".to_owned();
-        assert_eq!(Witness::look(&here, &odd, Found::Written).lives(&here), None);
+        assert_eq!(Witness::look(&local_host, &odd, Found::Written).lives(&local_host), None);
     }
 }

@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::folder::Folder;
+use super::directory::Directory;
 use super::list::is_locked;
 use super::processes::{self, Inode};
 use super::queue;
@@ -20,21 +20,21 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Ends a lease that is not of this process, or withdraws a ticket.
 pub(super) fn release(
-    folder: &Folder,
+    directory: &Directory,
     (lease, token): (&str, Option<u64>),
     pidns: &str,
 ) -> Result<Released, LeaseError> {
-    let gate = folder.enter();
-    let ticket = queue::names(folder)?.into_iter().find(|name| name.lease == lease);
-    match ticket.map(|ticket| queue::remove(folder, &ticket)) {
+    let gate = directory.enter();
+    let ticket = queue::names(directory)?.into_iter().find(|name| name.lease == lease);
+    match ticket.map(|ticket| queue::remove(directory, &ticket)) {
         Some(Ok(())) => return Ok(Released::Done),
         // It was served just now, and is in the records.
         None | Some(Err(Errno::NOENT)) => {}
         Some(Err(_)) => return Ok(Released::Lost),
     }
     let mut ended = Released::Unknown;
-    for gpu in folder.managed()?.gpus {
-        let Ok((file, _)) = folder.gpu(gpu.id, OFlags::RDONLY) else { continue };
+    for gpu in directory.managed()?.gpus {
+        let Ok((file, _)) = directory.gpu(gpu.id, OFlags::RDONLY) else { continue };
         let Some(record) = Record::read(&file).filter(|record| record.lease == lease) else { continue };
         if token.is_some() && token != record.number("tok") {
             return Ok(Released::Lost);

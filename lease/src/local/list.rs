@@ -7,22 +7,22 @@ use std::fs::File;
 use bailiff_snapshot::ProcessKey;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use super::folder::{self, Folder};
+use super::directory::{self, Directory};
 use super::processes::{self, Inode, Locks};
 use super::queue::{self, Seen};
 use super::record::Record;
 use crate::LeaseError;
 use crate::audit::{Audit, Gpu, Lease};
-use crate::holder::Here;
+use crate::holder::LocalHost;
 use crate::process::may_live;
 
 /// Tells everything.
-pub(super) fn audit(folder: &Folder, here: &Here) -> Result<Audit, LeaseError> {
-    let managed = folder.managed()?.gpus;
-    let gate = folder.enter();
-    let held: Vec<Option<Held>> = managed.iter().map(|gpu| held(folder, gpu.id)).collect();
+pub(super) fn audit(directory: &Directory, local_host: &LocalHost) -> Result<Audit, LeaseError> {
+    let managed = directory.managed()?.gpus;
+    let gate = directory.enter();
+    let held: Vec<Option<Held>> = managed.iter().map(|gpu| held(directory, gpu.id)).collect();
     drop(gate);
-    let waiting = waiting(folder)?;
+    let waiting = waiting(directory)?;
     let now = queue::now().as_millis();
     let locks = Locks::read();
     let mut leases: BTreeMap<String, Lease> = BTreeMap::new();
@@ -30,7 +30,7 @@ pub(super) fn audit(folder: &Folder, here: &Here) -> Result<Audit, LeaseError> {
     for (gpu, held) in managed.into_iter().zip(held) {
         let (idle, holder) = match held {
             Some(Held::Nobody) => (1, None),
-            Some(Held::Somebody(inode, record)) => (0, who(inode, record, &locks, here)),
+            Some(Held::Somebody(inode, record)) => (0, who(inode, record, &locks, local_host)),
             None => (0, None),
         };
         let owner = holder.map(|lease| join(&mut leases, lease, gpu.id));
@@ -51,7 +51,7 @@ pub(super) fn audit(folder: &Folder, here: &Here) -> Result<Audit, LeaseError> {
     })
 }
 
-fn told(gpu: folder::Gpu, idle: u32, owner: Option<String>) -> Gpu {
+fn told(gpu: directory::Gpu, idle: u32, owner: Option<String>) -> Gpu {
     let id = gpu.id.to_string();
     Gpu { id, uuid: gpu.uuid, idle, pot: 0, bar: 0, owner, quarantine: None, record: None }
 }
@@ -62,8 +62,8 @@ enum Held {
     Somebody(Inode, Option<Record>),
 }
 
-fn held(folder: &Folder, id: u32) -> Option<Held> {
-    let (file, _) = folder.gpu(id, OFlags::RDONLY).ok()?;
+fn held(directory: &Directory, id: u32) -> Option<Held> {
+    let (file, _) = directory.gpu(id, OFlags::RDONLY).ok()?;
     if !is_locked(&file) {
         return Some(Held::Nobody);
     }
@@ -80,18 +80,18 @@ pub(super) fn is_locked(file: &File) -> bool {
 }
 
 /// Who holds a GPU: whoever wrote the record, if he is who took the lock; otherwise who has it, where we may see that.
-fn who(inode: Inode, record: Option<Record>, locks: &Locks, here: &Here) -> Option<Lease> {
+fn who(inode: Inode, record: Option<Record>, locks: &Locks, local_host: &LocalHost) -> Option<Lease> {
     let taker = locks.taker(inode);
-    if let Some(held) = record.and_then(|record| believed(record, taker, inode, here)) {
+    if let Some(held) = record.and_then(|record| believed(record, taker, inode, local_host)) {
         return Some(held);
     }
     let pid = processes::having(inode).first().copied().or(taker)?;
-    Some(unrecorded(pid, here))
+    Some(unrecorded(pid, local_host))
 }
 
 /// What a record says, unless it is not of whoever has the lock. From another container it can only be believed.
-fn believed(record: Record, taker: Option<u32>, inode: Inode, here: &Here) -> Option<Lease> {
-    if record.get("pidns")? != here.pidns {
+fn believed(record: Record, taker: Option<u32>, inode: Inode, local_host: &LocalHost) -> Option<Lease> {
+    if record.get("pidns")? != local_host.pidns {
         return Some(record.told("held"));
     }
     let (keeper, start) = record.keeper()?;
@@ -103,27 +103,29 @@ fn believed(record: Record, taker: Option<u32>, inode: Inode, here: &Here) -> Op
         let has = processes::has(keeper, inode) != Some(false);
         return (same_user && has).then(|| record.told("held"));
     }
-    taker.map(|_| left(record, inode, here))
+    taker.map(|_| left(record, inode, local_host))
 }
 
 /// Of one whose keeper has ended: it lives on in those whom he started.
-fn left(mut record: Record, inode: Inode, here: &Here) -> Lease {
+fn left(mut record: Record, inode: Inode, local_host: &LocalHost) -> Lease {
     let heirs = processes::having(inode);
     let pids: Vec<String> = heirs.iter().map(u32::to_string).collect();
     record.about.insert("heirs".to_owned(), pids.join(","));
     // Who of them that is may not be for us to know: then his life is unknown, too.
     record.about.extend([("pid".to_owned(), String::new()), ("start".to_owned(), String::new())]);
     if let Some(heir) = heirs.first() {
-        record.about.extend(here.holder(*heir).into_iter().map(|(field, value)| (field.to_owned(), value)));
+        record
+            .about
+            .extend(local_host.holder(*heir).into_iter().map(|(field, value)| (field.to_owned(), value)));
     }
     record.told("held")
 }
 
 /// Of somebody who has the lock and did not say who he is.
-fn unrecorded(pid: u32, here: &Here) -> Lease {
+fn unrecorded(pid: u32, local_host: &LocalHost) -> Lease {
     let owner = processes::owner(pid).map(|owner| owner.to_string()).unwrap_or_default();
     let command = processes::command(pid).unwrap_or_default().join(" ");
-    let mut about = here.holder(pid);
+    let mut about = local_host.holder(pid);
     about.extend([("uid", owner.clone()), ("user", owner), ("cmd", command)]);
     let about = about.into_iter().map(|(field, value)| (field.to_owned(), value)).collect();
     Record { lease: format!("pid:{pid}"), about }.told("held")
@@ -143,10 +145,10 @@ fn join(leases: &mut BTreeMap<String, Lease>, lease: Lease, gpu: u32) -> String 
 }
 
 /// Those who wait, in their order.
-fn waiting(folder: &Folder) -> Result<Vec<Lease>, LeaseError> {
+fn waiting(directory: &Directory) -> Result<Vec<Lease>, LeaseError> {
     let mut waiting = Vec::new();
-    for name in queue::names(folder)? {
-        let (Seen::Waits(file) | Seen::Asleep(file)) = queue::look(folder, &name) else { continue };
+    for name in queue::names(directory)? {
+        let (Seen::Waits(file) | Seen::Asleep(file)) = queue::look(directory, &name) else { continue };
         let record = Record::read(&file).filter(|record| record.lease == name.lease);
         let mut record = record.unwrap_or(Record { lease: name.lease, about: BTreeMap::new() });
         let owner = rustix::fs::fstat(&file).ok().map(|found| found.st_uid.to_string());

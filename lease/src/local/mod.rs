@@ -12,7 +12,7 @@
 //! ```
 //!
 //! All but tickets are made by `init` and opened without being created, so that `fs.protected_regular` stands in nobody's
-//! way; where others may not look into the folder, its group has what others would have. In `queue/`, which is sticky,
+//! way; where others may not look into the directory, its group has what others would have. In `queue/`, which is sticky,
 //! each ticket belongs to its waiter: it is made without a name (`O_TMPFILE`), locked, and then linked, so that whoever
 //! finds one unlocked knows that its waiter has ended. It is passed by then, and taken away by its owner or by root,
 //! whoever of them looks next; others' remain until then and hold up nobody.
@@ -24,7 +24,7 @@
 //! What others can do: a user may lock the file of an idle GPU without standing in the queue, make a ticket with a low
 //! number, or write nonsense into records. None of these takes a GPU from who has it.
 
-mod folder;
+mod directory;
 mod keeper;
 mod list;
 mod processes;
@@ -44,9 +44,9 @@ use rustix::fs::OFlags;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
 use crate::audit::Audit;
-use crate::holder::Here;
+use crate::holder::LocalHost;
 use crate::{Grant, Init, LeaseError, Leases, Released, Ticket, TicketStatus, process};
-use folder::{Folder, Gate, Gpu};
+use directory::{Directory, Gate, Gpu};
 use record::Record;
 use take::Wish;
 use waiter::{Step, Waiter};
@@ -62,8 +62,8 @@ pub struct Local {
     /// The first that is dropped, so that others have what was ours.
     mine: BTreeMap<String, Mine>,
     path: PathBuf,
-    folder: Option<Arc<Folder>>,
-    here: Here,
+    directory: Option<Arc<Directory>>,
+    local_host: LocalHost,
 }
 
 /// A ticket or a lease of this process.
@@ -75,27 +75,27 @@ enum Mine {
 }
 
 impl Local {
-    /// The pool in a folder; it is looked at when something is asked.
+    /// The pool in a directory; it is looked at when something is asked.
     #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), folder: None, mine: BTreeMap::new(), here: Here::look() }
+        Self { path: path.into(), directory: None, mine: BTreeMap::new(), local_host: LocalHost::read() }
     }
 
-    fn folder(&mut self) -> Result<Arc<Folder>, LeaseError> {
-        if let Some(folder) = &self.folder {
-            return Ok(Arc::clone(folder));
+    fn directory(&mut self) -> Result<Arc<Directory>, LeaseError> {
+        if let Some(directory) = &self.directory {
+            return Ok(Arc::clone(directory));
         }
-        let folder = Arc::new(Folder::open(&self.path)?);
-        self.folder = Some(Arc::clone(&folder));
-        Ok(folder)
+        let directory = Arc::new(Directory::open(&self.path)?);
+        self.directory = Some(Arc::clone(&directory));
+        Ok(directory)
     }
 
     /// Tries what has just been let go, without looking around.
     fn hurry(&mut self, lease: &str) -> Result<Option<TicketStatus>, LeaseError> {
-        let folder = self.folder()?;
+        let directory = self.directory()?;
         let Some(Mine::Waits(waiter)) = self.mine.get_mut(lease) else { return Ok(None) };
-        let gate = folder.enter();
-        let step = waiter.hurry(&folder);
+        let gate = directory.enter();
+        let step = waiter.hurry(&directory);
         // Whoever is next finds the gate open.
         drop(gate);
         Ok(step.map(|step| self.keep(lease, step)))
@@ -130,17 +130,17 @@ impl Local {
     fn step(
         &mut self,
         lease: &str,
-        folder: &Folder,
+        directory: &Directory,
         gate: Option<Gate<'_>>,
     ) -> Result<TicketStatus, LeaseError> {
         let Some(Mine::Waits(waiter)) = self.mine.get_mut(lease) else {
             return Ok(TicketStatus::Ended("unknown".to_owned()));
         };
-        if let Some(step) = waiter.look(folder)? {
+        if let Some(step) = waiter.look(directory)? {
             return Ok(self.keep(lease, step));
         }
-        let _gate = gate.unwrap_or_else(|| folder.enter());
-        let step = waiter.first(folder);
+        let _gate = gate.unwrap_or_else(|| directory.enter());
+        let step = waiter.first(directory);
         let status = self.keep(lease, step);
         Ok(self.settle(lease).unwrap_or(status))
     }
@@ -148,18 +148,18 @@ impl Local {
 
 impl Leases for Local {
     fn init(&mut self, gpus: &[(u32, Option<String>)], _: i32, force: bool) -> Result<Init, LeaseError> {
-        let folder = Folder::make(&self.path)?;
-        let gate = folder.enter();
+        let directory = Directory::make(&self.path)?;
+        let gate = directory.enter();
         if !gate.alone {
             return Err(LeaseError::NotNow(
                 "somebody was stopped while he asked for GPUs; try again".to_owned(),
             ));
         }
-        match folder.managed() {
+        match directory.managed() {
             Ok(managed) if !force => return Ok(Init::Already(managed.gpus.len() as u64)),
             Ok(managed) => {
                 let held = |gpu: &&Gpu| {
-                    folder.gpu(gpu.id, OFlags::RDONLY).is_ok_and(|(file, _)| list::is_locked(&file))
+                    directory.gpu(gpu.id, OFlags::RDONLY).is_ok_and(|(file, _)| list::is_locked(&file))
                 };
                 let held = managed.gpus.iter().filter(held).count();
                 if held > 0 {
@@ -175,22 +175,22 @@ impl Leases for Local {
         managed.sort_by_key(|gpu| gpu.id);
         managed.dedup_by_key(|gpu| gpu.id);
         let count = managed.len() as u64;
-        folder.describe(managed)?;
+        directory.describe(managed)?;
         Ok(Init::Done(count))
     }
 
-    fn ask(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
+    fn request(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
         if self.mine.contains_key(&ticket.lease) {
             return self.touch(&ticket.lease, ticket.ttl, None);
         }
         if ticket.priority != 0 {
-            return Err(LeaseError::NotHere("priorities need a pool in Redis: --redis".to_owned()));
+            return Err(LeaseError::NotLocalHost("priorities need a pool in Redis: --redis".to_owned()));
         }
         if !queue::is_name(&ticket.lease) {
-            return Err(LeaseError::NotHere(format!("{:?} is no name of a lease", ticket.lease)));
+            return Err(LeaseError::NotLocalHost(format!("{:?} is no name of a lease", ticket.lease)));
         }
-        let folder = self.folder()?;
-        let managed = folder.managed()?;
+        let directory = self.directory()?;
+        let managed = directory.managed()?;
         if managed.gpus.is_empty() {
             return Ok(TicketStatus::Uninitialised);
         }
@@ -201,10 +201,10 @@ impl Leases for Local {
         if ticket.want == 0 || u64::from(ticket.want) > fit {
             return Ok(TicketStatus::Impossible { managed: fit });
         }
-        let gate = folder.enter();
-        let waiter = Waiter::stand(&folder, record, ticket)?;
+        let gate = directory.enter();
+        let waiter = Waiter::stand(&directory, record, ticket)?;
         self.mine.insert(ticket.lease.clone(), Mine::Waits(Box::new(waiter)));
-        let status = self.step(&ticket.lease, &folder, Some(gate))?;
+        let status = self.step(&ticket.lease, &directory, Some(gate))?;
         if ticket.nonblock && matches!(status, TicketStatus::Waiting { .. }) {
             self.mine.remove(&ticket.lease);
             return Ok(TicketStatus::Busy);
@@ -215,10 +215,10 @@ impl Leases for Local {
     fn wait(
         &mut self,
         ticket: &Ticket,
-        (_, until): (&Here, Option<Instant>),
+        (_, until): (&LocalHost, Option<Instant>),
         told: &mut dyn FnMut(u64),
     ) -> Result<TicketStatus, LeaseError> {
-        let mut status = self.ask(ticket)?;
+        let mut status = self.request(ticket)?;
         while let TicketStatus::Waiting { before } = status {
             told(before);
             let left = until.map(queue::left);
@@ -248,8 +248,8 @@ impl Leases for Local {
             }
             Some(Mine::Holds(_, grant, _)) => Ok(TicketStatus::Held(grant.clone())),
             _ => {
-                let folder = self.folder()?;
-                self.step(lease, &folder, None)
+                let directory = self.directory()?;
+                self.step(lease, &directory, None)
             }
         }
     }
@@ -273,17 +273,17 @@ impl Leases for Local {
                 self.mine.remove(lease);
                 Ok(Released::Done)
             }
-            None => keeper::release(&*self.folder()?, (lease, token), &self.here.pidns),
+            None => keeper::release(&*self.directory()?, (lease, token), &self.local_host.pidns),
         }
     }
 
     fn gpus(&mut self) -> Result<Vec<(String, Option<String>)>, LeaseError> {
-        let gpus = self.folder()?.managed()?.gpus;
+        let gpus = self.directory()?.managed()?.gpus;
         Ok(gpus.into_iter().map(|gpu| (gpu.id.to_string(), gpu.uuid)).collect())
     }
 
     fn audit(&mut self) -> Result<Audit, LeaseError> {
-        list::audit(&*self.folder()?, &self.here)
+        list::audit(&*self.directory()?, &self.local_host)
     }
 
     /// What is new is written into the record; the process that will keep it is told as `keeper`.
@@ -308,8 +308,8 @@ impl Leases for Local {
     }
 
     /// The kernel has done it.
-    fn reap_here(&mut self, _: &Here, _: Duration) -> Result<usize, LeaseError> {
-        self.folder()?.managed().map(|_| 0)
+    fn reap_local_host(&mut self, _: &LocalHost, _: Duration) -> Result<usize, LeaseError> {
+        self.directory()?.managed().map(|_| 0)
     }
 
     fn pass_on(&mut self, lease: &str) -> Result<Vec<RawFd>, LeaseError> {
@@ -320,7 +320,8 @@ impl Leases for Local {
             if let Ok(high) = fcntl_dupfd_cloexec(&*file, ABOVE) {
                 *file = high.into();
             }
-            fcntl_setfd(&*file, FdFlags::empty()).map_err(|error| folder::lease_error(&self.path, error))?;
+            fcntl_setfd(&*file, FdFlags::empty())
+                .map_err(|error| directory::lease_error(&self.path, error))?;
         }
         Ok(files.iter().map(AsRawFd::as_raw_fd).collect())
     }

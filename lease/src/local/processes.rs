@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::{fstat, major, minor};
 
-use crate::process::{folder, unless_gone};
+use crate::process::{directory, unless_gone};
 
 /// A file, by what the kernel calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ fn taker(locks: &str, inode: Inode) -> Option<u32> {
 
 /// Whether a process has the lock of a file; `None` where we may not look.
 pub(super) fn has(pid: u32, inode: Inode) -> Option<bool> {
-    let process = folder(pid);
+    let process = directory(pid);
     let Some(descriptors) = unless_gone(fs::read_dir(process.join("fdinfo"))).ok()? else {
         return Some(false);
     };
@@ -74,12 +74,12 @@ pub(super) fn having(inode: Inode) -> Vec<u32> {
 
 /// Whose it is.
 pub(super) fn owner(pid: u32) -> Option<u32> {
-    fs::metadata(folder(pid)).ok().map(|found| found.uid())
+    fs::metadata(directory(pid)).ok().map(|found| found.uid())
 }
 
 /// Its command line, or its name where it has none.
 pub(super) fn command(pid: u32) -> Option<Vec<String>> {
-    let process = folder(pid);
+    let process = directory(pid);
     let line = fs::read(process.join("cmdline")).ok()?;
     let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
     let words: Vec<String> = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();

@@ -14,7 +14,7 @@ use rustix::fs::{
 use rustix::fs::{fchmod, flock, fstat, futimens, linkat, openat, unlinkat};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::folder::Folder;
+use super::directory::Directory;
 use super::record::Record;
 use crate::LeaseError;
 
@@ -50,10 +50,10 @@ pub(super) fn is_name(lease: &str) -> bool {
 }
 
 /// All tickets, in their order. What has another name is none.
-pub(super) fn names(folder: &Folder) -> Result<Vec<Name>, LeaseError> {
-    let wrong = |error| folder.lease_error("queue", error);
+pub(super) fn names(directory: &Directory) -> Result<Vec<Name>, LeaseError> {
+    let wrong = |error| directory.lease_error("queue", error);
     let mut names = Vec::new();
-    for entry in Dir::read_from(&folder.queue).map_err(wrong)? {
+    for entry in Dir::read_from(&directory.queue).map_err(wrong)? {
         let entry = entry.map_err(wrong)?;
         names.extend(entry.file_name().to_str().ok().and_then(Name::parse));
     }
@@ -64,7 +64,7 @@ pub(super) fn names(folder: &Folder) -> Result<Vec<Name>, LeaseError> {
 /// A ticket of ours; whoever drops it leaves the queue.
 #[derive(Debug)]
 pub(super) struct Place {
-    folder: Arc<Folder>,
+    directory: Arc<Directory>,
     file: File,
     pub(super) name: Name,
     left: bool,
@@ -72,22 +72,22 @@ pub(super) struct Place {
 
 impl Place {
     /// Goes to the end of the queue.
-    pub(super) fn stand(folder: &Arc<Folder>, record: &Record) -> Result<Self, LeaseError> {
-        let last = names(folder)?.last().map_or(0, |name| name.number);
+    pub(super) fn stand(directory: &Arc<Directory>, record: &Record) -> Result<Self, LeaseError> {
+        let last = names(directory)?.last().map_or(0, |name| name.number);
         let name = Name { number: last.saturating_add(1), lease: record.lease.clone() };
         let stand = || {
             let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-            let file = File::from(openat(&folder.queue, ".", flags, Mode::from_raw_mode(0o644))?);
+            let file = File::from(openat(&directory.queue, ".", flags, Mode::from_raw_mode(0o644))?);
             // Others have to see whether it is locked, whatever our umask says.
             fchmod(&file, Mode::from_raw_mode(0o644))?;
             flock(&file, FlockOperation::NonBlockingLockExclusive)?;
             record.write(&file)?;
             let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
-            linkat(CWD, nameless, &folder.queue, name.text(), AtFlags::SYMLINK_FOLLOW)?;
+            linkat(CWD, nameless, &directory.queue, name.text(), AtFlags::SYMLINK_FOLLOW)?;
             Ok(file)
         };
-        let file = stand().map_err(|error: std::io::Error| folder.wrong("queue", &error))?;
-        Ok(Self { folder: Arc::clone(folder), file, name, left: false })
+        let file = stand().map_err(|error: std::io::Error| directory.wrong("queue", &error))?;
+        Ok(Self { directory: Arc::clone(directory), file, name, left: false })
     }
 
     /// Says that its waiter is awake.
@@ -99,7 +99,7 @@ impl Place {
 
     /// Leaves the queue; whether it was in it.
     pub(super) fn leave(&mut self) -> bool {
-        !std::mem::replace(&mut self.left, true) && remove(&self.folder, &self.name) == Ok(())
+        !std::mem::replace(&mut self.left, true) && remove(&self.directory, &self.name) == Ok(())
     }
 }
 
@@ -110,8 +110,8 @@ impl Drop for Place {
 }
 
 /// Takes a ticket out of the queue.
-pub(super) fn remove(folder: &Folder, name: &Name) -> Result<(), Errno> {
-    unlinkat(&folder.queue, name.text(), AtFlags::empty())
+pub(super) fn remove(directory: &Directory, name: &Name) -> Result<(), Errno> {
+    unlinkat(&directory.queue, name.text(), AtFlags::empty())
 }
 
 /// How a ticket stands.
@@ -125,17 +125,17 @@ pub(super) enum Seen {
     Waits(File),
 }
 
-/// Looks at a ticket. One whose waiter has ended is taken away, where it is ours to do so: in a sticky folder that
+/// Looks at a ticket. One whose waiter has ended is taken away, where it is ours to do so: in a sticky directory that
 /// is its owner's, and root's.
-pub(super) fn look(folder: &Folder, name: &Name) -> Seen {
+pub(super) fn look(directory: &Directory, name: &Name) -> Seen {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let Ok(file) = openat(&folder.queue, name.text(), flags, Mode::empty()) else { return Seen::Over };
+    let Ok(file) = openat(&directory.queue, name.text(), flags, Mode::empty()) else { return Seen::Over };
     let Ok(found) = fstat(&file) else { return Seen::Over };
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
         return Seen::Over;
     }
     if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
-        let _ = remove(folder, name);
+        let _ = remove(directory, name);
         return Seen::Over;
     }
     let file = File::from(file);

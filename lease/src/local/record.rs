@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use serde::{Deserialize, Serialize};
 
-use super::folder;
+use super::directory;
 use crate::Ticket;
 use crate::audit::Lease;
 
@@ -40,7 +40,7 @@ impl Record {
 
     /// The record of a file; after it an older, longer one may be seen.
     pub(super) fn read(file: &File) -> Option<Self> {
-        let text = folder::text(file).ok()?;
+        let text = directory::text(file).ok()?;
         serde_json::Deserializer::from_slice(&text).into_iter().next()?.ok()
     }
 

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
 use rustix::fs::{FlockOperation, OFlags, Stat, flock};
 
-use super::folder::{self, Folder, Managed};
+use super::directory::{self, Directory, Managed};
 use super::record::Record;
 
 /// The kernel says that a file was closed some instructions before it forgets the lock: who comes too early tries again
@@ -89,9 +89,9 @@ pub(super) struct Gpu {
 }
 
 impl Head {
-    pub(super) fn open(folder: &Folder, managed: Managed, wish: &Wish) -> Self {
-        let open = |gpu: &folder::Gpu| {
-            let (file, found) = folder.gpu(gpu.id, OFlags::RDWR).ok()?;
+    pub(super) fn open(directory: &Directory, managed: Managed, wish: &Wish) -> Self {
+        let open = |gpu: &directory::Gpu| {
+            let (file, found) = directory.gpu(gpu.id, OFlags::RDWR).ok()?;
             Some(Gpu { id: gpu.id, file, found })
         };
         let fits = managed.gpus.iter().filter(|gpu| wish.fits(gpu.id));
@@ -108,12 +108,13 @@ impl Head {
     }
 
     /// Whether these are the GPUs that are handed out.
-    pub(super) fn is_current(&self, folder: &Folder) -> bool {
-        folder.is_current(&self.managed) && self.gpus.iter().all(|gpu| folder.is_gpu(gpu.id, &gpu.found))
+    pub(super) fn is_current(&self, directory: &Directory) -> bool {
+        directory.is_current(&self.managed)
+            && self.gpus.iter().all(|gpu| directory.is_gpu(gpu.id, &gpu.found))
     }
 
     /// Takes so many.
-    pub(super) fn take(&mut self, folder: &Folder, want: usize) -> Option<Vec<Gpu>> {
+    pub(super) fn take(&mut self, directory: &Directory, want: usize) -> Option<Vec<Gpu>> {
         let mut taken = Vec::new();
         for (place, gpu) in self.gpus.iter().enumerate() {
             if taken.len() == want {
@@ -125,8 +126,8 @@ impl Head {
             }
         }
         // A lock on a file that was replaced keeps nobody out.
-        let usable = |place: &usize| folder.is_gpu(self.gpus[*place].id, &self.gpus[*place].found);
-        if taken.len() == want && taken.iter().all(usable) && folder.is_current(&self.managed) {
+        let usable = |place: &usize| directory.is_gpu(self.gpus[*place].id, &self.gpus[*place].found);
+        if taken.len() == want && taken.iter().all(usable) && directory.is_current(&self.managed) {
             return Some(taken.into_iter().rev().map(|place| self.gpus.swap_remove(place)).collect());
         }
         for place in taken {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::folder::Folder;
+use super::directory::Directory;
 use super::queue::{self, Ahead, Name, Place, Seen};
 use super::record::Record;
 use super::take::{self, Head, Kept, Wish};
@@ -40,8 +40,12 @@ pub(super) enum Step {
 }
 
 impl Waiter {
-    pub(super) fn stand(folder: &Arc<Folder>, record: Record, ticket: &Ticket) -> Result<Self, LeaseError> {
-        let place = Place::stand(folder, &record)?;
+    pub(super) fn stand(
+        directory: &Arc<Directory>,
+        record: Record,
+        ticket: &Ticket,
+    ) -> Result<Self, LeaseError> {
+        let place = Place::stand(directory, &record)?;
         let wish = Wish::of(&record);
         Ok(Self {
             place,
@@ -55,27 +59,27 @@ impl Waiter {
     }
 
     /// Finds his place; whoever is the first is to try the GPUs.
-    pub(super) fn look(&mut self, folder: &Folder) -> Result<Option<Step>, LeaseError> {
+    pub(super) fn look(&mut self, directory: &Directory) -> Result<Option<Step>, LeaseError> {
         self.place.awake();
-        let names = queue::names(folder)?;
+        let names = queue::names(directory)?;
         let Some(ours) = names.iter().position(|name| *name == self.place.name) else {
             return Ok(Some(Step::Ended("cancelled")));
         };
         let mut kept = Kept::default();
         for (before, name) in names[..ours].iter().enumerate().rev() {
-            let Seen::Waits(file) = queue::look(folder, name) else { continue };
+            let Seen::Waits(file) = queue::look(directory, name) else { continue };
             let wish = Record::read(&file).map(|record| Wish::of(&record)).unwrap_or_default();
             if !kept.add(&wish) {
                 self.behind(name, file);
                 return Ok(Some(Step::Waits(before as u64 + 1)));
             }
         }
-        if !matches!(&self.stands, Stands::First(head) if head.is_current(folder)) {
-            let managed = folder.managed()?;
+        if !matches!(&self.stands, Stands::First(head) if head.is_current(directory)) {
+            let managed = directory.managed()?;
             if self.want > self.wish.fit(&managed) {
                 return Ok(Some(Step::Ended("refused")));
             }
-            self.stands = Stands::First(Box::new(Head::open(folder, managed, &self.wish)));
+            self.stands = Stands::First(Box::new(Head::open(directory, managed, &self.wish)));
         }
         if let Stands::First(head) = &mut self.stands {
             head.kept = kept;
@@ -92,21 +96,21 @@ impl Waiter {
     }
 
     /// Tries the GPUs.
-    pub(super) fn first(&mut self, folder: &Folder) -> Step {
+    pub(super) fn first(&mut self, directory: &Directory) -> Step {
         let Stands::First(head) = &mut self.stands else { return Step::Waits(0) };
-        let mut taken = head.take(folder, self.want);
+        let mut taken = head.take(directory, self.want);
         // Somebody may have let go before we listened.
         if taken.is_none() && !self.nonblock && head.listen() {
-            taken = head.take(folder, self.want);
+            taken = head.take(directory, self.want);
         }
         let (above, before) = (head.token, head.kept.tickets);
         taken.map_or(Step::Waits(before), |taken| self.took(taken, above))
     }
 
     /// Only tries what there is, as the first who has heard the bell.
-    pub(super) fn hurry(&mut self, folder: &Folder) -> Option<Step> {
+    pub(super) fn hurry(&mut self, directory: &Directory) -> Option<Step> {
         let Stands::First(head) = &mut self.stands else { return None };
-        let (above, taken) = (head.token, head.take(folder, self.want));
+        let (above, taken) = (head.token, head.take(directory, self.want));
         if taken.is_none() {
             head.quiet();
         }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, Leases, Pool, Released, TicketStatus};
 
 use crate::people::{TTL, assert_all_idle, begin, insist, tell, ticket, until};
@@ -48,7 +48,7 @@ fn sweep(faults: &[Fault], life: fn(&Server, &Proxy)) {
 fn alone(_: &Server, proxy: &Proxy) {
     let mut pool = open(proxy);
     let ticket = ticket("a", 2);
-    let held = insist("a lease", || pool.ask(&ticket));
+    let held = insist("a lease", || pool.request(&ticket));
     let TicketStatus::Held(grant) = held else { panic!("{held:?}") };
     assert_eq!((grant.token, grant.gpus.len()), (1, 2), "asked for once");
     for _ in 0..2 {
@@ -76,12 +76,12 @@ fn whoever_is_silent_is_not_waited_for() {
 fn behind_somebody(server: &Server, proxy: &Proxy) {
     let mut pool = Pool::open(&server.address(), "GPU", TTL).unwrap();
     let holder = ticket("holder", 3);
-    let Ok(TicketStatus::Held(Grant { token, .. })) = pool.ask(&holder) else { panic!("all are idle") };
+    let Ok(TicketStatus::Held(Grant { token, .. })) = pool.request(&holder) else { panic!("all are idle") };
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let mut pool = open(proxy);
-            let (ticket, here) = (ticket("waiter", 1), Here::look());
-            let held = insist("a lease", || pool.wait(&ticket, (&here, None), |_| {}));
+            let (ticket, local_host) = (ticket("waiter", 1), LocalHost::read());
+            let held = insist("a lease", || pool.wait(&ticket, (&local_host, None), |_| {}));
             let TicketStatus::Held(grant) = held else { panic!("{held:?}") };
             assert_eq!(
                 insist("a renewal", || pool.renew(&ticket, &grant, TTL)),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{End, Grant, Init, LeaseError, Leases, Pool, Released, Ticket, TicketStatus};
 
 /// How long anything may take on a busy machine.
@@ -47,10 +47,10 @@ impl Truth {
 }
 
 /// Waits until there is an answer, and gives it.
-pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut request: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
-        if let Some(answer) = ask() {
+        if let Some(answer) = request() {
             return answer;
         }
         assert!(began.elapsed() < LONG, "waited {LONG:?} for: {what}");
@@ -93,15 +93,15 @@ pub(crate) fn tell<T: redis::FromRedisValue>(address: &str, words: &[&str]) -> T
 }
 
 pub(crate) fn ticket(lease: &str, want: u32) -> Ticket {
-    let mut about = Here::look().holder(std::process::id());
+    let mut about = LocalHost::read().holder(std::process::id());
     about.push(("legacy_pid", "0".to_owned()));
     Ticket { lease: lease.to_owned(), want, priority: 0, ttl: TTL, nonblock: false, about }
 }
 
 /// Asks until it is held.
 pub(crate) fn acquire(pool: &mut Pool, ticket: &Ticket) -> Grant {
-    let here = Here::look();
-    match insist("a lease", || pool.wait(ticket, (&here, None), |_| {})) {
+    let local_host = LocalHost::read();
+    match insist("a lease", || pool.wait(ticket, (&local_host, None), |_| {})) {
         TicketStatus::Held(grant) => grant,
         other => panic!("{}: {other:?}", ticket.lease),
     }

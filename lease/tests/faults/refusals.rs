@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{LeaseError, Leases, Pool, Released, TicketStatus};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -92,7 +92,7 @@ fn a_server_that_stops_for_a_while_is_not_asked_twice() {
         let lease = ticket(&format!("lease-{turn}"), 1);
         kill_process(process, Signal::STOP).unwrap();
         for _ in 0..2 {
-            let asked = hasty.ask(&lease);
+            let asked = hasty.request(&lease);
             assert!(matches!(asked, Err(LeaseError::Silent(_))), "{asked:?}");
         }
         let renewed = hasty.renew(&holder, &grant, TTL);
@@ -113,7 +113,7 @@ fn a_server_that_stops_for_a_while_is_not_asked_twice() {
 fn a_full_server_still_hands_on() {
     a_waiter_goes_on(|server| {
         tell::<()>(&server.address(), &["CONFIG", "SET", "maxmemory", "1"]);
-        let late = open(&server.address()).ask(&ticket("late", 1));
+        let late = open(&server.address()).request(&ticket("late", 1));
         assert!(matches!(late, Err(LeaseError::Full(_))), "{late:?}");
     });
 }
@@ -136,7 +136,7 @@ fn a_server_that_throws_away_what_expires_loses_no_gpu() {
     }
     // What has ended is thrown away, and nothing else: then it is full.
     tell::<()>(&address, &["CONFIG", "SET", "maxmemory", "1"]);
-    let full = until("it to be full", || pool.ask(&ticket("more", 1)).err());
+    let full = until("it to be full", || pool.request(&ticket("more", 1)).err());
     assert!(matches!(full, LeaseError::Full(_)), "{full:?}");
     let ended: Vec<String> = tell(&address, &["KEYS", "GPU_V2:LEASE:lease-*"]);
     assert_eq!(ended, [""; 0]);
@@ -157,7 +157,7 @@ fn what_is_not_allowed_is_told_and_ends_the_wait() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let mut pool = Pool::open(&theirs, "GPU", PATIENCE).unwrap();
-            pool.wait(&ticket("waiter", 1), (&Here::look(), None), |_| {})
+            pool.wait(&ticket("waiter", 1), (&LocalHost::read(), None), |_| {})
         });
         blocked(&address, 2);
         tell::<()>(&address, &["ACL", "SETUSER", "bob", "-evalsha", "-blpop"]);
@@ -213,7 +213,7 @@ fn a_key_of_another_type_is_named_and_nothing_is_begun() {
         }
         tell::<()>(&address, &["SET", &key, "what is this"]);
         let told = [
-            pool.ask(&ticket("another", 1)).err(),
+            pool.request(&ticket("another", 1)).err(),
             pool.renew(&holder, &grant, TTL).err(),
             pool.release("holder", None, (0, 1)).err(),
             pool.end("holder", NOBODY, &[]).err(),
@@ -249,7 +249,7 @@ fn names_of_leases_and_records_of_another_type_stop_nobody() {
     let address = server.address();
     let mut pool = begin(&address, 2, TTL);
     tell::<()>(&address, &["SET", "GPU_V2:LEASE:strange", "what is this"]);
-    let told = pool.ask(&ticket("strange", 1));
+    let told = pool.request(&ticket("strange", 1));
     assert!(matches!(&told, Err(LeaseError::WrongType(why)) if why.contains("strange")), "{told:?}");
     tell::<u64>(&address, &["ZADD", "GPU_V2:Q", "-1", "strange"]);
     tell::<u64>(&address, &["ZADD", "GPU_V2:EXP", "9999999999999", "strange"]);
@@ -260,7 +260,7 @@ fn names_of_leases_and_records_of_another_type_stop_nobody() {
     renew(&mut pool, &ticket, &grant);
     tell::<u64>(&address, &["DEL", "GPU_V2:LEASE:strange"]);
     tell::<u64>(&address, &["ZREM", "GPU_V2:EXP", "strange"]);
-    let waits: TicketStatus = insist("an answer", || pool.ask(&crate::people::ticket("b", 1)));
+    let waits: TicketStatus = insist("an answer", || pool.request(&crate::people::ticket("b", 1)));
     assert_eq!(waits, TicketStatus::Waiting { before: 0 });
     release(&mut pool, &ticket, &grant);
     let theirs = acquire(&mut pool, &crate::people::ticket("b", 1));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, Pool, Ticket, TicketStatus};
 
 use crate::people::{
@@ -39,7 +39,7 @@ fn holders(pool: &mut Pool, address: &str) -> [(Ticket, Grant); 4] {
     let before_grant = acquire(pool, &before);
     let over_grant = acquire(pool, &over);
     let other_grant = acquire(pool, &other);
-    assert!(matches!(pool.ask(&waiting), Ok(TicketStatus::Waiting { .. })));
+    assert!(matches!(pool.request(&waiting), Ok(TicketStatus::Waiting { .. })));
     tell::<()>(address, &["SAVE"]);
     release(pool, &over, &over_grant);
     let waiting_grant = held(pool.touch("waiting", TTL, None).unwrap());
@@ -62,7 +62,7 @@ fn whoever_held_when_it_ended_holds_again() {
     let mut pool = open(&address);
     // Somebody hurries: he asks before any holder has spoken.
     let hurried = ticket("hurried", 1);
-    assert!(matches!(pool.ask(&hurried), Ok(TicketStatus::Waiting { .. })));
+    assert!(matches!(pool.request(&hurried), Ok(TicketStatus::Waiting { .. })));
     // By what the server knows, those who had ended still hold; they are seen to be dead.
     for lease in ["over", "other"] {
         pool.end(lease, NOBODY, &[]).unwrap();
@@ -130,13 +130,13 @@ fn nobody_is_late_for_the_time_that_the_server_was_away() {
         ticket.about.extend(["host", "boot"].map(|field| (field, "another".to_owned())));
     }
     let grant = acquire(&mut pool, &holder);
-    pool.ask(&waiter).unwrap();
+    pool.request(&waiter).unwrap();
     for lease in ["holder", "waiter"] {
         tell::<u64>(&address, &["ZADD", "GPU_V2:EXP", "1", lease]);
     }
     back_to_what_was_saved(&mut server);
     let mut pool = open(&address);
-    assert_eq!(pool.reap_here(&Here::look(), TTL), Ok(0), "they could not speak");
+    assert_eq!(pool.reap_local_host(&LocalHost::read(), TTL), Ok(0), "they could not speak");
     renew(&mut pool, &holder, &grant);
     waits(&mut pool, "waiter");
     release(&mut pool, &holder, &grant);

@@ -10,25 +10,25 @@ use tempfile::TempDir;
 
 /// A running server; it ends with its test.
 pub(crate) struct Server {
-    folder: TempDir,
+    directory: TempDir,
     settings: Vec<String>,
     child: Child,
 }
 
 impl Server {
     pub(crate) fn start(settings: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let settings = settings.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>();
-        let child = start(folder.path(), &settings);
+        let child = start(directory.path(), &settings);
         // Tokens from 1 on can be named by a test; one that asks for a password counts from the time, as every new pool.
-        let mut stream = UnixStream::connect(socket(folder.path())).unwrap();
+        let mut stream = UnixStream::connect(socket(directory.path())).unwrap();
         stream.write_all(b"HSET GPU_V2:META tok 0\r\n").unwrap();
         stream.read_exact(&mut [0; 4]).unwrap();
-        Self { folder, settings, child }
+        Self { directory, settings, child }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        socket(self.folder.path())
+        socket(self.directory.path())
     }
 
     /// As a client writes it.
@@ -53,7 +53,7 @@ impl Server {
     /// Starts it again on the same data.
     #[allow(dead_code, reason = "only some tests kill it")]
     pub(crate) fn start_again(&mut self) {
-        self.child = start(self.folder.path(), &self.settings);
+        self.child = start(self.directory.path(), &self.settings);
     }
 }
 
@@ -64,18 +64,18 @@ impl Drop for Server {
     }
 }
 
-fn socket(folder: &Path) -> PathBuf {
-    folder.join("redis.sock")
+fn socket(directory: &Path) -> PathBuf {
+    directory.join("redis.sock")
 }
 
-fn start(folder: &Path, settings: &[String]) -> Child {
+fn start(directory: &Path, settings: &[String]) -> Child {
     let mut command = Command::new("redis-server");
     command.args(["--port", "0", "--save", "", "--appendonly", "no", "--loglevel", "warning"]);
-    command.arg("--unixsocket").arg(socket(folder)).arg("--dir").arg(folder).args(settings);
+    command.arg("--unixsocket").arg(socket(directory)).arg("--dir").arg(directory).args(settings);
     let child = command.stdout(Stdio::null()).spawn();
     let child = child.expect("redis-server is installed: tests/setup redis");
     let began = Instant::now();
-    while !serves(&socket(folder)) {
+    while !serves(&socket(directory)) {
         assert!(began.elapsed() < Duration::from_mins(1), "the server does not serve");
         std::thread::park_timeout(Duration::from_millis(5));
     }

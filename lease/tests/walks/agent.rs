@@ -18,7 +18,7 @@ impl Walk {
         while !self.world.orphans.is_empty() {
             self.orphan_ends();
         }
-        for id in self.agent.ask(&["HKEYS", "GPU_V2:QUAR"]).texts() {
+        for id in self.agent.request(&["HKEYS", "GPU_V2:QUAR"]).texts() {
             if self.world.holders[&id].is_empty() {
                 self.clear(&id);
             }
@@ -26,10 +26,10 @@ impl Walk {
     }
 
     fn clear(&mut self, id: &str) {
-        let withheld = self.agent.ask(&["HGET", "GPU_V2:QUAR", id]);
+        let withheld = self.agent.request(&["HGET", "GPU_V2:QUAR", id]);
         if withheld != wire::Reply::Nil && withheld.text().starts_with("busy:") {
             self.world.tell(Who { ours: true, number: 0 }, &format!("clears {id}"));
-            let how = self.agent.ask(&call(Op::Clear, &[id, &withheld.text()])).text();
+            let how = self.agent.request(&call(Op::Clear, &[id, &withheld.text()])).text();
             if how == "freed" {
                 self.world.count("cleared");
             }
@@ -43,7 +43,7 @@ impl Walk {
                 let busy: Vec<String> = self.world.orphans.iter().cloned().collect();
                 let mut about = vec![lease.as_str(), self.dead_as(&lease), "", "", ""];
                 about.extend(busy.iter().map(String::as_str));
-                self.agent.ask(&call(Op::Kill, &about));
+                self.agent.request(&call(Op::Kill, &about));
             }
             Some(Dead::Legacy(pid)) if !self.resolve(|recorded| recorded.is_empty() || recorded == pid) => {
                 self.dead.push_back(Dead::Legacy(pid));
@@ -65,7 +65,7 @@ impl Walk {
     /// Nobody can go on: what is withheld is looked at, and what is nowhere.
     pub(crate) fn look_around(&mut self) {
         self.all_quiet();
-        let withheld = self.agent.ask(&["HKEYS", "GPU_V2:QUAR"]).texts();
+        let withheld = self.agent.request(&["HKEYS", "GPU_V2:QUAR"]).texts();
         if withheld.is_empty() {
             self.nudge();
             self.settle();
@@ -74,7 +74,7 @@ impl Walk {
             }
             self.quiet += 1;
             if self.quiet > 30 {
-                let audit = self.agent.ask(&call(Op::Audit, &[])).text();
+                let audit = self.agent.request(&call(Op::Audit, &[])).text();
                 panic!("nobody can go on: {audit}{}", self.world.story());
             }
             if self.quiet.is_multiple_of(10) {
@@ -88,21 +88,21 @@ impl Walk {
             }
             if self.world.holders[&id].is_empty() {
                 let recorded = self.recorded(&id);
-                self.agent.ask(&call(Op::Resolve, &[&id, &recorded, "3600"]));
+                self.agent.request(&call(Op::Resolve, &[&id, &recorded, "3600"]));
             } else {
-                self.agent.ask(&["HDEL", "GPU_V2:QUAR", &id]);
+                self.agent.request(&["HDEL", "GPU_V2:QUAR", &id]);
             }
         }
     }
 
     /// What is known of the death of a lease's holder.
     pub(crate) fn dead_as(&mut self, lease: &str) -> &'static str {
-        let known = self.agent.ask(&["HEXISTS", &format!("GPU_V2:LEASE:{lease}"), "known"]).text() == "1";
+        let known = self.agent.request(&["HEXISTS", &format!("GPU_V2:LEASE:{lease}"), "known"]).text() == "1";
         if known { "known_dead" } else { "dead" }
     }
 
     fn recorded(&mut self, id: &str) -> String {
-        match self.agent.ask(&["HGET", &format!("{PREFIX}_GPU{id}"), "PID"]) {
+        match self.agent.request(&["HGET", &format!("{PREFIX}_GPU{id}"), "PID"]) {
             wire::Reply::Nil => String::new(),
             reply => reply.text(),
         }
@@ -119,7 +119,7 @@ impl Walk {
             let recorded = self.recorded(&id);
             let held = !self.world.holders[&id].is_empty() || self.world.orphans.contains(&id);
             if !held && dead(&recorded) {
-                let how = self.agent.ask(&call(Op::Resolve, &[&id, &recorded, "3600"])).text();
+                let how = self.agent.request(&call(Op::Resolve, &[&id, &recorded, "3600"])).text();
                 if how == "freed" {
                     self.world.count("put back");
                 }

@@ -30,7 +30,7 @@ impl Compat {
         let link = world.link();
         let (lease, gpu) = (String::new(), String::new());
         let mut client = Self { who, lease, link, slot: None, doing: Doing::Asking, gpu, misused: false };
-        client.ask(world);
+        client.request(world);
         client
     }
 
@@ -45,7 +45,7 @@ impl Compat {
     /// Its ticket has ended while it waited: it asks again.
     pub(crate) fn ended(&mut self, world: &mut World) {
         self.link = world.link();
-        self.ask(world);
+        self.request(world);
     }
 
     pub(crate) fn step(&mut self, world: &mut World) {
@@ -78,7 +78,7 @@ impl Compat {
                 } else {
                     assert!(world.misuse > 0.0, "{answer:?}{}", world.story());
                     world.count("released before it was known");
-                    self.ask(world);
+                    self.request(world);
                 }
             }
             Doing::Using(left) => self.go_on(left, world),
@@ -102,7 +102,7 @@ impl Compat {
         }
     }
 
-    fn ask(&mut self, world: &mut World) {
+    fn request(&mut self, world: &mut World) {
         self.slot = None;
         world.leases += 1;
         self.lease = format!("{:032x}", world.leases);
@@ -155,6 +155,6 @@ impl Compat {
             return self.give(&any, world);
         }
         self.misused = false;
-        self.ask(world);
+        self.request(world);
     }
 }

@@ -95,11 +95,11 @@ impl Walk {
     fn new(seed: u64, cast: Cast, server: &Server) -> Self {
         let world = World::new(seed, server.socket(), (cast.misuse, cast.most));
         let mut agent = world.link();
-        agent.ask(&["FLUSHALL"]);
+        agent.request(&["FLUSHALL"]);
         let mut arguments = vec!["3600", "0"];
         arguments.extend(world.ids.iter().flat_map(|id| [id.as_str(), ""]));
-        agent.ask(&call(Op::Init, &arguments));
-        agent.ask(&["HSET", "GPU_V2:META", "barrier_ms", "1"]);
+        agent.request(&call(Op::Init, &arguments));
+        agent.request(&["HSET", "GPU_V2:META", "barrier_ms", "1"]);
         let law = Law::new(cast.misuse > 0.0, cast.legacy == 0);
         let (clients, dead) = (BTreeMap::new(), VecDeque::new());
         let audit = Op::Audit.text();
@@ -130,7 +130,7 @@ impl Walk {
     /// Redis has taken all that was sent.
     fn settle(&mut self) {
         for _ in 0..2 {
-            self.agent.ask(&["PING"]);
+            self.agent.request(&["PING"]);
         }
     }
 
@@ -145,7 +145,7 @@ impl Walk {
         match self.world.dice.u32(0..500) {
             0..25 => self.nudge(),
             // The server was another: what is idle is withheld for a moment.
-            25 => drop(self.agent.ask(&["HSET", "GPU_V2:META", "run", "another"])),
+            25 => drop(self.agent.request(&["HSET", "GPU_V2:META", "run", "another"])),
             26..36 => self.orphan_ends(),
             36 if cast.goes_back => self.save(),
             37..40 if cast.goes_back => self.go_back(),
@@ -173,7 +173,7 @@ impl Walk {
         // As it is, and only now and then settled by being looked at.
         let settled = self.world.dice.u32(0..50) == 0;
         let script = if settled { self.audits.0.clone() } else { self.audits.1.clone() };
-        let audit = self.agent.ask(&["EVAL", &script, "1", PREFIX]).text();
+        let audit = self.agent.request(&["EVAL", &script, "1", PREFIX]).text();
         self.law.hold(&audit, &mut self.world);
     }
 
@@ -185,7 +185,7 @@ impl Walk {
             _ => None,
         });
         for (number, lease) in waiting.collect::<Vec<(u32, String)>>() {
-            let answer = self.agent.ask(&call(Op::Touch, &[&lease, TTL, ""])).texts();
+            let answer = self.agent.request(&call(Op::Touch, &[&lease, TTL, ""])).texts();
             // Somebody released what it had not heard of yet.
             if let Some(Client::Compat(client)) = self.clients.get_mut(&number)
                 && self.world.misuse > 0.0
@@ -245,17 +245,17 @@ impl Walk {
         self.settle();
         self.open_again();
         self.all_quiet();
-        while self.agent.ask(&["EXISTS", "GPU_V2:BAR"]).text() == "1" {
-            self.agent.ask(&call(Op::Assign, &[]));
+        while self.agent.request(&["EXISTS", "GPU_V2:BAR"]).text() == "1" {
+            self.agent.request(&call(Op::Assign, &[]));
         }
-        for lease in self.agent.ask(&["ZRANGE", "GPU_V2:EXP", "0", "-1"]).texts() {
+        for lease in self.agent.request(&["ZRANGE", "GPU_V2:EXP", "0", "-1"]).texts() {
             let dead = self.dead_as(&lease);
-            self.agent.ask(&call(Op::Kill, &[&lease, dead]));
+            self.agent.request(&call(Op::Kill, &[&lease, dead]));
         }
         self.resolve(|_| true);
         self.settle();
-        let audit = self.agent.ask(&call(Op::Audit, &[])).text();
-        let events = self.agent.ask(&["LRANGE", "GPU_EVENTS", "0", "-1"]).texts();
+        let audit = self.agent.request(&call(Op::Audit, &[])).text();
+        let events = self.agent.request(&["LRANGE", "GPU_EVENTS", "0", "-1"]).texts();
         self.law.end(&audit, &events, &self.world);
         self.world.counts
     }

@@ -51,7 +51,7 @@ impl Ours {
             shared: Vec::new(),
             silent: false,
         };
-        client.ask(world);
+        client.request(world);
         client
     }
 
@@ -92,7 +92,7 @@ impl Ours {
                 self.release();
                 self.doing = Doing::ReleasingAgain;
             }
-            Doing::Releasing | Doing::ReleasingAgain => self.ask(world),
+            Doing::Releasing | Doing::ReleasingAgain => self.request(world),
         }
     }
 
@@ -135,7 +135,7 @@ impl Ours {
         }
     }
 
-    fn ask(&mut self, world: &mut World) {
+    fn request(&mut self, world: &mut World) {
         self.slots.clear();
         world.leases += 1;
         self.lease = format!("{:032x}", world.leases);

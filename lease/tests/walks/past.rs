@@ -27,10 +27,10 @@ impl Walk {
         while !self.world.orphans.is_empty() {
             self.orphan_ends();
         }
-        self.agent.ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        self.agent.request(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         self.copy("1", "0");
-        self.agent.ask(&["HSET", "GPU_V2:META", "run", "another", "barrier_ms", "600000"]);
-        self.agent.ask(&["HDEL", "GPU_V2:META", "barrier"]);
+        self.agent.request(&["HSET", "GPU_V2:META", "run", "another", "barrier_ms", "600000"]);
+        self.agent.request(&["HDEL", "GPU_V2:META", "barrier"]);
         self.law.forget();
         self.past.closed = true;
         for client in self.clients.values_mut() {
@@ -39,7 +39,7 @@ impl Walk {
                 Client::Legacy(_) | Client::Compat(_) => unreachable!("what they have nobody asks back"),
             }
         }
-        for lease in self.agent.ask(&["ZRANGE", "GPU_V2:EXP", "0", "-1"]).texts() {
+        for lease in self.agent.request(&["ZRANGE", "GPU_V2:EXP", "0", "-1"]).texts() {
             let lives = self.clients.values().any(|client| match client {
                 Client::Ours(client) => client.lease == lease,
                 Client::Legacy(_) | Client::Compat(_) => false,
@@ -55,17 +55,17 @@ impl Walk {
         let silent = |client: &Client| matches!(client, Client::Ours(client) if client.silent());
         if self.past.closed && !self.clients.values().any(silent) {
             self.past.closed = false;
-            self.agent.ask(&["HSET", "GPU_V2:META", "barrier", "1", "barrier_ms", "1"]);
+            self.agent.request(&["HSET", "GPU_V2:META", "barrier", "1", "barrier_ms", "1"]);
         }
     }
 
     fn copy(&mut self, from: &str, to: &str) {
-        self.agent.ask(&["SELECT", to]);
-        self.agent.ask(&["FLUSHDB"]);
-        self.agent.ask(&["SELECT", from]);
-        for key in self.agent.ask(&["KEYS", "*"]).texts() {
-            self.agent.ask(&["COPY", &key, &key, "DB", to]);
+        self.agent.request(&["SELECT", to]);
+        self.agent.request(&["FLUSHDB"]);
+        self.agent.request(&["SELECT", from]);
+        for key in self.agent.request(&["KEYS", "*"]).texts() {
+            self.agent.request(&["COPY", &key, &key, "DB", to]);
         }
-        self.agent.ask(&["SELECT", "0"]);
+        self.agent.request(&["SELECT", "0"]);
     }
 }

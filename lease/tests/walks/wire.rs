@@ -82,7 +82,7 @@ impl Link {
     }
 
     /// Asks and waits.
-    pub(crate) fn ask(&mut self, command: &[&str]) -> Reply {
+    pub(crate) fn request(&mut self, command: &[&str]) -> Reply {
         self.send(&[command]);
         while !self.has(1) {
             std::thread::yield_now();

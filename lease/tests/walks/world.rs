@@ -125,7 +125,7 @@ impl World {
 }
 
 fn run_of(socket: &Path) -> String {
-    let told = Link::open(socket).ask(&["INFO", "server"]).text();
+    let told = Link::open(socket).request(&["INFO", "server"]).text();
     told.lines().find_map(|line| line.strip_prefix("run_id:")).expect("a run_id").to_owned()
 }
 

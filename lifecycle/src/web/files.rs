@@ -15,19 +15,19 @@ type Content = Result<Vec<u8>, String>;
 /// Files that were read, in the order in which they were asked for.
 #[derive(Debug)]
 pub(super) struct Files {
-    folder: PathBuf,
+    directory: PathBuf,
     read: Vec<(PathBuf, Content)>,
 }
 
 impl Files {
-    /// None yet; paths that are relative are so to the folder of this file.
+    /// None yet; paths that are relative are so to the directory of this file.
     pub(super) fn beside(file: &Path) -> Self {
-        Self { folder: file.parent().map(Path::to_owned).unwrap_or_default(), read: Vec::new() }
+        Self { directory: file.parent().map(Path::to_owned).unwrap_or_default(), read: Vec::new() }
     }
 
     /// Reads one, and remembers what it said.
     pub(super) fn read(&mut self, path: &Path) -> Content {
-        let path = self.folder.join(path);
+        let path = self.directory.join(path);
         let content = read(&path);
         self.read.push((path, content.clone()));
         content
@@ -35,7 +35,7 @@ impl Files {
 
     /// Where it is.
     pub(super) fn place(&self, path: &str) -> PathBuf {
-        self.folder.join(path)
+        self.directory.join(path)
     }
 
     /// Whether each of them says now what it said.

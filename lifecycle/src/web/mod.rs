@@ -146,7 +146,7 @@ impl Kept {
 
 fn read(path: &Path) -> (Files, Result<Config, Fault>) {
     let mut files = Files::beside(path);
-    // Its own path is not relative to its folder.
+    // Its own path is not relative to its directory.
     let name = path.file_name().map_or(path, Path::new);
     let text = files.read(name);
     let config = match text {

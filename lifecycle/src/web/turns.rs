@@ -62,7 +62,7 @@ mod tests {
     async fn who_asks_much_holds_up_nobody() {
         let turns = Arc::new(Turns::default());
         let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
-        let ask = |client: [u8; 4]| {
+        let query = |client: [u8; 4]| {
             let (turns, told) = (Arc::clone(&turns), told.clone());
             tokio::spawn(async move {
                 let Some(turn) = turns.next(client.into()).await else { return false };
@@ -73,9 +73,9 @@ mod tests {
             })
         };
         let (much, one) = ([10, 0, 0, 1], [10, 0, 0, 2]);
-        let guesses = (0..50).map(|_| ask(much)).collect::<Vec<_>>();
+        let guesses = (0..50).map(|_| query(much)).collect::<Vec<_>>();
         tokio::task::yield_now().await;
-        assert!(ask(one).await.unwrap());
+        assert!(query(one).await.unwrap());
         let mut before = 0;
         while heard.recv().await.unwrap() != one {
             before += 1;

@@ -17,16 +17,16 @@ fn script(home: &TempDir, text: &str) -> PathBuf {
     path
 }
 
-fn ask(text: &str, question: Question<'_>, patience: Duration) -> Result<String, ControlError> {
+fn query(text: &str, question: Question<'_>, patience: Duration) -> Result<String, ControlError> {
     let home = tempfile::tempdir().unwrap();
-    Control::new(script(&home, text)).at("/run/mps0").within(patience).ask(question)
+    Control::new(script(&home, text)).at("/run/mps0").within(patience).query(question)
 }
 
 const LONG: Duration = Duration::from_mins(1);
 
 #[test]
 fn one_command_is_asked_in_the_pipe_directory_and_nothing_of_ours_is_told() {
-    let said = ask(
+    let said = query(
         "read line; echo \"$line;$CUDA_MPS_PIPE_DIRECTORY;${HOME-none};$#\"; read more || echo end",
         Question::Clients(7),
         LONG,
@@ -54,15 +54,15 @@ fn commands_are_spelled_as_the_daemon_wants_them() {
 
 #[test]
 fn troubles_are_told_apart() {
-    let missing = Control::new("/nonexistent/control").ask(Question::Servers);
+    let missing = Control::new("/nonexistent/control").query(Question::Servers);
     assert!(matches!(missing, Err(ControlError::NoProgram { .. })), "{missing:?}");
-    let none = ask("echo 'Cannot find MPS control daemon process' >&2; exit 1", Question::Servers, LONG);
+    let none = query("echo 'Cannot find MPS control daemon process' >&2; exit 1", Question::Servers, LONG);
     assert!(matches!(none, Err(ControlError::NoDaemon)), "{none:?}");
-    let refused = ask("echo 'Not enough privilege to execute quit command'", Question::Quit(None), LONG);
+    let refused = query("echo 'Not enough privilege to execute quit command'", Question::Quit(None), LONG);
     assert!(matches!(&refused, Err(ControlError::Refused(line)) if line.contains("quit")), "{refused:?}");
-    let broken = ask("echo broken >&2; exit 3", Question::Servers, LONG);
+    let broken = query("echo broken >&2; exit 3", Question::Servers, LONG);
     assert!(matches!(&broken, Err(ControlError::Strange(text)) if text == "broken"), "{broken:?}");
-    let silent = ask("exit 3", Question::Servers, LONG);
+    let silent = query("exit 3", Question::Servers, LONG);
     assert!(matches!(&silent, Err(ControlError::Strange(text)) if text.contains('3')), "{silent:?}");
 }
 
@@ -73,7 +73,7 @@ fn a_client_that_hangs_is_killed_with_all_that_it_started() {
     let pid = home.path().join("pid");
     let text = format!("sleep 1000 & echo $! > {}; wait", pid.display());
     let control = Control::new(script(&home, &text)).within(Duration::from_millis(300));
-    assert!(matches!(control.ask(Question::Servers), Err(ControlError::NoAnswer(_))));
+    assert!(matches!(control.query(Question::Servers), Err(ControlError::NoAnswer(_))));
     let pid: u32 = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
     let stat = format!("/proc/{pid}/stat");
     for _ in 0..10_000 {
@@ -90,7 +90,7 @@ fn a_client_that_hangs_is_killed_with_all_that_it_started() {
 fn an_answer_that_was_cut_is_none() {
     let said = |bytes: usize| {
         let text = format!("head -c {bytes} /dev/zero | tr '\\0' 7");
-        ask(&text, Question::Servers, LONG)
+        query(&text, Question::Servers, LONG)
     };
     assert_eq!(said((256 << 10) - 1).unwrap().len(), (256 << 10) - 1);
     for bytes in [256 << 10, 1_000_000] {

@@ -31,20 +31,20 @@ fn daemons_are_told_by_program_and_flag() {
 }
 
 #[test]
-fn a_server_has_its_daemons_folders() {
+fn a_server_has_its_daemons_directories() {
     let environ = "A=1\0CUDA_MPS_PIPE_DIRECTORY=/run/mps0/\0CUDA_MPS_LOG_DIRECTORY=/log/mps0\0";
-    let folders = Folders { pipes: "/run/mps0".into(), logs: "/log/mps0".into() };
+    let directories = Directories { pipes: "/run/mps0".into(), logs: "/log/mps0".into() };
     let server = |environ| seen(None, "/usr/bin/nvidia-cuda-mps-server\0", environ);
-    assert_eq!(server(Some(environ)), Some(Part::Server(Some(folders))));
+    assert_eq!(server(Some(environ)), Some(Part::Server(Some(directories))));
     assert_eq!(server(None), Some(Part::Server(None)), "what may not be read is not the default");
     assert_eq!(server(Some("CUDA_MPS_PIPE_DIRECTORY=mps\0")), Some(Part::Server(None)));
 }
 
 #[test]
-fn folders_have_defaults() {
-    let usual = Folders { pipes: DEFAULT_PIPES.into(), logs: DEFAULT_LOGS.into() };
+fn directories_have_defaults() {
+    let usual = Directories { pipes: DEFAULT_PIPES.into(), logs: DEFAULT_LOGS.into() };
     for environ in ["", "CUDA_MPS_PIPE_DIRECTORY=\0", "XCUDA_MPS_PIPE_DIRECTORY=/x\0"] {
-        assert_eq!(daemon("x\0-d\0", Some(environ)).folders, Some(usual.clone()), "{environ:?}");
+        assert_eq!(daemon("x\0-d\0", Some(environ)).directories, Some(usual.clone()), "{environ:?}");
     }
 }
 

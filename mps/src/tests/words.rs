@@ -11,13 +11,13 @@ fn lists_of_pids_are_whole_or_odd() {
         ("", set(&[])),
         ("\n", set(&[])),
         ("4200\n4100\n4100\n", set(&[4100, 4200])),
-        ("Server 1 not found\n", Err(Odd::NoServer)),
-        ("Server not found\n", Err(Odd::NoServer)),
-        ("4100\nServer 1 not found\n", Err(Odd::Strange("4100\nServer 1 not found".into()))),
-        ("-1\n", Err(Odd::Strange("-1".into()))),
+        ("Server 1 not found\n", Err(ReplyError::NoServer)),
+        ("Server not found\n", Err(ReplyError::NoServer)),
+        ("4100\nServer 1 not found\n", Err(ReplyError::Strange("4100\nServer 1 not found".into()))),
+        ("-1\n", Err(ReplyError::Strange("-1".into()))),
         (
             "4100\nInsufficient privileges for UID 65534\n",
-            Err(Odd::Refused("Insufficient privileges for UID 65534".into())),
+            Err(ReplyError::Refused("Insufficient privileges for UID 65534".into())),
         ),
     ];
     for (said, expected) in cases {
@@ -79,9 +79,9 @@ fn columns_of_other_releases_are_no_error() {
 
 #[test]
 fn what_is_no_list_of_processes_is_odd() {
-    assert_eq!(processes("Server not found\n"), Err(Odd::NoServer));
+    assert_eq!(processes("Server not found\n"), Err(ReplyError::NoServer));
     for said in ["PID SERVER COMMAND\nseven 8 x\n", "PID COMMAND\n7 x\n", "PID SERVER COMMAND\n7\n", "7\n"] {
-        assert!(matches!(processes(said), Err(Odd::Strange(_))), "{said:?}");
+        assert!(matches!(processes(said), Err(ReplyError::Strange(_))), "{said:?}");
     }
 }
 
@@ -118,9 +118,9 @@ fn only_success_is_success() {
     for said in ["0\n", "CUDA_SUCCESS\n", "Client termination succeeded.\n"] {
         assert_eq!(terminated(said), Ok(()), "{said:?}");
     }
-    assert_eq!(terminated("Server 7 not found\n"), Err(Odd::NoServer));
+    assert_eq!(terminated("Server 7 not found\n"), Err(ReplyError::NoServer));
     for said in ["", "1\n", "Client termination failed with 999\n", "00\n0\n"] {
-        assert!(matches!(terminated(said), Err(Odd::Strange(_))), "{said:?}");
+        assert!(matches!(terminated(said), Err(ReplyError::Strange(_))), "{said:?}");
     }
 }
 

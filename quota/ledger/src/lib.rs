@@ -105,7 +105,7 @@ pub enum Fault {
     /// It cannot be opened or read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// A FIFO, a device or a folder.
+    /// A FIFO, a device or a directory.
     #[error("it is no regular file")]
     NoFile,
     /// It ends before it should.

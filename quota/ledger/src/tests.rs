@@ -14,10 +14,10 @@ const FIRST: Uuid = [1; 16];
 const SECOND: Uuid = [2; 16];
 
 fn made(limits: &[(Uuid, u64)]) -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("quota");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("quota");
     create(&path, limits).unwrap();
-    (folder, path)
+    (directory, path)
 }
 
 fn limits(path: &Path) -> Vec<(Uuid, u64)> {
@@ -26,7 +26,7 @@ fn limits(path: &Path) -> Vec<(Uuid, u64)> {
 
 #[test]
 fn what_is_made_is_read() {
-    let (_folder, path) = made(&[(FIRST, 100), (SECOND, UNLIMITED)]);
+    let (_directory, path) = made(&[(FIRST, 100), (SECOND, UNLIMITED)]);
     assert_eq!(limits(&path), [(FIRST, 100), (SECOND, UNLIMITED)]);
     let ledger = read(&path).unwrap();
     assert_eq!(ledger.processes, []);
@@ -36,14 +36,14 @@ fn what_is_made_is_read() {
 
 #[test]
 fn nothing_is_made_over_what_is_there() {
-    let (_folder, path) = made(&[(FIRST, 100)]);
+    let (_directory, path) = made(&[(FIRST, 100)]);
     assert!(matches!(create(&path, &[]), Err(Fault::Io(_))));
     assert_eq!(limits(&path), [(FIRST, 100)]);
 }
 
 #[test]
 fn limits_change_and_rows_are_added_while_there_is_room() {
-    let (_folder, path) = made(&[(FIRST, 100)]);
+    let (_directory, path) = made(&[(FIRST, 100)]);
     set_limit(&path, FIRST, 50).unwrap();
     set_limit(&path, SECOND, 70).unwrap();
     assert_eq!(limits(&path), [(FIRST, 50), (SECOND, 70)]);
@@ -58,7 +58,7 @@ fn limits_change_and_rows_are_added_while_there_is_room() {
 
 #[test]
 fn claims_are_read_as_they_stand() {
-    let (_folder, path) = made(&[(FIRST, 100)]);
+    let (_directory, path) = made(&[(FIRST, 100)]);
     let mut bytes = fs::read(&path).unwrap();
     // Two processes, one of which claims more than there is; a name that is no text.
     for (slot, pid, used) in [(0, 7u32, u64::MAX), (127, u32::MAX, 5)] {
@@ -87,7 +87,7 @@ fn a_uuid_is_written_as_the_driver_writes_it() {
 
 #[test]
 fn what_is_no_quota_is_refused() {
-    let (folder, path) = made(&[(FIRST, 100)]);
+    let (directory, path) = made(&[(FIRST, 100)]);
     let good = fs::read(&path).unwrap();
     let changed = |at: usize, byte: u8| {
         let mut bytes = good.clone();
@@ -112,19 +112,19 @@ fn what_is_no_quota_is_refused() {
     longer.extend_from_slice(&[0xff; 100]);
     fs::write(&path, longer).unwrap();
     assert_eq!(limits(&path), [(FIRST, 100)], "what follows is of no concern");
-    let link = folder.path().join("link");
+    let link = directory.path().join("link");
     symlink(&path, &link).unwrap();
     assert!(matches!(read(&link), Err(Fault::Io(_))), "a link");
-    let fifo = folder.path().join("fifo");
+    let fifo = directory.path().join("fifo");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     assert!(matches!(read(&fifo), Err(Fault::NoFile)), "nobody is at its other end");
-    assert!(matches!(read(folder.path()), Err(Fault::NoFile)));
-    assert!(matches!(read(&folder.path().join("none")), Err(Fault::Io(_))));
+    assert!(matches!(read(directory.path()), Err(Fault::NoFile)));
+    assert!(matches!(read(&directory.path().join("none")), Err(Fault::Io(_))));
 }
 
 #[test]
 fn a_file_that_is_cut_short_while_it_is_read_harms_nobody() {
-    let (_folder, path) = made(&[(FIRST, 100)]);
+    let (_directory, path) = made(&[(FIRST, 100)]);
     let good = fs::read(&path).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

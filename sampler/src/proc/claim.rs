@@ -2,10 +2,10 @@
 
 use bailiff_snapshot::Claim;
 
-use super::files::{Folder, MOST_OF_ENVIRON};
+use super::files::{Directory, MOST_OF_ENVIRON};
 
-/// Reads it off a held folder of `/proc`.
-pub(crate) fn read(process: &Folder, buffer: &mut Vec<u8>) -> Claim {
+/// Reads it off a held directory of `/proc`.
+pub(crate) fn read(process: &Directory, buffer: &mut Vec<u8>) -> Claim {
     let claim = match process.read("environ", buffer) {
         Ok(environ) if environ.len() < MOST_OF_ENVIRON => Claim::of_environment(environ),
         _ => Claim::Unread,

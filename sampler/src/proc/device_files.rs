@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bailiff_snapshot::{DeviceProcess, DeviceProcesses, Moment, State, stat};
 
-use super::files::{Folder, Missing};
+use super::files::{Directory, Missing};
 use crate::clock::now;
 
 /// The clock is looked at after so many descriptors.
@@ -19,14 +19,14 @@ const MOST_ANCESTORS: usize = 16;
 /// read.
 #[must_use]
 pub fn device_processes(procfs: &Path, patience: Duration) -> Option<DeviceProcesses> {
-    let root = Folder::open(procfs).ok()?;
+    let root = Directory::open(procfs).ok()?;
     let mut search = Search::begin(&root, now()).ok()?;
     search.go_on(&root, Instant::now() + patience);
     Some(search.end())
 }
 
 /// Those of them who are still there, by one look at each.
-pub(crate) fn keep_living(root: &Folder, device_processes: &mut DeviceProcesses) {
+pub(crate) fn keep_living(root: &Directory, device_processes: &mut DeviceProcesses) {
     device_processes.who.retain(|who| begin(root, who.pid) == who.start_ticks);
 }
 
@@ -45,7 +45,7 @@ enum Untold {
 }
 
 impl Search {
-    pub(crate) fn begin(root: &Folder, at: Moment) -> Result<Self, Missing> {
+    pub(crate) fn begin(root: &Directory, at: Moment) -> Result<Self, Missing> {
         let ours = std::process::id();
         let mut due = root.numbers()?;
         due.retain(|pid| *pid != ours);
@@ -60,13 +60,13 @@ impl Search {
 
     /// Looks on until then, and says whether all were looked at. Who alone takes longer than one such part is not looked
     /// into.
-    pub(crate) fn go_on(&mut self, root: &Folder, until: Instant) -> bool {
+    pub(crate) fn go_on(&mut self, root: &Directory, until: Instant) -> bool {
         let mut is_first = true;
         while let Some(pid) = self.due.pop() {
             match root
-                .folder(&pid.to_string())
+                .directory(&pid.to_string())
                 .map_err(Untold::Missing)
-                .and_then(|folder| minors((&folder, pid), until))
+                .and_then(|directory| minors((&directory, pid), until))
             {
                 Ok(minors) if minors.is_empty() => {}
                 Ok(minors) => self.found.who.extend(device_process(root, pid, minors)),
@@ -90,10 +90,10 @@ impl Search {
 }
 
 /// None where it ended meanwhile, or where we started it: to look at the driver is to have its files open.
-fn device_process(root: &Folder, pid: u32, minors: Vec<u32>) -> Option<DeviceProcess> {
-    let folder = root.folder(&pid.to_string()).ok()?;
+fn device_process(root: &Directory, pid: u32, minors: Vec<u32>) -> Option<DeviceProcess> {
+    let directory = root.directory(&pid.to_string()).ok()?;
     let mut buffer = Vec::new();
-    let stat = stat::parse(folder.read("stat", &mut buffer).ok()?)?;
+    let stat = stat::parse(directory.read("stat", &mut buffer).ok()?)?;
     let mut parent = stat.ppid;
     for _ in 0..MOST_ANCESTORS {
         if parent == std::process::id() {
@@ -109,12 +109,12 @@ fn device_process(root: &Folder, pid: u32, minors: Vec<u32>) -> Option<DevicePro
         pid,
         start_ticks: Some(stat.key.start_ticks),
         comm: stat.comm,
-        uid: folder.owner().ok(),
+        uid: directory.owner().ok(),
         minors,
     })
 }
 
-fn begin(root: &Folder, pid: u32) -> Option<u64> {
+fn begin(root: &Directory, pid: u32) -> Option<u64> {
     let mut buffer = Vec::new();
     let line = root.read_piece(&format!("{pid}/stat"), &mut buffer).ok()?;
     stat::parse(line).map(|stat| stat.key.start_ticks)
@@ -122,15 +122,15 @@ fn begin(root: &Folder, pid: u32) -> Option<u64> {
 
 /// The minor numbers that a process has open. A leader that has exited has no descriptors of its own; they
 /// show at the threads that live on, which share them.
-fn minors((folder, pid): (&Folder, u32), until: Instant) -> Result<Vec<u32>, Untold> {
-    let mut listed = listed(&folder.folder("fd").map_err(Untold::Missing)?, until)?;
-    if listed.count == 0 && has_threads_alone(folder) {
-        let tasks = folder.folder("task").map_err(Untold::Missing)?;
+fn minors((directory, pid): (&Directory, u32), until: Instant) -> Result<Vec<u32>, Untold> {
+    let mut listed = listed(&directory.directory("fd").map_err(Untold::Missing)?, until)?;
+    if listed.count == 0 && has_threads_alone(directory) {
+        let tasks = directory.directory("task").map_err(Untold::Missing)?;
         for thread in tasks.numbers().map_err(Untold::Missing)?.into_iter().filter(|thread| *thread != pid) {
             if Instant::now() >= until {
                 return Err(Untold::Late);
             }
-            let Ok(descriptors) = tasks.folder(&format!("{thread}/fd")) else { continue };
+            let Ok(descriptors) = tasks.directory(&format!("{thread}/fd")) else { continue };
             match self::listed(&descriptors, until) {
                 Ok(found) if found.count > 0 => {
                     listed = found;
@@ -147,9 +147,9 @@ fn minors((folder, pid): (&Folder, u32), until: Instant) -> Result<Vec<u32>, Unt
 }
 
 /// Its leader has exited, and other threads live on.
-fn has_threads_alone(folder: &Folder) -> bool {
+fn has_threads_alone(directory: &Directory) -> bool {
     let mut buffer = Vec::new();
-    let stat = folder.read("stat", &mut buffer).ok().and_then(stat::parse);
+    let stat = directory.read("stat", &mut buffer).ok().and_then(stat::parse);
     stat.is_some_and(|stat| stat.state == State::Zombie && stat.threads > 1)
 }
 
@@ -159,7 +159,7 @@ struct Listed {
     minors: Vec<u32>,
 }
 
-fn listed(descriptors: &Folder, until: Instant) -> Result<Listed, Untold> {
+fn listed(descriptors: &Directory, until: Instant) -> Result<Listed, Untold> {
     let mut listed = Listed { count: 0, minors: Vec::new() };
     let mut is_late = false;
     let each = |name: &str| {
@@ -221,7 +221,7 @@ mod tests {
             process(home.path(), pid, ('S', 1));
             open(home.path(), &format!("{pid}/fd"), &["/dev/nvidia0"]);
         }
-        let root = Folder::open(home.path()).unwrap();
+        let root = Directory::open(home.path()).unwrap();
         let begin = || Search::begin(&root, Moment::default()).unwrap();
         let at_once = Instant::now();
         let mut search = begin();
@@ -239,7 +239,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         process(home.path(), 40, ('S', 1));
         open(home.path(), "40/fd", &["/dev/nvidia0"; 2 * MANY]);
-        let root = Folder::open(home.path()).unwrap();
+        let root = Directory::open(home.path()).unwrap();
         let mut search = Search::begin(&root, Moment::default()).unwrap();
         assert!(search.go_on(&root, Instant::now()));
         let found = search.end();
@@ -270,7 +270,7 @@ mod tests {
         fs::remove_dir_all(home.path().join("40")).unwrap();
         let line = "50 (y) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 999";
         fs::write(home.path().join("50/stat"), line).unwrap();
-        keep_living(&Folder::open(home.path()).unwrap(), &mut found);
+        keep_living(&Directory::open(home.path()).unwrap(), &mut found);
         assert_eq!(pids(&found), [60]);
     }
 }

@@ -18,8 +18,8 @@ pub(crate) const MOST_OF_ENVIRON: usize = 128 << 10;
 /// `/proc/stat` counts every interrupt of every CPU before it comes to what we want.
 const MOST_OF_STAT: usize = 1 << 20;
 
-/// A folder of `/proc`, held open: a held `/proc/PID` stays that process's, also when the pid is used again.
-pub(crate) struct Folder(OwnedFd);
+/// A directory of `/proc`, held open: a held `/proc/PID` stays that process's, also when the pid is used again.
+pub(crate) struct Directory(OwnedFd);
 
 /// A file of `/proc/PID`, held open: half the cost of opening it again, and it stays that process's.
 pub(crate) struct Kept(OwnedFd);
@@ -54,12 +54,12 @@ impl From<Errno> for Missing {
     }
 }
 
-impl Folder {
+impl Directory {
     pub(crate) fn open(path: &Path) -> Result<Self, Missing> {
         Ok(Self(openat(CWD, path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
     }
 
-    pub(crate) fn folder(&self, name: &str) -> Result<Self, Missing> {
+    pub(crate) fn directory(&self, name: &str) -> Result<Self, Missing> {
         Ok(Self(openat(&self.0, name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
     }
 
@@ -108,7 +108,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Whether there is a `/proc` here and not an empty folder. One that hides all but processes has no `stat`, and one of
+    /// Whether there is a `/proc` here and not an empty directory. One that hides all but processes has no `stat`, and one of
     /// another PID namespace no `self`.
     pub(crate) fn answers(&self) -> Result<(), Missing> {
         self.exists("stat").or_else(|_| self.exists("self")).or_else(|_| self.exists("1"))
@@ -148,7 +148,7 @@ impl Folder {
     }
 
     /// The names in it that are numbers, each with the number of its inode: `/proc/PID` keeps that as long as the
-    /// process lives and the kernel remembers the folder, and another process's is another.
+    /// process lives and the kernel remembers the directory, and another process's is another.
     pub(crate) fn processes(&self, found: &mut Vec<(u32, u64)>) -> Result<(), Missing> {
         let mut space = [MaybeUninit::uninit(); 2 * PIECE];
         let again = openat(&self.0, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -220,15 +220,15 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn an_empty_folder_is_no_proc() {
+    fn an_empty_directory_is_no_proc() {
         for (made, answers) in [(None, false), (Some("stat"), true), (Some("self"), true), (Some("1"), true)]
         {
             let home = tempfile::tempdir().unwrap();
             if let Some(name) = made {
                 fs::create_dir(home.path().join(name)).unwrap();
             }
-            assert_eq!(Folder::open(home.path()).unwrap().answers().is_ok(), answers, "{made:?}");
+            assert_eq!(Directory::open(home.path()).unwrap().answers().is_ok(), answers, "{made:?}");
         }
-        assert_eq!(Folder::open(Path::new("/proc")).unwrap().answers(), Ok(()));
+        assert_eq!(Directory::open(Path::new("/proc")).unwrap().answers(), Ok(()));
     }
 }

@@ -7,20 +7,20 @@ use std::path::Path;
 use bailiff_snapshot::State;
 use bailiff_snapshot::freezer::{self, File};
 
-use super::files::Folder;
+use super::files::Directory;
 
 /// Where cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 pub(crate) struct Freezer {
-    root: Option<Folder>,
+    root: Option<Directory>,
     /// What each file said in this sample.
     read: HashMap<String, bool>,
 }
 
 impl Freezer {
     pub(crate) fn new() -> Self {
-        Self { root: Folder::open(Path::new(CGROUPS)).ok(), read: HashMap::new() }
+        Self { root: Directory::open(Path::new(CGROUPS)).ok(), read: HashMap::new() }
     }
 
     /// A new sample.

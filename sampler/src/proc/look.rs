@@ -13,7 +13,7 @@ use bailiff_snapshot::workload::{Home, Node, enclosure};
 use bailiff_snapshot::{Claim, Facts, Fault, Gap, Gaps, Io, Moment, Place, ProcessKey, Relative, Role, Seen};
 
 use super::claim;
-use super::files::{Folder, Kept, Missing};
+use super::files::{Directory, Kept, Missing};
 use super::freezer::Freezer;
 use super::names::Names;
 use super::orphan::Member;
@@ -34,7 +34,7 @@ const MOST_HELD: usize = 8192;
 
 /// All that is known of processes.
 pub(crate) struct Processes {
-    root: Folder,
+    root: Directory,
     /// For how many processes files are held open.
     room: usize,
     commands: Commands,
@@ -71,7 +71,7 @@ struct Known {
 
 impl Processes {
     pub(crate) fn open(settings: &Settings) -> Result<Self, Fault> {
-        let root = Folder::open(&settings.procfs).map_err(fault)?;
+        let root = Directory::open(&settings.procfs).map_err(fault)?;
         let mut buffer = Vec::new();
         let boot_time = root.read("stat", &mut buffer).ok().and_then(boot_time);
         #[expect(clippy::cast_precision_loss, reason = "USER_HZ is 100")]
@@ -92,7 +92,7 @@ impl Processes {
         })
     }
 
-    /// Whether there is anything to look at: an empty folder names nobody, and hides nobody.
+    /// Whether there is anything to look at: an empty directory names nobody, and hides nobody.
     pub(crate) fn answer(&self) -> Result<(), Fault> {
         self.root.answers().map_err(fault)
     }
@@ -197,7 +197,7 @@ impl Processes {
     }
 
     /// `/proc`, for who reads other things of it.
-    pub(crate) const fn root(&self) -> &Folder {
+    pub(crate) const fn root(&self) -> &Directory {
         &self.root
     }
 
@@ -239,37 +239,37 @@ impl Processes {
         }
     }
 
-    /// Reads what does not change, all through one held folder: a pid that is used again meanwhile shows as
+    /// Reads what does not change, all through one held directory: a pid that is used again meanwhile shows as
     /// gone, not as its successor.
     fn identify(&mut self, stat: &Stat, at: Moment) -> Result<Known, Missing> {
         let pid = stat.key.pid;
-        let folder = self.root.folder(&pid.to_string())?;
-        let held = folder.read("stat", &mut self.buffer).map(stat::parse)?;
+        let directory = self.root.directory(&pid.to_string())?;
+        let held = directory.read("stat", &mut self.buffer).map(stat::parse)?;
         if held.is_none_or(|held| held.key != stat.key) {
             return Err(Missing::Gone);
         }
-        let cgroup = match folder.read("cgroup", &mut self.buffer) {
+        let cgroup = match directory.read("cgroup", &mut self.buffer) {
             Ok(text) => String::from_utf8_lossy(text).into_owned(),
-            Err(Missing::Gone) if folder.exists("stat").is_err() => return Err(Missing::Gone),
+            Err(Missing::Gone) if directory.exists("stat").is_err() => return Err(Missing::Gone),
             Err(_) => String::new(),
         };
         let mut place = Place::parse(&cgroup);
         self.pods.name(&mut place, at.boot);
-        let exe = others::exe(&folder);
-        let role = if stat.comm == Role::COMM { self.role(&folder, exe.as_deref()) } else { None };
+        let exe = others::exe(&directory);
+        let role = if stat.comm == Role::COMM { self.role(&directory, exe.as_deref()) } else { None };
         let command = match self.commands {
             Commands::Left | Commands::Shunned => None,
-            Commands::Read => others::command(&folder, &mut self.buffer),
+            Commands::Read => others::command(&directory, &mut self.buffer),
         };
-        let claim = self.claim(&folder, stat.key);
+        let claim = self.claim(&directory, stat.key);
         let keeps = self.known.len() < self.room;
         Ok(Known {
-            stat: keeps.then(|| folder.keep("stat")).flatten(),
-            io: keeps.then(|| folder.keep("io")).flatten(),
+            stat: keeps.then(|| directory.keep("stat")).flatten(),
+            io: keeps.then(|| directory.keep("io")).flatten(),
             key: stat.key,
             ppid: stat.ppid,
             read: at.boot,
-            uid: folder.owner().ok(),
+            uid: directory.owner().ok(),
             home: Home::of(&place),
             inside: enclosure(&place),
             place,
@@ -282,21 +282,21 @@ impl Processes {
     }
 
     /// Which part of MPS it is: by its program, or its own name for it where we may not read that.
-    fn role(&mut self, folder: &Folder, exe: Option<&str>) -> Option<Role> {
+    fn role(&mut self, directory: &Directory, exe: Option<&str>) -> Option<Role> {
         let by_program = exe.and_then(Role::of_program);
         if by_program.is_some() || self.commands == Commands::Shunned {
             return by_program;
         }
-        let line = folder.read("cmdline", &mut self.buffer).ok()?;
+        let line = directory.read("cmdline", &mut self.buffer).ok()?;
         Role::of_program(&String::from_utf8_lossy(line.split(|byte| *byte == 0).next()?))
     }
 
     /// The lease that it was started under, by its environment. What was read of it before is not forgotten because it has
     /// written something else there since.
-    fn claim(&mut self, folder: &Folder, key: ProcessKey) -> Claim {
+    fn claim(&mut self, directory: &Directory, key: ProcessKey) -> Claim {
         let claim = match self.claims {
             Claims::Left => Claim::Unread,
-            Claims::Read => claim::read(folder, &mut self.buffer),
+            Claims::Read => claim::read(directory, &mut self.buffer),
         };
         let before = self.known.get(&key.pid).filter(|known| known.key == key).map(|known| &known.claim);
         match (claim, before) {

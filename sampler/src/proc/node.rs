@@ -2,7 +2,7 @@
 
 use bailiff_snapshot::{BootId, PidNamespace};
 
-use super::files::Folder;
+use super::files::Directory;
 use crate::settings::{Namespace, Settings};
 
 /// Which boot, and whether the driver's pids mean something here.
@@ -13,7 +13,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn read(settings: &Settings) -> Self {
-        let root = Folder::open(&settings.procfs);
+        let root = Directory::open(&settings.procfs);
         let mut buffer = Vec::new();
         let boot_id = root.as_ref().ok().and_then(|root| {
             let text = root.read("sys/kernel/random/boot_id", &mut buffer).ok()?;

@@ -10,7 +10,7 @@ use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::workload::{Home, LONGEST_PATH, enclosure};
 use bailiff_snapshot::{Place, ProcessKey, Role, State, redact};
 
-use super::files::{Folder, Missing};
+use super::files::{Directory, Missing};
 use super::look::{FRESH, seconds};
 use crate::settings::Commands;
 
@@ -88,7 +88,7 @@ impl Others {
     /// Reads one that was listed with this inode; none where it is a kernel thread, which is read only once.
     pub(crate) fn listed(
         &mut self,
-        root: &Folder,
+        root: &Directory,
         (pid, inode): (u32, u64),
         now: Duration,
     ) -> Result<Option<Other>, Missing> {
@@ -102,7 +102,12 @@ impl Others {
     }
 
     /// Reads one; none where it is a kernel thread.
-    pub(crate) fn read(&mut self, root: &Folder, pid: u32, now: Duration) -> Result<Option<Other>, Missing> {
+    pub(crate) fn read(
+        &mut self,
+        root: &Directory,
+        pid: u32,
+        now: Duration,
+    ) -> Result<Option<Other>, Missing> {
         let line = root.read_piece(&format!("{pid}/stat"), &mut self.buffer)?;
         let stat = stat::parse(line).filter(|stat| stat.key.pid == pid).ok_or(Missing::Failed)?;
         if stat.kernel_thread {
@@ -133,10 +138,10 @@ impl Others {
         (now < program.fresh_until && *program.comm == *stat.comm).then(|| program.clone())
     }
 
-    /// Reads what it runs, through one held folder; nothing is known of one that has ended or may not be read.
+    /// Reads what it runs, through one held directory; nothing is known of one that has ended or may not be read.
     pub(crate) fn read_program(
         &mut self,
-        root: &Folder,
+        root: &Directory,
         stat: &Stat,
         (now, commands): (Duration, Commands),
     ) -> Program {
@@ -145,14 +150,14 @@ impl Others {
             fresh_until: self.fresh(stat, now),
             ..Program::default()
         };
-        let Ok(folder) = root.folder(&stat.key.pid.to_string()) else { return program };
-        let held = folder.read_piece("stat", &mut self.buffer).ok().and_then(stat::parse);
+        let Ok(directory) = root.directory(&stat.key.pid.to_string()) else { return program };
+        let held = directory.read_piece("stat", &mut self.buffer).ok().and_then(stat::parse);
         if held.is_none_or(|held| held.key != stat.key) {
             return program;
         }
-        program.exe = exe(&folder).map(Into::into);
+        program.exe = exe(&directory).map(Into::into);
         if commands == Commands::Read {
-            program.command = command(&folder, &mut self.buffer).map(Into::into);
+            program.command = command(&directory, &mut self.buffer).map(Into::into);
         }
         if let Some(known) = self.known.get_mut(&stat.key.pid).filter(|known| known.key == stat.key) {
             known.program = Some(program.clone());
@@ -175,16 +180,16 @@ impl Others {
         self.kernel_threads.sort_unstable();
     }
 
-    /// Through one held folder: a pid that is used again meanwhile shows as gone, not as its successor.
-    fn identify(&mut self, root: &Folder, stat: &Stat, now: Duration) -> Result<Known, Missing> {
-        let folder = root.folder(&stat.key.pid.to_string())?;
-        let held = folder.read_piece("stat", &mut self.buffer).map(stat::parse)?;
+    /// Through one held directory: a pid that is used again meanwhile shows as gone, not as its successor.
+    fn identify(&mut self, root: &Directory, stat: &Stat, now: Duration) -> Result<Known, Missing> {
+        let directory = root.directory(&stat.key.pid.to_string())?;
+        let held = directory.read_piece("stat", &mut self.buffer).map(stat::parse)?;
         if held.is_none_or(|held| held.key != stat.key) {
             return Err(Missing::Gone);
         }
-        let text = match folder.read("cgroup", &mut self.buffer) {
+        let text = match directory.read("cgroup", &mut self.buffer) {
             Ok(text) => text,
-            Err(Missing::Gone) if folder.exists("stat").is_err() => return Err(Missing::Gone),
+            Err(Missing::Gone) if directory.exists("stat").is_err() => return Err(Missing::Gone),
             Err(_) => &[],
         };
         let cgroup = cgroup(&mut self.cgroups, text);
@@ -194,7 +199,7 @@ impl Others {
             session: stat.session,
             fresh_until: if cgroup.home == Home::Unknown { now } else { self.fresh(stat, now) },
             interval: self.interval,
-            uid: folder.owner().ok(),
+            uid: directory.owner().ok(),
             cgroup,
             program: None,
         })
@@ -224,12 +229,12 @@ fn cgroup(known: &mut HashMap<Box<[u8]>, Arc<Cgroup>>, text: &[u8]) -> Arc<Cgrou
 }
 
 /// The path of a process's program, where it may be read and is not too long to be published.
-pub(super) fn exe(process: &Folder) -> Option<String> {
+pub(super) fn exe(process: &Directory) -> Option<String> {
     process.link("exe").ok().filter(|path| fits(path))
 }
 
 /// A process's command line, redacted; nothing where it has cleared it.
-pub(super) fn command(process: &Folder, buffer: &mut Vec<u8>) -> Option<String> {
+pub(super) fn command(process: &Directory, buffer: &mut Vec<u8>) -> Option<String> {
     let line = process.read("cmdline", buffer).ok().map(redact::command);
     line.filter(|line| !line.is_empty())
 }

@@ -1,4 +1,4 @@
-//! Names of pods, from the folders that the kubelet keeps for their logs: no API server is asked.
+//! Names of pods, from the directories that the kubelet keeps for their logs: no API server is asked.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -7,12 +7,12 @@ use std::time::Duration;
 use bailiff_snapshot::Place;
 use bailiff_snapshot::place::pod_directory;
 
-use super::files::Folder;
+use super::files::Directory;
 
 /// A pod that is not found is not looked for again at once.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// The folder `/var/log/pods`, listed when an unknown pod shows up.
+/// The directory `/var/log/pods`, listed when an unknown pod shows up.
 pub(crate) struct Pods {
     path: PathBuf,
     names: HashMap<String, (String, String)>,
@@ -39,7 +39,7 @@ impl Pods {
     }
 
     fn list(&mut self) {
-        let Ok(names) = Folder::open(&self.path).and_then(|folder| folder.names()) else { return };
+        let Ok(names) = Directory::open(&self.path).and_then(|directory| directory.names()) else { return };
         self.names = names
             .iter()
             .filter_map(|name| pod_directory(name))

@@ -10,7 +10,7 @@ use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::workload::{Look, Node, Workload, descends, workload};
 use bailiff_snapshot::{Gap, ProcessKey, Relative, Seen};
 
-use super::files::{Folder, Missing};
+use super::files::{Directory, Missing};
 use super::orphan::{Deserted, Member};
 use super::others::{Other, Others, Program};
 use super::threads;
@@ -117,7 +117,7 @@ impl Relations {
     /// Tells holders their workloads, and who else belongs to those; nobody where there are no holders.
     pub(crate) fn tell(
         &mut self,
-        root: &Folder,
+        root: &Directory,
         seen: &mut BTreeMap<u32, Seen>,
         time: Time,
     ) -> Result<Option<Vec<Relative>>, Gap> {
@@ -148,7 +148,7 @@ impl Relations {
     }
 
     /// Reads every process that is no holder.
-    fn walk(&mut self, root: &Folder, time: Time) -> Result<(), Gap> {
+    fn walk(&mut self, root: &Directory, time: Time) -> Result<(), Gap> {
         self.listed.clear();
         root.processes(&mut self.listed).map_err(gap)?;
         if self.listed.len() > MOST {
@@ -186,7 +186,7 @@ impl Relations {
 
     /// Reads the ancestors of holders that the walk did not come to, and gives those that could not be read: they may be
     /// there.
-    fn climb(&mut self, root: &Folder, time: Time) -> HashSet<u32> {
+    fn climb(&mut self, root: &Directory, time: Time) -> HashSet<u32> {
         let mut unread = HashSet::new();
         let mut climbed = HashSet::new();
         let shows_others = root.exists("1").is_ok();
@@ -260,7 +260,7 @@ impl Relations {
     }
 
     /// Those that hold nothing and belong to a holder's workload, or descend from a holder.
-    fn relatives(&mut self, root: &Folder, time: Time) -> Result<Vec<Relative>, Gap> {
+    fn relatives(&mut self, root: &Directory, time: Time) -> Result<Vec<Relative>, Gap> {
         let holders = self.table.values().filter(|entry| entry.is_holder);
         let held: HashSet<&Workload> = holders.filter_map(|entry| entry.workload.as_ref()).collect();
         let mut relatives = Vec::new();

@@ -3,10 +3,10 @@
 use bailiff_snapshot::State;
 use bailiff_snapshot::stat::{self, Stat};
 
-use super::files::Folder;
+use super::files::Directory;
 
 /// The state of a process.
-pub(crate) fn state(root: &Folder, stat: &Stat, buffer: &mut Vec<u8>) -> State {
+pub(crate) fn state(root: &Directory, stat: &Stat, buffer: &mut Vec<u8>) -> State {
     match stat.state {
         State::Zombie => of_zombie(root, stat.key.pid, buffer),
         state => state,
@@ -14,8 +14,8 @@ pub(crate) fn state(root: &Folder, stat: &Stat, buffer: &mut Vec<u8>) -> State {
 }
 
 /// A zombie where nobody else lives; in a wait that no signal ends where all who live are: SIGKILL waits for them, too.
-fn of_zombie(root: &Folder, pid: u32, buffer: &mut Vec<u8>) -> State {
-    let Ok(threads) = root.folder(&format!("{pid}/task")).and_then(|tasks| tasks.numbers()) else {
+fn of_zombie(root: &Directory, pid: u32, buffer: &mut Vec<u8>) -> State {
+    let Ok(threads) = root.directory(&format!("{pid}/task")).and_then(|tasks| tasks.numbers()) else {
         return State::Zombie;
     };
     let mut state = State::Zombie;
@@ -54,7 +54,7 @@ mod tests {
                 fs::write(home.path().join(format!("7/task/{thread}/stat")), line(thread, state)).unwrap();
             }
             let stat = stat::parse(line(7, &'Z').as_bytes()).unwrap();
-            let root = Folder::open(home.path()).unwrap();
+            let root = Directory::open(home.path()).unwrap();
             assert_eq!(state(&root, &stat, &mut Vec::new()), expected, "{threads:?}");
         }
     }

@@ -17,18 +17,18 @@ use super::{ALL, ONE, look};
 /// What NVML calls the first GPU of files of quotas.
 const UUID: &str = "GPU-00000000-0000-4000-8000-000000000001";
 
-/// An empty folder hides nobody: there is no `/proc` to ask, from the start on or from now on.
+/// An empty directory hides nobody: there is no `/proc` to ask, from the start on or from now on.
 #[test]
-fn a_folder_that_is_no_proc_does_not_answer() {
+fn a_directory_that_is_no_proc_does_not_answer() {
     let proc_up = |page: &Page| page.value("bailiff_source_up", &[("source", "proc")]);
     let scenario = Scenario::new(ONE);
     let procfs = Procfs::new().with(&process(0)).with(&process(1));
     let empty = tempfile::tempdir().unwrap();
-    for folder in [empty.path(), procfs.path()] {
-        let exporter = Exporter::start(&scenario, &["--procfs", folder.to_str().unwrap()]);
-        if folder == procfs.path() {
+    for directory in [empty.path(), procfs.path()] {
+        let exporter = Exporter::start(&scenario, &["--procfs", directory.to_str().unwrap()]);
+        if directory == procfs.path() {
             exporter.until("/proc is read", |page| (proc_up(page)? > 0.0).then_some(()));
-            for entry in fs::read_dir(folder).unwrap() {
+            for entry in fs::read_dir(directory).unwrap() {
                 let path = entry.unwrap().path();
                 fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path)).unwrap();
             }
@@ -43,8 +43,8 @@ fn a_folder_that_is_no_proc_does_not_answer() {
 
 #[test]
 fn quotas_and_daemons_of_mps_on_every_screen() {
-    let folder = tempfile::tempdir().unwrap();
-    let user = folder.path().join("1000");
+    let directory = tempfile::tempdir().unwrap();
+    let user = directory.path().join("1000");
     fs::create_dir(&user).unwrap();
     let gib = 1 << 30;
     bailiff_ledger::create(&user.join("a"), &[(uuid(0), 40 * gib), (uuid(1), 8 * gib)]).unwrap();
@@ -59,7 +59,7 @@ fn quotas_and_daemons_of_mps_on_every_screen() {
         client.pid()
     );
     let scenario = Scenario::new(&gpus);
-    let (dir, control) = (folder.path().display().to_string(), mps.bin().join("nvidia-cuda-mps-control"));
+    let (dir, control) = (directory.path().display().to_string(), mps.bin().join("nvidia-cuda-mps-control"));
     let control = control.display().to_string();
     let flags =
         ["--deadline", "10s", "--quota.dir", &dir, "--mps.control", &control, "--mps.interval", "100ms"];

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use crate::places::Places;
 use crate::sockets::{connect, receive, send};
 
-pub(crate) fn ask(places: &Places) -> io::Result<ExitCode> {
+pub(crate) fn query(places: &Places) -> io::Result<ExitCode> {
     let Ok(socket) = connect(&places.socket()) else {
         eprintln!("Cannot find MPS control daemon process");
         return Ok(ExitCode::FAILURE);

@@ -36,7 +36,7 @@ pub fn control() -> io::Result<ExitCode> {
     let has = |flag: &str| words.iter().any(|word| word == flag);
     let places = Places::of_environment();
     match (has("-d"), has("-f")) {
-        (false, false) => asker::ask(&places),
+        (false, false) => asker::query(&places),
         (true, _) if env::var_os(FORKED).is_none() => background(&words),
         _ => daemon::serve(&places),
     }

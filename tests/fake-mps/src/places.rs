@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-/// A daemon's folders.
+/// A daemon's directories.
 #[derive(Debug, Clone)]
 pub struct Places {
     /// Its sockets.
@@ -19,10 +19,10 @@ impl Places {
     /// Those that the environment names.
     #[must_use]
     pub fn of_environment() -> Self {
-        let folder = |name, usual: &str| env::var_os(name).map_or_else(|| usual.into(), PathBuf::from);
+        let directory = |name, usual: &str| env::var_os(name).map_or_else(|| usual.into(), PathBuf::from);
         Self {
-            pipes: folder("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"),
-            logs: folder("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps"),
+            pipes: directory("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"),
+            logs: directory("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps"),
         }
     }
 

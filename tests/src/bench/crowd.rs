@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Init, Leases, Pool, Ticket, TicketStatus};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -42,7 +42,7 @@ pub fn crowd(count: usize) -> Crowd {
     let mut pool = open(&redis);
     assert_eq!(pool.init(&[(0, None)], 0, false), Ok(Init::Done(1)));
     let holder = ticket(count);
-    let Ok(TicketStatus::Held(grant)) = pool.ask(&holder) else { panic!("it is idle") };
+    let Ok(TicketStatus::Held(grant)) = pool.request(&holder) else { panic!("it is idle") };
     // Whoever does not say that he knows of it lets the next have it.
     pool.renew(&holder, &grant, TTL).expect("Redis answers");
     let before = memory(&redis);
@@ -57,7 +57,7 @@ pub fn crowd(count: usize) -> Crowd {
         drop(tell);
         let each = u32::try_from(count).expect("a crowd");
         let blocked = format!("blocked_clients:{}\r", 2 * count);
-        until("all to stand in the line", || redis.ask("INFO clients").contains(&blocked).then_some(()));
+        until("all to stand in the line", || redis.query("INFO clients").contains(&blocked).then_some(()));
         let bytes_each = u32::try_from(memory(&redis) - before).expect("little memory") / each;
         let cpu = Usage::of(&[redis.pid()]).cpu;
         std::thread::park_timeout(WATCHED);
@@ -77,11 +77,11 @@ pub fn crowd(count: usize) -> Crowd {
 
 /// One who waits, has it for a moment, and gives it back.
 fn wait(redis: &Redis, number: usize, waits: &Sender<()>, tell: &Sender<usize>) {
-    let (mut pool, ticket, here) = (open(redis), ticket(number), Here::look());
+    let (mut pool, ticket, local_host) = (open(redis), ticket(number), LocalHost::read());
     let told = |_| {
         let _ = waits.send(());
     };
-    let status = pool.wait(&ticket, (&here, None), told).expect("Redis answers");
+    let status = pool.wait(&ticket, (&local_host, None), told).expect("Redis answers");
     let TicketStatus::Held(grant) = status else { panic!("{status:?}") };
     pool.renew(&ticket, &grant, TTL).expect("Redis answers");
     tell.send(number).expect("somebody counts");
@@ -93,13 +93,13 @@ fn open(redis: &Redis) -> Pool {
 }
 
 fn ticket(number: usize) -> Ticket {
-    let mut about = Here::look().holder(std::process::id());
+    let mut about = LocalHost::read().holder(std::process::id());
     about.push(("legacy_pid", "0".to_owned()));
     Ticket { lease: format!("{number:032x}"), want: 1, priority: 0, ttl: TTL, nonblock: false, about }
 }
 
 fn memory(redis: &Redis) -> u64 {
-    let told = redis.ask("INFO memory");
+    let told = redis.query("INFO memory");
     let used = told.lines().find_map(|line| line.strip_prefix("used_memory:"));
     used.and_then(|bytes| bytes.trim().parse().ok()).expect("Redis tells its memory")
 }

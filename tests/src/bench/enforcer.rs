@@ -24,7 +24,7 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// An enforcer, its stream, and processes that hold a GPU.
 pub struct EvalContext {
-    folder: TempDir,
+    directory: TempDir,
     enforcer: Child,
     stream: UnixStream,
     holders: Vec<Holder>,
@@ -43,14 +43,14 @@ impl EvalContext {
     /// Where something cannot be started.
     #[must_use]
     pub fn new(holders: usize, rules: usize) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        File::create(folder.path().join("nvidia0")).expect("a stand-in for a device");
-        std::fs::write(folder.path().join("rules.yaml"), policy(rules)).expect("rules can be written");
-        let listener = UnixListener::bind(folder.path().join("stream.sock")).expect("a socket");
-        let enforcer = start(&folder);
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        File::create(directory.path().join("nvidia0")).expect("a stand-in for a device");
+        std::fs::write(directory.path().join("rules.yaml"), policy(rules)).expect("rules can be written");
+        let listener = UnixListener::bind(directory.path().join("stream.sock")).expect("a socket");
+        let enforcer = start(&directory);
         let (stream, _) = listener.accept().expect("the enforcer connects");
-        let holders = (0..holders).map(|_| Holder::start(&folder)).collect();
-        let mut context = Self { folder, enforcer, stream, holders, seq: 0 };
+        let holders = (0..holders).map(|_| Holder::start(&directory)).collect();
+        let mut context = Self { directory, enforcer, stream, holders, seq: 0 };
         // Nothing is done in the first snapshots after a start.
         for _ in 0..4 {
             context.send(0);
@@ -141,7 +141,7 @@ impl EvalContext {
     }
 
     fn metric(&self, name: &str) -> Option<f64> {
-        let address = std::fs::read_to_string(self.folder.path().join("log")).ok()?;
+        let address = std::fs::read_to_string(self.directory.path().join("log")).ok()?;
         let address = address.lines().find_map(|line| line.split("address=").nth(1))?.trim().parse().ok()?;
         let page = crate::http::get(address, "/metrics", &[]).ok()?.text();
         page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
@@ -188,8 +188,8 @@ impl Drop for EvalContext {
 }
 
 impl Holder {
-    fn start(folder: &TempDir) -> Self {
-        let device = File::open(folder.path().join("nvidia0")).expect("the stand-in for a device");
+    fn start(directory: &TempDir) -> Self {
+        let device = File::open(directory.path().join("nvidia0")).expect("the stand-in for a device");
         let mut command = Command::new("sleep");
         command.arg("infinity").stdin(device).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.uid(NOBODY).gid(NOBODY).spawn().expect("sleep starts");
@@ -215,13 +215,13 @@ fn describe(pid: u32) -> Option<wire::Process> {
     })
 }
 
-fn start(folder: &TempDir) -> Child {
-    let at = |name: &str| folder.path().join(name);
+fn start(directory: &TempDir) -> Child {
+    let at = |name: &str| directory.path().join(name);
     let argument = |flag: &str, path: PathBuf| format!("{flag}={}", path.display());
     let mut command = Command::new(programs::enforcer());
     command.arg("run").arg(at("rules.yaml"));
     command.arg(argument("--stream", at("stream.sock"))).arg(argument("--control", at("control.sock")));
-    command.arg(argument("--state", folder.path().to_owned())).arg(argument("--audit", at("audit.jsonl")));
+    command.arg(argument("--state", directory.path().to_owned())).arg(argument("--audit", at("audit.jsonl")));
     command.arg(argument("--devices", at("nvidia"))).args(["--trust-pid-namespace", "--verify=5s"]);
     command.arg("--web.listen-address=127.0.0.1:0");
     command.stderr(File::create(at("log")).expect("a log")).spawn().expect("the enforcer starts")
@@ -233,7 +233,7 @@ limits: {per_gpu_hour: 1000, per_user_hour: 1000, per_node_hour: 1000}
 rules:
   - name: idle
     mode: enforce
-    of: process
+    target: process
     when: {gpu_util: {max: 1%}}
     for: {samples: 3}
     startup_grace: 0s
@@ -246,7 +246,7 @@ rules:
         let _ = write!(
             text,
             "  - name: more-{number}
-    of: process
+    target: process
     select: {{vram: {{min: {}MiB}}, users: [\"no*\"]}}
     when: {{gpu_util: {{max: 1%}}, cpu_util: {{max: 5%}}}}
     for: {{samples: {}}}

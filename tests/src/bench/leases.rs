@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{End, Pool, Ticket, TicketStatus};
 
 use crate::programs;
@@ -114,12 +114,12 @@ impl Counter {
             let mut pool =
                 Pool::open(&redis.address(), "GPU", Duration::from_secs(5)).expect("Redis listens");
             let lease = format!("{:?}-{:?}", std::thread::current().id(), Instant::now());
-            let here = Here::look();
-            let mut about = here.holder(std::process::id());
+            let local_host = LocalHost::read();
+            let mut about = local_host.holder(std::process::id());
             about.push(("legacy_pid", "0".to_owned()));
             let ttl = Duration::from_mins(10);
             let ticket = Ticket { lease, want: 1, priority: 0, ttl, nonblock: false, about };
-            let status = pool.wait(&ticket, (&here, None), |_| {}).expect("Redis answers");
+            let status = pool.wait(&ticket, (&local_host, None), |_| {}).expect("Redis answers");
             assert!(matches!(status, TicketStatus::Held(_)), "{status:?}");
             served();
             pool.end(&ticket.lease, End::Dead { pid: "", start: "", known: false }, &[])

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Leases, Local, Ticket, TicketStatus};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
@@ -24,7 +24,7 @@ const REST: Duration = Duration::from_millis(20);
 
 /// A pool of eight GPUs where `/run` would be: in memory.
 pub struct Locks {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 /// A process that waits.
@@ -128,15 +128,15 @@ impl Locks {
     #[must_use]
     pub fn new() -> Self {
         let memory = Path::new("/dev/shm");
-        let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-        let locks = Self { folder: folder.expect("a temporary folder") };
+        let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        let locks = Self { directory: directory.expect("a temporary directory") };
         let gpus: Vec<_> = (0..GPUS).map(|id| (id, None)).collect();
         Local::at(locks.pool()).init(&gpus, 0, false).expect("a pool is begun");
         locks
     }
 
     fn pool(&self) -> PathBuf {
-        self.folder.path().join("lease")
+        self.directory.path().join("lease")
     }
 
     /// From the close of a file to the lock of whoever heard it.
@@ -197,7 +197,7 @@ impl Default for Locks {
 }
 
 fn wait(pool: &mut Local, lease: &str, want: u32) -> TicketStatus {
-    pool.wait(&ticket(lease, want), (&Here::look(), None), &mut |_| {}).expect("the pool answers")
+    pool.wait(&ticket(lease, want), (&LocalHost::read(), None), &mut |_| {}).expect("the pool answers")
 }
 
 fn acknowledge(pool: &mut Local, lease: &str, status: &TicketStatus) {
@@ -207,6 +207,6 @@ fn acknowledge(pool: &mut Local, lease: &str, status: &TicketStatus) {
 }
 
 fn ticket(lease: &str, want: u32) -> Ticket {
-    let about = Here::look().holder(std::process::id());
+    let about = LocalHost::read().holder(std::process::id());
     Ticket { lease: lease.to_owned(), want, priority: 0, ttl: Duration::from_mins(1), nonblock: false, about }
 }

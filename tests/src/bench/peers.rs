@@ -55,12 +55,12 @@ pub fn others(load: &Load) -> Vec<Program> {
 
 /// all-smi asks `lspci` whether there is an NVIDIA GPU at all; this one says yes.
 fn path_with_lspci(load: &Load) -> String {
-    let program = load.scenario().folder().join("lspci");
+    let program = load.scenario().directory().join("lspci");
     let text = "#!/bin/sh\n[ \"$1\" = -n ] && echo '17:00.0 0302: 10de:2335 (rev a1)' && exit\n\
                 echo '17:00.0 3D controller: NVIDIA Corporation GH100 [H200] (rev a1)'\n";
     fs::write(&program, text).expect("a program can be written");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("and made to run");
-    format!("{}:{}", load.scenario().folder().display(), std::env::var("PATH").unwrap_or_default())
+    format!("{}:{}", load.scenario().directory().display(), std::env::var("PATH").unwrap_or_default())
 }
 
 fn over(mut command: Command, load: &Load) -> Command {
@@ -75,7 +75,7 @@ fn free_address() -> SocketAddr {
 
 impl Program {
     fn start(name: &'static str, mut command: Command, address: SocketAddr) -> Self {
-        let library = tempfile::tempdir().expect("a temporary folder");
+        let library = tempfile::tempdir().expect("a temporary directory");
         for link in ["libnvidia-ml.so.1", "libnvidia-ml.so"] {
             std::os::unix::fs::symlink(programs::fake_nvml(), library.path().join(link)).expect("a link");
         }

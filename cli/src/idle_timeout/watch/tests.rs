@@ -126,7 +126,7 @@ fn sample(pace: u64, namespace: PidNamespace, gpus: &[Made]) -> Sample {
         quotas: None,
         mps: None,
         gaps: Gaps::default(),
-        workers_left_behind: 0,
+        workers_hung: 0,
     }
 }
 

@@ -121,7 +121,7 @@ fn of_session(leader: u32) -> Vec<u32> {
     theirs.map(|person| person.stat.key.pid).collect()
 }
 
-/// A folder with a device file in it, and an audit log.
+/// A directory with a device file in it, and an audit log.
 struct Home(TempDir);
 
 impl Home {

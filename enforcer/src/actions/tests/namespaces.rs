@@ -72,24 +72,24 @@ impl Container {
         let id: String = std::iter::repeat_n(digit, 64).collect();
         let root = CGROUPS.map(PathBuf::from).into_iter().find(|root| root.join("cgroup.procs").exists())?;
         let container = Self { root, id };
-        fs::create_dir_all(container.folder()).ok()?;
-        container.folder().join("cgroup.kill").exists().then_some(container)
+        fs::create_dir_all(container.directory()).ok()?;
+        container.directory().join("cgroup.kill").exists().then_some(container)
     }
 
     fn path(&self) -> String {
         format!("/bailiff_test{}.slice/docker-{}.scope", std::process::id(), self.id)
     }
 
-    fn folder(&self) -> PathBuf {
+    fn directory(&self) -> PathBuf {
         self.root.join(&self.path()[1..])
     }
 
     fn take(&self, pid: u32) {
-        fs::write(self.folder().join("cgroup.procs"), pid.to_string()).unwrap();
+        fs::write(self.directory().join("cgroup.procs"), pid.to_string()).unwrap();
     }
 
     fn pids(&self) -> Vec<u32> {
-        let text = fs::read_to_string(self.folder().join("cgroup.procs")).unwrap();
+        let text = fs::read_to_string(self.directory().join("cgroup.procs")).unwrap();
         text.lines().map(|line| line.parse().unwrap()).collect()
     }
 
@@ -104,9 +104,9 @@ impl Container {
 
 impl Drop for Container {
     fn drop(&mut self) {
-        let _ = fs::write(self.folder().join("cgroup.kill"), "1");
-        until("an empty cgroup", || fs::remove_dir(self.folder()).ok());
-        let _ = fs::remove_dir(self.folder().parent().unwrap());
+        let _ = fs::write(self.directory().join("cgroup.kill"), "1");
+        until("an empty cgroup", || fs::remove_dir(self.directory()).ok());
+        let _ = fs::remove_dir(self.directory().parent().unwrap());
     }
 }
 
@@ -160,7 +160,7 @@ fn a_cgroup_is_ended_whole_only_with_the_verified_in_it() {
     let refused = cgroup::kill(&container.root, &inbox, &mut group, &permit).unwrap_err();
     assert!(refused.contains("of uid 0"), "{refused}");
     assert!(holder.lives() && stranger.lives());
-    let frozen = fs::read_to_string(container.folder().join("cgroup.freeze")).unwrap();
+    let frozen = fs::read_to_string(container.directory().join("cgroup.freeze")).unwrap();
     assert_eq!(frozen.trim(), "0", "and run on");
     drop(stranger);
 
@@ -188,8 +188,8 @@ fn cgroup_made_again_at_the_same_path_has_no_members() {
     assert_eq!(group.renew().unwrap(), 1, "who came into the same cgroup is a member");
     group.ask(&super::super::permit::for_a_test());
     drop((holder, sibling));
-    until("an empty cgroup", || fs::remove_dir(container.folder()).ok());
-    fs::create_dir(container.folder()).unwrap();
+    until("an empty cgroup", || fs::remove_dir(container.directory()).ok());
+    fs::create_dir(container.directory()).unwrap();
     let stranger = Holder::shell(&home, "echo ready; exec sleep 1000");
     container.take(stranger.pid());
     assert_eq!(group.renew().unwrap(), 0);

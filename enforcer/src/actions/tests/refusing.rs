@@ -162,10 +162,10 @@ fn watching_does_all_but_the_request() {
     let home = Home::new();
     let holder = sleeper(&home);
     let mut watched = terminate(of_process(&holder), LONG);
-    watched.mode = Mode::Watch;
+    watched.mode = Mode::DryRun;
     let report = home.executor().act(watched.clone(), &mut Machine::default());
-    assert_eq!(report.outcome, Outcome::Watched);
-    assert_eq!(home.results(), ["watched"]);
+    assert_eq!(report.outcome, Outcome::DryRun);
+    assert_eq!(home.results(), ["dry_run"]);
     Arc::make_mut(&mut watched.subject).members[0].uid = Some(1);
     let report = home.executor().act(watched, &mut Machine::default());
     assert_eq!(report.outcome, Outcome::IdentityChanged, "the guard was asked");

@@ -44,7 +44,7 @@ impl Reconciler<'_> {
         Ok(match owner(look.audit, gpu) {
             // Before the client has confirmed the grant, the lease ends with the client, as any other does.
             Some(lease) if lease.get("mode") == Some("compat") && lease.get("known").is_some() => {
-                let by = match self.here.recorded(lease) {
+                let by = match self.local_host.recorded(lease) {
                     Recorded::Running => Taker::Runs,
                     Recorded::Ended => Taker::Ended(self.memory.ended(&gpu.id, &process)),
                     Recorded::Gone => Taker::Gone,
@@ -54,7 +54,7 @@ impl Reconciler<'_> {
             }
             None if record.lease.is_none() && gpu.owner.is_none() && gpu.idle + gpu.pot + gpu.bar == 0 => {
                 let witness = self.witness(gpu, record, (actor, keeps))?;
-                let by = match witness.as_ref().and_then(|witness| witness.lives(&self.here)) {
+                let by = match witness.as_ref().and_then(|witness| witness.lives(&self.local_host)) {
                     Some(true) => Taker::Runs,
                     Some(false) => Taker::Ended(self.memory.ended(&gpu.id, &process)),
                     None => Taker::Unknown,
@@ -93,7 +93,7 @@ impl Reconciler<'_> {
         if known.as_ref() != Some(record) {
             return Ok(None);
         }
-        let witness = Witness::look(&self.here, record, Found::Later);
+        let witness = Witness::look(&self.local_host, record, Found::Later);
         if keeps {
             actor.pool.keep(&gpu.id, &witness)?;
         }

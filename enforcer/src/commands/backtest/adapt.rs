@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::policy::{Ask, Field, Kind, Leaf, Policy, Span};
+use crate::policy::{Condition, Field, Kind, Leaf, Policy, Span};
 use crate::rules::Attribute;
 use crate::value::{Test, Unit, Value};
 
@@ -29,8 +29,8 @@ pub(super) fn adapt(mut policy: Policy, (interval, tick): (Duration, Duration)) 
         rule.max_gap = gap(rule.max_gap, (interval, tick));
         let spared = rule.except.iter_mut().map(|exception| &mut exception.of);
         let picked = rule.pick.iter_mut().map(|pick| &mut pick.from);
-        for ask in spared.chain(picked).chain(&mut rule.select).chain([&mut rule.when]) {
-            blind(ask);
+        for query in spared.chain(picked).chain(&mut rule.select).chain([&mut rule.when]) {
+            blind(query);
         }
     }
     policy
@@ -49,15 +49,15 @@ fn gap(ticks: u32, (interval, tick): (Duration, Duration)) -> u32 {
     u32::try_from(time.as_nanos().div_ceil(interval.as_nanos().max(1))).unwrap_or(u32::MAX)
 }
 
-fn blind(ask: &mut Ask) {
-    match ask {
-        Ask::Select(selector) if selector.field == Field::Cgroups => {
+fn blind(query: &mut Condition) {
+    match query {
+        Condition::Select(selector) if selector.field == Field::Cgroups => {
             let comparison = selector.patterns.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            *ask = Ask::Leaf(Leaf { attribute: &CGROUPS, test: Test::Is(true), comparison });
+            *query = Condition::Leaf(Leaf { attribute: &CGROUPS, test: Test::Is(true), comparison });
         }
-        Ask::Leaf(_) | Ask::Select(_) => {}
-        Ask::All(asks) | Ask::Any(asks) => asks.iter_mut().for_each(blind),
-        Ask::Not(ask) => blind(ask),
+        Condition::Leaf(_) | Condition::Select(_) => {}
+        Condition::All(asks) | Condition::Any(asks) => asks.iter_mut().for_each(blind),
+        Condition::Not(query) => blind(query),
     }
 }
 
@@ -69,15 +69,15 @@ pub(super) fn asks_for(policy: &Policy, name: &str) -> bool {
         let picked = rule.pick.iter().map(|pick| &pick.from);
         spared.chain(picked).chain(&rule.select).chain([&rule.when])
     });
-    asks.any(|ask| named(ask, name))
+    asks.any(|query| named(query, name))
 }
 
-fn named(ask: &Ask, name: &str) -> bool {
-    match ask {
-        Ask::Leaf(leaf) => leaf.attribute.name == name,
-        Ask::Select(selector) => selector.field.name() == name,
-        Ask::All(asks) | Ask::Any(asks) => asks.iter().any(|ask| named(ask, name)),
-        Ask::Not(ask) => named(ask, name),
+fn named(query: &Condition, name: &str) -> bool {
+    match query {
+        Condition::Leaf(leaf) => leaf.attribute.name == name,
+        Condition::Select(selector) => selector.field.name() == name,
+        Condition::All(asks) | Condition::Any(asks) => asks.iter().any(|query| named(query, name)),
+        Condition::Not(query) => named(query, name),
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn ticks_take_their_time_in_scrapes() {
-        let text = "version: 1\nrules:\n  - {name: a, of: process, select: {not: {cgroups: ['/x*']}}, \
+        let text = "version: 1\nrules:\n  - {name: a, target: process, select: {not: {cgroups: ['/x*']}}, \
                     when: {gpu_util: {max: 1%}}, for: {samples: 60}, max_gap: 2, then: [{flag: info}]}\n";
         let policy = crate::policy::load(text.as_bytes(), "rules.yaml", Duration::ZERO).unwrap().policy;
         let seconds = Duration::from_secs;
@@ -95,6 +95,9 @@ mod tests {
         let rule = &adapted.rules[0];
         assert_eq!((rule.span.samples(seconds(15)), rule.max_gap), (20, 1));
         assert!(asks_for(&adapted, "cgroups") && asks_for(&adapted, "gpu_util"));
-        assert!(matches!(&rule.select, Some(Ask::Not(ask)) if matches!(**ask, Ask::Leaf(_))), "{rule:?}");
+        assert!(
+            matches!(&rule.select, Some(Condition::Not(query)) if matches!(**query, Condition::Leaf(_))),
+            "{rule:?}"
+        );
     }
 }

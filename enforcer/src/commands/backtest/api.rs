@@ -80,7 +80,7 @@ impl Api {
     ) -> Result<Vec<Series>, Refused> {
         let query = format!("{selector}[{long}ms]");
         let time = format!("{}.{:03}", end.div_euclid(1000), end.rem_euclid(1000));
-        let matrix: Matrix = self.ask("/api/v1/query", &[("query", &query), ("time", &time)])?;
+        let matrix: Matrix = self.query("/api/v1/query", &[("query", &query), ("time", &time)])?;
         if matrix.result_type != "matrix" {
             return Err(Refused::Other(
                 self.said(&format!("answered a range with a {}", matrix.result_type)),
@@ -93,10 +93,10 @@ impl Api {
     pub(super) fn series(&mut self, selector: &str, (from, to): (i64, i64)) -> Result<Vec<Labels>, Refused> {
         let seconds = |time: i64| format!("{}.{:03}", time.div_euclid(1000), time.rem_euclid(1000));
         let (from, to) = (seconds(from), seconds(to));
-        self.ask("/api/v1/series", &[("match[]", selector), ("start", &from), ("end", &to)])
+        self.query("/api/v1/series", &[("match[]", selector), ("start", &from), ("end", &to)])
     }
 
-    fn ask<T: DeserializeOwned>(&mut self, path: &str, wants: &[(&str, &str)]) -> Result<T, Refused> {
+    fn query<T: DeserializeOwned>(&mut self, path: &str, wants: &[(&str, &str)]) -> Result<T, Refused> {
         let wants: Vec<String> =
             wants.iter().map(|(name, value)| format!("{}={}", encoded(name), encoded(value))).collect();
         let mut request = self.agent.get(format!("{}{path}?{}", self.base, wants.join("&")));

@@ -2,7 +2,7 @@
 
 use super::report::Unknown;
 use crate::engine::texts;
-use crate::policy::{Ask, Field, Kind, Policy, Rule};
+use crate::policy::{Condition, Field, Kind, Policy, Rule};
 use crate::rules::Attribute;
 use crate::value::Value;
 use crate::view::View;
@@ -41,22 +41,24 @@ impl Coverage {
             // With `pick` the exceptions are about those who may be picked.
             let picked = rule.pick.as_ref().map(|pick| &pick.from);
             let whose = if picked.is_some() { Kind::Workload } else { rule.of };
-            for ask in rule.select.iter().chain([&rule.when]) {
-                coverage.add(ask, rule.of);
+            for condition in rule.select.iter().chain([&rule.when]) {
+                coverage.add(condition, rule.of);
             }
-            for ask in excepted.chain(picked) {
-                coverage.add(ask, whose);
+            for condition in excepted.chain(picked) {
+                coverage.add(condition, whose);
             }
         }
         coverage
     }
 
-    fn add(&mut self, ask: &Ask, of: Kind) {
-        let what = match ask {
-            Ask::Leaf(leaf) => What::Attribute(leaf.attribute),
-            Ask::Select(selector) => What::Text(selector.field),
-            Ask::All(asks) | Ask::Any(asks) => return asks.iter().for_each(|ask| self.add(ask, of)),
-            Ask::Not(ask) => return self.add(ask, of),
+    fn add(&mut self, condition: &Condition, of: Kind) {
+        let what = match condition {
+            Condition::Leaf(leaf) => What::Attribute(leaf.attribute),
+            Condition::Select(selector) => What::Text(selector.field),
+            Condition::All(conditions) | Condition::Any(conditions) => {
+                return conditions.iter().for_each(|condition| self.add(condition, of));
+            }
+            Condition::Not(condition) => return self.add(condition, of),
         };
         if !self.0.iter().any(|looked| looked.what == what && looked.told.of == of) {
             self.0.push(Looked { what, told: Unknown { name: what.name(), of, asked: 0, unknown: 0 } });
@@ -84,14 +86,14 @@ impl Coverage {
         let of = |kind: Kind| self.blind(kind);
         let whose = if rule.pick.is_some() { Kind::Workload } else { rule.of };
         let mut missing: Vec<&str> = Vec::new();
-        let mut must = |ask: &Ask, kind: Kind, wanted: u8| {
+        let mut must = |condition: &Condition, kind: Kind, wanted: u8| {
             let blind = of(kind);
-            if possible(ask, &blind) & wanted == 0 {
-                missing.extend(named(ask).into_iter().filter(|name| blind.contains(name)));
+            if possible(condition, &blind) & wanted == 0 {
+                missing.extend(named(condition).into_iter().filter(|name| blind.contains(name)));
             }
         };
-        for ask in rule.select.iter().chain([&rule.when]) {
-            must(ask, rule.of, TRUE);
+        for condition in rule.select.iter().chain([&rule.when]) {
+            must(condition, rule.of, TRUE);
         }
         for exception in &rule.except {
             must(&exception.of, whose, FALSE);
@@ -121,15 +123,19 @@ const UNKNOWN: u8 = 4;
 const ANYTHING: u8 = TRUE | FALSE | UNKNOWN;
 
 /// What an ask can come to, where these attributes and selectors are unknown and all others may be anything.
-fn possible(ask: &Ask, blind: &[&str]) -> u8 {
-    match ask {
-        Ask::Leaf(_) | Ask::Select(_) => {
-            let known = named(ask).iter().all(|name| !blind.contains(name));
+fn possible(condition: &Condition, blind: &[&str]) -> u8 {
+    match condition {
+        Condition::Leaf(_) | Condition::Select(_) => {
+            let known = named(condition).iter().all(|name| !blind.contains(name));
             if known { ANYTHING } else { UNKNOWN }
         }
-        Ask::Not(ask) => not(possible(ask, blind)),
-        Ask::All(asks) => asks.iter().fold(TRUE, |all, ask| and(all, possible(ask, blind))),
-        Ask::Any(asks) => not(asks.iter().fold(TRUE, |all, ask| and(all, not(possible(ask, blind))))),
+        Condition::Not(condition) => not(possible(condition, blind)),
+        Condition::All(conditions) => {
+            conditions.iter().fold(TRUE, |all, condition| and(all, possible(condition, blind)))
+        }
+        Condition::Any(conditions) => {
+            not(conditions.iter().fold(TRUE, |all, condition| and(all, not(possible(condition, blind)))))
+        }
     }
 }
 
@@ -150,12 +156,14 @@ const fn and(one: u8, other: u8) -> u8 {
     joined
 }
 
-fn named(ask: &Ask) -> Vec<&'static str> {
-    match ask {
-        Ask::Leaf(leaf) => vec![leaf.attribute.name],
-        Ask::Select(selector) => vec![selector.field.name()],
-        Ask::All(asks) | Ask::Any(asks) => asks.iter().flat_map(named).collect(),
-        Ask::Not(ask) => named(ask),
+fn named(condition: &Condition) -> Vec<&'static str> {
+    match condition {
+        Condition::Leaf(leaf) => vec![leaf.attribute.name],
+        Condition::Select(selector) => vec![selector.field.name()],
+        Condition::All(conditions) | Condition::Any(conditions) => {
+            conditions.iter().flat_map(named).collect()
+        }
+        Condition::Not(condition) => named(condition),
     }
 }
 
@@ -190,8 +198,8 @@ mod tests {
     #[test]
     fn a_rule_that_cannot_match_says_why() {
         let text = "version: 1\nrules:\n  \
-            - {name: both, of: process, when: {gpu_util: {max: 1%}, cpu_util: {max: 5%}}, for: 5m, then: [{flag: info}]}\n  \
-            - {name: one, of: process, when: {any: [{gpu_util: {max: 1%}}, {cpu_util: {max: 5%}}]}, for: 5m, then: [{flag: info}]}\n";
+            - {name: both, target: process, when: {gpu_util: {max: 1%}, cpu_util: {max: 5%}}, for: 5m, then: [{flag: info}]}\n  \
+            - {name: one, target: process, when: {any: [{gpu_util: {max: 1%}}, {cpu_util: {max: 5%}}]}, for: 5m, then: [{flag: info}]}\n";
         let policy =
             crate::policy::load(text.as_bytes(), "rules.yaml", std::time::Duration::ZERO).unwrap().policy;
         let mut coverage = Coverage::of(&policy);

@@ -266,7 +266,7 @@ impl Breakers {
 /// How an action that is not done is said to have ended.
 pub(super) fn answer(id: u64, mode: Mode, action: &Action) -> Answer {
     let outcome = match (mode, action) {
-        (Mode::Watch, _) => Outcome::Watched,
+        (Mode::DryRun, _) => Outcome::DryRun,
         (Mode::Enforce, Action::Terminate { .. }) => Outcome::Released,
         (Mode::Enforce, _) => Outcome::Done,
     };

@@ -86,7 +86,7 @@ fn table(report: &Report, layout: &mut Layout) {
             "{:<24} {:<7} {:>7} {:>6} {:>7} {:>6} {:>7} {:>8}",
             cut(&rule.name, 24),
             match rule.mode {
-                Mode::Watch => "watch",
+                Mode::DryRun => "dry-run",
                 Mode::Enforce => "enforce",
             },
             rule.matches,

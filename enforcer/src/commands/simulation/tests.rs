@@ -31,12 +31,12 @@ fn rehearse_with(rules: &str, test: &str, admin: Admin) -> Report {
 }
 
 fn idle(mode: &str) -> String {
-    format!("  - {{name: idle, mode: {mode}, of: process, when: {RULE}}}\n")
+    format!("  - {{name: idle, mode: {mode}, target: process, when: {RULE}}}\n")
 }
 
 #[test]
 fn one_kill_a_match_and_what_it_would_have_freed() {
-    for mode in ["watch", "enforce"] {
+    for mode in ["dry-run", "enforce"] {
         // On two GPUs; it ends by itself, 639 samples after it would have been ended at sample 60.
         let test = "    gpus: [{gpu: 0}, {gpu: 1}]\n    targets:\n      \
             - {process: 4100, gpus: [0, 1], vram: 2GiB, until: 3500s, series: {gpu_util: '0x900'}}\n";
@@ -62,7 +62,7 @@ fn busy_again_soon_is_a_regret_and_later_is_none() {
         - {process: 4100, series: {gpu_util: '0x99 43 0x500'}}\n      \
         - {process: 4200, series: {gpu_util: '0x499 43 0x99'}}\n      \
         - {process: 4300, series: {gpu_util: '0x99 1 0x499'}}\n";
-    let report = rehearse(&idle("watch"), test);
+    let report = rehearse(&idle("dry-run"), test);
     let regrets: Vec<(String, Option<u64>)> = report.rules[0]
         .actions
         .iter()
@@ -80,7 +80,7 @@ fn busy_again_soon_is_a_regret_and_later_is_none() {
 #[test]
 fn a_second_match_of_one_that_would_have_ended_is_told_apart() {
     let test = "    targets:\n      - {process: 4100, series: {gpu_util: '0x99 50 0x99'}}\n";
-    let report = rehearse(&idle("watch"), test);
+    let report = rehearse(&idle("dry-run"), test);
     let rule = &report.rules[0];
     assert_eq!((rule.matches, rule.kills, rule.regrets), (2, 1, 1));
     assert_eq!(rule.actions.iter().map(|projection| projection.again).collect::<Vec<_>>(), [false, true]);
@@ -92,7 +92,7 @@ fn a_second_match_of_one_that_would_have_ended_is_told_apart() {
 
 #[test]
 fn a_gpu_that_two_rules_free_counts_once() {
-    let rules = format!("{}  - {{name: jobs, of: workload, when: {RULE}}}\n", idle("watch"));
+    let rules = format!("{}  - {{name: jobs, target: workload, when: {RULE}}}\n", idle("dry-run"));
     let test = "    targets:\n      - {process: 4100, series: {gpu_util: '0x359'}}\n";
     let report = rehearse(&rules, test);
     assert_eq!((report.rules[0].kills, report.rules[1].kills), (1, 1), "{report:#?}");
@@ -106,7 +106,7 @@ fn near_misses_are_those_that_never_matched() {
         - {process: 4100, series: {gpu_util: '0x47 50x99'}}\n      \
         - {process: 4200, series: {gpu_util: '0x46 50x99'}}\n      \
         - {process: 4300, series: {gpu_util: '0x49 50 0x79 50'}}\n";
-    let report = rehearse(&idle("watch"), test);
+    let report = rehearse(&idle("dry-run"), test);
     let near: Vec<(&str, u32)> =
         report.rules[0].near_misses.iter().map(|near| (&near.target[..12], near.longest)).collect();
     assert_eq!(near, [("process:4100", 48)]);
@@ -115,7 +115,7 @@ fn near_misses_are_those_that_never_matched() {
 #[test]
 fn unknown_is_counted_and_gaps_are_missed_intervals() {
     let test = "    targets:\n      - {process: 4100, series: {gpu_util: '0x29 _x10 0x59'}}\n    intervals: '1x49 _x5 1x44'\n";
-    let report = rehearse(&idle("watch"), test);
+    let report = rehearse(&idle("dry-run"), test);
     let period = &report.period;
     assert_eq!((period.snapshots, period.judged, period.missed_intervals), (95, 95, 5));
     let rule = &report.rules[0];
@@ -138,7 +138,7 @@ fn a_breaker_holds_until_an_admin_looks() {
 #[test]
 fn names_are_harmless_on_paper() {
     let test = "    targets:\n      - {process: 4100, comm: \"a\\e[2J\\u202Eb\", user: \"x\\ny\", series: {gpu_util: '0x99'}}\n";
-    let report = rehearse(&idle("watch"), test);
+    let report = rehearse(&idle("dry-run"), test);
     let mut shown = Vec::new();
     print(&report, &mut shown).unwrap();
     let shown = String::from_utf8(shown).unwrap();

@@ -148,7 +148,7 @@ pub fn rehearse(path: &Path) -> Result<Report, Failure> {
         Failure::Faults(format!("{shown}: {why}"))
     })?;
     let cases = cases(written, path).map_err(|failure| match failure {
-        Refused::Here(Faults(faults)) => {
+        Refused::LocalHost(Faults(faults)) => {
             let told: Vec<String> = faults.iter().map(|fault| format!("{shown}: {fault}")).collect();
             Failure::Faults(told.join("\n"))
         }
@@ -159,14 +159,14 @@ pub fn rehearse(path: &Path) -> Result<Report, Failure> {
 
 /// Why there are no tests to be run.
 enum Refused {
-    Here(Faults),
+    LocalHost(Faults),
     Rules(Failure),
 }
 
 fn cases(written: written::File, path: &Path) -> Result<Vec<Case>, Refused> {
     let mut faults = Faults::default();
     let head = script::head(&written, &mut faults);
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let directory = path.parent().unwrap_or(Path::new("."));
     let mut known: BTreeMap<PathBuf, Arc<Policy>> = BTreeMap::new();
     let mut cases = Vec::new();
     for test in written.tests {
@@ -174,7 +174,7 @@ fn cases(written: written::File, path: &Path) -> Result<Vec<Case>, Refused> {
             faults.0.push(format!("test {:?}: it has no `rules`, and neither has the file", test.name));
             continue;
         };
-        let rules = folder.join(rules);
+        let rules = directory.join(rules);
         let policy = match known.get(&rules) {
             Some(policy) => Arc::clone(policy),
             None => Arc::new(files::rules(&rules, head.start).map_err(Refused::Rules)?.policy),
@@ -182,7 +182,7 @@ fn cases(written: written::File, path: &Path) -> Result<Vec<Case>, Refused> {
         cases.push(script::case(test, &head, &policy, &mut faults));
         known.insert(rules, policy);
     }
-    if faults.0.is_empty() { Ok(cases) } else { Err(Refused::Here(faults)) }
+    if faults.0.is_empty() { Ok(cases) } else { Err(Refused::LocalHost(faults)) }
 }
 
 fn test(case: &Case) -> TestReport {

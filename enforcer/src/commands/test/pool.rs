@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bailiff_snapshot::{Claim, Held, Leases, PoolGpu, ProcessKey, Spot, Truth};
+use bailiff_snapshot::{Claim, GpuState, Held, Leases, PoolGpu, ProcessKey, Truth};
 
 use super::script::{self, Faults};
 use super::series::Play;
@@ -113,7 +113,7 @@ impl Stage {
             PoolGpu {
                 id: device.index.clone(),
                 uuid: Some(device.uuid.clone()),
-                spot: if lease.is_some() { Spot::Leased } else { Spot::Idle },
+                gpu_state: if lease.is_some() { GpuState::Leased } else { GpuState::Idle },
                 since_ms: if same { millis(self.interval) } else { 0 },
                 lease,
                 ..PoolGpu::default()

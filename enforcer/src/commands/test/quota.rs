@@ -4,7 +4,7 @@ use bailiff_snapshot::{ProcessKey, Quota, QuotaGpu, QuotaProcess, Truth, wire};
 
 use super::stage::{Actor, Stage, whole};
 
-/// All quotas at a sample; none where nobody has one, or their folder cannot be read.
+/// All quotas at a sample; none where nobody has one, or their directory cannot be read.
 pub(super) fn quotas(stage: &Stage, (sample, gpus): (usize, &[wire::Gpu])) -> Option<Vec<Quota>> {
     let with = stage.actors.iter().filter(|actor| actor.quota.is_some());
     if with.clone().next().is_none() || !stage.up("quota", sample) {

@@ -21,7 +21,7 @@ const RULES: Table<7> = Table {
     columns: [
         ("rule", ""),
         ("mode", ""),
-        ("of", ""),
+        ("target", ""),
         ("matches", "n"),
         ("pending", "n"),
         ("unknown", "n"),
@@ -79,7 +79,7 @@ const ACTIONS: Table<8> = Table {
 const BUDGETS: Table<3> = Table {
     id: "budgets-table",
     caption: "Actions of the last hour, and how many are allowed.",
-    columns: [("budget", ""), ("of", ""), ("used", "n")],
+    columns: [("budget", ""), ("target", ""), ("used", "n")],
     most: 50,
     rest: REST,
 };
@@ -141,7 +141,7 @@ fn rule(rule: &RuleStatus) -> [Cell; 7] {
 
 fn pending(step: &Pending) -> [Cell; 7] {
     let due = step.due_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let watch = step.mode == Mode::Watch;
+    let watch = step.mode == Mode::DryRun;
     [
         target(&step.target, step.comm.as_ref()),
         Cell::of(step.user.as_ref(), NO_OWNER),

@@ -11,10 +11,10 @@ use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::nvmlProcessInfo_t;
 use tempfile::TempDir;
 
-/// A loaded library and the folder that it and its scenario are in.
+/// A loaded library and the directory that it and its scenario are in.
 pub(crate) struct Driver {
     pub(crate) nvml: Nvml,
-    folder: TempDir,
+    directory: TempDir,
 }
 
 /// The library reads the variable when it is initialized for the first time; nobody else may set it meanwhile.
@@ -23,14 +23,14 @@ static VARIABLE: Mutex<()> = Mutex::new(());
 impl Driver {
     /// A driver that has been initialized; it looks at its scenario at every call.
     pub(crate) fn start(scenario: &str) -> Self {
-        let folder = folder(scenario);
-        let nvml = initialize(folder.path()).expect("the driver starts");
-        Self { nvml, folder }
+        let directory = directory(scenario);
+        let nvml = initialize(directory.path()).expect("the driver starts");
+        Self { nvml, directory }
     }
 
     /// Swaps the scenario for another as a whole.
     pub(crate) fn rewrite(&self, scenario: &str) {
-        rewrite(self.folder.path(), scenario);
+        rewrite(self.directory.path(), scenario);
     }
 
     pub(crate) fn gpu(&self, index: u32) -> Device<'_> {
@@ -38,33 +38,33 @@ impl Driver {
     }
 }
 
-/// A folder with a library of its own, since one that is loaded already would not be loaded again.
-pub(crate) fn folder(scenario: &str) -> TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
-    fs::copy(built(), folder.path().join("libnvidia-ml.so.1")).expect("the library was built");
-    rewrite(folder.path(), scenario);
-    folder
+/// A directory with a library of its own, since one that is loaded already would not be loaded again.
+pub(crate) fn directory(scenario: &str) -> TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::copy(built(), directory.path().join("libnvidia-ml.so.1")).expect("the library was built");
+    rewrite(directory.path(), scenario);
+    directory
 }
 
-/// Loads and initializes the library of this folder.
-pub(crate) fn initialize(folder: &Path) -> Result<Nvml, NvmlError> {
+/// Loads and initializes the library of this directory.
+pub(crate) fn initialize(directory: &Path) -> Result<Nvml, NvmlError> {
     let _guard = VARIABLE.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: the only other thread that reads the variable would be in this function, and holds the lock.
-    unsafe { env::set_var("FAKE_NVML_SCENARIO", folder.join("scenario.yaml")) };
-    Nvml::builder().lib_path(folder.join("libnvidia-ml.so.1").as_os_str()).init()
+    unsafe { env::set_var("FAKE_NVML_SCENARIO", directory.join("scenario.yaml")) };
+    Nvml::builder().lib_path(directory.join("libnvidia-ml.so.1").as_os_str()).init()
 }
 
 /// Writes a scenario beside the one that is there, and puts it in its place.
-pub(crate) fn rewrite(folder: &Path, scenario: &str) {
-    let new = folder.join("scenario.new");
+pub(crate) fn rewrite(directory: &Path, scenario: &str) {
+    let new = directory.join("scenario.new");
     fs::write(&new, format!("recheck: 0us\n{scenario}")).expect("the scenario is written");
-    fs::rename(new, folder.join("scenario.yaml")).expect("the scenario is swapped");
+    fs::rename(new, directory.join("scenario.yaml")).expect("the scenario is swapped");
 }
 
 /// The library that cargo built for this test; it lies where the test itself does.
 fn built() -> PathBuf {
     let test = env::current_exe().expect("a test is a file");
-    test.parent().expect("in a folder").join("libfake_nvml.so")
+    test.parent().expect("in a directory").join("libfake_nvml.so")
 }
 
 /// One call for the compute list, with room for so many entries of the usual size.

@@ -7,7 +7,7 @@ use std::thread;
 
 use nvml_wrapper::error::NvmlError;
 
-use crate::driver::{Driver, folder, initialize, rewrite};
+use crate::driver::{Driver, directory, initialize, rewrite};
 
 #[test]
 fn initialization_fails_as_the_scenario_says() {
@@ -20,18 +20,18 @@ fn initialization_fails_as_the_scenario_says() {
         ("no_such_error", "Unknown"),
     ];
     for (name, expected) in cases {
-        let error = initialize(folder(&format!("init: {name}\n")).path()).err();
+        let error = initialize(directory(&format!("init: {name}\n")).path()).err();
         assert_eq!(error.map(|error| format!("{error:?}")).as_deref(), Some(expected), "{name}");
     }
 }
 
 #[test]
 fn a_scenario_that_is_missing_or_broken_is_no_driver() {
-    let empty = folder("");
+    let empty = directory("");
     fs::remove_file(empty.path().join("scenario.yaml")).unwrap();
     assert!(matches!(initialize(empty.path()), Err(NvmlError::Unknown)));
     for broken in ["gpus: [", "gpu: []", "gpus: [{memory: {total: 8GB}}]", "missing: [nvmlDeviceGetMemory]"] {
-        assert!(matches!(initialize(folder(broken).path()), Err(NvmlError::Unknown)), "{broken}");
+        assert!(matches!(initialize(directory(broken).path()), Err(NvmlError::Unknown)), "{broken}");
     }
 }
 
@@ -47,12 +47,12 @@ fn a_scenario_that_breaks_later_leaves_the_last_good_one() {
 
 #[test]
 fn an_initialization_that_hangs_ends_when_the_scenario_says_otherwise() {
-    let folder = folder("init: hang\n");
-    let path = folder.path().to_owned();
+    let directory = directory("init: hang\n");
+    let path = directory.path().to_owned();
     let (done, outcome) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(move || done.send(initialize(&path).map(|nvml| nvml.device_count())));
-        rewrite(folder.path(), "gpus: [{}]\n");
+        rewrite(directory.path(), "gpus: [{}]\n");
         assert_eq!(outcome.recv().unwrap().unwrap().unwrap(), 1);
     });
 }

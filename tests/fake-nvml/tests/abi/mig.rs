@@ -42,10 +42,10 @@ fn instances_are_devices_of_their_own() {
 
 fn ids(device: &Device<'_>) -> [(c_uint, c_uint); 2] {
     let lib = device.nvml().lib();
-    [&lib.nvmlDeviceGetGpuInstanceId, &lib.nvmlDeviceGetComputeInstanceId].map(|ask| {
+    [&lib.nvmlDeviceGetGpuInstanceId, &lib.nvmlDeviceGetComputeInstanceId].map(|query| {
         let mut id = 0;
         // SAFETY: there is room for the id.
-        let code = unsafe { ask.as_ref().unwrap()(device.handle(), &raw mut id) };
+        let code = unsafe { query.as_ref().unwrap()(device.handle(), &raw mut id) };
         (code, id)
     })
 }

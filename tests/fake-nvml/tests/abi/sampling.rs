@@ -51,17 +51,17 @@ fn a_second_question_within_a_period_has_the_same_answer() {
 #[test]
 fn who_asks_for_the_size_is_told_that_of_the_ring() {
     let driver = Driver::start("gpus: [{}]\n");
-    let ask = driver.nvml.lib().nvmlDeviceGetProcessUtilization.as_ref().unwrap();
+    let query = driver.nvml.lib().nvmlDeviceGetProcessUtilization.as_ref().unwrap();
     let mut count: c_uint = 0;
     // SAFETY: no room is how the size is asked for.
-    let code = unsafe { ask(driver.gpu(0).handle(), std::ptr::null_mut(), &raw mut count, 0) };
+    let code = unsafe { query(driver.gpu(0).handle(), std::ptr::null_mut(), &raw mut count, 0) };
     assert_eq!((code, count), (7, 100));
 }
 
 #[test]
 fn the_newer_question_knows_more_engines_and_checks_its_version() {
     let driver = Driver::start(&format!("{STILL}{BUSY}"));
-    let ask = |version: u32| {
+    let query = |version: u32| {
         // SAFETY: the structure is numbers and a pointer, which may be null.
         let mut samples = vec![unsafe { std::mem::zeroed::<nvmlProcessUtilizationInfo_v1_t>() }; 10];
         let mut list = nvmlProcessesUtilizationInfo_v1_t {
@@ -70,15 +70,15 @@ fn the_newer_question_knows_more_engines_and_checks_its_version() {
             lastSeenTimeStamp: 0,
             procUtilArray: samples.as_mut_ptr(),
         };
-        let ask = driver.nvml.lib().nvmlDeviceGetProcessesUtilizationInfo.as_ref().unwrap();
+        let query = driver.nvml.lib().nvmlDeviceGetProcessesUtilizationInfo.as_ref().unwrap();
         // SAFETY: there is room for as many samples as the structure says.
-        let code = unsafe { ask(driver.gpu(0).handle(), &raw mut list) };
+        let code = unsafe { query(driver.gpu(0).handle(), &raw mut list) };
         samples.truncate(list.processSamplesCount as usize);
         (code, samples)
     };
-    let (code, samples) = ask(0x0100_0018);
+    let (code, samples) = query(0x0100_0018);
     assert_eq!((code, samples.len(), samples[1].pid, samples[1].jpgUtil), (0, 2, 102, 3));
-    assert_eq!(ask(0x0200_0018).0, 25);
+    assert_eq!(query(0x0200_0018).0, 25);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nvml_wrapper::error::NvmlError;
 
-use crate::driver::{Driver, folder, initialize};
+use crate::driver::{Driver, directory, initialize};
 
 #[test]
 fn every_scenario_is_a_machine() {
@@ -26,7 +26,7 @@ fn every_scenario_is_a_machine() {
         let driver = Driver::start(&scenario(name));
         assert_eq!(driver.nvml.device_count().unwrap(), gpus, "{name}");
     }
-    assert!(matches!(initialize(folder(&scenario("no-driver")).path()), Err(NvmlError::DriverNotLoaded)));
+    assert!(matches!(initialize(directory(&scenario("no-driver")).path()), Err(NvmlError::DriverNotLoaded)));
     assert_eq!(fs::read_dir(scenarios()).unwrap().count(), cases.len() + 1, "each is in this table");
 }
 

@@ -11,13 +11,13 @@ use end_to_end::{http, programs};
 /// The enforcer, with one rule.
 pub(crate) struct Enforcer {
     child: Child,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl Enforcer {
-    pub(crate) fn start(folder: &Path, redis: &Redis) -> Self {
+    pub(crate) fn start(directory: &Path, redis: &Redis) -> Self {
         let ours = std::env::current_exe().expect("a running program has a file");
-        let notices = folder.join("notices");
+        let notices = directory.join("notices");
         let rules = format!(
             "version: 1
 notify:
@@ -29,28 +29,28 @@ rules:
             notices.display(),
             redis.address(),
         );
-        std::fs::write(folder.join("rules.yaml"), rules).expect("rules can be written");
+        std::fs::write(directory.join("rules.yaml"), rules).expect("rules can be written");
         println!(
             "bailiff-enforcer judges them by this rule (in real life: for 30 minutes, not for 5 samples):\n"
         );
         println!("{}", RULE.replace("    startup_grace: 0s\n", ""));
-        let at = |flag: &str, name: &str| format!("{flag}={}", folder.join(name).display());
+        let at = |flag: &str, name: &str| format!("{flag}={}", directory.join(name).display());
         let mut command = Command::new(programs::enforcer());
-        command.arg("run").arg(folder.join("rules.yaml"));
+        command.arg("run").arg(directory.join("rules.yaml"));
         command.args([at("--stream", "stream.sock"), at("--control", "control.sock")]);
         command.args([at("--audit", "audit.jsonl"), at("--state", ""), at("--devices", "nvidia")]);
         command.args(["--trust-pid-namespace", "--web.listen-address=127.0.0.1:0"]);
-        let log = std::fs::File::create(folder.join("enforcer.log")).expect("a log");
+        let log = std::fs::File::create(directory.join("enforcer.log")).expect("a log");
         let child = command.stderr(log).spawn().expect("the enforcer starts");
-        let enforcer = Self { child, folder: folder.to_owned() };
-        until("the enforcer's socket", || folder.join("control.sock").exists().then_some(()));
+        let enforcer = Self { child, directory: directory.to_owned() };
+        until("the enforcer's socket", || directory.join("control.sock").exists().then_some(()));
         enforcer
     }
 
     /// The text of a notice.
     pub(crate) fn notice(&self, number: usize) -> String {
         until("the notice", || {
-            let all = std::fs::read_to_string(self.folder.join("notices")).ok()?;
+            let all = std::fs::read_to_string(self.directory.join("notices")).ok()?;
             let notice: serde_json::Value = serde_json::from_str(all.lines().nth(number)?).ok()?;
             Some(notice["text"].as_str()?.to_owned())
         })
@@ -59,7 +59,7 @@ rules:
     /// What `bailiff-enforcer explain` says.
     pub(crate) fn explain(&self, pid: u32) {
         println!("$ bailiff-enforcer explain --pid {pid}");
-        let control = self.folder.join("control.sock");
+        let control = self.directory.join("control.sock");
         let mut command = Command::new(programs::enforcer());
         command.args(["explain", "--pid", &pid.to_string(), "--control"]).arg(control);
         let output = command.output().expect("explain runs");
@@ -70,7 +70,7 @@ rules:
 
     pub(crate) fn print_audit(&self) {
         let lines = until("the result", || {
-            let log = std::fs::read_to_string(self.folder.join("audit.jsonl")).ok()?;
+            let log = std::fs::read_to_string(self.directory.join("audit.jsonl")).ok()?;
             log.contains("\"released\"").then_some(log)
         });
         for line in lines.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()) {
@@ -82,7 +82,7 @@ rules:
     /// The line of one of the agent's own actions.
     pub(crate) fn print_audit_of(&self, step: &str) {
         let line = until("the agent's action", || {
-            let log = std::fs::read_to_string(self.folder.join("audit.jsonl")).ok()?;
+            let log = std::fs::read_to_string(self.directory.join("audit.jsonl")).ok()?;
             let mut lines =
                 log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
             lines.find(|line| line["step"] == step)
@@ -92,7 +92,7 @@ rules:
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        let log = std::fs::read_to_string(self.folder.join("enforcer.log")).unwrap_or_default();
+        let log = std::fs::read_to_string(self.directory.join("enforcer.log")).unwrap_or_default();
         let address =
             log.lines().find_map(|line| line.split("address=").nth(1)?.split(' ').next()?.parse().ok());
         address.expect("it says where it serves")
@@ -119,7 +119,7 @@ impl Drop for Enforcer {
 /// The demo's one rule.
 const RULE: &str = "  - name: idle
     mode: enforce
-    of: workload
+    target: workload
     when: {gpu_util: {max: 1%}, cpu_util: {max: 5%}}
     for: {samples: 5}
     startup_grace: 0s

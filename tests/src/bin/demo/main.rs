@@ -71,15 +71,15 @@ fn take_notice(file: &str) -> ExitCode {
 }
 
 fn demo(stays: bool) -> ExitCode {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     if Path::new("/proc/driver/nvidia/version").exists() {
         println!("An NVIDIA driver is here: this is what it says of its GPUs, for five ticks of {TICK}.\n");
-        watch_real_gpus(&folder.path().join("real.sock"));
+        watch_real_gpus(&directory.path().join("real.sock"));
         println!("\nWhat comes now ends a process, so it is not done to yours: a fake driver stands in.\n");
     } else {
         println!("No NVIDIA driver here: the fake driver of the tests stands in; the processes are real.\n");
     }
-    tell_the_story(folder.path(), stays);
+    tell_the_story(directory.path(), stays);
     ExitCode::SUCCESS
 }
 
@@ -93,8 +93,8 @@ fn watch_real_gpus(stream: &Path) {
     print_numbers(&exporter, &USE);
 }
 
-fn tell_the_story(folder: &Path, stays: bool) {
-    let device = folder.join("nvidia0");
+fn tell_the_story(directory: &Path, stays: bool) {
+    let device = directory.join("nvidia0");
     std::fs::write(&device, "").expect("a stand-in for a device file");
     let trainer = Holder::start("trainer", &device);
     let mut notebook = Holder::start("notebook", &device);
@@ -112,14 +112,14 @@ fn tell_the_story(folder: &Path, stays: bool) {
     let mut command = command(&scenario);
     command
         .args(["--trust-pid-namespace", "--lease.redis", &redis.address(), "--quota.dir"])
-        .arg(folder.join("quota"));
-    let stream = folder.join("stream.sock");
+        .arg(directory.join("quota"));
+    let stream = directory.join("stream.sock");
     let exporter = start(&mut command, &stream);
     let mut ticks = Ticks::of(&stream);
     println!("Three processes hold two GPUs, and all of them work:\n");
     show(&ticks.find(|snapshot| utilization(snapshot, pid) == Some(71)));
 
-    let enforcer = Enforcer::start(folder, &redis);
+    let enforcer = Enforcer::start(directory, &redis);
     scenario.set(&computing(""));
     println!(
         "The notebook's owner goes home. It keeps its 40 GiB and computes nothing; the driver now says\nnothing of it, and that alone is no proof. It is, once the GPU's own sampler was seen alive:\n"
@@ -142,7 +142,7 @@ fn tell_the_story(folder: &Path, stays: bool) {
     enforcer.print_numbers();
     let second = hand_gpus_out(&redis, &enforcer);
     end_the_lease(second, &exporter, &mut ticks);
-    quota::limit(folder, (&exporter, &scenario));
+    quota::limit(directory, (&exporter, &scenario));
     if stays {
         scenario.set(&format!("{working}  - processes: []\n"));
         stay(&exporter, &enforcer);

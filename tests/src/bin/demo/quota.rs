@@ -29,15 +29,15 @@ const FIGURES: [&str; 4] = [
 ];
 
 /// Runs it on a fake driver of CUDA, in which the library stands as it would in front of the real one.
-pub(crate) fn limit(folder: &Path, (exporter, scenario): (&Exporter, &Scenario)) {
+pub(crate) fn limit(directory: &Path, (exporter, scenario): (&Exporter, &Scenario)) {
     println!("\nA program may have 8 GiB, it and all that it starts. It asks for 3 GiB, again and again:\n");
     println!("$ bailiff run --vram 8GiB -- ./asks");
     let machine = Machine::new();
-    let ask = format!("alloc {ASKED}");
+    let query = format!("alloc {ASKED}");
     let mut command = machine.bare(programs::bailiff());
     command.args(["run", "--quiet", "--vram", "8GiB", "--quota-library"]).arg(library());
-    command.arg("--quota-dir").arg(folder.join("quota/demo")).arg("--").arg(client("dl")).arg("dl");
-    command.args(["init 0", "info", &ask, &ask, &ask, "info", "wait", "free 0", &ask]);
+    command.arg("--quota-dir").arg(directory.join("quota/demo")).arg("--").arg(client("dl")).arg("dl");
+    command.args(["init 0", "info", &query, &query, &query, "info", "wait", "free 0", &query]);
     let mut asking = Asking::start(&mut command);
     asking.tell(&["", SEES, ASKS, ASKS, ASKS, SEES, ""]);
     let pid = leases::heir(&asking.child).as_raw_nonzero();
@@ -54,7 +54,7 @@ pub(crate) fn limit(folder: &Path, (exporter, scenario): (&Exporter, &Scenario))
     asking.go_on();
     asking.tell(&[FREES, ASKS]);
     let ended = asking.child.wait().expect("our own child can be waited for");
-    let left = std::fs::read_dir(folder.join("quota/demo")).map_or(0, Iterator::count);
+    let left = std::fs::read_dir(directory.join("quota/demo")).map_or(0, Iterator::count);
     println!("\nIt ended well ({ended}), and {left} files of quotas are left.");
 }
 

@@ -62,10 +62,10 @@ fn main() -> ExitCode {
 }
 
 fn flags(arguments: &[String]) -> Result<(Setting, PathBuf), Stop> {
-    let here = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
+    let local_host = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
     let mut out = PathBuf::from("hardware-report");
     let mut setting = Setting {
-        programs: here.unwrap_or_default(),
+        programs: local_host.unwrap_or_default(),
         directory: PathBuf::new(),
         nvml: None,
         devices: "/dev/nvidia".to_owned(),

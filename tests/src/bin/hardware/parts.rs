@@ -99,7 +99,8 @@ impl Run {
     pub(crate) fn terminate_client(&mut self) -> Tried {
         let (server, client) = (self.mps_server()?.pid, self.subject("mps-idle")?.pid);
         let (_, control) = self.mps.as_ref().ok_or("no daemon of MPS was started")?;
-        let said = control.ask(Question::TerminateClient(server, client)).map_err(|error| error.to_string());
+        let said =
+            control.query(Question::TerminateClient(server, client)).map_err(|error| error.to_string());
         let understood = said.as_ref().is_ok_and(|said| words::terminated(said).is_ok());
         let lives = self.lives("mps-idle");
         let said = format!("`{}`; the process lives: {lives}", said.unwrap_or_else(|error| error).trim());
@@ -261,7 +262,7 @@ impl Run {
         let count = |(step, result)| {
             lines.iter().filter(|line| line["step"] == step && line["result"] == result).count()
         };
-        [("flag", "raised"), ("terminate", "watched")].map(count)
+        [("flag", "raised"), ("terminate", "dry_run")].map(count)
     }
 }
 

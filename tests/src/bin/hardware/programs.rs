@@ -45,7 +45,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if let Some(control) = self.mps.take() {
-            let _ = control.ask(Question::Quit(Some(QUIT)));
+            let _ = control.query(Question::Quit(Some(QUIT)));
             let _ = until("the end of MPS", || self.ended().is_some());
         }
         let _ = self.child.kill();
@@ -143,7 +143,7 @@ impl Setting {
         let (comm, ended) = (self.comm("idle"), self.comm("terminated"));
         let rule = |name: &str, comm: &str, mode: &str, samples: u32, step: &str| {
             format!(
-                "  - {{name: {name}, mode: {mode}, of: process, select: {{comms: '{comm}', users: [{user}]}}, \
+                "  - {{name: {name}, mode: {mode}, target: process, select: {{comms: '{comm}', users: [{user}]}}, \
                  when: {{gpu_util: {{max: 1%}}}}, for: {{samples: {samples}}}, then: [{step}]}}\n"
             )
         };
@@ -152,8 +152,8 @@ impl Setting {
              limits: {{per_node_hour: 1, max_processes: 1}}\n\
              protect: [{{not: {{comms: ['{comm}', '{ended}'], users: [{user}]}}, reason: not a worker of this run}}]\n\
              rules:\n{}{}{}",
-            rule("idle", &comm, "watch", 3, "{flag: warning}"),
-            rule("idle-for-long", &comm, "watch", 30, "{terminate: {}}"),
+            rule("idle", &comm, "dry-run", 3, "{flag: warning}"),
+            rule("idle-for-long", &comm, "dry-run", 30, "{terminate: {}}"),
             rule("ended", &ended, "enforce", 3, "{terminate: {}}"),
         )
     }
@@ -186,7 +186,7 @@ pub(crate) fn enforcer(setting: &Setting, audit: &str, dry_run: bool) -> Result<
     fs::write(&rules, setting.rules()).map_err(|error| format!("{}: {error}", rules.display()))?;
     fs::create_dir_all(&state).map_err(|error| format!("{}: {error}", state.display()))?;
     let mut command = Command::new(setting.programs.join("bailiff-enforcer"));
-    command.arg("run").arg(rules).arg("--web.listen-address=").args(dry_run.then_some("--watch"));
+    command.arg("run").arg(rules).arg("--web.listen-address=").args(dry_run.then_some("--dry-run"));
     command.arg(flag("stream", &setting.at("stream.sock"))).arg(flag("control", &state.join("control.sock")));
     command.arg(flag("devices", Path::new(&setting.devices)));
     command.arg(flag("state", &state)).arg(flag("audit", &setting.at(audit)));
@@ -205,7 +205,7 @@ pub(crate) fn mps(setting: &Setting) -> Result<(Program, Control), String> {
     let mut program = Program::start(&mut command, &setting.at("mps.log"))?;
     let control = Control::new(PROGRAM).at(&pipes);
     until("the control daemon of MPS", || {
-        program.ended().is_some() || control.ask(Question::Servers).is_ok()
+        program.ended().is_some() || control.query(Question::Servers).is_ok()
     })?;
     program.mps = Some(control.clone());
     Ok((program, control))

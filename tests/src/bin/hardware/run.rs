@@ -180,7 +180,7 @@ impl Run {
     /// The server that the daemon started for the clients.
     pub(crate) fn mps_server(&mut self) -> Result<Subject, String> {
         let (_, control) = self.mps.as_ref().ok_or("no client was started")?;
-        let said = control.ask(Question::Servers).map_err(|error| error.to_string())?;
+        let said = control.query(Question::Servers).map_err(|error| error.to_string())?;
         let servers = words::servers(&said).map_err(|error| error.to_string())?;
         let pid = *servers.first().ok_or("CUDA started the clients without MPS")?;
         Ok(Subject { work: "mps-server", pid, listed: pid, worker: None })

@@ -127,7 +127,7 @@ impl Daemons {
     }
 
     /// The enforcer's answer to a question; none where it does not answer in time.
-    pub(crate) fn ask(&self, question: &Value, patience: Duration) -> Option<Value> {
+    pub(crate) fn query(&self, question: &Value, patience: Duration) -> Option<Value> {
         let mut socket = UnixStream::connect(self.home.control()).ok()?;
         socket.set_read_timeout(Some(patience)).ok()?;
         writeln!(socket, "{question}").ok()?;

@@ -79,7 +79,7 @@ impl Trial {
         }
         if self.resumed + Duration::from_secs(2) < boot() && !self.paused && !self.rules_busy {
             self.resumed = boot();
-            self.ask("resume");
+            self.query("resume");
         }
     }
 
@@ -290,14 +290,14 @@ impl Trial {
         let sha256 = daemons::sha256(&home.rules());
         self.note(None, format!("rules {sha256:.8}: {policy:?}"));
         self.witness.policies.insert(sha256, policy);
-        self.ask("reload");
+        self.query("reload");
     }
 
     fn invalid(&mut self) {
         if !self.rules_busy {
             self.rules_busy = true;
             self.daemons.home.write("version: 1\nrules: []\n");
-            self.ask("reload");
+            self.query("reload");
             self.after(500, 2_500, Self::good_rules);
         }
     }
@@ -332,7 +332,7 @@ impl Trial {
     }
 
     fn pause(&mut self) -> Option<()> {
-        if self.paused || !self.ask("pause") {
+        if self.paused || !self.query("pause") {
             return None;
         }
         self.paused = true;
@@ -346,11 +346,11 @@ impl Trial {
     }
 
     /// Asks the enforcer; false where it does not say that it did so.
-    fn ask(&mut self, command: &str) -> bool {
+    fn query(&mut self, command: &str) -> bool {
         if !self.running() {
             return false;
         }
-        let answer = self.daemons.ask(&json!({"command": command}), Duration::from_secs(2));
+        let answer = self.daemons.query(&json!({"command": command}), Duration::from_secs(2));
         self.note(
             None,
             format!("{command}: {}", answer.as_ref().map_or("no answer".to_owned(), ToString::to_string)),
@@ -362,7 +362,8 @@ impl Trial {
     }
 
     fn end_fifo(&mut self) {
-        if self.running() && self.daemons.ask(&json!({"command": "status"}), Duration::from_secs(5)).is_none()
+        if self.running()
+            && self.daemons.query(&json!({"command": "status"}), Duration::from_secs(5)).is_none()
         {
             let text = "it was asked for its status while the file of rules was a FIFO".to_owned();
             self.witness.violate(boot(), "an enforcer that does not answer", (text, None));
@@ -388,7 +389,7 @@ impl Trial {
     fn resume(&mut self) {
         // It is paused until it is asked to go on; then it may go on before it answers.
         self.end_pause();
-        if !self.ask("resume") {
+        if !self.query("resume") {
             self.after(500, 500, Self::resume);
         }
     }

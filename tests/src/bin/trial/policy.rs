@@ -56,7 +56,7 @@ impl Rule {
 /// What differs from one file to the next.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
-    /// Every rule is `mode: watch`.
+    /// Every rule is `mode: dry-run`.
     pub(crate) watch: bool,
     /// Protected users, beside [`PROTECTED`].
     pub(crate) protect: Vec<u32>,
@@ -76,7 +76,7 @@ impl Policy {
     pub(crate) fn text(&self, exe: &Path) -> String {
         let users: Vec<u32> = self.protect.iter().copied().chain([PROTECTED]).collect();
         let comms: Vec<&str> = self.comms.iter().map(String::as_str).chain(["precious"]).collect();
-        let mode = if self.watch { "watch" } else { "enforce" };
+        let mode = if self.watch { "dry-run" } else { "enforce" };
         let [gpu, user, node] = self.limits;
         let mut text = format!(
             "version: 1\nmode: {mode}\n\

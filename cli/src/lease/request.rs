@@ -5,30 +5,30 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use bailiff_lease::holder::Here;
+use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, LeaseError, Leases, Ticket, TicketStatus};
 
 use super::told::{self, ids};
 use super::unclean::used;
 use super::{LEASE, TICKET, gpus_are, offset};
 use crate::exit::Failure;
-use crate::flags::Ask;
+use crate::flags::LeaseRequest;
 use crate::say::say;
 
 /// Between two attempts to reach a Redis that has gone.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// A ticket of this process, with a name that nobody has; `cmd` is what others read of it.
-pub(super) fn ticket(pool: &mut dyn Leases, ask: &Ask, cmd: &str) -> Result<Ticket, Failure> {
-    let among = ask.gpu.as_deref().map(|list| ids(&pool.gpus()?, list)).transpose()?;
+pub(super) fn ticket(pool: &mut dyn Leases, request: &LeaseRequest, cmd: &str) -> Result<Ticket, Failure> {
+    let among = request.gpu.as_deref().map(|list| ids(&pool.gpus()?, list)).transpose()?;
     let uid = nix::unistd::getuid();
-    if ask.priority > 0 && !uid.is_root() {
+    if request.priority > 0 && !uid.is_root() {
         return Err(Failure::usage(
             "--priority: above 0 is for root, so that nobody overtakes by wishing to",
         ));
     }
     let user = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
-    let mut about = Here::look().holder(std::process::id());
+    let mut about = LocalHost::read().holder(std::process::id());
     about.extend([
         // No purge of GPU.py's ends it: to signal 0 is always allowed.
         ("legacy_pid", "0".to_owned()),
@@ -39,14 +39,16 @@ pub(super) fn ticket(pool: &mut dyn Leases, ask: &Ask, cmd: &str) -> Result<Tick
         ("cmd", cmd.to_owned()),
     ]);
     about.extend(among.as_ref().map(|ids| ("among", ids.join(","))));
-    about.extend(ask.note.clone().map(|note| ("note", note)));
-    about.extend(ask.job.clone().map(|job| ("job", job)));
+    about.extend(request.note.clone().map(|note| ("note", note)));
+    about.extend(request.job.clone().map(|job| ("job", job)));
     Ok(Ticket {
         lease: name()?,
-        want: ask.gpus.unwrap_or_else(|| among.map_or(1, |ids| u32::try_from(ids.len()).unwrap_or(u32::MAX))),
-        priority: ask.priority,
+        want: request
+            .gpus
+            .unwrap_or_else(|| among.map_or(1, |ids| u32::try_from(ids.len()).unwrap_or(u32::MAX))),
+        priority: request.priority,
         ttl: TICKET,
-        nonblock: ask.nonblock,
+        nonblock: request.nonblock,
         about,
     })
 }
@@ -88,11 +90,11 @@ fn acknowledge(
 fn stand(
     pool: &mut dyn Leases,
     (ticket, nonblock): (&mut Ticket, bool),
-    (here, until): (&Here, Option<Instant>),
+    (local_host, until): (&LocalHost, Option<Instant>),
     mut tell: impl FnMut(News),
 ) -> Result<TicketStatus, Failure> {
     loop {
-        let mut status = pool.wait(ticket, (here, until), &mut |before| tell(News::Behind(before)))?;
+        let mut status = pool.wait(ticket, (local_host, until), &mut |before| tell(News::Behind(before)))?;
         let mut lost = "its place in the line was lost, since nothing was heard of it";
         if let TicketStatus::Held(grant) = &status {
             lost = "the GPUs that it was given went to the next, since it did not answer in time";
@@ -114,21 +116,21 @@ fn stand(
 /// nothing is waited for.
 pub(super) fn obtain(
     pool: &mut dyn Leases,
-    ask: &Ask,
+    request: &LeaseRequest,
     ticket: &mut Ticket,
     tell: impl FnMut(News),
 ) -> Result<Grant, Failure> {
-    let here = Here::look();
-    if ask.nonblock {
-        pool.reap_here(&here, LEASE)?;
+    let local_host = LocalHost::read();
+    if request.nonblock {
+        pool.reap_local_host(&local_host, LEASE)?;
     }
-    let told = ask.gpu.is_none() && ask.exporter.stream.exists();
-    let used = if told { used(&ask.exporter.stream, pool.idle()?.iter()) } else { BTreeMap::new() };
+    let told = request.gpu.is_none() && request.exporter.stream.exists();
+    let used = if told { used(&request.exporter.stream, pool.idle()?.iter()) } else { BTreeMap::new() };
     if !used.is_empty() {
         ticket.about.push(("last", used.keys().cloned().collect::<Vec<_>>().join(",")));
     }
-    let until = ask.wait.map(|wait| Instant::now() + wait);
-    match stand(pool, (ticket, ask.nonblock), (&here, until), tell)? {
+    let until = request.wait.map(|wait| Instant::now() + wait);
+    match stand(pool, (ticket, request.nonblock), (&local_host, until), tell)? {
         TicketStatus::Held(grant) => {
             for (gpu, pids) in grant.gpus.iter().filter_map(|id| used.get_key_value(&id.to_string())) {
                 say(format_args!("GPU {gpu} is used by {pids:?}, who lease nothing; no other was idle"));
@@ -136,7 +138,7 @@ pub(super) fn obtain(
             Ok(grant)
         }
         TicketStatus::Waiting { .. } => {
-            let wait = humantime::format_duration(ask.wait.unwrap_or_default());
+            let wait = humantime::format_duration(request.wait.unwrap_or_default());
             Err(Failure::late(format!("no GPU within {wait}")))
         }
         TicketStatus::Busy => {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::fault::{Fault, Faults, quoted};
 use super::fields::{self, expected, many, nothing_given, unknown};
 use super::tree::{DEEPEST, Data, Entry, Node};
-use super::{Ask, Field, Kind, Leaf, Selector, comparisons, pattern, selectors};
+use super::{Condition, Field, Kind, Leaf, Selector, comparisons, pattern, selectors};
 use crate::rules::{self, Attribute};
 
 /// Words of an ask that are neither attributes nor selectors.
@@ -19,7 +19,7 @@ pub(super) const WORDS: [(&str, &str); 4] = [
 ];
 
 /// Asks within asks, those of named conditions included.
-const DEEPEST_ASK: usize = 2 * DEEPEST;
+const DEEPEST_CONDITION: usize = 2 * DEEPEST;
 
 /// Comparisons and patterns that `use` may copy within a file.
 const COPIES: usize = 20_000;
@@ -31,17 +31,17 @@ const LONGEST_PATTERN: usize = 1024;
 const PATTERNS: usize = 200;
 
 /// Reads the asks of a file.
-pub(super) struct Asks<'a> {
+pub(super) struct ConditionParser<'a> {
     /// What is wrong so far.
     pub(super) faults: Faults,
-    conditions: BTreeMap<&'a str, Condition<'a>>,
+    conditions: BTreeMap<&'a str, NamedCondition<'a>>,
     reading: Vec<&'a str>,
     deep: usize,
     copies: usize,
     patterns: usize,
 }
 
-struct Condition<'a> {
+struct NamedCondition<'a> {
     written: &'a Entry,
     read: Read,
     used: bool,
@@ -53,33 +53,35 @@ enum Read {
     /// It has faults, which were told.
     Broken,
     /// This came of it.
-    As(Ask),
+    As(Condition),
 }
 
-impl<'a> Asks<'a> {
+impl<'a> ConditionParser<'a> {
     /// With the file's named conditions, not yet read.
     pub(super) fn new(faults: Faults, conditions: &'a [Entry]) -> Self {
-        let named =
-            |written: &'a Entry| (written.name.as_str(), Condition { written, read: Read::No, used: false });
+        let named = |written: &'a Entry| {
+            (written.name.as_str(), NamedCondition { written, read: Read::No, used: false })
+        };
         let conditions = conditions.iter().map(named).collect();
         Self { faults, conditions, reading: Vec::new(), deep: 0, copies: COPIES, patterns: PATTERNS }
     }
 
     /// Reads an ask about targets of a kind; of any, where the kind is not known.
-    pub(super) fn read(&mut self, node: &'a Node, of: Option<Kind>) -> Option<Ask> {
+    pub(super) fn read(&mut self, node: &'a Node, of: Option<Kind>) -> Option<Condition> {
         let Data::Map(entries) = &node.data else {
             expected(node, "a map of what must be true, as `{gpu_util: {max: 1%}}`", &mut self.faults);
             return None;
         };
-        if self.deep >= DEEPEST_ASK {
-            let fault = Fault::error(&node.at, format!("asks are more than {DEEPEST_ASK} deep here"));
+        if self.deep >= DEEPEST_CONDITION {
+            let fault =
+                Fault::error(&node.at, format!("conditions are more than {DEEPEST_CONDITION} deep here"));
             self.faults.push(fault.help("have fewer conditions that use conditions"));
             return None;
         }
         self.deep += 1;
-        let ask = self.read_map(&node.at, entries.iter().collect(), of);
+        let condition = self.read_map(&node.at, entries.iter().collect(), of);
         self.deep -= 1;
-        ask
+        condition
     }
 
     /// Reads some keys of a map, all of which must hold.
@@ -88,22 +90,23 @@ impl<'a> Asks<'a> {
         at: &Range<usize>,
         entries: Vec<&'a Entry>,
         of: Option<Kind>,
-    ) -> Option<Ask> {
+    ) -> Option<Condition> {
         if entries.is_empty() {
             let fault = Fault::error(at, "nothing is asked here");
             self.faults.push(fault.help("an empty map would hold of everybody: write what must be true"));
             return None;
         }
         let all = entries.len();
-        let mut parts: Vec<Ask> = entries.into_iter().filter_map(|entry| self.part(entry, of)).collect();
+        let mut parts: Vec<Condition> =
+            entries.into_iter().filter_map(|entry| self.part(entry, of)).collect();
         if parts.len() < all {
             return None;
         }
-        if all == 1 { parts.pop() } else { Some(Ask::All(parts)) }
+        if all == 1 { parts.pop() } else { Some(Condition::All(parts)) }
     }
 
     /// Reads selectors, one of which is enough.
-    pub(super) fn read_selectors(&mut self, node: &'a Node) -> Option<Ask> {
+    pub(super) fn read_selectors(&mut self, node: &'a Node) -> Option<Condition> {
         let Data::Map(entries) = &node.data else {
             expected(node, "a map of selectors, as `{users: [root]}`", &mut self.faults);
             return None;
@@ -125,10 +128,10 @@ impl<'a> Asks<'a> {
                 Fault::error(&node.at, "nobody is named here").help("name somebody, or leave the key out"),
             );
         }
-        Some(Ask::Any(parts))
+        Some(Condition::Any(parts))
     }
 
-    fn part(&mut self, entry: &'a Entry, of: Option<Kind>) -> Option<Ask> {
+    fn part(&mut self, entry: &'a Entry, of: Option<Kind>) -> Option<Condition> {
         let (name, value) = (entry.name.as_str(), &entry.value);
         if value.is_null() {
             self.faults.push(nothing_given(entry));
@@ -137,16 +140,16 @@ impl<'a> Asks<'a> {
         if let Some(attribute) = rules::ALL.iter().find(|attribute| attribute.name == name) {
             self.fits((&entry.at, None), attribute, of)?;
             let (test, comparison) = comparisons::read(attribute, value, &mut self.faults)?;
-            return Some(Ask::Leaf(Leaf { attribute, test, comparison }));
+            return Some(Condition::Leaf(Leaf { attribute, test, comparison }));
         }
         if let Some(field) = Field::ALL.into_iter().find(|field| field.name() == name) {
             return self.selector(field, value);
         }
         match name {
             "use" => self.used(value, of),
-            "all" => self.several(value, of).map(Ask::All),
-            "any" => self.several(value, of).map(Ask::Any),
-            "not" => Some(Ask::Not(Box::new(self.read(value, of)?))),
+            "all" => self.several(value, of).map(Condition::All),
+            "any" => self.several(value, of).map(Condition::Any),
+            "not" => Some(Condition::Not(Box::new(self.read(value, of)?))),
             _ => {
                 self.faults.push(self.no_such_key(entry, of));
                 None
@@ -188,28 +191,28 @@ impl<'a> Asks<'a> {
         None
     }
 
-    fn several(&mut self, node: &'a Node, of: Option<Kind>) -> Option<Vec<Ask>> {
+    fn several(&mut self, node: &'a Node, of: Option<Kind>) -> Option<Vec<Condition>> {
         let items = fields::list(node, "asks", &mut self.faults)?;
-        let asks: Vec<Ask> = items.iter().filter_map(|item| self.read(item, of)).collect();
-        (asks.len() == items.len()).then_some(asks)
+        let conditions: Vec<Condition> = items.iter().filter_map(|item| self.read(item, of)).collect();
+        (conditions.len() == items.len()).then_some(conditions)
     }
 
-    fn used(&mut self, node: &'a Node, of: Option<Kind>) -> Option<Ask> {
+    fn used(&mut self, node: &'a Node, of: Option<Kind>) -> Option<Condition> {
         let names = many(node, "names of conditions", &mut self.faults)?;
         let mut parts = Vec::new();
         for name in names {
             let text = fields::text(name, "the name of a condition", &mut self.faults)?;
-            let ask = self.condition(text, &name.at)?;
-            for leaf in leaves(&ask) {
+            let condition = self.condition(text, &name.at)?;
+            for leaf in leaves(&condition) {
                 self.fits((&name.at, Some(text)), leaf.attribute, of)?;
             }
-            parts.push(ask);
+            parts.push(condition);
         }
-        if parts.len() == 1 { parts.pop() } else { Some(Ask::All(parts)) }
+        if parts.len() == 1 { parts.pop() } else { Some(Condition::All(parts)) }
     }
 
     /// A named condition, read when it is first asked for.
-    fn condition(&mut self, name: &str, at: &Range<usize>) -> Option<Ask> {
+    fn condition(&mut self, name: &str, at: &Range<usize>) -> Option<Condition> {
         let Some(condition) = self.conditions.get_mut(name) else {
             let known: Vec<&str> = self.conditions.keys().copied().collect();
             self.faults.push(no_such_name("condition", "conditions", (name, at), &known));
@@ -220,9 +223,9 @@ impl<'a> Asks<'a> {
         match &condition.read {
             Read::No => {}
             Read::Broken => return None,
-            Read::As(ask) => {
-                let (ask, size) = (ask.clone(), size(ask));
-                return self.copied(ask, size, at);
+            Read::As(condition) => {
+                let (condition, size) = (condition.clone(), size(condition));
+                return self.copied(condition, size, at);
             }
         }
         if self.reading.contains(&name) {
@@ -235,17 +238,17 @@ impl<'a> Asks<'a> {
     }
 
     /// What `use` multiplies is bounded.
-    fn copied(&mut self, ask: Ask, size: usize, at: &Range<usize>) -> Option<Ask> {
+    fn copied(&mut self, condition: Condition, size: usize, at: &Range<usize>) -> Option<Condition> {
         if size > self.copies {
             let fault = Fault::error(at, "the conditions of this file grow too large, all written out");
             self.faults.push(fault.help("have fewer conditions that use conditions"));
             return None;
         }
         self.copies -= size;
-        Some(ask)
+        Some(condition)
     }
 
-    fn read_condition(&mut self, written: &'a Entry) -> Option<Ask> {
+    fn read_condition(&mut self, written: &'a Entry) -> Option<Condition> {
         self.reading.push(&written.name);
         let read = self.read(&written.value, None);
         self.reading.pop();
@@ -278,7 +281,7 @@ impl<'a> Asks<'a> {
         self.faults
     }
 
-    fn selector(&mut self, field: Field, node: &'a Node) -> Option<Ask> {
+    fn selector(&mut self, field: Field, node: &'a Node) -> Option<Condition> {
         let items = many(node, "patterns", &mut self.faults)?;
         let mut patterns = Vec::new();
         for item in items {
@@ -304,7 +307,7 @@ impl<'a> Asks<'a> {
                 Err(wrong) => self.faults.push(Fault::error(&item.at, wrong.message).help(wrong.help)),
             }
         }
-        (patterns.len() == items.len()).then_some(Ask::Select(Selector { field, patterns }))
+        (patterns.len() == items.len()).then_some(Condition::Select(Selector { field, patterns }))
     }
 }
 
@@ -328,21 +331,23 @@ pub(super) fn no_such_name(
 }
 
 /// Every comparison of an ask.
-pub(super) fn leaves(ask: &Ask) -> Box<dyn Iterator<Item = &Leaf> + '_> {
-    match ask {
-        Ask::Leaf(leaf) => Box::new(std::iter::once(leaf)),
-        Ask::Select(_) => Box::new(std::iter::empty()),
-        Ask::All(asks) | Ask::Any(asks) => Box::new(asks.iter().flat_map(leaves)),
-        Ask::Not(ask) => leaves(ask),
+pub(super) fn leaves(condition: &Condition) -> Box<dyn Iterator<Item = &Leaf> + '_> {
+    match condition {
+        Condition::Leaf(leaf) => Box::new(std::iter::once(leaf)),
+        Condition::Select(_) => Box::new(std::iter::empty()),
+        Condition::All(conditions) | Condition::Any(conditions) => {
+            Box::new(conditions.iter().flat_map(leaves))
+        }
+        Condition::Not(condition) => leaves(condition),
     }
 }
 
 /// Comparisons and patterns of an ask.
-fn size(ask: &Ask) -> usize {
-    match ask {
-        Ask::Leaf(_) => 1,
-        Ask::Select(selector) => selector.patterns.len(),
-        Ask::All(asks) | Ask::Any(asks) => asks.iter().map(size).sum(),
-        Ask::Not(ask) => size(ask),
+fn size(condition: &Condition) -> usize {
+    match condition {
+        Condition::Leaf(_) => 1,
+        Condition::Select(selector) => selector.patterns.len(),
+        Condition::All(conditions) | Condition::Any(conditions) => conditions.iter().map(size).sum(),
+        Condition::Not(condition) => size(condition),
     }
 }

@@ -10,27 +10,29 @@ use crate::value::Test;
 
 /// A condition, a selection or an exception: all have one grammar.
 #[derive(Debug, Clone)]
-pub enum Ask {
+pub enum Condition {
     /// An attribute is as wanted.
     Leaf(Leaf),
     /// One of the texts that name the target matches.
     Select(Selector),
     /// All hold.
-    All(Vec<Ask>),
+    All(Vec<Condition>),
     /// One holds.
-    Any(Vec<Ask>),
+    Any(Vec<Condition>),
     /// It does not hold.
-    Not(Box<Ask>),
+    Not(Box<Condition>),
 }
 
-impl Ask {
+impl Condition {
     /// All comparisons in it.
     pub(crate) fn leaves(&self) -> Vec<&Leaf> {
         match self {
             Self::Leaf(leaf) => vec![leaf],
             Self::Select(_) => Vec::new(),
-            Self::All(asks) | Self::Any(asks) => asks.iter().flat_map(Self::leaves).collect(),
-            Self::Not(ask) => ask.leaves(),
+            Self::All(conditions) | Self::Any(conditions) => {
+                conditions.iter().flat_map(Self::leaves).collect()
+            }
+            Self::Not(condition) => condition.leaves(),
         }
     }
 
@@ -39,8 +41,10 @@ impl Ask {
         match self {
             Self::Leaf(_) => Box::new(std::iter::empty()),
             Self::Select(selector) => Box::new(std::iter::once(selector)),
-            Self::All(asks) | Self::Any(asks) => Box::new(asks.iter().flat_map(Self::selectors)),
-            Self::Not(ask) => ask.selectors(),
+            Self::All(conditions) | Self::Any(conditions) => {
+                Box::new(conditions.iter().flat_map(Self::selectors))
+            }
+            Self::Not(condition) => condition.selectors(),
         }
     }
 }

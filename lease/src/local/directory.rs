@@ -1,4 +1,4 @@
-//! The pool's folder and its files, which are opened one by one below it: no symbolic link is followed, and what is not
+//! The pool's directory and its files, which are opened one by one below it: no symbolic link is followed, and what is not
 //! an ordinary file of the pool's owner is not used.
 
 use std::fs::{self, File, Permissions};
@@ -41,9 +41,9 @@ struct Description {
     gpus: Vec<Gpu>,
 }
 
-/// The folder, opened.
+/// The directory, opened.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct Directory {
     path: PathBuf,
     top: OwnedFd,
     gpus: OwnedFd,
@@ -52,8 +52,8 @@ pub(super) struct Folder {
     owner: u32,
 }
 
-impl Folder {
-    /// The folder of a pool that was begun.
+impl Directory {
+    /// The directory of a pool that was begun.
     pub(super) fn open(path: &Path) -> Result<Self, LeaseError> {
         let absent = |error| match error {
             Errno::NOENT => LeaseError::Absent(path.display().to_string()),
@@ -72,7 +72,7 @@ impl Folder {
         Ok(Self { path: path.to_owned(), top, gpus, queue, gate, owner })
     }
 
-    /// Makes what is missing. A folder that was there says by its own rights whether the pool is everybody's or a
+    /// Makes what is missing. A directory that was there says by its own rights whether the pool is everybody's or a
     /// group's.
     pub(super) fn make(path: &Path) -> Result<Self, LeaseError> {
         missing(path).map_err(|error| LeaseError::file(path, &error))?;
@@ -82,16 +82,16 @@ impl Folder {
         let rights = Rights::of(&found);
         file(&top, "gate", (rights, found.st_uid))
             .map_err(|error| LeaseError::file(&path.join("gate"), &error))?;
-        for (name, mode) in [("gpu", rights.folder), ("queue", rights.queue)] {
+        for (name, mode) in [("gpu", rights.directory), ("queue", rights.queue)] {
             match mkdirat(&top, name, mode) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(lease_error(&path.join(name), error)),
             }
         }
-        let folder = Self::open(path)?;
-        rights.give(&folder.gpus, rights.folder).map_err(wrong)?;
-        rights.give(&folder.queue, rights.queue).map_err(wrong)?;
-        Ok(folder)
+        let directory = Self::open(path)?;
+        rights.give(&directory.gpus, rights.directory).map_err(wrong)?;
+        rights.give(&directory.queue, rights.queue).map_err(wrong)?;
+        Ok(directory)
     }
 
     /// Which GPUs are handed out; none where nobody has said so yet.
@@ -220,7 +220,7 @@ const WRITE: OFlags = OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::NONBLOC
 /// What others may do.
 #[derive(Clone, Copy)]
 struct Rights {
-    folder: Mode,
+    directory: Mode,
     queue: Mode,
     file: Mode,
     read: Mode,
@@ -228,16 +228,16 @@ struct Rights {
 }
 
 impl Rights {
-    /// As the folder itself has it: where others may not look into it, its group has what others would have.
-    fn of(folder: &Stat) -> Self {
-        let everybody = folder.st_mode & 0o001 != 0;
+    /// As the directory itself has it: where others may not look into it, its group has what others would have.
+    fn of(directory: &Stat) -> Self {
+        let everybody = directory.st_mode & 0o001 != 0;
         let mode = |all, group| Mode::from_raw_mode(if everybody { all } else { group });
         Self {
-            folder: mode(0o755, 0o750),
+            directory: mode(0o755, 0o750),
             queue: mode(0o1777, 0o1770),
             file: mode(0o666, 0o660),
             read: mode(0o644, 0o640),
-            group: folder.st_gid,
+            group: directory.st_gid,
         }
     }
 
@@ -253,7 +253,7 @@ impl Rights {
     }
 }
 
-/// Makes a folder and those above it, for everybody to look into whatever our umask says.
+/// Makes a directory and those above it, for everybody to look into whatever our umask says.
 fn missing(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());

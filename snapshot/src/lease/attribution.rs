@@ -1,6 +1,6 @@
 //! To which lease a process belongs. True and false are told only where they are certain; all else is unknown.
 
-use super::{Claim, Held, Leases, PoolGpu, Record, Spot};
+use super::{Claim, GpuState, Held, Leases, PoolGpu, Record};
 use crate::{Facts, Place, ProcessKey, Truth, wire};
 
 /// Ticks of `start_ticks` in a second: `USER_HZ` of `include/uapi/asm-generic/param.h`.
@@ -8,7 +8,7 @@ const TICKS_PER_SECOND: u64 = 100;
 
 /// What a process is, as far as a lease may be its.
 #[derive(Debug, Clone, Copy)]
-pub struct Kin<'a> {
+pub struct Members<'a> {
     /// Who it is.
     pub key: ProcessKey,
     /// Its owner.
@@ -23,7 +23,7 @@ pub struct Kin<'a> {
     pub contained: bool,
 }
 
-impl<'a> From<&'a Facts> for Kin<'a> {
+impl<'a> From<&'a Facts> for Members<'a> {
     fn from(facts: &'a Facts) -> Self {
         Self {
             key: facts.key,
@@ -40,7 +40,7 @@ fn is_contained(place: &Place) -> bool {
     place.container.is_some() || place.pod_uid.is_some()
 }
 
-impl<'a> Kin<'a> {
+impl<'a> Members<'a> {
     /// Of a process of the stream; none where `/proc` did not confirm it.
     #[must_use]
     pub fn of_wire(process: &'a wire::Process) -> Option<Self> {
@@ -63,7 +63,7 @@ impl<'a> Kin<'a> {
 
 /// What ties a process to a GPU that it uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Tie<'a> {
+pub enum Attribution<'a> {
     /// The GPU is leased to it.
     Lease(&'a Held),
     /// A client of GPU.py took the GPU for it, by the record's pid.
@@ -74,7 +74,7 @@ pub enum Tie<'a> {
     Unknown(&'static str),
 }
 
-impl Tie<'_> {
+impl Attribution<'_> {
     /// Whether the GPU is leased to the process.
     #[must_use]
     pub const fn truth(&self) -> Truth {
@@ -93,39 +93,41 @@ impl Leases {
     /// looks as though it had none: [`Tie::Nothing`] is told only where the look before said the same of the GPU and
     /// the process is older than that. Whoever acts asks again at the next look all the same.
     #[must_use]
-    pub fn lease_of(&self, kin: &Kin<'_>, gpu: Option<&PoolGpu>) -> Tie<'_> {
+    pub fn lease_of(&self, kin: &Members<'_>, gpu: Option<&PoolGpu>) -> Attribution<'_> {
         let Some(gpu) = gpu.and_then(|gpu| self.gpus.iter().find(|ours| ours.id == gpu.id)) else {
-            return Tie::Unknown("the GPU is not one of the pool");
+            return Attribution::Unknown("the GPU is not one of the pool");
         };
-        let tie = match (gpu.spot, &gpu.record) {
-            (Spot::Leased, _) => self.tie_to_lease(kin, gpu),
-            (Spot::Legacy, Some(record)) => tie_to_record(kin, record),
-            (Spot::Idle, None) => Tie::Nothing,
-            _ => Tie::Unknown("the GPU is on its way from one to another, or withheld"),
+        let attribution = match (gpu.gpu_state, &gpu.record) {
+            (GpuState::Leased, _) => self.tie_to_lease(kin, gpu),
+            (GpuState::Legacy, Some(record)) => tie_to_record(kin, record),
+            (GpuState::Idle, None) => Attribution::Nothing,
+            _ => Attribution::Unknown("the GPU is on its way from one to another, or withheld"),
         };
-        match tie {
-            Tie::Nothing if kin.stands_for_others => Tie::Unknown("it stands for the clients of MPS"),
-            Tie::Nothing if gpu.since_ms == 0 || !self.is_settled(kin) => {
-                Tie::Unknown("the process, or the GPU's place in the pool, is new since the look before")
+        match attribution {
+            Attribution::Nothing if kin.stands_for_others => {
+                Attribution::Unknown("it stands for the clients of MPS")
             }
-            tie => tie,
+            Attribution::Nothing if gpu.since_ms == 0 || !self.is_settled(kin) => Attribution::Unknown(
+                "the process, or the GPU's place in the pool, is new since the look before",
+            ),
+            attribution => attribution,
         }
     }
 
     /// It was there when the pool was asked at the look before.
-    fn is_settled(&self, kin: &Kin<'_>) -> bool {
+    fn is_settled(&self, kin: &Members<'_>) -> bool {
         let began = kin.key.start_ticks.saturating_mul(1000 / TICKS_PER_SECOND);
         self.before_ms.is_some_and(|before| began < before)
     }
 
-    fn tie_to_lease(&self, kin: &Kin<'_>, gpu: &PoolGpu) -> Tie<'_> {
+    fn tie_to_lease(&self, kin: &Members<'_>, gpu: &PoolGpu) -> Attribution<'_> {
         let Some(held) = self.holding(gpu) else {
-            return Tie::Unknown("nothing is known of the lease that has the GPU");
+            return Attribution::Unknown("nothing is known of the lease that has the GPU");
         };
         match held.has(kin) {
-            Truth::True => Tie::Lease(held),
-            Truth::False => Tie::Nothing,
-            Truth::Unknown => Tie::Unknown("neither its environment nor its ancestors tell"),
+            Truth::True => Attribution::Lease(held),
+            Truth::False => Attribution::Nothing,
+            Truth::Unknown => Attribution::Unknown("neither its environment nor its ancestors tell"),
         }
     }
 }
@@ -133,7 +135,7 @@ impl Leases {
 impl Held {
     /// Whether a process belongs to it: it holds it, descends from the holder, or says so.
     #[must_use]
-    pub fn has(&self, kin: &Kin<'_>) -> Truth {
+    pub fn has(&self, kin: &Members<'_>) -> Truth {
         let holds = |key| self.holder == Some(key) || self.chain.contains(&key);
         if kin.line().any(holds) {
             return Truth::True;
@@ -163,13 +165,13 @@ impl Held {
 /// The record has a pid, and a start time only where an agent saw it; the pid may be a subshell's that has ended. It can
 /// prove, not refute.
 /// Pid 1 is everybody's ancestor, and what a record of a container says.
-fn tie_to_record<'a>(kin: &Kin<'_>, record: &'a Record) -> Tie<'a> {
+fn tie_to_record<'a>(kin: &Members<'_>, record: &'a Record) -> Attribution<'a> {
     let is_meant = |key: ProcessKey, pid| {
         key.pid == pid && record.start_ticks.is_none_or(|start_ticks| key.start_ticks == start_ticks)
     };
     match record.pid.filter(|pid| *pid > 1) {
-        Some(pid) if kin.line().any(|key| is_meant(key, pid)) => Tie::Legacy(record),
-        _ => Tie::Unknown("a client of GPU.py has the GPU, and its record does not tell for whom"),
+        Some(pid) if kin.line().any(|key| is_meant(key, pid)) => Attribution::Legacy(record),
+        _ => Attribution::Unknown("a client of GPU.py has the GPU, and its record does not tell for whom"),
     }
 }
 
@@ -181,8 +183,8 @@ mod tests {
     const PROCESS: ProcessKey = ProcessKey { pid: 200, start_ticks: 600 };
     const INIT: ProcessKey = ProcessKey { pid: 1, start_ticks: 1 };
 
-    fn gpu(spot: Spot) -> PoolGpu {
-        PoolGpu { id: "0".into(), spot, since_ms: 5000, ..PoolGpu::default() }
+    fn gpu(gpu_state: GpuState) -> PoolGpu {
+        PoolGpu { id: "0".into(), gpu_state, since_ms: 5000, ..PoolGpu::default() }
     }
 
     /// A pool of one GPU that is leased to the holder.
@@ -196,7 +198,7 @@ mod tests {
             alive: Truth::True,
             ..Held::default()
         };
-        let leased = PoolGpu { lease: Some("ours".into()), ..gpu(Spot::Leased) };
+        let leased = PoolGpu { lease: Some("ours".into()), ..gpu(GpuState::Leased) };
         Leases {
             boot_ms: 105_000,
             before_ms: Some(100_000),
@@ -236,7 +238,7 @@ mod tests {
     }
 
     fn truth(pool: &Leases, case: &Case) -> Truth {
-        let kin = Kin {
+        let kin = Members {
             key: case.key,
             uid: case.uid,
             claim: &case.claim,
@@ -314,24 +316,30 @@ mod tests {
     #[test]
     fn whose_another_gpu_is() {
         use Truth::{False, True, Unknown};
-        let with =
-            |spot, record: Option<Record>| Leases { gpus: vec![PoolGpu { record, ..gpu(spot) }], ..pool() };
+        let with = |gpu_state, record: Option<Record>| Leases {
+            gpus: vec![PoolGpu { record, ..gpu(gpu_state) }],
+            ..pool()
+        };
         let record = |pid| Some(record(pid));
         let began = |ticks| Some(Record { pid: Some(150), start_ticks: Some(ticks), ..Record::default() });
         let cases = [
-            ("idle", with(Spot::Idle, None), False),
-            ("idle, and somebody's record is there", with(Spot::Idle, record(Some(9))), Unknown),
-            ("GPU.py's, for its parent", with(Spot::Legacy, record(Some(150))), True),
-            ("GPU.py's, for itself", with(Spot::Legacy, record(Some(200))), True),
-            ("GPU.py's, for an earlier process of that pid", with(Spot::Legacy, began(8)), Unknown),
-            ("GPU.py's, for just this one", with(Spot::Legacy, began(2)), True),
-            ("GPU.py's, for a subshell that may have ended", with(Spot::Legacy, record(Some(9))), Unknown),
-            ("GPU.py's, of a container's first process", with(Spot::Legacy, record(Some(1))), Unknown),
-            ("GPU.py's, and no pid", with(Spot::Legacy, record(None)), Unknown),
-            ("gathered", with(Spot::Pot, None), Unknown),
-            ("withheld", with(Spot::Quarantine, None), Unknown),
-            ("behind the barrier", with(Spot::Barrier, None), Unknown),
-            ("nowhere", with(Spot::Unknown, None), Unknown),
+            ("idle", with(GpuState::Idle, None), False),
+            ("idle, and somebody's record is there", with(GpuState::Idle, record(Some(9))), Unknown),
+            ("GPU.py's, for its parent", with(GpuState::Legacy, record(Some(150))), True),
+            ("GPU.py's, for itself", with(GpuState::Legacy, record(Some(200))), True),
+            ("GPU.py's, for an earlier process of that pid", with(GpuState::Legacy, began(8)), Unknown),
+            ("GPU.py's, for just this one", with(GpuState::Legacy, began(2)), True),
+            (
+                "GPU.py's, for a subshell that may have ended",
+                with(GpuState::Legacy, record(Some(9))),
+                Unknown,
+            ),
+            ("GPU.py's, of a container's first process", with(GpuState::Legacy, record(Some(1))), Unknown),
+            ("GPU.py's, and no pid", with(GpuState::Legacy, record(None)), Unknown),
+            ("gathered", with(GpuState::Gathering, None), Unknown),
+            ("withheld", with(GpuState::Quarantined, None), Unknown),
+            ("behind the barrier", with(GpuState::Barrier, None), Unknown),
+            ("nowhere", with(GpuState::Unknown, None), Unknown),
         ];
         for (name, pool, expected) in cases {
             assert_eq!(truth(&pool, &stranger()), expected, "{name}");

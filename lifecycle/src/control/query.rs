@@ -22,15 +22,15 @@ const ANSWER_BYTES: u64 = 64 << 20;
 ///
 /// # Errors
 /// Where nobody answers, or what is answered is no line of JSON.
-pub fn ask(path: &Path, question: &Value) -> Result<Value> {
-    ask_within(path, question, DEADLINE)
+pub fn query(path: &Path, question: &Value) -> Result<Value> {
+    query_within(path, question, DEADLINE)
 }
 
 /// The same, with another limit.
 ///
 /// # Errors
 /// Likewise.
-pub fn ask_within(path: &Path, question: &Value, limit: Duration) -> Result<Value> {
+pub fn query_within(path: &Path, question: &Value, limit: Duration) -> Result<Value> {
     let end = Instant::now() + limit;
     let name = path.display();
     let stream = connect(path, limit).map_err(|error| anyhow!("cannot ask {name}: {}", why(&error)))?;
@@ -101,9 +101,9 @@ mod tests {
 
     #[test]
     fn what_went_wrong_is_told() {
-        let folder = tempfile::tempdir().expect("a folder of our own");
-        let path = folder.path().join("control.sock");
-        let told = |limit| ask_within(&path, &json!({}), limit).expect_err("nobody answers").to_string();
+        let directory = tempfile::tempdir().expect("a directory of our own");
+        let path = directory.path().join("control.sock");
+        let told = |limit| query_within(&path, &json!({}), limit).expect_err("nobody answers").to_string();
         assert!(told(DEADLINE).contains("no such file or directory; is the daemon running"), "{path:?}");
         let deaf = UnixListener::bind(&path).expect("nothing is there");
         let short = Duration::from_millis(20);

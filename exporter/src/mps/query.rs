@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bailiff_mps::Listener;
 use bailiff_mps::control::{Control, ControlError, Question};
-use bailiff_mps::words::{self, Client, Odd, Status};
+use bailiff_mps::words::{self, Client, ReplyError, Status};
 use bailiff_snapshot::{MpsAnswer, MpsDaemon, MpsFault, MpsStatus};
 
 /// Servers and devices that are asked of.
@@ -25,7 +25,7 @@ pub(super) struct Address<'a> {
 }
 
 impl Address<'_> {
-    /// Why it is not this daemon that would answer there. A path is anybody's to name, and another folder in another mount
+    /// Why it is not this daemon that would answer there. A path is anybody's to name, and another directory in another mount
     /// namespace.
     fn is_not_its_own(&self) -> Option<(MpsFault, String)> {
         let process = self.daemon.process.pid;
@@ -73,7 +73,7 @@ pub(super) struct Told {
 }
 
 /// Asks all of it, at this time since boot and of so many devices; what seldom changes only where there is no answer before.
-pub(super) fn ask(whom: &Address<'_>, (boot, devices): (Duration, usize), before: Option<Asked>) -> Asked {
+pub(super) fn query(whom: &Address<'_>, (boot, devices): (Duration, usize), before: Option<Asked>) -> Asked {
     let boot_ms = u64::try_from(boot.as_millis()).unwrap_or(u64::MAX);
     let none = |(fault, words)| Asked {
         answer: MpsAnswer { boot_ms, fault: Some(fault), ..MpsAnswer::default() },
@@ -103,13 +103,13 @@ impl Asked {
         before: Option<Self>,
     ) -> Result<Duration, ControlError> {
         let began = Instant::now();
-        let list = control.ask(Question::Servers)?;
+        let list = control.query(Question::Servers)?;
         let took = began.elapsed();
         let servers = match words::servers(&list) {
             Ok(servers) => servers,
             // A daemon of protocol 3 may not know the word.
             Err(odd) => {
-                said(control.ask(Question::ServersV3), words::servers_v3)?.ok_or_else(|| strange(&odd))?
+                said(control.query(Question::ServersV3), words::servers_v3)?.ok_or_else(|| strange(&odd))?
             }
         };
         let clients = if servers.is_empty() { Some(Vec::new()) } else { clients(control)? };
@@ -119,11 +119,11 @@ impl Asked {
                 Told { clients: clients.as_deref().and_then(|all| of(server, all)), ..Told::default() };
             self.gap |= clients.is_some() && told.clients.is_none();
             told.status =
-                status(words::status(&control.ask(Question::Status(server)).or_else(unless_refused)?));
+                status(words::status(&control.query(Question::Status(server)).or_else(unless_refused)?));
             let earlier = before.as_ref().and_then(|before| before.servers.get(&server));
             told.thread_percentage = match earlier {
                 Some(earlier) => earlier.thread_percentage,
-                None => said(control.ask(Question::Percentage(server)), words::percentage)?,
+                None => said(control.query(Question::Percentage(server)), words::percentage)?,
             };
             self.servers.insert(server, told);
         }
@@ -138,10 +138,10 @@ impl Asked {
     }
 
     fn ask_settings(&mut self, control: &Control, devices: usize) -> Result<(), ControlError> {
-        self.answer.thread_percentage = said(control.ask(Question::DefaultPercentage), words::percentage)?;
+        self.answer.thread_percentage = said(control.query(Question::DefaultPercentage), words::percentage)?;
         for device in (0..devices.min(MOST)).filter_map(|device| u32::try_from(device).ok()) {
             let number = device.to_string();
-            let limit = said(control.ask(Question::DefaultMemoryLimit(&number)), words::memory_limit)?;
+            let limit = said(control.query(Question::DefaultMemoryLimit(&number)), words::memory_limit)?;
             self.answer.pinned_limits.extend(limit.flatten().map(|bytes| (device, bytes)));
         }
         Ok(())
@@ -150,10 +150,10 @@ impl Asked {
 
 /// The clients of all servers; none where the daemon does not tell them in words that are known.
 fn clients(control: &Control) -> Result<Option<Vec<Client>>, ControlError> {
-    if let Some(clients) = said(control.ask(Question::Processes), words::processes)? {
+    if let Some(clients) = said(control.query(Question::Processes), words::processes)? {
         return Ok(Some(clients));
     }
-    said(control.ask(Question::ClientsV3), words::clients_v3)
+    said(control.query(Question::ClientsV3), words::clients_v3)
 }
 
 /// The clients of one server, each once, whatever number of devices it has. One of another namespace has pid 0: of those
@@ -174,7 +174,7 @@ fn of(server: u32, all: &[Client]) -> Option<Vec<u32>> {
 /// What was understood of an answer; none where that is nothing known, or refused.
 fn said<T>(
     answer: Result<String, ControlError>,
-    understand: fn(&str) -> Result<T, Odd>,
+    understand: fn(&str) -> Result<T, ReplyError>,
 ) -> Result<Option<T>, ControlError> {
     Ok(understand(&answer.or_else(unless_refused)?).ok())
 }
@@ -187,9 +187,9 @@ fn unless_refused(error: ControlError) -> Result<String, ControlError> {
     }
 }
 
-fn strange(odd: &Odd) -> ControlError {
+fn strange(odd: &ReplyError) -> ControlError {
     match odd {
-        Odd::Refused(words) => ControlError::Refused(words.clone()),
+        ReplyError::Refused(words) => ControlError::Refused(words.clone()),
         odd => ControlError::Strange(odd.to_string()),
     }
 }
