@@ -226,7 +226,7 @@ fn a_refused_file_ends_with_64() {
 fn check_prints_faults_as_data() {
     let directory = tempfile::tempdir().expect("a directory of our own");
     let file = directory.path().join("rules.yaml");
-    std::fs::write(&file, "version: 1\nrules: [{name: a, of: procces, when: {orphaned: true}, for: 9m, then: [{flag: info}]}]\n")
+    std::fs::write(&file, "version: 1\nrules: [{name: a, target: procces, when: {orphaned: true}, for: 9m, then: [{flag: info}]}]\n")
         .expect("it can be written");
     let flags = Flags::parse_from([Path::new("x"), "check".as_ref(), "--json".as_ref(), &file]);
     let Command::Check(flags) = flags.command else { panic!("{flags:?}") };

@@ -84,7 +84,7 @@ impl Node {
     /// The gates of a rule about targets of this kind.
     fn gates((kind, protect, except): (&str, &str, &str), snapshot: wire::Snapshot) -> Vec<GateReport> {
         let text = format!(
-            "version: 1\n{protect}\nrules:\n  - name: a\n    of: {kind}\n    {except}\n    when: {{age: {{min: 1s}}}}\n    for: 30m\n    then: [{{flag: info}}]\n"
+            "version: 1\n{protect}\nrules:\n  - name: a\n    target: {kind}\n    {except}\n    when: {{age: {{min: 1s}}}}\n    for: 30m\n    then: [{{flag: info}}]\n"
         );
         let policy = policy::load(text.as_bytes(), "rules.yaml", Duration::ZERO)
             .unwrap_or_else(|faults| panic!("{faults}"));

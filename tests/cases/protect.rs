@@ -29,7 +29,7 @@ defaults: {startup_grace: 0s, grace: 1s}
 PROTECT
 rules:
   - name: idle
-    of: KIND
+    target: KIND
     EXCEPT
     when: {gpu_util: {max: 1%}}
     for: {samples: 3}

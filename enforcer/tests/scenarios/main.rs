@@ -232,7 +232,7 @@ fn a_gpu_that_does_not_answer_makes_all_of_them_unknown() {
 #[test]
 fn lost_gpu_makes_its_holders_unknown_and_no_others() {
     for of in ["process", "workload"] {
-        let mut node = Node::new(&terminate().replace("of: process", &format!("of: {of}")));
+        let mut node = Node::new(&terminate().replace("target: process", &format!("target: {of}")));
         node.process(4100).gpus = vec![0, 1];
         node.gpus[1].fault = Some("lost");
         assert_eq!(node.ticks(6), [""; 6], "{of}: it may compute on the lost one");

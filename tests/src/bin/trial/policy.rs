@@ -89,7 +89,7 @@ impl Policy {
         for rule in &RULES {
             let _ = write!(
                 text,
-                "  - name: {}\n    of: {}\n    select: {{users: {}}}\n    except: [{{comms: [exempted], reason: trial}}]\n    \
+                "  - name: {}\n    target: {}\n    select: {{users: {}}}\n    except: [{{comms: [exempted], reason: trial}}]\n    \
                  startup_grace: {}ms\n    when: {{{}}}\n    for: {{samples: 3}}\n    \
                  then: [{{flag: info}}, {}{{terminate: {{grace: {}ms}}}}]\n",
                 rule.name,
