@@ -76,7 +76,7 @@ fn the_protected_are_left_alone_and_it_is_said_why() {
 /// One of another owner in the same tree: nobody of it is touched.
 #[test]
 fn a_workload_of_several_owners_is_left_alone() {
-    let rules = RULES.replace("of: process", "of: workload");
+    let rules = RULES.replace("target: process", "target: workload");
     let node = Node::new(&rules);
     let mut command = Command::new("setsid");
     let other = "setpriv --reuid=65533 --regid=65533 --clear-groups sleep infinity &

@@ -311,7 +311,7 @@ fn an_exception_has_an_end() {
 
 #[test]
 fn a_workload_is_idle_where_all_of_it_is() {
-    let policy = terminate().replace("of: process", "of: workload");
+    let policy = terminate().replace("target: process", "target: workload");
     let mut node = Node::new(&policy);
     node.process(4200).workload = "slurm:4100".to_owned();
     node.process(4200).util = Some(50);
