@@ -239,7 +239,7 @@ fn check_prints_faults_as_data() {
     let fault = &told[0]["faults"][0];
     assert_eq!(
         (&fault["severity"], &fault["line"], &fault["column"]),
-        (&json!("error"), &json!(2), &json!(23))
+        (&json!("error"), &json!(2), &json!(27))
     );
     assert_eq!(fault["help"], "did you mean `process`?");
 }
