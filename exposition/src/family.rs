@@ -1,28 +1,28 @@
-//! What a table of metrics is made of. The tables themselves are each daemon's own, in its `metrics.rs`.
+//! Types of a metric table. Each daemon has its own table in its `metrics.rs`.
 
-/// What a family's numbers are.
+/// Type of a metric family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Goes up and down.
     Gauge,
     /// Only goes up, until its process or this one restarts.
     Counter,
-    /// Always 1: its labels are what it tells.
+    /// Always 1: the labels carry the information.
     Info,
     /// Counts by size: in buckets, with their sum.
     Histogram,
 }
 
-/// What a family's numbers are counted in.
+/// Unit of a metric family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Things, or yes and no.
+    /// A count, or 0 and 1.
     One,
     /// Bytes.
     Bytes,
     /// Seconds.
     Seconds,
-    /// Bytes held for so many seconds.
+    /// Bytes held, integrated over seconds.
     ByteSeconds,
     /// 0 to 1.
     Ratio,
@@ -37,7 +37,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// What a name ends with, before `_total`; empty for things.
+    /// Suffix of the name, before `_total`; empty for counts.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -54,25 +54,28 @@ impl Unit {
     }
 }
 
-/// One family: a name and all the series that bear it.
+/// A metric family: a name and its series.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Family {
-    /// As its samples are called.
+    /// Name of its samples.
     pub name: &'static str,
-    /// What its numbers are.
+    /// Its type.
     pub kind: Kind,
-    /// What they are counted in.
+    /// Its unit.
     pub unit: Unit,
-    /// The labels that its series may have, separated by spaces; one whose value is not known is left out.
+    /// Label names, separated by spaces. A label whose value is unknown is left out of the series.
     pub labels: &'static str,
-    /// What it means, and what its absence means.
+    /// HELP text: one sentence of at most [`table::HELP_CHARS`](crate::table::HELP_CHARS) characters.
     pub help: &'static str,
+    /// Label values, and when and why the family is absent; for the documentation.
+    pub detail: &'static str,
 }
 
-/// Writes tables of families: each family a static of its own, and each list of them in the order of the page.
+/// Declares metric families: a static for each family, and each list of them in the order of the page. An entry is
+/// `ID Kind Unit "name" ["labels"] "help"`, optionally followed by `"detail"`.
 #[macro_export]
 macro_rules! families {
-    ($($list:ident { $($id:ident $kind:ident $unit:ident $name:literal [$labels:literal] $help:literal;)* })*) => {
+    ($($list:ident { $($id:ident $kind:ident $unit:ident $name:literal [$labels:literal] $help:literal $($detail:literal)?;)* })*) => {
         $($(
             #[doc = concat!("`", $name, "`")]
             pub static $id: $crate::Family = $crate::Family {
@@ -81,6 +84,7 @@ macro_rules! families {
                 unit: $crate::Unit::$unit,
                 labels: $labels,
                 help: $help,
+                detail: concat!($($detail)?),
             };
         )*)*
         $(

@@ -14,7 +14,8 @@ FAMILIES {
 CPU Counter Seconds "process_cpu_seconds_total" [""]
     "Total user and system CPU time spent in seconds.";
 RESIDENT Gauge Bytes "process_resident_memory_bytes" [""]
-    "Resident memory size in bytes, of this process alone: the exporter's sampling worker and its launcher are processes of their own and are not in it.";
+    "Resident memory size in bytes."
+    "Of this process alone: the exporter's sampling worker and its launcher are separate processes.";
 VIRTUAL Gauge Bytes "process_virtual_memory_bytes" [""]
     "Virtual memory size in bytes.";
 OPEN_FDS Gauge One "process_open_fds" [""]

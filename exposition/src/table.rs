@@ -1,15 +1,18 @@
-//! What holds of every table of metrics, and how one reads as a page of documentation.
+//! Checks of metric tables, and their rendering as Markdown.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::{Family, Kind};
 
-/// Prometheus asks exporters to leave these to the scrape configuration (`writing_exporters`).
+/// Longest HELP text, in characters.
+pub const HELP_CHARS: usize = 120;
+
+/// Labels that Prometheus reserves for the scrape configuration ("Writing exporters", target labels).
 const TARGET_LABELS: [&str; 9] =
     ["type", "owner", "service", "env", "cluster", "region", "zone", "customer", "stage"];
 
-/// The families as rows of a table in Markdown: metric, kind, labels, meaning.
+/// The families as rows of a Markdown table: metric, type, labels, meaning.
 #[must_use]
 pub fn rows<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> String {
     let mut rows = String::new();
@@ -22,13 +25,15 @@ pub fn rows<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> Stri
         };
         let labels: Vec<String> =
             family.labels.split_whitespace().map(|label| format!("`{label}`")).collect();
-        // Into memory, so it does not fail.
-        let _ = writeln!(rows, "| `{}` | {kind} | {} | {} |", family.name, labels.join(" "), family.help);
+        let meaning = format!("{} {}", family.help, family.detail);
+        // Writing to a String cannot fail.
+        let _ =
+            writeln!(rows, "| `{}` | {kind} | {} | {} |", family.name, labels.join(" "), meaning.trim_end());
     }
     rows
 }
 
-/// Values of a label of these families, as a section in Markdown: value, meaning.
+/// A Markdown section on the values of a label of these families: value, meaning.
 #[must_use]
 pub fn values<V: AsRef<str>>(
     families: &[&Family],
@@ -38,13 +43,13 @@ pub fn values<V: AsRef<str>>(
     let names: Vec<String> = families.iter().map(|family| format!("`{}`", family.name)).collect();
     let mut section = format!("\n### `{label}` of {}\n\n| value | meaning |\n|---|---|\n", names.join(", "));
     for (value, meaning) in values {
-        // Into memory, so it does not fail.
+        // Writing to a String cannot fail.
         let _ = writeln!(section, "| `{value}` | {} |", meaning.as_ref());
     }
     section
 }
 
-/// What is wrong with the families of one page, by name; nothing, if all is well.
+/// Faults in the families of one page, by name.
 #[must_use]
 pub fn faults<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> Vec<String> {
     let mut faults = Vec::new();
@@ -54,19 +59,23 @@ pub fn faults<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> Ve
         if !seen.insert(stem.unwrap_or(family.name)) {
             faults.push(format!("{}: the name is taken", family.name));
         }
-        let of_one = [
-            (stem.is_none(), "ends otherwise than its kind does"),
-            (!stem.unwrap_or_default().ends_with(family.unit.name()), "does not name its unit"),
-            (!is_name(family.name), "has characters that no name has"),
-            (!is_explained(family.help), "is not explained, or in characters that need an escape"),
-            (!has_good_labels(family.labels), "has a label twice, or one that is the target's"),
+        let checks = [
+            (stem.is_none(), "has a suffix of another type"),
+            (!stem.unwrap_or_default().ends_with(family.unit.name()), "does not end with its unit"),
+            (!is_name(family.name), "has characters that are invalid in a name"),
+            (!is_sentence(family.help), "has no HELP sentence, or one that needs escapes"),
+            (family.help.chars().count() > HELP_CHARS, "has a HELP text of more than 120 characters"),
+            (!family.detail.is_empty() && !is_sentence(family.detail), "has details that are no sentence"),
+            (!has_good_labels(family.labels), "has a duplicate or reserved label"),
         ];
-        faults.extend(of_one.iter().filter(|of| of.0).map(|of| format!("{}: {}", family.name, of.1)));
+        faults.extend(
+            checks.iter().filter(|check| check.0).map(|check| format!("{}: {}", family.name, check.1)),
+        );
     }
     faults
 }
 
-/// What `OpenMetrics` calls the family.
+/// Name of the family in `OpenMetrics`, without the suffix of its type.
 fn stem(family: &Family) -> Option<&'static str> {
     match family.kind {
         Kind::Gauge | Kind::Histogram => {
@@ -81,8 +90,8 @@ fn is_name(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
-fn is_explained(help: &str) -> bool {
-    help.ends_with('.') && help.len() > 20 && !help.contains(['\\', '"', '\n'])
+fn is_sentence(text: &str) -> bool {
+    text.ends_with('.') && text.len() > 20 && !text.contains(['\\', '"', '\n'])
 }
 
 fn has_good_labels(labels: &str) -> bool {
@@ -95,29 +104,33 @@ mod tests {
     use super::*;
     use crate::Unit;
 
+    const LONG: &str = "A sentence that is a little too long for the line of HELP, because it also says when the value is absent, and why that is so.";
     const GOOD: Family = Family {
         name: "a_used_seconds_total",
         kind: Kind::Counter,
         unit: Unit::Seconds,
         labels: "gpu pid",
-        help: "Seconds that somebody used.",
+        help: "Seconds of use by a process.",
+        detail: "Absent if it was not observed.",
     };
 
     #[test]
-    fn each_fault_is_named() {
-        static CASES: [(&Family, &str); 9] = [
+    fn faulty_family_is_reported_with_its_fault() {
+        static CASES: [(&Family, &str); 11] = [
             (&GOOD, ""),
-            (&Family { name: "a_used_seconds", ..GOOD }, "a_used_seconds: ends otherwise"),
-            (&Family { kind: Kind::Gauge, ..GOOD }, "a_used_seconds_total: ends otherwise"),
-            (&Family { kind: Kind::Info, ..GOOD }, "a_used_seconds_total: ends otherwise"),
-            (&Family { unit: Unit::Bytes, ..GOOD }, "a_used_seconds_total: does not name its unit"),
+            (&Family { name: "a_used_seconds", ..GOOD }, "a_used_seconds: has a suffix"),
+            (&Family { kind: Kind::Gauge, ..GOOD }, "a_used_seconds_total: has a suffix"),
+            (&Family { kind: Kind::Info, ..GOOD }, "a_used_seconds_total: has a suffix"),
+            (&Family { unit: Unit::Bytes, ..GOOD }, "a_used_seconds_total: does not end with its unit"),
             (&Family { name: "a_Used_seconds_total", ..GOOD }, "a_Used_seconds_total: has characters"),
             (
-                &Family { help: "Seconds that somebody used", ..GOOD },
-                "a_used_seconds_total: is not explained",
+                &Family { help: "Seconds of use by a process", ..GOOD },
+                "a_used_seconds_total: has no HELP sentence",
             ),
-            (&Family { labels: "gpu gpu", ..GOOD }, "a_used_seconds_total: has a label twice"),
-            (&Family { labels: "zone", ..GOOD }, "a_used_seconds_total: has a label twice, or one"),
+            (&Family { help: LONG, ..GOOD }, "a_used_seconds_total: has a HELP text of more than 120"),
+            (&Family { detail: "no sentence", ..GOOD }, "a_used_seconds_total: has details that"),
+            (&Family { labels: "gpu gpu", ..GOOD }, "a_used_seconds_total: has a duplicate"),
+            (&Family { labels: "zone", ..GOOD }, "a_used_seconds_total: has a duplicate or reserved"),
         ];
         for (family, why) in &CASES {
             let faults = faults([family]);
@@ -131,14 +144,15 @@ mod tests {
     }
 
     #[test]
-    fn a_row_a_family() {
+    fn family_is_rendered_as_a_row() {
         let one: [&'static Family; 1] = [&GOOD];
-        let row = "| `a_used_seconds_total` | counter | `gpu` `pid` | Seconds that somebody used. |\n";
+        let row = "| `a_used_seconds_total` | counter | `gpu` `pid` | Seconds of use by a process. \
+                   Absent if it was not observed. |\n";
         assert_eq!(rows(&one), row);
     }
 
     #[test]
-    fn a_row_a_value() {
+    fn label_value_is_rendered_as_a_row() {
         let section = values(&[&GOOD], "gpu", [("0", "The first.")]);
         let row = "| `0` | The first. |\n";
         assert_eq!(
