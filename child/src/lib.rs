@@ -26,7 +26,7 @@ pub struct Talk<'a> {
     pub heard: bool,
     /// How long it may run.
     pub deadline: Duration,
-    /// Who is killed then.
+    /// What is killed at the deadline.
     pub late: Late,
 }
 
@@ -38,7 +38,7 @@ impl Talk<'_> {
     }
 }
 
-/// Who is killed when the time is up.
+/// What is killed at the deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Late {
     /// The child, and all that it has started.
@@ -90,22 +90,22 @@ pub fn run(mut command: Command, talk: &Talk<'_>) -> Result<Output, ChildError> 
 /// killed at once.
 fn start(mut command: Command, talk: &Talk<'_>) -> Result<Child, ChildError> {
     let late = talk.late;
-    // It is taken or it is not: nobody forgets one between the two.
-    let (tell, told) = sync_channel(0);
+    // A rendezvous channel: the child is either received or returned to the sender, never lost between the two.
+    let (sender, receiver) = sync_channel(0);
     let starting = Builder::new().name("start".to_owned()).spawn(move || {
-        if let Err(SendError(Ok(mut child))) = tell.send(command.spawn()) {
+        if let Err(SendError(Ok(mut child))) = sender.send(command.spawn()) {
             kill(&mut child, late);
             drop(child.wait());
         }
     });
     starting.map_err(ChildError::Start)?;
-    match told.recv_timeout(talk.deadline) {
+    match receiver.recv_timeout(talk.deadline) {
         Ok(started) => started.map_err(ChildError::Start),
         Err(_) => Err(ChildError::Late(talk.deadline)),
     }
 }
 
-/// Our child has not been waited for, so nobody else has its pid, nor its group's number.
+/// The child has not been waited for, so its pid and its group id cannot have been reused.
 fn kill(child: &mut Child, late: Late) {
     if let (Late::Group, Some(group)) = (late, pid(child)) {
         let _ = kill_process_group(group, Signal::KILL);
@@ -161,7 +161,7 @@ impl<'a> Pipes<'a> {
         }
     }
 
-    /// Waits until something can be done; tells whether the child has ended.
+    /// Waits until an event occurs; returns whether the child has exited.
     fn wait(&self, left: Duration) -> Result<bool, Errno> {
         let mut files = vec![PollFd::new(&self.handle, PollFlags::IN)];
         files.extend(self.outputs.iter().flatten().map(|output| PollFd::new(output, PollFlags::IN)));
@@ -219,17 +219,17 @@ mod tests {
     fn it_reads_says_and_ends() {
         let long = vec![b'x'; 1 << 20];
         let talk = Talk { input: &long, ..Talk::within(Duration::from_mins(1)) };
-        let said = shell("wc -c; echo no >&2; exit 3", &talk).unwrap();
-        assert_eq!((said.stdout.as_slice(), said.stderr.as_slice()), (&b"1048576\n"[..], &b"no\n"[..]));
-        assert_eq!(said.status.code(), Some(3));
-        let said = shell("cat", &talk).unwrap();
-        assert_eq!(said.stdout.len(), MOST, "more is dropped");
+        let output = shell("wc -c; echo no >&2; exit 3", &talk).unwrap();
+        assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (&b"1048576\n"[..], &b"no\n"[..]));
+        assert_eq!(output.status.code(), Some(3));
+        let output = shell("cat", &talk).unwrap();
+        assert_eq!(output.stdout.len(), MOST, "more is dropped");
         let unheard = shell("echo a", &Talk { heard: false, ..talk }).unwrap();
         assert!(unheard.stdout.is_empty());
     }
 
     #[test]
-    fn who_is_late_is_killed_with_what_it_started_and_not_waited_for() {
+    fn late_program_and_its_group_are_killed_and_not_waited_for() {
         let directory = tempfile::tempdir().unwrap();
         let note = directory.path().join("pid");
         let script = format!("sleep 1000 & echo $! > {0}.new; mv {0}.new {0}; wait", note.display());
@@ -240,15 +240,15 @@ mod tests {
         let directory = format!("/proc/{}/cmdline", grandchild.trim());
         let began = Instant::now();
         while std::fs::read(&directory).is_ok_and(|words| !words.is_empty()) {
-            assert!(began.elapsed() < Duration::from_mins(1), "{grandchild} lives on");
+            assert!(began.elapsed() < Duration::from_mins(1), "{grandchild} still runs");
             std::thread::yield_now();
         }
     }
 
     #[test]
     fn a_daemon_that_keeps_the_outputs_is_not_waited_for() {
-        let said = shell("sleep 1000 & echo $!", &Talk::within(Duration::from_mins(1))).unwrap();
-        let daemon: i32 = String::from_utf8(said.stdout).unwrap().trim().parse().unwrap();
+        let output = shell("sleep 1000 & echo $!", &Talk::within(Duration::from_mins(1))).unwrap();
+        let daemon: i32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
         rustix::process::kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL).unwrap();
     }
 

@@ -63,7 +63,7 @@ pub struct Family {
     pub kind: Kind,
     /// Its unit.
     pub unit: Unit,
-    /// Label names, separated by spaces. A label whose value is unknown is left out of the series.
+    /// Label names, separated by spaces. A label of unknown value is left out of the series.
     pub labels: &'static str,
     /// HELP text: one sentence of at most [`table::HELP_CHARS`](crate::table::HELP_CHARS) characters.
     pub help: &'static str,

@@ -1,5 +1,5 @@
-//! Status pages for people: plain HTML that works without scripts, and text that never becomes markup. Markup is
-//! `'static`, so nothing that was read can get into it but through [`Html::text`] and its kin.
+//! Status pages: plain HTML that works without scripts. Markup is `'static`, so text that was read can only get
+//! into a page escaped, through [`Html::text`] and the functions that use it.
 
 mod bar;
 mod table;
@@ -59,7 +59,7 @@ impl Html {
         html
     }
 
-    /// How long ago that was done which the page shows, and what else is to be said of it; there may be no snapshot yet.
+    /// The age of the data on the page, and further text; there may be no snapshot yet.
     pub fn age(&mut self, done: &'static str, age: Option<Duration>, more: impl FnOnce(&mut Self)) {
         self.raw("<p>");
         match age {
@@ -124,12 +124,12 @@ impl Html {
         self.raw("</p>");
     }
 
-    /// What deserves a look, where there is anything.
+    /// Findings that need attention, if there are any.
     pub fn notes(&mut self, notes: &[String]) {
         if notes.is_empty() {
             return;
         }
-        self.raw("<section class=\"notes\" aria-label=\"What deserves a look\"><ul>");
+        self.raw("<section class=\"notes\" aria-label=\"Findings\"><ul>");
         for note in notes {
             self.raw("<li>");
             self.prose(note);

@@ -10,7 +10,7 @@ pub const UNKNOWN: &str = "?";
 /// What stands where there is no such thing.
 pub const NOTHING: &str = "–";
 
-/// From the year 10000 on a moment is not told.
+/// Times from the year 10000 on are not formatted.
 const LAST: Duration = Duration::from_hours(70_389_528);
 
 /// A value, or what stands for none.
@@ -67,15 +67,15 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_told_in_utc() {
+    fn time_is_formatted_in_utc() {
         let at = |seconds| Duration::from_secs(seconds);
         assert_eq!(clock(at(1_700_000_000)).unwrap(), "2023-11-14 22:13:20 UTC");
         assert_eq!(rfc3339(at(1_700_000_000)).unwrap(), "2023-11-14T22:13:20Z");
         for wrong in [LAST, Duration::MAX] {
             assert_eq!(clock(wrong), None);
         }
-        for (then, told) in [(7.0, "3 s ago"), (12.0, "0 s ago"), (f64::NAN, "10 s ago")] {
-            assert_eq!(ago(then, at(10)), told);
+        for (then, expected) in [(7.0, "3 s ago"), (12.0, "0 s ago"), (f64::NAN, "10 s ago")] {
+            assert_eq!(ago(then, at(10)), expected);
         }
     }
 }

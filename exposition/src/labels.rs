@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use crate::is_odd;
+use crate::is_unprintable;
 
 /// A label value has at most this many bytes; container ids have 64.
 const MOST_BYTES: usize = 128;
@@ -26,7 +26,7 @@ impl Labels {
         Self(copy)
     }
 
-    /// These labels and one more, whose value is a pid.
+    /// These labels and one more with a pid as its value.
     #[must_use]
     pub fn with_pid(mut self, pid: u32) -> Self {
         self.0.push_str(if self.0.is_empty() { "{pid=\"" } else { ",pid=\"" });
@@ -102,7 +102,7 @@ fn cut(value: &str, most: usize) -> String {
             short.push('…');
             break;
         }
-        short.push(if is_odd(character) && character != '\n' { UNPRINTABLE } else { character });
+        short.push(if is_unprintable(character) && character != '\n' { UNPRINTABLE } else { character });
     }
     short
 }
@@ -110,7 +110,7 @@ fn cut(value: &str, most: usize) -> String {
 /// Short, printable, and without anything that has an escape: nearly every value is.
 fn is_plain(value: &str) -> bool {
     let plain = |byte: u8| (b' '..0x7f).contains(&byte) && byte != b'"' && byte != b'\\';
-    // Without a way out in the middle, so that many bytes are looked at in one step.
+    // Without an early exit, so that the compiler checks many bytes per step.
     value.len() <= MOST_BYTES && value.bytes().fold(true, |all, byte| all & plain(byte))
 }
 

@@ -1,11 +1,11 @@
-//! What both daemons show themselves with: tables of metrics, the writer of their pages, and HTML that nobody's
-//! name can break. It knows nothing of what is shown.
+//! Metric tables, the writer of metric pages, and HTML with safe escaping, for both daemons. Independent of the
+//! metrics and pages themselves.
 
 mod family;
 pub mod html;
 pub mod human;
 mod labels;
-mod odd;
+mod unprintable;
 pub mod own;
 pub mod table;
 pub mod terminal;
@@ -13,5 +13,5 @@ mod writer;
 
 pub use family::{Family, Kind, Unit};
 pub use labels::{Labels, bounded, bounded_prose};
-pub use odd::is_odd;
+pub use unprintable::is_unprintable;
 pub use writer::{Format, Histogram, Number, PRESENT, Writer};

@@ -1,4 +1,4 @@
-//! What the system says of this process: the metrics that every exporter has.
+//! Metrics of this process itself, which every exporter has (`process_*`).
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc/self, whatever --procfs says")]
 
@@ -103,7 +103,7 @@ fn boot_time(text: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
 }
 
-/// The soft limit; without one there is none to tell.
+/// The soft limit; none if unlimited.
 fn max_fds(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_ascii_whitespace().next()?.parse().ok()

@@ -17,7 +17,7 @@ pub enum Colors {
 }
 
 impl Colors {
-    /// Colours where standard output is a terminal that has them, and nobody has said `NO_COLOR`.
+    /// Colours if standard output is a terminal with colours and `NO_COLOR` is not set.
     #[must_use]
     pub fn of_stdout() -> Self {
         let says_no = env::var_os("NO_COLOR").is_some_and(|no| !no.is_empty());
@@ -37,7 +37,7 @@ impl Colors {
         self.dress("32", text)
     }
 
-    /// What deserves a look.
+    /// Text that needs attention.
     #[must_use]
     pub fn odd(self, text: &str) -> String {
         self.dress("33", text)

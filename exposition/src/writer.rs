@@ -17,7 +17,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// As a `Content-Type` header tells it.
+    /// The value of the `Content-Type` header.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
@@ -89,7 +89,7 @@ pub struct Writer<'a> {
     format: Format,
     out: &'a mut dyn Write,
     buffer: Vec<u8>,
-    /// The family whose head is on the page.
+    /// The family whose HELP and TYPE lines were written last.
     headed: Option<&'static Family>,
     outcome: io::Result<()>,
 }
@@ -256,7 +256,7 @@ mod tests {
     static GPU_CLOCK: Family = family("bailiff_gpu_clock_hertz", Kind::Gauge, Unit::Hertz);
 
     const fn family(name: &'static str, kind: Kind, unit: Unit) -> Family {
-        Family { name, kind, unit, labels: "gpu gap clock", help: "What it means." }
+        Family { name, kind, unit, labels: "gpu gap clock", help: "What it means.", detail: "" }
     }
 
     fn page(format: Format) -> String {

@@ -1,5 +1,5 @@
-//! The control socket: questions and answers over a Unix socket, one JSON object a line each way. Whoever asks is
-//! known by the kernel's word.
+//! The control socket: requests and responses over a Unix socket, one JSON object per line each way. The kernel
+//! identifies the client (SO_PEERCRED).
 
 mod peer;
 mod places;
@@ -23,20 +23,20 @@ pub use query::{query, query_within};
 
 use crate::socket::Socket;
 
-/// A question has at most this many bytes.
+/// Longest request, in bytes.
 const QUESTION_BYTES: usize = 64 * 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// What answers questions.
 pub trait Answers: Send + Sync + 'static {
-    /// Answers one; whether this one may ask for it is for the answerer to decide.
+    /// Answers a request; the handler decides whether this peer may make it.
     fn answer(&self, peer: &Peer, question: Value) -> impl Future<Output = Value> + Send;
 }
 
 /// What a client may take of us.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Clients at one time. One more takes the place of one that asks nothing; where all ask, it is turned away.
+    /// Maximum number of clients. A further client replaces one without a request in progress, or is refused.
     pub clients: usize,
     /// To send a question, and to read its answer; a silent client is cut after it as well.
     pub client: Duration,
@@ -50,7 +50,7 @@ impl Default for Limits {
     }
 }
 
-/// An answer that says that it went wrong, and why.
+/// A response that reports an error.
 #[must_use]
 pub fn refusal(why: &str) -> Value {
     json!({"ok": false, "error": why})
@@ -67,7 +67,7 @@ pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // Who is not known has no place; the kernel knows all who connect.
+                // A client without credentials gets no place; the kernel has them for every connection.
                 let Ok(uid) = stream.peer_cred().map(|peer| peer.uid()) else { continue };
                 let Some(asking) = places.take(uid) else {
                     turn_away(stream);
@@ -93,12 +93,12 @@ pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
 fn turn_away(stream: UnixStream) {
     tracing::warn!("a client of the control socket was turned away: there are too many");
     if let Ok(mut stream) = stream.into_std() {
-        let _ = stream.write_all(&line(&refusal("too many clients at one time; ask again")));
+        let _ = stream.write_all(&line(&refusal("too many clients; try again")));
     }
 }
 
-/// What a client said.
-enum Said {
+/// What a client sent.
+enum Received {
     Question(Value),
     Nonsense(&'static str),
     TooMuch,
@@ -114,17 +114,17 @@ async fn converse(
     let (from, mut to) = stream.into_split();
     let mut from = BufReader::new(from);
     loop {
-        let said = timeout(limits.client, next(&mut from)).await??;
-        let last = matches!(said, Said::TooMuch);
+        let received = timeout(limits.client, next(&mut from)).await??;
+        let last = matches!(received, Received::TooMuch);
         asking.store(true, Ordering::Relaxed);
-        let answer = match said {
-            Said::Question(question) => match timeout(limits.answer, answers.answer(&peer, question)).await {
+        let answer = match received {
+            Received::Question(question) => match timeout(limits.answer, answers.answer(&peer, question)).await {
                 Ok(answer) => answer,
                 Err(_) => refusal("no answer was found in time"),
             },
-            Said::Nonsense(why) => refusal(why),
-            Said::TooMuch => refusal("a question has at most 64 KiB"),
-            Said::Nothing => return Ok(()),
+            Received::Nonsense(why) => refusal(why),
+            Received::TooMuch => refusal("a question has at most 64 KiB"),
+            Received::Nothing => return Ok(()),
         };
         asking.store(false, Ordering::Relaxed);
         timeout(limits.client, to.write_all(&line(&answer))).await??;
@@ -134,19 +134,19 @@ async fn converse(
     }
 }
 
-async fn next(from: &mut BufReader<OwnedReadHalf>) -> io::Result<Said> {
+async fn next(from: &mut BufReader<OwnedReadHalf>) -> io::Result<Received> {
     let mut line = Vec::new();
     from.take(QUESTION_BYTES as u64 + 1).read_until(b'\n', &mut line).await?;
     if line.is_empty() {
-        return Ok(Said::Nothing);
+        return Ok(Received::Nothing);
     }
     if line.len() > QUESTION_BYTES {
-        return Ok(Said::TooMuch);
+        return Ok(Received::TooMuch);
     }
     Ok(match serde_json::from_slice(&line) {
-        Ok(question @ Value::Object(_)) => Said::Question(question),
-        Ok(_) => Said::Nonsense("a question is a JSON object"),
-        Err(_) => Said::Nonsense("a question is a line of JSON"),
+        Ok(question @ Value::Object(_)) => Received::Question(question),
+        Ok(_) => Received::Nonsense("a question is a JSON object"),
+        Err(_) => Received::Nonsense("a question is a line of JSON"),
     })
 }
 

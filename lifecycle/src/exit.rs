@@ -1,4 +1,4 @@
-//! How a program ends: its exit code, and the one line that says why.
+//! Exit codes, and the one line with which a program reports its error.
 
 #![expect(clippy::disallowed_methods, reason = "a panic ends the program here, whatever thread it is on")]
 
@@ -18,7 +18,7 @@ pub enum Exit {
     Done = 0,
     /// It could not.
     Failed = 1,
-    /// The flags or a file of settings make no sense (`EX_USAGE` of sysexits.h).
+    /// Invalid flags or settings file (`EX_USAGE` of sysexits.h).
     Usage = 64,
 }
 
@@ -33,7 +33,7 @@ impl From<Exit> for ExitCode {
 pub enum Stop {
     /// Help or the version was asked for, and is printed as it is.
     Shown(String),
-    /// The command line makes no sense, and the help of this command tells how it would.
+    /// The command line is invalid; the help of this command explains it.
     Flags {
         /// What is wrong with it.
         why: String,
@@ -42,9 +42,9 @@ pub enum Stop {
     },
     /// No command was given: the help is what is needed.
     Nothing(String),
-    /// What the flags or a file of settings say makes no sense.
+    /// Invalid flags or settings.
     Usage(String),
-    /// What a file of settings says makes no sense: its place and why, in one line.
+    /// Invalid content of a settings file: position and reason, in one line.
     File(String),
     /// It failed.
     Failed(anyhow::Error),
@@ -75,22 +75,22 @@ impl From<clap::Error> for Stop {
     }
 }
 
-/// Reads a program's flags. An error names the command whose help explains them.
+/// Parses a program's flags. An error names the command with the relevant help.
 ///
 /// # Errors
-/// Where help is to be shown, or the words are invalid.
-pub fn parse<P: Parser>(words: impl IntoIterator<Item = OsString>) -> Result<P, Stop> {
-    let words: Vec<OsString> = words.into_iter().collect();
-    P::try_parse_from(&words).map_err(|error| match Stop::from(error) {
-        Stop::Flags { why, .. } => Stop::Flags { why, command: command(&P::command(), &words) },
+/// If help was requested, or the arguments are invalid.
+pub fn parse<P: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<P, Stop> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    P::try_parse_from(&args).map_err(|error| match Stop::from(error) {
+        Stop::Flags { why, .. } => Stop::Flags { why, command: command(&P::command(), &args) },
         other => other,
     })
 }
 
-/// The program and the subcommands that these words name.
-fn command(program: &Command, words: &[OsString]) -> String {
+/// The program and the subcommands that these arguments name.
+fn command(program: &Command, args: &[OsString]) -> String {
     let (mut deepest, mut path) = (program, program.get_name().to_owned());
-    for below in words.iter().skip(1) {
+    for below in args.iter().skip(1) {
         if let Some(below) = deepest.find_subcommand(below) {
             deepest = below;
             path = format!("{path} {}", below.get_name());
@@ -101,7 +101,7 @@ fn command(program: &Command, words: &[OsString]) -> String {
 
 /// Prints why a program ended, in one line, and gives its exit code.
 #[must_use = "it is the exit code"]
-pub fn tell(program: &str, outcome: Result<(), Stop>) -> Exit {
+pub fn report(program: &str, outcome: Result<(), Stop>) -> Exit {
     match outcome {
         Ok(()) => Exit::Done,
         Err(Stop::Shown(text)) => {
@@ -114,7 +114,7 @@ pub fn tell(program: &str, outcome: Result<(), Stop>) -> Exit {
         }
         Err(Stop::Flags { why, command }) => {
             let command = if command.is_empty() { program } else { &command };
-            print(io::stderr(), &format!("{program}: {why}; {command} --help tells more"));
+            print(io::stderr(), &format!("{program}: {why}; {command} --help explains it"));
             Exit::Usage
         }
         // A file's faults are a page of their own, and flags have nothing to do with them.
@@ -123,7 +123,7 @@ pub fn tell(program: &str, outcome: Result<(), Stop>) -> Exit {
             Exit::Usage
         }
         Err(Stop::Usage(why)) => {
-            print(io::stderr(), &format!("{program}: {why}; {program} --help tells more"));
+            print(io::stderr(), &format!("{program}: {why}; {program} --help explains it"));
             Exit::Usage
         }
         Err(Stop::File(why)) => {
@@ -137,12 +137,12 @@ pub fn tell(program: &str, outcome: Result<(), Stop>) -> Exit {
     }
 }
 
-/// From now on a panic of any thread ends the program with [`Exit::Failed`], so that its supervisor starts
-/// it again. Without this a daemon would live on with a part of it dead.
+/// Makes a panic of any thread end the program with [`Exit::Failed`], so that its supervisor restarts
+/// it, instead of leaving a daemon running with a part missing.
 pub fn end_on_panic() {
-    let told = std::panic::take_hook();
+    let previous = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        told(info);
+        previous(info);
         std::process::exit(Exit::Failed as i32);
     }));
 }
@@ -161,12 +161,12 @@ fn print(mut to: impl io::Write, text: &str) {
     let _ = writeln!(to, "{text}");
 }
 
-/// clap tells in paragraphs; a line is what journals and terminals show best.
+/// clap's errors are paragraphs; journals and terminals show one line best.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim);
-    let told = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
-    let told: Vec<&str> = told.filter(|line| !line.is_empty()).collect();
-    told.join("; ").trim_start_matches("error: ").replace(":;", ":")
+    let lines = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    lines.join("; ").trim_start_matches("error: ").replace(":;", ":")
 }
 
 #[cfg(test)]
@@ -193,14 +193,14 @@ mod tests {
 
     #[test]
     fn invalid_flag_is_reported_in_one_line_with_its_command() {
-        for (words, expected, help) in [
+        for (args, expected, help) in [
             (&["program", "--nubmer=1"][..], "unexpected argument '--nubmer'", "program"),
             (&["/bin/program", "--number=x"], "invalid value 'x'", "program"),
             (&["program", "run", "--size", "x"], "invalid value 'x'", "program run"),
             (&["program", "run"], "the following required arguments", "program run"),
         ] {
-            let words = words.iter().map(OsString::from);
-            let Err(Stop::Flags { why, command }) = parse::<Flags>(words) else {
+            let args = args.iter().map(OsString::from);
+            let Err(Stop::Flags { why, command }) = parse::<Flags>(args) else {
                 panic!("{expected}: the flags were taken")
             };
             assert!(why.starts_with(expected) && !why.contains('\n'), "{why}");

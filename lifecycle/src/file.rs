@@ -26,7 +26,7 @@ static FREED: Condvar = Condvar::new();
 /// Where it is another kind of file, such as a FIFO, is longer, or cannot be read.
 pub fn read(path: &Path, most: u64) -> io::Result<(File, Vec<u8>)> {
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    // A pipe that nobody writes to would keep us here for good.
+    // Without O_NONBLOCK, opening a pipe without a writer would block for ever.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
         return refused("it is no file".to_owned());
@@ -52,13 +52,13 @@ pub fn within<T: Send + 'static>(
     let late =
         || io::Error::new(io::ErrorKind::TimedOut, format!("no answer for {limit:?} (hung file system)"));
     let place = Place::take(path, limit).ok_or_else(late)?;
-    let (tell, told) = sync_channel(1);
+    let (sender, receiver) = sync_channel(1);
     Builder::new().name("file".to_owned()).spawn(move || {
         let done = act(&place.0);
         drop(place);
-        drop(tell.send(done));
+        drop(sender.send(done));
     })?;
-    told.recv_timeout(limit).map_err(|_| late())?
+    receiver.recv_timeout(limit).map_err(|_| late())?
 }
 
 /// The right to be the one thread at a path.

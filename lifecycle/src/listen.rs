@@ -8,7 +8,7 @@ use crate::exit::plain;
 /// Why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody else does.
+    /// Another process listens there.
     #[error(
         "cannot listen on {0}: address already in use; is another one running? --web.listen-address takes another address"
     )]
@@ -18,7 +18,7 @@ pub enum ListenError {
     Other(String, io::Error),
 }
 
-/// Whether it looks like `HOST:PORT`; a host may be empty, and then every address of this machine is meant.
+/// Whether it looks like `HOST:PORT`; an empty host means every address of this machine.
 #[must_use]
 pub fn is_address(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| {
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_in_use_is_told_by_its_address() {
+    fn port_in_use_is_reported_with_its_address() {
         let first = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let address = first.local_addr().expect("it is bound").to_string();
         let error = open(std::slice::from_ref(&address)).expect_err("it is taken");

@@ -27,14 +27,14 @@ pub struct Media<'a> {
 
 /// How much a client wants a media type.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Wish {
+pub struct Preference {
     /// It was named, and not only meant by a wildcard.
     pub named: bool,
     /// Thousandths: 0 is not acceptable.
     pub quality: u16,
 }
 
-/// The packing that a client likes best; gzip only where it says so.
+/// The content encoding that a client prefers; gzip only if it names gzip.
 #[must_use]
 pub fn encoding(headers: &HeaderMap) -> Encoding {
     let mut gzip = None;
@@ -57,22 +57,22 @@ pub fn encoding(headers: &HeaderMap) -> Encoding {
 /// whatever they accept: a page that is not quite liked is better than none.
 #[must_use]
 pub fn wants_open_metrics(headers: &HeaderMap) -> bool {
-    let (open, plain) = (wish(headers, OPEN_METRICS), wish(headers, TEXT));
+    let (open, plain) = (preference(headers, OPEN_METRICS), preference(headers, TEXT));
     open.named && open.quality > 0 && open.quality >= plain.quality
 }
 
-/// How much a client wants this media type; without an `Accept` header it takes anything.
+/// A client's preference for this media type; without an `Accept` header it accepts anything.
 #[must_use]
-pub fn wish(headers: &HeaderMap, media: Media<'_>) -> Wish {
+pub fn preference(headers: &HeaderMap, media: Media<'_>) -> Preference {
     if !headers.contains_key(ACCEPT) {
-        return Wish { named: false, quality: 1000 };
+        return Preference { named: false, quality: 1000 };
     }
-    let wishes = items(headers, &ACCEPT).filter_map(|item| {
+    let preferences = items(headers, &ACCEPT).filter_map(|item| {
         let closeness = item.closeness(media)?;
         Some((closeness, item.quality()))
     });
     // The closest match rules, also where a wider one would be kinder.
-    wishes.max().map(|(closeness, quality)| Wish { named: closeness >= 2, quality }).unwrap_or_default()
+    preferences.max().map(|(closeness, quality)| Preference { named: closeness >= 2, quality }).unwrap_or_default()
 }
 
 /// One element of such a header.
@@ -159,9 +159,9 @@ mod tests {
     }
 
     #[test]
-    fn wishes() {
-        let named = |quality| Wish { named: true, quality };
-        let meant = |quality| Wish { named: false, quality };
+    fn accept_header_is_parsed() {
+        let named = |quality| Preference { named: true, quality };
+        let meant = |quality| Preference { named: false, quality };
         let cases = [
             ("application/openmetrics-text;version=1.0.0,text/plain;q=0.5", named(1000)),
             ("application/openmetrics-text; version=0.0.1; q=0.75, */*;q=0.1", meant(100)),
@@ -173,15 +173,15 @@ mod tests {
             ("", meant(0)),
         ];
         for (value, expected) in cases {
-            assert_eq!(wish(&headers(ACCEPT, value), OPEN_METRICS), expected, "{value}");
+            assert_eq!(preference(&headers(ACCEPT, value), OPEN_METRICS), expected, "{value}");
         }
-        assert_eq!(wish(&HeaderMap::new(), OPEN_METRICS), meant(1000));
+        assert_eq!(preference(&HeaderMap::new(), OPEN_METRICS), meant(1000));
     }
 
     proptest! {
         #[test]
         fn nothing_panics(value in "[ -~]{0,80}") {
-            let _ = wish(&headers(ACCEPT, &value), OPEN_METRICS);
+            let _ = preference(&headers(ACCEPT, &value), OPEN_METRICS);
             let _ = encoding(&headers(ACCEPT_ENCODING, &value));
         }
     }

@@ -3,7 +3,7 @@
 /// The flag of the node's name.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct NodeFlags {
-    /// What this node is called, where that is not the host's name; in a pod, `spec.nodeName`.
+    /// Name of this node, if it is not the host name; in a pod, `spec.nodeName`.
     #[arg(long = "node.name", value_name = "NAME", env = "BAILIFF_NODE_NAME")]
     name: Option<String>,
 }

@@ -26,7 +26,7 @@ pub fn page(kind: &'static str, body: Body) -> Response<Body> {
     with(response, X_CONTENT_TYPE_OPTIONS, "nosniff")
 }
 
-/// A page for people, of this moment, and the policy of what a browser may do with it.
+/// An HTML page that must not be cached, with its content security policy.
 #[must_use]
 pub fn html(page_text: String, policy: &'static str) -> Response<Body> {
     let response = with(page(HTML, page_text.into()), CONTENT_SECURITY_POLICY, policy);
@@ -35,8 +35,8 @@ pub fn html(page_text: String, policy: &'static str) -> Response<Body> {
 }
 
 /// Says what is good, or that it is not and why.
-#[must_use]
-pub fn told(verdict: Result<(), String>, good: &str) -> Response<Body> {
+/// 200 with this text, or 503 with the reason.
+pub fn health(verdict: Result<(), String>, good: &str) -> Response<Body> {
     match verdict {
         Ok(()) => text(StatusCode::OK, good),
         Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, &why),

@@ -1,5 +1,5 @@
-//! An HTTP/1 server. Every connection has limits: on the time to shake hands and to ask, on the
-//! time to read the answer, and on how many there are.
+//! An HTTP/1 server. Every connection has limits: on the time for the handshake and the request, on the
+//! time to read the response, and on the number of connections.
 
 use std::future::Future;
 use std::io;
@@ -34,13 +34,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// What answers requests. Pages are in memory already; an answer that waits for something bounds its wait.
 pub trait Handler: Send + Sync + 'static {
-    /// Answers one request; its body, if it had any, is not looked at.
+    /// Answers one request; a request body is ignored.
     fn answer(&self, request: &Request<()>) -> impl Future<Output = Response<Body>> + Send;
 
-    /// Told of each connection that was refused because there were too many.
+    /// Called for each connection that was refused because there were too many.
     fn refused(&self) {}
 
-    /// Told of each request that the web config refused, with the answer that it got.
+    /// Called for each request that the web config refused, with the status that was sent.
     fn turned_away(&self, _request: &Request<()>, _status: StatusCode) {}
 }
 
@@ -66,7 +66,7 @@ pub struct Site {
     pub web: Web,
 }
 
-/// Serves until `shutdown` comes true, lets what is under way finish, and hands back what `shutdown` said.
+/// Serves until `shutdown` is ready, lets requests in progress finish, and returns the output of `shutdown`.
 ///
 /// # Errors
 /// Where a listener cannot be used.
@@ -76,7 +76,7 @@ pub async fn serve<T>(
     limits: Limits,
     shutdown: impl Future<Output = T>,
 ) -> io::Result<T> {
-    let door = Door {
+    let admission = Admission {
         handler,
         web: site.web,
         limits,
@@ -90,10 +90,10 @@ pub async fn serve<T>(
     }
     let connections = GracefulShutdown::new();
     let mut shutdown = pin!(shutdown);
-    let said = loop {
+    let reason = loop {
         tokio::select! {
-            said = &mut shutdown => break said,
-            Some(connection) = brought.recv() => door.admit(connection, connections.watcher()),
+            reason = &mut shutdown => break reason,
+            Some(connection) = brought.recv() => admission.admit(connection, connections.watcher()),
         }
     };
     drop(brought);
@@ -101,10 +101,10 @@ pub async fn serve<T>(
     if timeout(limits.drain, connections.shutdown()).await.is_err() {
         tracing::warn!(after = ?limits.drain, "connections cut: their clients did not finish in time");
     }
-    Ok(said)
+    Ok(reason)
 }
 
-struct Door<H> {
+struct Admission<H> {
     handler: Arc<H>,
     web: Web,
     limits: Limits,
@@ -136,7 +136,7 @@ fn is_the_clients(error: &io::Error) -> bool {
     )
 }
 
-impl<H: Handler> Door<H> {
+impl<H: Handler> Admission<H> {
     fn admit(&self, (stream, client): (TcpStream, SocketAddr), watcher: Watcher) {
         if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
             let (handler, web, limits) = (Arc::clone(&self.handler), self.web.clone(), self.limits);
@@ -152,9 +152,9 @@ impl<H: Handler> Door<H> {
             return;
         }
         self.handler.refused();
-        // Whoever is refused beyond these is dropped without a word: words cost memory too. So is whoever would
-        // have to shake hands to be told.
-        if self.web.may_be_told()
+        // Connections beyond these are dropped without a response, because responses cost memory; so are connections
+        // that would need a TLS handshake first.
+        if self.web.answers_without_handshake()
             && let Ok(permit) = Arc::clone(&self.refusals).try_acquire_owned()
         {
             tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! Signals: the first SIGTERM or SIGINT asks for an orderly end, the second does not wait for it. SIGHUP asks for
-//! a reload, where somebody listens.
+//! Signals: the first SIGTERM or SIGINT requests an orderly shutdown, the second ends the program at once. SIGHUP
+//! requests a reload, if the program has one.
 
 use std::future::Future;
 use std::io;
@@ -21,7 +21,7 @@ impl Future for Shutdown {
     }
 }
 
-/// SIGHUPs. From the moment that this is made on, one no longer ends the program.
+/// SIGHUPs. Once it exists, SIGHUP no longer ends the program.
 #[derive(Debug)]
 pub struct Hangups(Signal);
 
@@ -41,23 +41,23 @@ impl Hangups {
     }
 }
 
-/// Runs what is given until it is done; it is handed the wish to end, and `None` is its outcome where it was
-/// asked a second time before it had ended.
+/// Runs a future to its end and passes it the shutdown request; the outcome is `None` if a second
+/// signal came before it ended.
 ///
 /// # Errors
-/// Where signals cannot be listened to.
+/// If signals cannot be received.
 pub async fn until_signal<T, F: Future<Output = T>>(
     run: impl FnOnce(Shutdown) -> F,
 ) -> io::Result<Option<T>> {
     let mut signals =
         Signals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? };
-    let (tell, told) = oneshot::channel();
-    let mut work = Box::pin(run(Shutdown(told)));
+    let (sender, receiver) = oneshot::channel();
+    let mut work = Box::pin(run(Shutdown(receiver)));
     tokio::select! {
         outcome = &mut work => return Ok(Some(outcome)),
         name = signals.next() => tracing::info!(signal = name, "asked to end: finishing what was begun"),
     }
-    drop(tell);
+    drop(sender);
     tokio::select! {
         outcome = &mut work => Ok(Some(outcome)),
         name = signals.next() => {

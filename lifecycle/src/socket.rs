@@ -1,4 +1,4 @@
-//! A Unix socket: who may connect, what is done about one that was left behind, and connecting with a deadline.
+//! Unix sockets: permissions, removal of stale sockets, and connecting with a deadline.
 
 use std::fs::{Permissions, remove_file, set_permissions, symlink_metadata};
 use std::io;
@@ -25,17 +25,17 @@ pub struct Socket {
     pub file: File,
 }
 
-/// The file of a socket, removed at the end unless somebody has put another in its place.
+/// The file of a socket, removed at the end unless another program has replaced it.
 #[derive(Debug)]
 pub struct File {
     path: PathBuf,
     inode: (u64, u64),
 }
 
-/// Connects; a daemon whose queue is full is waited for no longer than the limit.
+/// Connects; waits for a daemon with a full backlog no longer than the limit.
 ///
 /// # Errors
-/// Where nobody listens, or we may not, or nobody takes us in time.
+/// If no process listens, permission is denied, or the connection is not accepted in time.
 pub fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -45,11 +45,11 @@ pub fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
 }
 
 impl Socket {
-    /// Opens it. A socket file that nobody answers on is a dead program's, and is replaced. `what`
+    /// Opens a listening socket. A socket file without a listener is stale and is replaced. `what`
     /// names it in errors: `stream`.
     ///
     /// # Errors
-    /// Where somebody does answer, where the file is no socket, or where the directory cannot be used.
+    /// If a process listens on it, the file is no socket, or the directory cannot be used.
     pub fn open(path: &Path, what: &str) -> Result<Self> {
         let bound = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -94,7 +94,7 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
     symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Removes a socket that nobody answers on, and nothing else.
+/// Removes a stale socket, and nothing else.
 fn clear(path: &Path, what: &str) -> Result<()> {
     let name = path.display();
     if !symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
@@ -119,7 +119,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory of our own");
         let path = directory.path().join("stream.sock");
         drop(UnixListener::bind(&path).expect("nothing is there"));
-        let socket = Socket::open(&path, "stream").expect("nobody answers on it");
+        let socket = Socket::open(&path, "stream").expect("no process listens on it");
         let mode = symlink_metadata(&path).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, MODE);
         let error = Socket::open(&path, "stream").expect_err("we answer on it");

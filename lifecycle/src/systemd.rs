@@ -1,5 +1,5 @@
-//! What systemd is told of a daemon (`sd_notify(3)`): that it serves, that it lives, that it ends. Where nobody asked to be told,
-//! nothing is.
+//! Notifications to systemd (`sd_notify(3)`): ready, alive, stopping. Without NOTIFY_SOCKET nothing
+//! is sent.
 
 use std::time::Duration;
 
@@ -7,27 +7,27 @@ use sd_notify::NotifyState;
 
 /// It serves from now on.
 pub fn ready() {
-    tell(NotifyState::Ready);
+    notify(NotifyState::Ready);
 }
 
 /// It ends.
 pub fn stopping() {
-    tell(NotifyState::Stopping);
+    notify(NotifyState::Stopping);
 }
 
-/// It does its work: to be said at least as often as [`watchdog`] says.
+/// The daemon is working; to be called at least as often as [`watchdog`] says.
 pub fn alive() {
-    tell(NotifyState::Watchdog);
+    notify(NotifyState::Watchdog);
 }
 
-/// How often [`alive`] is to be said: twice in the time of `WatchdogSec=`. None where the unit has none.
+/// Interval at which to call [`alive`]: half of `WatchdogSec=`. None if the unit has none.
 #[must_use]
 pub fn watchdog() -> Option<Duration> {
     Some(sd_notify::watchdog_enabled()? / 2)
 }
 
-fn tell(what: NotifyState<'_>) {
+fn notify(what: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[what]) {
-        tracing::warn!(%error, "systemd cannot be told");
+        tracing::warn!(%error, "cannot notify systemd");
     }
 }

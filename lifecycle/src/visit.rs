@@ -32,8 +32,8 @@ pub(crate) struct Visit<H> {
     client: IpAddr,
 }
 
-/// The config has changed since the connection was let in. It is closed without an answer, and clients ask again on
-/// another one.
+/// The config has changed since the connection was accepted. It is closed without a response; clients retry on
+/// a new connection.
 #[derive(Debug, thiserror::Error)]
 #[error("the web config changed")]
 pub(crate) struct Outdated;
@@ -44,7 +44,7 @@ pub(crate) async fn enter<H>(
     (handler, web): (Arc<H>, Web),
     (client, limit): (IpAddr, Duration),
 ) -> Option<(Visit<H>, Stream)> {
-    // While the config makes no sense there is no certificate to be shown; the log has said so.
+    // An invalid config has no certificate to present; the log has the reason.
     let config = web.now().await.ok()?;
     match timeout(limit, shake(stream, &config)).await {
         Ok(Ok(stream)) => Some((Visit { handler, web, config, client }, stream)),
@@ -69,7 +69,7 @@ async fn shake(stream: WriteDeadline<TcpStream>, config: &Config) -> io::Result<
 impl<H: Handler> Visit<H> {
     /// What a request is answered.
     pub(crate) async fn answer(&self, request: &Request<()>) -> Result<Response<Body>, Outdated> {
-        // To look at a password takes a while, in which it may be withdrawn: what holds is looked at after that.
+        // Checking a password takes a while, in which it may be revoked: the config is read again after that.
         let refusal = self.config.refusal(request, self.client).await;
         match self.web.now().await {
             Err(_) => Ok(self.turn_away(request, broken())),
@@ -92,7 +92,7 @@ impl<H: Handler> Visit<H> {
 
 fn broken() -> Response<Body> {
     let mut answer =
-        reply::text(StatusCode::INTERNAL_SERVER_ERROR, "the web config makes no sense; the log says why");
+        reply::text(StatusCode::INTERNAL_SERVER_ERROR, "the web config is invalid; see the log");
     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     answer
 }

@@ -1,5 +1,5 @@
-//! A connection whose reader must keep up: what hyper has in hand (some 400 KB) is read within a limit, or
-//! the connection is cut. hyper has a limit for slow senders and none for slow readers, who would keep the
+//! A connection with a write deadline: what hyper has buffered (some 400 KB) must be read within a limit, or
+//! the connection is closed. hyper has a limit for slow senders but none for slow readers, which would keep the
 //! pages of old snapshots in memory.
 
 use std::future::Future;

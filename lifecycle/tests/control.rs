@@ -1,4 +1,4 @@
-//! The control socket, on a real socket: who asks, what is refused, and who is cut.
+//! The control socket, on a real socket: identity of clients, refusals, and timeouts.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -19,7 +19,7 @@ const SHORT: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_mins(10);
 const PATIENT: Limits = Limits { clients: 16, client: LONG, answer: LONG };
 
-/// Answers with who asked what; `hang` is never answered.
+/// Answers with the user and the request; `hang` is never answered.
 struct Echo;
 
 impl Answers for Echo {
@@ -33,7 +33,7 @@ impl Answers for Echo {
 
 struct Running {
     path: PathBuf,
-    tell: oneshot::Sender<()>,
+    shutdown: oneshot::Sender<()>,
     server: JoinHandle<()>,
     _directory: TempDir,
 }
@@ -42,17 +42,17 @@ fn start(limits: Limits) -> Running {
     let directory = tempfile::tempdir().expect("a directory of our own");
     let path = directory.path().join("control.sock");
     let socket = Socket::open(&path, "control").expect("it is free");
-    let (tell, told) = oneshot::channel::<()>();
+    let (shutdown, receiver) = oneshot::channel::<()>();
     let server = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it starts");
         runtime.block_on(async move {
             tokio::select! {
                 () = control::serve(socket, Arc::new(Echo), limits) => {}
-                _ = told => {}
+                _ = receiver => {}
             }
         });
     });
-    Running { path, tell, server, _directory: directory }
+    Running { path, shutdown, server, _directory: directory }
 }
 
 impl Running {
@@ -72,7 +72,7 @@ impl Running {
 }
 
 #[test]
-fn the_one_who_asks_is_known_by_the_kernel() {
+fn client_is_identified_by_the_kernel() {
     let running = start(PATIENT);
     let answer = query(&running.path, &json!({"command": "status"})).expect("it answers");
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -80,7 +80,7 @@ fn the_one_who_asks_is_known_by_the_kernel() {
     assert_eq!(answer["gid"], gid);
     assert_eq!(answer["pid"], std::process::id());
     assert_eq!(answer["asked"], json!({"command": "status"}));
-    running.tell.send(()).expect("it runs");
+    running.shutdown.send(()).expect("it runs");
     running.server.join().expect("it does not panic");
     assert!(!running.path.exists(), "the file goes with its server");
 }
@@ -89,8 +89,8 @@ fn the_one_who_asks_is_known_by_the_kernel() {
 fn several_questions_on_one_connection() {
     let running = start(PATIENT);
     let answers = running.say(b"{\"a\":1}\nnonsense\n[]\n{\"b\":\"\\n\"}");
-    let told: Vec<&Value> = answers.iter().map(|answer| &answer["ok"]).collect();
-    assert_eq!(told, [true, false, false, true], "{answers:?}");
+    let allowed: Vec<&Value> = answers.iter().map(|answer| &answer["ok"]).collect();
+    assert_eq!(allowed, [true, false, false, true], "{answers:?}");
     assert_eq!(answers[3]["asked"]["b"], "\n", "a line break stays within its line");
 }
 
@@ -126,7 +126,7 @@ fn clients_that_say_nothing_give_way() {
 }
 
 #[test]
-fn nobody_is_waited_for_without_end() {
+fn every_client_has_a_deadline() {
     let running = start(Limits { client: SHORT, answer: SHORT, ..PATIENT });
     let mut silent = running.connect();
     assert_eq!(silent.read(&mut [0; 8]).expect("it is cut, not reset"), 0);

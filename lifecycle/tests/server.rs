@@ -47,7 +47,7 @@ impl Handler for Pages {
 struct Running {
     address: SocketAddr,
     pages: Arc<Pages>,
-    tell: oneshot::Sender<()>,
+    shutdown: oneshot::Sender<()>,
     server: JoinHandle<io::Result<()>>,
 }
 
@@ -56,16 +56,16 @@ fn start(limits: Limits) -> Running {
     listener.set_nonblocking(true).expect("it is a socket");
     let address = listener.local_addr().expect("it is bound");
     let pages = Arc::new(Pages::default());
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let handler = Arc::clone(&pages);
     let web = Web::open(None).expect("it needs no file");
     let server = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let shutdown = async { drop(told.await) };
+        let shutdown = async { drop(receiver.await) };
         let site = Site { listeners: vec![listener], web };
         runtime.block_on(server::serve(site, handler, limits, shutdown))
     });
-    Running { address, pages, tell, server }
+    Running { address, pages, shutdown: sender, server }
 }
 
 impl Running {
@@ -92,7 +92,7 @@ fn read(mut stream: TcpStream) -> String {
 }
 
 #[test]
-fn one_connection_too_many_is_told_so() {
+fn connection_above_the_limit_is_refused_with_503() {
     let running = start(Limits { connections: 1, ..PATIENT });
     let mut first = running.connect();
     first.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is open");
@@ -107,7 +107,7 @@ fn one_connection_too_many_is_told_so() {
 }
 
 #[test]
-fn whoever_does_not_ask_in_time_is_cut() {
+fn client_without_request_is_disconnected() {
     let running = start(Limits { header: SHORT, ..PATIENT });
     for beginning in ["", "GET / HTTP/1.1\r\nHost:"] {
         let mut stream = running.connect();
@@ -120,7 +120,7 @@ fn whoever_does_not_ask_in_time_is_cut() {
 }
 
 #[test]
-fn whoever_does_not_read_in_time_is_cut() {
+fn client_that_does_not_read_is_disconnected() {
     let running = start(Limits { write: SHORT, connections: 1, ..PATIENT });
     let stuck = running.query("/large");
     while running.get("/b").starts_with("HTTP/1.1 503") {}
@@ -156,7 +156,7 @@ fn what_was_begun_is_finished_before_the_end() {
     let running = start(PATIENT);
     let mut slow = running.query("/large");
     slow.read_exact(&mut [0; 12]).expect("the answer has begun");
-    running.tell.send(()).expect("it runs");
+    running.shutdown.send(()).expect("it runs");
     while TcpStream::connect(running.address).is_ok() {}
     assert!(read(slow).len() > LARGE, "headers and all of the body");
     running.server.join().expect("it does not panic").expect("it ends in order");
@@ -167,6 +167,6 @@ fn the_end_does_not_wait_for_ever() {
     let running = start(Limits { drain: SHORT, ..PATIENT });
     let mut stuck = running.query("/large");
     stuck.read_exact(&mut [0; 12]).expect("the answer has begun");
-    running.tell.send(()).expect("it runs");
+    running.shutdown.send(()).expect("it runs");
     running.server.join().expect("it does not panic").expect("it ends in order");
 }

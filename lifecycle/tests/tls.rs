@@ -97,7 +97,7 @@ fn read(mut stream: impl Read) -> usize {
 }
 
 #[test]
-fn whoever_does_not_shake_hands_in_time_is_cut() {
+fn client_without_handshake_is_disconnected() {
     let running = start(Limits { header: SHORT, ..ONE });
     // The second is the beginning of a record of 512 bytes.
     for beginning in [&[] as &[u8], &[22, 3, 1, 2, 0, 1]] {
@@ -119,7 +119,7 @@ fn a_handshake_counts_as_a_connection_and_one_too_many_is_hung_up_on() {
 }
 
 #[test]
-fn whoever_does_not_ask_or_read_in_time_is_cut() {
+fn tls_client_without_request_or_reading_is_disconnected() {
     let running = start(Limits { header: SHORT, write: SHORT, ..ONE });
     let stuck = running.query("/large").expect("it is open");
     while !running.is_served() {}
@@ -130,7 +130,7 @@ fn whoever_does_not_ask_or_read_in_time_is_cut() {
 }
 
 #[test]
-fn who_speaks_no_tls_is_cut() {
+fn client_without_tls_is_disconnected() {
     let running = start(ONE);
     let mut plain = running.connect();
     plain.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is open");

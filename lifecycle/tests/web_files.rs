@@ -1,4 +1,4 @@
-//! Web configs, good and bad: what is taken, and in which words the rest is refused.
+//! Valid and invalid web configs, and the errors of the invalid ones.
 
 #![expect(clippy::disallowed_methods, reason = "the test writes the files that are read")]
 #![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
@@ -35,20 +35,20 @@ fn directory() -> tempfile::TempDir {
     ] {
         fs::write(directory.path().join(name), text).expect("our own directory");
     }
-    // A pipe that nobody writes to.
+    // A FIFO without a writer.
     mkfifoat(CWD, directory.path().join("pipe"), Mode::RUSR).expect("our own directory");
     directory
 }
 
 /// What is wrong with a config, without the file's name.
-fn told(directory: &Path, config: &str) -> Option<String> {
+fn error_of(directory: &Path, config: &str) -> Option<String> {
     let file = directory.join("web.yml");
     fs::write(&file, config).expect("our own directory");
-    let told = Web::open(Some(&file)).err()?.to_string();
+    let error = Web::open(Some(&file)).err()?.to_string();
     let name = file.display().to_string();
-    assert!(!told.contains('\n'), "one line: {told}");
+    assert!(!error.contains('\n'), "one line: {error}");
     Some(
-        told.strip_prefix(&name)
+        error.strip_prefix(&name)
             .expect("it begins with the file")
             .replace(&format!("{}/", directory.display()), ""),
     )
@@ -85,21 +85,21 @@ fn what_makes_sense_is_taken() {
         "rate_limit: {interval: 100ms, burst: 20}\n".to_owned(),
         "rate_limit: {interval: 0}\n".to_owned(),
     ] {
-        assert_eq!(told(directory.path(), &config), None, "{config}");
+        assert_eq!(error_of(directory.path(), &config), None, "{config}");
     }
     Web::open(None).expect("it needs no file");
 }
 
-/// Configs and how what is said of them begins.
+/// Configs and the beginning of their errors.
 type Cases<'a> = &'a [(&'a str, &'a str)];
 
 fn all_refused(cases: Cases<'_>) {
     let directory = directory();
     for (config, why) in cases {
         let config = config.replace("TLS:\n", TLS);
-        let told = told(directory.path(), &config).expect(&config);
-        assert!(told.starts_with(why), "{config}\n{told}");
-        assert!(!told.contains("77, ") && !told.contains("MIG"), "a secret: {told}");
+        let error = error_of(directory.path(), &config).expect(&config);
+        assert!(error.starts_with(why), "{config}\n{error}");
+        assert!(!error.contains("77, ") && !error.contains("MIG"), "a secret: {error}");
     }
 }
 
@@ -122,7 +122,7 @@ fn what_is_no_config_is_refused() {
         ("rate_limit: {burst: 5}\n", ":1: rate_limit: it has no interval"),
         ("rate_limit: {interval: 1s}\n", ":1: rate_limit: it has no burst"),
         ("rate_limit: {interval: 2days, burst: 1}\n", ":1: rate_limit.interval: it is longer than a day"),
-        ("rate_limit: {interval: 1s, burst: 0}\n", ":1: rate_limit.burst: 0 would answer nobody"),
+        ("rate_limit: {interval: 1s, burst: 0}\n", ":1: rate_limit.burst: 0 would refuse every request"),
         ("rate_limit:\n  burst: 1\n  interval: soon\n", ":3: rate_limit.interval: \"soon\" is no duration"),
     ]);
 }
@@ -158,7 +158,7 @@ fn certificates_that_cannot_be_shown_are_refused() {
         ),
         (
             "tls_server_config:\n  cert_file: server.crt\n  key_file: other.key\n",
-            ":2: tls_server_config.cert_file: server.crt: the key is not that of this certificate",
+            ":2: tls_server_config.cert_file: server.crt: the key does not belong to this certificate",
         ),
         (
             "tls_server_config:\n  cert: x\n  key_file: server.key\n",
@@ -174,15 +174,15 @@ fn what_is_asked_of_clients_has_to_mean_something() {
     all_refused(&[
         (
             "TLS:\n  client_auth_type: RequireAnyClientCert\n",
-            &because("RequireAnyClientCert looks at no certificate"),
+            &because("RequireAnyClientCert verifies no certificate"),
         ),
         (
             "TLS:\n  client_auth_type: RequestClientCert\n",
-            &because("RequestClientCert looks at no certificate"),
+            &because("RequestClientCert verifies no certificate"),
         ),
         ("TLS:\n  client_auth_type: yes\n", &because("\"yes\" is unknown; write NoClientCert")),
         ("TLS:\n  client_auth_type: RequireAndVerifyClientCert\n", &because("there is no client_ca_file")),
-        ("TLS:\n  client_ca_file: ca.crt\n", ":4: tls_server_config.client_ca_file: ca.crt: nobody is asked"),
+        ("TLS:\n  client_ca_file: ca.crt\n", ":4: tls_server_config.client_ca_file: ca.crt: no client certificate is requested"),
         (
             "TLS:\n  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: empty.pem\n",
             ":5: tls_server_config.client_ca_file: empty.pem: there is no certificate",
@@ -197,7 +197,7 @@ fn what_is_asked_of_clients_has_to_mean_something() {
         ),
         (
             "TLS:\n  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n  client_allowed_sans: []\n",
-            ":6: tls_server_config.client_allowed_sans: it names nobody",
+            ":6: tls_server_config.client_allowed_sans: empty",
         ),
         (
             "TLS:\n  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n  client_allowed_sans:\n  - a\n  - b@c\n",
@@ -239,11 +239,11 @@ fn cryptography_that_is_not_spoken_is_refused_with_what_is() {
 }
 
 #[test]
-fn users_and_headers_that_cannot_be_are_refused_and_no_secret_is_told() {
+fn invalid_users_and_headers_are_refused_without_secrets_in_errors() {
     let costly = format!("basic_auth_users:\n  a: {}\n", HASH.replace("$10$", "$15$"));
     let colon = format!("basic_auth_users:\n  'a:b': {HASH}\n");
     all_refused(&[
-        ("basic_auth_users: {}\n", ":1: basic_auth_users: it names nobody"),
+        ("basic_auth_users: {}\n", ":1: basic_auth_users: empty"),
         (
             "basic_auth_users:\n  a: hunter2\n",
             ":2: basic_auth_users.a: it is no bcrypt hash; `htpasswd -nBC 10 NAME` makes one",
@@ -278,6 +278,6 @@ fn users_and_headers_that_cannot_be_are_refused_and_no_secret_is_told() {
         "basic_auth_users: {a: {hunter2: x}}\n",
         "hunter2\n",
     ] {
-        assert!(!told(directory.path(), config).expect(config).contains("hunter2"), "{config}");
+        assert!(!error_of(directory.path(), config).expect(config).contains("hunter2"), "{config}");
     }
 }

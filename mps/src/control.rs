@@ -1,13 +1,13 @@
 #![expect(clippy::disallowed_methods, reason = "the one file of this crate that runs programs")]
-//! A control daemon, asked by running its own client: `nvidia-cuda-mps-control`, with one command on standard input.
+//! Queries to a control daemon through its own client: `nvidia-cuda-mps-control`, with one command on standard input.
 //!
-//! **One run a command.** The client answers several commands of one run, too, but puts nothing between the answers: some
-//! are empty (no server), some have many lines (a list), and a command that a release does not know gives a text that
-//! is written nowhere. Where one answer ends and the next begins could only be guessed, and a guess could take one
-//! server's clients for another's. A run costs milliseconds and some 200 bytes of the daemon's log; whoever polls asks
-//! [`Question::Processes`], which tells the clients of all servers at once, and asks seldom.
+//! **One run per command.** The client accepts several commands per run, but separates the replies by nothing: some
+//! are empty (no server), some have many lines (a list), and a command that a release does not know gives an undocumented
+//! text. The boundary between two replies could only be guessed, and a wrong guess could assign one server's clients to
+//! another. A run costs milliseconds and some 200 bytes of the daemon's log; a poller should use
+//! [`Question::Processes`], which lists the clients of all servers at once, and poll seldom.
 //!
-//! **The exit status is 0 for what was refused, too**, so the text is what counts ([`crate::words`]).
+//! **The exit status is 0 for refused commands too**, so the text decides ([`crate::reply`]).
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use bailiff_child::{ChildError, Late, Talk};
 
 use crate::place::{LOGS, PIPES};
-use crate::words;
+use crate::reply;
 
 /// How long a daemon may take to answer: one that is stopped never does.
 pub const PATIENCE: Duration = Duration::from_secs(2);
@@ -46,7 +46,7 @@ pub enum Question<'a> {
     DefaultMemoryLimit(&'a str),
     /// The same of one server.
     MemoryLimit(u32, &'a str),
-    /// Ends the GPU work of a client of this server; the process lives on.
+    /// Ends the GPU work of a client of this server; the process itself keeps running.
     TerminateClient(u32, u32),
     /// Ends a server.
     ShutDown(u32),
@@ -90,16 +90,16 @@ pub enum ControlError {
         /// What the kernel says.
         error: std::io::Error,
     },
-    /// Nobody listens in the pipe directory.
+    /// No process listens in the pipe directory.
     #[error("no control daemon answers there")]
     NoDaemon,
-    /// A daemon is there and says nothing: every CUDA program that starts now hangs, too.
+    /// A daemon is there and does not answer: every CUDA program that starts now hangs as well.
     #[error("it did not answer within {0:?}")]
     NoAnswer(Duration),
-    /// It is not for this user.
+    /// Permission denied.
     #[error("refused: {0}")]
     Refused(String),
-    /// It said something else.
+    /// It gave another reply.
     #[error("not understood: {0}")]
     Strange(String),
     /// Our child was lost.
@@ -168,14 +168,14 @@ impl Control {
     /// Where it does not answer in time, or refuses; and where there is none.
     pub fn query(&self, question: Question<'_>) -> Result<String, ControlError> {
         let input = format!("{question}\n");
-        // Nothing of ours but PATH: a library that is preloaded into us, or a protocol that we were told of, is not for it.
+        // The environment is PATH alone: a preloaded library or a protocol set for this program is not for the client.
         let path = std::env::var_os("PATH");
         let mut command = self.command();
         command
             .env_clear()
             .env("PATH", path.as_deref().unwrap_or_else(|| OsStr::new(PATH)))
             .envs(self.pipes());
-        self.said(command, &Talk { input: input.as_bytes(), ..Talk::within(self.patience) })
+        self.run(command, &Talk { input: input.as_bytes(), ..Talk::within(self.patience) })
     }
 
     /// Starts the daemon in the background, with our environment and these variables, and waits until its parent has
@@ -186,7 +186,7 @@ impl Control {
     pub fn start(&self, variables: &[(&str, &str)]) -> Result<String, ControlError> {
         let mut command = self.command();
         command.arg(Form::Background.flag()).envs(variables.iter().copied()).envs(self.pipes());
-        self.said(command, &Talk { late: Late::Child, ..Talk::within(self.patience) })
+        self.run(command, &Talk { late: Late::Child, ..Talk::within(self.patience) })
     }
 
     fn pipes(&self) -> Option<(OsString, OsString)> {
@@ -199,32 +199,32 @@ impl Control {
         command
     }
 
-    fn said(&self, command: Command, talk: &Talk<'_>) -> Result<String, ControlError> {
-        let said = match bailiff_child::run(command, talk) {
-            Ok(said) => said,
+    fn run(&self, command: Command, talk: &Talk<'_>) -> Result<String, ControlError> {
+        let output = match bailiff_child::run(command, talk) {
+            Ok(output) => output,
             Err(ChildError::Start(error)) => {
                 return Err(ControlError::NoProgram { program: self.program.display().to_string(), error });
             }
             Err(ChildError::Wait(error)) => return Err(ControlError::Wait(error)),
             Err(ChildError::Late(deadline)) => return Err(ControlError::NoAnswer(deadline)),
         };
-        if said.stdout.len() >= bailiff_child::MOST {
-            // What was cut may look whole.
+        if output.stdout.len() >= bailiff_child::MOST {
+            // A truncated reply may look complete.
             return Err(ControlError::Strange(format!("an answer of {} bytes or more", bailiff_child::MOST)));
         }
-        let output = String::from_utf8_lossy(&said.stdout).into_owned();
-        let errors = String::from_utf8_lossy(&said.stderr).into_owned();
-        if words::is_no_daemon(&errors) || words::is_no_daemon(&output) {
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        if reply::is_no_daemon(&stderr) || reply::is_no_daemon(&stdout) {
             return Err(ControlError::NoDaemon);
         }
-        if let Some(line) = words::refusal(&output).or_else(|| words::refusal(&errors)) {
+        if let Some(line) = reply::refusal(&stdout).or_else(|| reply::refusal(&stderr)) {
             return Err(ControlError::Refused(line.to_owned()));
         }
-        if said.status.success() {
+        if output.status.success() {
             return Ok(output);
         }
         let text = [errors.trim(), output.trim()].into_iter().find(|text| !text.is_empty());
-        Err(ControlError::Strange(text.map_or_else(|| said.status.to_string(), str::to_owned)))
+        Err(ControlError::Strange(text.map_or_else(|| output.status.to_string(), str::to_owned)))
     }
 }
 

@@ -1,12 +1,12 @@
-//! NVIDIA's MPS from outside: [`control`] asks a control daemon, [`words`] understands its answers, [`log`] the lines of its logs,
-//! [`place`] tells its processes and where their files are, and [`listener`] who listens there. It never signals a daemon, a server or a client.
+//! NVIDIA's MPS from outside: [`control`] queries a control daemon, [`reply`] parses its replies, [`log`] the lines of its logs,
+//! [`place`] finds its processes and their directories, and [`listener`] the process that listens there. Signals no process.
 
 pub mod control;
 pub mod listener;
 pub mod log;
 pub mod place;
 mod table;
-pub mod words;
+pub mod reply;
 
 pub use control::{Control, ControlError, Form, PATIENCE};
 pub use listener::Listener;

@@ -1,5 +1,5 @@
-//! Who listens in a pipe directory, as the kernel noted it when he began to. That somebody names a directory says nothing: anybody
-//! may, and the same path is another directory in another mount namespace.
+//! The process that listens in a pipe directory, as recorded by the kernel. The name of a directory proves nothing: any process
+//! can use it, and the same path is another directory in another mount namespace.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -8,7 +8,7 @@ use std::path::Path;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
 
-/// Who listens.
+/// The listening process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listener {
     /// In our PID namespace; none where it is not in it.
@@ -18,16 +18,16 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Looks; waits for nobody. A daemon logs two lines for it, as for every program that begins to use CUDA.
+    /// Connects without waiting. The daemon logs two lines for it, as for every program that starts to use CUDA.
     ///
     /// # Errors
-    /// Where nobody listens, or it is not for us; [`io::ErrorKind::WouldBlock`] where as many wait as may.
+    /// If no process listens, or permission is denied; [`io::ErrorKind::WouldBlock`] if the backlog is full.
     pub fn of(pipes: &Path) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
         connect(socket.as_raw_fd(), &UnixAddr::new(&pipes.join("control"))?)?;
-        let who = getsockopt(&socket, PeerCredentials)?;
-        Ok(Self { pid: u32::try_from(who.pid()).ok().filter(|pid| *pid != 0), uid: who.uid() })
+        let peer = getsockopt(&socket, PeerCredentials)?;
+        Ok(Self { pid: u32::try_from(peer.pid()).ok().filter(|pid| *pid != 0), uid: peer.uid() })
     }
 
     /// Whether that is this process; by its user where its pid is not ours to know.

@@ -1,20 +1,20 @@
-//! One line of `control.log` or `server.log`. Wording changes with releases, so what happened is told by parts of a line; one
-//! that says nothing known is [`Event::Unknown`], to be counted, and never a fault.
+//! One line of `control.log` or `server.log`. Wording changes between releases, so events are recognized by parts of a line; an
+//! unknown line is [`Event::Unknown`], to be counted, and never a fault.
 
 /// A line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line<'a> {
     /// When, in the daemon's local time; none in a line without a head.
     pub at: Option<&'a str>,
-    /// Who wrote it.
+    /// The program that wrote it.
     pub writer: Writer,
-    /// The pid of who wrote it, in its own PID namespace.
+    /// Its pid, in its own PID namespace.
     pub pid: Option<u32>,
     /// What happened.
     pub event: Event,
 }
 
-/// Who wrote a line.
+/// The program that wrote a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
     /// The control daemon.
@@ -25,9 +25,9 @@ pub enum Writer {
     LegacyServer,
     /// A client.
     Client,
-    /// Whoever calls itself `Other`, as servers do while they start.
+    /// A program that calls itself `Other`, as servers do while they start.
     Other,
-    /// Nobody that is known.
+    /// Unknown.
     Unknown,
 }
 
@@ -81,7 +81,7 @@ pub enum Event {
     DriverFailed,
     /// A server does not end, since so many clients are at work.
     ServerBusy { workers: Option<u32> },
-    /// Somebody wants to be a client; `pending` while there is no server for him.
+    /// A process requests to be a client; `pending` while there is no server for it.
     ClientNew { client: u32, uid: Option<u32>, pending: bool },
     /// A client has a context.
     ClientConnected { client: Option<u32> },
@@ -161,7 +161,7 @@ fn event(writer: Writer, text: &str) -> Event {
     })
 }
 
-/// What a control daemon writes of a command before the words of whoever gave it, which anybody may.
+/// Prefixes of lines in which a control daemon quotes a command, which any user may have sent.
 const FOREIGN: [&str; 2] = ["Cmd:", "Unknown command \""];
 
 /// What every client, every start and every question brings.
@@ -173,7 +173,7 @@ const ROUTINE: [&str; 11] = [
     "Receive command failed, assuming client exit",
     "Creating server context on device",
     "Accepting connection",
-    // Somebody who only looked who listens, as we do.
+    // A process connected only to learn which process listens, as our exporter does.
     "Unable to accept connection",
     "NEW UI",
     "UI closed",
@@ -255,7 +255,7 @@ fn rejection(text: &str) -> Option<Reason> {
     Some(if text.contains("aximum number of clients") { Reason::Clients } else { Reason::Other })
 }
 
-/// The end of a server, as itself and its daemon tell it.
+/// The exit of a server, as the server itself and its daemon log it.
 fn of_end(text: &str) -> Option<Event> {
     text.contains("Server encountered a fatal exception").then_some(Event::ServerFailed)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bailiff_snapshot::Role;
 
-/// Names the directory of a daemon's sockets, which is how daemons are told apart.
+/// Directory of a daemon's sockets; it identifies the daemon.
 pub const PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
 /// Names the directory of its logs.
 pub const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
@@ -36,7 +36,7 @@ pub enum Part {
     Daemon(Daemon),
     /// A server; none where its environment is not ours to read.
     Server(Option<Directories>),
-    /// Somebody who asks a daemon: the same program, and no daemon.
+    /// The same program as a client of a daemon.
     Asker,
 }
 
@@ -45,7 +45,7 @@ pub enum Part {
 pub struct Daemon {
     /// Where its files are; none where its environment is not ours to read.
     pub directories: Option<Directories>,
-    /// The GPUs that it was told of; none where it was told of none, and has all.
+    /// Value of `CUDA_VISIBLE_DEVICES`; none if it is not set, and the daemon has all GPUs.
     pub visible: Option<String>,
     /// How it was started.
     pub flags: Flags,
@@ -74,7 +74,7 @@ pub struct Flags {
 }
 
 impl Seen<'_> {
-    /// What it is to MPS. `exe` decides; where it cannot be read, the first word of the command line does.
+    /// The role of the process in MPS: by `exe` or, if that cannot be read, by the first argument of the command line.
     #[must_use]
     pub fn part(&self) -> Option<Part> {
         let words: Vec<&[u8]> = self.cmdline.split(|byte| *byte == 0).collect();
@@ -112,20 +112,20 @@ fn flags(words: &[String], environ: Option<&[u8]>) -> Option<Flags> {
         let place = words.iter().position(|word| matches!(word.as_str(), "-p" | "--protocol"))?;
         words.get(place + 1)?.parse().ok()
     };
-    let told = || variable(environ?, PROTOCOL)?.parse().ok();
+    let from_environment = || variable(environ?, PROTOCOL)?.parse().ok();
     Some(Flags {
         foreground,
         static_partitioning: has(&["-S", "--static-partitioning"]),
         multiuser: has(&["-multiuser-server", "-m", "--multiuser"]),
-        protocol: told().or_else(flag).unwrap_or(2),
+        protocol: from_environment().or_else(flag).unwrap_or(2),
     })
 }
 
 /// Where the files are by this environment. A path that is not absolute hangs on a working directory, and is unknown.
 fn directories(environ: &[u8]) -> Option<Directories> {
     let directory = |name: &str, usual: &str| {
-        let told = variable(environ, name).filter(|path| !path.is_empty());
-        let path: PathBuf = told.unwrap_or_else(|| usual.to_owned()).into();
+        let value = variable(environ, name).filter(|path| !path.is_empty());
+        let path: PathBuf = value.unwrap_or_else(|| usual.to_owned()).into();
         // Without the slashes at its end, and without doubled ones.
         path.is_absolute().then(|| path.components().collect())
     };

@@ -1,4 +1,4 @@
-//! A table whose columns are known by their titles. The last but some of them, `COMMAND`, may have blanks in it.
+//! Tables whose columns are found by their titles. One column before the last, `COMMAND`, may contain blanks.
 
 /// A row as title and cell.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Bars whose parts are also told as text, and which are never drawn of what was not observed.
+//! Bars whose parts are also given as text. A bar is drawn only if all its parts were observed.
 
 use super::Html;
 
@@ -31,10 +31,10 @@ pub struct Part {
 impl Bar<'_> {
     /// Draws it.
     pub fn draw(&self, html: &mut Html) {
-        let told: Vec<String> =
+        let texts: Vec<String> =
             self.parts.iter().map(|part| format!("{} {}", part.name, part.text)).collect();
         html.raw("<svg class=\"bar\" role=\"img\" viewBox=\"0 0 1000 10\" preserveAspectRatio=\"none\"");
-        html.attribute("aria-label", &format!("{}: {}", self.of, told.join(", ")));
+        html.attribute("aria-label", &format!("{}: {}", self.of, texts.join(", ")));
         html.raw("><rect class=\"track\" width=\"1000\" height=\"10\"/>");
         let mut from = 0.0;
         for part in self.parts.iter().filter(|part| part.share > 0.0) {
@@ -74,13 +74,13 @@ mod tests {
     }
 
     #[test]
-    fn every_part_is_told_and_those_there_are_are_drawn() {
-        let parts = [part("held", 0.5), part("reserved", 0.001), part("nobody", -0.1), part("free", 0.6)];
+    fn bar_has_every_part_as_text_and_draws_those_above_zero() {
+        let parts = [part("held", 0.5), part("reserved", 0.001), part("unaccounted", -0.1), part("free", 0.6)];
         let mut html = Html::default();
         Bar { of: "memory", parts: &parts }.draw(&mut html);
         let html = html.0;
         assert!(
-            html.contains("aria-label=\"memory: held 0.5, reserved 0.001, nobody -0.1, free 0.6\""),
+            html.contains("aria-label=\"memory: held 0.5, reserved 0.001, unaccounted -0.1, free 0.6\""),
             "{html}"
         );
         assert!(
@@ -91,6 +91,6 @@ mod tests {
             html.contains("class=\"free\" x=\"506.0\" width=\"494.0\""),
             "no longer than the bar: {html}"
         );
-        assert!(!html.contains("class=\"nobody\""), "{html}");
+        assert!(!html.contains("class=\"unaccounted\""), "{html}");
     }
 }

@@ -1,4 +1,4 @@
-//! Tables: a caption, heads with their scope, at most so many rows, and what is not shown is told.
+//! Tables: a caption, headers with their scope, a maximum of rows, and the number of rows left out.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Html;
 use crate::human::NOTHING;
 
-/// The class of columns whose cells hold sentences; others hold names, which are cut where they are too long.
+/// CSS class of columns with sentences; cells of other columns contain names and are truncated.
 const SENTENCES: &str = "wide";
 
 /// A column's title and class: `n` is for numbers, `wide` for sentences.
@@ -33,11 +33,11 @@ pub struct Table<const N: usize> {
 pub enum Cell {
     /// A name or a word; in a column of sentences a sentence.
     Text(String),
-    /// A name, and what else there is to be said of it.
+    /// A name and further text.
     Named(String, String),
     /// How long ago it was, and at which time of the wall clock.
     At(String, Duration),
-    /// A word that deserves a look.
+    /// A text that needs attention.
     Bad(String),
     /// It was not observed, for this reason.
     Unknown(Cow<'static, str>),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_told_to_people_and_programs() {
+    fn time_is_shown_readable_and_as_datetime() {
         let table = Table { id: "t", caption: "All", columns: [("when", "")], most: 2, rest: "elsewhere" };
         let mut html = Html::default();
         let at = Duration::from_secs(1_700_000_000);

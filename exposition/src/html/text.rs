@@ -1,8 +1,8 @@
-//! Text that came from anywhere, made safe to stand in a page: escaped, bounded, and what would not print is told by its
-//! number. Letters of different scripts may look alike all the same.
+//! Escaping of arbitrary text for HTML: bounded in length, with unprintable characters shown by their
+//! number. Letters of different scripts may still look alike.
 
 use super::Html;
-use crate::is_odd;
+use crate::is_unprintable;
 
 /// A name is shown up to so many bytes.
 const NAME: usize = 128;
@@ -63,7 +63,7 @@ impl Html {
                 '>' => self.raw("&gt;"),
                 '"' => self.raw("&quot;"),
                 '\'' => self.raw("&#39;"),
-                character if is_odd(character) => self.odd(character, odd),
+                character if is_unprintable(character) => self.odd(character, odd),
                 other => self.0.push(other),
             }
         }
@@ -87,7 +87,7 @@ impl Html {
 enum Odd {
     /// By its number alone.
     Named,
-    /// By its number in a frame, which nobody's name can have.
+    /// As a framed code point number, which no name can imitate.
     Marked,
 }
 

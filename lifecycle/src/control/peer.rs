@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket.
+//! Identity of the process at the other end of a Unix socket.
 
 use std::ffi::CString;
 use std::io;
@@ -9,12 +9,12 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// The name service may ask a server far away; without its answer the primary group counts alone.
+/// The name service may query a remote server; without its answer only the primary group counts.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// One question at a time: a name service that hangs must not take thread after thread.
 static ASKING: Semaphore = Semaphore::const_new(1);
 
-/// Who connected, by the kernel's word at that moment.
+/// The peer of a connection, as the kernel recorded it when it connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// The pid, for the log; it may have been given to another process since. None where our namespace has none for it.
@@ -23,8 +23,8 @@ pub struct Peer {
     pub uid: u32,
     /// The primary group.
     pub gid: u32,
-    /// The groups that the name service says the user is in. Not the process's own list: that could only be read by its
-    /// pid, which may be another's by now.
+    /// The user's groups by the name service, not those of the process: these could only be read by its
+    /// pid, which may have been reused.
     pub groups: Vec<u32>,
 }
 
@@ -37,7 +37,7 @@ impl Peer {
         Ok(Self { pid: of.pid().filter(|pid| *pid > 0), uid, gid, groups })
     }
 
-    /// The user is root, or in this group.
+    /// Whether the user is root or a member of this group.
     #[must_use]
     pub fn is_root_or_in(&self, group: u32) -> bool {
         self.uid == 0 || self.gid == group || self.groups.contains(&group)
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_and_members_are_told_apart_from_others() {
+    fn only_root_and_group_members_may() {
         let peer = |uid, gid, groups: &[u32]| Peer { pid: Some(1), uid, gid, groups: groups.to_vec() };
         let cases = [
             (peer(0, 0, &[]), true),

@@ -1,5 +1,5 @@
-//! The places of a control socket. Clients that say nothing must not keep an administrator out: who comes takes the place of
-//! the client that has said nothing for longest, of the user who has most.
+//! The places of a control socket. Idle clients must not lock an administrator out: a new client replaces the client
+//! that has been idle for longest, of the user with the most clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 pub(super) struct Client {
     pub(super) uid: u32,
     /// It waits for an answer.
-    pub(super) asking: Arc<AtomicBool>,
+    pub(super) busy: Arc<AtomicBool>,
     pub(super) task: AbortHandle,
 }
 
@@ -25,7 +25,7 @@ impl Places {
         Self { most, taken: Vec::new() }
     }
 
-    /// A place for a client of this user, as the flag that says whether it asks; none where all ask.
+    /// Takes a place for a client of this user and returns its busy flag; none if all clients are busy.
     pub(super) fn take(&mut self, uid: u32) -> Option<Arc<AtomicBool>> {
         self.taken.retain(|client| !client.task.is_finished());
         if self.taken.len() >= self.most {
@@ -38,7 +38,7 @@ impl Places {
         self.taken.push(client);
     }
 
-    /// Who gives way to this user: the first that asks nothing, of those who have most; root last.
+    /// The client to replace for this user: the first idle one of the user with the most; root's last.
     fn least(&self, uid: u32) -> Option<usize> {
         let of = |uid| self.taken.iter().filter(|client| client.uid == uid).count();
         let rank = |client: &Client| {
@@ -46,7 +46,7 @@ impl Places {
             (of(client.uid) + new, client.uid != 0)
         };
         let silent =
-            self.taken.iter().enumerate().filter(|(_, client)| !client.asking.load(Ordering::Relaxed));
+            self.taken.iter().enumerate().filter(|(_, client)| !client.busy.load(Ordering::Relaxed));
         // Of equals `max_by_key` gives the last.
         silent.rev().max_by_key(|(_, client)| rank(client)).map(|(place, _)| place)
     }
@@ -60,15 +60,15 @@ mod tests {
     fn least(taken: &[(u32, bool)], uid: u32) -> Option<usize> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("it starts");
         let mut places = Places::new(4);
-        for (uid, asks) in taken {
+        for (uid, is_busy) in taken {
             let task = runtime.spawn(std::future::pending::<()>()).abort_handle();
-            places.put(Client { uid: *uid, asking: Arc::new((*asks).into()), task });
+            places.put(Client { uid: *uid, busy: Arc::new((*is_busy).into()), task });
         }
         places.least(uid)
     }
 
     #[test]
-    fn the_user_who_has_most_gives_way_and_root_last() {
+    fn user_with_most_clients_is_replaced_and_root_last() {
         let cases = [
             (vec![(0, false), (7, false), (7, false), (8, false)], 0, Some(1)),
             (vec![(0, false), (7, true), (7, false), (8, false)], 0, Some(2)),

@@ -18,10 +18,10 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// An answer of more is none of ours.
 const ANSWER_BYTES: u64 = 64 << 20;
 
-/// Asks the daemon behind a control socket and waits at most 10 s for its answer.
+/// Sends a request to the daemon behind a control socket and waits at most 10 s for its response.
 ///
 /// # Errors
-/// Where nobody answers, or what is answered is no line of JSON.
+/// If no daemon answers, or the response is no line of JSON.
 pub fn query(path: &Path, question: &Value) -> Result<Value> {
     query_within(path, question, DEADLINE)
 }
@@ -33,7 +33,7 @@ pub fn query(path: &Path, question: &Value) -> Result<Value> {
 pub fn query_within(path: &Path, question: &Value, limit: Duration) -> Result<Value> {
     let end = Instant::now() + limit;
     let name = path.display();
-    let stream = connect(path, limit).map_err(|error| anyhow!("cannot ask {name}: {}", why(&error)))?;
+    let stream = connect(path, limit).map_err(|error| anyhow!("cannot query {name}: {}", why(&error)))?;
     let line = exchange(Timed { stream, end }, question)
         .map_err(|error| anyhow!("no answer from {name}: {}", why(&error)))?;
     if line.is_empty() {
@@ -60,7 +60,7 @@ fn why(error: &io::Error) -> String {
     }
 }
 
-/// A stream all of whose waits end at one moment.
+/// A stream with one deadline for all of its waits.
 struct Timed {
     stream: UnixStream,
     end: Instant,
@@ -100,15 +100,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_went_wrong_is_told() {
+    fn error_names_cause() {
         let directory = tempfile::tempdir().expect("a directory of our own");
         let path = directory.path().join("control.sock");
-        let told = |limit| query_within(&path, &json!({}), limit).expect_err("nobody answers").to_string();
-        assert!(told(DEADLINE).contains("no such file or directory; is the daemon running"), "{path:?}");
+        let error_within = |limit| query_within(&path, &json!({}), limit).expect_err("no daemon answers").to_string();
+        assert!(error_within(DEADLINE).contains("no such file or directory; is the daemon running"), "{path:?}");
         let deaf = UnixListener::bind(&path).expect("nothing is there");
         let short = Duration::from_millis(20);
-        assert!(told(short).ends_with("it did not answer in time"), "it is never accepted");
+        assert!(error_within(short).ends_with("it did not answer in time"), "it is never accepted");
         drop(deaf);
-        assert!(told(DEADLINE).contains("connection refused; is the daemon running"));
+        assert!(error_within(DEADLINE).contains("connection refused; is the daemon running"));
     }
 }

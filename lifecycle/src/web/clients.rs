@@ -22,7 +22,7 @@ pub(super) enum Clients {
     /// Nothing.
     #[default]
     Any,
-    /// Who shows a certificate has to show a good one.
+    /// A client certificate is optional, but must be valid.
     VerifiedIfGiven,
     /// A good certificate.
     Verified,
@@ -44,13 +44,13 @@ pub(super) fn understood(
             Some(text) if wanted != Clients::Any => Err(Wrong::at(
                 text,
                 KEY,
-                "there is no client_ca_file: nobody knows whose certificates are good",
+                "client_ca_file is missing: client certificates cannot be verified",
             )),
             _ => Ok((wanted, WebPkiClientVerifier::no_client_auth())),
         };
     };
     if wanted == Clients::Any {
-        let why = "nobody is asked for a certificate; write client_auth_type: RequireAndVerifyClientCert";
+        let why = "no client certificate is requested; write client_auth_type: RequireAndVerifyClientCert";
         return Err(authorities.wrong(why));
     }
     let mut roots = RootCertStore::empty();
@@ -74,7 +74,7 @@ fn wanted(written: &Tls) -> Result<Clients, Wrong> {
         "RequireAndVerifyClientCert" => Clients::Verified,
         "RequestClientCert" | "RequireAnyClientCert" | "RequireClientCert" => {
             let why = format!(
-                "{} looks at no certificate, so it keeps nobody out; write RequireAndVerifyClientCert or NoClientCert",
+                "{} verifies no certificate, so every client is admitted; write RequireAndVerifyClientCert or NoClientCert",
                 text.value
             );
             return Err(Wrong::at(text, KEY, why));
@@ -93,7 +93,7 @@ fn wanted(written: &Tls) -> Result<Clients, Wrong> {
 fn named(written: &Tls, kind: Clients) -> Result<Clients, Wrong> {
     match &written.client_allowed_sans {
         Some(names) if names.value.is_empty() => {
-            Err(Wrong::at(names, SANS, "it names nobody; leave the key out to allow every name"))
+            Err(Wrong::at(names, SANS, "empty; leave the key out to allow every name"))
         }
         Some(names) if kind != Clients::Verified => {
             Err(Wrong::at(names, SANS, "it needs client_auth_type: RequireAndVerifyClientCert"))

@@ -41,14 +41,14 @@ impl Config {
         })
     }
 
-    /// What `before` asked of clients and this does not.
-    pub(super) fn asks_less_than(&self, before: &Self) -> Option<&'static str> {
-        let asked = before.tls.as_ref().map(|tls| tls.clients).unwrap_or_default();
-        let asks = self.tls.as_ref().map(|tls| tls.clients).unwrap_or_default();
+    /// What `before` required of clients and this config does not.
+    pub(super) fn relaxes(&self, before: &Self) -> Option<&'static str> {
+        let required_before = before.tls.as_ref().map(|tls| tls.clients).unwrap_or_default();
+        let required = self.tls.as_ref().map(|tls| tls.clients).unwrap_or_default();
         if before.tls.is_some() && self.tls.is_none() {
             Some("tls_server_config has gone")
-        } else if asks < asked {
-            Some("less is asked of clients' certificates")
+        } else if required < required_before {
+            Some("less is required_before of clients' certificates")
         } else if before.users.is_some() && self.users.is_none() {
             Some("basic_auth_users has gone")
         } else {

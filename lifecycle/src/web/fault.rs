@@ -53,14 +53,14 @@ impl Wrong {
     }
 }
 
-/// What the reader of YAML says; without the lines of the file that it would show, since they hold secrets.
+/// The YAML parser's error, without the lines of the file that it would show: they contain secrets.
 impl From<serde_saphyr::Error> for Wrong {
     fn from(error: serde_saphyr::Error) -> Self {
         let line = error.location().as_ref().map_or(0, Location::line);
-        let told = error.without_snippet().to_string();
-        let told = told.lines().next().unwrap_or_default();
+        let text = error.without_snippet().to_string();
+        let text = text.lines().next().unwrap_or_default();
         // It names the place once more.
-        let told = told.rsplit_once(" at line ").map_or(told, |(told, _)| told);
-        Self { line, key: String::new(), why: told.to_owned() }
+        let text = text.rsplit_once(" at line ").map_or(text, |(text, _)| text);
+        Self { line, key: String::new(), why: text.to_owned() }
     }
 }

@@ -9,7 +9,7 @@ use crate::file;
 /// More is no web config, and no certificate.
 const MOST: u64 = 1 << 20;
 
-/// What a file said, or why it did not.
+/// Content of a file, or the reason why it could not be read.
 type Content = Result<Vec<u8>, String>;
 
 /// Files that were read, in the order in which they were asked for.
@@ -20,12 +20,12 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// None yet; paths that are relative are so to the directory of this file.
+    /// None yet; relative paths are resolved against the directory of this file.
     pub(super) fn beside(file: &Path) -> Self {
         Self { directory: file.parent().map(Path::to_owned).unwrap_or_default(), read: Vec::new() }
     }
 
-    /// Reads one, and remembers what it said.
+    /// Reads a file and remembers its content.
     pub(super) fn read(&mut self, path: &Path) -> Content {
         let path = self.directory.join(path);
         let content = read(&path);
@@ -38,9 +38,9 @@ impl Files {
         self.directory.join(path)
     }
 
-    /// Whether each of them says now what it said.
+    /// Whether every file still has the same content.
     pub(super) fn still(&self) -> bool {
-        self.read.iter().all(|(path, said)| read(path) == *said)
+        self.read.iter().all(|(path, content)| read(path) == *content)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The web config, a file as Prometheus' exporters have it: TLS, users, headers and a limit of requests. It is read
-//! again at each connection and request, so that what the files say holds at once; while they make no sense nobody
+//! The web config, in the format of Prometheus' exporter toolkit: TLS, users, headers and a rate limit. It is read
+//! again for each connection and request, so that changes take effect at once; while it is invalid, no request
 //! is served.
 
 mod choice;
@@ -41,11 +41,11 @@ pub struct Web(Kind);
 enum Kind {
     /// Plain HTTP for everybody; there is no file.
     Open(Arc<Config>),
-    /// Whether the last look took too long stands beside: who looks has the lock.
+    /// The flag beside it is set if the last read took too long, because the reader holds the lock.
     Kept(Arc<Mutex<Kept>>, Arc<AtomicBool>),
 }
 
-/// A file, and what it said when it was last read.
+/// A file and its content when it was last read.
 struct Kept {
     path: PathBuf,
     files: Files,
@@ -62,10 +62,10 @@ impl fmt::Debug for Web {
 }
 
 impl Web {
-    /// As the file says; without one, plain HTTP.
+    /// From this file; without one, plain HTTP.
     ///
     /// # Errors
-    /// Where it makes no sense, or its file system does not answer.
+    /// If it is invalid, or its file system does not answer.
     pub fn open(path: Option<&Path>) -> Result<Self, Fault> {
         let Some(path) = path else { return Ok(Self(Kind::Open(Arc::default()))) };
         let (files, read) = file::within(path, PATIENCE, |path| Ok(read(path)))
@@ -75,8 +75,8 @@ impl Web {
         Ok(Self(Kind::Kept(Arc::new(Mutex::new(kept)), Arc::default())))
     }
 
-    /// Whether a client can be told something without a handshake, which is for certain where there is no file.
-    pub(crate) const fn may_be_told(&self) -> bool {
+    /// Whether a response can be sent without a TLS handshake: certain only without a file.
+    pub(crate) const fn answers_without_handshake(&self) -> bool {
         matches!(self.0, Kind::Open(_))
     }
 
@@ -86,30 +86,30 @@ impl Web {
             Kind::Open(config) => return Ok(Arc::clone(config)),
             Kind::Kept(kept, late) => (Arc::clone(kept), late),
         };
-        let looked = async {
+        let read = async {
             let mut kept = kept.lock_owned().await;
             // A disk that hangs takes nothing but requests with it.
-            tokio::task::spawn_blocking(move || kept.look()).await
+            tokio::task::spawn_blocking(move || kept.read()).await
         };
-        if let Ok(Ok(now)) = timeout(PATIENCE, looked).await {
+        if let Ok(Ok(now)) = timeout(PATIENCE, read).await {
             if late.swap(false, Ordering::Relaxed) {
                 tracing::info!("the web config can be read again");
             }
             return now;
         }
         if !late.swap(true, Ordering::Relaxed) {
-            tracing::error!(after = ?PATIENCE, "the web config cannot be read in time; nobody is served until it can");
+            tracing::error!(after = ?PATIENCE, "the web config cannot be read in time; requests are refused until it can");
         }
         Err(Fault::of(Path::new("the web config"), "it cannot be read in time"))
     }
 }
 
 impl Kept {
-    fn look(&mut self) -> Result<Arc<Config>, Fault> {
+    fn read(&mut self) -> Result<Arc<Config>, Fault> {
         if !self.files.still() {
             let (files, read) = read(&self.path);
             let now = read.and_then(|config| self.no_less(config));
-            self.tell(&now);
+            self.log(&now);
             self.files = files;
             self.now = now;
         }
@@ -130,14 +130,14 @@ impl Kept {
         }
     }
 
-    fn tell(&mut self, now: &Result<Arc<Config>, Fault>) {
+    fn log(&mut self, now: &Result<Arc<Config>, Fault>) {
         match now {
             Ok(config) => {
                 tracing::info!(path = %self.path.display(), "the web config changed, and is in force");
                 self.good = Arc::clone(config);
             }
             Err(fault) if self.now.as_ref().err() != Some(fault) => {
-                tracing::error!(%fault, "the web config makes no sense; nobody is served until it does");
+                tracing::error!(%fault, "the web config is invalid; requests are refused until it is corrected");
             }
             Err(_) => {}
         }

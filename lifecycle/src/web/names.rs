@@ -20,7 +20,7 @@ enum Name {
     Uri(String),
 }
 
-/// Asks for a good certificate, and then for a name.
+/// Requires a valid certificate with one of these names.
 #[derive(Debug)]
 pub(super) struct Named {
     inner: Arc<dyn ClientCertVerifier>,
@@ -55,7 +55,7 @@ fn understood(text: &Text) -> Result<Name, Wrong> {
     }
     if name.is_empty() || name.contains('@') {
         let why = format!(
-            "{name:?} is no DNS name, address or URI, and no other names are looked at; write one of these"
+            "{name:?} is not a DNS name, IP address or URI; other names are not compared"
         );
         return Err(Wrong::at(text, "tls_server_config.client_allowed_sans", why));
     }

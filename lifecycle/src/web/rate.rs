@@ -40,7 +40,7 @@ impl Bucket {
         match &written.value.burst {
             None => Err(Wrong::at(written, KEY, "it has no burst: how many requests may come at once")),
             Some(burst) if burst.value == 0 => {
-                Err(Wrong::at(burst, "rate_limit.burst", "0 would answer nobody; write at least 1"))
+                Err(Wrong::at(burst, "rate_limit.burst", "0 would refuse every request; write at least 1"))
             }
             Some(burst) => Ok(Some(Self::of(interval, burst.value))),
         }

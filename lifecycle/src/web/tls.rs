@@ -24,7 +24,7 @@ pub(crate) struct Tls {
     pub(super) clients: Clients,
 }
 
-/// What a file, or the config itself, says in PEM, and where that is written.
+/// PEM text of a file or of the config itself, and its origin.
 pub(super) struct Pem {
     bytes: Vec<u8>,
     line: u64,
@@ -62,12 +62,12 @@ fn missing(section: &Spanned<written::Tls>, key: &str) -> Wrong {
 
 fn unfit(error: &rustls::Error) -> String {
     match error {
-        rustls::Error::InconsistentKeys(_) => "the key is not that of this certificate".to_owned(),
+        rustls::Error::InconsistentKeys(_) => "the key does not belong to this certificate".to_owned(),
         error => format!("it cannot be shown to clients: {error}"),
     }
 }
 
-/// In words of ours: the error's own show a line of the file, and that may be the key.
+/// Our own message: the error's text quotes a line of the file, which may be the key.
 const fn malformed(error: &pem::Error) -> &'static str {
     match error {
         pem::Error::IllegalSectionStart { .. } => "it is no PEM: a BEGIN line is torn",

@@ -1,6 +1,6 @@
-//! Whose password is looked at next. One of each address waits for the turn, and its others behind it: who guesses as often
-//! as he can holds up others for one look at a time, or for as many as he has addresses. A line is short, since each in it
-//! has one of the connections that there are.
+//! Order of password checks. One request of each address waits for its turn, the others of that address behind it: a client
+//! that guesses passwords delays others by one check per address that it has. A queue is short, because each entry
+//! holds one of the connections.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// So many of one address wait or are looked at; more are refused at once.
+/// Waiting and running checks of one address; further requests are refused at once.
 const LINE: usize = 8;
 
 /// The turn, and the line of each client that waits for it.
@@ -17,7 +17,7 @@ pub(super) struct Turns {
     lines: Mutex<BTreeMap<IpAddr, Arc<Semaphore>>>,
 }
 
-/// It is somebody's turn, until this goes.
+/// The turn of one request, until dropped.
 pub(super) struct Turn {
     _turn: OwnedSemaphorePermit,
     _first: OwnedSemaphorePermit,
@@ -30,7 +30,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for the turn of this client; none where too many of his wait already.
+    /// Waits for the turn of this client; none if too many of its requests wait already.
     pub(super) async fn next(&self, client: IpAddr) -> Option<Turn> {
         let first = self.line(client)?.acquire_owned().await.ok()?;
         let turn = Arc::clone(&self.turn).acquire_owned().await.ok()?;
@@ -39,14 +39,14 @@ impl Turns {
 
     fn line(&self, client: IpAddr) -> Option<Arc<Semaphore>> {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        // A line that nobody else has is empty.
+        // A queue without other users is empty.
         lines.retain(|_, line| Arc::strong_count(line) > 1);
         let line = lines.entry(whole(client)).or_insert_with(|| Arc::new(Semaphore::new(1)));
         (Arc::strong_count(line) <= LINE).then(|| Arc::clone(line))
     }
 }
 
-/// A network of IPv6 is one client: whoever has one address of it has them all (RFC 4291, 2.5.4).
+/// An IPv6 /64 is one client: a client with one address of it has them all (RFC 4291, 2.5.4).
 fn whole(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -59,16 +59,16 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_asks_much_holds_up_nobody() {
+    async fn client_with_many_requests_delays_no_other() {
         let turns = Arc::new(Turns::default());
-        let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
         let query = |client: [u8; 4]| {
-            let (turns, told) = (Arc::clone(&turns), told.clone());
+            let (turns, sender) = (Arc::clone(&turns), sender.clone());
             tokio::spawn(async move {
                 let Some(turn) = turns.next(client.into()).await else { return false };
                 tokio::time::sleep(std::time::Duration::from_secs(1)).await;
                 drop(turn);
-                told.send(client).unwrap();
+                sender.send(client).unwrap();
                 true
             })
         };
@@ -77,17 +77,17 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(query(one).await.unwrap());
         let mut before = 0;
-        while heard.recv().await.unwrap() != one {
+        while receiver.recv().await.unwrap() != one {
             before += 1;
         }
-        assert!(before <= 2, "{before} looks before his");
+        assert!(before <= 2, "{before} checks before its own");
         let mut looked_at = 0;
         for guess in guesses {
             looked_at += usize::from(guess.await.unwrap());
         }
         assert_eq!(looked_at, LINE, "more than that have no connection to wait in");
         drop(turns.line(one.into()));
-        assert_eq!(turns.lines.lock().unwrap().len(), 1, "nobody else waits");
+        assert_eq!(turns.lines.lock().unwrap().len(), 1, "no other request waits");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Users and passwords of basic authentication. To look at a password takes a tenth of a second of a processor, so
-//! one is looked at at a time, by turns of whoever asks, and a good one is remembered, by a keyed hash of it.
+//! Users and passwords of basic authentication. Checking a password takes 0.1 s of CPU time, so one is checked at
+//! a time, clients in turn, and a correct one is remembered by a keyed hash.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,13 +19,13 @@ use super::turns::Turns;
 use super::written::Text;
 
 const KEY: &str = "basic_auth_users";
-/// The costs that a password may have: more than 14 is more than a second for each look.
+/// Accepted bcrypt costs: a cost above 14 takes more than a second per check.
 const COSTS: std::ops::RangeInclusive<u32> = 4..=14;
 
-/// Who may ask.
+/// Users and their password hashes.
 pub(super) struct Users {
     hashes: BTreeMap<String, String>,
-    /// Under which good passwords are remembered; of this process alone.
+    /// Key of the hashes of correct passwords; of this process alone.
     key: hmac::Key,
     /// The last good password of each user, under the key. Wrong ones are not remembered: they would push out the good.
     good: Mutex<BTreeMap<String, hmac::Tag>>,
@@ -35,7 +35,7 @@ pub(super) struct Users {
 impl Users {
     pub(super) fn new(written: &Spanned<BTreeMap<String, Text>>) -> Result<Self, Wrong> {
         if written.value.is_empty() {
-            return Err(Wrong::at(written, KEY, "it names nobody; leave the key out to ask for no password"));
+            return Err(Wrong::at(written, KEY, "empty; leave the key out to disable authentication"));
         }
         let hashes =
             written.value.iter().map(|(user, hash)| checked(user, hash)).collect::<Result<_, _>>()?;
@@ -52,39 +52,39 @@ impl Users {
         (self.key, self.good, self.turns) = (before.key.clone(), Mutex::new(good), Arc::clone(&before.turns));
     }
 
-    /// Whether whoever sends these headers is one of them.
+    /// Whether these headers have valid credentials.
     pub(super) async fn admit(&self, headers: &HeaderMap, client: IpAddr) -> bool {
-        let Some(said) = credentials(headers) else { return false };
-        let Some(colon) = said.iter().position(|byte| *byte == b':') else { return false };
-        let Ok(user) = str::from_utf8(&said[..colon]) else { return false };
-        if self.remembers(user, &said) {
+        let Some(given) = credentials(headers) else { return false };
+        let Some(colon) = given.iter().position(|byte| *byte == b':') else { return false };
+        let Ok(user) = str::from_utf8(&given[..colon]) else { return false };
+        if self.remembers(user, &given) {
             return true;
         }
         let known = self.hashes.get(user);
-        // A hash of somebody's for whom nobody knows: the time that an answer takes tells nobody's name.
+        // For an unknown user another hash is checked, so that the response time does not reveal user names.
         let Some(hash) = known.or_else(|| self.hashes.values().next()) else { return false };
-        let fits = self.fits((said[colon + 1..].to_vec(), hash.clone()), client).await;
+        let fits = self.fits((given[colon + 1..].to_vec(), hash.clone()), client).await;
         let good = known.is_some() && fits;
         if good {
-            let tag = hmac::sign(&self.key, &said);
+            let tag = hmac::sign(&self.key, &given);
             self.good.lock().unwrap_or_else(PoisonError::into_inner).insert(user.to_owned(), tag);
         }
         good
     }
 
-    fn remembers(&self, user: &str, said: &[u8]) -> bool {
+    fn remembers(&self, user: &str, given: &[u8]) -> bool {
         let good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
-        good.get(user).is_some_and(|tag| hmac::verify(&self.key, said, tag.as_ref()).is_ok())
+        good.get(user).is_some_and(|tag| hmac::verify(&self.key, given, tag.as_ref()).is_ok())
     }
 
-    /// Takes its turn, also where who asked has gone meanwhile.
+    /// Waits for its turn, even if the client has disconnected meanwhile.
     async fn fits(&self, (password, hash): (Vec<u8>, String), client: IpAddr) -> bool {
         let Some(turn) = self.turns.next(client).await else { return false };
-        let looked = tokio::task::spawn_blocking(move || {
+        let checked = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             bcrypt::verify(password, &hash).unwrap_or(false)
         });
-        looked.await.unwrap_or(false)
+        checked.await.unwrap_or(false)
     }
 }
 
@@ -121,8 +121,8 @@ mod tests {
         Users::new(&serde_saphyr::from_str(&lines.concat()).unwrap()).unwrap()
     }
 
-    fn says(said: &str) -> HeaderMap {
-        let packed = format!("Basic {}", STANDARD.encode(said));
+    fn basic(given: &str) -> HeaderMap {
+        let packed = format!("Basic {}", STANDARD.encode(given));
         HeaderMap::from_iter([(AUTHORIZATION, packed.parse().unwrap())])
     }
 
@@ -132,10 +132,10 @@ mod tests {
         let (alices, bobs) = (hash("a"), hash("b"));
         let before = users(&[("alice", alices.clone()), ("bob", bobs)]);
         let client = [127, 0, 0, 1].into();
-        assert!(before.admit(&says("alice:a"), client).await && before.admit(&says("bob:b"), client).await);
+        assert!(before.admit(&basic("alice:a"), client).await && before.admit(&basic("bob:b"), client).await);
         let mut after = users(&[("alice", alices), ("bob", hash("c"))]);
         after.remember(&before);
         assert!(after.remembers("alice", b"alice:a") && !after.remembers("bob", b"bob:b"));
-        assert!(!after.admit(&says("bob:b"), client).await && after.admit(&says("bob:c"), client).await);
+        assert!(!after.admit(&basic("bob:b"), client).await && after.admit(&basic("bob:c"), client).await);
     }
 }

@@ -1,4 +1,4 @@
-//! A web config as it is written, field for field; what it means is for [`super::config`] and its kin to find out.
+//! The fields of a web config as written; [`super::config`] and its siblings interpret them.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A client of a daemon that is a script.
+//! The client against a script in the place of the daemon.
 #![expect(clippy::disallowed_methods, reason = "writes programs and looks for what they have left")]
 
 use std::fs;
@@ -25,13 +25,13 @@ fn query(text: &str, question: Question<'_>, patience: Duration) -> Result<Strin
 const LONG: Duration = Duration::from_mins(1);
 
 #[test]
-fn one_command_is_asked_in_the_pipe_directory_and_nothing_of_ours_is_told() {
-    let said = query(
+fn command_runs_in_the_pipe_directory_with_a_clean_environment() {
+    let output = query(
         "read line; echo \"$line;$CUDA_MPS_PIPE_DIRECTORY;${HOME-none};$#\"; read more || echo end",
         Question::Clients(7),
         LONG,
     );
-    assert_eq!(said.unwrap(), "get_client_list 7;/run/mps0;none;0\nend\n");
+    assert_eq!(output.unwrap(), "get_client_list 7;/run/mps0;none;0\nend\n");
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn commands_are_spelled_as_the_daemon_wants_them() {
 }
 
 #[test]
-fn troubles_are_told_apart() {
+fn errors_are_distinguished() {
     let missing = Control::new("/nonexistent/control").query(Question::Servers);
     assert!(matches!(missing, Err(ControlError::NoProgram { .. })), "{missing:?}");
     let none = query("echo 'Cannot find MPS control daemon process' >&2; exit 1", Question::Servers, LONG);
@@ -83,25 +83,25 @@ fn a_client_that_hangs_is_killed_with_all_that_it_started() {
         }
         std::thread::park_timeout(Duration::from_millis(5));
     }
-    panic!("{pid} lives on");
+    panic!("{pid} still runs");
 }
 
 #[test]
 fn an_answer_that_was_cut_is_none() {
-    let said = |bytes: usize| {
+    let output = |bytes: usize| {
         let text = format!("head -c {bytes} /dev/zero | tr '\\0' 7");
         query(&text, Question::Servers, LONG)
     };
-    assert_eq!(said((256 << 10) - 1).unwrap().len(), (256 << 10) - 1);
+    assert_eq!(output((256 << 10) - 1).unwrap().len(), (256 << 10) - 1);
     for bytes in [256 << 10, 1_000_000] {
-        let cut = said(bytes);
+        let cut = output(bytes);
         assert!(matches!(&cut, Err(ControlError::Strange(text)) if text.contains("262144 bytes")), "{cut:?}");
     }
 }
 
 /// A daemon may keep its starter's output: the starter's end is what is waited for.
 #[test]
-fn a_daemon_that_keeps_its_starters_output_hangs_nobody() {
+fn daemon_that_keeps_its_output_open_is_not_waited_for() {
     let home = tempfile::tempdir().unwrap();
     let pid = home.path().join("pid");
     let text = format!("echo \"$1 $CUDA_MPS_LOG_DIRECTORY\"; sleep 1000 & echo $! > {}", pid.display());

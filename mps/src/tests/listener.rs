@@ -14,22 +14,22 @@ fn listening(directory: &Path, backlog: i32) -> OwnedFd {
 }
 
 #[test]
-fn who_listens_is_told_by_the_kernel() {
+fn listener_is_identified_by_the_kernel() {
     let directory = tempfile::tempdir().unwrap();
     assert_eq!(Listener::of(directory.path()).unwrap_err().kind(), io::ErrorKind::NotFound);
     let server = listening(directory.path(), 8);
-    let who = Listener::of(directory.path()).unwrap();
+    let peer = Listener::of(directory.path()).unwrap();
     let own = (std::process::id(), nix::unistd::geteuid().as_raw());
-    assert_eq!((who.pid, who.uid), (Some(own.0), own.1));
-    assert!(who.is(own.0, None) && !who.is(own.0 + 1, Some(own.1)));
-    let hidden = Listener { pid: None, ..who };
+    assert_eq!((peer.pid, peer.uid), (Some(own.0), own.1));
+    assert!(peer.is(own.0, None) && !peer.is(own.0 + 1, Some(own.1)));
+    let hidden = Listener { pid: None, ..peer };
     assert!(hidden.is(7, Some(own.1)) && !hidden.is(7, Some(own.1 + 1)) && !hidden.is(7, None));
     drop(server);
     assert_eq!(Listener::of(directory.path()).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
 }
 
 #[test]
-fn nobody_waits_for_one_that_takes_nobody() {
+fn full_backlog_is_not_waited_for() {
     let directory = tempfile::tempdir().unwrap();
     let _server = listening(directory.path(), 0);
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;

@@ -120,7 +120,7 @@ const OF_THE_DAEMON: &[(&str, Event)] = &[
 ];
 
 #[test]
-fn what_the_daemon_tells_nobody_else_does() {
+fn daemon_events_are_ignored_from_other_writers() {
     for (text, expected) in OF_THE_DAEMON {
         assert_eq!(event_of(&format!("[2026-11-21 06:27:24.009 Control 7] {text}")), *expected, "{text}");
         for head in ["", "[2026-11-21 06:27:24.009 Server 7] ", "[2026-11-21 06:27:24.009 Client 7] "] {
@@ -133,9 +133,9 @@ fn what_the_daemon_tells_nobody_else_does() {
     }
 }
 
-/// Anybody may write to the daemon's socket, and it logs what he wrote.
+/// Any user may write to the daemon's socket, and the daemon logs the text.
 #[test]
-fn what_a_user_typed_tells_nothing() {
+fn text_sent_by_a_user_is_no_event() {
     let events = RECORDED.iter().map(|(line, _)| line.split_once("] ").expect("a head").1);
     let strings = STRINGS.iter().chain(OF_THE_DAEMON).map(|(text, _)| *text);
     for text in events.chain(strings) {
@@ -148,7 +148,7 @@ fn what_a_user_typed_tells_nothing() {
 }
 
 #[test]
-fn heads_tell_when_and_who() {
+fn line_heads_have_time_and_writer() {
     let cases = [
         (
             "[2026-11-21 06:27:24.009 Control 18763] x",
@@ -171,8 +171,8 @@ fn heads_tell_when_and_who() {
         ("4100", (None, Writer::Unknown, None)),
     ];
     for (line, expected) in cases {
-        let told = Line::of(line);
-        assert_eq!((told.at, told.writer, told.pid), expected, "{line}");
+        let parsed = Line::of(line);
+        assert_eq!((parsed.at, parsed.writer, parsed.pid), expected, "{line}");
     }
 }
 

@@ -14,7 +14,7 @@ fn daemon(cmdline: &str, environ: Option<&str>) -> Daemon {
 }
 
 #[test]
-fn daemons_are_told_by_program_and_flag() {
+fn daemon_is_recognized_by_program_and_flag() {
     const CONTROL: &str = "nvidia-cuda-mps-control\0-d\0";
     assert!(matches!(seen(None, CONTROL, None), Some(Part::Daemon(_))));
     assert!(matches!(
@@ -49,7 +49,7 @@ fn directories_have_defaults() {
 }
 
 #[test]
-fn flags_and_gpus_are_told() {
+fn flags_and_gpus_are_read() {
     let plain = Flags { foreground: false, static_partitioning: false, multiuser: false, protocol: 2 };
     let cases = [
         ("x\0-d\0", "", plain),

@@ -20,9 +20,9 @@ fn lists_of_pids_are_whole_or_odd() {
             Err(ReplyError::Refused("Insufficient privileges for UID 65534".into())),
         ),
     ];
-    for (said, expected) in cases {
-        assert_eq!(clients(said), expected, "{said:?}");
-        assert_eq!(servers(said), expected, "{said:?}");
+    for (reply, expected) in cases {
+        assert_eq!(clients(reply), expected, "{reply:?}");
+        assert_eq!(servers(reply), expected, "{reply:?}");
     }
 }
 
@@ -37,8 +37,8 @@ fn a_status_is_one_word() {
         ("INACTIVE\n", Status::Unknown),
         ("", Status::Unknown),
     ];
-    for (said, expected) in cases {
-        assert_eq!(status(said), expected, "{said:?}");
+    for (reply, expected) in cases {
+        assert_eq!(status(reply), expected, "{reply:?}");
     }
 }
 
@@ -52,12 +52,12 @@ PID       ID    SERVER    DEVICE             NAMESPACE        COMMAND
 #[test]
 fn processes_are_read_by_title() {
     let clients = processes(PS).unwrap();
-    let told: Vec<_> = clients
+    let rows: Vec<_> = clients
         .iter()
         .map(|client| (client.pid, client.server, client.namespace, client.command.as_deref()))
         .collect();
     assert_eq!(
-        told,
+        rows,
         [
             (9741, 6472, Some(4_026_531_836), Some("./nbody")),
             (9743, 6472, Some(4_026_531_999), Some("./nbody -n 4096")),
@@ -71,8 +71,8 @@ fn processes_are_read_by_title() {
 
 #[test]
 fn columns_of_other_releases_are_no_error() {
-    let said = "PID  SERVER  PARTITION  COMMAND  PRIORITY\n7  8  a1  ./x -y  0\n";
-    let clients = processes(said).unwrap();
+    let reply = "PID  SERVER  PARTITION  COMMAND  PRIORITY\n7  8  a1  ./x -y  0\n";
+    let clients = processes(reply).unwrap();
     assert_eq!((clients[0].pid, clients[0].server, clients[0].command.as_deref()), (7, 8, Some("./x -y")));
     assert_eq!((clients[0].device.as_deref(), clients[0].namespace), (None, None));
 }
@@ -80,8 +80,8 @@ fn columns_of_other_releases_are_no_error() {
 #[test]
 fn what_is_no_list_of_processes_is_odd() {
     assert_eq!(processes("Server not found\n"), Err(ReplyError::NoServer));
-    for said in ["PID SERVER COMMAND\nseven 8 x\n", "PID COMMAND\n7 x\n", "PID SERVER COMMAND\n7\n", "7\n"] {
-        assert!(matches!(processes(said), Err(ReplyError::Strange(_))), "{said:?}");
+    for reply in ["PID SERVER COMMAND\nseven 8 x\n", "PID COMMAND\n7 x\n", "PID SERVER COMMAND\n7\n", "7\n"] {
+        assert!(matches!(processes(reply), Err(ReplyError::Strange(_))), "{reply:?}");
     }
 }
 
@@ -95,8 +95,8 @@ fn amounts_have_units() {
         ("", None),
         ("Server not found", None),
     ];
-    for (said, expected) in cases {
-        assert_eq!(percentage(said).ok(), expected, "{said:?}");
+    for (reply, expected) in cases {
+        assert_eq!(percentage(reply).ok(), expected, "{reply:?}");
     }
     let cases = [
         ("3G\n", Some(Some(3 << 30))),
@@ -108,26 +108,26 @@ fn amounts_have_units() {
         ("99999999999999999G", None),
         ("Server 1 not found", None),
     ];
-    for (said, expected) in cases {
-        assert_eq!(memory_limit(said).ok(), expected, "{said:?}");
+    for (reply, expected) in cases {
+        assert_eq!(memory_limit(reply).ok(), expected, "{reply:?}");
     }
 }
 
 #[test]
 fn only_success_is_success() {
-    for said in ["0\n", "CUDA_SUCCESS\n", "Client termination succeeded.\n"] {
-        assert_eq!(terminated(said), Ok(()), "{said:?}");
+    for reply in ["0\n", "CUDA_SUCCESS\n", "Client termination succeeded.\n"] {
+        assert_eq!(terminated(reply), Ok(()), "{reply:?}");
     }
     assert_eq!(terminated("Server 7 not found\n"), Err(ReplyError::NoServer));
-    for said in ["", "1\n", "Client termination failed with 999\n", "00\n0\n"] {
-        assert!(matches!(terminated(said), Err(ReplyError::Strange(_))), "{said:?}");
+    for reply in ["", "1\n", "Client termination failed with 999\n", "00\n0\n"] {
+        assert!(matches!(terminated(reply), Err(ReplyError::Strange(_))), "{reply:?}");
     }
 }
 
 #[test]
-fn protocol_3_tells_pids_in_a_table_or_alone() {
-    for said in ["NAME     PID   UID\ndefault  6472  1000\n", "6472\n"] {
-        assert_eq!(servers_v3(said), Ok(BTreeSet::from([6472])), "{said:?}");
+fn protocol_3_pids_are_read_from_table_and_plain_list() {
+    for reply in ["NAME     PID   UID\ndefault  6472  1000\n", "6472\n"] {
+        assert_eq!(servers_v3(reply), Ok(BTreeSet::from([6472])), "{reply:?}");
     }
     assert!(servers_v3("NAME UID\ndefault 1000\n").is_err());
     let clients = clients_v3("PID  NAMESPACE  SERVER  COMMAND\n9741  default  6472  ./nbody -x\n").unwrap();
@@ -147,8 +147,8 @@ fn refusals_and_absence_are_heard() {
 
 proptest! {
     #[test]
-    fn no_answer_is_a_fault(said in "(PID|SERVER|COMMAND|NAMESPACE|[0-9GMx]{1,22}|[ \n]|\\PC){0,40}") {
-        let _ = (servers(&said), status(&said), processes(&said), percentage(&said));
-        let _ = (memory_limit(&said), terminated(&said), servers_v3(&said));
+    fn arbitrary_reply_never_panics(reply in "(PID|SERVER|COMMAND|NAMESPACE|[0-9GMx]{1,22}|[ \n]|\\PC){0,40}") {
+        let _ = (servers(&reply), status(&reply), processes(&reply), percentage(&reply));
+        let _ = (memory_limit(&reply), terminated(&reply), servers_v3(&reply));
     }
 }

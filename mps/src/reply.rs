@@ -1,21 +1,21 @@
-//! What a control daemon says, understood. Nothing here is believed by halves: an answer that is not all of what it should be
-//! is [`Odd`], so that a list that was cut short is never taken for a whole one.
+//! Parsing of the control daemon's replies. A reply is accepted only as a whole: anything else
+//! is [`ReplyError`], so that a list that was cut short is never taken for a whole one.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::table;
 
-/// What is said instead of an answer.
+/// A refusal or an unknown reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
     /// There is no such server, or none at all.
     #[error("no such server")]
     NoServer,
-    /// It is not for this user.
+    /// Permission denied.
     #[error("refused: {0}")]
     Refused(String),
-    /// Anything else, such as what a release says to a command that it does not know.
+    /// Anything else, such as a release's reply to an unknown command.
     #[error("not understood: {0:?}")]
     Strange(String),
 }
@@ -29,7 +29,7 @@ pub enum Status {
     Active,
     /// A client has faulted: no new client is taken until all that shared its GPU have ended.
     Fault,
-    /// The daemon does not tell: up to 535 it knows no such command.
+    /// The daemon does not report it: up to driver 535 the command is unknown.
     Unknown,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// A client, as `ps` tells. It has a row for each of its devices.
+/// A client, as listed by `ps`: one row for each of its devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
     /// Its pid, in the PID namespace of the next but one; 0 where the daemon cannot know it.
@@ -74,22 +74,22 @@ pub struct Client {
 ///
 /// # Errors
 /// Where it is anything but pids.
-pub fn servers(said: &str) -> Result<BTreeSet<u32>, ReplyError> {
-    pids(said)
+pub fn servers(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
+    pids(reply)
 }
 
-/// The pids of `get_client_list`. A client may be told more than once.
+/// The pids of `get_client_list`. A client may be listed more than once.
 ///
 /// # Errors
 /// Where it is anything but pids.
-pub fn clients(said: &str) -> Result<BTreeSet<u32>, ReplyError> {
-    pids(said)
+pub fn clients(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
+    pids(reply)
 }
 
-/// What `get_server_status` says; what is no status is [`Status::Unknown`].
+/// Parses `get_server_status`; any other text is [`Status::Unknown`].
 #[must_use]
-pub fn status(said: &str) -> Status {
-    match said.trim() {
+pub fn status(reply: &str) -> Status {
+    match reply.trim() {
         "INITIALIZING" => Status::Initializing,
         "ACTIVE" => Status::Active,
         "FAULT" => Status::Fault,
@@ -101,12 +101,12 @@ pub fn status(said: &str) -> Status {
 ///
 /// # Errors
 /// Where it is no such table, or a row of it has no pid or no server.
-pub fn processes(said: &str) -> Result<Vec<Client>, ReplyError> {
-    if said.trim().is_empty() {
+pub fn processes(reply: &str) -> Result<Vec<Client>, ReplyError> {
+    if reply.trim().is_empty() {
         return Ok(Vec::new());
     }
-    let strange = || odd(said);
-    let rows = table::rows(said).ok_or_else(strange)?;
+    let strange = || unknown(reply);
+    let rows = table::rows(reply).ok_or_else(strange)?;
     let client = |row: &table::Row<'_>| {
         let word = |title| row.cell(title).filter(|cell| !cell.is_empty()).map(str::to_owned);
         Some(Client {
@@ -124,21 +124,21 @@ pub fn processes(said: &str) -> Result<Vec<Client>, ReplyError> {
 ///
 /// # Errors
 /// Where it is no number from 0 to 100.
-pub fn percentage(said: &str) -> Result<f64, ReplyError> {
-    let number = said.trim().trim_end_matches('%').parse::<f64>();
-    number.ok().filter(|number| (0.0..=100.0).contains(number)).ok_or_else(|| odd(said))
+pub fn percentage(reply: &str) -> Result<f64, ReplyError> {
+    let number = reply.trim().trim_end_matches('%').parse::<f64>();
+    number.ok().filter(|number| (0.0..=100.0).contains(number)).ok_or_else(|| unknown(reply))
 }
 
-/// Bytes that a client may pin of a device; none where nothing is said, which is no limit.
+/// Pinned memory limit of a device in bytes; none if the reply is empty, which means no limit.
 ///
 /// # Errors
-/// Where it is no amount. A bare number is none either: nobody documents its unit.
-pub fn memory_limit(said: &str) -> Result<Option<u64>, ReplyError> {
-    let text = said.trim();
+/// If it is not an amount. A bare number is refused, because its unit is not documented.
+pub fn memory_limit(reply: &str) -> Result<Option<u64>, ReplyError> {
+    let text = reply.trim();
     if text.is_empty() {
         return Ok(None);
     }
-    amount(text).map(Some).ok_or_else(|| odd(said))
+    amount(text).map(Some).ok_or_else(|| unknown(reply))
 }
 
 fn amount(text: &str) -> Option<u64> {
@@ -156,25 +156,25 @@ fn amount(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
-/// Whether `terminate_client` did it: `0`, `CUDA_SUCCESS`, or a sentence that says so.
+/// Whether `terminate_client` succeeded: `0`, `CUDA_SUCCESS`, or a sentence that says so.
 ///
 /// # Errors
-/// Where it says anything else, or nothing.
-pub fn terminated(said: &str) -> Result<(), ReplyError> {
-    let text = said.trim();
+/// If the reply is anything else, or empty.
+pub fn terminated(reply: &str) -> Result<(), ReplyError> {
+    let text = reply.trim();
     let done = text == "0" || text == "CUDA_SUCCESS" || text.contains("Client termination succeeded");
-    if done { Ok(()) } else { Err(odd(said)) }
+    if done { Ok(()) } else { Err(unknown(reply)) }
 }
 
 /// The pids of protocol 3's `server list`: a table with a column PID, or pids alone. No release's answer is recorded here.
 ///
 /// # Errors
 /// Where it is neither.
-pub fn servers_v3(said: &str) -> Result<BTreeSet<u32>, ReplyError> {
-    pids(said).or_else(|_| {
-        let rows = table::rows(said).ok_or_else(|| odd(said))?;
+pub fn servers_v3(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
+    pids(reply).or_else(|_| {
+        let rows = table::rows(reply).ok_or_else(|| unknown(reply))?;
         rows.iter()
-            .map(|row| row.cell("PID").and_then(|cell| cell.parse().ok()).ok_or_else(|| odd(said)))
+            .map(|row| row.cell("PID").and_then(|cell| cell.parse().ok()).ok_or_else(|| unknown(reply)))
             .collect()
     })
 }
@@ -183,42 +183,42 @@ pub fn servers_v3(said: &str) -> Result<BTreeSet<u32>, ReplyError> {
 ///
 /// # Errors
 /// Where it is no such table.
-pub fn clients_v3(said: &str) -> Result<Vec<Client>, ReplyError> {
-    processes(said)
+pub fn clients_v3(reply: &str) -> Result<Vec<Client>, ReplyError> {
+    processes(reply)
 }
 
 /// The line that refuses, where there is one.
 #[must_use]
-pub fn refusal(said: &str) -> Option<&str> {
+pub fn refusal(reply: &str) -> Option<&str> {
     let refuses = |line: &&str| {
         ["Not enough privilege", "Insufficient privileges"].iter().any(|words| line.contains(words))
     };
-    said.lines().map(str::trim).find(refuses)
+    reply.lines().map(str::trim).find(refuses)
 }
 
-/// Whether a client says that nobody listens.
+/// Whether a client reports that no daemon listens.
 #[must_use]
-pub fn is_no_daemon(said: &str) -> bool {
-    said.contains("Cannot find MPS control daemon process")
+pub fn is_no_daemon(reply: &str) -> bool {
+    reply.contains("Cannot find MPS control daemon process")
 }
 
-/// Whether a daemon that was to start says that one runs there already.
+/// Whether a starting daemon reports that another already runs there.
 #[must_use]
-pub fn is_running(said: &str) -> bool {
-    said.contains("An instance of this daemon is already running")
+pub fn is_running(reply: &str) -> bool {
+    reply.contains("An instance of this daemon is already running")
 }
 
-fn pids(said: &str) -> Result<BTreeSet<u32>, ReplyError> {
-    let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines.map(|line| line.parse().map_err(|_| odd(said))).collect()
+fn pids(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
+    let lines = reply.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.map(|line| line.parse().map_err(|_| unknown(reply))).collect()
 }
 
 /// What it is that is no answer.
-fn odd(said: &str) -> ReplyError {
-    if let Some(line) = refusal(said) {
+fn unknown(reply: &str) -> ReplyError {
+    if let Some(line) = refusal(reply) {
         return ReplyError::Refused(line.to_owned());
     }
-    let text = said.trim();
+    let text = reply.trim();
     // "Server not found", "Server 1 not found"; neither is part of a list.
     if text.lines().count() == 1 && text.starts_with("Server ") && text.ends_with("not found") {
         return ReplyError::NoServer;
@@ -227,5 +227,5 @@ fn odd(said: &str) -> ReplyError {
 }
 
 #[cfg(test)]
-#[path = "tests/words.rs"]
+#[path = "tests/reply.rs"]
 mod tests;

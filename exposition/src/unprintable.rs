@@ -1,10 +1,10 @@
-//! Characters that do not show themselves. Names of processes, users and jobs may have them; whoever reads a name must see
-//! that they are there.
+//! Unprintable characters. Names of processes, users and jobs may contain them, and a reader must be able to
+//! see them.
 
-/// Control characters, what turns the direction of writing, what takes no room, blanks other than the space, and what is no
-/// character. Letters that look like those of another script show themselves, and are not told apart.
+/// Control characters, bidirectional controls, zero-width characters, blanks other than the space, and
+/// noncharacters. Letters that resemble letters of another script are not included.
 #[must_use]
-pub fn is_odd(character: char) -> bool {
+pub fn is_unprintable(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
             | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
@@ -15,7 +15,7 @@ pub fn is_odd(character: char) -> bool {
         || is_noncharacter(character)
 }
 
-/// It looks like a space and is none.
+/// A blank other than the space.
 const fn is_blank(character: char) -> bool {
     matches!(
         character,
@@ -39,14 +39,14 @@ mod tests {
         let blanks = "\u{a0}\u{1680}\u{2000}\u{2007}\u{200a}\u{202f}\u{205f}\u{2800}\u{3000}";
         let none = "\u{fdd0}\u{fdef}\u{fffe}\u{ffff}\u{1fffe}\u{2ffff}\u{dffff}";
         for character in [hidden, controls, blanks, none].concat().chars() {
-            assert!(is_odd(character), "U+{:04X}", u32::from(character));
+            assert!(is_unprintable(character), "U+{:04X}", u32::from(character));
         }
     }
 
     #[test]
     fn letters_of_any_script_are_not() {
         for character in " az09-…–×°éשя日한क😀\u{301}\u{fdf0}\u{2801}".chars() {
-            assert!(!is_odd(character), "U+{:04X}", u32::from(character));
+            assert!(!is_unprintable(character), "U+{:04X}", u32::from(character));
         }
     }
 }
