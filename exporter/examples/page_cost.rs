@@ -8,8 +8,8 @@ mod made_up;
 
 use std::time::{Duration, Instant};
 
-use bailiff_exporter::health::Vitals;
-use bailiff_exporter::landing::{Links, View};
+use bailiff_exporter::health::Health;
+use bailiff_exporter::status_page::{Links, View};
 use bailiff_exporter::page::{Format, Moment};
 use bailiff_exporter::published::{Form, Published};
 use bailiff_lifecycle::negotiate::Encoding;
@@ -43,11 +43,11 @@ fn main() {
 /// The page for people, made again at each request.
 fn status_page(snapshot: &Snapshot, most: usize, processes: u32) {
     let deadline = Duration::from_secs(2);
-    let vitals = Vitals { age: Duration::ZERO, seen: true, interval: snapshot.interval, deadline };
+    let health = Health { age: Duration::ZERO, seen: true, interval: snapshot.interval, deadline };
     let links = Links { telemetry: "/metrics", enforcer: None };
     let make = || {
         let start = Instant::now();
-        let html = View { snapshot: Some(snapshot), vitals, links, node: "node", refreshes: true }.html();
+        let html = View { snapshot: Some(snapshot), health, links, node: "node", refreshes: true }.html();
         (start.elapsed(), html.len())
     };
     let made: Vec<(Duration, usize)> = (0..ROUNDS).map(|_| make()).collect();

@@ -7,16 +7,16 @@ use bailiff_lifecycle::logs;
 use bailiff_lifecycle::node::NodeFlags;
 use clap::{Parser, ValueEnum};
 
-/// Shows Prometheus who holds which GPU memory on this node, and whether they use it.
+/// Export GPU memory and utilization per process to Prometheus.
 ///
-/// It looks at the GPUs (through NVML) and at /proc on a steady interval, and serves what it saw last: a page of
-/// metrics for Prometheus, a status page for people at /, and for programs a stream of snapshots on a Unix
-/// socket. It only looks: it changes nothing and signals nobody.
+/// Samples the GPUs (through NVML) and /proc at a fixed interval, and serves the latest sample: metrics for
+/// Prometheus, a status page at /, and a stream of snapshots on a Unix socket for other programs. It is read-only:
+/// it changes no setting and sends no signal.
 #[derive(Debug, Parser)]
 #[command(name = "bailiff-exporter", version, after_help = EXAMPLES, args_override_self = true)]
 pub struct Flags {
-    /// Address to serve on, HOST:PORT; may be given several times. An empty host means every address of
-    /// this machine. The page names users and their programs, so it is for loopback unless told otherwise.
+    /// Address to listen on, HOST:PORT; may be repeated. An empty host means all addresses. The default is loopback,
+    /// because the pages name users and their programs.
     #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = "127.0.0.1:9836")]
     pub listen: Vec<String>,
     /// Path of the page of metrics.
@@ -25,14 +25,14 @@ pub struct Flags {
     /// Address of the enforcer's own page, for a link on the status page, such as `http://node-7:9837/`.
     #[arg(long = "web.enforcer-url", value_name = "URL")]
     pub enforcer: Option<String>,
-    /// TLS, client certificates, users with passwords and a limit of requests: a file as other exporters of Prometheus
-    /// have it (docs/web-config.md). A change of it holds at once. Without it, plain HTTP for everybody who can connect.
+    /// TLS, client certificates, basic authentication and rate limit, in the format of Prometheus' exporter toolkit
+    /// (docs/web-config.md). Changes take effect at once. Default: plain HTTP without authentication.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config: Option<PathBuf>,
     /// Connections served at one time; more are answered with 503.
     #[arg(long = "web.max-connections", value_name = "N", default_value = "64")]
     pub max_connections: usize,
-    /// Time between two looks, such as 5s or 200ms. Scrapes read the latest look and cause none.
+    /// Sampling interval, such as 5s or 200ms. Scrapes return the latest sample.
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     pub interval: String,
     /// How long the driver may be silent before it is shown as down; one GPU two fifths of that. Redis as long.
@@ -45,7 +45,7 @@ pub struct Flags {
     /// Processes with series of their own: those that hold the most memory. The rest is summed up per GPU.
     #[arg(long, value_name = "N", default_value = "1024")]
     pub max_processes: usize,
-    /// Adds the command line of each process, with values that look secret taken out: at most 256 bytes in the stream and the
+    /// Export the command line of each process, with secrets redacted: at most 256 bytes in the stream and the
     /// record, 128 on pages.
     #[arg(long = "process.command")]
     pub command: bool,
@@ -68,11 +68,11 @@ pub struct Flags {
     /// What all keys of the pool begin with, as GPU.py's --redis-prefix.
     #[arg(long = "lease.prefix", value_name = "PREFIX", env = "LEASE_PREFIX", default_value = "GPU")]
     pub lease_prefix: String,
-    /// Directory of the files of shared quotas (docs/quota.md), and of directories of them. Where there is none, none are told.
+    /// Directory of shared quota files (docs/quota.md) and of directories with such files.
     #[arg(long = "quota.dir", value_name = "PATH", default_value = "/run/bailiff/quota")]
     pub quota_dir: PathBuf,
-    /// NVIDIA's client, which asks control daemons of MPS; searched in PATH. Where it is empty, none is asked, and MPS is
-    /// told by /proc, the driver and its logs alone.
+    /// NVIDIA's client for MPS control daemons, searched in PATH. If empty, daemons are not queried, and MPS is
+    /// reported from /proc, the driver and the logs alone.
     #[arg(long = "mps.control", value_name = "PROGRAM", default_value = "nvidia-cuda-mps-control")]
     pub mps_control: OsString,
     /// Time between two times that a control daemon of MPS is asked. Each time adds some kilobytes to its log.
@@ -84,7 +84,7 @@ pub struct Flags {
     /// File to append every snapshot to, a line of JSON each.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// Looks twice, one interval apart, prints the page and ends.
+    /// Take two samples one interval apart, print the metrics and exit.
     #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     pub once: Option<Once>,
     /// What this node is called.
@@ -107,8 +107,8 @@ pub enum Once {
 
 const EXAMPLES: &str = "Examples:
   bailiff-exporter                                  serve on http://127.0.0.1:9836/
-  bailiff-exporter --web.listen-address=:9836       to everybody who can reach this machine
+  bailiff-exporter --web.listen-address=:9836       listen on all addresses
   bailiff-exporter --once --interval=1s             one page, without a server
   bailiff-exporter --stream=/run/bailiff/stream.sock
 
-Exit codes: 0 done, 1 failed, 64 flags that make no sense.";
+Exit codes: 0 done, 1 failed, 64 invalid flags.";

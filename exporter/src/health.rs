@@ -4,18 +4,18 @@ use std::time::Duration;
 
 /// What health is judged by.
 #[derive(Debug, Clone, Copy)]
-pub struct Vitals {
+pub struct Health {
     /// Age of the newest snapshot; before the first, the time since the start.
     pub age: Duration,
     /// There was a snapshot.
     pub seen: bool,
     /// The interval's period.
     pub interval: Duration,
-    /// How long a look may wait for the driver.
+    /// Maximum time that a sample waits for the driver.
     pub deadline: Duration,
 }
 
-impl Vitals {
+impl Health {
     /// The newest snapshot shows the present: it is not older than two intervals and the deadline.
     #[must_use]
     pub fn current(&self) -> bool {
@@ -56,19 +56,19 @@ mod tests {
     fn snapshot_is_current_for_two_intervals_and_a_deadline() {
         for (age, seen, current) in [(0, true, true), (12, true, true), (13, true, false), (0, false, false)]
         {
-            let vitals = Vitals {
+            let health = Health {
                 age: Duration::from_secs(age),
                 seen,
                 interval: Duration::from_secs(5),
                 deadline: Duration::from_secs(2),
             };
-            assert_eq!(vitals.current(), current, "{age} s");
+            assert_eq!(health.current(), current, "{age} s");
         }
     }
 
     #[test]
     fn healthy_for_three_intervals_and_a_deadline() {
-        let vitals = |age, seen| Vitals {
+        let health = |age, seen| Health {
             age: Duration::from_secs(age),
             seen,
             interval: Duration::from_secs(5),
@@ -76,10 +76,10 @@ mod tests {
         };
         for (age, seen, healthy) in [(0, true, true), (17, true, true), (18, true, false), (17, false, true)]
         {
-            assert_eq!(vitals(age, seen).healthy().is_ok(), healthy, "{age} s");
+            assert_eq!(health(age, seen).healthy().is_ok(), healthy, "{age} s");
         }
-        let why = vitals(18, false).healthy().expect_err("it is too old");
+        let why = health(18, false).healthy().expect_err("it is too old");
         assert!(why.starts_with("no snapshot at all for 18.0 s"), "{why}");
-        assert!(vitals(0, false).ready().is_err() && vitals(99, true).ready().is_ok());
+        assert!(health(0, false).ready().is_err() && health(99, true).ready().is_ok());
     }
 }

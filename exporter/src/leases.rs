@@ -1,5 +1,5 @@
-//! Leases: a thread of its own asks the pool once an interval, and the interval takes the answer that came for it. One that is
-//! late is not told as new, and nothing waits for it.
+//! Leases: a separate thread queries the pool once per interval, and the sample takes the answer to its own query. A late
+//! answer is not published as new, and nothing waits for it.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,15 +12,15 @@ use bailiff_lease::told::Node;
 use bailiff_lease::{LeaseError, Pool};
 use bailiff_snapshot::{Fault, Leases, PidNamespace, Sample, Source, SourceState};
 
-use crate::Look;
+use crate::SampleSource;
 use crate::clock::now;
 use crate::settings::Secret;
 
-/// Past the look the interval waits for an answer no longer than this part of the deadline and of the interval: an interval that is
-/// late costs more than leases.
+/// The sample waits for an answer no longer than this part of the deadline and of the interval: a delayed sample
+/// costs more than missing leases.
 const PATIENCE_PART: u32 = 10;
 
-/// Which pool, and how it is asked.
+/// The pool, and how to query it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Redis' address; a password may be in it.
@@ -37,24 +37,24 @@ pub struct Settings {
     pub namespace: PidNamespace,
 }
 
-/// A look, and the pool of leases beside it.
+/// A sample source with the lease pool added.
 pub struct Leasing {
-    look: Box<dyn Look>,
+    source: Box<dyn SampleSource>,
     query: Sender<u64>,
     answers: Receiver<Answer>,
     patience: Duration,
     /// How the interval before went, and what was logged last.
     before: Option<Fault>,
-    said: Option<Fault>,
+    logged: Option<Fault>,
 }
 
 /// What came for one interval.
 struct Answer {
     seq: u64,
-    outcome: Result<Told, Down>,
+    outcome: Result<PoolReply, Down>,
 }
 
-struct Told {
+struct PoolReply {
     leases: Leases,
     took: Duration,
 }
@@ -67,18 +67,18 @@ impl Leasing {
     ///
     /// # Errors
     /// Where no thread can be started.
-    pub fn start(look: Box<dyn Look>, settings: Settings) -> io::Result<Self> {
+    pub fn start(source: Box<dyn SampleSource>, settings: Settings) -> io::Result<Self> {
         let (query, asked) = channel();
         let (answer, answers) = channel();
         let patience = settings.deadline.min(settings.interval) / PATIENCE_PART;
         let node = Node::look(&settings.procfs, settings.namespace);
         let mut asker = Asker { settings, node, pool: None };
         thread::Builder::new().name("leases".into()).spawn(move || asker.run(&asked, &answer))?;
-        Ok(Self { look, query, answers, patience, before: None, said: None })
+        Ok(Self { source, query, answers, patience, before: None, logged: None })
     }
 
     /// What came for this interval; what came for others is let go.
-    fn answer(&self, seq: u64) -> Result<Told, Down> {
+    fn answer(&self, seq: u64) -> Result<PoolReply, Down> {
         let until = now() + self.patience;
         while let Ok(answer) = self.answers.recv_timeout(until.saturating_duration_since(now())) {
             if answer.seq == seq {
@@ -92,27 +92,27 @@ impl Leasing {
     fn say(&mut self, down: Option<&Down>) {
         let fault = down.map(|Down(fault, _)| *fault);
         let lasts = std::mem::replace(&mut self.before, fault) == fault;
-        if !lasts || self.said == fault {
+        if !lasts || self.logged == fault {
             return;
         }
-        if let Some(Down(_, words)) = down {
-            tracing::warn!("leases are not read: {words}");
+        if let Some(Down(_, error_text)) = down {
+            tracing::warn!("leases are not read: {error_text}");
         } else {
             tracing::info!("leases are read again");
         }
-        self.said = fault;
+        self.logged = fault;
     }
 }
 
-impl Look for Leasing {
-    fn look(&mut self, seq: u64) -> Option<Sample> {
+impl SampleSource for Leasing {
+    fn sample(&mut self, seq: u64) -> Option<Sample> {
         // It has ended where this fails, and so no answer comes.
         let _ = self.query.send(seq);
-        let mut sample = self.look.look(seq)?;
+        let mut sample = self.source.sample(seq)?;
         let answer = self.answer(seq);
         self.say(answer.as_ref().err());
         let state = match answer {
-            Ok(Told { mut leases, took }) => {
+            Ok(PoolReply { mut leases, took }) => {
                 leases.boot_ms = u64::try_from(sample.at.boot.as_millis()).unwrap_or(u64::MAX);
                 sample.leases = Some(leases);
                 SourceState::up(took)
@@ -143,11 +143,11 @@ impl Asker {
         }
     }
 
-    fn outcome(&mut self, began: Instant) -> Result<Told, Down> {
+    fn outcome(&mut self, began: Instant) -> Result<PoolReply, Down> {
         match self.query() {
             Ok(audit) => {
                 let took = now().saturating_duration_since(began);
-                Ok(Told { leases: audit.leases(&self.node, Duration::ZERO), took })
+                Ok(PoolReply { leases: audit.leases(&self.node, Duration::ZERO), took })
             }
             Err(error) => {
                 let late = now().saturating_duration_since(began) >= self.settings.deadline;
@@ -189,8 +189,8 @@ mod tests {
     /// Sees nothing, at once.
     struct Blind;
 
-    impl Look for Blind {
-        fn look(&mut self, seq: u64) -> Option<Sample> {
+    impl SampleSource for Blind {
+        fn sample(&mut self, seq: u64) -> Option<Sample> {
             Some(Sample {
                 seq,
                 at: Moment { wall: Duration::ZERO, boot: Duration::from_secs(seq) },
@@ -219,29 +219,29 @@ mod tests {
         let (query, asked) = channel();
         let (answer, answers) = channel();
         let mut leasing = Leasing {
-            look: Box::new(Blind),
+            source: Box::new(Blind),
             query,
             answers,
             patience: Duration::ZERO,
             before: None,
-            said: None,
+            logged: None,
         };
-        let told = |seq| Answer {
+        let on_time = |seq| Answer {
             seq,
-            outcome: Ok(Told { leases: Leases::default(), took: Duration::from_millis(seq) }),
+            outcome: Ok(PoolReply { leases: Leases::default(), took: Duration::from_millis(seq) }),
         };
-        let mut look = |seq, came: Vec<Answer>| {
+        let mut source = |seq, came: Vec<Answer>| {
             for came in came {
-                answer.send(came).expect("somebody listens");
+                answer.send(came).expect("the receiver exists");
             }
-            let sample = leasing.look(seq).expect("it can look");
+            let sample = leasing.sample(seq).expect("a sample");
             (sample.sources[&Source::Redis].fault, sample.leases.map(|leases| leases.boot_ms))
         };
-        assert_eq!(look(1, vec![]), (Some(Fault::Timeout), None), "it is late");
-        assert_eq!(look(2, vec![told(1)]), (Some(Fault::Timeout), None), "what is late is not new");
-        assert_eq!(look(3, vec![told(2), told(3)]), (None, Some(3000)));
+        assert_eq!(source(1, vec![]), (Some(Fault::Timeout), None), "the answer is late");
+        assert_eq!(source(2, vec![on_time(1)]), (Some(Fault::Timeout), None), "a late answer is not new");
+        assert_eq!(source(3, vec![on_time(2), on_time(3)]), (None, Some(3000)));
         let refused = Answer { seq: 4, outcome: Err(Down(Fault::NotPermitted, "no".to_owned())) };
-        assert_eq!(look(4, vec![refused]), (Some(Fault::NotPermitted), None));
+        assert_eq!(source(4, vec![refused]), (Some(Fault::NotPermitted), None));
         assert_eq!(asked.try_iter().collect::<Vec<_>>(), [1, 2, 3, 4]);
     }
 }

@@ -1,11 +1,11 @@
-//! The exporter: looks on an interval, and shows what was seen as a page, a status page, a stream and a record.
-//! What looking means is the sampler's business.
+//! The exporter: takes samples at an interval, and publishes them as metrics, a status page, a stream and a record.
+//! Sampling itself is the task of bailiff-sampler.
 
 mod clock;
 pub mod flags;
 pub mod gzip;
 pub mod health;
-pub mod landing;
+pub mod status_page;
 pub mod leases;
 pub mod metrics;
 pub mod mps;
@@ -43,26 +43,26 @@ use crate::schedule::Latest;
 use crate::settings::Settings;
 use crate::stream::Clients;
 
-/// Something that looks once and says what it saw; may take as long as its own deadlines allow.
-pub trait Look: Send {
-    /// Looks for the `seq`th time; `None` when it cannot look any more.
-    fn look(&mut self, seq: u64) -> Option<Sample>;
+/// A source of samples. A call may take as long as the source's own deadlines allow.
+pub trait SampleSource: Send {
+    /// Takes the sample of this number; `None` if no further sample is possible.
+    fn sample(&mut self, seq: u64) -> Option<Sample>;
 }
 
-/// Runs until told to end: serves, or prints one page where that is asked for.
+/// Runs until shutdown: serves, or prints one page with --once.
 ///
 /// # Errors
-/// Where an address, socket or file cannot be opened, or the looking ends by itself.
-pub async fn run(settings: Settings, look: Box<dyn Look>, shutdown: impl Future<Output = ()>) -> Result<()> {
-    let look = match settings.leases.clone() {
-        Some(pool) => Box::new(Leasing::start(look, pool).context("cannot start asking for leases")?),
-        None => look,
+/// If an address, socket or file cannot be opened, or sampling ends by itself.
+pub async fn run(settings: Settings, source: Box<dyn SampleSource>, shutdown: impl Future<Output = ()>) -> Result<()> {
+    let source = match settings.leases.clone() {
+        Some(pool) => Box::new(Leasing::start(source, pool).context("cannot start the thread that queries leases")?),
+        None => source,
     };
-    let look = Box::new(Watching::new(look, settings.mps.clone()));
+    let source = Box::new(Watching::new(source, settings.mps.clone()));
     if let Some(format) = settings.once {
-        return once::run(settings.rhythm, format, look, shutdown).await;
+        return once::run(settings.schedule, format, source, shutdown).await;
     }
-    Exporter::open(settings)?.serve(look, shutdown).await
+    Exporter::open(settings)?.serve(source, shutdown).await
 }
 
 /// An exporter whose sockets and files are open.
@@ -98,13 +98,13 @@ impl Exporter {
         self.listeners.iter().map(|listener| Ok(listener.local_addr()?)).collect()
     }
 
-    /// Looks and serves until `shutdown` comes true, then lets what is under way finish.
+    /// Samples and serves until `shutdown` is ready, then lets requests in progress finish.
     ///
     /// # Errors
-    /// Where the looking ends by itself.
-    pub async fn serve(self, look: Box<dyn Look>, shutdown: impl Future<Output = ()>) -> Result<()> {
+    /// If sampling ends by itself.
+    pub async fn serve(self, source: Box<dyn SampleSource>, shutdown: impl Future<Output = ()>) -> Result<()> {
         let (interval, latest) =
-            schedule::start(look, self.settings.rhythm).context("cannot start looking")?;
+            schedule::start(source, self.settings.schedule).context("cannot start sampling")?;
         let routes = Arc::new(self.routes(&latest));
         for address in self.addresses()? {
             tracing::info!(%address, path = routes.telemetry, "serving");
@@ -126,7 +126,7 @@ impl Exporter {
         systemd::stopping();
         drop(interval);
         outlets.shutdown().await;
-        ensure!(!died, "the sampling thread ended; its last words are above");
+        ensure!(!died, "the sampling thread ended; its error is logged above");
         Ok(())
     }
 
@@ -136,7 +136,7 @@ impl Exporter {
             telemetry: self.settings.web.telemetry.clone(),
             enforcer: self.settings.web.enforcer.clone(),
             node: self.settings.node.clone(),
-            patience: (self.settings.rhythm.interval, self.settings.sources.deadline),
+            patience: (self.settings.schedule.interval, self.settings.sources.deadline),
             started: clock::now(),
             clients: self.socket.as_ref().map(|_| Clients::default()),
             failures: self.record.as_ref().map(Record::failures),
@@ -163,7 +163,7 @@ async fn say_alive(routes: Arc<Routes>, often: Duration) {
     let mut interval = tokio::time::interval(often);
     loop {
         interval.tick().await;
-        if routes.vitals().healthy().is_ok() {
+        if routes.health().healthy().is_ok() {
             systemd::alive();
         }
     }

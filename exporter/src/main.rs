@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use bailiff_exporter::flags::Flags;
 use bailiff_exporter::settings::Settings;
-use bailiff_exporter::{Look, run};
+use bailiff_exporter::{SampleSource, run};
 use bailiff_lifecycle::exit::{self, Stop};
 use bailiff_lifecycle::{logs, signals};
 use bailiff_sampler::{Launcher, Supervisor, launcher, privileges, worker};
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     match std::env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
         Some(launcher::LAUNCHER_ROLE) => launcher::serve(),
         Some(launcher::WORKER_ROLE) => worker::serve(),
-        _ => exit::tell(PROGRAM, start()).into(),
+        _ => exit::report(PROGRAM, start()).into(),
     }
 }
 
@@ -31,10 +31,10 @@ fn start() -> Result<(), Stop> {
     let sampler = settings.sampler();
     let launcher = Launcher::start(&sampler).context("cannot start the launcher of sampling workers")?;
     privileges::drop_all().context("cannot give up capabilities")?;
-    let look = Box::new(Eyes(Supervisor::new(launcher, sampler)));
+    let source = Box::new(NodeSampler(Supervisor::new(launcher, sampler)));
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    let outcome = runtime.block_on(signals::until_signal(|told| run(settings, look, told)));
+    let outcome = runtime.block_on(signals::until_signal(|shutdown| run(settings, source, shutdown)));
     // A disk or a client that hangs must not hold up the end.
     runtime.shutdown_background();
     let outcome = outcome.context("cannot listen to signals")?;
@@ -42,10 +42,10 @@ fn start() -> Result<(), Stop> {
 }
 
 /// The supervisor, as the exporter wants to see it.
-struct Eyes(Supervisor);
+struct NodeSampler(Supervisor);
 
-impl Look for Eyes {
-    fn look(&mut self, seq: u64) -> Option<Sample> {
+impl SampleSource for NodeSampler {
+    fn sample(&mut self, seq: u64) -> Option<Sample> {
         self.0.look(seq)
     }
 }

@@ -1,8 +1,8 @@
-//! MPS: control daemons that a look has found are asked, and their logs read, by a thread each. The interval takes what the
-//! threads told last and waits for none of them, so a daemon or a file system that hangs costs its own figures alone.
+//! MPS: for each control daemon that was found, a thread queries it and reads its logs. A sample takes what the
+//! threads reported last and waits for none of them, so a hanging daemon or file system costs only its own values.
 
 mod figures;
-mod post;
+mod poller;
 mod query;
 mod tail;
 
@@ -14,16 +14,16 @@ use bailiff_snapshot::{
     Fault, Gap, Mps, MpsAnswer, MpsDaemon, MpsFault, ProcessKey, Sample, Source, SourceState, State,
 };
 
-use crate::Look;
-use post::{Post, Turn};
+use crate::SampleSource;
+use poller::{Poller, Turn};
 
-/// Daemons that are asked and whose logs are read, those of them that are users', and of one user: anybody can start some.
+/// Maximum number of daemons that are polled, of those of users, and of those of one user: any user can start some.
 const MOST: usize = 16;
 const MOST_OF_USERS: usize = 8;
 const MOST_OF_ONE: usize = 4;
-/// What a thread told is told for this long and two intervals: an answer to the slowest daemon is no older.
+/// A report is published for this long plus two intervals, so that the answer of the slowest daemon is no older.
 const FRESH: Duration = Duration::from_secs(10);
-/// A daemon that was not seen for so long is forgotten: a look may fail now and then.
+/// A daemon that was not seen for this long is forgotten; a single scan may fail.
 const FORGOTTEN: Duration = Duration::from_mins(1);
 
 /// How daemons are asked.
@@ -37,21 +37,21 @@ pub struct Settings {
     pub procfs: PathBuf,
 }
 
-/// A look, and what MPS says beside it.
+/// A sample source with MPS added.
 pub struct Watching {
-    look: Box<dyn Look>,
+    source: Box<dyn SampleSource>,
     settings: Settings,
-    posts: BTreeMap<ProcessKey, Post>,
+    pollers: BTreeMap<ProcessKey, Poller>,
 }
 
 impl Watching {
-    /// Begins with nobody to ask.
+    /// Starts without any poller.
     #[must_use]
-    pub fn new(look: Box<dyn Look>, settings: Settings) -> Self {
-        Self { look, settings, posts: BTreeMap::new() }
+    pub fn new(source: Box<dyn SampleSource>, settings: Settings) -> Self {
+        Self { source, settings, pollers: BTreeMap::new() }
     }
 
-    /// Fills in what the threads told, and has them go on.
+    /// Fills in the threads' latest reports, and starts the next polls.
     fn fill(&mut self, mps: &mut Mps, sample: &mut Sample) {
         let devices = sample.gpus.iter().filter(|gpu| gpu.about.mig.is_none()).count();
         for daemon in &mut mps.daemons {
@@ -59,15 +59,15 @@ impl Watching {
             let asks = unasked.is_none() && !self.settings.control.as_os_str().is_empty();
             let asks = asks.then_some(sample.at.boot);
             let turn = Turn { boot: sample.at.boot, daemon: daemon.clone(), devices, asks };
-            let Some(post) = self.post(daemon) else {
+            let Some(poller) = self.poller(daemon) else {
                 sample.gaps.count(Gap::Mps);
                 continue;
             };
-            let report = post.turn(turn, FRESH + sample.interval * 2);
+            let report = poller.turn(turn, FRESH + sample.interval * 2);
             if report.gap || report.asked.as_ref().is_some_and(|asked| asked.gap) {
                 sample.gaps.count(Gap::Mps);
             }
-            let (answer, told) = match (unasked, report.asked) {
+            let (answer, servers) = match (unasked, report.asked) {
                 (None, Some(asked)) => (Some(asked.answer), asked.servers),
                 (fault @ Some(_), _) => {
                     let boot_ms = u64::try_from(sample.at.boot.as_millis()).unwrap_or(u64::MAX);
@@ -78,10 +78,10 @@ impl Watching {
             (daemon.answer, daemon.log, daemon.files) = (answer, report.log, report.files);
             let own = mps.servers.iter_mut().filter(|server| server.daemon == Some(daemon.process));
             for server in own {
-                if let Some(told) = server.inside.and_then(|pid| told.get(&pid)) {
-                    server.status = told.status;
-                    server.clients.clone_from(&told.clients);
-                    server.thread_percentage = told.thread_percentage;
+                if let Some(servers) = server.inside.and_then(|pid| servers.get(&pid)) {
+                    server.status = servers.status;
+                    server.clients.clone_from(&servers.clients);
+                    server.thread_percentage = servers.thread_percentage;
                 }
             }
         }
@@ -91,14 +91,14 @@ impl Watching {
     }
 
     /// A daemon's thread; none where there are too many, or it cannot be started.
-    fn post(&mut self, daemon: &MpsDaemon) -> Option<&mut Post> {
+    fn poller(&mut self, daemon: &MpsDaemon) -> Option<&mut Poller> {
         let (process, uid) = (daemon.process, daemon.uid);
-        if !self.posts.contains_key(&process) {
-            if !has_room(self.posts.values().map(|post| post.uid), uid) {
+        if !self.pollers.contains_key(&process) {
+            if !has_room(self.pollers.values().map(|poller| poller.uid), uid) {
                 return None;
             }
-            match Post::start(self.settings.clone(), uid) {
-                Ok(post) => drop(self.posts.insert(process, post)),
+            match Poller::start(self.settings.clone(), uid) {
+                Ok(poller) => drop(self.pollers.insert(process, poller)),
                 Err(error) => {
                     tracing::warn!(
                         "no thread can be started that asks the MPS daemon {}: {error}",
@@ -108,19 +108,19 @@ impl Watching {
                 }
             }
         }
-        self.posts.get_mut(&process)
+        self.pollers.get_mut(&process)
     }
 }
 
-impl Look for Watching {
-    fn look(&mut self, seq: u64) -> Option<Sample> {
-        let mut sample = self.look.look(seq)?;
+impl SampleSource for Watching {
+    fn sample(&mut self, seq: u64) -> Option<Sample> {
+        let mut sample = self.source.sample(seq)?;
         if let Some(mut mps) = sample.mps.take() {
             self.fill(&mut mps, &mut sample);
             sample.mps = Some(mps);
         }
         let boot = sample.at.boot;
-        self.posts.retain(|_, post| boot.saturating_sub(post.seen()) < FORGOTTEN);
+        self.pollers.retain(|_, poller| boot.saturating_sub(poller.seen()) < FORGOTTEN);
         Some(sample)
     }
 }

@@ -7,31 +7,31 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use bailiff_exposition::own::Own;
 
-use crate::Look;
+use crate::SampleSource;
 use crate::clock::since_boot;
 use crate::page::{self, Format, Moment};
 use crate::published::Published;
-use crate::schedule::{self, Rhythm};
+use crate::schedule::{self, Schedule};
 
-/// Use is what happens between two looks, so there must be two.
-const LOOKS: u64 = 2;
+/// Utilization needs two samples.
+const SAMPLES: u64 = 2;
 
-/// Looks twice, one interval apart, and prints the page.
+/// Takes two samples one interval apart, and prints the page.
 ///
 /// # Errors
-/// Where looking or printing fails, or the wish to end comes first.
+/// If sampling or printing fails, or the shutdown request comes first.
 pub async fn run(
-    rhythm: Rhythm,
+    schedule: Schedule,
     format: Format,
-    look: Box<dyn Look>,
+    source: Box<dyn SampleSource>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
-    let (_interval, mut latest) = schedule::start(look, rhythm).context("cannot start looking")?;
+    let (_interval, mut latest) = schedule::start(source, schedule).context("cannot start sampling")?;
     let enough =
-        |newest: &Option<Arc<Published>>| newest.as_ref().is_some_and(|newest| newest.snapshot.seq >= LOOKS);
+        |newest: &Option<Arc<Published>>| newest.as_ref().is_some_and(|newest| newest.snapshot.seq >= SAMPLES);
     let seen = tokio::select! {
         seen = latest.wait_for(enough) => seen.map(|newest| newest.clone()).ok().flatten(),
-        () = shutdown => bail!("told to end before the second look"),
+        () = shutdown => bail!("interrupted before the second sample"),
     };
     let published = seen.context("the sampling thread ended")?;
     print(&published, format, &mut io::stdout().lock()).context("cannot write the page")

@@ -18,7 +18,7 @@ use crate::selection::Selection;
 pub struct Form {
     /// What it is written in.
     pub format: Format,
-    /// How it is packed.
+    /// Its content encoding.
     pub encoding: Encoding,
 }
 
@@ -79,7 +79,7 @@ pub struct Published {
 }
 
 impl Published {
-    /// Prepares a snapshot for being shown; its look was begun at `began`, since boot.
+    /// Prepares a snapshot for publication; it was begun at `began`, since boot.
     #[must_use]
     pub fn new(snapshot: Snapshot, began: Duration, most: usize, previous: Option<&Self>) -> Self {
         let selection = Selection::of(&snapshot, most);
@@ -99,7 +99,7 @@ impl Published {
         published
     }
 
-    /// How long ago its look was begun; `now` is since boot, suspend included.
+    /// Age of the snapshot; `now` is since boot, including suspend.
     #[must_use]
     pub const fn age(&self, now: Duration) -> Duration {
         now.saturating_sub(self.began)
@@ -134,7 +134,7 @@ impl Published {
         self.line.get_or_init(|| line().unwrap_or_default().into()).clone()
     }
 
-    /// Renders the forms that were asked for lately: whoever asked will ask again.
+    /// Renders the forms that were requested lately, because the same clients will request them again.
     fn prepare(&self, previous: &Self) {
         for form in Form::ALL {
             let left = previous.wanted[form.index()].load(Relaxed);

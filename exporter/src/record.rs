@@ -49,7 +49,7 @@ impl Record {
         Ok(Self { file: opened.map_err(cannot)?, failures: Failures::default(), torn: false })
     }
 
-    /// Its failures, to be told while it is at work.
+    /// Count of its failures, to be published while it works.
     #[must_use]
     pub fn failures(&self) -> Failures {
         self.failures.clone()

@@ -1,4 +1,4 @@
-//! Counts answers by path and code: closed sets both, since whoever asks chooses the path.
+//! Counts responses by path and code, both closed sets, because clients choose the path.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -125,8 +125,8 @@ mod tests {
             requests.count(page, if page == Page::Other { StatusCode::NOT_FOUND } else { StatusCode::OK });
         }
         let counts = requests.counts("/metrics");
-        let told: Vec<_> =
+        let counts: Vec<_> =
             counts.iter().map(|count| (count.path.as_str(), count.code, count.requests)).collect();
-        assert_eq!(told, [("/metrics", 200, 1), ("/", 200, 1), ("other", 404, 2)]);
+        assert_eq!(counts, [("/metrics", 200, 1), ("/", 200, 1), ("other", 404, 2)]);
     }
 }

@@ -12,8 +12,8 @@ use bailiff_lifecycle::server::Handler;
 use bailiff_lifecycle::{Body, HeaderMap, Method, Request, Response, StatusCode, reply};
 
 use crate::clock::{now, since_boot};
-use crate::health::Vitals;
-use crate::landing::{Links, View};
+use crate::health::Health;
+use crate::status_page::{Links, View};
 use crate::page::{self, Format, Moment};
 use crate::published::{Form, Published};
 use crate::record::Failures;
@@ -32,7 +32,7 @@ pub struct Routes {
     pub enforcer: Option<String>,
     /// What the node is called.
     pub node: String,
-    /// The interval's period, and how long a look may wait.
+    /// Sampling interval, and maximum time of a sample.
     pub patience: (Duration, Duration),
     /// When the exporter began.
     pub started: Instant,
@@ -75,17 +75,17 @@ impl Routes {
     fn page(&self, page: Page, request: &Request<()>) -> Response<Body> {
         match page {
             Page::Telemetry => self.telemetry(request.headers()),
-            Page::Landing => self.landing(request.uri().query() != Some("still")),
-            Page::Healthy => reply::told(self.vitals().healthy(), "healthy"),
-            Page::Ready => reply::told(self.vitals().ready(), "ready"),
+            Page::Landing => self.status_page(request.uri().query() != Some("still")),
+            Page::Healthy => reply::health(self.health().healthy(), "healthy"),
+            Page::Ready => reply::health(self.health().ready(), "ready"),
             Page::Other => reply::text(StatusCode::NOT_FOUND, "no such page"),
         }
     }
 
     fn telemetry(&self, headers: &HeaderMap) -> Response<Body> {
         let newest = self.newest();
-        let vitals = self.vitals();
-        let current = newest.as_deref().filter(|_| vitals.current());
+        let health = self.health();
+        let current = newest.as_deref().filter(|_| health.current());
         let form = form(headers, current.is_some());
         let moment = self.moment(newest.as_deref());
         let body = match current {
@@ -104,12 +104,12 @@ impl Routes {
         }
     }
 
-    fn landing(&self, refreshes: bool) -> Response<Body> {
+    fn status_page(&self, refreshes: bool) -> Response<Body> {
         let published = self.newest();
         let links = Links { telemetry: &self.telemetry, enforcer: self.enforcer.as_deref() };
-        let vitals = self.vitals();
+        let health = self.health();
         let snapshot = published.as_deref().map(|published| &published.snapshot);
-        let view = View { snapshot, vitals, links, node: &self.node, refreshes };
+        let view = View { snapshot, health, links, node: &self.node, refreshes };
         reply::html(view.html(), html::POLICY)
     }
 
@@ -128,12 +128,12 @@ impl Routes {
         }
     }
 
-    pub(crate) fn vitals(&self) -> Vitals {
+    pub(crate) fn health(&self) -> Health {
         let newest = self.newest();
         let age = newest.as_ref().map(|published| published.age(since_boot()));
         let (interval, deadline) = self.patience;
         let since_start = || now().saturating_duration_since(self.started);
-        Vitals { age: age.unwrap_or_else(since_start), seen: newest.is_some(), interval, deadline }
+        Health { age: age.unwrap_or_else(since_start), seen: newest.is_some(), interval, deadline }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The interval: one thread looks on a steady schedule and publishes what it saw. It waits for nobody who reads.
+//! The sampling schedule: one thread samples at fixed times and publishes the result. It never waits for readers.
 
 use std::io;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use std::time::Duration;
 use bailiff_snapshot::Snapshot;
 use tokio::sync::watch;
 
-use crate::Look;
+use crate::SampleSource;
 use crate::clock::{now, since_boot};
 use crate::published::Published;
 
-/// The newest snapshot; none before the first look.
+/// The newest snapshot; none before the first sample.
 pub type Latest = watch::Receiver<Option<Arc<Published>>>;
 
 /// How often, and how much is shown.
 #[derive(Debug, Clone, Copy)]
-pub struct Rhythm {
-    /// Between the begin of one look and of the next.
+pub struct Schedule {
+    /// Time from the begin of one sample to the begin of the next.
     pub interval: Duration,
     /// Processes with series of their own.
     pub max_processes: usize,
@@ -29,45 +29,45 @@ pub struct Rhythm {
 #[derive(Debug)]
 pub struct Interval(#[expect(dead_code, reason = "its end is the message")] Sender<()>);
 
-/// Begins to look. When the thread ends, for whatever reason, the watch of [`Latest`] is closed.
+/// Starts sampling. When the thread ends, for whatever reason, the channel of [`Latest`] is closed.
 ///
 /// # Errors
-/// Where no thread can be started.
-pub fn start(look: Box<dyn Look>, rhythm: Rhythm) -> io::Result<(Interval, Latest)> {
+/// If the thread cannot be started.
+pub fn start(source: Box<dyn SampleSource>, schedule: Schedule) -> io::Result<(Interval, Latest)> {
     let (publish, latest) = watch::channel(None);
     let (alive, stop) = channel();
-    let beating = Beating { look, rhythm, publish };
-    thread::Builder::new().name("interval".into()).spawn(move || beating.run(&stop))?;
+    let sampling = Sampling { source, schedule, publish };
+    thread::Builder::new().name("interval".into()).spawn(move || sampling.run(&stop))?;
     Ok((Interval(alive), latest))
 }
 
-struct Beating {
-    look: Box<dyn Look>,
-    rhythm: Rhythm,
+struct Sampling {
+    source: Box<dyn SampleSource>,
+    schedule: Schedule,
     publish: watch::Sender<Option<Arc<Published>>>,
 }
 
-impl Beating {
+impl Sampling {
     fn run(mut self, stop: &Receiver<()>) {
         let start = now();
         for seq in 1.. {
             if self.interval(seq).is_none() {
                 return;
             }
-            let wait = until_next(now().saturating_duration_since(start), self.rhythm.interval);
+            let wait = until_next(now().saturating_duration_since(start), self.schedule.interval);
             if stop.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
         }
     }
 
-    /// `None` when there are no more looks.
+    /// Takes one sample; `None` if no further sample is possible.
     fn interval(&mut self, seq: u64) -> Option<()> {
         let began = since_boot();
-        let sample = self.look.look(seq)?;
+        let sample = self.source.sample(seq)?;
         let previous = self.publish.borrow().clone();
         let snapshot = Snapshot::between(previous.as_ref().map(|previous| &previous.snapshot), sample);
-        let next = Published::new(snapshot, began, self.rhythm.max_processes, previous.as_deref());
+        let next = Published::new(snapshot, began, self.schedule.max_processes, previous.as_deref());
         self.publish.send_replace(Some(Arc::new(next)));
         Some(())
     }

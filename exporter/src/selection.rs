@@ -47,8 +47,8 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// At most so many of a snapshot's processes: those that hold the most memory over all GPUs. One whose
-    /// memory is unknown may hold any amount, and comes first; a tie goes to the lower pid.
+    /// At most this many of a snapshot's processes: those with the most memory over all GPUs. A process of
+    /// unknown memory comes first, because it may hold any amount; ties go to the lower pid.
     #[must_use]
     pub fn of(snapshot: &Snapshot, most: usize) -> Self {
         if snapshot.processes.len() <= most {

@@ -1,4 +1,4 @@
-//! What the command line means: the second stage, past which nothing meets a setting that makes no sense.
+//! Validated settings from the command line; nothing past this point sees an invalid value.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::flags::{Flags, Once};
 use crate::leases;
 use crate::mps;
 use crate::page::Format;
-use crate::schedule::Rhythm;
+use crate::schedule::Schedule;
 
 /// The shortest interval: below it the driver would hardly do anything but answer.
 const SHORTEST: Duration = Duration::from_millis(10);
@@ -25,8 +25,8 @@ pub struct Settings {
     /// What is served over HTTP.
     pub web: Web,
     /// The interval.
-    pub rhythm: Rhythm,
-    /// What a look reads.
+    pub schedule: Schedule,
+    /// What a sample reads.
     pub sources: Sources,
     /// The pool of leases, where there is one.
     pub leases: Option<leases::Settings>,
@@ -42,7 +42,7 @@ pub struct Settings {
     pub logs: logs::LogFlags,
 }
 
-/// What nobody is told, not even a log.
+/// A secret, which is never logged.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub String);
 
@@ -67,7 +67,7 @@ pub struct Web {
     pub max_connections: usize,
 }
 
-/// What a look reads.
+/// What a sample reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sources {
     /// The driver's library; `None` lets the system search.
@@ -98,7 +98,7 @@ pub struct Outlets {
 }
 
 impl Settings {
-    /// The part that the sampler is told.
+    /// The settings of the sampler.
     #[must_use]
     pub fn sampler(&self) -> bailiff_sampler::Settings {
         use bailiff_sampler::{Claims, Commands, Mps, Namespace};
@@ -108,7 +108,7 @@ impl Settings {
             procfs: sources.procfs.clone(),
             pods: sources.pods.clone(),
             quotas: Some(sources.quotas.clone()),
-            interval: self.rhythm.interval,
+            interval: self.schedule.interval,
             deadline: sources.deadline,
             look_back: sources.look_back,
             commands: if sources.command { Commands::Read } else { Commands::Left },
@@ -129,7 +129,7 @@ impl TryFrom<Flags> for Settings {
         let leases = pool(&flags, (interval, deadline))?;
         let mps = daemons(&flags)?;
         if flags.max_connections == 0 {
-            return Err("--web.max-connections=0 would serve nobody".to_owned());
+            return Err("--web.max-connections=0 would refuse every connection".to_owned());
         }
         Ok(Self {
             web: Web {
@@ -139,7 +139,7 @@ impl TryFrom<Flags> for Settings {
                 config: flags.web_config,
                 max_connections: flags.max_connections,
             },
-            rhythm: Rhythm { interval, max_processes: flags.max_processes },
+            schedule: Schedule { interval, max_processes: flags.max_processes },
             sources: Sources {
                 nvml_library: flags.nvml_library,
                 procfs: flags.procfs,
@@ -240,7 +240,7 @@ mod tests {
     fn the_defaults_make_sense() {
         let settings = settings(&[]).expect("no flag is needed");
         assert_eq!(settings.web.listen, ["127.0.0.1:9836"]);
-        assert_eq!((settings.rhythm.interval, settings.rhythm.max_processes), (Duration::from_secs(5), 1024));
+        assert_eq!((settings.schedule.interval, settings.schedule.max_processes), (Duration::from_secs(5), 1024));
         assert_eq!(settings.sources.deadline, Duration::from_secs(2));
         assert_eq!(settings.once, None);
     }
@@ -259,11 +259,11 @@ mod tests {
                 "--web.enforcer-url=javascript:alert(1)",
                 "--web.enforcer-url=javascript:alert(1) is no address",
             ),
-            ("--web.max-connections=0", "--web.max-connections=0 would serve nobody"),
+            ("--web.max-connections=0", "--web.max-connections=0 would refuse every connection"),
         ];
         for (flag, why) in cases {
-            let told = settings(&[flag]).expect_err(flag);
-            assert!(told.starts_with(why), "{told}");
+            let error = settings(&[flag]).expect_err(flag);
+            assert!(error.starts_with(why), "{error}");
         }
     }
 
@@ -284,7 +284,7 @@ mod tests {
             settings(&["--web.listen-address=:1", "--web.listen-address=[::1]:2"]).expect("two addresses");
         assert_eq!(two.web.listen, [":1", "[::1]:2"]);
         assert_eq!(
-            settings(&["--interval=200ms"]).expect("it is one").rhythm.interval,
+            settings(&["--interval=200ms"]).expect("it is one").schedule.interval,
             Duration::from_millis(200)
         );
     }

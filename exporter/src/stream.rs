@@ -100,7 +100,7 @@ fn newest_line(latest: &mut Latest) -> Option<Bytes> {
 
 /// What a client says is not listened to, only that it hangs up.
 async fn until_gone(from: &mut OwnedReadHalf) -> io::Result<()> {
-    let mut said = [0; 256];
-    while from.read(&mut said).await? > 0 {}
+    let mut ignored = [0; 256];
+    while from.read(&mut ignored).await? > 0 {}
     Ok(())
 }

@@ -23,7 +23,7 @@ memory, and are written empty where it has none, so that Prometheus does not fil
 |---|---|---|---|
 ";
 
-/// How a 0 is told apart from what is not known.
+/// How a 0 is distinguished from an unknown value.
 const ZERO: &str = include_str!("../../snapshot/src/utilization.md");
 
 /// Sections of values, from the words and their comments: none can be forgotten.
@@ -37,7 +37,7 @@ fn values() -> String {
             "reason",
             Why::ALL.map(|why| (why.name(), why.about())),
         ),
-        format!("\n### How idle is told from unknown\n\n{ZERO}"),
+        format!("\n### How idle is distinguished from unknown\n\n{ZERO}"),
         table::values(&[&metrics::GPU_STUCK], "kind", stuck),
         table::values(
             &[&metrics::SOURCE_FAULT_INFO, &metrics::GPU_FAULT_INFO],

@@ -55,7 +55,7 @@ const FIRST: [(&str, &str); 1] = [("gpu", "0")];
 const OF_ALICE: [(&str, &str); 2] = [("gpu", "0"), ("pid", "41")];
 
 #[test]
-fn both_formats_tell_the_same() {
+fn both_formats_have_the_same_samples() {
     let snapshot = walk([motley(1), motley(2)]);
     let text = parse(&written(&snapshot, usize::MAX, Format::Text));
     let open = written(&snapshot, usize::MAX, Format::OpenMetrics);
@@ -90,12 +90,12 @@ fn a_gpu_that_does_not_answer_is_down_and_nothing_else() {
     let page = page(&walk([motley(1), motley(2)]));
     assert_eq!(page.value("bailiff_gpu_up", &[("gpu", "3")]), Some(0.0));
     assert_eq!(page.value("bailiff_gpu_fault_info", &[("gpu", "3"), ("reason", "lost")]), Some(1.0));
-    let told = with(&page, "gpu", "3");
-    assert_eq!(told, BTreeSet::from(["bailiff_gpu_info", "bailiff_gpu_up", "bailiff_gpu_fault_info"]));
+    let present = with(&page, "gpu", "3");
+    assert_eq!(present, BTreeSet::from(["bailiff_gpu_info", "bailiff_gpu_up", "bailiff_gpu_fault_info"]));
 }
 
 #[test]
-fn daemons_of_one_directory_are_told_once() {
+fn daemons_of_one_directory_have_one_series() {
     let mut sample = small(1);
     let none = MpsDaemon { pipe_directory: None, ..made_up::mps::daemon(84, "") };
     let long = |end| format!("/{}{end}", "x".repeat(200));
@@ -127,7 +127,7 @@ fn what_the_driver_does_not_say_is_absent() {
         "bailiff_process_gpu_idle_seconds",
         "bailiff_idle_memory_bytes",
     ] {
-        assert_eq!(first.values(name), [], "{name} on the first look");
+        assert_eq!(first.values(name), [], "{name} in the first sample");
     }
     assert_eq!(first.values("bailiff_process_gpu_busy_seconds_total"), []);
     let why = [("pid", "41"), ("reason", "first_look")];
@@ -174,7 +174,7 @@ fn a_sum_with_an_unknown_part_is_absent() {
 }
 
 #[test]
-fn everybody_who_opened_the_device_and_is_not_listed_is_counted() {
+fn unlisted_processes_are_counted_per_gpu() {
     let page = page(&walk([motley(1), motley(2)]));
     assert_eq!(page.value("bailiff_gpu_unlisted_processes", &FIRST), Some(2.0));
     assert_eq!(page.value("bailiff_gpu_unlisted_processes", &[("gpu", "2")]), Some(1.0), "by its instances");
@@ -211,7 +211,7 @@ fn beyond_the_limit_processes_are_summed_up_exactly() {
 }
 
 #[test]
-fn two_gpus_without_uuid_are_told_apart() {
+fn gpus_without_uuid_have_distinct_series() {
     let lost = |index| GpuSample::faulty(bailiff_snapshot::About::unnamed(index), Fault::Timeout);
     let page = page(&walk([sample(1, vec![lost(0), lost(1)], [].into())]));
     assert_eq!(page.values("bailiff_gpu_up").len(), 2);
@@ -224,7 +224,7 @@ fn a_full_node_is_in_order() {
     assert_eq!(page.values("bailiff_process_gpu_memory_bytes").len(), 800);
 }
 
-/// Two looks at a GPU of a pool that this changes, with process 41 on it.
+/// Two samples of a GPU of a pool that this changes, with process 41 on it.
 fn of_pool(change: impl Fn(u64, &mut Sample)) -> Page {
     page(&walk([small(1), small(2)].map(|mut sample| {
         let mut leases = pool(sample.seq);
@@ -235,7 +235,7 @@ fn of_pool(change: impl Fn(u64, &mut Sample)) -> Page {
     })))
 }
 
-/// The pool has the GPU idle, and the process is a stranger of whom all is known.
+/// The pool has the GPU idle, and process 41 has no lease, with all facts known.
 fn stolen(sample: &mut Sample) {
     let leases = sample.leases.as_mut().expect("there is a pool");
     (leases.gpus[0].gpu_state, leases.gpus[0].lease) = (GpuState::Idle, None);
@@ -243,7 +243,7 @@ fn stolen(sample: &mut Sample) {
     (facts.claim, facts.ancestors) = (Claim::Nothing, Some(Vec::new()));
 }
 
-/// What somebody has done to a sample of a pool; with its number.
+/// A change of a sample of a pool; with its number.
 type Change = fn(u64, &mut Sample);
 
 fn unreserved(change: Change) -> Option<f64> {
@@ -255,12 +255,12 @@ fn listed(sample: &mut Sample, entries: Option<Vec<Entry>>) {
 }
 
 #[test]
-fn use_without_a_lease_is_told() {
+fn use_without_a_lease_is_reported() {
     let cases: [(&str, Change, f64); 4] = [
         ("leased to it", |_, _| {}, 0.0),
         ("a stranger", |_, sample| stolen(sample), 1.0),
         (
-            "nobody is on it",
+            "no process is on it",
             |_, sample| {
                 stolen(sample);
                 listed(sample, Some(vec![]));
@@ -283,20 +283,20 @@ fn use_without_a_lease_is_told() {
 }
 
 #[test]
-fn use_without_a_lease_is_not_told_where_it_is_not_certain() {
+fn uncertain_use_without_a_lease_is_absent() {
     let cases: [(&str, Change); 6] = [
-        ("it came since the look before", |seq, sample| {
+        ("it came since the previous sample", |seq, sample| {
             stolen(sample);
             if seq == 1 {
                 listed(sample, Some(vec![]));
             }
         }),
-        ("the pool has it idle since the look before", |seq, sample| {
+        ("the pool has it idle since the previous sample", |seq, sample| {
             if seq == 2 {
                 stolen(sample);
             }
         }),
-        ("somebody beside it is in another namespace", |_, sample| {
+        ("another process on it is in another namespace", |_, sample| {
             stolen(sample);
             listed(sample, Some(vec![entry(41, Some(1)), entry(0, Some(1))]));
         }),
@@ -319,7 +319,7 @@ fn use_without_a_lease_is_not_told_where_it_is_not_certain() {
 }
 
 #[test]
-fn what_a_pool_is_told_of() {
+fn pool_metrics_are_absent_without_redis() {
     let page = page(&walk([motley(1), motley(2)]));
     assert_eq!(page.value("bailiff_lease_gpus", &[("state", "leased")]), Some(1.0));
     assert_eq!(page.value("bailiff_lease_gpus", &[("state", "quarantined")]), Some(0.0));
@@ -332,7 +332,7 @@ fn what_a_pool_is_told_of() {
     assert_eq!(page.value("bailiff_lease_queue_oldest_seconds", &[]), Some(1.5));
     assert_eq!(page.value("bailiff_lease_wait_seconds_bucket", &[("le", "1.0")]), Some(2.0));
     assert_eq!(page.value("bailiff_lease_wait_seconds_count", &[]), Some(3.0));
-    assert_eq!(page.value("bailiff_lease_legacy_suspect", &[]), Some(0.0), "nobody knows who is on it");
+    assert_eq!(page.value("bailiff_lease_legacy_suspect", &[]), Some(0.0), "its processes are unknown");
     let lost = of_pool(|_, sample| {
         sample.gpus[0].entries = Some(vec![]);
         let leases = sample.leases.as_mut().expect("there is a pool");

@@ -1,4 +1,4 @@
-//! The exporter as its clients meet it: over real sockets, with looks that the tests hand in.
+//! The exporter over real sockets, with samples from the tests.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
 
@@ -108,7 +108,7 @@ fn other_paths_and_methods_are_refused_and_counted() {
 }
 
 #[test]
-fn ready_is_after_the_first_look_and_healthy_before() {
+fn ready_needs_the_first_sample_and_healthy_does_not() {
     let running = start(&[]);
     assert_eq!(running.get("/-/ready", "").code(), "503");
     assert_eq!(running.get("/-/healthy", "").code(), "200");
@@ -185,7 +185,7 @@ fn a_client_of_the_stream_gets_the_latest_and_then_each_new_one() {
 }
 
 #[test]
-fn a_client_that_waits_before_the_first_look_gets_it() {
+fn stream_client_before_the_first_sample_receives_it() {
     let directory = tempfile::tempdir().expect("a directory of our own");
     let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
@@ -260,10 +260,10 @@ fn a_full_disk_is_counted_and_nothing_else() {
 }
 
 #[test]
-fn a_look_that_panics_ends_the_exporter() {
+fn panic_while_sampling_ends_the_exporter() {
     let running = start(&[]);
-    running.show.send(None).expect("it looks");
-    let error = running.ended().expect_err("nobody looks any more");
+    running.show.send(None).expect("it samples");
+    let error = running.ended().expect_err("sampling has ended");
     assert!(error.to_string().starts_with("the sampling thread ended"), "{error}");
 }
 

@@ -1,4 +1,4 @@
-//! What the status page says of looks that did not see everything.
+//! The status page of incomplete samples.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
 
@@ -11,7 +11,7 @@ use bailiff_snapshot::{About, DeviceProcesses, Fault, GpuSample, Sample, Source,
 use made_up::{entry, facts, found, gpu, motley, sample, small};
 use running::start;
 
-/// The page of a node whose newest look this is.
+/// The page of a node with this newest sample.
 fn page(sample: Sample) -> String {
     let running = start(&[]);
     running.show(sample);
@@ -25,41 +25,41 @@ fn section<'a>(html: &'a str, id: &str) -> &'a str {
     &html[..html.find("</section>").expect("it ends")]
 }
 
-/// A GPU of which this is told and no list.
+/// A GPU with these values and no process list.
 fn without_list(index: u32) -> GpuSample {
     GpuSample { entries: None, ..gpu(1, index, vec![]) }
 }
 
 #[test]
-fn who_is_on_a_gpu_without_a_list_is_unknown() {
+fn processes_of_a_gpu_without_list_are_unknown() {
     let holders = vec![entry(41, Some(made_up::GIB))];
     let lost = GpuSample::faulty(About::unnamed(2), Fault::Lost);
-    for (first, others) in [(gpu(1, 0, holders), ""), (gpu(1, 0, vec![]), "Nobody on the GPUs that told.")] {
+    for (first, others) in [(gpu(1, 0, holders), ""), (gpu(1, 0, vec![]), "None on the GPUs with a process list.")] {
         let processes = [found(facts(41, "alice", "python3"))].into();
         let html = page(sample(1, vec![first, without_list(1), lost.clone()], processes));
-        let told = section(&html, "holders");
+        let section_text = section(&html, "holders");
         for why in ["1: the driver gave no list of processes", "2: the GPU has fallen off the bus"] {
-            assert!(told.contains(&format!("unknown: who is on GPU {why}</span>")), "{told}");
+            assert!(section_text.contains(&format!("unknown: the processes on GPU {why}</span>")), "{section_text}");
         }
-        assert!(told.contains(others) && !told.contains("GPU 0:"), "{told}");
-        assert!(html.contains("<li>GPU 1: who is there is unknown: the driver gave no list"), "{html}");
+        assert!(section_text.contains(others) && !section_text.contains("GPU 0:"), "{section_text}");
+        assert!(html.contains("<li>GPU 1: its processes are unknown: the driver gave no list"), "{html}");
     }
 }
 
 #[test]
 fn a_gpu_in_mig_mode_leaves_the_list_to_its_instances() {
     let html = page(motley(1));
-    let told = section(&html, "holders");
-    assert!(told.contains("who is on GPU 1:") && !told.contains("who is on GPU 2:"), "{told}");
+    let section_text = section(&html, "holders");
+    assert!(section_text.contains("the processes on GPU 1:") && !section_text.contains("the processes on GPU 2:"), "{section_text}");
     let mut some = motley(1);
     some.gpus[2].instances = None;
     let html = page(some);
-    let told = section(&html, "holders");
-    assert!(told.contains("who is on GPU 2: MIG is on, and the driver did not give its instances"), "{told}");
+    let section_text = section(&html, "holders");
+    assert!(section_text.contains("the processes on GPU 2: MIG is on, and the driver did not give its instances"), "{section_text}");
 }
 
 #[test]
-fn a_gpu_that_tells_no_figure_deserves_a_look() {
+fn gpu_without_values_is_a_finding() {
     let silent = GpuSample { memory: None, telemetry: Telemetry::default(), ..gpu(1, 0, vec![]) };
     let html = page(sample(1, vec![silent, gpu(1, 1, vec![])], [].into()));
     assert!(html.contains("<li>GPU 0: no call for memory or utilization succeeds.</li>"), "{html}");
@@ -85,8 +85,8 @@ fn a_source_that_was_asked_and_is_down_did_not_answer() {
     let mut sample = small(1);
     sample.sources.insert(Source::Proc, SourceState::down(Fault::Timeout));
     let html = page(sample);
-    let told = section(&html, "sources");
-    assert!(told.contains("unknown: it did not answer") && !told.contains("it was not asked"), "{told}");
+    let section_text = section(&html, "sources");
+    assert!(section_text.contains("unknown: it did not answer") && !section_text.contains("it was not asked"), "{section_text}");
 }
 
 #[test]
@@ -94,38 +94,38 @@ fn that_there_is_no_gpu_is_an_answer() {
     let mut sample = sample(1, vec![], [].into());
     sample.sources.insert(Source::Nvml, SourceState::down(Fault::NoDevices));
     let html = page(sample);
-    let told = section(&html, "sources");
+    let section_text = section(&html, "sources");
     assert!(
-        told.contains("the driver knows no GPU") && !told.contains("up: ") && !told.contains("class=\"bad\""),
-        "{told}"
+        section_text.contains("the driver knows no GPU") && !section_text.contains("up: ") && !section_text.contains("class=\"bad\""),
+        "{section_text}"
     );
-    assert!(!told.contains("no answer") && !told.contains("did not answer"), "{told}");
+    assert!(!section_text.contains("no answer") && !section_text.contains("did not answer"), "{section_text}");
     assert!(section(&html, "gpus").contains("The driver answers, and knows no GPU."), "{html}");
 }
 
 #[test]
-fn who_could_not_be_looked_at_is_told_where_nobody_is_stuck() {
+fn unreadable_processes_are_reported_without_stuck_ones() {
     let mut sample = small(1);
-    let memory = sample.gpus[0].memory.as_mut().expect("it is told");
+    let memory = sample.gpus[0].memory.as_mut().expect("a value");
     memory.free += made_up::GIB / 2;
     sample.device_processes = Some(DeviceProcesses { at: sample.at, who: vec![], unreadable: 2 });
     let html = page(sample);
-    let told = section(&html, "stuck");
+    let section_text = section(&html, "stuck");
     assert!(
-        told.contains("unknown: who else has a GPU open, since open files of 2 processes could not be read"),
-        "{told}"
+        section_text.contains("unknown: which other processes have a GPU open: open files of 2 processes could not be read"),
+        "{section_text}"
     );
-    assert!(!told.contains("<table"), "{told}");
+    assert!(!section_text.contains("<table"), "{section_text}");
 }
 
 #[test]
 fn a_file_that_is_no_quota_says_why() {
     let mut sample = motley(1);
-    let told = section(&page(sample.clone()), "quotas").to_owned();
-    assert!(told.contains("unknown: what 1000/none says, since it is too short"), "{told}");
+    let section_text = section(&page(sample.clone()), "quotas").to_owned();
+    assert!(section_text.contains("unknown: what 1000/none says, since it is too short"), "{section_text}");
     sample.quotas.as_mut().expect("two").retain(|quota| quota.invalid.is_some());
-    let told = section(&page(sample), "quotas").to_owned();
-    assert!(told.contains("what 1000/none says") && !told.contains("No quota"), "{told}");
+    let section_text = section(&page(sample), "quotas").to_owned();
+    assert!(section_text.contains("what 1000/none says") && !section_text.contains("No quota"), "{section_text}");
 }
 
 #[test]

@@ -69,17 +69,17 @@ pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
             Ok((stream, _)) => {
                 // A client without credentials gets no place; the kernel has them for every connection.
                 let Ok(uid) = stream.peer_cred().map(|peer| peer.uid()) else { continue };
-                let Some(asking) = places.take(uid) else {
+                let Some(busy) = places.take(uid) else {
                     turn_away(stream);
                     continue;
                 };
-                let (answers, theirs) = (Arc::clone(&answers), Arc::clone(&asking));
+                let (answers, theirs) = (Arc::clone(&answers), Arc::clone(&busy));
                 let task = tokio::spawn(async move {
                     if let Err(error) = converse(stream, (answers, theirs), limits).await {
                         tracing::debug!(%error, "a client of the control socket has gone");
                     }
                 });
-                places.put(Client { uid, asking, task: task.abort_handle() });
+                places.put(Client { uid, busy, task: task.abort_handle() });
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept clients of the control socket");
@@ -107,7 +107,7 @@ enum Received {
 
 async fn converse(
     stream: UnixStream,
-    (answers, asking): (Arc<impl Answers>, Arc<AtomicBool>),
+    (answers, busy): (Arc<impl Answers>, Arc<AtomicBool>),
     limits: Limits,
 ) -> io::Result<()> {
     let peer = Peer::of(&stream).await?;
@@ -116,7 +116,7 @@ async fn converse(
     loop {
         let received = timeout(limits.client, next(&mut from)).await??;
         let last = matches!(received, Received::TooMuch);
-        asking.store(true, Ordering::Relaxed);
+        busy.store(true, Ordering::Relaxed);
         let answer = match received {
             Received::Question(question) => match timeout(limits.answer, answers.answer(&peer, question)).await {
                 Ok(answer) => answer,
@@ -126,7 +126,7 @@ async fn converse(
             Received::TooMuch => refusal("a question has at most 64 KiB"),
             Received::Nothing => return Ok(()),
         };
-        asking.store(false, Ordering::Relaxed);
+        busy.store(false, Ordering::Relaxed);
         timeout(limits.client, to.write_all(&line(&answer))).await??;
         if last {
             return Ok(());

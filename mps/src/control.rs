@@ -221,9 +221,9 @@ impl Control {
             return Err(ControlError::Refused(line.to_owned()));
         }
         if output.status.success() {
-            return Ok(output);
+            return Ok(stdout);
         }
-        let text = [errors.trim(), output.trim()].into_iter().find(|text| !text.is_empty());
+        let text = [stderr.trim(), stdout.trim()].into_iter().find(|text| !text.is_empty());
         Err(ControlError::Strange(text.map_or_else(|| output.status.to_string(), str::to_owned)))
     }
 }

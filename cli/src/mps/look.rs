@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bailiff_mps::control::{self, Question};
-use bailiff_mps::{Control, ControlError, words};
+use bailiff_mps::{Control, ControlError, reply};
 use bailiff_snapshot::Sample;
 
 use super::flags::Common;
@@ -162,7 +162,7 @@ impl Asked {
     }
 
     fn percentage(&mut self, question: Question<'_>) -> Option<f64> {
-        words::percentage(&self.query(question).ok()?).ok()
+        reply::percentage(&self.query(question).ok()?).ok()
     }
 }
 
@@ -170,7 +170,7 @@ fn daemon(common: &Common, node: &Node, (pipes, gpus): (&PathBuf, usize)) -> Dae
     let mut daemon = blank(Some(pipes), node.daemon(pipes));
     let mut asked = Asked { control: common.control(pipes), silence: None };
     let servers = match asked.query(Question::Servers) {
-        Ok(said) => words::servers(&said).map_err(|odd| odd.to_string()),
+        Ok(said) => reply::servers(&said).map_err(|odd| odd.to_string()),
         Err(error) => {
             daemon.state = match error {
                 ControlError::NoAnswer(_) => State::Hung,
@@ -190,7 +190,7 @@ fn daemon(common: &Common, node: &Node, (pipes, gpus): (&PathBuf, usize)) -> Dae
     let own = daemon.visible.as_ref().map_or(gpus, |visible| visible.split(',').count());
     for gpu in (0..own.min(MOST_GPUS)).map(|gpu| gpu.to_string()) {
         let said = asked.query(Question::DefaultMemoryLimit(&gpu)).ok();
-        if let Some(Some(limit)) = said.and_then(|said| words::memory_limit(&said).ok()) {
+        if let Some(Some(limit)) = said.and_then(|said| reply::memory_limit(&said).ok()) {
             daemon.default_memory_limits.insert(gpu, limit);
         }
     }
@@ -207,15 +207,15 @@ fn of_daemon(common: &Common, node: &Node, (asked, servers): (&mut Asked, &BTree
         return Vec::new();
     }
     let procfs = &common.machine.procfs;
-    let processes = asked.query(Question::Processes).ok().and_then(|said| words::processes(&said).ok());
+    let processes = asked.query(Question::Processes).ok().and_then(|said| reply::processes(&said).ok());
     let of_server = |pid: &u32| {
         let found = node.servers.iter().find(|server| server.pid == *pid);
         let status =
-            asked.query(Question::Status(*pid)).map_or(words::Status::Unknown, |said| words::status(&said));
+            asked.query(Question::Status(*pid)).map_or(reply::Status::Unknown, |said| reply::status(&said));
         let clients = processes.as_ref().map(|all| {
             // A client has a row for each of its GPUs.
             let theirs = all.iter().filter(|client| client.server == *pid);
-            let theirs: BTreeMap<u32, &words::Client> = theirs.map(|client| (client.pid, client)).collect();
+            let theirs: BTreeMap<u32, &reply::Client> = theirs.map(|client| (client.pid, client)).collect();
             theirs.values().map(|told| client(procfs, told)).collect()
         });
         Server {
@@ -229,7 +229,7 @@ fn of_daemon(common: &Common, node: &Node, (asked, servers): (&mut Asked, &BTree
     servers.iter().map(of_server).collect()
 }
 
-fn client(procfs: &Path, told: &words::Client) -> Client {
+fn client(procfs: &Path, told: &reply::Client) -> Client {
     // A pid of another PID namespace is another process here.
     let local_host = told.namespace.is_none() || told.namespace == node::namespace(procfs);
     let (uid, comm) = if local_host && told.pid != 0 { node::who(procfs, told.pid) } else { (None, None) };

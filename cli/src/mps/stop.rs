@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bailiff_mps::control::Question;
 use bailiff_mps::place::Daemon;
-use bailiff_mps::{Control, ControlError, words};
+use bailiff_mps::{Control, ControlError, reply};
 use bailiff_snapshot::ComputeMode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -35,7 +35,7 @@ pub(super) fn stop(flags: &Stop) -> Result<ExitCode, Failure> {
     let node = Node::look(&flags.common.machine.procfs);
     let servers = query(&control, Question::Servers, &pipes)?;
     let servers =
-        words::servers(&servers).map_err(|odd| Failure::unavailable(format!("its servers: {odd}")))?;
+        reply::servers(&servers).map_err(|odd| Failure::unavailable(format!("its servers: {odd}")))?;
     if !flags.force {
         without_clients(&control, &servers)?;
     }
@@ -71,7 +71,7 @@ fn query(control: &Control, question: Question<'_>, pipes: &Path) -> Result<Stri
 fn without_clients(control: &Control, servers: &BTreeSet<u32>) -> Result<(), Failure> {
     for server in servers {
         let said = control.query(Question::Clients(*server));
-        let clients = match said.map(|said| words::clients(&said)) {
+        let clients = match said.map(|said| reply::clients(&said)) {
             Ok(Ok(clients)) => clients,
             // It has ended meanwhile.
             Ok(Err(words::ReplyError::NoServer)) => continue,

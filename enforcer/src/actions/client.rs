@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bailiff_mps::control::Question;
-use bailiff_mps::{Control, words};
+use bailiff_mps::{Control, reply};
 use bailiff_snapshot::Role;
 
 use super::clock::Deadline;
@@ -202,7 +202,7 @@ fn within(control: &Control, until: Deadline, most: Duration) -> Control {
 /// A daemon's servers that are among these parts, with their clients.
 fn servers(control: &Control, parts: &BTreeSet<u32>) -> Told {
     let said = control.query(Question::Servers).map_err(|error| error.to_string())?;
-    let servers = words::servers(&said).map_err(|odd| odd.to_string())?;
+    let servers = reply::servers(&said).map_err(|odd| odd.to_string())?;
     let ours = servers.intersection(parts);
     ours.map(|server| Ok((*server, mps::clients(control, *server)?))).collect()
 }
@@ -237,14 +237,14 @@ fn stands(client: u32, told: &[(Whose, Told)], foreign: Option<u32>) -> MpsMembe
 
 /// In FAULT nothing of a client's is under way any more, and its end is what the server waits for.
 fn terminate(control: &Control, server: u32, client: u32) -> Result<String, String> {
-    let status = control.query(Question::Status(server)).map(|said| words::status(&said));
-    if matches!(status, Ok(words::Status::Fault)) {
+    let status = control.query(Question::Status(server)).map(|said| reply::status(&said));
+    if matches!(status, Ok(reply::Status::Fault)) {
         return Ok(format!("server {server} of MPS waits in FAULT for the end of {client}"));
     }
     let said = control.query(Question::TerminateClient(server, client));
     let done = said
         .map_err(|error| error.to_string())
-        .and_then(|said| words::terminated(&said).map_err(|odd| odd.to_string()));
+        .and_then(|said| reply::terminated(&said).map_err(|odd| odd.to_string()));
     match done {
         Ok(()) => Ok(format!("server {server} of MPS let {client} go")),
         Err(why) => Err(format!("server {server} of MPS did not let {client} go: {why}")),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use bailiff_mps::control::Question;
 use bailiff_mps::place::{DEFAULT_PIPES, PIPES};
-use bailiff_mps::{Control, ControlError, words};
+use bailiff_mps::{Control, ControlError, reply};
 
 use super::clock::Deadline;
 use super::pidfd::Handle;
@@ -105,7 +105,7 @@ pub(super) fn control(work: &Work<'_>, pipes: Option<String>) -> Control {
 /// The clients of a server, or why they are not known.
 pub(super) fn clients(control: &Control, server: u32) -> Result<BTreeSet<u32>, String> {
     let said = control.query(Question::Clients(server)).map_err(|error| error.to_string())?;
-    words::clients(&said).map_err(|odd| odd.to_string())
+    reply::clients(&said).map_err(|odd| odd.to_string())
 }
 
 fn verify(work: &Work<'_>, handle: &Handle, asked: Result<String, ControlError>) -> ActionResult {

@@ -65,7 +65,7 @@ pub(super) fn foreign(text: &str) -> String {
             break;
         }
         shown.push(match letter {
-            letter if bailiff_exposition::is_odd(letter) => '\u{fffd}',
+            letter if bailiff_exposition::is_unprintable(letter) => '\u{fffd}',
             letter if letter.is_whitespace() => '\u{a0}',
             letter => letter,
         });

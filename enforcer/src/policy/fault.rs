@@ -252,7 +252,7 @@ pub(super) fn quoted(text: &str) -> String {
 fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
-        if bailiff_exposition::is_odd(letter) {
+        if bailiff_exposition::is_unprintable(letter) {
             shown.extend(letter.escape_default());
         } else {
             shown.push(letter);

@@ -86,8 +86,8 @@ impl Routes {
                 reply::html(html::page(&self.newest(), times, refreshes), POLICY)
             }
             "/metrics" => self.metrics(request.headers()),
-            "/-/healthy" => reply::told(self.healthy(), "healthy"),
-            "/-/ready" => reply::told(ready(&self.newest(), now().boot), "ready"),
+            "/-/healthy" => reply::health(self.healthy(), "healthy"),
+            "/-/ready" => reply::health(ready(&self.newest(), now().boot), "ready"),
             _ => reply::text(StatusCode::NOT_FOUND, "no such page; / has links to those there are"),
         }
     }

@@ -8,15 +8,15 @@ use bailiff_snapshot::MpsLog;
 
 /// Servers and clients that are remembered: anybody can write a log.
 const MOST: usize = 256;
-/// And exit statuses that are told apart.
+/// Maximum number of exit statuses with a count of their own.
 const MOST_STATUSES: usize = 32;
-/// Who waits and cannot be looked for is told for so long.
+/// A waiting client that cannot be checked is reported for this long.
 const UNSEEN: Duration = Duration::from_mins(5);
 
 /// Whether a line was written before its file was first seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Age {
-    /// It was: it tells how things stand, and is not counted.
+    /// Written before the first read: it sets the state, and is not counted.
     Old,
     /// It was not.
     New,
@@ -26,7 +26,7 @@ pub(super) enum Age {
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     log: MpsLog,
-    /// For whom a server was started.
+    /// The user of each server.
     owners: BTreeMap<u32, u32>,
     /// Clients that wait for a server: uid and pid; those of another namespace have no pid.
     pending: BTreeMap<(u32, u32), Waiting>,
@@ -36,7 +36,7 @@ pub(super) struct Figures {
 #[derive(Debug, Default)]
 struct Waiting {
     count: u64,
-    /// When the last of them was told.
+    /// Time of the latest.
     since: Duration,
 }
 
@@ -50,7 +50,7 @@ impl Figures {
     pub(super) fn line(&mut self, line: &[u8], age: Age) {
         let text = String::from_utf8_lossy(line);
         let event = Line::of(&text).event;
-        self.stand(event);
+        self.update_waiting(event);
         if age == Age::New {
             self.count(event, text.trim().is_empty());
         }
@@ -61,7 +61,7 @@ impl Figures {
         self.log.skipped_bytes += bytes;
     }
 
-    /// Forgets clients that do not live any more, by uid and pid; and after a while those of whom nobody can say whether they do.
+    /// Forgets clients that have exited, by uid and pid; and after a while those whose state cannot be determined.
     pub(super) fn forget(&mut self, lives: impl Fn(u32, u32) -> Option<bool>) {
         let now = self.now;
         self.pending.retain(|(uid, pid), waiting| {
@@ -70,7 +70,7 @@ impl Figures {
     }
 
     /// What they are now.
-    pub(super) fn told(&self) -> MpsLog {
+    pub(super) fn report(&self) -> MpsLog {
         let mut log = self.log.clone();
         for ((uid, _), waiting) in &self.pending {
             *log.pending.entry(*uid).or_default() += waiting.count;
@@ -78,8 +78,8 @@ impl Figures {
         log
     }
 
-    /// Who waits.
-    fn stand(&mut self, event: Event) {
+    /// Updates the waiting clients.
+    fn update_waiting(&mut self, event: Event) {
         match event {
             Event::DaemonStarting => {
                 self.owners.clear();
@@ -91,7 +91,7 @@ impl Figures {
             Event::ServerReady { server } => self.served(self.owners.get(&server).copied()),
             Event::ServerExited { server, status } => {
                 let owner = self.owners.remove(&server);
-                // Whoever waited for one that did not come to serve was refused.
+                // Clients that waited for a server that failed to start were refused.
                 if owner.is_some() && status != Some(0) {
                     self.served(owner);
                 }
@@ -108,7 +108,7 @@ impl Figures {
         }
     }
 
-    /// Those of a user wait no more; of all users where nobody knows whose server it is.
+    /// Clients of this user wait no more; those of all users if the server's user is unknown.
     fn served(&mut self, owner: Option<u32>) {
         self.pending.retain(|(uid, _), _| owner.is_some_and(|owner| owner != *uid));
     }
@@ -142,11 +142,11 @@ mod tests {
         for line in lines {
             figures.line(line.as_bytes(), Age::New);
         }
-        figures.told()
+        figures.report()
     }
 
     #[test]
-    fn who_waits_is_told_until_his_server_is_ready_or_has_failed() {
+    fn client_waits_until_its_server_is_ready_or_failed() {
         let asks = "[2026-11-21 06:27:48.525 Control 7] NEW CLIENT 19917 from user 1001: Server is not ready, push client to pending list";
         let nameless = "[2026-11-21 06:27:48.525 Control 7] NEW CLIENT 0 from user 1002: Server is not ready, push client to pending list";
         let starts = "[2026-11-21 06:27:48.525 Control 19960] Starting new server 19960 for user 1001";
@@ -158,18 +158,18 @@ mod tests {
         let failed = of(&[asks, starts, fails]);
         assert!(failed.pending.is_empty());
         assert_eq!((failed.server_starts, failed.server_exits), (1, [(1, 1)].into()));
-        // The other user's server has ended well, and his own comes next.
+        // The other user's server has exited cleanly, and this user's comes next.
         assert_eq!(of(&[starts, ready, asks, ends]).pending, [(1001, 1)].into());
         let mut figures = Figures::default();
         figures.line(asks.as_bytes(), Age::New);
         figures.forget(|uid, pid| Some((uid, pid) == (1001, 19917)));
-        assert_eq!(figures.told().pending, [(1001, 1)].into(), "he lives");
+        assert_eq!(figures.report().pending, [(1001, 1)].into(), "it runs");
         figures.forget(|uid, _| Some(uid != 1001));
-        assert!(figures.told().pending.is_empty(), "he has ended");
+        assert!(figures.report().pending.is_empty(), "it has exited");
     }
 
     #[test]
-    fn who_cannot_be_looked_for_waits_for_some_minutes() {
+    fn client_that_cannot_be_checked_waits_for_some_minutes() {
         let nameless = b"[2026-11-21 06:27:48.525 Control 7] NEW CLIENT 0 from user 1002: Server is not ready, push client to pending list";
         let mut figures = Figures::default();
         let mut waits = |minutes, asks: bool| {
@@ -178,10 +178,10 @@ mod tests {
                 figures.line(nameless, Age::New);
             }
             figures.forget(|_, _| None);
-            figures.told().pending.get(&1002).copied()
+            figures.report().pending.get(&1002).copied()
         };
         assert_eq!(waits(100, true), Some(1));
-        assert_eq!(waits(104, true), Some(2), "he asks again");
+        assert_eq!(waits(104, true), Some(2), "it connects again");
         assert_eq!(waits(108, false), Some(2));
         assert_eq!(waits(109, false), None);
     }
@@ -192,13 +192,13 @@ mod tests {
         let fault = b"[2026-11-21 06:27:48.525 Server 9] Client process 7 encountered a fatal GPU error.";
         for age in [Age::Old, Age::New] {
             figures.line(fault, age);
-            figures.line(b"what nobody has seen", age);
+            figures.line(b"an unknown line", age);
             figures.line(&[0xff, 0, 0x1b], age);
             figures.line(b"  \r", age);
             figures.line(b"[2026-11-21 06:27:48.525 Server 9] Failed to accept new client. Maximum number of clients (48) reached.", age);
         }
         figures.skipped(3);
-        let log = figures.told();
+        let log = figures.report();
         assert_eq!((log.client_faults, log.unparsed, log.skipped_bytes), (1, 2, 3));
         assert_eq!(log.rejected, [("clients".to_owned(), 1)].into());
     }
@@ -215,7 +215,7 @@ mod tests {
                 figures.line(line.as_bytes(), Age::New);
             }
         }
-        let log = figures.told();
+        let log = figures.report();
         assert_eq!((log.pending.len(), log.server_exits.len()), (MOST, MOST_STATUSES));
         assert!(figures.owners.len() <= MOST);
     }

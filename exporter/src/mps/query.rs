@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use bailiff_mps::Listener;
 use bailiff_mps::control::{Control, ControlError, Question};
-use bailiff_mps::words::{self, Client, ReplyError, Status};
+use bailiff_mps::reply::{self as replies, Client, ReplyError, Status};
 use bailiff_snapshot::{MpsAnswer, MpsDaemon, MpsFault, MpsStatus};
 
 /// Servers and devices that are asked of.
 const MOST: usize = 16;
-/// Clients of a server, of which no release takes a hundred; a daemon that tells of more is none of NVIDIA's.
+/// Maximum number of clients of a server; no release accepts a hundred, so more indicate a foreign daemon.
 const MOST_CLIENTS: usize = 1024;
 
 /// A daemon.
@@ -29,25 +29,25 @@ impl Address<'_> {
     /// namespace.
     fn is_not_its_own(&self) -> Option<(MpsFault, String)> {
         let process = self.daemon.process.pid;
-        let words = |error: &dyn std::fmt::Display| format!("{}: {error}", self.directory.display());
+        let reason = |error: &dyn std::fmt::Display| format!("{}: {error}", self.directory.display());
         match Listener::of(self.directory) {
             Ok(who) if who.is(process, self.daemon.uid) => None,
             Ok(Listener { pid: Some(pid), uid }) => {
-                Some((MpsFault::Foreign, words(&format_args!("process {pid} of user {uid} listens there"))))
+                Some((MpsFault::Foreign, reason(&format_args!("process {pid} of user {uid} listens there"))))
             }
             Ok(Listener { uid, .. }) => {
-                Some((MpsFault::Foreign, words(&format_args!("somebody of user {uid} listens there"))))
+                Some((MpsFault::Foreign, reason(&format_args!("a process of user {uid} listens there"))))
             }
-            // As many wait as may, so that nobody is told who listens; who made the socket does.
+            // With a full backlog the listener is unknown; the owner of the socket file decides.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 let made = rustix::fs::lstat(self.directory.join("control")).ok();
                 let own = made.is_some_and(|made| Some(made.st_uid) == self.daemon.uid);
-                (!own).then(|| (MpsFault::Foreign, words(&"somebody else listens there")))
+                (!own).then(|| (MpsFault::Foreign, reason(&"another user's process listens there")))
             }
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                Some((MpsFault::NotPermitted, words(&error)))
+                Some((MpsFault::NotPermitted, reason(&error)))
             }
-            Err(error) => Some((MpsFault::Unreachable, words(&error))),
+            Err(error) => Some((MpsFault::Unreachable, reason(&error))),
         }
     }
 }
@@ -57,33 +57,33 @@ impl Address<'_> {
 pub(super) struct Asked {
     pub(super) answer: MpsAnswer,
     /// By pid, in the daemon's namespace.
-    pub(super) servers: BTreeMap<u32, Told>,
+    pub(super) servers: BTreeMap<u32, ServerReport>,
     /// Why there is no answer, for the log.
-    pub(super) words: String,
-    /// More clients than are told.
+    pub(super) error: String,
+    /// There were more clients than are reported.
     pub(super) gap: bool,
 }
 
 /// What it answered of one server.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Told {
+pub(super) struct ServerReport {
     pub(super) status: Option<MpsStatus>,
     pub(super) clients: Option<Vec<u32>>,
     pub(super) thread_percentage: Option<f64>,
 }
 
-/// Asks all of it, at this time since boot and of so many devices; what seldom changes only where there is no answer before.
-pub(super) fn query(whom: &Address<'_>, (boot, devices): (Duration, usize), before: Option<Asked>) -> Asked {
+/// Queries a daemon at this time since boot and for this many devices; values that rarely change only if there is no earlier answer.
+pub(super) fn query(address: &Address<'_>, (boot, devices): (Duration, usize), before: Option<Asked>) -> Asked {
     let boot_ms = u64::try_from(boot.as_millis()).unwrap_or(u64::MAX);
-    let none = |(fault, words)| Asked {
+    let none = |(fault, error)| Asked {
         answer: MpsAnswer { boot_ms, fault: Some(fault), ..MpsAnswer::default() },
-        words,
+        error,
         ..Asked::default()
     };
-    if let Some(why) = whom.is_not_its_own() {
+    if let Some(why) = address.is_not_its_own() {
         return none(why);
     }
-    let control = Control::new(whom.program).at(whom.directory);
+    let control = Control::new(address.program).at(address.directory);
     let mut asked = Asked::default();
     asked.answer.boot_ms = boot_ms;
     match asked.fill(&control, devices, before) {
@@ -105,27 +105,27 @@ impl Asked {
         let began = Instant::now();
         let list = control.query(Question::Servers)?;
         let took = began.elapsed();
-        let servers = match words::servers(&list) {
+        let servers = match replies::servers(&list) {
             Ok(servers) => servers,
             // A daemon of protocol 3 may not know the word.
             Err(odd) => {
-                said(control.query(Question::ServersV3), words::servers_v3)?.ok_or_else(|| strange(&odd))?
+                reply(control.query(Question::ServersV3), replies::servers_v3)?.ok_or_else(|| strange(&odd))?
             }
         };
         let clients = if servers.is_empty() { Some(Vec::new()) } else { clients(control)? };
         let settings = before.is_none();
         for server in servers.into_iter().take(MOST) {
-            let mut told =
-                Told { clients: clients.as_deref().and_then(|all| of(server, all)), ..Told::default() };
-            self.gap |= clients.is_some() && told.clients.is_none();
-            told.status =
-                status(words::status(&control.query(Question::Status(server)).or_else(unless_refused)?));
+            let mut report =
+                ServerReport { clients: clients.as_deref().and_then(|all| of(server, all)), ..ServerReport::default() };
+            self.gap |= clients.is_some() && report.clients.is_none();
+            report.status =
+                status(replies::status(&control.query(Question::Status(server)).or_else(unless_refused)?));
             let earlier = before.as_ref().and_then(|before| before.servers.get(&server));
-            told.thread_percentage = match earlier {
+            report.thread_percentage = match earlier {
                 Some(earlier) => earlier.thread_percentage,
-                None => said(control.query(Question::Percentage(server)), words::percentage)?,
+                None => reply(control.query(Question::Percentage(server)), replies::percentage)?,
             };
-            self.servers.insert(server, told);
+            self.servers.insert(server, report);
         }
         if let Some(before) = before {
             self.answer.thread_percentage = before.answer.thread_percentage;
@@ -138,22 +138,22 @@ impl Asked {
     }
 
     fn ask_settings(&mut self, control: &Control, devices: usize) -> Result<(), ControlError> {
-        self.answer.thread_percentage = said(control.query(Question::DefaultPercentage), words::percentage)?;
+        self.answer.thread_percentage = reply(control.query(Question::DefaultPercentage), replies::percentage)?;
         for device in (0..devices.min(MOST)).filter_map(|device| u32::try_from(device).ok()) {
             let number = device.to_string();
-            let limit = said(control.query(Question::DefaultMemoryLimit(&number)), words::memory_limit)?;
+            let limit = reply(control.query(Question::DefaultMemoryLimit(&number)), replies::memory_limit)?;
             self.answer.pinned_limits.extend(limit.flatten().map(|bytes| (device, bytes)));
         }
         Ok(())
     }
 }
 
-/// The clients of all servers; none where the daemon does not tell them in words that are known.
+/// The clients of all servers; none if the daemon's reply has an unknown form.
 fn clients(control: &Control) -> Result<Option<Vec<Client>>, ControlError> {
-    if let Some(clients) = said(control.query(Question::Processes), words::processes)? {
+    if let Some(clients) = reply(control.query(Question::Processes), replies::processes)? {
         return Ok(Some(clients));
     }
-    said(control.query(Question::ClientsV3), words::clients_v3)
+    reply(control.query(Question::ClientsV3), replies::clients_v3)
 }
 
 /// The clients of one server, each once, whatever number of devices it has. One of another namespace has pid 0: of those
@@ -172,7 +172,7 @@ fn of(server: u32, all: &[Client]) -> Option<Vec<u32>> {
 }
 
 /// What was understood of an answer; none where that is nothing known, or refused.
-fn said<T>(
+fn reply<T>(
     answer: Result<String, ControlError>,
     understand: fn(&str) -> Result<T, ReplyError>,
 ) -> Result<Option<T>, ControlError> {
@@ -182,14 +182,14 @@ fn said<T>(
 /// An answer that is none goes on: another command may be answered.
 fn unless_refused(error: ControlError) -> Result<String, ControlError> {
     match error {
-        ControlError::Refused(words) | ControlError::Strange(words) => Ok(words),
+        ControlError::Refused(text) | ControlError::Strange(text) => Ok(text),
         other => Err(other),
     }
 }
 
 fn strange(odd: &ReplyError) -> ControlError {
     match odd {
-        ReplyError::Refused(words) => ControlError::Refused(words.clone()),
+        ReplyError::Refused(text) => ControlError::Refused(text.clone()),
         odd => ControlError::Strange(odd.to_string()),
     }
 }
@@ -218,34 +218,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_are_told_once_and_those_without_a_pid_are_counted() {
+    fn clients_are_listed_once_and_those_without_pid_are_counted() {
         let table = "PID ID SERVER DEVICE NAMESPACE COMMAND\n\
             40 1 7 GPU-a 4026531836 train\n40 2 7 GPU-b 4026531836 train\n39 3 7 GPU-a 4026531836 x\n\
             0 4 7 GPU-a 4026532000 x\n0 5 7 GPU-a 4026532000 x\n0 6 7 GPU-b 4026532000 x\n41 7 8 GPU-a 4026531836 y\n";
-        let clients = words::processes(table).expect("a table");
+        let clients = replies::processes(table).expect("a table");
         assert_eq!(of(7, &clients), Some(vec![39, 40, 0, 0]));
         assert_eq!(of(8, &clients), Some(vec![41]));
         assert_eq!(of(9, &clients), Some(Vec::new()));
     }
 
     #[test]
-    fn of_too_many_clients_none_is_told() {
-        let told = |pids: &mut dyn Iterator<Item = u32>| {
+    fn too_many_clients_are_not_reported() {
+        let listed = |pids: &mut dyn Iterator<Item = u32>| {
             let rows: Vec<String> = pids.map(|pid| format!("{pid} 7\n")).collect();
-            of(7, &words::processes(&format!("PID SERVER\n{}", rows.concat())).expect("a table"))
+            of(7, &replies::processes(&format!("PID SERVER\n{}", rows.concat())).expect("a table"))
         };
-        assert_eq!(told(&mut (1..=1024)).map(|clients| clients.len()), Some(1024));
-        assert_eq!(told(&mut (1..=1025)), None);
-        assert_eq!(told(&mut std::iter::repeat_n(0, 1025)), None, "those without a pid count, too");
+        assert_eq!(listed(&mut (1..=1024)).map(|clients| clients.len()), Some(1024));
+        assert_eq!(listed(&mut (1..=1025)), None);
+        assert_eq!(listed(&mut std::iter::repeat_n(0, 1025)), None, "those without a pid count, too");
     }
 
     #[test]
     fn what_is_refused_or_unknown_is_no_silence() {
         let refused = || Err(ControlError::Refused("Insufficient privileges".to_owned()));
-        assert_eq!(said(refused(), words::percentage).expect("it goes on"), None);
+        assert_eq!(reply(refused(), replies::percentage).expect("it goes on"), None);
         let strange = Err(ControlError::Strange("unknown command".to_owned()));
-        assert_eq!(said(strange, words::memory_limit).expect("it goes on"), None);
-        assert!(said(Err(ControlError::NoAnswer(Duration::ZERO)), words::percentage).is_err());
-        assert_eq!(said(Ok("50.0\n".to_owned()), words::percentage).expect("it says so"), Some(50.0));
+        assert_eq!(reply(strange, replies::memory_limit).expect("it goes on"), None);
+        assert!(reply(Err(ControlError::NoAnswer(Duration::ZERO)), replies::percentage).is_err());
+        assert_eq!(reply(Ok("50.0\n".to_owned()), replies::percentage).expect("it says so"), Some(50.0));
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct Tail {
     looked: bool,
 }
 
-/// How a look at it went.
+/// Outcome of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Read {
     pub(super) state: MpsFile,
@@ -59,7 +59,7 @@ impl Tail {
         Self { path, open: None, looked: false }
     }
 
-    /// Gives each line that is new of a file of this user; at the first look, those of the file's end, as old.
+    /// Passes each new line of a file of this user; at the first read those at the end of the file, as old.
     pub(super) fn read(&mut self, uid: Option<u32>, mut take: impl FnMut(&[u8], Age)) -> Read {
         let mut skipped = 0;
         let state = match self.open() {
@@ -214,7 +214,7 @@ mod tests {
             fs::metadata(self.directory.path()).expect("a directory").uid()
         }
 
-        /// Looks where no line is to be read.
+        /// State of the file when no line is to be read.
         fn state(&mut self) -> MpsFile {
             let own = self.own();
             self.tail.read(Some(own), |_, _| panic!("there is no line")).state
@@ -270,7 +270,7 @@ mod tests {
         file.set_len(1 << 30).expect("it has a hole");
         log.write("\nlast\n");
         let (lines, skipped) = log.new_lines();
-        assert_eq!(lines, ["last"], "a line whose begin was not read is none");
+        assert_eq!(lines, ["last"], "a line without its beginning is skipped");
         assert_eq!(skipped, (1 << 30) + 6 - 5 - MOST);
         log.write(&"x".repeat(100_000));
         log.write("\n");
@@ -302,7 +302,7 @@ mod tests {
             log.write(line);
             assert_eq!(log.new_lines().0, [line.trim()]);
         }
-        // Another in its place is another, and what is deleted is kept open by nobody.
+        // A replaced file is read anew, and a deleted file is not kept open.
         fs::remove_file(log.path()).expect("it is there");
         assert_eq!(log.state(), MpsFile::Absent);
         assert!(log.tail.open.is_none());

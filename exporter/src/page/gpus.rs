@@ -95,7 +95,7 @@ fn columns(columns: &[Column], gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
     }
 }
 
-/// What did not come back, or why that cannot be told; of a GPU that is divided, its instances tell.
+/// Unreleased memory, or the reason why it is unknown; of a MIG-partitioned GPU only its instances have it.
 fn unreleased(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
     for (labels, gpu) in gpus {
         if let Ok(bytes) = gpu.unreleased.told() {

@@ -1,11 +1,11 @@
-//! What the page says of the look itself: sources, gaps, versions.
+//! Metrics of sampling itself: sources, gaps, versions.
 
 use bailiff_exposition::{Labels, PRESENT, Writer};
 use bailiff_snapshot::{Driver, Fault, Gap, Snapshot};
 
 use crate::metrics;
 
-/// Writes all families about the look.
+/// Writes all families about sampling.
 pub(super) fn write(snapshot: &Snapshot, dropped: u64, page: &mut Writer<'_>) {
     let none = Labels::default();
     page.put(&metrics::PROCESSES_DROPPED, &none, dropped);

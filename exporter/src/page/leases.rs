@@ -37,12 +37,12 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     let Some(leases) = &snapshot.leases else { return };
     let view = View { leases, snapshot };
     let none = Labels::default();
-    // A pool that nobody has begun has no GPUs in any place.
+    // A pool that was not initialized has no GPUs in any state.
     for gpu_state in GpuState::ALL.into_iter().filter(|_| !leases.gpus.is_empty()) {
         let count = leases.gpus.iter().filter(|gpu| gpu.gpu_state == gpu_state).count();
         page.put_as((&metrics::LEASE_GPUS, "state", gpu_state.name()), &none, count as u64);
     }
-    // By the labels as they are written: no series can stand twice, whatever somebody has called a GPU.
+    // By the written labels: no series occurs twice, whatever id a GPU was given.
     let gpus: BTreeMap<Labels, &PoolGpu> = leases.gpus.iter().map(|gpu| (view.labels(gpu), gpu)).collect();
     for (labels, gpu) in &gpus {
         if let Some(labels) = holder(leases, gpu, labels) {
@@ -86,7 +86,7 @@ fn histogram(waits: &Waits) -> Histogram {
     }
 }
 
-/// Who holds a GPU, by lease or by a record of GPU.py's.
+/// The holder of a GPU, by lease or by a record of GPU.py.
 fn holder(leases: &Leases, gpu: &PoolGpu, labels: &Labels) -> Option<Labels> {
     match gpu.gpu_state {
         GpuState::Legacy => Some(labels.clone().with("mode", "legacy")),
@@ -133,7 +133,7 @@ impl View<'_> {
         match leased {
             Truth::True => Some(false),
             Truth::Unknown => None,
-            // Whoever was there before has not been given a lease in the moment between the two looks of an interval.
+            // A process that was there before cannot have received the lease between the two readings of a sample.
             Truth::False if holders.iter().any(|holder| holder.listed.is_zero()) => None,
             Truth::False => Some(!holders.is_empty()),
         }
@@ -150,17 +150,17 @@ impl View<'_> {
     /// Whether a client of GPU.py may have lost it.
     fn is_suspect(&self, gpu: &PoolGpu) -> bool {
         let parts = self.parts(gpu);
-        let nobody = !parts.is_empty() && parts.iter().all(|part| part.listed == Some(0));
+        let unused = !parts.is_empty() && parts.iter().all(|part| part.listed == Some(0));
         let gone = match (gpu.gpu_state, &gpu.record) {
             (GpuState::Legacy, Some(record)) => record.alive == Truth::False,
             (GpuState::Unknown, None) => Duration::from_millis(gpu.since_ms) >= IN_HAND,
             _ => false,
         };
-        nobody && gone
+        unused && gone
     }
 }
 
-/// A desktop's picture on a GPU takes it from nobody.
+/// A desktop's display does not take the GPU from its holder.
 const fn computes(holder: &Holder) -> bool {
     holder.kinds.compute || holder.kinds.mps || !holder.kinds.graphics
 }

@@ -1,4 +1,4 @@
-//! What the page says of MPS. Daemons are told apart by their directories, in which there can be but one that works.
+//! Metrics of MPS. A daemon is identified by its pipe directory, in which only one daemon can work.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -61,9 +61,9 @@ pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Write
 
 /// Daemons by their labels: of several with one directory root's, or the one that answers there.
 fn daemons(mps: &Mps) -> Vec<(Labels, &MpsDaemon)> {
-    let mut told = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let mut ranked: Vec<&MpsDaemon> = mps.daemons.iter().collect();
-    // Who names a directory is not who has it: whoever answers comes first, and who is another last.
+    // A process that names a directory need not own it: a daemon that answers comes first, a foreign one last.
     let rank = |daemon: &MpsDaemon| match daemon.answer.as_ref().map(|answer| answer.fault) {
         Some(None) => 0,
         Some(Some(MpsFault::Foreign)) => 2,
@@ -71,7 +71,7 @@ fn daemons(mps: &Mps) -> Vec<(Labels, &MpsDaemon)> {
     };
     ranked.sort_by_key(|daemon| (daemon.uid != Some(0), rank(daemon)));
     let labelled = ranked.into_iter().map(|daemon| (directory(daemon.pipe_directory.as_deref()), daemon));
-    labelled.filter(|(labels, _)| told.insert(labels.clone())).collect()
+    labelled.filter(|(labels, _)| seen.insert(labels.clone())).collect()
 }
 
 fn directory(directory: Option<&str>) -> Labels {
@@ -136,11 +136,11 @@ fn servers(mps: &Mps, page: &mut Writer<'_>) {
     }
 }
 
-/// Clients whose pids are those of this node, as far as they hold memory and have series of their own.
+/// Clients whose pids belong to this node, if they hold memory and have series of their own.
 fn clients(snapshot: &Snapshot, mps: &Mps, selection: &Selection, page: &mut Writer<'_>) {
     let shown = snapshot.processes.keys().filter(|id| selection.shows(**id));
     let shown: BTreeSet<u32> = shown.map(|id: &ProcessId| id.pid()).collect();
-    let mut told = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for server in &mps.servers {
         if mps.daemon_of(server).is_none_or(|daemon| daemon.own_pids != Truth::True) {
             continue;
@@ -148,9 +148,9 @@ fn clients(snapshot: &Snapshot, mps: &Mps, selection: &Selection, page: &mut Wri
         let labels = directory(server.pipe_directory.as_deref());
         let labels = labels.with("server", &server.process.pid.to_string());
         let own = server.clients.iter().flatten().filter(|pid| shown.contains(pid));
-        told.extend(own.map(|pid| labels.clone().with_pid(*pid)));
+        seen.extend(own.map(|pid| labels.clone().with_pid(*pid)));
     }
-    for labels in &told {
+    for labels in &seen {
         page.put(&metrics::MPS_CLIENT_INFO, labels, PRESENT);
     }
 }

@@ -122,7 +122,7 @@ fn write_holders(holders: &[(Labels, &Holder)], page: &mut Writer<'_>) {
     columns(&MEMORY, holders, page);
     for (labels, holder) in holders {
         let Utilization::Observed(engines) = holder.utilization else { continue };
-        for (engine, percent) in told(engines) {
+        for (engine, percent) in shares(engines) {
             page.put_as((&metrics::PROCESS_UTILIZATION, "engine", engine), labels, Number::Percent(percent));
         }
     }
@@ -145,7 +145,7 @@ fn columns(columns: &[HolderColumn], holders: &[(Labels, &Holder)], page: &mut W
 }
 
 /// The engines that were observed: of the last two, 0 is also what a driver says that does not know them.
-fn told(engines: Engines) -> impl Iterator<Item = (&'static str, u32)> {
+fn shares(engines: Engines) -> impl Iterator<Item = (&'static str, u32)> {
     let always = [
         ("sm", engines.sm),
         ("memory", engines.memory),

@@ -30,7 +30,7 @@ const COLUMNS: [Column; 6] = [
     (&metrics::QUOTA_DENIED_BYTES, |row| Some(row.gpu.denied_bytes.into())),
     (&metrics::QUOTA_UNACCOUNTED, |row| {
         let counted = i128::from(row.quota.used_by_the_living(row.place));
-        // What somebody has claimed may be more than there is.
+        // A claimed value may exceed what exists.
         i64::try_from(i128::from(row.gpu.held_around?) - counted).ok().map(Number::from)
     }),
 ];
@@ -86,7 +86,7 @@ pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Write
     }
 }
 
-/// The rows of GPUs that the node has: others are names that somebody wrote.
+/// Rows of the node's GPUs: other UUIDs in the file are claims.
 fn rows<'a>(snapshot: &'a Snapshot, quota: &'a Quota) -> impl Iterator<Item = Row<'a>> {
     quota.gpus.iter().enumerate().filter_map(move |(place, row)| {
         let labels = gpus::put(Labels::default().with("quota", &quota.name), row.among(&snapshot.gpus)?);

@@ -10,7 +10,7 @@ use bailiff_exposition::{Labels, Writer};
 /// What is true at the moment of a request.
 #[derive(Debug, Default)]
 pub struct Moment {
-    /// Since the look of this page was begun; `None` before the first.
+    /// Time since this snapshot was begun; `None` before the first.
     pub age: Option<Duration>,
     /// Requests answered so far; `None` where nothing is served.
     pub requests: Option<Vec<Count>>,

@@ -55,7 +55,7 @@ pub(crate) fn walk(samples: impl IntoIterator<Item = Sample>) -> Snapshot {
     joined.expect("at least one sample")
 }
 
-/// An idle GPU with these entries at interval `seq`; everything is told of it.
+/// An idle GPU with these entries in sample `seq`, with all its values.
 pub(crate) fn gpu(seq: u64, index: u32, entries: Vec<Entry>) -> GpuSample {
     let held: u64 = entries.iter().filter_map(|entry| entry.memory).sum();
     let clocks = [("sm", 1980), ("memory", 2619)].map(|(clock, megahertz)| (clock.to_owned(), megahertz));

@@ -1,4 +1,4 @@
-//! A made-up MPS: a daemon that answers, with a server; one that stands still; and a server whose daemon is gone.
+//! A made-up MPS: a daemon that answers, with a server; a stopped one; and a server whose daemon exited.
 
 use std::collections::BTreeMap;
 

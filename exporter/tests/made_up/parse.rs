@@ -26,7 +26,7 @@ impl Page {
         of_name.map(|sample| (&sample.labels, sample.value.parse().expect("it was checked"))).collect()
     }
 
-    /// The one value whose labels hold these.
+    /// The only value with these labels.
     pub(crate) fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let holds =
             |all: &Labels| labels.iter().all(|(name, value)| all.get(*name).is_some_and(|v| v == value));

@@ -1,4 +1,4 @@
-//! A running exporter whose looks a test hands in one by one, and what is needed to talk with it.
+//! A running exporter whose samples come from the test, and what is needed to query it.
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
@@ -10,16 +10,16 @@ use std::thread::{self, JoinHandle};
 
 use bailiff_exporter::flags::Flags;
 use bailiff_exporter::settings::Settings;
-use bailiff_exporter::{Exporter, Look};
+use bailiff_exporter::{Exporter, SampleSource};
 use bailiff_snapshot::Sample;
 use clap::Parser;
 use tokio::sync::oneshot;
 
-/// Looks only when a test says what is to be seen; panics when it is told so.
+/// Samples only what the test sends; panics on request.
 struct Handed(Receiver<Option<Sample>>);
 
-impl Look for Handed {
-    fn look(&mut self, _: u64) -> Option<Sample> {
+impl SampleSource for Handed {
+    fn sample(&mut self, _: u64) -> Option<Sample> {
         loop {
             match self.0.recv() {
                 Ok(seen) => return Some(seen.expect("the test wants a panic")),
@@ -32,7 +32,7 @@ impl Look for Handed {
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) show: Sender<Option<Sample>>,
-    tell: oneshot::Sender<()>,
+    shutdown: oneshot::Sender<()>,
     exporter: JoinHandle<anyhow::Result<()>>,
 }
 
@@ -52,25 +52,25 @@ pub(crate) fn start(flags: &[&str]) -> Running {
     let exporter = Exporter::open(settings(flags)).expect("all can be opened");
     let address = exporter.addresses().expect("it is bound")[0];
     let (show, shown) = channel();
-    let (tell, told) = oneshot::channel();
+    let (shutdown, receiver) = oneshot::channel();
     let exporter = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let served = runtime.block_on(exporter.serve(Box::new(Handed(shown)), async { drop(told.await) }));
+        let served = runtime.block_on(exporter.serve(Box::new(Handed(shown)), async { drop(receiver.await) }));
         runtime.shutdown_background();
         served
     });
-    Running { address, show, tell, exporter }
+    Running { address, show, shutdown, exporter }
 }
 
 impl Running {
     /// Shows a sample and waits until the page has it.
     pub(crate) fn show(&self, sample: Sample) {
         let line = format!("bailiff_snapshots_total {}\n", sample.seq);
-        self.show.send(Some(sample)).expect("it looks");
+        self.show.send(Some(sample)).expect("it samples");
         while !self.get("/metrics", "").text().contains(&line) {}
     }
 
-    /// Asks once, on a connection of its own; `headers` end with a line break each.
+    /// Sends one request on a connection of its own; `headers` end with a line break each.
     pub(crate) fn query(&self, request: &str, headers: &str) -> Answer {
         let mut stream = TcpStream::connect(self.address).expect("it listens");
         let end = "Host: x\r\nConnection: close\r\n\r\n";
@@ -86,9 +86,9 @@ impl Running {
         self.query(&format!("GET {path}"), headers)
     }
 
-    /// Asks it to end, and waits for that.
+    /// Requests shutdown, and waits for it.
     pub(crate) fn end(self) -> anyhow::Result<()> {
-        let _ = self.tell.send(());
+        let _ = self.shutdown.send(());
         self.exporter.join().expect("it does not panic")
     }
 

@@ -118,7 +118,7 @@ impl Kept {
 
     /// An editor that writes a file again has it empty for a moment, which would let everybody in.
     fn no_less(&self, mut config: Config) -> Result<Arc<Config>, Fault> {
-        match config.asks_less_than(&self.good) {
+        match config.relaxes(&self.good) {
             None => {
                 config.remember(&self.good);
                 Ok(Arc::new(config))

@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use bailiff_mps::control::Question;
-use bailiff_mps::words;
+use bailiff_mps::reply;
 use serde_json::Value;
 
 use crate::driver::mebibytes;
@@ -101,7 +101,7 @@ impl Run {
         let (_, control) = self.mps.as_ref().ok_or("no daemon of MPS was started")?;
         let said =
             control.query(Question::TerminateClient(server, client)).map_err(|error| error.to_string());
-        let understood = said.as_ref().is_ok_and(|said| words::terminated(said).is_ok());
+        let understood = said.as_ref().is_ok_and(|said| reply::terminated(said).is_ok());
         let lives = self.lives("mps-idle");
         let said = format!("`{}`; the process lives: {lives}", said.unwrap_or_else(|error| error).trim());
         let claims = [(understood, "its answer is not taken for success"), (lives, "the process ended")];

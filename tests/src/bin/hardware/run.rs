@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bailiff_mps::Control;
 use bailiff_mps::control::Question;
-use bailiff_mps::words;
+use bailiff_mps::reply;
 use bailiff_snapshot::wire::Snapshot;
 
 use crate::driver::{Answer, Card, Driver};
@@ -181,7 +181,7 @@ impl Run {
     pub(crate) fn mps_server(&mut self) -> Result<Subject, String> {
         let (_, control) = self.mps.as_ref().ok_or("no client was started")?;
         let said = control.query(Question::Servers).map_err(|error| error.to_string())?;
-        let servers = words::servers(&said).map_err(|error| error.to_string())?;
+        let servers = reply::servers(&said).map_err(|error| error.to_string())?;
         let pid = *servers.first().ok_or("CUDA started the clients without MPS")?;
         Ok(Subject { work: "mps-server", pid, listed: pid, worker: None })
     }

@@ -4,7 +4,7 @@ use bailiff_exposition::html::{Bar, Html, Part};
 use bailiff_exposition::human::Bytes;
 use bailiff_snapshot::{Fault, Gpu, Memory, Parts, Snapshot, Source};
 
-use super::words;
+use super::reasons;
 
 /// A card for each GPU and MIG instance.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
@@ -25,7 +25,7 @@ fn none(snapshot: &Snapshot, html: &mut Html) {
     match snapshot.sources.get(&Source::Nvml).map(|state| state.fault) {
         Some(None | Some(Fault::NoDevices)) => html.paragraph("dim", "The driver answers, and knows no GPU."),
         Some(Some(fault)) => {
-            html.unknown_paragraph(&format!("which GPUs there are, since {}", words::fault(fault)));
+            html.unknown_paragraph(&format!("which GPUs there are, since {}", reasons::fault(fault)));
         }
         None => html.unknown_paragraph("the driver was not asked"),
     }
@@ -40,7 +40,7 @@ fn card(gpu: &Gpu, snapshot: &Snapshot, html: &mut Html) {
     html.raw("</span></h3>");
     if let Some(fault) = gpu.fault {
         html.raw("<p class=\"bad\">");
-        html.unknown(words::fault(fault));
+        html.unknown(reasons::fault(fault));
         html.raw("</p>");
     } else {
         memory(gpu, snapshot, html);
@@ -76,7 +76,7 @@ fn unknown(name: &'static str, why: &str, html: &mut Html) {
 
 fn memory(gpu: &Gpu, snapshot: &Snapshot, html: &mut Html) {
     let Some(memory) = gpu.memory.filter(|memory| memory.total > 0) else {
-        return unknown("Memory", words::figure(gpu), html);
+        return unknown("Memory", reasons::figure(gpu), html);
     };
     let (used, total) = (Bytes(memory.used.into()), Bytes(memory.total.into()));
     figure("Used", &format!("{used} of {total}"), html);
@@ -86,7 +86,7 @@ fn memory(gpu: &Gpu, snapshot: &Snapshot, html: &mut Html) {
     bar.draw(html);
     bar.legend(html);
     if gpu.parts.is_none() {
-        unknown("Used by whom", words::parts(gpu, snapshot), html);
+        unknown("Holders", reasons::parts(gpu, snapshot), html);
     }
 }
 
@@ -124,7 +124,7 @@ fn part((class, name): (&'static str, &'static str), bytes: i128, total: u64) ->
 
 fn utilization(gpu: &Gpu, html: &mut Html) {
     let Some(percent) = gpu.telemetry.utilization else {
-        return unknown("Busy", words::figure(gpu), html);
+        return unknown("Busy", reasons::figure(gpu), html);
     };
     figure("Busy", &format!("{percent} % of the time"), html);
     let share = f64::from(percent) / 100.0;
@@ -132,22 +132,22 @@ fn utilization(gpu: &Gpu, html: &mut Html) {
     Bar { of: &format!("Utilization of GPU {}", gpu.about.index), parts: &parts }.draw(html);
 }
 
-/// It tells by itself what it is, so its name is for those who cannot see it.
+/// The label is for screen readers; the value itself is recognizable.
 const UUID: &str = "UUID";
 
 /// A fact's name and what it is, or why it is not known.
 type Fact = (&'static str, Result<String, &'static str>);
 
 fn facts(gpu: &Gpu) -> Vec<Fact> {
-    let told = |value: Option<String>| value.ok_or_else(|| words::figure(gpu));
+    let known = |value: Option<String>| value.ok_or_else(|| reasons::figure(gpu));
     let mut facts = Vec::new();
     if gpu.fault.is_none() {
         let watts = |milliwatts: u32| format!("{} W", milliwatts / 1000);
         let telemetry = &gpu.telemetry;
-        facts.push(("Processes", told(gpu.listed.map(|listed| listed.to_string()))));
-        facts.push(("Temperature", told(telemetry.temperature.map(|degrees| format!("{degrees} °C")))));
-        facts.push(("Power", told(telemetry.power.map(watts))));
-        facts.push(("Mode", told(telemetry.compute_mode.map(|mode| mode.name().replace('_', " ")))));
+        facts.push(("Processes", known(gpu.listed.map(|listed| listed.to_string()))));
+        facts.push(("Temperature", known(telemetry.temperature.map(|degrees| format!("{degrees} °C")))));
+        facts.push(("Power", known(telemetry.power.map(watts))));
+        facts.push(("Mode", known(telemetry.compute_mode.map(|mode| mode.name().replace('_', " ")))));
         facts.extend((telemetry.mig_enabled == Some(true)).then(|| ("MIG", Ok("on".to_owned()))));
     }
     if !gpu.xids.is_empty() {

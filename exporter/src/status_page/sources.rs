@@ -6,7 +6,7 @@ use bailiff_exposition::html::{Cell, Html, Table};
 use bailiff_exposition::human::Span;
 use bailiff_snapshot::{Fault, Snapshot, Source, SourceState};
 
-use super::words;
+use super::reasons;
 
 const TABLE: Table<4> = Table {
     id: "sources-table",
@@ -39,14 +39,14 @@ fn cells(source: Source, state: SourceState, age: Option<Duration>) -> [Cell; 4]
     let took = state.took.map(|took| format!("{:.1} ms", took.as_secs_f64() * 1e3));
     // That there is no GPU is an answer.
     let answered = matches!(state.fault, None | Some(Fault::NoDevices));
-    let told = match state.fault {
+    let answer = match state.fault {
         None => "up".into(),
-        Some(fault) if answered => words::fault(fault).into(),
-        Some(fault) => Cell::Bad(format!("down: {}", words::fault(fault))),
+        Some(fault) if answered => reasons::fault(fault).into(),
+        Some(fault) => Cell::Bad(format!("down: {}", reasons::fault(fault))),
     };
     [
         name,
-        told,
+        answer,
         Cell::of(
             age.filter(|_| answered).map(|age| format!("{} ago", Span(age))),
             if answered { "" } else { "no answer" },

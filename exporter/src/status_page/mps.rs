@@ -43,7 +43,7 @@ fn daemon_cells(daemon: &MpsDaemon) -> [Cell; 6] {
         Cell::of(daemon.pipe_directory.as_ref(), ENVIRONMENT),
         "control daemon".into(),
         daemon.process.pid.to_string().into(),
-        Cell::of(daemon.uid, "/proc did not tell"),
+        Cell::of(daemon.uid, "not readable in /proc"),
         state,
         Cell::Nothing,
     ]
@@ -53,19 +53,19 @@ fn server_cells(server: &MpsServer) -> [Cell; 6] {
     let state = if server.orphaned == Some(true) {
         Cell::Bad("its daemon is gone".to_owned())
     } else {
-        Cell::of(server.status.map(MpsStatus::name), "its daemon does not tell")
+        Cell::of(server.status.map(MpsStatus::name), "not reported by its daemon")
     };
     [
         Cell::of(server.pipe_directory.as_ref(), ENVIRONMENT),
         "server".into(),
         server.process.pid.to_string().into(),
-        Cell::of(server.uid, "/proc did not tell"),
+        Cell::of(server.uid, "not readable in /proc"),
         state,
-        Cell::of(server.clients.as_ref().map(Vec::len), "its daemon does not tell"),
+        Cell::of(server.clients.as_ref().map(Vec::len), "not reported by its daemon"),
     ]
 }
 
-/// Who waits, and which logs are not read.
+/// Waiting clients, and logs that cannot be read.
 fn notes(mps: &Mps) -> Vec<String> {
     let mut notes = Vec::new();
     for daemon in &mps.daemons {

@@ -1,4 +1,4 @@
-//! The pool of leases for people: where each GPU is, who has it, and who waits.
+//! The lease pool: the state of each GPU, its holder, and the queue.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use bailiff_exposition::human::Span;
 use bailiff_snapshot::lease::{Names, Ticket};
 use bailiff_snapshot::{GpuState, Leases, PoolGpu, Snapshot, Source, Truth};
 
-use super::{index, words};
+use super::{index, reasons};
 
 const REST: &str = "bailiff lease list has them.";
 
 const GPUS: Table<8> = Table {
     id: "leases-table",
-    caption: "Each GPU of the pool and who has it. A lease is overdue unless its holder renews it in time.",
+    caption: "The GPUs of the pool and their holders. A lease that was not renewed in time is overdue.",
     columns: [
         ("GPU", ""),
         ("state", ""),
@@ -30,7 +30,7 @@ const GPUS: Table<8> = Table {
 
 const QUEUE: Table<5> = Table {
     id: "queue-table",
-    caption: "Who waits for GPUs, in the order in which they will be served.",
+    caption: "Requests that wait for GPUs, in the order in which they will be granted.",
     columns: [("user", ""), ("wants", "n"), ("priority", "n"), ("waits for", "n"), ("lease", "")],
     most: 16,
     rest: REST,
@@ -41,7 +41,7 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     match (&snapshot.leases, snapshot.sources.get(&Source::Redis).and_then(|state| state.fault)) {
         (Some(leases), _) => html.section("leases", "Leases", |html| pool(leases, snapshot, html)),
         (None, Some(fault)) => {
-            html.section("leases", "Leases", |html| html.unknown_paragraph(words::fault(fault)));
+            html.section("leases", "Leases", |html| html.unknown_paragraph(reasons::fault(fault)));
         }
         (None, None) => {}
     }
@@ -56,7 +56,7 @@ fn pool(leases: &Leases, snapshot: &Snapshot, html: &mut Html) {
         GPUS.write(html, &gpus, |gpu| gpu_cells(gpu, leases, snapshot));
     }
     if leases.queue.is_empty() {
-        html.paragraph("dim", "Nobody waits.");
+        html.paragraph("dim", "No request waits.");
     } else {
         QUEUE.write(html, &leases.queue, ticket_cells);
     }
@@ -111,7 +111,7 @@ fn leased(first: Cell, gpu: &PoolGpu, leases: &Leases) -> [Cell; 8] {
 
 fn ticket_cells(ticket: &Ticket) -> [Cell; 5] {
     [
-        Cell::of(ticket.user.as_ref(), "he did not say"),
+        Cell::of(ticket.user.as_ref(), "not given"),
         format!("{} GPU{}", ticket.want, if ticket.want == 1 { "" } else { "s" }).into(),
         ticket.priority.to_string().into(),
         Cell::of(ticket.age_ms.map(span), "Redis has forgotten it"),

@@ -1,12 +1,12 @@
-//! What deserves a look, before all figures: sources and GPUs that say nothing, holders that are stuck.
+//! Findings above all figures: sources and GPUs that did not answer, stuck holders.
 
 use bailiff_exposition::html::Html;
 use bailiff_exposition::human::Bytes;
 use bailiff_snapshot::{Fault, Gpu, PidNamespace, Snapshot};
 
-use super::{stuck, words};
+use super::{stuck, reasons};
 
-/// The list, where there is anything to be said.
+/// Writes the list, if there are findings.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     html.notes(&notes(snapshot));
 }
@@ -17,17 +17,17 @@ fn notes(snapshot: &Snapshot) -> Vec<String> {
         if let Some(fault) = state.fault {
             notes.push(match fault {
                 Fault::NoDevices => "The driver knows no GPU.".to_owned(),
-                fault => format!("The source {} says nothing: {}.", source.name(), words::fault(fault)),
+                fault => format!("The source {} did not answer: {}.", source.name(), reasons::fault(fault)),
             });
         }
     }
     match snapshot.namespace {
         PidNamespace::Host => {}
         PidNamespace::Other => notes.push(
-            "This exporter is not in the host's PID namespace: who holds memory cannot be told.".to_owned(),
+            "This exporter is not in the host's PID namespace: the holders of memory are unknown.".to_owned(),
         ),
         PidNamespace::Unknown => notes.push(
-            "Whether this is the host's PID namespace cannot be told, and so not who holds memory."
+            "It is unknown whether this is the host's PID namespace, so the holders of memory are unknown."
                 .to_owned(),
         ),
     }
@@ -35,15 +35,15 @@ fn notes(snapshot: &Snapshot) -> Vec<String> {
     notes.extend(of_gpus(snapshot, says_no_figure, "no call for memory or utilization succeeds."));
     notes.extend(of_gpus(
         snapshot,
-        |gpu| words::unlisted(gpu).is_some(),
-        "who is there is unknown: the driver gave no list of processes.",
+        |gpu| reasons::unlisted(gpu).is_some(),
+        "its processes are unknown: the driver gave no list.",
     ));
     notes.extend(snapshot.gpus.iter().filter_map(|gpu| held_up(snapshot, gpu)));
     notes.extend(snapshot.gpus.iter().filter_map(unattributed));
     notes
 }
 
-/// What is to be said of all GPUs of which this is true.
+/// One note on all GPUs for which this is true.
 fn of_gpus(snapshot: &Snapshot, is_true: impl Fn(&Gpu) -> bool, what: &str) -> Option<String> {
     let gpus = snapshot.gpus.iter().filter(|gpu| gpu.fault.is_none() && is_true(gpu));
     let gpus: Vec<&str> = gpus.map(|gpu| gpu.about.index.as_str()).collect();
@@ -55,7 +55,7 @@ fn says_no_figure(gpu: &Gpu) -> bool {
 }
 
 fn of_gpu(gpu: &Gpu) -> Option<String> {
-    Some(format!("GPU {} says nothing: {}.", gpu.about.index, words::fault(gpu.fault?)))
+    Some(format!("GPU {} says nothing: {}.", gpu.about.index, reasons::fault(gpu.fault?)))
 }
 
 fn held_up(snapshot: &Snapshot, gpu: &Gpu) -> Option<String> {
@@ -81,5 +81,5 @@ fn people(count: usize) -> String {
 
 fn unattributed(gpu: &Gpu) -> Option<String> {
     let bytes = stuck::unattributed(gpu)?;
-    Some(format!("GPU {}: {} are held by nobody who is listed.", gpu.about.index, Bytes(bytes)))
+    Some(format!("GPU {}: {} are held by no listed process.", gpu.about.index, Bytes(bytes)))
 }

@@ -1,4 +1,4 @@
-//! Memory that nobody uses: who is stuck, what is of nobody, what did not come back, and what frees each.
+//! Memory that is not in use: stuck holders, unattributed and unreleased memory, and what frees each.
 
 use bailiff_exposition::html::{Cell, Html, Table};
 use bailiff_exposition::human::Bytes;
@@ -6,7 +6,7 @@ use bailiff_snapshot::stuck::{REPORTED_UNATTRIBUTED, UNATTRIBUTED_FREED_BY, UNRE
 use bailiff_snapshot::unlisted::unlisted;
 use bailiff_snapshot::{DeviceProcess, Gpu, Holder, Snapshot, Stuck};
 
-use super::words;
+use super::reasons;
 
 const TABLE: Table<6> = Table {
     id: "stuck-table",
@@ -16,14 +16,14 @@ const TABLE: Table<6> = Table {
         ("pid", "n"),
         ("GPU", ""),
         ("memory", "n"),
-        ("how it is", "wide"),
+        ("state", "wide"),
         ("what frees it", "wide"),
     ],
     most: 100,
     rest: "bailiff info has them.",
 };
 
-/// The table, where there is anything to be said.
+/// Writes the table, if there is anything to report.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     let rows: Vec<[Cell; 6]> = snapshot.gpus.iter().flat_map(|gpu| rows(gpu, snapshot)).collect();
     let unreadable = unreadable(snapshot);
@@ -37,13 +37,13 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
         if let Some(unreadable) = unreadable {
             let of = if unreadable == 1 { "1 process".to_owned() } else { format!("{unreadable} processes") };
             html.unknown_paragraph(&format!(
-                "who else has a GPU open, since open files of {of} could not be read"
+                "which other processes have a GPU open: open files of {of} could not be read"
             ));
         }
     });
 }
 
-/// How much of a GPU's memory is held by nobody who is listed, where that is much.
+/// Memory of a GPU that no listed process holds, if it is large.
 pub(super) fn unattributed(gpu: &Gpu) -> Option<i128> {
     Some(i128::from(gpu.parts?.unaccounted)).filter(|bytes| *bytes >= i128::from(REPORTED_UNATTRIBUTED))
 }
@@ -65,7 +65,7 @@ fn rows(gpu: &Gpu, snapshot: &Snapshot) -> Vec<[Cell; 6]> {
     let has_ended = stuck.iter().any(|(_, stuck)| matches!(stuck, Stuck::Gone | Stuck::Zombie));
     let unattributed = unattributed(gpu);
     if let Some(bytes) = unattributed {
-        rows.push(of_gpu(gpu, Bytes(bytes), ["of nobody who is listed", UNATTRIBUTED_FREED_BY]));
+        rows.push(of_gpu(gpu, Bytes(bytes), ["held by no listed process", UNATTRIBUTED_FREED_BY]));
     }
     if unattributed.is_some() || has_ended {
         let device_processes = unlisted(snapshot, gpu).unwrap_or_default();
@@ -74,8 +74,8 @@ fn rows(gpu: &Gpu, snapshot: &Snapshot) -> Vec<[Cell; 6]> {
         );
     }
     if let Ok(bytes @ 1..) = gpu.unreleased.told() {
-        let words = ["of those who ended: it did not come back", UNRELEASED_FREED_BY];
-        rows.push(of_gpu(gpu, Bytes(bytes.into()), words));
+        let reasons = ["not released after its holders exited", UNRELEASED_FREED_BY];
+        rows.push(of_gpu(gpu, Bytes(bytes.into()), reasons));
     }
     rows
 }
@@ -85,10 +85,10 @@ fn of_holder(gpu: &Gpu, holder: &Holder, stuck: Stuck, snapshot: &Snapshot) -> [
     let facts = process.and_then(|process| process.facts.as_ref());
     let parent = facts.filter(|_| stuck == Stuck::Zombie).map(|facts| format!(": {}", facts.ppid));
     [
-        Cell::of(facts.map(|facts| &facts.comm), words::nameless(process)),
+        Cell::of(facts.map(|facts| &facts.comm), reasons::nameless(process)),
         holder.process.pid().to_string().into(),
         gpu.about.index.as_str().into(),
-        Cell::of(holder.memory.map(|bytes| Bytes(bytes.into())), "the driver does not tell it"),
+        Cell::of(holder.memory.map(|bytes| Bytes(bytes.into())), "not reported by the driver"),
         format!("{}{}", stuck.words(), parent.unwrap_or_default()).into(),
         stuck.freed_by().into(),
     ]

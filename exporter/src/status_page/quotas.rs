@@ -4,7 +4,7 @@ use bailiff_exposition::html::{Cell, Html, Table};
 use bailiff_exposition::human::Bytes;
 use bailiff_snapshot::{Gpu, Invalid, Quota, QuotaGpu, Snapshot};
 
-use super::words;
+use super::reasons;
 
 const TABLE: Table<6> = Table {
     id: "quotas-table",
@@ -46,7 +46,7 @@ fn invalid(quotas: &[Quota], html: &mut Html) {
     let invalid = quotas.iter().filter_map(|quota| Some((quota, quota.invalid?)));
     let invalid: Vec<(&Quota, Invalid)> = invalid.collect();
     for (quota, why) in invalid.iter().take(MOST_INVALID) {
-        html.unknown_paragraph(&format!("what {} says, since {}", quota.name, words::invalid(*why)));
+        html.unknown_paragraph(&format!("what {} says, since {}", quota.name, reasons::invalid(*why)));
     }
     if let Some(more @ 1..) = invalid.len().checked_sub(MOST_INVALID) {
         html.unknown_paragraph(&format!("what {more} more say"));
@@ -59,7 +59,7 @@ fn cells(quota: &Quota, row: &QuotaGpu, gpu: &Gpu) -> [Cell; 6] {
         gpu.about.index.as_str().into(),
         Bytes(row.used.into()).to_string().into(),
         row.limit.map_or_else(|| "no limit".to_owned(), |limit| Bytes(limit.into()).to_string()).into(),
-        Cell::of(row.held.map(|held| Bytes(held.into())), "not told of every process"),
+        Cell::of(row.held.map(|held| Bytes(held.into())), "not reported for every process"),
         row.denied.to_string().into(),
     ]
 }

@@ -1,4 +1,4 @@
-//! Who holds GPU memory: a row for each process on each GPU, the largest first.
+//! Holders of GPU memory: a row for each process on each GPU, the largest first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,15 +9,15 @@ use bailiff_snapshot::{
     Facts, Fault, Gpu, Holder, Place, Process, Snapshot, Source, Utilization, users::user_label,
 };
 
-use super::words;
+use super::reasons;
 use crate::selection::Sum;
 
-/// More rows than this nobody reads, and a browser that asks every few seconds should not have to lay them out.
+/// Maximum number of rows: more are not read, and would slow down a browser that reloads every few seconds.
 const MOST: usize = 100;
 
 const TABLE: Table<8> = Table {
     id: "holders-table",
-    caption: "A row for each process on each GPU; the largest first, and before them those of which the driver does not tell how much they hold.",
+    caption: "One row per process and GPU, the largest first; processes of unknown memory come before all others.",
     columns: [
         ("process", ""),
         ("memory", "n"),
@@ -47,9 +47,9 @@ struct Row<'a> {
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     let mut rows: Vec<Row<'_>> = snapshot.gpus.iter().flat_map(|gpu| of_gpu(gpu, snapshot)).collect();
     rows.sort_by_key(|row| Reverse(row.holder.memory.unwrap_or(u64::MAX)));
-    html.section("holders", "Who holds GPU memory", |html| {
+    html.section("holders", "Holders of GPU memory", |html| {
         if rows.is_empty() {
-            nobody(snapshot, html);
+            no_holders(snapshot, html);
         } else {
             TABLE.write(html, &rows, Row::cells);
         }
@@ -70,12 +70,12 @@ fn of_gpu<'a>(gpu: &'a Gpu, snapshot: &'a Snapshot) -> impl Iterator<Item = Row<
 }
 
 /// No holders are not the same as no list.
-fn nobody(snapshot: &Snapshot, html: &mut Html) {
+fn no_holders(snapshot: &Snapshot, html: &mut Html) {
     if snapshot.gpus.is_empty() {
         return match snapshot.sources.get(&Source::Nvml).map(|state| state.fault) {
-            Some(None | Some(Fault::NoDevices)) => html.paragraph("dim", "Nobody: there is no GPU."),
+            Some(None | Some(Fault::NoDevices)) => html.paragraph("dim", "None: there is no GPU."),
             Some(Some(fault)) => {
-                html.unknown_paragraph(&format!("who holds memory, since {}", words::fault(fault)));
+                html.unknown_paragraph(&format!("the holders, because {}", reasons::fault(fault)));
             }
             None => html.unknown_paragraph("the driver was not asked"),
         };
@@ -87,49 +87,49 @@ fn nobody(snapshot: &Snapshot, html: &mut Html) {
         } else {
             "the driver's pids are not those of this PID namespace"
         });
-    } else if snapshot.gpus.iter().all(|gpu| words::unlisted(gpu).is_none()) {
-        html.paragraph("dim", "Nobody: the driver lists no process on any GPU.");
+    } else if snapshot.gpus.iter().all(|gpu| reasons::unlisted(gpu).is_none()) {
+        html.paragraph("dim", "None: the driver lists no process on any GPU.");
     } else if snapshot.gpus.iter().any(|gpu| gpu.listed.is_some()) {
-        html.paragraph("dim", "Nobody on the GPUs that told.");
+        html.paragraph("dim", "None on the GPUs with a process list.");
     }
 }
 
-/// The GPUs of which there may be holders that nobody sees.
+/// The GPUs whose holders are unknown.
 fn unlisted(snapshot: &Snapshot, html: &mut Html) {
-    let unlisted = snapshot.gpus.iter().filter_map(|gpu| Some((gpu, words::unlisted(gpu)?)));
+    let unlisted = snapshot.gpus.iter().filter_map(|gpu| Some((gpu, reasons::unlisted(gpu)?)));
     let unlisted: Vec<(&Gpu, &str)> = unlisted.collect();
     for (gpu, why) in unlisted.iter().take(MOST_UNLISTED) {
-        html.unknown_paragraph(&format!("who is on GPU {}: {why}", gpu.about.index));
+        html.unknown_paragraph(&format!("the processes on GPU {}: {why}", gpu.about.index));
     }
     if let Some(more @ 1..) = unlisted.len().checked_sub(MOST_UNLISTED) {
-        html.unknown_paragraph(&format!("who is on {more} more"));
+        html.unknown_paragraph(&format!("the processes on {more} more"));
     }
 }
 
-/// Where those are who are not shown, and how much they hold.
+/// Number and memory of the holders that are not shown, by GPU.
 fn rest(rows: &[Row<'_>]) -> Option<String> {
     let mut gpus: BTreeMap<&str, (usize, Sum)> = BTreeMap::new();
     for row in rows {
         let of = gpus.entry(&row.gpu.about.index).or_default();
         *of = (of.0 + 1, of.1.plus(row.holder.memory));
     }
-    let told = |(gpu, (count, sum)): (&&str, &(usize, Sum))| {
+    let summary = |(gpu, (count, sum)): (&&str, &(usize, Sum))| {
         let held =
             sum.known().map_or_else(|| "unknown memory".to_owned(), |sum| Bytes(sum.into()).to_string());
         format!("GPU {gpu}: {count} with {held}")
     };
-    let told: Vec<String> = gpus.iter().map(told).collect();
-    (!told.is_empty()).then(|| format!("Not shown, {}.", told.join("; ")))
+    let summaries: Vec<String> = gpus.iter().map(summary).collect();
+    (!summaries.is_empty()).then(|| format!("Not shown, {}.", summaries.join("; ")))
 }
 
 impl Row<'_> {
     fn cells(&self) -> [Cell; 8] {
         let facts = self.process.and_then(|process| process.facts.as_ref());
-        let nameless = words::nameless(self.process);
+        let nameless = reasons::nameless(self.process);
         let (busy, idle) = self.use_of();
         [
             self.name(facts),
-            Cell::of(self.holder.memory.map(|bytes| Bytes(bytes.into())), "the driver does not tell it"),
+            Cell::of(self.holder.memory.map(|bytes| Bytes(bytes.into())), "not reported by the driver"),
             self.gpu.about.index.as_str().into(),
             Cell::of(facts.and_then(user_label), nameless),
             busy,
@@ -152,11 +152,11 @@ impl Row<'_> {
 
     fn use_of(&self) -> (Cell, Cell) {
         match self.holder.utilization {
-            Utilization::Unknown(why) => (Cell::Unknown(words::why(why).into()), Cell::Unknown("".into())),
+            Utilization::Unknown(why) => (Cell::Unknown(reasons::why(why).into()), Cell::Unknown("".into())),
             Utilization::Observed(engines) => {
                 let idle = self.holder.idle;
-                let told = if idle.is_zero() { "in use".to_owned() } else { Span(idle).to_string() };
-                (format!("{} %", engines.busiest()).into(), told.into())
+                let text = if idle.is_zero() { "in use".to_owned() } else { Span(idle).to_string() };
+                (format!("{} %", engines.busiest()).into(), text.into())
             }
         }
     }
@@ -180,8 +180,8 @@ fn place(place: &Place) -> Cell {
             .as_ref()
             .map_or_else(|| format!("job {job}"), |step| format!("job {job} step {step}"))
     });
-    let mut told = [pod, job, container, place.unit.clone()].into_iter().flatten();
-    match (told.next(), told.next()) {
+    let mut parts = [pod, job, container, place.unit.clone()].into_iter().flatten();
+    match (parts.next(), parts.next()) {
         (Some(first), Some(second)) => Cell::Named(first, second),
         (first, _) => Cell::maybe(first),
     }

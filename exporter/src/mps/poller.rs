@@ -30,7 +30,7 @@ pub(super) struct Turn {
     pub(super) asks: Option<Duration>,
 }
 
-/// What a thread told.
+/// The latest report of a thread.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Report {
     /// The turn's time.
@@ -43,35 +43,35 @@ pub(super) struct Report {
 }
 
 /// A thread, as the interval holds it.
-pub(super) struct Post {
+pub(super) struct Poller {
     turns: SyncSender<Turn>,
     reports: Receiver<Report>,
     latest: Option<Report>,
     seen: Duration,
-    /// Whose its daemon is.
+    /// The daemon's user.
     pub(super) uid: Option<u32>,
     /// When it was first given a turn.
     began: Option<Duration>,
     /// Answers to what was asked before are let go.
-    asks_since: Option<Duration>,
+    queryable_since: Option<Duration>,
 }
 
-impl Post {
+impl Poller {
     /// Starts a thread that has nothing to do yet.
     pub(super) fn start(settings: Settings, uid: Option<u32>) -> io::Result<Self> {
-        let (post, taken, told) = Self::new(uid);
-        let keeper = Keeper::new(settings);
-        thread::Builder::new().name("mps".into()).spawn(move || keeper.run(&taken, &told))?;
-        Ok(post)
+        let (poller, taken, reports) = Self::new(uid);
+        let thread = PollerThread::new(settings);
+        thread::Builder::new().name("mps".into()).spawn(move || thread.run(&taken, &reports))?;
+        Ok(poller)
     }
 
     /// One without a thread, and what its thread has.
     fn new(uid: Option<u32>) -> (Self, Receiver<Turn>, Sender<Report>) {
         // A thread that hangs has one turn before it, and no more.
         let (turns, taken) = sync_channel(1);
-        let (told, reports) = channel();
+        let (sender, reports) = channel();
         let (seen, latest) = (Duration::ZERO, None);
-        (Self { turns, reports, latest, seen, uid, began: None, asks_since: None }, taken, told)
+        (Self { turns, reports, latest, seen, uid, began: None, queryable_since: None }, taken, sender)
     }
 
     /// When an interval saw the daemon last.
@@ -79,27 +79,27 @@ impl Post {
         self.seen
     }
 
-    /// Gives a turn, and what was told last, unless that is older than `fresh`.
+    /// Starts a poll, and returns the latest report unless it is older than `fresh`.
     pub(super) fn turn(&mut self, mut turn: Turn, fresh: Duration) -> Report {
         let boot = turn.boot;
         self.seen = boot;
         let began = *self.began.get_or_insert(boot);
-        self.asks_since = turn.asks.and(self.asks_since.or(turn.asks));
-        turn.asks = self.asks_since;
+        self.queryable_since = turn.asks.and(self.queryable_since.or(turn.asks));
+        turn.asks = self.queryable_since;
         // Where it has ended nothing new comes, and where it has one already it is busy.
         let _ = self.turns.try_send(turn);
         if let Some(report) = self.reports.try_iter().last() {
             self.latest = Some(report);
         }
-        let told = self.latest.clone().filter(|report| boot.saturating_sub(report.boot) <= fresh);
-        let Some(mut report) = told else {
-            // A thread that was just started has told nothing yet.
+        let latest = self.latest.clone().filter(|report| boot.saturating_sub(report.boot) <= fresh);
+        let Some(mut report) = latest else {
+            // A thread that was just started has reported nothing yet.
             return Report { gap: boot.saturating_sub(began) > fresh, ..Report::default() };
         };
-        let since = self.asks_since.map(|since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+        let since = self.queryable_since.map(|since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
         report.asked = report.asked.filter(|asked| since.is_some_and(|since| asked.answer.boot_ms >= since));
         if let Some(latest) = &mut self.latest {
-            // Told once.
+            // Reported once.
             latest.gap = false;
         }
         report
@@ -107,15 +107,15 @@ impl Post {
 }
 
 /// The thread itself.
-struct Keeper {
+struct PollerThread {
     settings: Settings,
     logs: Option<Logs>,
-    asks_since: Option<Duration>,
+    queryable_since: Option<Duration>,
     asked: Option<Asked>,
     /// When the daemon is asked again; at once where it is none.
     due: Option<Duration>,
     times: u32,
-    said: Option<MpsFault>,
+    logged: Option<MpsFault>,
 }
 
 /// The logs of one directory.
@@ -125,28 +125,28 @@ struct Logs {
     figures: Figures,
 }
 
-impl Keeper {
+impl PollerThread {
     const fn new(settings: Settings) -> Self {
-        Self { settings, logs: None, asks_since: None, asked: None, due: None, times: 0, said: None }
+        Self { settings, logs: None, queryable_since: None, asked: None, due: None, times: 0, logged: None }
     }
 
-    fn run(mut self, turns: &Receiver<Turn>, told: &Sender<Report>) {
+    fn run(mut self, turns: &Receiver<Turn>, reports: &Sender<Report>) {
         while let Ok(turn) = turns.recv() {
             // What it answered before it stood still, or after, is not what it says now.
-            if self.asks_since != turn.asks {
-                (self.asked, self.due, self.asks_since) = (None, None, turn.asks);
+            if self.queryable_since != turn.asks {
+                (self.asked, self.due, self.queryable_since) = (None, None, turn.asks);
             }
             let mut report = Report { boot: turn.boot, asked: self.asked.clone(), ..Report::default() };
             self.read(&turn, &mut report);
             if turn.asks.is_some() && self.due.is_none_or(|due| turn.boot >= due) {
                 // What the logs say does not wait for a daemon that is silent.
-                if told.send(report.clone()).is_err() {
+                if reports.send(report.clone()).is_err() {
                     return;
                 }
                 self.query(&turn);
                 report.asked.clone_from(&self.asked);
             }
-            if told.send(report).is_err() {
+            if reports.send(report).is_err() {
                 return;
             }
         }
@@ -154,13 +154,13 @@ impl Keeper {
 
     fn query(&mut self, turn: &Turn) {
         let Some(directory) = turn.daemon.pipe_directory.as_deref() else { return };
-        let whom = Address {
+        let address = Address {
             program: &self.settings.control,
             directory: Path::new(directory),
             daemon: &turn.daemon,
         };
         let before = self.asked.take().filter(|_| !self.times.is_multiple_of(SETTINGS_EVERY));
-        let asked = query(&whom, (turn.boot, turn.devices), before);
+        let asked = query(&address, (turn.boot, turn.devices), before);
         self.say(turn, &asked);
         self.times = if asked.answer.fault.is_none() { self.times.wrapping_add(1) } else { 0 };
         self.asked = Some(asked);
@@ -171,11 +171,11 @@ impl Keeper {
     fn say(&mut self, turn: &Turn, asked: &Asked) {
         let pid = turn.daemon.process.pid;
         match asked.answer.fault {
-            fault if fault == self.said => {}
-            Some(fault) => tracing::warn!("MPS control daemon {pid}: {}: {}", fault.name(), asked.words),
+            fault if fault == self.logged => {}
+            Some(fault) => tracing::warn!("MPS control daemon {pid}: {}: {}", fault.name(), asked.error),
             None => tracing::info!("MPS control daemon {pid} answers"),
         }
-        self.said = asked.answer.fault;
+        self.logged = asked.answer.fault;
     }
 
     fn read(&mut self, turn: &Turn, report: &mut Report) {
@@ -199,7 +199,7 @@ impl Keeper {
             (own && pid != 0).then(|| about().is_ok_and(|about| about.st_uid == uid))
         });
         let read = report.files.values().any(|state| *state == MpsFile::Read);
-        report.log = read.then(|| logs.figures.told());
+        report.log = read.then(|| logs.figures.report());
     }
 }
 
@@ -235,21 +235,21 @@ mod tests {
 
     #[test]
     fn a_thread_that_hangs_gathers_no_turns() {
-        let (mut post, taken, _told) = Post::new(Some(0));
+        let (mut poller, taken, _reports) = Poller::new(Some(0));
         for second in 0..1000 {
-            post.turn(turn(second, true), Duration::from_secs(10));
+            poller.turn(turn(second, true), Duration::from_secs(10));
         }
         assert_eq!(taken.try_iter().count(), 1);
     }
 
     #[test]
-    fn each_turn_tells_since_when_the_daemon_may_be_asked() {
-        let (mut post, taken, _told) = Post::new(Some(0));
+    fn report_has_the_time_since_the_daemon_may_be_queried() {
+        let (mut poller, taken, _reports) = Poller::new(Some(0));
         let mut since = |second, asks| {
-            post.turn(turn(second, asks), Duration::from_secs(10));
+            poller.turn(turn(second, asks), Duration::from_secs(10));
             taken.try_recv().expect("a turn").asks.map(|since| since.as_secs())
         };
-        let told = [since(1, true), since(2, true), since(3, false), since(4, true), since(5, true)];
-        assert_eq!(told, [Some(1), Some(1), None, Some(4), Some(4)]);
+        let times = [since(1, true), since(2, true), since(3, false), since(4, true), since(5, true)];
+        assert_eq!(times, [Some(1), Some(1), None, Some(4), Some(4)]);
     }
 }

@@ -9,7 +9,7 @@ mod notes;
 mod quotas;
 mod sources;
 mod stuck;
-mod words;
+mod reasons;
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use bailiff_exposition::html::{Head, Html};
 use bailiff_exposition::human::Span;
 use bailiff_snapshot::Snapshot;
 
-use crate::health::Vitals;
+use crate::health::Health;
 
 /// What is shown.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct View<'a> {
     /// The newest snapshot.
     pub snapshot: Option<&'a Snapshot>,
     /// Its age, and how old it may be.
-    pub vitals: Vitals,
+    pub health: Health,
     /// Where other pages are.
     pub links: Links<'a>,
     /// What the node is called.
@@ -47,30 +47,30 @@ impl View<'_> {
     /// The page.
     #[must_use]
     pub fn html(&self) -> String {
-        let refresh = self.refreshes.then_some(self.vitals.interval);
+        let refresh = self.refreshes.then_some(self.health.interval);
         let heading = format!("GPUs of {}", self.node);
         let mut html = Html::begin(&Head { title: &heading, heading: &heading, refresh });
         self.age(&mut html);
         self.nav(&mut html);
         html.main();
-        if let Err(why) = self.vitals.healthy() {
+        if let Err(why) = self.health.healthy() {
             html.paragraph("alarm", &self.alarm(&why));
         }
         match self.snapshot {
-            Some(snapshot) => parts(snapshot, self.vitals.age, &mut html),
-            None => html.paragraph("dim", "The first look at the GPUs is under way."),
+            Some(snapshot) => parts(snapshot, self.health.age, &mut html),
+            None => html.paragraph("dim", "Waiting for the first sample."),
         }
         html.end(concat!("GPU Bailiff exporter ", env!("CARGO_PKG_VERSION")))
     }
 
     fn age(&self, html: &mut Html) {
-        html.age("seen", self.snapshot.map(|_| self.vitals.age), |html| {
+        html.age("seen", self.snapshot.map(|_| self.health.age), |html| {
             if let Some(snapshot) = self.snapshot {
                 html.raw(", at ");
                 html.time(snapshot.at.wall);
             }
-            html.raw("; a look is due every ");
-            html.text(&humantime::format_duration(self.vitals.interval).to_string());
+            html.raw("; sampling interval ");
+            html.text(&humantime::format_duration(self.health.interval).to_string());
         });
     }
 
@@ -87,7 +87,7 @@ impl View<'_> {
         match self.snapshot {
             Some(_) => format!(
                 "Out of date: {why}. What is shown was true {} ago, and may be no longer.",
-                Span(self.vitals.age)
+                Span(self.health.age)
             ),
             None => format!("Nothing is known: {why}."),
         }
@@ -115,14 +115,14 @@ mod tests {
     use super::*;
 
     fn view(age: u64) -> String {
-        let vitals = Vitals {
+        let health = Health {
             age: Duration::from_secs(age),
             seen: false,
             interval: Duration::from_secs(5),
             deadline: Duration::from_secs(2),
         };
         let links = Links { telemetry: "/metrics", enforcer: Some("https://node/\"enforcer") };
-        View { snapshot: None, vitals, links, node: "node", refreshes: true }.html()
+        View { snapshot: None, health, links, node: "node", refreshes: true }.html()
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub(super) fn fault(fault: Fault) -> &'static str {
         Fault::Starting => "it is being opened",
         Fault::Lost => "the GPU has fallen off the bus",
         Fault::NotPermitted => "a right is missing, or a password",
-        Fault::Unreachable => "nobody answers at its address",
+        Fault::Unreachable => "no process answers at its address",
         Fault::WorkerFailed => "the sampling worker ended; the log has more",
         Fault::Error => "there was an error; the log has it",
     }
@@ -25,17 +25,17 @@ pub(super) fn fault(fault: Fault) -> &'static str {
 pub(super) fn why(why: Why) -> &'static str {
     match why {
         Why::Mig => "MIG",
-        Why::NotSupported => "the driver does not tell it of this device",
+        Why::NotSupported => "not reported by the driver for this device",
         Why::Failed => "the driver's call failed",
         Why::Garbage => "the driver's figures cannot be true",
-        Why::FirstLook => "first look",
+        Why::FirstLook => "first sample",
         Why::NotListedBefore => "just come",
         Why::SharedByMps => "shared by MPS",
-        Why::Unattributed => "the GPU is busy, by whom is not told",
+        Why::Unattributed => "the GPU is busy, by an unknown process",
         Why::SamplerSilent => "no new figures",
         Why::SampledEarlier => "busy a moment ago",
         Why::ClockStepped => "the driver's clock stepped back",
-        Why::WindowTooLong => "too long since the last look",
+        Why::WindowTooLong => "too long since the previous sample",
     }
 }
 
@@ -55,7 +55,7 @@ pub(super) fn nameless(process: Option<&Process>) -> &'static str {
     match process.map(|process| process.state) {
         Some(State::Gone) => "it does not exist",
         Some(State::Hidden) => "/proc hides it",
-        _ => "/proc did not tell",
+        _ => "not readable in /proc",
     }
 }
 
@@ -65,16 +65,16 @@ pub(super) fn parts(gpu: &Gpu, snapshot: &Snapshot) -> &'static str {
     match () {
         () if gpu.mig() && gpu.about.mig.is_none() => "MIG is on: its instances have the holders",
         () if gpu.listed.is_none() => "the driver gave no list of processes",
-        () if !reserved => "the driver does not tell what it reserves",
+        () if !reserved => "the driver does not report its reserved memory",
         () if gpu.holders.iter().any(|holder| holder.memory.is_none()) => {
-            "the driver does not tell how much each holder has"
+            "the driver does not report the memory of each holder"
         }
         () if !snapshot.namespace.attributes() => "the driver's pids are not those of this PID namespace",
         () => "the figures do not add up",
     }
 }
 
-/// Why nobody knows who is on a GPU, where it gave no list; of a GPU in MIG mode its instances have one.
+/// Reason why the processes on a GPU are unknown, if it gave no list; in MIG mode its instances have lists.
 pub(super) fn unlisted(gpu: &Gpu) -> Option<&'static str> {
     match gpu.fault {
         Some(fault) => Some(self::fault(fault)),
@@ -90,7 +90,7 @@ pub(super) fn unlisted(gpu: &Gpu) -> Option<&'static str> {
 pub(super) fn figure(gpu: &Gpu) -> &'static str {
     match gpu.fault {
         Some(fault) => self::fault(fault),
-        None if gpu.mig() => "not told with MIG",
-        None => "the driver did not tell it",
+        None if gpu.mig() => "not reported in MIG mode",
+        None => "not reported by the driver",
     }
 }
