@@ -101,7 +101,7 @@ fn command(program: &Command, args: &[OsString]) -> String {
 
 /// Prints why a program ended, in one line, and gives its exit code.
 #[must_use = "it is the exit code"]
-pub fn report(program: &str, outcome: Result<(), Stop>) -> Exit {
+pub fn report_outcome(program: &str, outcome: Result<(), Stop>) -> Exit {
     match outcome {
         Ok(()) => Exit::Done,
         Err(Stop::Shown(text)) => {
