@@ -20,7 +20,7 @@ mod tree;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use bailiff_lifecycle::exit::{parse, tell};
+use bailiff_lifecycle::exit::{parse, report_outcome};
 use bailiff_sampler::{cuda, launcher, worker};
 use clap::CommandFactory;
 
@@ -54,7 +54,7 @@ pub fn main() -> ExitCode {
     }
     let flags = match parse::<Flags>(std::env::args_os()) {
         Ok(flags) => flags,
-        Err(stop) => return tell("bailiff", Err(stop)).into(),
+        Err(stop) => return report_outcome("bailiff", Err(stop)).into(),
     };
     let command = match flags.command {
         Command::Doctor(flags) => return doctor::doctor(&flags).unwrap_or_else(exit::Failure::tell),

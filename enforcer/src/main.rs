@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     let outcome = parse::<Flags>(std::env::args_os()).and_then(|flags| start(flags.command));
     match outcome {
         Ok(exit) => exit.into(),
-        Err(stop) => exit::report(PROGRAM, Err(stop)).into(),
+        Err(stop) => exit::report_outcome(PROGRAM, Err(stop)).into(),
     }
 }
 

@@ -9,9 +9,9 @@ mod made_up;
 use std::time::{Duration, Instant};
 
 use bailiff_exporter::health::Health;
-use bailiff_exporter::status_page::{Links, View};
 use bailiff_exporter::page::{Format, Moment};
 use bailiff_exporter::published::{Form, Published};
+use bailiff_exporter::status_page::{Links, View};
 use bailiff_lifecycle::negotiate::Encoding;
 use bailiff_snapshot::Snapshot;
 use made_up::{large, walk};

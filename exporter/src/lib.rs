@@ -5,7 +5,6 @@ mod clock;
 pub mod flags;
 pub mod gzip;
 pub mod health;
-pub mod status_page;
 pub mod leases;
 pub mod metrics;
 pub mod mps;
@@ -18,6 +17,7 @@ pub mod routes;
 pub mod schedule;
 pub mod selection;
 pub mod settings;
+pub mod status_page;
 pub mod stream;
 
 use std::future::Future;
@@ -53,9 +53,15 @@ pub trait SampleSource: Send {
 ///
 /// # Errors
 /// If an address, socket or file cannot be opened, or sampling ends by itself.
-pub async fn run(settings: Settings, source: Box<dyn SampleSource>, shutdown: impl Future<Output = ()>) -> Result<()> {
+pub async fn run(
+    settings: Settings,
+    source: Box<dyn SampleSource>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<()> {
     let source = match settings.leases.clone() {
-        Some(pool) => Box::new(Leasing::start(source, pool).context("cannot start the thread that queries leases")?),
+        Some(pool) => {
+            Box::new(Leasing::start(source, pool).context("cannot start the thread that queries leases")?)
+        }
         None => source,
     };
     let source = Box::new(Watching::new(source, settings.mps.clone()));
@@ -102,7 +108,11 @@ impl Exporter {
     ///
     /// # Errors
     /// If sampling ends by itself.
-    pub async fn serve(self, source: Box<dyn SampleSource>, shutdown: impl Future<Output = ()>) -> Result<()> {
+    pub async fn serve(
+        self,
+        source: Box<dyn SampleSource>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<()> {
         let (interval, latest) =
             schedule::start(source, self.settings.schedule).context("cannot start sampling")?;
         let routes = Arc::new(self.routes(&latest));

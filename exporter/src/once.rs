@@ -27,8 +27,9 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
     let (_interval, mut latest) = schedule::start(source, schedule).context("cannot start sampling")?;
-    let enough =
-        |newest: &Option<Arc<Published>>| newest.as_ref().is_some_and(|newest| newest.snapshot.seq >= SAMPLES);
+    let enough = |newest: &Option<Arc<Published>>| {
+        newest.as_ref().is_some_and(|newest| newest.snapshot.seq >= SAMPLES)
+    };
     let seen = tokio::select! {
         seen = latest.wait_for(enough) => seen.map(|newest| newest.clone()).ok().flatten(),
         () = shutdown => bail!("interrupted before the second sample"),

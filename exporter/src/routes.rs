@@ -13,12 +13,12 @@ use bailiff_lifecycle::{Body, HeaderMap, Method, Request, Response, StatusCode, 
 
 use crate::clock::{now, since_boot};
 use crate::health::Health;
-use crate::status_page::{Links, View};
 use crate::page::{self, Format, Moment};
 use crate::published::{Form, Published};
 use crate::record::Failures;
 use crate::requests::{Page, Requests};
 use crate::schedule::Latest;
+use crate::status_page::{Links, View};
 use crate::stream::Clients;
 
 /// What answers are made of.

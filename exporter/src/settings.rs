@@ -240,7 +240,10 @@ mod tests {
     fn the_defaults_make_sense() {
         let settings = settings(&[]).expect("no flag is needed");
         assert_eq!(settings.web.listen, ["127.0.0.1:9836"]);
-        assert_eq!((settings.schedule.interval, settings.schedule.max_processes), (Duration::from_secs(5), 1024));
+        assert_eq!(
+            (settings.schedule.interval, settings.schedule.max_processes),
+            (Duration::from_secs(5), 1024)
+        );
         assert_eq!(settings.sources.deadline, Duration::from_secs(2));
         assert_eq!(settings.once, None);
     }

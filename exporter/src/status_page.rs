@@ -7,9 +7,9 @@ mod leases;
 mod mps;
 mod notes;
 mod quotas;
+mod reasons;
 mod sources;
 mod stuck;
-mod reasons;
 
 use std::time::Duration;
 

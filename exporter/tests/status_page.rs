@@ -34,12 +34,17 @@ fn without_list(index: u32) -> GpuSample {
 fn processes_of_a_gpu_without_list_are_unknown() {
     let holders = vec![entry(41, Some(made_up::GIB))];
     let lost = GpuSample::faulty(About::unnamed(2), Fault::Lost);
-    for (first, others) in [(gpu(1, 0, holders), ""), (gpu(1, 0, vec![]), "None on the GPUs with a process list.")] {
+    for (first, others) in
+        [(gpu(1, 0, holders), ""), (gpu(1, 0, vec![]), "None on the GPUs with a process list.")]
+    {
         let processes = [found(facts(41, "alice", "python3"))].into();
         let html = page(sample(1, vec![first, without_list(1), lost.clone()], processes));
         let section_text = section(&html, "holders");
         for why in ["1: the driver gave no list of processes", "2: the GPU has fallen off the bus"] {
-            assert!(section_text.contains(&format!("unknown: the processes on GPU {why}</span>")), "{section_text}");
+            assert!(
+                section_text.contains(&format!("unknown: the processes on GPU {why}</span>")),
+                "{section_text}"
+            );
         }
         assert!(section_text.contains(others) && !section_text.contains("GPU 0:"), "{section_text}");
         assert!(html.contains("<li>GPU 1: its processes are unknown: the driver gave no list"), "{html}");
@@ -50,12 +55,18 @@ fn processes_of_a_gpu_without_list_are_unknown() {
 fn a_gpu_in_mig_mode_leaves_the_list_to_its_instances() {
     let html = page(motley(1));
     let section_text = section(&html, "holders");
-    assert!(section_text.contains("the processes on GPU 1:") && !section_text.contains("the processes on GPU 2:"), "{section_text}");
+    assert!(
+        section_text.contains("the processes on GPU 1:") && !section_text.contains("the processes on GPU 2:"),
+        "{section_text}"
+    );
     let mut some = motley(1);
     some.gpus[2].instances = None;
     let html = page(some);
     let section_text = section(&html, "holders");
-    assert!(section_text.contains("the processes on GPU 2: MIG is on, and the driver did not give its instances"), "{section_text}");
+    assert!(
+        section_text.contains("the processes on GPU 2: MIG is on, and the driver did not give its instances"),
+        "{section_text}"
+    );
 }
 
 #[test]
@@ -86,7 +97,10 @@ fn a_source_that_was_asked_and_is_down_did_not_answer() {
     sample.sources.insert(Source::Proc, SourceState::down(Fault::Timeout));
     let html = page(sample);
     let section_text = section(&html, "sources");
-    assert!(section_text.contains("unknown: it did not answer") && !section_text.contains("it was not asked"), "{section_text}");
+    assert!(
+        section_text.contains("unknown: it did not answer") && !section_text.contains("it was not asked"),
+        "{section_text}"
+    );
 }
 
 #[test]
@@ -96,10 +110,15 @@ fn that_there_is_no_gpu_is_an_answer() {
     let html = page(sample);
     let section_text = section(&html, "sources");
     assert!(
-        section_text.contains("the driver knows no GPU") && !section_text.contains("up: ") && !section_text.contains("class=\"bad\""),
+        section_text.contains("the driver knows no GPU")
+            && !section_text.contains("up: ")
+            && !section_text.contains("class=\"bad\""),
         "{section_text}"
     );
-    assert!(!section_text.contains("no answer") && !section_text.contains("did not answer"), "{section_text}");
+    assert!(
+        !section_text.contains("no answer") && !section_text.contains("did not answer"),
+        "{section_text}"
+    );
     assert!(section(&html, "gpus").contains("The driver answers, and knows no GPU."), "{html}");
 }
 
@@ -112,7 +131,9 @@ fn unreadable_processes_are_reported_without_stuck_ones() {
     let html = page(sample);
     let section_text = section(&html, "stuck");
     assert!(
-        section_text.contains("unknown: which other processes have a GPU open: open files of 2 processes could not be read"),
+        section_text.contains(
+            "unknown: which other processes have a GPU open: open files of 2 processes could not be read"
+        ),
         "{section_text}"
     );
     assert!(!section_text.contains("<table"), "{section_text}");
@@ -125,7 +146,10 @@ fn a_file_that_is_no_quota_says_why() {
     assert!(section_text.contains("unknown: what 1000/none says, since it is too short"), "{section_text}");
     sample.quotas.as_mut().expect("two").retain(|quota| quota.invalid.is_some());
     let section_text = section(&page(sample), "quotas").to_owned();
-    assert!(section_text.contains("what 1000/none says") && !section_text.contains("No quota"), "{section_text}");
+    assert!(
+        section_text.contains("what 1000/none says") && !section_text.contains("No quota"),
+        "{section_text}"
+    );
 }
 
 #[test]

@@ -5,10 +5,10 @@ mod family;
 pub mod html;
 pub mod human;
 mod labels;
-mod unprintable;
 pub mod own;
 pub mod table;
 pub mod terminal;
+mod unprintable;
 mod writer;
 
 pub use family::{Family, Kind, Unit};

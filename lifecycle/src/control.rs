@@ -118,10 +118,12 @@ async fn converse(
         let last = matches!(received, Received::TooMuch);
         busy.store(true, Ordering::Relaxed);
         let answer = match received {
-            Received::Question(question) => match timeout(limits.answer, answers.answer(&peer, question)).await {
-                Ok(answer) => answer,
-                Err(_) => refusal("no answer was found in time"),
-            },
+            Received::Question(question) => {
+                match timeout(limits.answer, answers.answer(&peer, question)).await {
+                    Ok(answer) => answer,
+                    Err(_) => refusal("no answer was found in time"),
+                }
+            }
             Received::Nonsense(why) => refusal(why),
             Received::TooMuch => refusal("a question has at most 64 KiB"),
             Received::Nothing => return Ok(()),

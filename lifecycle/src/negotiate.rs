@@ -72,7 +72,10 @@ pub fn preference(headers: &HeaderMap, media: Media<'_>) -> Preference {
         Some((closeness, item.quality()))
     });
     // The closest match rules, also where a wider one would be kinder.
-    preferences.max().map(|(closeness, quality)| Preference { named: closeness >= 2, quality }).unwrap_or_default()
+    preferences
+        .max()
+        .map(|(closeness, quality)| Preference { named: closeness >= 2, quality })
+        .unwrap_or_default()
 }
 
 /// One element of such a header.

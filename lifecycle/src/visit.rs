@@ -91,8 +91,7 @@ impl<H: Handler> Visit<H> {
 }
 
 fn broken() -> Response<Body> {
-    let mut answer =
-        reply::text(StatusCode::INTERNAL_SERVER_ERROR, "the web config is invalid; see the log");
+    let mut answer = reply::text(StatusCode::INTERNAL_SERVER_ERROR, "the web config is invalid; see the log");
     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     answer
 }

@@ -48,7 +48,8 @@ fn error_of(directory: &Path, config: &str) -> Option<String> {
     let name = file.display().to_string();
     assert!(!error.contains('\n'), "one line: {error}");
     Some(
-        error.strip_prefix(&name)
+        error
+            .strip_prefix(&name)
             .expect("it begins with the file")
             .replace(&format!("{}/", directory.display()), ""),
     )
@@ -182,7 +183,10 @@ fn what_is_asked_of_clients_has_to_mean_something() {
         ),
         ("TLS:\n  client_auth_type: yes\n", &because("\"yes\" is unknown; write NoClientCert")),
         ("TLS:\n  client_auth_type: RequireAndVerifyClientCert\n", &because("there is no client_ca_file")),
-        ("TLS:\n  client_ca_file: ca.crt\n", ":4: tls_server_config.client_ca_file: ca.crt: no client certificate is requested"),
+        (
+            "TLS:\n  client_ca_file: ca.crt\n",
+            ":4: tls_server_config.client_ca_file: ca.crt: no client certificate is requested",
+        ),
         (
             "TLS:\n  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: empty.pem\n",
             ":5: tls_server_config.client_ca_file: empty.pem: there is no certificate",

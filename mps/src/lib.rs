@@ -5,8 +5,8 @@ pub mod control;
 pub mod listener;
 pub mod log;
 pub mod place;
-mod table;
 pub mod reply;
+mod table;
 
 pub use control::{Control, ControlError, Form, PATIENCE};
 pub use listener::Listener;

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bailiff_exposition::terminal::Colors;
-use bailiff_lifecycle::exit::{Stop, tell};
+use bailiff_lifecycle::exit::{Stop, report_outcome};
 use bailiff_snapshot::{DeviceProcesses, Moment, wire};
 use clap::Parser;
 use jiff::tz::TimeZone;
@@ -63,7 +63,7 @@ pub(crate) fn main() -> ExitCode {
             let flags = Info { full: true, units: Units::Decimal, ..flags };
             info(&flags).unwrap_or_else(Failure::tell)
         }
-        Err(error) => tell("cuda_info.sh", Err(Stop::from(error))).into(),
+        Err(error) => report_outcome("cuda_info.sh", Err(Stop::from(error))).into(),
     }
 }
 

@@ -164,7 +164,9 @@ pub(super) fn holder<'a>(audit: &'a Audit, gpu: &Gpu) -> Option<&'a Lease> {
 /// Others' names do not write to our terminal.
 pub(super) fn plain(text: &str) -> String {
     text.chars()
-        .flat_map(|letter| if bailiff_exposition::is_unprintable(letter) { escape(letter) } else { vec![letter] })
+        .flat_map(
+            |letter| if bailiff_exposition::is_unprintable(letter) { escape(letter) } else { vec![letter] },
+        )
         .collect()
 }
 

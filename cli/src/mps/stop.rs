@@ -74,7 +74,7 @@ fn without_clients(control: &Control, servers: &BTreeSet<u32>) -> Result<(), Fai
         let clients = match said.map(|said| reply::clients(&said)) {
             Ok(Ok(clients)) => clients,
             // It has ended meanwhile.
-            Ok(Err(words::ReplyError::NoServer)) => continue,
+            Ok(Err(reply::ReplyError::NoServer)) => continue,
             Ok(Err(odd)) => return Err(Failure::busy(format!("clients of server {server}: {odd}"))),
             Err(error) => return Err(Failure::busy(format!("clients of server {server}: {error}"))),
         };

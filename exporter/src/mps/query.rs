@@ -73,7 +73,11 @@ pub(super) struct ServerReport {
 }
 
 /// Queries a daemon at this time since boot and for this many devices; values that rarely change only if there is no earlier answer.
-pub(super) fn query(address: &Address<'_>, (boot, devices): (Duration, usize), before: Option<Asked>) -> Asked {
+pub(super) fn query(
+    address: &Address<'_>,
+    (boot, devices): (Duration, usize),
+    before: Option<Asked>,
+) -> Asked {
     let boot_ms = u64::try_from(boot.as_millis()).unwrap_or(u64::MAX);
     let none = |(fault, error)| Asked {
         answer: MpsAnswer { boot_ms, fault: Some(fault), ..MpsAnswer::default() },
@@ -108,15 +112,16 @@ impl Asked {
         let servers = match replies::servers(&list) {
             Ok(servers) => servers,
             // A daemon of protocol 3 may not know the word.
-            Err(odd) => {
-                reply(control.query(Question::ServersV3), replies::servers_v3)?.ok_or_else(|| strange(&odd))?
-            }
+            Err(odd) => reply(control.query(Question::ServersV3), replies::servers_v3)?
+                .ok_or_else(|| strange(&odd))?,
         };
         let clients = if servers.is_empty() { Some(Vec::new()) } else { clients(control)? };
         let settings = before.is_none();
         for server in servers.into_iter().take(MOST) {
-            let mut report =
-                ServerReport { clients: clients.as_deref().and_then(|all| of(server, all)), ..ServerReport::default() };
+            let mut report = ServerReport {
+                clients: clients.as_deref().and_then(|all| of(server, all)),
+                ..ServerReport::default()
+            };
             self.gap |= clients.is_some() && report.clients.is_none();
             report.status =
                 status(replies::status(&control.query(Question::Status(server)).or_else(unless_refused)?));
@@ -138,7 +143,8 @@ impl Asked {
     }
 
     fn ask_settings(&mut self, control: &Control, devices: usize) -> Result<(), ControlError> {
-        self.answer.thread_percentage = reply(control.query(Question::DefaultPercentage), replies::percentage)?;
+        self.answer.thread_percentage =
+            reply(control.query(Question::DefaultPercentage), replies::percentage)?;
         for device in (0..devices.min(MOST)).filter_map(|device| u32::try_from(device).ok()) {
             let number = device.to_string();
             let limit = reply(control.query(Question::DefaultMemoryLimit(&number)), replies::memory_limit)?;

@@ -4,7 +4,7 @@ use bailiff_exposition::html::Html;
 use bailiff_exposition::human::Bytes;
 use bailiff_snapshot::{Fault, Gpu, PidNamespace, Snapshot};
 
-use super::{stuck, reasons};
+use super::{reasons, stuck};
 
 /// Writes the list, if there are findings.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {

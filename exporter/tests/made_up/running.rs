@@ -55,7 +55,8 @@ pub(crate) fn start(flags: &[&str]) -> Running {
     let (shutdown, receiver) = oneshot::channel();
     let exporter = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let served = runtime.block_on(exporter.serve(Box::new(Handed(shown)), async { drop(receiver.await) }));
+        let served =
+            runtime.block_on(exporter.serve(Box::new(Handed(shown)), async { drop(receiver.await) }));
         runtime.shutdown_background();
         served
     });

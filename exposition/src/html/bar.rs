@@ -75,7 +75,8 @@ mod tests {
 
     #[test]
     fn bar_has_every_part_as_text_and_draws_those_above_zero() {
-        let parts = [part("held", 0.5), part("reserved", 0.001), part("unaccounted", -0.1), part("free", 0.6)];
+        let parts =
+            [part("held", 0.5), part("reserved", 0.001), part("unaccounted", -0.1), part("free", 0.6)];
         let mut html = Html::default();
         Bar { of: "memory", parts: &parts }.draw(&mut html);
         let html = html.0;

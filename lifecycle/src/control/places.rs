@@ -45,8 +45,7 @@ impl Places {
             let new = usize::from(client.uid == uid);
             (of(client.uid) + new, client.uid != 0)
         };
-        let silent =
-            self.taken.iter().enumerate().filter(|(_, client)| !client.busy.load(Ordering::Relaxed));
+        let silent = self.taken.iter().enumerate().filter(|(_, client)| !client.busy.load(Ordering::Relaxed));
         // Of equals `max_by_key` gives the last.
         silent.rev().max_by_key(|(_, client)| rank(client)).map(|(place, _)| place)
     }

@@ -41,11 +41,9 @@ pub(super) fn understood(
     let wanted = wanted(written)?;
     let Some(authorities) = authorities else {
         return match &written.client_auth_type {
-            Some(text) if wanted != Clients::Any => Err(Wrong::at(
-                text,
-                KEY,
-                "client_ca_file is missing: client certificates cannot be verified",
-            )),
+            Some(text) if wanted != Clients::Any => {
+                Err(Wrong::at(text, KEY, "client_ca_file is missing: client certificates cannot be verified"))
+            }
             _ => Ok((wanted, WebPkiClientVerifier::no_client_auth())),
         };
     };
