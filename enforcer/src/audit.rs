@@ -32,10 +32,10 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub const BEGUN: &str = "begun";
 /// What a line says before processes are stopped for their SIGKILL.
 pub const STOPPING: &str = "stopping";
-/// What a line says of an action whose result nobody lived to write.
+/// Result of an action whose outcome was never written.
 pub const INTERRUPTED: &str = "interrupted";
 
-/// Whose log it is: on every line.
+/// The process that writes the log: on every line.
 #[derive(Debug, Clone, Default)]
 pub struct About {
     /// The node's name.
@@ -78,7 +78,7 @@ pub struct Record<'a> {
 /// What came of an action.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct After {
-    /// What was sent to whom.
+    /// The signals sent, and to which processes.
     pub sent: Vec<Sent>,
     /// From the first signal until the last process was gone, milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -134,7 +134,7 @@ struct Open {
     took_up: AtomicBool,
 }
 
-/// The log, and the thread that writes what nobody waits for.
+/// The log, and the thread that writes deferred lines.
 #[derive(Debug)]
 struct Shared {
     open: Arc<Open>,
@@ -143,11 +143,11 @@ struct Shared {
 }
 
 impl Audit {
-    /// Opens the log, in a thread of its own. Where that fails it is tried again, and [`Audit::writable`] says so. An action that
-    /// was begun and has no result gets a line that says it.
+    /// Opens the log, in a thread of its own. If that fails it is tried again, and [`Audit::writable`] reports it. An action that
+    /// was begun and has no result gets a line that says so.
     ///
     /// # Errors
-    /// Where no thread can be had: nobody would try again.
+    /// If the thread cannot be started, because there would be no retries.
     pub fn open(settings: Settings, about: About) -> std::io::Result<Self> {
         let status = Arc::new(LogStatus::default());
         let open = Arc::new(Open {
@@ -181,12 +181,12 @@ impl Audit {
         self.0.open.record(record)
     }
 
-    /// Writes a line, now or once the disk takes it again: what has happened is told late rather than not.
-    pub fn tell(&self, record: &Record<'_>) {
-        self.0.open.tell(record);
+    /// Writes a line, now or as soon as the disk accepts it: late rather than never.
+    pub fn append(&self, record: &Record<'_>) {
+        self.0.open.append(record);
     }
 
-    /// Leaves a line to the writing thread, for those who must not wait for a disk.
+    /// Hands a line to the writing thread, for callers that must not wait for a disk.
     pub fn later(&self, record: &Record<'_>) {
         let open = &self.0.open;
         if let Ok(line) = open.line(record) {
@@ -231,7 +231,7 @@ impl Open {
         Ok(self.with(|journal| self.flush(journal, Some(&line)))?)
     }
 
-    fn tell(&self, record: &Record<'_>) {
+    fn append(&self, record: &Record<'_>) {
         match self.line(record) {
             Ok(line) => {
                 // Also where the disk hangs from here on, it is kept.

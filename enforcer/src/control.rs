@@ -1,9 +1,9 @@
-//! What is said over the control socket: the daemon's side and the commands' side have these words in common.
+//! Requests and responses of the control socket, shared by the daemon and the commands.
 
 use bailiff_lifecycle::control::Peer;
 use serde::{Deserialize, Serialize};
 
-/// A question, or a wish.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "command")]
 pub enum Question {
@@ -18,7 +18,7 @@ pub enum Question {
     },
     /// Withhold everything destructive.
     Pause {
-        /// For so long; without it until told otherwise.
+        /// Duration; without it until resumed.
         for_seconds: Option<u64>,
         /// Why.
         #[serde(default)]

@@ -1,5 +1,5 @@
-//! The last question before an action: are these the processes that were judged, and may they be touched at all.
-//! Pure: who they are now is looked up elsewhere, and comes in.
+//! The last check before an action: whether these are the evaluated processes, and whether they may be touched at all.
+//! Pure: their current identity is read elsewhere and passed in.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -61,7 +61,7 @@ const PROTECTED_ON_HOST: [(&str, &str); 36] = [
     ("gamescope*", "it is a display server"),
 ];
 
-/// What the built-in protection looks at, of a process as a snapshot or `/proc` shows it.
+/// What the built-in protection examines, of a process in a snapshot or in `/proc`.
 #[derive(Debug, Clone, Copy)]
 pub struct Traits<'a> {
     /// Its pid.
@@ -74,7 +74,7 @@ pub struct Traits<'a> {
     pub contained: bool,
 }
 
-/// Why the built-in protection spares a process, whatever rules say; none where it does not.
+/// Why the built-in protection exempts a process, whatever the rules say; none if it does not.
 #[must_use]
 pub fn builtin(process: &Traits<'_>, root: Root) -> Option<&'static str> {
     if process.pid <= 1 {
@@ -90,7 +90,7 @@ pub fn builtin(process: &Traits<'_>, root: Root) -> Option<&'static str> {
     named(process.comm, process.contained)
 }
 
-/// Why the built-in protection spares a process of this name; none where it does not.
+/// Why the built-in protection exempts a process of this name; none if it does not.
 pub(crate) fn named(comm: &str, contained: bool) -> Option<&'static str> {
     // The kernel has cut it; a name from elsewhere is cut alike.
     let comm = comm.get(..15).unwrap_or(comm);
@@ -157,9 +157,9 @@ pub struct Ourselves(pub BTreeMap<u32, &'static str>);
 /// A process as it is now, read after it was taken hold of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Who it is.
+    /// Its identity.
     pub person: ProcessInfo,
-    /// Whether it has a device file open; none where nobody needs to know.
+    /// Whether it has a device file open; none if that is not needed.
     pub devices: Option<Devices>,
 }
 
@@ -192,11 +192,11 @@ impl Refusal {
     }
 }
 
-/// Compares those that hold with what was judged. Those of them that live are given; what is told besides is for
-/// the audit log.
+/// Compares the verified processes with the evaluated subject. Returns the notes for the audit log on those that
+/// are running.
 ///
 /// # Errors
-/// Where one of them is another process now, was never known well enough, or none of them is left.
+/// If one of them is another process now, was never sufficiently known, or none is left.
 pub fn identify(subject: &Subject, found: &[Found]) -> Result<Vec<String>, Refusal> {
     let mut notes = Vec::new();
     let mut living = 0;
@@ -238,7 +238,7 @@ fn same(member: &Member, key: ProcessKey, now: &Found) -> Result<(), Refusal> {
         }
         Some(_) => {}
     }
-    // Its owner may move it below that: a cgroup there says nothing of who it is.
+    // The owner may move it below that: a cgroup there proves no identity.
     let confinement = now.person.place.confinement();
     if member.confinement.is_empty() || confinement.is_empty() {
         return Err(Refusal::refused(format!("the cgroup of {} is not known", key.pid)));
@@ -259,13 +259,13 @@ pub fn permit(owner: u32, group: &[Found], ourselves: &Ourselves, limits: &Limit
         return Err(Refusal::refused(format!("it has {} processes, more than {most}", group.len())));
     }
     let protected = group.iter().find_map(|found| {
-        let why = spared(owner, found, ourselves, limits)?;
+        let why = exempted(owner, found, ourselves, limits)?;
         Some(Refusal::refused(format!("{} is not touched: {why}", found.key().pid)))
     });
     protected.map_or(Ok(()), Err)
 }
 
-fn spared(owner: u32, found: &Found, ourselves: &Ourselves, limits: &Limits) -> Option<String> {
+fn exempted(owner: u32, found: &Found, ourselves: &Ourselves, limits: &Limits) -> Option<String> {
     let person = &found.person;
     let key = found.key();
     if let Some(why) = ourselves.0.get(&key.pid) {
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_are_who_they_were() {
+    fn holders_with_the_same_identity_are_accepted() {
         let both = subject(&[100, 101]);
         assert_eq!(identify(&both, &[found(100), found(101)]), Ok(vec![]));
         assert_eq!(identify(&both, &[found(101), found(102)]), Ok(vec![]), "one has ended, one came");
@@ -478,11 +478,11 @@ mod tests {
         }
         let mut denied = found(100);
         denied.devices = Some(Devices::Denied);
-        assert_eq!(identify(&subject(&[100]), &[denied]).unwrap().len(), 1, "it is told");
+        assert_eq!(identify(&subject(&[100]), &[denied]).unwrap().len(), 1, "it is noted");
     }
 
     proptest! {
-        /// Whatever is permitted has one owner, nobody protected and nobody of ours in it.
+        /// A permitted group has one owner and no protected process.
         #[test]
         fn nothing_protected_is_ever_permitted(
             people in proptest::collection::vec((0_u32..110, 0_u32..3, "[a-zX-]{0,15}|sshd|systemd|Xorg"), 0..5),

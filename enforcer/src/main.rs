@@ -55,7 +55,7 @@ fn run(flags: Run) -> Result<(), Stop> {
     clear_ambient_capability_set().context("cannot keep rights to itself")?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    let outcome = runtime.block_on(signals::until_signal(|told| daemon::run(settings, told)));
+    let outcome = runtime.block_on(signals::until_signal(|shutdown| daemon::run(settings, shutdown)));
     runtime.shutdown_background();
     let outcome = outcome.context("cannot listen to signals")?;
     outcome.unwrap_or_else(|| Err(anyhow::anyhow!("ended before it was finished").into()))

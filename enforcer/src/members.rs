@@ -1,5 +1,4 @@
-//! Which processes belong to a subject at this moment. Who is killed is decided elsewhere; here it is only told
-//! who belongs together.
+//! Membership of processes in a subject at this moment. Which of them are killed is decided elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +41,7 @@ impl Members<'_> {
         found.into_iter().map(|person| (person.stat.key.pid, person.stat.key)).collect()
     }
 
-    /// The verified, the subject's own and whoever they started in their own cgroup, or below the same container or unit.
+    /// The verified processes, the subject's own, and those that they started in their own cgroup, or below the same container or unit.
     fn offspring<'a>(
         &self,
         table: &'a Table,
@@ -65,7 +64,7 @@ impl Members<'_> {
     }
 }
 
-/// Those whose workload has this name.
+/// The processes whose workload has this name.
 fn of_workload<'a>(table: &'a Table, name: &str) -> Vec<&'a ProcessInfo> {
     let node = |person: &ProcessInfo| Node::new(&person.stat, Home::of(&person.place));
     let nodes: BTreeMap<u32, Node> = table.people.iter().map(|(pid, person)| (*pid, node(person))).collect();
@@ -128,7 +127,7 @@ mod tests {
         ])
     }
 
-    /// Whose kin is looked for, and who is expected.
+    /// The subject whose members are searched, and the expected result.
     struct Case<'a> {
         kind: Kind,
         id: &'a str,
@@ -155,13 +154,13 @@ mod tests {
         let subject = Subject { id, kind: case.kind, uid: None, user: None, gpus: Vec::new(), members };
         let verified: Vec<ProcessKey> = case.verified.iter().copied().map(key).collect();
         let holding = case.holding.iter().copied().map(key).collect();
-        let kin = Members { subject: &subject, verified: &verified, holding: &holding };
-        let found: Vec<u32> = kin.find(&table()).into_keys().collect();
+        let members = Members { subject: &subject, verified: &verified, holding: &holding };
+        let found: Vec<u32> = members.find(&table()).into_keys().collect();
         assert_eq!(found, case.expected, "{} {:?}", case.id, case.holding);
     }
 
     #[test]
-    fn the_kin_of_a_process_are_its_descendants_that_hold_nothing() {
+    fn members_of_a_process_are_its_descendants_without_memory() {
         let case = Case {
             kind: Kind::Process,
             id: "process:10@10",
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kin_in_a_workload_are_all_of_its_name() {
+    fn members_of_a_workload_are_all_of_its_name() {
         let container = format!("workload:container:/docker/{ID}");
         let (one, other) =
             (format!("/system.slice/docker-{OTHER}.scope"), format!("/own.slice/docker-{OTHER}.scope"));

@@ -15,9 +15,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// More is no policy; the reader says so.
 const MOST: u64 = 1 << 21;
-/// Between two looks at what the path leads to. Changes come in bursts: a file is read when two looks agree.
+/// Interval of checks of the path. Changes come in bursts: the file is read when two checks agree.
 const POLL: Duration = Duration::from_millis(500);
-/// However long a burst goes on, the file is read after so many looks.
+/// However long a burst lasts, the file is read after this many checks.
 const LATEST: u32 = 3;
 /// Without any change the file is read this often.
 const UNCHANGED: Duration = Duration::from_mins(1);
@@ -77,8 +77,8 @@ pub fn name(bytes: &[u8]) -> String {
     })
 }
 
-/// Reads the file when it has changed since it was `first` read, and when it is asked to; sends what came of it, with all
-/// who asked.
+/// Reads the file when it has changed since the `first` reading, and on request; sends the outcome with all
+/// requests for it.
 pub async fn follow<T>(
     (path, first): (PathBuf, Stamp),
     mut asked: mpsc::UnboundedReceiver<T>,
@@ -86,7 +86,7 @@ pub async fn follow<T>(
 ) {
     let mut poll = interval(POLL);
     poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut looks = Looks { read: (Instant::now(), Ok(first)), last: None, unread: 0 };
+    let mut checks = FileChecks { read: (Instant::now(), Ok(first)), last: None, unread: 0 };
     loop {
         let mut asking = Vec::new();
         tokio::select! {
@@ -99,16 +99,16 @@ pub async fn follow<T>(
         while let Ok(next) = asked.try_recv() {
             asking.push(next);
         }
-        let look = if asking.is_empty() { in_time(&path, stamp).await.map(Some) } else { Ok(None) };
-        let now = look.as_ref().map(|stamp| *stamp).map_err(io::Error::kind).transpose();
-        if now.is_some_and(|now| !looks.news(now)) {
+        let stamp_now = if asking.is_empty() { in_time(&path, stamp).await.map(Some) } else { Ok(None) };
+        let now = stamp_now.as_ref().map(|stamp| *stamp).map_err(io::Error::kind).transpose();
+        if now.is_some_and(|now| !checks.is_due(now)) {
             continue;
         }
-        let read = match look {
+        let read = match stamp_now {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(error),
             _ => in_time(&path, reading).await,
         };
-        looks.read(read.as_ref().map(|(stamp, _)| *stamp).map_err(io::Error::kind));
+        checks.read(read.as_ref().map(|(stamp, _)| *stamp).map_err(io::Error::kind));
         if to.send((asking, read.map(|(_, content)| content))).await.is_err() {
             return;
         }
@@ -124,7 +124,7 @@ fn stamp(path: &Path) -> io::Result<Stamp> {
     path.metadata().map(|about| Stamp::of(&about))
 }
 
-/// What tells a file that has changed from one that has not.
+/// What distinguishes a changed file from an unchanged one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     inode: (u64, u64),
@@ -144,22 +144,22 @@ impl Stamp {
     }
 }
 
-/// A look at the path.
-type Look = Result<Stamp, io::ErrorKind>;
+/// Result of a check of the path.
+type FileStamp = Result<Stamp, io::ErrorKind>;
 
 /// What was seen of the path.
 #[derive(Debug)]
-struct Looks {
+struct FileChecks {
     /// When the file was last read, and as what.
-    read: (Instant, Look),
-    /// The last look, and how many before it have found a change.
-    last: Option<Look>,
+    read: (Instant, FileStamp),
+    /// The last check, and how many before it have found a change.
+    last: Option<FileStamp>,
     unread: u32,
 }
 
-impl Looks {
+impl FileChecks {
     /// Whether the file is to be read.
-    fn news(&mut self, now: Look) -> bool {
+    fn is_due(&mut self, now: FileStamp) -> bool {
         let calm = self.last.replace(now) == Some(now) || now == Err(io::ErrorKind::TimedOut);
         let (at, read) = self.read;
         if read == now {
@@ -170,7 +170,7 @@ impl Looks {
         calm || self.unread >= LATEST
     }
 
-    fn read(&mut self, as_what: Look) {
+    fn read(&mut self, as_what: FileStamp) {
         self.read = (Instant::now(), as_what);
         self.unread = 0;
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_who_ask_are_answered_by_one_reading() {
+    async fn all_requests_are_answered_by_one_reading() {
         let mut followed =
             Followed::new(|directory| fs::write(directory.join("rules.yaml"), "zero").unwrap());
         followed.asks.send("SIGHUP").unwrap();
@@ -232,14 +232,14 @@ mod tests {
     #[test]
     fn a_burst_of_changes_is_read_when_it_is_over_or_takes_long() {
         let stamp = |size| Ok(Stamp { inode: (1, 1), size, modified: (0, 0), changed: (0, 0) });
-        let mut looks = Looks { read: (Instant::now(), stamp(0)), last: None, unread: 0 };
-        let news: Vec<bool> = [0, 1, 1].map(|size| looks.news(stamp(size))).into();
-        assert_eq!(news, [false, false, true]);
-        looks.read(stamp(1));
-        let news: Vec<bool> = [1, 2, 3, 4].map(|size| looks.news(stamp(size))).into();
-        assert_eq!(news, [false, false, false, true]);
-        looks.read(stamp(4));
-        assert!(looks.news(Err(io::ErrorKind::TimedOut)), "what hangs is not looked at twice");
+        let mut checks = FileChecks { read: (Instant::now(), stamp(0)), last: None, unread: 0 };
+        let is_due: Vec<bool> = [0, 1, 1].map(|size| checks.is_due(stamp(size))).into();
+        assert_eq!(is_due, [false, false, true]);
+        checks.read(stamp(1));
+        let is_due: Vec<bool> = [1, 2, 3, 4].map(|size| checks.is_due(stamp(size))).into();
+        assert_eq!(is_due, [false, false, false, true]);
+        checks.read(stamp(4));
+        assert!(checks.is_due(Err(io::ErrorKind::TimedOut)), "a hanging path is not checked twice");
     }
 
     #[tokio::test]

@@ -1,5 +1,5 @@
-//! Everybody on the node at this very moment, as `/proc` says: who they are, whose they are, where they run.
-//! Every file is read bounded, through a directory that is held open and so stays its process's.
+//! The processes of the node at this moment, from `/proc`: identity, owner, and cgroup.
+//! Every file is read bounded, through a directory that is held open and therefore stays that of the process.
 
 pub mod program;
 
@@ -20,7 +20,7 @@ const NVIDIA: u32 = 195;
 /// More processes than this are not judged one by one.
 const MOST_PROCESSES: usize = 1 << 18;
 
-/// Why everybody could not be seen: then nobody is touched.
+/// Why the processes could not all be read: then none is touched.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessTableError {
     /// `/proc` cannot be read.
@@ -38,7 +38,7 @@ pub enum ProcessTableError {
     /// A line that is none.
     #[error("process {0} cannot be understood")]
     Malformed(u32),
-    /// Too many to look at.
+    /// Too many processes.
     #[error("there are more than {MOST_PROCESSES} processes")]
     TooMany,
 }
@@ -50,7 +50,7 @@ pub struct ProcessInfo {
     pub stat: Stat,
     /// Its effective owner.
     pub uid: u32,
-    /// Where it runs; those who run in one place share what is known of it.
+    /// Its cgroup and container; shared by the processes of one place.
     pub place: Arc<Place>,
     /// Its cgroup of version 2.
     pub unified: Option<Arc<str>>,
@@ -66,7 +66,7 @@ pub enum Devices {
     Open,
     /// All descriptors were looked at, and none is.
     None,
-    /// We may not look.
+    /// Permission denied.
     Denied,
 }
 
@@ -100,7 +100,7 @@ impl Table {
         Self::sorted(self.people)
     }
 
-    /// Whoever this is, if it still is.
+    /// The process with this key, if it still runs.
     #[must_use]
     pub fn get(&self, key: ProcessKey) -> Option<&ProcessInfo> {
         self.people.get(&key.pid).filter(|person| person.stat.key == key)
@@ -127,7 +127,7 @@ impl Table {
     }
 }
 
-/// A `/proc` to look at.
+/// A `/proc` to read.
 #[derive(Debug)]
 pub struct Processes {
     root: OwnedFd,
@@ -153,11 +153,11 @@ impl Processes {
         self.since(Table::default(), &BTreeSet::new())
     }
 
-    /// Everybody, of whom those that were there before are not read again, but for these: an answer in a hurry.
-    /// Whoever is to be touched must be read again in any case, once he is held.
+    /// All processes; those that were there before are not read again, except these: a quick answer.
+    /// A process that is to be touched must be read again in any case, once its pidfd is open.
     ///
     /// # Errors
-    /// Where one cannot be read, or not everybody is shown.
+    /// If a process cannot be read, or not all are visible.
     pub fn since(&self, before: Table, again: &BTreeSet<u32>) -> Result<Table, ProcessTableError> {
         let pids: BTreeSet<u32> = self.pids()?.into_iter().collect();
         let mut people = before.people;
@@ -165,7 +165,7 @@ impl Processes {
         people.retain(|pid, _| pids.contains(pid) && !again.contains(pid));
         for pid in pids {
             if !people.contains_key(&pid)
-                && let Some((person, _)) = self.look(pid, &mut places)?
+                && let Some((person, _)) = self.read_process(pid, &mut places)?
             {
                 people.insert(pid, person);
             }
@@ -173,7 +173,7 @@ impl Processes {
         Ok(Table::sorted(people))
     }
 
-    /// Who is there, if we are shown everybody.
+    /// The pids, if all processes are visible.
     fn pids(&self) -> Result<Vec<u32>, ProcessTableError> {
         self.own()?;
         let pids = numbers(&self.root).map_err(ProcessTableError::Unreadable)?;
@@ -204,7 +204,7 @@ impl Processes {
     /// # Errors
     /// Where it is there and cannot be read.
     pub fn person(&self, pid: u32) -> Result<Option<ProcessInfo>, ProcessTableError> {
-        Ok(self.look(pid, &mut Places::new())?.map(|(person, _)| person))
+        Ok(self.read_process(pid, &mut Places::new())?.map(|(person, _)| person))
     }
 
     /// One process and whether it has a device file open, all read through one held directory.
@@ -212,7 +212,7 @@ impl Processes {
     /// # Errors
     /// Where it is there and cannot be read.
     pub fn holder(&self, pid: u32) -> Result<Option<(ProcessInfo, Devices)>, ProcessTableError> {
-        let Some((person, directory)) = self.look(pid, &mut Places::new())? else { return Ok(None) };
+        let Some((person, directory)) = self.read_process(pid, &mut Places::new())? else { return Ok(None) };
         match self.devices(&directory, pid) {
             Ok(devices) => Ok(Some((person, devices))),
             Err(error) if is_gone(error) => Ok(None),
@@ -265,14 +265,14 @@ impl Processes {
         Some((status.mask("SigCgt:")? | status.mask("SigIgn:")?) & bit != 0)
     }
 
-    /// Whether a process is in a PID namespace below ours; none where it has gone, or its kernel does not tell.
+    /// Whether a process is in a PID namespace below ours; none if it has ended, or the kernel does not show it.
     #[must_use]
     pub fn nested(&self, pid: u32) -> Option<bool> {
         let text = read(&directory(&self.root, pid.to_string()).ok()?, "status").ok()?;
         Some(Status::new(&text).pids()?.len() > 1)
     }
 
-    fn look(
+    fn read_process(
         &self,
         pid: u32,
         places: &mut Places,
@@ -288,7 +288,7 @@ impl Processes {
     fn read(&self, pid: u32, places: &mut Places) -> Result<(Option<ProcessInfo>, OwnedFd), Errno> {
         let held = directory(&self.root, pid.to_string())?;
         let uid = fstat(&held)?.st_uid;
-        // One that cannot be told (a path beyond PATH_MAX) is nowhere, and nobody's kin; the others are not refused for it.
+        // A process whose path is unreadable (longer than PATH_MAX) belongs to no group; the others are not refused because of it.
         let cgroup = match read(&held, "cgroup") {
             Err(error) if !is_gone(error) => Vec::new(),
             other => other?,
@@ -298,7 +298,7 @@ impl Processes {
         Ok((stat.map(|stat| ProcessInfo { stat, uid, place, unified }), held))
     }
 
-    /// A leader that has exited has no descriptors of its own; they show at the threads that live on.
+    /// An exited thread-group leader has no descriptors; they are visible at its running threads.
     fn devices(&self, process: &OwnedFd, pid: u32) -> Result<Devices, Errno> {
         let mut devices = self.devices_in(process, "fd")?;
         if devices == Devices::None {
@@ -339,13 +339,13 @@ impl Processes {
     }
 }
 
-/// Whether a descriptor is of a character device of NVIDIA's driver. What is cached is enough: a file system of somebody's, or
-/// of a server that has gone, is not asked.
+/// Whether a descriptor is a character device of NVIDIA's driver. Cached attributes suffice, so that a user's file system or
+/// an unreachable server is not queried.
 fn is_nvidia(descriptors: &OwnedFd, number: u32) -> bool {
-    let told = statx(descriptors, number.to_string(), AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
-    told.is_ok_and(|told| {
-        FileType::from_raw_mode(told.stx_mode.into()) == FileType::CharacterDevice
-            && told.stx_rdev_major == NVIDIA
+    let attributes = statx(descriptors, number.to_string(), AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+    attributes.is_ok_and(|attributes| {
+        FileType::from_raw_mode(attributes.stx_mode.into()) == FileType::CharacterDevice
+            && attributes.stx_rdev_major == NVIDIA
     })
 }
 

@@ -26,21 +26,21 @@ const CHUNK: usize = 64 << 10;
 /// Between two attempts to connect, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Where the stream is, and whose it may be.
+/// Path of the stream, and its permitted owners.
 #[derive(Debug, Clone)]
 pub struct Source {
     /// The socket.
     pub path: PathBuf,
-    /// Users whose sockets are believed, besides root's and our own.
+    /// Trusted users besides root and our own.
     pub owners: Vec<u32>,
-    /// Where `/proc` is, which says who the exporter is.
+    /// Path of `/proc`, to identify the exporter.
     pub procfs: PathBuf,
 }
 
 /// What comes.
 #[derive(Debug)]
 pub enum Arrival {
-    /// The stream is there, and this process listens on its socket, as far as that can be told.
+    /// Connected to the stream; this process listens on its socket, if it could be identified.
     Connected(Option<ProcessKey>),
     /// It is not, or no longer.
     Lost(StreamError),
@@ -53,9 +53,9 @@ pub enum Arrival {
 /// Why there is no stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// Nobody is there.
-    #[error("nobody listens on {0}; is bailiff-exporter running with --stream?")]
-    Nobody(String),
+    /// No process listens.
+    #[error("no process listens on {0}; is bailiff-exporter running with --stream?")]
+    NoListener(String),
     /// It may be anybody's.
     #[error("{0}")]
     Distrusted(String),
@@ -71,7 +71,7 @@ bailiff_snapshot::label_values! {
 /// Why there is no stream, without the words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// Nobody listens on the socket, or there is none: `bailiff-exporter` does not run, or without `--stream`.
+    /// No process listens on the socket, or there is none: `bailiff-exporter` is not running, or without `--stream`.
     NobodyListens = "nobody_listens",
     /// The socket may be anybody's: it is not of root, of our own user or of one of `--stream.user`; another user listens
     /// on it; or anybody may put one into its directory. The log says which.
@@ -88,7 +88,7 @@ impl StreamError {
     #[must_use]
     pub const fn reason(&self) -> Reason {
         match self {
-            Self::Nobody(_) => Reason::NobodyListens,
+            Self::NoListener(_) => Reason::NobodyListens,
             Self::Distrusted(_) => Reason::Distrusted,
             Self::Ended(_) => Reason::Ended,
             Self::Silent(_) => Reason::NoAnswer,
@@ -96,7 +96,7 @@ impl StreamError {
     }
 }
 
-/// Reads until nobody wants to know any more; connects again and again.
+/// Reads until the receiver is closed; reconnects after errors.
 pub async fn follow(source: Source, to: mpsc::Sender<Arrival>) {
     let mut pause = PAUSES.0;
     loop {
@@ -144,22 +144,22 @@ fn connected(source: &Source) -> Result<(std::os::unix::net::UnixStream, u32), S
     let owner = owner(source)?;
     let stream = socket::connect(&source.path, PATIENCE)
         .and_then(|stream| stream.set_nonblocking(true).map(|()| stream))
-        .map_err(|_| StreamError::Nobody(source.path.display().to_string()))?;
+        .map_err(|_| StreamError::NoListener(source.path.display().to_string()))?;
     Ok((stream, owner))
 }
 
-/// Who listens on the socket, by the kernel's word and the start time that `/proc` has for that pid. What starts
-/// everything is not the exporter, though it may have made the socket.
+/// The process that listens on the socket, by the kernel's credentials and the start time of that pid in `/proc`. Pid 1
+/// is not the exporter, though it may have created the socket.
 fn listener(source: &Source, peer: &UCred) -> Option<ProcessKey> {
     let pid = u32::try_from(peer.pid()?).ok().filter(|pid| *pid > 1)?;
     let person = Processes::open(&source.procfs, "").ok()?.own_person(pid)?;
     (person.uid == peer.uid()).then_some(person.stat.key)
 }
 
-/// The owner of the socket, where that is somebody to be believed.
+/// The owner of the socket, if trusted.
 fn owner(source: &Source) -> Result<u32, StreamError> {
     let path = source.path.display();
-    let metadata = symlink_metadata(&source.path).map_err(|_| StreamError::Nobody(path.to_string()))?;
+    let metadata = symlink_metadata(&source.path).map_err(|_| StreamError::NoListener(path.to_string()))?;
     if !metadata.file_type().is_socket() {
         return Err(StreamError::Distrusted(format!("{path} is no socket")));
     }
@@ -168,7 +168,7 @@ fn owner(source: &Source) -> Result<u32, StreamError> {
     if !trusted(metadata.uid()) {
         let uid = metadata.uid();
         return Err(StreamError::Distrusted(format!(
-            "{path} belongs to uid {uid}, who is neither root, nor we, nor named by --stream.user"
+            "{path} belongs to uid {uid}, which is neither root, nor our own, nor given by --stream.user"
         )));
     }
     let directory = source.path.parent().unwrap_or(Path::new("/"));
@@ -197,7 +197,7 @@ async fn read(stream: UnixStream, to: &mpsc::Sender<Arrival>) -> StreamError {
             Err(error) => return StreamError::Ended(error.to_string()),
         };
         if to.send(arrival).await.is_err() {
-            return StreamError::Ended("nobody reads it any more".to_owned());
+            return StreamError::Ended("the receiver is closed".to_owned());
         }
         // What a snapshot took as text is not kept until the next.
         line.shrink_to(CHUNK);
@@ -228,7 +228,7 @@ mod tests {
     fn only_an_owner_to_be_believed_is_believed() {
         let directory = tempfile::tempdir().unwrap();
         let mut source = source(&directory);
-        assert!(matches!(owner(&source), Err(StreamError::Nobody(_))));
+        assert!(matches!(owner(&source), Err(StreamError::NoListener(_))));
         std::fs::create_dir(&source.path).unwrap();
         assert!(matches!(owner(&source), Err(StreamError::Distrusted(_))), "a directory is no socket");
         std::fs::remove_dir(&source.path).unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_come_one_by_one_and_nonsense_is_told() {
+    async fn lines_come_one_by_one_and_invalid_ones_are_reported() {
         let (near, mut far) = UnixStream::pair().unwrap();
         let (to, mut from) = mpsc::channel(8);
         tokio::io::AsyncWriteExt::write_all(&mut far, b"{\"version\":1}\nnonsense\ncut").await.unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ureq::tls::{RootCerts, TlsConfig};
 
-/// What each of our clients is told.
+/// TLS settings of all our clients.
 pub(crate) fn tls() -> TlsConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     TlsConfig::builder()

@@ -1,5 +1,5 @@
-//! What the engine found, as data. Nobody is harmed by a verdict: [`crate::actions`] carries it out, and that
-//! is the only place where watching and enforcing part.
+//! The engine's verdicts, as data. A verdict does nothing by itself: [`crate::actions`] carries it out, and that
+//! is the only place that distinguishes dry-run and enforce.
 
 use std::sync::Arc;
 
@@ -32,15 +32,15 @@ pub enum What {
     Flag(Severity),
     /// A flag comes down.
     Clear(Severity),
-    /// Channels are told.
+    /// Notify channels.
     Notify(Vec<String>),
     /// A destructive step was decided: it is confirmed at the next snapshot, or dropped.
     Due(Action),
     /// A destructive step, confirmed. The id names it in the audit log and in its report.
     Act(u64, Action),
-    /// A destructive step is due and is not done; told once until the reason changes.
+    /// A destructive step is due and is withheld; recorded once until the reason changes.
     Withheld(Action, Hold),
-    /// It was warned or due, and is spared: it was seen not to match, or is gone.
+    /// It was warned or due, and is skipped: it was seen not to match, or is gone.
     Reprieved(&'static str),
 }
 
@@ -162,7 +162,7 @@ pub struct Subject {
 /// One process of a subject.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Member {
-    /// Who; none for a pid that the driver alone knows.
+    /// Its identity; none for a pid that only the driver lists.
     pub key: Option<ProcessKey>,
     /// The pid.
     pub pid: u32,
@@ -222,11 +222,11 @@ pub enum Outcome {
     GoneNotReleased = "gone_not_released",
     /// SIGKILL did not end it in time (`--verify`).
     Unkillable = "unkillable",
-    /// It was ended; others changed meanwhile, so nobody can tell whose memory came back.
+    /// It was ended; others changed meanwhile, so it cannot be determined whose memory was released.
     Undetermined = "undetermined",
-    /// Somebody else has its pid now, or it is not what was judged; nothing was done.
+    /// Its pid belongs to another process now, or it is not what was evaluated; nothing was done.
     IdentityChanged = "identity_changed",
-    /// It was not allowed, as by a protection that was seen at the last look; nothing was done, and the audit log has why.
+    /// It was not permitted, for example because of a protection seen at the last check; nothing was done, and the audit log has the reason.
     Refused = "refused",
     /// It had ended already.
     Gone = "gone",

@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     match std::env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
         Some(launcher::LAUNCHER_ROLE) => launcher::serve(),
         Some(launcher::WORKER_ROLE) => worker::serve(),
-        _ => exit::report(PROGRAM, start()).into(),
+        _ => exit::report_outcome(PROGRAM, start()).into(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whether those who were asked to end are still at work: writing a checkpoint takes longer than some graces.
+//! Whether processes that received SIGTERM are still working: writing a checkpoint may take longer than the grace.
 //! Pure: snapshots in.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ struct Counters {
 }
 
 impl Activity {
-    /// Looks at a snapshot.
+    /// Evaluates a snapshot.
     pub(super) fn see(&mut self, snapshot: &wire::Snapshot, members: &BTreeSet<ProcessKey>) {
         let now = counters(snapshot, members);
         #[expect(clippy::cast_precision_loss, reason = "milliseconds since boot are far below 2^53")]

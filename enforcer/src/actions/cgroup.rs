@@ -1,5 +1,5 @@
-//! A cgroup ended as a whole (`cgroup.kill`, Linux 5.14, version 2 alone): the last resort against those that
-//! start others faster than they are ended. It is frozen first, so that who is in it can be looked at in peace.
+//! Killing a whole cgroup (`cgroup.kill`, Linux 5.14, cgroup v2 only): the last resort against processes that
+//! fork faster than they are killed. It is frozen first, so that its members can be verified.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -27,7 +27,7 @@ const DEEPEST: u32 = 16;
 /// How long freezing may take: a process in state D does not freeze.
 const FREEZE: Duration = Duration::from_secs(1);
 
-/// Ends all that is in the subject's cgroup, if that is nobody but its verified processes.
+/// Kills the subject's cgroup if it contains only verified processes.
 pub(super) fn kill(root: &Path, inbox: &Inbox, group: &mut Group<'_>, permit: &Permit) -> Result<(), String> {
     let request = group.request;
     let path =
@@ -153,7 +153,7 @@ fn is_frozen(directory: &OwnedFd) -> Result<bool, Errno> {
     Ok(read(directory, "cgroup.events")?.lines().any(|line| line == "frozen 1"))
 }
 
-/// All pids in it and below. One of another PID namespace reads 0, and is nobody's.
+/// All pids in it and below. A process of another PID namespace reads as 0, which is no member.
 pub(super) fn collect(directory: &OwnedFd, depth: u32, inside: &mut BTreeSet<u32>) -> Result<(), Errno> {
     if depth > DEEPEST {
         return Err(Errno::LOOP);

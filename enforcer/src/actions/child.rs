@@ -12,7 +12,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 /// Why a program did not do its work.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failed {
+pub(super) enum ChildError {
     #[error("no program is named")]
     Empty,
     #[error(transparent)]
@@ -21,13 +21,13 @@ pub(super) enum Failed {
     Status(ExitStatus),
 }
 
-/// Runs it, by its name and arguments, with this to read; what it says is nobody's concern.
-pub(super) fn run(argv: &[String], input: &[u8], deadline: Duration) -> Result<(), Failed> {
-    let (name, arguments) = argv.split_first().ok_or(Failed::Empty)?;
+/// Runs a program with this on its standard input; its output is ignored.
+pub(super) fn run(argv: &[String], input: &[u8], deadline: Duration) -> Result<(), ChildError> {
+    let (name, arguments) = argv.split_first().ok_or(ChildError::Empty)?;
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(PATH));
     let mut command = Command::new(name);
     command.args(arguments).env_clear().env("PATH", path).current_dir("/");
     let talk = Talk { input, heard: false, deadline, late: Late::Group };
     let status = bailiff_child::run(command, &talk)?.status;
-    if status.success() { Ok(()) } else { Err(Failed::Status(status)) }
+    if status.success() { Ok(()) } else { Err(ChildError::Status(status)) }
 }

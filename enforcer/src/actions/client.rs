@@ -1,5 +1,5 @@
-//! A client of MPS, before it is signalled: its server is asked to let it go first, since whoever is ended with work under way may
-//! wedge the server for all its clients. Where nobody answers, no signal is sent.
+//! MPS clients: before one is signalled, its server is asked to terminate it, because a client that dies with work in flight
+//! may wedge the server for all its clients. If the server does not answer, no signal is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,25 +31,25 @@ enum Done {
     Nothing,
 }
 
-/// Whose word a daemon's is.
+/// The owner of an MPS daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Whose {
-    /// Root's: where it is silent, nobody is signalled.
+enum DaemonOwner {
+    /// Root's: while it does not answer, no client of it is signalled.
     Root,
-    /// The client's own user's. It serves nobody else, so its silence harms nobody else, and spares nobody.
+    /// The client's own user. It serves no other user, so its silence protects nothing.
     Own,
 }
 
 /// What there is of MPS that may have to do with a group.
 #[derive(Debug, Default)]
 struct Parts {
-    pids: BTreeMap<u32, Whose>,
-    /// A part of root's that is in another PID namespace, or may be: it tells pids that are others' here.
+    pids: BTreeMap<u32, DaemonOwner>,
+    /// A part of root's that is or may be in another PID namespace: its pids are not ours.
     foreign: Option<u32>,
 }
 
-/// What a daemon told of its servers, or why it did not.
-type Told = Result<Vec<(u32, BTreeSet<u32>)>, String>;
+/// The servers and clients that a daemon reported, or why it did not.
+type Replies = Result<Vec<(u32, BTreeSet<u32>)>, String>;
 
 /// Where a client is.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,12 +58,12 @@ enum MpsMembership {
     Alone,
     /// With this server of this daemon, by their places.
     With { daemon: usize, server: u32 },
-    /// Nobody tells.
+    /// It cannot be determined.
     Unknown(String),
 }
 
 impl LetGo {
-    /// Has those of these of a group let go that are clients of MPS, each once, before they are signalled; tells what was done.
+    /// Terminates those of a group that are MPS clients through their servers, each once, before they are signalled; returns a note.
     pub(super) fn those_of(
         &mut self,
         work: &Work<'_>,
@@ -79,7 +79,7 @@ impl LetGo {
         let asked = Asked::all(work, parts);
         let mut notes = Vec::new();
         for pid in pids {
-            let (done, note) = match stands(pid, &asked.told, asked.foreign) {
+            let (done, note) = match stands(pid, &asked.replies, asked.foreign) {
                 MpsMembership::Unknown(why) if listed.contains(&pid) => {
                     let why = format!("{pid} is a client of MPS, and is not signalled: {why}");
                     return Err(Refusal::refused(why));
@@ -117,43 +117,43 @@ impl Parts {
         let mut parts = Self::default();
         let people = group.people().filter(|person| person.stat.comm == mps::COMM);
         for (pid, uid) in people.map(|person| (person.stat.key.pid, person.uid)) {
-            let whose = match uid {
-                0 => Whose::Root,
-                uid if uid == group.owner => Whose::Own,
+            let owner = match uid {
+                0 => DaemonOwner::Root,
+                uid if uid == group.owner => DaemonOwner::Own,
                 _ => continue,
             };
             // Anybody can give a name to a program that becomes root, as `su` does; not to its file.
             let is_other = |exe: String| Role::of_program(&exe).is_none();
-            if whose == Whose::Root && work.proc_table.program(pid).is_some_and(is_other) {
+            if owner == DaemonOwner::Root && work.proc_table.program(pid).is_some_and(is_other) {
                 continue;
             }
             if work.proc_table.nested(pid) == Some(false) {
-                parts.pids.insert(pid, whose);
-            } else if whose == Whose::Root {
+                parts.pids.insert(pid, owner);
+            } else if owner == DaemonOwner::Root {
                 parts.foreign = Some(pid);
             }
         }
         parts
     }
 
-    /// Their daemons, root's first. A directory of root's is not taken from it by a user who names it.
-    fn daemons(&self, work: &Work<'_>) -> Vec<(Whose, Control)> {
-        let mut directories: BTreeMap<Option<String>, Whose> = BTreeMap::new();
-        for (pid, whose) in &self.pids {
-            let known = directories.entry(mps::pipes(work, *pid)).or_insert(*whose);
-            *known = (*known).min(*whose);
+    /// Their daemons, root's first. A user who names root's directory does not change its owner.
+    fn daemons(&self, work: &Work<'_>) -> Vec<(DaemonOwner, Control)> {
+        let mut directories: BTreeMap<Option<String>, DaemonOwner> = BTreeMap::new();
+        for (pid, owner) in &self.pids {
+            let known = directories.entry(mps::pipes(work, *pid)).or_insert(*owner);
+            *known = (*known).min(*owner);
         }
-        let mut daemons: Vec<_> = directories.into_iter().map(|(pipes, whose)| (whose, pipes)).collect();
+        let mut daemons: Vec<_> = directories.into_iter().map(|(pipes, owner)| (owner, pipes)).collect();
         daemons.sort();
-        daemons.into_iter().take(MOST).map(|(whose, pipes)| (whose, mps::control(work, pipes))).collect()
+        daemons.into_iter().take(MOST).map(|(owner, pipes)| (owner, mps::control(work, pipes))).collect()
     }
 }
 
 /// What was asked, and answered.
 struct Asked<'a> {
     work: &'a Work<'a>,
-    daemons: Vec<(Whose, Control)>,
-    told: Vec<(Whose, Told)>,
+    daemons: Vec<(DaemonOwner, Control)>,
+    replies: Vec<(DaemonOwner, Replies)>,
     foreign: Option<u32>,
     until: Deadline,
 }
@@ -164,15 +164,15 @@ impl<'a> Asked<'a> {
         let daemons = parts.daemons(work);
         let ours: BTreeSet<u32> = parts.pids.into_keys().collect();
         let query = |control| servers(&within(control, until, bailiff_mps::PATIENCE), &ours);
-        let told = daemons.iter().map(|(whose, control)| (*whose, query(control))).collect();
-        Self { work, daemons, told, foreign: parts.foreign, until }
+        let replies = daemons.iter().map(|(owner, control)| (*owner, query(control))).collect();
+        Self { work, daemons, replies, foreign: parts.foreign, until }
     }
 
     /// Has a client let go. Others were asked meanwhile, so whether it is still one is asked again: its pid may be another's.
     fn let_go(&self, daemon: usize, server: u32, client: (u32, &Group<'_>)) -> Result<String, Refusal> {
         let (pid, group) = client;
         let gone = || format!("{pid} ended before server {server} of MPS was asked to let it go");
-        let Some((whose, control)) = self.daemons.get(daemon) else { return Ok(gone()) };
+        let Some((owner, control)) = self.daemons.get(daemon) else { return Ok(gone()) };
         if !group.lives(pid) {
             return Ok(gone());
         }
@@ -186,10 +186,10 @@ impl<'a> Asked<'a> {
             Ok(_) => Err(format!("server {server} of MPS lists {pid} no more")),
             Err(why) => Err(why),
         };
-        match (done, whose) {
+        match (done, owner) {
             (Ok(note), _) => Ok(note),
-            (Err(why), Whose::Own) => Ok(format!("{why}; it is its own user's")),
-            (Err(why), Whose::Root) => Err(Refusal::refused(format!("{why}, so it is not signalled"))),
+            (Err(why), DaemonOwner::Own) => Ok(format!("{why}; the daemon belongs to its own user")),
+            (Err(why), DaemonOwner::Root) => Err(Refusal::refused(format!("{why}, so no signal is sent"))),
         }
     }
 }
@@ -200,24 +200,24 @@ fn within(control: &Control, until: Deadline, most: Duration) -> Control {
 }
 
 /// A daemon's servers that are among these parts, with their clients.
-fn servers(control: &Control, parts: &BTreeSet<u32>) -> Told {
-    let said = control.query(Question::Servers).map_err(|error| error.to_string())?;
-    let servers = reply::servers(&said).map_err(|odd| odd.to_string())?;
+fn servers(control: &Control, parts: &BTreeSet<u32>) -> Replies {
+    let reply_text = control.query(Question::Servers).map_err(|error| error.to_string())?;
+    let servers = reply::servers(&reply_text).map_err(|odd| odd.to_string())?;
     let ours = servers.intersection(parts);
     ours.map(|server| Ok((*server, mps::clients(control, *server)?))).collect()
 }
 
-fn stands(client: u32, told: &[(Whose, Told)], foreign: Option<u32>) -> MpsMembership {
+fn stands(client: u32, replies: &[(DaemonOwner, Replies)], foreign: Option<u32>) -> MpsMembership {
     let mut silent = None;
-    for (daemon, (whose, told)) in told.iter().enumerate() {
-        match told {
+    for (daemon, (owner, replies)) in replies.iter().enumerate() {
+        match replies {
             Ok(servers) => {
                 let found = servers.iter().find(|(_, clients)| clients.contains(&client));
                 if let Some((server, _)) = found {
                     return MpsMembership::With { daemon, server: *server };
                 }
             }
-            Err(error) if *whose == Whose::Root => silent = Some(format!("its control daemon: {error}")),
+            Err(error) if *owner == DaemonOwner::Root => silent = Some(format!("its control daemon: {error}")),
             Err(_) => {}
         }
     }
@@ -226,25 +226,25 @@ fn stands(client: u32, told: &[(Whose, Told)], foreign: Option<u32>) -> MpsMembe
             "{part}, a part of MPS, is in another PID namespace, and is not asked"
         ));
     }
-    let is_own = |(whose, _): &(Whose, Told)| *whose == Whose::Own;
+    let is_own = |(owner, _): &(DaemonOwner, Replies)| *owner == DaemonOwner::Own;
     match silent {
         Some(why) => MpsMembership::Unknown(why),
-        // Root's have answered, so it is its user's, or nobody's.
-        None if told.is_empty() || told.iter().any(is_own) => MpsMembership::Alone,
+        // Root's daemons have answered, so it belongs to its user's daemon or to none.
+        None if replies.is_empty() || replies.iter().any(is_own) => MpsMembership::Alone,
         None => MpsMembership::Unknown("no server lists it as its client".to_owned()),
     }
 }
 
 /// In FAULT nothing of a client's is under way any more, and its end is what the server waits for.
 fn terminate(control: &Control, server: u32, client: u32) -> Result<String, String> {
-    let status = control.query(Question::Status(server)).map(|said| reply::status(&said));
+    let status = control.query(Question::Status(server)).map(|reply_text| reply::status(&reply_text));
     if matches!(status, Ok(reply::Status::Fault)) {
         return Ok(format!("server {server} of MPS waits in FAULT for the end of {client}"));
     }
-    let said = control.query(Question::TerminateClient(server, client));
-    let done = said
+    let reply_text = control.query(Question::TerminateClient(server, client));
+    let done = reply_text
         .map_err(|error| error.to_string())
-        .and_then(|said| reply::terminated(&said).map_err(|odd| odd.to_string()));
+        .and_then(|reply_text| reply::terminated(&reply_text).map_err(|odd| odd.to_string()));
     match done {
         Ok(()) => Ok(format!("server {server} of MPS let {client} go")),
         Err(why) => Err(format!("server {server} of MPS did not let {client} go: {why}")),
@@ -255,41 +255,41 @@ fn terminate(control: &Control, server: u32, client: u32) -> Result<String, Stri
 mod tests {
     use super::*;
 
-    fn says(whose: Whose, servers: &[(u32, &[u32])]) -> (Whose, Told) {
+    fn replies_of(owner: DaemonOwner, servers: &[(u32, &[u32])]) -> (DaemonOwner, Replies) {
         let servers = servers.iter().map(|(server, clients)| (*server, clients.iter().copied().collect()));
-        (whose, Ok(servers.collect()))
+        (owner, Ok(servers.collect()))
     }
 
     #[test]
     fn a_client_is_let_go_by_its_very_server_alone() {
-        use Whose::{Own, Root};
-        let hung = |whose| (whose, Err("hung".to_owned()));
+        use DaemonOwner::{Own, Root};
+        let hung = |owner| (owner, Err("hung".to_owned()));
         let cases = [
             (vec![], MpsMembership::Alone),
             (
-                vec![says(Root, &[(900, &[7]), (901, &[4100])])],
+                vec![replies_of(Root, &[(900, &[7]), (901, &[4100])])],
                 MpsMembership::With { daemon: 0, server: 901 },
             ),
-            (vec![hung(Root), says(Own, &[(900, &[4100])])], MpsMembership::With { daemon: 1, server: 900 }),
+            (vec![hung(Root), replies_of(Own, &[(900, &[4100])])], MpsMembership::With { daemon: 1, server: 900 }),
             (
-                vec![says(Root, &[(900, &[7])])],
+                vec![replies_of(Root, &[(900, &[7])])],
                 MpsMembership::Unknown("no server lists it as its client".into()),
             ),
-            (vec![says(Root, &[]), hung(Root)], MpsMembership::Unknown("its control daemon: hung".into())),
-            (vec![says(Root, &[]), hung(Own)], MpsMembership::Alone),
-            (vec![hung(Root), says(Own, &[])], MpsMembership::Unknown("its control daemon: hung".into())),
+            (vec![replies_of(Root, &[]), hung(Root)], MpsMembership::Unknown("its control daemon: hung".into())),
+            (vec![replies_of(Root, &[]), hung(Own)], MpsMembership::Alone),
+            (vec![hung(Root), replies_of(Own, &[])], MpsMembership::Unknown("its control daemon: hung".into())),
             (vec![hung(Own)], MpsMembership::Alone),
-            (vec![says(Own, &[(900, &[7])])], MpsMembership::Alone),
+            (vec![replies_of(Own, &[(900, &[7])])], MpsMembership::Alone),
         ];
-        for (told, expected) in cases {
-            assert_eq!(stands(4100, &told, None), expected, "{told:?}");
+        for (replies, expected) in cases {
+            assert_eq!(stands(4100, &replies, None), expected, "{replies:?}");
         }
         let other = MpsMembership::Unknown(
             "900, a part of MPS, is in another PID namespace, and is not asked".into(),
         );
         assert_eq!(stands(4100, &[], Some(900)), other);
-        assert_eq!(stands(4100, &[says(Root, &[(901, &[7])])], Some(900)), other);
+        assert_eq!(stands(4100, &[replies_of(Root, &[(901, &[7])])], Some(900)), other);
         let found = MpsMembership::With { daemon: 0, server: 901 };
-        assert_eq!(stands(4100, &[says(Root, &[(901, &[4100])])], Some(900)), found);
+        assert_eq!(stands(4100, &[replies_of(Root, &[(901, &[4100])])], Some(900)), found);
     }
 }

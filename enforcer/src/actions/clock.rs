@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "the one file of the actions that asks clocks")]
-//! The clocks of actions. Waiting is counted on one that stands still while the machine is suspended: nobody is
-//! ended for time in which it could not run. A snapshot bears the time since boot, so that clock is here too.
+//! The clocks of actions. Waiting is counted on a clock that stops while the machine is suspended: no process is
+//! killed because of time in which it could not run. Snapshots carry the time since boot, so that clock is here too.
 
 use std::time::{Duration, SystemTime};
 

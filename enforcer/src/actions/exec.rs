@@ -1,4 +1,4 @@
-//! A program as a step of a rule: it is told on its standard input what was found.
+//! A program as a step of a rule: it receives the finding on standard input.
 
 use serde_json::json;
 
@@ -16,7 +16,7 @@ pub(super) fn run(work: &Work<'_>, argv: &[String]) -> Result<ActionResult, Refu
         Kind::Process | Kind::Workload => Some(work.gather()?),
         Kind::Gpu | Kind::Lease | Kind::MpsServer => None,
     };
-    let told = json!({
+    let payload = json!({
         "id": request.id,
         "node": work.settings.node,
         "rule": &*request.rule,
@@ -25,7 +25,7 @@ pub(super) fn run(work: &Work<'_>, argv: &[String]) -> Result<ActionResult, Refu
         "target": &*request.subject,
         "evidence": &request.evidence,
     });
-    let input = crate::audit::ascii(&told).map_err(|error| Refusal::refused(error.to_string()))?;
+    let input = crate::audit::ascii(&payload).map_err(|error| Refusal::refused(error.to_string()))?;
     Ok(work.carry_out(|_| {
         let (outcome, detail) = match child::run(argv, &input, work.settings.program) {
             Ok(()) => (Outcome::Done, String::new()),

@@ -31,7 +31,7 @@ pub struct Settings {
     pub mps_control: PathBuf,
     /// How long a program of the admin's may run.
     pub program: Duration,
-    /// The node's name, for what programs are told.
+    /// The node's name, for programs and webhooks.
     pub node: String,
     /// This program, to be started as the watchdog of what is stopped before its SIGKILL.
     pub watchdog: PathBuf,
@@ -93,7 +93,7 @@ impl Executor {
                         let report = worker.act(&request, fresh.map(|(table, _)| table));
                         coming = None;
                         worker.inbox.done();
-                        // Nobody listens while the program ends; the audit log has it.
+                        // The receiver is gone while the program shuts down; the audit log has the report.
                         drop(reports.send(report));
                     }
                 }
@@ -110,7 +110,7 @@ impl Executor {
         self.inbox.act(Box::new(request))
     }
 
-    /// Says that an action may come within this time, so that it need not look at everybody first.
+    /// Announces that an action may come within this time, so that the process table is read in advance.
     pub fn prepare(&self, within: Duration) {
         self.inbox.prepare(Deadline::after(within));
     }
@@ -121,7 +121,7 @@ impl Executor {
         self.inbox.idle()
     }
 
-    /// Each new snapshot: it tells whether a target computes on, and whether its memory came back.
+    /// Passes on each new snapshot, which shows whether a target still computes and whether its memory was released.
     pub fn seen(&self, view: Arc<View>) {
         self.inbox.seen(view);
     }

@@ -55,15 +55,15 @@ fn frozen_paths(root: &Path, proc_table: &Processes, pid: u32) -> Vec<String> {
 }
 
 impl Frozen {
-    /// The cgroup itself or the one above it that was told to freeze.
+    /// The cgroup itself or the ancestor that was frozen.
     fn above(root: &Path, path: &str) -> Result<Self, String> {
         let mut at = path;
         loop {
-            let told =
+            let is_frozen =
                 |file: &str| text_of(root, &format!("{at}/{file}")).is_ok_and(|text| text.trim() == "1");
-            let thaw: Option<(&str, &'static [u8])> = if told("cgroup.freeze") {
+            let thaw: Option<(&str, &'static [u8])> = if is_frozen("cgroup.freeze") {
                 Some(("cgroup.freeze", b"0"))
-            } else if told("freezer.self_freezing") {
+            } else if is_frozen("freezer.self_freezing") {
                 Some(("freezer.state", b"THAWED"))
             } else {
                 None
@@ -92,7 +92,7 @@ impl Frozen {
         }
     }
 
-    /// Lets what is in it run again; tells how that went.
+    /// Thaws it; returns a note on the outcome.
     pub(super) fn thaw(&self, _: &Permit) -> String {
         let mut note = format!("its cgroup {} was thawed", self.path);
         if let Err(error) = rustix::io::write(&self.file, self.thaw) {

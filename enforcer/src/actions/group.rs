@@ -21,7 +21,7 @@ use crate::guard::{self, Found, Ourselves, Refusal};
 use crate::members::Members;
 use crate::process_table::{ProcessInfo, ProcessTableError, Processes, Table};
 
-/// Where the first signal is not sent within this time, it is looked again first who came since.
+/// If the first signal is not sent within this time, new members are searched again.
 const A_WHILE: Duration = Duration::from_millis(10);
 
 /// One process in hand.
@@ -39,9 +39,9 @@ pub(super) struct Group<'a> {
     proc_table: &'a Processes,
     pub(super) request: &'a ActionRequest,
     holding: BTreeSet<ProcessKey>,
-    /// Who was there when it was last looked.
+    /// The processes at the last read of the table.
     table: Table,
-    /// Whose they all are.
+    /// Their owner.
     pub(super) owner: u32,
     pub(super) held: Vec<Held>,
     pub(super) sent: Vec<Sent>,
@@ -80,8 +80,8 @@ impl<'a> Group<'a> {
             boundary: Boundary::default(),
             denied: None,
         };
-        let wanted = group.wanted();
-        group.held = group.hold(&wanted)?;
+        let expected = group.expected();
+        group.held = group.hold(&expected)?;
         group.let_go();
         let found = group.found();
         group.notes = guard::identify(&request.subject, &found)?;
@@ -95,16 +95,16 @@ impl<'a> Group<'a> {
         Ok(group)
     }
 
-    /// Lets those go who, now that they were read in hand, turn out not to belong to it.
+    /// Drops those that, read again through their handle, are no members.
     fn let_go(&mut self) {
         let people = self.held.iter().map(|held| held.found.person.clone());
         self.table = std::mem::take(&mut self.table).with(people);
-        let wanted = self.wanted();
-        self.held.retain(|held| wanted.get(&held.found.key().pid) == Some(&held.found.key()));
+        let expected = self.expected();
+        self.held.retain(|held| expected.get(&held.found.key().pid) == Some(&held.found.key()));
     }
 
-    /// Reads those that live again, takes hold of those that came since, and asks the guard about them all. Tells
-    /// how many came.
+    /// Reads the living members again, opens handles for new ones, and lets the guard check them all. Returns
+    /// the number of new members.
     pub(super) fn renew(&mut self) -> Result<usize, Refusal> {
         // Not two of them at once: a node has many processes.
         self.table = Table::default();
@@ -112,8 +112,8 @@ impl<'a> Group<'a> {
         self.take_in(table)
     }
 
-    /// The same just before the first signal, which follows the gathering at once unless the audit log took a while:
-    /// of those that are not in hand it looks at those alone that were not there yet.
+    /// The same just before the first signal, which follows immediately unless writing the audit log took a while:
+    /// only processes that are new since then are examined.
     pub(super) fn renew_after_a_while(&mut self) -> Result<usize, Refusal> {
         if clock::running().saturating_sub(self.began) < A_WHILE {
             return Ok(0);
@@ -130,10 +130,10 @@ impl<'a> Group<'a> {
             }
         }
         let known: BTreeSet<ProcessKey> = self.held.iter().map(|held| held.found.key()).collect();
-        let mut wanted = self.kin(&self.living_keys()).find(&table);
+        let mut expected = self.members(&self.living_keys()).find(&table);
         let stands = self.boundary.stands();
-        wanted.retain(|_, key| stands && !known.contains(key));
-        let new = self.hold(&wanted)?;
+        expected.retain(|_, key| stands && !known.contains(key));
+        let new = self.hold(&expected)?;
         let living = self.held.iter().filter(|held| held.handle.lives()).map(|held| held.found.clone());
         let all: Vec<Found> = living.chain(new.iter().map(|held| held.found.clone())).collect();
         if self.sent.is_empty() {
@@ -157,7 +157,7 @@ impl<'a> Group<'a> {
         self.send(Signal::TERM, "SIGTERM", permit);
     }
 
-    /// Sends KILL, once, to those that live; nobody is sent it who was not sent TERM before.
+    /// Sends KILL, once, to the living members that received TERM before.
     pub(super) fn kill(&mut self, permit: &Permit) {
         self.send(Signal::TERM, "SIGTERM", permit);
         self.send(Signal::KILL, "SIGKILL", permit);
@@ -233,7 +233,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Tells of what was sent to no process but to all of them.
+    /// Records what was sent to the whole group.
     pub(super) fn sent_to_all(&mut self, what: &'static str) {
         let at_ms = Sent::millis(clock::running().saturating_sub(self.began));
         let comm = String::new();
@@ -253,7 +253,7 @@ impl<'a> Group<'a> {
         self.held.iter().all(|held| held.handle.ended())
     }
 
-    /// Everybody who was in hand, ended or not.
+    /// All members with a handle, ended or not.
     pub(super) fn keys(&self) -> BTreeSet<ProcessKey> {
         self.held.iter().map(|held| held.found.key()).collect()
     }
@@ -268,7 +268,7 @@ impl<'a> Group<'a> {
         self.held.iter().any(|held| held.found.key().pid == pid && held.handle.lives())
     }
 
-    /// Everybody who was there when it was last looked.
+    /// All processes at the last read of the table.
     pub(super) fn people(&self) -> impl Iterator<Item = &ProcessInfo> {
         self.table.people.values()
     }
@@ -291,28 +291,28 @@ impl<'a> Group<'a> {
         self.held.iter().map(|held| held.found.clone()).collect()
     }
 
-    fn kin<'b>(&'b self, verified: &'b [ProcessKey]) -> Members<'b> {
+    fn members<'b>(&'b self, verified: &'b [ProcessKey]) -> Members<'b> {
         Members { subject: &self.request.subject, verified, holding: &self.holding }
     }
 
-    /// All that belong to the subject, and whoever has the pid of one that holds.
-    fn wanted(&self) -> BTreeMap<u32, ProcessKey> {
-        let mut wanted = self.kin(&[]).find(&self.table);
+    /// All that belong to the subject, and any process with the pid of a verified holder.
+    fn expected(&self) -> BTreeMap<u32, ProcessKey> {
+        let mut expected = self.members(&[]).find(&self.table);
         for member in self.request.subject.members.iter().filter(|member| member.holds) {
             if let Some(person) = self.table.people.get(&member.pid) {
-                wanted.insert(member.pid, person.stat.key);
+                expected.insert(member.pid, person.stat.key);
             }
         }
-        wanted
+        expected
     }
 
-    /// Takes hold of each and reads who it is after that; one that has ended, or is another now, is left out.
-    fn hold(&self, wanted: &BTreeMap<u32, ProcessKey>) -> Result<Vec<Held>, Refusal> {
-        if wanted.len() > self.request.limits.max_processes {
+    /// Opens a handle for each and reads its identity after that; one that has ended or changed is left out.
+    fn hold(&self, expected: &BTreeMap<u32, ProcessKey>) -> Result<Vec<Held>, Refusal> {
+        if expected.len() > self.request.limits.max_processes {
             let most = self.request.limits.max_processes;
-            return Err(Refusal::refused(format!("it has {} processes, more than {most}", wanted.len())));
+            return Err(Refusal::refused(format!("it has {} processes, more than {most}", expected.len())));
         }
-        let held = wanted.values().filter_map(|key| self.hold_one(*key).transpose());
+        let held = expected.values().filter_map(|key| self.hold_one(*key).transpose());
         held.collect()
     }
 
@@ -339,7 +339,7 @@ fn owner(request: &ActionRequest, found: &[Found]) -> Result<u32, Refusal> {
     let holders =
         request.subject.members.iter().filter(|member| member.holds).filter_map(|member| member.key);
     let mut living = holders.filter_map(|key| found.iter().find(|found| found.key() == key));
-    let holder = living.next().ok_or_else(|| Refusal::refused("nobody knows whose it is"))?;
+    let holder = living.next().ok_or_else(|| Refusal::refused("its owner is unknown"))?;
     Ok(holder.person.uid)
 }
 

@@ -1,5 +1,5 @@
-//! What the executor is told while it works, and the one way in which it waits: for processes to end, for news, and
-//! for the time to be up.
+//! What the executor receives while it works, and the one way in which it waits: for processes to end, for events, and
+//! for a deadline.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,9 +20,9 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// What was looked up for an action that is coming is not older than this.
 pub(super) const FRESH: Duration = Duration::from_millis(250);
 
-/// What has been told.
+/// What has been received.
 #[derive(Debug, Default)]
-struct Told {
+struct InboxState {
     request: Option<Box<ActionRequest>>,
     /// An action is waiting or being done.
     busy: bool,
@@ -46,16 +46,16 @@ pub(super) enum Task {
     Prepare(Deadline),
 }
 
-/// Shared by those who tell and the one who does.
+/// Shared by the senders and the executor.
 #[derive(Debug)]
 pub(super) struct Inbox {
-    told: Mutex<Told>,
+    state: Mutex<InboxState>,
     questions: UnboundedSender<Question>,
     /// Readable when there is news.
     bell: OwnedFd,
 }
 
-impl Told {
+impl InboxState {
     fn give_up(&self, id: u64) -> Option<&'static str> {
         if self.stop {
             Some("this program was asked to end")
@@ -69,7 +69,7 @@ impl Told {
 
 /// What is new.
 #[derive(Debug, Default)]
-pub(super) struct News {
+pub(super) struct Events {
     /// A snapshot.
     pub(super) view: Option<Arc<View>>,
     /// The action is to be given up, and why.
@@ -81,42 +81,42 @@ pub(super) struct News {
 impl Inbox {
     pub(super) fn new(questions: UnboundedSender<Question>) -> Result<Self, Errno> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { told: Mutex::default(), questions, bell })
+        Ok(Self { state: Mutex::default(), questions, bell })
     }
 
     /// Takes an action, unless there is one already.
     pub(super) fn act(&self, request: Box<ActionRequest>) -> Result<(), Box<ActionRequest>> {
-        let mut told = self.told();
-        if told.busy {
+        let mut state = self.state();
+        if state.busy {
             return Err(request);
         }
-        told.busy = true;
-        told.request = Some(request);
-        drop(told);
+        state.busy = true;
+        state.request = Some(request);
+        drop(state);
         self.ring();
         Ok(())
     }
 
     pub(super) fn seen(&self, view: Arc<View>) {
-        let mut told = self.told();
-        told.view = Some(view);
-        told.fresh = true;
-        drop(told);
+        let mut state = self.state();
+        state.view = Some(view);
+        state.fresh = true;
+        drop(state);
         self.ring();
     }
 
-    /// Asks whether an action may go on, and waits for the answer; none where it does not come in time.
+    /// Requests permission for an action and waits for the answer; none if it does not come in time.
     pub(super) fn ask(&self, question: Question, until: Deadline) -> Option<Permission> {
         self.questions.send(question).ok()?;
         loop {
-            let mut told = self.told();
-            if let Some(why) = told.give_up(question.id) {
+            let mut state = self.state();
+            if let Some(why) = state.give_up(question.id) {
                 return Some(Permission::Denied(why.to_owned()));
             }
-            if let Some((_, answer)) = told.answer.take().filter(|(asked, _)| *asked == question) {
+            if let Some((_, answer)) = state.answer.take().filter(|(asked, _)| *asked == question) {
                 return Some(answer);
             }
-            drop(told);
+            drop(state);
             if until.passed() {
                 return None;
             }
@@ -125,57 +125,57 @@ impl Inbox {
     }
 
     pub(super) fn answer(&self, question: Question, answer: Permission) {
-        self.told().answer = Some((question, answer));
+        self.state().answer = Some((question, answer));
         self.ring();
     }
 
     pub(super) fn cancel(&self, id: u64) {
-        self.told().cancelled = Some(id);
+        self.state().cancelled = Some(id);
         self.ring();
     }
 
     pub(super) fn prepare(&self, until: Deadline) {
-        self.told().prepare = Some(until);
+        self.state().prepare = Some(until);
         self.ring();
     }
 
     pub(super) fn stop(&self) {
-        self.told().stop = true;
+        self.state().stop = true;
         self.ring();
     }
 
     /// No action is waiting or being done.
     pub(super) fn idle(&self) -> bool {
-        !self.told().busy
+        !self.state().busy
     }
 
     /// The action is over.
     pub(super) fn done(&self) {
-        self.told().busy = false;
+        self.state().busy = false;
     }
 
     /// The newest snapshot.
     pub(super) fn view(&self) -> Option<Arc<View>> {
-        self.told().view.clone()
+        self.state().view.clone()
     }
 
     /// What is new, at once.
-    pub(super) fn news(&self, id: u64) -> News {
-        let mut told = self.told();
-        let view = if told.fresh { told.view.clone() } else { None };
-        told.fresh = false;
-        News { view, give_up: told.give_up(id), stopped: told.stop }
+    pub(super) fn events(&self, id: u64) -> Events {
+        let mut state = self.state();
+        let view = if state.fresh { state.view.clone() } else { None };
+        state.fresh = false;
+        Events { view, give_up: state.give_up(id), stopped: state.stop }
     }
 
     /// Why an action is to be given up, where it is.
     pub(super) fn given_up(&self, id: u64) -> Option<&'static str> {
-        self.told().give_up(id)
+        self.state().give_up(id)
     }
 
     /// Acts, unless the action was called off. A `pause` that comes meanwhile waits for the lock, so it is answered afterwards.
     pub(super) fn unless_called_off<T>(&self, id: u64, act: impl FnOnce() -> T) -> Result<T, &'static str> {
-        let told = self.told();
-        told.give_up(id).map_or_else(|| Ok(act()), Err)
+        let state = self.state();
+        state.give_up(id).map_or_else(|| Ok(act()), Err)
     }
 
     /// Waits until there is news, one of them ends or the time is up.
@@ -194,18 +194,18 @@ impl Inbox {
         let again = coming.filter(|coming| !coming.passed()).map(|_| Deadline::after(FRESH));
         loop {
             {
-                let mut told = self.told();
-                let prepare = told.prepare.take();
-                if let Some(request) = told.request.take() {
+                let mut state = self.state();
+                let prepare = state.prepare.take();
+                if let Some(request) = state.request.take() {
                     return Some(Task::ActionRequest(request));
                 }
-                if told.stop {
+                if state.stop {
                     return None;
                 }
                 if let Some(until) = prepare.or(coming.filter(|_| again.is_some_and(Deadline::passed))) {
                     return Some(Task::Prepare(until));
                 }
-                told.fresh = false;
+                state.fresh = false;
             }
             if readable(&[self.bell.as_fd()], again).is_err() {
                 drop(readable(&[], Some(Deadline::after(AGAIN))));
@@ -223,7 +223,7 @@ impl Inbox {
         let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, InboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,23 +1,23 @@
-//! Whether the memory of those who ended came back, judged by two snapshots: their pids have left the driver's
-//! list, and memory of nobody has not risen by what they held. Pure.
+//! Whether the memory of ended holders was released, by comparing two snapshots: their pids must have left the driver's
+//! list, and unaccounted memory must not have risen by what they held. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bailiff_snapshot::{ProcessKey, wire};
 
-/// Memory of nobody may rise by so much beside a holder's end, or by this part of what he held: reads are not atomic, and the
-/// driver keeps a little.
+/// Unaccounted memory may rise by this much beside a holder's end, or by this part of what it held: readings are not atomic,
+/// and the driver keeps a little.
 const SLACK: u64 = 16 << 20;
 const PART: u64 = 16;
 
-/// What two snapshots tell.
+/// The result of comparing two snapshots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Back {
     /// It is back.
     Yes {
         /// So many bytes.
         bytes: u64,
-        /// So many are of nobody, which may be by chance.
+        /// This much is unaccounted, perhaps by coincidence.
         left: u64,
     },
     /// It is still held, or much of it.
@@ -26,14 +26,14 @@ pub(super) enum Back {
         /// So many bytes.
         left: u64,
     },
-    /// Nobody can tell.
-    UnknownReason(String),
+    /// It cannot be determined.
+    Unknown(String),
 }
 
-/// One GPU's holders: who, and how much; a pid without start time is known by the pid alone.
+/// The holders of one GPU and their memory; a pid without start time is identified by the pid alone.
 type Holders = BTreeMap<(u32, Option<u64>), Option<u64>>;
 
-/// What a snapshot tells of memory; an action keeps this and not all of the snapshot.
+/// The memory of a snapshot; an action keeps this instead of the whole snapshot.
 #[derive(Debug)]
 pub(super) struct Memory(Vec<OfGpu>);
 
@@ -41,10 +41,10 @@ pub(super) struct Memory(Vec<OfGpu>);
 struct OfGpu {
     index: String,
     uuid: Option<String>,
-    /// The driver told who holds it.
-    told: bool,
+    /// The driver reported the holders.
+    reported: bool,
     holders: Holders,
-    /// Bytes of nobody.
+    /// Unaccounted bytes.
     unaccounted: Option<i64>,
 }
 
@@ -52,12 +52,12 @@ impl Memory {
     pub(super) fn of(snapshot: &wire::Snapshot) -> Self {
         let starts: BTreeMap<u32, Option<u64>> =
             snapshot.processes.iter().map(|process| (process.pid, process.start_ticks)).collect();
-        let who = |pid: u32| (pid, starts.get(&pid).copied().flatten());
+        let key = |pid: u32| (pid, starts.get(&pid).copied().flatten());
         let of_gpu = |gpu: &wire::Gpu| OfGpu {
             index: gpu.index.clone(),
             uuid: gpu.uuid.clone(),
-            told: gpu.fault.is_none() && gpu.listed.is_some(),
-            holders: gpu.holders.iter().map(|holder| (who(holder.pid), holder.memory)).collect(),
+            reported: gpu.fault.is_none() && gpu.listed.is_some(),
+            holders: gpu.holders.iter().map(|holder| (key(holder.pid), holder.memory)).collect(),
             unaccounted: gpu.memory.as_ref().and_then(|memory| memory.unaccounted),
         };
         Self(snapshot.gpus.iter().map(of_gpu).collect())
@@ -70,16 +70,16 @@ impl Memory {
                 .any(|key| key.pid == pid && start.is_none_or(|start_ticks| start_ticks == key.start_ticks))
         };
         let holders = self.0.iter().flat_map(|gpu| &gpu.holders);
-        holders.filter(|(who, _)| ours(**who)).filter_map(|(_, bytes)| *bytes).sum()
+        holders.filter(|(key, _)| ours(**key)).filter_map(|(_, bytes)| *bytes).sum()
     }
 }
 
-/// Compares; `ended` are those who held.
+/// Compares two snapshots; `ended` are the former holders.
 pub(super) fn back(before: &Memory, after: &Memory, ended: &BTreeSet<ProcessKey>) -> Back {
     let mut back: Option<(u64, u64)> = None;
-    let mut untold = None;
+    let mut unknown = None;
     for gpu in &before.0 {
-        let held: Holders = gpu.holders.iter().filter(|(who, _)| is_of(**who, ended)).map(copied).collect();
+        let held: Holders = gpu.holders.iter().filter(|(key, _)| is_of(**key, ended)).map(copied).collect();
         if held.is_empty() {
             continue;
         }
@@ -88,49 +88,49 @@ pub(super) fn back(before: &Memory, after: &Memory, ended: &BTreeSet<ProcessKey>
                 let (before, stayed) = back.unwrap_or_default();
                 back = Some((before.saturating_add(bytes), stayed.saturating_add(left)));
             }
-            Back::UnknownReason(why) => untold = Some(why),
+            Back::Unknown(why) => unknown = Some(why),
             no @ Back::No { .. } => return no,
         }
     }
-    match (untold, back) {
-        (Some(why), _) => Back::UnknownReason(why),
+    match (unknown, back) {
+        (Some(why), _) => Back::Unknown(why),
         (None, Some((bytes, left))) => Back::Yes { bytes, left },
-        (None, None) => Back::UnknownReason("the driver listed none of them before".to_owned()),
+        (None, None) => Back::Unknown("the driver listed none of them before".to_owned()),
     }
 }
 
 fn on_one(gpu: &OfGpu, after: &Memory, ended: &BTreeSet<ProcessKey>, held: &Holders) -> Back {
     let same = |other: &&OfGpu| other.uuid == gpu.uuid && other.index == gpu.index;
-    let Some(now) = after.0.iter().find(same).filter(|now| now.told) else {
-        return Back::UnknownReason(format!("GPU {} told nothing", gpu.index));
+    let Some(now) = after.0.iter().find(same).filter(|now| now.reported) else {
+        return Back::Unknown(format!("GPU {} gave no list", gpu.index));
     };
     // The driver may list a pid that has ended, and then /proc gives it no start time.
     let still = now
         .holders
         .keys()
-        .find(|who| is_of(**who, ended) || (who.1.is_none() && held.keys().any(|(pid, _)| *pid == who.0)));
-    if let Some(who) = still {
-        let why = format!("the driver still lists {} on GPU {}", who.0, gpu.index);
-        return Back::No { why, left: now.holders.get(who).copied().flatten().unwrap_or_default() };
+        .find(|key| is_of(**key, ended) || (key.1.is_none() && held.keys().any(|(pid, _)| *pid == key.0)));
+    if let Some(key) = still {
+        let why = format!("the driver still lists {} on GPU {}", key.0, gpu.index);
+        return Back::No { why, left: now.holders.get(key).copied().flatten().unwrap_or_default() };
     }
     let Some(bytes) = held.values().copied().sum::<Option<u64>>() else {
-        return Back::UnknownReason(format!("nobody knows what it held on GPU {}", gpu.index));
+        return Back::Unknown(format!("what it held on GPU {} is unknown", gpu.index));
     };
     let (Some(was), Some(is)) = (gpu.unaccounted, now.unaccounted) else {
-        return Back::UnknownReason(format!("memory of nobody is not known on GPU {}", gpu.index));
+        return Back::Unknown(format!("unaccounted memory of GPU {} is unknown", gpu.index));
     };
-    let others: Holders = gpu.holders.iter().filter(|(who, _)| !is_of(**who, ended)).map(copied).collect();
+    let others: Holders = gpu.holders.iter().filter(|(key, _)| !is_of(**key, ended)).map(copied).collect();
     let rise = u64::try_from(is.saturating_sub(was)).unwrap_or_default();
     if changed(&others, &now.holders, bytes) {
-        Back::UnknownReason(format!("others came, went or grew on GPU {} meanwhile", gpu.index))
+        Back::Unknown(format!("others came, went or grew on GPU {} meanwhile", gpu.index))
     } else if rise > 0 && rise >= (bytes / PART).max(SLACK).min(bytes.div_ceil(2)) {
-        Back::No { why: format!("{rise} bytes on GPU {} are now of nobody", gpu.index), left: rise }
+        Back::No { why: format!("{rise} bytes on GPU {} are now unaccounted", gpu.index), left: rise }
     } else {
         Back::Yes { bytes: bytes.saturating_sub(rise), left: rise }
     }
 }
 
-/// Others are no longer who they were, or what they hold has changed so much that it matters beside `bytes`.
+/// Whether other holders changed, or their memory changed so much that it matters beside `bytes`.
 fn changed(before: &Holders, after: &Holders, bytes: u64) -> bool {
     if !before.keys().eq(after.keys()) {
         return true;
@@ -144,8 +144,8 @@ fn is_of((pid, start): (u32, Option<u64>), ended: &BTreeSet<ProcessKey>) -> bool
     start.is_some_and(|start_ticks| ended.contains(&ProcessKey { pid, start_ticks }))
 }
 
-fn copied((who, held): (&(u32, Option<u64>), &Option<u64>)) -> ((u32, Option<u64>), Option<u64>) {
-    (*who, *held)
+fn copied((key, held): (&(u32, Option<u64>), &Option<u64>)) -> ((u32, Option<u64>), Option<u64>) {
+    (*key, *held)
 }
 
 #[cfg(test)]
@@ -184,12 +184,12 @@ mod tests {
         match back {
             Back::Yes { .. } => "yes",
             Back::No { .. } => "no",
-            Back::UnknownReason(_) => "untold",
+            Back::Unknown(_) => "unknown",
         }
     }
 
     #[test]
-    fn what_two_snapshots_tell() {
+    fn two_snapshots_show_whether_memory_was_released() {
         let ours: Row = (10, Some(1), Some(100));
         let other: Row = (20, Some(5), Some(300));
         let before = memory(Some(0), &[ours, other]);
@@ -197,38 +197,38 @@ mod tests {
             (Some(0), &[other], "yes", "it left, and nothing rose"),
             (Some(-20), &[other], "yes", "reads are not atomic"),
             (Some(49), &[other], "yes", "a little may be anybody's"),
-            (Some(100), &[other], "no", "it is of nobody now"),
+            (Some(100), &[other], "no", "it is unaccounted now"),
             (Some(50), &[other], "no", "half of it is"),
             (Some(0), &[ours, other], "no", "it is listed"),
             (Some(0), &[(10, None, Some(100)), other], "no", "listed, and gone from /proc"),
-            (Some(0), &[(10, Some(9), Some(100)), other], "untold", "another with its pid came"),
-            (Some(0), &[], "untold", "another went"),
-            (Some(0), &[(20, Some(5), Some(400))], "untold", "another grew by as much"),
-            (Some(100), &[(20, Some(5), Some(200))], "untold", "or shrank by it"),
+            (Some(0), &[(10, Some(9), Some(100)), other], "unknown", "another with its pid came"),
+            (Some(0), &[], "unknown", "another went"),
+            (Some(0), &[(20, Some(5), Some(400))], "unknown", "another grew by as much"),
+            (Some(100), &[(20, Some(5), Some(200))], "unknown", "or shrank by it"),
             (Some(0), &[(20, Some(5), Some(310))], "yes", "another grew by little"),
-            (None, &[other], "untold", "memory of nobody is not known"),
+            (None, &[other], "unknown", "unaccounted memory is unknown"),
         ];
         for (unaccounted, rows, expected, why) in cases {
-            let told = back(&before, &memory(unaccounted, rows), &BTreeSet::from([OURS]));
-            assert_eq!(name(&told), expected, "{why}: {told:?}");
+            let reported = back(&before, &memory(unaccounted, rows), &BTreeSet::from([OURS]));
+            assert_eq!(name(&reported), expected, "{why}: {reported:?}");
         }
     }
 
     #[test]
-    fn what_stayed_is_not_told_as_back() {
+    fn memory_still_held_is_not_reported_as_released() {
         const GIB: u64 = 1 << 30;
         let before = memory(Some(0), &[(10, Some(1), Some(40 * GIB))]);
-        let told = |unaccounted: u64| {
+        let reported = |unaccounted: u64| {
             let after = memory(Some(i64::try_from(unaccounted).unwrap()), &[]);
             back(&before, &after, &BTreeSet::from([OURS]))
         };
-        assert_eq!(told(2 * GIB), Back::Yes { bytes: 38 * GIB, left: 2 * GIB });
-        let Back::No { left, .. } = told(19 * GIB) else { panic!("{:?}", told(19 * GIB)) };
+        assert_eq!(reported(2 * GIB), Back::Yes { bytes: 38 * GIB, left: 2 * GIB });
+        let Back::No { left, .. } = reported(19 * GIB) else { panic!("{:?}", reported(19 * GIB)) };
         assert_eq!(left, 19 * GIB);
     }
 
     #[test]
-    fn what_was_not_observed_is_not_told() {
+    fn unobserved_release_is_unknown() {
         let all = BTreeSet::from([OURS]);
         let ours: Row = (10, Some(1), Some(100));
         let before = memory(Some(0), &[ours]);
@@ -240,10 +240,10 @@ mod tests {
         let mut removed = snapshot(Some(0), &[]);
         removed.gpus.clear();
         for after in [lost, unlisted, removed].map(|after| Memory::of(&after)) {
-            assert_eq!(name(&back(&before, &after, &all)), "untold");
+            assert_eq!(name(&back(&before, &after, &all)), "unknown");
         }
         let unknown = memory(Some(0), &[(10, Some(1), None)]);
-        assert_eq!(name(&back(&unknown, &memory(Some(0), &[]), &all)), "untold", "what it held");
-        assert_eq!(name(&back(&memory(Some(0), &[]), &before, &all)), "untold", "it was not listed before");
+        assert_eq!(name(&back(&unknown, &memory(Some(0), &[]), &all)), "unknown", "what it held");
+        assert_eq!(name(&back(&memory(Some(0), &[]), &before, &all)), "unknown", "it was not listed before");
     }
 }

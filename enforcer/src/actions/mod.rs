@@ -1,5 +1,5 @@
-//! Verdicts carried out. One thread does one destructive action at a time; another tells people. Neither is waited
-//! for: what they have to say comes as a report.
+//! Execution of verdicts. One thread runs one destructive action at a time; another sends notifications. Callers do not
+//! wait for them: their results come as reports.
 
 mod activity;
 mod cgroup;

@@ -1,5 +1,5 @@
-//! A server of MPS, ended by its control daemon, which is asked: signalling what serves others may wedge them all.
-//! The daemon's exit status says nothing, so what it said and whether the server has gone is looked at.
+//! Ending an MPS server through its control daemon: signalling a process that serves others may wedge them all.
+//! The daemon's exit status is meaningless, so its reply is read and the end of the server is verified.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ pub(super) fn shut_down(work: &Work<'_>) -> Result<ActionResult, Refusal> {
     match listed_clients(work) {
         Some(0) => {}
         Some(_) => return Err(Refusal::refused("it has clients")),
-        None => return Err(Refusal::refused("there is no snapshot to tell its clients")),
+        None => return Err(Refusal::refused("no snapshot shows its clients")),
     }
     match clients(&control, server.pid) {
         Ok(clients) if clients.is_empty() => {}
@@ -104,8 +104,8 @@ pub(super) fn control(work: &Work<'_>, pipes: Option<String>) -> Control {
 
 /// The clients of a server, or why they are not known.
 pub(super) fn clients(control: &Control, server: u32) -> Result<BTreeSet<u32>, String> {
-    let said = control.query(Question::Clients(server)).map_err(|error| error.to_string())?;
-    reply::clients(&said).map_err(|odd| odd.to_string())
+    let reply_text = control.query(Question::Clients(server)).map_err(|error| error.to_string())?;
+    reply::clients(&reply_text).map_err(|odd| odd.to_string())
 }
 
 fn verify(work: &Work<'_>, handle: &Handle, asked: Result<String, ControlError>) -> ActionResult {
@@ -116,9 +116,9 @@ fn verify(work: &Work<'_>, handle: &Handle, asked: Result<String, ControlError>)
     if handle.ended() {
         return ActionResult::new(Outcome::Done, "the server has ended");
     }
-    let said = match asked {
-        Ok(said) => said.trim().to_owned(),
+    let reply_text = match asked {
+        Ok(reply_text) => reply_text.trim().to_owned(),
         Err(error) => error.to_string(),
     };
-    ActionResult::new(Outcome::Failed, format!("the server lives on; the control daemon said: {said}"))
+    ActionResult::new(Outcome::Failed, format!("the server is still running; the control daemon replied: {reply_text}"))
 }

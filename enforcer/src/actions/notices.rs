@@ -1,5 +1,5 @@
-//! Notices: people are told what was found and what comes next. Each channel has a thread, a bounded queue and a
-//! deadline of its own: nobody waits for a chat server, and no channel for another.
+//! Notifications: users learn what was found and what comes next. Each channel has its own thread, bounded queue and
+//! deadline: nothing waits for a chat server, and no channel for another.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ impl Default for Settings {
     }
 }
 
-/// What is told.
+/// The content of a notification.
 #[derive(Debug, Clone, Serialize)]
 pub struct Notice {
     /// One line: what was found, what happens next, and when.
@@ -88,7 +88,7 @@ pub struct Delivery {
 
 /// How a notice went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Told {
+pub enum Delivered {
     /// The channel took it.
     Ok,
     /// It did not.
@@ -97,7 +97,7 @@ pub enum Told {
     Dropped,
 }
 
-impl Told {
+impl Delivered {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Ok, Self::Failed, Self::Dropped];
 
@@ -113,9 +113,9 @@ impl Told {
 }
 
 /// How often which channel took a notice or did not.
-pub type Counts = BTreeMap<(String, Told), u64>;
+pub type Counts = BTreeMap<(String, Delivered), u64>;
 
-/// Those who tell people. Once dropped they finish the notice that they are at.
+/// The threads of the channels. When dropped, each finishes its current notification.
 #[derive(Debug)]
 pub struct Notices {
     state: Arc<State>,
@@ -155,8 +155,8 @@ impl Notices {
         (Self { state: Arc::new(state), lines: BTreeMap::new() }, results)
     }
 
-    /// Tells all of these channels; never waits.
-    pub fn tell<'a>(
+    /// Sends to all of these channels; never waits.
+    pub fn notify<'a>(
         &mut self,
         notice: &Arc<Notice>,
         channels: impl IntoIterator<Item = (&'a str, &'a Channel)>,
@@ -167,7 +167,7 @@ impl Notices {
                 self.state.report(
                     Arc::clone(notice),
                     name.to_owned(),
-                    Err((Told::Dropped, TOO_MANY.to_owned())),
+                    Err((Delivered::Dropped, TOO_MANY.to_owned())),
                 );
             }
         }
@@ -212,22 +212,22 @@ impl Drop for Notices {
 fn serve(jobs: &Receiver<Job>, state: &State) {
     for job in jobs {
         if state.stopped.load(Ordering::Relaxed) {
-            state.report(job.notice, job.name, Err((Told::Dropped, STOPPED.to_owned())));
+            state.report(job.notice, job.name, Err((Delivered::Dropped, STOPPED.to_owned())));
             continue;
         }
-        let result = state.tell(&job).map_err(|why| (Told::Failed, why));
+        let result = state.notify(&job).map_err(|why| (Delivered::Failed, why));
         state.report(job.notice, job.name, result);
     }
 }
 
 impl State {
-    fn tell(&self, job: &Job) -> Result<(), String> {
+    fn notify(&self, job: &Job) -> Result<(), String> {
         let notice = &*job.notice;
         let body = || audit::ascii(notice).map_err(|error| error.to_string());
         match &job.channel {
             Channel::Tty => {
                 let lines = [format!("GPU Bailiff on {}:", notice.node), cut(&notice.text).to_owned()];
-                tty::tell(&self.settings.dev, notice.uid, &lines).map_err(|error| error.to_string())
+                tty::notify(&self.settings.dev, notice.uid, &lines).map_err(|error| error.to_string())
             }
             Channel::Webhook(address) => {
                 let stopped = || self.stopped.load(Ordering::Relaxed);
@@ -240,16 +240,16 @@ impl State {
         }
     }
 
-    fn report(&self, notice: Arc<Notice>, channel: String, result: Result<(), (Told, String)>) {
-        let told = result.as_ref().map_or_else(|(told, _)| *told, |()| Told::Ok);
+    fn report(&self, notice: Arc<Notice>, channel: String, result: Result<(), (Delivered, String)>) {
+        let delivered = result.as_ref().map_or_else(|(delivered, _)| *delivered, |()| Delivered::Ok);
         let result = result.map_err(|(_, why)| why);
         if let Err(why) = &result {
             tracing::warn!(channel, rule = notice.rule, why, "a notice was not delivered");
         }
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        *counts.entry((channel.clone(), told)).or_default() += 1;
+        *counts.entry((channel.clone(), delivered)).or_default() += 1;
         drop(counts);
-        // Nobody listens once the daemon has ended.
+        // The receiver is gone once the daemon has ended.
         let _ = self.deliveries.send(Delivery { notice, channel, result });
     }
 }

@@ -10,12 +10,12 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::clock::Deadline;
 use super::permit::Permit;
 
-/// A process, whoever has its pid later.
+/// A process, even after its pid was reused.
 #[derive(Debug)]
 pub(crate) struct Handle(OwnedFd);
 
 impl Handle {
-    /// Takes hold of whoever has the pid now; none where nobody does.
+    /// Opens the process that has the pid now; none if there is none.
     pub(crate) fn open(pid: u32) -> Result<Option<Self>, Errno> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
         match pidfd_open(pid, PidfdFlags::empty()) {
@@ -53,7 +53,7 @@ impl AsFd for Handle {
     }
 }
 
-/// Waits until one of them is readable or the time is up, and tells which are.
+/// Waits until one of them is readable or the deadline passes, and returns which are.
 pub(crate) fn readable(files: &[BorrowedFd<'_>], until: Option<Deadline>) -> Result<Vec<bool>, Errno> {
     let mut asked: Vec<PollFd<'_>> =
         files.iter().map(|file| PollFd::from_borrowed_fd(*file, PollFlags::IN)).collect();

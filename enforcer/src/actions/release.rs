@@ -1,5 +1,5 @@
-//! A lease that is taken from its holder: just the one that was judged, by its name and token. Nobody is signalled; GPUs of
-//! it that somebody is still on are withheld until he has left.
+//! Releasing a lease: exactly the one that was evaluated, by its id and fencing token. No process is signalled; GPUs of
+//! it that a process still uses are quarantined until it has left.
 
 use bailiff_lease::audit::Lease;
 use bailiff_lease::{End, Ended, LeaseError, Pool};
@@ -43,7 +43,7 @@ fn token_of(lease: &Lease) -> Option<u64> {
     lease.get("tok")?.parse().ok()
 }
 
-/// What came of it, by another look at the pool: nothing of the lease is left there.
+/// Verifies in the pool that nothing of the lease is left.
 fn verify(
     ended: Result<Ended, LeaseError>,
     (pool, lease, token): (&mut Pool, &str, u64),
@@ -68,7 +68,7 @@ fn verify(
                     let ids = busy.join(", ");
                     ActionResult::new(
                         Outcome::Released,
-                        format!("somebody is still on {ids}: withheld until he has left"),
+                        format!("still in use: {ids}; quarantined until the process has left"),
                     )
                 }
                 (Ok(true), Err(error)) => ActionResult::new(Outcome::Failed, error.to_string()),

@@ -19,7 +19,7 @@ pub struct ActionRequest {
     pub rule: Arc<str>,
     /// Whether it may be done.
     pub mode: Mode,
-    /// To whom.
+    /// Its target.
     pub subject: Arc<Subject>,
     /// What.
     pub action: Action,

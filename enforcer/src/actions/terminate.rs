@@ -1,4 +1,4 @@
-//! TERM, a grace, KILL, and a look whether processes and memory are gone.
+//! Terminate: SIGTERM, grace, SIGKILL, then verification that processes and memory are gone.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::verdict::Outcome;
 const PASSES: u32 = 3;
 /// How long it may take until all are stopped, or all are gone, before they are looked for again.
 const SETTLE: Duration = Duration::from_millis(500);
-/// How often it is looked whether all are stopped: no file tells that to a poll.
+/// Interval of checks whether all processes are stopped: no file descriptor reports it.
 const INTERVAL: Duration = Duration::from_millis(2);
 /// How often it is tried to record what comes before SIGKILL.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -37,7 +37,7 @@ pub(super) struct Termination<'a> {
     group: Group<'a>,
     grace: Duration,
     permit: &'a Permit,
-    /// What the last snapshot of before told.
+    /// Memory in the last snapshot before the action.
     before: Option<Memory>,
     activity: Activity,
     /// Clients of MPS.
@@ -122,7 +122,7 @@ impl<'a> Termination<'a> {
         let mut extended = false;
         let mut renewals = 0;
         loop {
-            if let Some(why) = self.news()? {
+            if let Some(why) = self.events()? {
                 return Ok(Grace::GivenUp(why));
             }
             if self.group.all_ended() {
@@ -139,17 +139,17 @@ impl<'a> Termination<'a> {
                 deadline = Deadline::after(self.grace);
                 self.group.notes.push("the grace was extended: it was still at work".to_owned());
             }
-            self.until_news(deadline);
+            self.until_event(deadline);
         }
     }
 
     /// Takes in what is new and those that were started since; gives a reason to give up.
-    fn news(&mut self) -> Result<Option<&'static str>, Refusal> {
-        let news = self.work.inbox.news(self.work.request.id);
-        if let Some(why) = news.give_up {
+    fn events(&mut self) -> Result<Option<&'static str>, Refusal> {
+        let events = self.work.inbox.events(self.work.request.id);
+        if let Some(why) = events.give_up {
             return Ok(Some(why));
         }
-        if let Some(view) = news.view {
+        if let Some(view) = events.view {
             self.activity.see(&view.snapshot, &self.group.keys());
             self.group.renew()?;
             // One that was stopped since has not seen TERM, or cannot act on it.
@@ -177,7 +177,7 @@ impl<'a> Termination<'a> {
             return Ok(Err(why));
         }
         self.until_ended(Deadline::after(SETTLE.min(self.work.settings.verify)));
-        // Whoever is left and was sent KILL gets no second one; whoever came since is why there is a last resort.
+        // A process that received KILL gets no second one; processes that came since are what the last resort is for.
         if self.group.renew()? > 0
             && !self.kill_cgroup()
             && let Err(why) = self.unless_called_off(Group::kill)
@@ -197,7 +197,7 @@ impl<'a> Termination<'a> {
     fn until_recorded(&mut self) -> Result<Option<&'static str>, Refusal> {
         let question = Question { id: self.work.request.id, stage: Stage::Kill };
         loop {
-            if let Some(why) = self.news()? {
+            if let Some(why) = self.events()? {
                 return Ok(Some(why));
             }
             let again = Deadline::after(AGAIN);
@@ -206,7 +206,7 @@ impl<'a> Termination<'a> {
                 return Ok(None);
             }
             while !again.passed() && self.given_up().is_none() && !self.group.all_ended() {
-                self.until_news(again);
+                self.until_event(again);
             }
         }
     }
@@ -226,7 +226,7 @@ impl<'a> Termination<'a> {
         recorded
     }
 
-    /// Whether the audit log has what is about to be held still. The watchdog is told, too, where there is one.
+    /// Records in the audit log what is about to be stopped, and informs the watchdog if there is one.
     fn record(&mut self, still: &HeldStill) -> bool {
         let after = After { held_still: Some(still.clone()), ..After::default() };
         let recorded = self.work.audit.record(&self.work.request.record(STOPPING, "", Some(&after))).is_ok();
@@ -253,8 +253,8 @@ impl<'a> Termination<'a> {
         self.work.inbox.given_up(self.work.request.id)
     }
 
-    /// Stops them until no new one turns up: one that is ended before it was looked at would leave orphans that
-    /// nobody knows.
+    /// Stops the members until no new one turns up: a process that is killed before it was examined would leave unknown
+    /// orphans.
     fn hold_still(&mut self) -> Result<Result<(), &'static str>, Refusal> {
         for _ in 0..PASSES {
             if self.watchdog.is_none() || !self.record_stop() {
@@ -265,7 +265,7 @@ impl<'a> Termination<'a> {
             }
             let deadline = Deadline::after(SETTLE);
             while !self.group.stands_still() && !deadline.passed() {
-                self.until_news(deadline.or(Deadline::after(INTERVAL)));
+                self.until_event(deadline.or(Deadline::after(INTERVAL)));
             }
             if self.group.renew()? == 0 {
                 break;
@@ -295,13 +295,13 @@ impl<'a> Termination<'a> {
 
     fn until_ended(&self, deadline: Deadline) {
         while !self.group.all_ended() && !deadline.passed() {
-            self.until_news(deadline);
+            self.until_event(deadline);
         }
     }
 
-    /// Waits until one ends or something is told. The last may have ended since it was asked for: then there is
-    /// nobody to wait for.
-    fn until_news(&self, deadline: Deadline) {
+    /// Waits until a member ends or an event comes. The last member may have ended since the request: then there is
+    /// none to wait for.
+    fn until_event(&self, deadline: Deadline) {
         let living = self.group.living();
         if !living.is_empty() {
             self.work.inbox.wait(&living, deadline);
@@ -331,26 +331,26 @@ impl<'a> Termination<'a> {
                 ending.after.vram_after = Some(left);
                 ending
             }
-            Back::UnknownReason(why) => ActionResult::new(Outcome::Undetermined, why),
+            Back::Unknown(why) => ActionResult::new(Outcome::Undetermined, why),
         };
         ending.after.gone_ms = Some(gone_ms);
         ending.after.vram_before = held;
         ending
     }
 
-    /// Looks at snapshots taken after they had gone, until one shows the memory back or the time is up.
+    /// Examines snapshots taken after the end, until one shows the memory released or the time is up.
     fn until_back(&self, gone_at: Duration) -> Back {
         let inbox = self.work.inbox;
         let Some((before, interval)) = self.before.as_ref().zip(inbox.view().map(|view| view.interval()))
         else {
-            return Back::UnknownReason("there was no snapshot before".to_owned());
+            return Back::Unknown("there was no snapshot before".to_owned());
         };
         // Two intervals bring one snapshot that began after the end.
         let patience = self.work.settings.verify.max(interval * 2);
         let deadline = Deadline::after(patience);
-        let mut last = Back::UnknownReason("no snapshot came in time".to_owned());
+        let mut last = Back::Unknown("no snapshot came in time".to_owned());
         loop {
-            let stopped = inbox.news(self.work.request.id).stopped;
+            let stopped = inbox.events(self.work.request.id).stopped;
             if let Some(view) = inbox.view().filter(|view| view.boot() > gone_at) {
                 last = back(before, &Memory::of(&view.snapshot), &self.group.keys());
                 if matches!(last, Back::Yes { .. }) {
@@ -369,10 +369,10 @@ fn cancelled(why: &str) -> ActionResult {
     ActionResult::new(Outcome::Cancelled, why)
 }
 
-/// Who lives on, and what it is doing.
+/// Describes a process that is still running.
 fn describe(held: &super::group::Held, work: &Work<'_>) -> String {
     let pid = held.found.key().pid;
     let now = work.proc_table.person(pid).ok().flatten();
     let state = now.map_or("unknown", |person| person.stat.state.name());
-    format!("{pid} lives on, in state {state}")
+    format!("{pid} is still running, in state {state}")
 }

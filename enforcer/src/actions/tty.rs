@@ -10,9 +10,9 @@ use rustix::io::Errno;
 /// More terminals of one user are not written to.
 const MOST: usize = 64;
 
-/// Why nobody was told.
+/// Why no terminal received the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Failed {
+pub(super) enum TtyError {
     #[error("the owner is not known")]
     NoOwner,
     #[error("there is no terminal of the owner's that takes messages")]
@@ -22,24 +22,24 @@ pub(super) enum Failed {
 }
 
 /// Writes the lines to all terminals of `uid` below `dev`.
-pub(super) fn tell(dev: &Path, uid: Option<u32>, lines: &[String]) -> Result<(), Failed> {
-    let uid = uid.ok_or(Failed::NoOwner)?;
+pub(super) fn notify(dev: &Path, uid: Option<u32>, lines: &[String]) -> Result<(), TtyError> {
+    let uid = uid.ok_or(TtyError::NoOwner)?;
     let mut text = String::from("\r\n");
     for line in lines {
         text.push_str(&plain(line));
         text.push_str("\r\n");
     }
-    let mut told = Err(Failed::Nobody);
+    let mut sent = Err(TtyError::Nobody);
     for (directory, prefix) in [(dev.join("pts"), ""), (dev.to_owned(), "tty")] {
         for name in terminals(&directory, prefix, uid).unwrap_or_default() {
             match write(&directory, &name, uid, text.as_bytes()) {
-                Ok(()) => told = Ok(()),
-                Err(error) if told == Err(Failed::Nobody) => told = Err(Failed::Full(error)),
+                Ok(()) => sent = Ok(()),
+                Err(error) if sent == Err(TtyError::Nobody) => sent = Err(TtyError::Full(error)),
                 Err(_) => {}
             }
         }
     }
-    told
+    sent
 }
 
 /// The text with everything that is not printable ASCII escaped: a terminal may be of any encoding, and read

@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Why a POST did not arrive.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Failed {
+pub(super) enum WebhookError {
     #[error("the file with the address cannot be read")]
     NoFile,
     #[error("the address is no http:// or https:// address")]
@@ -39,19 +39,19 @@ pub(super) enum Failed {
     Other,
 }
 
-impl Failed {
+impl WebhookError {
     const fn may_pass(&self) -> bool {
         matches!(self, Self::Late | Self::NoConnection | Self::Status(500..=599))
     }
 }
 
-/// Posts `body`; tries again where that may help, unless `stopped` says that nobody waits.
+/// Posts `body`; retries where that may help, unless `stopped` is set.
 pub(super) fn post(
     address: &Address,
     body: &[u8],
     deadline: Duration,
     stopped: impl Fn() -> bool,
-) -> Result<(), Failed> {
+) -> Result<(), WebhookError> {
     let url = url(address)?;
     let agent = agent(deadline);
     let mut tries = 0;
@@ -75,32 +75,32 @@ fn agent(deadline: Duration) -> Agent {
     config.build().into()
 }
 
-fn once(agent: &Agent, url: &str, body: &[u8]) -> Result<(), Failed> {
+fn once(agent: &Agent, url: &str, body: &[u8]) -> Result<(), WebhookError> {
     let answer = agent.post(url).content_type("application/json").send(body).map_err(|error| why(&error))?;
     match answer.status().as_u16() {
         200..=299 => Ok(()),
-        status => Err(Failed::Status(status)),
+        status => Err(WebhookError::Status(status)),
     }
 }
 
-fn why(error: &ureq::Error) -> Failed {
+fn why(error: &ureq::Error) -> WebhookError {
     match error {
-        ureq::Error::Timeout(_) => Failed::Late,
-        ureq::Error::HostNotFound => Failed::NoHost,
-        ureq::Error::ConnectionFailed | ureq::Error::Io(_) => Failed::NoConnection,
-        ureq::Error::BadUri(_) | ureq::Error::Http(_) => Failed::NoAddress,
-        ureq::Error::Tls(why) => Failed::Tls((*why).to_owned()),
-        ureq::Error::Rustls(error) => Failed::Tls(error.to_string()),
-        _ => Failed::Other,
+        ureq::Error::Timeout(_) => WebhookError::Late,
+        ureq::Error::HostNotFound => WebhookError::NoHost,
+        ureq::Error::ConnectionFailed | ureq::Error::Io(_) => WebhookError::NoConnection,
+        ureq::Error::BadUri(_) | ureq::Error::Http(_) => WebhookError::NoAddress,
+        ureq::Error::Tls(why) => WebhookError::Tls((*why).to_owned()),
+        ureq::Error::Rustls(error) => WebhookError::Tls(error.to_string()),
+        _ => WebhookError::Other,
     }
 }
 
-fn url(address: &Address) -> Result<String, Failed> {
+fn url(address: &Address) -> Result<String, WebhookError> {
     let url = match address {
         Address::Url(url) => url.clone(),
-        Address::File(path) => first_line(path).ok_or(Failed::NoFile)?,
+        Address::File(path) => first_line(path).ok_or(WebhookError::NoFile)?,
     };
-    if url.starts_with("http://") || url.starts_with("https://") { Ok(url) } else { Err(Failed::NoAddress) }
+    if url.starts_with("http://") || url.starts_with("https://") { Ok(url) } else { Err(WebhookError::NoAddress) }
 }
 
 fn first_line(path: &Path) -> Option<String> {

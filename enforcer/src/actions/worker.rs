@@ -38,7 +38,7 @@ pub(super) struct Work<'a> {
     pub(super) inbox: &'a Inbox,
     pub(super) proc_table: &'a Processes,
     pub(super) request: &'a ActionRequest,
-    /// Who was there when the action was seen to come.
+    /// The process table when the action was announced.
     pub(super) prepared: Cell<Option<Table>>,
     /// When it was last confirmed that it may begin.
     confirmed: Cell<Option<Duration>>,
@@ -64,7 +64,7 @@ impl Worker {
         if ending.after.vram_before.is_none() {
             ending.after.vram_before = vram(&request.subject);
         }
-        self.audit.tell(&request.record(ending.outcome.name(), &ending.detail, Some(&ending.after)));
+        self.audit.append(&request.record(ending.outcome.name(), &ending.detail, Some(&ending.after)));
         Report {
             id: request.id,
             outcome: ending.outcome,
@@ -74,7 +74,7 @@ impl Worker {
         }
     }
 
-    /// Looks at everybody, for an action that is coming; tells how long that is good for.
+    /// Reads the process table for an announced action; returns until when it is valid.
     pub(super) fn prepare(&self) -> Option<(Table, Deadline)> {
         let good = Deadline::after(FRESH * 2);
         let proc_table = Processes::open(&self.settings.procfs, &self.settings.devices).ok()?;
@@ -139,8 +139,8 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Asks whether the newest snapshot still agrees, unless that was answered a moment ago: immediately before the
-    /// first signal, and before whatever else is done.
+    /// Checks that the newest snapshot still agrees, unless that was done a moment ago: immediately before the
+    /// first signal, and before any other effect.
     pub(super) fn confirm(&self) -> Result<(), Refusal> {
         let recent = self.confirmed.get().is_some_and(|at| clock::running().saturating_sub(at) < A_WHILE);
         if recent && self.inbox.given_up(self.request.id).is_none() {

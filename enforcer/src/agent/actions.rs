@@ -18,9 +18,9 @@ use crate::view::TargetId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseAction {
-    /// A lease whose holder is dead is ended.
+    /// Ends a lease whose holder has ended.
     ReapDead,
-    /// One whose time is over, or of a host without an agent that was not renewed in time.
+    /// Ends a lease whose time is over, or of a host without an agent that was not renewed in time.
     ReapLate,
     /// A GPU that was withheld, and is quiet, goes back.
     ClearWithheld,
@@ -50,11 +50,11 @@ impl LeaseAction {
 pub enum Result {
     /// What was held goes to the next.
     Freed,
-    /// Some of it is withheld: somebody is on it.
+    /// Some of its GPUs are quarantined, because a process uses them.
     Withheld,
     /// It was not any more as it was judged, and nothing was done.
     Changed,
-    /// Nobody knows: Redis did not answer, or the audit log could not be written.
+    /// Unknown: Redis did not answer, or the audit log could not be written.
     Failed,
 }
 
@@ -71,7 +71,7 @@ impl Result {
     }
 }
 
-/// Acts, tells and records.
+/// Executes, records and reports lease actions.
 pub(super) struct LeaseExecutor<'a> {
     pub(super) pool: &'a mut Pool,
     pub(super) log: &'a Audit,
@@ -92,7 +92,7 @@ impl LeaseExecutor<'_> {
         let withheld = busy.iter().any(|id| gpus.contains(&id.as_str()));
         self.record((act, &of_lease(lease)), detail, |pool| {
             Ok(match pool.end(&lease.lease, end, busy)? {
-                Ended::Done if withheld => (Result::Withheld, format!("somebody is on {}", busy.join(", "))),
+                Ended::Done if withheld => (Result::Withheld, format!("in use: {}", busy.join(", "))),
                 Ended::Done => (Result::Freed, String::new()),
                 Ended::Kept => (Result::Changed, "it was renewed or handed on meanwhile".to_owned()),
                 Ended::Lost => (Result::Changed, "it is another one by now".to_owned()),
@@ -103,12 +103,12 @@ impl LeaseExecutor<'_> {
 
     /// Puts a GPU back that is withheld.
     pub(super) fn clear(&mut self, gpu: &Gpu, why: &str) -> std::result::Result<(), LeaseError> {
-        self.record((LeaseAction::ClearWithheld, &of_gpu(gpu)), "nobody is seen on it any more", |pool| {
+        self.record((LeaseAction::ClearWithheld, &of_gpu(gpu)), "no process uses it any more", |pool| {
             Ok(back(pool.clear(&gpu.id, why)?))
         })
     }
 
-    /// Puts a GPU back that nobody has, with this record or none.
+    /// Returns a GPU without holder to the pool, with this record or none.
     pub(super) fn resolve(
         &mut self,
         act: LeaseAction,
@@ -149,7 +149,7 @@ impl LeaseExecutor<'_> {
             Ok((result, detail)) => (*result, detail.clone()),
             Err(error) => (Result::Failed, error.to_string()),
         };
-        self.log.tell(&line(result.name(), &detail));
+        self.log.append(&line(result.name(), &detail));
         tracing::info!(act = act.name(), target = %subject.id, result = result.name(), why, detail, "leases");
         drop(self.events.send(AgentEvent::LeaseAction(act, result)));
         done.map(drop)

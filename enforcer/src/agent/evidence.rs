@@ -1,5 +1,5 @@
-//! Who is on the GPUs of a pool, by one snapshot. Pure but for one question: whether a process that was seen then still
-//! lives.
+//! Use of the GPUs of a pool, by one snapshot. Pure but for one check: whether a process of the snapshot still
+//! runs.
 
 use bailiff_lease::audit;
 use bailiff_lease::process::may_live;
@@ -10,45 +10,45 @@ use crate::guard;
 use crate::view::leases::tells;
 use crate::view::{Health, View, key};
 
-/// Who is on a GPU.
+/// Use of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum On {
-    /// Somebody, or somebody who has no name here.
-    Somebody,
-    /// Nobody but those who serve everybody.
-    Nobody,
-    /// That was not told.
+    /// A process uses it, perhaps one of another PID namespace.
+    Used,
+    /// No process uses it except services.
+    Unused,
+    /// The driver did not report it.
     Unknown,
 }
 
-/// What one snapshot tells.
+/// The evidence of one snapshot.
 pub(super) struct Evidence<'a> {
     pub(super) view: &'a View,
     pub(super) may_live: &'a dyn Fn(ProcessKey) -> bool,
 }
 
-/// GPUs of a lease that somebody is seen on.
+/// GPUs of a lease that are in use.
 pub(crate) fn busy(view: &View, audit: &audit::Audit, lease: &audit::Lease) -> Vec<String> {
     Evidence { view, may_live: &may_live }.busy(audit, lease)
 }
 
 impl Evidence<'_> {
-    /// GPUs of a lease that somebody is seen on.
+    /// GPUs of a lease that are in use.
     pub(super) fn busy(&self, audit: &audit::Audit, lease: &audit::Lease) -> Vec<String> {
         let gpus = audit.gpus.iter().filter(|gpu| lease.gpus().any(|id| id == gpu.id));
-        gpus.filter(|gpu| self.on(gpu) == On::Somebody).map(|gpu| gpu.id.clone()).collect()
+        gpus.filter(|gpu| self.on(gpu) == On::Used).map(|gpu| gpu.id.clone()).collect()
     }
 
-    /// Who is on a GPU of the pool.
+    /// Use of a GPU of the pool.
     pub(super) fn on(&self, gpu: &audit::Gpu) -> On {
         if self.view.source("nvml") == Health::Ill {
             return On::Unknown;
         }
         let all: Vec<&wire::Gpu> = self.of(gpu).collect();
-        if all.iter().any(|gpu| self.somebody(gpu)) {
-            return On::Somebody;
+        if all.iter().any(|gpu| self.in_use(gpu)) {
+            return On::Used;
         }
-        if !all.is_empty() && all.iter().all(|gpu| tells(gpu)) { On::Nobody } else { On::Unknown }
+        if !all.is_empty() && all.iter().all(|gpu| tells(gpu)) { On::Unused } else { On::Unknown }
     }
 
     /// This node has the GPU, by a name that no other node's GPU has.
@@ -72,13 +72,13 @@ impl Evidence<'_> {
         self.of(gpu).filter_map(|gpu| gpu.minor)
     }
 
-    fn somebody(&self, gpu: &wire::Gpu) -> bool {
+    fn in_use(&self, gpu: &wire::Gpu) -> bool {
         let named = gpu.holders.len() as u64;
         gpu.listed.is_some_and(|listed| listed > named)
             || gpu.holders.iter().any(|holder| self.counts(holder))
     }
 
-    /// Not one who serves everybody, nor one who has ended since.
+    /// Whether a holder counts: services and processes that have ended since do not.
     fn counts(&self, holder: &wire::Holder) -> bool {
         let processes = &self.view.snapshot.processes;
         let Some(process) = processes.iter().find(|process| process.pid == holder.pid) else { return true };
@@ -130,24 +130,24 @@ mod tests {
     }
 
     #[test]
-    fn who_counts() {
+    fn services_and_ended_processes_do_not_count() {
         let of = pool("0", Some("GPU-0"));
         let gone = json!({"pid": 5, "first_seq": 1, "state": "gone"});
         let cases = [
-            (gpu("0", Some(0), &[]), json!([]), On::Nobody),
+            (gpu("0", Some(0), &[]), json!([]), On::Unused),
             (gpu("0", None, &[]), json!([]), On::Unknown),
-            (gpu("0", Some(1), &[]), json!([]), On::Somebody),
-            (gpu("0", Some(1), &[(5, "C")]), json!([process(5, "python3", None)]), On::Somebody),
-            (gpu("0", Some(1), &[(5, "C")]), json!([]), On::Somebody),
-            (gpu("0", Some(1), &[(5, "C")]), json!([gone]), On::Somebody),
-            (gpu("0", Some(1), &[(99, "C")]), json!([process(99, "python3", None)]), On::Nobody),
-            (gpu("0", Some(1), &[(5, "G")]), json!([process(5, "Xorg", None)]), On::Nobody),
-            (gpu("0", Some(1), &[(5, "C")]), json!([process(5, "Xorg", None)]), On::Somebody),
-            (gpu("0", Some(1), &[(5, "G")]), json!([process(5, "render", None)]), On::Somebody),
+            (gpu("0", Some(1), &[]), json!([]), On::Used),
+            (gpu("0", Some(1), &[(5, "C")]), json!([process(5, "python3", None)]), On::Used),
+            (gpu("0", Some(1), &[(5, "C")]), json!([]), On::Used),
+            (gpu("0", Some(1), &[(5, "C")]), json!([gone]), On::Used),
+            (gpu("0", Some(1), &[(99, "C")]), json!([process(99, "python3", None)]), On::Unused),
+            (gpu("0", Some(1), &[(5, "G")]), json!([process(5, "Xorg", None)]), On::Unused),
+            (gpu("0", Some(1), &[(5, "C")]), json!([process(5, "Xorg", None)]), On::Used),
+            (gpu("0", Some(1), &[(5, "G")]), json!([process(5, "render", None)]), On::Used),
             (
                 gpu("0", Some(1), &[(5, "C")]),
                 json!([process(5, "nvidia-cuda-mps", Some("mps_server"))]),
-                On::Nobody,
+                On::Unused,
             ),
             (gpu("1", Some(0), &[]), json!([]), On::Unknown),
         ];
@@ -160,10 +160,10 @@ mod tests {
     fn a_number_means_a_gpu_where_all_are_alike() {
         let (of, none) = (pool("0", None), json!([]));
         let mut gpus = json!([gpu("0", Some(0), &[]), gpu("1", Some(0), &[])]);
-        assert_eq!(on(&gpus, &none, &of), On::Nobody);
+        assert_eq!(on(&gpus, &none, &of), On::Unused);
         gpus[1]["name"] = json!("A30");
         assert_eq!(on(&gpus, &none, &of), On::Unknown);
-        assert_eq!(on(&gpus, &none, &pool("0", Some("GPU-0"))), On::Nobody);
+        assert_eq!(on(&gpus, &none, &pool("0", Some("GPU-0"))), On::Unused);
     }
 
     #[test]
@@ -175,15 +175,15 @@ mod tests {
             part["parent_uuid"] = json!("GPU-0");
             part
         };
-        let (of, somebody) = (pool("0", Some("GPU-0")), json!([process(5, "python3", None)]));
-        assert_eq!(on(&json!([whole, part(Some(0), &[])]), &json!([]), &of), On::Nobody);
-        assert_eq!(on(&json!([whole, part(Some(1), &[(5, "C")])]), &somebody, &of), On::Somebody);
+        let (of, in_use) = (pool("0", Some("GPU-0")), json!([process(5, "python3", None)]));
+        assert_eq!(on(&json!([whole, part(Some(0), &[])]), &json!([]), &of), On::Unused);
+        assert_eq!(on(&json!([whole, part(Some(1), &[(5, "C")])]), &in_use, &of), On::Used);
         assert_eq!(on(&json!([whole, part(None, &[])]), &json!([]), &of), On::Unknown);
         whole["instances"] = json!(0);
         assert_eq!(
             on(&json!([whole]), &json!([]), &of),
-            On::Nobody,
-            "nobody can compute where there is no instance"
+            On::Unused,
+            "a GPU without instance cannot be used"
         );
         whole["instances"] = Value::Null;
         assert_eq!(

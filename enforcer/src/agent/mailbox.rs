@@ -1,4 +1,4 @@
-//! What the agent's threads are told, and how they wait: for news, for the end of a holder, and for the time to be up.
+//! What the agent's threads receive, and how they wait: for events, for the end of a holder, and for a deadline.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,11 +20,11 @@ pub struct Orders {
     pub leases: Option<Arc<Leases>>,
     /// SHA-256 of the policy, for the audit log.
     pub policy: Arc<str>,
-    /// It may act; else it looks and says what it sees.
+    /// It may act; otherwise it only reports.
     pub acts: bool,
 }
 
-/// Everything that the threads are told.
+/// Everything that the threads receive.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
     pub(super) orders: Orders,
@@ -34,7 +34,7 @@ pub(super) struct Mailbox {
     pub(super) witnesses: HashMap<String, Witness>,
 }
 
-/// Shared by those who tell and those who do.
+/// Shared by the senders and the threads.
 #[derive(Debug)]
 pub(super) struct Shared {
     mailbox: Mutex<Mailbox>,

@@ -1,5 +1,5 @@
-//! What the agent remembers from one look to the next: for how long a GPU has been quiet or nowhere, and since when it is
-//! withheld. Time that was not observed counts for nothing.
+//! What the agent remembers from one reading to the next: for how long a GPU was unused or in no list, and since when it is
+//! quarantined. Time that was not observed is not counted.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,22 +17,22 @@ const LONGEST_INTERVALS: u32 = 3;
 /// What is remembered. Times are since boot.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// Of each GPU: since which snapshot nobody was seen on it.
+    /// For each GPU: the snapshot since which it is unused.
     quiet: HashMap<String, Duration>,
     /// The last snapshot.
     seen: Option<Duration>,
-    /// Of each GPU: since which look at the pool it is in no place.
+    /// For each GPU: the reading of the pool since which it is in no list.
     nowhere: HashMap<String, Duration>,
-    /// The last look at the pool.
-    looked: Option<Duration>,
-    /// Of each GPU: the process that took it, since which look it was seen to have ended, and the last such look.
+    /// The last reading of the pool.
+    last_read: Option<Duration>,
+    /// For each GPU: the process that took it, the reading since which it was seen ended, and the last such reading.
     ended: HashMap<String, (String, Duration, Duration)>,
     /// Of each GPU: why it is withheld, and when that was first seen.
     withheld: HashMap<String, (String, Duration)>,
 }
 
 impl Memory {
-    /// A snapshot of this moment, and who is on each GPU of the pool.
+    /// A snapshot of this moment, and the use of each GPU of the pool.
     pub(super) fn see(
         &mut self,
         (at, interval): (Duration, Duration),
@@ -47,19 +47,19 @@ impl Memory {
         self.seen = Some(at);
         let before = std::mem::take(&mut self.quiet);
         for (id, on) in gpus {
-            if on == On::Nobody {
+            if on == On::Unused {
                 let since = before.get(&id).copied().unwrap_or(at);
                 self.quiet.insert(id, since);
             }
         }
     }
 
-    /// A look at the pool at this moment.
+    /// A reading of the pool at this moment.
     pub(super) fn look(&mut self, at: Duration, audit: &Audit) {
-        if self.looked.is_none_or(|looked| at.saturating_sub(looked) > LONGEST_GAP) {
+        if self.last_read.is_none_or(|last_read| at.saturating_sub(last_read) > LONGEST_GAP) {
             self.nowhere.clear();
         }
-        self.looked = Some(at);
+        self.last_read = Some(at);
         let (nowhere, withheld) = (std::mem::take(&mut self.nowhere), std::mem::take(&mut self.withheld));
         for gpu in &audit.gpus {
             if is_nowhere(gpu) {
@@ -73,23 +73,23 @@ impl Memory {
         }
     }
 
-    /// Who is on a GPU, and for how long nobody was.
+    /// Use of a GPU, and for how long it was unused.
     pub(super) fn usage(&self, gpu: &str, on: On) -> Use {
         match (on, self.quiet.get(gpu), self.seen) {
-            (On::Somebody, _, _) => Use::Busy,
-            (On::Nobody, Some(since), Some(seen)) => Use::Quiet(seen.saturating_sub(*since)),
-            (On::Nobody | On::Unknown, _, _) => Use::Unknown,
+            (On::Used, _, _) => Use::Busy,
+            (On::Unused, Some(since), Some(seen)) => Use::Quiet(seen.saturating_sub(*since)),
+            (On::Unused | On::Unknown, _, _) => Use::Unknown,
         }
     }
 
     /// For how long a GPU has been in no place.
     pub(super) fn nowhere(&self, gpu: &str) -> Option<Duration> {
-        Some(self.looked?.saturating_sub(*self.nowhere.get(gpu)?))
+        Some(self.last_read?.saturating_sub(*self.nowhere.get(gpu)?))
     }
 
     /// The process that took a GPU has ended: for how long that has been so.
     pub(super) fn ended(&mut self, gpu: &str, process: &str) -> Duration {
-        let now = self.looked.unwrap_or_default();
+        let now = self.last_read.unwrap_or_default();
         let known = self
             .ended
             .get(gpu)
@@ -140,17 +140,17 @@ mod tests {
     #[test]
     fn only_what_was_observed_is_quiet() {
         let mut memory = Memory::default();
-        assert_eq!(memory.usage("0", On::Nobody), Use::Unknown, "nothing was seen yet");
-        assert_eq!(see(&mut memory, 5, On::Nobody), Use::Quiet(at(0)));
-        assert_eq!(see(&mut memory, 10, On::Nobody), Use::Quiet(at(5)));
-        assert_eq!(see(&mut memory, 10, On::Nobody), Use::Quiet(at(5)), "the same snapshot again");
-        assert_eq!(see(&mut memory, 24, On::Nobody), Use::Quiet(at(19)), "one that is late");
-        assert_eq!(see(&mut memory, 40, On::Nobody), Use::Quiet(at(0)), "nobody looked");
+        assert_eq!(memory.usage("0", On::Unused), Use::Unknown, "nothing was seen yet");
+        assert_eq!(see(&mut memory, 5, On::Unused), Use::Quiet(at(0)));
+        assert_eq!(see(&mut memory, 10, On::Unused), Use::Quiet(at(5)));
+        assert_eq!(see(&mut memory, 10, On::Unused), Use::Quiet(at(5)), "the same snapshot again");
+        assert_eq!(see(&mut memory, 24, On::Unused), Use::Quiet(at(19)), "one that is late");
+        assert_eq!(see(&mut memory, 40, On::Unused), Use::Quiet(at(0)), "a gap in the snapshots");
         assert_eq!(see(&mut memory, 45, On::Unknown), Use::Unknown);
-        assert_eq!(see(&mut memory, 50, On::Nobody), Use::Quiet(at(0)), "it was not told in between");
-        assert_eq!(see(&mut memory, 55, On::Somebody), Use::Busy);
-        assert_eq!(see(&mut memory, 60, On::Nobody), Use::Quiet(at(0)));
-        assert_eq!(memory.usage("1", On::Nobody), Use::Unknown, "of another nothing is known");
+        assert_eq!(see(&mut memory, 50, On::Unused), Use::Quiet(at(0)), "unknown in between");
+        assert_eq!(see(&mut memory, 55, On::Used), Use::Busy);
+        assert_eq!(see(&mut memory, 60, On::Unused), Use::Quiet(at(0)));
+        assert_eq!(memory.usage("1", On::Unused), Use::Unknown, "another GPU is unknown");
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
         let mut memory = Memory::default();
         memory.look(at(1), &nowhere);
         memory.look(at(7), &nowhere);
-        assert_eq!(memory.nowhere("0"), Some(at(0)), "nobody looked for six seconds");
+        assert_eq!(memory.nowhere("0"), Some(at(0)), "no reading for six seconds");
     }
 
     #[test]
@@ -203,9 +203,9 @@ mod tests {
             |why: &str| pool(&json!({"id": "0", "idle": 0, "pot": 0, "bar": 0, "quarantine": why}));
         let mut memory = Memory::default();
         memory.look(at(7), &withheld("busy:1"));
-        see(&mut memory, 5, On::Nobody);
+        see(&mut memory, 5, On::Unused);
         assert!(!memory.seen_since_withheld("0"));
-        see(&mut memory, 10, On::Nobody);
+        see(&mut memory, 10, On::Unused);
         assert!(memory.seen_since_withheld("0"));
         memory.look(at(11), &withheld("busy:2"));
         assert!(!memory.seen_since_withheld("0"), "it was withheld again");

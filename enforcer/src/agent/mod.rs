@@ -1,6 +1,6 @@
-//! The agent of a node: it looks after a pool of leases in threads of its own, each answer of Redis with a deadline, so
-//! that a slow one delays neither an interval nor a decision. It frees what the dead of this host held, or withholds it while
-//! somebody is on the GPU, and judges what clients of GPU.py have left behind. Nobody is signalled.
+//! A node's lease agent: it maintains a lease pool in threads of its own, each query of Redis with a deadline, so
+//! that a slow Redis delays neither a sample nor a decision. It frees the leases of ended processes of this host, quarantines
+//! GPUs still in use, and evaluates records left by clients of GPU.py. It signals no process.
 
 mod actions;
 mod evidence;
@@ -43,12 +43,12 @@ impl Agent {
         host_namespace: bool,
         devices: &str,
     ) -> std::io::Result<(Self, UnboundedReceiver<AgentEvent>)> {
-        let (tell, events) = unbounded_channel();
+        let (sender, events) = unbounded_channel();
         let shared = Arc::new(Shared::new()?);
         let (reconciler, records, devices) = (Arc::clone(&shared), Arc::clone(&shared), devices.to_owned());
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let reconciler = thread("leases")
-            .spawn(move || reconcile::run(&reconciler, &log, (&tell, (host_namespace, &devices))))?;
+            .spawn(move || reconcile::run(&reconciler, &log, (&sender, (host_namespace, &devices))))?;
         let mut agent = Self { shared, threads: vec![reconciler] };
         agent.threads.push(thread("records").spawn(move || records::run(&records))?);
         Ok((agent, events))
@@ -59,7 +59,7 @@ impl Agent {
         self.mailbox(|mailbox| mailbox.orders = orders);
     }
 
-    /// Each new snapshot: it tells who is on which GPU.
+    /// Passes on each new snapshot, which shows the use of each GPU.
     pub fn seen(&self, view: Arc<View>) {
         self.mailbox(|mailbox| mailbox.view = Some(view));
     }

@@ -1,4 +1,4 @@
-//! A thread that looks at the pool again and again, and does what is to be done.
+//! The thread that reads the pool again and again, and acts on what it finds.
 
 mod taken;
 
@@ -31,16 +31,16 @@ use crate::policy::{Leases, Server};
 const INTERVAL: Duration = Duration::from_secs(1);
 /// No answer of Redis takes longer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Others leave the dead to this agent for so long after its last word.
+/// For this long after its last message, other hosts leave ended holders to this agent.
 const WORD: Duration = Duration::from_secs(5);
-/// A lease is renewed for so long on behalf of a holder who cannot say himself that he lives.
+/// A lease is renewed for this long on behalf of a holder that cannot renew it itself.
 const LEASE: Duration = Duration::from_mins(1);
 /// No file with an address is longer.
 const LONGEST: u64 = 64 << 10;
 /// So many holders are waited for; the rest is looked at with every interval.
 const MOST_HANDLES: usize = 512;
 
-/// Runs until told to end.
+/// Runs until shutdown.
 pub(super) fn run(
     shared: &Shared,
     log: &Audit,
@@ -55,10 +55,10 @@ pub(super) fn run(
         devices,
         memory: Memory::default(),
         link: None,
-        said: None,
+        reported: None,
         handles: Vec::new(),
         living: HashMap::new(),
-        untold: HashMap::new(),
+        unreported: HashMap::new(),
     };
     while !shared.stopped() {
         reconciler.once();
@@ -91,22 +91,22 @@ struct Reconciler<'a> {
     devices: &'a str,
     memory: Memory,
     link: Option<(Arc<Leases>, Pool)>,
-    /// What was said last of how it stands.
-    said: Option<AgentStatus>,
-    /// Those whose end ends a lease.
+    /// The status that was reported last.
+    reported: Option<AgentStatus>,
+    /// Processes whose exit ends a lease.
     handles: Vec<Handle>,
-    /// Who was seen to live of each lease.
+    /// The process that was seen running for each lease.
     living: HashMap<String, ProcessKey>,
-    /// Records that nobody told of when they were written, by GPU.
-    untold: HashMap<String, Record>,
+    /// Records that were not reported when they were written, by GPU.
+    unreported: HashMap<String, Record>,
 }
 
-/// What one look at the pool goes by.
+/// What one pass over the pool uses.
 struct Look<'a> {
     audit: &'a Pooled,
     evidence: Option<Evidence<'a>>,
     leases: &'a Leases,
-    /// Everybody who takes leases of this pool does so on this host, as far as is known.
+    /// All users of this pool are on this host, as far as is known.
     local: bool,
 }
 
@@ -143,19 +143,19 @@ impl Reconciler<'_> {
     }
 
     fn say(&mut self, status: Option<AgentStatus>) {
-        if self.said != status {
+        if self.reported != status {
             if let Some(error) = status.as_ref().and_then(|status| status.error.as_ref()) {
                 tracing::warn!(error, "leases are not looked after");
             }
             drop(self.events.send(AgentEvent::Status(status.clone())));
-            self.said = status;
+            self.reported = status;
         }
     }
 
-    /// Leaves the dead to others.
+    /// Leaves ended holders to other agents.
     fn leave(&mut self) {
         if let Some((_, mut pool)) = self.link.take()
-            && self.said.as_ref().is_some_and(|said| said.acts)
+            && self.reported.as_ref().is_some_and(|reported| reported.acts)
         {
             // Where this is not heard, the word ends by itself.
             drop(pool.stand_in(&self.local_host, Duration::ZERO));
@@ -163,7 +163,7 @@ impl Reconciler<'_> {
         self.memory = Memory::default();
         self.handles.clear();
         self.living.clear();
-        self.untold.clear();
+        self.unreported.clear();
     }
 
     fn look(&mut self, leases: &Leases, pool: &mut Pool, orders: &Orders) -> Result<Vec<Judged>, LeaseError> {
@@ -192,7 +192,7 @@ impl Reconciler<'_> {
         self.records(&look, &mut actor, acts)
     }
 
-    /// Nobody of another host is known, and the server is on this one.
+    /// Whether no other host is known, and the server is on this one.
     fn is_local(&self, pool: &Pool, audit: &Pooled) -> bool {
         let of_leases = audit.leases.iter().filter_map(|lease| Some((lease.get("host")?, lease.get("boot"))));
         let of_agents = audit.agents.iter().map(|agent| (agent.host.as_str(), Some(agent.boot.as_str())));
@@ -200,7 +200,7 @@ impl Reconciler<'_> {
             && of_leases.chain(of_agents).all(|(host, boot)| self.local_host.is_machine(Some(host), boot))
     }
 
-    /// Looks who lives; frees what the dead held, and renews for those who cannot.
+    /// Checks the holders; frees the leases of ended ones, and renews for those that cannot.
     fn holders(
         &mut self,
         look: &Look<'_>,
@@ -212,22 +212,22 @@ impl Reconciler<'_> {
             .leases
             .iter()
             .map(|lease| {
-                // To find somebody whom the dead started, everybody has to be looked at.
+                // To find a process that an ended holder started, all processes have to be examined.
                 let known = self
                     .living
                     .get(&lease.lease)
                     .copied()
                     .filter(|known| lives(*known).is_ok_and(|lives| lives));
-                let (life, who) = match known {
+                let (life, process) = match known {
                     Some(known) => (Life::Alive, Some(known)),
                     None => self.local_host.look_for(lease),
                 };
-                (lease, life, who)
+                (lease, life, process)
             })
             .collect();
-        let living = looked.iter().filter_map(|(lease, _, who)| Some((lease.lease.clone(), (*who)?)));
+        let living = looked.iter().filter_map(|(lease, _, process)| Some((lease.lease.clone(), (*process)?)));
         self.living = living.collect();
-        self.handles = self.living.values().take(MOST_HANDLES).filter_map(|who| held(*who)).collect();
+        self.handles = self.living.values().take(MOST_HANDLES).filter_map(|process| held(*process)).collect();
         late(&looked, look, actor, (frees, acts))?;
         let dead: Vec<&Lease> =
             looked.iter().filter(|(_, life, _)| *life == Life::Dead).map(|(lease, _, _)| *lease).collect();
@@ -239,7 +239,7 @@ impl Reconciler<'_> {
             actor.end(
                 (LeaseAction::ReapDead, lease),
                 &look.busy(lease),
-                "its holder is dead, and all whom he started",
+                "its holder and all processes that it started have ended",
             )?;
         }
         Ok(())
@@ -250,7 +250,7 @@ impl Reconciler<'_> {
         for gpu in &look.audit.gpus {
             let busy = gpu.quarantine.as_deref().filter(|why| why.starts_with("busy:"));
             if let Some(why) = busy
-                && look.on(gpu) == On::Nobody
+                && look.on(gpu) == On::Unused
                 && self.memory.seen_since_withheld(&gpu.id)
             {
                 actor.clear(gpu, why)?;
@@ -295,7 +295,7 @@ impl Look<'_> {
         self.evidence.as_ref().map_or(On::Unknown, |evidence| evidence.on(gpu))
     }
 
-    /// GPUs of a lease that somebody is seen on.
+    /// GPUs of a lease that are in use.
     fn busy(&self, lease: &Lease) -> Vec<String> {
         self.evidence.as_ref().map(|evidence| evidence.busy(self.audit, lease)).unwrap_or_default()
     }
@@ -332,7 +332,7 @@ fn held(process: ProcessKey) -> Option<Handle> {
     lives(process).is_ok_and(|lives| lives).then_some(handle)
 }
 
-/// Renews for those who live and cannot say so, and ends what nobody renewed whom this node knows nothing better of.
+/// Renews leases of running holders that cannot renew, and ends unrenewed leases of holders unknown to this node.
 fn late(
     looked: &[(&Lease, Life, Option<ProcessKey>)],
     look: &Look<'_>,
@@ -348,7 +348,7 @@ fn late(
                 }
                 continue;
             }
-            Life::Alive if lease.state == "held" => "whoever was given it does not say so",
+            Life::Alive if lease.state == "held" => "the holder did not confirm it",
             Life::Elsewhere if !look.audit.has_agent(lease) => "it was not renewed in time",
             Life::Timed => "its time is over",
             _ => continue,

@@ -1,4 +1,4 @@
-//! A thread that is told of each record of GPU.py's as it is written, and looks at its writer while he is there.
+//! The thread that learns of each record of GPU.py when it is written, and examines its writer while that still runs.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use super::reconcile;
 
 /// Orders are looked at so often.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Between two tries to be told.
+/// Time between two attempts to subscribe.
 const AGAIN: Duration = Duration::from_secs(2);
 /// A connection over which nothing came for so long may be dead, and is made again.
 const SILENCE: u32 = 120;
 
-/// Runs until told to end.
+/// Runs until shutdown.
 pub(super) fn run(shared: &Shared) {
     let local_host = LocalHost::read();
-    let mut told: Option<LeaseError> = None;
+    let mut reported: Option<LeaseError> = None;
     while !shared.stopped() {
         let orders = shared.orders();
         let watched = match &orders.leases {
@@ -30,9 +30,9 @@ pub(super) fn run(shared: &Shared) {
             }
         };
         if let Err(error) = watched {
-            if told.as_ref() != Some(&error) {
-                tracing::debug!(%error, "nobody tells when records are written; they are looked at later");
-                told = Some(error);
+            if reported.as_ref() != Some(&error) {
+                tracing::debug!(%error, "no notification when records are written; they are examined later");
+                reported = Some(error);
             }
             shared.wait_for_orders(&orders, AGAIN);
         } else if orders.leases.is_none() {
@@ -41,7 +41,7 @@ pub(super) fn run(shared: &Shared) {
     }
 }
 
-/// Watches as long as the orders are the same, and it is told something now and then.
+/// Watches while the orders stay the same and notifications keep coming.
 fn watch(
     mut pool: Pool,
     (shared, orders): (&Shared, &Orders),
@@ -76,7 +76,7 @@ fn look(
         return Ok(());
     };
     let mut witness = Witness::look(local_host, &record, Found::Written);
-    // A record is written in two parts, and whoever is named may end between them.
+    // A record is written in two parts, and its process may end in between.
     if let Some(earlier) = fresh.get(gpu) {
         witness.join(earlier);
     }

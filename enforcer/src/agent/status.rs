@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::actions::{LeaseAction, Result};
 
-/// In which a time to come is told.
+/// Granularity of reported times.
 const STEP_SECONDS: u64 = 5;
 
 /// Something that the agent says.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AgentEvent {
-    /// How it stands, where that has changed.
+    /// Its status, after a change.
     Status(Option<AgentStatus>),
     /// What it did.
     LeaseAction(LeaseAction, Result),
@@ -28,7 +28,7 @@ pub struct AgentStatus {
     pub up: bool,
     /// Why it does not.
     pub error: Option<String>,
-    /// It frees what the dead held.
+    /// It frees the leases of ended holders.
     pub acts: bool,
     /// GPUs that clients of GPU.py have, or that are nowhere, by what was concluded.
     pub judged: Vec<Judged>,
@@ -59,7 +59,7 @@ impl Judged {
             }
             Judgement::Lost => ("it was in no place, and no process was on it, for long enough", None),
         };
-        // In steps, so that it does not change with every look.
+        // In steps, so that it does not change with every pass.
         let step = |at: Duration| at.as_secs().next_multiple_of(STEP_SECONDS) * 1000;
         Self {
             gpu: gpu.to_owned(),
@@ -71,7 +71,7 @@ impl Judged {
 
     /// Why, and when it is freed; `now` is since boot.
     #[must_use]
-    pub fn told(&self, now: Duration) -> String {
+    pub fn describe(&self, now: Duration) -> String {
         let left = self.freed_at_ms.map(|at| Duration::from_millis(at).saturating_sub(now));
         match left {
             Some(left) => format!("{}; freed in {}", self.why, Span(left)),

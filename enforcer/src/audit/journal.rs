@@ -70,7 +70,7 @@ impl Journal {
         Self { settings, file: None, torn: false, status, interrupted: None }
     }
 
-    /// Opens the file for the first time, whose end may be in the lines that an earlier run could not write.
+    /// Opens the file for the first time, which may end with lines that an earlier run could not write.
     pub(super) fn begin(&mut self, kept: &[Vec<u8>]) {
         self.interrupted = Some(begun_without_result(&self.settings.path, kept));
         if let Err(error) = self.ready() {
@@ -142,7 +142,7 @@ impl Journal {
         let file = match self.file.take() {
             Some(file) if is_at(&file, path) => file,
             Some(moved) => {
-                // Somebody has set it aside, with lines in it that are not on the disk yet.
+                // The file was moved away with lines that are not on the disk yet.
                 moved.sync_data()?;
                 open(path)?
             }

@@ -1,4 +1,4 @@
-//! How the log stands, for those who must not wait while it is written.
+//! Status of the log, readable without waiting for a write.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -45,7 +45,7 @@ impl LogStatus {
         self.failed.store(false, Ordering::Relaxed);
     }
 
-    /// Takes note of a failure; tells whether it is the first.
+    /// Records a failure; returns whether it is the first.
     pub(super) fn fail(&self) -> bool {
         self.failures.fetch_add(1, Ordering::Relaxed);
         !self.failed.swap(true, Ordering::Relaxed)

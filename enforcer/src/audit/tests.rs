@@ -58,7 +58,7 @@ fn a_line_says_all_and_drives_no_terminal() {
 }
 
 #[test]
-fn a_torn_line_is_closed_and_an_action_without_result_is_told() {
+fn torn_line_is_closed_and_action_without_result_is_interrupted() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit.jsonl");
     let audit = open(&path, 1 << 20);
@@ -73,7 +73,7 @@ fn a_torn_line_is_closed_and_an_action_without_result_is_told() {
     drop(audit);
     let last = lines(&path).pop().unwrap();
     assert_eq!((&last["id"], &last["result"]), (&2.into(), &INTERRUPTED.into()));
-    assert!(open(&path, 1 << 20).begun_without_result().is_empty(), "it is told once");
+    assert!(open(&path, 1 << 20).begun_without_result().is_empty(), "once only");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn rotation_loses_no_line_that_is_to_be_kept() {
 }
 
 #[test]
-fn a_log_that_somebody_else_set_aside_or_deleted_is_begun_again() {
+fn log_moved_or_deleted_by_another_program_is_created_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit.jsonl");
     let audit = open(&path, 1 << 20);
@@ -147,7 +147,7 @@ fn result_that_was_kept_is_written_and_is_no_interruption() {
     assert!(!kept.exists(), "all was written");
     // A directory is no file, so that nothing is written there.
     let unwritable = Audit::open(settings(directory.path()), About::default()).unwrap();
-    unwritable.tell(&record(1, "cancelled", ""));
+    unwritable.append(&record(1, "cancelled", ""));
     drop(unwritable);
     assert!(kept.exists());
     let audit = Audit::open(settings(&path), About::default()).unwrap();
@@ -172,7 +172,7 @@ fn results_are_the_last_to_be_dropped() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_what_happened_is_written_once_there_is_room() {
+fn full_disk_is_reported_and_lines_are_written_once_there_is_room() {
     let test = format!("{}::a_full_disk", module_path!().split_once("::").unwrap().1);
     let directory = tempfile::tempdir().unwrap();
     let output = Command::new("unshare")
@@ -189,8 +189,8 @@ fn a_full_disk_is_told_and_what_happened_is_written_once_there_is_room() {
         .env("BAILIFF_TEST_FULL", directory.path())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("1 passed"), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("1 passed"), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
@@ -205,12 +205,12 @@ fn a_full_disk() {
         assert!(written < 1000, "the disk fills up");
     }
     assert!(written > 10 && !audit.writable());
-    audit.tell(&record(9000, "unkillable", "told when nothing could be written"));
+    audit.append(&record(9000, "unkillable", "while nothing could be written"));
     audit.0.open.retry();
     assert!(!audit.writable());
     assert_eq!(ids(&path), (0..written).collect::<Vec<_>>(), "no line is there in part");
     assert!(fs::read_to_string(&path).unwrap().ends_with('\n'));
-    // Somebody makes room.
+    // Space becomes available.
     let mut kept: Vec<u8> = fs::read(&path).unwrap();
     kept.truncate(kept.iter().position(|byte| *byte == b'\n').unwrap() + 1);
     fs::write(&path, kept).unwrap();

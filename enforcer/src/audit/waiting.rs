@@ -1,4 +1,4 @@
-//! Lines that wait for the disk. Whoever adds one waits for nothing; what still waits at an orderly end is kept in a file of its
+//! Lines that wait for the disk. Adding one never blocks; lines left at an orderly shutdown are kept in a file of their
 //! own (`--state`), and written at the next start.
 
 use std::collections::VecDeque;

@@ -113,7 +113,7 @@ fn leases(status: &Status, now: Now, colors: Colors, text: &mut String) {
     for judged in leases.judged.iter().filter(|judged| judged.judgement != "keep") {
         tell(
             "",
-            &format!("GPU {} is {}: {}", judged.gpu, judged.judgement, judged.told(now.boot)),
+            &format!("GPU {} is {}: {}", judged.gpu, judged.judgement, judged.describe(now.boot)),
             |part| colors.bad(part),
             text,
         );

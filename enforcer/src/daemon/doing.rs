@@ -1,4 +1,4 @@
-//! Verdicts, one by one: recorded, told, shown, and where they say so handed to the executor.
+//! Verdicts, one by one: recorded, notified, shown, and passed to the executor where they demand an action.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,22 +103,22 @@ impl Daemon {
         let Some(request) = ActionRequest::of(verdict, &policy) else { return };
         // What confirmed it is old by then.
         let interval = self.view.as_ref().map(|view| view.interval()).unwrap_or_default();
-        let Some(view) = self.view.clone() else { return self.landed(&refused("there is no snapshot")) };
+        let Some(view) = self.view.clone() else { return self.completed(&refused("there is no snapshot")) };
         let request = request.protecting(self.exemptions(verdict, (policy, view)));
         let request = request.beside(self.exporter).beginning_by(now().boot + interval);
         if self.executor.act(request).is_err() {
-            self.landed(&refused("another action is under way"));
+            self.completed(&refused("another action is under way"));
         }
     }
 
     /// Whether the action in hand may go on, by the newest snapshot and by what can be recorded.
     pub(super) fn permit(&mut self, question: Question) {
         if question.stage == Stage::Kill && !std::mem::replace(&mut self.tried_to_save, true) {
-            // Whether the disk still takes the state, only writing it tells.
+            // Only writing shows whether the disk still accepts the state.
             self.save();
         }
-        self.look_at_the_audit_log();
-        self.look_at_the_state();
+        self.check_audit_log();
+        self.check_state();
         let answer = match question.stage {
             Stage::First => match self.engine.agrees(question.id) {
                 Ok(()) => Permission::Granted,
@@ -154,7 +154,7 @@ impl Daemon {
     }
 
     /// An action has ended.
-    pub(super) fn landed(&mut self, report: &Report) {
+    pub(super) fn completed(&mut self, report: &Report) {
         self.engine.report(report);
         let Some(doing) = self.request.take_if(|doing| doing.id == report.id) else { return };
         let verdict = &doing.verdict;
@@ -177,7 +177,7 @@ impl Daemon {
         let (result, detail) = (report.outcome.name(), report.detail.as_str());
         tracing::info!(rule = %verdict.rule, target, step, result, detail, "action");
         if verdict.mode == Mode::Enforce && matches!(doing.action, Action::Terminate { .. }) {
-            self.tell_end(verdict, report);
+            self.notify_end(verdict, report);
         }
         self.save();
     }
@@ -207,13 +207,13 @@ impl Daemon {
         Answer::Saved(json!({"ok": true}), self.save())
     }
 
-    /// A change that is nobody's verdict.
+    /// A change without a verdict.
     pub(super) fn record_change(&self, what: (&str, &str), detail: &str) {
         self.audit.later(&change(&self.engine.policy().sha256, what, detail));
     }
 }
 
-/// A change that is nobody's verdict, as a line of the audit log.
+/// A change without a verdict, as a line of the audit log.
 pub(super) const fn change<'a>(
     policy: &'a str,
     (step, result): (&'a str, &'a str),

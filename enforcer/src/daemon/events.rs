@@ -3,7 +3,7 @@
 use bailiff_lifecycle::signals::Hangups;
 use tokio::sync::mpsc::Receiver;
 
-use super::requests::Asked;
+use super::requests::ControlRequest;
 use super::{Threads, reload, state};
 use crate::actions;
 use crate::agent;
@@ -18,9 +18,9 @@ pub(super) enum Event {
     Read(reload::Read),
     /// SIGHUP.
     Hangup,
-    /// Somebody wants the file to be read, and to know how that went.
+    /// A request to reload the file, with the outcome.
     Reload(Reload),
-    Asked(Asked),
+    ControlRequest(ControlRequest),
     Report(Report),
     /// The executor asks whether its action may go on.
     Question(actions::Question),
@@ -39,11 +39,11 @@ pub(super) struct Sources {
     pub(super) reads: Receiver<reload::Read>,
     pub(super) hangups: Hangups,
     pub(super) reloads: Receiver<Reload>,
-    pub(super) asked: Receiver<Asked>,
+    pub(super) asked: Receiver<ControlRequest>,
     pub(super) threads: Threads,
     /// A question of the executor's, until all snapshots that have come were evaluated.
     pub(super) question: Option<actions::Question>,
-    pub(super) receipts: state::Receipts,
+    pub(super) acks: state::Acks,
     pub(super) interval: tokio::time::Interval,
 }
 
@@ -67,13 +67,13 @@ impl Sources {
 
     async fn any(&mut self) -> Event {
         tokio::select! {
-            // What came of an action is known before the next snapshot is judged, and wishes before both.
+            // The result of an action is handled before the next snapshot is evaluated, and requests before both.
             biased;
             Some(report) = self.threads.reports.reports.recv() => Event::Report(report),
-            () = self.receipts.next() => Event::Kept,
+            () = self.acks.next() => Event::Kept,
             Some(delivery) = self.threads.deliveries.recv() => Event::Delivered(delivery),
             Some(events) = self.threads.leases.recv() => Event::Leases(events),
-            Some(asked) = self.asked.recv() => Event::Asked(asked),
+            Some(asked) = self.asked.recv() => Event::ControlRequest(asked),
             Some(reload) = self.reloads.recv() => Event::Reload(reload),
             () = self.hangups.next() => Event::Hangup,
             Some(read) = self.reads.recv() => Event::Read(read),

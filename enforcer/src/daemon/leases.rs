@@ -1,4 +1,4 @@
-//! What the agent of leases is told to do, and what it says.
+//! Orders to the lease agent, and its events.
 
 use super::Daemon;
 use crate::agent::{AgentEvent, Orders};
@@ -6,11 +6,11 @@ use crate::policy::Mode;
 use crate::verdict::Hold;
 use crate::web::tally::LeaseAct;
 
-/// What keeps it from acting. Others hold rules alone: who is dead is dead, whatever else is not known.
+/// Holds that keep it from acting. Others hold only rules: an ended holder has ended, whatever else is unknown.
 const HOLDS: [Hold; 4] = [Hold::Paused, Hold::InvalidFile, Hold::Audit, Hold::Untrusted];
 
 impl Daemon {
-    /// Tells it where leases are and whether it may act, where that has changed.
+    /// Passes it the lease settings and whether it may act, after a change.
     pub(super) fn order_the_agent(&mut self) {
         let holds = self.engine.holds();
         let policy = self.engine.policy();

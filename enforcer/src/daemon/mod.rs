@@ -30,7 +30,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use self::events::{Event, Sources};
-use self::requests::Desk;
+use self::requests::ControlHandler;
 use crate::actions::notices::{Delivery, Notices};
 use crate::actions::{self, Executor};
 use crate::agent::{self, Agent};
@@ -46,7 +46,7 @@ use crate::view::{TargetId, View};
 use crate::web::tally::Skipped;
 use crate::web::{Reload, Routes, Status};
 
-/// Between two looks at what nobody tells of: whether the audit log can be written, how old the snapshot is.
+/// Interval of checks without an event: whether the audit log can be written, the age of the snapshot.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Snapshots that wait; more would be too old when their turn comes.
 const ARRIVALS: usize = 4;
@@ -56,7 +56,7 @@ pub struct Daemon {
     settings: Settings,
     engine: Engine,
     executor: Executor,
-    /// Looks after leases, by these orders.
+    /// Maintains leases, by these orders.
     agent: Agent,
     ordered: agent::Orders,
     notices: Notices,
@@ -78,7 +78,7 @@ pub struct Daemon {
     flagged: BTreeMap<(Arc<str>, TargetId), f64>,
     status: Status,
     shown: watch::Sender<Arc<Status>>,
-    keeper: state::Keeper,
+    state_writer: state::StateWriter,
     saved: Duration,
 }
 
@@ -90,24 +90,24 @@ struct Threads {
     leases: UnboundedReceiver<agent::AgentEvent>,
 }
 
-/// Runs until told to end.
+/// Runs until shutdown.
 ///
 /// # Errors
-/// Where the policy makes no sense, or a socket, directory or signal cannot be had.
+/// If the policy is invalid, or a socket, directory or signal is not available.
 pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), Stop> {
     let (policy, file, stamp) = reload::first(&settings.rules)?;
     let web = Web::open(settings.web.config.as_deref())?;
     let listeners = listen::open(&settings.web.listen).context("cannot serve")?;
     let control = Socket::open(&settings.control, "control").context("cannot be asked")?;
-    let group = control.group().context("cannot tell whose the control socket is")?;
+    let group = control.group().context("cannot read the group of the control socket")?;
     let (rereads, asked_to_read) = unbounded_channel();
     let (daemon, threads) = Daemon::open(settings, (policy, file), rereads)?;
     let (reloads_to, reloads) = channel(1);
     let (asked_to, asked) = channel(16);
     let (arrivals_to, arrivals) = channel(ARRIVALS);
     let (reads_to, reads) = channel(1);
-    let receipts = daemon.keeper.receipts();
-    let desk = Desk { asked: asked_to, receipts: receipts.clone() };
+    let acks = daemon.state_writer.acks();
+    let handler = ControlHandler { asked: asked_to, acks: acks.clone() };
     let mut tasks = JoinSet::new();
     let source = Source {
         path: daemon.settings.stream.clone(),
@@ -116,20 +116,20 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     };
     tasks.spawn(stream::follow(source, arrivals_to));
     tasks.spawn(policy_file::follow((daemon.settings.rules.clone(), stamp), asked_to_read, reads_to));
-    tasks.spawn(control::serve(control, Arc::new(desk), control::Limits::default()));
+    tasks.spawn(control::serve(control, Arc::new(handler), control::Limits::default()));
     let routes = Arc::new(Routes {
         status: daemon.shown.subscribe(),
         reloads: daemon.settings.web.lifecycle.then_some(reloads_to.clone()),
     });
     for listener in &listeners {
-        let address = listener.local_addr().context("cannot tell where it listens")?;
+        let address = listener.local_addr().context("cannot read its listening address")?;
         tracing::info!(%address, "serving");
     }
     let mut interval = interval(INTERVAL);
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let hangups = Hangups::listen().context("cannot listen to signals")?;
     let question = None;
-    let sources = Sources { arrivals, reads, hangups, reloads, asked, threads, question, receipts, interval };
+    let sources = Sources { arrivals, reads, hangups, reloads, asked, threads, question, acks, interval };
     systemd::ready();
     let judging = daemon.judge(sources, (shutdown, group));
     server::serve(Site { listeners, web }, routes, limits(), judging).await.context("cannot serve")?;
@@ -162,7 +162,7 @@ impl Daemon {
             Executor::start(tools, audit.clone()).context("cannot start the thread that acts")?;
         let (agent, leases) =
             Agent::start(audit.clone(), rights::in_host_namespace(&settings.host), &settings.host.devices)
-                .context("cannot start the thread that looks after leases")?;
+                .context("cannot start the thread of the lease agent")?;
         let (notices, deliveries) = Notices::new(actions::notices::Settings::default());
         let (shown, _) = watch::channel(Arc::new(Status::default()));
         let mut engine = Engine::new(policy, settings.most);
@@ -187,7 +187,7 @@ impl Daemon {
             flagged: BTreeMap::new(),
             status: Status::default(),
             shown,
-            keeper: state::Keeper::start(&settings.state),
+            state_writer: state::StateWriter::start(&settings.state),
             saved: Duration::ZERO,
             settings,
         };
@@ -195,7 +195,7 @@ impl Daemon {
         Ok((daemon, Threads { reports, deliveries, leases }))
     }
 
-    /// Takes one event after the other until told to end, then leaves everything in order.
+    /// Handles one event after the other until shutdown, then saves everything.
     async fn judge(mut self, mut sources: Sources, (shutdown, group): (impl Future<Output = ()>, u32)) {
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
@@ -216,17 +216,17 @@ impl Daemon {
             Event::Read(read) => self.reread(read),
             Event::Hangup => self.ask_to_read("SIGHUP", oneshot::channel().0),
             Event::Reload(Reload(answer)) => self.ask_to_read("asked over HTTP", answer),
-            Event::Asked(asked) => {
+            Event::ControlRequest(asked) => {
                 let answer = self.answer(&asked.peer, &asked.question, group);
                 drop(asked.answer.send(answer));
             }
-            Event::Report(report) => self.landed(&report),
+            Event::Report(report) => self.completed(&report),
             Event::Question(question) => self.permit(question),
             Event::Delivered(delivery) => self.delivered(&delivery),
             Event::Leases(events) => self.heard(events),
-            Event::Kept => self.look_at_the_state(),
+            Event::Kept => self.check_state(),
             Event::Interval => {
-                self.look_around();
+                self.check();
                 systemd::alive();
             }
         }
@@ -267,7 +267,7 @@ impl Daemon {
         }
         let began = now();
         self.hold_if(Hold::Stale, false);
-        self.look_at_the_state();
+        self.check_state();
         let view = Arc::new(View::between(self.view.as_deref(), snapshot));
         match self.engine.tick(began, Arc::clone(&view)) {
             Ok(verdicts) => {
@@ -304,13 +304,13 @@ impl Daemon {
                 self.engine.exempt(self.ours.iter().copied().chain(exporter).collect());
             }
             Arrival::Lost(error) => {
-                let told = error.to_string();
+                let text = error.to_string();
                 self.status.counters.refused.count(error.reason().name().to_owned());
-                if stream.connected || stream.error.as_ref() != Some(&told) {
-                    tracing::warn!(why = told, "no stream; nobody is judged");
+                if stream.connected || stream.error.as_ref() != Some(&text) {
+                    tracing::warn!(why = text, "no stream; no rule is evaluated");
                 }
                 stream.connected = false;
-                stream.error = Some(told);
+                stream.error = Some(text);
             }
             Arrival::Malformed(why) => {
                 self.status.counters.skipped.count(Skipped::Malformed);
@@ -320,23 +320,23 @@ impl Daemon {
         }
     }
 
-    /// Looks at what nobody tells of.
-    fn look_around(&mut self) {
-        self.look_at_the_audit_log();
+    /// Checks what no event reports.
+    fn check(&mut self) {
+        self.check_audit_log();
         self.hold_if(Hold::Stale, self.status.stream.is_stale(now().boot));
-        self.look_at_the_state();
+        self.check_state();
         self.status.counters.audit_failures = self.audit.failures();
         self.save_sometimes();
     }
 
-    pub(super) fn look_at_the_audit_log(&mut self) {
+    pub(super) fn check_audit_log(&mut self) {
         let unwritable = !self.audit.writable();
         self.hold_if(Hold::Audit, unwritable);
     }
 
     async fn end(mut self, mut deliveries: UnboundedReceiver<Delivery>) {
         self.save_at_the_end();
-        let Self { mut executor, mut agent, notices, audit, engine, keeper, .. } = self;
+        let Self { mut executor, mut agent, notices, audit, engine, state_writer, .. } = self;
         // It ends the step that it is in, so that the log has what came of it before its last line.
         let mut finishing = spawn_blocking(move || {
             executor.finish();
@@ -348,7 +348,7 @@ impl Daemon {
             notice::record(&audit, &engine.policy().sha256, &delivery);
         }
         audit.later(&doing::change(&engine.policy().sha256, ("end", "done"), ""));
-        keeper.finish().await;
+        state_writer.finish().await;
         if spawn_blocking(move || audit.close()).await.is_err() {
             tracing::error!("the audit log was not closed");
         }

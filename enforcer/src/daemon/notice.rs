@@ -1,4 +1,4 @@
-//! What people are told: what was found, what comes next, and when.
+//! Texts of notifications: what was found, what comes next, and when.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use crate::value::Unit;
 use crate::verdict::{Outcome, Report, Subject, Verdict, What};
 
 impl Daemon {
-    /// Tells these channels of a finding.
+    /// Notifies these channels of a finding.
     pub(super) fn notify(&mut self, verdict: &Verdict, channels: &[String]) {
         let rule = self.engine.policy().rules.iter().find(|rule| rule.name == verdict.rule);
         let Some(rule) = rule else { return };
         let interval = self.view.as_ref().map(|view| view.interval()).unwrap_or_default();
         let text = format!("{}{}", found(verdict), next(rule, verdict, interval));
-        self.tell(verdict, ("notify", text), channels);
+        self.send(verdict, ("notify", text), channels);
     }
 
-    /// Tells those who were warned what came of it.
-    pub(super) fn tell_end(&mut self, verdict: &Verdict, report: &Report) {
+    /// Notifies the channels that were warned of the result.
+    pub(super) fn notify_end(&mut self, verdict: &Verdict, report: &Report) {
         let rule = self.engine.policy().rules.iter().find(|rule| rule.name == verdict.rule);
-        let told = rule.into_iter().flat_map(|rule| &rule.then).filter_map(|step| match &step.action {
+        let notify_step = rule.into_iter().flat_map(|rule| &rule.then).filter_map(|step| match &step.action {
             Action::Notify(channels) => Some(channels),
             _ => None,
         });
-        let mut channels: Vec<String> = told.flatten().cloned().collect();
+        let mut channels: Vec<String> = notify_step.flatten().cloned().collect();
         channels.sort_unstable();
         channels.dedup();
         let Some(words) = ended(report) else { return };
         let text = format!("{} {words} (rule {}).", named(&verdict.subject), verdict.rule);
-        self.tell(verdict, ("terminate", text), &channels);
+        self.send(verdict, ("terminate", text), &channels);
     }
 
-    fn tell(&mut self, verdict: &Verdict, (step, text): (&str, String), channels: &[String]) {
+    fn send(&mut self, verdict: &Verdict, (step, text): (&str, String), channels: &[String]) {
         let subject = &verdict.subject;
         let notice = Arc::new(Notice {
             text,
@@ -56,7 +56,7 @@ impl Daemon {
         });
         let policy = Arc::clone(self.engine.policy());
         let named = channels.iter().filter_map(|name| Some((name.as_str(), policy.channels.get(name)?)));
-        self.notices.tell(&notice, named);
+        self.notices.notify(&notice, named);
     }
 }
 
@@ -83,7 +83,7 @@ pub(super) fn record(audit: &Audit, policy: &str, delivery: &Delivery) {
     audit.later(&Record { rule: &notice.rule, mode: Some(*mode), target: Some(subject), ..change });
 }
 
-/// Whom it is about, in the words of its owner.
+/// The subject, as its owner would name it.
 fn named(subject: &Subject) -> String {
     let first = subject.members.iter().find(|member| member.holds);
     let comm = first.map(|member| format!(" ({}, pid {})", member.comm, member.pid)).unwrap_or_default();
@@ -124,11 +124,11 @@ fn found(verdict: &Verdict) -> String {
 fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
     let coming = rule.then.iter().find(|step| step.action.destructive());
     let Some(step) = coming else { return ".".to_owned() };
-    let told =
+    let notify_step =
         |step: &&Step| matches!(&verdict.what, What::Notify(to) if step.action == Action::Notify(to.clone()));
-    let since = match rule.then.iter().find(told) {
+    let since = match rule.then.iter().find(notify_step) {
         // What was picked has been idle for longer than it has been picked.
-        Some(told) if rule.pick.is_some() => told.after.samples(interval),
+        Some(notify_step) if rule.pick.is_some() => notify_step.after.samples(interval),
         _ => verdict.evidence.streak.saturating_sub(verdict.evidence.needed),
     };
     let left = step.after.samples(interval).saturating_sub(since);
@@ -147,7 +147,7 @@ fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
     }
 }
 
-/// What came of an action, for its owner; nothing where nothing was done to him.
+/// The result of an action, for the owner; nothing if nothing was done.
 fn ended(report: &Report) -> Option<String> {
     #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
     let returned = report.released.map(|bytes| number(bytes as f64, Unit::Bytes));
@@ -171,7 +171,7 @@ mod tests {
     use crate::view::TargetId;
 
     #[test]
-    fn notice_of_a_pick_tells_the_time_since_it_was_picked() {
+    fn notice_of_a_pick_has_the_time_since_it_was_picked() {
         let text = "version: 1\nnotify: {owner: {tty: true}}\nrules:\n  - name: room\n    target: gpu\n    mode: enforce\n    \
             when: {vram_free: {below: 1GiB}}\n    for: {samples: 2}\n    pick: {from: {gpu_util: {max: 1%}}, idle_for: 10m}\n    \
             then: [{notify: [owner]}, {after: 40s, terminate: {}}]\n";

@@ -1,4 +1,4 @@
-//! The policy read again: all of it is taken, or nothing is, and it is said which.
+//! Reloading the policy: all of it is applied or nothing, and the outcome is reported.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::web::{NOT_LOADED, Outcome};
 /// The file as it was last read.
 #[derive(Debug, Default)]
 pub(super) struct File {
-    /// SHA-256 of what it said.
+    /// SHA-256 of its content.
     sha256: Option<String>,
     /// What is wrong with it, a line each.
     pub(super) faults: Vec<String>,
@@ -33,14 +33,14 @@ pub(super) struct File {
     pub(super) last: Option<Reloaded>,
 }
 
-/// The wish to read the file again.
+/// A request to reload the file.
 #[derive(Debug)]
 pub(super) struct Condition {
     why: &'static str,
     answer: oneshot::Sender<Outcome>,
 }
 
-/// What a reading of the file gave, and who asked for it; nobody, where it has changed.
+/// Content of the file, and the requests for it; none if the file changed.
 pub(super) type Read = (Vec<Condition>, io::Result<Content>);
 
 /// Reads the policy to begin with: an invalid file is a refusal to start, as is one that does not answer.
@@ -93,7 +93,7 @@ pub(super) fn answer(outcome: &Outcome) -> Value {
 impl Daemon {
     /// Has the file read, which may take long; how that went comes as an answer.
     pub(super) fn ask_to_read(&self, why: &'static str, answer: oneshot::Sender<Outcome>) {
-        // Only where the daemon ends is there nobody who reads.
+        // The reader is gone only while the daemon ends.
         drop(self.rereads.send(Condition { why, answer }));
     }
 

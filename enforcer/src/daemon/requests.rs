@@ -10,8 +10,8 @@ use crate::clock::now;
 use crate::control::Question;
 use crate::web::Outcome;
 
-/// A question from the control socket, with who asks and where the answer goes.
-pub(super) struct Asked {
+/// A request from the control socket, with the peer and the channel for the response.
+pub(super) struct ControlRequest {
     pub(super) peer: Peer,
     pub(super) question: Value,
     pub(super) answer: oneshot::Sender<Answer>,
@@ -33,15 +33,15 @@ impl From<Value> for Answer {
 }
 
 /// The control socket's side: every question goes to the loop.
-pub(super) struct Desk {
-    pub(super) asked: Sender<Asked>,
-    pub(super) receipts: state::Receipts,
+pub(super) struct ControlHandler {
+    pub(super) asked: Sender<ControlRequest>,
+    pub(super) acks: state::Acks,
 }
 
-impl Answers for Desk {
+impl Answers for ControlHandler {
     async fn answer(&self, peer: &Peer, question: Value) -> Value {
         let (answer, answered) = oneshot::channel();
-        let asked = Asked { peer: peer.clone(), question, answer };
+        let asked = ControlRequest { peer: peer.clone(), question, answer };
         if self.asked.send(asked).await.is_err() {
             return control::refusal("the daemon ends");
         }
@@ -49,13 +49,13 @@ impl Answers for Desk {
         match answered.await {
             Ok(Answer::Value(value)) => value,
             Ok(Answer::Saved(mut value, state)) => {
-                if let Some(told) = value.as_object_mut() {
-                    told.insert("saved".to_owned(), self.receipts.has(state).await.into());
+                if let Some(answer) = value.as_object_mut() {
+                    answer.insert("saved".to_owned(), self.acks.has(state).await.into());
                 }
                 value
             }
             Ok(Answer::Reload(outcome)) => {
-                outcome.await.map_or_else(|_| ends(), |told| reload::answer(&told))
+                outcome.await.map_or_else(|_| ends(), |answer| reload::answer(&answer))
             }
             Err(_) => ends(),
         }
@@ -84,7 +84,7 @@ impl Daemon {
             }
             Question::Explain { pid, rule } => {
                 match self.engine.explain(now(), &crate::engine::Question { pid, rule }) {
-                    Some(told) => serde_json::json!({"ok": true, "explanation": told}).into(),
+                    Some(answer) => serde_json::json!({"ok": true, "explanation": answer}).into(),
                     None => control::refusal("no snapshot was judged by these rules yet").into(),
                 }
             }

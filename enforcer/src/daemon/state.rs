@@ -1,5 +1,5 @@
-//! What outlives a restart, on disk. A task of its own writes it, so that nobody waits for a disk; what must be
-//! there before something is done is held until it is.
+//! State that survives a restart, on disk. A task of its own writes it, so that nothing waits for a disk; an action that
+//! requires saved state is held until it is written.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::verdict::Hold;
 
 /// Breakers, which open with no action, are saved at least this often.
 const OFTEN: Duration = Duration::from_secs(15);
-/// Whoever asks whether it is on the disk is answered after this long at the latest: a brake is not waited for.
+/// A request that waits for the disk is answered after this time at the latest: a pause must not wait for it.
 const SOON: Duration = Duration::from_millis(60);
 /// A state is never longer.
 const MOST: u64 = 1 << 30;
@@ -33,8 +33,8 @@ fn state_file(directory: &Path) -> PathBuf {
     directory.join("state.json")
 }
 
-/// Takes up what an earlier run has left. Where that cannot be understood, nobody knows which budgets are used up and
-/// whether an admin has paused: an admin has to look, and `resume`.
+/// Restores the state of an earlier run. If it is unreadable, used budgets and an administrator's pause are
+/// unknown: an administrator has to check and run `resume`.
 pub(super) fn restore(engine: &mut Engine, directory: &Path) {
     let path = state_file(directory);
     let read = match file::within(&path, PATIENCE, |path| file::read(path, MOST)) {
@@ -61,7 +61,7 @@ fn understand(bytes: &[u8]) -> Result<Saved, String> {
     if saved.understood() { Ok(saved) } else { Err("it is of another version".to_owned()) }
 }
 
-/// Streaks are taken up once: the disk forgets them first, so that after a crash nobody takes them up again.
+/// Streaks are restored once: the file is cleared of them first, so that they are not restored again after a crash.
 fn once(saved: Saved, path: &Path) -> Saved {
     let rest = saved.clone().without_streaks();
     let forgotten = serde_json::to_vec(&rest).map_err(io::Error::from);
@@ -84,11 +84,11 @@ struct Kept {
     failed: bool,
 }
 
-/// Tells whether a sheet is on the disk.
+/// Reports whether a version of the state is on the disk.
 #[derive(Debug, Clone)]
-pub(super) struct Receipts(watch::Receiver<Kept>);
+pub(super) struct Acks(watch::Receiver<Kept>);
 
-impl Receipts {
+impl Acks {
     /// Waits until the disk has come further.
     pub(super) async fn next(&mut self) {
         if self.0.changed().await.is_err() {
@@ -106,7 +106,7 @@ impl Receipts {
 
 /// The task that writes.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct StateWriter {
     sheets: watch::Sender<Sheet>,
     kept: watch::Receiver<Kept>,
     /// What must be on the disk before anything is done.
@@ -114,15 +114,15 @@ pub(super) struct Keeper {
     task: JoinHandle<()>,
 }
 
-impl Keeper {
+impl StateWriter {
     pub(super) fn start(directory: &Path) -> Self {
         let (sheets, next) = watch::channel(Sheet::default());
-        let (tell, kept) = watch::channel(Kept::default());
-        Self { sheets, kept, needed: 0, task: tokio::spawn(keep(state_file(directory), next, tell)) }
+        let (sender, kept) = watch::channel(Kept::default());
+        Self { sheets, kept, needed: 0, task: tokio::spawn(keep(state_file(directory), next, sender)) }
     }
 
-    pub(super) fn receipts(&self) -> Receipts {
-        Receipts(self.kept.clone())
+    pub(super) fn acks(&self) -> Acks {
+        Acks(self.kept.clone())
     }
 
     fn put(&self, bytes: Vec<u8>) -> u64 {
@@ -149,7 +149,7 @@ impl Keeper {
     }
 }
 
-async fn keep(path: PathBuf, mut sheets: watch::Receiver<Sheet>, tell: watch::Sender<Kept>) {
+async fn keep(path: PathBuf, mut sheets: watch::Receiver<Sheet>, sender: watch::Sender<Kept>) {
     let mut written = None;
     let mut failed = false;
     while sheets.changed().await.is_ok() {
@@ -168,16 +168,16 @@ async fn keep(path: PathBuf, mut sheets: watch::Receiver<Sheet>, tell: watch::Se
             failed = result.is_err();
             written = result.is_ok().then_some(bytes);
         }
-        tell.send_replace(Kept { number, failed });
+        sender.send_replace(Kept { number, failed });
     }
 }
 
 impl Daemon {
     /// Has the state written. Until it is, and where that fails, nothing is done: budgets would not outlive a crash.
     pub(super) fn save(&mut self) -> u64 {
-        self.keeper.needed = self.write(&self.engine.saved_for_a_crash());
-        self.look_at_the_state();
-        self.keeper.needed
+        self.state_writer.needed = self.write(&self.engine.saved_for_a_crash());
+        self.check_state();
+        self.state_writer.needed
     }
 
     /// The last time, in an orderly end.
@@ -187,7 +187,7 @@ impl Daemon {
 
     fn write(&self, saved: &Saved) -> u64 {
         match serde_json::to_vec(saved) {
-            Ok(bytes) => self.keeper.put(bytes),
+            Ok(bytes) => self.state_writer.put(bytes),
             Err(error) => {
                 tracing::error!(%error, "the state has no form");
                 u64::MAX
@@ -203,8 +203,8 @@ impl Daemon {
         }
     }
 
-    pub(super) fn look_at_the_state(&mut self) {
-        let well = self.keeper.well();
+    pub(super) fn check_state(&mut self) {
+        let well = self.state_writer.well();
         self.hold_if(Hold::State, !well);
     }
 }

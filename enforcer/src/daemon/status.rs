@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Daemon;
-use crate::actions::notices::Told;
+use crate::actions::notices::Delivered;
 use crate::clock::now;
 use crate::policy::{Mode, Rule};
 use crate::verdict::Hold;
@@ -25,7 +25,7 @@ pub(super) fn silent(view: &View) -> Vec<String> {
     down.map(|(name, source)| format!("{name}: {}", source.fault.as_deref().unwrap_or("no answer"))).collect()
 }
 
-/// The answer to a question of how it stands.
+/// The response to a status request.
 pub(super) fn answer(status: &Status) -> Value {
     json!({"ok": true, "status": status})
 }
@@ -40,7 +40,7 @@ pub(super) fn reload_detail(outcome: &Outcome, why: &str) -> String {
 }
 
 impl Daemon {
-    /// Shows how it stands now.
+    /// Publishes the current status.
     pub(super) fn show(&mut self) {
         let mut status = std::mem::take(&mut self.status);
         status.policy = self.policy_status();
@@ -136,15 +136,15 @@ impl Daemon {
         let interval = self.view.as_ref().map(|view| view.interval());
         let counts = self.engine.counts();
         let shown = self.engine.policy().rules.iter().zip(counts).map(|(rule, counts)| {
-            let told = |count: usize| judged.then_some(count as u64);
+            let known = |count: usize| judged.then_some(count as u64);
             RuleStatus {
                 name: rule.name.to_string(),
                 of: rule.of,
                 mode: counts.mode,
                 needed: interval.map(|interval| rule.span.samples(interval)),
-                matches: told(counts.matches),
-                pending: told(counts.pending),
-                unknown: told(counts.unknown),
+                matches: known(counts.matches),
+                pending: known(counts.pending),
+                unknown: known(counts.unknown),
                 steps: steps(rule),
             }
         });
@@ -175,7 +175,7 @@ impl Daemon {
     }
 
     fn pending(&self) -> Vec<Pending> {
-        let told = self.engine.pending(MOST_PENDING).into_iter().filter_map(|pending| {
+        let pending_steps = self.engine.pending(MOST_PENDING).into_iter().filter_map(|pending| {
             Some(Pending {
                 target: pending.target.to_string(),
                 user: pending.user,
@@ -189,7 +189,7 @@ impl Daemon {
                 hold: pending.hold,
             })
         });
-        told.collect()
+        pending_steps.collect()
     }
 
     /// What the steps of the policy may come to is counted from 0 on.
@@ -208,9 +208,9 @@ impl Daemon {
             .policy()
             .channels
             .keys()
-            .flat_map(|channel| Told::ALL.map(|told| (channel.clone(), told)));
-        for ((channel, told), count) in begun.map(|key| (key, 0)).chain(self.notices.counts()) {
-            counted.add(Notice { channel, result: told.name().to_owned() }, count);
+            .flat_map(|channel| Delivered::ALL.map(|result| (channel.clone(), result)));
+        for ((channel, result), count) in begun.map(|key| (key, 0)).chain(self.notices.counts()) {
+            counted.add(Notice { channel, result: result.name().to_owned() }, count);
         }
         counted
     }

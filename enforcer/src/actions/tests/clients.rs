@@ -24,7 +24,7 @@ fn server(home: &Home, owner: u32, program: &str) -> Holder {
 struct Says<'a> {
     /// What the client runs.
     client: &'a str,
-    /// Whose the server is, and how its program's file is called.
+    /// Owner of the server, and the name of its program.
     server: (u32, &'a str),
     clients: &'a str,
     status: &'a str,
@@ -47,7 +47,7 @@ fn act(says: &Says<'_>, action: &dyn Fn(Subject) -> ActionRequest) -> Came {
     act_while(says, action, &|_, _| {})
 }
 
-/// The same, and this meanwhile, with the file that tells what the daemon was asked.
+/// The same with an action in between, and the file with the daemon's received commands.
 fn act_while(
     says: &Says<'_>,
     action: &dyn Fn(Subject) -> ActionRequest,
@@ -136,9 +136,9 @@ fn without_an_answer_it_is_not_signalled() {
     }
 }
 
-/// Whoever could shield himself by a daemon of his own that is silent, would.
+/// Otherwise a user could protect a process by a silent daemon of their own.
 #[test]
-fn neither_its_own_users_silence_nor_anothers_lies_spare_it() {
+fn silent_daemon_of_its_own_user_does_not_protect_it() {
     let others = NOBODY - 1;
     let hung = Says { clients: "exec sleep 1000", ..WELL };
     let cases = [
@@ -163,7 +163,7 @@ fn neither_its_own_users_silence_nor_anothers_lies_spare_it() {
 
 #[test]
 fn what_is_called_off_while_a_daemon_is_silent_is_not_done() {
-    // Silence alone would not spare it.
+    // Silence alone would not protect it.
     let says = Says { server: (NOBODY, SERVER), clients: "exec sleep 1000", ..WELL };
     let came = act_while(&says, &in_a_minute, &|executor, asked| {
         until("a question", || fs::read_to_string(asked).ok()?.contains("get_client_list").then_some(()));
@@ -182,7 +182,7 @@ fn one_that_ends_while_daemons_are_asked_is_not_asked_of() {
 }
 
 #[test]
-fn a_signal_that_ends_asks_too_and_one_that_tells_does_not() {
+fn terminating_signal_asks_the_server_and_other_signals_do_not() {
     let signal = |name: &'static str, number: i32| {
         move |subject: Subject| request(subject, Action::Signal(policy::Signal { number, name }))
     };

@@ -1,4 +1,4 @@
-//! The executor at work on real processes, which each test starts and ends itself. They run as nobody: root's are
+//! The executor on real processes, which each test starts and ends itself. They run as user nobody, because root's are
 //! protected. A made-up snapshot stands for the driver.
 #![expect(clippy::disallowed_methods, reason = "tests start programs, read files and wait")]
 
@@ -36,7 +36,7 @@ const NOBODY: u32 = 65534;
 const MIB: u64 = 1 << 20;
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Asks until there is an answer; the time limit only keeps a broken test from hanging.
+/// Polls until there is a result; the time limit only keeps a broken test from hanging.
 fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -52,7 +52,7 @@ fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 struct Holder(Child);
 
 impl Holder {
-    /// A shell program run by nobody; back when it has said a word.
+    /// A shell program run as user nobody; returns after its first line of output.
     fn shell(home: &Home, program: &str) -> Self {
         Self::start(home, NOBODY, &["/bin/sh", "-c", program])
     }
@@ -67,7 +67,7 @@ impl Holder {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(!line.is_empty(), "it ended before it said a word");
+        assert!(!line.is_empty(), "it ended before its first line");
         Self(child)
     }
 
@@ -214,7 +214,7 @@ fn answer_questions(
     });
 }
 
-/// The executor and those who talk to it.
+/// The executor and its callers.
 struct Executors {
     executor: Option<Arc<Executor>>,
     reports: UnboundedReceiver<Report>,
@@ -261,7 +261,7 @@ struct Machine {
     unaccounted: i64,
     /// Those that end stay listed.
     stuck: bool,
-    /// Their memory becomes nobody's.
+    /// Their memory becomes unaccounted.
     leaks: bool,
     /// They are clients of MPS.
     clients: bool,
@@ -280,7 +280,7 @@ impl Machine {
         Self { holders: holders.iter().map(listed).collect(), ..Self::default() }
     }
 
-    /// Whoever has ended leaves the list.
+    /// Processes that have ended leave the list.
     fn look(&mut self) {
         if self.stuck {
             return;

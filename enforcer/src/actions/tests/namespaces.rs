@@ -21,10 +21,10 @@ fn inside(unshare: &[&str], test: &str) {
         .args(["--exact", "--ignored", "--nocapture", &name])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && said.contains("1 passed"),
-        "{said}\n{}",
+        output.status.success() && text.contains("1 passed"),
+        "{text}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
 }
@@ -60,7 +60,7 @@ fn a_reused_pid() {
     assert_eq!(home.results(), ["identity_changed"]);
 }
 
-/// A cgroup of version 2 that looks like a container's, for one test.
+/// A cgroup v2 that looks like a container's, for one test.
 struct Container {
     root: PathBuf,
     id: String,
@@ -185,7 +185,7 @@ fn cgroup_made_again_at_the_same_path_has_no_members() {
     group.boundary = boundary;
     let sibling = Holder::shell(&home, "echo ready; exec sleep 1000");
     container.take(sibling.pid());
-    assert_eq!(group.renew().unwrap(), 1, "who came into the same cgroup is a member");
+    assert_eq!(group.renew().unwrap(), 1, "a process that joined the cgroup is a member");
     group.ask(&super::super::permit::for_a_test());
     drop((holder, sibling));
     until("an empty cgroup", || fs::remove_dir(container.directory()).ok());

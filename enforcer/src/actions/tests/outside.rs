@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::*;
-use crate::actions::notices::{self, Notice, Notices, Told};
+use crate::actions::notices::{self, Notice, Notices, Delivered};
 use crate::policy::{Address, Channel};
 use crate::verdict::Outcome;
 
@@ -20,7 +20,7 @@ pub(super) fn script(home: &Home, name: &str, text: &str) -> String {
 }
 
 #[test]
-fn a_program_is_told_what_was_found_and_nothing_else() {
+fn exec_program_receives_the_finding_and_nothing_else() {
     let home = Home::new();
     let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
     let out = home.0.path().join("out").display().to_string();
@@ -29,8 +29,8 @@ fn a_program_is_told_what_was_found_and_nothing_else() {
     let action = Action::Exec(vec![program, "one".into()]);
     let report = home.executor().act(request(of_process(&holder), action), &mut Machine::default());
     assert_eq!(report.outcome, Outcome::Done, "{}", report.detail);
-    let told: Value = serde_json::from_str(&fs::read_to_string(format!("{out}.json")).unwrap()).unwrap();
-    assert_eq!((&told["rule"], &told["target"]["members"][0]["pid"]), (&"idle".into(), &holder.pid().into()));
+    let delivered: Value = serde_json::from_str(&fs::read_to_string(format!("{out}.json")).unwrap()).unwrap();
+    assert_eq!((&delivered["rule"], &delivered["target"]["members"][0]["pid"]), (&"idle".into(), &holder.pid().into()));
     assert_eq!(fs::read_to_string(format!("{out}.args")).unwrap(), "one\n");
     let env = fs::read_to_string(format!("{out}.env")).unwrap();
     let names: Vec<&str> =
@@ -70,9 +70,9 @@ fn mps(home: &Home, clients: &str) -> (Holder, Settings) {
     until("its name", || {
         (proc_table().person(holder.pid()).unwrap()?.stat.comm == "nvidia-cuda-mps").then_some(())
     });
-    let said = home.0.path().join("said").display().to_string();
+    let text = home.0.path().join("said").display().to_string();
     let text = format!(
-        "read word pid; echo \"$word $pid $CUDA_MPS_PIPE_DIRECTORY\" >> {said}
+        "read word pid; echo \"$word $pid $CUDA_MPS_PIPE_DIRECTORY\" >> {text}
 case $word in get_client_list) {clients};; shutdown_server) kill $pid;; esac"
     );
     let control = script(home, "control", &text);
@@ -95,8 +95,8 @@ fn a_server_without_clients_is_shut_down_by_its_daemon() {
     let home = Home::new();
     let (report, lives) = shut_down(&home, ":");
     assert_eq!((report.outcome, lives), (Outcome::Done, false), "{}", report.detail);
-    let said = fs::read_to_string(home.0.path().join("said")).unwrap();
-    let words: Vec<&str> = said.split_ascii_whitespace().collect();
+    let text = fs::read_to_string(home.0.path().join("said")).unwrap();
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
     assert_eq!(
         (words[0], words[2], words[3], words[5]),
         ("get_client_list", "/tmp/pipes", "shutdown_server", "/tmp/pipes")
@@ -149,14 +149,14 @@ fn notice(uid: Option<u32>, text: &str) -> Arc<Notice> {
     })
 }
 
-fn told(notices: &Notices, channel: &str) -> Told {
+fn delivered(notices: &Notices, channel: &str) -> Delivered {
     until("a count", || {
         let counts = notices.counts();
-        Told::ALL.into_iter().find(|told| counts.contains_key(&(channel.to_owned(), *told)))
+        Delivered::ALL.into_iter().find(|delivered| counts.contains_key(&(channel.to_owned(), *delivered)))
     })
 }
 
-/// A terminal of somebody's who takes messages, or does not.
+/// A user's terminal that accepts messages, or does not.
 fn terminal(uid: u32, mode: u32) -> OwnedFd {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&ours).unwrap();
@@ -172,25 +172,25 @@ fn the_owner_reads_it_on_a_terminal_and_no_name_drives_it() {
     let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
     let open = terminal(54321, 0o620);
     let text = "\u{1b}[2J\u{9b}31m\u{7}\u{202e}evil will be ended in about 25 min";
-    notices.tell(&notice(Some(54321), text), [("owner", &Channel::Tty)]);
-    assert_eq!(told(&notices, "owner"), Told::Ok);
-    let mut said = vec![0; 4096];
-    let length = rustix::io::read(&open, &mut said).unwrap();
-    let said = String::from_utf8(said[..length].to_vec()).unwrap();
+    notices.notify(&notice(Some(54321), text), [("owner", &Channel::Tty)]);
+    assert_eq!(delivered(&notices, "owner"), Delivered::Ok);
+    let mut text = vec![0; 4096];
+    let length = rustix::io::read(&open, &mut text).unwrap();
+    let text = String::from_utf8(text[..length].to_vec()).unwrap();
     assert!(
-        said.contains("\\u{1b}[2J\\u{9b}31m\\u{7}\\u{202e}evil will be ended in about 25 min"),
-        "{said:?}"
+        text.contains("\\u{1b}[2J\\u{9b}31m\\u{7}\\u{202e}evil will be ended in about 25 min"),
+        "{text:?}"
     );
-    assert!(said.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\r' | b'\n')), "{said:?}");
+    assert!(text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\r' | b'\n')), "{text:?}");
 }
 
 #[test]
-fn whoever_says_mesg_n_or_has_no_terminal_is_not_told() {
+fn user_without_terminal_or_with_mesg_n_is_not_notified() {
     let closed = terminal(54322, 0o600);
     for uid in [Some(54322), Some(54323), None] {
         let (mut notices, mut deliveries) = Notices::new(notices::Settings::default());
-        notices.tell(&notice(uid, "x"), [("owner", &Channel::Tty)]);
-        assert_eq!(told(&notices, "owner"), Told::Failed, "{uid:?}");
+        notices.notify(&notice(uid, "x"), [("owner", &Channel::Tty)]);
+        assert_eq!(delivered(&notices, "owner"), Delivered::Failed, "{uid:?}");
         let delivery = until("what came of it", || deliveries.try_recv().ok());
         assert_eq!(delivery.channel, "owner");
         assert!(delivery.result.is_err(), "{delivery:?}");
@@ -233,15 +233,15 @@ fn webhook(url: &str) -> Channel {
 }
 
 #[test]
-fn a_webhook_gets_json_that_calls_nobody() {
+fn webhook_receives_json_that_mentions_no_user() {
     let (url, served) = serve(vec!["200 OK"]);
     let home = Home::new();
     let file = home.0.path().join("url");
     fs::write(&file, format!("{url}\nanother line\n")).unwrap();
     let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
     let channel = Channel::Webhook(Address::File(file));
-    notices.tell(&notice(Some(1), "<!channel> @here \u{202e}\nit will be ended"), [("ops", &channel)]);
-    assert_eq!(told(&notices, "ops"), Told::Ok);
+    notices.notify(&notice(Some(1), "<!channel> @here \u{202e}\nit will be ended"), [("ops", &channel)]);
+    assert_eq!(delivered(&notices, "ops"), Delivered::Ok);
     let request = served.join().unwrap().pop().unwrap();
     assert!(request.starts_with("POST /secret-path HTTP/1.1\r\n"), "{request}");
     let body: Value = serde_json::from_str(request.split_once("\r\n\r\n").unwrap().1).unwrap();
@@ -255,36 +255,36 @@ fn a_webhook_gets_json_that_calls_nobody() {
 #[test]
 fn a_webhook_is_tried_again_where_that_may_help() {
     let cases = [
-        (vec!["500 Oops", "503 Later", "200 OK"], Told::Ok),
-        (vec!["500 Oops", "500 Oops", "500 Oops"], Told::Failed),
-        (vec!["404 Not Found"], Told::Failed),
-        (vec!["302 Found\r\nlocation: http://127.0.0.1:1/"], Told::Failed),
+        (vec!["500 Oops", "503 Later", "200 OK"], Delivered::Ok),
+        (vec!["500 Oops", "500 Oops", "500 Oops"], Delivered::Failed),
+        (vec!["404 Not Found"], Delivered::Failed),
+        (vec!["302 Found\r\nlocation: http://127.0.0.1:1/"], Delivered::Failed),
     ];
     for (answers, expected) in cases {
         let (url, served) = serve(answers.clone());
         let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
-        notices.tell(&notice(None, "x"), [("ops", &webhook(&url))]);
-        assert_eq!(told(&notices, "ops"), expected, "{answers:?}");
+        notices.notify(&notice(None, "x"), [("ops", &webhook(&url))]);
+        assert_eq!(delivered(&notices, "ops"), expected, "{answers:?}");
         assert_eq!(served.join().unwrap().len(), answers.len());
     }
 }
 
 #[test]
-fn a_server_that_never_answers_holds_up_nobody_and_the_queue_is_bounded() {
+fn silent_webhook_server_delays_nothing_and_its_queue_is_bounded() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let settings = notices::Settings { webhook: Duration::from_secs(1), ..notices::Settings::default() };
     let (mut notices, _deliveries) = Notices::new(settings);
     let began = Instant::now();
     for _ in 0..100 {
-        notices.tell(&notice(None, "x"), [("ops", &webhook(&url))]);
+        notices.notify(&notice(None, "x"), [("ops", &webhook(&url))]);
     }
-    assert!(began.elapsed() < Duration::from_millis(200), "telling waits for nobody");
-    assert!(notices.counts()[&("ops".to_owned(), Told::Dropped)] >= 35);
+    assert!(began.elapsed() < Duration::from_millis(200), "notifying does not wait");
+    assert!(notices.counts()[&("ops".to_owned(), Delivered::Dropped)] >= 35);
     let program = Channel::Exec(vec!["/bin/true".to_owned()]);
-    notices.tell(&notice(None, "x"), [("pager", &program)]);
-    assert_eq!(told(&notices, "pager"), Told::Ok, "nor any other channel");
-    until("a failure", || notices.counts().get(&("ops".to_owned(), Told::Failed)).copied());
+    notices.notify(&notice(None, "x"), [("pager", &program)]);
+    assert_eq!(delivered(&notices, "pager"), Delivered::Ok, "nor any other channel");
+    until("a failure", || notices.counts().get(&("ops".to_owned(), Delivered::Failed)).copied());
     drop(notices);
 }
 
@@ -305,20 +305,20 @@ fn a_webhook_without_an_address_or_with_a_false_certificate_fails() {
     ];
     for channel in channels {
         let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
-        notices.tell(&notice(None, "x"), [("ops", &channel)]);
-        assert_eq!(told(&notices, "ops"), Told::Failed, "{channel:?}");
+        notices.notify(&notice(None, "x"), [("ops", &channel)]);
+        assert_eq!(delivered(&notices, "ops"), Delivered::Failed, "{channel:?}");
     }
     served.join().unwrap();
 }
 
 #[test]
-fn a_program_is_told_as_a_channel_too() {
+fn exec_channel_receives_the_notice() {
     let home = Home::new();
     let out = home.0.path().join("told").display().to_string();
     let channel = Channel::Exec(vec![script(&home, "tell", &format!("cat > {out}"))]);
     let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
-    notices.tell(&notice(None, "$(touch /tmp/x) `x`"), [("pager", &channel)]);
-    assert_eq!(told(&notices, "pager"), Told::Ok);
+    notices.notify(&notice(None, "$(touch /tmp/x) `x`"), [("pager", &channel)]);
+    assert_eq!(delivered(&notices, "pager"), Delivered::Ok);
     let body: Value = serde_json::from_str(&fs::read_to_string(out).unwrap()).unwrap();
     assert_eq!(body["text"], "$(touch /tmp/x) `x`");
 }
@@ -366,8 +366,8 @@ fn a_certificate_is_believed_where_the_system_trusts_it_and_nowhere_else() {
             .env("BAILIFF_TEST_URL", &url)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(said.contains(&format!("it was told: {expected}")), "{said}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(&format!("delivery: {expected}")), "{text}");
     }
     drop(server);
 }
@@ -377,6 +377,6 @@ fn a_certificate_is_believed_where_the_system_trusts_it_and_nowhere_else() {
 fn what_a_webhook_of_tls_gives() {
     let url = std::env::var("BAILIFF_TEST_URL").unwrap();
     let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
-    notices.tell(&notice(None, "x"), [("ops", &webhook(&url))]);
-    println!("it was told: {:?}", told(&notices, "ops"));
+    notices.notify(&notice(None, "x"), [("ops", &webhook(&url))]);
+    println!("delivery: {:?}", delivered(&notices, "ops"));
 }

@@ -27,7 +27,7 @@ fn sleeper(home: &Home) -> Holder {
 }
 
 #[test]
-fn whoever_is_not_as_it_was_judged_lives() {
+fn changed_process_is_not_signalled() {
     type Change = fn(&mut Member);
     let cases: [(Change, &str); 6] = [
         (|member| member.key.as_mut().unwrap().start_ticks -= 1, "another process now"),
@@ -51,9 +51,9 @@ fn whoever_is_not_as_it_was_judged_lives() {
 fn the_protected_live() {
     let home = Home::new();
     let holder = sleeper(&home);
-    let mut spared = terminate(of_process(&holder), LONG);
-    spared.limits.exporter = Some(holder.key());
-    refused(&home, spared, "exporter");
+    let mut limited = terminate(of_process(&holder), LONG);
+    limited.limits.exporter = Some(holder.key());
+    refused(&home, limited, "exporter");
     let mut by_policy = terminate(of_process(&holder), LONG);
     by_policy.limits.protect =
         Some(Protect(Arc::new(|person| (person.stat.comm == "sleep").then(|| "the file says so".into()))));
@@ -121,7 +121,7 @@ fn a_holder_without_a_device_file_is_not_what_the_driver_lists() {
     assert!(holder.lives());
 }
 
-/// Whoever could choose the path of his device would be out of reach.
+/// Otherwise a user who chooses the path of a device would be out of reach.
 #[test]
 fn a_device_is_known_by_its_number_under_any_path() {
     let home = Home::new();
@@ -186,7 +186,7 @@ fn without_an_audit_log_nothing_is_done() {
     let mut machine = Machine::with(&[holder.key()]);
     let report = hands.act(terminate(of_process(&holder), LONG), &mut machine);
     assert_eq!(report.outcome, Outcome::Released, "it is tried again");
-    assert!(home.results().contains(&"cancelled".to_owned()), "and what could not be written is told late");
+    assert!(home.results().contains(&"cancelled".to_owned()), "and what could not be written is written later");
 }
 
 #[test]

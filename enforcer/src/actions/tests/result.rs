@@ -1,4 +1,4 @@
-//! What is ended, how, and how it is known.
+//! What is ended, how, and how the result is verified.
 
 use std::time::Duration;
 
@@ -118,7 +118,7 @@ fn a_descendant_that_holds_memory_itself_is_a_target_of_its_own() {
 }
 
 #[test]
-fn a_zombie_leader_whose_threads_live_is_ended() {
+fn zombie_leader_with_running_threads_is_ended() {
     let home = Home::new();
     let program = "import ctypes, threading, time
 threading.Thread(target=lambda: time.sleep(1000)).start()
@@ -142,7 +142,7 @@ ctypes.CDLL(None).pthread_exit(None)";
 fn ended_is_not_given_back() {
     let cases = [
         (true, false, Outcome::GoneNotReleased, "still lists"),
-        (false, true, Outcome::GoneNotReleased, "of nobody"),
+        (false, true, Outcome::GoneNotReleased, "unaccounted"),
     ];
     for (stuck, leaks, outcome, why) in cases {
         let home = Home::new();
@@ -157,7 +157,7 @@ fn ended_is_not_given_back() {
 }
 
 #[test]
-fn without_a_snapshot_after_it_nobody_can_tell() {
+fn result_without_a_later_snapshot_is_undetermined() {
     let home = Home::new();
     let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
     let settings = Settings { verify: Duration::from_millis(300), ..home.settings() };
@@ -169,7 +169,7 @@ fn without_a_snapshot_after_it_nobody_can_tell() {
 }
 
 #[test]
-fn a_signal_is_sent_to_all_and_ends_nobody_by_itself() {
+fn signal_step_reaches_all_and_kills_none() {
     let home = Home::new();
     let program = "trap 'echo usr1' USR1; echo ready; while :; do sleep 1000 & wait; done";
     let mut command = Command::new("setsid");
@@ -232,7 +232,7 @@ fn action_whose_newest_snapshot_disagrees_is_reprieved() {
 }
 
 #[test]
-fn a_request_that_is_called_off_in_its_grace_kills_nobody() {
+fn request_cancelled_in_its_grace_kills_none() {
     let home = Home::new();
     let holder = Holder::shell(&home, "trap '' TERM; echo ready; exec sleep 1000");
     let mut machine = Machine::with(&[holder.key()]);
@@ -251,14 +251,14 @@ fn a_request_that_is_called_off_in_its_grace_kills_nobody() {
 }
 
 #[test]
-fn an_executor_that_is_dropped_in_a_grace_kills_nobody_and_says_so() {
+fn executor_dropped_in_a_grace_kills_none_and_reports_it() {
     let home = Home::new();
     let holder = Holder::shell(&home, "trap '' TERM; echo ready; exec sleep 1000");
     let mut hands = home.executor();
     hands.see(&Machine::with(&[holder.key()]));
     hands.executor().act(terminate(of_process(&holder), LONG)).unwrap();
     until("the beginning", || (home.results() == ["begun"]).then_some(()));
-    // The one who answers may have it for a moment longer.
+    // The answering thread may hold it for a moment longer.
     hands.executor = None;
     let report = until("a report", || hands.reports.try_recv().ok());
     assert_eq!((report.outcome, holder.lives()), (Outcome::Cancelled, true));

@@ -76,20 +76,20 @@ impl Reconciler<'_> {
             .any(|device| session_has_open(session, taken.at_ms, &device).unwrap_or(true))
     }
 
-    /// What is known of whoever wrote a record. One that nobody told of when it was written is looked at now; not at
-    /// the first look, since it may be told of just then.
+    /// What is known of the process that wrote a record. If its writing was not reported, the process is examined now, but
+    /// not in the first pass, because the report may still arrive.
     fn witness(
         &mut self,
         gpu: &Gpu,
         record: &Record,
         (actor, keeps): (&mut LeaseExecutor<'_>, bool),
     ) -> Result<Option<Witness>, LeaseError> {
-        let told = self.shared.mailbox().witnesses.get(&gpu.id).cloned();
-        let told = told.filter(|told| told.pid == record.pid && told.time == record.time);
-        if let Some(witness) = told.or_else(|| Witness::of(record)) {
+        let known_witness = self.shared.mailbox().witnesses.get(&gpu.id).cloned();
+        let known_witness = known_witness.filter(|known_witness| known_witness.pid == record.pid && known_witness.time == record.time);
+        if let Some(witness) = known_witness.or_else(|| Witness::of(record)) {
             return Ok(Some(witness));
         }
-        let known = self.untold.insert(gpu.id.clone(), record.clone());
+        let known = self.unreported.insert(gpu.id.clone(), record.clone());
         if known.as_ref() != Some(record) {
             return Ok(None);
         }

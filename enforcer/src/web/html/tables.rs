@@ -204,5 +204,5 @@ fn budget(budget: &Budget) -> [Cell; 3] {
 
 fn judged(judged: &Judged, now: Now) -> [Cell; 3] {
     let taken_for = if judged.judgement == "keep" { "held" } else { &judged.judgement };
-    [judged.gpu.as_str().into(), taken_for.into(), judged.told(now.boot).into()]
+    [judged.gpu.as_str().into(), taken_for.into(), judged.describe(now.boot).into()]
 }
