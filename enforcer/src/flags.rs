@@ -6,7 +6,7 @@ use bailiff_lifecycle::logs;
 use bailiff_lifecycle::node::NodeFlags;
 use clap::{Args, Parser, Subcommand};
 
-/// Where the daemon listens for questions unless told otherwise.
+/// Default path of the control socket.
 const CONTROL: &str = "/run/bailiff/enforcer.sock";
 
 /// Judges what bailiff-exporter saw by rules that you write; warns, ends, verifies, records.
@@ -26,13 +26,13 @@ pub struct Flags {
 pub enum Command {
     /// Runs the daemon
     Run(Box<Run>),
-    /// Reads rules as the daemon would, and tells every fault with its line and column
+    /// Check a rules file and print every fault with line and column
     Check(Check),
     /// Runs tests of rules: series of observations, and what should come of them
     Test(Test),
-    /// Tells why a rule does, or does not, do something to a process
+    /// Explain why a rule does, or does not, act on a process
     Explain(Explain),
-    /// Tells how the daemon stands: rules, flags, what is coming, what was done, what is held and why
+    /// Show rules, flags, coming steps, completed actions and holds
     #[command(after_help = STATUS)]
     Status(Status),
     /// Withholds everything destructive: the emergency brake. Flags and notices go on
@@ -40,30 +40,30 @@ pub enum Command {
     /// Ends a pause, and closes breakers that are open
     #[command(after_help = RESUME)]
     Resume(Control),
-    /// Reads the rules again, and tells how that went
+    /// Reload the rules file and print the outcome
     #[command(after_help = RELOAD)]
     Reload(Control),
     /// Prints the JSON Schema of the rules, for editors
     #[command(after_help = SCHEMA)]
     Schema,
-    /// Tells what rules would have done over a record of the exporter's (--record)
+    /// Simulate rules over a recording of the exporter (--record)
     Replay(Replay),
-    /// Tells what rules would have done over what Prometheus holds
+    /// Simulate rules over the data in Prometheus
     Backtest(Backtest),
     /// Continues what its parent had stopped, once that is gone
     #[command(hide = true)]
     Watchdog,
 }
 
-/// Runs the daemon.
+/// Run the daemon.
 ///
-/// It reads the exporter's stream and judges every snapshot by all rules. Before any signal it looks at /proc itself:
-/// the same start time, owner and cgroup, or nothing is done. A SIGHUP, or a change of the file, reloads the rules; a
-/// file that makes no sense changes nothing and withholds everything destructive until it is put right.
+/// Reads the exporter's stream and evaluates every snapshot by all rules. Before any signal it reads /proc itself:
+/// unless start time, owner and cgroup are unchanged, nothing is done. SIGHUP or a change of the file reloads the rules;
+/// while the file is invalid, the previous rules stay in force and all destructive steps are withheld.
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES, args_override_self = true)]
 pub struct Run {
-    /// The rules. A file that makes no sense is a refusal to start.
+    /// The rules file; an invalid one is refused at start.
     #[arg(value_name = "FILE", default_value = "/etc/bailiff/rules.yaml")]
     pub rules: PathBuf,
     /// The exporter's stream: the socket of its --stream. It is believed only where its owner listens on it, and that is
@@ -76,12 +76,12 @@ pub struct Run {
     /// Every rule watches, whatever the file says: all but the action is done and recorded.
     #[arg(long)]
     pub dry_run: bool,
-    /// Address to serve on, HOST:PORT; may be given several times. An empty one serves nothing. The pages name users and
-    /// their programs, so they are for loopback unless told otherwise.
+    /// Address to listen on, HOST:PORT; may be repeated, and empty for none. The default is loopback, because the pages
+    /// name users and their programs.
     #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = "127.0.0.1:9837")]
     pub listen: Vec<String>,
-    /// TLS, client certificates, users with passwords and a limit of requests: a file as Prometheus' exporters have it
-    /// (docs/web-config.md). A change of it holds at once. Without it, plain HTTP for everybody who can connect.
+    /// TLS, client certificates, basic authentication and rate limit, in the format of Prometheus' exporter toolkit
+    /// (docs/web-config.md). Changes take effect at once. Default: plain HTTP without authentication.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config: Option<PathBuf>,
     /// Lets a POST to /-/reload reload the rules. Without this, HTTP only reads.
@@ -155,7 +155,7 @@ pub struct Check {
 #[command(after_help = "Examples:
   bailiff-enforcer test tests/*.yaml
 
-Exit codes: 0 all passed, 1 one did not, 64 a file makes no sense.")]
+Exit codes: 0 all passed, 1 a test failed, 64 invalid file.")]
 pub struct Test {
     /// Files of tests.
     #[arg(value_name = "FILE", required = true)]
@@ -165,15 +165,15 @@ pub struct Test {
     pub json: bool,
 }
 
-/// Tells why a rule does, or does not, do something.
+/// Explain why a rule does, or does not, act.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   bailiff-enforcer explain --pid 4100                every rule that could be about it
   bailiff-enforcer explain --pid 4100 --rule idle    every gate, value and limit of one
   bailiff-enforcer explain --rule idle               all that the rule is about
 
-Exit codes: 0 done, though there is nothing to tell, 1 the daemon does not answer, or has judged
-nothing yet, 64 flags that make no sense.")]
+Exit codes: 0 done, even without a result, 1 the daemon does not answer, or has evaluated
+nothing yet, 64 invalid flags.")]
 pub struct Explain {
     /// About this process.
     #[arg(long, value_name = "PID")]
@@ -189,7 +189,7 @@ pub struct Explain {
     pub control: Control,
 }
 
-/// Tells how the daemon stands.
+/// Show the status of the daemon.
 #[derive(Debug, Args)]
 pub struct Status {
     /// Prints JSON: everything, where the tables show the most important.
@@ -208,7 +208,7 @@ pub struct Status {
 
 It needs root, or the group of the daemon's socket.
 
-Exit codes: 0 paused, 1 the daemon does not answer, or refuses, 64 flags that make no sense.")]
+Exit codes: 0 paused, 1 the daemon does not answer, or refuses, 64 invalid flags.")]
 pub struct Pause {
     /// For so long, such as 1h; without it until `resume`.
     #[arg(long = "for", value_name = "DURATION")]
@@ -229,7 +229,7 @@ pub struct Control {
     pub control: PathBuf,
 }
 
-/// Tells what rules would have done over a record.
+/// Simulate rules over a recording.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   bailiff-exporter --record=/var/tmp/gpus.ndjson     a day later:
@@ -252,7 +252,7 @@ pub struct Replay {
     pub json: bool,
 }
 
-/// Tells what rules would have done over what Prometheus holds.
+/// Simulate rules over the data in Prometheus.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   bailiff-enforcer backtest rules.yaml --prometheus http://prometheus:9090 --from 7d --to 0s
@@ -261,10 +261,10 @@ pub struct Replay {
   bailiff-enforcer backtest rules.yaml --prometheus http://prometheus:9090 --from 7d \\
       --assume-children-idle         where rules ask for cpu_util
 
-Gaps are unknown, and so is what Prometheus does not hold: both are told.
+Gaps are unknown, and so is what Prometheus does not hold: both are reported.
 
 Exit codes: 0 done, whatever the rules would do, 1 a file cannot be read, or Prometheus does not
-answer or holds nothing of an exporter, 64 flags or rules that make no sense.")]
+answer or holds nothing of an exporter, 64 invalid flags or rules.")]
 pub struct Backtest {
     /// The rules.
     #[arg(value_name = "FILE")]
@@ -304,33 +304,33 @@ pub struct Backtest {
 
 const EXAMPLES: &str = "Examples:
   bailiff-enforcer check rules.yaml                  before anything else
-  bailiff-enforcer run rules.yaml --dry-run            see what the rules would do; nobody is harmed
-  bailiff-enforcer status                            how it stands
+  bailiff-enforcer run rules.yaml --dry-run            see what the rules would do, without any action
+  bailiff-enforcer status                            rules, coming steps, holds
   bailiff-enforcer explain --pid 4100                why it does that, or does not
   bailiff-enforcer pause --for 1h                    the emergency brake
 
-Exit codes: 0 done, 1 failed, 64 flags or a file that make no sense.";
+Exit codes: 0 done, 1 failed, 64 invalid flags or file.";
 
 const RUN_EXAMPLES: &str = "Examples:
   bailiff-exporter --stream=/run/bailiff/stream.sock  what it reads
   bailiff-enforcer run                               with the rules of /etc/bailiff/rules.yaml
-  bailiff-enforcer run rules.yaml --dry-run            nobody is harmed, whatever the file says
+  bailiff-enforcer run rules.yaml --dry-run            flags and notifications only
   bailiff-enforcer run --web.listen-address=         without pages
 
-Exit codes: 0 asked to end, 1 failed, 64 flags or a file that make no sense.";
+Exit codes: 0 stopped by a signal, 1 failed, 64 invalid flags or file.";
 
 const STATUS: &str = "Examples:
   bailiff-enforcer status
   bailiff-enforcer status --json | jq '.rules[] | {name, mode}'
 
-Exit codes: 0 done, 1 the daemon does not answer, 64 flags that make no sense.";
+Exit codes: 0 done, 1 the daemon does not answer, 64 invalid flags.";
 
 const RESUME: &str = "Examples:
   bailiff-enforcer resume
 
 It needs root, or the group of the daemon's socket.
 
-Exit codes: 0 resumed, 1 the daemon does not answer, or refuses, 64 flags that make no sense.";
+Exit codes: 0 resumed, 1 the daemon does not answer, or refuses, 64 invalid flags.";
 
 const RELOAD: &str = "Examples:
   bailiff-enforcer check /etc/bailiff/rules.yaml && bailiff-enforcer reload
@@ -345,4 +345,4 @@ const SCHEMA: &str = "Examples:
 
 An editor uses it where the rules begin with `# yaml-language-server: $schema=rules.schema.json`.
 
-Exit codes: 0 done, 1 it cannot be written, 64 flags that make no sense.";
+Exit codes: 0 done, 1 it cannot be written, 64 invalid flags.";

@@ -34,7 +34,7 @@ fn start(command: Command) -> Result<Exit, Stop> {
         Command::Pause(flags) => commands::pause::pause(&flags, out)?,
         Command::Resume(flags) => commands::pause::resume(&flags.control, out)?,
         Command::Reload(flags) => return Ok(commands::pause::reload(&flags.control, colors, out)?),
-        Command::Test(flags) => return commands::told(commands::test::run(&flags.into(), out)),
+        Command::Test(flags) => return commands::report(commands::test::run(&flags.into(), out)),
         Command::Replay(flags) => {
             return commands::past(&flags, now(), |wanted| commands::replay::run(&wanted, out));
         }

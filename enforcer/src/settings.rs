@@ -1,4 +1,4 @@
-//! What the command line means: the second stage, past which nothing meets a setting that makes no sense.
+//! Validated settings from the command line; nothing past this point sees an invalid value.
 
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
@@ -20,7 +20,7 @@ pub struct Settings {
     pub rules: PathBuf,
     /// The exporter's stream.
     pub stream: PathBuf,
-    /// Users whose stream is believed, besides root's and our own.
+    /// Trusted owners of the stream besides root and our own user.
     pub stream_owners: Vec<u32>,
     /// What any rule may do at most.
     pub most: Mode,
@@ -249,8 +249,8 @@ mod tests {
             ("--devices=", "--devices= would take every file"),
         ];
         for (flag, why) in cases {
-            let told = settings(&[flag]).expect_err(flag);
-            assert!(told.starts_with(why), "{told}");
+            let error = settings(&[flag]).expect_err(flag);
+            assert!(error.starts_with(why), "{error}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! A snapshot as rules see it: targets, each with its processes and GPUs, and what two snapshots tell of them.
+//! A snapshot as rules see it: targets with their processes and GPUs, and what follows from two snapshots.
 
 mod account;
 mod between;
@@ -41,7 +41,7 @@ pub struct Target {
     pub kind: Kind,
     /// Those of the snapshot's `processes` that belong to it.
     pub processes: Vec<usize>,
-    /// Those of the snapshot's `relatives` that belong to it; none where nobody looked.
+    /// Those of the snapshot's `relatives` that belong to it; none without a scan.
     pub relatives: Option<Vec<usize>>,
     /// Of a workload: those of the snapshot's `relatives` that descend from its processes and are counted to another workload.
     /// An action may touch them.
@@ -63,7 +63,7 @@ pub struct Target {
 pub struct Leased {
     /// Its place among those that are held.
     pub place: usize,
-    /// All who are on its GPUs could be told, and whether they belong to it.
+    /// The processes on its GPUs are all known, and whether they belong to it.
     pub whole: bool,
 }
 
@@ -79,7 +79,7 @@ pub struct View {
     account: account::Account,
 }
 
-/// Whether a source answered for a GPU, so that who is not there is gone.
+/// Whether a source answered for a GPU, so that an absent target is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     /// It did.
@@ -101,13 +101,13 @@ impl View {
         Duration::from_millis(self.snapshot.interval_ms)
     }
 
-    /// Its processes are those of this host and boot, and can be told apart.
+    /// Its processes belong to this host and boot, and can be identified.
     #[must_use]
     pub fn trusted(&self) -> bool {
         self.snapshot.pid_namespace == "host" && self.snapshot.boot_id.is_some()
     }
 
-    /// A server of MPS as its daemon tells of it; none where the exporter does not see it as one.
+    /// An MPS server as reported by its daemon; none if the exporter does not see it as one.
     pub(crate) fn mps_server(&self, target: &Target) -> Option<&MpsServer> {
         let process = self.processes(target).find_map(key)?;
         self.snapshot.mps.as_ref()?.server(process)
@@ -122,11 +122,11 @@ impl View {
         }
     }
 
-    /// Whether a GPU, by its UUID, may be held by somebody who is not seen: it does not tell, or is not there.
+    /// Whether a GPU, by its UUID, may be held by an unseen process: it gave no list, or is absent.
     #[must_use]
     pub fn hides(&self, uuid: &str) -> bool {
-        let told = |gpu: &&wire::Gpu| gpu.uuid.as_deref() == Some(uuid);
-        let gpu = self.snapshot.gpus.iter().find(told);
+        let is_gpu = |gpu: &&wire::Gpu| gpu.uuid.as_deref() == Some(uuid);
+        let gpu = self.snapshot.gpus.iter().find(is_gpu);
         gpu.is_none_or(|gpu| gpu.fault.is_some() || gpu.listed.is_none())
     }
 
@@ -206,20 +206,20 @@ impl View {
         }
     }
 
-    /// A target may hold more than is seen: a GPU did not tell who holds it, or one is lost that it may hold.
+    /// Whether a target may hold more than is seen: a GPU gave no list, or a lost GPU may be held by it.
     pub(crate) fn may_hold_more(&self, target: &Target) -> bool {
         target.on_lost || self.blind()
     }
 
-    /// A GPU did not tell who holds it, so any target may hold more than is seen. Of one that is lost it is remembered
-    /// which processes held it; what a divided GPU tells is told by its instances.
+    /// Whether a GPU gave no list, so that any target may hold more than is seen. The holders of a lost GPU are
+    /// remembered; in MIG mode the instances have the lists.
     #[must_use]
     pub fn blind(&self) -> bool {
         self.snapshot.gpus.iter().any(|gpu| {
             let remembered =
                 || self.snapshot.lost.iter().any(|lost| lost.is(&gpu.index, gpu.uuid.as_deref()));
-            let untold = gpu.instances.is_none() && (gpu.fault.is_some() || gpu.listed.is_none());
-            untold && !(gpu.fault.as_deref() == Some("lost") && remembered())
+            let without_list = gpu.instances.is_none() && (gpu.fault.is_some() || gpu.listed.is_none());
+            without_list && !(gpu.fault.as_deref() == Some("lost") && remembered())
         })
     }
 
@@ -248,7 +248,7 @@ pub(crate) fn joined(figures: impl Iterator<Item = Option<f64>>, join: impl Fn(f
     }
 }
 
-/// Who a process of a snapshot is; none where `/proc` did not confirm it.
+/// Identity of a process of a snapshot; none if `/proc` did not confirm it.
 #[must_use]
 pub fn key(process: &wire::Process) -> Option<ProcessKey> {
     Some(ProcessKey { pid: process.pid, start_ticks: process.start_ticks? })

@@ -347,7 +347,7 @@ fn the_full_example_is_understood() {
     );
     assert_eq!(policy.channels["owner"], Channel::Tty);
     assert_eq!(policy.channels["ops"], Channel::Webhook(Address::File("/etc/bailiff/ops-url".into())));
-    let [policy::Exception { of: Condition::Any(protected), reason: None, until: None }] =
+    let [policy::Exception { condition: Condition::Any(protected), reason: None, until: None }] =
         &policy.protect[..]
     else {
         panic!("{:?}", policy.protect)
@@ -361,7 +361,7 @@ fn the_full_example_is_understood() {
         .collect();
     assert_eq!(fields, [Field::Users, Field::Comms, Field::Namespaces]);
     let idle = &policy.rules[0];
-    assert_eq!((idle.of, idle.span), (Kind::Workload, Span::Time(Duration::from_mins(30))));
+    assert_eq!((idle.target, idle.span), (Kind::Workload, Span::Time(Duration::from_mins(30))));
     assert_eq!(idle.except[0].reason.as_deref(), Some("paper deadline"));
     assert_eq!(idle.except[0].until.map(|until| until.as_secs()), Some(1_798_761_600));
     let names: Vec<&str> = idle.then.iter().map(|step| step.action.name()).collect();

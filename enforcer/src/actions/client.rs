@@ -217,7 +217,9 @@ fn stands(client: u32, replies: &[(DaemonOwner, Replies)], foreign: Option<u32>)
                     return MpsMembership::With { daemon, server: *server };
                 }
             }
-            Err(error) if *owner == DaemonOwner::Root => silent = Some(format!("its control daemon: {error}")),
+            Err(error) if *owner == DaemonOwner::Root => {
+                silent = Some(format!("its control daemon: {error}"))
+            }
             Err(_) => {}
         }
     }
@@ -270,14 +272,23 @@ mod tests {
                 vec![replies_of(Root, &[(900, &[7]), (901, &[4100])])],
                 MpsMembership::With { daemon: 0, server: 901 },
             ),
-            (vec![hung(Root), replies_of(Own, &[(900, &[4100])])], MpsMembership::With { daemon: 1, server: 900 }),
+            (
+                vec![hung(Root), replies_of(Own, &[(900, &[4100])])],
+                MpsMembership::With { daemon: 1, server: 900 },
+            ),
             (
                 vec![replies_of(Root, &[(900, &[7])])],
                 MpsMembership::Unknown("no server lists it as its client".into()),
             ),
-            (vec![replies_of(Root, &[]), hung(Root)], MpsMembership::Unknown("its control daemon: hung".into())),
+            (
+                vec![replies_of(Root, &[]), hung(Root)],
+                MpsMembership::Unknown("its control daemon: hung".into()),
+            ),
             (vec![replies_of(Root, &[]), hung(Own)], MpsMembership::Alone),
-            (vec![hung(Root), replies_of(Own, &[])], MpsMembership::Unknown("its control daemon: hung".into())),
+            (
+                vec![hung(Root), replies_of(Own, &[])],
+                MpsMembership::Unknown("its control daemon: hung".into()),
+            ),
             (vec![hung(Own)], MpsMembership::Alone),
             (vec![replies_of(Own, &[(900, &[7])])], MpsMembership::Alone),
         ];

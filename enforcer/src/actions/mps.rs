@@ -120,5 +120,8 @@ fn verify(work: &Work<'_>, handle: &Handle, asked: Result<String, ControlError>)
         Ok(reply_text) => reply_text.trim().to_owned(),
         Err(error) => error.to_string(),
     };
-    ActionResult::new(Outcome::Failed, format!("the server is still running; the control daemon replied: {reply_text}"))
+    ActionResult::new(
+        Outcome::Failed,
+        format!("the server is still running; the control daemon replied: {reply_text}"),
+    )
 }

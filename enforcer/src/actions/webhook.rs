@@ -100,7 +100,11 @@ fn url(address: &Address) -> Result<String, WebhookError> {
         Address::Url(url) => url.clone(),
         Address::File(path) => first_line(path).ok_or(WebhookError::NoFile)?,
     };
-    if url.starts_with("http://") || url.starts_with("https://") { Ok(url) } else { Err(WebhookError::NoAddress) }
+    if url.starts_with("http://") || url.starts_with("https://") {
+        Ok(url)
+    } else {
+        Err(WebhookError::NoAddress)
+    }
 }
 
 fn first_line(path: &Path) -> Option<String> {

@@ -7,7 +7,7 @@ use bailiff_snapshot::lease::Names;
 use bailiff_snapshot::{PoolGpu, ProcessKey, wire};
 
 use crate::guard;
-use crate::view::leases::tells;
+use crate::view::leases::lists_holders;
 use crate::view::{Health, View, key};
 
 /// Use of a GPU.
@@ -48,7 +48,7 @@ impl Evidence<'_> {
         if all.iter().any(|gpu| self.in_use(gpu)) {
             return On::Used;
         }
-        if !all.is_empty() && all.iter().all(|gpu| tells(gpu)) { On::Unused } else { On::Unknown }
+        if !all.is_empty() && all.iter().all(|gpu| lists_holders(gpu)) { On::Unused } else { On::Unknown }
     }
 
     /// This node has the GPU, by a name that no other node's GPU has.
@@ -180,11 +180,7 @@ mod tests {
         assert_eq!(on(&json!([whole, part(Some(1), &[(5, "C")])]), &in_use, &of), On::Used);
         assert_eq!(on(&json!([whole, part(None, &[])]), &json!([]), &of), On::Unknown);
         whole["instances"] = json!(0);
-        assert_eq!(
-            on(&json!([whole]), &json!([]), &of),
-            On::Unused,
-            "a GPU without instance cannot be used"
-        );
+        assert_eq!(on(&json!([whole]), &json!([]), &of), On::Unused, "a GPU without instance cannot be used");
         whole["instances"] = Value::Null;
         assert_eq!(
             on(&json!([whole, part(Some(0), &[])]), &json!([]), &of),

@@ -78,14 +78,14 @@ fn against((url, login): (&str, Login), (sha256, acts): (&str, bool), out: &mut 
     if running != sha256 {
         writeln!(out, "{url} runs another policy: {running}; this one is {sha256}")?;
     } else if acts && !enforces {
-        writeln!(out, "{url} runs just this ({sha256}), and with --dry-run: it ends nobody")?;
+        writeln!(out, "{url} runs the same rules ({sha256}), with --dry-run: it takes no action")?;
     } else {
         writeln!(out, "{url} runs just this ({sha256})")?;
     }
     Ok(running == sha256)
 }
 
-/// What `Authorization` says, where there is a user; or why his password cannot be read.
+/// The `Authorization` header, if there is a user; or why the password cannot be read.
 type Login = Result<Option<String>>;
 
 fn login(flags: &flags::Check) -> Login {

@@ -16,10 +16,10 @@ use crate::engine::{Explained, GateReport};
 use crate::flags;
 use bailiff_snapshot::Truth;
 
-/// Asks the daemon, and prints what it says.
+/// Queries the daemon, and prints the explanation.
 ///
 /// # Errors
-/// Where it does not answer.
+/// If it does not answer.
 pub fn run(flags: &flags::Explain, colors: Colors, out: &mut dyn Write) -> Result<()> {
     let question = Question::Explain { pid: flags.pid, rule: flags.rule.clone() };
     let answer = query(&flags.control.control, &question)?;
@@ -27,18 +27,18 @@ pub fn run(flags: &flags::Explain, colors: Colors, out: &mut dyn Write) -> Resul
         writeln!(out, "{}", answer["explanation"])?;
         return Ok(());
     }
-    let told: Vec<Explained> = serde_json::from_value(answer["explanation"].clone())
+    let explained: Vec<Explained> = serde_json::from_value(answer["explanation"].clone())
         .context("the daemon's answer is not understood; is it of another version?")?;
-    if told.is_empty() {
+    if explained.is_empty() {
         writeln!(out, "{}", nothing(flags.pid))?;
     }
-    for one in &told {
+    for one in &explained {
         write!(out, "{}", text(one, colors))?;
     }
     Ok(())
 }
 
-/// Why there is nothing to be told.
+/// Why there is no explanation.
 fn nothing(pid: Option<u32>) -> String {
     let Some(pid) = pid else {
         return "the last snapshot has no target that a rule could be about".to_owned();
@@ -47,7 +47,7 @@ fn nothing(pid: Option<u32>) -> String {
     match there {
         None | Some(Err(Errno::SRCH)) => format!("there is no process {pid}"),
         Some(_) => format!(
-            "process {pid} is no target: in the last snapshot it held no memory of a GPU and belonged to nobody who did, or \
+            "process {pid} is no target: in the last snapshot it held no GPU memory and belonged to no process that did, or \
              no rule that was asked about is about such"
         ),
     }
@@ -55,26 +55,26 @@ fn nothing(pid: Option<u32>) -> String {
 
 /// One rule and one target, for people.
 #[must_use]
-pub fn text(told: &Explained, colors: Colors) -> String {
-    let pending = &told.pending;
+pub fn text(explained: &Explained, colors: Colors) -> String {
+    let pending = &explained.pending;
     let owner = pending.user.as_deref().map(|user| format!(" of {}", line(user))).unwrap_or_default();
     let comm = pending.comm.as_deref().map(|comm| format!(" ({})", line(comm))).unwrap_or_default();
     let (rule, target) = (line(&pending.rule), line(&pending.target.0));
     let title = format!("{rule} {}: {target}{comm}{owner}", pending.mode.name());
     let mut text = format!("{}\n", colors.title(&title));
-    for gate in &told.gates {
+    for gate in &explained.gates {
         text.push_str(&gate_text(gate, colors));
     }
-    let (unknown, max_gap) = told.unknown;
+    let (unknown, max_gap) = explained.unknown;
     let _ = writeln!(
         text,
         "  now {}; streak {}/{}, unknown in a row {unknown} of {max_gap} at most",
-        told.outcome.name(),
+        explained.outcome.name(),
         pending.streak,
         pending.needed,
     );
-    text.push_str(&next(told));
-    for hold in &told.holds {
+    text.push_str(&next(explained));
+    for hold in &explained.holds {
         let _ = writeln!(text, "  held: {} ({})", hold.name(), hold.meaning());
     }
     text.push('\n');
@@ -82,16 +82,16 @@ pub fn text(told: &Explained, colors: Colors) -> String {
 }
 
 /// What comes next, or why nothing does.
-fn next(told: &Explained) -> String {
-    let pending = &told.pending;
-    let picked = told.pick.as_ref().map(|pick| format!("  {}\n", line(pick))).unwrap_or_default();
+fn next(explained: &Explained) -> String {
+    let pending = &explained.pending;
+    let picked = explained.pick.as_ref().map(|pick| format!("  {}\n", line(pick))).unwrap_or_default();
     let left = pending.samples_left;
     let time = pending.due_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).map(length);
     let time = time.unwrap_or_else(|| "unknown".to_owned());
     let next = match (&pending.next, pending.streak, pending.hold) {
-        (None, ..) => match exempt(told) {
+        (None, ..) => match exempt(explained) {
             Some(why) => format!("  {why}; no step is taken\n"),
-            None if told.pick.is_some() => String::new(),
+            None if explained.pick.is_some() => String::new(),
             None => "  all its steps are taken\n".to_owned(),
         },
         (Some(step), _, Some(hold)) => format!("  next: {step}, which waits: {}\n", hold.meaning()),
@@ -102,8 +102,8 @@ fn next(told: &Explained) -> String {
 }
 
 /// Why the rule is not about the target, where it is not.
-fn exempt(told: &Explained) -> Option<String> {
-    let gate = told.gates.last()?;
+fn exempt(explained: &Explained) -> Option<String> {
+    let gate = explained.gates.last()?;
     let why = gate.why.as_deref().map(|why| format!(": {}", line(why))).unwrap_or_default();
     let what = match (gate.gate.as_str(), gate.passes) {
         ("protection" | "except", Truth::False) => "exempt",
@@ -119,7 +119,7 @@ fn gate_text(gate: &GateReport, colors: Colors) -> String {
     let passes = match gate.passes {
         Truth::True => "passes".to_owned(),
         Truth::False => colors.bad("stops it"),
-        Truth::Unknown => colors.bad("unknown, so it is spared"),
+        Truth::Unknown => colors.bad("unknown, so it is skipped"),
     };
     let name = &gate.gate;
     let verdict = match (name.as_str(), gate.passes) {

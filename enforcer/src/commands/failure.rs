@@ -8,7 +8,7 @@ use bailiff_lifecycle::exit::{Exit, plain};
 /// Why a command could not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The file of rules, or of tests, has faults: told in full, over several lines.
+    /// The rules file or test file has faults: listed in full, over several lines.
     #[error("{0}")]
     Faults(String),
     /// A file cannot be read.
@@ -19,7 +19,7 @@ pub enum Failure {
         /// Why.
         error: io::Error,
     },
-    /// The settings make no sense.
+    /// The settings are invalid.
     #[error("{0}")]
     Settings(String),
     /// A file is not a record.

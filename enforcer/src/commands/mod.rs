@@ -6,6 +6,7 @@ pub mod explain;
 mod failure;
 mod files;
 mod layout;
+mod past_flags;
 pub mod pause;
 pub mod replay;
 pub mod schema;
@@ -13,7 +14,6 @@ pub mod simulation;
 pub mod status;
 mod table;
 pub mod test;
-mod wanted;
 
 use std::path::Path;
 
@@ -24,10 +24,10 @@ use serde_json::Value;
 
 use crate::control::Question;
 pub use failure::Failure;
+pub use past_flags::{past, report};
 pub use table::columns;
-pub use wanted::{past, told};
 
-/// How a command tells what it found.
+/// Output format of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Form {
     /// For people: 80 columns, and nothing in it that a terminal would obey.
@@ -37,10 +37,10 @@ pub enum Form {
     Json,
 }
 
-/// Asks the daemon, and takes only a yes for an answer.
+/// Sends a request to the daemon, and fails unless it succeeds.
 ///
 /// # Errors
-/// Where nobody answers, or the answer is no; it says why.
+/// If no daemon answers, or the response is an error.
 pub fn query(control: &Path, question: &Question) -> Result<Value> {
     let answer = say(control, question)?;
     if answer["ok"] == true {
@@ -55,5 +55,5 @@ fn say(control: &Path, question: &Question) -> Result<Value> {
 }
 
 fn refusal(answer: &Value) -> String {
-    answer["error"].as_str().map_or_else(|| "it was refused, and not told why".to_owned(), line)
+    answer["error"].as_str().map_or_else(|| "refused without a reason".to_owned(), line)
 }

@@ -16,10 +16,10 @@ use crate::flags;
 use crate::settings::duration;
 use crate::web::NOT_LOADED;
 
-/// Pauses the daemon, and says for how long.
+/// Pauses the daemon, and prints for how long.
 ///
 /// # Errors
-/// Where the flags make no sense, nobody answers, or the answer is no.
+/// If the flags are invalid, no daemon answers, or it refuses.
 pub fn pause(flags: &flags::Pause, out: &mut dyn Write) -> Result<(), Stop> {
     let time = flags.time.as_deref().map(|text| duration("--for", text)).transpose().map_err(Stop::Usage)?;
     // Part of a second more, rather than less than was asked for.
@@ -29,11 +29,11 @@ pub fn pause(flags: &flags::Pause, out: &mut dyn Write) -> Result<(), Stop> {
     }
     let question = Question::Pause { for_seconds: seconds, reason: flags.reason.clone() };
     let answer = query(&flags.control.control, &question)?;
-    let told = seconds.map_or_else(
+    let outcome_of = seconds.map_or_else(
         || "until bailiff-enforcer resume".to_owned(),
         |seconds| format!("for {}", Span(Duration::from_secs(seconds))),
     );
-    print(out, &format!("paused {told}: nothing destructive is done, flags and notices go on"))?;
+    print(out, &format!("paused {outcome_of}: no destructive steps; flags and notifications go on"))?;
     if answer["saved"] != true {
         print(out, "this is not on the disk yet: until it is, it would not outlive the daemon")?;
     }
@@ -43,7 +43,7 @@ pub fn pause(flags: &flags::Pause, out: &mut dyn Write) -> Result<(), Stop> {
 /// Ends a pause.
 ///
 /// # Errors
-/// Where nobody answers, or the answer is no.
+/// If no daemon answers, or it refuses.
 pub fn resume(control: &Path, out: &mut dyn Write) -> Result<()> {
     query(control, &Question::Resume)?;
     print(out, "resumed: no pause, and all breakers are closed")
@@ -52,7 +52,7 @@ pub fn resume(control: &Path, out: &mut dyn Write) -> Result<()> {
 /// Reloads the rules; a file that was not loaded is [`Exit::Usage`].
 ///
 /// # Errors
-/// Where nobody answers, or it is not allowed.
+/// If no daemon answers, or it is not permitted.
 pub fn reload(control: &Path, colors: Colors, out: &mut dyn Write) -> Result<Exit> {
     let answer = say(control, &Question::Reload)?;
     let (exit, text) = outcome(&answer, colors).map_err(|why| anyhow::anyhow!(why))?;
@@ -85,17 +85,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reload_is_told_as_it_went() {
-        let told = |answer: Value| outcome(&answer, Colors::Plain);
-        let applied = told(json!({"ok": true, "result": "applied", "sha256": "ab"}));
+    fn reload_outcome_is_printed() {
+        let outcome_of = |answer: Value| outcome(&answer, Colors::Plain);
+        let applied = outcome_of(json!({"ok": true, "result": "applied", "sha256": "ab"}));
         assert_eq!(applied, Ok((Exit::Done, "applied: ab".into())));
-        assert_eq!(told(json!({"ok": true, "result": "unchanged"})), Ok((Exit::Done, "unchanged".into())));
+        assert_eq!(
+            outcome_of(json!({"ok": true, "result": "unchanged"})),
+            Ok((Exit::Done, "unchanged".into()))
+        );
         let refused =
-            told(json!({"ok": false, "error": "refused", "faults": ["3:9: \u{1b}[2Jone", "4:1: two"]}));
+            outcome_of(json!({"ok": false, "error": "refused", "faults": ["3:9: \u{1b}[2Jone", "4:1: two"]}));
         let (exit, text) = refused.expect("it went as it went");
         assert_eq!(exit, Exit::Usage);
         assert!(text.ends_with("stay in force\n3:9: \u{fffd}[2Jone\n4:1: two"), "{text}");
-        assert_eq!(told(json!({"ok": false, "error": "root only"})), Err("root only".into()));
-        assert_eq!(told(json!({})), Err("it was refused, and not told why".into()));
+        assert_eq!(outcome_of(json!({"ok": false, "error": "root only"})), Err("root only".into()));
+        assert_eq!(outcome_of(json!({})), Err("refused without a reason".into()));
     }
 }

@@ -26,16 +26,16 @@ pub struct Settings {
     pub record: PathBuf,
     /// What an admin does once a breaker has opened.
     pub admin: Admin,
-    /// How it is told.
+    /// Output format.
     pub form: Form,
     /// Now, since the Unix epoch; the file of rules is understood at this time.
     pub now: Duration,
 }
 
-/// Reads both files, and tells what would have been done.
+/// Reads both files, and prints what would have been done.
 ///
 /// # Errors
-/// Where a file cannot be read, or the rules have faults.
+/// If a file cannot be read, or the rules have faults.
 pub fn run(settings: &Settings, out: &mut dyn Write) -> Result<Exit, Failure> {
     let policy = Arc::new(files::rules(&settings.rules, settings.now)?.policy);
     let mut record = files::lines(&settings.record)?;

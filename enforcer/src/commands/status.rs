@@ -41,13 +41,13 @@ const FLAGS: [Column; 5] =
 const ACTIONS: [Column; 6] =
     [("DONE", Never), ("RULE", To(8)), ("STEP", To(9)), ("TO", Last), ("RESULT", To(8)), ("BACK", Never)];
 
-/// How it is printed: with colours or without, and how wide tables may be.
+/// Output options: colours or none, and the width of tables.
 pub type Screen = (Colors, Option<usize>);
 
-/// Asks and prints.
+/// Queries the status and prints it.
 ///
 /// # Errors
-/// Where nobody answers, or nothing can be printed.
+/// If no daemon answers, or printing fails.
 pub fn run(flags: &flags::Status, now: Now, screen: Screen, out: &mut dyn Write) -> Result<()> {
     let mut answer = query(&flags.control.control, &Question::Status)?;
     let status = answer["status"].take();
@@ -80,7 +80,7 @@ pub fn text(status: &Status, now: Now, screen: Screen) -> String {
 }
 
 /// A line that begins with a word; what does not fit goes on below.
-fn tell(word: &str, what: &str, colors: impl Fn(&str) -> String, text: &mut String) {
+fn row(word: &str, what: &str, colors: impl Fn(&str) -> String, text: &mut String) {
     let mut word = word;
     for part in wrapped(&line(what), WIDTH - 9) {
         // Into memory, so it does not fail.
@@ -94,11 +94,11 @@ fn policy(status: &Status, now: Now, colors: Colors, text: &mut String) {
     let name =
         policy.sha256.as_deref().map_or("none in force", |name| name.get(..SHORT_NAME).unwrap_or(name));
     let loaded = policy.loaded.map_or_else(String::new, |at| format!(", loaded {}", ago(at, now.wall)));
-    tell("policy", &format!("{}, {name}{loaded}", policy.path), str::to_owned, text);
+    row("policy", &format!("{}, {name}{loaded}", policy.path), str::to_owned, text);
     if policy.last == Some(Reloaded::Refused) {
-        tell("", &format!("{NOT_LOADED}:"), |part| colors.bad(part), text);
+        row("", &format!("{NOT_LOADED}:"), |part| colors.bad(part), text);
         for fault in &policy.faults {
-            tell("", fault, |part| colors.bad(part), text);
+            row("", fault, |part| colors.bad(part), text);
         }
     }
 }
@@ -106,12 +106,12 @@ fn policy(status: &Status, now: Now, colors: Colors, text: &mut String) {
 fn leases(status: &Status, now: Now, colors: Colors, text: &mut String) {
     let Some(leases) = &status.leases else { return };
     match &leases.error {
-        Some(error) => tell("leases", error, |part| colors.bad(part), text),
-        None if leases.acts => tell("leases", "what the dead held is freed", str::to_owned, text),
-        None => tell("leases", "looked at, and nothing is freed", str::to_owned, text),
+        Some(error) => row("leases", error, |part| colors.bad(part), text),
+        None if leases.acts => row("leases", "leases of ended holders are freed", str::to_owned, text),
+        None => row("leases", "dry run: no lease is freed", str::to_owned, text),
     }
     for judged in leases.judged.iter().filter(|judged| judged.judgement != "keep") {
-        tell(
+        row(
             "",
             &format!("GPU {} is {}: {}", judged.gpu, judged.judgement, judged.describe(now.boot)),
             |part| colors.bad(part),
@@ -128,39 +128,39 @@ fn stream(status: &Status, now: Now, colors: Colors, text: &mut String) {
     };
     let what = format!("{}, {seen}", stream.path);
     if stream.connected {
-        tell("stream", &what, str::to_owned, text);
+        row("stream", &what, str::to_owned, text);
         for source in &stream.silent {
-            tell("unknown", &format!("what depends on {source}"), |part| colors.bad(part), text);
+            row("unknown", &format!("what depends on {source}"), |part| colors.bad(part), text);
         }
         return;
     }
     let why = stream.error.as_deref().unwrap_or("not connected");
-    tell("stream", &format!("{what}; down: {why}"), |part| colors.bad(part), text);
+    row("stream", &format!("{what}; down: {why}"), |part| colors.bad(part), text);
 }
 
 fn withheld(status: &Status, now: Now, colors: Colors, text: &mut String) {
     let bad = |part: &str| colors.bad(part);
     if let Cap::DryRun(why) = &status.cap {
-        tell("watching", &format!("whatever the file says: {why}"), bad, text);
+        row("dry run", &format!("for all rules: {why}"), bad, text);
     }
     for held in &status.holds {
         let until =
             held.until.map_or_else(String::new, |until| format!(", for {} more", to_come(until, now)));
-        let said = held.detail.is_empty() || held.detail == held.hold.meaning();
-        let detail = if said { String::new() } else { format!(" ({})", held.detail) };
-        tell("held", &format!("{}{until}{detail}", held.hold.meaning()), bad, text);
+        let is_repeated = held.detail.is_empty() || held.detail == held.hold.meaning();
+        let detail = if is_repeated { String::new() } else { format!(" ({})", held.detail) };
+        row("held", &format!("{}{until}{detail}", held.hold.meaning()), bad, text);
     }
     for open in &status.breakers {
         let (name, since) = (open.breaker.name(), ago(open.since, now.wall));
         let closes = open.breaker.closes();
-        tell("breaker", &format!("{name}, opened {since}: {}; {closes}", open.detail), bad, text);
+        row("breaker", &format!("{name}, opened {since}: {}; {closes}", open.detail), bad, text);
     }
     if let Some(action) = &status.in_flight {
         let since = ago(action.since, now.wall);
         let what = format!("{} of {} against {}, begun {since}", action.step, action.rule, action.target);
-        tell("doing", &what, str::to_owned, text);
+        row("action", &what, str::to_owned, text);
         if let Some(why) = &action.waits {
-            tell("SIGKILL waits", why, bad, text);
+            row("SIGKILL waits", why, bad, text);
         }
     }
 }
@@ -172,7 +172,7 @@ fn budgets(status: &Status, text: &mut String) {
     });
     let all: Vec<String> = each.collect();
     if !all.is_empty() {
-        tell("budget", &format!("actions of the last hour: {}", all.join(", ")), str::to_owned, text);
+        row("budget", &format!("actions of the last hour: {}", all.join(", ")), str::to_owned, text);
     }
 }
 
@@ -181,7 +181,7 @@ fn rules(rules: &[RuleStatus], screen: Screen) -> String {
         vec![
             rule.name.clone(),
             rule.mode.name().to_owned(),
-            rule.of.name().to_owned(),
+            rule.target.name().to_owned(),
             or_unknown(rule.matches),
             or_unknown(rule.pending),
             or_unknown(rule.unknown),
@@ -191,7 +191,7 @@ fn rules(rules: &[RuleStatus], screen: Screen) -> String {
     listed(&RULES, rows, screen)
 }
 
-/// A step of a rule that watches is in brackets: it will be told, not done.
+/// A step in brackets is in dry-run mode: it will be reported, not done.
 fn pending(pending: &[Pending], screen: Screen) -> String {
     let rows = pending.iter().map(|step| {
         let due = step.due_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
@@ -249,7 +249,7 @@ fn actions(actions: &[PastAction], now: Now, screen: Screen) -> String {
 fn released(action: &PastAction) -> String {
     match action.released {
         Some(bytes) => format!("{:#}", Bytes(bytes.into())),
-        None if action.is_untold() => UNKNOWN.to_owned(),
+        None if action.is_unknown() => UNKNOWN.to_owned(),
         None => NOTHING.to_owned(),
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal};
 use bailiff_exposition::terminal::{Colors, cut, line};
 use rustix::termios::tcgetwinsize;
 
-/// The widest line of text, and the width of a terminal that does not tell it.
+/// The widest line of text, and the width of a terminal of unknown width.
 pub(super) const WIDTH: usize = 80;
 /// A name is not cut below this.
 const SHORTEST_NAME: usize = 8;

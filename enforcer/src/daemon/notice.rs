@@ -26,10 +26,11 @@ impl Daemon {
     /// Notifies the channels that were warned of the result.
     pub(super) fn notify_end(&mut self, verdict: &Verdict, report: &Report) {
         let rule = self.engine.policy().rules.iter().find(|rule| rule.name == verdict.rule);
-        let notify_step = rule.into_iter().flat_map(|rule| &rule.then).filter_map(|step| match &step.action {
-            Action::Notify(channels) => Some(channels),
-            _ => None,
-        });
+        let notify_step =
+            rule.into_iter().flat_map(|rule| &rule.then).filter_map(|step| match &step.action {
+                Action::Notify(channels) => Some(channels),
+                _ => None,
+            });
         let mut channels: Vec<String> = notify_step.flatten().cloned().collect();
         channels.sort_unstable();
         channels.dedup();

@@ -139,7 +139,7 @@ impl Daemon {
             let known = |count: usize| judged.then_some(count as u64);
             RuleStatus {
                 name: rule.name.to_string(),
-                of: rule.of,
+                target: rule.target,
                 mode: counts.mode,
                 needed: interval.map(|interval| rule.span.samples(interval)),
                 matches: known(counts.matches),

@@ -28,7 +28,7 @@ pub(crate) struct Breakers {
     busy: Option<Stamp>,
     pub(crate) unknown: Breaker,
     unknown_in_a_row: u32,
-    /// The first sample in a row that had not too much unknown; samples that nobody took are none.
+    /// The first of consecutive samples without too much unknown; gaps do not count.
     #[serde(skip)]
     known_since: Option<Stamp>,
     failures: Vec<Failures>,
@@ -50,8 +50,8 @@ impl Failures {
     }
 }
 
-/// One that a share opens. Once an admin has closed it, it stays closed until the share has fallen again: he has
-/// seen what there is to see.
+/// A breaker that opens by a share. Once an administrator has closed it, it stays closed until the share has fallen
+/// again, because the administrator has seen the situation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Breaker {
     #[default]
@@ -87,7 +87,7 @@ pub(crate) struct Share {
 #[derive(Debug)]
 pub(crate) struct Matches {
     pub(crate) share: Share,
-    /// A process whose workload does not match was observed busy.
+    /// A process of a workload that does not match was observed busy.
     pub(crate) other_busy: bool,
     /// The shortest `for` of the rules that matched.
     pub(crate) window: Duration,
@@ -144,7 +144,7 @@ impl Breakers {
         }
     }
 
-    /// Closes the breaker of each user against whom nothing failed for the time `reset`.
+    /// Closes the breaker of each user without a failed action for the time `reset`.
     pub(crate) fn forget_failures(&mut self, tick: &Tick<'_>, reset: Duration) {
         self.failures.retain_mut(|failures| {
             let open = failures.open();
@@ -160,7 +160,7 @@ impl Breakers {
         self.failures.clear();
     }
 
-    /// The users for whom the breaker of failures is open.
+    /// The users whose failure breaker is open.
     pub(crate) fn failing(&self) -> impl Iterator<Item = Option<u32>> {
         self.failures.iter().filter(|failures| failures.open()).map(|failures| failures.uid)
     }
@@ -178,7 +178,7 @@ impl Breakers {
 }
 
 impl super::Engine {
-    /// The users for whom the breaker of failures is open; none is a target without a single owner.
+    /// The users whose failure breaker is open; none is a target without a single owner.
     pub fn failing_users(&self) -> impl Iterator<Item = Option<u32>> {
         self.actions.breakers.failing()
     }

@@ -63,7 +63,7 @@ pub(crate) struct EvalContext<'a> {
     pub(crate) proc_table: &'a mut Counts,
 }
 
-/// Whose match a finding is of, whom it is about (places in the view), and how long the match has run.
+/// The owner of a match, its subject (places in the view), and the length of its streak.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Match {
     pub(crate) owner: usize,
@@ -77,7 +77,7 @@ impl Match {
     }
 }
 
-/// What the breakers look at, of one rule.
+/// What the breakers need of one rule.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) all: usize,
@@ -91,7 +91,7 @@ impl RuleEvaluator {
         Self {
             mode: rule.mode.min(cap),
             select: rule.select.as_ref().map(|condition| Node::of(condition, table)),
-            except: rule.except.iter().map(|exception| table.exemption(&exception.of)).collect(),
+            except: rule.except.iter().map(|exception| table.exemption(&exception.condition)).collect(),
             grace: table.grace(rule.startup_grace),
             when: Node::of(&rule.when, table),
             exempts_on_hold: rule.exempts_on_hold(),
@@ -102,7 +102,7 @@ impl RuleEvaluator {
         }
     }
 
-    /// It may end somebody.
+    /// Whether it may end a process.
     pub(crate) fn kills(&self) -> bool {
         self.mode == Mode::Enforce && self.rule.then.iter().any(|step| step.action.destructive())
     }
@@ -113,15 +113,15 @@ impl RuleEvaluator {
     }
 
     /// Judges every target of a tick, those that it does not have included.
-    pub(crate) fn judge(&mut self, context: &mut EvalContext<'_>) {
+    pub(crate) fn evaluate(&mut self, context: &mut EvalContext<'_>) {
         let interval = context.tick.interval;
         self.needs = (self.rule.span.samples(interval), self.rule.clear_after.samples(interval).max(1));
         let gates = self.gates(context.table, context.tick);
         let outcomes = program::passed(gates.into_iter().map(|(_, column)| column));
-        for place in &context.places[self.rule.of as usize] {
+        for place in &context.places[self.rule.target as usize] {
             self.one((*place, outcomes[*place]), context);
         }
-        for place in &context.absent[self.rule.of as usize] {
+        for place in &context.absent[self.rule.target as usize] {
             self.absent(*place, context);
         }
         self.pick(context);
@@ -164,7 +164,7 @@ impl RuleEvaluator {
     /// Takes the steps of a match that are due, up to one that is destructive.
     pub(crate) fn steps(
         &self,
-        whose: Match,
+        matched: Match,
         (progress, since): (&mut Progress, u32),
         context: &mut EvalContext<'_>,
     ) {
@@ -176,7 +176,7 @@ impl RuleEvaluator {
                     Some(told(action))
                 }
                 Due::Destructive => {
-                    let Match { owner, subject, .. } = whose;
+                    let Match { owner, subject, .. } = matched;
                     context.candidates.push(Candidate {
                         rule: context.rule,
                         subject,
@@ -188,20 +188,20 @@ impl RuleEvaluator {
                         .map(|channels| What::Notify(channels.to_vec()))
                 }
             };
-            context.verdicts.extend(what.map(|what| self.finding(whose, what, context.tick)));
+            context.verdicts.extend(what.map(|what| self.finding(matched, what, context.tick)));
             if matches!(due, Due::Destructive) {
                 return;
             }
         }
     }
 
-    /// The gates of the rule in their order, and who may pass each.
+    /// The gates of the rule in their order, and the targets that pass each.
     pub(crate) fn gates<'t>(&self, table: &'t Table, tick: &Tick<'_>) -> Vec<(Gate, Column<'t>)> {
         let mut gates = vec![(Gate::Protection, table.unprotected())];
         gates.extend(self.select.as_ref().map(|select| (Gate::Select, select.condition(table))));
-        // With `pick` the exceptions are about those who may be picked.
+        // With `pick` the exceptions are about the candidates.
         if self.picking.is_none() {
-            gates.extend(self.unspared(table, tick));
+            gates.extend(self.not_exempt(table, tick));
         }
         gates.push((Gate::Grace, self.grace.condition(table)));
         gates.extend(self.running(table).map(|column| (Gate::OnHold, column)));
@@ -214,8 +214,8 @@ impl RuleEvaluator {
         self.exempts_on_hold.then(|| table.running())
     }
 
-    /// Whom no exception spares.
-    pub(crate) fn unspared<'t>(
+    /// The targets that no exception exempts.
+    pub(crate) fn not_exempt<'t>(
         &self,
         table: &'t Table,
         tick: &Tick<'_>,
@@ -244,8 +244,8 @@ impl RuleEvaluator {
             }
         }
         let before = std::mem::replace(track, after);
-        let Some(slot) = context.populations[self.rule.of as usize].slot(number) else { return };
-        let subject = Arc::new(subject::absent(self.rule.of, slot));
+        let Some(slot) = context.populations[self.rule.target as usize].slot(number) else { return };
+        let subject = Arc::new(subject::absent(self.rule.target, slot));
         let mut say = |what| context.verdicts.push(self.about(&subject, (what, &before), context.tick));
         if fate == Absent::Unknown
             && before.streak.count > 0
@@ -260,12 +260,12 @@ impl RuleEvaluator {
     }
 
     /// A verdict about a target of the view.
-    pub(crate) fn finding(&self, whose: Match, what: What, tick: &Tick<'_>) -> Verdict {
+    pub(crate) fn finding(&self, matched: Match, what: What, tick: &Tick<'_>) -> Verdict {
         let view = tick.view;
-        let target = &view.targets[whose.subject];
-        let mut leaves = Leaves { target: &view.targets[whose.owner], view }.of(&self.rule.when);
+        let target = &view.targets[matched.subject];
+        let mut leaves = Leaves { target: &view.targets[matched.owner], view }.of(&self.rule.when);
         if let Some(pick) = &self.rule.pick
-            && whose.subject != whose.owner
+            && matched.subject != matched.owner
         {
             leaves.extend(Leaves { target, view }.of(&pick.from));
         }
@@ -276,7 +276,7 @@ impl RuleEvaluator {
             what,
             evidence: Evidence {
                 seq: view.snapshot.seq,
-                streak: whose.streak,
+                streak: matched.streak,
                 needed: self.rule.span.samples(tick.interval),
                 leaves,
             },
@@ -300,7 +300,7 @@ impl RuleEvaluator {
     }
 
     /// Takes note of how an action of this rule ended.
-    pub(crate) fn landed(
+    pub(crate) fn complete(
         &mut self,
         in_flight: &InFlight,
         outcome: Outcome,

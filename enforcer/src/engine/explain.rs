@@ -15,7 +15,7 @@ use crate::view::{Target, View};
 
 const ON_HOLD: &str =
     "not stopped, traced or frozen: idleness that was ordered is exempt unless the rule names the state";
-const NOBODY: &str = "the driver lists a pid, and no process is there: nobody to spare, nobody to signal";
+const NO_PROCESS: &str = "the driver lists a pid without a process: there is nothing to exempt or to signal";
 
 /// What is asked of [`Engine::explain`].
 #[derive(Debug, Clone, Default)]
@@ -33,7 +33,7 @@ pub struct Explained {
     #[serde(flatten)]
     pub pending: Pending,
     /// What it is.
-    pub of: Kind,
+    pub kind: Kind,
     /// Its gates, in order, up to the one that stopped it.
     pub gates: Vec<GateReport>,
     /// The outcome of all gates now.
@@ -74,7 +74,7 @@ impl Engine {
     pub fn explain(&self, now: Now, question: &Question) -> Option<Vec<Explained>> {
         let view = self.last.as_deref().filter(|view| self.table.covers(view))?;
         let tick = Tick { now, view, number: self.tick, missed: 0, interval: view.interval() };
-        let mut told = Vec::new();
+        let mut explanations = Vec::new();
         let asked = |evaluator: &&RuleEvaluator| {
             question.rule.as_deref().is_none_or(|rule| *evaluator.rule.name == *rule)
         };
@@ -86,14 +86,17 @@ impl Engine {
                 these.map(move |(place, target)| About { place, target, view })
             };
             let gates = evaluator.gates(&self.table, &tick);
-            told.extend(about(evaluator.rule.of).map(|about| self.explain_target(evaluator, &gates, about)));
+            explanations.extend(
+                about(evaluator.rule.target).map(|about| self.explain_target(evaluator, &gates, about)),
+            );
             if let Some(picking) = &evaluator.picking {
                 let gates = evaluator.gates_of_pick(picking, (&self.table, &tick));
                 let of = (evaluator, picking);
-                told.extend(about(Kind::Workload).map(|about| self.explain_workload(of, &gates, about)));
+                explanations
+                    .extend(about(Kind::Workload).map(|about| self.explain_workload(of, &gates, about)));
             }
         }
-        Some(told)
+        Some(explanations)
     }
 
     /// A target that the rule is about.
@@ -112,8 +115,8 @@ impl Engine {
                 Some(picked) => format!("picked: {}", picked.target),
                 None => "no workload is picked".to_owned(),
             });
-        let told = self.explained((coming, track.streak), gates, about);
-        Explained { pick: picked, ..told }
+        let explanations = self.explained((coming, track.streak), gates, about);
+        Explained { pick: picked, ..explanations }
     }
 
     /// A workload that the rule may pick.
@@ -128,8 +131,8 @@ impl Engine {
         let streak = number.and_then(|number| picking.streaks.get(number)).copied().unwrap_or_default();
         let picked = picking.picked.values().find(|picked| picked.target == target.id);
         let coming = Coming::of_pick(evaluator, (&target.id, picked, streak), about.view);
-        let told = self.explained((coming, streak), gates, about);
-        Explained { pick: Some(self.where_picked((evaluator, picking), about)), ..told }
+        let explanations = self.explained((coming, streak), gates, about);
+        Explained { pick: Some(self.where_picked((evaluator, picking), about)), ..explanations }
     }
 
     /// Of each GPU that a workload holds: whether it was picked there, and if not, why.
@@ -137,7 +140,7 @@ impl Engine {
         let gpus = about.view.targets.iter().filter(|gpu| {
             gpu.kind == Kind::Gpu && gpu.gpus.iter().any(|held| about.target.gpus.contains(held))
         });
-        let told = gpus.map(|gpu| {
+        let explanations = gpus.map(|gpu| {
             let number = self.populations[Kind::Gpu as usize].number(&gpu.id);
             let picked = number.and_then(|number| picking.picked.get(&number));
             let track = number.and_then(|number| evaluator.tracks.get(number)).copied().unwrap_or_default();
@@ -151,7 +154,7 @@ impl Engine {
                 None => format!("not picked on {}", gpu.id),
             }
         });
-        told.collect::<Vec<_>>().join("; ")
+        explanations.collect::<Vec<_>>().join("; ")
     }
 
     fn explained(
@@ -161,11 +164,11 @@ impl Engine {
         about: About<'_>,
     ) -> Explained {
         let evaluator = coming.evaluator;
-        let mut told = Vec::new();
+        let mut explanations = Vec::new();
         let (mut outcome, mut exempt) = (Truth::True, false);
         for (gate, column) in gates {
             outcome = column.get(about.place).copied().unwrap_or(Truth::Unknown);
-            told.push(GateReport { passes: outcome, ..self.gate(evaluator, *gate, about) });
+            explanations.push(GateReport { passes: outcome, ..self.gate(evaluator, *gate, about) });
             if outcome != Truth::True {
                 exempt = gate.exempts();
                 break;
@@ -174,9 +177,9 @@ impl Engine {
         let coming = if exempt { coming.without_steps() } else { coming };
         let holds = || self.node_holds(about.view).into_iter().collect();
         Explained {
-            pending: coming.told(Some(about.target), about.view),
-            of: about.target.kind,
-            gates: told,
+            pending: coming.describe(Some(about.target), about.view),
+            kind: about.target.kind,
+            gates: explanations,
             outcome,
             unknown: (streak.unknown, evaluator.rule.max_gap),
             holds: if evaluator.mode == Mode::Enforce { holds() } else { Vec::new() },
@@ -201,7 +204,7 @@ impl Engine {
             Gate::Except(place) => {
                 ("except", rule.except.get(place).map(|it| exception(it, target, view)).unwrap_or_default())
             }
-            Gate::Grace if gone => ("startup_grace", because(NOBODY)),
+            Gate::Grace if gone => ("startup_grace", because(NO_PROCESS)),
             Gate::Grace => {
                 let grace = humantime::format_duration(rule.startup_grace);
                 ("startup_grace", because(&format!("older than {grace}")))
@@ -217,12 +220,14 @@ impl Engine {
         let gone = protection::is_gone(target, view);
         let builtin = protection::builtin(&self.policy, target, (view, &self.table.ours));
         let entries = || protection::in_force(&self.policy, view).filter(|_| !gone);
-        let decisive = entries().find(|entry| protection::decisive(&entry.of, target, view).is_some());
+        let decisive = entries().find(|entry| protection::decisive(&entry.condition, target, view).is_some());
         let (why, leaves) = match decisive {
             Some(entry) => exception(entry, target, view),
-            None => (None, entries().flat_map(|entry| leaves(Some(&entry.of), target, view)).collect()),
+            None => {
+                (None, entries().flat_map(|entry| leaves(Some(&entry.condition), target, view)).collect())
+            }
         };
-        let why = if gone { Some(NOBODY) } else { builtin }.map(str::to_owned).or(why);
+        let why = if gone { Some(NO_PROCESS) } else { builtin }.map(str::to_owned).or(why);
         (why, leaves)
     }
 }
@@ -241,7 +246,7 @@ impl Question {
 
 /// Why an entry of `protect` or `except` exempts a target, and the comparisons that say so.
 fn exception(entry: &Exception, target: &Target, view: &View) -> (Option<String>, Vec<Asked>) {
-    let (member, asked) = exemption(&entry.of, target, view);
+    let (member, asked) = exemption(&entry.condition, target, view);
     let why: Vec<String> = [entry.reason.clone(), member].into_iter().flatten().collect();
     ((!why.is_empty()).then(|| why.join("; ")), asked)
 }

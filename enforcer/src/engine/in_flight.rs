@@ -28,7 +28,7 @@ pub(crate) struct Candidate {
     pub(crate) rule: usize,
     /// Whom it would be done to: a place in the view.
     pub(crate) subject: usize,
-    /// Whose match it is; with `pick` the GPU.
+    /// The target that matched; with `pick` the GPU.
     pub(crate) owner: usize,
     pub(crate) progress: Progress,
 }
@@ -78,7 +78,7 @@ pub(crate) struct ActionTracker {
     pub(crate) turns: BTreeMap<Turn, Stamp>,
     pub(crate) breakers: Breakers,
     pub(crate) stuck: Vec<Stuck>,
-    /// Those against whom an action was tried and did not work: no rule tries again until a human has looked.
+    /// Targets of failed actions: no rule tries again until an administrator has checked.
     pub(crate) failed: BTreeSet<TargetId>,
     pub(crate) next_id: u64,
 }
@@ -146,17 +146,17 @@ impl ActionTracker {
     }
 
     /// The action in flight and the place of its rule.
-    pub(crate) fn flying_rule(&self) -> Option<(u64, usize)> {
+    pub(crate) fn in_flight_rule(&self) -> Option<(u64, usize)> {
         self.in_flight.as_ref().map(|in_flight| (in_flight.id, in_flight.rule))
     }
 
-    pub(crate) fn set_flying_rule(&mut self, place: usize) {
+    pub(crate) fn set_in_flight_rule(&mut self, place: usize) {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.rule = place;
         }
     }
 
-    pub(crate) fn choose_nobody(&mut self) {
+    pub(crate) fn clear_choice(&mut self) {
         self.chosen = None;
     }
 
@@ -244,7 +244,7 @@ impl Engine {
         if let Some(progress) =
             number.zip(evaluator).and_then(|(number, evaluator)| evaluator.progress(number))
         {
-            (progress.decided, progress.told) = (true, None);
+            (progress.decided, progress.shown_hold) = (true, None);
             self.actions.chosen = Some(Chosen { charge, at: tick.now.boot, ..Chosen::new(candidate, view) });
         }
     }
@@ -272,7 +272,7 @@ impl Engine {
         verdicts
     }
 
-    /// The first against whom nothing speaks; of those before it is said why they wait.
+    /// The first candidate without a hold; for those before it the hold is recorded.
     fn first_free(
         &mut self,
         candidates: &[Candidate],
@@ -347,12 +347,12 @@ impl Engine {
         match number.and_then(|number| evaluator.outcome(number, &in_flight.subject.id)) {
             Some(Truth::True) => Ok(()),
             Some(Truth::False) => Err("the newest snapshot shows that it does not match"),
-            Some(Truth::Unknown) => Err("the newest snapshot does not tell whether it matches"),
+            Some(Truth::Unknown) => Err("the newest snapshot does not show whether it matches"),
             None => Err(ENDED),
         }
     }
 
-    /// What keeps a KILL back whose TERM was sent: what is done could not be recorded.
+    /// What holds back a SIGKILL after SIGTERM was sent: the action could not be recorded.
     #[must_use]
     pub fn unrecorded(&self) -> Option<Hold> {
         [Hold::Audit, Hold::State].into_iter().find(|hold| self.outside.contains(hold))
@@ -360,12 +360,12 @@ impl Engine {
 
     /// Says once why a step is not done.
     fn withhold(&mut self, candidate: &Candidate, hold: Hold, tick: &Tick<'_>) -> Option<Verdict> {
-        if candidate.progress.told == Some(hold) {
+        if candidate.progress.shown_hold == Some(hold) {
             return None;
         }
         let owner = &tick.view.targets[candidate.owner];
         let number = self.populations[owner.kind as usize].number(&owner.id)?;
-        self.evaluators[candidate.rule].progress(number)?.told = Some(hold);
+        self.evaluators[candidate.rule].progress(number)?.shown_hold = Some(hold);
         let action = self.action(candidate)?;
         Some(self.say(candidate, What::Withheld(action, hold), tick))
     }
@@ -376,7 +376,7 @@ impl Engine {
         if candidate.progress.failed {
             return Some(Hold::Failed);
         }
-        // What only watches harms nobody, and uses up nothing.
+        // A rule in dry-run mode takes no action, and uses up no budget.
         if evaluator.mode == Mode::DryRun {
             return None;
         }

@@ -1,5 +1,5 @@
-//! The engine: judges snapshots by a policy, and harms nobody. It is pure: time, snapshots and reports come in,
-//! verdicts go out, and the same history gives the same verdicts.
+//! The engine: evaluates snapshots by a policy. It is pure: time, snapshots and reports come in, verdicts go out;
+//! it takes no action, and the same history gives the same verdicts.
 
 mod breakers;
 mod evaluator;
@@ -59,7 +59,7 @@ pub enum Skip {
     Stale,
     /// It says that it is of a time to come.
     Future,
-    /// It tells no period of its interval.
+    /// It has no sampling interval.
     NoInterval,
 }
 
@@ -91,7 +91,7 @@ pub struct Engine {
     table: Table,
     populations: [Population; 5],
     actions: ActionTracker,
-    /// Holds that the world outside has told of.
+    /// Holds reported from outside.
     outside: BTreeSet<Hold>,
     paused: Option<Pause>,
     /// Only processes of this user may be acted upon: for the others a right is missing.
@@ -100,7 +100,7 @@ pub struct Engine {
     settling: u32,
     tick: u64,
     last: Option<Arc<View>>,
-    /// Which boot this is, where somebody has told.
+    /// The boot of the snapshots, once known.
     booted: Option<String>,
     /// The last snapshot before a restart.
     before: Option<(String, Duration)>,
@@ -199,7 +199,7 @@ impl Engine {
                 verdicts: &mut verdicts,
                 candidates: &mut candidates,
             };
-            evaluator.judge(&mut context);
+            evaluator.evaluate(&mut context);
             if evaluator.kills() {
                 shares.add(&proc_table, evaluator.window(&tick), &view);
             }
@@ -218,14 +218,14 @@ impl Engine {
         let Some(in_flight) = self.actions.land(report) else { return };
         let Some(evaluator) = self.evaluators.get_mut(in_flight.rule) else { return };
         let populations = &self.populations;
-        evaluator.landed(&in_flight, report.outcome, |kind, id| populations[kind as usize].number(id));
+        evaluator.complete(&in_flight, report.outcome, |kind, id| populations[kind as usize].number(id));
     }
 
     /// Takes note that a channel has delivered a notice of a rule's match.
     pub fn delivered(&mut self, rule: &str, subject: &TargetId) {
         let populations = &self.populations;
         for evaluator in self.evaluators.iter_mut().filter(|evaluator| *evaluator.rule.name == *rule) {
-            let number = populations[evaluator.rule.of as usize].number(subject);
+            let number = populations[evaluator.rule.target as usize].number(subject);
             evaluator.delivered(number, subject);
         }
     }
@@ -251,7 +251,7 @@ impl Engine {
     /// Stops everything destructive, for so long or until [`Self::resume`]; gives the action to be cancelled.
     pub fn pause(&mut self, now: Now, length: Option<Duration>, reason: String) -> Option<u64> {
         self.paused = Some(Pause { begun: Stamp::new(now, self.boot_id()), length, reason });
-        self.actions.choose_nobody();
+        self.actions.clear_choice();
         self.actions.in_flight()
     }
 
@@ -336,15 +336,15 @@ impl Engine {
     fn keep_time(&mut self, interval: Duration) {
         if self.interval.replace(interval).is_some_and(|before| before != interval) {
             self.evaluators.iter_mut().for_each(RuleEvaluator::begin_again);
-            self.actions.choose_nobody();
+            self.actions.clear_choice();
         }
     }
 
-    /// Another boot: nobody that was judged is there any more.
+    /// Another boot: no evaluated target exists any more.
     fn forget_targets(&mut self) {
         self.populations = Default::default();
         self.evaluators.iter_mut().for_each(RuleEvaluator::forget);
-        self.actions.choose_nobody();
+        self.actions.clear_choice();
         self.actions.failed.clear();
         self.before = None;
     }
@@ -358,7 +358,7 @@ impl Engine {
         tick.view.targets.iter().map(enter).collect()
     }
 
-    /// Forgets who is gone; every rule has taken note by now.
+    /// Forgets targets that are gone; every rule has recorded it by now.
     fn leave(&mut self, absent: &[Vec<(usize, population::Absent)>; 5]) {
         for (population, absent) in self.populations.iter_mut().zip(absent) {
             for (number, _) in absent.iter().filter(|(_, fate)| *fate == population::Absent::Gone) {

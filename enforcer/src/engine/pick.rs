@@ -27,7 +27,7 @@ pub(crate) struct Picking {
     pub(super) streaks: Vec<Streak>,
     /// By the GPU's number.
     pub(super) picked: HashMap<usize, Picked>,
-    /// Those against whom nothing more can be done.
+    /// Targets for which nothing more can be done.
     pub(super) given_up: BTreeSet<TargetId>,
 }
 
@@ -87,7 +87,7 @@ impl Picking {
         picked.progress.in_flight.then_some(picked.outcome)
     }
 
-    /// Those who were picked and bear a flag.
+    /// Picked targets with a flag.
     pub(crate) fn flagged(&self) -> impl Iterator<Item = (&TargetId, crate::policy::Severity)> {
         self.picked.values().filter_map(|picked| Some((&picked.target, picked.progress.flagged?)))
     }
@@ -123,7 +123,7 @@ impl Picking {
         *streak
     }
 
-    /// The first of those who may be picked on a GPU, in the rule's order.
+    /// The first candidate on a GPU, in the rule's order.
     fn best(&self, gpu: usize, seen: &[Seen], context: &EvalContext<'_>) -> Option<Seen> {
         let view = context.tick.view;
         let needed = self.idle_for.samples(context.tick.interval);
@@ -147,7 +147,7 @@ impl Picking {
 }
 
 impl RuleEvaluator {
-    /// Judges who may be picked, and takes the steps of those who were.
+    /// Evaluates the candidates, and takes the steps of picked targets.
     pub(crate) fn pick(&mut self, context: &mut EvalContext<'_>) {
         let Some(mut picking) = self.picking.take() else { return };
         let seen = self.candidates(&mut picking, context);
@@ -180,14 +180,14 @@ impl RuleEvaluator {
         seen.collect()
     }
 
-    /// The gates of a workload that may be picked, in their order, and who may pass each.
+    /// The gates of a candidate workload, in their order, and the targets that pass each.
     pub(crate) fn gates_of_pick<'t>(
         &self,
         picking: &Picking,
         (table, tick): (&'t Table, &Tick<'_>),
     ) -> Vec<(Gate, Column<'t>)> {
         let mut gates = vec![(Gate::Protection, table.unprotected())];
-        gates.extend(self.unspared(table, tick));
+        gates.extend(self.not_exempt(table, tick));
         gates.push((Gate::Grace, self.grace.condition(table)));
         gates.extend(self.running(table).map(|column| (Gate::OnHold, column)));
         gates.push((Gate::From, picking.from.condition(table)));
@@ -223,8 +223,8 @@ impl RuleEvaluator {
             if picked.outcome == Truth::True {
                 // Less where a reload has made `for` longer.
                 picked.since = picked.since.min(track.streak.count.saturating_sub(needed));
-                let whose = Match { owner: gpu, subject: seen.place, streak: seen.streak.count };
-                self.steps(whose, (&mut picked.progress, picked.since), context);
+                let matched = Match { owner: gpu, subject: seen.place, streak: seen.streak.count };
+                self.steps(matched, (&mut picked.progress, picked.since), context);
                 picked.since = picked.since.saturating_add(1);
             }
             picking.picked.insert(number, picked);
@@ -257,18 +257,18 @@ impl RuleEvaluator {
         } else {
             return Some((picked, seen));
         };
-        let whose = Match { owner: gpu.place, subject: seen.place, streak: seen.streak.count };
+        let matched = Match { owner: gpu.place, subject: seen.place, streak: seen.streak.count };
         if picked.progress.warned {
-            context.verdicts.push(self.finding(whose, What::Reprieved(why), context.tick));
+            context.verdicts.push(self.finding(matched, What::Reprieved(why), context.tick));
         }
         if let Some(severity) = picked.progress.flagged {
-            context.verdicts.push(self.finding(whose, What::Clear(severity), context.tick));
+            context.verdicts.push(self.finding(matched, What::Clear(severity), context.tick));
         }
         None
     }
 }
 
-/// One who may be picked, and what orders look at.
+/// A candidate, and the values that orders compare.
 struct Ranked {
     seen: Seen,
     /// Bytes held on this GPU.
@@ -282,7 +282,7 @@ struct Ranked {
 impl Ranked {
     fn compare(&self, other: &Self, (order, shortage): (&[Order], Option<f64>)) -> Ordering {
         let by = |order: &Order| match order {
-            // Whose priority is not known may have the highest.
+            // An unknown priority may be the highest.
             Order::LowestPriority => {
                 (self.priority.is_none(), self.priority).cmp(&(other.priority.is_none(), other.priority))
             }
@@ -308,8 +308,8 @@ fn holds(target: usize, gpu: usize, view: &View) -> Truth {
     if view.targets[target].gpus.iter().any(|held| gpu.gpus.contains(held)) {
         return Truth::True;
     }
-    let told = |gpu: &bailiff_snapshot::wire::Gpu| gpu.fault.is_none() && gpu.listed.is_some();
-    if view.gpu_of(gpu).is_some_and(told) { Truth::False } else { Truth::Unknown }
+    let lists_holders = |gpu: &bailiff_snapshot::wire::Gpu| gpu.fault.is_none() && gpu.listed.is_some();
+    if view.gpu_of(gpu).is_some_and(lists_holders) { Truth::False } else { Truth::Unknown }
 }
 
 fn held(target: &Target, (view, gpu): (&View, usize)) -> u64 {

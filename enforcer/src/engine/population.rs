@@ -16,7 +16,7 @@ pub(crate) struct Population {
     free: Vec<usize>,
 }
 
-/// One target, and what is needed to tell whether it is gone when it is not seen.
+/// One target, and what is needed to determine whether it is gone when it is not seen.
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
     pub(crate) id: TargetId,
@@ -31,7 +31,7 @@ pub(crate) struct Slot {
 pub(crate) enum Absent {
     /// Its sources are well and do not have it.
     Gone,
-    /// Nobody can tell.
+    /// It cannot be determined.
     Unknown,
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Table {
 /// How old a target is, as far as a start-up grace asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Age {
-    /// It has no start, or there is nobody left to be spared.
+    /// It has no start, or there is no process left to exempt.
     None,
     /// The start of one of its processes is not known.
     Unknown,
@@ -72,7 +72,7 @@ impl Table {
         self.new_column()
     }
 
-    /// Who has lived so long.
+    /// The targets that are old enough.
     pub(crate) fn grace(&mut self, grace: Duration) -> Node {
         let known = self.graces.iter().find(|(other, _)| *other == grace).map(|(_, answers)| *answers);
         Node::One(known.unwrap_or_else(|| {
@@ -81,7 +81,7 @@ impl Table {
         }))
     }
 
-    /// Who is meant by an entry of `except`, which is asked of each member.
+    /// The targets of an entry of `except`, which is evaluated for each member.
     pub(crate) fn exemption(&mut self, entry: &Condition) -> Node {
         let written = format!("{entry:?}");
         let known =
@@ -97,7 +97,7 @@ impl Table {
         self.answers.len() - 1
     }
 
-    /// Asks everything of a view.
+    /// Evaluates everything for a view.
     pub(crate) fn fill(&mut self, policy: &Policy, view: &View) {
         for (attribute, tests) in &self.attributes {
             self.values.clear();
@@ -141,7 +141,7 @@ impl Table {
         Cow::Borrowed(&self.running)
     }
 
-    /// Those who are not protected from every rule.
+    /// The targets that are not protected from every rule.
     pub(crate) fn unprotected(&self) -> Column<'_> {
         Cow::Borrowed(&self.unprotected)
     }
@@ -191,7 +191,7 @@ pub(crate) fn read(attribute: &Attribute, target: &Target, view: &View) -> Value
     }
 }
 
-/// An [`Ask`] whose questions are answered by a table.
+/// A [`Condition`] whose leaves are columns of a table.
 #[derive(Debug)]
 pub(crate) enum Node {
     One(usize),
@@ -215,7 +215,7 @@ impl Node {
         }
     }
 
-    /// Asks it of everybody.
+    /// Evaluates it for all targets.
     pub(crate) fn condition<'a>(&self, table: &'a Table) -> Column<'a> {
         match self {
             Self::One(question) => Cow::Borrowed(table.answers.get(*question).map_or(&[], Vec::as_slice)),
@@ -248,7 +248,7 @@ pub(crate) enum Gate {
     Grace,
     OnHold,
     When,
-    /// With `pick`, of those who may be picked.
+    /// With `pick`, of the candidates.
     From,
 }
 
@@ -264,7 +264,7 @@ pub(crate) fn not<'a>(column: &[Truth]) -> Column<'a> {
     column.iter().map(|truth| !*truth).collect()
 }
 
-/// What comes of everybody at gates that stand one after the other: the first that does not let him pass decides.
+/// The outcome of consecutive gates for each target: the first gate that it does not pass decides.
 pub(crate) fn passed<'a>(gates: impl IntoIterator<Item = Column<'a>>) -> Vec<Truth> {
     let mut gates = gates.into_iter();
     let mut outcomes = gates.next().map_or_else(Vec::new, Cow::into_owned);

@@ -18,7 +18,7 @@ pub(crate) struct Progress {
     pub(crate) step: u8,
     /// The worst flag that is up.
     pub(crate) flagged: Option<Severity>,
-    /// Somebody was told, or acted upon: so an end of the match is a reprieve.
+    /// A notification or an action was due: the end of the match is a reprieve then.
     pub(crate) warned: bool,
     /// A channel has delivered a notice of this match.
     #[serde(default)]
@@ -32,8 +32,8 @@ pub(crate) struct Progress {
     pub(crate) in_flight: bool,
     /// An action failed or was refused: this match does nothing destructive any more.
     pub(crate) failed: bool,
-    /// The hold that was told last.
-    pub(crate) told: Option<Hold>,
+    /// The hold that was recorded last.
+    pub(crate) shown_hold: Option<Hold>,
     /// Samples since the last true one, for a flag that waits to come down.
     pub(crate) off: u16,
 }
@@ -75,7 +75,7 @@ impl Progress {
     /// Notes a step that was taken.
     pub(crate) fn took(&mut self, action: &Action) {
         self.step = self.step.saturating_add(1);
-        self.told = None;
+        self.shown_hold = None;
         match action {
             Action::Flag(severity) => self.flagged = self.flagged.max(Some(*severity)),
             Action::Notify(_) => self.warned = true,
@@ -86,7 +86,7 @@ impl Progress {
     /// What a reload or restart leaves of it: under other steps no more than the flag, since they count from then on.
     pub(crate) fn taken_over(self, same_steps: bool) -> Self {
         if same_steps {
-            return Self { told: None, ..self };
+            return Self { shown_hold: None, ..self };
         }
         Self { flagged: self.flagged, off: self.off, ..Self::default() }
     }

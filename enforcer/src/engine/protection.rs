@@ -1,5 +1,5 @@
-//! Who is exempt: from every rule by what is built in and by the policy's own list, from one rule by its exceptions. An
-//! entry is asked of each member of a process or workload by itself, and one member that is meant exempts the target.
+//! Exemptions: from every rule by the built-in protection and by the policy's `protect`, from one rule by its exceptions. An
+//! entry is evaluated for each member of a process or workload, and one matching member exempts the target.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::view::{Target, TargetId, View, key};
 /// Whether a target is protected. One protected member protects all of a workload.
 pub(crate) fn of(policy: &Policy, target: &Target, (view, ours): (&View, &BTreeSet<ProcessKey>)) -> Truth {
     let protect = || {
-        let entries = in_force(policy, view).map(|entry| exempts(&entry.of, target, view));
+        let entries = in_force(policy, view).map(|entry| exempts(&entry.condition, target, view));
         entries.fold(Truth::False, Truth::or)
     };
     // What is built in is about processes: that of a lease goes on.
     if target.kind == Kind::Lease {
         return protect();
     }
-    // A GPU is nobody, and what ends a server of MPS asks it nicely.
+    // A GPU has no owner, and an MPS server is ended through its daemon.
     if !is_of_people(target) || is_gone(target, view) {
         return Truth::False;
     }
@@ -72,7 +72,7 @@ pub(crate) fn builtin(
     })
 }
 
-/// A pid that only the driver knows: nobody is there to be protected, and nobody to be harmed.
+/// A pid that only the driver lists: there is no process to protect or to harm.
 pub(super) fn is_gone(target: &Target, view: &View) -> bool {
     is_of_people(target) && view.processes(target).all(|process| process.state == "gone")
 }
@@ -106,7 +106,7 @@ fn members<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Optio
     all.map(Some).chain((!people).then_some(None))
 }
 
-/// Asks selectors of the member, where there is one, and all else of its target.
+/// Evaluates selectors for the member, if there is one, and all else for its target.
 fn condition(entry: &Condition, member: Option<&MemberFacts<'_>>, of: (&Target, &View)) -> Truth {
     match (entry, member) {
         (Condition::Leaf(leaf), _) => leaf.test.condition(super::program::read(leaf.attribute, of.0, of.1)),
@@ -125,22 +125,22 @@ fn condition(entry: &Condition, member: Option<&MemberFacts<'_>>, of: (&Target, 
 /// Which member an entry exempts its target for, and what of the entry says so; the first of which it is true, else the
 /// first of which it is unknown.
 pub(crate) fn decisive(entry: &Condition, target: &Target, view: &View) -> Option<(String, Vec<Asked>)> {
-    let told = |wanted: Truth| {
+    let find = |wanted: Truth| {
         let meant =
             |member: &Option<MemberFacts<'_>>| condition(entry, member.as_ref(), (target, view)) == wanted;
         let member = members(target, view).find(meant)??;
         Some((named(&member, wanted), Leaves { target, view }.of_member(entry, &member)))
     };
-    told(Truth::True).or_else(|| told(Truth::Unknown))
+    find(Truth::True).or_else(|| find(Truth::Unknown))
 }
 
 fn named(member: &MemberFacts<'_>, meant: Truth) -> String {
-    let who = match (member.pid, member.comm) {
+    let name = match (member.pid, member.comm) {
         (Some(pid), Some(comm)) => format!("process {pid} ({comm})"),
         (Some(pid), None) => format!("process {pid}"),
         (None, _) => "not all of its processes are known: one of them".to_owned(),
     };
-    if meant == Truth::True { format!("{who} is exempt") } else { format!("{who} may be exempt") }
+    if meant == Truth::True { format!("{name} is exempt") } else { format!("{name} may be exempt") }
 }
 
 /// What the policy and a rule's exceptions say of a process that is met at the moment of an action.
@@ -176,7 +176,7 @@ impl Exemptions {
         let protect = self.policy.protect.iter().map(|entry| (entry, "the policy protects it"));
         let all = protect.chain(exceptions.map(|entry| (entry, "it is an exception")));
         let in_force = all.filter(|(entry, _)| entry.in_force(self.now));
-        in_force.map(move |(entry, what)| (&entry.of, named(entry, what)))
+        in_force.map(move |(entry, what)| (&entry.condition, named(entry, what)))
     }
 
     /// Whether command lines are to be read.
@@ -203,9 +203,9 @@ impl Exemptions {
             }
             let leaves = Leaves { target, view: &self.view }.of_member(entry, &member);
             let same = leaves.into_iter().filter(|leaf| leaf.outcome == meant);
-            let told: Vec<String> = same.map(|leaf| format!("{} is {}", leaf.name, leaf.value)).collect();
-            let may = if meant == Truth::True { "" } else { "it cannot be told whether " };
-            Some(format!("{may}{why} ({})", told.join(", ")))
+            let find: Vec<String> = same.map(|leaf| format!("{} is {}", leaf.name, leaf.value)).collect();
+            let may = if meant == Truth::True { "" } else { "it is unknown whether " };
+            Some(format!("{may}{why} ({})", find.join(", ")))
         })
     }
 

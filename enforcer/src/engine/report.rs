@@ -1,4 +1,4 @@
-//! What the engine tells of itself: how many match, what is flagged, and which steps come next.
+//! The engine's status: how many targets match, what is flagged, and which steps come next.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -24,12 +24,12 @@ pub struct Counts {
     /// Its mode, capped.
     pub mode: Mode,
     /// What it is about.
-    pub of: Kind,
+    pub target: Kind,
     /// They match now.
     pub matches: usize,
     /// They are on their way to a match.
     pub pending: usize,
-    /// Nobody can tell.
+    /// Targets that could not be evaluated.
     pub unknown: usize,
 }
 
@@ -78,11 +78,11 @@ impl Engine {
         let interval = self.last.as_ref().map(|view| view.interval()).unwrap_or_default();
         let count = |evaluator: &RuleEvaluator| {
             let needed = evaluator.rule.span.samples(interval).max(1);
-            let population = &self.populations[evaluator.rule.of as usize];
+            let population = &self.populations[evaluator.rule.target as usize];
             let mut counts = Counts {
                 rule: Arc::clone(&evaluator.rule.name),
                 mode: evaluator.mode,
-                of: evaluator.rule.of,
+                target: evaluator.rule.target,
                 matches: 0,
                 pending: 0,
                 unknown: 0,
@@ -103,7 +103,7 @@ impl Engine {
         let Some(view) = self.last.as_deref() else { return Vec::new() };
         let targets = by_id(view);
         let raised = self.evaluators.iter().flat_map(|evaluator| {
-            let population = &self.populations[evaluator.rule.of as usize];
+            let population = &self.populations[evaluator.rule.target as usize];
             let own =
                 tracks(evaluator, population).filter_map(|(id, track)| Some((id, track.progress.flagged?)));
             let picked = evaluator.picking.iter().flat_map(super::pick::Picking::flagged);
@@ -111,7 +111,7 @@ impl Engine {
             own.chain(picked).filter_map(move |(id, severity)| {
                 let subject = targets.get(id).map(|target| subject::of(target, view)).or_else(|| {
                     let slot = population.slot(population.number(id)?)?;
-                    Some(subject::absent(evaluator.rule.of, slot))
+                    Some(subject::absent(evaluator.rule.target, slot))
                 });
                 Some(FlagUp { rule: Arc::clone(&evaluator.rule.name), severity, subject: subject? })
             })
@@ -124,8 +124,8 @@ impl Engine {
         raised.chain(stuck).collect()
     }
 
-    /// Those who match or are on the way to it, so many at most, the nearest to a step first. Of a GPU for which a
-    /// workload was picked it is the workload.
+    /// Targets that match or are on the way to it, up to a maximum, the nearest to a step first. For a GPU with a
+    /// picked workload it is the workload.
     #[must_use]
     pub fn pending(&self, most: usize) -> Vec<Pending> {
         let Some(view) = self.last.as_deref() else { return Vec::new() };
@@ -134,11 +134,11 @@ impl Engine {
         nearest.sort_by_key(|coming| coming.left.unwrap_or(u32::MAX));
         nearest.truncate(most);
         let targets = by_id(view);
-        nearest.iter().map(|coming| coming.told(targets.get(coming.id).copied(), view)).collect()
+        nearest.iter().map(|coming| coming.describe(targets.get(coming.id).copied(), view)).collect()
     }
 
     fn coming<'a>(&'a self, evaluator: &'a RuleEvaluator, view: &View) -> Vec<Coming<'a>> {
-        let population = &self.populations[evaluator.rule.of as usize];
+        let population = &self.populations[evaluator.rule.target as usize];
         let own = tracks(evaluator, population).filter(|(_, track)| track.streak.count > 0);
         let own = own.map(|(id, track)| Coming::of_track(evaluator, (id, track), view));
         let Some(picking) = &evaluator.picking else { return own.collect() };
@@ -205,7 +205,7 @@ impl<'a> Coming<'a> {
     ) -> Self {
         let (streak, needed) = (track.streak.count, evaluator.rule.span.samples(view.interval()));
         let step = evaluator.rule.then.get(usize::from(track.progress.step));
-        // A GPU in need has none: who is picked has.
+        // A GPU in need has no step of its own: the picked workload has.
         let step = step.filter(|_| evaluator.picking.is_none() || streak < needed);
         let left = step.map(|step| needed.saturating_add(step.after.samples(view.interval())));
         let left = left.map(|due| due.saturating_sub(streak));
@@ -233,7 +233,7 @@ impl<'a> Coming<'a> {
         Self { left: None, ..self }
     }
 
-    pub(super) fn told(&self, target: Option<&Target>, view: &View) -> Pending {
+    pub(super) fn describe(&self, target: Option<&Target>, view: &View) -> Pending {
         let rule = &self.evaluator.rule;
         let next = self.left.and_then(|_| rule.then.get(usize::from(self.progress.step)));
         let left = self.left.unwrap_or_default();
@@ -250,7 +250,7 @@ impl<'a> Coming<'a> {
             next: next.map(|step| step.action.name().to_owned()),
             samples_left: left,
             due_in: next.map(|_| (view.interval() * left).as_secs_f64()),
-            hold: self.progress.told,
+            hold: self.progress.shown_hold,
         }
     }
 }

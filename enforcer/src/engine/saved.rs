@@ -31,7 +31,7 @@ pub struct Saved {
     version: u32,
     /// Streaks mean nothing on another boot.
     boot_id: Option<String>,
-    /// None but at an orderly end: after any other, streaks may have ended that nobody wrote down.
+    /// Set only at an orderly shutdown: after any other, streaks may have ended unrecorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     streaks: Option<Streaks>,
     ledger: Ledger,
@@ -201,25 +201,25 @@ impl Engine {
         next.interval = self.interval;
         next.warm_up = self.warm_up;
         next.settling = SETTLING;
-        next.actions.choose_nobody();
+        next.actions.clear_choice();
         next.take_over(rules);
         let cancel = next.follow_request(&self.evaluators);
         *self = next;
         Reloaded { cancel }
     }
 
-    /// Finds the rule of the action in flight again; gives the action's id where nobody wants it any more.
+    /// Finds the rule of the action in flight in the new policy; returns the action's id if no rule wants it any more.
     fn follow_request(&mut self, before: &[RuleEvaluator]) -> Option<u64> {
-        let (id, place) = self.actions.flying_rule()?;
+        let (id, place) = self.actions.in_flight_rule()?;
         let old = before.get(place)?;
         let heirs = self.evaluators.iter().enumerate();
         let heir = heirs.filter(|(_, evaluator)| evaluator.rule.condition == old.rule.condition);
         let heir = heir.max_by_key(|(_, evaluator)| evaluator.rule.name == old.rule.name);
         let wanted =
             heir.filter(|(_, evaluator)| evaluator.mode >= old.mode && evaluator.rule.then == old.rule.then);
-        // Past the end there is no rule: the report will find nobody who takes note of it.
-        self.actions.set_flying_rule(wanted.map_or(usize::MAX, |(place, _)| place));
-        // Whom the new file spares is asked again, before a TERM and not only before a KILL.
+        // Past the end there is no rule: the report is then ignored.
+        self.actions.set_in_flight_rule(wanted.map_or(usize::MAX, |(place, _)| place));
+        // A target that the new file exempts is evaluated again before SIGTERM as well, not only before SIGKILL.
         Some(id)
     }
 
@@ -228,7 +228,7 @@ impl Engine {
     }
 
     fn saved_rule(&self, evaluator: &RuleEvaluator) -> SavedRule {
-        let population = &self.populations[evaluator.rule.of as usize];
+        let population = &self.populations[evaluator.rule.target as usize];
         let tracks = evaluator.tracks.iter().enumerate().filter_map(|(number, track)| {
             SavedTrack::of(population.slot(number)?, track.streak, track.progress)
         });
@@ -279,7 +279,7 @@ impl Engine {
                 found.max_by_key(|(_, evaluator)| *evaluator.rule.name == *old.name).map(|(place, _)| place);
             let Some(place) = heir else { continue };
             heirs[place] = true;
-            // Nobody is ended for a time in which the rule could not end him.
+            // A target is not ended for a time in which the rule could not act.
             if self.evaluators[place].mode > old.mode {
                 continue;
             }
@@ -295,7 +295,7 @@ impl Engine {
         let Some(evaluator) = self.evaluators.get_mut(place) else { return };
         let mut streak = saved.streak;
         let progress = saved.progress.taken_over(same_steps);
-        let number = known(&mut self.populations, evaluator.rule.of, saved);
+        let number = known(&mut self.populations, evaluator.rule.target, saved);
         if !same_steps {
             // Other steps are counted from now on: no target is due for what it was not warned of.
             streak.count = streak.count.min(evaluator.rule.counted_from());

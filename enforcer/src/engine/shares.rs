@@ -1,4 +1,4 @@
-//! What the breakers look at: how much matches, and how much is unknown, of all rules that may end somebody.
+//! Input of the breakers: how much matches, and how much is unknown, of all rules with a destructive step.
 
 use std::collections::HashSet;
 use std::time::Duration;

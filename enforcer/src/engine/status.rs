@@ -1,4 +1,4 @@
-//! Where every rule stands with every target: for whoever tells of it, not for whoever decides.
+//! The state of every rule for every target: for display, not for decisions.
 
 use crate::engine::Engine;
 use crate::view::TargetId;
@@ -31,7 +31,7 @@ impl Engine {
         let interval = self.last.as_ref().map(|view| view.interval()).unwrap_or_default();
         self.evaluators.get(rule).into_iter().flat_map(move |evaluator| {
             let needed = evaluator.rule.span.samples(interval);
-            let population = &self.populations[evaluator.rule.of as usize];
+            let population = &self.populations[evaluator.rule.target as usize];
             evaluator.tracks.iter().enumerate().filter_map(move |(number, track)| {
                 let target = &population.slot(number)?.id;
                 Some(TargetStatus { target, count: track.streak.count, needed, outcome: track.outcome? })

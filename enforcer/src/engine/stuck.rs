@@ -32,7 +32,7 @@ impl ActionTracker {
     }
 }
 
-/// Memory of nobody on the GPUs of a subject.
+/// Unaccounted memory on the GPUs of a subject.
 fn unaccounted(subject: &Subject, view: &View) -> Option<u64> {
     let of_it = view.snapshot.gpus.iter().filter(|gpu| {
         let uuid = gpu.uuid.as_ref();

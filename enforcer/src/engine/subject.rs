@@ -8,7 +8,7 @@ use crate::value::{Unit, Value};
 use crate::verdict::{Asked, Member, Subject};
 use crate::view::{Target, View, key};
 
-/// Of processes that hold nothing, so many are named: whoever acts looks at everybody again.
+/// Maximum number of listed processes without memory: an action reads all processes again.
 const MOST_OTHERS: usize = 64;
 
 /// The owner of a target, where all its processes have one and the same.

@@ -103,7 +103,7 @@ impl<'a> MemberFacts<'a> {
 pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth {
     if selector.field == Field::Gpus {
         let seen = any(view.gpus(target).map(|gpu| meant(selector, gpu_texts(gpu))));
-        // On one that did not tell who holds it, or that is lost, it may hold memory as well.
+        // On a GPU without a process list, or on a lost one, it may hold memory as well.
         let more = || !matches!(target.kind, Kind::Gpu | Kind::Lease) && view.may_hold_more(target);
         return if seen == Truth::False && more() { Truth::Unknown } else { seen };
     }
@@ -139,7 +139,7 @@ pub(crate) fn select_member(
     }
 }
 
-/// Whether nothing of what a selector looks at could be read.
+/// Whether a selector's texts were all unreadable.
 pub(crate) fn unread(field: Field, target: &Target, view: &View) -> bool {
     let all = all(field, target, view);
     !all.is_empty() && all.iter().all(|text| matches!(text, Text::Unread))
@@ -217,7 +217,7 @@ fn groups(groups: Option<&[String]>) -> Vec<Text<'_>> {
     groups.map_or_else(|| vec![Text::Unread], |groups| groups.iter().map(|group| known(group)).collect())
 }
 
-/// The groups of a user who owns one of the snapshot's processes.
+/// The groups of a user, from one of the snapshot's processes.
 fn groups_of(view: &View, uid: Option<u32>) -> Option<&[String]> {
     if let Some(groups) = view.snapshot.groups.get(&uid?) {
         return Some(groups);
@@ -236,7 +236,7 @@ fn all<'a>(field: Field, target: &'a Target, view: &'a View) -> Vec<Text<'a>> {
     }
 }
 
-/// The name of a user who owns one of the snapshot's processes.
+/// The name of a user, from one of the snapshot's processes.
 fn user_named(view: &View, uid: u32) -> Option<&str> {
     let facts = view.snapshot.processes.iter().filter_map(|process| process.facts.as_ref());
     let holders = facts.map(|facts| (facts.uid, facts.user.as_deref()));

@@ -1,4 +1,4 @@
-//! What a file means, for whoever wrote it: its faults, or a line a rule that says who is told or ended when.
+//! `check`: the faults of a file, or a line for each rule that says what is flagged, notified or ended, and when.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub struct Report {
     pub text: String,
 }
 
-/// Looks at a file of this name at this time, since the Unix epoch.
+/// Checks a file of this name at this time, since the Unix epoch.
 #[must_use]
 pub fn report(name: &str, bytes: &[u8], now: Duration, style: FaultStyle) -> Report {
     let (faults, policy) = match load(bytes, name, now) {
@@ -73,22 +73,22 @@ fn acts(rule: &Rule) -> bool {
 /// `idle: enforces on processes; when gpu_util max 1% for 60 samples (5m): terminates (60s from TERM to KILL)`.
 fn line(rule: &Rule, interval: Duration) -> String {
     let does = match (rule.mode, rule.then.iter().any(|step| step.action.destructive())) {
-        (_, false) => "looks at",
+        (_, false) => "evaluates",
         (Mode::DryRun, true) => "watches",
         (Mode::Enforce, true) => "enforces on",
     };
-    let kind = match rule.of {
+    let kind = match rule.target {
         Kind::Process => "processes",
         Kind::Workload => "workloads",
         Kind::Gpu => "GPUs",
         Kind::Lease => "leases",
         Kind::MpsServer => "MPS servers",
     };
-    let of = rule.select.as_ref().map(|select| format!(" with {}", words(select))).unwrap_or_default();
-    let except: String = rule.except.iter().map(spared).collect();
+    let of = rule.select.as_ref().map(|select| format!(" with {}", text(select))).unwrap_or_default();
+    let except: String = rule.except.iter().map(exempted).collect();
     let pick = rule.pick.as_ref().map(|pick| {
         let order: Vec<&str> = pick.order.iter().map(|order| order.name()).collect();
-        let from = words(&pick.from);
+        let from = text(&pick.from);
         format!(
             ", of the workloads with {from} for {} the first by {}",
             long(pick.idle_for, interval),
@@ -103,21 +103,21 @@ fn line(rule: &Rule, interval: Duration) -> String {
     format!(
         "{}: {does} {kind}{of}{except}; when {} for {}{}: {}",
         rule.name,
-        words(&rule.when),
+        text(&rule.when),
         long(rule.span, interval),
         pick.unwrap_or_default(),
         steps.join(", ")
     )
 }
 
-fn spared(exception: &Exception) -> String {
+fn exempted(exception: &Exception) -> String {
     let until = exception.until.map(|until| {
         // The end of a day is the first moment of the next.
         let last = std::time::UNIX_EPOCH + until.saturating_sub(Duration::from_secs(1));
         let last = humantime::format_rfc3339_seconds(last).to_string();
         format!(" until {}", last.split('T').next().unwrap_or_default())
     });
-    format!(", but not {}{}", words(&exception.of), until.unwrap_or_default())
+    format!(", but not {}{}", text(&exception.condition), until.unwrap_or_default())
 }
 
 fn long(span: Span, interval: Duration) -> String {
@@ -140,7 +140,7 @@ fn later(after: Span, interval: Duration) -> String {
 fn request(action: &Action, mode: Mode) -> String {
     let (does, rest) = match action {
         Action::Flag(severity) => ("flag", format!("as {}", severity.name())),
-        Action::Notify(channels) => ("tell", channels.join(", ")),
+        Action::Notify(channels) => ("notify", channels.join(", ")),
         Action::Signal(signal) => ("send", signal.name.to_string()),
         Action::Terminate { grace, requires_notice } => {
             let notice = if *requires_notice { "once a notice was delivered " } else { "" };
@@ -148,7 +148,7 @@ fn request(action: &Action, mode: Mode) -> String {
         }
         Action::ReleaseLease => ("release", "the lease".to_owned()),
         Action::ShutdownMps => ("shut", "the MPS server down".to_owned()),
-        Action::Exec(words) => ("run", format!("{words:?}")),
+        Action::Exec(text) => ("run", format!("{text:?}")),
     };
     if mode == Mode::DryRun && action.destructive() {
         format!("would {does} {rest}")
@@ -157,8 +157,8 @@ fn request(action: &Action, mode: Mode) -> String {
     }
 }
 
-/// An ask in words: `gpu_util max 1% and not (users root)`.
-fn words(condition: &Condition) -> String {
+/// A condition as text: `gpu_util max 1% and not (users root)`.
+fn text(condition: &Condition) -> String {
     let joined = |conditions: &[Condition], with: &str| {
         let parts: Vec<String> = conditions.iter().map(inner).collect();
         parts.join(with)
@@ -179,8 +179,8 @@ fn words(condition: &Condition) -> String {
 fn inner(condition: &Condition) -> String {
     match condition {
         Condition::All(conditions) | Condition::Any(conditions) if conditions.len() > 1 => {
-            format!("({})", words(condition))
+            format!("({})", text(condition))
         }
-        _ => words(condition),
+        _ => text(condition),
     }
 }

@@ -1,4 +1,4 @@
-//! Reads what an ask wants of an attribute: bounds with units, a flag, or words.
+//! Reads the comparison of an attribute: bounds with units, a flag, or a list of values.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub(super) const BOUNDS: [(&str, &str); 4] =
 /// Words of attributes that have a letter which everybody knows.
 pub(super) const LETTERS: [(&str, &str); 1] = [("D", "disk_sleep")];
 
-/// The test, and the wish as the file writes it.
+/// The test, and the comparison as the file writes it.
 pub(super) fn read(attribute: &Attribute, node: &Node, faults: &mut Faults) -> Option<(Test, String)> {
     match attribute.unit {
         Unit::Flag => {

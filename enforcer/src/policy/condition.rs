@@ -56,7 +56,7 @@ pub struct Leaf {
     pub attribute: &'static Attribute,
     /// With what.
     pub test: Test,
-    /// The wish as the file writes it, for `explain` and the audit log: `max 5%`.
+    /// The comparison as the file writes it, for `explain` and the audit log: `max 5%`.
     pub comparison: String,
 }
 
@@ -69,7 +69,7 @@ pub struct Selector {
     pub patterns: Vec<Pattern>,
 }
 
-/// What a selector looks at.
+/// What a selector matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Field {
     /// `users`: name or number of the owner.
@@ -80,7 +80,7 @@ pub enum Field {
     Comms,
     /// `exe`: the path of the program.
     Exe,
-    /// `cmdline`: the command line, redacted; where the exporter is told to publish it.
+    /// `cmdline`: the command line, redacted; only if the exporter publishes it.
     Cmdline,
     /// `cgroups`: the path.
     Cgroups,
@@ -141,7 +141,7 @@ impl Field {
             Self::Comms => "The process's name, at most 15 bytes.",
             Self::Exe => "The full path of the program, where it may be read.",
             Self::Cmdline => {
-                "The command line, redacted; where the exporter is told to publish it (--process.command)."
+                "The command line, redacted; only if the exporter publishes it (--process.command)."
             }
             Self::Cgroups => "The path of the cgroup.",
             Self::Namespaces => "Namespaces of Kubernetes.",

@@ -10,15 +10,15 @@ use super::tree::{DEEPEST, Data, Entry, Node};
 use super::{Condition, Field, Kind, Leaf, Selector, comparisons, pattern, selectors};
 use crate::rules::{self, Attribute};
 
-/// Words of an ask that are neither attributes nor selectors.
+/// Keys of a condition that are neither attributes nor selectors.
 pub(super) const WORDS: [(&str, &str); 4] = [
     ("use", "Named conditions, all of which must hold."),
-    ("all", "Asks that must all hold."),
-    ("any", "Asks of which one must hold."),
-    ("not", "An ask that must not hold."),
+    ("all", "Conditions that must all hold."),
+    ("any", "Conditions of which at least one must hold."),
+    ("not", "A condition that must not hold."),
 ];
 
-/// Asks within asks, those of named conditions included.
+/// Maximum nesting, including that of named conditions.
 const DEEPEST_CONDITION: usize = 2 * DEEPEST;
 
 /// Comparisons and patterns that `use` may copy within a file.
@@ -50,7 +50,7 @@ struct NamedCondition<'a> {
 enum Read {
     /// Not yet.
     No,
-    /// It has faults, which were told.
+    /// It has faults, which were reported.
     Broken,
     /// This came of it.
     As(Condition),
@@ -66,7 +66,7 @@ impl<'a> ConditionParser<'a> {
         Self { faults, conditions, reading: Vec::new(), deep: 0, copies: COPIES, patterns: PATTERNS }
     }
 
-    /// Reads an ask about targets of a kind; of any, where the kind is not known.
+    /// Reads a condition on targets of a kind; of any kind, if the kind is unknown.
     pub(super) fn read(&mut self, node: &'a Node, of: Option<Kind>) -> Option<Condition> {
         let Data::Map(entries) = &node.data else {
             expected(node, "a map of what must be true, as `{gpu_util: {max: 1%}}`", &mut self.faults);
@@ -125,7 +125,7 @@ impl<'a> ConditionParser<'a> {
         }
         if entries.is_empty() {
             self.faults.push(
-                Fault::error(&node.at, "nobody is named here").help("name somebody, or leave the key out"),
+                Fault::error(&node.at, "an empty list").help("name at least one, or leave the key out"),
             );
         }
         Some(Condition::Any(parts))
@@ -157,7 +157,7 @@ impl<'a> ConditionParser<'a> {
         }
     }
 
-    /// Whether a key could be meant for an ask.
+    /// Whether a key could belong to a condition.
     pub(super) fn knows(name: &str) -> bool {
         rules::ALL.iter().any(|attribute| attribute.name == name)
             || Field::ALL.iter().any(|field| field.name() == name)
@@ -169,7 +169,7 @@ impl<'a> ConditionParser<'a> {
         let attributes = rules::ALL.iter().filter(fits).map(|attribute| attribute.name);
         let words = WORDS.iter().map(|(word, _)| *word);
         let known: Vec<&str> = attributes.chain(Field::ALL.map(Field::name)).chain(words).collect();
-        let fault = unknown(entry, "an ask", &known);
+        let fault = unknown(entry, "a condition", &known);
         if self.conditions.contains_key(entry.name.as_str()) {
             return fault.help(format!("a named condition is used by `use: {}`", entry.name));
         }
@@ -186,7 +186,7 @@ impl<'a> ConditionParser<'a> {
         let Some(kind) = of.filter(|kind| !attribute.of.contains(kind)) else { return Some(()) };
         let by = by.map(|name| format!(", which `{name}` asks for")).unwrap_or_default();
         let kinds: Vec<&str> = attribute.of.iter().map(|kind| kind.name()).collect();
-        let message = format!("a target `of: {}` has no `{}`{by}", kind.name(), attribute.name);
+        let message = format!("`target: {}` has no `{}`{by}", kind.name(), attribute.name);
         self.faults.push(Fault::error(at, message).help(format!("those of {} have it", kinds.join(", "))));
         None
     }
@@ -258,7 +258,7 @@ impl<'a> ConditionParser<'a> {
         read
     }
 
-    /// Reads what nobody used, so that its faults are told, and says that nobody does.
+    /// Reads unused named conditions, so that their faults are reported, and warns that they are unused.
     pub(super) fn finish(mut self) -> Faults {
         let unused = self.conditions.values().filter(|condition| !condition.used);
         let unused: Vec<&'a Entry> = unused.map(|condition| condition.written).collect();
@@ -311,7 +311,7 @@ impl<'a> ConditionParser<'a> {
     }
 }
 
-/// Something that is called by a name which nobody gave.
+/// A reference to an undefined name.
 pub(super) fn no_such_name(
     what: &str,
     key: &str,
@@ -330,7 +330,7 @@ pub(super) fn no_such_name(
     }
 }
 
-/// Every comparison of an ask.
+/// Every comparison of a condition.
 pub(super) fn leaves(condition: &Condition) -> Box<dyn Iterator<Item = &Leaf> + '_> {
     match condition {
         Condition::Leaf(leaf) => Box::new(std::iter::once(leaf)),
@@ -342,7 +342,7 @@ pub(super) fn leaves(condition: &Condition) -> Box<dyn Iterator<Item = &Leaf> + 
     }
 }
 
-/// Comparisons and patterns of an ask.
+/// Number of comparisons and patterns of a condition.
 fn size(condition: &Condition) -> usize {
     match condition {
         Condition::Leaf(_) => 1,

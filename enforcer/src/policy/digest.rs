@@ -30,7 +30,7 @@ pub(super) fn condition(of: Kind, when: &Condition, pick: Option<&Pick>) -> Stri
     sha256(text.as_bytes())
 }
 
-/// An ask as a text that is the same for all asks that differ in nothing but the way they are written.
+/// A text that is the same for all conditions that differ only in how they are written.
 fn canonical(condition: &Condition) -> String {
     match condition {
         Condition::Leaf(leaf) => format!("{}({})", leaf.attribute.name, test(leaf.test)),

@@ -1,4 +1,4 @@
-//! What is wrong with a file: each fault with its place and the way out, and how people and programs are shown it.
+//! Faults of a file: each with its place and its fix, and how they are shown to users and programs.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,10 +6,10 @@ use std::ops::Range;
 use annotate_snippets::{AnnotationKind, Element, Level, Origin, Renderer, Snippet};
 use serde::Serialize;
 
-/// More faults than these are counted and not kept: nobody reads them, and showing them takes time.
+/// Faults beyond this number are counted and not kept, because showing them takes time.
 const KEPT: usize = 100;
 
-/// An excerpt of a longer line helps nobody.
+/// Longer lines are shortened in excerpts.
 const LONGEST_EXCERPT: usize = 1000;
 
 /// How bad a fault is.
@@ -47,7 +47,7 @@ pub struct Fault {
     pub column: usize,
     /// The place in bytes.
     pub bytes: Range<usize>,
-    /// The way out.
+    /// The fix.
     pub help: Option<String>,
 }
 
@@ -58,12 +58,12 @@ impl Fault {
         Self { severity: FaultSeverity::Error, message, line: 0, column: 0, bytes: at.clone(), help: None }
     }
 
-    /// Something that an admin should look at.
+    /// A warning.
     pub(super) fn warning(at: &Range<usize>, message: impl Into<String>) -> Self {
         Self { severity: FaultSeverity::Warning, ..Self::error(at, message) }
     }
 
-    /// With the way out.
+    /// With a fix.
     pub(super) fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(visible(&help.into())), ..self }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Span;
 use super::fault::{Fault, Faults, quoted};
 use super::keys::{Need, SAMPLES, Shape, Table};
-use super::quantity::{self, Wrong};
+use super::quantity::{self, QuantityError};
 use super::tree::{Data, Entry, Node};
 
 /// A map of known keys.
@@ -207,7 +207,7 @@ pub(super) fn quantity<T>(
     node: &Node,
     what: &str,
     faults: &mut Faults,
-    read: impl FnOnce(&str) -> Result<T, Wrong>,
+    read: impl FnOnce(&str) -> Result<T, QuantityError>,
 ) -> Option<T> {
     const LONGEST: usize = 64;
     let text = text(node, what, faults)?;
@@ -238,7 +238,7 @@ pub(super) fn span(node: &Node, faults: &mut Faults) -> Option<Span> {
         }
         _ => quantity(node, "a time or samples, as `30m` or `{samples: 60}`", faults, |text| {
             quantity::time(text).map(Span::Time).map_err(|wrong| match text.parse::<u32>() {
-                Ok(samples) if samples > 0 => Wrong {
+                Ok(samples) if samples > 0 => QuantityError {
                     help: format!("write `{samples}s`, `{samples}m` or `{{samples: {samples}}}`"),
                     ..wrong
                 },

@@ -35,7 +35,7 @@ pub(super) enum Need {
 }
 
 impl Key {
-    /// What it is for and how it is written, for messages.
+    /// Its purpose and form, for messages.
     pub(super) fn explained(&self) -> String {
         let mut letters = self.help.trim_end_matches('.').chars();
         let first = letters.next().map(|letter| letter.to_ascii_lowercase());
@@ -92,11 +92,11 @@ pub(super) enum Shape {
     Many(&'static Shape),
     /// The full path of a program, and its arguments.
     Program,
-    /// An ask.
+    /// A condition.
     Condition,
     /// Selectors, of which one is enough.
     Selectors,
-    /// An ask with a reason and an end.
+    /// A condition with a reason and an end.
     Exception,
     /// A step: one action, and when.
     Step,
@@ -162,7 +162,7 @@ pub(super) static FILE: Table = Table {
         ),
         key("conditions", May, Shape::Named(&Shape::Condition), "Named asks, for `use`."),
         key("notify", May, Shape::Named(&Shape::OneOf(&CHANNEL)), "Named channels, for `notify` steps."),
-        key("leases", May, Shape::Map(&LEASES), "The pool of GPUs that this node's agent looks after."),
+        key("leases", May, Shape::Map(&LEASES), "The lease pool that this node's agent maintains."),
         key("rules", Must, Shape::List(&Shape::Map(&RULE)), "The rules, at least one of them."),
     ],
 };
@@ -203,7 +203,7 @@ pub(super) static LEASES: Table = Table {
             "redis_file",
             May,
             Shape::Text,
-            "A file whose first line is the address, by its full path; for one with a password.",
+            "Full path of a file whose first line is the address; for an address with a password.",
         ),
         key(
             "prefix",
@@ -215,7 +215,7 @@ pub(super) static LEASES: Table = Table {
             "reap",
             May,
             Shape::Flag,
-            "What the dead of this host held is freed at once, or withheld while somebody is on the GPU. Default: true.",
+            "Leases of ended processes of this host are freed at once, or quarantined while the GPU is in use. Default: true.",
         ),
         key(
             "legacy_idle_grace",
@@ -227,7 +227,7 @@ pub(super) static LEASES: Table = Table {
             "lost_after",
             May,
             Shape::Time,
-            "A GPU is in no place, without a record, and nobody was on it for so long: it is put back. Default: 30s.",
+            "A GPU that was in no list, without a record and unused for this long is returned to the pool. Default: 30s.",
         ),
     ],
 };
@@ -290,7 +290,7 @@ pub(super) static WEBHOOK: Table = Table {
             "url_file",
             May,
             Shape::Text,
-            "A file whose first line is the address, by its full path; read again for each notice.",
+            "Full path of a file whose first line is the address; read again for each notification.",
         ),
     ],
 };
@@ -382,7 +382,7 @@ pub(super) static STEP: Table = Table {
             "terminate",
             May,
             Shape::Map(&TERMINATE),
-            "TERM, a grace, KILL, and a look whether process and memory are gone.",
+            "SIGTERM, grace, SIGKILL, then verification that process and memory are gone.",
         ),
         key("release_lease", May, Shape::Map(&NOTHING), "Compare-and-delete of a lease."),
         key(

@@ -1,4 +1,4 @@
-//! Reads `leases`: the pool of GPUs that this node's agent looks after.
+//! Reads `leases`: the lease pool that this node's agent maintains.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ use super::tree::Node;
 /// A client of GPU.py is between its pop and its record for a millisecond.
 const LOST_AFTER: Duration = Duration::from_secs(30);
 
-/// The pool of GPUs that this node's agent looks after.
+/// The lease pool that this node's agent maintains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leases {
     /// The server.
     pub redis: Server,
     /// What all its keys begin with.
     pub prefix: String,
-    /// What the dead held is freed.
+    /// Leases of ended holders are freed.
     pub reap: bool,
-    /// For so long nobody was on the GPU of a dead client of GPU.py's before it is freed; none, and it never is.
+    /// How long a GPU of an ended GPU.py client must be unused before it is freed; never, if none.
     pub legacy_idle_grace: Option<Duration>,
-    /// For so long a GPU was in no place, and nobody on it, before it is put back.
+    /// How long a GPU must be in no list and unused before it is returned to the pool.
     pub lost_after: Duration,
 }
 

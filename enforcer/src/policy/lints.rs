@@ -26,7 +26,7 @@ pub(super) struct Places<'a> {
     pub(super) placed: Vec<Placed<'a>>,
 }
 
-/// Looks at a rule that can be understood.
+/// Checks a valid rule.
 pub(super) fn check(rule: &Rule, places: &Places<'_>, interval: Option<Duration>, faults: &mut Faults) {
     let Some(first) = places.placed.iter().find(|placed| placed.step.action.destructive()) else { return };
     if !long_enough(rule.span, first.step.after, interval) {
@@ -63,7 +63,7 @@ fn long_enough(span: Span, after: Span, interval: Option<Duration>) -> bool {
         && intervals.is_none_or(|intervals| intervals >= LEAST_SAMPLES)
 }
 
-/// The owner of work that is ended should have been told in time, on a channel that can reach them.
+/// The owner of work that is ended should be notified in time, on a channel that can reach them.
 fn notice_first(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
     let ends =
         |placed: &&Placed<'_>| matches!(placed.step.action, Action::Signal(_) | Action::Terminate { .. });
@@ -138,7 +138,7 @@ fn wants_free_memory(condition: &Condition) -> bool {
 
 /// Data loading, checkpoints and compilation leave the GPU idle and the CPU busy.
 fn idle_by_gpu_alone(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
-    let (key, condition) = match (&rule.pick, rule.of) {
+    let (key, condition) = match (&rule.pick, rule.target) {
         (Some(pick), _) => ("pick", &pick.from),
         (None, Kind::Process | Kind::Workload) => ("when", &rule.when),
         _ => return,

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::value::Unit;
 
-/// A policy, and what an admin should look at.
+/// A policy with its warnings.
 #[derive(Debug)]
 pub struct Loaded {
     /// What runs.
@@ -83,7 +83,7 @@ fn policy(fields: &Fields<'_>, bytes: &[u8], now: Duration, mut faults: Faults) 
     let rules = fields.get("rules").map(|node| rules(node, &file, &mut conditions)).unwrap_or_default();
     let mut faults = conditions.finish();
     unused_channels(entries(fields, "notify"), &rules, &mut faults);
-    excepted_local_host_alone(fields, (&rules, &protect), &mut faults);
+    excepted_in_one_rule_only(fields, (&rules, &protect), &mut faults);
     if leases.is_none() {
         nowhere_to_release(fields, &rules, &mut faults);
     }
@@ -230,24 +230,24 @@ fn rules<'a>(node: &'a Node, file: &rule::File<'_>, conditions: &mut ConditionPa
     items.iter().filter_map(|item| rule::read(item, file, conditions)).collect()
 }
 
-/// Where a rule has faults nobody can tell what it uses.
+/// While rules have faults, it is unknown which channels they use.
 fn unused_channels(written: &[Entry], rules: &[Rule], faults: &mut Faults) {
     if faults.errors() > 0 {
         return;
     }
-    let told = rules.iter().flat_map(|rule| &rule.then).filter_map(|step| match &step.action {
+    let notified = rules.iter().flat_map(|rule| &rule.then).filter_map(|step| match &step.action {
         Action::Notify(channels) => Some(channels),
         _ => None,
     });
-    let used: BTreeSet<&str> = told.flatten().map(String::as_str).collect();
+    let used: BTreeSet<&str> = notified.flatten().map(String::as_str).collect();
     for entry in written.iter().filter(|entry| !used.contains(entry.name.as_str())) {
         let message = format!("no rule notifies the channel {}", quoted(&entry.name));
         faults.push(Fault::warning(&entry.at, message).help("remove it, or `notify` it"));
     }
 }
 
-/// An exception spares a user from its own rule; another rule may still end their processes.
-fn excepted_local_host_alone(
+/// An exception exempts a user from its own rule only; another rule may still end their processes.
+fn excepted_in_one_rule_only(
     fields: &Fields<'_>,
     (rules, protect): (&[Rule], &[Exception]),
     faults: &mut Faults,
@@ -264,9 +264,10 @@ fn excepted_local_host_alone(
     for (rule, item) in rules.iter().zip(items) {
         let Data::Map(entries) = &item.data else { continue };
         let Some(entry) = entries.iter().find(|entry| entry.name == "except") else { continue };
-        for user in rule.except.iter().flat_map(|exception| users(&exception.of)) {
-            let exempt =
-                |other: &Rule| other.except.iter().chain(protect).any(|it| users(&it.of).contains(&user));
+        for user in rule.except.iter().flat_map(|exception| users(&exception.condition)) {
+            let exempt = |other: &Rule| {
+                other.except.iter().chain(protect).any(|it| users(&it.condition).contains(&user))
+            };
             let other = rules.iter().filter(ends).find(|other| other.name != rule.name && !exempt(other));
             let Some(other) = other else { continue };
             let message = format!(
@@ -283,7 +284,7 @@ fn excepted_local_host_alone(
     }
 }
 
-/// Users that an ask names by themselves.
+/// Users that a condition names on their own.
 fn users(condition: &Condition) -> Vec<String> {
     match condition {
         Condition::Select(selector) if selector.field == Field::Users => {

@@ -1,4 +1,4 @@
-//! What the admin wants, understood: past this module nothing meets a policy that makes no sense.
+//! The validated policy: past this module nothing sees an invalid one.
 
 //!
 //! The reader goes from the tree of values straight to a [`Policy`], without a mirror of the file in between:
@@ -171,14 +171,14 @@ pub struct Rule {
     /// Whether it acts.
     pub mode: Mode,
     /// What it is about.
-    pub of: Kind,
+    pub target: Kind,
     /// Only these targets.
     pub select: Option<Condition>,
     /// Not these.
     pub except: Vec<Exception>,
     /// What must be true of a target.
     pub when: Condition,
-    /// Names `of` and `when` with all named conditions resolved, and `pick`: windows are kept by it.
+    /// Names `target` and `when` with all named conditions resolved, and `pick`: windows are kept by it.
     pub condition: String,
     /// For how long.
     pub span: Span,
@@ -227,11 +227,11 @@ impl Rule {
     }
 }
 
-/// Whom a rule spares, why, and until when.
+/// Which targets a rule exempts, why, and until when.
 #[derive(Debug, Clone)]
 pub struct Exception {
     /// Whom.
-    pub of: Condition,
+    pub condition: Condition,
     /// Why; for the audit log and `explain`. None in a `protect` without entries.
     pub reason: Option<String>,
     /// Until then, since the Unix epoch.
@@ -300,7 +300,7 @@ pub enum Action {
     Notify(Vec<String>),
     /// A signal (its number) to every process of the target.
     Signal(Signal),
-    /// TERM, a grace, KILL, and a look whether process and memory are gone.
+    /// SIGTERM, grace, SIGKILL, then verification that process and memory are gone.
     Terminate {
         /// Between TERM and KILL.
         grace: Duration,

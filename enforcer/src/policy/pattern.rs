@@ -4,13 +4,13 @@ use globset::Glob;
 use regex::RegexBuilder;
 
 use super::Pattern;
-use super::quantity::Wrong;
+use super::quantity::QuantityError;
 
 /// Compiled, in bytes: enough for a long list of names, and hundreds of them do no harm.
 const LARGEST: usize = 1 << 17;
 
 /// Understands one pattern.
-pub(super) fn read(text: &str) -> Result<Pattern, Wrong> {
+pub(super) fn read(text: &str) -> Result<Pattern, QuantityError> {
     if let Some(expression) = text.strip_prefix("re:") {
         return regex(expression);
     }
@@ -18,7 +18,7 @@ pub(super) fn read(text: &str) -> Result<Pattern, Wrong> {
         return Ok(Pattern::Text(text.to_owned()));
     }
     let wrong = |error: globset::Error| {
-        Wrong {
+        QuantityError {
         message: format!("not a glob: {}", error.kind()),
         help: "`*`, `?`, `[…]` and `{a,b}` are globs; put a letter that is meant as it stands into brackets, as `[*]`".to_owned(),
     }
@@ -28,10 +28,10 @@ pub(super) fn read(text: &str) -> Result<Pattern, Wrong> {
 }
 
 /// The whole text must match, so the expression is compiled alone first: `a)|(b` would break out of the group.
-fn regex(expression: &str) -> Result<Pattern, Wrong> {
+fn regex(expression: &str) -> Result<Pattern, QuantityError> {
     let build = |expression: &str| RegexBuilder::new(expression).size_limit(LARGEST).build();
     let wrong = |error: regex::Error| {
-        Wrong {
+        QuantityError {
         message: format!("not a regular expression: {}", reason(&error)),
         help: "after `re:` stands an expression that must match the whole text; it is linear in time, so without look-around and back-references".to_owned(),
     }

@@ -9,33 +9,33 @@ use crate::value::Unit;
 
 /// Why a text is no quantity, and how to write it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(crate) struct QuantityError {
     /// What is wrong.
     pub(crate) message: String,
-    /// The way out.
+    /// The fix.
     pub(crate) help: String,
 }
 
-impl Wrong {
+impl QuantityError {
     fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
         Self { message: message.into(), help: help.into() }
     }
 }
 
 /// A number in base units: bytes, seconds, a ratio, a count.
-pub(crate) fn number(text: &str, unit: Unit) -> Result<f64, Wrong> {
+pub(crate) fn number(text: &str, unit: Unit) -> Result<f64, QuantityError> {
     match unit {
         Unit::Percent => percent(text),
         Unit::Bytes => bytes(text),
         Unit::BytesPerSecond => rate(text),
         Unit::Duration => time(text).map(|time| time.as_secs_f64()),
         Unit::Count => text.parse::<u32>().map(f64::from).map_err(|_| {
-            Wrong::new(
+            QuantityError::new(
                 format!("{} is not a whole number", quoted(text)),
                 "this is counted: write `0`, `1`, `2`",
             )
         }),
-        Unit::Flag | Unit::Words(_) => Err(Wrong::new("this is no number", "write the word alone")),
+        Unit::Flag | Unit::Words(_) => Err(QuantityError::new("this is no number", "write the word alone")),
     }
 }
 
@@ -52,7 +52,7 @@ pub(super) const fn example(unit: Unit) -> &'static str {
     }
 }
 
-fn percent(text: &str) -> Result<f64, Wrong> {
+fn percent(text: &str) -> Result<f64, QuantityError> {
     let (digits, unit) = split(text);
     let number = digits.parse::<f64>();
     match (number, unit) {
@@ -63,46 +63,54 @@ fn percent(text: &str) -> Result<f64, Wrong> {
             Err(no_unit(text, &format!("{text} of 1 is `{percent}%`")))
         }
         (Ok(_), "") => Err(no_unit(text, &format!("write `{text}%`"))),
-        _ => Err(Wrong::new(format!("{} is not a percentage", quoted(text)), "write it as `5%`")),
+        _ => Err(QuantityError::new(format!("{} is not a percentage", quoted(text)), "write it as `5%`")),
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "compared with figures that are as coarse")]
-fn bytes(text: &str) -> Result<f64, Wrong> {
-    bailiff_size::size(text).map(|bytes| bytes as f64).map_err(|error| Wrong::new(error.message, error.help))
+fn bytes(text: &str) -> Result<f64, QuantityError> {
+    bailiff_size::size(text)
+        .map(|bytes| bytes as f64)
+        .map_err(|error| QuantityError::new(error.message, error.help))
 }
 
-fn rate(text: &str) -> Result<f64, Wrong> {
+fn rate(text: &str) -> Result<f64, QuantityError> {
     match text.strip_suffix("/s") {
         Some(text) => bytes(text)
-            .map_err(|wrong| Wrong { help: format!("{}, with `/s` after it", wrong.help), ..wrong }),
-        None => Err(Wrong::new(format!("{} is not a rate", quoted(text)), "write it as `10MiB/s`")),
+            .map_err(|wrong| QuantityError { help: format!("{}, with `/s` after it", wrong.help), ..wrong }),
+        None => Err(QuantityError::new(format!("{} is not a rate", quoted(text)), "write it as `10MiB/s`")),
     }
 }
 
 /// A time, as `30m`, `7d`, `1h 30m`.
-pub(crate) fn time(text: &str) -> Result<Duration, Wrong> {
+pub(crate) fn time(text: &str) -> Result<Duration, QuantityError> {
     const NO_LENGTH: [&str; 8] = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
     let mut units = text.split(|letter: char| !letter.is_ascii_alphabetic());
     if let Some(unit) = units.find(|unit| NO_LENGTH.contains(unit)) {
-        return Err(Wrong::new(format!("{} has no fixed length", quoted(unit)), "write days, as `30d`"));
+        return Err(QuantityError::new(
+            format!("{} has no fixed length", quoted(unit)),
+            "write days, as `30d`",
+        ));
     }
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(no_unit(text, &format!("write `{text}s`, `{text}m`, `{text}h` or `{text}d`")));
     }
     humantime::parse_duration(text).map_err(|error| {
-        Wrong::new(format!("{} is not a time: {error}", quoted(text)), "write it as `30m`, `7d` or `1h 30m`")
+        QuantityError::new(
+            format!("{} is not a time: {error}", quoted(text)),
+            "write it as `30m`, `7d` or `1h 30m`",
+        )
     })
 }
 
-fn no_unit(text: &str, help: &str) -> Wrong {
-    Wrong::new(format!("{} has no unit", quoted(text)), help)
+fn no_unit(text: &str, help: &str) -> QuantityError {
+    QuantityError::new(format!("{} has no unit", quoted(text)), help)
 }
 
 /// The end of a day, since the Unix epoch, UTC.
-pub(super) fn end_of_day(text: &str) -> Result<Duration, Wrong> {
+pub(super) fn end_of_day(text: &str) -> Result<Duration, QuantityError> {
     const DAY: Duration = Duration::from_hours(24);
-    let wrong = || Wrong::new(format!("{} is not a day", quoted(text)), "write it as `2026-12-31`");
+    let wrong = || QuantityError::new(format!("{} is not a day", quoted(text)), "write it as `2026-12-31`");
     let begin = humantime::parse_rfc3339(&format!("{text}T00:00:00Z")).map_err(|_| wrong())?;
     let begin = begin.duration_since(std::time::UNIX_EPOCH).map_err(|_| wrong())?;
     Ok(begin + DAY)

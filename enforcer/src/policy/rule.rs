@@ -77,7 +77,7 @@ pub(super) fn read<'a>(
     let rule = Rule {
         name: title?.into(),
         mode: mode?,
-        of,
+        target: of,
         select: select.map_or(Some(None), |select| select.map(Some))?,
         except,
         condition: digest::condition(of, &when, pick.as_ref()),
@@ -97,7 +97,7 @@ pub(super) fn read<'a>(
     Some(rule)
 }
 
-/// `watch` or `enforce`.
+/// `dry-run` or `enforce`.
 pub(super) fn mode(node: &Node, faults: &mut Faults) -> Option<Mode> {
     word(node, Mode::ALL.map(|mode| (mode.name(), mode)).into_iter(), faults)
 }
@@ -169,10 +169,10 @@ pub(super) fn protect<'a>(
 ) -> Vec<Exception> {
     if !matches!(node.data, Data::List(_)) {
         let of = conditions.read_selectors(node);
-        return of.map(|of| Exception { of, reason: None, until: None }).into_iter().collect();
+        return of.map(|of| Exception { condition: of, reason: None, until: None }).into_iter().collect();
     }
     let entries = exceptions(node, None, (file, &mut *conditions));
-    if entries.iter().any(|entry| !entry.of.leaves().is_empty()) {
+    if entries.iter().any(|entry| !entry.condition.leaves().is_empty()) {
         let fault = Fault::error(at, "`protect` takes selectors and no comparisons");
         conditions.faults.push(fault.help("write `users`, `comms`, `exe` and the like"));
     }
@@ -206,10 +206,10 @@ fn exception<'a>(
     }
     let reason = match get("reason") {
         Some(entry) if entry.value.is_null() => None,
-        Some(entry) => text(&entry.value, "a reason: who spares whom, and why", &mut conditions.faults),
+        Some(entry) => text(&entry.value, "a reason: who exempts whom, and why", &mut conditions.faults),
         None => {
             let fault = Fault::error(&node.at, "an exception needs `reason`");
-            conditions.faults.push(fault.help("whoever reads it a year from now wants to know why"));
+            conditions.faults.push(fault.help("a later reader will need it"));
             None
         }
     };
@@ -225,7 +225,7 @@ fn exception<'a>(
     let of = conditions.read_map(&node.at, condition, of);
     selectors::of_exempt(of.iter(), &node.at, &mut conditions.faults);
     Some(Exception {
-        of: of?,
+        condition: of?,
         reason: Some(reason?.to_owned()),
         until: until.map_or(Some(None), |until| until.map(Some))?,
     })
@@ -234,7 +234,7 @@ fn exception<'a>(
 fn end(node: &Node, now: Duration, faults: &mut Faults) -> Option<Duration> {
     let until = quantity(node, "a day, as `2026-12-31`", faults, units::end_of_day)?;
     if until <= now {
-        let fault = Fault::warning(&node.at, "this exception has ended, and spares nobody any more");
+        let fault = Fault::warning(&node.at, "this exception has expired and has no effect");
         faults.push(fault.help("remove it, or set another day"));
     }
     Some(until)

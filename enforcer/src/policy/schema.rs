@@ -1,5 +1,5 @@
-//! The JSON Schema of the file, for editors: made of the tables that the reader goes by. It can tell less than
-//! the reader: names that nobody gave, steps that do not fit a kind and windows too short are for `check`.
+//! The JSON Schema of the file, for editors: generated from the reader's tables. It covers less than the
+//! reader: undefined names, steps that do not fit a kind and windows that are too short are found by `check` only.
 
 use serde_json::{Map, Value, json};
 
@@ -133,7 +133,7 @@ fn selectors() -> Map<String, Value> {
         .collect()
 }
 
-/// An ask, with other keys besides.
+/// A condition, with these additional keys.
 fn condition(besides: &[Key]) -> Value {
     let mut properties = selectors();
     properties.extend(rules::ALL.iter().map(|attribute| {
@@ -264,7 +264,7 @@ mod tests {
 
     /// Names, kinds, windows and order are beyond a schema; all else an editor marks as the reader does.
     #[test]
-    fn the_schema_refuses_what_a_schema_can_tell() {
+    fn schema_refuses_invalid_files() {
         let beyond = [
             "24-attribute-of-another-kind",
             "26-conditions-in-a-circle",

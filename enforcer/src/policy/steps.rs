@@ -16,7 +16,7 @@ const fn signal(name: &'static str, number: Number) -> Signal {
     Signal { number: number.as_raw(), name }
 }
 
-/// Those that ask for something; those that end or stop at once, or tell of a bug, are not here.
+/// Signals with a request to the process; those that end or stop it at once, or report a crash, are left out.
 pub(super) static SIGNALS: [Signal; 13] = [
     signal("SIGHUP", Number::HUP),
     signal("SIGINT", Number::INT),
@@ -121,7 +121,7 @@ fn fits(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<()> {
         ("release_lease", _) => "it is for rules `target: lease`",
         _ => "it is for rules `target: mps_server`",
     };
-    let message = format!("`{}` cannot be done to a target `of: {}`", entry.name, of.name());
+    let message = format!("`{}` cannot be done to `target: {}`", entry.name, of.name());
     faults.push(Fault::error(&entry.at, message).help(help));
     None
 }
@@ -168,7 +168,7 @@ fn named_signal(node: &Node, faults: &mut Faults) -> Option<Signal> {
     }
     let fault = match short {
         "KILL" | "STOP" => Fault::error(&node.at, format!("{} is never sent by a rule", quoted(name))).help(
-            "use `terminate`, which asks first, kills what is left, and looks whether the memory came back",
+            "use `terminate`, which sends SIGTERM first, then SIGKILL, and verifies that the memory is released",
         ),
         _ => {
             let names: Vec<&str> = SIGNALS.iter().map(|signal| signal.name).collect();

@@ -35,7 +35,7 @@ pub(super) enum Data {
     List(Vec<Node>),
     /// A map, in the order of the file.
     Map(Vec<Entry>),
-    /// Something that was refused: a fault tells, and nobody needs to complain again.
+    /// A refused node: its fault is reported, and needs no second one.
     Refused,
 }
 
@@ -105,7 +105,7 @@ pub(super) fn parse(text: &str, faults: &mut Faults) -> Option<Node> {
     }
 }
 
-/// A list or map whose end was not seen yet.
+/// A list or map whose end has not been read yet.
 enum Open {
     List { start: usize, items: Vec<Node> },
     Map { start: usize, entries: Vec<Entry>, first: HashMap<String, usize>, key: Key },
@@ -116,7 +116,7 @@ enum Key {
     Awaited,
     Given(String, Range<usize>),
     /// It is wrong, and its value is passed over.
-    Wrong,
+    QuantityError,
 }
 
 struct Tree<'a> {
@@ -198,7 +198,7 @@ impl Tree<'_> {
             Some(Open::List { items, .. }) => items.push(node),
             Some(Open::Map { entries, key, .. }) => match std::mem::replace(key, Key::Awaited) {
                 Key::Given(name, at) => entries.push(Entry { name, at, value: node }),
-                Key::Wrong => {}
+                Key::QuantityError => {}
                 Key::Awaited => self.key(node),
             },
         }
@@ -206,7 +206,7 @@ impl Tree<'_> {
 
     fn key(&mut self, node: Node) {
         let Some(Open::Map { first, key, .. }) = self.open.last_mut() else { return };
-        *key = Key::Wrong;
+        *key = Key::QuantityError;
         let fault = match node.data {
             Data::Refused => return,
             Data::Scalar { text, plain: true } if text == "<<" => {

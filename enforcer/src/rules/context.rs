@@ -5,7 +5,7 @@ use crate::policy::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 
-/// What the driver's lists tell apart.
+/// The types of contexts in the driver's lists.
 pub(super) const WORDS: &[&str] = &["compute", "graphics", "mps"];
 
 pub(super) static CONTEXT: Attribute = Attribute {

@@ -9,7 +9,7 @@ pub(super) static CPU_UTIL: Attribute = Attribute {
     name: "cpu_util",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Percent,
-    help: "CPU time of it and of those of its descendants that hold no GPU memory; of a workload: of all who belong to it. 100% is one core. Unknown at the first look at a process.",
+    help: "CPU time of it and of its descendants without GPU memory; of a workload: of all its processes. 100% is one core. Unknown in the first sample of a process.",
     source: "proc",
     read,
 };

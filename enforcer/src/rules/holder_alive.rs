@@ -11,7 +11,7 @@ pub(super) static HOLDER_ALIVE: Attribute = Attribute {
     name: "holder_alive",
     of: &[Kind::Lease],
     unit: Unit::Flag,
-    help: "The process that took the lease exists, as far as its own host can tell.",
+    help: "The process that took the lease is running, by the knowledge of its own host.",
     source: "leases",
     read,
 };

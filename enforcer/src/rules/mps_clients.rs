@@ -11,7 +11,7 @@ pub(super) static MPS_CLIENTS: Attribute = Attribute {
     name: "mps_clients",
     of: &[Kind::MpsServer],
     unit: Unit::Count,
-    help: "Clients of MPS on the GPUs that the server holds, whoever's they are, by the driver's list; or the clients of the server as its control daemon last said, if those are more. Unknown where the driver gave no list.",
+    help: "Clients of MPS on the GPUs that the server holds, of any user, by the driver's list; or the clients of the server in its control daemon's last answer, if those are more. Unknown where the driver gave no list.",
     source: "nvml",
     read,
 };
@@ -25,8 +25,8 @@ fn read(target: &Target, view: &View) -> Value {
         let of_mps = gpu.holders.iter().filter(|holder| holder.kinds.contains('M'));
         clients.extend(of_mps.map(|holder| holder.pid));
     }
-    // Who has no context yet is in the daemon's list alone.
-    let told = view.mps_server(target).and_then(|server| server.clients.as_ref()).map_or(0, Vec::len);
-    let clients = u32::try_from(clients.len().max(told)).map_or(f64::MAX, f64::from);
+    // A client without a context yet is in the daemon's list alone.
+    let listed = view.mps_server(target).and_then(|server| server.clients.as_ref()).map_or(0, Vec::len);
+    let clients = u32::try_from(clients.len().max(listed)).map_or(f64::MAX, f64::from);
     view.or_more(target, Value::Number(clients))
 }

@@ -9,7 +9,7 @@ pub(super) static ORPHANED: Attribute = Attribute {
     name: "orphaned",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Flag,
-    help: "The login session, job or container whose cgroup it is in has ended: nobody else is in it; of a workload: so of all of its processes that hold memory. Unknown of a daemon that forked twice while its login or container lives.",
+    help: "The login session, job or container of its cgroup has ended: no other process is left in it; of a workload: this holds for all of its processes with memory. Unknown for a daemon that forked twice while its login session or container runs.",
     source: "proc",
     read,
 };

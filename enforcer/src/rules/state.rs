@@ -1,4 +1,4 @@
-//! `state`: what a target's processes are doing, as the kernel tells.
+//! `state`: the kernel's state of a target's processes.
 
 use bailiff_snapshot::{State, Truth, wire};
 
@@ -28,7 +28,7 @@ pub(super) static STATE: Attribute = Attribute {
     name: "state",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Words(WORDS),
-    help: "What it is doing; of a workload: one of its processes is. D is another word for disk_sleep, where no signal reaches it; stopped: by a signal; frozen: its cgroup is (docker pause); zombie_leader: its first thread has ended, others live on and hold memory.",
+    help: "State of the process; of a workload: of any of its processes. D is a synonym of disk_sleep, in which no signal has an effect; stopped: by a signal; frozen: its cgroup is frozen (docker pause); zombie_leader: the thread-group leader exited, other threads run and hold memory.",
     source: "proc",
     read,
 };

@@ -9,7 +9,7 @@ pub(super) static VRAM: Attribute = Attribute {
     name: "vram",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Bytes,
-    help: "GPU memory it holds, on all its GPUs together. Unknown where the driver does not tell the figure of one of them, unless the others are enough to tell.",
+    help: "GPU memory it holds, on all its GPUs together. Unknown if the driver does not report it for one of them, unless the others suffice to decide.",
     source: "nvml",
     read,
 };

@@ -18,6 +18,6 @@ fn read(target: &Target, view: &View) -> Value {
     #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
     match view.gpu_of(target).and_then(|gpu| gpu.memory.as_ref()).map(|memory| memory.free) {
         Some(bytes) => Value::Number(bytes as f64),
-        None => Value::Unknown("the driver does not tell"),
+        None => Value::Unknown("not reported by the driver"),
     }
 }

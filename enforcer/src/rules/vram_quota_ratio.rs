@@ -9,7 +9,7 @@ pub(super) static VRAM_QUOTA_RATIO: Attribute = Attribute {
     name: "vram_quota_ratio",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Percent,
-    help: "GPU memory that it holds with all who share its quota, by the driver's account, as a part of the limit. What contexts take is in it, so a little more than 100% is usual. Unknown without the file of a shared quota.",
+    help: "GPU memory of all processes that share its quota, by the driver, as a part of the limit. It includes contexts, so slightly more than 100% is normal. Unknown without a shared quota file.",
     source: "quota",
     read,
 };

@@ -9,7 +9,7 @@ pub(super) static VRAM_USED: Attribute = Attribute {
     name: "vram_used",
     of: &[Kind::Gpu],
     unit: Unit::Bytes,
-    help: "Used memory of the GPU, whoever uses it.",
+    help: "Used memory of the GPU, by all processes.",
     source: "nvml",
     read,
 };
@@ -18,6 +18,6 @@ fn read(target: &Target, view: &View) -> Value {
     #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
     match view.gpu_of(target).and_then(|gpu| gpu.memory.as_ref()).map(|memory| memory.used) {
         Some(bytes) => Value::Number(bytes as f64),
-        None => Value::Unknown("the driver does not tell"),
+        None => Value::Unknown("not reported by the driver"),
     }
 }

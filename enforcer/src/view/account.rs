@@ -81,7 +81,7 @@ impl Account {
         view.targets.get(*place as usize)
     }
 
-    /// Who is in a target of its snapshot, in order.
+    /// The members of a target of its snapshot, in order.
     fn members(&self, target: &Target) -> Vec<Entry> {
         let holders = target.processes.iter().filter_map(|place| *self.holders.get(*place)?);
         let relatives = target.relatives.iter().flatten();

@@ -11,7 +11,7 @@ use super::{Leased, Target, TargetId, View, leases};
 use crate::policy::Kind;
 
 impl View {
-    /// The view of a snapshot. The view before is for what only two can tell: use of CPU and storage.
+    /// The view of a snapshot. The previous view is for what needs two: use of CPU and storage.
     #[must_use]
     pub fn between(before: Option<&Self>, mut snapshot: wire::Snapshot) -> Self {
         share_places(&mut snapshot);
@@ -61,9 +61,9 @@ fn remember_lost(before: &wire::Snapshot, now: &mut wire::Snapshot) {
         let uuid = gpu.uuid.as_deref();
         let listed = now.gpus.iter().any(|of| gpu.is(&of.index, of.uuid.as_deref()))
             || now.lost.iter().any(|of| of.is(&gpu.index, uuid));
-        // An instance whose GPU lists others was removed.
+        // An instance whose GPU lists other instances was removed.
         let removed = gpu.parent_uuid.is_some()
-            && now.gpus.iter().any(|of| of.uuid == gpu.parent_uuid && leases::tells(of));
+            && now.gpus.iter().any(|of| of.uuid == gpu.parent_uuid && leases::lists_holders(of));
         if !listed && !removed {
             now.lost.push(LostGpu { since_ms: gpu.since_ms.or(since_ms), ..gpu });
         }

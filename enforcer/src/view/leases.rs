@@ -9,12 +9,12 @@ use super::{Target, View};
 /// A pool that was asked earlier than so many intervals before is not what it was.
 const STALE_INTERVALS: u64 = 2;
 
-/// What the server of leases told, where it did and that is not old.
+/// The leases that the server reported, if it did and they are not old.
 pub(super) fn of(snapshot: &wire::Snapshot) -> Option<&Leases> {
-    let told = snapshot.leases.as_ref()?;
-    let age = snapshot.boot_ms.saturating_sub(told.boot_ms);
+    let reported = snapshot.leases.as_ref()?;
+    let age = snapshot.boot_ms.saturating_sub(reported.boot_ms);
     let answered = snapshot.sources.get("redis").is_none_or(|source| source.up);
-    (answered && age <= snapshot.interval_ms.saturating_mul(STALE_INTERVALS)).then_some(told)
+    (answered && age <= snapshot.interval_ms.saturating_mul(STALE_INTERVALS)).then_some(reported)
 }
 
 /// What belongs to one lease.
@@ -23,7 +23,7 @@ pub(super) struct Found {
     pub(super) processes: Vec<usize>,
     /// Places of GPUs.
     pub(super) gpus: Vec<usize>,
-    /// All GPUs are of this node and told who is on them, and of everybody it is known whether he belongs to it.
+    /// All GPUs are of this node with complete lists, and for each process it is known whether it belongs to it.
     pub(super) whole: bool,
 }
 
@@ -40,9 +40,12 @@ impl Found {
             let ours = |gpu: &&wire::Gpu| leases.gpu(*gpu).is_some_and(|gpu| gpu.id == *id);
             snapshot.gpus.iter().any(|gpu| ours(&gpu))
         };
-        let told = |place: &usize| snapshot.gpus.get(*place).is_some_and(tells);
-        let mut found =
-            Self { processes: Vec::new(), whole: held.gpus.iter().all(seen) && gpus.iter().all(told), gpus };
+        let reported = |place: &usize| snapshot.gpus.get(*place).is_some_and(lists_holders);
+        let mut found = Self {
+            processes: Vec::new(),
+            whole: held.gpus.iter().all(seen) && gpus.iter().all(reported),
+            gpus,
+        };
         for (place, process) in snapshot.processes.iter().enumerate() {
             let on_it = holdings.of(place).iter().map(|(gpu, _)| *gpu as usize);
             let ties = on_it.filter(|gpu| found.gpus.contains(gpu)).filter_map(|gpu| snapshot.gpus.get(gpu));
@@ -59,15 +62,15 @@ impl Found {
 
 /// Whether a process on a GPU belongs to a lease.
 fn belongs(process: &wire::Process, gpu: &wire::Gpu, (held, leases): (&Held, &Leases)) -> Truth {
-    match Members::of_wire(process).map(|kin| leases.lease_of(&kin, leases.gpu(gpu))) {
+    match Members::of_wire(process).map(|members| leases.lease_of(&members, leases.gpu(gpu))) {
         Some(Attribution::Lease(theirs)) => (theirs.lease == held.lease).into(),
         Some(Attribution::Nothing | Attribution::Legacy(_)) => Truth::False,
         Some(Attribution::Unknown(_)) | None => Truth::Unknown,
     }
 }
 
-/// Whether a GPU told who is on it, and all of them have a name here; of one that is divided its instances tell.
-pub(crate) fn tells(gpu: &wire::Gpu) -> bool {
+/// Whether a GPU gave its process list, and all processes have a name here; in MIG mode the instances have the lists.
+pub(crate) fn lists_holders(gpu: &wire::Gpu) -> bool {
     gpu.instances.is_some() || gpu.fault.is_none() && gpu.listed == Some(gpu.holders.len() as u64)
 }
 
@@ -76,11 +79,11 @@ impl View {
     pub(crate) fn has_lease(&self, target: &Target) -> Result<Truth, &'static str> {
         let leases = self.leases().ok_or("the server of leases does not answer")?;
         let mut all = Truth::True;
-        let mut why = "a GPU did not tell who is on it";
+        let mut why = "a GPU gave no process list";
         for place in &target.processes {
-            let kin = self.snapshot.processes.get(*place).and_then(Members::of_wire);
+            let members = self.snapshot.processes.get(*place).and_then(Members::of_wire);
             for (gpu, _) in self.holdings_of(*place) {
-                let attribution = kin.map(|kin| leases.lease_of(&kin, leases.gpu(gpu)));
+                let attribution = members.map(|members| leases.lease_of(&members, leases.gpu(gpu)));
                 let truth = attribution.map_or(Truth::Unknown, |attribution| attribution.truth());
                 if truth == Truth::Unknown {
                     why = match attribution {
@@ -106,8 +109,8 @@ impl View {
             if !self.holdings_of(*place).any(|(held, _)| held.index == gpu.index) {
                 continue;
             }
-            let kin = self.snapshot.processes.get(*place).and_then(Members::of_wire)?;
-            let priority = match leases.lease_of(&kin, leases.gpu(gpu)) {
+            let members = self.snapshot.processes.get(*place).and_then(Members::of_wire)?;
+            let priority = match leases.lease_of(&members, leases.gpu(gpu)) {
                 Attribution::Lease(held) => held.priority,
                 Attribution::Legacy(_) | Attribution::Nothing => 0,
                 Attribution::Unknown(_) => return None,

@@ -15,10 +15,10 @@ use super::tally::Reloaded;
 use crate::clock::Now;
 use crate::engine::STALE_INTERVALS;
 
-/// Where no snapshot has told the interval.
+/// The interval without any snapshot.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Where nothing was judged.
-const NOT_YET: &str = "no snapshot was judged yet";
+const NOT_YET: &str = "no snapshot was evaluated yet";
 /// Faults of a file that are shown.
 const MOST_FAULTS: usize = 20;
 
@@ -49,7 +49,7 @@ pub(super) fn page(status: &Status, times: Times, refreshes: bool) -> String {
     html.end(concat!(
         "GPU Bailiff enforcer ",
         env!("CARGO_PKG_VERSION"),
-        ". This page only tells; bailiff-enforcer pause is the brake."
+        ". This page is read-only; bailiff-enforcer pause stops all actions."
     ))
 }
 
@@ -64,14 +64,16 @@ fn alarm(status: &Status, times: Times) -> Option<String> {
     );
     if !stream.connected {
         let why = stream.error.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-        return Some(format!("The stream is down{why}; {seen}. Nothing is judged, and nobody is ended."));
+        return Some(format!(
+            "The stream is down{why}; {seen}. No rule is evaluated, and no action is taken."
+        ));
     }
     if age.is_none() {
         let patience = INTERVAL * STALE_INTERVALS;
         let runs = times.now.wall.saturating_sub(Duration::try_from_secs_f64(times.started?).ok()?);
         return (runs > patience).then(|| {
             format!(
-                "The stream is up and {NOT_YET}, in {}. Nothing is judged, and nobody is ended.",
+                "The stream is up and {NOT_YET}, in {}. No rule is evaluated, and no action is taken.",
                 Span(runs)
             )
         });
@@ -80,7 +82,7 @@ fn alarm(status: &Status, times: Times) -> Option<String> {
         stream.interval().map(|interval| format!(", with one due every {interval:?}")).unwrap_or_default();
     stream
         .is_stale(boot)
-        .then(|| format!("Out of date: {seen}{due}. Nothing is judged, and nobody is ended."))
+        .then(|| format!("Out of date: {seen}{due}. No rule is evaluated, and no action is taken."))
 }
 
 /// Why less is done than the rules say.
@@ -148,7 +150,7 @@ fn faults(faults: &[String], html: &mut Html) {
     }
     html.raw("</ul>");
     if let Some(more @ 1..) = faults.len().checked_sub(MOST_FAULTS) {
-        html.paragraph("dim", &format!("{more} more are not shown: bailiff-enforcer check tells all."));
+        html.paragraph("dim", &format!("{more} more are not shown; see bailiff-enforcer check."));
     }
 }
 

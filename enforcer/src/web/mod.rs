@@ -9,5 +9,5 @@ pub mod tally;
 pub use routes::{Outcome, Reload, Routes};
 pub use status::Status;
 
-/// What is said above the reasons why a file of rules was not taken.
+/// Heading of the reasons why a rules file was not loaded.
 pub const NOT_LOADED: &str = "the rules file was not loaded; the previous rules stay in force";

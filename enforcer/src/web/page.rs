@@ -59,7 +59,7 @@ const RULES: [Column; 3] = [
 fn rules(rules: &[RuleStatus], page: &mut Writer<'_>) {
     for rule in rules {
         let labels = Labels::default().with("rule", &rule.name).with("mode", rule.mode.name());
-        page.put(&metrics::RULE_INFO, &labels.with("target", rule.of.name()), PRESENT);
+        page.put(&metrics::RULE_INFO, &labels.with("target", rule.target.name()), PRESENT);
     }
     for (family, number) in RULES {
         for rule in rules {

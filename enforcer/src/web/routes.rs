@@ -19,10 +19,10 @@ use super::page::{self, Moment};
 use super::status::Status;
 use crate::clock::now;
 
-/// A reload reads one file; whoever waits longer waits for a disk that hangs.
+/// A reload reads one file; a longer wait means that the disk hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The wish to read the policy's file again.
+/// A request to reload the policy file.
 #[derive(Debug)]
 pub struct Reload(pub oneshot::Sender<Outcome>);
 
@@ -69,7 +69,7 @@ impl Handler for Routes {
     }
 }
 
-/// Browsers say whose page it is that posts (RFC 6454), and would send a password along.
+/// Browsers send the origin of the page that posts (RFC 6454), and would send a password along.
 fn is_of_another_site(request: &Request<()>) -> bool {
     let Some(origin) = request.headers().get(ORIGIN) else { return false };
     let asked = request.headers().get(HOST).and_then(|host| host.to_str().ok());
@@ -129,14 +129,14 @@ impl Routes {
             return busy("a reload is under way already");
         }
         match timeout(PATIENCE, answered).await {
-            Ok(Ok(outcome)) => told(&outcome),
+            Ok(Ok(outcome)) => reload_response(&outcome),
             Ok(Err(_)) => busy("the enforcer ends; nothing was reloaded"),
-            Err(_) => busy("the reload takes long; / and the log will tell how it went"),
+            Err(_) => busy("the reload is still running; see / or the log for its outcome"),
         }
     }
 }
 
-fn told(outcome: &Outcome) -> Response<Body> {
+fn reload_response(outcome: &Outcome) -> Response<Body> {
     match outcome {
         Outcome::Applied(sha256) => reply::text(StatusCode::OK, &format!("in force: {sha256}")),
         Outcome::Unchanged => reply::text(StatusCode::OK, "unchanged"),

@@ -76,7 +76,7 @@ pub enum Cap {
     /// What its own mode says.
     #[default]
     None,
-    /// To watch, and why: `--dry-run`, a right that is missing.
+    /// Dry run for all rules, and why: `--dry-run`, a missing permission.
     DryRun(String),
 }
 
@@ -107,7 +107,7 @@ pub struct Held {
     pub hold: Hold,
     /// Until when, where that is known.
     pub until: Option<f64>,
-    /// More, for people: who paused it and why.
+    /// Details for administrators: who paused it and why.
     pub detail: String,
 }
 
@@ -199,7 +199,7 @@ impl Scope {
 pub struct Budget {
     /// What it is for.
     pub scope: Scope,
-    /// Whose it is: a user, a GPU's UUID; empty for the node's.
+    /// A user or a GPU's UUID; empty for the node.
     pub of: String,
     /// Actions that count.
     pub used: u32,
@@ -213,7 +213,7 @@ pub struct RuleStatus {
     /// Its name.
     pub name: String,
     /// What it is about.
-    pub of: Kind,
+    pub target: Kind,
     /// Whether it may act, in the end.
     pub mode: Mode,
     /// True samples that a match needs.
@@ -235,7 +235,7 @@ pub struct Flag {
     pub rule: String,
     /// How bad.
     pub severity: Severity,
-    /// About whom.
+    /// Its target.
     pub target: String,
     /// UUIDs of the GPUs that it holds or is.
     pub gpus: Vec<String>,
@@ -252,7 +252,7 @@ pub struct Flag {
 /// A destructive step that is coming.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pending {
-    /// Against whom.
+    /// Its target.
     pub target: String,
     /// Its owner, where it has one.
     pub user: Option<String>,
@@ -268,7 +268,7 @@ pub struct Pending {
     pub streak: u32,
     /// True samples that the step needs.
     pub needed: u32,
-    /// In how many seconds at the earliest; none where that cannot be told.
+    /// Earliest time in seconds; none if it cannot be determined.
     pub due_in: Option<f64>,
     /// Why it is due and not done.
     pub hold: Option<Hold>,
@@ -287,7 +287,7 @@ pub struct PastAction {
     pub mode: Mode,
     /// Which.
     pub step: String,
-    /// Against whom.
+    /// Its target.
     pub target: String,
     /// Its owner, where it has one.
     pub user: Option<String>,
@@ -300,9 +300,9 @@ pub struct PastAction {
 }
 
 impl PastAction {
-    /// It held memory and was ended, and nobody can tell how much came back.
+    /// It held memory and was ended, and it cannot be determined how much was released.
     #[must_use]
-    pub const fn is_untold(&self) -> bool {
+    pub const fn is_unknown(&self) -> bool {
         self.released.is_none() && matches!(self.outcome, Outcome::GoneNotReleased | Outcome::Undetermined)
     }
 }
@@ -316,7 +316,7 @@ pub struct InFlight {
     pub rule: String,
     /// Which step.
     pub step: String,
-    /// Against whom.
+    /// Its target.
     pub target: String,
     /// Since when.
     pub since: f64,

@@ -58,20 +58,20 @@ impl Counters {
 
 /// What may come of a step.
 fn may_come(result: Outcome, (step, mode): (&str, Mode)) -> bool {
-    let tells = matches!(step, "flag" | "notify");
+    let reports_only = matches!(step, "flag" | "notify");
     let frees = matches!(step, "terminate" | "release_lease");
     let acts = mode == Mode::Enforce;
     match result {
-        Outcome::Done => tells || acts && !frees,
-        Outcome::DryRun => !tells && !acts,
+        Outcome::Done => reports_only || acts && !frees,
+        Outcome::DryRun => !reports_only && !acts,
         Outcome::Released | Outcome::Undetermined => acts && frees,
         Outcome::GoneNotReleased | Outcome::Unkillable => acts && step == "terminate",
         Outcome::IdentityChanged
         | Outcome::Refused
         | Outcome::Gone
         | Outcome::Failed
-        | Outcome::Cancelled => !tells,
-        Outcome::Reprieved => acts && !tells,
+        | Outcome::Cancelled => !reports_only,
+        Outcome::Reprieved => acts && !reports_only,
     }
 }
 

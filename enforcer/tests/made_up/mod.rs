@@ -93,7 +93,7 @@ fn rule(name: &str, of: Kind, [matches, pending, unknown]: [Option<u64>; 3]) -> 
     let steps = vec!["flag warning".into(), "terminate after 25m".into()];
     RuleStatus {
         name: name.into(),
-        of,
+        target: of,
         mode: Mode::Enforce,
         needed: Some(60),
         matches,

@@ -389,7 +389,7 @@ impl Oracle {
         let rules = self.plan.rules.clone();
         for rule in &rules {
             let condition = rule.condition.clone();
-            let targets = sight.of(rule.of);
+            let targets = sight.of(rule.target);
             let present: BTreeSet<&str> = targets.iter().map(|target| target.id.as_str()).collect();
             absent(&mut self.tracks, rule, (&present, missed), view);
             for target in targets {
@@ -450,8 +450,9 @@ impl Oracle {
                 if rule.pick.is_some() {
                     perhaps.extend(sight.of(Kind::Workload).iter().map(|target| target.id.clone()));
                 }
-                let counted =
-                    self.mode(rule) == Mode::Enforce && it.protected == Truth::False && rule.of != Kind::Gpu;
+                let counted = self.mode(rule) == Mode::Enforce
+                    && it.protected == Truth::False
+                    && rule.target != Kind::Gpu;
                 if let (true, Some(workload)) = (counted, &it.workload) {
                     surely.insert(workload.clone());
                 }
@@ -646,7 +647,7 @@ impl Oracle {
         let id = verdict.subject.id.to_string();
         let (What::Due(action) | What::Act(_, action)) = &verdict.what else { unreachable!("an action") };
         ensure!(action.destructive(), "{verdict:?}");
-        let kind = if rule.pick.is_some() { Kind::Workload } else { rule.of };
+        let kind = if rule.pick.is_some() { Kind::Workload } else { rule.target };
         let Some(target) = context.sight.find(kind, &id) else {
             return Err(format!("against somebody who is not there: {verdict:?}"));
         };
@@ -746,7 +747,7 @@ impl Oracle {
         let tracks = if rule.pick.is_some() { &mut self.picks } else { &mut self.tracks };
         let stage = &mut tracks.get_mut(&key).unwrap().stage;
         (stage.done, stage.acted, stage.again, stage.due) = (step + 1, true, false, None);
-        let kind = if rule.pick.is_some() { Kind::Workload } else { rule.of };
+        let kind = if rule.pick.is_some() { Kind::Workload } else { rule.target };
         let seen = context.sight.find(kind, &target).unwrap();
         self.in_flight = Some(id);
         self.acts += 1;
@@ -916,7 +917,7 @@ fn gates(rule: &RulePlan, target: &Seen<'_>, (protected, wall): (Truth, u64)) ->
             Truth::Unknown => return Truth::Unknown,
         }
     }
-    if rule.of != Kind::Gpu && !rule.grace.is_zero() && !target.gone() {
+    if rule.target != Kind::Gpu && !rule.grace.is_zero() && !target.gone() {
         match target.youngest_ms() {
             None => return Truth::Unknown,
             Some(age) if u128::from(age) < rule.grace.as_millis() => return Truth::False,

@@ -1020,7 +1020,7 @@ fn picked_workload_is_named_with_its_countdown() {
     let about = |pid| {
         let question = Question { pid: Some(pid), rule: None };
         let told = node.engine.explain(node.now(0), &question).unwrap();
-        told.into_iter().find(|told| told.of == Kind::Workload).unwrap()
+        told.into_iter().find(|told| told.kind == Kind::Workload).unwrap()
     };
     let victim = about(4100);
     assert_eq!(victim.pending, node.engine.pending(10)[0]);

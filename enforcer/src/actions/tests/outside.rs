@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::*;
-use crate::actions::notices::{self, Notice, Notices, Delivered};
+use crate::actions::notices::{self, Delivered, Notice, Notices};
 use crate::policy::{Address, Channel};
 use crate::verdict::Outcome;
 
@@ -30,7 +30,10 @@ fn exec_program_receives_the_finding_and_nothing_else() {
     let report = home.executor().act(request(of_process(&holder), action), &mut Machine::default());
     assert_eq!(report.outcome, Outcome::Done, "{}", report.detail);
     let delivered: Value = serde_json::from_str(&fs::read_to_string(format!("{out}.json")).unwrap()).unwrap();
-    assert_eq!((&delivered["rule"], &delivered["target"]["members"][0]["pid"]), (&"idle".into(), &holder.pid().into()));
+    assert_eq!(
+        (&delivered["rule"], &delivered["target"]["members"][0]["pid"]),
+        (&"idle".into(), &holder.pid().into())
+    );
     assert_eq!(fs::read_to_string(format!("{out}.args")).unwrap(), "one\n");
     let env = fs::read_to_string(format!("{out}.env")).unwrap();
     let names: Vec<&str> =

@@ -186,7 +186,10 @@ fn without_an_audit_log_nothing_is_done() {
     let mut machine = Machine::with(&[holder.key()]);
     let report = hands.act(terminate(of_process(&holder), LONG), &mut machine);
     assert_eq!(report.outcome, Outcome::Released, "it is tried again");
-    assert!(home.results().contains(&"cancelled".to_owned()), "and what could not be written is written later");
+    assert!(
+        home.results().contains(&"cancelled".to_owned()),
+        "and what could not be written is written later"
+    );
 }
 
 #[test]

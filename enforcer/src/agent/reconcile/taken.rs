@@ -85,7 +85,8 @@ impl Reconciler<'_> {
         (actor, keeps): (&mut LeaseExecutor<'_>, bool),
     ) -> Result<Option<Witness>, LeaseError> {
         let known_witness = self.shared.mailbox().witnesses.get(&gpu.id).cloned();
-        let known_witness = known_witness.filter(|known_witness| known_witness.pid == record.pid && known_witness.time == record.time);
+        let known_witness = known_witness
+            .filter(|known_witness| known_witness.pid == record.pid && known_witness.time == record.time);
         if let Some(witness) = known_witness.or_else(|| Witness::of(record)) {
             return Ok(Some(witness));
         }

@@ -1,4 +1,4 @@
-//! Rules, told for scrapes: what they count in ticks takes its time in scrapes.
+//! Adapts rules to scrapes: durations counted in samples take the same number of scrapes.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ static CGROUPS: Attribute = Attribute {
 /// A policy for snapshots that lie `interval` apart, of an exporter whose tick is `tick`.
 pub(super) fn adapt(mut policy: Policy, (interval, tick): (Duration, Duration)) -> Policy {
     policy.interval = None;
-    policy.protect.iter_mut().for_each(|entry| blind(&mut entry.of));
+    policy.protect.iter_mut().for_each(|entry| blind(&mut entry.condition));
     for rule in &mut policy.rules {
         let spans = rule.then.iter_mut().map(|step| &mut step.after);
         let picked = rule.pick.iter_mut().map(|pick| &mut pick.idle_for);
@@ -27,9 +27,9 @@ pub(super) fn adapt(mut policy: Policy, (interval, tick): (Duration, Duration)) 
             *span = timed(*span, tick);
         }
         rule.max_gap = gap(rule.max_gap, (interval, tick));
-        let spared = rule.except.iter_mut().map(|exception| &mut exception.of);
+        let exempted = rule.except.iter_mut().map(|exception| &mut exception.condition);
         let picked = rule.pick.iter_mut().map(|pick| &mut pick.from);
-        for query in spared.chain(picked).chain(&mut rule.select).chain([&mut rule.when]) {
+        for query in exempted.chain(picked).chain(&mut rule.select).chain([&mut rule.when]) {
             blind(query);
         }
     }
@@ -65,9 +65,9 @@ fn blind(query: &mut Condition) {
 pub(super) fn asks_for(policy: &Policy, name: &str) -> bool {
     let rules = policy.rules.iter();
     let mut asks = rules.flat_map(|rule| {
-        let spared = rule.except.iter().map(|exception| &exception.of);
+        let exempted = rule.except.iter().map(|exception| &exception.condition);
         let picked = rule.pick.iter().map(|pick| &pick.from);
-        spared.chain(picked).chain(&rule.select).chain([&rule.when])
+        exempted.chain(picked).chain(&rule.select).chain([&rule.when])
     });
     asks.any(|query| named(query, name))
 }

@@ -1,4 +1,4 @@
-//! Asks a Prometheus server, over its HTTP API. Raw samples come from instant queries with a range selector: a
+//! A client of Prometheus' HTTP API. Raw samples come from instant queries with a range selector, because a
 //! `query_range` looks back for a sample at every step, and so hides gaps.
 
 use std::collections::BTreeSet;
@@ -83,7 +83,7 @@ impl Api {
         let matrix: Matrix = self.query("/api/v1/query", &[("query", &query), ("time", &time)])?;
         if matrix.result_type != "matrix" {
             return Err(Refused::Other(
-                self.said(&format!("answered a range with a {}", matrix.result_type)),
+                self.describe(&format!("answered a range with a {}", matrix.result_type)),
             ));
         }
         Ok(matrix.result)
@@ -109,10 +109,10 @@ impl Api {
         let mut reader =
             answer.body_mut().with_config().limit(LONGEST_ANSWER + 1).reader().take(LONGEST_ANSWER);
         reader.read_to_end(&mut body).map_err(|error| {
-            Refused::Other(self.said(&format!("broke off its answer: {}", safe(&error.to_string()))))
+            Refused::Other(self.describe(&format!("broke off its answer: {}", safe(&error.to_string()))))
         })?;
         if reader.limit() == 0 {
-            return Err(Refused::TooMuch(self.said("answered more than 512 MiB at once")));
+            return Err(Refused::TooMuch(self.describe("answered more than 512 MiB at once")));
         }
         self.understand(status, &body)
     }
@@ -123,8 +123,8 @@ impl Api {
             Err(error) => {
                 // Enough to recognize a login page or a proxy.
                 let text: String = String::from_utf8_lossy(body).chars().take(100).collect();
-                let said = format!("{status}, not an answer of Prometheus ({error}): {text}");
-                return Err(Refused::Other(self.said(&format!("answered {}", safe(&said)))));
+                let describe = format!("{status}, not an answer of Prometheus ({error}): {text}");
+                return Err(Refused::Other(self.describe(&format!("answered {}", safe(&describe)))));
             }
         };
         for warning in answer.warnings.iter().chain(&answer.infos) {
@@ -135,14 +135,14 @@ impl Api {
             _ => {
                 let kind = answer.error_type.unwrap_or_else(|| status.to_string());
                 let text: String = answer.error.unwrap_or_default().chars().take(300).collect();
-                let told = self.said(&format!("refused: {}", safe(&format!("{kind}: {text}"))));
+                let text = self.describe(&format!("refused: {}", safe(&format!("{kind}: {text}"))));
                 let too_much = text.contains("too many samples") || kind == "timeout";
-                Err(if too_much { Refused::TooMuch(told) } else { Refused::Other(told) })
+                Err(if too_much { Refused::TooMuch(text) } else { Refused::Other(text) })
             }
         }
     }
 
-    fn said(&self, what: &str) -> String {
+    fn describe(&self, what: &str) -> String {
         format!("Prometheus at {} {what}", safe(&self.base))
     }
 
@@ -152,7 +152,7 @@ impl Api {
             ureq::Error::HostNotFound => "is not known by that name".to_owned(),
             error => format!("does not answer: {}", safe(&error.to_string())),
         };
-        self.said(&why)
+        self.describe(&why)
     }
 }
 

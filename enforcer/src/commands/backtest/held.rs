@@ -4,7 +4,7 @@
 use super::answer::{Labels, Series};
 use super::api::{Api, Refused};
 
-/// The samples of this metric tell when there was a scrape.
+/// The samples of this metric show when scrapes took place.
 pub(super) const ANCHOR: &str = "bailiff_snapshots_total";
 
 /// When a snapshot was taken.
@@ -82,7 +82,7 @@ pub(super) struct Scraped {
 }
 
 impl Scraped {
-    /// Whose series this is.
+    /// The target of this series.
     pub(super) fn of(series: &Labels) -> Self {
         let labels = series.iter().filter(|(name, _)| !matches!(name.as_str(), "__name__"));
         Self { labels: labels.map(|(name, value)| (name.clone(), value.clone())).collect() }
@@ -133,7 +133,7 @@ struct Held {
 }
 
 impl Chunk {
-    /// Asks for the time after `from`, up to and with `to`.
+    /// Queries the time after `from`, up to and including `to`.
     pub(super) fn load(api: &mut Api, scraped: &Scraped, (from, to): (i64, i64)) -> Result<Self, Refused> {
         let matcher = scraped.matcher();
         let mut chunk = Self::default();

@@ -29,7 +29,7 @@ use crate::policy::Policy;
 
 /// A shorter part is not worth asking for.
 const SHORTEST_CHUNK: i64 = 60_000;
-/// The exporter's tick where nothing tells it.
+/// The exporter's sampling interval, if it cannot be determined.
 const USUAL_TICK: Duration = Duration::from_secs(5);
 
 /// What is wanted.
@@ -55,7 +55,7 @@ pub struct Settings {
     pub interval: Option<Duration>,
     /// What an admin does once a breaker has opened.
     pub admin: Admin,
-    /// How it is told.
+    /// Output format.
     pub form: Form,
     /// Now, since the Unix epoch; the file of rules is understood at this time.
     pub now: Duration,
@@ -83,10 +83,10 @@ pub struct Backtest {
     pub exporters: Vec<Report>,
 }
 
-/// Reads what Prometheus holds, and tells what would have been done.
+/// Reads Prometheus' data, and prints what would have been done.
 ///
 /// # Errors
-/// Where the rules have faults, or Prometheus does not give what is needed.
+/// If the rules have faults, or Prometheus does not have the required data.
 pub fn run(settings: &Settings, out: &mut dyn Write) -> Result<Exit, Failure> {
     let backtest = rehearse(settings)?;
     match settings.form {
@@ -225,11 +225,11 @@ impl<'a> Work<'a> {
     }
 }
 
-/// What whoever reads the report should know.
+/// Notes for readers of the report.
 fn notes((policy, settings): (&Policy, &Settings), (interval, tick): (Duration, Duration)) -> Vec<String> {
     let shown = |time: Duration| humantime::format_duration(time).to_string();
     let mut notes = vec![format!(
-        "a snapshot a scrape, each {}, of an exporter whose sampling interval is {}: what rules count in samples takes as long here",
+        "a snapshot a scrape, each {}, of an exporter whose sampling interval is {}: durations that rules give in samples are in scrapes here",
         shown(interval),
         shown(tick)
     )];
@@ -259,7 +259,7 @@ fn notes((policy, settings): (&Policy, &Settings), (interval, tick): (Duration, 
                     holds nothing of them; --assume-children-idle takes it that there are none";
         notes.push(note.to_owned());
     }
-    if policy.rules.iter().any(|rule| rule.of == crate::policy::Kind::Workload || rule.pick.is_some()) {
+    if policy.rules.iter().any(|rule| rule.target == crate::policy::Kind::Workload || rule.pick.is_some()) {
         notes.push(
             "outside containers, jobs, pods and units each process is taken for a workload of its own"
                 .to_owned(),

@@ -1,4 +1,4 @@
-//! How far scrapes lie apart, and how long the exporter's tick is: measured, since neither is told.
+//! The scrape interval and the exporter's sampling interval: both measured, because neither is recorded.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use super::answer::Sample;
 use super::api::{Api, Refused};
 use super::held::{ANCHOR, Scraped, TAKEN};
 
-/// So many snapshots tell it.
+/// Enough snapshots to determine it.
 const ENOUGH: usize = 20;
 
-/// What scrapes tell of time.
+/// Timing found in scrapes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pace {
     /// From one scrape to the next that saw another snapshot.
@@ -19,7 +19,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Looks at the first scrapes of a time, in milliseconds.
+    /// Examines the first scrapes of a period, in milliseconds.
     pub(super) fn measure(
         api: &mut Api,
         scraped: &Scraped,
@@ -56,7 +56,7 @@ impl Pace {
                 taken.peek().filter(|sample| sample.at == number.at).map_or(scraped, |sample| sample.value);
             if let Some((before, scraped_before, seen_before)) = last {
                 let between = number.value - before;
-                // The same snapshot again tells nothing; a smaller number is another exporter's.
+                // A repeated snapshot proves nothing; a smaller number is from another exporter.
                 if between > 0.0 && seen > seen_before {
                     scrapes.push(scraped - scraped_before);
                     ticks.push((seen - seen_before) / between);
@@ -71,7 +71,7 @@ impl Pace {
     }
 }
 
-/// The one in the middle, rounded: a tick is never told to the millisecond.
+/// The median, rounded: intervals are never reported to the millisecond.
 fn median(mut seconds: Vec<f64>) -> Option<Duration> {
     seconds.sort_by(f64::total_cmp);
     let middle = *seconds.get(seconds.len() / 2)?;
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scrapes_and_ticks_are_told_apart() {
+    fn scrape_and_sampling_intervals_are_distinguished() {
         // Scrapes each so many seconds, ticks each so many; what is measured.
         let cases = [
             (15.0, 5.0, 15_000, 5_000),

@@ -13,7 +13,7 @@ use super::answer::Labels;
 use super::held::{ANCHOR, Scrape, Scraped, TAKEN};
 use super::usage::{Window, growth};
 
-/// Start times that are closer together are of one process: the clock that they are told by moves a little.
+/// Start times closer than this are of one process: the clock behind them drifts a little.
 const SAME_START: f64 = 2.0;
 /// Prometheus does not hold paths of cgroups. A selector of them is unknown; pods, containers and jobs have labels.
 const NO_CGROUP: &str = "/";
@@ -79,7 +79,7 @@ impl<'a> Rebuild<'a> {
         Some(wire::Snapshot {
             version: wire::VERSION,
             seq,
-            // A process is told apart by the date that it started at, so one made-up boot serves for all.
+            // Processes are identified by their start date, so one made-up boot serves for all.
             boot_id: Some("prometheus".to_owned()),
             wall_ms,
             boot_ms: wall_ms,
@@ -143,7 +143,7 @@ impl<'a> Rebuild<'a> {
     fn process(&self, pid: u32, row: &Row<'_>, (start, first): (Option<f64>, Option<u64>)) -> wire::Process {
         let start_ticks = start.map(|start| whole(start * 100.0));
         let known = |name: &str| row.info.and_then(|info| self.scraped.label(info, name)).map(str::to_owned);
-        // The exporter writes a process's name and CPU time where `/proc` told them, and nowhere else.
+        // The exporter writes a process's name and CPU time only if `/proc` had them.
         let facts = row.cpu.filter(|_| start.is_some()).map(|cpu_seconds| {
             let place = Place {
                 cgroup: NO_CGROUP.to_owned(),
@@ -161,7 +161,7 @@ impl<'a> Rebuild<'a> {
                 comm: known("comm").unwrap_or_default(),
                 ppid: 0,
                 uid: known("uid").and_then(|uid| uid.parse().ok()),
-                // A user without a name is told by his number, and has none here either.
+                // A user without a name is shown by number, and has no name here either.
                 user: known("user").filter(|user| known("uid").as_ref() != Some(user)),
                 command: known("command"),
                 cpu_seconds,
@@ -332,7 +332,7 @@ fn gpu(index: &str, about: &Labels, scrape: &Scrape<'_>) -> wire::Gpu {
             ..wire::Memory::default()
         })
     };
-    // Those who are left out for being too many hold a part of it as well.
+    // Processes without series of their own hold a part of it as well.
     let complete = read("bailiff_gpu_other_processes").is_none_or(|others| others <= 0.0);
     wire::Gpu {
         index: index.to_owned(),

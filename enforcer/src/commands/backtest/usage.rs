@@ -1,6 +1,6 @@
-//! How busy a process kept a GPU between two scrapes: a gauge tells of the last tick alone, a counter of all.
+//! How busy a process kept a GPU between two scrapes: a gauge has the last sample alone, a counter all of them.
 
-/// A counter is the sum of what gauges said, rounded on its way.
+/// A counter is the sum of gauge values, rounded on the way.
 const SLACK: f64 = 1.05;
 /// Less than this many seconds of a busy GPU is rounding.
 const ROUNDING: f64 = 0.002;
@@ -19,8 +19,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// The busiest tick, in percent. Growth that the gauge does not explain is of ticks that nobody saw, and is taken
-    /// for the work of one of them: so nobody is idle who was not.
+    /// The busiest sample, in percent. Growth that the gauge does not explain belongs to unseen samples, and is attributed
+    /// to one of them: so no busy process counts as idle.
     pub(super) fn busiest(&self) -> Option<u32> {
         let Some(growth) = self.growth.filter(|growth| *growth > ROUNDING) else { return self.gauge };
         let gauge = f64::from(self.gauge.unwrap_or_default()) / 100.0;

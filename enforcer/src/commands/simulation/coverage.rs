@@ -1,4 +1,4 @@
-//! What rules ask for and the data does not tell; and which rules could therefore never match.
+//! Attributes that rules need and the data lacks; and which rules could therefore never match.
 
 use super::report::Unknown;
 use crate::engine::texts;
@@ -9,12 +9,12 @@ use crate::view::View;
 
 /// What is asked for, and how often it was unknown.
 #[derive(Debug, Default)]
-pub(super) struct Coverage(Vec<Looked>);
+pub(super) struct Coverage(Vec<AttributeCoverage>);
 
 #[derive(Debug)]
-struct Looked {
+struct AttributeCoverage {
     what: What,
-    told: Unknown,
+    unknown_of: Unknown,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,15 +37,15 @@ impl Coverage {
     pub(super) fn of(policy: &Policy) -> Self {
         let mut coverage = Self::default();
         for rule in &policy.rules {
-            let excepted = rule.except.iter().map(|exception| &exception.of);
-            // With `pick` the exceptions are about those who may be picked.
+            let excepted = rule.except.iter().map(|exception| &exception.condition);
+            // With `pick` the exceptions are about the candidates.
             let picked = rule.pick.as_ref().map(|pick| &pick.from);
-            let whose = if picked.is_some() { Kind::Workload } else { rule.of };
+            let subject_kind = if picked.is_some() { Kind::Workload } else { rule.target };
             for condition in rule.select.iter().chain([&rule.when]) {
-                coverage.add(condition, rule.of);
+                coverage.add(condition, rule.target);
             }
             for condition in excepted.chain(picked) {
-                coverage.add(condition, whose);
+                coverage.add(condition, subject_kind);
             }
         }
         coverage
@@ -60,23 +60,26 @@ impl Coverage {
             }
             Condition::Not(condition) => return self.add(condition, of),
         };
-        if !self.0.iter().any(|looked| looked.what == what && looked.told.of == of) {
-            self.0.push(Looked { what, told: Unknown { name: what.name(), of, asked: 0, unknown: 0 } });
+        if !self.0.iter().any(|entry| entry.what == what && entry.unknown_of.kind == of) {
+            self.0.push(AttributeCoverage {
+                what,
+                unknown_of: Unknown { name: what.name(), kind: of, asked: 0, unknown: 0 },
+            });
         }
     }
 
-    /// Counts what one view does not tell.
-    pub(super) fn look(&mut self, view: &View) {
-        for looked in &mut self.0 {
-            for target in view.targets.iter().filter(|target| target.kind == looked.told.of) {
-                let unknown = match looked.what {
+    /// Counts the attributes that are unknown in one view.
+    pub(super) fn count(&mut self, view: &View) {
+        for entry in &mut self.0 {
+            for target in view.targets.iter().filter(|target| target.kind == entry.unknown_of.kind) {
+                let unknown = match entry.what {
                     What::Attribute(attribute) => {
                         matches!((attribute.read)(target, view), Value::Unknown(_))
                     }
                     What::Text(field) => texts::unread(field, target, view),
                 };
-                looked.told.asked += 1;
-                looked.told.unknown += u64::from(unknown);
+                entry.unknown_of.asked += 1;
+                entry.unknown_of.unknown += u64::from(unknown);
             }
         }
     }
@@ -84,7 +87,7 @@ impl Coverage {
     /// Why a rule could not have matched, whatever else was true.
     pub(super) fn never(&self, rule: &Rule) -> Option<String> {
         let of = |kind: Kind| self.blind(kind);
-        let whose = if rule.pick.is_some() { Kind::Workload } else { rule.of };
+        let subject_kind = if rule.pick.is_some() { Kind::Workload } else { rule.target };
         let mut missing: Vec<&str> = Vec::new();
         let mut must = |condition: &Condition, kind: Kind, wanted: u8| {
             let blind = of(kind);
@@ -93,13 +96,13 @@ impl Coverage {
             }
         };
         for condition in rule.select.iter().chain([&rule.when]) {
-            must(condition, rule.of, TRUE);
+            must(condition, rule.target, TRUE);
         }
         for exception in &rule.except {
-            must(&exception.of, whose, FALSE);
+            must(&exception.condition, subject_kind, FALSE);
         }
         if let Some(pick) = &rule.pick {
-            must(&pick.from, whose, TRUE);
+            must(&pick.from, subject_kind, TRUE);
         }
         missing.sort_unstable();
         missing.dedup();
@@ -107,13 +110,14 @@ impl Coverage {
     }
 
     fn blind(&self, kind: Kind) -> Vec<&'static str> {
-        let unknown = self.0.iter().filter(|looked| looked.told.of == kind && looked.told.throughout());
-        unknown.map(|looked| looked.told.name).collect()
+        let unknown =
+            self.0.iter().filter(|entry| entry.unknown_of.kind == kind && entry.unknown_of.throughout());
+        unknown.map(|entry| entry.unknown_of.name).collect()
     }
 
     /// What was not always observed.
-    pub(super) fn told(self) -> Vec<Unknown> {
-        self.0.into_iter().map(|looked| looked.told).filter(|told| told.unknown > 0).collect()
+    pub(super) fn unknown_of(self) -> Vec<Unknown> {
+        self.0.into_iter().map(|entry| entry.unknown_of).filter(|unknown_of| unknown_of.unknown > 0).collect()
     }
 }
 
@@ -122,7 +126,7 @@ const FALSE: u8 = 2;
 const UNKNOWN: u8 = 4;
 const ANYTHING: u8 = TRUE | FALSE | UNKNOWN;
 
-/// What an ask can come to, where these attributes and selectors are unknown and all others may be anything.
+/// The possible values of a condition if these attributes and selectors are unknown and all others may be anything.
 fn possible(condition: &Condition, blind: &[&str]) -> u8 {
     match condition {
         Condition::Leaf(_) | Condition::Select(_) => {
@@ -203,9 +207,9 @@ mod tests {
         let policy =
             crate::policy::load(text.as_bytes(), "rules.yaml", std::time::Duration::ZERO).unwrap().policy;
         let mut coverage = Coverage::of(&policy);
-        for looked in &mut coverage.0 {
-            looked.told.asked = 9;
-            looked.told.unknown = if looked.told.name == "cpu_util" { 9 } else { 0 };
+        for entry in &mut coverage.0 {
+            entry.unknown_of.asked = 9;
+            entry.unknown_of.unknown = if entry.unknown_of.name == "cpu_util" { 9 } else { 0 };
         }
         let never: Vec<Option<String>> = policy.rules.iter().map(|rule| coverage.never(rule)).collect();
         assert_eq!(never, [Some("cpu_util was unknown throughout".to_owned()), None]);

@@ -1,6 +1,6 @@
-//! What rules would have done: snapshots of the past go through the daemon's own engine by their own clock, and
-//! every action is answered without anything being done. A target that would have been ended lives on in the past,
-//! so it is ended once in a match, and what it held from then on is what would have been free.
+//! Simulation of rules: recorded snapshots pass through the daemon's engine by their own clock, and
+//! every action is answered without being done. A target that would have been ended keeps running in the record,
+//! so it is ended once per match, and what it held from then on counts as freed.
 
 mod coverage;
 mod print;
@@ -33,7 +33,7 @@ pub struct Simulation {
     policy: Arc<Policy>,
     engine: Engine,
     before: Option<Arc<View>>,
-    /// How actions ended, to be told at the next snapshot.
+    /// Results of actions, for the next snapshot.
     answers: Vec<Answer>,
     period: Period,
     tallies: Vec<Tally>,
@@ -48,7 +48,7 @@ pub struct Simulation {
 pub enum Admin {
     /// Nothing: all destructive steps are held from then on.
     Away,
-    /// Looks, and lets actions go on after that long.
+    /// An administrator checks, and resumes after this time.
     Resumes(Duration),
 }
 
@@ -115,7 +115,7 @@ impl Simulation {
         for (rule, tally) in self.tallies.iter_mut().enumerate() {
             tally.stand(self.engine.target_statuses(rule), at);
         }
-        self.coverage.look(view);
+        self.coverage.count(view);
         self.before = Some(Arc::clone(view));
     }
 
@@ -174,7 +174,7 @@ impl Simulation {
             self.held.iter().map(|(hold, time)| (hold.name(), time.as_secs())).collect();
         let mut notes = Vec::new();
         if self.breakers.opened > 0 {
-            notes.push(self.breakers.told());
+            notes.push(self.breakers.describe());
         }
         let policy = Arc::clone(&self.policy);
         let rules = policy.rules.iter().enumerate().map(|(place, _)| self.rule(place)).collect();
@@ -184,7 +184,7 @@ impl Simulation {
             rules,
             freed: self.projections.freed(&Scope::All),
             owners: self.owners(),
-            unknown: self.coverage.told(),
+            unknown: self.coverage.unknown_of(),
             notes,
             period: self.period,
         }
@@ -205,7 +205,7 @@ impl Simulation {
         RuleReport {
             name: rule.name.to_string(),
             mode: rule.mode,
-            of: rule.of,
+            target: rule.target,
             needed: tally.needed,
             matches: tally.matches,
             flags: tally.flags,
@@ -244,7 +244,7 @@ impl Simulation {
 }
 
 impl Breakers {
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         let times = match self.opened {
             1 => "a breaker opened".to_owned(),
             opened => format!("breakers opened {opened} times"),
@@ -263,7 +263,7 @@ impl Breakers {
     }
 }
 
-/// How an action that is not done is said to have ended.
+/// The simulated result of an action.
 pub(super) fn answer(id: u64, mode: Mode, action: &Action) -> Answer {
     let outcome = match (mode, action) {
         (Mode::DryRun, _) => Outcome::DryRun,

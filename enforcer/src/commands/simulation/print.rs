@@ -9,8 +9,8 @@ use super::report::{Freed, Period, ProjectedAction, Report, RuleReport};
 use crate::commands::layout::{Layout, count, foreign, length, moment, share};
 use crate::policy::Mode;
 
-/// Actions of one rule that are told one by one.
-const ACTIONS_TOLD: usize = 50;
+/// Maximum number of actions per rule that are listed.
+const SHOWN_ACTIONS: usize = 50;
 
 /// Writes a report, in 80 columns.
 ///
@@ -55,19 +55,19 @@ fn period(period: &Period, layout: &mut Layout) {
             length(long)
         ),
     );
-    let mut told =
+    let mut parts =
         vec![format!("{}, {} judged", count(period.snapshots, ("snapshot", "snapshots")), period.judged)];
-    told.extend(period.skipped.iter().map(|(reason, number)| format!("{number} skipped ({reason})")));
+    parts.extend(period.skipped.iter().map(|(reason, number)| format!("{number} skipped ({reason})")));
     if period.missed_intervals > 0 {
-        told.push(format!("{} missed", count(period.missed_intervals, ("interval", "intervals"))));
+        parts.push(format!("{} missed", count(period.missed_intervals, ("interval", "intervals"))));
     }
     if period.bad_lines > 0 {
-        told.push(count(period.bad_lines, ("bad line", "bad lines")));
+        parts.push(count(period.bad_lines, ("bad line", "bad lines")));
     }
     if period.boots > 1 {
-        told.push(count(period.boots, ("boot", "boots")));
+        parts.push(count(period.boots, ("boot", "boots")));
     }
-    layout.say(2, &told.join(", "));
+    layout.say(2, &parts.join(", "));
     let held = period.held_seconds.iter().filter(|(_, seconds)| **seconds > 0);
     let held: Vec<String> =
         held.map(|(hold, seconds)| format!("{hold} {}", length(Duration::from_secs(*seconds)))).collect();
@@ -121,14 +121,14 @@ fn details(rule: &RuleReport, layout: &mut Layout) {
     if let Some(never) = &rule.never {
         layout.say(2, &format!("it could never match: {never}"));
     }
-    for projection in rule.actions.iter().take(ACTIONS_TOLD) {
+    for projection in rule.actions.iter().take(SHOWN_ACTIONS) {
         one(projection, layout);
     }
-    if let Some(more) = rule.actions.len().checked_sub(ACTIONS_TOLD).filter(|more| *more > 0) {
+    if let Some(more) = rule.actions.len().checked_sub(SHOWN_ACTIONS).filter(|more| *more > 0) {
         layout.say(2, &format!("and {more} more: --json has all"));
     }
     if rule.reprieves > 0 {
-        layout.say(2, &format!("spared after all: {}", rule.reprieves));
+        layout.say(2, &format!("reprieved: {}", rule.reprieves));
     }
     let withheld: Vec<String> =
         rule.withheld.iter().map(|(hold, number)| format!("{hold} {number}")).collect();
@@ -225,14 +225,14 @@ fn unknown(report: &Report, layout: &mut Layout) {
         return;
     }
     layout.gap();
-    let told: Vec<String> = report
+    let parts: Vec<String> = report
         .unknown
         .iter()
-        .map(|told| {
+        .map(|parts| {
             let share =
-                if told.throughout() { "throughout".to_owned() } else { share(told.unknown, told.asked) };
-            format!("{} of a {} {share}", told.name, told.of.name())
+                if parts.throughout() { "throughout".to_owned() } else { share(parts.unknown, parts.asked) };
+            format!("{} of a {} {share}", parts.name, parts.kind.name())
         })
         .collect();
-    layout.say(0, &format!("unknown: {}", told.join(", ")));
+    layout.say(0, &format!("unknown: {}", parts.join(", ")));
 }

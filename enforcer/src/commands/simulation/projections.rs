@@ -1,4 +1,4 @@
-//! What became of those who would have been ended: how long they went on, what they held, whether they were busy
+//! What became of targets that would have been ended: how long they ran, what they held, whether they were busy
 //! again.
 
 use std::collections::{BTreeSet, HashMap};
@@ -20,7 +20,7 @@ const BUSY: f64 = 0.01;
 #[derive(Debug, Default)]
 pub(super) struct Projections {
     pub(super) actions: Vec<Done>,
-    /// Processes that would have been ended and live on.
+    /// Processes that would have been ended and still run.
     alive: HashMap<ProcessKey, ProjectedEnd>,
     /// Actions whose target may be busy again soon.
     watched: Vec<usize>,
@@ -28,13 +28,13 @@ pub(super) struct Projections {
     boot: Option<String>,
 }
 
-/// An action and whose it is.
+/// An action and its owner.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) rule: usize,
     pub(super) projection: ProjectedAction,
     pub(super) owner: String,
-    /// Nobody would have ended the target before.
+    /// The target would not have been ended before.
     pub(super) first: bool,
     target: TargetId,
     alive: usize,
@@ -47,7 +47,7 @@ struct ProjectedEnd {
     last: Option<u64>,
 }
 
-/// Whose freed time it is.
+/// Key of freed memory-time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Scope {
     All,
@@ -63,7 +63,7 @@ struct Sum {
 }
 
 impl Projections {
-    /// An action against somebody, as seen now.
+    /// An action on a subject, as seen now.
     pub(super) fn add(&mut self, (rule, projection): (usize, ProjectedAction), subject: &Subject, now: u64) {
         let keys: BTreeSet<ProcessKey> =
             subject.members.iter().filter(|member| member.holds).filter_map(|member| member.key).collect();
@@ -90,7 +90,7 @@ impl Projections {
         });
     }
 
-    /// Looks at everybody again.
+    /// Follows all of them through a view.
     pub(super) fn follow(&mut self, view: &View) {
         let now = view.snapshot.boot_ms;
         if self.boot != view.snapshot.boot_id {

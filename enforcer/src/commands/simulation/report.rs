@@ -39,11 +39,11 @@ pub struct Report {
     pub rules: Vec<RuleReport>,
     /// All rules together.
     pub freed: Freed,
-    /// Each owner whom a would-be kill hit, and what all of them together would have freed.
+    /// Each user with a process that would have been ended, and what all of them together would have freed.
     pub owners: Vec<Owner>,
     /// What rules ask for and was not always observed.
     pub unknown: Vec<Unknown>,
-    /// What whoever reads this should know.
+    /// Notes for readers.
     pub notes: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ pub struct Period {
     pub from: Option<At>,
     /// The last one.
     pub to: Option<At>,
-    /// Period of the interval in milliseconds, as the last snapshot tells it.
+    /// Sampling interval in milliseconds, from the last snapshot.
     pub interval_ms: u64,
     /// Snapshots that were there.
     pub snapshots: u64,
@@ -80,7 +80,7 @@ pub struct RuleReport {
     /// Whether it acts.
     pub mode: Mode,
     /// What it is about.
-    pub of: Kind,
+    pub target: Kind,
     /// True samples in a row that a match needs, at the last interval's period.
     pub needed: u32,
     /// Matches.
@@ -89,7 +89,7 @@ pub struct RuleReport {
     pub flags: u64,
     /// Notices.
     pub notices: u64,
-    /// Targets that were warned or due, and were spared.
+    /// Targets that were warned or due, and were reprieved.
     pub reprieves: u64,
     /// Would-be kills, of each target once.
     pub kills: u64,
@@ -99,7 +99,7 @@ pub struct RuleReport {
     pub actions: Vec<ProjectedAction>,
     /// Steps that were due and not done, by what held them.
     pub withheld: BTreeMap<&'static str, u64>,
-    /// Targets whose longest streak came close to a match and never made one, the closest first.
+    /// Targets whose longest streak was close to a match without reaching it, the closest first.
     pub near_misses: Vec<NearMiss>,
     /// And how many more of them there are.
     pub more_near_misses: u64,
@@ -131,7 +131,7 @@ pub struct ProjectedAction {
     pub at: At,
     /// `terminate`, `signal` and so on.
     pub action: &'static str,
-    /// Against whom.
+    /// Its target.
     pub target: String,
     /// The owner's number.
     pub uid: Option<u32>,
@@ -169,7 +169,7 @@ pub struct Regret {
 /// A target that came close.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NearMiss {
-    /// Who.
+    /// The target.
     pub target: String,
     /// True samples of its longest streak.
     pub longest: u32,
@@ -198,7 +198,7 @@ pub struct Unknown {
     /// The attribute or selector.
     pub name: &'static str,
     /// Of what kind of target.
-    pub of: Kind,
+    pub kind: Kind,
     /// How often it was asked for.
     pub asked: u64,
     /// How often it was unknown.

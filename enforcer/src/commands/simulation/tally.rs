@@ -8,8 +8,8 @@ use crate::verdict::What;
 use crate::view::TargetId;
 use bailiff_snapshot::Truth;
 
-/// Near misses that are told one by one.
-const NEAR_TOLD: usize = 20;
+/// Maximum number of near misses that are listed.
+const SHOWN_NEAR: usize = 20;
 
 /// What one rule found.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(super) struct Tally {
     pub(super) asked: u64,
     pub(super) held_true: u64,
     pub(super) unknown: u64,
-    /// Targets against whom a step was taken, and how it is called.
+    /// Targets of completed steps, with the name of the step.
     pub(super) done: HashSet<(TargetId, &'static str)>,
     /// Targets that match now.
     matching: HashSet<TargetId>,
@@ -40,7 +40,7 @@ struct Near {
 }
 
 impl Tally {
-    /// Counts a finding that harms nobody.
+    /// Counts a finding without an action.
     pub(super) fn note(&mut self, what: &What) {
         match what {
             What::Flag(_) => self.flags += 1,
@@ -83,23 +83,23 @@ impl Tally {
         }
     }
 
-    /// Forgets who matches: nobody of another boot is anybody of this one.
+    /// Forgets all matches: no target of another boot exists in this one.
     pub(super) fn forget(&mut self) {
         self.matching.clear();
     }
 
     /// Those that came close, the closest first, and how many more there are.
     pub(super) fn near_misses(&self) -> (Vec<NearMiss>, u64) {
-        let told = |(target, near): (&TargetId, &Near)| NearMiss {
+        let summary = |(target, near): (&TargetId, &Near)| NearMiss {
             target: target.to_string(),
             longest: near.longest,
             needed: near.needed,
             at: near.at,
         };
-        let mut all: Vec<NearMiss> = self.near.iter().map(told).collect();
+        let mut all: Vec<NearMiss> = self.near.iter().map(summary).collect();
         all.sort_by(|one, other| other.longest.cmp(&one.longest).then_with(|| one.target.cmp(&other.target)));
-        let more = all.len().saturating_sub(NEAR_TOLD);
-        all.truncate(NEAR_TOLD);
+        let more = all.len().saturating_sub(SHOWN_NEAR);
+        all.truncate(SHOWN_NEAR);
         (all, more as u64)
     }
 }

@@ -1,4 +1,4 @@
-//! What is told of a past that is known.
+//! Reports on a known record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,14 +71,14 @@ fn busy_again_soon_is_a_regret_and_later_is_none() {
             (projection.target[..12].to_owned(), projection.regret.map(|regret| regret.after_seconds))
         })
         .collect();
-    let told = |pid: &str, after| (format!("process:{pid}"), after);
+    let case = |pid: &str, after| (format!("process:{pid}"), after);
     // One a tick: the others' turns come two and four samples later.
-    assert_eq!(regrets, [told("4100", Some(200)), told("4200", None), told("4300", None)]);
+    assert_eq!(regrets, [case("4100", Some(200)), case("4200", None), case("4300", None)]);
     assert_eq!(report.rules[0].regrets, 1);
 }
 
 #[test]
-fn a_second_match_of_one_that_would_have_ended_is_told_apart() {
+fn second_match_of_a_target_that_would_have_ended_is_counted_separately() {
     let test = "    targets:\n      - {process: 4100, series: {gpu_util: '0x99 50 0x99'}}\n";
     let report = rehearse(&idle("dry-run"), test);
     let rule = &report.rules[0];
@@ -120,11 +120,11 @@ fn unknown_is_counted_and_gaps_are_missed_intervals() {
     assert_eq!((period.snapshots, period.judged, period.missed_intervals), (95, 95, 5));
     let rule = &report.rules[0];
     assert_eq!((rule.asked, rule.held_true, rule.unknown, rule.kills), (95, 85, 10, 0));
-    assert!(report.unknown.iter().any(|told| told.name == "gpu_util" && told.unknown == 10));
+    assert!(report.unknown.iter().any(|case| case.name == "gpu_util" && case.unknown == 10));
 }
 
 #[test]
-fn a_breaker_holds_until_an_admin_looks() {
+fn breaker_holds_until_resume() {
     let target = |number| format!("      - {{process: 4{number}00, series: {{gpu_util: '0x199'}}}}\n");
     let test = format!("    targets:\n{}", [1, 2, 3, 4].map(target).concat());
     let report = rehearse(&idle("enforce"), &test);

@@ -1,15 +1,15 @@
-//! `test`: rule tests. Made-up snapshots go through the daemon's own loader and engine by a made-up clock, and what
-//! happens is compared with what should. A file looks like this:
+//! `test`: rule tests. Made-up snapshots pass through the daemon's loader and engine by a made-up clock, and the
+//! verdicts are compared with the expected ones. A file looks like this:
 //!
 //! ```yaml
 //! rules: ../rules.yaml         # relative to this file; a test may name others
-//! interval: 5s                 # the interval
+//! interval: 5s                 # the sampling interval
 //! tests:
 //!   - name: an idle notebook is flagged, then ended
 //!     targets:
 //!       - process: 4100        # also: comm, user, uid, groups, exe, cmdline, cgroup, workload, container, pod,
 //!         vram: 4GiB           # namespace, slurm_job, parent, gpus, context, role, lease, age, from, until
-//!         series:              # also: io_rate, vram, state, orphaned, quota_denied, mps_status; what nobody says is unknown
+//!         series:              # also: io_rate, vram, state, orphaned, quota_denied, mps_status; what is not given is unknown
 //!           gpu_util: '0x240'  # percent: 0 and 240 times 0 more; `_` was not observed
 //!           cpu_util: '0x240'
 //!     gpus: [{gpu: 0, memory: 80GiB, series: {vram_unaccounted: '0x240'}}]
@@ -24,13 +24,13 @@
 //! A destructive step is decided at one sample and done at the next, which is where it is expected. As with
 //! `replay`, one that would have been ended goes on as its series say.
 
+mod fixture;
 mod mps;
 mod pool;
 mod print;
 mod quota;
 mod script;
 mod series;
-mod stage;
 mod written;
 
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ use crate::policy::{Mode, Policy, load};
 use crate::verdict::{Verdict, What};
 use crate::view::View;
 
-/// What is said of a file of rules.
+/// Description of a rules file.
 const RULES: &str =
     "these are rules, which `check` reads; tests name the file of their rules: `rules: ../rules.yaml`";
 
@@ -60,7 +60,7 @@ const RULES: &str =
 pub struct Settings {
     /// The files of tests.
     pub files: Vec<PathBuf>,
-    /// How it is told.
+    /// Output format.
     pub form: Form,
 }
 
@@ -104,7 +104,7 @@ pub struct Happened {
     pub rule: String,
     /// `flag`, `notify`, `due`, `terminate`, `withheld` and so on.
     pub step: &'static str,
-    /// To whom.
+    /// Its target.
     pub target: String,
     /// What held a step.
     pub hold: Option<&'static str>,
@@ -149,8 +149,8 @@ pub fn rehearse(path: &Path) -> Result<Report, Failure> {
     })?;
     let cases = cases(written, path).map_err(|failure| match failure {
         Refused::LocalHost(Faults(faults)) => {
-            let told: Vec<String> = faults.iter().map(|fault| format!("{shown}: {fault}")).collect();
-            Failure::Faults(told.join("\n"))
+            let faulty: Vec<String> = faults.iter().map(|fault| format!("{shown}: {fault}")).collect();
+            Failure::Faults(faulty.join("\n"))
         }
         Refused::Rules(failure) => failure,
     })?;
@@ -193,7 +193,7 @@ fn test(case: &Case) -> TestReport {
         if !then.iter().any(|step| expected.what.is(step)) {
             let got: Vec<String> = then.iter().map(ToString::to_string).collect();
             let got = if got.is_empty() { "nothing at that sample".to_owned() } else { got.join("; ") };
-            let at = time_of(expected.sample, case.stage.interval);
+            let at = time_of(expected.sample, case.fixture.interval);
             let expected = format!("{} at {at} (sample {})", expected.what, expected.sample);
             failures.push(Mismatch { expected, got });
         }
@@ -210,7 +210,7 @@ fn test(case: &Case) -> TestReport {
 /// All that happens in a test.
 fn play(case: &Case) -> Vec<Happened> {
     let mut engine = Engine::new(Arc::clone(&case.policy), Mode::Enforce);
-    let mut playing = case.stage.play();
+    let mut playing = case.fixture.play();
     let mut before: Option<Arc<View>> = None;
     let mut answers = Vec::new();
     let mut happened = Vec::new();
@@ -229,7 +229,7 @@ fn play(case: &Case) -> Vec<Happened> {
                 What::Notify(_) => engine.delivered(&verdict.rule, &verdict.subject.id),
                 _ => {}
             }
-            happened.push(Happened::of(verdict, (sample, case.stage.interval), &view));
+            happened.push(Happened::of(verdict, (sample, case.fixture.interval), &view));
         }
         before = Some(view);
     }
@@ -321,6 +321,6 @@ pub(in crate::commands) fn staged(text: &str, policy: &Arc<Policy>) -> Vec<baili
     let head = script::head(&written, &mut faults);
     let case = script::case(written.tests.remove(0), &head, policy, &mut faults);
     assert_eq!(faults.0, [""; 0]);
-    let mut playing = case.stage.play();
+    let mut playing = case.fixture.play();
     (0..case.samples).filter_map(|_| playing.next()).collect()
 }

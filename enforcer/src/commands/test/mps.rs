@@ -1,23 +1,23 @@
-//! The servers of MPS of a made-up node, as a daemon of each would tell their status.
+//! The MPS servers of a made-up node, with the status that their daemons would report.
 
 use bailiff_snapshot::{Mps, MpsServer, MpsStatus, ProcessKey};
 
-use super::series::Play;
-use super::stage::{Actor, Stage};
+use super::fixture::{Fixture, TestProcess};
+use super::series::Timeline;
 
-/// All servers whose status is told at some time; none where that of nobody is, or nobody answers.
-pub(super) fn mps(stage: &Stage, sample: usize) -> Option<Mps> {
-    let told = stage.actors.iter().filter(|actor| !matches!(actor.mps_status, Play::Never));
-    let there = told.filter(|actor| actor.is_there(sample) && stage.up("mps", sample));
-    let servers: Vec<MpsServer> = there.map(|actor| server(stage, actor, sample)).collect();
+/// All servers with a status at some time; none if no status is given, or no daemon answers.
+pub(super) fn mps(fixture: &Fixture, sample: usize) -> Option<Mps> {
+    let servers = fixture.actors.iter().filter(|actor| !matches!(actor.mps_status, Timeline::Never));
+    let there = servers.filter(|actor| actor.is_there(sample) && fixture.up("mps", sample));
+    let servers: Vec<MpsServer> = there.map(|actor| server(fixture, actor, sample)).collect();
     (!servers.is_empty()).then(|| Mps { daemons: Vec::new(), servers })
 }
 
-fn server(stage: &Stage, actor: &Actor, sample: usize) -> MpsServer {
+fn server(fixture: &Fixture, actor: &TestProcess, sample: usize) -> MpsServer {
     let all = [MpsStatus::Initializing, MpsStatus::Active, MpsStatus::Fault];
     let word = actor.mps_status.at(sample);
     MpsServer {
-        process: ProcessKey { pid: actor.pid, start_ticks: stage.start_ticks(actor) },
+        process: ProcessKey { pid: actor.pid, start_ticks: fixture.start_ticks(actor) },
         inside: Some(actor.pid),
         uid: None,
         pipe_directory: None,

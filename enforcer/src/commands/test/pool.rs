@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bailiff_snapshot::{Claim, GpuState, Held, Leases, PoolGpu, ProcessKey, Truth};
 
+use super::fixture::{Device, Fixture, TestProcess, millis};
 use super::script::{self, Faults};
-use super::series::Play;
-use super::stage::{Actor, Device, Stage, millis};
+use super::series::Timeline;
 use super::written;
 use crate::value::Unit;
 
@@ -22,8 +22,8 @@ pub(super) struct Lease {
     age: Duration,
     from: usize,
     until: usize,
-    alive: Play<String>,
-    silent: Play<f64>,
+    alive: Timeline<String>,
+    silent: Timeline<f64>,
 }
 
 impl Lease {
@@ -31,7 +31,7 @@ impl Lease {
     pub(super) fn of(
         written: &written::Lease,
         place: u32,
-        (devices, actors, interval): (&[Device], &[Actor], Duration),
+        (devices, actors, interval): (&[Device], &[TestProcess], Duration),
         faults: &mut Faults,
     ) -> Self {
         let gpus = written.gpus.clone().unwrap_or_else(|| vec!["0".to_owned()]);
@@ -67,7 +67,7 @@ impl Lease {
             age,
             from,
             until,
-            alive: alive.map_or(Play::Always("true".to_owned()), |text| {
+            alive: alive.map_or(Timeline::Always("true".to_owned()), |text| {
                 script::words(text, &["true", "false"], faults)
             }),
             silent: script::plays(series.heartbeat_age.as_ref(), Unit::Duration, faults),
@@ -82,15 +82,15 @@ impl Lease {
         (self.from..self.until).contains(&sample)
     }
 
-    fn held(&self, stage: &Stage, sample: usize) -> Held {
-        let age = stage.interval.saturating_mul(u32::try_from(sample - self.from).unwrap_or(u32::MAX));
-        let holder = self.holder.and_then(|place| stage.actors.get(place));
+    fn held(&self, fixture: &Fixture, sample: usize) -> Held {
+        let age = fixture.interval.saturating_mul(u32::try_from(sample - self.from).unwrap_or(u32::MAX));
+        let holder = self.holder.and_then(|place| fixture.actors.get(place));
         let silent = self.silent.at(sample).and_then(|silent| Duration::try_from_secs_f64(silent).ok());
         Held {
             age_ms: Some(millis(self.age + age)),
             silent_ms: silent.map(millis),
             holder: holder.map_or(self.held.holder, |actor| {
-                Some(ProcessKey { pid: actor.pid, start_ticks: stage.start_ticks(actor) })
+                Some(ProcessKey { pid: actor.pid, start_ticks: fixture.start_ticks(actor) })
             }),
             alive: self.alive.at(sample).map_or(Truth::Unknown, |alive| (alive == "true").into()),
             ..self.held.clone()
@@ -98,7 +98,7 @@ impl Lease {
     }
 }
 
-impl Stage {
+impl Fixture {
     /// The pool at a sample, where it answers.
     pub(super) fn pool(&self, sample: usize) -> Option<Leases> {
         let leases = self.leases.as_ref().filter(|_| self.answered(sample))?;

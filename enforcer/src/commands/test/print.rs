@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use super::{Report, TestReport};
 use crate::commands::layout::{Layout, count, foreign};
 
-/// Steps of one test that are told.
-const STEPS_TOLD: usize = 40;
+/// Maximum number of steps of one test that are listed.
+const SHOWN_STEPS: usize = 40;
 
 /// Writes a report.
 pub(super) fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
@@ -41,10 +41,10 @@ fn failure(test: &TestReport, layout: &mut Layout) {
         return layout.say(4, "nothing happened at all");
     }
     layout.say(4, "what did happen:");
-    for step in test.steps.iter().take(STEPS_TOLD) {
+    for step in test.steps.iter().take(SHOWN_STEPS) {
         layout.say(6, &format!("{}: {step}, streak {}", step.when(), step.streak));
     }
-    if let Some(more) = test.steps.len().checked_sub(STEPS_TOLD).filter(|more| *more > 0) {
+    if let Some(more) = test.steps.len().checked_sub(SHOWN_STEPS).filter(|more| *more > 0) {
         layout.say(6, &format!("and {more} more: --json has all"));
     }
 }

@@ -2,23 +2,23 @@
 
 use bailiff_snapshot::{ProcessKey, Quota, QuotaGpu, QuotaProcess, Truth, wire};
 
-use super::stage::{Actor, Stage, whole};
+use super::fixture::{Fixture, TestProcess, whole};
 
-/// All quotas at a sample; none where nobody has one, or their directory cannot be read.
-pub(super) fn quotas(stage: &Stage, (sample, gpus): (usize, &[wire::Gpu])) -> Option<Vec<Quota>> {
-    let with = stage.actors.iter().filter(|actor| actor.quota.is_some());
-    if with.clone().next().is_none() || !stage.up("quota", sample) {
+/// All quotas at a sample; none if no process has one, or their directory cannot be read.
+pub(super) fn quotas(fixture: &Fixture, (sample, gpus): (usize, &[wire::Gpu])) -> Option<Vec<Quota>> {
+    let with = fixture.actors.iter().filter(|actor| actor.quota.is_some());
+    if with.clone().next().is_none() || !fixture.up("quota", sample) {
         return None;
     }
     Some(
         with.filter(|actor| actor.is_there(sample))
-            .map(|actor| quota(stage, actor, (sample, gpus)))
+            .map(|actor| quota(fixture, actor, (sample, gpus)))
             .collect(),
     )
 }
 
-fn quota(stage: &Stage, actor: &Actor, (sample, gpus): (usize, &[wire::Gpu])) -> Quota {
-    let start_ticks = stage.start_ticks(actor);
+fn quota(fixture: &Fixture, actor: &TestProcess, (sample, gpus): (usize, &[wire::Gpu])) -> Quota {
+    let start_ticks = fixture.start_ticks(actor);
     let used = actor.vram.at(sample).map(whole);
     let row = |place: &usize| {
         let holders = gpus.get(*place).map(|gpu| gpu.holders.as_slice()).unwrap_or_default();

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_saphyr::Spanned;
 
+use super::fixture::{Device, Fixture, TestProcess};
 use super::pool::Lease;
-use super::series::{self, Play};
-use super::stage::{Actor, Device, Stage};
+use super::series::{self, Timeline};
 use super::written::{self, Text, When};
 use crate::commands::layout::{foreign, length};
 use crate::policy::{Policy, quantity};
@@ -55,7 +55,7 @@ impl Faults {
 pub(super) struct Case {
     pub(super) policy: Arc<Policy>,
     pub(super) name: String,
-    pub(super) stage: Stage,
+    pub(super) fixture: Fixture,
     pub(super) samples: usize,
     pub(super) expect: Vec<Expected>,
     pub(super) never: Vec<Pattern>,
@@ -68,7 +68,7 @@ pub(super) struct Expected {
     pub(super) what: Pattern,
 }
 
-/// What a step may look like.
+/// Permitted forms of a step.
 #[derive(Debug, Default)]
 pub(super) struct Pattern {
     pub(super) rule: Option<String>,
@@ -101,13 +101,13 @@ pub(super) fn case(test: written::Test, head: &Head, policy: &Arc<Policy>, fault
     };
     let mut actors = Vec::new();
     for process in &test.targets {
-        if actors.iter().any(|actor: &Actor| actor.pid == process.pid) {
+        if actors.iter().any(|actor: &TestProcess| actor.pid == process.pid) {
             faults.0.push(format!("test {:?}: process {} stands there twice", test.name, process.pid));
         }
         actors.push(actor(process, (&devices, interval), faults));
     }
     let ones = |text: &Text, faults: &mut Faults| plays(Some(text), Unit::Count, faults);
-    let intervals = test.intervals.as_ref().map_or(Play::Always(1.0), |text| ones(text, faults));
+    let intervals = test.intervals.as_ref().map_or(Timeline::Always(1.0), |text| ones(text, faults));
     let mut sources = Vec::new();
     for (name, text) in &test.sources {
         if !matches!(name.as_str(), "nvml" | "proc" | "redis" | "quota") {
@@ -119,30 +119,30 @@ pub(super) fn case(test: written::Test, head: &Head, policy: &Arc<Policy>, fault
         let about = (devices.as_slice(), actors.as_slice(), interval);
         (0..).zip(leases).map(|(place, lease)| Lease::of(lease, place, about, faults)).collect()
     });
-    let stage = Stage { interval, start: head.start, devices, actors, leases, intervals, sources };
+    let fixture = Fixture { interval, start: head.start, devices, actors, leases, intervals, sources };
     let expect: Vec<Expected> =
         test.expect.iter().filter_map(|expect| expected(expect, (policy, interval), faults)).collect();
-    let samples = length_of(&stage, &test, (&expect, interval), faults);
+    let samples = length_of(&fixture, &test, (&expect, interval), faults);
     let never = test.never.iter().map(|never| Pattern {
         rule: never.rule.as_ref().and_then(|rule| known_rule(rule, policy, faults)),
         step: never.step.as_ref().and_then(|step| known_step(step, faults)),
         target: never.target.as_ref().map(|target| target.value.clone()),
         hold: None,
     });
-    Case { policy: Arc::clone(policy), name: test.name, stage, samples, expect, never: never.collect() }
+    Case { policy: Arc::clone(policy), name: test.name, fixture, samples, expect, never: never.collect() }
 }
 
 /// As long as its longest series; without any as long as something is expected.
 fn length_of(
-    stage: &Stage,
+    fixture: &Fixture,
     test: &written::Test,
     (expect, interval): (&[Expected], Duration),
     faults: &mut Faults,
 ) -> usize {
     let last = expect.iter().map(|expect| expect.sample + 1).max().unwrap_or_default();
-    match stage.samples() {
+    match fixture.samples() {
         0 if last == 0 => {
-            faults.0.push(format!("test {:?}: nothing tells how long it is", foreign(&test.name)));
+            faults.0.push(format!("test {:?}: its length is not given", foreign(&test.name)));
             0
         }
         0 => last,
@@ -217,7 +217,7 @@ fn device(gpu: &written::Gpu, faults: &mut Faults) -> Device {
         unlisted: plays(gpu.series.unlisted_processes.as_ref(), Unit::Count, faults),
         answers: match &gpu.series.answers {
             Some(text) => plays(Some(text), Unit::Count, faults),
-            None => Play::Always(1.0),
+            None => Timeline::Always(1.0),
         },
     }
 }
@@ -226,16 +226,16 @@ fn actor(
     process: &written::Process,
     (devices, interval): (&[Device], Duration),
     faults: &mut Faults,
-) -> Actor {
+) -> TestProcess {
     let (from, until, age) = times((&process.from, &process.until, &process.age), interval, faults);
     let series = &process.series;
     let vram = match (&series.vram, &process.vram) {
         (Some(text), _) => plays(Some(text), Unit::Bytes, faults),
-        (None, Some(text)) => {
-            faults.take(text, series::amount(&text.value, Unit::Bytes)).map_or(Play::Never, Play::Always)
-        }
+        (None, Some(text)) => faults
+            .take(text, series::amount(&text.value, Unit::Bytes))
+            .map_or(Timeline::Never, Timeline::Always),
         #[expect(clippy::cast_precision_loss, reason = "2^30 is a whole number")]
-        (None, None) => Play::Always(GIB as f64),
+        (None, None) => Timeline::Always(GIB as f64),
     };
     let mut holds = Vec::new();
     for index in process.gpus.clone().unwrap_or_else(|| vec!["0".to_owned()]) {
@@ -248,11 +248,11 @@ fn actor(
         faults.at(namespace, "`namespace` needs `pod`: only a process in a pod has a namespace");
     }
     let quota = process.quota.as_ref().and_then(|text| faults.take(text, bytes(&text.value)));
-    Actor {
+    TestProcess {
         pid: process.pid,
         quota,
         quota_denied: plays(series.quota_denied.as_ref(), Unit::Count, faults),
-        facts: super::stage::Who::of(process, uid(process, faults)),
+        facts: super::fixture::ProcessFacts::of(process, uid(process, faults)),
         holds,
         context: process.context.clone().unwrap_or_else(|| "C".to_owned()),
         age,
@@ -264,16 +264,16 @@ fn actor(
         io_rate: plays(series.io_rate.as_ref(), Unit::BytesPerSecond, faults),
         mps_status: match &series.mps_status {
             Some(text) => words(text, &words_of("mps_status"), faults),
-            None => Play::Never,
+            None => Timeline::Never,
         },
         state: match &series.state {
             Some(text) => words(text, &words_of("state"), faults),
-            None => Play::Always("sleeping".to_owned()),
+            None => Timeline::Always("sleeping".to_owned()),
         },
         orphaned: series
             .orphaned
             .as_ref()
-            .map_or(Play::Never, |text| words(text, &["true", "false"], faults)),
+            .map_or(Timeline::Never, |text| words(text, &["true", "false"], faults)),
     }
 }
 
@@ -302,7 +302,7 @@ fn uid(process: &written::Process, faults: &mut Faults) -> Option<u32> {
     faults.take(text, uid)
 }
 
-/// The words of an attribute.
+/// The permitted values of an attribute.
 fn words_of(name: &str) -> Vec<&'static str> {
     let attribute = rules::ALL.iter().find(|attribute| attribute.name == name);
     match attribute.map(|attribute| attribute.unit) {
@@ -311,22 +311,22 @@ fn words_of(name: &str) -> Vec<&'static str> {
     }
 }
 
-pub(super) fn words(text: &Text, known: &[&str], faults: &mut Faults) -> Play<String> {
-    faults.take(text, series::words(&text.value, known)).map_or(Play::Never, Play::Series)
+pub(super) fn words(text: &Text, known: &[&str], faults: &mut Faults) -> Timeline<String> {
+    faults.take(text, series::words(&text.value, known)).map_or(Timeline::Never, Timeline::Series)
 }
 
-pub(super) fn plays(text: Option<&Text>, unit: Unit, faults: &mut Faults) -> Play<f64> {
-    let Some(text) = text else { return Play::Never };
-    faults.take(text, series::numbers(&text.value, unit)).map_or(Play::Never, Play::Series)
+pub(super) fn plays(text: Option<&Text>, unit: Unit, faults: &mut Faults) -> Timeline<f64> {
+    let Some(text) = text else { return Timeline::Never };
+    faults.take(text, series::numbers(&text.value, unit)).map_or(Timeline::Never, Timeline::Series)
 }
 
-/// The driver tells whole percents.
-fn percents(text: Option<&Text>, faults: &mut Faults) -> Play<f64> {
+/// The driver reports whole percents.
+fn percents(text: Option<&Text>, faults: &mut Faults) -> Timeline<f64> {
     let play = plays(text, Unit::Percent, faults);
-    if let (Some(text), Play::Series(values)) = (text, &play) {
+    if let (Some(text), Timeline::Series(values)) = (text, &play) {
         let odd = |value: &&f64| (**value * 100.0 - (**value * 100.0).round()).abs() > 1e-9 || **value > 1.0;
         if let Some(value) = values.iter().flatten().find(odd) {
-            let message = format!("{}% is none of the whole percents that a driver tells", value * 100.0);
+            let message = format!("{}% is not a whole percentage, as drivers report", value * 100.0);
             faults.at(text, &message);
         }
     }

@@ -11,8 +11,8 @@ const MOST: usize = 10_000_000;
 
 /// What something is, sample by sample.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Play<T> {
-    /// Nobody says: unknown.
+pub(super) enum Timeline<T> {
+    /// Not given: unknown.
     Never,
     /// Always this.
     Always(T),
@@ -20,7 +20,7 @@ pub(super) enum Play<T> {
     Series(Vec<Option<T>>),
 }
 
-impl<T: Clone> Play<T> {
+impl<T: Clone> Timeline<T> {
     /// What it is at a sample.
     pub(super) fn at(&self, sample: usize) -> Option<T> {
         match self {
@@ -135,8 +135,8 @@ pub(super) fn amount(text: &str, unit: Unit) -> Result<f64, String> {
         return Ok(0.0);
     }
     let bare = unit == Unit::Percent && !text.ends_with('%');
-    let told = if bare { format!("{text}%") } else { text.to_owned() };
-    quantity::number(&told, unit).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))
+    let number = if bare { format!("{text}%") } else { text.to_owned() };
+    quantity::number(&number, unit).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ pub(super) struct GpuSeries {
     pub(super) gpu_util: Option<Text>,
     /// Memory in use; without a word it is what processes hold and what is unaccounted.
     pub(super) vram_used: Option<Text>,
-    /// Memory of nobody.
+    /// Unaccounted memory.
     pub(super) vram_unaccounted: Option<Text>,
     /// What did not come back.
     pub(super) vram_unreleased: Option<Text>,
@@ -155,11 +155,11 @@ pub(super) struct Lease {
     pub(super) name: String,
     /// Indexes of its GPUs: [0].
     pub(super) gpus: Option<Vec<String>>,
-    /// Whose it is: user.
+    /// The user who holds it.
     pub(super) user: Option<String>,
     /// The same as a number: 1000.
     pub(super) uid: Option<u32>,
-    /// The pid of one of the targets; without a word it is held by somebody who holds no GPU memory.
+    /// The pid of one of the targets; if not given, the holder has no GPU memory.
     pub(super) holder: Option<u32>,
     /// 0.
     pub(super) priority: Option<i32>,
@@ -184,13 +184,13 @@ pub(super) struct LeaseSeries {
     pub(super) heartbeat_age: Option<Text>,
 }
 
-/// What of a process changes. What nobody says is unknown.
+/// What changes in a process. What is not given is unknown.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ProcessSeries {
     /// The busiest engine, in whole percents.
     pub(super) gpu_util: Option<Text>,
-    /// CPU, in percent of a core. A look at which it cannot be read leaves two windows unknown, since a window has
+    /// CPU, in percent of a core. A sample in which it is unreadable leaves two windows unknown, because a window has
     /// two ends.
     pub(super) cpu_util: Option<Text>,
     /// Requests that its quota refuses.
@@ -217,7 +217,7 @@ pub(super) struct Expect {
     pub(super) rule: Text,
     /// What.
     pub(super) step: Text,
-    /// To whom: a pid, or the name of a target as `explain` shows it, or a part of it as `slurm:77`, `gpu:0`.
+    /// The target: a pid, or the name of a target as in `explain`, or a part of it such as `slurm:77`, `gpu:0`.
     pub(super) target: Option<Text>,
     /// With `step: withheld`: by what.
     pub(super) hold: Option<Text>,
@@ -249,6 +249,6 @@ pub(super) struct Never {
     pub(super) rule: Option<Text>,
     /// What; without a word nothing.
     pub(super) step: Option<Text>,
-    /// To whom; without a word to nobody.
+    /// The target; if not given, any.
     pub(super) target: Option<Text>,
 }

@@ -1,4 +1,4 @@
-//! The tables of the page: rules, what is coming, flags, what was done, budgets, GPUs of GPU.py.
+//! The tables of the page: rules, coming steps, flags, completed actions, budgets, GPUs of GPU.py.
 
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ pub(super) fn write(status: &Status, now: Now, html: &mut Html) {
     }
 }
 
-/// A section with its table, or where that has no rows what is said in its place, or why nothing is known.
+/// A section with its table or, without rows, a text in its place, or why it is unknown.
 fn section<T, const N: usize>(
     html: &mut Html,
     (id, title, nothing): (&'static str, &str, Result<&str, &str>),
@@ -131,7 +131,7 @@ fn rule(rule: &RuleStatus) -> [Cell; 7] {
     [
         rule.name.as_str().into(),
         rule.mode.name().into(),
-        rule.of.name().replace('_', " ").into(),
+        rule.target.name().replace('_', " ").into(),
         Cell::of(rule.matches, NOT_YET),
         Cell::of(rule.pending, NOT_YET),
         Cell::of(rule.unknown, NOT_YET),
@@ -146,9 +146,9 @@ fn pending(step: &Pending) -> [Cell; 7] {
         target(&step.target, step.comm.as_ref()),
         Cell::of(step.user.as_ref(), NO_OWNER),
         step.rule.as_str().into(),
-        if watch { format!("{} (watch)", step.step).into() } else { step.step.as_str().into() },
+        if watch { format!("{} (dry-run)", step.step).into() } else { step.step.as_str().into() },
         format!("{}/{}", step.streak, step.needed).into(),
-        Cell::of(due.map(Span), "it cannot be told"),
+        Cell::of(due.map(Span), "cannot be determined"),
         step.hold.map_or(Cell::Nothing, |hold| Cell::Bad(format!("held: {}", held(hold)))),
     ]
 }
@@ -185,8 +185,8 @@ fn action(action: &PastAction, now: Now) -> [Cell; 8] {
         action.step.as_str().into(),
         Cell::of(action.user.as_ref(), NO_OWNER),
         action.outcome.name().replace('_', " ").into(),
-        if action.is_untold() {
-            Cell::Unknown("it cannot be told".into())
+        if action.is_unknown() {
+            Cell::Unknown("cannot be determined".into())
         } else {
             Cell::maybe(action.released.map(|bytes| Bytes(bytes.into())))
         },

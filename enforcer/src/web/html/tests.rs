@@ -39,20 +39,26 @@ fn a_stream_that_says_nothing_is_loud_after_two_intervals() {
         assert_eq!(html.contains("class=\"alarm\""), is_loud, "{seconds} s: {html}");
     }
     let html = page_after(&connected(None), 40.0);
-    assert!(html.contains("The stream is up and no snapshot was judged yet, in 40 s."), "{html}");
+    assert!(html.contains("The stream is up and no snapshot was evaluated yet, in 40 s."), "{html}");
 }
 
 #[test]
 fn what_was_not_judged_is_unknown() {
     let html = page_after(&connected(None), 1.0);
     for id in ["pending", "flags"] {
-        let told = section(&html, id);
-        assert!(told.contains("unknown: no snapshot was judged yet"), "{told}");
-        assert!(!told.contains("Nothing.") && !told.contains("None is up."), "{told}");
+        let section_text = section(&html, id);
+        assert!(section_text.contains("unknown: no snapshot was evaluated yet"), "{section_text}");
+        assert!(
+            !section_text.contains("Nothing.") && !section_text.contains("None is up."),
+            "{section_text}"
+        );
     }
     let html = page_after(&connected(Some(1)), 1.0);
-    let told = [section(&html, "pending"), section(&html, "flags")];
-    assert!(told[0].contains("Nothing.") && told[1].contains("None is up."), "{told:?}");
+    let section_text = [section(&html, "pending"), section(&html, "flags")];
+    assert!(
+        section_text[0].contains("Nothing.") && section_text[1].contains("None is up."),
+        "{section_text:?}"
+    );
 }
 
 #[test]
@@ -76,7 +82,7 @@ fn why_it_is_held_is_said_once() {
 }
 
 #[test]
-fn rows_are_named_by_whom_they_are_about() {
+fn rows_are_named_by_their_target() {
     let mut status = connected(Some(1));
     status.flags = vec![Flag {
         rule: "idle".into(),
@@ -108,7 +114,7 @@ fn rows_are_named_by_whom_they_are_about() {
         actions.contains("5 s ago <span class=\"dim\"><time datetime=\"2023-11-14T22:13:15Z\">"),
         "{actions}"
     );
-    assert!(actions.contains("unknown: it cannot be told"), "what came back: {actions}");
+    assert!(actions.contains("unknown: cannot be determined"), "what came back: {actions}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use bailiff_snapshot::{Place, Why, wire};
 use super::mps::mps;
 use super::pool::{self, Lease};
 use super::quota::quotas;
-use super::series::Play;
+use super::series::Timeline;
 use super::written;
 
 /// The machine has been up for that long when a test begins, so that everybody can be as old as they like.
@@ -16,15 +16,15 @@ const UPTIME: Duration = Duration::from_hours(24 * 365);
 
 /// Everything that a test shows.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct Fixture {
     pub(super) interval: Duration,
     pub(super) start: Duration,
     pub(super) devices: Vec<Device>,
-    pub(super) actors: Vec<Actor>,
+    pub(super) actors: Vec<TestProcess>,
     /// None where there is no pool.
     pub(super) leases: Option<Vec<Lease>>,
-    pub(super) intervals: Play<f64>,
-    pub(super) sources: Vec<(String, Play<f64>)>,
+    pub(super) intervals: Timeline<f64>,
+    pub(super) sources: Vec<(String, Timeline<f64>)>,
 }
 
 /// A GPU.
@@ -34,12 +34,12 @@ pub(super) struct Device {
     pub(super) uuid: String,
     pub(super) memory: u64,
     pub(super) mig: bool,
-    pub(super) gpu_util: Play<f64>,
-    pub(super) used: Play<f64>,
-    pub(super) unaccounted: Play<f64>,
-    pub(super) unreleased: Play<f64>,
-    pub(super) unlisted: Play<f64>,
-    pub(super) answers: Play<f64>,
+    pub(super) gpu_util: Timeline<f64>,
+    pub(super) used: Timeline<f64>,
+    pub(super) unaccounted: Timeline<f64>,
+    pub(super) unreleased: Timeline<f64>,
+    pub(super) unlisted: Timeline<f64>,
+    pub(super) answers: Timeline<f64>,
 }
 
 impl Device {
@@ -50,12 +50,12 @@ impl Device {
             uuid: "GPU-0".to_owned(),
             memory: 80 << 30,
             mig: false,
-            gpu_util: Play::Never,
-            used: Play::Never,
-            unaccounted: Play::Never,
-            unreleased: Play::Never,
-            unlisted: Play::Never,
-            answers: Play::Always(1.0),
+            gpu_util: Timeline::Never,
+            used: Timeline::Never,
+            unaccounted: Timeline::Never,
+            unreleased: Timeline::Never,
+            unlisted: Timeline::Never,
+            answers: Timeline::Always(1.0),
         }
     }
 
@@ -66,9 +66,9 @@ impl Device {
 
 /// A process.
 #[derive(Debug)]
-pub(super) struct Actor {
+pub(super) struct TestProcess {
     pub(super) pid: u32,
-    pub(super) facts: Who,
+    pub(super) facts: ProcessFacts,
     /// Places of GPUs.
     pub(super) holds: Vec<usize>,
     pub(super) context: String,
@@ -79,23 +79,23 @@ pub(super) struct Actor {
     pub(super) until: usize,
     /// The limit of its quota.
     pub(super) quota: Option<u64>,
-    pub(super) quota_denied: Play<f64>,
-    pub(super) mps_status: Play<String>,
-    pub(super) vram: Play<f64>,
-    pub(super) gpu_util: Play<f64>,
-    pub(super) cpu_util: Play<f64>,
-    pub(super) io_rate: Play<f64>,
-    pub(super) state: Play<String>,
-    pub(super) orphaned: Play<String>,
+    pub(super) quota_denied: Timeline<f64>,
+    pub(super) mps_status: Timeline<String>,
+    pub(super) vram: Timeline<f64>,
+    pub(super) gpu_util: Timeline<f64>,
+    pub(super) cpu_util: Timeline<f64>,
+    pub(super) io_rate: Timeline<f64>,
+    pub(super) state: Timeline<String>,
+    pub(super) orphaned: Timeline<String>,
 }
 
-/// Who a process is, which does not change.
+/// The facts of a process that do not change.
 #[derive(Debug)]
-pub(super) struct Who {
+pub(super) struct ProcessFacts {
     facts: wire::Facts,
 }
 
-impl Who {
+impl ProcessFacts {
     /// As written.
     pub(super) fn of(process: &written::Process, uid: Option<u32>) -> Self {
         let cgroup = process.cgroup.clone().unwrap_or_else(|| "/test".to_owned());
@@ -144,13 +144,13 @@ struct Counters {
 
 /// A stage at work.
 #[derive(Debug)]
-pub(super) struct Playing<'a> {
-    stage: &'a Stage,
+pub(super) struct TimelineReader<'a> {
+    fixture: &'a Fixture,
     counters: Vec<Counters>,
     next: usize,
 }
 
-impl Stage {
+impl Fixture {
     /// As many samples as the longest series has.
     pub(super) fn samples(&self) -> usize {
         let devices = self.devices.iter().flat_map(|device| {
@@ -162,10 +162,11 @@ impl Stage {
                 &device.unlisted,
                 &device.answers,
             ]
-            .map(Play::samples)
+            .map(Timeline::samples)
         });
         let actors = self.actors.iter().flat_map(|actor| {
-            let numbers = [&actor.vram, &actor.gpu_util, &actor.cpu_util, &actor.io_rate].map(Play::samples);
+            let numbers =
+                [&actor.vram, &actor.gpu_util, &actor.cpu_util, &actor.io_rate].map(Timeline::samples);
             numbers.into_iter().chain([actor.state.samples(), actor.orphaned.samples()])
         });
         let sources = self.sources.iter().map(|(_, source)| source.samples());
@@ -180,21 +181,21 @@ impl Stage {
     }
 
     /// Begins.
-    pub(super) fn play(&self) -> Playing<'_> {
-        Playing { stage: self, counters: vec![Counters::default(); self.actors.len()], next: 0 }
+    pub(super) fn play(&self) -> TimelineReader<'_> {
+        TimelineReader { fixture: self, counters: vec![Counters::default(); self.actors.len()], next: 0 }
     }
 
     pub(super) fn since_boot(&self, sample: usize) -> Duration {
         UPTIME + self.interval.saturating_mul(u32::try_from(sample).unwrap_or(u32::MAX))
     }
 
-    /// When a process began, in ticks of 10 ms since boot.
-    /// Somebody is a server of MPS.
+    /// Start time of a process, in ticks of 10 ms since boot.
+    /// Whether there is an MPS server.
     fn has_mps(&self) -> bool {
-        self.actors.iter().any(|actor| !matches!(actor.mps_status, Play::Never))
+        self.actors.iter().any(|actor| !matches!(actor.mps_status, Timeline::Never))
     }
 
-    pub(super) fn start_ticks(&self, actor: &Actor) -> u64 {
+    pub(super) fn start_ticks(&self, actor: &TestProcess) -> u64 {
         millis(self.since_boot(actor.from).saturating_sub(actor.age)) / 10
     }
 
@@ -204,20 +205,20 @@ impl Stage {
     }
 }
 
-impl Playing<'_> {
+impl TimelineReader<'_> {
     /// The next sample's snapshot; none where its interval is missed.
     pub(super) fn next(&mut self) -> Option<wire::Snapshot> {
         let sample = self.next;
         self.next += 1;
         self.count(sample);
-        let interval = self.stage.intervals.at(sample).is_some_and(|interval| interval > 0.0);
+        let interval = self.fixture.intervals.at(sample).is_some_and(|interval| interval > 0.0);
         interval.then(|| self.snapshot(sample))
     }
 
-    /// Counters go on while nobody looks.
+    /// Counters advance between samples too.
     fn count(&mut self, sample: usize) {
-        let interval = self.stage.interval.as_secs_f64();
-        for (actor, counters) in self.stage.actors.iter().zip(&mut self.counters) {
+        let interval = self.fixture.interval.as_secs_f64();
+        for (actor, counters) in self.fixture.actors.iter().zip(&mut self.counters) {
             if actor.is_there(sample) {
                 counters.cpu_seconds += actor.cpu_util.at(sample).unwrap_or_default() * interval;
                 counters.io_bytes += actor.io_rate.at(sample).unwrap_or_default() * interval;
@@ -226,15 +227,15 @@ impl Playing<'_> {
     }
 
     fn snapshot(&self, sample: usize) -> wire::Snapshot {
-        let stage = self.stage;
+        let fixture = self.fixture;
         let up = |name: &str| {
-            let up = stage.up(name, sample);
+            let up = fixture.up(name, sample);
             (name.to_owned(), wire::Source { up, fault: (!up).then(|| "timeout".to_owned()) })
         };
-        let gpus: Vec<wire::Gpu> = (0..stage.devices.len()).map(|place| self.gpu(place, sample)).collect();
+        let gpus: Vec<wire::Gpu> = (0..fixture.devices.len()).map(|place| self.gpu(place, sample)).collect();
         let held = |pid: u32| gpus.iter().any(|gpu| gpu.holders.iter().any(|holder| holder.pid == pid));
         let (mut processes, mut relatives) = (Vec::new(), Vec::new());
-        for (actor, counters) in stage.actors.iter().zip(&self.counters) {
+        for (actor, counters) in fixture.actors.iter().zip(&self.counters) {
             if held(actor.pid) {
                 processes.push(self.process(actor, *counters, sample));
             } else if actor.holds.is_empty() && actor.is_there(sample) {
@@ -245,38 +246,38 @@ impl Playing<'_> {
             version: wire::VERSION,
             seq: sample as u64 + 1,
             boot_id: Some("test".to_owned()),
-            wall_ms: millis(stage.start + stage.since_boot(sample).saturating_sub(UPTIME)),
-            boot_ms: millis(stage.since_boot(sample)),
-            interval_ms: millis(stage.interval),
+            wall_ms: millis(fixture.start + fixture.since_boot(sample).saturating_sub(UPTIME)),
+            boot_ms: millis(fixture.since_boot(sample)),
+            interval_ms: millis(fixture.interval),
             pid_namespace: "host".to_owned(),
             sources: ["nvml", "proc"]
                 .into_iter()
-                .chain(stage.leases.as_ref().map(|_| "redis"))
-                .chain(stage.actors.iter().any(|actor| actor.quota.is_some()).then_some("quota"))
-                .chain(stage.has_mps().then_some("mps"))
+                .chain(fixture.leases.as_ref().map(|_| "redis"))
+                .chain(fixture.actors.iter().any(|actor| actor.quota.is_some()).then_some("quota"))
+                .chain(fixture.has_mps().then_some("mps"))
                 .map(up)
                 .collect(),
-            quotas: quotas(stage, (sample, &gpus)),
-            mps: mps(stage, sample),
+            quotas: quotas(fixture, (sample, &gpus)),
+            mps: mps(fixture, sample),
             gpus,
             processes,
             device_processes: None,
-            groups: stage.actors.iter().filter_map(Actor::groups).collect(),
-            relatives: stage.up("proc", sample).then_some(relatives),
-            leases: stage.pool(sample),
+            groups: fixture.actors.iter().filter_map(TestProcess::groups).collect(),
+            relatives: fixture.up("proc", sample).then_some(relatives),
+            leases: fixture.pool(sample),
             lost: Vec::new(),
         }
     }
 
     fn gpu(&self, place: usize, sample: usize) -> wire::Gpu {
-        let device = &self.stage.devices[place];
-        let answers = device.answers(sample) && self.stage.up("nvml", sample);
-        let on_it = |actor: &&Actor| actor.holds.contains(&place) && actor.is_there(sample);
-        let holders = self.stage.actors.iter().filter(|_| answers).filter(on_it);
+        let device = &self.fixture.devices[place];
+        let answers = device.answers(sample) && self.fixture.up("nvml", sample);
+        let on_it = |actor: &&TestProcess| actor.holds.contains(&place) && actor.is_there(sample);
+        let holders = self.fixture.actors.iter().filter(|_| answers).filter(on_it);
         let holders: Vec<wire::Holder> = holders.map(|actor| actor.holder(sample)).collect();
         let known: Option<u64> = holders.iter().map(|holder| holder.memory).sum();
         let unaccounted = match device.unaccounted {
-            Play::Never => Some(0),
+            Timeline::Never => Some(0),
             _ => device.unaccounted.at(sample).map(whole),
         };
         let of_holders = holders.iter().filter_map(|holder| holder.memory).sum::<u64>();
@@ -306,13 +307,13 @@ impl Playing<'_> {
         }
     }
 
-    fn process(&self, actor: &Actor, counters: Counters, sample: usize) -> wire::Process {
-        if !self.stage.up("proc", sample) {
+    fn process(&self, actor: &TestProcess, counters: Counters, sample: usize) -> wire::Process {
+        if !self.fixture.up("proc", sample) {
             let first_seq = Some(actor.from as u64 + 1);
             let state = "unknown".to_owned();
             return wire::Process { pid: actor.pid, start_ticks: None, first_seq, state, facts: None };
         }
-        let start_ticks = self.stage.start_ticks(actor);
+        let start_ticks = self.fixture.start_ticks(actor);
         let tree = || format!("tree:{}@{start_ticks}", actor.pid);
         let facts = wire::Facts {
             cpu_seconds: counters.cpu_seconds,
@@ -332,11 +333,11 @@ impl Playing<'_> {
         wire::Process { pid: actor.pid, start_ticks, first_seq: None, state, facts: Some(facts) }
     }
 
-    fn relative(&self, actor: &Actor, counters: Counters, sample: usize) -> wire::Relative {
+    fn relative(&self, actor: &TestProcess, counters: Counters, sample: usize) -> wire::Relative {
         let facts = &actor.facts.facts;
         wire::Relative {
             pid: actor.pid,
-            start_ticks: self.stage.start_ticks(actor),
+            start_ticks: self.fixture.start_ticks(actor),
             ppid: facts.ppid,
             uid: facts.uid,
             user: facts.user.clone(),
@@ -352,7 +353,7 @@ impl Playing<'_> {
     }
 }
 
-impl Actor {
+impl TestProcess {
     pub(super) fn is_there(&self, sample: usize) -> bool {
         (self.from..self.until).contains(&sample)
     }

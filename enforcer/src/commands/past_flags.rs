@@ -1,4 +1,4 @@
-//! Flags of the commands that look at the past, understood; and how those end.
+//! Validated flags of the commands that evaluate recorded data; and the exit codes of these commands.
 
 use std::io::{self, Write};
 use std::time::{Duration, UNIX_EPOCH};
@@ -10,22 +10,22 @@ use super::{Failure, Form, backtest, replay, test};
 use crate::engine::Now;
 use crate::flags;
 
-/// Runs a command by its flags, which are understood at this moment.
+/// Runs a command with its flags, which are validated at this moment.
 ///
 /// # Errors
-/// Where the flags make no sense, or it failed.
+/// If the flags are invalid, or the command failed.
 pub fn past<F, S>(flags: &F, now: Now, run: impl FnOnce(S) -> Result<Exit, Failure>) -> Result<Exit, Stop>
 where
     S: for<'a> TryFrom<(&'a F, Now), Error = Failure>,
 {
-    told(S::try_from((flags, now)).and_then(run))
+    report(S::try_from((flags, now)).and_then(run))
 }
 
-/// Tells on the error output what takes several lines, and leaves the rest to the program.
+/// Prints errors of several lines, and leaves the rest to the caller.
 ///
 /// # Errors
-/// Where the program is to say why.
-pub fn told(outcome: Result<Exit, Failure>) -> Result<Exit, Stop> {
+/// If the caller has to print the reason.
+pub fn report(outcome: Result<Exit, Failure>) -> Result<Exit, Stop> {
     match outcome {
         Ok(exit) => Ok(exit),
         Err(Failure::Faults(faults)) => {
