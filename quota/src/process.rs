@@ -23,7 +23,7 @@ pub(crate) struct OwnProcess {
 }
 
 impl OwnProcess {
-    /// Reads it; `None` without `/proc`, because other processes could then not tell whether this one is gone.
+    /// Reads it; `None` without `/proc`, because other processes could then not check whether this one is gone.
     pub(crate) fn read() -> Option<Self> {
         // SAFETY: it has no preconditions.
         let pid = u32::try_from(unsafe { libc::getpid() }).ok()?;

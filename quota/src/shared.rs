@@ -109,7 +109,7 @@ impl Shared {
     }
 
     /// The limit and the use of a GPU, if the file has it.
-    pub(crate) fn look(&self, uuid: Uuid) -> Option<(u64, u64)> {
+    pub(crate) fn usage(&self, uuid: Uuid) -> Option<(u64, u64)> {
         let row = self.region.gpus.iter().position(|row| row.is(uuid))?;
         Some((self.region.gpus.get(row)?.limit.load(Ordering::Relaxed), self.region.sum(row)))
     }

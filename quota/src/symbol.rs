@@ -95,13 +95,13 @@ impl Symbol {
     pub(crate) fn address(&self) -> Option<NonNull<c_void>> {
         let mut address = self.address.load(Ordering::Acquire);
         if address.is_null() {
-            address = self.look()?;
+            address = self.find_address()?;
         }
         NonNull::new(address).filter(|address| address.as_ptr() != MISSING)
     }
 
     #[cold]
-    fn look(&self) -> Option<*mut c_void> {
+    fn find_address(&self) -> Option<*mut c_void> {
         let library = self.library.handle()?;
         let dlsym = dlsym()?;
         // SAFETY: a handle that is never closed, and a C string.

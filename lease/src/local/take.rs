@@ -187,7 +187,7 @@ impl CloseWatch {
             add_watch(&inotify, path, WatchFlags::CLOSE_WRITE).ok()?;
         }
         let (cleanup, receiver) = channel();
-        let thread = std::thread::Builder::new().name("bell".to_owned());
+        let thread = std::thread::Builder::new().name("gpu-watch".to_owned());
         thread.spawn(move || drop(receiver.recv())).ok()?;
         Some(Self { inotify, cleanup })
     }

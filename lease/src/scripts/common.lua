@@ -401,6 +401,7 @@ end
 -- A server that was restarted or promoted may have lost the last grants, and may list holders and waiters that have ended.
 -- Until all holders have had the time to reclaim their leases, nothing is granted: idle GPUs and those that become free are
 -- put into the barrier list. Tokens continue above all that were ever granted.
+local function barrier()
   local known = call('HMGET', META, 'run', 'barrier', 'barrier_ms')
   local till = tonumber(known[2] or '')
   if known[1] ~= run then

@@ -16,7 +16,7 @@ enum Step {
 }
 
 pub(crate) struct Compat {
-    pub(crate) who: ClientId,
+    pub(crate) client_id: ClientId,
     pub(crate) lease: String,
     link: Connection,
     slot: Option<Connection>,
@@ -26,10 +26,11 @@ pub(crate) struct Compat {
 }
 
 impl Compat {
-    pub(crate) fn new(who: ClientId, model: &mut Model) -> Self {
+    pub(crate) fn new(client_id: ClientId, model: &mut Model) -> Self {
         let link = model.link();
         let (lease, gpu) = (String::new(), String::new());
-        let mut client = Self { who, lease, link, slot: None, step: Step::Requesting, gpu, misused: false };
+        let mut client =
+            Self { client_id, lease, link, slot: None, step: Step::Requesting, gpu, misused: false };
         client.request(model);
         client
     }
@@ -70,7 +71,7 @@ impl Compat {
             Step::Acknowledging(gpu) => {
                 let answer = reply.texts();
                 if answer[0] == "held" {
-                    model.add_holder(self.who, &gpu);
+                    model.add_holder(self.client_id, &gpu);
                     model.count("grants by GPU.py's rules");
                     self.gpu = gpu;
                     let left = model.rng.u32(0..4);
@@ -106,7 +107,7 @@ impl Compat {
         self.slot = None;
         model.leases += 1;
         self.lease = format!("{:032x}", model.leases);
-        let pid = self.who.number.to_string();
+        let pid = self.client_id.number.to_string();
         let about = ["pid", &pid, "legacy_pid", &pid, "offset", "3600", "mode", "compat"];
         let mut arguments = vec![self.lease.as_str(), "1", "0", TTL, "0"];
         arguments.extend(about);
@@ -133,7 +134,7 @@ impl Compat {
             self.step = Step::Using(left - 1);
         } else {
             let gpu = std::mem::take(&mut self.gpu);
-            model.remove_holder(self.who, &gpu);
+            model.remove_holder(self.client_id, &gpu);
             self.release(&gpu, model);
         }
     }
@@ -141,7 +142,7 @@ impl Compat {
     fn release(&mut self, gpu: &str, model: &mut Model) {
         // The release also deletes the record of another client.
         model.recorded.remove(gpu);
-        let pid = self.who.number.to_string();
+        let pid = self.client_id.number.to_string();
         self.link.send(&[&call(Op::Give, &[gpu, "3600", &pid])]);
         self.step = Step::Releasing;
     }

@@ -52,7 +52,7 @@ impl Invariants {
 
     fn holders(&mut self, audit: &Value, model: &mut Model) {
         for (id, holders) in model.holders.clone() {
-            let ours = holders.iter().filter(|who| who.ours).count();
+            let ours = holders.iter().filter(|client_id| client_id.ours).count();
             assert!(ours <= 1, "two of ours hold {id}: {holders:?} {audit}{}", model.trace());
             let orphan = model.orphans.contains(&id);
             assert!(

@@ -17,7 +17,7 @@ enum Step {
 }
 
 pub(crate) struct Legacy {
-    pub(crate) who: ClientId,
+    pub(crate) client_id: ClientId,
     link: Connection,
     step: Step,
     gpu: String,
@@ -27,11 +27,11 @@ pub(crate) struct Legacy {
 }
 
 impl Legacy {
-    pub(crate) fn new(who: ClientId, model: &Model) -> Self {
+    pub(crate) fn new(client_id: ClientId, model: &Model) -> Self {
         let mut link = model.link();
         link.send(&[&["BRPOP", "GPU_IDLE", "0"]]);
         let (gpu, target) = (String::new(), String::new());
-        Self { who, link, step: Step::Popping, gpu, target, misused: false }
+        Self { client_id, link, step: Step::Popping, gpu, target, misused: false }
     }
 
     pub(crate) fn runnable(&mut self) -> bool {
@@ -40,7 +40,7 @@ impl Legacy {
 
     /// The pid in its records.
     pub(crate) fn pid(&self) -> String {
-        self.who.number.to_string()
+        self.client_id.number.to_string()
     }
 
     pub(crate) fn step(&mut self, model: &mut Model) {
@@ -50,7 +50,7 @@ impl Legacy {
         self.step = match std::mem::replace(&mut self.step, Step::Popping) {
             Step::Popping => {
                 self.gpu = reply.texts().remove(1);
-                model.add_holder(self.who, &self.gpu);
+                model.add_holder(self.client_id, &self.gpu);
                 model.count("legacy grants");
                 let line = format!("2026-11-21 06:29:57: GPU {} acquired by PID {pid}.", self.gpu);
                 self.link.send(&[&["LPUSH", "GPU_EVENTS", &line]]);
@@ -58,7 +58,7 @@ impl Legacy {
             }
             Step::LoggingGrant => {
                 self.link.send(&[&["HSET", &record, "PID", &pid]]);
-                model.recorded.insert(gpu, self.who);
+                model.recorded.insert(gpu, self.client_id);
                 Step::WritingPid
             }
             Step::WritingPid => {
@@ -74,7 +74,7 @@ impl Legacy {
             Step::ReadingManaged(idle) => {
                 if idle.contains(&self.target) || !reply.texts().contains(&self.target) {
                     // Another client has released it: GPU.py reports that and stops using it.
-                    model.remove_holder(self.who, &self.target);
+                    model.remove_holder(self.client_id, &self.target);
                     self.released(model)
                 } else {
                     let line = format!("2026-11-21 06:29:57: GPU {} released by PID {pid}.", self.target);
@@ -88,7 +88,7 @@ impl Legacy {
                 Step::DeletingRecord
             }
             Step::DeletingRecord => {
-                model.remove_holder(self.who, &self.target);
+                model.remove_holder(self.client_id, &self.target);
                 self.link.send(&[&["LPUSH", "GPU_IDLE", &self.target]]);
                 Step::Pushing
             }

@@ -123,11 +123,11 @@ impl Run {
 
     fn start_client(&mut self, kind: Kind) {
         self.started += 1;
-        let who = ClientId { ours: kind == Kind::Native, number: self.started };
+        let client_id = ClientId { ours: kind == Kind::Native, number: self.started };
         let client = match kind {
-            Kind::Native => Client::Native(Native::new(who, &mut self.model)),
-            Kind::Legacy => Client::Legacy(Legacy::new(who, &self.model)),
-            Kind::Compat => Client::Compat(Compat::new(who, &mut self.model)),
+            Kind::Native => Client::Native(Native::new(client_id, &mut self.model)),
+            Kind::Legacy => Client::Legacy(Legacy::new(client_id, &self.model)),
+            Kind::Compat => Client::Compat(Compat::new(client_id, &mut self.model)),
         };
         self.clients.insert(self.started, client);
     }
@@ -212,24 +212,24 @@ impl Run {
         // After a rollback the server does not know the client's last lease, so no other process of that lease would reclaim it:
         // such a client leaves no orphan.
         let silent = matches!(&client, Client::Native(client) if client.silent());
-        let (who, kind) = match &client {
+        let (client_id, kind) = match &client {
             Client::Native(client) => {
                 self.exited.push_back(Exited::Lease(client.lease.clone()));
-                (client.who, Kind::Native)
+                (client.client_id, Kind::Native)
             }
             Client::Compat(client) => {
                 self.exited.push_back(Exited::Lease(client.lease.clone()));
-                (client.who, Kind::Compat)
+                (client.client_id, Kind::Compat)
             }
             Client::Legacy(client) => {
                 self.exited.push_back(Exited::Legacy(client.pid()));
-                (client.who, Kind::Legacy)
+                (client.client_id, Kind::Legacy)
             }
         };
-        if who.ours && !silent && self.model.rng.u32(0..3) == 0 {
-            self.model.orphan(who);
+        if client_id.ours && !silent && self.model.rng.u32(0..3) == 0 {
+            self.model.orphan(client_id);
         }
-        self.model.exits(who);
+        self.model.exits(client_id);
         drop(client);
         self.start_client(kind);
     }
@@ -238,12 +238,12 @@ impl Run {
     fn end(mut self) -> BTreeMap<&'static str, u32> {
         self.settle();
         for number in self.clients.keys().copied().collect::<Vec<_>>() {
-            let who = match &self.clients[&number] {
-                Client::Native(client) => client.who,
-                Client::Compat(client) => client.who,
-                Client::Legacy(client) => client.who,
+            let client_id = match &self.clients[&number] {
+                Client::Native(client) => client.client_id,
+                Client::Compat(client) => client.client_id,
+                Client::Legacy(client) => client.client_id,
             };
-            self.model.exits(who);
+            self.model.exits(client_id);
         }
         self.clients.clear();
         // All sent commands have arrived, and the barrier and the quarantines end.

@@ -81,16 +81,16 @@ impl Model {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    pub(crate) fn record(&mut self, who: ClientId, what: &str) {
+    pub(crate) fn record(&mut self, client_id: ClientId, what: &str) {
         self.steps.push_back(format!("{who:?} {what}"));
         if self.steps.len() > 60 {
             self.steps.pop_front();
         }
     }
 
-    pub(crate) fn add_holder(&mut self, who: ClientId, id: &str) {
-        self.record(who, &format!("takes {id}"));
-        self.holders.get_mut(id).expect("a managed GPU").insert(who);
+    pub(crate) fn add_holder(&mut self, client_id: ClientId, id: &str) {
+        self.record(client_id, &format!("takes {id}"));
+        self.holders.get_mut(id).expect("a managed GPU").insert(client_id);
     }
 
     /// Whether a client of GPU.py also holds it, and has recorded that.
@@ -98,23 +98,23 @@ impl Model {
         self.recorded.get(id).is_some_and(|other| self.holders[id].contains(other))
     }
 
-    pub(crate) fn remove_holder(&mut self, who: ClientId, id: &str) {
-        self.record(who, &format!("leaves {id}"));
-        self.holders.get_mut(id).expect("a managed GPU").remove(&who);
+    pub(crate) fn remove_holder(&mut self, client_id: ClientId, id: &str) {
+        self.record(client_id, &format!("leaves {id}"));
+        self.holders.get_mut(id).expect("a managed GPU").remove(&client_id);
     }
 
     /// Processes that it started keep using its GPUs.
-    pub(crate) fn orphan(&mut self, who: ClientId) {
+    pub(crate) fn orphan(&mut self, client_id: ClientId) {
         let held =
-            self.holders.iter().filter(|(_, holders)| holders.contains(&who)).map(|(id, _)| id.clone());
+            self.holders.iter().filter(|(_, holders)| holders.contains(&client_id)).map(|(id, _)| id.clone());
         self.orphans.extend(held.collect::<Vec<String>>());
     }
 
     /// The client exits and holds nothing any more.
-    pub(crate) fn exits(&mut self, who: ClientId) {
-        self.record(who, "exits");
+    pub(crate) fn exits(&mut self, client_id: ClientId) {
+        self.record(client_id, "exits");
         for holders in self.holders.values_mut() {
-            holders.remove(&who);
+            holders.remove(&client_id);
         }
     }
 

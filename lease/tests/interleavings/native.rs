@@ -16,7 +16,7 @@ enum Step {
 }
 
 pub(crate) struct Native {
-    pub(crate) who: ClientId,
+    pub(crate) client_id: ClientId,
     pub(crate) lease: String,
     link: Connection,
     slots: Vec<Connection>,
@@ -35,10 +35,10 @@ pub(crate) struct Native {
 }
 
 impl Native {
-    pub(crate) fn new(who: ClientId, model: &mut Model) -> Self {
+    pub(crate) fn new(client_id: ClientId, model: &mut Model) -> Self {
         let link = model.link();
         let mut client = Self {
-            who,
+            client_id,
             lease: String::new(),
             link,
             slots: Vec::new(),
@@ -115,7 +115,7 @@ impl Native {
             model.count("reported conflicts");
         }
         for gpu in conflicts {
-            model.remove_holder(self.who, gpu);
+            model.remove_holder(self.client_id, gpu);
         }
         self.go_on(left, model);
     }
@@ -144,7 +144,7 @@ impl Native {
         let ttl = if model.rng.u32(0..5) == 0 { SHORT.to_string() } else { TTL.to_owned() };
         self.among = (model.rng.u32(0..6) == 0).then(|| model.some(self.want));
         self.arguments = [self.lease.clone(), self.want.to_string(), priority, ttl, "0".to_owned()].to_vec();
-        let pid = self.who.number.to_string();
+        let pid = self.client_id.number.to_string();
         let about = ["pid", &pid, "legacy_pid", "0", "offset", "3600", "user", "alice", "mode", "run"];
         self.arguments.extend(about.map(str::to_owned));
         if let Some(among) = &self.among {
@@ -177,7 +177,7 @@ impl Native {
         for gpu in &self.gpus {
             let accepted = self.among.as_ref().is_none_or(|among| among.contains(gpu));
             assert!(accepted, "{gpu} is not one of {:?}: {}", self.among, model.trace());
-            model.add_holder(self.who, gpu);
+            model.add_holder(self.client_id, gpu);
         }
         model.count("our grants");
         // Most close their slots at once; some leave them open.
@@ -195,7 +195,7 @@ impl Native {
             self.step = Step::Using(left - 1);
         } else {
             for gpu in std::mem::take(&mut self.gpus) {
-                model.remove_holder(self.who, &gpu);
+                model.remove_holder(self.client_id, &gpu);
             }
             self.release();
             self.step = Step::Releasing;
@@ -207,7 +207,7 @@ impl Native {
     }
 
     fn reclaim(&mut self) {
-        let (gpus, pid) = (self.gpus.join(","), self.who.number.to_string());
+        let (gpus, pid) = (self.gpus.join(","), self.client_id.number.to_string());
         let about = ["pid", &pid, "legacy_pid", "0", "offset", "3600", "user", "alice", "mode", "run"];
         let mut arguments = vec![self.lease.as_str(), &self.token, &gpus, TTL];
         arguments.extend(about);
@@ -235,7 +235,7 @@ impl Native {
     }
 
     fn release(&mut self) {
-        let pid = self.who.number.to_string();
+        let pid = self.client_id.number.to_string();
         self.link.send(&[&call(Op::Release, &[&self.lease, "", "3600", &pid])]);
     }
 }

@@ -25,7 +25,7 @@ fn uuid(device: Handle) -> Option<Uuid> {
 fn view(device: Handle) -> Option<(u64, u64)> {
     let (state, uuid) = (state::get()?, uuid(device)?);
     let opened = state.accounts().find(|gpu| gpu.uuid() == Some(uuid)).map(Gpu::view);
-    let shared = || state.shared().and_then(|shared| shared.look(uuid));
+    let shared = || state.shared().and_then(|shared| shared.usage(uuid));
     opened.or_else(shared).or_else(|| Some((start::limits().limit(None, Some(uuid)).bytes, 0)))
 }
 
