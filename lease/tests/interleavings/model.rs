@@ -82,7 +82,7 @@ impl Model {
     }
 
     pub(crate) fn record(&mut self, client_id: ClientId, what: &str) {
-        self.steps.push_back(format!("{who:?} {what}"));
+        self.steps.push_back(format!("{client_id:?} {what}"));
         if self.steps.len() > 60 {
             self.steps.pop_front();
         }
