@@ -9,7 +9,8 @@ use serde::Deserialize;
 pub struct Audit {
     /// Milliseconds since the Unix epoch by the clock of Redis.
     pub now: u64,
-    /// Idle GPUs are not granted before this time: the server was restarted, and holders can reclaim their leases first.
+    /// Idle GPUs are not granted before this time: the server was restarted, and holders can reclaim their leases
+    /// first.
     pub barrier: Option<u64>,
     /// Managed GPUs.
     pub gpus: Vec<Gpu>,
@@ -99,7 +100,8 @@ impl Lease {
         self.about.get(field)?.as_str().filter(|text| !text.is_empty())
     }
 
-    /// Whether the holder has acknowledged the lease. A lease that was just granted or reclaimed is not yet acknowledged.
+    /// Whether the holder has acknowledged the lease. A lease that was just granted or reclaimed is not yet
+    /// acknowledged.
     #[must_use]
     pub fn is_acknowledged(&self) -> bool {
         self.state == "held" && (self.get("renewed").is_some() || self.get("known").is_some())

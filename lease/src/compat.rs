@@ -1,5 +1,5 @@
-//! The view of a pool that GPU.py has, read from its own keys, and the operations that only its rules allow: releasing a
-//! GPU that another client holds, and recreating a pool while leases are held.
+//! The view of a pool that GPU.py has, read from its own keys, and the operations that only its rules allow: releasing
+//! a GPU that another client holds, and recreating a pool while leases are held.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -17,8 +17,8 @@ static VIEW: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-/// Deletes lists of GPU.py that have another type, as GPU.py does before it creates or deletes a pool. Does nothing if a
-/// lease is held or the pool exists, unless forced.
+/// Deletes lists of GPU.py that have another type, as GPU.py does before it creates or deletes a pool. Does nothing if
+/// a lease is held or the pool exists, unless forced.
 static REPLACE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "local force, held = ARGV[1], redis.call('HLEN', KEYS[1])

@@ -99,7 +99,8 @@ impl LocalHost {
         ]
     }
 
-    /// The additional fields of a ticket by GPU.py's rules: the waiting process, and all processes that may use the GPU.
+    /// The additional fields of a ticket by GPU.py's rules: the waiting process, and all processes that may use the
+    /// GPU.
     #[must_use]
     pub fn taker(&self, parent: u32) -> Vec<(&'static str, String)> {
         let chain: Vec<String> =
@@ -216,8 +217,8 @@ impl LocalHost {
 }
 
 /// Whether two pairs of host and boot name one machine, in the same boot or another. A container may have its own host
-/// name, or share one with others, but it has the boot id of its machine. Clones of a running machine may share one boot
-/// id, but differ in their machine ids.
+/// name, or share one with others, but it has the boot id of its machine. Clones of a running machine may share one
+/// boot id, but differ in their machine ids.
 pub(crate) fn are_one_machine(
     one: (Option<&str>, Option<&str>),
     other: (Option<&str>, Option<&str>),
@@ -320,9 +321,9 @@ fn claim_of(process: &Path) -> Option<Claim> {
     Some(Claim::Nothing)
 }
 
-/// Whether a process that overwrote its environment, as some do to set a title, does not belong to the lease: its nearest
-/// ancestor with a readable environment was not started under the lease. Orphaned processes are children of pid 1 or of a
-/// process that only runs work of others, so there the answer is no.
+/// Whether a process that overwrote its environment, as some do to set a title, does not belong to the lease: its
+/// nearest ancestor with a readable environment was not started under the lease. Orphaned processes are children of pid
+/// 1 or of a process that only runs work of others, so there the answer is no.
 fn is_of_others(stat: &Stat, lease: &Lease, holder: ProcessKey) -> bool {
     let mut parent = stat.ppid;
     for _ in 0..DEEPEST {

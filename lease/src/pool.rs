@@ -252,8 +252,8 @@ impl Pool {
         status(answer)
     }
 
-    /// Requests a lease back that Redis has lost, after [`Self::touch`] returned `unknown`: the server was restarted from
-    /// an older state.
+    /// Requests a lease back that Redis has lost, after [`Self::touch`] returned `unknown`: the server was restarted
+    /// from an older state.
     ///
     /// # Errors
     /// If there is no answer.

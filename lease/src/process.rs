@@ -128,8 +128,8 @@ fn has_threads(process: &Path) -> io::Result<bool> {
 }
 
 /// The processes that receive our output, each with its start time: our parent and its ancestors up to the process that
-/// reads the other end of our stdout pipe. If no ancestor reads it: our parent, and further ancestors for as long as each
-/// process is only a part of its parent: a subshell, or a shell that runs a line for a program (`sh -c`).
+/// reads the other end of our stdout pipe. If no ancestor reads it: our parent, and further ancestors for as long as
+/// each process is only a part of its parent: a subshell, or a shell that runs a line for a program (`sh -c`).
 pub(crate) fn chain(parent: u32) -> Vec<(u32, u64)> {
     let above = ancestors(parent);
     let output = fs::read_link("/proc/self/fd/1").unwrap_or_default();

@@ -9,8 +9,8 @@ use crate::audit::{Agent, Audit, Lease};
 use crate::holder::{Life, LocalHost, are_one_machine};
 use crate::{LeaseError, Op, Pool};
 
-/// The longest time from fork to exec. A command that was being started when its runner died has the lease's name in its
-/// environment only after that time.
+/// The longest time from fork to exec. A command that was being started when its runner died has the lease's name in
+/// its environment only after that time.
 pub const START: Duration = Duration::from_millis(100);
 
 /// Why a lease is ended by another process than its holder.
@@ -117,8 +117,8 @@ impl Pool {
         self.call(Op::Clear, &[gpu.to_owned(), why.to_owned()]).map(Back::of)
     }
 
-    /// Returns a GPU to the pool that no lease holds: it is in no list or quarantined, and has this GPU.py record (pid and
-    /// time) or none.
+    /// Returns a GPU to the pool that no lease holds: it is in no list or quarantined, and has this GPU.py record (pid
+    /// and time) or none.
     ///
     /// # Errors
     /// If there is no answer.
@@ -136,7 +136,8 @@ impl Pool {
         self.call(Op::Resolve, &arguments).map(Back::of)
     }
 
-    /// Registers this node's agent for `ttl`; zero removes it. While it is registered, only the agent ends leases of its node.
+    /// Registers this node's agent for `ttl`; zero removes it. While it is registered, only the agent ends leases of
+    /// its node.
     ///
     /// # Errors
     /// If there is no answer.

@@ -1,4 +1,5 @@
-//! The conversion of an audit into a snapshot: ages instead of times of another clock, and holders as processes of this node.
+//! The conversion of an audit into a snapshot: ages instead of times of another clock, and holders as processes of this
+//! node.
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
@@ -27,8 +28,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Reads the node of this `/proc`. `namespace` says whether it is the host's `/proc`, whatever namespace this program
-    /// runs in.
+    /// Reads the node of this `/proc`. `namespace` says whether it is the host's `/proc`, whatever namespace this
+    /// program runs in.
     #[must_use]
     pub fn read(procfs: &Path, namespace: PidNamespace) -> Self {
         let text = |path: &Path| {
@@ -257,7 +258,8 @@ mod tests {
         Node { host: Some(ONE.to_owned()), ..Node::read(Path::new("/proc"), PidNamespace::Unknown) }
     }
 
-    /// Whether the snapshot names the holder of a lease of this process, and whether it is alive, for this host and boot.
+    /// Whether the snapshot names the holder of a lease of this process, and whether it is alive, for this host and
+    /// boot.
     fn reported(host: &str, boot: &str, (expires, agents): (u64, &str)) -> (bool, Truth) {
         let (own_pid, pidns) = (std::process::id(), &node().namespaces[0]);
         let start = crate::process::start(own_pid).unwrap().unwrap();

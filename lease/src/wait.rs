@@ -154,7 +154,8 @@ impl Intervals {
 /// waiting for that; a GPU that a slot still pops goes to the next ticket.
 struct Slots {
     over: Arc<AtomicBool>,
-    /// Nothing is sent: dropping it wakes [`Line::run`], whose thread is already running, so that the caller can go on at once.
+    /// Nothing is sent: dropping it wakes [`Line::run`], whose thread is already running, so that the caller can go on
+    /// at once.
     _leave: Sender<()>,
 }
 

@@ -1,5 +1,5 @@
-//! Operations by GPU.py's rules, against a real Redis: releasing a GPU by its number, recreating a pool while leases are
-//! held, and holding a lease without a running process.
+//! Operations by GPU.py's rules, against a real Redis: releasing a GPU by its number, recreating a pool while leases
+//! are held, and holding a lease without a running process.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,

@@ -370,7 +370,8 @@ fn lease_lost_by_the_server_is_reclaimed() {
     pool.release("first", None, (0, 1)).unwrap();
     let Ok(TicketStatus::Held(other)) = pool.request(&ticket("other", 1)) else { panic!("all are idle") };
     pool.request(&ticket("big", 3)).unwrap();
-    // The server is rolled back to a state in which GPU 2 is gathered for `big`, and GPU 0 and the lease of 0 and 2 are unknown.
+    // The server is rolled back to a state in which GPU 2 is gathered for `big`, and GPU 0 and the lease of 0 and 2 are
+    // unknown.
     request::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another"]);
     pool.release("big", None, (0, 1)).unwrap();
     assert_eq!(

@@ -58,7 +58,8 @@ fn snapshot_reports_leases_and_gpu_states() {
     assert_eq!(before.held[0].silent_ms, None, "it was not renewed yet");
     pool.touch("ours", Duration::from_mins(1), Some(1)).unwrap();
     pool.touch("ours", Duration::from_mins(2), None).unwrap();
-    // GPU 1 is taken by a client of GPU.py that has exited; GPU 2 is popped by one that exits before it writes a record.
+    // GPU 1 is taken by a client of GPU.py that has exited; GPU 2 is popped by one that exits before it writes a
+    // record.
     let () = redis::cmd("RPOP").arg("GPU_IDLE").query(&mut raw(&server)).unwrap();
     let record = redis::cmd("HSET")
         .arg("GPU_GPU1")

@@ -1,4 +1,5 @@
-//! The order of operations: memory is reserved before the call of the driver, and released after the driver has freed it.
+//! The order of operations: memory is reserved before the call of the driver, and released after the driver has freed
+//! it.
 
 use crate::abi::{Address, Code, Device, Handle};
 use crate::allocations::{Allocation, Owner};
@@ -83,7 +84,8 @@ pub(crate) fn allocate<F: Fn() -> Code>(
     })
 }
 
-/// Allocates pitched memory, whose row length the driver chooses; `read_result` returns address and bytes after the call.
+/// Allocates pitched memory, whose row length the driver chooses; `read_result` returns address and bytes after the
+/// call.
 pub(crate) fn allocate_rows<F: Fn() -> Code>(
     call: &DriverCall<F>,
     (width, height): (u64, u64),
@@ -140,7 +142,8 @@ impl Ownership {
 fn record_allocation(state: &'static ProcessState, address: Address, record: Allocation) {
     match state.allocations.insert(address, record) {
         Ok(None) => {}
-        // The earlier allocation was freed in an unseen way; otherwise the driver could not have returned its address again.
+        // The earlier allocation was freed in an unseen way; otherwise the driver could not have returned its address
+        // again.
         Ok(Some(before)) => give_back(state, before),
         // It stays charged, because its free cannot be found.
         Err(_) => state::fault(),
@@ -153,8 +156,8 @@ fn give_back(state: &'static ProcessState, record: Allocation) {
     }
 }
 
-/// Frees memory. The table entry is removed before the call, because another thread may get the same address as soon as the
-/// driver has freed it. The ledger is reduced last.
+/// Frees memory. The table entry is removed before the call, because another thread may get the same address as soon as
+/// the driver has freed it. The ledger is reduced last.
 pub(crate) fn free<F: Fn() -> Code>(call: &DriverCall<F>, address: Address) -> Code {
     let Some(state) = state::get() else { return call.result() };
     let record = state.allocations.remove(address);

@@ -1,5 +1,5 @@
-//! The allocation table: the size and owner of each allocation, so that frees can be accounted. It has many small locks to
-//! reduce contention.
+//! The allocation table: the size and owner of each allocation, so that frees can be accounted. It has many small locks
+//! to reduce contention.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -38,7 +38,8 @@ pub(crate) struct AllocationTable {
     shards: [SpinLock<Shard>; SHARDS],
 }
 
-/// A hash function for addresses. Addresses of the driver end in nine or more zero bits, and programs cannot choose them.
+/// A hash function for addresses. Addresses of the driver end in nine or more zero bits, and programs cannot choose
+/// them.
 #[derive(Default)]
 pub(crate) struct AddressHasher(u64);
 

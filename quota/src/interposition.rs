@@ -1,5 +1,6 @@
-//! Symbol interposition: how programs get our functions instead of the driver's. Direct links resolve to ours because the
-//! library is preloaded. `dlsym` and `cuGetProcAddress` are hooked here and return our function in place of the driver's.
+//! Symbol interposition: how programs get our functions instead of the driver's. Direct links resolve to ours because
+//! the library is preloaded. `dlsym` and `cuGetProcAddress` are hooked here and return our function in place of the
+//! driver's.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::catch_unwind;
@@ -84,8 +85,8 @@ fn libc_handle() -> Option<*mut c_void> {
     (!handle.is_null()).then_some(handle)
 }
 
-/// Replaces the C library's `dlsym`. Other symbols are resolved by a tail call with the caller's own return address, because
-/// `RTLD_NEXT` and `RTLD_DEFAULT` depend on the calling library.
+/// Replaces the C library's `dlsym`. Other symbols are resolved by a tail call with the caller's own return address,
+/// because `RTLD_NEXT` and `RTLD_DEFAULT` depend on the calling library.
 ///
 /// # Safety
 /// As the C library says.
@@ -169,7 +170,9 @@ fn replace_address<F: Fn() -> Code>(call: &DriverCall<F>, out: *mut *mut c_void)
 }
 
 hooks! { of CUDA:
-    cuGetProcAddress(name: Name, out: *mut *mut c_void, version: c_int, flags: u64) |call| { replace_address(call, out) }
+    cuGetProcAddress(name: Name, out: *mut *mut c_void, version: c_int, flags: u64) |call| {
+        replace_address(call, out)
+    }
     cuGetProcAddress_v2(
         name: Name, out: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int
     ) |call| { replace_address(call, out) }

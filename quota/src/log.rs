@@ -1,5 +1,5 @@
-//! Log output: few messages on standard error, each once, and every event in a log file if one is configured. It never uses
-//! standard output, never blocks the program, and never raises a signal.
+//! Log output: few messages on standard error, each once, and every event in a log file if one is configured. It never
+//! uses standard output, never blocks the program, and never raises a signal.
 
 use std::ffi::{CStr, c_int};
 use std::fmt::{self, Arguments, Write};
@@ -129,8 +129,8 @@ impl fmt::Display for Utc {
     }
 }
 
-/// Appends a line to the log. The file is opened for each line: the program may close descriptors that it does not know, and
-/// reuse their numbers.
+/// Appends a line to the log. The file is opened for each line: the program may close descriptors that it does not
+/// know, and reuse their numbers.
 fn append(path: &CStr, line: &[u8]) {
     let flags = libc::O_WRONLY
         | libc::O_APPEND

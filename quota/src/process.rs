@@ -1,5 +1,5 @@
-//! The identity of a process: a pid and a start time in a PID namespace. Read from `/proc` into buffers on the stack, to
-//! avoid the program's heap.
+//! The identity of a process: a pid and a start time in a PID namespace. Read from `/proc` into buffers on the stack,
+//! to avoid the program's heap.
 
 use std::ffi::{CStr, c_int};
 use std::io::Write;
@@ -35,8 +35,8 @@ impl OwnProcess {
 /// Whether a process of our PID namespace has certainly exited, so that its memory is free.
 pub(crate) fn is_gone(pid: u32, start: u64) -> bool {
     let Ok(id) = c_int::try_from(pid) else { return false };
-    // SAFETY: signal 0 only checks existence. It comes first: if /proc hides processes of other users, their absence there
-    // proves nothing.
+    // SAFETY: signal 0 only checks existence. It comes first: if /proc hides processes of other users, their absence
+    // there proves nothing.
     let known = unsafe { libc::kill(id, 0) } == 0 || errno() != libc::ESRCH;
     if !known {
         return true;

@@ -1,5 +1,5 @@
-//! The memory layout of a shared quota's file, version 1; its readers and creators are in `quota/ledger`. All processes write
-//! it concurrently, so all fields are atomic and no content can be trusted.
+//! The memory layout of a shared quota's file, version 1; its readers and creators are in `quota/ledger`. All processes
+//! write it concurrently, so all fields are atomic and no content can be trusted.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -152,7 +152,8 @@ impl Limits {
     }
 }
 
-/// Parses `GPU_0123abcd_4567_…` or `MIG_…`, because variable names cannot contain dashes; also the form of `nvidia-smi -L`.
+/// Parses `GPU_0123abcd_4567_…` or `MIG_…`, because variable names cannot contain dashes. Also accepts the form of
+/// `nvidia-smi -L`.
 pub(crate) fn uuid(text: &str) -> Option<Uuid> {
     let digits = text.get(4..).filter(|_| text.starts_with("GPU") || text.starts_with("MIG"))?;
     let digits: Vec<u32> = digits

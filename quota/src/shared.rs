@@ -1,6 +1,6 @@
-//! A quota that processes share. Each process adds to a word of its own and then computes the sum. All processes see the
-//! changes in one order, so the last one to add sees all others and the limit is never exceeded. A process that finds the
-//! sum too high takes its addition back and tries again under the file lock.
+//! A quota that processes share. Each process adds to a word of its own and then computes the sum. All processes see
+//! the changes in one order, so the last one to add sees all others and the limit is never exceeded. A process that
+//! finds the sum too high takes its addition back and tries again under the file lock.
 
 use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
@@ -35,7 +35,7 @@ pub(crate) struct GpuSlot {
     shared: &'static Shared,
     row: usize,
     gpu: &'static Row,
-    mine: &'static AtomicU64,
+    own_bytes: &'static AtomicU64,
     slot: &'static Slot,
 }
 
@@ -103,7 +103,7 @@ impl Shared {
             shared: self,
             row,
             gpu: rows.get(row)?,
-            mine: self.region.of(row, self.slot)?,
+            own_bytes: self.region.of(row, self.slot)?,
             slot: self.region.slots.get(self.slot)?,
         })
     }
@@ -114,8 +114,8 @@ impl Shared {
         Some((self.region.gpus.get(row)?.limit.load(Ordering::Relaxed), self.region.sum(row)))
     }
 
-    /// Takes the lock of the file. It is opened again each time, because the program could close a descriptor that is kept open
-    /// and reuse its number for another file.
+    /// Takes the lock of the file. It is opened again each time, because the program could close a descriptor that is
+    /// kept open and reuse its number for another file.
     fn lock(&self, patience: u64) -> Option<File> {
         let (file, found) = File::open(self.path).ok()?;
         // A lock on a replaced file does not count.
@@ -141,10 +141,10 @@ impl GpuSlot {
         if used.checked_add(bytes).is_none_or(|sum| sum > limit) {
             return false;
         }
-        self.mine.fetch_add(bytes, Ordering::SeqCst);
+        self.own_bytes.fetch_add(bytes, Ordering::SeqCst);
         let sum = self.shared.region.sum(self.row);
         if sum > limit {
-            subtract(self.mine, bytes);
+            subtract(self.own_bytes, bytes);
             return false;
         }
         if sum > self.gpu.peak.load(Ordering::Relaxed) {
@@ -153,7 +153,8 @@ impl GpuSlot {
         true
     }
 
-    /// Under the lock: releases memory of exited processes and tries again, so that one of two concurrent attempts succeeds.
+    /// Under the lock: releases memory of exited processes and tries again, so that one of two concurrent attempts
+    /// succeeds.
     #[cold]
     fn reserve_locked(&self, bytes: u64) -> bool {
         if bytes > self.gpu.limit.load(Ordering::Relaxed) {
@@ -173,11 +174,11 @@ impl GpuSlot {
 
     /// Adds memory that is already in use.
     pub(crate) fn charge(&self, bytes: u64) {
-        self.mine.fetch_add(bytes, Ordering::SeqCst);
+        self.own_bytes.fetch_add(bytes, Ordering::SeqCst);
     }
 
     pub(crate) fn release(&self, bytes: u64) {
-        subtract(self.mine, bytes);
+        subtract(self.own_bytes, bytes);
     }
 
     pub(crate) fn granted(&self) {
@@ -270,7 +271,8 @@ fn reclaim(region: &Region, namespace: u64) {
 /// The open file; dropping it closes and unlocks it.
 struct File(c_int);
 
-/// The descriptor that may hold the lock. A child of a fork inherits the descriptor and the lock, even if we are killed.
+/// The descriptor that may hold the lock. A child of a fork inherits the descriptor and the lock, even if we are
+/// killed.
 static LOCKING: AtomicI32 = AtomicI32::new(-1);
 
 /// Closes the parent's descriptor in a child, which must not hold the lock.
@@ -340,9 +342,9 @@ impl File {
         if about.st_size != 0 && about.st_size < long {
             return Err(Refusal("it is too short"));
         }
-        // SAFETY: a new mapping of an open file that is long enough. All fields are atomic, so concurrent writes are allowed and
-        // any bytes are valid values. Truncation would end this process with SIGBUS; processes that may write the file are
-        // trusted in that respect (docs/quota.md).
+        // SAFETY: a new mapping of an open file that is long enough. All fields are atomic, so concurrent writes are
+        // allowed and any bytes are valid values. Truncation would end this process with SIGBUS; processes that may
+        // write the file are trusted in that respect (docs/quota.md).
         unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let place = libc::mmap(ptr::null_mut(), size, protection, libc::MAP_SHARED, self.0, 0);
@@ -354,7 +356,8 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         LOCKING.store(-1, Ordering::Relaxed);
-        // SAFETY: ours, and closed once. It is unlocked first, because a child of a fork and the mapping may also keep it open.
+        // SAFETY: ours, and closed once. It is unlocked first, because a child of a fork and the mapping may also keep
+        // it open.
         unsafe {
             libc::flock(self.0, libc::LOCK_UN);
             libc::close(self.0);

@@ -27,8 +27,8 @@ enum Texels {
 }
 
 impl Shape {
-    /// The bytes of this many mipmap levels, each half as large as the one before; a layered array has all layers in each
-    /// level. Memory of sparse and deferred arrays is charged when it is created and mapped.
+    /// The bytes of this many mipmap levels, each half as large as the one before; a layered array has all layers in
+    /// each level. Memory of sparse and deferred arrays is charged when it is created and mapped.
     pub(crate) fn bytes(&self, levels: u32) -> u64 {
         if self.flags & (SPARSE | DEFERRED) != 0 {
             return 0;

@@ -23,8 +23,8 @@ impl SparseMap {
         Self(HashMap::with_hasher(BuildHasherDefault::new()))
     }
 
-    /// Records that a part was mapped or unmapped, and returns the memory that was mapped there before. Overlapping parts are
-    /// not detected: their memory then stays charged longer than it exists.
+    /// Records that a part was mapped or unmapped, and returns the memory that was mapped there before. Overlapping
+    /// parts are not detected: their memory then stays charged longer than it exists.
     pub(crate) fn change(&mut self, change: &ArrayMap) -> Option<MemoryHandle> {
         let part = Part::of(change);
         if !change.maps() {

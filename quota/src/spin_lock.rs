@@ -1,5 +1,5 @@
-//! A spin lock for short lookups in a map. It is released by a plain store: the atomic exchange that a mutex needs to find
-//! sleeping waiters takes a tenth of the time of a call. Waiters are not woken but poll.
+//! A spin lock for short lookups in a map. It is released by a plain store: the atomic exchange that a mutex needs to
+//! find sleeping waiters takes a tenth of the time of a call. Waiters are not woken but poll.
 
 use std::cell::UnsafeCell;
 use std::hint;
@@ -18,7 +18,8 @@ pub(crate) struct SpinLock<T> {
 /// The lock guard.
 pub(crate) struct Guard<'a, T>(&'a SpinLock<T>);
 
-// SAFETY: the value is accessible only through a guard, and there is one guard at a time; `T: Sync`, as a guard may be shared.
+// SAFETY: the value is accessible only through a guard, and there is one guard at a time; `T: Sync`, as a guard may be
+// shared.
 unsafe impl<T: Send + Sync> Sync for SpinLock<T> {}
 
 /// Polls before a waiter sleeps. A running holder releases the lock within them.
@@ -26,8 +27,8 @@ const POLLS: u32 = 100;
 /// The sleep between further polls, in nanoseconds, for a holder that waits for a CPU.
 const SLEEP_NS: c_long = 50_000;
 
-/// Sleeps by a raw system call. The C library's sleep functions are cancellation points, and a thread must not be cancelled
-/// within a hook.
+/// Sleeps by a raw system call. The C library's sleep functions are cancellation points, and a thread must not be
+/// cancelled within a hook.
 fn sleep() {
     let sleep = timespec { tv_sec: 0, tv_nsec: SLEEP_NS };
     // SAFETY: it reads our variable, and writes nothing.

@@ -1,5 +1,5 @@
-//! The start of the library: it reads the environment and registers the handler for forked children. Only the limit is read
-//! later, at its first use, because a program may set it itself.
+//! The start of the library: it reads the environment and registers the handler for forked children. Only the limit is
+//! read later, at its first use, because a program may set it itself.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
@@ -35,8 +35,9 @@ fn loaded() -> &'static Loaded {
     LOADED.get_or_init(|| unsafe { read(environ) })
 }
 
-/// The settings with the current limits: [`LIMIT`] is read when this is first called in a process, as cuda-wrapper does in
-/// `cuInit`. For a shared quota the value at the start applies, because a program must not change the quota of others.
+/// The settings with the current limits: [`LIMIT`] is read when this is first called in a process, as cuda-wrapper does
+/// in `cuInit`. For a shared quota the value at the start applies, because a program must not change the quota of
+/// others.
 pub(crate) fn limits() -> &'static QuotaSettings {
     let loaded = loaded();
     if loaded.settings.shared.is_some() {
@@ -50,7 +51,8 @@ pub(crate) fn limits() -> &'static QuotaSettings {
 /// Reads the limit without a lock, because a child of a fork could find a lock held forever.
 #[cold]
 fn read_limit(loaded: &Loaded) -> &'static QuotaSettings {
-    // SAFETY: a C string. A program that changes its environment concurrently breaks every `getenv`, including the driver's.
+    // SAFETY: a C string. A program that changes its environment concurrently breaks every `getenv`, including the
+    // driver's.
     let value = unsafe { libc::getenv(c"WRAPPER_MAX_MEMORY".as_ptr()) };
     // SAFETY: null, or a C string, which is copied at once.
     let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned());

@@ -1,6 +1,6 @@
 //! Physical memory with handles. It exists, and is charged, until the last handle is released and the last mapping is
-//! removed. No lock is held during calls of the driver: removals are recorded before the call, and so are references that
-//! keep memory alive.
+//! removed. No lock is held during calls of the driver: removals are recorded before the call, and so are references
+//! that keep memory alive.
 
 use std::collections::{BTreeMap, HashMap};
 

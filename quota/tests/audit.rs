@@ -1,5 +1,5 @@
-//! Every function of the driver that allocates, frees or reports memory, by NVIDIA's own list of prototypes, is hooked by the
-//! library or listed here with a reason. A new one makes this test fail.
+//! Every function of the driver that allocates, frees or reports memory, by NVIDIA's own list of prototypes, is hooked
+//! by the library or listed here with a reason. A new one makes this test fail.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! The library in its host program: symbol lookups return what they would return without it, other preloaded libraries work,
-//! and the library neither writes to the program's output nor blocks or ends the program.
+//! The library in its host program: symbol lookups return what they would return without it, other preloaded libraries
+//! work, and the library neither writes to the program's output nor blocks or ends the program.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
 
 use std::ffi::{OsStr, OsString};
@@ -153,7 +153,8 @@ fn program_with_address_sanitizer_works() {
 #[test]
 fn warnings_neither_end_nor_block_the_program() {
     let machine = Machine::new();
-    // Without WRAPPER_MAX_MEMORY the library writes a warning. The reader has closed the pipe, so a write raises SIGPIPE.
+    // Without WRAPPER_MAX_MEMORY the library writes a warning. The reader has closed the pipe, so a write raises
+    // SIGPIPE.
     let mut client = machine.client("dl", &["init 0", "alloc 1000"]);
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

@@ -1,5 +1,6 @@
-//! A quota for each process: every allocator by every route to the driver, exactly up to the limit; frees, queries and logs.
-//! Calls are those of `client.c`, separated by commas; answers are its output: values, and the driver's code last.
+//! A quota for each process: every allocator by every route to the driver, exactly up to the limit; frees, queries and
+//! logs. Calls are those of `client.c`, separated by commas; answers are its output: values, and the driver's code
+//! last.
 #![expect(clippy::disallowed_methods, reason = "a test runs programs and reads their files")]
 
 use std::fs;

@@ -1,5 +1,5 @@
-//! A quota that processes share: the limit is reached and never exceeded, with concurrent, forked and killed processes; and
-//! files that are not quota files.
+//! A quota that processes share: the limit is reached and never exceeded, with concurrent, forked and killed processes;
+//! and files that are not quota files.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::fs::{self, OpenOptions};

@@ -39,8 +39,8 @@ impl Pool {
 }
 
 impl Changes {
-    /// Waits up to `at_most` for GPUs whose records have changed; all of them if Redis does not name the keys. `None` if
-    /// no change arrived, which is also the case on a dead connection.
+    /// Waits up to `at_most` for GPUs whose records have changed; all of them if Redis does not name the keys. `None`
+    /// if no change arrived, which is also the case on a dead connection.
     ///
     /// # Errors
     /// If the connection broke: later changes are missed.

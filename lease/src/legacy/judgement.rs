@@ -1,5 +1,5 @@
-//! The evaluation of a GPU that a client of GPU.py has, or seems to have. Pure: the state of the processes and of the GPU
-//! is passed in.
+//! The evaluation of a GPU that a client of GPU.py has, or seems to have. Pure: the state of the processes and of the
+//! GPU is passed in.
 
 use std::time::Duration;
 

@@ -156,8 +156,8 @@ impl Directory {
         found.is_ok_and(|found| same(&found, file))
     }
 
-    /// Takes the gate lock, which serializes clients that enter the queue, take GPUs or read their holders. It only keeps
-    /// order and is not needed for safety: a client that was stopped while it held the lock is not waited for.
+    /// Takes the gate lock, which serializes clients that enter the queue, take GPUs or read their holders. It only
+    /// keeps order and is not needed for safety: a client that was stopped while it held the lock is not waited for.
     pub(super) fn enter(&self) -> Gate<'_> {
         let free = flock(&self.gate, FlockOperation::NonBlockingLockExclusive).is_ok();
         let own = if free { None } else { self.wait_for_gate() };

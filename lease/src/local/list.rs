@@ -91,8 +91,8 @@ fn holder_of(inode: Inode, record: Option<Record>, locks: &Locks, local_host: &L
     Some(unrecorded(pid, local_host))
 }
 
-/// The lease of a record, unless another process has the lock. A record from another container cannot be verified and is
-/// used as it is.
+/// The lease of a record, unless another process has the lock. A record from another container cannot be verified and
+/// is used as it is.
 fn verified(record: Record, taker: Option<u32>, inode: Inode, local_host: &LocalHost) -> Option<Lease> {
     if record.get("pidns")? != local_host.pidns {
         return Some(record.into_lease("held"));

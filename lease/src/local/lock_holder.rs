@@ -87,8 +87,8 @@ enum LockHolder {
     None,
 }
 
-/// The process that holds the lock and was started as `bailiff lease hold LEASE`. Both are checked, because any user can
-/// write a record and a pid can be reused. The pidfd is opened before the checks.
+/// The process that holds the lock and was started as `bailiff lease hold LEASE`. Both are checked, because any user
+/// can write a record and a pid can be reused. The pidfd is opened before the checks.
 fn find_lock_holder(recorded: u32, lease: &str, inode: Inode) -> LockHolder {
     if processes::holds(recorded, inode).is_none() {
         return LockHolder::Hidden;

@@ -1,6 +1,6 @@
-//! A pool of one machine, without a server. A process holds a GPU by a kernel lock (`flock`) on the GPU's file. The kernel
-//! releases the lock at once when the last process with the descriptor exits, for whatever reason. Therefore leases are not
-//! renewed and do not expire, and no decision depends on a pid.
+//! A pool of one machine, without a server. A process holds a GPU by a kernel lock (`flock`) on the GPU's file. The
+//! kernel releases the lock at once when the last process with the descriptor exits, for whatever reason. Therefore
+//! leases are not renewed and do not expire, and no decision depends on a pid.
 //!
 //! ```text
 //! /run/bailiff/lease/        0755, of the pool's owner
@@ -11,15 +11,16 @@
 //!         NUMBER-LEASE       0644  a ticket, owned and locked by its waiter
 //! ```
 //!
-//! All files except tickets are created by `init` and later opened without `O_CREAT`, so that `fs.protected_regular` does
-//! not interfere. If other users cannot enter the directory, its group gets their permissions. `queue/` is sticky and each
-//! ticket belongs to its waiter. A ticket is created without a name (`O_TMPFILE`), locked, and then linked. An unlocked
-//! ticket therefore means that its waiter has exited. Such a ticket is skipped, and removed by the next client that reads
-//! it as its owner or root.
+//! All files except tickets are created by `init` and later opened without `O_CREAT`, so that `fs.protected_regular`
+//! does not interfere. If other users cannot enter the directory, its group gets their permissions. `queue/` is sticky
+//! and each ticket belongs to its waiter. A ticket is created without a name (`O_TMPFILE`), locked, and then linked. An
+//! unlocked ticket therefore means that its waiter has exited. Such a ticket is skipped, and removed by the next client
+//! that reads it as its owner or root.
 //!
-//! Only the first waiter of the queue tries to lock GPUs. Each of the others waits for the lock on the ticket ahead of its
-//! own, so that the end of one waiter wakes one other. A waiter that was stopped is skipped, and has its position again
-//! when it continues. The gate lock only keeps order; the lock of a GPU's file alone prevents that it is granted twice.
+//! Only the first waiter of the queue tries to lock GPUs. Each of the others waits for the lock on the ticket ahead of
+//! its own, so that the end of one waiter wakes one other. A waiter that was stopped is skipped, and has its position
+//! again when it continues. The gate lock only keeps order; the lock of a GPU's file alone prevents that it is granted
+//! twice.
 //!
 //! What other users can do: lock the file of an idle GPU without a ticket, create a ticket with a low number, or write
 //! invalid records. None of these takes a GPU from its holder.
@@ -59,7 +60,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// A pool of one machine.
 #[derive(Debug)]
 pub struct Local {
-    /// Tickets and leases of this process. Declared first, so that it is dropped first and its locks are released early.
+    /// Tickets and leases of this process. Declared first, so that it is dropped first and its locks are released
+    /// early.
     entries: BTreeMap<String, OwnEntry>,
     path: PathBuf,
     directory: Option<Arc<Directory>>,

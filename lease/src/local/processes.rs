@@ -1,4 +1,5 @@
-//! The processes of a kernel lock: `/proc/locks` names the process that took it, `/proc/PID/fdinfo` those that have it now.
+//! The processes of a kernel lock: `/proc/locks` names the process that took it, `/proc/PID/fdinfo` those that have it
+//! now.
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
@@ -23,8 +24,8 @@ impl Inode {
     }
 }
 
-/// The content of `/proc/locks`, which names for each lock the pid that took it. That process may have exited since. Locks
-/// taken in other PID namespaces are not listed.
+/// The content of `/proc/locks`, which names for each lock the pid that took it. That process may have exited since.
+/// Locks taken in other PID namespaces are not listed.
 #[derive(Debug)]
 pub(super) struct Locks(String);
 

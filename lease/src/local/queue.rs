@@ -163,8 +163,8 @@ pub(super) fn sleep(at_most: Duration) {
     std::thread::park_timeout(at_most.min(POLL_INTERVAL));
 }
 
-/// The ticket ahead. A thread blocks on its lock, so that the kernel reports its end. If we leave first, the thread stays
-/// blocked until that waiter or this process exits.
+/// The ticket ahead. A thread blocks on its lock, so that the kernel reports its end. If we leave first, the thread
+/// stays blocked until that waiter or this process exits.
 #[derive(Debug)]
 pub(super) struct Predecessor {
     name: Name,

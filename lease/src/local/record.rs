@@ -1,5 +1,5 @@
-//! The record of a holder or waiter about itself. It only informs others; no decision on ownership depends on it, because
-//! every user may write into the file of a GPU.
+//! The record of a holder or waiter about itself. It only informs others; no decision on ownership depends on it,
+//! because every user may write into the file of a GPU.
 
 use std::collections::BTreeMap;
 use std::fs::File;

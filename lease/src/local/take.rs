@@ -13,8 +13,8 @@ use rustix::fs::{FlockOperation, OFlags, Stat, flock};
 use super::directory::{self, Directory, Managed};
 use super::record::Record;
 
-/// The kernel reports the close of a file shortly before it releases the lock. A waiter that comes too early tries again
-/// after this time, and then in growing intervals.
+/// The kernel reports the close of a file shortly before it releases the lock. A waiter that comes too early tries
+/// again after this time, and then in growing intervals.
 const FIRST_RETRY: Duration = Duration::from_micros(50);
 /// The longest interval, in case an event is missed.
 const LAST_RETRY: Duration = Duration::from_secs(1);

@@ -1,6 +1,7 @@
 -- The common part of all scripts except the fast path of a slot: all other operations on ids.
 
--- Evidence of a node's agent about the processes that took ids by GPU.py, and until when the agent of which host is registered.
+-- Evidence of a node's agent about the processes that took ids by GPU.py, and until when the agent of which host is
+-- registered.
 local SEEN, AGENTS = ours .. 'SEEN', ours .. 'AGENTS'
 
 -- Counters: events, and the waiting times of granted tickets.
@@ -122,8 +123,8 @@ local function vacate(id, busy)
   if busy[id] then quarantine(id, 'busy') else free(id) end
 end
 
--- The owner of a GPU's record: `own`, of this lease, whose process is `pid`; `other`, of another client that has taken the
--- GPU over; `unowned`, of no client; or `invalid`, of a wrong type.
+-- The owner of a GPU's record: `own`, of this lease, whose process is `pid`; `other`, of another client that has taken
+-- the GPU over; `unowned`, of no client; or `invalid`, of a wrong type.
 local function record_owner(lease, pid, id)
   local kind = kind_of(gpu_key(id))
   if kind ~= 'hash' then return kind == 'none' and 'unowned' or 'invalid' end
@@ -132,8 +133,8 @@ local function record_owner(lease, pid, id)
   return about[2] and 'other' or 'unowned'
 end
 
--- Ends a lease or a ticket; each GPU is released once. `line` is the text for GPU.py's log; `busy` are GPUs that a process
--- still uses.
+-- Ends a lease or a ticket; each GPU is released once. `line` is the text for GPU.py's log; `busy` are GPUs that a
+-- process still uses.
 local function finish(lease, how, offset, line, busy)
   busy = busy or {}
   log_pending_grant(lease)
@@ -164,8 +165,8 @@ local function finish(lease, how, offset, line, busy)
   note(how, 'lease', lease, 'gpus', about[2] or '')
 end
 
--- By GPU.py's rules any client may release a GPU without notice. A lease by these rules has ended if the GPU's record is no
--- longer its own.
+-- By GPU.py's rules any client may release a GPU without notice. A lease by these rules has ended if the GPU's record
+-- is no longer its own.
 local function settle()
   local owners = call('HGETALL', OWN)
   for place = 1, #owners, 2 do
@@ -254,10 +255,10 @@ local function among_of(text, managed)
   return among
 end
 
--- The tickets that may be served, in order, and the number of GPUs requested by those that accept any GPU. A ticket that was
--- not renewed keeps its position and is skipped. A ticket for more GPUs than exist is refused, except by GPU.py's rules: it
--- may wait for a pool that is yet to be created. A ticket for more GPUs than are out of quarantine lets others pass. Tickets
--- behind those that use up all available GPUs are not read.
+-- The tickets that may be served, in order, and the number of GPUs requested by those that accept any GPU. A ticket
+-- that was not renewed keeps its position and is skipped. A ticket for more GPUs than exist is refused, except by
+-- GPU.py's rules: it may wait for a pool that is yet to be created. A ticket for more GPUs than are out of quarantine
+-- lets others pass. Tickets behind those that use up all available GPUs are not read.
 local function tickets(managed, available)
   local usable = {}
   local some_quarantined = call('EXISTS', QUAR) == 1
@@ -286,8 +287,8 @@ local function tickets(managed, available)
   return found, sum
 end
 
--- Whether idle GPUs may be taken for waiting tickets: clients that are blocked in Redis were served before this script began.
--- False if the script itself has added idle GPUs.
+-- Whether idle GPUs may be taken for waiting tickets: clients that are blocked in Redis were served before this script
+-- began. False if the script itself has added idle GPUs.
 local may_pull = true
 
 -- Moves to POT all idle ids that waiting tickets select. Returns the selected ids.
@@ -310,8 +311,8 @@ local function count_others(ids, selected)
   return count
 end
 
--- Serves waiting tickets in order. If too few GPUs are available for a ticket, they stay reserved for it in POT: no ticket
--- holds some GPUs while it waits for more, and no ticket behind it takes them.
+-- Serves waiting tickets in order. If too few GPUs are available for a ticket, they stay reserved for it in POT: no
+-- ticket holds some GPUs while it waits for more, and no ticket behind it takes them.
 local function assign(pull)
   if closed then
     while call('RPOPLPUSH', POT, BAR) do end
@@ -344,7 +345,8 @@ local function assign(pull)
       table.insert(fits and theirs or rest, id)
     end
     if #theirs == ticket.want then
-      -- An id that is also in another list was released twice. A wake-up message from an earlier life of the key is deleted.
+      -- An id that is also in another list was released twice. A wake-up message from an earlier life of the key is
+      -- deleted.
       for _, id in ipairs(theirs) do
         call('LREM', IDLE, 0, id)
         call('LREM', BAR, 0, id)
@@ -390,17 +392,17 @@ end
 
 local run = string.match(call('INFO', 'server'), 'run_id:(%x+)')
 
--- Stores the server's run_id. The tokens of a new pool start at the time in microseconds, so that they are higher than those
--- of a deleted pool, of which nothing is left.
+-- Stores the server's run_id. The tokens of a new pool start at the time in microseconds, so that they are higher than
+-- those of a deleted pool, of which nothing is left.
 local function record_server()
   local first = string.format('%.0f', time[1] * 1000000 + time[2])
   if call('HSETNX', META, 'tok', first) == 1 then call('HSET', META, 'born', first) end
   call('HSET', META, 'run', run)
 end
 
--- A server that was restarted or promoted may have lost the last grants, and may list holders and waiters that have ended.
--- Until all holders have had the time to reclaim their leases, nothing is granted: idle GPUs and those that become free are
--- put into the barrier list. Tokens continue above all that were ever granted.
+-- A server that was restarted or promoted may have lost the last grants, and may list holders and waiters that have
+-- ended. Until all holders have had the time to reclaim their leases, nothing is granted: idle GPUs and those that
+-- become free are put into the barrier list. Tokens continue above all that were ever granted.
 local function barrier()
   local known = call('HMGET', META, 'run', 'barrier', 'barrier_ms')
   local till = tonumber(known[2] or '')

@@ -1,6 +1,6 @@
--- lease, want, priority, ttl, nonblock (0 or 1), then fields and values: enqueues a ticket. With `among`, comma-separated ids,
--- only these are accepted; ids in `last` are granted after all others. Called again with the same lease it returns the status
--- of that one.
+-- lease, want, priority, ttl, nonblock (0 or 1), then fields and values: enqueues a ticket. With `among`,
+-- comma-separated ids, only these are accepted; ids in `last` are granted after all others. Called again with the same
+-- lease it returns the status of that one.
 local lease, want, priority, ttl, nonblock = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local kind = kind_of(lease_key(lease))
 if kind ~= 'none' and kind ~= 'hash' then return redis.error_reply('WRONGTYPE ' .. lease_key(lease) .. ' is a ' .. kind) end

@@ -1,6 +1,6 @@
--- force (0 or 1): deletes the pool and all our keys; if leases are held, only with force. Waiting tickets are kept in order,
--- and META with them. Ended leases that a runner renewed are also kept for their hour: otherwise the runner would take an
--- unknown lease for one that the server lost, and reclaim it.
+-- force (0 or 1): deletes the pool and all our keys; if leases are held, only with force. Waiting tickets are kept in
+-- order, and META with them. Ended leases that a runner renewed are also kept for their hour: otherwise the runner
+-- would take an unknown lease for one that the server lost, and reclaim it.
 settle()
 if call('HLEN', OWN) > 0 and ARGV[1] ~= '1' then return { 'held', call('HLEN', OWN) } end
 local kept = {}

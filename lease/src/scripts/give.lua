@@ -1,5 +1,5 @@
--- id, offset, pid: releases a GPU by its number, whichever client holds it, as GPU.py's --release. A lease that does not
--- follow GPU.py's rules is kept: returns `held` and its name.
+-- id, offset, pid: releases a GPU by its number, whichever client holds it, as GPU.py's --release. A lease that does
+-- not follow GPU.py's rules is kept: returns `held` and its name.
 local id, offset, pid = ARGV[1], ARGV[2], ARGV[3]
 local line = ' released by PID ' .. pid .. '.'
 if not set_of(call('LRANGE', MANAGED, 0, -1))[id] then return { 'unmanaged', '' } end

@@ -1,7 +1,7 @@
--- lease, token, gpus, ttl, then fields and values: restores a lease with a running holder that the server lost in a rollback.
--- It is refused if a newer lease was granted one of its GPUs; an older lease with such a GPU must have ended. If the pool is
--- newer than this lease, leases granted since the pool's creation count as older: the server had lost everything, and this
--- lease is the one in use.
+-- lease, token, gpus, ttl, then fields and values: restores a lease with a running holder that the server lost in a
+-- rollback. It is refused if a newer lease was granted one of its GPUs; an older lease with such a GPU must have ended.
+-- If the pool is newer than this lease, leases granted since the pool's creation count as older: the server had lost
+-- everything, and this lease is the one in use.
 local lease, token, gpus, ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local written = ARGV[2]
 local born = tonumber(call('HGET', META, 'born') or '0')

@@ -1,6 +1,6 @@
--- id, pid, offset, time: releases a managed GPU that is in no list or quarantined, and that no process of the node holds. `pid`
--- and `time` are from its record when that was determined, `pid` empty if there was none; the record is checked again here.
--- Without a time any time matches.
+-- id, pid, offset, time: releases a managed GPU that is in no list or quarantined, and that no process of the node
+-- holds. `pid` and `time` are from its record when that was determined, `pid` empty if there was none; the record is
+-- checked again here. Without a time any time matches.
 local id, pid, offset, moment = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 if not set_of(call('LRANGE', MANAGED, 0, -1))[id] then return 'unmanaged' end
 local quarantined = call('HEXISTS', QUAR, id) == 1

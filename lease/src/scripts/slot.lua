@@ -1,6 +1,7 @@
--- The fast path of a slot, which takes half the time: POT has exactly one GPU, and the first waiting ticket accepts any one.
--- Nothing is written unless all conditions hold; otherwise the common part follows. `run`, the one argument, is the server's
--- run_id as the slot knows it. It cannot be outdated, because a connection does not survive a restart of the server.
+-- The fast path of a slot, which takes half the time: POT has exactly one GPU, and the first waiting ticket accepts any
+-- one. Nothing is written unless all conditions hold; otherwise the common part follows. `run`, the one argument, is
+-- the server's run_id as the slot knows it. It cannot be outdated, because a connection does not survive a restart of
+-- the server.
 local function serve_first(try)
   local known = try('HMGET', META, 'run', 'barrier')
   if not ARGV[1] or known[1] ~= ARGV[1] or known[2] then return false end

@@ -1,5 +1,5 @@
--- lease, ttl, token: renews a ticket; acknowledges and renews a lease. Returns `conflict` if another client has one of its
--- GPUs.
+-- lease, ttl, token: renews a ticket; acknowledges and renews a lease. Returns `conflict` if another client has one of
+-- its GPUs.
 local lease, ttl, token = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode', 'legacy_pid')
 local state = about[1]

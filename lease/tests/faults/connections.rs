@@ -1,5 +1,5 @@
-//! The connection to the server fails at every command and every answer of a lease's life. The client repeats its requests
-//! with the same lease name, and each takes effect once.
+//! The connection to the server fails at every command and every answer of a lease's life. The client repeats its
+//! requests with the same lease name, and each takes effect once.
 
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,8 @@ fn open(proxy: &Proxy) -> Pool {
     retry("a connection", || Pool::open(proxy.address(), "GPU", SHORT))
 }
 
-/// Runs a scenario once per command or answer, with the fault at that position. Each run starts and must end with three idle
-/// GPUs.
+/// Runs a scenario once per command or answer, with the fault at that position. Each run starts and must end with three
+/// idle GPUs.
 fn sweep(faults: &[Fault], life: fn(&Server, &Proxy)) {
     let server = Server::start(&[]);
     for fault in faults {

@@ -31,8 +31,8 @@ fn held(status: TicketStatus) -> Grant {
     }
 }
 
-/// The four holders at the end of the server. When its state was saved, one of them held, one waited, and two did not exist
-/// yet. `over` and `other` held then and have ended since.
+/// The four holders at the end of the server. When its state was saved, one of them held, one waited, and two did not
+/// exist yet. `over` and `other` held then and have ended since.
 fn holders(pool: &mut Pool, address: &str) -> [(Ticket, Grant); 4] {
     let [before, over, other, waiting, after, later] =
         [("before", 1), ("over", 2), ("other", 2), ("waiting", 2), ("after", 1), ("later", 1)]

@@ -52,8 +52,8 @@ impl Run {
         }
     }
 
-    /// Whether a client of GPU.py is between two of its commands. A GPU that it has popped but not recorded looks like a lost
-    /// one.
+    /// Whether a client of GPU.py is between two of its commands. A GPU that it has popped but not recorded looks like
+    /// a lost one.
     fn busy(&mut self) -> bool {
         let busy = |client: &mut Client| match client {
             Client::Legacy(client) => client.runnable(),
@@ -108,8 +108,8 @@ impl Run {
         }
     }
 
-    /// Returns GPUs without a holder whose record allows it. A returned GPU may wake a client of GPU.py; the rest then waits
-    /// until that client has written its record. Returns whether all GPUs were checked.
+    /// Returns GPUs without a holder whose record allows it. A returned GPU may wake a client of GPU.py; the rest then
+    /// waits until that client has written its record. Returns whether all GPUs were checked.
     pub(crate) fn resolve(&mut self, exited: impl Fn(&str) -> bool) -> bool {
         for id in self.model.ids.clone() {
             self.settle();

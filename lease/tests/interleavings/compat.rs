@@ -1,5 +1,5 @@
-//! A client of ours that follows GPU.py's rules: it waits like our other clients, must acknowledge its GPU, and releases it by
-//! its number.
+//! A client of ours that follows GPU.py's rules: it waits like our other clients, must acknowledge its GPU, and
+//! releases it by its number.
 
 use bailiff_lease::Op;
 

@@ -1,5 +1,5 @@
-//! Random interleavings of our clients and clients of GPU.py on a real Redis: one command per step, with clients that exit at
-//! any step. After each step no GPU may have two holders, and none may be lost.
+//! Random interleavings of our clients and clients of GPU.py on a real Redis: one command per step, with clients that
+//! exit at any step. After each step no GPU may have two holders, and none may be lost.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -209,8 +209,8 @@ impl Run {
     fn exit(&mut self, number: u32) {
         self.model.count("exits");
         let client = self.clients.remove(&number).expect("it was there");
-        // After a rollback the server does not know the client's last lease, so no other process of that lease would reclaim it:
-        // such a client leaves no orphan.
+        // After a rollback the server does not know the client's last lease, so no other process of that lease would
+        // reclaim it: such a client leaves no orphan.
         let silent = matches!(&client, Client::Native(client) if client.silent());
         let (client_id, kind) = match &client {
             Client::Native(client) => {

@@ -20,7 +20,8 @@ impl Server {
         let directory = tempfile::tempdir().unwrap();
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect::<Vec<String>>();
         let child = start(directory.path(), &settings);
-        // Tests name tokens from 1 on. If a password is required, this fails and tokens start at the time, as in every new pool.
+        // Tests name tokens from 1 on. If a password is required, this fails and tokens start at the time, as in every
+        // new pool.
         let mut stream = UnixStream::connect(socket(directory.path())).unwrap();
         stream.write_all(b"HSET GPU_V2:META tok 0\r\n").unwrap();
         stream.read_exact(&mut [0; 4]).unwrap();

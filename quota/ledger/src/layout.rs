@@ -12,7 +12,8 @@ pub const SIZE: usize = USED + 8 * GPUS * SLOTS;
 const MAGIC: &[u8; 8] = b"BAILIFFQ";
 const VERSION: u32 = 1;
 
-// The head: magic 0, version 8, size 12, generation 16, boot id 24, high water 40, faults 48, uncounted 56, hooks missing 64.
+// The head: magic 0, version 8, size 12, generation 16, boot id 24, high water 40, faults 48, uncounted 56, hooks
+// missing 64.
 const HEAD: usize = 128;
 /// A row: uuid 0, limit 16, peak 24, denied 32, denied bytes 40, last denied 48.
 const ROW: usize = 64;

@@ -1,6 +1,7 @@
-//! The file of a shared quota, version 1, for programs that do not allocate: those that set the quota create it and change its
-//! limits, and monitors read it. It is never mapped, because another process could truncate it, and its content cannot be
-//! trusted, because all processes of the quota write it. The library's side is in `quota/src/region.rs`.
+//! The file of a shared quota, version 1, for programs that do not allocate: those that set the quota create it and
+//! change its limits, and monitors read it. It is never mapped, because another process could truncate it, and its
+//! content cannot be trusted, because all processes of the quota write it. The library's side is in
+//! `quota/src/region.rs`.
 #![expect(clippy::disallowed_methods, reason = "creates, changes and reads the file")]
 
 mod layout;

@@ -25,8 +25,8 @@ impl Display for SizeError {
 
 impl std::error::Error for SizeError {}
 
-/// Parses `8GiB`, `1.5 GiB` or `512MiB`. The unit is required and must be a power of 1024, because `8GB` is ambiguous: it is
-/// 7.5 GiB by the SI, and 8 GiB for the driver.
+/// Parses `8GiB`, `1.5 GiB` or `512MiB`. The unit is required and must be a power of 1024, because `8GB` is ambiguous:
+/// it is 7.5 GiB by the SI, and 8 GiB for the driver.
 ///
 /// # Errors
 /// If the text is anything else, or more than a `u64` can hold.

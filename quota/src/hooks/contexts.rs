@@ -1,5 +1,6 @@
-//! Hooks of calls that end contexts, and with them their memory. Memory with handles and memory of pools outlives a context
-//! (see `cuCtxDestroy`). The documentation does not say whether it outlives the reset of a GPU, so the driver is asked.
+//! Hooks of calls that end contexts, and with them their memory. Memory with handles and memory of pools outlives a
+//! context (see `cuCtxDestroy`). The documentation does not say whether it outlives the reset of a GPU, so the driver
+//! is asked.
 
 use super::hooks;
 use crate::abi::{Code, Device, Handle};

@@ -1,4 +1,5 @@
-//! Hooks of queries for the size of memory. They return at most the quota, for programs that allocate all memory they see.
+//! Hooks of queries for the size of memory. They return at most the quota, for programs that allocate all memory they
+//! see.
 
 use std::ffi::c_uint;
 

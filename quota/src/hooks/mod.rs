@@ -1,5 +1,5 @@
-//! The hooks: all functions of the driver that this library replaces. Each passes on its caller's arguments and leaves all
-//! decisions to other modules.
+//! The hooks: all functions of the driver that this library replaces. Each passes on its caller's arguments and leaves
+//! all decisions to other modules.
 
 mod arrays;
 mod contexts;

@@ -41,7 +41,8 @@ hooks! { of CUDA:
         out: *mut OldAddress, row: *mut c_uint, width: c_uint, height: c_uint, element: c_uint
     ) |call| {
         // SAFETY: called only after the driver succeeded.
-        let read_result = || unsafe { (read_output(out).into(), u64::from(read_output(row)).saturating_mul(height.into())) };
+        let read_result =
+            || unsafe { (read_output(out).into(), u64::from(read_output(row)).saturating_mul(height.into())) };
         allocate_rows(call, (width.into(), height.into()), read_result)
     }
     cuMemFree(address: OldAddress) |call| { free(call, address.into()) }

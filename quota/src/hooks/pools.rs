@@ -95,8 +95,12 @@ hooks! { of CUDA:
         }
         answer
     }
-    cuDeviceGetDefaultMemPool(out: *mut Handle, device: Device) |call| { with_pool(call, out, Some(PoolLocation::Gpu(device))) }
-    cuDeviceGetMemPool(out: *mut Handle, device: Device) |call| { with_pool(call, out, Some(PoolLocation::Gpu(device))) }
+    cuDeviceGetDefaultMemPool(out: *mut Handle, device: Device) |call| {
+        with_pool(call, out, Some(PoolLocation::Gpu(device)))
+    }
+    cuDeviceGetMemPool(out: *mut Handle, device: Device) |call| {
+        with_pool(call, out, Some(PoolLocation::Gpu(device)))
+    }
     cuDeviceSetMemPool(device: Device, pool: Handle) |call| {
         let answer = call.result();
         if answer.is_success() {

@@ -1,5 +1,5 @@
-//! Hooks of stream-ordered memory. It is charged at the call of the allocation and released at the call of the free; what a
-//! pool keeps in between belongs to the pool.
+//! Hooks of stream-ordered memory. It is charged at the call of the allocation and released at the call of the free;
+//! what a pool keeps in between belongs to the pool.
 
 use super::pools::PoolLocation;
 use super::{hooks, read_output, uncounted_memory};
@@ -9,7 +9,8 @@ use crate::driver::Stream;
 use crate::panic_guard::DriverCall;
 use crate::{start, state};
 
-/// Allocates from the stream's own pool or from a named one. Captured allocations become part of a graph and belong to it.
+/// Allocates from the stream's own pool or from a named one. Captured allocations become part of a graph and belong to
+/// it.
 fn ordered<F: Fn() -> Code>(
     call: &DriverCall<F>,
     (bytes, out): (usize, *mut Address),

@@ -1,5 +1,5 @@
-//! Hooks of memory that is not counted: that of other processes and interfaces belongs to the process that allocated it;
-//! that of graphs is counted in calls only, as long as it is unknown how drivers keep it.
+//! Hooks of memory that is not counted: that of other processes and interfaces belongs to the process that allocated
+//! it; that of graphs is counted in calls only, as long as it is unknown how drivers keep it.
 
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -23,7 +23,8 @@ fn give_back(state: &'static ProcessState, gone: impl IntoIterator<Item = Memory
     }
 }
 
-/// Releases a handle. It is removed before the call, because the driver may assign the same handle again right after it.
+/// Releases a handle. It is removed before the call, because the driver may assign the same handle again right after
+/// it.
 fn release<F: Fn() -> Code>(call: &DriverCall<F>, handle: MemoryHandle) -> Code {
     let Some(state) = state::get() else { return call.result() };
     let gone = vmm(state).drop_reference(handle, Reference::Handle);
@@ -36,7 +37,8 @@ fn release<F: Fn() -> Code>(call: &DriverCall<F>, handle: MemoryHandle) -> Code 
     answer
 }
 
-/// Maps known memory to an address. The reference is added before the call, because the handle may be released meanwhile.
+/// Maps known memory to an address. The reference is added before the call, because the handle may be released
+/// meanwhile.
 fn map<F: Fn() -> Code>(
     call: &DriverCall<F>,
     (address, bytes): (Address, u64),
@@ -88,7 +90,8 @@ fn retain<F: Fn() -> Code>(call: &DriverCall<F>, out: *const MemoryHandle, addre
     answer
 }
 
-/// Adds references for the mappings of a list before the call, and drops those of replaced or removed mappings after it.
+/// Adds references for the mappings of a list before the call, and drops those of replaced or removed mappings after
+/// it.
 fn map_arrays<F: Fn() -> Code>(call: &DriverCall<F>, changes: &[ArrayMap]) -> Code {
     let Some(state) = state::get() else { return call.result() };
     let maps = || changes.iter().filter(|change| change.maps());
