@@ -156,7 +156,7 @@ impl Head {
         released
     }
 
-    /// Discards pending events. Call it before trying the GPUs, so that no later release is missed.
+    /// Discards pending events. A try of the GPUs after this call misses no release.
     pub(super) fn clear_events(&self) {
         if let Some(watch) = &self.watch {
             watch.clear();
