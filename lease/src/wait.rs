@@ -1,5 +1,6 @@
-//! Waiting for GPUs. A ticket has a position among the tickets of this program. In addition, one slot per requested GPU
-//! blocks in Redis' own queue beside the clients of GPU.py. A slot pops a GPU for the next ticket, whichever that is.
+//! Waiting for GPUs. A ticket has a position in our queue of tickets. In addition, its client opens one slot per
+//! requested GPU: a connection that blocks on the list of idle GPUs, beside the clients of GPU.py. A slot pops a GPU for
+//! the first ticket of the queue, which may be that of another client.
 
 #![expect(clippy::disallowed_methods, reason = "a wait has a deadline")]
 

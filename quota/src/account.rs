@@ -4,19 +4,19 @@
 use crate::abi::{Address, Code, Device, Handle};
 use crate::allocations::{Allocation, Owner};
 use crate::driver;
-use crate::gpu::Gpu;
+use crate::gpu::GpuAccount;
 use crate::log::{self, EventKind};
 use crate::panic_guard::DriverCall;
 use crate::state::{self, ProcessState};
 
 /// Reserved memory; released on drop unless kept.
 struct Reservation {
-    gpu: &'static Gpu,
+    gpu: &'static GpuAccount,
     bytes: u64,
 }
 
 impl Reservation {
-    fn reserve(call: &'static str, gpu: &'static Gpu, bytes: u64) -> Option<Self> {
+    fn reserve(call: &'static str, gpu: &'static GpuAccount, bytes: u64) -> Option<Self> {
         if gpu.reserve(bytes) {
             return Some(Self { gpu, bytes });
         }
@@ -57,7 +57,7 @@ impl Drop for Reservation {
 /// reservation, so that it reports the error.
 pub(crate) fn grant<F: Fn() -> Code>(
     call: &DriverCall<F>,
-    (gpu, bytes): (Option<&'static Gpu>, u64),
+    (gpu, bytes): (Option<&'static GpuAccount>, u64),
     keep: impl FnOnce(Device) -> Address,
 ) -> Code {
     let Some(gpu) = gpu.filter(|_| bytes != 0) else { return call.result() };
@@ -73,7 +73,7 @@ pub(crate) fn grant<F: Fn() -> Code>(
 /// Allocates memory that the allocation table finds by its address; `read_result` returns the address after the call.
 pub(crate) fn allocate<F: Fn() -> Code>(
     call: &DriverCall<F>,
-    (state, gpu, owner): (&'static ProcessState, Option<&'static Gpu>, Ownership),
+    (state, gpu, owner): (&'static ProcessState, Option<&'static GpuAccount>, Ownership),
     bytes: u64,
     read_result: impl FnOnce() -> Address,
 ) -> Code {

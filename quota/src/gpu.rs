@@ -8,7 +8,7 @@ use crate::shared::{GpuSlot, Shared};
 use crate::{log, start};
 
 /// The account of a GPU.
-pub(crate) struct Gpu {
+pub(crate) struct GpuAccount {
     device: Device,
     uuid: Option<Uuid>,
     ledger: Ledger,
@@ -24,7 +24,7 @@ enum Ledger {
     Shared(GpuSlot),
 }
 
-impl Gpu {
+impl GpuAccount {
     /// Opens the account of a GPU at its first use.
     pub(crate) fn open_account(
         (device, uuid): (Device, Option<Uuid>),

@@ -6,7 +6,7 @@ use std::fmt::{self, Arguments, Write};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use crate::gpu::Gpu;
+use crate::gpu::GpuAccount;
 use crate::start;
 
 /// The kind of an event.
@@ -19,14 +19,14 @@ pub(crate) enum EventKind {
 
 /// Logs an event, if a log is configured.
 #[inline]
-pub(crate) fn event(kind: EventKind, call: &'static str, gpu: &Gpu, (bytes, address): (u64, u64)) {
+pub(crate) fn event(kind: EventKind, call: &'static str, gpu: &GpuAccount, (bytes, address): (u64, u64)) {
     if let Some(path) = start::settings().log.as_deref() {
         write_event(path, (kind, call), gpu, (bytes, address));
     }
 }
 
 #[cold]
-fn write_event(path: &CStr, (kind, call): (EventKind, &str), gpu: &Gpu, (bytes, address): (u64, u64)) {
+fn write_event(path: &CStr, (kind, call): (EventKind, &str), gpu: &GpuAccount, (bytes, address): (u64, u64)) {
     let kind = match kind {
         EventKind::Granted => "granted",
         EventKind::Denied => "denied",

@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::abi::{Device, Handle};
 use crate::allocations::AllocationTable;
-use crate::gpu::Gpu;
+use crate::gpu::GpuAccount;
 use crate::hooks::pools::Pools;
 use crate::shared::{self, Shared};
 use crate::sparse_map::SparseMap;
@@ -23,7 +23,7 @@ pub(crate) struct ProcessState {
     pub(crate) vmm: Mutex<Vmm>,
     pub(crate) sparse_map: Mutex<SparseMap>,
     pub(crate) pools: Mutex<Pools>,
-    gpus: [OnceLock<Gpu>; GPUS],
+    gpus: [OnceLock<GpuAccount>; GPUS],
     shared: OnceLock<Option<Shared>>,
     /// Internal faults, and calls that are not counted in bytes.
     faults: AtomicU64,
@@ -99,7 +99,7 @@ impl ProcessState {
     }
 
     /// The account of a GPU.
-    pub(crate) fn gpu(&'static self, device: Device) -> Option<&'static Gpu> {
+    pub(crate) fn gpu(&'static self, device: Device) -> Option<&'static GpuAccount> {
         let place = usize::try_from(device).ok().and_then(|device| self.gpus.get(device));
         let Some(place) = place else {
             self.not_counted();
@@ -110,16 +110,16 @@ impl ProcessState {
         }
         // The driver is called before the lock: profiling tools may call us from within the driver.
         let uuid = driver::uuid(device);
-        Some(place.get_or_init(|| Gpu::open_account((device, uuid), self.shared())))
+        Some(place.get_or_init(|| GpuAccount::open_account((device, uuid), self.shared())))
     }
 
     /// The account of the current context's GPU; `None` without a context, which the driver reports itself.
-    pub(crate) fn current_gpu(&'static self) -> Option<&'static Gpu> {
+    pub(crate) fn current_gpu(&'static self) -> Option<&'static GpuAccount> {
         driver::current_device().and_then(|device| self.gpu(device))
     }
 
     /// The opened accounts.
-    pub(crate) fn accounts(&self) -> impl Iterator<Item = &Gpu> {
+    pub(crate) fn accounts(&self) -> impl Iterator<Item = &GpuAccount> {
         self.gpus.iter().filter_map(OnceLock::get)
     }
 

@@ -2,7 +2,7 @@
 
 use super::hooks;
 use crate::abi::{Code, Handle, NvmlMemory, NvmlMemory2};
-use crate::gpu::Gpu;
+use crate::gpu::GpuAccount;
 use crate::panic_guard::DriverCall;
 use crate::settings::{self, Uuid};
 use crate::symbol::{NVML, Symbol};
@@ -24,7 +24,7 @@ fn uuid(device: Handle) -> Option<Uuid> {
 /// The limit and the use of a device. The limit also applies before the first allocation.
 fn view(device: Handle) -> Option<(u64, u64)> {
     let (state, uuid) = (state::get()?, uuid(device)?);
-    let opened = state.accounts().find(|gpu| gpu.uuid() == Some(uuid)).map(Gpu::view);
+    let opened = state.accounts().find(|gpu| gpu.uuid() == Some(uuid)).map(GpuAccount::view);
     let shared = || state.shared().and_then(|shared| shared.usage(uuid));
     opened.or_else(shared).or_else(|| Some((start::limits().limit(None, Some(uuid)).bytes, 0)))
 }
