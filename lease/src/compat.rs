@@ -51,7 +51,7 @@ pub type Recorded = (Option<String>, Option<String>);
 
 /// The result of releasing a GPU by its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Given {
+pub enum NumberedRelease {
     /// It was released.
     Released,
     /// It was idle.
@@ -196,15 +196,19 @@ impl Pool {
     ///
     /// # Errors
     /// If there is no answer.
-    pub fn release_by_number(&mut self, id: &str, (offset, pid): (i32, u32)) -> Result<Given, LeaseError> {
+    pub fn release_by_number(
+        &mut self,
+        id: &str,
+        (offset, pid): (i32, u32),
+    ) -> Result<NumberedRelease, LeaseError> {
         let (how, why): (String, String) =
             self.call(Op::Give, &[id.to_owned(), offset.to_string(), pid.to_string()])?;
         Ok(match how.as_str() {
-            "released" => Given::Released,
-            "idle" => Given::Idle,
-            "unmanaged" => Given::Unmanaged,
-            "held" => Given::Held(why),
-            "quarantined" => Given::Quarantined(why),
+            "released" => NumberedRelease::Released,
+            "idle" => NumberedRelease::Idle,
+            "unmanaged" => NumberedRelease::Unmanaged,
+            "held" => NumberedRelease::Held(why),
+            "quarantined" => NumberedRelease::Quarantined(why),
             _ => return Err(LeaseError::Unexpected(how)),
         })
     }

@@ -26,5 +26,5 @@ pub use error::LeaseError;
 pub use leases::Leases;
 pub use local::Local;
 pub use pool::{Extended, Grant, Init, Pool, Released, Ticket, TicketStatus, check};
-pub use reap::{Back, End, Ended, START};
+pub use reap::{EXEC_DELAY, End, Ended, ReturnOutcome};
 pub use scripts::Op;

@@ -11,7 +11,7 @@ use crate::{LeaseError, Op, Pool};
 
 /// The longest time from fork to exec. A command that was being started when its runner died has the lease's name in
 /// its environment only after that time.
-pub const START: Duration = Duration::from_millis(100);
+pub const EXEC_DELAY: Duration = Duration::from_millis(100);
 
 /// Why a lease is ended by another process than its holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub enum Ended {
 
 /// The result of returning a GPU to the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Back {
+pub enum ReturnOutcome {
     /// The GPU goes to the next ticket.
     Freed,
     /// Not returned, because its state has changed: `changed`, `held`, `placed`, `unmanaged`.
@@ -67,7 +67,7 @@ impl<'a> End<'a> {
     }
 }
 
-impl Back {
+impl ReturnOutcome {
     fn of(answer: String) -> Self {
         if answer == "freed" { Self::Freed } else { Self::Not(answer) }
     }
@@ -113,8 +113,8 @@ impl Pool {
     ///
     /// # Errors
     /// If there is no answer.
-    pub fn clear(&mut self, gpu: &str, why: &str) -> Result<Back, LeaseError> {
-        self.call(Op::Clear, &[gpu.to_owned(), why.to_owned()]).map(Back::of)
+    pub fn clear(&mut self, gpu: &str, why: &str) -> Result<ReturnOutcome, LeaseError> {
+        self.call(Op::Clear, &[gpu.to_owned(), why.to_owned()]).map(ReturnOutcome::of)
     }
 
     /// Returns a GPU to the pool that no lease holds: it is in no list or quarantined, and has this GPU.py record (pid
@@ -127,13 +127,13 @@ impl Pool {
         gpu: &str,
         record: Option<(&str, &str)>,
         offset: i32,
-    ) -> Result<Back, LeaseError> {
+    ) -> Result<ReturnOutcome, LeaseError> {
         let mut arguments = vec![gpu.to_owned(), String::new(), offset.to_string()];
         if let Some((pid, time)) = record {
             pid.clone_into(&mut arguments[1]);
             arguments.push(time.to_owned());
         }
-        self.call(Op::Resolve, &arguments).map(Back::of)
+        self.call(Op::Resolve, &arguments).map(ReturnOutcome::of)
     }
 
     /// Registers this node's agent for `ttl`; zero removes it. While it is registered, only the agent ends leases of
@@ -163,7 +163,7 @@ impl Pool {
         let mut freed = 0;
         let dead = audit.dead(local_host);
         if !dead.is_empty() {
-            std::thread::park_timeout(START);
+            std::thread::park_timeout(EXEC_DELAY);
         }
         for lease in dead.into_iter().filter(|lease| local_host.life(lease) == Life::Dead) {
             freed += usize::from(self.end(&lease.lease, End::dead(lease), &[])? == Ended::Done);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::legacy::{Found, WriterEvidence};
-use bailiff_lease::{Back, End, Ended, Grant, Pool, Released, Ticket, TicketStatus};
+use bailiff_lease::{End, Ended, Grant, Pool, Released, ReturnOutcome, Ticket, TicketStatus};
 use redis::Connection;
 
 use server::Server;
@@ -79,11 +79,15 @@ fn gpu_in_use_is_quarantined_until_quiet() {
     assert_eq!(pool.touch("last", TTL, None), Ok(TicketStatus::Waiting { before: 0 }));
     let why = quarantine(&mut pool, "1").expect("it is quarantined");
     assert!(why.starts_with("busy:"), "{why}");
-    assert_eq!(pool.clear("1", "busy:0"), Ok(Back::Not("changed".to_owned())), "the quarantine is another");
+    assert_eq!(
+        pool.clear("1", "busy:0"),
+        Ok(ReturnOutcome::Not("changed".to_owned())),
+        "the quarantine is another"
+    );
     assert_eq!(quarantine(&mut pool, "1").as_ref(), Some(&why));
-    assert_eq!(pool.clear("1", &why), Ok(Back::Freed));
+    assert_eq!(pool.clear("1", &why), Ok(ReturnOutcome::Freed));
     assert_eq!(pool.touch("last", TTL, None), Ok(held(3, &[1])));
-    assert_eq!(pool.clear("1", &why), Ok(Back::Not("changed".to_owned())), "once");
+    assert_eq!(pool.clear("1", &why), Ok(ReturnOutcome::Not("changed".to_owned())), "once");
 }
 
 #[test]
@@ -123,7 +127,7 @@ fn quarantine_ends_for_gpu_taken_by_gpu_py() {
     let why = quarantine(&mut pool, "0").unwrap();
     // One client released a GPU that it did not hold, and another took it.
     request::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "2026-11-21 06:29:57"]);
-    assert_eq!(pool.clear("0", &why), Ok(Back::Not("held".to_owned())));
+    assert_eq!(pool.clear("0", &why), Ok(ReturnOutcome::Not("held".to_owned())));
     assert_eq!(quarantine(&mut pool, "0"), None, "its new holder releases it");
     assert!(!request::<bool>(&mut redis, &["EXISTS", "GPU_IDLE"]));
 }
@@ -195,16 +199,16 @@ fn changed_record_is_not_resolved() {
     let (mut pool, mut redis) = (create_pool(&server, 1), raw(&server));
     request::<(String, String)>(&mut redis, &["BRPOP", "GPU_IDLE", "0"]);
     request::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "now"]);
-    let changed = Ok(Back::Not("changed".to_owned()));
+    let changed = Ok(ReturnOutcome::Not("changed".to_owned()));
     for (pid, time) in [("99", "then"), ("98", "now")] {
         assert_eq!(pool.resolve("0", Some((pid, time)), 0), changed);
     }
     assert_eq!(pool.resolve("0", None, 0), changed);
-    assert_eq!(pool.resolve("0", Some(("99", "now")), 0), Ok(Back::Freed));
+    assert_eq!(pool.resolve("0", Some(("99", "now")), 0), Ok(ReturnOutcome::Freed));
     let events: Vec<String> = request(&mut redis, &["LRANGE", "GPU_EVENTS", "0", "0"]);
     let text = ": GPU 0 acquired by process with PID 99, was released by redis purge as the process with given PID does no longer exist.";
     assert!(events[0].ends_with(text), "{events:?}");
-    assert_eq!(pool.resolve("0", None, 0), Ok(Back::Not("placed".to_owned())));
+    assert_eq!(pool.resolve("0", None, 0), Ok(ReturnOutcome::Not("placed".to_owned())));
 }
 
 #[test]

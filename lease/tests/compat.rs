@@ -13,7 +13,7 @@ mod server;
 use std::process::Command;
 use std::time::Duration;
 
-use bailiff_lease::compat::{Force, Given};
+use bailiff_lease::compat::{Force, NumberedRelease};
 use bailiff_lease::holder::{Life, LocalHost};
 use bailiff_lease::{Grant, Init, LeaseError, Pool, Ticket, TicketStatus};
 use redis::Connection;
@@ -72,8 +72,8 @@ fn gpu_is_released_by_its_number() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = create_pool(&server, 6);
     let caller = (0, 42);
-    assert_eq!(pool.release_by_number("9", caller), Ok(Given::Unmanaged));
-    assert_eq!(pool.release_by_number("0", caller), Ok(Given::Idle));
+    assert_eq!(pool.release_by_number("9", caller), Ok(NumberedRelease::Unmanaged));
+    assert_eq!(pool.release_by_number("0", caller), Ok(NumberedRelease::Idle));
     // One of each kind: 0 of a compat lease, 1 of a command, 2 of a client of the original, 3 in no list.
     assert_eq!(acknowledge(&mut pool, "compat").gpus, [0]);
     pool.request(&ticket("modern", "run")).unwrap();
@@ -83,24 +83,28 @@ fn gpu_is_released_by_its_number() {
             request::<u64>(&mut redis, &["HSET", &format!("GPU_GPU{id}"), "PID", "77"]);
         }
     }
-    assert_eq!(pool.release_by_number("0", caller), Ok(Given::Released));
-    assert_eq!(pool.release_by_number("0", caller), Ok(Given::Idle), "once");
-    assert_eq!(pool.release_by_number("1", caller), Ok(Given::Held("modern".to_owned())));
-    assert_eq!(pool.release_by_number("2", caller), Ok(Given::Released));
+    assert_eq!(pool.release_by_number("0", caller), Ok(NumberedRelease::Released));
+    assert_eq!(pool.release_by_number("0", caller), Ok(NumberedRelease::Idle), "once");
+    assert_eq!(pool.release_by_number("1", caller), Ok(NumberedRelease::Held("modern".to_owned())));
+    assert_eq!(pool.release_by_number("2", caller), Ok(NumberedRelease::Released));
     assert_eq!(
         pool.release_by_number("3", caller),
-        Ok(Given::Released),
+        Ok(NumberedRelease::Released),
         "--release of GPU.py also finds lost GPUs"
     );
     assert_eq!(idle(&mut redis), ["3", "2", "0"]);
     // Quarantined for the record that the release deletes, and for another reason.
     request::<u64>(&mut redis, &["HSET", "GPU_V2:QUAR", "4", "legacy_record:1", "5", "busy:1"]);
-    assert_eq!(pool.release_by_number("4", caller), Ok(Given::Released));
-    assert_eq!(pool.release_by_number("5", caller), Ok(Given::Quarantined("busy:1".to_owned())));
+    assert_eq!(pool.release_by_number("4", caller), Ok(NumberedRelease::Released));
+    assert_eq!(pool.release_by_number("5", caller), Ok(NumberedRelease::Quarantined("busy:1".to_owned())));
     assert_eq!(idle(&mut redis), ["4", "3", "2", "0"]);
     request::<u64>(&mut redis, &["LREM", "GPU_IDLE", "0", "3"]);
     request::<u64>(&mut redis, &["LPUSH", "GPU_V2:POT", "3"]);
-    assert_eq!(pool.release_by_number("3", caller), Ok(Given::Idle), "it is gathered for a waiting ticket");
+    assert_eq!(
+        pool.release_by_number("3", caller),
+        Ok(NumberedRelease::Idle),
+        "it is gathered for a waiting ticket"
+    );
     let events = pool.lines().unwrap();
     assert!(events[3].ends_with(": GPU 0 released by PID 42."), "{events:?}");
 }
@@ -218,7 +222,7 @@ fn deleted_pool_keeps_ended_leases_and_rising_tokens() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = create_pool(&server, 2);
     let before = acknowledge(&mut pool, "compat");
-    assert_eq!(pool.release_by_number("0", (0, 42)), Ok(Given::Released));
+    assert_eq!(pool.release_by_number("0", (0, 42)), Ok(NumberedRelease::Released));
     let Ok(TicketStatus::Held(grant)) = pool.request(&ticket("run", "run")) else {
         panic!("no GPU was idle")
     };
